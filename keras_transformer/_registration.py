@@ -1,0 +1,65 @@
+"""Makes Keras know this package's classes, in whichever order the two are imported.
+
+`keras.models.load_model` finds a class by its registered name alone. Registering means importing the modules
+that define the classes, which needs Keras; importing Keras from `keras_transformer/__init__.py` would make
+`keras_transformer.serving` slow to start. So the import waits until Keras itself is there.
+"""
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+_MODULES = ("relations", "layers", "models", "training")
+
+
+def register() -> None:
+    """Import every module that defines Keras-serialisable classes."""
+    for name in _MODULES:
+        importlib.import_module(f"keras_transformer.{name}")
+
+
+def install() -> None:
+    """Register now if Keras is imported, or else as soon as it is."""
+    if hasattr(sys.modules.get("keras"), "saving"):
+        register()
+    elif not any(isinstance(finder, _AfterKeras) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _AfterKeras())
+
+
+class _AfterKeras(importlib.abc.MetaPathFinder):
+    """Finds the `keras` package as the other finders do, and registers our classes once it has run."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != "keras":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _RegisteringLoader(spec.loader)
+        return spec
+
+
+class _RegisteringLoader(importlib.abc.Loader):
+    """Runs a loader, then `register`; every other question goes to the loader it wraps."""
+
+    def __init__(self, loader: importlib.abc.Loader) -> None:
+        self._loader = loader
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        register()

@@ -1,0 +1,313 @@
+"""The Transformer's encoder and decoder blocks."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from keras_transformer import ops as kt_ops
+from keras_transformer import relations
+from keras_transformer.layers.dropout import Dropout, check_rate
+from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.layers.multi_head_attention import Cache, MultiHeadAttention
+
+Tensor = Any
+
+NORMALIZATIONS = ("pre", "post")
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class Residual(keras.layers.Layer):
+    r"""The wiring around each sublayer f of a block: dropout, addition and layer normalisation.
+
+    $$\text{pre: } x + \mathrm{drop}(f(\mathrm{norm}(x))), \qquad
+    \text{post: } \mathrm{norm}(x + \mathrm{drop}(f(x)))$$
+
+    Use `enter` before f and `leave` after it.
+
+    Args:
+        normalization: "pre" or "post".
+        dropout: probability of dropping an element of f's output while training.
+        epsilon: of the layer normalisation.
+        **kwargs: for `keras.layers.Layer`.
+
+    References:
+        Vaswani et al. (2017) for post; Xiong et al., "On Layer Normalization in the Transformer
+        Architecture" (2020) for pre.
+    """
+
+    def __init__(
+        self, normalization: str = "pre", dropout: float = 0.0, epsilon: float = 1e-6, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.normalization = check_normalization(normalization)
+        self.dropout = check_rate("dropout", dropout)
+        self.epsilon = epsilon
+        self.norm = keras.layers.LayerNormalization(epsilon=epsilon, dtype=self.dtype_policy, name="norm")
+        self.drop = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
+
+    def build(self, input_shape: Any) -> None:
+        """Create the normalisation's weights."""
+        self.norm.build(input_shape)
+
+    def enter(self, inputs: Tensor) -> Tensor:
+        """What the sublayer gets."""
+        return self.norm(inputs) if self.normalization == "pre" else inputs
+
+    def leave(self, inputs: Tensor, output: Tensor, training: bool | None = None) -> Tensor:
+        """What follows the sublayer's output."""
+        total = inputs + self.drop(output, training=training)
+        return self.norm(total) if self.normalization == "post" else total
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {
+            **super().get_config(),
+            "normalization": self.normalization,
+            "dropout": self.dropout,
+            "epsilon": self.epsilon,
+        }
+
+
+class _Block(keras.layers.Layer):
+    """What both blocks are configured by."""
+
+    def __init__(
+        self,
+        num_heads: int,
+        hidden_dim: int,
+        relation: relations.Relation | str | dict[str, Any] | None,
+        activation: Any = "relu",
+        normalization: str = "pre",
+        dropout: float = 0.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if num_heads < 1:
+            raise ValueError(f"`num_heads` must be positive. Received: num_heads={num_heads}")
+        self.num_heads = num_heads
+        self.hidden_dim = hidden_dim
+        self.relation = relations.get(relation)
+        self.activation = keras.activations.get(activation)
+        self.normalization = check_normalization(normalization)
+        self.dropout = check_rate("dropout", dropout)
+        self.supports_masking = True
+
+    def _attention(self, name: str, model_dim: int, relation: Any = None) -> MultiHeadAttention:
+        return MultiHeadAttention(
+            self.num_heads,
+            head_dim(model_dim, self.num_heads),
+            relation=relation,
+            dropout=self.dropout,
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+    def _residual(self, name: str, shape: Any) -> Residual:
+        residual = Residual(self.normalization, self.dropout, dtype=self.dtype_policy, name=name)
+        residual.build(shape)
+        return residual
+
+    def _feed_forward(self, shape: Any) -> FeedForward:
+        layer = FeedForward(
+            self.hidden_dim, self.activation, self.dropout, dtype=self.dtype_policy, name="feed_forward"
+        )
+        layer.build(shape)
+        return layer
+
+    def compute_output_shape(self, input_shape: Any, *_: Any, **__: Any) -> Any:
+        """The input's."""
+        return input_shape
+
+    def compute_mask(self, inputs: Any, *_: Any, inputs_mask: Any = None, mask: Any = None, **__: Any) -> Any:
+        """The input's."""
+        return inputs_mask if mask is None else mask
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "hidden_dim": self.hidden_dim,
+            "relation": keras.saving.serialize_keras_object(self.relation),
+            "activation": keras.activations.serialize(self.activation),
+            "normalization": self.normalization,
+            "dropout": self.dropout,
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class EncoderBlock(_Block):
+    """Self-attention and a feed-forward network, each in a residual connection.
+
+    Args:
+        num_heads: heads of the attention, a divisor of D.
+        hidden_dim: width of the feed-forward network.
+        relation: of the self-attention, by default every pair.
+        activation: of the feed-forward network.
+        normalization: "pre" (normalise before each sublayer) or "post" (after adding, as in the paper).
+        dropout: probability, for attention weights, hidden units and sublayer outputs.
+        **kwargs: for `keras.layers.Layer`.
+
+    Call arguments:
+        inputs: (B, T, D).
+        padding_mask: booleans (B, T), False where there is padding; merged with the mask Keras propagates.
+
+    Shapes:
+        input and output: (B, T, D)
+
+    Raises:
+        ValueError: where D is not divisible by `num_heads`.
+
+    References:
+        Vaswani et al. (2017), section 3.1.
+    """
+
+    def __init__(self, num_heads: int, hidden_dim: int, relation: Any = None, **kwargs: Any) -> None:
+        super().__init__(num_heads, hidden_dim, relation, **kwargs)
+
+    def build(self, inputs_shape: Any) -> None:
+        """Create the sublayers."""
+        self.attention = self._attention("attention", inputs_shape[-1], self.relation)
+        self.attention.build(inputs_shape)
+        self.attention_residual = self._residual("attention_residual", inputs_shape)
+        self.feed_forward = self._feed_forward(inputs_shape)
+        self.feed_forward_residual = self._residual("feed_forward_residual", inputs_shape)
+
+    def call(
+        self,
+        inputs: Tensor,
+        padding_mask: Tensor | None = None,
+        training: bool | None = None,
+        mask: Tensor | None = None,
+    ) -> Tensor:
+        """The block's output."""
+        entered = self.attention_residual.enter(inputs)
+        attended = self.attention(entered, padding_mask=padding_mask, mask=mask, training=training)
+        hidden = self.attention_residual.leave(inputs, attended, training)
+        output = self.feed_forward(self.feed_forward_residual.enter(hidden), training=training)
+        return self.feed_forward_residual.leave(hidden, output, training)
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class DecoderBlock(_Block):
+    """Causal self-attention, cross-attention to a memory, and a feed-forward network.
+
+    Args:
+        num_heads: heads of both attentions, a divisor of D.
+        hidden_dim: width of the feed-forward network.
+        relation: of the self-attention, by default causal.
+        activation: of the feed-forward network.
+        normalization: "pre" or "post".
+        dropout: probability, for attention weights, hidden units and sublayer outputs.
+        **kwargs: for `keras.layers.Layer`.
+
+    Call arguments:
+        inputs: (B, T, D).
+        memory: (B, S, D'), the encoder's output.
+        padding_mask: booleans (B, T) of the inputs.
+        memory_padding_mask: booleans (B, S) of the memory.
+
+    Shapes:
+        input and output: (B, T, D)
+
+    Raises:
+        ValueError: where D is not divisible by `num_heads`.
+
+    References:
+        Vaswani et al. (2017), section 3.1.
+    """
+
+    def __init__(self, num_heads: int, hidden_dim: int, relation: Any = "causal", **kwargs: Any) -> None:
+        super().__init__(num_heads, hidden_dim, relation, **kwargs)
+
+    def build(self, inputs_shape: Any, memory_shape: Any) -> None:
+        """Create the sublayers."""
+        self.self_attention = self._attention("self_attention", inputs_shape[-1], self.relation)
+        self.self_attention.build(inputs_shape)
+        self.self_attention_residual = self._residual("self_attention_residual", inputs_shape)
+        self.cross_attention = self._attention("cross_attention", inputs_shape[-1])
+        self.cross_attention.build(inputs_shape, memory_shape)
+        self.cross_attention_residual = self._residual("cross_attention_residual", inputs_shape)
+        self.feed_forward = self._feed_forward(inputs_shape)
+        self.feed_forward_residual = self._residual("feed_forward_residual", inputs_shape)
+
+    def call(
+        self,
+        inputs: Tensor,
+        memory: Tensor,
+        padding_mask: Tensor | None = None,
+        memory_padding_mask: Tensor | None = None,
+        training: bool | None = None,
+        inputs_mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+    ) -> Tensor:
+        """The block's output."""
+        entered = self.self_attention_residual.enter(inputs)
+        attended = self.self_attention(entered, padding_mask=padding_mask, mask=inputs_mask, training=training)
+        hidden = self.self_attention_residual.leave(inputs, attended, training)
+        entered = self.cross_attention_residual.enter(hidden)
+        attended = self.cross_attention(
+            entered, memory, padding_mask=memory_padding_mask, value_mask=memory_mask, training=training
+        )
+        hidden = self.cross_attention_residual.leave(hidden, attended, training)
+        return self._feed(hidden, training)
+
+    def step(
+        self,
+        inputs: Tensor,
+        cache: Cache,
+        projected: dict[str, Tensor],
+        *,
+        slot: Tensor,
+        positions: Tensor,
+        padding_mask: Tensor | None = None,
+        memory_padding_mask: Tensor | None = None,
+        update: Callable[[Tensor, Tensor, Tensor], Tensor] = kt_ops.slice_update,
+    ) -> tuple[Tensor, Cache]:
+        """The output for T new tokens, and the cache with them in it.
+
+        Args:
+            inputs: (B, T, D), the new tokens.
+            cache: of the self-attention, see `MultiHeadAttention.step`.
+            projected: the memory, by `cross_attention.project`.
+            slot: integer scalar, where in the cache to write.
+            positions: integers (B, T) of the new tokens.
+            padding_mask: booleans (B, T) of the new tokens.
+            memory_padding_mask: booleans (B, S) of the memory.
+            update: how to write into the cache.
+
+        Returns:
+            The output (B, T, D) and the new cache.
+        """
+        entered = self.self_attention_residual.enter(inputs)
+        attended, cache = self.self_attention.step(
+            entered, cache, slot=slot, positions=positions, padding_mask=padding_mask, update=update
+        )
+        hidden = self.self_attention_residual.leave(inputs, attended)
+        entered = self.cross_attention_residual.enter(hidden)
+        attended = self.cross_attention.attend(entered, projected, memory_padding_mask)
+        hidden = self.cross_attention_residual.leave(hidden, attended)
+        return self._feed(hidden), cache
+
+    def _feed(self, hidden: Tensor, training: bool | None = None) -> Tensor:
+        output = self.feed_forward(self.feed_forward_residual.enter(hidden), training=training)
+        return self.feed_forward_residual.leave(hidden, output, training)
+
+
+def check_normalization(normalization: str) -> str:
+    """`normalization`, if it is known."""
+    if normalization not in NORMALIZATIONS:
+        raise ValueError(
+            f"`normalization` must be one of {NORMALIZATIONS}. Received: normalization={normalization!r}"
+        )
+    return normalization
+
+
+def head_dim(model_dim: int, num_heads: int) -> int:
+    """The size of a head that splits `model_dim` evenly."""
+    if model_dim % num_heads:
+        raise ValueError(
+            f"`num_heads` must divide the model's size. Received: num_heads={num_heads}, model_dim={model_dim}"
+        )
+    return model_dim // num_heads

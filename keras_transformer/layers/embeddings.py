@@ -1,0 +1,93 @@
+"""Token embeddings, shared with the output."""
+
+import math
+from typing import Any
+
+import keras
+from keras import ops
+
+Tensor = Any
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class TokenEmbedding(keras.layers.Layer):
+    r"""Maps ids to vectors, and with the same matrix vectors to logits.
+
+    $$x_t = \sqrt{D}\, E_{w_t}, \qquad \mathrm{logits}_t = h_t E^\top$$
+
+    Args:
+        vocabulary_size: rows of E.
+        model_dim: D.
+        scale: whether to multiply by √D, which gives the embeddings the unit variance that positions have.
+        pad_id: the id whose positions the Keras mask hides, or None for no mask.
+        **kwargs: for `keras.layers.Layer`.
+
+    Shapes:
+        ids: (B, T)
+        output: (B, T, D)
+        logits: (B, T, D) → (B, T, vocabulary_size), float32
+
+    Raises:
+        ValueError: where `vocabulary_size` or `model_dim` is not positive.
+
+    Example:
+        >>> embedding = TokenEmbedding(100, 16)
+        >>> embedding.logits(embedding(keras.ops.array([[5, 7]]))).shape
+        TensorShape([1, 2, 100])
+
+    References:
+        Vaswani et al. (2017), section 3.4; Press and Wolf, "Using the Output Embedding to Improve Language
+        Models" (2017).
+    """
+
+    def __init__(
+        self, vocabulary_size: int, model_dim: int, scale: bool = True, pad_id: int | None = 0, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        for name, size in (("vocabulary_size", vocabulary_size), ("model_dim", model_dim)):
+            if size < 1:
+                raise ValueError(f"`{name}` must be positive. Received: {name}={size}")
+        self.vocabulary_size = vocabulary_size
+        self.model_dim = model_dim
+        self.scale = scale
+        self.pad_id = pad_id
+        # Keras' layer brings LoRA and quantisation.
+        self.embedding = keras.layers.ReversibleEmbedding(
+            vocabulary_size,
+            model_dim,
+            embeddings_initializer=keras.initializers.RandomNormal(stddev=model_dim**-0.5),
+            reverse_dtype="float32",
+            dtype=self.dtype_policy,
+            name="embedding",
+        )
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        """Create E."""
+        self.embedding.build(input_shape)
+
+    def call(self, ids: Tensor) -> Tensor:
+        """√D · E[ids]."""
+        vectors = self.embedding(ids)
+        return vectors * ops.cast(math.sqrt(self.model_dim), vectors.dtype) if self.scale else vectors
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Hidden · Eᵀ, in float32."""
+        return self.embedding(hidden, reverse=True)
+
+    def compute_mask(self, ids: Tensor, mask: Tensor | None = None) -> Tensor | None:
+        """True where there is a token; None without a `pad_id`."""
+        return None if self.pad_id is None else ops.not_equal(ids, self.pad_id)
+
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        """(…, D)."""
+        return (*input_shape, self.model_dim)
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {
+            **super().get_config(),
+            "vocabulary_size": self.vocabulary_size,
+            "model_dim": self.model_dim,
+            "scale": self.scale,
+            "pad_id": self.pad_id,
+        }

@@ -1,0 +1,292 @@
+"""Multi-head attention over any relation, with a key/value cache for generation."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer import ops as kt_ops
+from keras_transformer import relations
+from keras_transformer.layers.dropout import check_rate
+
+Tensor = Any
+Cache = dict[str, Tensor]
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class MultiHeadAttention(keras.layers.Layer):
+    r"""Several attentions side by side on learned projections.
+
+    $$\mathrm{MultiHead}(X, Y) = [h_1; \dots; h_N] W^O, \quad
+    h_n = \mathrm{Attention}(X W^Q_n, Y W^K_n, Y W^V_n)$$
+
+    Self-attention where no `value` is given (Y = X), else cross-attention.
+
+    Args:
+        num_heads: N.
+        key_dim: H, the size of a head's queries and keys.
+        value_dim: V, the size of a head's values, by default H.
+        num_kv_heads: K, a divisor of N: grouped-query attention; 1 is multi-query. By default N.
+        relation: who may attend to whom: a `relations.Relation`, its name ("causal"), or None for all.
+        dropout: probability of dropping an attention weight while training.
+        use_bias: whether the four projections have a bias.
+        seed: makes dropout reproducible.
+        **kwargs: for `keras.layers.Layer`.
+
+    Call arguments:
+        query: (B, T, D).
+        value: (B, S, D'), by default `query`.
+        key: (B, S, D'), by default `value`.
+        attention_mask: booleans, (B, T, S), (B, N, T, S) or what broadcasts to them; True may attend.
+        padding_mask: booleans (B, S), False where a key is padding.
+        segment_ids: integers (B, T): self-attention within equal segments only.
+        positions: integers (T,) or (B, T) that a self-attention's relation compares, by default 0, 1, 2, …
+        mask: filled in by Keras (as are `query_mask`, `value_mask` and `key_mask`) and merged with
+            `padding_mask`.
+
+    Shapes:
+        output: (B, T, D)
+
+    Raises:
+        ValueError: where a size is not positive or `num_kv_heads` does not divide `num_heads`.
+
+    Example:
+        >>> layer = MultiHeadAttention(num_heads=4, key_dim=8, relation="causal")
+        >>> layer(keras.ops.ones((2, 5, 32))).shape
+        TensorShape([2, 5, 32])
+
+    References:
+        Vaswani et al. (2017), section 3.2.2; Ainslie et al., "GQA" (2023).
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        key_dim: int,
+        value_dim: int | None = None,
+        num_kv_heads: int | None = None,
+        relation: relations.Relation | str | dict[str, Any] | None = None,
+        dropout: float = 0.0,
+        use_bias: bool = True,
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.num_heads = num_heads
+        self.key_dim = key_dim
+        self.value_dim = key_dim if value_dim is None else value_dim
+        self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        for name in ("num_heads", "key_dim", "value_dim", "num_kv_heads"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be positive. Received: {name}={getattr(self, name)}")
+        if num_heads % self.num_kv_heads:
+            raise ValueError(
+                "`num_kv_heads` must divide `num_heads`. "
+                f"Received: num_heads={num_heads}, num_kv_heads={num_kv_heads}"
+            )
+        self.relation = relations.get(relation)
+        self.dropout = check_rate("dropout", dropout)
+        self.use_bias = use_bias
+        self.seed = seed
+        self.seed_generator = keras.random.SeedGenerator(seed)
+        self.supports_masking = True
+
+    def build(self, query_shape: Any, value_shape: Any = None, key_shape: Any = None) -> None:
+        """Create the four projections."""
+        value_shape = query_shape if value_shape is None else value_shape
+        key_shape = value_shape if key_shape is None else key_shape
+        self.query_projection = self._project_to(self.num_heads * self.key_dim, "query", query_shape)
+        self.key_projection = self._project_to(self.num_kv_heads * self.key_dim, "key", key_shape)
+        self.value_projection = self._project_to(self.num_kv_heads * self.value_dim, "value", value_shape)
+        heads_shape = (*query_shape[:-1], self.num_heads * self.value_dim)
+        self.output_projection = self._project_to(query_shape[-1], "output", heads_shape)
+
+    def call(
+        self,
+        query: Tensor,
+        value: Tensor | None = None,
+        key: Tensor | None = None,
+        *,
+        attention_mask: Tensor | None = None,
+        padding_mask: Tensor | None = None,
+        segment_ids: Tensor | None = None,
+        positions: Tensor | None = None,
+        mask: Tensor | None = None,
+        query_mask: Tensor | None = None,
+        value_mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
+        training: bool | None = None,
+    ) -> Tensor:
+        """The attended values, projected back to the query's size."""
+        keras_masks = (mask, query_mask) if value is None else (value_mask, key_mask)
+        dropout = self.dropout if training else 0.0
+        heads = kt_ops.attention(
+            *self._heads(query, value, key),
+            self.relation,
+            mask=_with_head_axis(attention_mask),
+            padding_mask=_all_of(padding_mask, *keras_masks),
+            segment_ids=segment_ids,
+            query_positions=positions,
+            key_positions=positions if value is None else None,
+            dropout=dropout,
+            seed=self.seed_generator.next() if dropout else None,
+        )
+        return self._merge(heads)
+
+    def attention_weights(
+        self,
+        query: Tensor,
+        value: Tensor | None = None,
+        key: Tensor | None = None,
+        *,
+        attention_mask: Tensor | None = None,
+        padding_mask: Tensor | None = None,
+        segment_ids: Tensor | None = None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
+        """The weights α of the same call, (B, N, T, S) in float32."""
+        query, key, _ = self._heads(query, value, key)
+        return kt_ops.attention_weights(
+            query,
+            key,
+            self.relation,
+            mask=_with_head_axis(attention_mask),
+            padding_mask=padding_mask,
+            segment_ids=segment_ids,
+            query_positions=positions,
+            key_positions=positions if value is None else None,
+        )
+
+    def empty_cache(self, batch_size: Any, length: Any) -> Cache:
+        """A cache for `step` with room for `length` tokens: keys, values, and positions (−1: nothing there)."""
+        shape = (batch_size, length, self.num_kv_heads)
+        return {
+            "key": ops.zeros((*shape, self.key_dim), self.compute_dtype),
+            "value": ops.zeros((*shape, self.value_dim), self.compute_dtype),
+            "positions": ops.full((batch_size, length), -1, "int32"),
+        }
+
+    def step(
+        self,
+        query: Tensor,
+        cache: Cache,
+        *,
+        slot: Tensor,
+        positions: Tensor,
+        padding_mask: Tensor | None = None,
+        update: Callable[[Tensor, Tensor, Tensor], Tensor] = kt_ops.slice_update,
+    ) -> tuple[Tensor, Cache]:
+        """Self-attention of T new tokens to those in the cache and to each other.
+
+        For relations inside causal, `step` over the tokens one by one, or several at a time, equals one `call`.
+
+        Args:
+            query: (B, T, D), the new tokens.
+            cache: as `empty_cache` makes it and earlier steps return it.
+            slot: integer scalar, where in the cache to write.
+            positions: integers (B, T), what the relation compares.
+            padding_mask: booleans (B, T), False where a new token is padding that none may attend to.
+            update: how to write, one of `ops.slice_update`, `ops.select_update` and `ops.append_update`.
+
+        Returns:
+            The output (B, T, D) and the cache with the new tokens in it.
+        """
+        query, key, value = self._heads(query)
+        positions = ops.cast(positions, "int32")
+        stored = positions if padding_mask is None else ops.where(padding_mask, positions, -1)
+        new = {"key": key, "value": value, "positions": stored}
+        cache = {name: update(cache[name], new[name], slot) for name in cache}
+        heads = kt_ops.attention(
+            query,
+            cache["key"],
+            cache["value"],
+            self.relation,
+            padding_mask=cache["positions"] >= 0,
+            query_positions=positions,
+            key_positions=cache["positions"],
+        )
+        return self._merge(heads), cache
+
+    def project(self, memory: Tensor) -> dict[str, Tensor]:
+        """Keys and values (B, S, K, ·) of a memory (B, S, D'), for `attend`."""
+        return {
+            "key": self._split(self.key_projection(memory), self.num_kv_heads, self.key_dim),
+            "value": self._split(self.value_projection(memory), self.num_kv_heads, self.value_dim),
+        }
+
+    def attend(
+        self, query: Tensor, projected: dict[str, Tensor], padding_mask: Tensor | None = None
+    ) -> Tensor:
+        """Cross-attention of a query (B, T, D) to a memory that `project` has already projected."""
+        heads = kt_ops.attention(
+            self._split(self.query_projection(query), self.num_heads, self.key_dim),
+            projected["key"],
+            projected["value"],
+            self.relation,
+            padding_mask=padding_mask,
+        )
+        return self._merge(heads)
+
+    def compute_output_shape(self, query_shape: tuple[int | None, ...], *_: Any, **__: Any) -> Any:
+        """The query's."""
+        return query_shape
+
+    def compute_mask(self, query: Any, *_: Any, query_mask: Any = None, mask: Any = None, **__: Any) -> Any:
+        """The query's."""
+        return query_mask if mask is None else mask
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "key_dim": self.key_dim,
+            "value_dim": self.value_dim,
+            "num_kv_heads": self.num_kv_heads,
+            "relation": keras.saving.serialize_keras_object(self.relation),
+            "dropout": self.dropout,
+            "use_bias": self.use_bias,
+            "seed": self.seed,
+        }
+
+    def _project_to(self, size: int, name: str, input_shape: Any) -> keras.layers.Dense:
+        layer = keras.layers.Dense(size, use_bias=self.use_bias, dtype=self.dtype_policy, name=name)
+        layer.build(input_shape)
+        return layer
+
+    def _heads(
+        self, query: Tensor, value: Tensor | None = None, key: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries (B, T, N, H), keys (B, S, K, H) and values (B, S, K, V)."""
+        value = query if value is None else value
+        key = value if key is None else key
+        return (
+            self._split(self.query_projection(query), self.num_heads, self.key_dim),
+            self._split(self.key_projection(key), self.num_kv_heads, self.key_dim),
+            self._split(self.value_projection(value), self.num_kv_heads, self.value_dim),
+        )
+
+    @staticmethod
+    def _split(projected: Tensor, heads: int, size: int) -> Tensor:
+        return ops.reshape(projected, [-1, ops.shape(projected)[1], heads, size])  # (B, T, heads, size)
+
+    def _merge(self, heads: Tensor) -> Tensor:
+        merged = ops.reshape(heads, [-1, ops.shape(heads)[1], self.num_heads * self.value_dim])
+        return self.output_projection(merged)  # (B, T, D)
+
+
+def _with_head_axis(mask: Tensor | None) -> Tensor | None:
+    """(B, T, S) → (B, 1, T, S); other shapes broadcast as they are."""
+    return mask[:, None] if mask is not None and len(mask.shape) == 3 else mask
+
+
+def _all_of(*masks: Tensor | None) -> Tensor | None:
+    """Where every mask that is given is True."""
+    given = [ops.cast(mask, "bool") for mask in masks if mask is not None]
+    if not given:
+        return None
+    merged = given[0]
+    for mask in given[1:]:
+        merged = merged & mask
+    return merged

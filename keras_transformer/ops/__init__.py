@@ -1,0 +1,10 @@
+"""Attention and its parts as functions of tensors, on any Keras backend."""
+
+from keras_transformer.ops.attention import attention as attention
+from keras_transformer.ops.attention import attention_weights as attention_weights
+from keras_transformer.ops.cache import append_update as append_update
+from keras_transformer.ops.cache import select_update as select_update
+from keras_transformer.ops.cache import slice_update as slice_update
+from keras_transformer.ops.dropout import dropout as dropout
+
+__all__ = ["append_update", "attention", "attention_weights", "dropout", "select_update", "slice_update"]

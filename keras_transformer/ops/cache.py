@@ -1,0 +1,28 @@
+"""Writing new keys and values into a cache.
+
+One signature, three ways: XLA wants a slice written in place, TensorFlow Serving and ONNX have no such operation
+and take a selection, and a decoder that ONNX Runtime calls token by token grows its cache.
+"""
+
+from typing import Any
+
+from keras import ops
+
+Tensor = Any
+
+
+def slice_update(cache: Tensor, new: Tensor, slot: Tensor) -> Tensor:
+    """Write `new` (B, T, …) over `cache` (B, S, …) from index `slot` on, in place under XLA."""
+    start = [slot] + [0] * (len(cache.shape) - 2)
+    return ops.slice_update(cache, [0, *start], ops.cast(new, cache.dtype))
+
+
+def select_update(cache: Tensor, new: Tensor, slot: Tensor) -> Tensor:
+    """The same for T = 1, by comparing every index with `slot`: converts to ONNX and runs without XLA."""
+    index = ops.reshape(ops.arange(ops.shape(cache)[1]), [1, -1] + [1] * (len(cache.shape) - 2))
+    return ops.where(ops.equal(index, slot), ops.cast(new, cache.dtype), cache)
+
+
+def append_update(cache: Tensor, new: Tensor, slot: Tensor) -> Tensor:
+    """Append `new` (B, T, …) to a cache that holds exactly the `slot` entries written so far."""
+    return ops.concatenate([cache, ops.cast(new, cache.dtype)], axis=1)

@@ -1,0 +1,60 @@
+"""Dropout from a counter hash: the same elements drop in every mode, backend and recomputation."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from keras import ops
+
+Tensor = Any
+
+
+def dropout(inputs: Tensor, rate: float, seed: Tensor) -> Tensor:
+    r"""Zero each element with probability `rate` and scale the others by 1 / (1 − rate).
+
+    Whether an element drops is a hash of the seed and of the element's coordinates, in integer operations, so
+    eager, graph and XLA agree bit for bit, and XLA fuses it (a stateless generator is far slower there).
+
+    Args:
+        inputs: any shape.
+        rate: in [0, 1).
+        seed: two integers, as `keras.random.SeedGenerator.next()` gives them.
+
+    Returns:
+        A tensor like `inputs`.
+    """
+    coordinates = [
+        ops.reshape(ops.arange(size), [-1] + [1] * (len(inputs.shape) - 1 - axis))
+        for axis, size in enumerate(ops.shape(inputs))
+    ]
+    keep = keep_mask(rate, seed, coordinates)
+    return ops.where(keep, inputs * (1.0 / (1.0 - rate)), ops.zeros_like(inputs))
+
+
+def keep_mask(rate: float, seed: Tensor, coordinates: Sequence[Tensor]) -> Tensor:
+    """Which elements stay, from the coordinates of each.
+
+    Args:
+        rate: probability that an element drops, in [0, 1).
+        seed: two integers.
+        coordinates: integer tensors that broadcast together, outermost axis first; each but the last is mixed
+            at its own small shape.
+
+    Returns:
+        Booleans of the broadcast shape.
+    """
+    seed = ops.cast(seed, "uint32")
+    state = _mix(seed[0]) ^ (seed[1] * _constant(0x9E3779B1))
+    for coordinate in coordinates:
+        state = _mix(state + ops.cast(coordinate, "uint32") * _constant(0x9E3779B1))
+    return ops.greater_equal(state, _constant(round(rate * 2**32)))
+
+
+def _mix(state: Tensor) -> Tensor:
+    """MurmurHash3's 32-bit finaliser: every input bit changes every output bit with probability near ½."""
+    state = (state ^ ops.right_shift(state, _constant(16))) * _constant(0x85EBCA6B)
+    state = (state ^ ops.right_shift(state, _constant(13))) * _constant(0xC2B2AE35)
+    return state ^ ops.right_shift(state, _constant(16))
+
+
+def _constant(value: int) -> Tensor:
+    return ops.convert_to_tensor(value, "uint32")

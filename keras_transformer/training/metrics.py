@@ -1,0 +1,83 @@
+"""Metrics over tokens."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer.training.losses import take_labels
+
+Tensor = Any
+
+
+class _TokenMean(keras.metrics.Metric):
+    """A mean over the tokens that are not padding."""
+
+    def __init__(self, name: str, pad_id: int, **kwargs: Any) -> None:
+        super().__init__(name=name, **kwargs)
+        self.pad_id = pad_id
+        self.total = self.add_weight(name="total", initializer="zeros")
+        self.count = self.add_weight(name="count", initializer="zeros")
+
+    def per_token(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
+        """What is averaged, (B, T) in float32."""
+        raise NotImplementedError
+
+    def update_state(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None) -> None:
+        """Add a batch: labels (B, T), logits (B, T, V)."""
+        weights = ops.cast(ops.not_equal(y_true, self.pad_id), "float32")
+        if sample_weight is not None:
+            weights = weights * ops.cast(sample_weight, "float32")
+        self.total.assign_add(ops.sum(self.per_token(y_true, y_pred) * weights))
+        self.count.assign_add(ops.sum(weights))
+
+    def result(self) -> Tensor:
+        """The mean since the last reset."""
+        return ops.divide_no_nan(self.total, self.count)
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {**super().get_config(), "pad_id": self.pad_id}
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class Perplexity(_TokenMean):
+    r"""The exponential of the mean cross-entropy over the tokens that are not padding.
+
+    $$\exp\Big(-\frac{1}{n} \sum_t \log p(y_t)\Big)$$
+
+    Args:
+        name: shown by Keras.
+        pad_id: the label to ignore.
+        **kwargs: for `keras.metrics.Metric`.
+    """
+
+    def __init__(self, name: str = "perplexity", pad_id: int = 0, **kwargs: Any) -> None:
+        super().__init__(name, pad_id, **kwargs)
+
+    def per_token(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
+        """−log p of each label."""
+        logits = ops.cast(y_pred, "float32")
+        return ops.logsumexp(logits, axis=-1) - take_labels(logits, y_true)
+
+    def result(self) -> Tensor:
+        """The perplexity since the last reset."""
+        return ops.exp(super().result())
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class TokenAccuracy(_TokenMean):
+    """The share of tokens, padding left out, whose label has the highest logit.
+
+    Args:
+        name: shown by Keras.
+        pad_id: the label to ignore.
+        **kwargs: for `keras.metrics.Metric`.
+    """
+
+    def __init__(self, name: str = "token_accuracy", pad_id: int = 0, **kwargs: Any) -> None:
+        super().__init__(name, pad_id, **kwargs)
+
+    def per_token(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
+        """1 where the best logit is the label's."""
+        return ops.cast(ops.equal(ops.argmax(y_pred, axis=-1), ops.cast(y_true, "int32")), "float32")

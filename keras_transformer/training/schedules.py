@@ -1,0 +1,49 @@
+"""Learning-rate schedules."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+Tensor = Any
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
+    r"""Linear warm-up, then decay with the inverse square root of the step.
+
+    $$\eta(t) = s\, D^{-1/2} \min\big(t^{-1/2},\; t\, w^{-3/2}\big), \quad t = 1, 2, \dots$$
+
+    Args:
+        model_dim: D.
+        warmup_steps: w, where the rate peaks.
+        scale: s.
+
+    Raises:
+        ValueError: where an argument is not positive.
+
+    Example:
+        >>> optimizer = keras.optimizers.Adam(TransformerSchedule(512), beta_2=0.98, epsilon=1e-9)
+
+    References:
+        Vaswani et al. (2017), equation 3.
+    """
+
+    def __init__(self, model_dim: int, warmup_steps: int = 4000, scale: float = 1.0) -> None:
+        for name, value in (("model_dim", model_dim), ("warmup_steps", warmup_steps), ("scale", scale)):
+            if value <= 0:
+                raise ValueError(f"`{name}` must be positive. Received: {name}={value}")
+        self.model_dim = model_dim
+        self.warmup_steps = warmup_steps
+        self.scale = scale
+
+    def __call__(self, step: Tensor) -> Tensor:
+        """The rate of the update that follows `step` earlier ones."""
+        count = ops.cast(step, "float32") + 1.0
+        return (
+            self.scale * self.model_dim**-0.5 * ops.minimum(ops.rsqrt(count), count * self.warmup_steps**-1.5)
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {"model_dim": self.model_dim, "warmup_steps": self.warmup_steps, "scale": self.scale}
