@@ -123,9 +123,9 @@ class Causal(Relation):
 
     def blocks(self, block_size: int, num_queries: int, num_keys: int) -> np.ndarray:
         (first_query, last_query), (first_key, last_key) = _block_ends(block_size, num_queries, num_keys)
-        return np.where(last_key <= first_query, FULL, np.where(first_key <= last_query, PARTIAL, EMPTY)).astype(
-            np.uint8
-        )
+        return np.where(
+            last_key <= first_query, FULL, np.where(first_key <= last_query, PARTIAL, EMPTY)
+        ).astype(np.uint8)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

@@ -244,7 +244,9 @@ class DecoderBlock(_Block):
     ) -> Tensor:
         """The block's output."""
         entered = self.self_attention_residual.enter(inputs)
-        attended = self.self_attention(entered, padding_mask=padding_mask, mask=inputs_mask, training=training)
+        attended = self.self_attention(
+            entered, padding_mask=padding_mask, mask=inputs_mask, training=training
+        )
         hidden = self.self_attention_residual.leave(inputs, attended, training)
         entered = self.cross_attention_residual.enter(hidden)
         attended = self.cross_attention(

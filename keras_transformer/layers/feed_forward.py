@@ -57,7 +57,9 @@ class FeedForward(keras.layers.Layer):
         """Create both maps for inputs of size D."""
         model_dim = input_shape[-1]
         options = {"use_bias": self.use_bias, "dtype": self.dtype_policy}
-        self.hidden = keras.layers.Dense(self.hidden_dim, activation=self.activation, name="hidden", **options)
+        self.hidden = keras.layers.Dense(
+            self.hidden_dim, activation=self.activation, name="hidden", **options
+        )
         self.output_projection = keras.layers.Dense(model_dim, name="output", **options)
         self.drop = Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
         self.hidden.build(input_shape)

@@ -59,9 +59,7 @@ class SinusoidalPositions(keras.layers.Layer):
         pairs = ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1)  # (…, D/2, 2)
         return ops.reshape(pairs, [*ops.shape(positions), model_dim])
 
-    def compute_output_shape(
-        self, input_shape: tuple[int | None, ...], **_: Any
-    ) -> tuple[int | None, ...]:
+    def compute_output_shape(self, input_shape: tuple[int | None, ...], **_: Any) -> tuple[int | None, ...]:
         """The input's."""
         return input_shape
 

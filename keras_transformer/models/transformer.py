@@ -181,7 +181,7 @@ class Transformer(keras.Model):
         for block, block_cache, projected in zip(
             self.decoder_blocks, cache, context["projected"], strict=True
         ):
-            hidden, block_cache = block.step(  # noqa: PLW2901
+            hidden, block_cache = block.step(
                 hidden,
                 block_cache,
                 projected,

@@ -188,6 +188,8 @@ def _scores(query: Tensor, key: Tensor, bias: Tensor | None, scale: float | None
 def _softmax(scores: Tensor, allowed: Tensor | None) -> Tensor:
     if allowed is not None:
         scores = ops.where(allowed, scores, ops.cast(_UNRELATED, scores.dtype))
+    if scores.shape[-1] == 1:
+        return ops.ones_like(scores)  # Keras warns of a softmax over one element
     return ops.softmax(scores, axis=-1)
 
 

@@ -1,0 +1,61 @@
+"""Rows of ids of different lengths, kept as flat arrays and gathered into dense batches."""
+
+from collections.abc import Iterable
+from typing import NamedTuple, Self
+
+import numpy as np
+import tensorflow as tf
+
+
+class RaggedRows(NamedTuple):
+    """Rows of ids in two tensors on the CPU.
+
+    Attributes:
+        flat: int32 (tokens + 1,), the rows one behind the other, and one id more, so that there is one to
+            gather where all rows are empty.
+        splits: int64 (n + 1,); row i is `flat[splits[i]:splits[i + 1]]`.
+    """
+
+    flat: tf.Tensor
+    splits: tf.Tensor
+
+    @classmethod
+    def concatenated(cls, parts: Iterable[tf.RaggedTensor]) -> Self:
+        """Puts ragged tensors one behind the other.
+
+        Args:
+            parts: int32 ragged tensors (n, None).
+
+        Returns:
+            All their rows.
+        """
+        flat, lengths = [np.zeros(0, np.int32)], [np.zeros(1, np.int64)]
+        for part in parts:
+            flat.append(part.values.numpy())
+            lengths.append(part.row_lengths().numpy())
+        flat.append(np.zeros(1, np.int32))
+        # A data set's functions run on the CPU and cannot read a GPU's memory.
+        with tf.device("CPU:0"):
+            return cls(tf.constant(np.concatenate(flat)), tf.constant(np.cumsum(np.concatenate(lengths))))
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """The length of each row, int64 (n,)."""
+        return np.diff(self.splits.numpy())
+
+    def gather(self, rows: tf.Tensor, length: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Gathers rows into a dense tensor, in one operation for all of them.
+
+        Args:
+            rows: int64 (B,), which rows; -1 for one that is not there.
+            length: How many positions, L.
+
+        Returns:
+            int32 ids (B, L), arbitrary behind a row's end, and int64 lengths (B, 1), -1 for a row of -1.
+        """
+        present = tf.maximum(rows, 0)
+        starts = tf.gather(self.splits, present)
+        lengths = tf.where(rows >= 0, tf.gather(self.splits, present + 1) - starts, -1)
+        places = starts[:, None] + tf.range(length)  # (B, L)
+        last = tf.size(self.flat, out_type=tf.int64) - 1
+        return tf.gather(self.flat, tf.minimum(places, last)), lengths[:, None]

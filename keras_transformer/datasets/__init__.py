@@ -1,0 +1,16 @@
+"""Public data sets in the manner of `keras.datasets`, verified by sha256, and the embedded phrasebook."""
+
+import importlib
+import types
+
+__all__ = ["multi30k", "phrasebook", "spa_eng"]
+
+
+def __getattr__(name: str) -> types.ModuleType:
+    if name in __all__:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

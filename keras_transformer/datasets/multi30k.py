@@ -1,0 +1,77 @@
+"""Multi30k: 31,014 image captions in English, German and French."""
+
+import gzip
+
+from keras_transformer.datasets import files
+
+_COMMIT = "a3d2e0d26b56f3846f66a952536ffed4e401d05a"
+ADDRESS = f"https://raw.githubusercontent.com/multi30k/dataset/{_COMMIT}/data/task1/raw"
+LANGUAGES = ("de", "en", "fr")
+_SHA256 = {
+    "train.en.gz": "d79cfa999dd4c51d2cb42499b6796d5a882c3a8a961923c25a898c90f8bbd56f",
+    "train.de.gz": "726e39b2fa9eb9ffb6dc763fb35a179f80fae06ffc5d28b6ace5faa883de28a6",
+    "train.fr.gz": "622e75069e9f4c577425c4f277116ce66e63a2401c0a2312d90073cb12379a3c",
+    "val.en.gz": "14f7d25ddd868909a9213e361768460edcacdd6ab9d1e77b92560dc10c10dc28",
+    "val.de.gz": "f0cba2f995189cf5770f29a8a9a537a3ad3f51657ad873405082ff6863a5e75a",
+    "val.fr.gz": "ca3106f1a72390591d25f6c45cb4cd39dec4cd3f123e099748a3ce5256c160e9",
+    "test_2016_flickr.en.gz": "611d361c6334bc7246101d48097c13cf5c4413c5befc793cc629934359d532d9",
+    "test_2016_flickr.de.gz": "9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8",
+    "test_2016_flickr.fr.gz": "6d326e188d259fb1d04ac19eae3af956559b3a0b93d7635e56c90987c40c8b90",
+}
+
+
+def load_data(
+    source: str = "en", target: str = "de"
+) -> tuple[list[tuple[str, str]], list[tuple[str, str]], list[tuple[str, str]]]:
+    """Loads the captions as they were written: cased, not tokenised.
+
+    The files come from the folder that the environment variable `KERAS_TRANSFORMER_DATA` names
+    (`multi30k/train.en.gz` and so on) or, where it is not set, from their public address through
+    `keras.utils.get_file`. For research and education; not for commercial use.
+
+    Args:
+        source: The language of the first of each pair, "en", "de" or "fr".
+        target: The language of the second; another one.
+
+    Returns:
+        `(train, validation, test)`, lists of 29,000, 1,014 and 1,000 (source, target) pairs; the test set is
+        that of 2016 (Flickr).
+
+    Raises:
+        FileNotFoundError: If `KERAS_TRANSFORMER_DATA` is set and a file is not there.
+        ValueError: If a language is unknown, the two are the same, or a file has another sha256.
+
+    Example:
+        >>> train, validation, test = load_data("en", "fr")  # doctest: +SKIP
+
+    References:
+        Elliott et al., "Multi30K: Multilingual English-German Image Descriptions",
+        https://aclanthology.org/W16-3210.
+    """
+    for argument, language in (("source", source), ("target", target)):
+        if language not in LANGUAGES:
+            raise ValueError(
+                f"`{argument}` must be one of the languages {LANGUAGES}. Received: {argument}={language!r}"
+            )
+    if source == target:
+        raise ValueError(
+            f"`target` must be another language than `source`. Received: source={source!r}, target={target!r}"
+        )
+    train, validation, test = (
+        _pairs(split, source, target) for split in ("train", "val", "test_2016_flickr")
+    )
+    return train, validation, test
+
+
+def _pairs(split: str, source: str, target: str) -> list[tuple[str, str]]:
+    return list(zip(_lines(f"{split}.{source}.gz"), _lines(f"{split}.{target}.gz"), strict=True))
+
+
+def _lines(name: str) -> list[str]:
+    path = files.local_file("multi30k", name)
+    if path is None:
+        path = files.download("multi30k", name, f"{ADDRESS}/{name}", _SHA256[name])
+    content = path.read_bytes()
+    files.check_sha256(content, _SHA256[name], str(path))
+    # str.splitlines would also cut at U+2028 and the like.
+    return gzip.decompress(content).decode().removesuffix("\n").split("\n")

@@ -1,0 +1,69 @@
+"""The TensorFlow functions that are exported: what runs in Python, with a cache update that needs no XLA."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from keras_transformer import generation, ops
+
+Tensor = Any
+
+
+def generate_ids(pipeline: Any, source_ids: Tensor) -> dict[str, Tensor]:
+    """The whole generation loop: int32 ids (B, S) → "ids" (B, M), "lengths" (B,), "scores" (B,)."""
+    return generation.generate_ids(pipeline.model, source_ids, pipeline.max_new_tokens, ops.select_update)
+
+
+def text_to_ids(pipeline: Any, texts: Tensor) -> dict[str, Tensor]:
+    """Strings (B,) → "ids" (B, M), "lengths" (B,), "scores" (B,)."""
+    return generate_ids(pipeline, pipeline.encode(texts))
+
+
+def text_to_text(pipeline: Any, texts: Tensor) -> dict[str, Tensor]:
+    """Strings (B,) → "text", strings (B,)."""
+    return {"text": pipeline.tokenizer.detokenize(text_to_ids(pipeline, texts)["ids"])}
+
+
+def encode(model: Any, input_ids: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:
+    """Source ids (B, S) → every layer's projected memory, "present.{i}.encoder.{key,value}" (B, S, N, H)."""
+    padded = tf.where(attention_mask != 0, input_ids, tf.constant(model.pad_id, input_ids.dtype))
+    projected = model.encode(tf.cast(padded, tf.int32))["projected"]
+    return {
+        f"present.{i}.encoder.{part}": layer[part]
+        for i, layer in enumerate(projected)
+        for part in ("key", "value")
+    }
+
+
+def decode(
+    model: Any, input_ids: Tensor, encoder_attention_mask: Tensor, past: dict[str, Tensor]
+) -> dict[str, Tensor]:
+    """T new tokens and a past of P ≥ 0 → "logits" (B, T, V) and "present.{i}.decoder.{key,value}"."""
+    layers = range(len(past) // 4)
+    context = {
+        "projected": [
+            {part: past[f"past_key_values.{i}.encoder.{part}"] for part in ("key", "value")} for i in layers
+        ],
+        "padding_mask": encoder_attention_mask != 0,
+    }
+    shape = tf.shape(input_ids)
+    length = tf.shape(past["past_key_values.0.decoder.key"])[1]
+    past_positions = tf.broadcast_to(tf.range(length), [shape[0], length])
+    cache = [
+        {
+            "key": past[f"past_key_values.{i}.decoder.key"],
+            "value": past[f"past_key_values.{i}.decoder.value"],
+            "positions": past_positions,
+        }
+        for i in layers
+    ]
+    logits, cache = model.step(
+        tf.cast(input_ids, tf.int32),
+        cache,
+        context,
+        slot=length,
+        positions=tf.broadcast_to(length + tf.range(shape[1]), shape),
+        update=ops.append_update,
+    )
+    present = {f"present.{i}.decoder.{part}": cache[i][part] for i in layers for part in ("key", "value")}
+    return {"logits": logits, **present}

@@ -1,0 +1,94 @@
+"""The parts of an export's folder: each is written whole, or not at all, and entered in the manifest."""
+
+import contextlib
+import importlib.metadata
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+from keras_transformer import files
+from keras_transformer.serving.bundle import CONFIG, MANIFEST
+
+PARITY = "parity.json"
+_PACKAGES = ("keras", "tensorflow", "tensorflow-text", "sentencepiece", "tf2onnx", "onnx", "onnxruntime")
+
+
+@contextlib.contextmanager
+def new_part(pipeline: Any, folder: pathlib.Path, part: str) -> Iterator[tuple[pathlib.Path, dict[str, Any]]]:
+    """A folder to fill, which becomes `folder/part` once the block has ended without an error.
+
+    Args:
+        pipeline: what is being exported.
+        folder: the export's folder, new or with other parts of the same pipeline in it.
+        part: relative to it, with forward slashes.
+
+    Yields:
+        The temporary folder, and a dictionary for what `parity.json` shall say of the part.
+
+    Raises:
+        FileExistsError: where the part exists already.
+        ValueError: where `folder` is something else, or an export with another tokenizer or other settings.
+    """
+    settings = settings_of(pipeline)
+    _check_folder(folder, settings)
+    parity: dict[str, Any] = {}
+    with files.new_folder(folder / part) as new:
+        yield new, parity
+    if not (folder / CONFIG).exists():
+        pipeline.tokenizer.save(folder / "tokenizer")
+        files.write_json(folder / "generation_config.json", pipeline.generation_config())
+        files.write_json(folder / CONFIG, settings)
+    parities = files.read_json(folder / PARITY) if (folder / PARITY).exists() else {}
+    files.write_json(folder / PARITY, {**parities, part: parity})
+    _write_manifest(folder)
+
+
+def settings_of(pipeline: Any) -> dict[str, Any]:
+    """What is needed to run the export without this package's models."""
+    tokenizer = pipeline.tokenizer
+    return {
+        "pipeline": type(pipeline).__name__,
+        "tokenizer_class": type(tokenizer).__name__,
+        "tokenizer_file": tokenizer.file_name,
+        "tokenizer_sha256": tokenizer.sha256,
+        "vocabulary_size": tokenizer.vocabulary_size,
+        "pad_id": pipeline.model.pad_id,
+        "start_id": pipeline.model.start_id,
+        "end_id": pipeline.model.end_id,
+        **pipeline.generation_config(),
+    }
+
+
+def _check_folder(folder: pathlib.Path, settings: dict[str, Any]) -> None:
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    if not (folder / CONFIG).is_file() or not (folder / MANIFEST).is_file():
+        raise ValueError(f"`folder` must be new, empty or an export. Received: folder={str(folder)!r}")
+    other = files.read_json(folder / CONFIG)
+    differing = sorted(name for name in settings if settings[name] != other.get(name))
+    if differing:
+        raise ValueError(
+            "`folder` holds an export of another pipeline; choose another folder. "
+            f"Received: folder={str(folder)!r}, which differs in {', '.join(differing)}"
+        )
+
+
+def _write_manifest(folder: pathlib.Path) -> None:
+    paths = sorted(
+        path.relative_to(folder)
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != MANIFEST and not any(p.startswith(".") for p in path.parts)
+    )
+    entries = {
+        path.as_posix(): {"size": (folder / path).stat().st_size, "sha256": files.sha256(folder / path)}
+        for path in paths
+    }
+    versions = {name: _version(name) for name in _PACKAGES}
+    files.write_json(folder / MANIFEST, {"format": 1, "versions": versions, "files": entries})
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

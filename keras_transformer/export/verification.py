@@ -1,0 +1,55 @@
+"""Checking an export that lies on disk."""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from keras_transformer import files, serving
+from keras_transformer.export import parity
+from keras_transformer.export.parts import PARITY
+
+
+def verify(
+    folder: str | os.PathLike[str], pipeline: Any = None, texts: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """Check that every file of an export is what was written, and that every graph answers as the model does.
+
+    Args:
+        folder: the export.
+        pipeline: the pipeline it was made from, to compare with; by default the answers that were stored when
+            the export was made.
+        texts: what to compare on, if a pipeline is given; by default a few made from its vocabulary.
+
+    Returns:
+        For each part of the export, the number of "texts" compared, and for each of its "graphs" how many
+        outputs are identical and how many differ from a near tie on.
+
+    Raises:
+        FileNotFoundError: where `folder` is no export.
+        ValueError: where files are damaged or missing, or `texts` come without a pipeline.
+        ParityError: where an output differs.
+
+    Example:
+        >>> verify("export/es-en")["onnx"]["graphs"]["onnx_loop"]
+        {'identical': 26, 'near_ties': 0}
+    """
+    if texts is not None and pipeline is None:
+        raise ValueError("`pipeline` must be given with `texts`. Received: pipeline=None")
+    bundle = serving.Bundle(folder)
+    problems = bundle.problems()
+    if problems:
+        raise ValueError(f"`{folder}` must be as it was exported. Received: {'; '.join(problems)}")
+    reference = None if pipeline is None else parity.Reference.of(pipeline, texts)
+    results = {}
+    for part, stored in files.read_json(bundle.checked(PARITY)).items():
+        report = parity.compare(reference or parity.Reference.stored(stored), _exported(bundle, part))
+        results[part] = {"texts": report["texts"], "graphs": report["graphs"]}
+    return results
+
+
+def _exported(bundle: serving.Bundle, part: str) -> Any:
+    if part.startswith("saved_model/"):
+        return parity.SavedModel(bundle.folder / part)
+    config = bundle.config
+    tokenizer = bundle.checked(f"tokenizer/{config['tokenizer_file']}").read_bytes()
+    return parity.OnnxGraphs(bundle.folder / part, tokenizer, config)

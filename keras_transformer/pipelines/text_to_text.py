@@ -1,0 +1,175 @@
+"""Text to text with an encoder–decoder."""
+
+import os
+import pathlib
+from collections.abc import Iterable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_transformer import files, generation, text
+from keras_transformer.generation import samplers
+
+Tensor = Any
+
+
+class TextToText:
+    """A model, its tokenizer and the settings of generation: strings in, strings out.
+
+    Args:
+        model: an encoder–decoder such as `models.Transformer`.
+        tokenizer: with the model's vocabulary, such as `text.SentencePieceTokenizer`.
+        generation: a sampler or its name.
+        max_new_tokens: the longest output, in tokens.
+        max_source_tokens: the longest input, in tokens; a longer one is an error.
+
+    Raises:
+        ValueError: where model and tokenizer do not belong together.
+
+    Example:
+        >>> translator = TextToText(model, tokenizer)
+        >>> translator(["¿Dónde está la estación?"])
+        ['Where is the station?']
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        generation: Any = "greedy",
+        *,
+        max_new_tokens: int = 64,
+        max_source_tokens: int = 512,
+    ) -> None:
+        if max_source_tokens < 1:
+            raise ValueError(
+                f"`max_source_tokens` must be positive. Received: max_source_tokens={max_source_tokens}"
+            )
+        for name in ("vocabulary_size", "pad_id", "start_id", "end_id"):
+            if getattr(model, name) != getattr(tokenizer, name):
+                raise ValueError(
+                    f"`model` and `tokenizer` must have the same {name}. Received: "
+                    f"model.{name}={getattr(model, name)}, tokenizer.{name}={getattr(tokenizer, name)}"
+                )
+        self.model = model
+        self.tokenizer = tokenizer
+        self.sampler = samplers.get(generation)
+        self.max_new_tokens = max_new_tokens
+        self.max_source_tokens = max_source_tokens
+
+    def __call__(self, texts: str | Iterable[str], batch_size: int = 64) -> Any:
+        """The output texts.
+
+        Args:
+            texts: a list of any length, or one string. A text without tokens gives an empty output.
+            batch_size: rows that run together; it changes the speed alone.
+
+        Returns:
+            A list as long as `texts`, or a string for a string.
+
+        Raises:
+            ValueError: where a text is no valid Unicode or has more than `max_source_tokens` tokens.
+        """
+        if isinstance(texts, str):
+            return self([texts])[0]
+        out = self.generate(texts, batch_size)
+        if not len(out.ids):
+            return []
+        return [decoded.decode() for decoded in self.tokenizer.detokenize(out.best).numpy()]
+
+    def generate(self, texts: Iterable[str], batch_size: int = 64) -> generation.Generation:
+        """The output ids, lengths and scores (see `generation.Generation`)."""
+        if batch_size < 1:
+            raise ValueError(f"`batch_size` must be positive. Received: batch_size={batch_size}")
+        texts = list(texts)
+        source_ids = self.encode(texts).numpy() if texts else np.zeros((0, 0), np.int32)
+        lengths = (source_ids != self.model.pad_id).sum(axis=1)
+        order = np.argsort(lengths, kind="stable")  # rows of near length run together
+        parts = [
+            generation.generate(
+                self.model,
+                source_ids[rows, : max(1, lengths[rows].max())],
+                self.sampler,
+                max_new_tokens=self.max_new_tokens,
+            )
+            for rows in (order[i : i + batch_size] for i in range(0, len(order), batch_size))
+        ]
+        if not parts:
+            return generation.generate(self.model, source_ids, max_new_tokens=self.max_new_tokens)
+        back = np.argsort(order)
+        return generation.Generation(
+            *(
+                np.concatenate([getattr(part, name) for part in parts])[back]
+                for name in ("ids", "lengths", "scores", "ranking_scores")
+            )
+        )
+
+    def encode(self, texts: Any) -> Tensor:
+        """The source ids of texts, as TensorFlow operations: the same in Python and in an export.
+
+        Args:
+            texts: a list of strings, or a string tensor (B,).
+
+        Returns:
+            int32 (B, S): tokens and the end id, then padding; all padding for a text without tokens.
+
+        Raises:
+            ValueError: where a text is too long (tf.errors.InvalidArgumentError inside a graph).
+        """
+        ids = self.tokenizer.encode(texts, add_end=True)
+        self._check_length(tf.math.count_nonzero(ids != self.model.pad_id, axis=1))
+        has_tokens = ids[:, :1] != self.model.end_id
+        return tf.where(has_tokens, ids, self.model.pad_id)
+
+    def _check_length(self, lengths: Tensor) -> None:
+        limit = self.max_source_tokens
+        if not tf.executing_eagerly():
+            tf.debugging.assert_less_equal(
+                lengths, tf.constant(limit, lengths.dtype), f"a text is longer than {limit} tokens"
+            )
+        elif len(lengths) and (longest := int(np.argmax(lengths))) >= 0 and lengths[longest] > limit:
+            raise ValueError(
+                f"`texts` must have at most {limit} tokens each (max_source_tokens). "
+                f"Received: {int(lengths[longest])} tokens in texts[{longest}]"
+            )
+
+    def save(self, folder: str | os.PathLike[str], overwrite: bool = False) -> None:
+        """Write model, tokenizer and settings as one folder, which `pipelines.load` reads.
+
+        Args:
+            folder: made whole or not at all.
+            overwrite: whether an existing pipeline may be replaced.
+
+        Raises:
+            FileExistsError: where `folder` exists and `overwrite` is False.
+        """
+        with files.new_folder(folder, overwrite) as new:
+            self.model.save(new / "model.keras")
+            self.tokenizer.save(new / "tokenizer")
+            files.write_json(new / "generation_config.json", self.generation_config())
+            config = {"pipeline": "TextToText", "model_sha256": files.sha256(new / "model.keras")}
+            files.write_json(new / "config.json", config)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> "TextToText":
+        """The pipeline that `save` has written to `folder`."""
+        folder = pathlib.Path(folder)
+        expected = files.read_json(folder / "config.json")["model_sha256"]
+        found = files.sha256(folder / "model.keras")
+        if found != expected:
+            raise ValueError(
+                f"`{folder / 'model.keras'}` is damaged: its sha256 must be {expected}. Received: {found}"
+            )
+        settings = files.read_json(folder / "generation_config.json")
+        model = keras.saving.load_model(folder / "model.keras")
+        return cls(model, text.load(folder / "tokenizer"), **settings)
+
+    def generation_config(self) -> dict[str, Any]:
+        """The settings, as they are written beside a model."""
+        return {
+            "generation": samplers.serialize(self.sampler),
+            "max_new_tokens": self.max_new_tokens,
+            "max_source_tokens": self.max_source_tokens,
+        }

@@ -1,0 +1,97 @@
+"""The ONNX graphs of an export: ids in, ids out."""
+
+import functools
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+LOOP = "generate_greedy"
+ENCODER = "encoder_model"
+DECODER = "decoder_model_merged"
+
+
+class Graphs:
+    """Greedy generation by ONNX Runtime.
+
+    Args:
+        path: the file of a graph, by its name.
+        config: the export's settings.
+        providers: ONNX Runtime's execution providers, by default those of this machine, GPUs first.
+    """
+
+    def __init__(
+        self,
+        path: Callable[[str], str | os.PathLike[str]],
+        config: dict[str, Any],
+        providers: Sequence[Any] | None = None,
+    ) -> None:
+        self._path = path
+        self.pad_id: int = config["pad_id"]
+        self.start_id: int = config["start_id"]
+        self.end_id: int = config["end_id"]
+        self.max_new_tokens: int = config["max_new_tokens"]
+        self.max_source_tokens: int = config["max_source_tokens"]
+        self._providers = providers or onnxruntime.get_available_providers()
+        self.session(LOOP)  # a damaged file is found now, not at the first request
+
+    @functools.cache  # noqa: B019  (lives as long as the process that serves)
+    def session(self, name: str) -> onnxruntime.InferenceSession:
+        """ONNX Runtime's session of a graph."""
+        return onnxruntime.InferenceSession(self._path(name), providers=self._providers)
+
+    def generate(self, input_ids: np.ndarray) -> dict[str, np.ndarray]:
+        """The whole loop in one run.
+
+        Args:
+            input_ids: int64 (B, S), filled up with `pad_id`.
+
+        Returns:
+            "ids" int64 (B, M), "lengths" int64 (B,), "scores" float32 (B,).
+        """
+        names = ["ids", "lengths", "scores"]
+        return dict(zip(names, self.session(LOOP).run(names, {"input_ids": input_ids}), strict=True))
+
+    def generate_by_steps(self, input_ids: np.ndarray) -> np.ndarray:
+        """The same ids (B, M), token by token from the encoder's and the decoder's graph.
+
+        For callers that keep the loop to themselves; slower than `generate`.
+        """
+        feed = self._encoded(input_ids)
+        decoder = self.session(DECODER)
+        outputs = [output.name for output in decoder.get_outputs()]
+        token = np.full((len(input_ids), 1), self.start_id, np.int64)
+        ids = np.full((len(input_ids), self.max_new_tokens), self.pad_id, np.int64)
+        ended = (input_ids == self.pad_id).all(axis=1)
+        for step in range(self.max_new_tokens):
+            if ended.all():
+                break
+            results = dict(zip(outputs, decoder.run(outputs, {**feed, "input_ids": token}), strict=True))
+            logits = results.pop("logits")[:, -1]
+            feed |= {_as_past(name): cache for name, cache in results.items()}
+            logits[:, [self.pad_id, self.start_id]] = -np.inf
+            best = np.where(ended, self.pad_id, logits.argmax(axis=-1))
+            ids[:, step] = best
+            ended |= best == self.end_id
+            token = best[:, None]
+        return ids
+
+    def _encoded(self, input_ids: np.ndarray) -> dict[str, np.ndarray]:
+        """What the decoder takes at every step, with an empty past."""
+        encoder, decoder = self.session(ENCODER), self.session(DECODER)
+        mask = (input_ids != self.pad_id).astype(np.int64)
+        names = [output.name for output in encoder.get_outputs()]
+        memory = encoder.run(names, {"input_ids": input_ids, "attention_mask": mask})
+        empty = {
+            entry.name: np.zeros((len(input_ids), 0, *entry.shape[2:]), memory[0].dtype)
+            for entry in decoder.get_inputs()
+            if ".decoder." in entry.name
+        }
+        encoded = {_as_past(name): tensor for name, tensor in zip(names, memory, strict=True)}
+        return {"encoder_attention_mask": mask, **empty, **encoded}
+
+
+def _as_past(name: str) -> str:
+    return name.replace("present", "past_key_values")

@@ -1,0 +1,73 @@
+"""Text to text with exported ONNX graphs."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_transformer.serving.graphs import Graphs
+from keras_transformer.serving.tokenizer import Tokenizer
+
+
+class TextToText:
+    """An exported pipeline: strings in, strings out.
+
+    Args:
+        graphs: the export's graphs.
+        tokenizer: the export's tokenizer.
+    """
+
+    def __init__(self, graphs: Graphs, tokenizer: Tokenizer) -> None:
+        self.graphs = graphs
+        self.tokenizer = tokenizer
+
+    def __call__(self, texts: str | Iterable[str], batch_size: int = 64) -> Any:
+        """The output texts.
+
+        Args:
+            texts: a list of any length, or one string. A text without tokens gives an empty output.
+            batch_size: rows that run together.
+
+        Returns:
+            A list as long as `texts`, or a string for a string.
+
+        Raises:
+            TypeError: where a text is no string.
+            ValueError: where a text is no valid Unicode or too long.
+        """
+        if isinstance(texts, str):
+            return self([texts])[0]
+        return [self.tokenizer.decode(row) for row in self.generate(list(texts), batch_size)["ids"]]
+
+    def generate(self, texts: Sequence[str], batch_size: int = 64) -> dict[str, np.ndarray]:
+        """ "ids" int64 (B, M), "lengths" int64 (B,) and "scores" float32 (B,) for B texts."""
+        if batch_size < 1:
+            raise ValueError(f"`batch_size` must be positive. Received: batch_size={batch_size}")
+        rows = self.encode(texts)
+        order = sorted(range(len(rows)), key=lambda row: len(rows[row]))  # near lengths run together
+        ids = np.full((len(rows), self.graphs.max_new_tokens), self.graphs.pad_id, np.int64)
+        lengths, scores = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.float32)
+        for begin in range(0, len(order), batch_size):
+            chosen = order[begin : begin + batch_size]
+            part = self.graphs.generate(self.padded([rows[row] for row in chosen]))
+            ids[chosen], lengths[chosen], scores[chosen] = part["ids"], part["lengths"], part["scores"]
+        return {"ids": ids, "lengths": lengths, "scores": scores}
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The source ids of each text; none for a text without tokens."""
+        rows = [self.tokenizer.encode(text, row) for row, text in enumerate(texts)]
+        limit = self.graphs.max_source_tokens
+        for row, ids in enumerate(rows):
+            if len(ids) > limit:
+                raise ValueError(
+                    f"`texts` must have at most {limit} tokens each (max_source_tokens). "
+                    f"Received: {len(ids)} tokens in texts[{row}]"
+                )
+        return rows
+
+    def padded(self, rows: Sequence[Sequence[int]]) -> np.ndarray:
+        """Rows of ids as one int64 matrix (B, S), S at least 1."""
+        ids = np.full((len(rows), max(1, *map(len, rows))), self.graphs.pad_id, np.int64)
+        for row, content in enumerate(rows):
+            ids[row, : len(content)] = content
+        return ids

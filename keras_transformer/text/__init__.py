@@ -1,0 +1,35 @@
+"""Tokenizers that run inside the TensorFlow graph, and their trainers."""
+
+import os
+
+from keras_transformer.text import folders
+from keras_transformer.text.sentence_piece import SentencePieceTokenizer
+
+__all__ = ["SentencePieceTokenizer", "load"]
+
+_CLASSES = {"SentencePieceTokenizer": SentencePieceTokenizer}
+
+
+def load(folder: str | os.PathLike[str]) -> SentencePieceTokenizer:
+    """Loads a tokenizer saved by its `save` method, whatever its class.
+
+    Args:
+        folder: The folder that `save` wrote.
+
+    Returns:
+        The tokenizer.
+
+    Raises:
+        FileNotFoundError: If the folder or one of its files does not exist.
+        ValueError: If the description names an unknown class or a file is not the one that was saved.
+
+    Example:
+        >>> tokenizer = load("runs/tokenizer")  # doctest: +SKIP
+    """
+    class_name = folders.read_description(folder)["class_name"]
+    if class_name not in _CLASSES:
+        raise ValueError(
+            f"`folder` must hold a tokenizer of one of the classes {sorted(_CLASSES)}. "
+            f"Received: folder={os.fspath(folder)!r}, whose {folders.DESCRIPTION} names {class_name!r}"
+        )
+    return _CLASSES[class_name].load(folder)

@@ -1,0 +1,119 @@
+"""The folder of a saved tokenizer: files that are replaced whole, and a description that vouches for them."""
+
+import hashlib
+import json
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+DESCRIPTION = "tokenizer.json"
+FORMAT_VERSION = 1
+
+
+def write_file(path: pathlib.Path, content: bytes) -> None:
+    """Writes a file so that a reader sees the old content or the new one, never a part.
+
+    Args:
+        path: The file; its folder must exist.
+        content: What it will hold.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_tokenizer(
+    folder: str | os.PathLike[str], description: Mapping[str, Any], name: str, content: bytes
+) -> None:
+    """Writes a tokenizer's one file, then the description with its sha256.
+
+    Args:
+        folder: Where to write; created where it does not exist.
+        description: What else stands in the description: JSON values, `class_name` among them.
+        name: The name of the tokenizer's file.
+        content: What the file holds.
+    """
+    path = pathlib.Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    complete = {
+        "format_version": FORMAT_VERSION,
+        **description,
+        "file": name,
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }
+    write_file(path / name, content)
+    write_file(path / DESCRIPTION, (json.dumps(complete, indent=2, sort_keys=True) + "\n").encode())
+
+
+def read_description(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """Reads the description of a saved tokenizer.
+
+    Args:
+        folder: The folder that `write_tokenizer` wrote.
+
+    Returns:
+        The description, with at least `class_name`, `format_version`, `file` and `sha256`.
+
+    Raises:
+        FileNotFoundError: If there is no description.
+        ValueError: If it is not one, or of a later format.
+    """
+    path = pathlib.Path(folder) / DESCRIPTION
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"`folder` must hold {DESCRIPTION}, as `save` writes it. "
+            f"Received: folder={os.fspath(folder)!r}, without that file"
+        )
+    try:
+        description = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path} must be JSON, as `save` writes it. Found: {error}") from None
+    missing = {"class_name", "format_version", "file", "sha256"} - set(
+        description if isinstance(description, dict) else ()
+    )
+    if missing:
+        raise ValueError(
+            f"{path} must hold an object with class_name, format_version, file and sha256. "
+            f"Missing: {sorted(missing)}"
+        )
+    if description["format_version"] != FORMAT_VERSION:
+        raise ValueError(
+            f"{path} must be of format version {FORMAT_VERSION}. Found: {description['format_version']!r}"
+        )
+    return description
+
+
+def read_file(folder: str | os.PathLike[str], class_name: str) -> bytes:
+    """Reads the file of a saved tokenizer, after checking that it is the one that was saved.
+
+    Args:
+        folder: The folder that `write_tokenizer` wrote.
+        class_name: The class that the description must name.
+
+    Returns:
+        The file's content.
+
+    Raises:
+        FileNotFoundError: If the description or the file does not exist.
+        ValueError: If the description names another class, or the sha256 differs.
+    """
+    description = read_description(folder)
+    if description["class_name"] != class_name:
+        raise ValueError(
+            f"{pathlib.Path(folder) / DESCRIPTION} must name the class {class_name!r}. "
+            f"Found: {description['class_name']!r}"
+        )
+    # Only the name counts: a description must not lead out of its folder.
+    path = pathlib.Path(folder) / pathlib.Path(description["file"]).name
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} must exist: {DESCRIPTION} beside it names it")
+    content = path.read_bytes()
+    found = hashlib.sha256(content).hexdigest()
+    if found != description["sha256"]:
+        raise ValueError(f"{path} must have the sha256 {description['sha256']}. Found: {found}")
+    return content

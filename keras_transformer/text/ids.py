@@ -1,0 +1,54 @@
+"""What a tokenizer accepts as ids, and the dense tensor they become."""
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+
+def to_dense_ids(ids: Any, vocabulary_size: int, *, pad_id: int, unknown_id: int) -> tf.Tensor:
+    """Turns ids into a dense tensor of ids that are in the vocabulary.
+
+    Args:
+        ids: Integers of rank 1 to 3: a tensor, dense or ragged, an array or lists.
+        vocabulary_size: The number of ids.
+        pad_id: What fills the rows of ragged ids.
+        unknown_id: What stands, inside a graph, for an id outside the vocabulary.
+
+    Returns:
+        int32 tensor of the same rank.
+
+    Raises:
+        TypeError: If `ids` are not integers.
+        ValueError: If `ids` have another rank or, eagerly, if one is outside the vocabulary.
+    """
+    dense = _to_tensor(ids, pad_id)
+    if not dense.dtype.is_integer:
+        raise TypeError(f"`ids` must be integers. Received: ids={ids!r}")
+    if dense.shape.rank not in (1, 2, 3):
+        raise ValueError(
+            "`ids` must have a static rank of 1, 2 or 3: (T,), (B, T) or (B, R, T). "
+            f"Received: ids of shape {dense.shape}"
+        )
+    dense = tf.cast(dense, tf.int64)
+    known = (dense >= 0) & (dense < vocabulary_size)
+    if tf.executing_eagerly() and not tf.reduce_all(known):
+        place = tuple(np.argwhere(~known.numpy())[0].tolist())
+        raise ValueError(
+            f"`ids` must lie in [0, {vocabulary_size}), the vocabulary. "
+            f"Received: ids[{', '.join(map(str, place))}]={dense.numpy()[place]}"
+        )
+    return tf.cast(tf.where(known, dense, unknown_id), tf.int32)
+
+
+def _to_tensor(ids: Any, pad_id: int) -> tf.Tensor:
+    if isinstance(ids, list | tuple | np.ndarray):
+        try:
+            array = np.asarray(ids)
+            # NumPy takes empty lists for floats.
+            ids = array.astype(np.int32) if array.size == 0 else array
+        except ValueError:
+            ids = tf.ragged.constant(ids)
+    if isinstance(ids, tf.RaggedTensor):
+        ids = ids.to_tensor(tf.cast(pad_id, ids.dtype) if ids.dtype.is_integer else None)
+    return tf.convert_to_tensor(ids)

@@ -1,0 +1,174 @@
+"""Training of SentencePiece models from texts or files."""
+
+import io
+import itertools
+import os
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal
+
+import sentencepiece
+
+from keras_transformer.text.strings import to_utf8
+
+Model = Literal["unigram", "bpe", "char", "word"]
+Texts = Iterable[str | bytes | os.PathLike[str]] | os.PathLike[str]
+
+PAD_ID, UNKNOWN_ID, START_ID, END_ID = 0, 1, 2, 3
+_MODELS = ("unigram", "bpe", "char", "word")
+_NORMALIZATIONS = ("identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf")
+_SMALLEST_VOCABULARY = 5
+_SMALLEST_COVERAGE = 0.98
+# With fewer or more threads the sums of the unigram trainer, and so the model, would differ by machine.
+_NUM_THREADS = 16
+_NO_LENGTH_LIMIT = 2**30
+# The trainer marks unknown characters with U+2585 and skips, without a word, any text that holds it.
+_RESERVED = "\u2585"
+
+
+def train_sentence_piece(
+    texts: Texts,
+    vocabulary_size: int,
+    model: Model,
+    character_coverage: float,
+    normalization: str,
+    byte_fallback: bool,
+) -> bytes:
+    """Trains a model; see `SentencePieceTokenizer.train` for the arguments.
+
+    Args:
+        texts: An iterable of texts and paths, or one path.
+        vocabulary_size: The largest number of pieces.
+        model: "unigram", "bpe", "char" or "word".
+        character_coverage: Which share of the characters gets a piece.
+        normalization: The name of a SentencePiece normalisation rule.
+        byte_fallback: Whether characters without a piece become bytes.
+
+    Returns:
+        The serialised model.
+
+    Raises:
+        TypeError: If `texts` is a str, or holds something other than texts and paths.
+        ValueError: If an argument has a value that cannot be trained with.
+    """
+    _check(vocabulary_size, model, character_coverage, normalization)
+    source = _Texts(texts)
+    if source.first is None:
+        raise ValueError(f"`texts` must hold at least one text that is not empty. Received: texts={texts!r}")
+    writer = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(source),
+            model_writer=writer,
+            vocab_size=vocabulary_size,
+            model_type=model,
+            character_coverage=character_coverage,
+            normalization_rule_name=normalization,
+            byte_fallback=byte_fallback,
+            pad_id=PAD_ID,
+            unk_id=UNKNOWN_ID,
+            bos_id=START_ID,
+            eos_id=END_ID,
+            hard_vocab_limit=False,
+            remove_extra_whitespaces=False,
+            max_sentence_length=_NO_LENGTH_LIMIT,
+            num_threads=_NUM_THREADS,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise (source.error or _translated(error, vocabulary_size)) from None
+    return writer.getvalue()
+
+
+def _check(vocabulary_size: Any, model: Any, character_coverage: Any, normalization: Any) -> None:
+    if (
+        not isinstance(vocabulary_size, int)
+        or isinstance(vocabulary_size, bool)
+        or not _SMALLEST_VOCABULARY <= vocabulary_size < 2**31
+    ):
+        raise ValueError(
+            f"`vocabulary_size` must be an integer from {_SMALLEST_VOCABULARY} (the four special ids and a "
+            f"piece) to {2**31 - 1}. Received: vocabulary_size={vocabulary_size!r}"
+        )
+    if model not in _MODELS:
+        raise ValueError(f"`model` must be one of {_MODELS}. Received: model={model!r}")
+    if normalization not in _NORMALIZATIONS:
+        raise ValueError(
+            f"`normalization` must be one of {_NORMALIZATIONS}. Received: normalization={normalization!r}"
+        )
+    if not _SMALLEST_COVERAGE <= character_coverage <= 1:
+        raise ValueError(
+            f"`character_coverage` must be between {_SMALLEST_COVERAGE} and 1. "
+            f"Received: character_coverage={character_coverage!r}"
+        )
+
+
+class _Texts:
+    """The texts for the trainer, which hides what its iterator raises: the error is kept here."""
+
+    def __init__(self, texts: Texts):
+        self.error: Exception | None = None
+        rows = (text for text in _rows(texts) if text)
+        self.first = next(rows, None)
+        self._rows = itertools.chain([self.first], rows)
+
+    def __iter__(self) -> Iterator[str]:
+        try:
+            for text in self._rows:
+                # The trainer cuts line ends off the end of a text, so a space is put behind them.
+                yield text + " " if text[-1] in "\r\n" else text
+        except Exception as error:
+            self.error = error
+            raise
+
+
+def _rows(texts: Texts) -> Iterator[str]:
+    if isinstance(texts, str | bytes):
+        raise TypeError(
+            "`texts` must be an iterable of texts, a pathlib.Path or a list of them, not one str: pass "
+            f"[text] to train on a text, pathlib.Path(name) to train on a file. Received: texts={texts!r}"
+        )
+    if isinstance(texts, os.PathLike):
+        texts = [texts]
+    if not isinstance(texts, Iterable):
+        raise TypeError(
+            "`texts` must be an iterable of texts, a pathlib.Path or a list of them. "
+            f"Received: texts={texts!r}"
+        )
+    for row, item in enumerate(texts):
+        if isinstance(item, os.PathLike):
+            yield from _lines(item)
+        elif isinstance(item, str | bytes):
+            yield to_utf8(item, "texts", row).decode().replace(_RESERVED, " ")
+        else:
+            raise TypeError(
+                "`texts` must hold str, UTF-8 bytes or pathlib.Path. "
+                f"Received: texts[{row}]={item!r} (of type {type(item).__name__})"
+            )
+
+
+def _lines(path: os.PathLike[str]) -> Iterator[str]:
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                yield line.rstrip(b"\r\n").decode().replace(_RESERVED, " ")
+            except UnicodeDecodeError as error:
+                raise ValueError(
+                    f"`texts` must name UTF-8 files. Received: {os.fspath(path)!r}, whose line {number} "
+                    f"holds {line[error.start : error.end]!r} at byte {error.start}: {line[:100]!r}"
+                ) from None
+
+
+def _translated(error: RuntimeError, vocabulary_size: int) -> ValueError:
+    message = str(error)
+    if found := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
+        return ValueError(
+            f"`vocabulary_size` must be at least {found[1]} for these texts: each of their characters and "
+            f"each special piece needs an id. Received: vocabulary_size={vocabulary_size}"
+        )
+    if found := re.search(r"value <= (\d+)", message):
+        return ValueError(
+            f"`vocabulary_size` must be at most {found[1]} for these texts. "
+            f"Received: vocabulary_size={vocabulary_size}"
+        )
+    return ValueError(f"`texts` could not be trained on; sentencepiece says: {message}")

@@ -1,0 +1,83 @@
+"""What a tokenizer accepts as text, and the string tensor it becomes."""
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+
+def to_utf8(text: Any, argument: str, row: int | None = None) -> bytes:
+    """Encodes one text as UTF-8.
+
+    Args:
+        text: A str, or bytes that are UTF-8 already.
+        argument: The name of the argument, for errors.
+        row: Which row of the argument it is, for errors; `None` where the argument is the text itself.
+
+    Returns:
+        The text as UTF-8.
+
+    Raises:
+        TypeError: If it is neither str nor bytes.
+        ValueError: If it cannot be encoded, or the bytes are not UTF-8.
+    """
+    place = argument if row is None else f"{argument}[{row}]"
+    if isinstance(text, str):
+        try:
+            return text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            wrong = text[error.start : error.end]
+            raise ValueError(
+                f"`{argument}` must be text without lone surrogates. "
+                f"Received: {place}={text!r}, with {wrong!r} at character {error.start}"
+            ) from None
+    if isinstance(text, bytes):
+        try:
+            text.decode("utf-8")
+        except UnicodeDecodeError as error:
+            wrong_bytes = text[error.start : error.end]
+            raise ValueError(
+                f"`{argument}` must be UTF-8. "
+                f"Received: {place}={text!r}, with {wrong_bytes!r} at byte {error.start}"
+            ) from None
+        return text
+    raise TypeError(
+        f"`{argument}` must be a str, a list of str or a string tensor. "
+        f"Received: {place}={text!r} (of type {type(text).__name__})"
+    )
+
+
+def to_string_tensor(texts: Any, argument: str = "texts") -> tf.Tensor:
+    """Turns text into a string tensor of valid UTF-8.
+
+    Python values that are not UTF-8 are refused; in tensors, which may come from a client of a server,
+    invalid bytes become U+FFFD.
+
+    Args:
+        texts: A str, a list of str (or of UTF-8 bytes), or a string tensor of rank 0 or 1.
+        argument: The name of the argument, for errors.
+
+    Returns:
+        A string tensor, () or (B,).
+
+    Raises:
+        TypeError: If it is not text.
+        ValueError: If it is not UTF-8, or of rank 2 or more.
+    """
+    if tf.is_tensor(texts):
+        if not isinstance(texts, tf.Tensor) or texts.dtype != tf.string:
+            raise TypeError(
+                f"`{argument}` must be a str, a list of str or a dense string tensor. "
+                f"Received: {argument}={texts!r}"
+            )
+        if texts.shape.rank not in (0, 1):
+            raise ValueError(
+                f"`{argument}` must have a static rank of 0 or 1. Received: a tensor of shape {texts.shape}"
+            )
+        return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
+    if isinstance(texts, np.ndarray):
+        texts = texts.tolist()
+    if isinstance(texts, list | tuple):
+        rows = [to_utf8(text, argument, row) for row, text in enumerate(texts)]
+        return tf.constant(rows, dtype=tf.string, shape=(len(rows),))
+    return tf.constant(to_utf8(texts, argument), dtype=tf.string)

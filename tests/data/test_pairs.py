@@ -1,0 +1,294 @@
+import collections
+import logging
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_transformer.data import buckets, translation_pairs
+from keras_transformer.text import SentencePieceTokenizer
+
+RANDOM = np.random.default_rng(0)
+
+
+def words(letters, most):
+    count = RANDOM.integers(1, most + 1)
+    return " ".join("".join(RANDOM.choice(list(letters), RANDOM.integers(1, 6))) for _ in range(count))
+
+
+PAIRS = list({(words("aeio", 9), words("bcdf", 9)) for _ in range(300)})
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return SentencePieceTokenizer.train([text for pair in PAIRS for text in pair], 60, "char")
+
+
+def batches(dataset):
+    return [
+        (inputs["source_ids"].numpy(), inputs["target_ids"].numpy(), labels.numpy())
+        for inputs, labels in dataset
+    ]
+
+
+def texts(tokenizer, found):
+    """The (source, target) of every row that is not padding, in order."""
+    rows = []
+    for source, _, labels in found:
+        present = (labels != tokenizer.pad_id).any(axis=1)
+        pair = (tokenizer.detokenize(ids[present]).numpy().tolist() for ids in (source, labels))
+        rows += [(source.decode(), target.decode()) for source, target in zip(*pair, strict=True)]
+    return rows
+
+
+def test_rows_are_what_encode_gives(tokenizer):
+    dataset = translation_pairs(PAIRS, tokenizer, 16, length_buckets=[64], shuffle=False)
+    found = batches(dataset)
+    sources, targets = zip(*PAIRS, strict=True)
+    expected = (
+        tokenizer.encode(sources, add_end=True),
+        tokenizer.encode(targets, add_start=True),
+        tokenizer.encode(targets, add_end=True),
+    )
+    for name, each in enumerate(expected):
+        together = np.concatenate([batch[name] for batch in found])
+        assert together.dtype == np.int32
+        filled = np.zeros_like(together)
+        filled[: len(PAIRS), : each.shape[1]] = each
+        np.testing.assert_array_equal(together, filled)
+    assert dataset.element_spec[1].shape == (16, 64)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"batch_size": 7}, {"batch_tokens": 200}, {"length_buckets": 1}])
+def test_laws_of_every_batch(tokenizer, arguments):
+    dataset = translation_pairs(PAIRS, tokenizer, **arguments)
+    assert dataset.element_spec[0].keys() == {"source_ids", "target_ids"}
+    found = batches(dataset)
+    assert len(found) == dataset.cardinality().numpy() == len(dataset)
+    assert len({source.shape for source, _, _ in found}) <= arguments.get("length_buckets", 4)
+    rows_of_length = collections.defaultdict(set)
+    for source, target, labels in found:
+        assert source.shape == target.shape == labels.shape
+        rows_of_length[source.shape[1]].add(source.shape[0])
+        taught = labels[:, :-1] != tokenizer.end_id
+        np.testing.assert_array_equal(labels[:, :-1][taught], target[:, 1:][taught])
+        np.testing.assert_array_equal((target != 0).sum(axis=1), (labels != 0).sum(axis=1))
+        present = (labels != 0).any(axis=1)
+        np.testing.assert_array_equal(present, (source != 0).any(axis=1))
+        np.testing.assert_array_equal((labels == tokenizer.end_id).sum(axis=1), present)
+        np.testing.assert_array_equal((source == tokenizer.end_id).sum(axis=1), present)
+        np.testing.assert_array_equal(target[:, 0], np.where(present, tokenizer.start_id, 0))
+    for length, rows in rows_of_length.items():
+        expected = max(1, 200 // length) if "batch_tokens" in arguments else arguments.get("batch_size", 64)
+        assert rows == {expected}
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_every_pair_occurs_once_an_epoch(tokenizer, shuffle):
+    dataset = translation_pairs(PAIRS, tokenizer, 16, shuffle=shuffle)
+    for _ in range(2):
+        assert sorted(texts(tokenizer, batches(dataset))) == sorted(PAIRS)
+
+
+def test_rows_stand_in_the_shortest_bucket_that_holds_them(tokenizer):
+    lengths = (8, 20, 32, 64)
+    for source, _, labels in batches(translation_pairs(PAIRS, tokenizer, 8, length_buckets=lengths)):
+        longest = np.maximum((source != 0).sum(axis=1), (labels != 0).sum(axis=1))
+        longest = longest[longest > 0]
+        shorter = lengths[lengths.index(source.shape[1]) - 1] if source.shape[1] > 8 else 0
+        assert np.all((longest > shorter) & (longest <= source.shape[1]))
+
+
+def equal(first, second):
+    return len(first) == len(second) and all(
+        np.array_equal(a, b)
+        for left, right in zip(first, second, strict=True)
+        for a, b in zip(left, right, strict=True)
+    )
+
+
+def test_orders_depend_on_seed_and_epoch(tokenizer):
+    first, again, other = (translation_pairs(PAIRS, tokenizer, 16, seed=seed) for seed in (1, 1, 2))
+    epochs = [batches(first), batches(first)]
+    assert not equal(*epochs)
+    assert equal(epochs[0], batches(again))
+    assert equal(epochs[1], batches(again))
+    assert not equal(epochs[0], batches(other))
+
+
+def test_without_shuffling_order_is_kept_in_each_bucket(tokenizer):
+    dataset = translation_pairs(PAIRS, tokenizer, 16, shuffle=False)
+    assert equal(batches(dataset), batches(dataset))
+    by_length = collections.defaultdict(list)
+    for batch in batches(dataset):
+        by_length[batch[0].shape[1]] += texts(tokenizer, [batch])
+    assert len(by_length) > 1
+    for rows in by_length.values():
+        places = [PAIRS.index(row) for row in rows]
+        assert places == sorted(places)
+
+
+def test_long_pairs_are_left_out_and_counted(tokenizer, caplog):
+    source, target = (
+        tokenizer.tokenize([pair[side] for pair in PAIRS]).row_lengths().numpy() for side in (0, 1)
+    )
+    kept = [
+        pair for pair, longest in zip(PAIRS, np.maximum(source, target) + 1, strict=True) if longest <= 21
+    ]
+    assert 0 < len(kept) < len(PAIRS)
+    for arguments in ({"max_length": 21}, {"length_buckets": (10, 21)}):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "keras_transformer"):
+            dataset = translation_pairs(PAIRS, tokenizer, 16, **arguments)
+        message = f"leaves out {len(PAIRS) - len(kept)} of {len(PAIRS)} pairs: longer than 21 ids"
+        assert [record.name for record in caplog.records] == ["keras_transformer"]
+        assert message in caplog.text
+        found = batches(dataset)
+        assert sorted(texts(tokenizer, found)) == sorted(kept)
+        assert max(batch[0].shape[1] for batch in found) <= 21
+
+
+def test_nothing_is_logged_when_all_pairs_fit(tokenizer, caplog):
+    with caplog.at_level(logging.DEBUG, "keras_transformer"):
+        translation_pairs(PAIRS, tokenizer)
+    assert not caplog.records
+
+
+def test_the_target_tokenizer_gives_the_targets_ids(tokenizer):
+    other = SentencePieceTokenizer.train([target for _, target in PAIRS], 200, "word")
+    found = batches(
+        translation_pairs(PAIRS[:5], tokenizer, 5, target_tokenizer=other, shuffle=False, length_buckets=1)
+    )
+    source, target, labels = found[0]
+    sources, targets = zip(*PAIRS[:5], strict=True)
+    assert [text.decode() for text in tokenizer.detokenize(source).numpy()] == list(sources)
+    for ids, expected in (
+        (target, other.encode(targets, add_start=True)),
+        (labels, other.encode(targets, add_end=True)),
+    ):
+        np.testing.assert_array_equal(ids[:, : expected.shape[1]], expected)
+
+
+def test_all_kinds_of_pairs_agree(tokenizer, tmp_path):
+    pairs = [*PAIRS[:20], ("á\u2028é", "d")]
+    lines = [f"{source}\t{target}" for source, target in pairs]
+    first, second = tmp_path / "first.tsv", tmp_path / "second.tsv"
+    first.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(lines[:8]).encode() + b"\r\n")
+    second.write_bytes("\n".join(lines[8:]).encode())
+    whole = tmp_path / "whole.tsv"
+    whole.write_bytes("\n".join(lines).encode() + b"\n")
+    expected = batches(translation_pairs(pairs, tokenizer, 4))
+    for same in (
+        iter(pairs),
+        [list(pair) for pair in pairs],
+        whole,
+        str(whole),
+        [first, str(second)],
+        tf.data.Dataset.from_tensor_slices(([pair[0] for pair in pairs], [pair[1] for pair in pairs])),
+    ):
+        assert equal(batches(translation_pairs(same, tokenizer, 4)), expected)
+
+
+def test_empty_texts_become_their_special_ids(tokenizer):
+    ((source, target, labels),) = batches(translation_pairs([("", "")], tokenizer, 2, length_buckets=[4]))
+    assert source.tolist() == [[3, 0, 0, 0], [0] * 4]
+    assert target.tolist() == [[2, 0, 0, 0], [0] * 4]
+    assert labels.tolist() == [[3, 0, 0, 0], [0] * 4]
+
+
+def test_broken_lines_are_named(tokenizer, tmp_path):
+    file = tmp_path / "broken.tsv"
+    file.write_bytes(b"a\tb\nno tab\na\t\na\tb\tc\n\xff\tb\n\n \tb\nz\n")
+    with pytest.raises(ValueError, match=r"broken.tsv', with 7 other lines") as error:
+        translation_pairs(file, tokenizer)
+    assert str(error.value).splitlines()[1:] == [
+        "line 2: 1 fields instead of 2: 'no tab'",
+        "line 3: an empty field: 'a\\t'",
+        "line 4: 3 fields instead of 2: 'a\\tb\\tc'",
+        "line 5: not UTF-8: '\\\\xff\\tb'",
+        "line 6: 1 fields instead of 2: ''",
+    ]
+
+
+STRINGS = tf.data.Dataset.from_tensor_slices((["a"], ["b"]))
+
+
+@pytest.mark.parametrize(
+    ("pairs", "error", "message"),
+    [
+        ([], ValueError, r"`pairs` must hold at least one pair. Received: pairs=\[\]"),
+        (STRINGS.take(0), ValueError, "`pairs` must hold at least one pair"),
+        (STRINGS.repeat(), ValueError, "`pairs` must be finite"),
+        (STRINGS.batch(2), ValueError, "two string scalars"),
+        (tf.data.Dataset.range(3), ValueError, "two string scalars"),
+        (None, TypeError, "`pairs` must be .*Received: pairs=None"),
+        ({"a": "b"}, TypeError, "`pairs` must be .*Received: pairs={"),
+        ([("a", "b"), ("a",)], ValueError, r"`pairs` must be \(source, target\).*pairs\[1\]=\('a',\)"),
+        ([("a", 3)], ValueError, r"pairs\[0\]=\('a', 3\)"),
+        ([3], ValueError, r"pairs\[0\]=3"),
+        ([("a", "b"), ("a", "b\ud800")], ValueError, r"lone surrogates.*pairs\[1\]=.*with '\\ud800'"),
+        ("missing.tsv", FileNotFoundError, "missing.tsv"),
+    ],
+)
+def test_other_pairs_are_refused(tokenizer, pairs, error, message):
+    with pytest.raises(error, match=message):
+        translation_pairs(pairs, tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batch_size": 0}, "`batch_size` must be positive. Received: batch_size=0"),
+        ({"batch_tokens": 0}, "`batch_tokens` must be positive. Received: batch_tokens=0"),
+        (
+            {"batch_size": 64, "batch_tokens": 100},
+            "must not both be given. Received: batch_size=64, batch_tokens=100",
+        ),
+        ({"length_buckets": 0}, "`length_buckets` must be positive. Received: length_buckets=0"),
+        ({"length_buckets": ()}, r"`length_buckets` must be .*Received: length_buckets=\(\)"),
+        ({"length_buckets": (8, 8)}, r"`length_buckets` must be .*Received: length_buckets=\(8, 8\)"),
+        ({"length_buckets": (0, 8)}, r"`length_buckets` must be .*Received: length_buckets=\(0, 8\)"),
+        ({"length_buckets": (8, 256)}, r"increasing lengths up to max_length=128. Received.*\(8, 256\)"),
+        ({"max_length": 2}, r"`max_length` .*must be at least \d+, .*300 pairs. Received: a limit of 2"),
+    ],
+)
+def test_bad_arguments_are_refused(tokenizer, arguments, message):
+    with pytest.raises(ValueError, match=message.replace("300", str(len(PAIRS)))):
+        translation_pairs(PAIRS, tokenizer, **arguments)
+
+
+def padded_cells(lengths, chosen):
+    return int(np.sum(np.array(chosen)[np.searchsorted(chosen, lengths)]))
+
+
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=30), st.integers(1, 5), st.data())
+@settings(max_examples=100, deadline=None)
+def test_chosen_lengths_pad_less_than_any_others(lengths, count, data):
+    lengths = np.array(lengths)
+    chosen = buckets.choose_lengths(lengths, count, 60)
+    assert len(chosen) <= count
+    assert list(chosen) == sorted(set(chosen))
+    assert all(length % 8 == 0 or length == 60 for length in chosen)
+    assert chosen[-1] >= lengths.max()
+    others = data.draw(st.lists(st.sampled_from([*range(8, 60, 8), 60]), max_size=count - 1))
+    assert padded_cells(lengths, chosen) <= padded_cells(lengths, sorted({*others, chosen[-1]}))
+
+
+def test_fit_knows_the_number_of_steps(tokenizer):
+    ids = {name: keras.Input([None], dtype="int32", name=name) for name in ("source_ids", "target_ids")}
+    hidden = keras.layers.Embedding(60, 4)(ids["source_ids"]) + keras.layers.Embedding(60, 4)(
+        ids["target_ids"]
+    )
+    model = keras.Model(ids, keras.layers.Dense(60)(hidden))
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0))
+    steps = []
+    recorder = keras.callbacks.LambdaCallback(
+        on_train_begin=lambda logs: steps.append(recorder.params["steps"])
+    )
+    dataset = translation_pairs(PAIRS, tokenizer, 16)
+    history = model.fit(dataset, epochs=2, shuffle=False, verbose=0, callbacks=[recorder])
+    assert steps == [len(dataset)]
+    assert history.history["loss"][1] < history.history["loss"][0]

@@ -1,0 +1,394 @@
+import hashlib
+import json
+
+import numpy as np
+import pytest
+import sentencepiece
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_transformer import text
+from keras_transformer.text import SentencePieceTokenizer
+
+CHARACTERS = "abcdeéñß¿ \t\n\r€😀\u00a0\u200b\ufeff"
+TEXTS = [
+    "  abc dé ",
+    "a b\tñ¿c\n",
+    "ßé a\u00a0b",
+    "€😀 e  cab",
+    "\u200bbad\ufeff",
+    "bead cab",
+    "ab\r",
+] * 3
+WORDS = ["abc", "dé", "", "ñ¿c", "bead"]
+MODELS = ("unigram", "bpe", "char", "word")
+
+
+@pytest.fixture(scope="module")
+def tokenizers():
+    word_texts = [" ".join(WORDS), "  ".join(WORDS), " abc", "dé "]
+    return {
+        model: SentencePieceTokenizer.train(word_texts if model == "word" else TEXTS, 100, model)
+        for model in MODELS
+    }
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tokenizers):
+    return tokenizers["unigram"]
+
+
+def decoded(tensor):
+    return [each.decode() for each in np.ravel(tensor.numpy()).tolist()]
+
+
+@pytest.mark.parametrize("model", ["unigram", "bpe", "char"])
+@given(texts=st.lists(st.text(CHARACTERS, max_size=20), max_size=5))
+@settings(max_examples=60, deadline=None)
+def test_the_round_trip_is_lossless_for_trained_characters(tokenizers, model, texts):
+    tokenizer = tokenizers[model]
+    ids = tokenizer.tokenize(texts)
+    assert ids.dtype == tf.int32
+    assert ids.shape.as_list() == [len(texts), None]
+    assert tokenizer.unknown_id not in ids.values.numpy()
+    assert decoded(tokenizer.detokenize(ids)) == texts
+    assert decoded(tokenizer.detokenize(tokenizer.encode(texts, add_start=True, add_end=True))) == texts
+
+
+@given(words=st.lists(st.sampled_from(WORDS), max_size=8))
+@settings(max_examples=60, deadline=None)
+def test_the_round_trip_of_a_word_model_is_lossless_for_seen_words(tokenizers, words):
+    tokenizer = tokenizers["word"]
+    assert decoded(tokenizer.detokenize(tokenizer.tokenize([" ".join(words)]))) == [" ".join(words)]
+
+
+@given(
+    texts=st.lists(
+        st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\u2581\0")), max_size=4
+    )
+)
+@settings(max_examples=60, deadline=None)
+def test_byte_fallback_covers_every_text(byte_tokenizer, texts):
+    assert decoded(byte_tokenizer.detokenize(byte_tokenizer.tokenize(texts))) == texts
+
+
+@pytest.fixture(scope="module")
+def byte_tokenizer():
+    return SentencePieceTokenizer.train(TEXTS, 400, byte_fallback=True)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_training_is_deterministic(model):
+    first, second = (SentencePieceTokenizer.train(iter(TEXTS), 60, model).model_bytes for _ in range(2))
+    assert first == second
+
+
+def test_special_ids_and_pieces(tokenizer):
+    assert (tokenizer.pad_id, tokenizer.unknown_id, tokenizer.start_id, tokenizer.end_id) == (0, 1, 2, 3)
+    assert tokenizer.vocabulary_size <= 100
+    pieces = tokenizer.pieces("abc dé")
+    assert "".join(pieces) == "▁abc▁dé"
+    assert [tokenizer.piece_to_id(piece) for piece in pieces] == tokenizer.tokenize("abc dé").numpy().tolist()
+    assert [tokenizer.id_to_piece(tokenizer.piece_to_id(piece)) for piece in pieces] == pieces
+    assert tokenizer.piece_to_id("never seen") == tokenizer.unknown_id
+    with pytest.raises(ValueError, match=r"`id` must lie in \[0, .*Received: id=100000"):
+        tokenizer.id_to_piece(100_000)
+
+
+def test_text_cannot_forge_special_ids():
+    tokenizer = SentencePieceTokenizer.train(["< / > s p a d u n k"], 100, "char")
+    ids = tokenizer.tokenize(["<s> </s> <pad> <unk>"]).values.numpy()
+    assert not set(ids.tolist()) & {0, 1, 2, 3}
+
+
+def test_eager_graph_and_string_inputs_agree(tokenizer):
+    texts = ["abc", "", " dé  a"]
+    eager = tokenizer.tokenize(texts)
+    specification = [tf.TensorSpec([None], tf.string)]
+    for same in (
+        tokenizer.tokenize(tf.constant(texts)),
+        tokenizer.tokenize(np.array(texts)),
+        tokenizer.tokenize([each.encode() for each in texts]),
+        tf.function(tokenizer.tokenize, specification)(tf.constant(texts)),
+    ):
+        assert same.to_list() == eager.to_list()
+    encode = tf.function(lambda x: tokenizer.encode(x, add_start=True, add_end=True), specification)
+    expected = tokenizer.encode(texts, add_start=True, add_end=True)
+    np.testing.assert_array_equal(encode(tf.constant(texts)), expected)
+    detokenize = tf.function(tokenizer.detokenize, [tf.TensorSpec([None, None], tf.int32)])
+    assert decoded(detokenize(expected)) == decoded(tokenizer.detokenize(expected)) == texts
+
+
+def test_one_str_drops_the_batch_axis(tokenizer):
+    ids = tokenizer.tokenize("abc")
+    assert ids.numpy().tolist() == tokenizer.tokenize(["abc"]).to_list()[0]
+    assert tokenizer.encode("abc", add_end=True).numpy().tolist() == [*ids.numpy().tolist(), 3]
+    assert tokenizer.detokenize(ids).shape == ()
+    assert tokenizer.detokenize(ids).numpy() == b"abc"
+
+
+def test_encode_is_tokens_between_special_ids_and_padding(tokenizer):
+    rows = tokenizer.tokenize(["abc dé", ""]).to_list()
+    longest = len(rows[0])
+    encoded = tokenizer.encode(["abc dé", ""], add_start=True, add_end=True).numpy().tolist()
+    assert encoded == [[2, *rows[0], 3], [2, 3] + [0] * longest]
+    assert tokenizer.encode(["abc dé", ""]).numpy().tolist() == [rows[0], [0] * longest]
+    assert tokenizer.encode([]).shape == (0, 0)
+    assert tokenizer.detokenize([]).numpy() == b""
+
+
+def test_detokenize_stops_at_the_first_end_and_skips_padding_and_start(tokenizer):
+    a, b = tokenizer.tokenize(["abc", "dé"]).to_list()
+    rows = [[0, 2, *a, 0, 2, 3, *b, 3], [3, *a], [0, 2], [*b, 0, 0]]
+    expected = ["abc", "", "", "dé"]
+    ragged = tf.ragged.constant(rows, dtype=tf.int32)
+    assert decoded(tokenizer.detokenize(rows)) == expected
+    assert decoded(tokenizer.detokenize(ragged)) == expected
+    assert decoded(tokenizer.detokenize(ragged.to_tensor())) == expected
+    assert decoded(tokenizer.detokenize(tf.cast(ragged, tf.int64))) == expected
+
+
+def test_detokenize_keeps_the_axis_of_hypotheses(tokenizer):
+    ids = tokenizer.encode(["abc", "dé", "", "bead"], add_end=True)
+    by_two = tf.reshape(ids, [2, 2, -1])
+    texts = tokenizer.detokenize(by_two)
+    assert texts.shape == (2, 2)
+    assert decoded(texts) == ["abc", "dé", "", "bead"]
+    graph = tf.function(tokenizer.detokenize, [tf.TensorSpec([None, None, None], tf.int32)])
+    assert graph.get_concrete_function().structured_outputs.shape.rank == 2
+    np.testing.assert_array_equal(graph(by_two), texts)
+
+
+@pytest.mark.parametrize("bad", [-1, 10_000, 2**40])
+def test_ids_outside_the_vocabulary(tokenizer, bad):
+    ids = np.array([[4, 4], [4, bad]], np.int64)
+    with pytest.raises(ValueError, match=rf"`ids` must lie in \[0, .*Received: ids\[1, 1\]={bad}$"):
+        tokenizer.detokenize(ids)
+    graph = tf.function(tokenizer.detokenize)(tf.constant(ids))
+    assert decoded(graph) == decoded(tokenizer.detokenize([[4, 4], [4, tokenizer.unknown_id]]))
+
+
+@pytest.mark.parametrize("ids", [[[1.5]], [["a"]], tf.ragged.constant([[1.0], []])])
+def test_ids_must_be_integers(tokenizer, ids):
+    with pytest.raises(TypeError, match="`ids` must be integers"):
+        tokenizer.detokenize(ids)
+
+
+def test_ids_must_have_rank_one_to_three(tokenizer):
+    with pytest.raises(ValueError, match="`ids` must have a static rank"):
+        tokenizer.detokenize(5)
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["ok", "a\ud800b"], r"`texts`.*texts\[1\]='a\\ud800b', with '\\ud800' at character 1"),
+        ([b"ok", b"a\xffb"], r"`texts` must be UTF-8.*texts\[1\]=b'a\\xffb', with b'\\xff' at byte 1"),
+        (b"\xff", r"`texts` must be UTF-8.*texts=b'\\xff'"),
+    ],
+)
+def test_python_values_that_are_not_unicode_are_refused(tokenizer, texts, message):
+    for method in (tokenizer.tokenize, tokenizer.encode):
+        with pytest.raises(ValueError, match=message):
+            method(texts)
+
+
+@pytest.mark.parametrize(
+    ("texts", "received"),
+    [
+        (None, "texts=None"),
+        (3, "texts=3"),
+        (["a", None], r"texts\[1\]=None"),
+        (["a", 3], r"texts\[1\]=3"),
+        (tf.constant([1]), "texts=<tf.Tensor"),
+    ],
+)
+def test_values_that_are_not_text_are_refused(tokenizer, texts, received):
+    with pytest.raises(TypeError, match=f"`texts` must be a str.*Received: {received}"):
+        tokenizer.tokenize(texts)
+
+
+def test_string_tensors_of_rank_two_are_refused(tokenizer):
+    with pytest.raises(ValueError, match="`texts` must have a static rank of 0 or 1"):
+        tokenizer.tokenize(tf.constant([["a"]]))
+
+
+def test_invalid_bytes_in_tensors_become_replacement_characters(byte_tokenizer):
+    def round_trip(texts):
+        return byte_tokenizer.detokenize(byte_tokenizer.tokenize(texts))
+
+    broken = tf.constant([b"a\xffb", b"abc\xc3"])
+    assert decoded(round_trip(broken)) == ["a\ufffdb", "abc\ufffd"]
+    assert decoded(tf.function(round_trip)(broken)) == ["a\ufffdb", "abc\ufffd"]
+
+
+def test_a_saved_model_holds_the_tokenizer(tokenizer, tmp_path):
+    class Server(tf.Module):
+        def __init__(self):
+            super().__init__()
+            self.tokenizer = tokenizer
+
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+        def serve(self, texts):
+            ids = self.tokenizer.encode(texts, add_end=True)
+            return {"ids": ids, "texts": self.tokenizer.detokenize(ids)}
+
+    tf.saved_model.save(Server(), tmp_path)
+    loaded = tf.saved_model.load(tmp_path)
+    texts = ["abc dé", " a", ""]
+    served = loaded.serve(tf.constant(texts))
+    np.testing.assert_array_equal(served["ids"], tokenizer.encode(texts, add_end=True))
+    assert decoded(served["texts"]) == texts
+
+
+def test_a_tokenizer_can_be_made_inside_a_graph(tokenizer):
+    made = []
+
+    @tf.function
+    def trace():
+        made.append(SentencePieceTokenizer(tokenizer.model_bytes))
+        return made[0].tokenize(["abc"]).values
+
+    np.testing.assert_array_equal(trace(), made[0].tokenize("abc"))
+
+
+def test_training_reads_files_by_line(tmp_path):
+    texts = ["hola mundo", "adiós", "qué tal"]
+    first, second = tmp_path / "a.txt", tmp_path / "b.txt"
+    first.write_bytes("hola mundo\r\n\nadiós\n".encode())
+    second.write_bytes("qué tal".encode())
+    expected = SentencePieceTokenizer.train(texts, 60).model_bytes
+    assert SentencePieceTokenizer.train([first, second], 60).model_bytes == expected
+    assert SentencePieceTokenizer.train([first, "qué tal".encode()], 60).model_bytes == expected
+    assert SentencePieceTokenizer.train(second, 60, "char").vocabulary_size == 4 + len(set("qué tal"))
+
+
+def test_long_texts_and_reserved_characters_are_trained_on():
+    tokenizer = SentencePieceTokenizer.train(["a" * 50_000 + "b", "c\u2585d"], 50, "char")
+    assert decoded(tokenizer.detokenize(tokenizer.tokenize(["abcd"]))) == ["abcd"]
+
+
+def test_normalization_is_applied_where_asked_for():
+    tokenizer = SentencePieceTokenizer.train(["\uff46\uff55 full"], 50, "char", normalization="nfkc")
+    assert decoded(tokenizer.detokenize(tokenizer.tokenize(["\uff46\uff55"]))) == ["fu"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"texts": "one text"}, TypeError, r"`texts` must be an iterable.*pass \[text\].*pathlib.Path"),
+        ({"texts": 5}, TypeError, "`texts` must be an iterable"),
+        ({"texts": ["a", 5]}, TypeError, r"`texts` must hold str.*texts\[1\]=5"),
+        ({"texts": ["a", "\ud800"]}, ValueError, r"`texts` must be text.*texts\[1\]"),
+        ({"texts": []}, ValueError, "`texts` must hold at least one text that is not empty"),
+        ({"texts": ["", ""]}, ValueError, "`texts` must hold at least one text that is not empty"),
+        ({"vocabulary_size": 6}, ValueError, "must be at least 11 for these texts.*vocabulary_size=6"),
+        ({"vocabulary_size": 6, "model": "bpe"}, ValueError, "must be at least 11 for these texts"),
+        (
+            {"vocabulary_size": 4},
+            ValueError,
+            "`vocabulary_size` must be an integer from 5.*vocabulary_size=4",
+        ),
+        ({"vocabulary_size": 2**31}, ValueError, "`vocabulary_size` must be an integer from 5"),
+        ({"vocabulary_size": "8k"}, ValueError, "`vocabulary_size` must be an integer.*vocabulary_size='8k'"),
+        ({"model": "wordpiece"}, ValueError, "`model` must be one of .*Received: model='wordpiece'"),
+        ({"normalization": "nfd"}, ValueError, "`normalization` must be one of .*normalization='nfd'"),
+        ({"character_coverage": 0.5}, ValueError, "`character_coverage` must be .*character_coverage=0.5"),
+    ],
+)
+def test_training_refuses(arguments, error, message):
+    with pytest.raises(error, match=message):
+        SentencePieceTokenizer.train(**{"texts": ["abc def"], "vocabulary_size": 50, **arguments})
+
+
+def test_training_names_the_line_that_is_not_utf8(tmp_path):
+    (tmp_path / "bad.txt").write_bytes(b"good\nb\xffd\n")
+    with pytest.raises(ValueError, match=r"bad.txt', whose line 2 holds b'\\xff' at byte 1"):
+        SentencePieceTokenizer.train(tmp_path / "bad.txt", 50)
+    with pytest.raises(FileNotFoundError, match=r"none.txt"):
+        SentencePieceTokenizer.train([tmp_path / "none.txt"], 50)
+
+
+@pytest.mark.parametrize("model", [b"", b"not a model", "path.model"])
+def test_the_constructor_refuses_what_is_no_model(model):
+    with pytest.raises(ValueError, match="`model` must be"):
+        SentencePieceTokenizer(model)
+
+
+def test_models_of_other_trainers(tmp_path):
+    def trained(**ids):
+        prefix = str(tmp_path / "other")
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(["abc abd"]), model_prefix=prefix, vocab_size=9, minloglevel=2, **ids
+        )
+        return (tmp_path / "other.model").read_bytes()
+
+    with pytest.raises(ValueError, match="`model` must have a padding id"):
+        SentencePieceTokenizer(trained())
+    t5_ids = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
+    tokenizer = SentencePieceTokenizer(trained(**t5_ids))
+    assert (tokenizer.pad_id, tokenizer.end_id, tokenizer.unknown_id, tokenizer.start_id) == (0, 1, 2, -1)
+    assert decoded(tokenizer.detokenize(tokenizer.encode(["abc", "ab"], add_end=True))) == ["abc", "ab"]
+    with pytest.raises(ValueError, match=r"`add_start` must be False.*Received: add_start=True"):
+        tokenizer.encode(["abc"], add_start=True)
+
+
+@pytest.mark.parametrize("load", [SentencePieceTokenizer.load, text.load])
+def test_save_and_load(tokenizer, tmp_path, load):
+    folder = tmp_path / "deep" / "folder"
+    tokenizer.save(folder)
+    tokenizer.save(folder)
+    assert sorted(path.name for path in folder.iterdir()) == ["sentencepiece.model", "tokenizer.json"]
+    description = json.loads((folder / "tokenizer.json").read_text())
+    assert description["sha256"] == hashlib.sha256(tokenizer.model_bytes).hexdigest()
+    assert description["class_name"] == "SentencePieceTokenizer"
+    assert description["vocabulary_size"] == tokenizer.vocabulary_size
+    loaded = load(folder)
+    assert loaded.model_bytes == tokenizer.model_bytes
+    assert loaded.tokenize(["abc dé"]).to_list() == tokenizer.tokenize(["abc dé"]).to_list()
+
+
+@pytest.mark.parametrize("load", [SentencePieceTokenizer.load, text.load])
+def test_load_refuses_what_was_not_saved(tokenizer, tmp_path, load):
+    with pytest.raises(
+        FileNotFoundError, match=r"`folder` must hold tokenizer.json.*Received: folder='.*missing'"
+    ):
+        load(tmp_path / "missing")
+    tokenizer.save(tmp_path)
+    file = tmp_path / "sentencepiece.model"
+    file.write_bytes(tokenizer.model_bytes + b"x")
+    found = hashlib.sha256(file.read_bytes()).hexdigest()
+    with pytest.raises(ValueError, match=rf"sentencepiece.model must have the sha256 \w+. Found: {found}"):
+        load(tmp_path)
+    file.unlink()
+    with pytest.raises(FileNotFoundError, match=r"sentencepiece.model must exist"):
+        load(tmp_path)
+    description = tmp_path / "tokenizer.json"
+    saved = json.loads(description.read_text())
+    for content, message in (
+        ({**saved, "class_name": "Other"}, "'Other'"),
+        ({**saved, "format_version": 99}, "format version 1. Found: 99"),
+        ({"class_name": "SentencePieceTokenizer"}, "Missing:.*sha256"),
+        ([], "Missing"),
+    ):
+        description.write_text(json.dumps(content))
+        with pytest.raises(ValueError, match=message):
+            load(tmp_path)
+    description.write_text("{")
+    with pytest.raises(ValueError, match="must be JSON"):
+        load(tmp_path)
+
+
+def test_a_failed_save_leaves_the_old_files(tokenizer, tmp_path, monkeypatch):
+    tokenizer.save(tmp_path)
+
+    def fail(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr("os.replace", fail)
+    other = SentencePieceTokenizer.train(["other"], 20, "char")
+    with pytest.raises(OSError, match="disk full"):
+        other.save(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["sentencepiece.model", "tokenizer.json"]
+    assert SentencePieceTokenizer.load(tmp_path).model_bytes == tokenizer.model_bytes
