@@ -146,7 +146,8 @@ class And(Relation):
 
     def blocks(self, block_size: int, num_queries: int, num_keys: int) -> np.ndarray:
         sizes = (block_size, num_queries, num_keys)
-        return np.minimum(self.left.blocks(*sizes), self.right.blocks(*sizes))
+        both: np.ndarray = np.minimum(self.left.blocks(*sizes), self.right.blocks(*sizes))
+        return both
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -167,7 +168,8 @@ class Or(Relation):
 
     def blocks(self, block_size: int, num_queries: int, num_keys: int) -> np.ndarray:
         sizes = (block_size, num_queries, num_keys)
-        return np.maximum(self.left.blocks(*sizes), self.right.blocks(*sizes))
+        both: np.ndarray = np.maximum(self.left.blocks(*sizes), self.right.blocks(*sizes))
+        return both
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

@@ -52,6 +52,7 @@ def settings_of(pipeline: Any) -> dict[str, Any]:
         "tokenizer_file": tokenizer.file_name,
         "tokenizer_sha256": tokenizer.sha256,
         "vocabulary_size": tokenizer.vocabulary_size,
+        "blank_ids": list(tokenizer.blank_ids),
         "pad_id": pipeline.model.pad_id,
         "start_id": pipeline.model.start_id,
         "end_id": pipeline.model.end_id,

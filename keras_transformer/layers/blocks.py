@@ -243,17 +243,24 @@ class DecoderBlock(_Block):
         memory_mask: Tensor | None = None,
     ) -> Tensor:
         """The block's output."""
-        entered = self.self_attention_residual.enter(inputs)
-        attended = self.self_attention(
-            entered, padding_mask=padding_mask, mask=inputs_mask, training=training
-        )
-        hidden = self.self_attention_residual.leave(inputs, attended, training)
+        hidden = self._attend_to_self(inputs, padding_mask, inputs_mask, training)
         entered = self.cross_attention_residual.enter(hidden)
         attended = self.cross_attention(
             entered, memory, padding_mask=memory_padding_mask, value_mask=memory_mask, training=training
         )
         hidden = self.cross_attention_residual.leave(hidden, attended, training)
         return self._feed(hidden, training)
+
+    def cross_attention_weights(
+        self,
+        inputs: Tensor,
+        memory: Tensor,
+        padding_mask: Tensor | None = None,
+        memory_padding_mask: Tensor | None = None,
+    ) -> Tensor:
+        """The weights (B, N, T, S) with which `call` attends to the memory, for looking."""
+        entered = self.cross_attention_residual.enter(self._attend_to_self(inputs, padding_mask))
+        return self.cross_attention.attention_weights(entered, memory, padding_mask=memory_padding_mask)
 
     def step(
         self,
@@ -291,6 +298,19 @@ class DecoderBlock(_Block):
         attended = self.cross_attention.attend(entered, projected, memory_padding_mask)
         hidden = self.cross_attention_residual.leave(hidden, attended)
         return self._feed(hidden), cache
+
+    def _attend_to_self(
+        self,
+        inputs: Tensor,
+        padding_mask: Tensor | None,
+        inputs_mask: Tensor | None = None,
+        training: bool | None = None,
+    ) -> Tensor:
+        entered = self.self_attention_residual.enter(inputs)
+        attended = self.self_attention(
+            entered, padding_mask=padding_mask, mask=inputs_mask, training=training
+        )
+        return self.self_attention_residual.leave(inputs, attended, training)
 
     def _feed(self, hidden: Tensor, training: bool | None = None) -> Tensor:
         output = self.feed_forward(self.feed_forward_residual.enter(hidden), training=training)

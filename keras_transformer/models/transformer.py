@@ -194,6 +194,17 @@ class Transformer(keras.Model):
             new_cache.append(block_cache)
         return self.embedding.logits(self._final_norm("decoder_norm", hidden)), new_cache
 
+    def cross_attention_weights(self, source_ids: Tensor, target_ids: Tensor) -> list[Tensor]:
+        """How each decoder block attends to the source: float32 (B, N, T, S) per block, for looking."""
+        memory, source_padding = self._encode(source_ids, training=False)
+        padding_mask = ops.not_equal(target_ids, self.pad_id)
+        hidden = self.positions(self.embedding(target_ids))
+        weights = []
+        for block in self.decoder_blocks:
+            weights.append(block.cross_attention_weights(hidden, memory, padding_mask, source_padding))
+            hidden = block(hidden, memory, padding_mask=padding_mask, memory_padding_mask=source_padding)
+        return weights
+
     def compute_output_shape(self, input_shape: dict[str, Any]) -> tuple[int | None, ...]:
         """(B, T, vocabulary_size)."""
         return (*input_shape["target_ids"], self.vocabulary_size)

@@ -4,9 +4,10 @@ import os
 import pathlib
 
 from keras_transformer import files
+from keras_transformer.pipelines.evaluation import evaluate as evaluate
 from keras_transformer.pipelines.text_to_text import TextToText as TextToText
 
-__all__ = ["TextToText", "load"]
+__all__ = ["TextToText", "evaluate", "load"]
 
 _CLASSES = {"TextToText": TextToText}
 

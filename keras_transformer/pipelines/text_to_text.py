@@ -63,7 +63,8 @@ class TextToText:
         """The output texts.
 
         Args:
-            texts: a list of any length, or one string. A text without tokens gives an empty output.
+            texts: a list of any length, or one string. A text of nothing but spaces and unknown characters
+                gives an empty output.
             batch_size: rows that run together; it changes the speed alone.
 
         Returns:
@@ -113,15 +114,17 @@ class TextToText:
             texts: a list of strings, or a string tensor (B,).
 
         Returns:
-            int32 (B, S): tokens and the end id, then padding; all padding for a text without tokens.
+            int32 (B, S): tokens and the end id, then padding; all padding for a text that has only spaces and
+            unknown characters, or nothing.
 
         Raises:
             ValueError: where a text is too long (tf.errors.InvalidArgumentError inside a graph).
         """
         ids = self.tokenizer.encode(texts, add_end=True)
         self._check_length(tf.math.count_nonzero(ids != self.model.pad_id, axis=1))
-        has_tokens = ids[:, :1] != self.model.end_id
-        return tf.where(has_tokens, ids, self.model.pad_id)
+        silent = tf.constant([self.model.pad_id, self.model.end_id, *self.tokenizer.blank_ids])
+        says_something = tf.reduce_any(tf.reduce_all(ids[:, :, None] != silent, axis=-1), axis=1)
+        return tf.where(says_something[:, None], ids, self.model.pad_id)
 
     def _check_length(self, lengths: Tensor) -> None:
         limit = self.max_source_tokens

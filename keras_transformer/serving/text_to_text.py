@@ -25,7 +25,8 @@ class TextToText:
         """The output texts.
 
         Args:
-            texts: a list of any length, or one string. A text without tokens gives an empty output.
+            texts: a list of any length, or one string. A text of nothing but spaces and unknown characters
+                gives an empty output.
             batch_size: rows that run together.
 
         Returns:
@@ -54,7 +55,7 @@ class TextToText:
         return {"ids": ids, "lengths": lengths, "scores": scores}
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The source ids of each text; none for a text without tokens."""
+        """The source ids of each text; none for one of nothing but spaces and unknown characters."""
         rows = [self.tokenizer.encode(text, row) for row, text in enumerate(texts)]
         limit = self.graphs.max_source_tokens
         for row, ids in enumerate(rows):

@@ -22,9 +22,10 @@ class Tokenizer:
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         self._end_id = config["end_id"]
         self._not_text = {config["pad_id"], config["start_id"]}
+        self._blank = set(config["blank_ids"])
 
     def encode(self, text: str, row: int = 0) -> list[int]:
-        """The ids of a text and the end id; nothing at all for a text without tokens.
+        """The ids of a text and the end id; none at all if it has only spaces and unknown characters.
 
         Args:
             text: the text.
@@ -43,7 +44,7 @@ class Tokenizer:
                 f"`texts` must be valid Unicode, without lone surrogates. Received: texts[{row}]={text!r}"
             ) from error
         ids = self._processor.encode(text)
-        return [*ids, self._end_id] if ids else []
+        return [] if self._blank.issuperset(ids) else [*ids, self._end_id]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, up to the end id."""

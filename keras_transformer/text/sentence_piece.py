@@ -34,6 +34,7 @@ class SentencePieceTokenizer(tf.Module):
         start_id: The id that starts a target, 2 in trained models; -1 where the model has none.
         end_id: The id that ends a text, 3 in trained models; -1 where the model has none.
         vocabulary_size: The number of pieces, special ids included.
+        blank_ids: The ids that say nothing: the unknown one, and those of pieces that are only spaces.
 
     Raises:
         ValueError: If `model` is not a SentencePiece model or has no padding id.
@@ -58,6 +59,14 @@ class SentencePieceTokenizer(tf.Module):
         self.start_id: int = self._processor.bos_id()
         self.end_id: int = self._processor.eos_id()
         self.vocabulary_size: int = self._processor.vocab_size()
+        self.blank_ids: tuple[int, ...] = (
+            self.unknown_id,
+            *(
+                id_
+                for id_ in range(self.vocabulary_size)
+                if not self._processor.id_to_piece(id_).strip("\u2581")
+            ),
+        )
         with tf.init_scope():
             self._tokenizer = tensorflow_text.SentencepieceTokenizer(model, out_type=tf.int32)
             unknown = self._tokenizer.detokenize([[self.unknown_id]])[0].numpy().decode()

@@ -30,6 +30,7 @@ from keras_transformer.datasets.phrasebook.lexicon import (
     SHE,
     SPEAKERS,
     STATES,
+    THEY,
     VEHICLES,
     YOURS,
     Adjective,
@@ -149,7 +150,7 @@ def state(subject: Subject, adjective: Adjective, degree: Phrase, negative: bool
 
 def why(subject: Subject, adjective: Adjective) -> Pair | None:
     """¿Por qué está triste tu hermana?"""
-    if not subject.gender or subject in (HE, SHE) or adjective.en == "ready":
+    if not subject.gender or subject in (HE, SHE, THEY) or adjective.en == "ready":
         return None
     word = inflected(adjective, subject.gender, subject.many)
     verb = spanish.present("estar", subject.person)

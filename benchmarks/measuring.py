@@ -1,0 +1,163 @@
+"""Measures contenders in turn, each in a process of its own, and writes down what was measured where.
+
+TensorFlow's and PyTorch's thread pools disturb each other in one process, so each contender builds once in a
+worker, which then waits: only one works at a time.
+"""
+
+import contextlib
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+import resource
+import select
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+RESULTS = pathlib.Path(__file__).parent / "results"
+VERSIONED = ("keras", "tensorflow", "torch", "keras-hub", "numpy")
+
+
+class WorkerError(RuntimeError):
+    """A contender that cannot be measured, and why."""
+
+
+class Worker:
+    """A process that runs `script --worker NAME` and answers one JSON line to each that it gets."""
+
+    def __init__(self, script: str, name: str, arguments: Sequence[str]) -> None:
+        self.name = name
+        self._process = subprocess.Popen(
+            [sys.executable, script, "--worker", name, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def ask(self, request: dict[str, Any] | None, timeout: float) -> dict[str, Any]:
+        """The answer to `request`; of None, the message that says it is ready."""
+        if request is not None:
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+        if not select.select([self._process.stdout], [], [], timeout)[0]:
+            raise WorkerError(f"no answer within {timeout:.0f} s")
+        line = self._process.stdout.readline()
+        if not line:
+            raise WorkerError(f"ended with status {self._process.wait()}")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise WorkerError(answer["error"])
+        return answer
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.wait()
+
+
+def serve(build: Callable[[], Callable[..., Any]]) -> None:
+    """Be a worker: build, then answer each request on standard input with what the built function returns."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print must not mix with answers
+
+    def answer(compute: Callable[[], dict[str, Any]]) -> None:
+        try:
+            message = compute()
+        except Exception as error:
+            message = {"error": f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"}
+        answers.write(json.dumps(message) + "\n")
+        answers.flush()
+
+    built: list[Callable[..., Any]] = []
+
+    def ready() -> dict[str, Any]:
+        built.append(build())
+        return {"ready": True}
+
+    answer(ready)
+    for line in sys.stdin:
+        answer(lambda line=line: built[0](**json.loads(line)))
+
+
+def in_turn(
+    workers: Iterable[Worker], rounds: int, request: dict[str, Any], timeout: float
+) -> dict[str, list[dict[str, Any]]]:
+    """Every worker's answers, one round over all workers after the other, so that noise hits all alike."""
+    workers = list(workers)
+    answers: dict[str, list[dict[str, Any]]] = {worker.name: [] for worker in workers}
+    for number in range(rounds):
+        for worker in workers:
+            answers[worker.name].append(worker.ask(request, timeout))
+        print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
+    return answers
+
+
+def seconds(function: Callable[[], Any]) -> float:
+    """How long a call takes."""
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+def median(values: Iterable[float]) -> float:
+    """The middle value."""
+    return statistics.median(values)
+
+
+def peak_memory_mib() -> float:
+    """The most resident memory this process has had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def machine() -> dict[str, Any]:
+    """What the numbers depend on besides the code."""
+    model = platform.machine()
+    with contextlib.suppress(OSError):
+        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+        model = next(
+            (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), model
+        )
+    versions = {"python": platform.python_version()}
+    for package in VERSIONED:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[package] = importlib.metadata.version(package)
+    return {
+        "device": f"CPU, {model}",
+        "cores": os.cpu_count(),
+        "versions": versions,
+        "command": " ".join(["python", *sys.argv]),
+    }
+
+
+def table(rows: Sequence[dict[str, str]]) -> str:
+    """The rows as a Markdown table."""
+    names = list(rows[0])
+    widths = [max(len(name), *(len(row[name]) for row in rows)) for name in names]
+
+    def line(cells: Iterable[str]) -> str:
+        padded = (
+            cell.rjust(width) if place else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        )
+        return "| " + " | ".join(padded) + " |"
+
+    rule = (
+        "|"
+        + "|".join("-" * (width + 1) + (":" if place else "-") for place, width in enumerate(widths))
+        + "|"
+    )
+    return "\n".join([line(names), rule, *(line(row.values()) for row in rows)])
+
+
+def write_result(name: str, result: dict[str, Any], folder: pathlib.Path = RESULTS) -> pathlib.Path:
+    """Write `result` as JSON, and say where."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+    return path

@@ -1,0 +1,199 @@
+"""Whole trainings, from data to a pipeline: what the command line runs."""
+
+import contextlib
+import dataclasses
+import pathlib
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import keras
+
+from keras_transformer import data, export, files, models, pipelines, text, training
+from keras_transformer.datasets import phrasebook
+
+Pairs = Sequence[tuple[str, str]]
+
+
+@dataclasses.dataclass(frozen=True)
+class TranslatorRecipe:
+    """Sizes and settings of a translator and its training.
+
+    Attributes:
+        vocabulary_size: the most pieces that the tokenizer, shared by both languages, may have.
+        num_layers: blocks in the encoder, and in the decoder.
+        num_heads: heads of every attention.
+        model_dim: D.
+        hidden_dim: width of the feed-forward networks.
+        dropout: probability.
+        peak_rate: the highest learning rate.
+        batch_tokens: target tokens a batch, padding included.
+        max_length: longer sentences, in tokens, are left out of training, and counted.
+        max_new_tokens: the longest translation.
+        seed: of weights, dropout and the order of the data.
+    """
+
+    vocabulary_size: int = 8000
+    num_layers: int = 3
+    num_heads: int = 8
+    model_dim: int = 256
+    hidden_dim: int = 1024
+    dropout: float = 0.1
+    peak_rate: float = 1e-3
+    batch_tokens: int = 2048
+    max_length: int = 64
+    max_new_tokens: int = 64
+    seed: int = 0
+
+    def tokenizer(self, pairs: Pairs) -> text.SentencePieceTokenizer:
+        """A tokenizer for both languages."""
+        return text.SentencePieceTokenizer.train(
+            [side for pair in pairs for side in pair], self.vocabulary_size
+        )
+
+    def model(self, tokenizer: text.SentencePieceTokenizer) -> models.Transformer:
+        """A compiled model."""
+        keras.utils.set_random_seed(self.seed)
+        model = models.Transformer(
+            tokenizer.vocabulary_size,
+            num_layers=self.num_layers,
+            num_heads=self.num_heads,
+            model_dim=self.model_dim,
+            hidden_dim=self.hidden_dim,
+            dropout=self.dropout,
+            **{name: getattr(tokenizer, name) for name in ("pad_id", "start_id", "end_id")},
+        )
+        model.compile(
+            keras.optimizers.Adam(self.peak_rate, beta_2=0.98, epsilon=1e-9),
+            training.LabelSmoothedCrossentropy(0.1, pad_id=tokenizer.pad_id),
+            metrics=[training.TokenAccuracy(pad_id=tokenizer.pad_id)],
+        )
+        return model
+
+    def batches(self, pairs: Pairs, tokenizer: text.SentencePieceTokenizer, shuffle: bool) -> Any:
+        """`pairs` as batches for `fit`."""
+        return data.translation_pairs(
+            pairs,
+            tokenizer,
+            batch_tokens=self.batch_tokens,
+            max_length=self.max_length,
+            shuffle=shuffle,
+            seed=self.seed,
+        )
+
+    def train(
+        self, train: Pairs, validation: Pairs, minutes: float, verbose: int | str = "auto"
+    ) -> tuple[pipelines.TextToText, keras.callbacks.History]:
+        """Train tokenizer and model for a given time.
+
+        Args:
+            train: (source, target) sentences.
+            validation: the same, for the figures shown after each epoch.
+            minutes: how long the model trains.
+            verbose: as for `fit`.
+
+        Returns:
+            The pipeline, and what `fit` recorded.
+        """
+        tokenizer = self.tokenizer(train)
+        model = self.model(tokenizer)
+        history = model.fit(
+            self.batches(train, tokenizer, shuffle=True),
+            validation_data=self.batches(validation, tokenizer, shuffle=False),
+            epochs=100_000,
+            callbacks=[training.TimeBudget(minutes, self.peak_rate)],
+            shuffle=False,  # the batches are shuffled already
+            verbose=verbose,
+        )
+        return pipelines.TextToText(model, tokenizer, max_new_tokens=self.max_new_tokens), history
+
+
+PHRASEBOOK = TranslatorRecipe(
+    vocabulary_size=2000,
+    num_layers=2,
+    num_heads=4,
+    model_dim=128,
+    hidden_dim=512,
+    peak_rate=2e-3,
+    batch_tokens=1024,
+    max_new_tokens=32,
+)
+
+
+def quickstart(
+    folder: pathlib.Path,
+    minutes: float = 2.0,
+    say: Callable[[str], None] = print,
+    verbose: int | str = "auto",
+) -> dict[str, Any]:
+    """Train, evaluate, export and verify a Spanish to English translator on the embedded phrasebook.
+
+    Args:
+        folder: for `pipeline/`, `export/` and `report.json`; an earlier quickstart there is replaced.
+        minutes: how long the model trains.
+        say: shows a line of progress.
+        verbose: as for `fit`.
+
+    Returns:
+        What `report.json` holds: "exact_match" and "bleu" on the held-out split, "parity" of the exports with the
+        model on 1,000 held-out sentences, "seconds" of each stage.
+
+    Raises:
+        FileExistsError: where `folder` holds something else.
+    """
+    _clear(folder)
+    seconds: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def stage(name: str, title: str) -> Iterator[None]:
+        say(f"\n[{len(seconds) + 1}/5] {title}")
+        began = time.monotonic()
+        yield
+        seconds[name] = round(time.monotonic() - began, 1)
+        say(f"      {seconds[name]:.1f} s")
+
+    train, validation, test = phrasebook.load_data()
+    with stage("train", f"Training on {len(train):,} phrasebook sentences for {minutes:g} minutes"):
+        pipeline, _ = PHRASEBOOK.train(train, validation, minutes, verbose)
+        pipeline.save(folder / "pipeline")
+    with stage("evaluate", f"Translating {len(test):,} held-out sentences"):
+        scores = pipelines.evaluate(pipeline, test)
+        say(f"      exact match {scores['exact_match']:.1%}, BLEU {scores['bleu']:.1f}")
+    with stage("saved_model", "Exporting to SavedModel"):
+        export.saved_model(pipeline, folder / "export", name="es-en")
+    with stage("onnx", "Exporting to ONNX"):
+        export.onnx(pipeline, folder / "export")
+    sources = [source for source, _ in test[:1000]]
+    with stage("verify", f"Comparing both exports with the model on {len(sources):,} held-out sentences"):
+        parity = export.verify(folder / "export", pipeline, sources)
+        for part in parity.values():
+            for graph, counts in part["graphs"].items():
+                say(f"      {graph}: {counts['identical']:,} identical, {counts['near_ties']} near ties")
+    report = {
+        "exact_match": scores["exact_match"],
+        "bleu": scores["bleu"],
+        "parity": parity,
+        "seconds": seconds,
+    }
+    files.write_json(folder / "report.json", report)
+    examples = [source for source, _ in test[:12]]
+    say("")
+    for source, answer in zip(examples, pipeline(examples), strict=True):
+        say(f"  {source}  →  {answer}")
+    return report
+
+
+def _clear(folder: pathlib.Path) -> None:
+    """Remove an earlier quickstart, and nothing else."""
+    ours = {"pipeline", "export", "report.json"}
+    if not folder.exists():
+        return
+    others = [path.name for path in folder.iterdir() if path.name not in ours]
+    if others or not folder.is_dir():
+        raise FileExistsError(
+            f"`folder` must be new or an earlier quickstart. Received: {folder}, with {others[:5]}"
+        )
+    for name in ours:
+        path = folder / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)

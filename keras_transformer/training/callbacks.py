@@ -1,0 +1,62 @@
+"""Callbacks for `fit()`."""
+
+import time
+from typing import Any
+
+import keras
+
+
+class TimeBudget(keras.callbacks.Callback):
+    r"""Trains for a given time, and ends at a learning rate of zero.
+
+    The rate rises linearly over the first part of the time and falls linearly over the rest:
+
+    $$\eta = \eta_{max} \min\Big(\frac{f}{w},\; \frac{1 - f}{1 - w}\Big), \quad f = \text{the share of the time spent}$$
+
+    The clock starts after the first batch, which compiles. Compile the model with a number as its learning rate,
+    not with a schedule, and give `fit` more epochs than will be needed.
+
+    Args:
+        minutes: how long.
+        peak_rate: η_max.
+        warmup: w, the share of the time in which the rate rises.
+
+    Raises:
+        ValueError: where an argument is out of range.
+
+    Example:
+        >>> model.compile("adam", "mse")
+        >>> model.fit(data, epochs=1000, callbacks=[TimeBudget(minutes=30, peak_rate=1e-3)])
+    """
+
+    def __init__(self, minutes: float, peak_rate: float, warmup: float = 0.1) -> None:
+        super().__init__()
+        if minutes <= 0:
+            raise ValueError(f"`minutes` must be positive. Received: minutes={minutes}")
+        if peak_rate <= 0:
+            raise ValueError(f"`peak_rate` must be positive. Received: peak_rate={peak_rate}")
+        if not 0 < warmup < 1:
+            raise ValueError(f"`warmup` must be between 0 and 1. Received: warmup={warmup}")
+        self.seconds = 60 * minutes
+        self.peak_rate = peak_rate
+        self.warmup = warmup
+        self._started: float | None = None
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Start anew."""
+        self._started = None
+        self._set_rate(0.0)
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Set the next batch's rate, or stop."""
+        if self._started is None:
+            self._started = time.monotonic()
+        spent = (time.monotonic() - self._started) / self.seconds
+        if spent >= 1:
+            self.model.stop_training = True
+        self._set_rate(spent)
+
+    def _set_rate(self, spent: float) -> None:
+        share = min(spent / self.warmup, (1 - spent) / (1 - self.warmup))
+        # The first batch would be lost at a rate of zero.
+        self.model.optimizer.learning_rate = self.peak_rate * max(share, 1e-3)
