@@ -354,6 +354,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--steps", type=int, default=10, help="steps of each contender in a round (default: 10)"
     )
+    parser.add_argument("--tries", type=int, default=3, help="tries while other processes disturb (default: 3)")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="threads (default: all cores)")
     parser.add_argument(
         "--only", action="append", help="only contenders whose name contains this; repeatable"
@@ -399,6 +400,7 @@ def _result(
             "parameters": last["parameters"],
             "milliseconds": step,
             "milliseconds_of_rounds": times,
+            "cores_busy_with_others": [answer["others"] for answer in answers[name]],
             "tokens_per_second": 1000 * shapes.tokens / step,
             "gflops": gflops,
             "share_of_limit": gflops / limit,
@@ -434,6 +436,7 @@ def _report(result: dict[str, Any]) -> str:
             "parameters": f"{c['parameters']:,}",
             "ms/step": f"{c['milliseconds']:.0f}",
             "min–max": f"{min(c['milliseconds_of_rounds']):.0f}–{max(c['milliseconds_of_rounds']):.0f}",
+            "others' cores": f"{measuring.median(c['cores_busy_with_others']):.2f}",
             "tokens/s": f"{c['tokens_per_second']:,.0f}",
             "GFLOP/s": f"{c['gflops']:.0f}",
             "% of limit": f"{100 * c['share_of_limit']:.0f}",

@@ -42,7 +42,7 @@ def _quickstart(options: argparse.Namespace) -> None:
     from keras_transformer import recipes
 
     folder = pathlib.Path(options.output)
-    recipes.quickstart(folder, options.minutes, _say)
+    recipes.quickstart(folder, options.epochs, _say)
     program = pathlib.Path(sys.argv[0])
     shown = program.relative_to(pathlib.Path.cwd()) if program.is_relative_to(pathlib.Path.cwd()) else program
     _say(_SERVE.format(program=shown, folder=folder, absolute=folder.absolute()))
@@ -59,7 +59,7 @@ def _train(options: argparse.Namespace) -> None:
     train, validation, test = _pairs(options.dataset, options.direction)
     recipe = recipes.PHRASEBOOK if options.dataset == "phrasebook" else recipes.TranslatorRecipe()
     _say(f"Training on {len(train):,} pairs for {options.minutes:g} minutes")
-    pipeline, history = recipe.train(train, validation, options.minutes)
+    pipeline, history = recipe.train(train, validation, minutes=options.minutes)
     pipeline.save(output / "pipeline")
     _say(f"Saved {output}/pipeline. Translating {len(test):,} held-out pairs")
     scores = pipelines.evaluate(pipeline, test)
@@ -155,7 +155,7 @@ def _parser() -> argparse.ArgumentParser:
 
     quickstart = command("quickstart", _quickstart, "train, evaluate, export and verify a small translator")
     quickstart.add_argument("--output", default="runs/quickstart", help="default: %(default)s")
-    quickstart.add_argument("--minutes", type=float, default=2.0, help="of training; default: %(default)s")
+    quickstart.add_argument("--epochs", type=int, default=5, help="of training; default: %(default)s")
     train = command("train", _train, "train a translator for a given time, and evaluate it")
     dataset(train, "es-en")
     train.add_argument("--minutes", type=float, default=30.0, help="of training; default: %(default)s")

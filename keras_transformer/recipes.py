@@ -52,7 +52,7 @@ class TranslatorRecipe:
             [side for pair in pairs for side in pair], self.vocabulary_size
         )
 
-    def model(self, tokenizer: text.SentencePieceTokenizer) -> models.Transformer:
+    def model(self, tokenizer: text.SentencePieceTokenizer, learning_rate: Any) -> models.Transformer:
         """A compiled model."""
         keras.utils.set_random_seed(self.seed)
         model = models.Transformer(
@@ -65,7 +65,7 @@ class TranslatorRecipe:
             **{name: getattr(tokenizer, name) for name in ("pad_id", "start_id", "end_id")},
         )
         model.compile(
-            keras.optimizers.Adam(self.peak_rate, beta_2=0.98, epsilon=1e-9),
+            keras.optimizers.Adam(learning_rate, beta_2=0.98, epsilon=1e-9),
             training.LabelSmoothedCrossentropy(0.1, pad_id=tokenizer.pad_id),
             metrics=[training.TokenAccuracy(pad_id=tokenizer.pad_id)],
         )
@@ -83,30 +83,47 @@ class TranslatorRecipe:
         )
 
     def train(
-        self, train: Pairs, validation: Pairs, minutes: float, verbose: int | str = "auto"
+        self,
+        train: Pairs,
+        validation: Pairs,
+        epochs: int = 1000,
+        minutes: float | None = None,
+        verbose: int | str = "auto",
     ) -> tuple[pipelines.TextToText, keras.callbacks.History]:
-        """Train tokenizer and model for a given time.
+        """Train tokenizer and model, with a learning rate that rises, then falls to zero at the end.
 
         Args:
             train: (source, target) sentences.
             validation: the same, for the figures shown after each epoch.
-            minutes: how long the model trains.
+            epochs: passes over the data.
+            minutes: ends training earlier, whatever the number of epochs.
             verbose: as for `fit`.
 
         Returns:
             The pipeline, and what `fit` recorded.
         """
         tokenizer = self.tokenizer(train)
-        model = self.model(tokenizer)
+        batches = self.batches(train, tokenizer, shuffle=True)
+        if minutes is None:
+            rate, callbacks = self._schedule(epochs * int(batches.cardinality())), []
+        else:
+            rate, callbacks = self.peak_rate, [training.TimeBudget(minutes, self.peak_rate)]
+        model = self.model(tokenizer, rate)
         history = model.fit(
-            self.batches(train, tokenizer, shuffle=True),
+            batches,
             validation_data=self.batches(validation, tokenizer, shuffle=False),
-            epochs=100_000,
-            callbacks=[training.TimeBudget(minutes, self.peak_rate)],
+            epochs=epochs,
+            callbacks=callbacks,
             shuffle=False,  # the batches are shuffled already
             verbose=verbose,
         )
         return pipelines.TextToText(model, tokenizer, max_new_tokens=self.max_new_tokens), history
+
+    def _schedule(self, steps: int) -> keras.optimizers.schedules.LearningRateSchedule:
+        warmup = steps // 10
+        return keras.optimizers.schedules.CosineDecay(
+            0.0, steps - warmup, warmup_target=self.peak_rate, warmup_steps=warmup
+        )
 
 
 PHRASEBOOK = TranslatorRecipe(
@@ -123,7 +140,7 @@ PHRASEBOOK = TranslatorRecipe(
 
 def quickstart(
     folder: pathlib.Path,
-    minutes: float = 2.0,
+    epochs: int = 5,
     say: Callable[[str], None] = print,
     verbose: int | str = "auto",
 ) -> dict[str, Any]:
@@ -131,7 +148,7 @@ def quickstart(
 
     Args:
         folder: for `pipeline/`, `export/` and `report.json`; an earlier quickstart there is replaced.
-        minutes: how long the model trains.
+        epochs: of training.
         say: shows a line of progress.
         verbose: as for `fit`.
 
@@ -154,8 +171,8 @@ def quickstart(
         say(f"      {seconds[name]:.1f} s")
 
     train, validation, test = phrasebook.load_data()
-    with stage("train", f"Training on {len(train):,} phrasebook sentences for {minutes:g} minutes"):
-        pipeline, _ = PHRASEBOOK.train(train, validation, minutes, verbose)
+    with stage("train", f"Training on {len(train):,} phrasebook sentences, {epochs} times over"):
+        pipeline, _ = PHRASEBOOK.train(train, validation, epochs, verbose=verbose)
         pipeline.save(folder / "pipeline")
     with stage("evaluate", f"Translating {len(test):,} held-out sentences"):
         scores = pipelines.evaluate(pipeline, test)

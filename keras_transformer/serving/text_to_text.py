@@ -41,7 +41,7 @@ class TextToText:
         return [self.tokenizer.decode(row) for row in self.generate(list(texts), batch_size)["ids"]]
 
     def generate(self, texts: Sequence[str], batch_size: int = 64) -> dict[str, np.ndarray]:
-        """ "ids" int64 (B, M), "lengths" int64 (B,) and "scores" float32 (B,) for B texts."""
+        """Generate for B texts: "ids" int64 (B, M), "lengths" int64 (B,), "scores" float32 (B,)."""
         if batch_size < 1:
             raise ValueError(f"`batch_size` must be positive. Received: batch_size={batch_size}")
         rows = self.encode(texts)

@@ -12,6 +12,7 @@ from keras_transformer.text import folders
 from keras_transformer.text.ids import to_dense_ids
 from keras_transformer.text.sentence_piece_model import keeps_spaces, read_model
 from keras_transformer.text.sentence_piece_training import Model, Texts, train_sentence_piece
+from keras_transformer.text.shared_model import SharedModel
 from keras_transformer.text.strings import to_string_tensor, to_utf8
 
 _FILE = "sentencepiece.model"
@@ -69,6 +70,7 @@ class SentencePieceTokenizer(tf.Module):
         )
         with tf.init_scope():
             self._tokenizer = tensorflow_text.SentencepieceTokenizer(model, out_type=tf.int32)
+            self._tokenizer._model_resource = SharedModel(model)
             unknown = self._tokenizer.detokenize([[self.unknown_id]])[0].numpy().decode()
         self._guard = f"^{re.escape(unknown)} ?" if keeps_spaces(self._processor) else None
 

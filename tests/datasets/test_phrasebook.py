@@ -338,3 +338,9 @@ def test_contractions_and_articles(pairs):
 def test_bad_arguments(arguments, named):
     with pytest.raises(ValueError, match=rf"must .*Received: .*{named}"):
         phrasebook.load_data(**arguments)
+
+
+def test_y_becomes_e_before_the_sound_i(splits):
+    sentences = [spanish for split in splits for spanish, _ in split]
+    assert any(" e inglés" in sentence for sentence in sentences)
+    assert not [sentence for sentence in sentences if " y i" in sentence]

@@ -1,6 +1,7 @@
 import hashlib
 import json
 
+import keras
 import numpy as np
 import pytest
 import sentencepiece
@@ -392,3 +393,10 @@ def test_a_failed_save_leaves_the_old_files(tokenizer, tmp_path, monkeypatch):
         other.save(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["sentencepiece.model", "tokenizer.json"]
     assert SentencePieceTokenizer.load(tmp_path).model_bytes == tokenizer.model_bytes
+
+
+def test_tokenizer_survives_setting_the_seed():
+    tokenizer = SentencePieceTokenizer.train(["hola mundo"], 20, "char")
+    before = tokenizer.tokenize(["hola"]).to_list()
+    keras.utils.set_random_seed(1)  # clears TensorFlow's cache of kernels
+    assert tokenizer.tokenize(["hola"]).to_list() == before

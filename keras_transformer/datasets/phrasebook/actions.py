@@ -253,10 +253,10 @@ def purchase(
 
 
 def language(subject: Subject, one: Phrase, other: Phrase, negative: bool) -> Pair | None:
-    """Ana habla inglés y francés."""
+    """Ana habla francés e inglés."""
     if one == other or (negative and other.es) or subject == WE:
         return None
-    second = Phrase(f"y {other.es}", f"and {other.en}") if other.es else Phrase()
+    second = Phrase(spanish.after_y(other.es), f"and {other.en}") if other.es else Phrase()
     return statement(present(subject, Verb("hablar", "speak"), negative), one, second)
 
 

@@ -151,6 +151,12 @@ def after_de(phrase: str) -> str:
     return "del " + phrase[3:] if phrase.startswith("el ") else "de " + phrase
 
 
+def after_y(phrase: str) -> str:
+    """The phrase after the conjunction y, which is `e` before the sound i: `y francés`, `e inglés`."""
+    starts_with_i = phrase.startswith(("i", "í", "hi")) and not phrase.startswith(("hie", "hia"))
+    return ("e " if starts_with_i else "y ") + phrase
+
+
 def present(infinitive: str, person: int) -> str:
     """Present indicative; `person` is one of YO, TU, EL, NOSOTROS, ELLOS."""
     if infinitive in _PRESENT:

@@ -90,7 +90,10 @@ def order(orderer: Phrase, dish: Noun, serving: Serving) -> Pair:
     """Quiero una ensalada y un vaso de agua, por favor."""
     food, drink, content = a(dish), a(serving[0]), _filled(serving)
     return statement(
-        orderer, _please(f"{food.es} y {drink.es} {content.es}", f"{food.en} and {drink.en} {content.en}")
+        orderer,
+        _please(
+            f"{food.es} {spanish.after_y(drink.es)} {content.es}", f"{food.en} and {drink.en} {content.en}"
+        ),
     )
 
 
@@ -99,7 +102,9 @@ def dishes(orderer: Phrase, one: Noun, other: Noun, count: int) -> Pair | None:
     if one == other:
         return None
     first, second = counted(count, one), a(other)
-    return statement(orderer, _please(f"{first.es} y {second.es}", f"{first.en} and {second.en}"))
+    return statement(
+        orderer, _please(f"{first.es} {spanish.after_y(second.es)}", f"{first.en} and {second.en}")
+    )
 
 
 def bring(whom: Phrase, serving: Serving, amount: int) -> Pair:
