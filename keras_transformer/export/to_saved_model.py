@@ -76,4 +76,10 @@ def _write(pipeline: Any, path: pathlib.Path) -> None:
             functools.partial(function, pipeline),
             input_signature=[tf.TensorSpec([None], tf.string, name="text")],
         )
-    archive.write_out(path, verbose=False)
+    logger = tf.get_logger()
+    level = logger.level
+    logger.setLevel("ERROR")  # it would name the temporary folder
+    try:
+        archive.write_out(path, verbose=False)
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,284 @@
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_transformer.models import Transformer
+from keras_transformer.ops import append_update, select_update, slice_update
+from keras_transformer.training import LabelSmoothedCrossentropy, TokenAccuracy
+
+pytestmark = pytest.mark.backend_neutral
+
+CLOSE = {"rtol": 1e-4, "atol": 1e-4}
+TINY = {"vocabulary_size": 12, "num_layers": 2, "num_heads": 2, "model_dim": 8, "hidden_dim": 16}
+SOURCE = np.array([[5, 6, 7, 3, 0], [8, 3, 0, 0, 0]])
+TARGET = np.array([[2, 9, 4, 5], [2, 7, 0, 0]])
+NORMALIZATIONS = ("pre", "post")
+
+
+def tiny(**options):
+    """A small model whose every weight, biases too, is random."""
+    model = Transformer(**{**TINY, **options})
+    random = np.random.default_rng(0)
+    for weight in model.trainable_weights:
+        weight.assign(random.normal(size=weight.shape) * 0.4)
+    return model
+
+
+def logits(model, source=SOURCE, target=TARGET):
+    return np.asarray(model({"source_ids": np.asarray(source), "target_ids": np.asarray(target)}))
+
+
+def padded(ids, count, side="right", pad_id=0):
+    padding = np.full((len(ids), count), pad_id)
+    return np.concatenate([ids, padding] if side == "right" else [padding, ids], axis=1)
+
+
+@pytest.mark.parametrize(("size", "parameters"), [("base", 63_082_496), ("big", 214_245_376)])
+@pytest.mark.slow
+def test_the_papers_models_have_its_parameter_counts(size, parameters):
+    # Table 3 rounds to 65 and 213 million; the vocabulary there is "about 37,000".
+    assert getattr(Transformer, size)(37000).count_params() == parameters
+
+
+@pytest.mark.parametrize("normalization", NORMALIZATIONS)
+def test_parameters_count_as_the_formulas_say(normalization):
+    v, n, d, h = 12, 2, 8, 16
+    attention, feed_forward, norm = 4 * (d * d + d), d * h + h + h * d + d, 2 * d
+    encoder = attention + feed_forward + 2 * norm
+    decoder = 2 * attention + feed_forward + 3 * norm
+    final = 2 * norm if normalization == "pre" else 0
+    assert tiny(normalization=normalization).count_params() == v * d + n * (encoder + decoder) + final
+
+
+def test_named_sizes_are_the_papers_and_can_be_overridden():
+    model = Transformer.base(20, num_layers=1, model_dim=8, hidden_dim=16, num_heads=2)
+    assert (model.normalization, model.dropout, model.num_layers) == ("post", 0.1, 1)
+    model = Transformer.big(20, num_layers=1, model_dim=8, hidden_dim=16, num_heads=2)
+    assert (model.normalization, model.dropout) == ("post", 0.3)
+    model = Transformer.small(20, num_layers=1, dropout=0.0)
+    assert (model.normalization, model.model_dim, model.dropout) == ("pre", 256, 0.0)
+
+
+def test_gives_float32_logits_for_every_target_position():
+    assert logits(tiny()).shape == (2, 4, 12)
+    assert logits(tiny()).dtype == "float32"
+    assert logits(tiny(), SOURCE[:0], TARGET[:0]).shape == (0, 4, 12)
+    assert logits(tiny(), SOURCE[:1, :1], TARGET[:1, :1]).shape == (1, 1, 12)
+
+
+@pytest.mark.parametrize("normalization", NORMALIZATIONS)
+def test_padding_on_the_right_changes_no_other_logits(normalization):
+    model = tiny(normalization=normalization)
+    expected = logits(model)
+    found = logits(model, padded(SOURCE, 3), padded(TARGET, 2))
+    np.testing.assert_allclose(found[:, :4], expected, **CLOSE)
+    alone = logits(model, SOURCE[1:, :2], TARGET[1:, :2])
+    np.testing.assert_allclose(expected[1:, :2], alone, **CLOSE)
+
+
+def test_the_pad_id_is_an_argument():
+    model, other = tiny(), tiny(pad_id=11)
+    found = logits(other, np.where(SOURCE == 0, 11, SOURCE), np.where(TARGET == 0, 11, TARGET))
+    valid = TARGET != 0
+    np.testing.assert_allclose(found[valid], logits(model)[valid], **CLOSE)
+
+
+def test_a_source_of_padding_alone_gives_finite_logits():
+    assert np.isfinite(logits(tiny(), np.zeros_like(SOURCE))).all()
+
+
+def test_a_target_token_changes_only_what_follows_it_and_a_source_token_everything():
+    model = tiny()
+    before = logits(model)
+    target = TARGET.copy()
+    target[0, 2] = 10
+    after = logits(model, target=target)
+    np.testing.assert_array_equal(after[0, :2], before[0, :2])
+    assert not np.isclose(after[0, 2:], before[0, 2:]).all(-1).any()
+    np.testing.assert_array_equal(after[1], before[1])
+    source = SOURCE.copy()
+    source[0, 1] = 10
+    after = logits(model, source=source)
+    assert not np.isclose(after[0], before[0]).all(-1).any()
+    np.testing.assert_array_equal(after[1], before[1])
+
+
+def test_word_order_matters():
+    model = tiny()
+    assert not np.allclose(logits(model, SOURCE[:1, [1, 0, 2, 3]]), logits(model, SOURCE[:1, :4]), **CLOSE)
+
+
+@pytest.mark.parametrize("normalization", NORMALIZATIONS)
+@pytest.mark.parametrize(
+    ("update", "lengths", "room"),
+    [(slice_update, (2, 1, 1), 6), (select_update, (1,) * 4, 4), (append_update, (3, 1), 0)],
+    ids=["slice", "select", "append"],
+)
+def test_steps_equal_one_call(normalization, update, lengths, room):
+    model = tiny(normalization=normalization)
+    expected = logits(model)
+    context, cache = model.encode(SOURCE), model.empty_cache(2, room)
+    outputs, slot = [], 0
+    for length in lengths:
+        positions = np.broadcast_to(np.arange(slot, slot + length, dtype="int32"), (2, length))
+        output, cache = model.step(
+            TARGET[:, slot : slot + length], cache, context, slot=slot, positions=positions, update=update
+        )
+        assert keras.backend.standardize_dtype(output.dtype) == "float32"
+        outputs.append(output)
+        slot += length
+    valid = TARGET != 0
+    np.testing.assert_allclose(np.concatenate(outputs, axis=1)[valid], expected[valid], **CLOSE)
+
+
+def test_prompts_padded_on_the_left_continue_as_without_padding():
+    model = tiny()
+    expected = logits(model, target=TARGET[:, :2])[:, -1]
+    target = padded(TARGET[:, :2], 3, "left")
+    positions = np.maximum(np.arange(5) - 3, 0)[None].repeat(2, axis=0)
+    output, _ = model.step(
+        target, model.empty_cache(2, 5), model.encode(SOURCE), slot=0, positions=positions.astype("int32")
+    )
+    np.testing.assert_allclose(output[:, -1], expected, **CLOSE)
+
+
+@pytest.mark.parametrize("normalization", NORMALIZATIONS)
+def test_a_saved_model_reloads_equal_in_safe_mode(normalization, tmp_path):
+    model = tiny(normalization=normalization, activation="gelu", dropout=0.2, pad_id=1, start_id=5, end_id=6)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
+    assert type(again) is Transformer
+    assert again.get_config() == model.get_config()
+    np.testing.assert_array_equal(logits(again), logits(model))
+
+
+def test_a_compiled_model_reloads_compiled_and_goes_on_training(tmp_path):
+    model = tiny()
+    model.compile("adam", LabelSmoothedCrossentropy(0.1), metrics=[TokenAccuracy()])
+    inputs = {"source_ids": SOURCE, "target_ids": TARGET}
+    labels = np.array([[9, 4, 5, 3], [7, 3, 0, 0]])
+    model.fit(inputs, labels, verbose=0)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert again.loss.get_config() == model.loss.get_config()
+    assert again.optimizer.iterations == 1
+    np.testing.assert_allclose(
+        again.evaluate(inputs, labels, verbose=0), model.evaluate(inputs, labels, verbose=0), rtol=1e-5
+    )
+    again.fit(inputs, labels, verbose=0)
+    assert again.optimizer.iterations == 2
+
+
+def test_weights_save_and_load_alone(tmp_path):
+    model, other = tiny(), Transformer(**TINY)
+    assert not np.allclose(logits(other), logits(model))
+    model.save_weights(tmp_path / "model.weights.h5")
+    other.load_weights(tmp_path / "model.weights.h5")
+    np.testing.assert_array_equal(logits(other), logits(model))
+
+
+def test_config_round_trip_is_the_identity():
+    model = Transformer(
+        **TINY, dropout=0.3, activation="gelu", normalization="post", pad_id=4, start_id=5, end_id=6, name="mine"
+    )
+    config = model.get_config()
+    again = Transformer.from_config(config)
+    assert again.get_config() == config
+    assert (again.pad_id, again.start_id, again.end_id, again.name) == (4, 5, 6, "mine")
+    assert [weight.path for weight in again.weights] == [weight.path for weight in model.weights]
+
+
+def test_it_is_a_layer_of_a_functional_model():
+    source, target = keras.Input((None,), dtype="int32"), keras.Input((None,), dtype="int32")
+    core = tiny()
+    model = keras.Model([source, target], core({"source_ids": source, "target_ids": target}))
+    assert model.output_shape == (None, None, 12)
+    np.testing.assert_allclose(model([SOURCE, TARGET]), logits(core), **CLOSE)
+
+
+def reversals(count, length=6, vocabulary=12):
+    """Sources of ids 4…, and the same reversed as targets and labels."""
+    random = np.random.default_rng(0)
+    words = random.integers(4, vocabulary, (count, length))
+    lengths = random.integers(2, length + 1, (count, 1))
+    source = np.where(np.arange(length) < lengths, words, 0)
+    labels = np.zeros((count, length + 1), "int32")
+    for row, (ids, size) in enumerate(zip(source, lengths[:, 0], strict=True)):
+        labels[row, :size] = ids[:size][::-1]
+        labels[row, size] = 3
+    target = np.concatenate([np.full((count, 1), 2), labels[:, :-1]], axis=1)
+    target[target == 3] = 0
+    return {"source_ids": source, "target_ids": target}, labels
+
+
+@pytest.mark.parametrize("jit_compile", [False, True], ids=["graph", "xla"])
+def test_a_tiny_model_learns_to_reverse(jit_compile):
+    keras.utils.set_random_seed(0)
+    model = Transformer(12, num_layers=1, num_heads=2, model_dim=32, hidden_dim=64, dropout=0.0)
+    model.compile(
+        keras.optimizers.Adam(5e-3), LabelSmoothedCrossentropy(0.0), metrics=[TokenAccuracy()], jit_compile=jit_compile
+    )
+    inputs, labels = reversals(128)
+    history = model.fit(inputs, labels, batch_size=64, epochs=60, verbose=0)
+    assert history.history["token_accuracy"][-1] > 0.98
+    # By its own output too, token by token: a look ahead in training would not survive this.
+    ids = np.full((128, 1), 2)
+    for _ in range(labels.shape[1]):
+        ids = np.concatenate([ids, logits(model, inputs["source_ids"], ids)[:, -1:].argmax(-1)], axis=1)
+    valid = labels != 0
+    assert (ids[:, 1:] == labels)[valid].mean() > 0.95
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_mixed_precision_training_stays_finite_with_rows_of_padding(policy):
+    model = Transformer(**{**TINY, "num_layers": 1}, dropout=0.1, dtype=policy)
+    model.compile("adam", LabelSmoothedCrossentropy(0.1), jit_compile=False)
+    inputs, labels = reversals(16)
+    inputs["source_ids"][3] = inputs["target_ids"][3] = labels[3] = 0
+    history = model.fit(inputs, labels, batch_size=8, epochs=2, verbose=0)
+    assert np.isfinite(history.history["loss"]).all()
+    assert history.history["loss"][1] < history.history["loss"][0]
+    assert {weight.dtype for weight in model.trainable_weights} == {"float32"}
+    assert all(np.isfinite(np.asarray(weight)).all() for weight in model.trainable_weights)
+    assert logits(model, inputs["source_ids"], inputs["target_ids"]).dtype == "float32"
+
+
+def test_dropout_only_while_training():
+    model = tiny(dropout=0.5)
+    inputs = {"source_ids": SOURCE, "target_ids": TARGET}
+    np.testing.assert_array_equal(model(inputs), model(inputs, training=False))
+    first = np.asarray(model(inputs, training=True))
+    assert not np.allclose(first, model(inputs))
+    assert not np.allclose(first, model(inputs, training=True))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_heads": 3}, "`num_heads` must divide the model's size. Received: num_heads=3, model_dim=8"),
+        ({"num_heads": 0}, "`num_heads` must be positive. Received: num_heads=0"),
+        ({"num_layers": 0}, "`num_layers` must be positive. Received: num_layers=0"),
+        ({"vocabulary_size": 0}, "`vocabulary_size` must be positive. Received: vocabulary_size=0"),
+        ({"model_dim": 0}, "`model_dim` must be positive. Received: model_dim=0"),
+        ({"model_dim": 9, "num_heads": 3}, "`model_dim` must be even. Received: model_dim=9"),
+        ({"hidden_dim": 0}, "`hidden_dim` must be positive. Received: hidden_dim=0"),
+        ({"dropout": 1.5}, r"`dropout` must be in \[0, 1\). Received: dropout=1.5"),
+        ({"normalization": "none"}, "`normalization` must be one of .*Received: normalization='none'"),
+        ({"pad_id": 12}, "`pad_id` must be .*Received: pad_id=12"),
+        ({"end_id": -1}, "`end_id` must be .*Received: end_id=-1"),
+    ],
+    ids=str,
+)
+def test_errors_name_the_argument_and_what_was_received(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Transformer(**{**TINY, **arguments})
+
+
+def test_integer_types_of_ids_agree():
+    model = tiny()
+    expected = logits(model)
+    for dtype in ("int32", "int64", "uint8"):
+        np.testing.assert_array_equal(logits(model, SOURCE.astype(dtype), TARGET.astype(dtype)), expected)
+    inputs = {"source_ids": ops.convert_to_tensor(SOURCE), "target_ids": ops.convert_to_tensor(TARGET)}
+    np.testing.assert_array_equal(model(inputs), expected)
