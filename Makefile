@@ -36,5 +36,13 @@ format: $(INSTALLED)  ## Format the code
 notebooks: $(INSTALLED)  ## Run the notebooks
 	$(BIN)/python notebooks/run.py
 
+benchmarks: .venv-bench/.installed  ## Measure beside KerasHub and PyTorch: results in benchmarks/results
+	.venv-bench/bin/python benchmarks/train_step.py
+
+.venv-bench/.installed: benchmarks/requirements.txt pyproject.toml
+	$(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/python -m pip install --quiet --requirement benchmarks/requirements.txt --editable .
+	@touch $@
+
 clean:  ## Remove environments and results
 	rm -rf .venv .venv-bench runs build *.egg-info

@@ -49,12 +49,20 @@ def new_folder(path: str | os.PathLike[str], overwrite: bool = False) -> Iterato
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def write_json(path: str | os.PathLike[str], content: Any) -> None:
-    """Write `content` as JSON, in one step."""
+def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
+    """Write a file so that a reader sees the old content or the new one, never a part."""
     path = pathlib.Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+    try:
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_json(path: str | os.PathLike[str], content: Any) -> None:
+    """Write `content` as JSON, in one step."""
+    write_bytes(path, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
@@ -67,7 +75,7 @@ def read_json(path: str | os.PathLike[str]) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise ValueError(f"`{path}` must hold JSON, and is damaged: {error}") from error
+        raise ValueError(f"`{path}` must be JSON. Received: {error}") from error
 
 
 def sha256(path: str | os.PathLike[str]) -> str:

@@ -70,3 +70,96 @@ def modes():
         "graph": tf.function,
         "xla": lambda function: tf.function(function, jit_compile=True),
     }
+
+
+@pytest.fixture(scope="session")
+def random_transformer():
+    """random_transformer(seed, end_factor=2.0, **options): a small model of which rows have answers of their own.
+
+    NumPy chooses the weights, so they are the same on every backend and in every process. The larger
+    `end_factor`, the sooner answers end.
+    """
+    import numpy as np
+
+    from keras_transformer.models import Transformer
+
+    sizes = {"vocabulary_size": 40, "num_layers": 1, "num_heads": 2, "model_dim": 16, "hidden_dim": 32}
+
+    def make(seed=20, end_factor=2.0, **options):
+        model = Transformer(**{**sizes, **options})
+        random = np.random.default_rng(seed)
+        for weight in model.trainable_weights:
+            name = weight.path.split("/")[-1]
+            if name == "gamma":
+                weight.assign(np.ones(weight.shape))
+            elif name in ("beta", "bias"):
+                weight.assign(random.normal(size=weight.shape) * 0.3)
+            elif name == "embeddings":
+                rows = random.normal(size=weight.shape) * 0.25
+                rows[model.end_id] *= end_factor
+                weight.assign(rows)
+            else:
+                weight.assign(random.normal(size=weight.shape) * 3 / np.sqrt(weight.shape[0]))
+        return model
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def sentence_pairs() -> list[tuple[str, str]]:
+    """A few Spanish and English sentences."""
+    return [
+        ("uno dos", "one two"),
+        ("la casa azul", "the blue house"),
+        ("¿dónde está el perro?", "where is the dog?"),
+        ("el gato come pan", "the cat eats bread"),
+        ("mañana viene el ñandú", "tomorrow the rhea comes"),
+        ("hoy llueve", "it rains today"),
+        ("buenos días", "good morning"),
+        ("quiero un café con leche", "I want a coffee with milk"),
+    ]
+
+
+@pytest.fixture(scope="session")
+def pipeline(random_transformer, sentence_pairs):
+    """An untrained translator whose answers differ in words and length; not to be changed by a test."""
+    from keras_transformer import pipelines, text
+
+    tokenizer = text.SentencePieceTokenizer.train([side for pair in sentence_pairs for side in pair], 100)
+    model = random_transformer(vocabulary_size=tokenizer.vocabulary_size)
+    return pipelines.TextToText(model, tokenizer, max_new_tokens=10, max_source_tokens=200)
+
+
+@pytest.fixture(scope="session")
+def texts(sentence_pairs) -> list[str]:
+    """Inputs of many kinds: short and long, repeated, empty, unknown, partly unknown."""
+    sources = [source for source, _ in sentence_pairs]
+    return [*sources, "", "a", "   ", "☃", "☃ uno ☃", sources[0], "uno dos " * 12, "  la  casa ", "UNO\tdos\n"]
+
+
+@pytest.fixture(scope="session")
+def exported(pipeline, tmp_path_factory, worker_id) -> pathlib.Path:
+    """The pipeline as SavedModel and ONNX in one folder: made once for all workers, only to be read."""
+    import fcntl
+
+    from keras_transformer import export
+
+    base = tmp_path_factory.getbasetemp()
+    shared = base if worker_id == "master" else base.parent
+    folder = shared / "exported" / "tiny"
+    folder.parent.mkdir(exist_ok=True)
+    with open(shared / "exported" / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (shared / "exported" / "complete").exists():
+            export.saved_model(pipeline, folder, name="tiny")
+            export.onnx(pipeline, folder)
+            (shared / "exported" / "complete").touch()
+    return folder
+
+
+@pytest.fixture
+def damaged(exported, tmp_path):
+    """A copy of the export, for tests that change it."""
+    import shutil
+
+    return pathlib.Path(shutil.copytree(exported, tmp_path / "damaged"))

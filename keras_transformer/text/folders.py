@@ -1,30 +1,15 @@
 """The folder of a saved tokenizer: files that are replaced whole, and a description that vouches for them."""
 
 import hashlib
-import json
 import os
 import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from keras_transformer import files
+
 DESCRIPTION = "tokenizer.json"
 FORMAT_VERSION = 1
-
-
-def write_file(path: pathlib.Path, content: bytes) -> None:
-    """Writes a file so that a reader sees the old content or the new one, never a part.
-
-    Args:
-        path: The file; its folder must exist.
-        content: What it will hold.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def write_tokenizer(
@@ -46,8 +31,8 @@ def write_tokenizer(
         "file": name,
         "sha256": hashlib.sha256(content).hexdigest(),
     }
-    write_file(path / name, content)
-    write_file(path / DESCRIPTION, (json.dumps(complete, indent=2, sort_keys=True) + "\n").encode())
+    files.write_bytes(path / name, content)
+    files.write_json(path / DESCRIPTION, complete)
 
 
 def read_description(folder: str | os.PathLike[str]) -> dict[str, Any]:
@@ -69,10 +54,7 @@ def read_description(folder: str | os.PathLike[str]) -> dict[str, Any]:
             f"`folder` must hold {DESCRIPTION}, as `save` writes it. "
             f"Received: folder={os.fspath(folder)!r}, without that file"
         )
-    try:
-        description = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise ValueError(f"{path} must be JSON, as `save` writes it. Found: {error}") from None
+    description = files.read_json(path)
     missing = {"class_name", "format_version", "file", "sha256"} - set(
         description if isinstance(description, dict) else ()
     )

@@ -61,7 +61,10 @@ def test_a_decoder_block_is_self_attention_cross_attention_and_feed_forward(norm
     assert block.self_attention.relation == relations.Causal()
     assert block.cross_attention.relation == relations.Full()
     hidden = wired(
-        normalization, block.self_attention_residual, X, lambda x: block.self_attention(x, padding_mask=PADDING)
+        normalization,
+        block.self_attention_residual,
+        X,
+        lambda x: block.self_attention(x, padding_mask=PADDING),
     )
     hidden = wired(
         normalization,

@@ -61,7 +61,9 @@ def test_mask_shape_and_type_pass_through():
     pooled = keras.layers.GlobalAveragePooling1D()(Dropout(0.5)(embedded))
     np.testing.assert_allclose(pooled, embedded[:, 0], rtol=1e-6)  # the second position is masked
     assert output.shape == embedded.shape
-    assert keras.backend.standardize_dtype(Dropout(0.5, dtype="float16")(ONES, training=True).dtype) == "float16"
+    assert (
+        keras.backend.standardize_dtype(Dropout(0.5, dtype="float16")(ONES, training=True).dtype) == "float16"
+    )
 
 
 def test_config_round_trip_is_the_identity():

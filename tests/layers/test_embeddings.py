@@ -38,7 +38,7 @@ def test_scaled_embeddings_start_with_unit_variance():
 def test_the_mask_hides_padding_only():
     for pad_id in (0, 6):
         layer = TokenEmbedding(10, 16, pad_id=pad_id)
-        np.testing.assert_array_equal(layer.compute_mask(IDS), IDS != pad_id)
+        np.testing.assert_array_equal(layer.compute_mask(IDS), pad_id != IDS)
         output = layer(IDS[:1])
         pooled = keras.layers.GlobalAveragePooling1D()(output)
         kept = np.asarray(output)[0, IDS[0] != pad_id]
@@ -103,7 +103,9 @@ def test_config_round_trip_is_the_identity(arguments):
 
 def test_a_saved_model_reloads_equal_with_its_mask(tmp_path):
     inputs = keras.Input((None,), dtype="int32")
-    model = keras.Model(inputs, keras.layers.GlobalAveragePooling1D()(TokenEmbedding(10, 16, pad_id=6)(inputs)))
+    model = keras.Model(
+        inputs, keras.layers.GlobalAveragePooling1D()(TokenEmbedding(10, 16, pad_id=6)(inputs))
+    )
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
     np.testing.assert_allclose(again(IDS), model(IDS), rtol=1e-6)

@@ -11,7 +11,11 @@ pytestmark = pytest.mark.backend_neutral
 
 RANDOM = np.random.default_rng(0)
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
-HEADS = {"MHA": {"num_heads": 4}, "GQA": {"num_heads": 4, "num_kv_heads": 2}, "MQA": {"num_heads": 4, "num_kv_heads": 1}}
+HEADS = {
+    "MHA": {"num_heads": 4},
+    "GQA": {"num_heads": 4, "num_kv_heads": 2},
+    "MQA": {"num_heads": 4, "num_kv_heads": 1},
+}
 
 
 def normal(*shape):
@@ -32,7 +36,9 @@ def built(*shapes, **options):
 
 def copied_to_keras(layer, *shapes):
     """`keras.layers.MultiHeadAttention`, a reference that nobody here wrote, with our layer's weights."""
-    theirs = keras.layers.MultiHeadAttention(layer.num_heads, layer.key_dim, layer.value_dim, use_bias=layer.use_bias)
+    theirs = keras.layers.MultiHeadAttention(
+        layer.num_heads, layer.key_dim, layer.value_dim, use_bias=layer.use_bias
+    )
     theirs.build(*shapes)
     weights = []
     sizes = {"query": layer.key_dim, "key": layer.key_dim, "value": layer.value_dim}
@@ -115,7 +121,12 @@ class TestMasks:
         layer = built(x.shape)
         mask = RANDOM.random((2, 4, 4)) < 0.5
         expected = layer(x, attention_mask=mask)
-        for same in (mask[:, None], np.repeat(mask[:, None], 4, axis=1), mask.astype("int32"), ops.cast(mask, "bool")):
+        for same in (
+            mask[:, None],
+            np.repeat(mask[:, None], 4, axis=1),
+            mask.astype("int32"),
+            ops.cast(mask, "bool"),
+        ):
             np.testing.assert_array_equal(layer(x, attention_mask=same), expected)
         np.testing.assert_array_equal(
             layer(x, attention_mask=mask[0])[0], layer(x[:1], attention_mask=mask[:1])[0]
@@ -220,7 +231,9 @@ class TestKerasMasks:
 def run_steps(layer, x, lengths, update, cache_length, positions=None, padding_mask=None):
     """The outputs of `step` over `lengths` tokens at a time."""
     cache = layer.empty_cache(len(x), cache_length)
-    positions = np.broadcast_to(np.arange(x.shape[1], dtype="int32"), x.shape[:2]) if positions is None else positions
+    positions = (
+        np.broadcast_to(np.arange(x.shape[1], dtype="int32"), x.shape[:2]) if positions is None else positions
+    )
     outputs, slot = [], 0
     for length in lengths:
         now = slice(slot, slot + length)
@@ -264,7 +277,9 @@ class TestSteps:
         lengths = (5, 3, 1)
         rows = [normal(1, length + 2, 8) for length in lengths]  # two tokens follow each prompt
         layer = built(rows[0].shape, relation="causal", num_kv_heads=2)
-        padded = np.concatenate([np.concatenate([normal(1, 7 - row.shape[1], 8), row], axis=1) for row in rows])
+        padded = np.concatenate(
+            [np.concatenate([normal(1, 7 - row.shape[1], 8), row], axis=1) for row in rows]
+        )
         shift = np.array([[5 - length] for length in lengths])
         positions = (np.arange(7) - shift).astype("int32")
         padding_mask = positions >= 0
@@ -287,7 +302,9 @@ class TestSteps:
         cache = layer.empty_cache(2, 4)
         for t in range(4):
             slot = ops.convert_to_tensor(t, "int32")
-            output, cache = step(ops.convert_to_tensor(x[:, t : t + 1]), cache, slot, ops.full((2, 1), t, "int32"))
+            output, cache = step(
+                ops.convert_to_tensor(x[:, t : t + 1]), cache, slot, ops.full((2, 1), t, "int32")
+            )
             np.testing.assert_allclose(output[:, 0], expected[:, t], **CLOSE)
 
     def test_the_cache_is_empty_at_first_and_left_as_it_was(self):
@@ -414,7 +431,10 @@ def test_dtype_policies_hold_and_padded_rows_stay_finite(policy, output, weights
     assert keras.backend.standardize_dtype(found.dtype) == output
     assert {weight.dtype for weight in layer.trainable_weights} == {weights}
     assert np.isfinite(np.asarray(ops.cast(found, "float32"))).all()
-    assert keras.backend.standardize_dtype(layer.attention_weights(ops.cast(x, output)).dtype) in ("float32", output)
+    assert keras.backend.standardize_dtype(layer.attention_weights(ops.cast(x, output)).dtype) in (
+        "float32",
+        output,
+    )
     assert keras.backend.standardize_dtype(layer.empty_cache(1, 2)["key"].dtype) == output
 
 

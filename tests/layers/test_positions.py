@@ -95,5 +95,7 @@ def test_an_odd_size_is_refused():
 
 @pytest.mark.parametrize("wavelength", [0, -5.0])
 def test_a_wavelength_that_is_not_positive_is_refused(wavelength):
-    with pytest.raises(ValueError, match=f"`max_wavelength` must be positive. Received: max_wavelength={wavelength}"):
+    with pytest.raises(
+        ValueError, match=f"`max_wavelength` must be positive. Received: max_wavelength={wavelength}"
+    ):
         SinusoidalPositions(wavelength)

@@ -154,8 +154,13 @@ def test_a_saved_model_reloads_equal_in_safe_mode(normalization, tmp_path):
 
 
 def test_a_compiled_model_reloads_compiled_and_goes_on_training(tmp_path):
-    model = tiny()
-    model.compile("adam", LabelSmoothedCrossentropy(0.1), metrics=[TokenAccuracy()])
+    model = tiny(num_layers=1, dropout=0.0)
+    model.compile(
+        keras.optimizers.Adam(0.01),
+        LabelSmoothedCrossentropy(0.1),
+        metrics=[TokenAccuracy()],
+        jit_compile=False,
+    )
     inputs = {"source_ids": SOURCE, "target_ids": TARGET}
     labels = np.array([[9, 4, 5, 3], [7, 3, 0, 0]])
     model.fit(inputs, labels, verbose=0)
@@ -163,11 +168,12 @@ def test_a_compiled_model_reloads_compiled_and_goes_on_training(tmp_path):
     again = keras.saving.load_model(tmp_path / "model.keras")
     assert again.loss.get_config() == model.loss.get_config()
     assert again.optimizer.iterations == 1
-    np.testing.assert_allclose(
-        again.evaluate(inputs, labels, verbose=0), model.evaluate(inputs, labels, verbose=0), rtol=1e-5
-    )
-    again.fit(inputs, labels, verbose=0)
+    theirs, ours = (m.fit(inputs, labels, verbose=0).history for m in (again, model))
     assert again.optimizer.iterations == 2
+    np.testing.assert_allclose(theirs["loss"], ours["loss"], rtol=1e-5)
+    np.testing.assert_allclose(
+        logits(again), logits(model), rtol=1e-3, atol=1e-4
+    )  # Adam's moments came back too
 
 
 def test_weights_save_and_load_alone(tmp_path):
@@ -180,7 +186,14 @@ def test_weights_save_and_load_alone(tmp_path):
 
 def test_config_round_trip_is_the_identity():
     model = Transformer(
-        **TINY, dropout=0.3, activation="gelu", normalization="post", pad_id=4, start_id=5, end_id=6, name="mine"
+        **TINY,
+        dropout=0.3,
+        activation="gelu",
+        normalization="post",
+        pad_id=4,
+        start_id=5,
+        end_id=6,
+        name="mine",
     )
     config = model.get_config()
     again = Transformer.from_config(config)
@@ -217,10 +230,13 @@ def test_a_tiny_model_learns_to_reverse(jit_compile):
     keras.utils.set_random_seed(0)
     model = Transformer(12, num_layers=1, num_heads=2, model_dim=32, hidden_dim=64, dropout=0.0)
     model.compile(
-        keras.optimizers.Adam(5e-3), LabelSmoothedCrossentropy(0.0), metrics=[TokenAccuracy()], jit_compile=jit_compile
+        keras.optimizers.Adam(5e-3),
+        LabelSmoothedCrossentropy(0.0),
+        metrics=[TokenAccuracy()],
+        jit_compile=jit_compile,
     )
     inputs, labels = reversals(128)
-    history = model.fit(inputs, labels, batch_size=64, epochs=60, verbose=0)
+    history = model.fit(inputs, labels, batch_size=32, epochs=70, verbose=0)
     assert history.history["token_accuracy"][-1] > 0.98
     # By its own output too, token by token: a look ahead in training would not survive this.
     ids = np.full((128, 1), 2)
@@ -230,7 +246,7 @@ def test_a_tiny_model_learns_to_reverse(jit_compile):
     assert (ids[:, 1:] == labels)[valid].mean() > 0.95
 
 
-@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize("policy", ["mixed_float16"])
 def test_mixed_precision_training_stays_finite_with_rows_of_padding(policy):
     model = Transformer(**{**TINY, "num_layers": 1}, dropout=0.1, dtype=policy)
     model.compile("adam", LabelSmoothedCrossentropy(0.1), jit_compile=False)

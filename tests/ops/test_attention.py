@@ -274,12 +274,6 @@ def test_the_softmax_of_half_precision_is_computed_in_float32():
     np.testing.assert_allclose(weights, 1 / 3000, rtol=1e-6)
 
 
-def test_float16_scores_beyond_its_range_stay_finite():
-    # 64 products of 100 and 100 / 8: 80,000, where float16 ends at 65,504.
-    large = half(np.full((1, 2, 1, 64), 100.0), "float16")
-    assert np.isfinite(np.asarray(attention(large, large, large), "float32")).all()
-
-
 def test_every_mode_gives_the_same_and_drops_the_same_pairs(modes):
     (query, key, _), arguments, (allowed, *_) = problem(
         "bias", "padding", "positions of each row", B=3, T=6, S=5, K=2, relation="causal"

@@ -1,0 +1,170 @@
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from keras_transformer import files
+
+
+class Broken(Exception):
+    pass
+
+
+def everything(folder):
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+
+
+def fill(path, content="new", **options):
+    with files.new_folder(path, **options) as new:
+        (new / "file").write_text(content)
+
+
+def test_a_new_folder_appears_only_when_the_block_has_ended(tmp_path):
+    path = tmp_path / "a" / "b" / "result"
+    with files.new_folder(path) as new:
+        (new / "file").write_text("content")
+        assert not path.exists()
+        assert not path.parent.exists()
+    assert (path / "file").read_text() == "content"
+    assert everything(tmp_path) == ["a", "a/b", "a/b/result", "a/b/result/file"]
+
+
+@pytest.mark.parametrize("error", [Broken, KeyboardInterrupt, SystemExit])
+def test_a_failing_block_leaves_nothing_behind_not_even_parents(tmp_path, error):
+    with pytest.raises(error), files.new_folder(tmp_path / "a" / "result") as new:
+        (new / "file").write_text("half")
+        raise error
+    assert everything(tmp_path) == []
+
+
+def test_an_existing_folder_is_refused_before_the_block_runs_and_left_as_it_is(tmp_path):
+    fill(tmp_path / "result", "old")
+    ran = []
+    with pytest.raises(FileExistsError, match="result"), files.new_folder(tmp_path / "result"):
+        ran.append(True)
+    assert not ran
+    assert (tmp_path / "result" / "file").read_text() == "old"
+    assert everything(tmp_path) == ["result", "result/file"]
+
+
+def test_an_existing_file_is_refused(tmp_path):
+    (tmp_path / "result").write_text("a file")
+    with pytest.raises(FileExistsError):
+        fill(tmp_path / "result")
+    assert (tmp_path / "result").read_text() == "a file"
+
+
+def test_overwrite_replaces_all_of_the_old_folder(tmp_path):
+    with files.new_folder(tmp_path / "result") as new:
+        (new / "other").write_text("old")
+    fill(tmp_path / "result", overwrite=True)
+    assert everything(tmp_path) == ["result", "result/file"]
+    assert (tmp_path / "result" / "file").read_text() == "new"
+
+
+def test_overwrite_keeps_the_old_folder_where_the_block_fails(tmp_path):
+    fill(tmp_path / "result", "old")
+    with pytest.raises(Broken), files.new_folder(tmp_path / "result", overwrite=True) as new:
+        (new / "file").write_text("half")
+        raise Broken
+    assert everything(tmp_path) == ["result", "result/file"]
+    assert (tmp_path / "result" / "file").read_text() == "old"
+
+
+def test_overwrite_keeps_the_old_folder_where_the_last_rename_fails(tmp_path, monkeypatch):
+    fill(tmp_path / "result", "old")
+    rename = os.replace
+
+    def failing(source, target):
+        if (files.pathlib.Path(source) / "file").is_file() and "new" in (
+            files.pathlib.Path(source) / "file"
+        ).read_text():
+            raise OSError("disk full")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "replace", failing)
+    with pytest.raises(OSError, match="disk full"):
+        fill(tmp_path / "result", overwrite=True)
+    assert (tmp_path / "result" / "file").read_text() == "old"
+
+
+def test_overwriting_a_file_leaves_no_temporary_folder(tmp_path):
+    (tmp_path / "result").write_text("a file")
+    with pytest.raises(OSError, match="result"):
+        fill(tmp_path / "result", overwrite=True)
+    assert everything(tmp_path) == ["result"]
+    assert (tmp_path / "result").read_text() == "a file"
+
+
+def test_a_folder_that_someone_else_makes_meanwhile_is_not_overwritten(tmp_path):
+    path = tmp_path / "result"
+    with pytest.raises(FileExistsError), files.new_folder(path) as new:
+        (new / "file").write_text("ours")
+        path.mkdir()
+        (path / "file").write_text("theirs")
+    assert (path / "file").read_text() == "theirs"
+    assert everything(tmp_path) == ["result", "result/file"]
+
+
+def test_a_path_below_a_file_is_refused_before_the_block_runs(tmp_path):
+    (tmp_path / "file").write_text("")
+    ran = []
+    with pytest.raises(OSError, match="file"), files.new_folder(tmp_path / "file" / "result"):
+        ran.append(True)
+    assert not ran
+
+
+def test_other_users_may_read_a_new_folder(tmp_path):
+    fill(tmp_path / "result")
+    assert (tmp_path / "result").stat().st_mode & 0o777 == 0o755
+
+
+def test_a_relative_path_and_a_string_will_do(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    fill("a/result")
+    assert everything(tmp_path) == ["a", "a/result", "a/result/file"]
+
+
+def test_json_comes_back_as_it_was_written_and_in_one_step(tmp_path):
+    content = {"ñ": [1, 2.5, None, True, "\u2603", {"": ""}]}
+    files.write_json(tmp_path / "a.json", {"old": 1})
+    files.write_json(tmp_path / "a.json", content)
+    assert files.read_json(str(tmp_path / "a.json")) == content
+    assert everything(tmp_path) == ["a.json"]
+    assert "ñ" in (tmp_path / "a.json").read_text(encoding="utf-8")
+
+
+def test_json_that_cannot_be_written_leaves_the_old_file_and_nothing_else(tmp_path):
+    files.write_json(tmp_path / "a.json", {"old": 1})
+    with pytest.raises(TypeError):
+        files.write_json(tmp_path / "a.json", {"new": object()})
+    assert everything(tmp_path) == ["a.json"]
+    assert files.read_json(tmp_path / "a.json") == {"old": 1}
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"a": 1', b"\xff\xfe", b'{"a": "\x80"}', b"nothing"])
+def test_damaged_json_is_named(tmp_path, content):
+    (tmp_path / "a.json").write_bytes(content)
+    with pytest.raises(ValueError, match=r"a\.json.*damaged"):
+        files.read_json(tmp_path / "a.json")
+
+
+def test_missing_json_is_a_missing_file(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"a\.json"):
+        files.read_json(tmp_path / "a.json")
+
+
+def test_sha256_is_the_known_one(tmp_path):
+    (tmp_path / "a").write_bytes(b"abc")
+    assert files.sha256(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+def test_files_needs_the_standard_library_alone(tmp_path):
+    program = (
+        "import sys; from keras_transformer import files; "
+        "print([m for m in ('keras', 'tensorflow', 'numpy', 'jax') if m in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert json.loads(run.stdout.replace("'", '"')) == []

@@ -1,0 +1,50 @@
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer.training import TransformerSchedule
+
+pytestmark = pytest.mark.backend_neutral
+
+
+@pytest.mark.parametrize(("dim", "warmup", "scale"), [(512, 4000, 1.0), (64, 1, 1.0), (256, 100, 2.5)])
+def test_is_equation_3_of_the_paper_where_the_first_step_is_1(dim, warmup, scale):
+    schedule = TransformerSchedule(dim, warmup, scale)
+    for done in (0, 1, 2, 98, 99, 100, 3999, 4000, 4001, 100_000):
+        step = done + 1
+        expected = scale * dim**-0.5 * min(step**-0.5, step * warmup**-1.5)
+        np.testing.assert_allclose(schedule(done), expected, rtol=1e-5)
+        np.testing.assert_allclose(schedule(keras.ops.convert_to_tensor(done, "int64")), expected, rtol=1e-5)
+
+
+def test_rises_to_its_peak_at_the_end_of_the_warm_up_and_falls_after():
+    rates = [float(TransformerSchedule(64, 10)(done)) for done in range(50)]
+    assert np.argmax(rates) == 9
+    assert (np.diff(rates[:10]) > 0).all()
+    assert (np.diff(rates[9:]) < 0).all()
+
+
+def test_drives_an_optimizer_from_its_first_update():
+    variable = keras.Variable([0.0])
+    schedule = TransformerSchedule(4, 2)
+    optimizer = keras.optimizers.SGD(schedule)
+    for done in range(3):
+        before = float(variable[0])
+        optimizer.apply([keras.ops.ones(1)], [variable])
+        assert before - float(variable[0]) == pytest.approx(float(schedule(done)), rel=1e-5)
+
+
+def test_config_round_trip_is_the_identity():
+    schedule = TransformerSchedule(64, 10, 2.0)
+    config = schedule.get_config()
+    assert config == {"model_dim": 64, "warmup_steps": 10, "scale": 2.0}
+    assert TransformerSchedule.from_config(config).get_config() == config
+    again = keras.optimizers.deserialize(keras.optimizers.serialize(keras.optimizers.Adam(schedule)))
+    assert again._learning_rate.get_config() == config
+
+
+@pytest.mark.parametrize("name", ["model_dim", "warmup_steps", "scale"])
+@pytest.mark.parametrize("value", [0, -1])
+def test_arguments_must_be_positive(name, value):
+    with pytest.raises(ValueError, match=f"`{name}` must be positive. Received: {name}={value}"):
+        TransformerSchedule(**{"model_dim": 4, name: value})
