@@ -219,6 +219,7 @@ def _torch_model(torch: Any, shapes: Shapes) -> Any:
 def _keras(threads: int) -> Any:
     os.environ["KERAS_BACKEND"] = "tensorflow"
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # the CPU is what is compared
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(threads)
@@ -354,7 +355,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--steps", type=int, default=10, help="steps of each contender in a round (default: 10)"
     )
-    parser.add_argument("--tries", type=int, default=3, help="tries while other processes disturb (default: 3)")
+    parser.add_argument(
+        "--tries", type=int, default=3, help="tries while other processes disturb (default: 3)"
+    )
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="threads (default: all cores)")
     parser.add_argument(
         "--only", action="append", help="only contenders whose name contains this; repeatable"
@@ -411,7 +414,7 @@ def _result(
     ours = min(
         (c["milliseconds"] for name, c in contenders.items() if name.startswith(OURS)), default=math.nan
     )
-    for name, contender in contenders.items():
+    for contender in contenders.values():
         contender["ours_over_this"] = contender["milliseconds"] / ours
     return {
         **measuring.machine(),

@@ -31,6 +31,7 @@ class TranslatorRecipe:
         batch_tokens: target tokens a batch, padding included.
         max_length: longer sentences, in tokens, are left out of training, and counted.
         max_new_tokens: the longest translation.
+        jit_compile: whether training is compiled by XLA, which pays off where it goes on for minutes.
         seed: of weights, dropout and the order of the data.
     """
 
@@ -44,6 +45,7 @@ class TranslatorRecipe:
     batch_tokens: int = 2048
     max_length: int = 64
     max_new_tokens: int = 64
+    jit_compile: bool = True
     seed: int = 0
 
     def tokenizer(self, pairs: Pairs) -> text.SentencePieceTokenizer:
@@ -68,6 +70,7 @@ class TranslatorRecipe:
             keras.optimizers.Adam(learning_rate, beta_2=0.98, epsilon=1e-9),
             training.LabelSmoothedCrossentropy(0.1, pad_id=tokenizer.pad_id),
             metrics=[training.TokenAccuracy(pad_id=tokenizer.pad_id)],
+            jit_compile=self.jit_compile,
         )
         return model
 
@@ -135,6 +138,7 @@ PHRASEBOOK = TranslatorRecipe(
     peak_rate=2e-3,
     batch_tokens=1024,
     max_new_tokens=32,
+    jit_compile=False,
 )
 
 

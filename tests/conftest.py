@@ -49,7 +49,9 @@ def gradients():
         import numpy as np
 
         tensors = [jax.numpy.asarray(array) for array in arrays]
-        return [np.asarray(gradient) for gradient in jax.grad(function, range(len(tensors)))(*tensors)]
+        return [
+            np.asarray(gradient) for gradient in jax.jit(jax.grad(function, range(len(tensors))))(*tensors)
+        ]
 
     return on_jax if keras.config.backend() == "jax" else on_tensorflow
 
@@ -85,7 +87,7 @@ def random_transformer():
 
     sizes = {"vocabulary_size": 40, "num_layers": 1, "num_heads": 2, "model_dim": 16, "hidden_dim": 32}
 
-    def make(seed=20, end_factor=2.0, **options):
+    def make(seed, end_factor=2.0, **options):
         model = Transformer(**{**sizes, **options})
         random = np.random.default_rng(seed)
         for weight in model.trainable_weights:
@@ -126,7 +128,7 @@ def pipeline(random_transformer, sentence_pairs):
     from keras_transformer import pipelines, text
 
     tokenizer = text.SentencePieceTokenizer.train([side for pair in sentence_pairs for side in pair], 100)
-    model = random_transformer(vocabulary_size=tokenizer.vocabulary_size)
+    model = random_transformer(20, 1.5, vocabulary_size=tokenizer.vocabulary_size)
     return pipelines.TextToText(model, tokenizer, max_new_tokens=10, max_source_tokens=200)
 
 
@@ -134,7 +136,18 @@ def pipeline(random_transformer, sentence_pairs):
 def texts(sentence_pairs) -> list[str]:
     """Inputs of many kinds: short and long, repeated, empty, unknown, partly unknown."""
     sources = [source for source, _ in sentence_pairs]
-    return [*sources, "", "a", "   ", "☃", "☃ uno ☃", sources[0], "uno dos " * 12, "  la  casa ", "UNO\tdos\n"]
+    return [
+        *sources,
+        "",
+        "a",
+        "   ",
+        "☃",
+        "☃ uno ☃",
+        sources[0],
+        "uno dos " * 12,
+        "  la  casa ",
+        "UNO\tdos\n",
+    ]
 
 
 @pytest.fixture(scope="session")

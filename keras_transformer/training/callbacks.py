@@ -1,5 +1,6 @@
 """Callbacks for `fit()`."""
 
+import math
 import time
 from typing import Any
 
@@ -31,10 +32,9 @@ class TimeBudget(keras.callbacks.Callback):
 
     def __init__(self, minutes: float, peak_rate: float, warmup: float = 0.1) -> None:
         super().__init__()
-        if minutes <= 0:
-            raise ValueError(f"`minutes` must be positive. Received: minutes={minutes}")
-        if peak_rate <= 0:
-            raise ValueError(f"`peak_rate` must be positive. Received: peak_rate={peak_rate}")
+        for name, value in (("minutes", minutes), ("peak_rate", peak_rate)):
+            if not 0 < value < math.inf:
+                raise ValueError(f"`{name}` must be positive and finite. Received: {name}={value}")
         if not 0 < warmup < 1:
             raise ValueError(f"`warmup` must be between 0 and 1. Received: warmup={warmup}")
         self.seconds = 60 * minutes

@@ -53,27 +53,58 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
         # Keras' own reduction divides by the number of all elements unless it finds a Keras mask.
         valid = ops.cast(ops.not_equal(y_true, self.pad_id), "float32")
         losses = self.call(y_true, y_pred)
-        weights = valid if sample_weight is None else valid * _per_token(sample_weight)
+        weights = valid if sample_weight is None else valid * per_token(sample_weight)
         return ops.divide_no_nan(ops.sum(losses * weights), ops.sum(valid))
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         """The loss of each token, (B, T); that of padding is meaningless."""
-        logits = ops.cast(y_pred, "float32")
-        label_logits = take_labels(logits, y_true)
-        target = (1 - self.smoothing) * label_logits + self.smoothing * ops.mean(logits, axis=-1)
-        return ops.logsumexp(logits, axis=-1) - target
+        vocabulary_size = y_pred.shape[-1]
+        logits = ops.reshape(ops.cast(y_pred, "float32"), [-1, vocabulary_size])
+        losses = _smoothed_crossentropy(logits, ops.reshape(y_true, [-1]), self.smoothing)
+        return ops.reshape(losses, ops.shape(y_true))
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""
         return {**super().get_config(), "smoothing": self.smoothing, "pad_id": self.pad_id}
 
 
-def take_labels(logits: Tensor, labels: Tensor) -> Tensor:
-    """The logit of each label: (B, T) from (B, T, V) and integers (B, T)."""
-    indices = ops.expand_dims(ops.cast(labels, "int32"), -1)
-    return ops.squeeze(ops.take_along_axis(logits, indices, axis=-1), -1)
+def _smoothed_crossentropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+    """The loss (n,) of logits (n, V) and labels (n,).
+
+    The gradient, softmax − (1 − ε)·label − ε/V, is written out: its steps reuse one buffer, where automatic
+    differentiation would hold several tensors of the logits' size.
+    """
+
+    @ops.custom_gradient
+    def crossentropy(logits: Tensor) -> Any:
+        vocabulary_size = logits.shape[-1]
+        log_probabilities = ops.log_softmax(logits, axis=-1)
+        label_log_probabilities = take_labels(log_probabilities, labels)
+        losses = -(1 - smoothing) * label_log_probabilities - smoothing * ops.mean(log_probabilities, axis=-1)
+
+        def gradient(*arguments: Tensor, upstream: Tensor | None = None) -> Tensor:
+            upstream = arguments[0] if upstream is None else upstream
+            uniform = smoothing / vocabulary_size
+            at_labels = ops.exp(label_log_probabilities) - uniform - (1 - smoothing)
+            rows = ops.arange(ops.shape(labels)[0])
+            places = ops.stack([rows, ops.cast(labels, rows.dtype)], axis=-1)  # (n, 2)
+            elsewhere = ops.exp(log_probabilities) - uniform
+            return ops.scatter_update(elsewhere, places, at_labels) * upstream[:, None]
+
+        return losses, gradient
+
+    return crossentropy(logits)
 
 
-def _per_token(sample_weight: Tensor) -> Tensor:
+def take_labels(values: Tensor, labels: Tensor) -> Tensor:
+    """The value at each label: (…) from (…, V) and integers (…)."""
+    size = values.shape[-1]
+    flat = ops.reshape(ops.cast(labels, "int32"), [-1])
+    places = ops.arange(ops.shape(flat)[0], dtype="int32") * size + flat
+    return ops.reshape(ops.take(ops.reshape(values, [-1]), places), ops.shape(labels))
+
+
+def per_token(sample_weight: Tensor) -> Tensor:
+    """Weights of rows (B,) or of tokens (B, T), to be multiplied with values of tokens (B, T)."""
     weight = ops.cast(sample_weight, "float32")
     return ops.expand_dims(weight, -1) if len(weight.shape) == 1 else weight

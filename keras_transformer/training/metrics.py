@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.training.losses import take_labels
+from keras_transformer.training.losses import per_token, take_labels
 
 Tensor = Any
 
@@ -27,7 +27,7 @@ class _TokenMean(keras.metrics.Metric):
         """Add a batch: labels (B, T), logits (B, T, V)."""
         weights = ops.cast(ops.not_equal(y_true, self.pad_id), "float32")
         if sample_weight is not None:
-            weights = weights * ops.cast(sample_weight, "float32")
+            weights = weights * per_token(sample_weight)
         self.total.assign_add(ops.sum(self.per_token(y_true, y_pred) * weights))
         self.count.assign_add(ops.sum(weights))
 

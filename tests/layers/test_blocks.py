@@ -8,7 +8,8 @@ from keras_transformer.layers import DecoderBlock, EncoderBlock, TokenEmbedding
 from keras_transformer.layers.blocks import Residual
 from keras_transformer.ops import append_update, select_update, slice_update
 
-pytestmark = pytest.mark.backend_neutral
+# On JAX every new shape compiles for seconds: one case of each law runs there.
+neutral = pytest.mark.backend_neutral
 
 RANDOM = np.random.default_rng(0)
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
@@ -197,6 +198,7 @@ def test_dropout_only_while_training(kind, normalization):
     ],
     ids=["defaults", "everything"],
 )
+@neutral
 def test_config_round_trip_is_the_identity(kind, arguments):
     block = BLOCKS[kind][0](2, 12, **arguments)
     config = block.get_config()
@@ -246,6 +248,7 @@ def test_mixed_precision_is_half_all_through_and_finite(kind, policy):
     ],
     ids=str,
 )
+@neutral
 def test_errors_name_the_argument_and_what_was_received(kind, arguments, message):
     block, inputs = BLOCKS[kind]
     with pytest.raises(ValueError, match=message):

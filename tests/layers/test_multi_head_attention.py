@@ -7,7 +7,8 @@ from keras_transformer import relations
 from keras_transformer.layers import MultiHeadAttention, TokenEmbedding
 from keras_transformer.ops import append_update, select_update, slice_update
 
-pytestmark = pytest.mark.backend_neutral
+# On JAX every new shape compiles for seconds: one case of each law runs there.
+neutral = pytest.mark.backend_neutral
 
 RANDOM = np.random.default_rng(0)
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
@@ -60,6 +61,7 @@ class TestAgainstKeras:
         theirs = copied_to_keras(layer, x.shape, x.shape)
         np.testing.assert_allclose(layer(x), theirs(x, x), **CLOSE)
 
+    @neutral
     def test_causal_self_attention_is_the_same(self):
         x = normal(2, 5, 8)
         layer = built(x.shape, relation="causal")
@@ -202,6 +204,7 @@ class TestKerasMasks:
         expected = layer(np.asarray(x), padding_mask=given & (self.ids != 0))
         np.testing.assert_array_equal(layer(x, padding_mask=given), expected)
 
+    @neutral
     def test_of_the_memory_hides_keys_and_that_of_the_query_does_not(self):
         x, other = self.embedded("keras"), normal(2, 3, 8)
         layer = built(x.shape, other.shape)
@@ -290,6 +293,7 @@ class TestSteps:
         for output, row in zip(found, rows, strict=True):
             np.testing.assert_allclose(output[-row.shape[1] :], layer(row)[0], **CLOSE)
 
+    @neutral
     def test_steps_under_xla_with_a_traced_slot_are_the_same(self, modes):
         x = normal(2, 4, 8)
         layer = built(x.shape, relation="causal")
@@ -351,6 +355,7 @@ class TestDropout:
         assert not np.allclose(first, layer(x))
         assert not np.allclose(first, layer(x, training=True))
 
+    @neutral
     def test_one_seed_gives_one_sequence_of_patterns(self):
         x = normal(2, 5, 8)
         weights = built(x.shape).get_weights()
@@ -380,6 +385,7 @@ CONFIGS = [
 
 
 @pytest.mark.parametrize("arguments", CONFIGS, ids=["defaults", "everything"])
+@neutral
 def test_config_round_trip_is_the_identity(arguments):
     layer = MultiHeadAttention(**arguments)
     config = layer.get_config()
@@ -438,6 +444,7 @@ def test_dtype_policies_hold_and_padded_rows_stay_finite(policy, output, weights
     assert keras.backend.standardize_dtype(layer.empty_cache(1, 2)["key"].dtype) == output
 
 
+@neutral
 def test_every_mode_gives_the_same(modes):
     x = normal(2, 5, 8)
     layer = built(x.shape, relation="causal", num_kv_heads=2)
@@ -474,6 +481,7 @@ def test_output_shape_is_the_querys_in_functional_models():
     ],
     ids=str,
 )
+@neutral
 def test_errors_name_the_argument_and_what_was_received(arguments, message):
     with pytest.raises(ValueError, match=message):
         MultiHeadAttention(**{"num_heads": 4, "key_dim": 3, **arguments})

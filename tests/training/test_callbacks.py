@@ -109,6 +109,6 @@ def test_a_schedule_as_learning_rate_is_an_error():
     + [("warmup", value) for value in (0, 1, -0.1, 1.1, math.nan)],
 )
 def test_an_argument_out_of_range_is_named(argument, value):
-    options = {"minutes": 1, "peak_rate": 0.1, **{argument: value}}
+    options = {"minutes": 1, "peak_rate": 0.1, argument: value}
     with pytest.raises(ValueError, match=f"`{argument}` must .*Received: {argument}="):
         TimeBudget(**options)

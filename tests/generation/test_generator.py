@@ -1,0 +1,422 @@
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import keras_transformer as kt
+from keras_transformer import generation
+from keras_transformer.ops import select_update
+from keras_transformer.training import LabelSmoothedCrossentropy
+
+pytestmark = pytest.mark.backend_neutral
+
+MOST = 8
+RANDOM = np.random.default_rng(3)
+LENGTHS = (1, 7, 3, 5, 12, 2, 4, 9, 6, 11, 8, 3)
+SOURCES = np.zeros((len(LENGTHS), 12), np.int32)
+for _row, _length in zip(SOURCES, LENGTHS, strict=True):
+    _row[:_length] = [*RANDOM.integers(4, 40, _length - 1), 3]
+
+
+@pytest.fixture(scope="module")
+def make(random_transformer):
+    """make(**options): a model whose answers to `SOURCES` differ."""
+    return lambda seed=6, **options: random_transformer(seed, **options)
+
+
+@pytest.fixture(scope="module")
+def model(make):
+    return make()
+
+
+@pytest.fixture(scope="module")
+def expected(model):
+    return uncached(model, SOURCES)
+
+
+def trimmed(ids):
+    return ids[:, : max(1, int((ids != 0).sum(axis=1).max()))]
+
+
+def uncached(model, source_ids, most=MOST):
+    """Ids, lengths and scores by plain Python: the whole model is called again for every token."""
+    target = np.full((len(source_ids), most + 1), model.pad_id)
+    target[:, 0] = model.start_id
+    scores = np.zeros(len(source_ids))
+    ended = (source_ids == model.pad_id).all(axis=1)
+    for column in range(most):
+        # One shape for all calls: what stands behind `column` is padding, and causality hides it anyway.
+        inputs = {"source_ids": source_ids, "target_ids": target[:, :-1]}
+        logits = ops.convert_to_numpy(model(inputs))[:, column].astype(float)
+        log_probabilities = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
+        log_probabilities[:, [model.pad_id, model.start_id]] = -np.inf
+        best = log_probabilities.argmax(axis=-1)
+        scores += np.where(ended, 0, log_probabilities.max(axis=-1))
+        target[:, column + 1] = np.where(ended, model.pad_id, best)
+        ended |= best == model.end_id
+    ids = target[:, 1:]
+    return ids, (ids != model.pad_id).sum(axis=1), scores
+
+
+def generate(model, source_ids, **options):
+    return generation.generate(model, source_ids, max_new_tokens=MOST, **options)
+
+
+def forced_scores(model, source_ids, ids):
+    """The summed log-softmax of `ids` by one full pass."""
+    shifted = np.concatenate([np.full((len(ids), 1), model.start_id), ids[:, :-1]], axis=1)
+    logits = model({"source_ids": source_ids, "target_ids": shifted})
+    chosen = ops.convert_to_numpy(ops.log_softmax(logits, axis=-1))
+    taken = np.take_along_axis(chosen, ids[:, :, None], axis=-1)[:, :, 0]
+    return np.where(ids == model.pad_id, 0, taken).sum(axis=1)
+
+
+def test_the_examples_are_worth_comparing(expected):
+    ids, lengths, _ = expected
+    assert len({tuple(row) for row in ids}) > len(ids) // 2
+    assert len({*lengths.tolist()}) > 3
+    assert max(lengths) == MOST
+    assert len(set(ids.ravel().tolist())) > 6
+
+
+def test_cached_ids_lengths_and_scores_equal_the_uncached(model, expected):
+    out = generate(model, SOURCES)
+    np.testing.assert_array_equal(out.best, expected[0])
+    np.testing.assert_array_equal(out.lengths[:, 0], expected[1])
+    np.testing.assert_allclose(out.scores[:, 0], expected[2], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"normalization": "post", "seed": 7},
+        {"num_layers": 2, "num_heads": 4, "activation": "gelu", "end_factor": 3.0},
+        {"pad_id": 7, "start_id": 9, "end_id": 11, "end_factor": 4.0},
+    ],
+    ids=["post-norm", "two-layers", "other-special-ids"],
+)
+def test_cached_equals_uncached_for_other_models(make, options):
+    model = make(**options)
+    # 0 and 3, the usual ids of padding and end, become ordinary ones where the model has others.
+    sources = np.where(model.pad_id == SOURCES, 12, SOURCES)
+    sources = np.where(SOURCES == 0, model.pad_id, sources)
+    ids, lengths, scores = uncached(model, sources)
+    out = generate(model, sources)
+    np.testing.assert_array_equal(out.best, ids)
+    np.testing.assert_array_equal(out.lengths[:, 0], lengths)
+    np.testing.assert_allclose(out.scores[:, 0], scores, rtol=1e-4, atol=1e-4)
+    assert min(lengths) < MOST
+    assert not np.isin(ids[:, 0], [model.pad_id, model.start_id]).any()
+
+
+@pytest.mark.parametrize("jit_compile", [True, False])
+def test_ids_do_not_depend_on_xla(model, expected, jit_compile):
+    out = generation.Generator(model, max_new_tokens=MOST, jit_compile=jit_compile)(SOURCES)
+    np.testing.assert_array_equal(out.best, expected[0])
+    np.testing.assert_allclose(out.scores[:, 0], expected[2], rtol=1e-4, atol=1e-4)
+
+
+def test_ids_do_not_depend_on_how_the_cache_is_written(model, expected, modes):
+    for mode, wrap in modes.items():
+        run = wrap(lambda ids: generation.generate_ids(model, ids, MOST, select_update))
+        if mode == "xla" and keras.backend.backend() == "tensorflow":
+            continue  # what is exported runs without it
+        out = {name: ops.convert_to_numpy(value) for name, value in run(ops.array(SOURCES)).items()}
+        np.testing.assert_array_equal(out["ids"], expected[0], err_msg=mode)
+        np.testing.assert_array_equal(out["lengths"], expected[1], err_msg=mode)
+        np.testing.assert_allclose(out["scores"], expected[2], rtol=1e-4, atol=1e-4, err_msg=mode)
+
+
+def test_a_row_does_not_depend_on_the_rows_beside_it_nor_on_padding(model, expected):
+    for row in (4, 7):
+        alone = generate(model, trimmed(SOURCES[row : row + 1]))
+        np.testing.assert_array_equal(alone.best[0], expected[0][row])
+        np.testing.assert_allclose(alone.scores[0, 0], expected[2][row], rtol=1e-4, atol=1e-4)
+    wider = np.concatenate([SOURCES, np.zeros((len(SOURCES), 9), int)], axis=1)
+    np.testing.assert_array_equal(generate(model, wider).best, expected[0])
+    order = np.random.default_rng(0).permutation(len(SOURCES))
+    np.testing.assert_array_equal(generate(model, SOURCES[order]).best, expected[0][order])
+
+
+def test_after_the_end_token_there_is_padding_and_lengths_count_up_to_it(model):
+    out = generate(model, SOURCES)
+    assert (out.best == model.end_id).any(axis=1).sum() >= 2
+    for row, length in zip(out.best, out.lengths[:, 0], strict=True):
+        assert (row[:length] != model.pad_id).all()
+        assert (row[length:] == model.pad_id).all()
+        assert (row[: length - 1] != model.end_id).all()
+        assert length == MOST or row[length - 1] == model.end_id
+
+
+def test_a_row_of_padding_generates_nothing_and_leaves_the_others_alone(model, expected):
+    with_blank = np.concatenate([SOURCES[:2], np.zeros((1, 12), int), SOURCES[2:]])
+    out = generate(model, with_blank)
+    assert out.lengths[2, 0] == 0
+    assert out.scores[2, 0] == 0
+    assert (out.best[2] == model.pad_id).all()
+    np.testing.assert_array_equal(np.delete(out.best, 2, axis=0), expected[0])
+
+
+def test_only_padding_and_sources_of_no_columns_generate_nothing(model):
+    for source in (np.zeros((12, 9), int), np.zeros((12, 0), int)):
+        out = generate(model, source)
+        assert out.ids.shape == (12, 1, MOST)
+        assert not out.lengths.any()
+        assert (out.best == model.pad_id).all()
+
+
+def test_the_loop_ends_as_soon_as_all_rows_have_ended(make):
+    """Counted by a model whose `step` runs eagerly."""
+    model = make()
+    steps = []
+
+    class Counted:
+        pad_id, start_id, end_id = model.pad_id, model.start_id, model.end_id
+        encode, empty_cache = model.encode, model.empty_cache
+
+        def step(self, *arguments, **options):
+            steps.append(1)
+            return model.step(*arguments, **options)
+
+    ids, lengths, _ = uncached(model, SOURCES)
+    ending = lengths < MOST
+    out = generation.generate_ids(Counted(), ops.array(SOURCES[ending]), MOST)
+    np.testing.assert_array_equal(ops.convert_to_numpy(out["ids"]), ids[ending])
+    if keras.backend.backend() == "tensorflow":  # JAX traces the body once, whatever the number of steps
+        assert len(steps) == max(lengths[ending]) < MOST
+        steps.clear()
+        generation.generate_ids(Counted(), ops.zeros((2, 3), "int32"), MOST)
+        assert not steps
+
+
+def test_scores_are_the_summed_log_softmax_of_a_forced_pass(model):
+    out = generate(model, SOURCES)
+    np.testing.assert_allclose(
+        out.scores[:, 0], forced_scores(model, SOURCES, out.best), rtol=1e-4, atol=1e-4
+    )
+    np.testing.assert_array_equal(out.scores, out.ranking_scores)
+    assert (out.scores < 0).all()
+
+
+def test_pad_and_start_are_never_generated_even_where_they_are_most_probable(make):
+    model = make()
+    table = model.embedding.embedding.embeddings
+    # Every hidden state is normalised last and gets this bias: an embedding along it has the highest logit.
+    direction = np.ones(16)
+    model.final_norms["decoder_norm"].beta.assign(5 * direction)
+    rows = ops.convert_to_numpy(table).copy()
+    rows[[model.pad_id, model.start_id]] = 2 * direction, 3 * direction
+    table.assign(rows)
+    logits = model({"source_ids": SOURCES, "target_ids": np.full((len(SOURCES), 1), model.start_id)})
+    assert (ops.convert_to_numpy(logits)[:, 0].argmax(axis=-1) == model.start_id).all()
+    out = generate(model, SOURCES)
+    for row, length in zip(out.best, out.lengths[:, 0], strict=True):
+        assert length >= 1
+        assert not np.isin(row[:length], [model.pad_id, model.start_id]).any()
+    np.testing.assert_array_equal(out.best, uncached(model, SOURCES)[0])
+    # The scores are log-probabilities of the model itself, which gives those two their share.
+    np.testing.assert_allclose(
+        out.scores[:, 0], forced_scores(model, SOURCES, out.best), rtol=1e-4, atol=1e-3
+    )
+
+
+def test_the_lowest_of_equal_candidates_is_taken(make):
+    model = make()
+    table = model.embedding.embedding.embeddings
+    rows = ops.convert_to_numpy(table).copy()
+    rows[[5, 17, 30]] = 4 * np.ones(16)
+    table.assign(rows)
+    model.final_norms["decoder_norm"].beta.assign(5 * np.ones(16))
+    assert (generate(model, SOURCES).best == 5).all()
+
+
+def test_new_weights_are_used_by_the_next_call(make):
+    model = make()
+    before = generate(model, SOURCES).best
+    other = make(seed=8)
+    model.set_weights(other.get_weights())
+    after = generate(model, SOURCES).best
+    np.testing.assert_array_equal(after, uncached(other, SOURCES)[0])
+    assert (before != after).any()
+    table = model.embedding.embedding.embeddings
+    table.assign(make(seed=5).embedding.embedding.embeddings)
+    np.testing.assert_array_equal(generate(model, SOURCES).best, uncached(model, SOURCES)[0])
+
+
+def test_fit_between_two_calls_changes_the_second(make):
+    model = make()
+    model.compile(keras.optimizers.SGD(0.5), LabelSmoothedCrossentropy(0.1))
+    before = generate(model, SOURCES).best
+    inputs = {"source_ids": SOURCES, "target_ids": np.roll(SOURCES, 1, axis=1)}
+    model.fit(inputs, SOURCES, batch_size=4, epochs=2, verbose=0)
+    after = generate(model, SOURCES).best
+    np.testing.assert_array_equal(after, uncached(model, SOURCES)[0])
+    assert (before != after).any()
+    model.fit(inputs, SOURCES, batch_size=4, epochs=1, verbose=0)
+    np.testing.assert_array_equal(generate(model, SOURCES).best, uncached(model, SOURCES)[0])
+
+
+def test_quantised_weights_are_used_by_the_next_call(make):
+    model = make()
+    before = generate(model, SOURCES)
+    model.quantize("int8", filters="query|key|value|output|feed_forward")
+    quantised = generation.Generator(model, max_new_tokens=MOST)(SOURCES)
+    assert (before.scores != quantised.scores).any()
+    np.testing.assert_allclose(generate(model, SOURCES).scores, quantised.scores, rtol=1e-6)
+
+
+def test_lora_weights_are_used_by_the_next_call(make):
+    model = make()
+    generate(model, SOURCES)
+    dense = model.decoder_blocks[0].feed_forward
+    layers = [layer for layer in dense._flatten_layers() if isinstance(layer, keras.layers.Dense)]
+    for layer in layers:
+        layer.enable_lora(2)
+        layer.lora_kernel_b.assign(np.ones(layer.lora_kernel_b.shape))
+    assert layers
+    fresh = generation.Generator(model, max_new_tokens=MOST)(SOURCES)
+    np.testing.assert_array_equal(generate(model, SOURCES).best, fresh.best)
+
+
+def test_near_sizes_share_what_is_compiled(model, monkeypatch):
+    traced = []
+    original = generation.generator.generate_ids
+
+    def counted(model, ids, *arguments):
+        traced.append(tuple(ids.shape))
+        return original(model, ids, *arguments)
+
+    monkeypatch.setattr(generation.generator, "generate_ids", counted)
+    run = generation.Generator(model, max_new_tokens=MOST, jit_compile=False)
+    if keras.backend.backend() == "jax":  # without compiling, it would run `counted` at every call
+        monkeypatch.setattr(
+            run, "_run", generation.generator._compile(model, lambda ids: counted(model, ids, 2), True)
+        )
+    for rows, columns in ((5, 9), (8, 16), (6, 12), (7, 9)):
+        run(np.full((rows, columns), 5))
+    assert traced == [(8, 16)]
+    run(np.full((9, 16), 5))
+    run(np.full((8, 17), 5))
+    run(np.full((1, 1), 5))
+    assert traced == [(8, 16), (16, 16), (8, 32), (1, 8)]
+
+
+def test_generate_compiles_once_for_the_same_settings(make, monkeypatch):
+    model = make()
+    made = []
+    original = generation.generator._compile
+    monkeypatch.setattr(
+        generation.generator, "_compile", lambda *arguments: made.append(1) or original(*arguments)
+    )
+    for _ in range(3):
+        generate(model, SOURCES[:0])
+        generate(model, SOURCES[:0], sampler=generation.Greedy())
+    assert len(made) == 1
+    generation.generate(model, SOURCES[:0], max_new_tokens=MOST + 1)
+    assert len(made) == 2
+
+
+def test_a_model_saves_and_loads_after_it_has_generated(make, tmp_path):
+    model = make()
+    before = generate(model, SOURCES).best
+    model.save(tmp_path / "model.keras")
+    loaded = kt.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(generate(loaded, SOURCES).best, before)
+
+
+@pytest.mark.parametrize(("policy", "jit_compile"), [("mixed_bfloat16", False), ("mixed_float16", True)])
+def test_mixed_precision_generates_finite_scores_and_ends(make, policy, jit_compile):
+    model = make(dtype=policy)
+    out = generation.Generator(model, max_new_tokens=MOST, jit_compile=jit_compile)(SOURCES)
+    assert np.isfinite(out.scores).all()
+    np.testing.assert_allclose(out.scores[:, 0], forced_scores(model, SOURCES, out.best), rtol=0.05, atol=0.5)
+    assert len(set(out.lengths.ravel().tolist())) > 1
+
+
+def test_an_empty_batch_gives_an_empty_generation(model):
+    for empty in (np.zeros((0, 5), np.int32), np.zeros((0, 0)), np.zeros((0, 5))):
+        out = generate(model, empty)
+        assert (out.ids.shape, out.lengths.shape, out.scores.shape) == ((0, 1, MOST), (0, 1), (0, 1))
+        assert out.best.shape == (0, MOST)
+
+
+def test_results_have_the_documented_types_and_shapes(model):
+    out = generate(model, SOURCES[:3])
+    assert (out.ids.dtype, out.lengths.dtype, out.scores.dtype) == (np.int32, np.int32, np.float32)
+    assert (out.ids.shape, out.lengths.shape) == ((3, 1, MOST), (3, 1))
+    assert out.scores.shape == out.ranking_scores.shape == (3, 1)
+
+
+def test_one_token_is_the_first_of_many(model, expected):
+    out = generation.generate(model, SOURCES, max_new_tokens=1)
+    np.testing.assert_array_equal(out.best[:, 0], expected[0][:, 0])
+    assert (out.lengths == 1).all()
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int64", "uint64"])
+def test_ids_of_any_integer_type_lists_and_tensors_are_taken(model, expected, dtype):
+    np.testing.assert_array_equal(generate(model, SOURCES.astype(dtype)).best, expected[0])
+
+
+def test_lists_and_tensors_are_taken(model, expected):
+    np.testing.assert_array_equal(generate(model, SOURCES.tolist()).best, expected[0])
+    np.testing.assert_array_equal(generate(model, ops.array(SOURCES)).best, expected[0])
+
+
+@pytest.mark.parametrize(
+    "source_ids",
+    [
+        np.zeros(3, int),
+        np.zeros((1, 2, 3), int),
+        np.zeros((2, 2)),
+        np.ones((2, 2), bool),
+        np.array([[5, 40]]),
+        np.array([[5, -1]]),
+        np.array(5),
+    ],
+    ids=["rank-1", "rank-3", "float", "bool", "too-large", "negative", "scalar"],
+)
+def test_wrong_source_ids_are_named(model, source_ids):
+    with pytest.raises(ValueError, match=r"`source_ids` must .*Received: "):
+        generate(model, source_ids)
+
+
+@pytest.mark.parametrize("most", [0, -1])
+def test_max_new_tokens_must_be_positive(model, most):
+    with pytest.raises(ValueError, match="`max_new_tokens` must be positive. Received: max_new_tokens="):
+        generation.generate(model, SOURCES, max_new_tokens=most)
+    with pytest.raises(ValueError, match="max_new_tokens"):
+        generation.Generator(model, max_new_tokens=most)
+    with pytest.raises(ValueError, match="max_new_tokens"):
+        generation.generate(model, SOURCES[:0], max_new_tokens=most)
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        "beam",
+        "",
+        None,
+        5,
+        {},
+        {"sampler": "beam"},
+        {"sampler": ["greedy"]},
+        {"sampler": "greedy", "temperature": 2},
+        generation.Greedy,
+        ["greedy"],
+    ],
+    ids=repr,
+)
+def test_unknown_samplers_are_named(model, sampler):
+    with pytest.raises(ValueError, match=r"`sampler` must .*greedy.*Received: sampler="):
+        generation.get(sampler)
+    with pytest.raises(ValueError, match="`sampler` must"):
+        generate(model, SOURCES, sampler=sampler)
+
+
+def test_a_sampler_its_name_and_its_config_are_the_same():
+    greedy = generation.Greedy()
+    assert (
+        generation.get("greedy") == generation.get(greedy) == generation.get({"sampler": "greedy"}) == greedy
+    )
+    assert generation.get(generation.samplers.serialize(greedy)) == greedy

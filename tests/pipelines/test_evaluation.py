@@ -1,0 +1,100 @@
+import pytest
+
+from keras_transformer import pipelines
+
+REFERENCES = [
+    ("uno", "one"),
+    ("dos", "two"),
+    ("tres gatos negros aquí", "three black cats here"),
+    ("dos", "a pair"),
+]
+
+
+class Answering:
+    """A pipeline that knows its answers, and remembers what it was asked."""
+
+    def __init__(self, **answers):
+        self.answers = answers
+        self.asked = []
+
+    def __call__(self, texts):
+        assert isinstance(texts, list)
+        self.asked += texts
+        return [self.answers[text.split()[0]] for text in texts]
+
+
+def test_right_answers_score_full_marks():
+    scores = pipelines.evaluate(Answering(uno="one", dos="two", tres="three black cats here"), REFERENCES)
+    assert scores["exact_match"] == 1
+    assert scores["bleu"] == pytest.approx(100)
+    assert scores["chrf"] == pytest.approx(100)
+    assert scores["sentences"] == 3
+
+
+def test_any_of_several_references_will_do():
+    scores = pipelines.evaluate(Answering(uno="one", dos="a pair", tres="three black cats here"), REFERENCES)
+    assert scores["exact_match"] == 1
+    assert scores["bleu"] == pytest.approx(100)
+
+
+def test_a_source_is_answered_once_in_order():
+    pipeline = Answering(uno="one", dos="two", tres="")
+    pipelines.evaluate(pipeline, REFERENCES)
+    assert pipeline.asked == ["uno", "dos", "tres gatos negros aquí"]
+
+
+def test_wrong_answers_score_nothing():
+    scores = pipelines.evaluate(Answering(uno="xx", dos="yy", tres="zz qq"), REFERENCES)
+    assert scores["exact_match"] == 0
+    assert scores["bleu"] < 1
+    assert scores["chrf"] < 1
+
+
+def test_exact_match_is_the_share_of_equal_answers_to_the_letter():
+    scores = pipelines.evaluate(Answering(uno="One", dos="two", tres="three black cats here "), REFERENCES)
+    assert scores["exact_match"] == pytest.approx(1 / 3)
+
+
+def test_bleu_and_chrf_are_sacrebleus_own():
+    from sacrebleu import corpus_bleu, corpus_chrf
+
+    pairs = [("a", "the black cat sat on the mat"), ("b", "it rains today in the city")]
+    answers = ["the black cat sat on a mat", "it rained today in the city"]
+    scores = pipelines.evaluate(Answering(a=answers[0], b=answers[1]), pairs)
+    references = [[target for _, target in pairs]]
+    assert scores["bleu"] == pytest.approx(corpus_bleu(answers, references).score)
+    assert scores["chrf"] == pytest.approx(corpus_chrf(answers, references).score)
+    assert 20 < scores["bleu"] < scores["chrf"] < 95
+
+
+def test_signatures_say_how_scores_were_made():
+    scores = pipelines.evaluate(Answering(uno="one", dos="two", tres=""), iter(REFERENCES))
+    assert "tok:13a" in scores["signatures"]["bleu"]
+    assert "version:" in scores["signatures"]["bleu"]
+    assert "nc:6" in scores["signatures"]["chrf"]
+    assert set(scores) == {"exact_match", "bleu", "chrf", "signatures", "sentences"}
+
+
+def test_no_pairs_are_an_error():
+    with pytest.raises(ValueError, match="`pairs` must not be empty"):
+        pipelines.evaluate(Answering(), [])
+
+
+def test_a_pipeline_that_answers_too_little_is_an_error():
+    with pytest.raises(ValueError):  # noqa: PT011
+        pipelines.evaluate(lambda texts: ["one"], REFERENCES)
+
+
+def test_without_sacrebleu_the_extra_is_named(monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "sacrebleu.metrics", None)
+    with pytest.raises(ImportError, match=r"keras-transformer-kit\[evaluation\]"):
+        pipelines.evaluate(Answering(), REFERENCES)
+
+
+def test_a_real_pipeline_is_scored(pipeline, sentence_pairs):
+    sources = [source for source, _ in sentence_pairs]
+    own = list(zip(sources, pipeline(sources), strict=True))
+    assert pipelines.evaluate(pipeline, own)["exact_match"] == 1
+    assert pipelines.evaluate(pipeline, sentence_pairs)["exact_match"] == 0

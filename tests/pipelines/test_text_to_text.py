@@ -1,0 +1,344 @@
+import json
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from keras_transformer import files, generation, pipelines, serving, text
+from keras_transformer.export.parts import settings_of
+from keras_transformer.pipelines import TextToText
+
+MANY = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+# Letters of the vocabulary beside whatever Unicode has.
+TEXTS = st.text(
+    st.one_of(st.sampled_from("unodstrela ¿?ñ▁\u2047<s>/"), st.characters(exclude_categories=["Cs"]))
+)
+
+
+def everything(folder):
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() if path.is_file() else None
+        for path in folder.rglob("*")
+    }
+
+
+@pytest.fixture(scope="module")
+def answers(pipeline, texts):
+    return pipeline(texts)
+
+
+@pytest.fixture(scope="module")
+def saved(pipeline, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved") / "pipeline"
+    pipeline.save(folder)
+    return folder
+
+
+@pytest.fixture
+def copied(saved, tmp_path):
+    return pathlib.Path(shutil.copytree(saved, tmp_path / "copied"))
+
+
+def test_the_answers_differ_by_row(answers, texts):
+    assert len(answers) == len(texts)
+    assert all(isinstance(answer, str) for answer in answers)
+    assert len(set(answers)) > len(set(texts)) // 2
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 64])
+def test_answers_and_their_order_do_not_depend_on_the_batch_size(pipeline, texts, answers, batch_size):
+    assert pipeline(texts, batch_size=batch_size) == answers
+
+
+def test_each_text_is_answered_as_if_it_were_alone(pipeline, texts, answers):
+    assert [pipeline(one) for one in texts[:4]] == answers[:4]
+    assert pipeline(texts[::-1]) == answers[::-1]
+
+
+def test_one_string_gives_one_string(pipeline, texts, answers):
+    answer = pipeline(texts[0])
+    assert isinstance(answer, str)
+    assert answer == answers[0]
+    assert pipeline("") == ""
+
+
+def test_an_empty_list_gives_an_empty_list(pipeline):
+    assert pipeline([]) == []
+    assert pipeline(iter(())) == []
+    assert pipeline.generate([]).best.shape == (0, pipeline.max_new_tokens)
+
+
+def test_any_iterable_of_strings_will_do(pipeline, texts, answers):
+    assert pipeline(tuple(texts)) == answers
+    assert pipeline(one for one in texts) == answers
+    assert pipeline(np.array(texts)) == answers
+
+
+@pytest.mark.parametrize("silent", ["", " ", "   ", "☃", "☃☃ ☃", " ☃ ", "\u3042\u3044"])
+def test_nothing_but_spaces_and_unknown_characters_gives_nothing(pipeline, silent):
+    assert pipeline(silent) == ""
+    assert pipeline([silent, "uno dos", silent]) == ["", pipeline("uno dos"), ""]
+    assert pipeline.generate([silent]).lengths.tolist() == [[0]]
+
+
+def test_a_text_that_says_something_is_answered_whatever_else_it_holds(pipeline):
+    out = pipeline.generate(["☃ uno ☃", "a"])
+    assert (out.lengths > 0).all()
+
+
+def test_the_text_is_what_the_ids_say(pipeline, texts, answers):
+    out = pipeline.generate(texts)
+    decoded = [answer.decode() for answer in pipeline.tokenizer.detokenize(out.best).numpy()]
+    assert decoded == answers
+    for row, one in enumerate(texts[:4]):
+        alone = generation.generate(pipeline.model, pipeline.encode([one]), max_new_tokens=10)
+        assert out.best[row].tolist() == alone.best[0].tolist()
+        assert out.lengths[row] == alone.lengths[0]
+        assert out.scores[row, 0] == pytest.approx(alone.scores[0, 0], rel=1e-4)
+
+
+def test_a_text_that_is_too_long_is_named_with_its_row_and_count(pipeline):
+    count = len(pipeline.tokenizer.tokenize("o" * 10_000)) + 1
+    assert count > 200
+    with pytest.raises(ValueError, match=rf"at most 200 tokens.*Received: {count} tokens in texts\[1\]"):
+        pipeline(["uno", "o" * 10_000, "dos"])
+
+
+def test_the_limit_counts_the_end_token_and_is_itself_allowed(pipeline):
+    count = len(pipeline.encode(["la casa"])[0])
+    limited = TextToText(pipeline.model, pipeline.tokenizer, max_new_tokens=10, max_source_tokens=count)
+    assert limited("la casa") == pipeline("la casa")
+    with pytest.raises(ValueError, match=rf"{count + 1} tokens in texts\[1\]"):
+        limited(["la casa", "la casa☃"])
+
+
+@pytest.mark.parametrize("broken", ["\ud800", "uno \udcff dos", b"\xff\xfe"])
+def test_what_is_no_unicode_is_named_with_its_row(pipeline, broken):
+    with pytest.raises(ValueError, match=r"texts\[1\]"):
+        pipeline(["uno", broken])
+
+
+@pytest.mark.parametrize("broken", [None, 5, 1.5, ["uno"], ("uno",), object()])
+def test_what_is_no_string_is_named_with_its_row(pipeline, broken):
+    with pytest.raises(TypeError, match=r"texts\[1\]"):
+        pipeline(["uno", broken])
+
+
+@pytest.mark.parametrize("batch_size", [0, -1])
+def test_a_batch_size_below_one_is_named(pipeline, batch_size):
+    with pytest.raises(ValueError, match="`batch_size` must be positive"):
+        pipeline(["uno"], batch_size=batch_size)
+
+
+@pytest.mark.parametrize("name", ["max_new_tokens", "max_source_tokens"])
+def test_limits_must_be_positive_from_the_beginning(pipeline, name):
+    with pytest.raises(ValueError, match=f"`{name}` must be positive. Received: {name}=0"):
+        TextToText(pipeline.model, pipeline.tokenizer, **{name: 0})
+
+
+def test_an_unknown_sampler_is_named_from_the_beginning(pipeline):
+    with pytest.raises(ValueError, match="sampler"):
+        TextToText(pipeline.model, pipeline.tokenizer, "nucleus")
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"vocabulary_size": 50}, "vocabulary_size"),
+        ({"pad_id": 1}, "pad_id"),
+        ({"start_id": 5}, "start_id"),
+        ({"end_id": 5}, "end_id"),
+    ],
+)
+def test_a_model_that_does_not_belong_to_the_tokenizer_is_refused(
+    pipeline, random_transformer, options, named
+):
+    options = {"vocabulary_size": pipeline.tokenizer.vocabulary_size, **options}
+    with pytest.raises(ValueError, match=f"same {named}.*model.{named}=.*tokenizer.{named}="):
+        TextToText(random_transformer(0, **options), pipeline.tokenizer)
+
+
+@MANY
+@given(st.lists(TEXTS, min_size=1, max_size=4))
+def test_ids_are_the_same_in_python_in_a_graph_and_in_serving(pipeline, inputs):
+    tokenizer = serving.Tokenizer(pipeline.tokenizer.model_bytes, settings_of(pipeline))
+    ids = pipeline.encode(inputs).numpy()
+    as_bytes = tf.constant([one.encode() for one in inputs])
+    np.testing.assert_array_equal(pipeline.encode(as_bytes).numpy(), ids)
+    served = [tokenizer.encode(one) for one in inputs]
+    assert served == [[int(id_) for id_ in row if id_ != pipeline.model.pad_id] for row in ids]
+
+
+def texts_of(pipeline, ids):
+    """Of ids, the text that the pipeline makes and the one that serving makes."""
+    served = serving.Tokenizer(pipeline.tokenizer.model_bytes, settings_of(pipeline)).decode(ids)
+    return pipeline.tokenizer.detokenize([ids]).numpy()[0].decode(), served
+
+
+@MANY
+@given(st.lists(st.sampled_from([0, 2, 3, *range(4, 74)]), min_size=1, max_size=12))
+def test_ids_become_the_same_text_in_the_pipeline_and_in_serving(pipeline, ids):
+    assert pipeline.tokenizer.vocabulary_size == 74
+    ours, served = texts_of(pipeline, ids)
+    assert ours == served
+
+
+@pytest.mark.parametrize("ids", [[1], [1, 7], [2, 1], [7, 1], [7, 1, 1, 4, 8], [4, 1], [1, 4]], ids=repr)
+def test_the_unknown_id_becomes_the_same_text_in_the_pipeline_and_in_serving(pipeline, ids):
+    ours, served = texts_of(pipeline, ids)
+    assert ours == served
+
+
+def test_save_and_load_give_the_same_answers_and_settings(pipeline, saved, texts, answers):
+    loaded = pipelines.load(str(saved))
+    assert loaded.generation_config() == pipeline.generation_config()
+    assert loaded.tokenizer.sha256 == pipeline.tokenizer.sha256
+    for ours, theirs in zip(pipeline.model.get_weights(), loaded.model.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert loaded(texts) == answers
+
+
+def test_saving_what_was_loaded_changes_nothing_but_times(saved, tmp_path):
+    pipelines.load(saved).save(tmp_path / "again")
+    again, once = everything(tmp_path / "again"), everything(saved)
+    assert again.keys() == once.keys()
+    for name in ("generation_config.json", "tokenizer/sentencepiece.model", "tokenizer/tokenizer.json"):
+        assert again[name] == once[name]
+
+
+def test_a_folder_may_be_moved(saved, tmp_path, texts, answers):
+    moved = shutil.copytree(saved, tmp_path / "elsewhere" / "ñ o")
+    assert pipelines.load(moved)(texts[:3]) == answers[:3]
+
+
+def test_saving_refuses_an_existing_folder_and_leaves_it_as_it_is(pipeline, copied):
+    before = everything(copied)
+    with pytest.raises(FileExistsError, match="copied"):
+        pipeline.save(copied)
+    assert everything(copied) == before
+    assert [path.name for path in copied.parent.iterdir()] == ["copied"]
+
+
+def test_overwrite_replaces_a_pipeline(pipeline, copied):
+    (copied / "stray").write_text("")
+    other = TextToText(pipeline.model, pipeline.tokenizer, max_new_tokens=3)
+    other.save(copied, overwrite=True)
+    assert not (copied / "stray").exists()
+    assert pipelines.load(copied).max_new_tokens == 3
+
+
+def test_overwrite_replaces_nothing_but_a_pipeline(pipeline, tmp_path):
+    """`overwrite` says "whether an existing pipeline may be replaced", not a home folder."""
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.txt").write_text("years of work")
+    with pytest.raises((FileExistsError, ValueError), match="thesis"):
+        pipeline.save(tmp_path / "thesis", overwrite=True)
+    assert (tmp_path / "thesis" / "chapter.txt").read_text() == "years of work"
+
+
+def fail(*_, **__):
+    raise OSError("disk full")
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_failing_save_leaves_nothing_behind(pipeline, copied, monkeypatch, overwrite):
+    folder = copied if overwrite else copied.parent / "a" / "new"
+    before = everything(copied.parent)
+    monkeypatch.setattr(pipeline.tokenizer, "save", fail)
+    with pytest.raises(OSError, match="disk full"):
+        pipeline.save(folder, overwrite=overwrite)
+    assert everything(copied.parent) == before
+
+
+@pytest.mark.parametrize("folder", ["absent", "empty", "other", "json", "list"])
+def test_loading_what_is_no_pipeline_names_the_folder(tmp_path, folder):
+    path = tmp_path / folder
+    if folder != "absent":
+        path.mkdir()
+    if folder == "other":
+        (path / "notes.txt").write_text("")
+    if folder in ("json", "list"):
+        files.write_json(path / "config.json", {"model_type": "bert"} if folder == "json" else [])
+    with pytest.raises(FileNotFoundError, match=f"`folder` must .*{folder}"):
+        pipelines.load(path)
+
+
+@pytest.mark.parametrize(
+    "config", [{"pipeline": ["TextToText"]}, {"pipeline": {}}, {"pipeline": None}, {"pipeline": "textToText"}]
+)
+def test_a_config_of_an_unknown_pipeline_is_no_pipeline(copied, config):
+    files.write_json(copied / "config.json", config)
+    with pytest.raises(FileNotFoundError, match="`folder` must"):
+        pipelines.load(copied)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "config.json",
+        "generation_config.json",
+        "model.keras",
+        "tokenizer/sentencepiece.model",
+        "tokenizer/tokenizer.json",
+    ],
+)
+@pytest.mark.parametrize("damage", ["flipped", "cut", "emptied", "removed"])
+def test_a_damaged_file_is_named(copied, name, damage):
+    path = copied / name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    if damage == "removed":
+        path.unlink()
+    else:
+        path.write_bytes({"flipped": content, "cut": content[: len(content) // 3], "emptied": b""}[damage])
+    error = FileNotFoundError if damage == "removed" else ValueError
+    with pytest.raises(error, match=path.name.replace(".", r"\.")):
+        pipelines.load(copied)
+
+
+def test_a_config_without_the_models_digest_is_named(copied):
+    files.write_json(copied / "config.json", {"pipeline": "TextToText"})
+    with pytest.raises(ValueError, match=r"config\.json"):
+        pipelines.load(copied)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [],
+        {"max_tokens": 5},
+        {"max_new_tokens": "8"},
+        {"max_new_tokens": None},
+        {"generation": "nucleus"},
+        "greedy",
+    ],
+    ids=repr,
+)
+def test_settings_that_make_no_sense_are_a_value_error(copied, content):
+    (copied / "generation_config.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"generation_config\.json|max_new_tokens|sampler"):
+        pipelines.load(copied)
+
+
+def test_the_tokenizer_of_another_pipeline_is_refused(copied, sentence_pairs):
+    other = text.SentencePieceTokenizer.train([target for _, target in sentence_pairs], 60)
+    other.save(copied / "tokenizer")
+    with pytest.raises(ValueError, match="same vocabulary_size|tokenizer"):
+        pipelines.load(copied)
+
+
+def test_another_tokenizer_of_the_same_size_is_refused(copied, pipeline, sentence_pairs):
+    size = pipeline.tokenizer.vocabulary_size
+    other = text.SentencePieceTokenizer.train(
+        [side[::-1] for pair in sentence_pairs for side in pair] * 2, size
+    )
+    if other.vocabulary_size != size:
+        pytest.skip("no tokenizer of that size")
+    assert other.sha256 != pipeline.tokenizer.sha256
+    other.save(copied / "tokenizer")
+    with pytest.raises(ValueError, match="tokenizer"):
+        pipelines.load(copied)
