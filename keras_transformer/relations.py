@@ -8,6 +8,7 @@ Axes: B batch, T queries, S keys, N heads.
 """
 
 import abc
+import contextlib
 import dataclasses
 from typing import Any
 
@@ -86,10 +87,10 @@ class Relation(abc.ABC):
         return cls(**{name: keras.saving.deserialize_keras_object(value) for name, value in config.items()})
 
     def __and__(self, other: "Relation") -> "Relation":
-        return And(self, other)
+        return And(self, other) if isinstance(other, Relation) else NotImplemented
 
     def __or__(self, other: "Relation") -> "Relation":
-        return Or(self, other)
+        return Or(self, other) if isinstance(other, Relation) else NotImplemented
 
     def __invert__(self) -> "Relation":
         return self.relation if isinstance(self, Not) else Not(self)
@@ -211,9 +212,10 @@ def get(identifier: "Relation | str | dict[str, Any] | None") -> Relation:
     if isinstance(identifier, str) and identifier in _NAMES:
         return _NAMES[identifier]()
     if isinstance(identifier, dict):
-        relation = keras.saving.deserialize_keras_object(identifier)
-        if isinstance(relation, Relation):
-            return relation
+        with contextlib.suppress(TypeError):  # Keras' answer to a class it does not know
+            relation = keras.saving.deserialize_keras_object(identifier)
+            if isinstance(relation, Relation):
+                return relation
     raise ValueError(
         f"`relation` must be a Relation, its config, None or one of {sorted(_NAMES)}. "
         f"Received: relation={identifier!r}"

@@ -176,3 +176,19 @@ def damaged(exported, tmp_path):
     import shutil
 
     return pathlib.Path(shutil.copytree(exported, tmp_path / "damaged"))
+
+
+@pytest.fixture
+def quick(exported, monkeypatch):
+    """Exporting `pipeline` takes what `exported` holds instead of converting; all else runs as always."""
+    import shutil
+
+    import onnx
+
+    from keras_transformer.export import to_onnx, to_saved_model
+
+    def write(_, path):
+        shutil.copytree(exported / "saved_model" / "tiny" / "1", path, dirs_exist_ok=True)
+
+    monkeypatch.setattr(to_saved_model, "_write", write)
+    monkeypatch.setattr(to_onnx, "_convert", lambda name, *_: onnx.load(exported / "onnx" / f"{name}.onnx"))

@@ -7,9 +7,10 @@ import keras
 
 from keras_transformer import ops as kt_ops
 from keras_transformer import relations
-from keras_transformer.layers.dropout import Dropout, check_rate
+from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.multi_head_attention import Cache, MultiHeadAttention
+from keras_transformer.ops.dropout import check_rate
 
 Tensor = Any
 
@@ -119,9 +120,9 @@ class _Block(keras.layers.Layer):
         """The input's."""
         return input_shape
 
-    def compute_mask(self, inputs: Any, *_: Any, inputs_mask: Any = None, mask: Any = None, **__: Any) -> Any:
-        """The input's."""
-        return inputs_mask if mask is None else mask
+    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
+        """The mask of the first input."""
+        return previous_mask
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""

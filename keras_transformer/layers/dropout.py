@@ -5,6 +5,7 @@ from typing import Any
 import keras
 
 from keras_transformer import ops as kt_ops
+from keras_transformer.ops.dropout import check_rate
 
 Tensor = Any
 
@@ -48,10 +49,3 @@ class Dropout(keras.layers.Layer):
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""
         return {**super().get_config(), "rate": self.rate, "seed": self.seed}
-
-
-def check_rate(name: str, rate: float) -> float:
-    """`rate`, if it is a dropout probability in [0, 1)."""
-    if not 0 <= rate < 1:
-        raise ValueError(f"`{name}` must be in [0, 1). Received: {name}={rate}")
-    return rate

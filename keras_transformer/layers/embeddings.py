@@ -60,6 +60,7 @@ class TokenEmbedding(keras.layers.Layer):
             dtype=self.dtype_policy,
             name="embedding",
         )
+        self.embedding.supports_masking = True  # `logits` of masked vectors needs no warning
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         """Create E."""
@@ -68,7 +69,11 @@ class TokenEmbedding(keras.layers.Layer):
     def call(self, ids: Tensor) -> Tensor:
         """√D · E[ids]."""
         vectors = self.embedding(ids)
-        return vectors * ops.cast(math.sqrt(self.model_dim), vectors.dtype) if self.scale else vectors
+        return (
+            vectors * ops.convert_to_tensor(math.sqrt(self.model_dim), vectors.dtype)
+            if self.scale
+            else vectors
+        )
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Hidden · Eᵀ, in float32."""

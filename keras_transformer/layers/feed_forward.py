@@ -4,7 +4,8 @@ from typing import Any
 
 import keras
 
-from keras_transformer.layers.dropout import Dropout, check_rate
+from keras_transformer.layers.dropout import Dropout
+from keras_transformer.ops.dropout import check_rate
 
 Tensor = Any
 

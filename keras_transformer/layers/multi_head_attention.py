@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_transformer import ops as kt_ops
 from keras_transformer import relations
-from keras_transformer.layers.dropout import check_rate
+from keras_transformer.ops.dropout import check_rate
 
 Tensor = Any
 Cache = dict[str, Tensor]
@@ -119,6 +119,10 @@ class MultiHeadAttention(keras.layers.Layer):
         training: bool | None = None,
     ) -> Tensor:
         """The attended values, projected back to the query's size."""
+        if value is not None and segment_ids is not None:
+            raise ValueError(
+                "`segment_ids` must be None in cross-attention. Received: both a value and segment_ids"
+            )
         keras_masks = (mask, query_mask) if value is None else (value_mask, key_mask)
         dropout = self.dropout if training else 0.0
         heads = kt_ops.attention(
@@ -232,9 +236,9 @@ class MultiHeadAttention(keras.layers.Layer):
         """The query's."""
         return query_shape
 
-    def compute_mask(self, query: Any, *_: Any, query_mask: Any = None, mask: Any = None, **__: Any) -> Any:
-        """The query's."""
-        return query_mask if mask is None else mask
+    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
+        """The mask of the first input."""
+        return previous_mask
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""

@@ -37,6 +37,8 @@ class SinusoidalPositions(keras.layers.Layer):
 
     def __init__(self, max_wavelength: float = 10000.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        if max_wavelength <= 0:
+            raise ValueError(f"`max_wavelength` must be positive. Received: max_wavelength={max_wavelength}")
         self.max_wavelength = max_wavelength
         self.supports_masking = True
 

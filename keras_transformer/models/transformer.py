@@ -10,6 +10,7 @@ from keras_transformer import ops as kt_ops
 from keras_transformer.layers import DecoderBlock, Dropout, EncoderBlock, SinusoidalPositions, TokenEmbedding
 from keras_transformer.layers.blocks import head_dim
 from keras_transformer.layers.multi_head_attention import Cache
+from keras_transformer.ops.dropout import check_rate
 
 Tensor = Any
 Context = dict[str, Any]
@@ -73,12 +74,17 @@ class Transformer(keras.Model):
         super().__init__(**kwargs)
         if num_layers < 1:
             raise ValueError(f"`num_layers` must be positive. Received: num_layers={num_layers}")
+        if model_dim % 2:
+            raise ValueError(f"`model_dim` must be even. Received: model_dim={model_dim}")
+        for name, id_ in (("pad_id", pad_id), ("start_id", start_id), ("end_id", end_id)):
+            if not 0 <= id_ < vocabulary_size:
+                raise ValueError(f"`{name}` must be in [0, {vocabulary_size}). Received: {name}={id_}")
         self.vocabulary_size = vocabulary_size
         self.num_layers = num_layers
         self.num_heads = num_heads
         self.model_dim = model_dim
         self.hidden_dim = hidden_dim
-        self.dropout = dropout
+        self.dropout = check_rate("dropout", dropout)
         self.activation = keras.activations.get(activation)
         self.normalization = normalization
         self.pad_id, self.start_id, self.end_id = pad_id, start_id, end_id

@@ -10,12 +10,15 @@ from typing import Any
 from keras import backend, ops
 
 from keras_transformer import relations
+from keras_transformer.ops.dropout import check_rate
 from keras_transformer.ops.dropout import dropout as drop_elements
+from keras_transformer.ops.shapes import check_masks, check_tensors
 
 Tensor = Any
 
-# Far below any score, finite so that no row turns to NaN; softmax makes it an exact 0 beside any real score.
+# Finite, so that no row turns to NaN, and so far below the lowest score that softmax makes it an exact 0.
 _UNRELATED = -1e30
+_LOWEST_SCORE = -1e25
 
 
 def attention(
@@ -75,7 +78,9 @@ def attention(
     References:
         Vaswani et al., "Attention Is All You Need" (2017), equation 1. Grouped heads: Ainslie et al. (2023).
     """
-    _check_shapes(query, key, value)
+    check_tensors(query, key, value)
+    check_masks(query, key, mask, padding_mask, segment_ids)
+    check_rate("dropout", dropout)
     if dropout and seed is None:
         raise ValueError(f"`seed` must be given where `dropout` > 0. Received: dropout={dropout}, seed=None")
     relation = relations.get(relation)
@@ -123,30 +128,12 @@ def attention_weights(
     Returns:
         float32 rows that sum to one, or to zero where a query has no neighbour.
     """
-    _check_shapes(query, key, key)
+    check_tensors(query, key, key)
+    check_masks(query, key, mask, padding_mask, segment_ids)
     relation = relations.get(relation)
     allowed = _allowed(query, key, relation, mask, padding_mask, segment_ids, query_positions, key_positions)
     weights = _softmax(_scores(query, key, bias, scale), allowed)
     return weights if allowed is None else ops.where(allowed, weights, ops.zeros_like(weights))
-
-
-def _check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:
-    for name, tensor in (("query", query), ("key", key), ("value", value)):
-        if len(tensor.shape) != 4:
-            raise ValueError(
-                f"`{name}` must have four axes (batch, length, heads, size). "
-                f"Received: {name}.shape={tuple(tensor.shape)}"
-            )
-    if query.shape[-1] != key.shape[-1]:
-        raise ValueError(
-            "`query` and `key` must have heads of one size. "
-            f"Received: query.shape={tuple(query.shape)}, key.shape={tuple(key.shape)}"
-        )
-    if key.shape[2] != value.shape[2] or query.shape[2] % key.shape[2]:
-        raise ValueError(
-            "`key` and `value` must have the same number of heads, a divisor of the query's. Received: "
-            f"query.shape={tuple(query.shape)}, key.shape={tuple(key.shape)}, value.shape={tuple(value.shape)}"
-        )
 
 
 def _allowed(
@@ -162,8 +149,8 @@ def _allowed(
     """Which pairs may attend, broadcastable to (B, N, T, S); None where all may."""
     parts = []
     if not isinstance(relation, relations.Full):
-        queries = ops.arange(ops.shape(query)[1]) if query_positions is None else query_positions
-        keys = ops.arange(ops.shape(key)[1]) if key_positions is None else key_positions
+        queries = _positions(query, query_positions)
+        keys = _positions(key, key_positions)
         related = relation.related(ops.expand_dims(queries, -1), ops.expand_dims(keys, -2))  # ([B,] T, S)
         parts.append(ops.expand_dims(related, 1) if len(related.shape) == 3 else related[None, None])
     if mask is not None:
@@ -176,13 +163,21 @@ def _allowed(
     return functools.reduce(operator.and_, parts) if parts else None
 
 
+def _positions(tensor: Tensor, positions: Tensor | None) -> Tensor:
+    """Integers (L,) or (B, L): those given, or 0, 1, 2, …"""
+    return ops.arange(ops.shape(tensor)[1]) if positions is None else ops.cast(positions, "int32")
+
+
 def _scores(query: Tensor, key: Tensor, bias: Tensor | None, scale: float | None) -> Tensor:
     """(B, N, T, S), in float32 or better."""
     scale = query.shape[-1] ** -0.5 if scale is None else scale
-    queries = _group(query * ops.cast(scale, query.dtype), key.shape[2])  # (B, K, G·T, H)
+    queries = _group(query * ops.convert_to_tensor(scale, query.dtype), key.shape[2])  # (B, K, G·T, H)
     scores = ops.matmul(queries, ops.transpose(key, (0, 2, 3, 1)))  # (B, K, G·T, S)
     scores = _ungroup(ops.cast(scores, _softmax_dtype(scores)), query)  # (B, N, T, S)
-    return scores if bias is None else scores + ops.cast(bias, scores.dtype)
+    if bias is None:
+        return scores
+    # A bias may be an additive mask, as low as −∞; what is unrelated must stay below even that.
+    return ops.maximum(scores + ops.cast(bias, scores.dtype), _LOWEST_SCORE)
 
 
 def _softmax(scores: Tensor, allowed: Tensor | None) -> Tensor:

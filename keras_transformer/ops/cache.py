@@ -19,6 +19,8 @@ def slice_update(cache: Tensor, new: Tensor, slot: Tensor) -> Tensor:
 
 def select_update(cache: Tensor, new: Tensor, slot: Tensor) -> Tensor:
     """The same for T = 1, by comparing every index with `slot`: converts to ONNX and runs without XLA."""
+    if new.shape[1] != 1:
+        raise ValueError(f"`new` must hold one token a row. Received: new.shape={tuple(new.shape)}")
     index = ops.reshape(ops.arange(ops.shape(cache)[1]), [1, -1] + [1] * (len(cache.shape) - 2))
     return ops.where(ops.equal(index, slot), ops.cast(new, cache.dtype), cache)
 

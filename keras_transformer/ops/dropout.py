@@ -21,12 +21,15 @@ def dropout(inputs: Tensor, rate: float, seed: Tensor) -> Tensor:
 
     Returns:
         A tensor like `inputs`.
+
+    Raises:
+        ValueError: where `rate` is outside [0, 1).
     """
     coordinates = [
         ops.reshape(ops.arange(size), [-1] + [1] * (len(inputs.shape) - 1 - axis))
         for axis, size in enumerate(ops.shape(inputs))
     ]
-    keep = keep_mask(rate, seed, coordinates)
+    keep = keep_mask(rate, seed, coordinates)  # checks the rate
     return ops.where(keep, inputs * (1.0 / (1.0 - rate)), ops.zeros_like(inputs))
 
 
@@ -41,12 +44,24 @@ def keep_mask(rate: float, seed: Tensor, coordinates: Sequence[Tensor]) -> Tenso
 
     Returns:
         Booleans of the broadcast shape.
+
+    Raises:
+        ValueError: where `rate` is outside [0, 1).
     """
+    check_rate("rate", rate)
     seed = ops.cast(seed, "uint32")
-    state = _mix(seed[0]) ^ (seed[1] * _constant(0x9E3779B1))
+    # Both parts are mixed with constants of their own: no seed may be one that the next step or row continues.
+    state = _mix(_mix(seed[0] + _constant(0x9E3779B1)) + seed[1] * _constant(0x85EBCA77))
     for coordinate in coordinates:
         state = _mix(state + ops.cast(coordinate, "uint32") * _constant(0x9E3779B1))
     return ops.greater_equal(state, _constant(round(rate * 2**32)))
+
+
+def check_rate(name: str, rate: float) -> float:
+    """`rate`, if it is a dropout probability in [0, 1)."""
+    if not 0 <= rate < 1:
+        raise ValueError(f"`{name}` must be in [0, 1). Received: {name}={rate}")
+    return rate
 
 
 def _mix(state: Tensor) -> Tensor:

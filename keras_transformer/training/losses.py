@@ -87,7 +87,7 @@ def _smoothed_crossentropy(logits: Tensor, labels: Tensor, smoothing: float) -> 
             uniform = smoothing / vocabulary_size
             at_labels = ops.exp(label_log_probabilities) - uniform - (1 - smoothing)
             rows = ops.arange(ops.shape(labels)[0])
-            places = ops.stack([rows, ops.cast(labels, rows.dtype)], axis=-1)  # (n, 2)
+            places = ops.stack([rows, ops.maximum(ops.cast(labels, rows.dtype), 0)], axis=-1)  # (n, 2)
             elsewhere = ops.exp(log_probabilities) - uniform
             return ops.scatter_update(elsewhere, places, at_labels) * upstream[:, None]
 
@@ -99,7 +99,8 @@ def _smoothed_crossentropy(logits: Tensor, labels: Tensor, smoothing: float) -> 
 def take_labels(values: Tensor, labels: Tensor) -> Tensor:
     """The value at each label: (…) from (…, V) and integers (…)."""
     size = values.shape[-1]
-    flat = ops.reshape(ops.cast(labels, "int32"), [-1])
+    # A padding id may be no row of the vocabulary, such as −100; what is taken there is never used.
+    flat = ops.maximum(ops.reshape(ops.cast(labels, "int32"), [-1]), 0)
     places = ops.arange(ops.shape(flat)[0], dtype="int32") * size + flat
     return ops.reshape(ops.take(ops.reshape(values, [-1]), places), ops.shape(labels))
 

@@ -1,0 +1,78 @@
+"""Whether the arguments of attention fit together."""
+
+from typing import Any
+
+from keras import backend, ops
+
+Tensor = Any
+
+
+def check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
+    """Raise a ValueError unless the shapes are (B, T, N, H), (B, S, K, H) and (B, S, K, V), K a divisor of N."""
+    tensors = {"query": query, "key": key, "value": value}
+    for name, tensor in tensors.items():
+        if len(tensor.shape) != 4:
+            raise ValueError(
+                f"`{name}` must have four axes (batch, length, heads, size). "
+                f"Received: {name}.shape={tuple(tensor.shape)}"
+            )
+    shapes = ", ".join(f"{name}.shape={tuple(tensor.shape)}" for name, tensor in tensors.items())
+    if not (_same(query.shape[0], key.shape[0]) and _same(key.shape[0], value.shape[0])):
+        raise ValueError(f"`query`, `key` and `value` must have one batch size. Received: {shapes}")
+    if not _same(key.shape[1], value.shape[1]):
+        raise ValueError(f"`key` and `value` must have one length. Received: {shapes}")
+    if query.shape[3] != key.shape[3]:
+        raise ValueError(f"`query` and `key` must have heads of one size. Received: {shapes}")
+    if key.shape[2] != value.shape[2] or query.shape[2] % key.shape[2]:
+        raise ValueError(
+            "`key` and `value` must have the same number of heads, a divisor of the query's. "
+            f"Received: {shapes}"
+        )
+
+
+def check_masks(
+    query: Tensor, key: Tensor, mask: Tensor | None, padding_mask: Tensor | None, segment_ids: Tensor | None
+) -> None:
+    """Raise a ValueError unless the masks are boolean or integer and fit queries and keys."""
+    batch, queries, heads = query.shape[:3]
+    keys = key.shape[1]
+    if padding_mask is not None:
+        _check_fit("padding_mask", padding_mask, ("B", "S"), (batch, keys))
+    if segment_ids is not None:
+        _check_fit("segment_ids", segment_ids, ("B", "T"), (batch, queries))
+        _check_fit("segment_ids", segment_ids, ("B", "S"), (batch, keys))
+    if mask is not None:
+        mask = ops.convert_to_tensor(mask)
+        rank = len(mask.shape)
+        if "float" in backend.standardize_dtype(mask.dtype):
+            raise ValueError(
+                "`mask` must be boolean, True where a query may attend; `relations.from_additive` turns an "
+                f"additive mask into one. Received: mask.dtype={mask.dtype}"
+            )
+        if rank > 4:
+            raise ValueError(f"`mask` must have at most four axes. Received: mask.shape={tuple(mask.shape)}")
+        axes, sizes = ("B", "N", "T", "S")[4 - rank :], (batch, heads, queries, keys)[4 - rank :]
+        _check_fit("mask", mask, axes, sizes, may_broadcast=True)
+
+
+def _check_fit(
+    name: str,
+    tensor: Tensor,
+    axes: tuple[str, ...],
+    sizes: tuple[int | None, ...],
+    may_broadcast: bool = False,
+) -> None:
+    shape = tuple(ops.convert_to_tensor(tensor).shape)
+    fits = len(shape) == len(sizes) and all(
+        _same(found, size) or (may_broadcast and found == 1) for found, size in zip(shape, sizes, strict=True)
+    )
+    if not fits:
+        raise ValueError(
+            f"`{name}` must {'broadcast to' if may_broadcast else 'be'} ({', '.join(axes)}) = {sizes}. "
+            f"Received: {name}.shape={shape}"
+        )
+
+
+def _same(size: int | None, other: int | None) -> bool:
+    """Whether two sizes are equal, as far as they are known."""
+    return size is None or other is None or size == other

@@ -1,0 +1,289 @@
+"""What holds for an export as a folder: whole or not there, vouched for by its manifest, checked by `verify`."""
+
+import gc
+import hashlib
+import json
+import shutil
+import weakref
+
+import pytest
+
+from keras_transformer import export, files, serving
+from keras_transformer.export import ParityError, parity, parts, to_onnx, to_saved_model
+from keras_transformer.pipelines import TextToText
+
+FILES = [
+    "onnx/generate_greedy.onnx",
+    "onnx/encoder_model.onnx",
+    "onnx/decoder_model_merged.onnx",
+    "saved_model/tiny/1/saved_model.pb",
+    "saved_model/tiny/1/variables/variables.data-00000-of-00001",
+    "saved_model/tiny/1/variables/variables.index",
+    "tokenizer/sentencepiece.model",
+    "tokenizer/tokenizer.json",
+    "config.json",
+    "generation_config.json",
+    "parity.json",
+]
+
+
+def everything(folder):
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() if path.is_file() else None
+        for path in folder.rglob("*")
+    }
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0x01
+    path.write_bytes(content)
+
+
+def fail(*_, **__):
+    raise OSError("disk full")
+
+
+def test_the_manifest_lists_every_file_with_size_and_sha256(exported):
+    manifest = json.loads((exported / "manifest.json").read_text())
+    found = {name: content for name, content in everything(exported).items() if content is not None}
+    del found["manifest.json"]
+    assert set(FILES) <= set(found)
+    assert manifest["files"] == {
+        name: {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        for name, content in found.items()
+    }
+    assert {"tensorflow", "onnx", "onnxruntime"} <= {name for name, of in manifest["versions"].items() if of}
+
+
+def test_no_temporary_folder_stands_beside_or_in_an_export(exported):
+    assert not [name for name in everything(exported.parent) if any(p[0] == "." for p in name.split("/"))]
+
+
+def test_config_says_all_that_running_needs(exported, pipeline):
+    config = json.loads((exported / "config.json").read_text())
+    assert config == parts.settings_of(pipeline)
+    assert (config["pad_id"], config["start_id"], config["end_id"]) == (0, 2, 3)
+    assert config["max_new_tokens"] == pipeline.max_new_tokens
+    assert config["tokenizer_sha256"] == files.sha256(exported / "tokenizer" / "sentencepiece.model")
+
+
+def test_verify_passes_on_a_good_export(exported):
+    results = export.verify(exported)
+    assert set(results) == {"onnx", "saved_model/tiny/1"}
+    assert set(results["onnx"]["graphs"]) == {"onnx_loop", "onnx_steps"}
+    for part in results.values():
+        for counts in part["graphs"].values():
+            assert counts == {"identical": part["texts"], "near_ties": 0}
+
+
+def test_verify_compares_with_a_pipeline_on_given_texts(exported, pipeline, texts):
+    results = export.verify(str(exported), pipeline, texts)
+    assert {part["texts"] for part in results.values()} == {len(texts)}
+
+
+def test_verify_passes_wherever_the_folder_is(damaged):
+    moved = damaged.rename(damaged.parent / "elsewhere ñ")
+    assert set(export.verify(moved)) == {"onnx", "saved_model/tiny/1"}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_flipped_bit_is_found_and_the_file_named(damaged, name):
+    flip(damaged / name)
+    with pytest.raises(ValueError, match=rf"(?s){name.replace('.', chr(92) + '.')} is damaged.*sha256"):
+        export.verify(damaged)
+
+
+@pytest.mark.parametrize(
+    "name", ["onnx/encoder_model.onnx", "parity.json", "saved_model/tiny/1/saved_model.pb"]
+)
+def test_a_missing_and_a_cut_file_are_named(damaged, name):
+    (damaged / name).write_bytes((damaged / name).read_bytes()[:-1])
+    with pytest.raises(ValueError, match=f"{name} is damaged.*bytes"):
+        export.verify(damaged)
+    (damaged / name).unlink()
+    with pytest.raises(ValueError, match=f"{name} is missing"):
+        export.verify(damaged)
+
+
+def test_all_damaged_files_are_named_at_once(damaged):
+    flip(damaged / "config.json")
+    (damaged / "parity.json").unlink()
+    with pytest.raises(ValueError, match=r"config\.json.*parity\.json is missing"):
+        export.verify(damaged)
+
+
+@pytest.mark.parametrize("kind", ["absent", "empty", "pipeline", "file"])
+def test_what_is_no_export_is_named(tmp_path, pipeline, kind):
+    folder = tmp_path / kind
+    if kind == "empty":
+        folder.mkdir()
+    elif kind == "pipeline":
+        pipeline.save(folder)
+    elif kind == "file":
+        folder.write_text("")
+    with pytest.raises(FileNotFoundError, match=f"`folder` must be an export.*{kind}"):
+        export.verify(folder)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"\xff", b"[]", b"{}", b'{"files": []}', b'{"files": {"a": 1}}', b'{"files": null}'],
+)
+def test_a_damaged_manifest_is_named(damaged, content):
+    (damaged / "manifest.json").write_bytes(content)
+    with pytest.raises(ValueError, match=r"manifest\.json"):
+        export.verify(damaged)
+
+
+def test_texts_without_a_pipeline_are_an_error(exported):
+    with pytest.raises(ValueError, match="`pipeline` must be given with `texts`"):
+        export.verify(exported, texts=["uno"])
+
+
+def test_other_weights_are_a_parity_error(exported, pipeline, random_transformer, texts):
+    model = random_transformer(5, vocabulary_size=pipeline.tokenizer.vocabulary_size)
+    other = TextToText(model, pipeline.tokenizer, max_new_tokens=10, max_source_tokens=200)
+    with pytest.raises(ParityError, match="must answer as the model does"):
+        export.verify(exported, other, texts[:3])
+
+
+def test_an_exchanged_graph_is_found_though_its_digest_is_right(damaged):
+    """The answers are compared too: someone may have written the manifest anew."""
+    manifest = json.loads((damaged / "manifest.json").read_text())
+    stored = json.loads((damaged / "parity.json").read_text())
+    stored["onnx"]["examples"]["ids"][0][0] += 1
+    files.write_json(damaged / "parity.json", stored)
+    path = damaged / "parity.json"
+    manifest["files"]["parity.json"] = {"size": path.stat().st_size, "sha256": files.sha256(path)}
+    files.write_json(damaged / "manifest.json", manifest)
+    with pytest.raises(ParityError, match="onnx"):
+        export.verify(damaged)
+
+
+@pytest.mark.parametrize("function", [export.saved_model, export.onnx])
+@pytest.mark.parametrize("failing", ["writing", "comparing", "tokenizer", "parity", "manifest"])
+def test_a_failing_export_leaves_nothing_behind(quick, tmp_path, monkeypatch, pipeline, function, failing):
+    where = {
+        "writing": (to_saved_model if function is export.saved_model else to_onnx, "_write"),
+        "comparing": (parity, "compare"),
+        "tokenizer": (pipeline.tokenizer, "save"),
+        "parity": (parts.files, "write_json"),
+        "manifest": (parts, "_write_manifest"),
+    }[failing]
+    if failing == "writing":
+        if function is export.onnx:
+            convert, done = to_onnx._convert, []
+
+            def halfway(name, *rest):
+                done.append(name)
+                return fail() if len(done) == 3 else convert(name, *rest)
+
+            where, replacement = (to_onnx, "_convert"), halfway
+        else:
+
+            def replacement(_, path):
+                (path / "saved_model.pb").write_bytes(b"half")
+                fail()
+    else:
+        replacement = fail
+    monkeypatch.setattr(*where, replacement)
+    with pytest.raises(OSError, match="disk full"):
+        function(pipeline, tmp_path / "a" / "new", texts=["uno"])
+    assert everything(tmp_path) == {}
+
+
+@pytest.mark.parametrize("failing", ["comparing", "manifest"])
+def test_a_failing_export_leaves_an_existing_one_as_it_is(quick, damaged, monkeypatch, pipeline, failing):
+    before = everything(damaged.parent)
+    where = (parity, "compare") if failing == "comparing" else (parts, "_write_manifest")
+    monkeypatch.setattr(*where, fail)
+    with pytest.raises(OSError, match="disk full"):
+        export.saved_model(pipeline, damaged, name="tiny", version=2, texts=["uno"])
+    assert everything(damaged.parent) == before
+
+
+def test_a_graph_that_answers_otherwise_does_not_take_its_place(
+    quick, tmp_path, pipeline, random_transformer, texts
+):
+    model = random_transformer(5, vocabulary_size=pipeline.tokenizer.vocabulary_size)
+    other = TextToText(model, pipeline.tokenizer, max_new_tokens=10, max_source_tokens=200)
+    for function in (export.saved_model, export.onnx):  # `quick` writes the graphs of `pipeline`
+        with pytest.raises(ParityError):
+            function(other, tmp_path / "new", texts=texts[:3])
+    assert everything(tmp_path) == {}
+
+
+def test_exporting_a_second_part_does_not_vouch_for_damage_in_the_first(quick, damaged, pipeline):
+    flip(damaged / "generation_config.json")
+
+    def extend_and_verify():
+        export.saved_model(pipeline, damaged, name="tiny", version=2, texts=["uno"])
+        export.verify(damaged)
+
+    with pytest.raises(ValueError, match=r"generation_config\.json.*damaged"):
+        extend_and_verify()
+
+
+def test_an_empty_folder_may_be_given(quick, tmp_path, pipeline):
+    (tmp_path / "new").mkdir()
+    export.onnx(pipeline, tmp_path / "new", texts=["uno"])
+    assert set(export.verify(tmp_path / "new")) == {"onnx"}
+
+
+@pytest.mark.parametrize("kind", ["foreign", "pipeline", "file"])
+def test_a_folder_of_something_else_is_refused(quick, tmp_path, pipeline, kind):
+    folder = tmp_path / "folder"
+    if kind == "foreign":
+        folder.mkdir()
+        (folder / "thesis.txt").write_text("")
+    elif kind == "pipeline":
+        pipeline.save(folder)
+    else:
+        folder.write_text("")
+    before = everything(tmp_path)
+    for function in (export.saved_model, export.onnx):
+        with pytest.raises(ValueError, match="`folder` must be new, empty or an export"):
+            function(pipeline, folder)
+    assert everything(tmp_path) == before
+
+
+def test_an_export_of_another_tokenizer_or_settings_is_refused(
+    quick, exported, pipeline, random_transformer, sentence_pairs
+):
+    from keras_transformer import text
+
+    before = everything(exported)
+    other = TextToText(pipeline.model, pipeline.tokenizer, max_new_tokens=11, max_source_tokens=200)
+    with pytest.raises(ValueError, match="another pipeline.*differs in max_new_tokens"):
+        export.saved_model(other, exported, name="tiny", version=2)
+    tokenizer = text.SentencePieceTokenizer.train([source for source, _ in sentence_pairs], 50)
+    model = random_transformer(0, vocabulary_size=tokenizer.vocabulary_size)
+    other = TextToText(model, tokenizer, max_new_tokens=10, max_source_tokens=200)
+    with pytest.raises(ValueError, match="another pipeline.*tokenizer_sha256"):
+        export.saved_model(other, exported, name="tiny", version=2)
+    assert everything(exported) == before
+
+
+def test_another_weights_version_beside_the_first_can_be_verified_with_its_pipeline(
+    damaged, monkeypatch, pipeline, random_transformer, texts
+):
+    """Versions are for new weights: each part's stored answers are its own."""
+    model = random_transformer(5, vocabulary_size=pipeline.tokenizer.vocabulary_size)
+    other = TextToText(model, pipeline.tokenizer, max_new_tokens=10, max_source_tokens=200)
+    export.saved_model(other, damaged, name="tiny", version=2, texts=texts[:3])
+    assert export.verify(damaged)["saved_model/tiny/2"]["texts"] == 3
+
+
+def test_verifying_does_not_hold_on_to_its_sessions(exported):
+    graphs = serving.Bundle(exported)
+    sessions = serving.Graphs(lambda name: graphs.checked(f"onnx/{name}.onnx"), graphs.config)
+    kept = weakref.ref(sessions)
+    del sessions
+    gc.collect()
+    assert kept() is None
+
+
+def test_the_serving_folder_can_be_copied_without_the_saved_model(exported, tmp_path):
+    copied = shutil.copytree(exported, tmp_path / "copied", ignore=shutil.ignore_patterns("saved_model"))
+    assert serving.load(copied)("uno dos")

@@ -1,0 +1,214 @@
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from keras_transformer import export, generation
+from keras_transformer.export import to_onnx
+
+LOOP, ENCODER, DECODER = "generate_greedy", "encoder_model", "decoder_model_merged"
+BATCH, SOURCE = "batch_size", "encoder_sequence_length"
+PAST, NEW, TOTAL = "past_sequence_length", "sequence_length", "past_sequence_length + sequence_length"
+
+
+@pytest.fixture(scope="module")
+def graphs(exported):
+    return {name: onnx.load(exported / "onnx" / f"{name}.onnx") for name in (LOOP, ENCODER, DECODER)}
+
+
+@pytest.fixture(scope="module")
+def sessions(exported):
+    return {
+        name: onnxruntime.InferenceSession(
+            exported / "onnx" / f"{name}.onnx", providers=["CPUExecutionProvider"]
+        )
+        for name in (LOOP, ENCODER, DECODER)
+    }
+
+
+def run(session, **inputs):
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, inputs), strict=True))
+
+
+def sources(pipeline, texts, columns=None):
+    ids = pipeline.encode(texts).numpy().astype(np.int64)
+    return ids if columns is None else np.pad(ids, [(0, 0), (0, columns - ids.shape[1])])
+
+
+def shapes(values):
+    return {
+        value.name: (
+            value.type.tensor_type.elem_type,
+            [dimension.dim_param or dimension.dim_value for dimension in value.type.tensor_type.shape.dim],
+        )
+        for value in values
+    }
+
+
+FLOAT, INT = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
+
+
+def test_there_are_three_graphs_and_nothing_else(exported):
+    assert {path.name for path in (exported / "onnx").iterdir()} == {
+        f"{name}.onnx" for name in (LOOP, ENCODER, DECODER)
+    }
+
+
+def test_the_loops_inputs_and_outputs_are_as_documented(graphs, pipeline):
+    graph = graphs[LOOP].graph
+    assert shapes(graph.input) == {"input_ids": (INT, [BATCH, SOURCE])}
+    found = shapes(graph.output)
+    assert {name: (kind, axes[0]) for name, (kind, axes) in found.items()} == {
+        "ids": (INT, BATCH),
+        "lengths": (INT, BATCH),
+        "scores": (FLOAT, BATCH),
+    }
+    assert {name: len(axes) for name, (_, axes) in found.items()} == {"ids": 2, "lengths": 1, "scores": 1}
+
+
+def test_the_encoders_tensors_are_named_as_optimum_names_them(graphs):
+    graph = graphs[ENCODER].graph
+    assert shapes(graph.input) == {
+        "input_ids": (INT, [BATCH, SOURCE]),
+        "attention_mask": (INT, [BATCH, SOURCE]),
+    }
+    assert shapes(graph.output) == {
+        f"present.0.encoder.{part}": (FLOAT, [BATCH, SOURCE, 2, 8]) for part in ("key", "value")
+    }
+
+
+def test_the_decoders_tensors_are_named_as_optimum_names_them(graphs):
+    graph = graphs[DECODER].graph
+    past = {
+        f"past_key_values.0.{side}.{part}": (FLOAT, [BATCH, length, 2, 8])
+        for side, length in (("decoder", PAST), ("encoder", SOURCE))
+        for part in ("key", "value")
+    }
+    assert shapes(graph.input) == {
+        "input_ids": (INT, [BATCH, NEW]),
+        "encoder_attention_mask": (INT, [BATCH, SOURCE]),
+        **past,
+    }
+    found = shapes(graph.output)
+    assert set(found) == {"logits", "present.0.decoder.key", "present.0.decoder.value"}
+    assert found["logits"][1][:2] == [BATCH, NEW]
+    assert found["present.0.decoder.key"] == (FLOAT, [BATCH, TOTAL, 2, 8])
+
+
+@pytest.mark.parametrize("name", [LOOP, ENCODER, DECODER])
+def test_a_graph_is_valid_of_opset_18_and_of_known_operations(graphs, name):
+    model = graphs[name]
+    onnx.checker.check_model(model, full_check=True)
+    assert {entry.domain: entry.version for entry in model.opset_import}[""] == 18
+    assert model.graph.name == name
+    assert all(to_onnx._is_known(node) for node in to_onnx._nodes(model.graph))
+    axes = [axis for _, dims in shapes([*model.graph.input, *model.graph.output]).values() for axis in dims]
+    assert not [axis for axis in axes if str(axis).startswith("unk")]
+
+
+def cases(pipeline, texts):
+    return {
+        "one short": sources(pipeline, texts[:1]),
+        "three": sources(pipeline, texts[1:4]),
+        "one long": sources(pipeline, ["uno dos " * 12]),
+        "more padding": sources(pipeline, texts[:3], columns=77),
+        "a row of padding": np.concatenate(
+            [sources(pipeline, texts[:1]), np.zeros_like(sources(pipeline, texts[:1]))]
+        ),
+        "only padding": np.zeros((2, 5), np.int64),
+        "one column": np.array([[3], [7]]),
+    }
+
+
+def test_the_loops_ids_lengths_and_scores_are_the_models(sessions, pipeline, texts):
+    for name, ids in cases(pipeline, texts).items():
+        expected = generation.generate(pipeline.model, ids, max_new_tokens=pipeline.max_new_tokens)
+        found = run(sessions[LOOP], input_ids=ids)
+        np.testing.assert_array_equal(found["ids"], expected.best, err_msg=name)
+        np.testing.assert_array_equal(found["lengths"], expected.lengths[:, 0], err_msg=name)
+        np.testing.assert_allclose(found["scores"], expected.scores[:, 0], rtol=1e-4, atol=1e-4, err_msg=name)
+
+
+def step_by_step(sessions, ids, most, pad=0, start=2, end=3):
+    """A loop of our own over encoder and decoder, as a server would write it."""
+    mask = (ids != pad).astype(np.int64)
+    memory = run(sessions[ENCODER], input_ids=ids, attention_mask=mask)
+    past = {name.replace("present", "past_key_values"): value for name, value in memory.items()}
+    for part in ("key", "value"):
+        past[f"past_key_values.0.decoder.{part}"] = np.zeros((len(ids), 0, 2, 8), np.float32)
+    token = np.full((len(ids), 1), start, np.int64)
+    out, ended = np.full((len(ids), most), pad), ~mask.any(axis=1)
+    for column in range(most):
+        step = run(sessions[DECODER], input_ids=token, encoder_attention_mask=mask, **past)
+        logits = step.pop("logits")[:, -1]
+        logits[:, [pad, start]] = -np.inf
+        out[:, column] = np.where(ended, pad, logits.argmax(axis=-1))
+        ended |= out[:, column] == end
+        token = out[:, column : column + 1]
+        past |= {name.replace("present", "past_key_values"): value for name, value in step.items()}
+    return out
+
+
+def test_encoder_and_decoder_step_by_step_equal_the_loop(sessions, pipeline, texts):
+    for name, ids in cases(pipeline, texts).items():
+        found = step_by_step(sessions, ids, pipeline.max_new_tokens)
+        np.testing.assert_array_equal(found, run(sessions[LOOP], input_ids=ids)["ids"], err_msg=name)
+
+
+@pytest.mark.parametrize("split", [0, 1, 3])
+def test_the_decoder_takes_several_tokens_and_any_past(sessions, pipeline, texts, split):
+    """Its logits are the model's, however many of the tokens come at once."""
+    ids = sources(pipeline, texts[:3])
+    target = np.array([[2, 9, 14, 5, 7], [2, 30, 41, 8, 12], [2, 60, 5, 5, 70]])
+    expected = np.asarray(pipeline.model({"source_ids": ids, "target_ids": target}))
+    mask = (ids != 0).astype(np.int64)
+    memory = run(sessions[ENCODER], input_ids=ids, attention_mask=mask)
+    past = {name.replace("present", "past_key_values"): value for name, value in memory.items()}
+    for part in ("key", "value"):
+        past[f"past_key_values.0.decoder.{part}"] = np.zeros((3, 0, 2, 8), np.float32)
+    logits = []
+    for part in np.split(target, [split] if split else [], axis=1):
+        step = run(sessions[DECODER], input_ids=part, encoder_attention_mask=mask, **past)
+        logits.append(step.pop("logits"))
+        past |= {name.replace("present", "past_key_values"): value for name, value in step.items()}
+    np.testing.assert_allclose(np.concatenate(logits, axis=1), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_the_encoder_heeds_its_mask(sessions, pipeline, texts):
+    """An id under the mask counts for nothing, as padding does."""
+    ids = sources(pipeline, texts[:1], columns=20)
+    mask = (ids != 0).astype(np.int64)
+    rubbish = np.where(mask == 1, ids, 9)
+    kept = mask[0].astype(bool)
+    with_padding = run(sessions[ENCODER], input_ids=ids, attention_mask=mask)
+    with_rubbish = run(sessions[ENCODER], input_ids=rubbish, attention_mask=mask)
+    unmasked = run(sessions[ENCODER], input_ids=rubbish, attention_mask=np.ones_like(mask))
+    for name in with_padding:
+        np.testing.assert_allclose(with_rubbish[name][:, kept], with_padding[name][:, kept], rtol=1e-5)
+        assert not np.allclose(unmasked[name][:, kept], with_padding[name][:, kept], rtol=1e-3)
+
+
+def test_a_second_export_is_refused_and_changes_nothing(quick, damaged, pipeline):
+    before = {path: path.stat().st_mtime_ns for path in damaged.parent.rglob("*")}
+    with pytest.raises(FileExistsError, match="onnx"):
+        export.onnx(pipeline, damaged)
+    assert {path: path.stat().st_mtime_ns for path in damaged.parent.rglob("*")} == before
+
+
+def test_an_operation_that_onnx_does_not_have_is_named(tmp_path):
+    import tensorflow as tf
+
+    spec = tf.TensorSpec([None, 2], tf.float32, name="x")
+    with pytest.raises(ValueError, match="operations that ONNX has. Received: .*Erfc"):
+        to_onnx._convert(
+            "graph", lambda x: {"y": tf.math.erfc(x)}, [spec], {"x": ["batch_size"], "y": ["batch_size"]}
+        )
+
+
+def test_operations_inside_loop_bodies_are_looked_at():
+    body = onnx.helper.make_graph([onnx.helper.make_node("Strange", [], ["y"])], "body", [], [])
+    loop = onnx.helper.make_node("Loop", ["m", "c"], ["y"], body=body)
+    graph = onnx.helper.make_graph([loop], "main", [], [])
+    assert [node.op_type for node in to_onnx._nodes(graph)] == ["Loop", "Strange"]
+    assert [to_onnx._is_known(node) for node in to_onnx._nodes(graph)] == [True, False]

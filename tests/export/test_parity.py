@@ -1,0 +1,128 @@
+import json
+
+import numpy as np
+import pytest
+
+from keras_transformer.export import ParityError, parity
+from keras_transformer.pipelines import TextToText
+
+TEXTS = ["a", "b", "c"]
+IDS = np.array([[5, 6, 3, 0], [7, 3, 0, 0], [8, 8, 8, 8]])
+ANSWERS = ["five six", "seven", "eight"]
+OTHER = np.array([[5, 9, 3, 0], [7, 3, 0, 0], [8, 8, 8, 8]])
+
+
+def reference(gap=None):
+    return parity.Reference(TEXTS, IDS, ANSWERS, gap)
+
+
+def answering(ids=IDS, answers=ANSWERS, name="graph"):
+    return lambda texts: {name: (np.asarray(ids)[: len(texts)], list(answers)[: len(texts)])}
+
+
+def test_equal_answers_are_counted_as_identical():
+    report = parity.compare(reference(), answering())
+    assert report["texts"] == 3
+    assert report["graphs"] == {"graph": {"identical": 3, "near_ties": 0}}
+    assert report["examples"] == {"texts": TEXTS, "ids": IDS.tolist(), "answers": ANSWERS}
+
+
+def test_a_difference_at_a_near_tie_is_counted_and_the_place_is_the_first_that_differs():
+    asked = []
+
+    def gap(*place):
+        asked.append(place)
+        return 5e-5
+
+    report = parity.compare(reference(gap), answering(OTHER, ["five nine", "seven", "eight"]))
+    assert report["graphs"] == {"graph": {"identical": 2, "near_ties": 1}}
+    assert asked == [(0, 1, 6, 9)]
+
+
+@pytest.mark.parametrize("distance", [1e-2, 2e-4, float("nan"), float("inf")])
+def test_a_difference_anywhere_else_is_an_error_that_says_where(distance):
+    with pytest.raises(
+        ParityError, match=r"`graph` must answer.*input 0, 'a'.*'five six' \[5, 6, 3, 0\].*'five nine'"
+    ):
+        parity.compare(reference(lambda *_: distance), answering(OTHER, ["five nine", "seven", "eight"]))
+
+
+def test_without_the_model_any_difference_is_an_error():
+    with pytest.raises(ParityError, match="input 0"):
+        parity.compare(reference(), answering(OTHER, ["five nine", "seven", "eight"]))
+
+
+def test_equal_ids_with_another_text_are_an_error_even_at_a_tie():
+    with pytest.raises(ParityError, match="input 2"):
+        parity.compare(reference(lambda *_: 0.0), answering(IDS, ["five six", "seven", "EIGHT"]))
+
+
+def test_ids_of_another_width_are_an_error():
+    with pytest.raises(ParityError, match="input 0"):
+        parity.compare(reference(lambda *_: 0.0), answering(IDS[:, :3]))
+
+
+def test_missing_rows_are_an_error():
+    with pytest.raises(ValueError):  # noqa: PT011
+        parity.compare(reference(), answering(IDS[:2], ANSWERS[:2]))
+
+
+def test_every_graph_is_compared():
+    def exported(texts):
+        return {**answering(name="first")(texts), **answering(OTHER, name="second")(texts)}
+
+    with pytest.raises(ParityError, match="`second`"):
+        parity.compare(reference(), exported)
+
+
+def test_an_export_that_passed_with_a_near_tie_passes_again_without_the_model():
+    """What is stored must let the same export through later: the same graphs, the same answers."""
+    exported = answering(OTHER, ["five nine", "seven", "eight"])
+    report = parity.compare(reference(lambda *_: 5e-5), exported)
+    stored = parity.Reference.stored(json.loads(json.dumps(report)))
+    parity.compare(stored, exported)
+
+
+def test_what_is_stored_is_an_equal_reference():
+    report = parity.compare(reference(lambda *_: 0.0), answering())
+    stored = parity.Reference.stored(json.loads(json.dumps(report)))
+    assert (stored.texts, stored.answers, stored.gap) == (TEXTS, ANSWERS, None)
+    np.testing.assert_array_equal(stored.ids, IDS)
+
+
+def test_a_pipelines_reference_holds_its_answers_and_logit_distances(pipeline, texts):
+    made = parity.Reference.of(pipeline, texts)
+    assert made.texts == texts
+    assert made.answers == pipeline(texts)
+    np.testing.assert_array_equal(made.ids, pipeline.generate(texts).best)
+    # The chosen id is the best: none but pad and start may be nearer than nothing.
+    row, column = 3, 1
+    target = np.array([[2, made.ids[row, 0]]])
+    logits = np.asarray(pipeline.model({"source_ids": pipeline.encode([texts[row]]), "target_ids": target}))[
+        0, -1
+    ]
+    chosen = int(made.ids[row, column])
+    for other in (9, 20):
+        assert made.gap(row, column, chosen, other) == pytest.approx(
+            float(logits[chosen] - logits[other]), abs=1e-4
+        )
+
+
+def test_by_default_texts_come_from_the_vocabulary_with_awkward_ones(pipeline):
+    made = parity.Reference.of(pipeline)
+    assert len(made.texts) > 20
+    assert "" in made.texts
+    assert any(len(one) > 40 for one in made.texts)
+    assert len(set(made.answers)) > 5
+    assert parity.Reference.of(pipeline).texts == made.texts
+
+
+def test_no_texts_are_an_error(pipeline):
+    with pytest.raises(ValueError, match="`texts` must not be empty"):
+        parity.Reference.of(pipeline, [])
+
+
+@pytest.mark.parametrize("limit", [1, 8, 20])
+def test_a_pipeline_for_short_texts_has_a_default_reference_too(pipeline, limit):
+    short = TextToText(pipeline.model, pipeline.tokenizer, max_new_tokens=10, max_source_tokens=limit)
+    assert len(parity.Reference.of(short).texts) > 1

@@ -1,0 +1,190 @@
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from google.protobuf import text_format  # noqa: F401  (loads protobuf before the SavedModel's messages)
+from tensorflow.core.protobuf import saved_model_pb2
+
+from keras_transformer import export
+
+
+@pytest.fixture(scope="module")
+def folder(exported):
+    return exported / "saved_model" / "tiny" / "1"
+
+
+@pytest.fixture(scope="module")
+def signatures(folder):
+    loaded = tf.saved_model.load(str(folder))
+    # Kept alive with their module.
+    return loaded, loaded.signatures
+
+
+def run(signatures, texts, name="serving_default"):
+    return signatures[1][name](text=tf.constant(texts, tf.string))
+
+
+def answers(signatures, texts):
+    return [answer.decode() for answer in run(signatures, texts)["text"].numpy()]
+
+
+def test_signatures_have_the_documented_names_types_and_a_free_batch_size(signatures, pipeline):
+    _, found = signatures
+    assert set(found) == {"serving_default", "generate_ids"}
+    most = pipeline.max_new_tokens
+    outputs = {
+        "serving_default": {"text": (tf.string, [None])},
+        "generate_ids": {
+            "ids": (tf.int32, [None, most]),
+            "lengths": (tf.int32, [None]),
+            "scores": (tf.float32, [None]),
+        },
+    }
+    for name, expected in outputs.items():
+        (inputs,) = found[name].structured_input_signature[1].values()
+        assert (inputs.name, inputs.dtype, inputs.shape.as_list()) == ("text", tf.string, [None])
+        assert set(found[name].structured_outputs) == set(expected)
+        for output, (dtype, shape) in expected.items():
+            spec = found[name].structured_outputs[output]
+            assert spec.dtype == dtype, output
+            assert len(spec.shape) == len(shape), output
+            assert spec.shape[0] is None, output
+
+
+def test_it_answers_as_the_pipeline_does(signatures, pipeline, texts):
+    assert answers(signatures, texts) == pipeline(texts)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_its_ids_lengths_and_scores_are_the_pipelines(signatures, pipeline, texts, size):
+    expected = pipeline.generate(texts[:size])
+    found = {name: value.numpy() for name, value in run(signatures, texts[:size], "generate_ids").items()}
+    np.testing.assert_array_equal(found["ids"], expected.best)
+    np.testing.assert_array_equal(found["lengths"], expected.lengths[:, 0])
+    np.testing.assert_allclose(found["scores"], expected.scores[:, 0], rtol=1e-4, atol=1e-4)
+
+
+def test_an_empty_batch_gives_an_empty_answer(signatures):
+    assert answers(signatures, []) == []
+    assert run(signatures, [], "generate_ids")["ids"].shape[0] == 0
+
+
+def test_bytes_that_are_no_utf8_do_not_crash_it_nor_change_the_other_answers(signatures, pipeline):
+    found = answers(signatures, [b"uno dos", b"\xff\xfe", b"uno \x80 dos", b"\xed\xa0\x80", b"\x00"])
+    assert found[0] == pipeline("uno dos")
+    assert found[2] == pipeline("uno \ufffd dos")
+    assert len(found) == 5
+
+
+def test_a_text_that_is_too_long_is_an_invalid_argument(signatures, pipeline):
+    limit = pipeline.max_source_tokens
+    for name in ("serving_default", "generate_ids"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=f"longer than {limit} tokens"):
+            run(signatures, ["uno", "o" * 10_000], name)
+
+
+def graph_definitions(folder):
+    message = saved_model_pb2.SavedModel()
+    message.ParseFromString((folder / "saved_model.pb").read_bytes())
+    for meta in message.meta_graphs:
+        yield "main", meta.graph_def.node, {}
+        for function in meta.graph_def.library.function:
+            yield function.signature.name, function.node_def, function.attr
+
+
+def test_nothing_in_it_needs_xla(folder):
+    nodes = 0
+    for name, definitions, attributes in graph_definitions(folder):
+        if "_XlaMustCompile" in attributes:
+            assert not attributes["_XlaMustCompile"].b, name
+        for node in definitions:
+            nodes += 1
+            assert "Xla" not in node.op, (name, node.name)
+            if "_XlaMustCompile" in node.attr:
+                assert not node.attr["_XlaMustCompile"].b, (name, node.name)
+    assert nodes > 200
+
+
+def test_the_tokenizer_is_in_the_graph_and_no_file_outside_is_named(folder):
+    content = (folder / "saved_model.pb").read_bytes()
+    assert b"SentencepieceOp" in content
+    assert b"/tmp" not in content
+
+
+def test_plain_tensorflow_answers_the_same_without_keras(folder, pipeline, texts):
+    program = """
+        import json, sys
+        import tensorflow as tf, tensorflow_text
+        model = tf.saved_model.load(sys.argv[1])
+        answers = model.signatures["serving_default"](text=tf.constant(json.loads(sys.argv[2])))["text"]
+        ours = [name for name in sys.modules if name.split(".")[0] in ("keras", "keras_transformer")]
+        print(json.dumps([[answer.decode() for answer in answers.numpy()], ours]))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program), str(folder), json.dumps(texts)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found, ours = json.loads(done.stdout.strip().splitlines()[-1])
+    assert found == pipeline(texts)
+    assert ours == []
+
+
+def test_version_2_stands_beside_1(quick, damaged, pipeline):
+    before = (damaged / "saved_model" / "tiny" / "1" / "saved_model.pb").read_bytes()
+    path = export.saved_model(pipeline, damaged, name="tiny", version=2)
+    assert path == damaged / "saved_model" / "tiny" / "2"
+    assert {entry.name for entry in path.parent.iterdir()} == {"1", "2"}
+    assert (path.parent / "1" / "saved_model.pb").read_bytes() == before
+    assert set(export.verify(damaged)) == {"onnx", "saved_model/tiny/1", "saved_model/tiny/2"}
+
+
+def everything(folder):
+    return {path: path.stat().st_mtime_ns for path in sorted(folder.rglob("*"))}
+
+
+def test_an_existing_version_is_refused_with_the_next_free_number(damaged, pipeline):
+    (damaged / "saved_model" / "tiny" / "1").rename(damaged / "saved_model" / "tiny" / "7")
+    before = everything(damaged.parent)
+    with pytest.raises(FileExistsError, match=r"version=7; the next free one is 8"):
+        export.saved_model(pipeline, damaged, name="tiny", version=7)
+    assert everything(damaged.parent) == before
+
+
+@pytest.mark.parametrize("version", [0, -1, 1.5, "2", None, True], ids=repr)
+def test_a_version_that_is_no_positive_integer_is_named(quick, tmp_path, pipeline, version):
+    with pytest.raises(ValueError, match="`version` must be a positive integer. Received: version="):
+        export.saved_model(pipeline, tmp_path / "new", version=version)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["../elsewhere", "..", ".hidden", "a/b", "/absolute"])
+def test_a_name_that_is_no_plain_folder_name_is_refused(quick, tmp_path, pipeline, name):
+    with pytest.raises(ValueError, match="`name` must"):
+        export.saved_model(pipeline, tmp_path / "new", name=name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_name_is_by_default_the_folders(quick, tmp_path, monkeypatch, pipeline):
+    monkeypatch.chdir(tmp_path)
+    assert export.saved_model(pipeline, "es-en").as_posix() == "es-en/saved_model/es-en/1"
+    monkeypatch.chdir(tmp_path / "es-en")
+    with pytest.raises(FileExistsError, match="next free one is 2"):
+        export.saved_model(pipeline, ".")
+
+
+def test_another_backend_is_refused(monkeypatch, tmp_path, pipeline):
+    import keras
+
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    for function in (export.saved_model, export.onnx):
+        with pytest.raises(ValueError, match="TensorFlow backend. Received: jax"):
+            function(pipeline, tmp_path / "new")

@@ -1,0 +1,157 @@
+import json
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+from keras_transformer import serving
+
+
+@pytest.fixture(scope="module")
+def served(exported):
+    return serving.load(exported)
+
+
+def test_a_process_without_tensorflow_and_keras_answers_the_same(exported, pipeline, texts):
+    program = """
+        import json, sys
+        import keras_transformer as kt
+        answers = kt.serving.load(sys.argv[1])(json.loads(sys.argv[2]))
+        heavy = [name for name in ("tensorflow", "keras", "jax", "tensorflow_text") if name in sys.modules]
+        print(json.dumps([answers, heavy]))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program), str(exported), json.dumps(texts)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    answers, heavy = json.loads(done.stdout)
+    assert answers == pipeline(texts)
+    assert heavy == []
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 64])
+def test_answers_are_the_pipelines_for_any_batch_size(served, pipeline, texts, batch_size):
+    assert served(texts, batch_size=batch_size) == pipeline(texts)
+
+
+def test_ids_lengths_and_scores_are_the_pipelines(served, pipeline, texts):
+    found, expected = served.generate(texts), pipeline.generate(texts)
+    np.testing.assert_array_equal(found["ids"], expected.best)
+    np.testing.assert_array_equal(found["lengths"], expected.lengths[:, 0])
+    np.testing.assert_allclose(found["scores"], expected.scores[:, 0], rtol=1e-4, atol=1e-4)
+    assert {name: value.dtype.name for name, value in found.items()} == {
+        "ids": "int64",
+        "lengths": "int64",
+        "scores": "float32",
+    }
+
+
+def test_one_string_gives_one_string(served, pipeline, texts):
+    assert served(texts[0]) == pipeline(texts[0])
+    assert served("") == ""
+
+
+def test_an_empty_list_gives_an_empty_list(served):
+    assert served([]) == []
+    assert served.generate([])["ids"].shape == (0, 10)
+    assert served.padded([]).shape[0] == 0
+
+
+def test_any_iterable_of_strings_will_do(served, pipeline, texts):
+    assert served(one for one in texts[:3]) == pipeline(texts[:3])
+
+
+@pytest.mark.parametrize("silent", ["", "  ", "☃", " ☃☃ "])
+def test_nothing_but_spaces_and_unknown_characters_gives_nothing(served, silent, pipeline):
+    assert served([silent, "uno", silent]) == ["", pipeline("uno"), ""]
+
+
+def test_the_loop_and_the_steps_give_the_same_ids(served, texts):
+    ids = served.padded(served.encode(texts))
+    np.testing.assert_array_equal(served.graphs.generate_by_steps(ids), served.graphs.generate(ids)["ids"])
+
+
+@pytest.mark.parametrize("broken", [None, 5, b"uno", ["uno"]], ids=repr)
+def test_what_is_no_string_is_named_with_its_row(served, broken):
+    with pytest.raises(TypeError, match=r"texts\[1\]"):
+        served(["uno", broken])
+
+
+def test_a_lone_surrogate_is_named_with_its_row(served):
+    with pytest.raises(ValueError, match=r"surrogates.*texts\[1\]"):
+        served(["uno", "a\ud800"])
+
+
+def test_a_text_that_is_too_long_gets_the_pipelines_own_error(served, pipeline):
+    messages = []
+    for answer in (served, pipeline):
+        with pytest.raises(ValueError, match=r"at most 200 tokens.*texts\[1\]") as caught:
+            answer(["uno", "o" * 10_000])
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
+
+
+@pytest.mark.parametrize("batch_size", [0, -1])
+def test_a_batch_size_below_one_is_named(served, batch_size):
+    with pytest.raises(ValueError, match="`batch_size` must be positive"):
+        served(["uno"], batch_size=batch_size)
+
+
+@pytest.mark.parametrize("kind", ["absent", "empty", "file"])
+def test_what_is_no_export_is_named(tmp_path, kind):
+    if kind == "empty":
+        (tmp_path / kind).mkdir()
+    elif kind == "file":
+        (tmp_path / kind).write_text("")
+    with pytest.raises(FileNotFoundError, match=f"`folder` must be an export.*{kind}"):
+        serving.load(tmp_path / kind)
+
+
+def test_an_export_without_onnx_graphs_says_so(damaged):
+    import shutil
+
+    from keras_transformer.export import parts
+
+    shutil.rmtree(damaged / "onnx")
+    parts._write_manifest(damaged)
+    with pytest.raises(FileNotFoundError, match=r"generate_greedy\.onnx.*not part of this export"):
+        serving.load(damaged)
+
+
+@pytest.mark.parametrize(
+    "name", ["onnx/generate_greedy.onnx", "config.json", "tokenizer/sentencepiece.model"]
+)
+def test_a_damaged_or_missing_file_is_found_when_loading(damaged, name):
+    content = bytearray((damaged / name).read_bytes())
+    content[len(content) // 2] ^= 0x10
+    (damaged / name).write_bytes(content)
+    with pytest.raises(ValueError, match=f"{name}.*damaged"):
+        serving.load(damaged)
+    (damaged / name).unlink()
+    with pytest.raises(FileNotFoundError, match=f"{name}.*missing"):
+        serving.load(damaged)
+
+
+def test_a_damaged_step_graph_is_found_when_it_is_used(damaged, texts):
+    served = serving.load(damaged)
+    (damaged / "onnx" / "decoder_model_merged.onnx").write_bytes(b"")
+    assert served("uno")
+    with pytest.raises(ValueError, match=r"decoder_model_merged\.onnx.*damaged"):
+        served.graphs.generate_by_steps(served.padded(served.encode(["uno"])))
+
+
+def test_providers_may_be_chosen(exported, pipeline):
+    served = serving.load(exported, providers=["CPUExecutionProvider"])
+    assert served.graphs.session("generate_greedy").get_providers() == ["CPUExecutionProvider"]
+    assert served("uno dos") == pipeline("uno dos")
+
+
+def test_importing_serving_imports_neither_tensorflow_nor_keras():
+    program = "import sys, keras_transformer.serving; print([m for m in ('tensorflow', 'keras') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
