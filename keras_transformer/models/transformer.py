@@ -72,8 +72,9 @@ class Transformer(keras.Model):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if num_layers < 1:
-            raise ValueError(f"`num_layers` must be positive. Received: num_layers={num_layers}")
+        for name, size in (("vocabulary_size", vocabulary_size), ("num_layers", num_layers)):
+            if size < 1:
+                raise ValueError(f"`{name}` must be positive. Received: {name}={size}")
         if model_dim % 2:
             raise ValueError(f"`model_dim` must be even. Received: model_dim={model_dim}")
         for name, id_ in (("pad_id", pad_id), ("start_id", start_id), ("end_id", end_id)):

@@ -1,0 +1,139 @@
+import functools
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+
+mpl.use("Agg")
+
+from keras_transformer import inspection  # noqa: E402
+from keras_transformer.layers import MultiHeadAttention  # noqa: E402
+
+SOURCES = np.array([[9, 8, 7, 6, 3, 0, 0], [5, 3, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0, 0]])
+TARGETS = np.array([[2, 9, 8, 4], [2, 6, 3, 0], [2, 0, 0, 0]])
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    yield
+    import matplotlib.pyplot as plt
+
+    plt.close("all")
+
+
+@pytest.fixture(scope="module", params=["pre", "post"])
+def model(request, random_transformer):
+    return random_transformer(6, num_layers=2, normalization=request.param)
+
+
+@pytest.mark.parametrize("layer", [0, 1, -1, -2])
+def test_rows_sum_to_one_and_padding_gets_nothing(model, layer):
+    weights = inspection.cross_attention_weights(model, SOURCES, TARGETS, layer)
+    assert weights.shape == (3, 2, 4, 7)
+    assert weights.dtype == np.float32
+    np.testing.assert_allclose(weights[:2].sum(axis=-1), 1, rtol=1e-5)
+    assert (weights >= 0).all()
+    assert (weights[SOURCES.astype(bool).__invert__()[:, None, None, :].repeat(2, 1).repeat(4, 2)] == 0).all()
+
+
+def test_a_source_of_padding_is_attended_to_by_no_one(model):
+    assert (inspection.cross_attention_weights(model, SOURCES, TARGETS)[2] == 0).all()
+
+
+def test_the_weights_are_those_that_the_model_uses(model, monkeypatch):
+    """Recomputed by each layer from what a plain call of the model gives it."""
+    seen = []
+    call = MultiHeadAttention.call
+
+    @functools.wraps(call)
+    def watched(self, query, value=None, *arguments, **options):
+        if value is not None:
+            seen.append(self.attention_weights(query, value, padding_mask=options["padding_mask"]))
+        return call(self, query, value, *arguments, **options)
+
+    monkeypatch.setattr(MultiHeadAttention, "call", watched)
+    model({"source_ids": SOURCES, "target_ids": TARGETS})
+    monkeypatch.undo()
+    assert len(seen) == 2
+    for layer, used in enumerate(seen):
+        found = inspection.cross_attention_weights(model, SOURCES, TARGETS, layer)
+        np.testing.assert_allclose(found, np.asarray(used), rtol=1e-4, atol=1e-5)
+    assert not np.allclose(seen[0], seen[1], atol=1e-2)
+
+
+def test_the_last_layer_is_the_default(model):
+    np.testing.assert_array_equal(
+        inspection.cross_attention_weights(model, SOURCES, TARGETS),
+        inspection.cross_attention_weights(model, SOURCES, TARGETS, layer=1),
+    )
+
+
+@pytest.mark.parametrize("layer", [2, -3, 100])
+def test_a_layer_that_is_not_there_is_named(model, layer):
+    with pytest.raises(ValueError, match=f"`layer` must be from -2 to 1. Received: layer={layer}"):
+        inspection.cross_attention_weights(model, SOURCES, TARGETS, layer)
+
+
+WEIGHTS = np.array([[0.1, 0.9], [0.5, 0.5], [1.0, 0.0]])
+
+
+def test_plot_attention_draws_rows_for_queries_and_columns_for_keys():
+    axes = inspection.plot_attention(WEIGHTS, ["a", "b", "c"], ["x", "y"], title="a title")
+    assert isinstance(axes, mpl.axes.Axes)
+    (image,) = axes.get_images()
+    np.testing.assert_array_equal(image.get_array(), WEIGHTS)
+    assert image.get_clim() == (0, 1)
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["a", "b", "c"]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["x", "y"]
+    assert axes.get_title() == "a title"
+    axes.figure.canvas.draw()
+
+
+def test_plot_attention_draws_into_given_axes():
+    import matplotlib.pyplot as plt
+
+    figure, (left, right) = plt.subplots(1, 2)
+    assert inspection.plot_attention(WEIGHTS.tolist(), "abc", "xy", axes=right) is right
+    assert not left.get_images()
+    figure.canvas.draw()
+
+
+@pytest.mark.parametrize("labels", [("ab", "xy"), ("abc", "xyz"), ("xy", "abc")])
+def test_labels_that_do_not_fit_are_an_error(labels):
+    with pytest.raises(ValueError, match=r"`weights` must have.*Received: weights.shape=\(3, 2\)"):
+        inspection.plot_attention(WEIGHTS, *labels)
+
+
+def test_plot_attention_refuses_more_than_one_head():
+    with pytest.raises(ValueError, match="weights.shape"):
+        inspection.plot_attention(np.ones((2, 3, 2)), "abc", "xy")
+
+
+HISTORY = {"loss": [3.0, 2.0, 1.0], "val_loss": [3.5, 3.0], "token_accuracy": [0.1, 0.2, 0.3]}
+
+
+def test_plot_history_draws_a_panel_for_each_quantity_with_both_curves():
+    figure = inspection.plot_history(HISTORY)
+    panels = figure.get_axes()
+    assert [axes.get_title() for axes in panels] == ["loss", "token accuracy"]
+    curves = {line.get_label(): line.get_xydata().tolist() for line in panels[0].get_lines()}
+    assert curves == {"training": [[1, 3], [2, 2], [3, 1]], "validation": [[1, 3.5], [2, 3]]}
+    assert [line.get_label() for line in panels[1].get_lines()] == ["training"]
+    figure.canvas.draw()
+
+
+def test_plot_history_takes_what_fit_returns():
+    import keras
+
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    data = np.zeros((4, 1), "float32")
+    history = model.fit(data, data, epochs=2, validation_data=(data, data), verbose=0)
+    (panel,) = inspection.plot_history(history).get_axes()
+    assert len(panel.get_lines()) == 2
+
+
+@pytest.mark.parametrize("history", [{}, {"val_loss": [1.0]}])
+def test_an_empty_history_is_an_error(history):
+    with pytest.raises(ValueError, match="`history` must hold at least one quantity"):
+        inspection.plot_history(history)
