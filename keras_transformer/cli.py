@@ -52,10 +52,12 @@ def _train(options: argparse.Namespace) -> None:
     from keras_transformer import files, pipelines, recipes
 
     output = pathlib.Path(options.output or f"runs/{pathlib.Path(options.dataset).stem}-{options.direction}")
-    if output.exists():
+    if output.exists() and (output.is_file() or any(output.iterdir())):
         raise FileExistsError(
             f"`--output` must be new. Received: {output}, which exists and is left as it is"
         )
+    output.mkdir(parents=True, exist_ok=True)  # a place that cannot be written, and a missing package, are
+    pipelines.scorers()  # found now, not after the training
     train, validation, test = _pairs(options.dataset, options.direction)
     recipe = recipes.PHRASEBOOK if options.dataset == "phrasebook" else recipes.TranslatorRecipe()
     _say(f"Training on {len(train):,} pairs for {options.minutes:g} minutes")
@@ -86,9 +88,13 @@ def _export(options: argparse.Namespace) -> None:
     from keras_transformer import export, pipelines
 
     pipeline = pipelines.load(options.path)
-    if "saved_model" in options.formats:
+    formats = options.formats or ["saved_model", "onnx"]
+    if not options.formats and (pathlib.Path(options.folder) / "onnx").exists():
+        _say(f"{options.folder}/onnx exists and is left as it is")
+        formats.remove("onnx")
+    if "saved_model" in formats:
         _say(str(export.saved_model(pipeline, options.folder, name=options.name, version=options.version)))
-    if "onnx" in options.formats:
+    if "onnx" in formats:
         _say(str(export.onnx(pipeline, options.folder)))
 
 
@@ -169,9 +175,7 @@ def _parser() -> argparse.ArgumentParser:
     export = command("export", _export, "write a pipeline as SavedModel and ONNX")
     export.add_argument("path", help="a pipeline")
     export.add_argument("folder", help="of the export")
-    export.add_argument(
-        "--formats", nargs="+", choices=["saved_model", "onnx"], default=["saved_model", "onnx"]
-    )
+    export.add_argument("--formats", nargs="+", choices=["saved_model", "onnx"], help="default: both")
     export.add_argument("--name", help="in TensorFlow Serving; default: the folder's")
     export.add_argument("--version", type=int, default=1, help="in TensorFlow Serving; default: %(default)s")
     verify = command("verify", _verify, "check an export's files and answers")

@@ -23,30 +23,51 @@ def new_folder(path: str | os.PathLike[str], overwrite: bool = False) -> Iterato
         A temporary folder. After an error it is removed, and what stood at `path` is untouched.
 
     Raises:
-        FileExistsError: where `path` exists and `overwrite` is False.
+        FileExistsError: where `path` is a file, or a folder that is not empty and `overwrite` is False.
+        NotADirectoryError: where `path` is below a file.
     """
-    path = pathlib.Path(path)
-    if path.exists() and not overwrite:
-        raise FileExistsError(
-            f"`{path}` exists already and is left as it is. Choose another folder, or pass overwrite=True "
-            "where that is offered."
-        )
+    path = pathlib.Path(path).absolute()
+    _check_free(path, overwrite)
     # In the nearest folder that exists, so that a failure leaves no empty parents behind.
-    beside = next(parent for parent in path.absolute().parents if parent.is_dir())
+    beside = next(parent for parent in path.parents if parent.exists())
+    if not beside.is_dir():
+        raise NotADirectoryError(f"`{path}` must be below a folder. Received: {beside}, which is a file")
     temporary = pathlib.Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=beside))
     try:
         yield temporary
         temporary.chmod(0o755)  # mkdtemp makes it private; a server runs as another user
         path.parent.mkdir(parents=True, exist_ok=True)
+        _check_free(path, overwrite)
         if path.exists():
-            replaced = pathlib.Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=beside))
-            os.replace(path, replaced)
-            os.replace(temporary, path)
-            shutil.rmtree(replaced)
+            _replace(path, temporary, beside)
         else:
             os.replace(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _check_free(path: pathlib.Path, overwrite: bool) -> None:
+    if path.is_dir() and (overwrite or not any(path.iterdir())):
+        return
+    if path.exists():
+        raise FileExistsError(
+            f"`{path}` exists already and is left as it is. Choose another folder, or pass overwrite=True "
+            "where that is offered."
+        )
+
+
+def _replace(path: pathlib.Path, new: pathlib.Path, beside: pathlib.Path) -> None:
+    """Put `new` where a folder stands, which comes back if that fails."""
+    aside = pathlib.Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=beside))
+    try:
+        os.replace(path, aside / "old")
+        try:
+            os.replace(new, path)
+        except OSError:
+            os.replace(aside / "old", path)
+            raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
@@ -71,10 +92,10 @@ def read_json(path: str | os.PathLike[str]) -> Any:
     Raises:
         ValueError: where it is damaged.
     """
-    text = pathlib.Path(path).read_text(encoding="utf-8")
+    content = pathlib.Path(path).read_bytes()
     try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
+        return json.loads(content)
+    except ValueError as error:  # bad JSON or bad UTF-8
         raise ValueError(f"`{path}` must be JSON. Received: {error}") from error
 
 

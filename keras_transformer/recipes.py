@@ -2,16 +2,17 @@
 
 import contextlib
 import dataclasses
+import os
 import pathlib
-import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
 
-from keras_transformer import data, export, files, models, pipelines, text, training
+from keras_transformer import data, files, models, pipelines, text, training
 from keras_transformer.datasets import phrasebook
+from keras_transformer.pipelines.text_to_text import is_pipeline
 
 Pairs = Sequence[tuple[str, str]]
 
@@ -104,14 +105,17 @@ class TranslatorRecipe:
 
         Returns:
             The pipeline, and what `fit` recorded.
+
+        Raises:
+            ValueError: where an argument is out of range.
         """
+        if epochs < 1:
+            raise ValueError(f"`epochs` must be positive. Received: epochs={epochs}")
+        callbacks = [] if minutes is None else [training.TimeBudget(minutes, self.peak_rate)]
         tokenizer = self.tokenizer(train)
         batches = self.batches(train, tokenizer, shuffle=True)
-        if minutes is None:
-            rate, callbacks = self._schedule(epochs * int(batches.cardinality())), []
-        else:
-            rate, callbacks = self.peak_rate, [training.TimeBudget(minutes, self.peak_rate)]
-        model = self.model(tokenizer, rate)
+        steps = epochs * int(batches.cardinality())
+        model = self.model(tokenizer, self._schedule(steps) if minutes is None else self.peak_rate)
         history = model.fit(
             batches,
             validation_data=self.batches(validation, tokenizer, shuffle=False),
@@ -124,6 +128,8 @@ class TranslatorRecipe:
 
     def _schedule(self, steps: int) -> keras.optimizers.schedules.LearningRateSchedule:
         warmup = steps // 10
+        if not warmup:
+            return keras.optimizers.schedules.CosineDecay(self.peak_rate, steps)
         return keras.optimizers.schedules.CosineDecay(
             0.0, steps - warmup, warmup_target=self.peak_rate, warmup_steps=warmup
         )
@@ -143,7 +149,7 @@ PHRASEBOOK = TranslatorRecipe(
 
 
 def quickstart(
-    folder: pathlib.Path,
+    folder: str | os.PathLike[str],
     epochs: int = 5,
     say: Callable[[str], None] = print,
     verbose: int | str = "auto",
@@ -151,7 +157,8 @@ def quickstart(
     """Train, evaluate, export and verify a Spanish to English translator on the embedded phrasebook.
 
     Args:
-        folder: for `pipeline/`, `export/` and `report.json`; an earlier quickstart there is replaced.
+        folder: for `pipeline/`, `export/` and `report.json`; an earlier quickstart there is replaced, once the new
+            one is complete.
         epochs: of training.
         say: shows a line of progress.
         verbose: as for `fit`.
@@ -162,8 +169,23 @@ def quickstart(
 
     Raises:
         FileExistsError: where `folder` holds something else.
+        ValueError: where `epochs` is not positive.
     """
-    _clear(folder)
+    folder = pathlib.Path(folder)
+    if folder.exists() and not _is_earlier_quickstart(folder):
+        held = sorted(path.name for path in folder.iterdir())[:5] if folder.is_dir() else "a file"
+        raise FileExistsError(
+            f"`folder` must be new or an earlier quickstart. Received: {folder}, with {held}"
+        )
+    with files.new_folder(folder, overwrite=True) as new:
+        return _quickstart(new, epochs, say, verbose)
+
+
+def _quickstart(
+    folder: pathlib.Path, epochs: int, say: Callable[[str], None], verbose: int | str
+) -> dict[str, Any]:
+    from keras_transformer import export  # needs the extra "onnx", which training does without
+
     seconds: dict[str, float] = {}
 
     @contextlib.contextmanager
@@ -198,23 +220,15 @@ def quickstart(
         "seconds": seconds,
     }
     files.write_json(folder / "report.json", report)
-    examples = [source for source, _ in test[:12]]
     say("")
-    for source, answer in zip(examples, pipeline(examples), strict=True):
+    for source, answer in zip(sources[:12], pipeline(sources[:12]), strict=True):
         say(f"  {source}  →  {answer}")
     return report
 
 
-def _clear(folder: pathlib.Path) -> None:
-    """Remove an earlier quickstart, and nothing else."""
-    ours = {"pipeline", "export", "report.json"}
-    if not folder.exists():
-        return
-    others = [path.name for path in folder.iterdir() if path.name not in ours]
-    if others or not folder.is_dir():
-        raise FileExistsError(
-            f"`folder` must be new or an earlier quickstart. Received: {folder}, with {others[:5]}"
-        )
-    for name in ours:
-        path = folder / name
-        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+def _is_earlier_quickstart(folder: pathlib.Path) -> bool:
+    """Whether the folder holds what a quickstart writes, and nothing else."""
+    if not folder.is_dir():
+        return False
+    names = {path.name for path in folder.iterdir()}
+    return not names or (names == {"pipeline", "export", "report.json"} and is_pipeline(folder / "pipeline"))

@@ -8,7 +8,7 @@ import pytest
 from keras_transformer import files
 
 
-class Broken(Exception):
+class BrokenError(Exception):
     pass
 
 
@@ -21,6 +21,12 @@ def fill(path, content="new", **options):
         (new / "file").write_text(content)
 
 
+def fill_halfway(path, error, **options):
+    with files.new_folder(path, **options) as new:
+        (new / "file").write_text("half")
+        raise error
+
+
 def test_a_new_folder_appears_only_when_the_block_has_ended(tmp_path):
     path = tmp_path / "a" / "b" / "result"
     with files.new_folder(path) as new:
@@ -31,11 +37,10 @@ def test_a_new_folder_appears_only_when_the_block_has_ended(tmp_path):
     assert everything(tmp_path) == ["a", "a/b", "a/b/result", "a/b/result/file"]
 
 
-@pytest.mark.parametrize("error", [Broken, KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("error", [BrokenError, KeyboardInterrupt, SystemExit])
 def test_a_failing_block_leaves_nothing_behind_not_even_parents(tmp_path, error):
-    with pytest.raises(error), files.new_folder(tmp_path / "a" / "result") as new:
-        (new / "file").write_text("half")
-        raise error
+    with pytest.raises(error):
+        fill_halfway(tmp_path / "a" / "result", error)
     assert everything(tmp_path) == []
 
 
@@ -66,9 +71,8 @@ def test_overwrite_replaces_all_of_the_old_folder(tmp_path):
 
 def test_overwrite_keeps_the_old_folder_where_the_block_fails(tmp_path):
     fill(tmp_path / "result", "old")
-    with pytest.raises(Broken), files.new_folder(tmp_path / "result", overwrite=True) as new:
-        (new / "file").write_text("half")
-        raise Broken
+    with pytest.raises(BrokenError):
+        fill_halfway(tmp_path / "result", BrokenError, overwrite=True)
     assert everything(tmp_path) == ["result", "result/file"]
     assert (tmp_path / "result" / "file").read_text() == "old"
 
@@ -100,10 +104,15 @@ def test_overwriting_a_file_leaves_no_temporary_folder(tmp_path):
 
 def test_a_folder_that_someone_else_makes_meanwhile_is_not_overwritten(tmp_path):
     path = tmp_path / "result"
-    with pytest.raises(FileExistsError), files.new_folder(path) as new:
-        (new / "file").write_text("ours")
-        path.mkdir()
-        (path / "file").write_text("theirs")
+
+    def fill_beside_another():
+        with files.new_folder(path) as new:
+            (new / "file").write_text("ours")
+            path.mkdir()
+            (path / "file").write_text("theirs")
+
+    with pytest.raises(FileExistsError):
+        fill_beside_another()
     assert (path / "file").read_text() == "theirs"
     assert everything(tmp_path) == ["result", "result/file"]
 

@@ -58,7 +58,7 @@ def test_quickstart_trains_evaluates_exports_and_verifies(tiny, tmp_path):
 
 
 def test_a_recipe_trains_for_epochs_and_ends_at_a_rate_of_zero(tiny, sentence_pairs):
-    pipeline, history = SMALL.train(sentence_pairs * 4, sentence_pairs[:3], epochs=2, verbose=0)
+    pipeline, history = SMALL.train(sentence_pairs[:2] * 24, sentence_pairs[:1], epochs=2, verbose=0)
     assert len(history.epoch) == 2
     assert {"loss", "val_loss", "token_accuracy"} <= set(history.history)
     assert history.history["loss"][1] < history.history["loss"][0]
@@ -89,10 +89,13 @@ def test_a_very_short_training_has_a_schedule_too(steps):
     assert all(0 < rate <= SMALL.peak_rate * 1.0001 for rate in rates)
 
 
-def test_an_earlier_quickstart_is_cleared(tmp_path):
+def test_an_earlier_quickstart_stays_until_the_new_one_is_complete(tiny, tmp_path, monkeypatch):
     earlier(tmp_path)
-    recipes._clear(tmp_path)
-    assert list(tmp_path.iterdir()) == []
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.setattr(recipes.TranslatorRecipe, "train", never)
+    with pytest.raises(AssertionError, match="must not run"):
+        recipes.quickstart(tmp_path, say=lambda _: None)
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.parametrize("stray", ["thesis.txt", "thesis", ".git"])

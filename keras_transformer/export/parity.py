@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer import serving
-
 NEAR_TIE = 1e-4  # sums of float32 in another order may swap two candidates whose logits are nearer than this
 _STORED = 64
 _BATCH = 64
@@ -42,7 +40,7 @@ class Reference:
     @classmethod
     def of(cls, pipeline: Any, texts: Sequence[str] | None = None) -> "Reference":
         """What a pipeline answers to `texts`, or to a few made from its vocabulary."""
-        texts = _texts_from_vocabulary(pipeline.tokenizer) if texts is None else list(texts)
+        texts = _texts_from_vocabulary(pipeline) if texts is None else list(texts)
         if not texts:
             raise ValueError("`texts` must not be empty. Received: texts=[]")
         ids = pipeline.generate(texts).best
@@ -84,6 +82,8 @@ class OnnxGraphs:
     """The ONNX graphs in a folder, run by ONNX Runtime with the tokenizer that serving uses."""
 
     def __init__(self, path: pathlib.Path, tokenizer_model: bytes, config: dict[str, Any]) -> None:
+        from keras_transformer import serving  # needs ONNX Runtime, which a SavedModel does without
+
         graphs = serving.Graphs(lambda name: path / f"{name}.onnx", config)
         self._served = serving.TextToText(graphs, serving.Tokenizer(tokenizer_model, config))
 
@@ -116,23 +116,33 @@ def compare(reference: Reference, exported: Callable[[Sequence[str]], Answers]) 
     Raises:
         ParityError: where an output differs otherwise.
     """
-    graphs = {
-        name: _compare_graph(reference, name, ids, answers)
+    near_ties = {
+        name: _near_ties(reference, name, ids, answers)
         for name, (ids, answers) in exported(reference.texts).items()
     }
+    count = len(reference.texts)
+    # Without the model at hand a near tie could not be told from an error, so it is no example.
+    clear = [row for row in range(count) if not any(row in rows for rows in near_ties.values())][:_STORED]
     return {
-        "texts": len(reference.texts),
-        "graphs": graphs,
+        "texts": count,
+        "graphs": {
+            name: {"identical": count - len(rows), "near_ties": len(rows)} for name, rows in near_ties.items()
+        },
         "examples": {
-            "texts": reference.texts[:_STORED],
-            "ids": reference.ids[:_STORED].tolist(),
-            "answers": reference.answers[:_STORED],
+            "texts": [reference.texts[row] for row in clear],
+            "ids": reference.ids[clear].tolist(),
+            "answers": [reference.answers[row] for row in clear],
         },
     }
 
 
-def _compare_graph(reference: Reference, name: str, ids: np.ndarray, answers: list[str]) -> dict[str, int]:
-    near_ties = 0
+def _near_ties(reference: Reference, name: str, ids: np.ndarray, answers: list[str]) -> list[int]:
+    """The rows that differ from a near tie on.
+
+    Raises:
+        ParityError: where a row differs otherwise.
+    """
+    rows = []
     for row, (expected, found) in enumerate(zip(reference.ids, ids, strict=True)):
         same_ids = np.array_equal(expected, found)
         if same_ids and reference.answers[row] == answers[row]:
@@ -143,8 +153,8 @@ def _compare_graph(reference: Reference, name: str, ids: np.ndarray, answers: li
                 f"{reference.texts[row]!r}: expected {reference.answers[row]!r} {expected.tolist()}. "
                 f"Received: {answers[row]!r} {found.tolist()}"
             )
-        near_ties += 1
-    return {"identical": len(ids) - near_ties, "near_ties": near_ties}
+        rows.append(row)
+    return rows
 
 
 def _is_near_tie(reference: Reference, row: int, found: np.ndarray) -> bool:
@@ -155,12 +165,17 @@ def _is_near_tie(reference: Reference, row: int, found: np.ndarray) -> bool:
     return reference.gap(row, column, int(expected[column]), int(found[column])) <= NEAR_TIE
 
 
-def _texts_from_vocabulary(tokenizer: Any, count: int = 24) -> list[str]:
+def _texts_from_vocabulary(pipeline: Any, count: int = 24) -> list[str]:
     """Texts of 1 to 24 random pieces, and two awkward ones: nothing at all, and an unknown character."""
+    tokenizer = pipeline.tokenizer
     random = np.random.default_rng(0)
     rows = [random.integers(4, tokenizer.vocabulary_size, 1 + i % 24) for i in range(count)]
     texts = [tokenizer.detokenize(row[None]).numpy()[0].decode(errors="ignore") for row in rows]
-    return [*texts, "", "\u2603"]
+    lengths = tokenizer.tokenize(texts).row_lengths().numpy() + 1  # the end id
+    fitting = [
+        text for text, length in zip(texts, lengths, strict=True) if length <= pipeline.max_source_tokens
+    ]
+    return [*fitting, "", "\u2603"]
 
 
 def _decode(tokenizer: Any, ids: np.ndarray) -> list[str]:

@@ -3,11 +3,12 @@
 import contextlib
 import importlib.metadata
 import pathlib
+import shutil
 from collections.abc import Iterator
 from typing import Any
 
 from keras_transformer import files
-from keras_transformer.serving.bundle import CONFIG, MANIFEST
+from keras_transformer.serving.bundle import CONFIG, MANIFEST, Bundle
 
 PARITY = "parity.json"
 _PACKAGES = ("keras", "tensorflow", "tensorflow-text", "sentencepiece", "tf2onnx", "onnx", "onnxruntime")
@@ -30,17 +31,27 @@ def new_part(pipeline: Any, folder: pathlib.Path, part: str) -> Iterator[tuple[p
         ValueError: where `folder` is something else, or an export with another tokenizer or other settings.
     """
     settings = settings_of(pipeline)
-    _check_folder(folder, settings)
     parity: dict[str, Any] = {}
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        with files.new_folder(folder) as new:
+            (new / part).mkdir(parents=True)
+            yield new / part, parity
+            pipeline.tokenizer.save(new / "tokenizer")
+            files.write_json(new / "generation_config.json", pipeline.generation_config())
+            files.write_json(new / CONFIG, settings)
+            _record(new, part, parity)
+        return
+    _check_bundle(folder, settings)
+    records = {name: (folder / name).read_bytes() for name in (PARITY, MANIFEST)}
     with files.new_folder(folder / part) as new:
         yield new, parity
-    if not (folder / CONFIG).exists():
-        pipeline.tokenizer.save(folder / "tokenizer")
-        files.write_json(folder / "generation_config.json", pipeline.generation_config())
-        files.write_json(folder / CONFIG, settings)
-    parities = files.read_json(folder / PARITY) if (folder / PARITY).exists() else {}
-    files.write_json(folder / PARITY, {**parities, part: parity})
-    _write_manifest(folder)
+    try:
+        _record(folder, part, parity)
+    except BaseException:
+        shutil.rmtree(folder / part)
+        for name, content in records.items():
+            (folder / name).write_bytes(content)
+        raise
 
 
 def settings_of(pipeline: Any) -> dict[str, Any]:
@@ -60,13 +71,15 @@ def settings_of(pipeline: Any) -> dict[str, Any]:
     }
 
 
-def _check_folder(folder: pathlib.Path, settings: dict[str, Any]) -> None:
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
-        return
+def _check_bundle(folder: pathlib.Path, settings: dict[str, Any]) -> None:
+    """Raise unless the folder is a sound export of the same kind of pipeline."""
     if not (folder / CONFIG).is_file() or not (folder / MANIFEST).is_file():
         raise ValueError(f"`folder` must be new, empty or an export. Received: folder={str(folder)!r}")
-    other = files.read_json(folder / CONFIG)
-    differing = sorted(name for name in settings if settings[name] != other.get(name))
+    bundle = Bundle(folder)
+    problems = bundle.problems()
+    if problems:
+        raise ValueError(f"`{folder}` must be as it was exported. Received: {'; '.join(problems)}")
+    differing = sorted(name for name in settings if settings[name] != bundle.config.get(name))
     if differing:
         raise ValueError(
             "`folder` holds an export of another pipeline; choose another folder. "
@@ -74,16 +87,17 @@ def _check_folder(folder: pathlib.Path, settings: dict[str, Any]) -> None:
         )
 
 
-def _write_manifest(folder: pathlib.Path) -> None:
-    paths = sorted(
-        path.relative_to(folder)
-        for path in folder.rglob("*")
-        if path.is_file() and path.name != MANIFEST and not any(p.startswith(".") for p in path.parts)
-    )
-    entries = {
-        path.as_posix(): {"size": (folder / path).stat().st_size, "sha256": files.sha256(folder / path)}
-        for path in paths
-    }
+def _record(folder: pathlib.Path, part: str, parity: dict[str, Any]) -> None:
+    """Enter a part in `parity.json` and `manifest.json`; what other parts' files must be stays as it was."""
+    parities = files.read_json(folder / PARITY) if (folder / PARITY).exists() else {}
+    files.write_json(folder / PARITY, {**parities, part: parity})
+    known = files.read_json(folder / MANIFEST)["files"] if (folder / MANIFEST).exists() else {}
+    known.pop(PARITY, None)
+    paths = (path for path in sorted(folder.rglob("*")) if path.is_file() and path != folder / MANIFEST)
+    entries = {}
+    for path in paths:
+        name = path.relative_to(folder).as_posix()
+        entries[name] = known.get(name) or {"size": path.stat().st_size, "sha256": files.sha256(path)}
     versions = {name: _version(name) for name in _PACKAGES}
     files.write_json(folder / MANIFEST, {"format": 1, "versions": versions, "files": entries})
 

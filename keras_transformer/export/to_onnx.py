@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
-import onnx as onnx_library
 import tensorflow as tf
 
 from keras_transformer.export import functions, parity
@@ -49,6 +48,12 @@ def onnx(
     folder = pathlib.Path(folder)
     if keras.backend.backend() != "tensorflow":
         raise ValueError(f"`onnx` needs the TensorFlow backend. Received: {keras.backend.backend()}")
+    try:
+        import onnx as onnx_library
+        import onnxruntime  # noqa: F401
+        import tf2onnx  # noqa: F401
+    except ImportError as error:
+        raise ImportError(f"`onnx` needs {error.name}: pip install 'keras-transformer-kit[onnx]'") from error
     with new_part(pipeline, folder, ONNX) as (new, report):
         for name, (function, signature, axes) in _graphs(pipeline).items():
             onnx_library.save_model(_convert(name, function, signature, axes), new / f"{name}.onnx")
@@ -126,13 +131,16 @@ def _convert(
     function: Callable[..., Any],
     signature: list[tf.TensorSpec],
     axes: dict[str, list[str]],
-) -> onnx_library.ModelProto:
+) -> Any:
+    import onnx as onnx_library
     import tf2onnx
 
     logging.getLogger("tf2onnx").setLevel(logging.ERROR)
     traced = tf.function(function, input_signature=signature, autograph=False)
     model, _ = tf2onnx.convert.from_function(traced, input_signature=signature, opset=OPSET)
-    unknown = sorted({node.op_type for node in _nodes(model.graph) if not _is_known(node)})
+    unknown = sorted(
+        {node.op_type for node in _nodes(model.graph) if not onnx_library.defs.has(node.op_type, node.domain)}
+    )
     if unknown:
         raise ValueError(f"`model` must consist of operations that ONNX has. Received: {', '.join(unknown)}")
     model.graph.name = name
@@ -143,14 +151,10 @@ def _convert(
     return model
 
 
-def _nodes(graph: onnx_library.GraphProto) -> Iterator[onnx_library.NodeProto]:
+def _nodes(graph: Any) -> Iterator[Any]:
     """Every node, those of loop bodies and branches included."""
     for node in graph.node:
         yield node
         for attribute in node.attribute:
             for inner in [attribute.g, *attribute.graphs]:
                 yield from _nodes(inner)
-
-
-def _is_known(node: onnx_library.NodeProto) -> bool:
-    return onnx_library.defs.has(node.op_type, node.domain)

@@ -3,6 +3,7 @@
 import functools
 import os
 import pathlib
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,11 +49,14 @@ def saved_model(
         PosixPath('export/es-en/saved_model/es-en/1')
     """
     folder = pathlib.Path(folder)
-    if not isinstance(version, int) or version < 1:
+    name = folder.absolute().name if name is None else name
+    if not re.fullmatch(r"\w[\w.-]*", name):
+        raise ValueError(f"`name` must be a plain folder name. Received: name={name!r}")
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise ValueError(f"`version` must be a positive integer. Received: version={version!r}")
     if keras.backend.backend() != "tensorflow":
         raise ValueError(f"`saved_model` needs the TensorFlow backend. Received: {keras.backend.backend()}")
-    part = f"saved_model/{name or folder.absolute().name}/{version}"
+    part = f"saved_model/{name}/{version}"
     if (folder / part).exists():
         taken = [int(path.name) for path in (folder / part).parent.iterdir() if path.name.isdigit()]
         raise FileExistsError(

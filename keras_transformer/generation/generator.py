@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -59,7 +60,9 @@ class Generator:
         self.model = model
         self.sampler = samplers.get(sampler)
         self.max_new_tokens = max_new_tokens
-        self._run = _compile(model, lambda ids: generate_ids(model, ids, max_new_tokens), jit_compile)
+        self.jit_compile = jit_compile
+        self._variables: list[Any] = []
+        self._run: Callable[[Tensor], Any] | None = None
 
     def __call__(self, source_ids: Any) -> Generation:
         """Generate for a batch of padded sources.
@@ -86,7 +89,7 @@ class Generator:
             padded[:batch_size, :length] = source_ids
             result = {
                 name: keras.ops.convert_to_numpy(value)[:batch_size]
-                for name, value in self._run(padded).items()
+                for name, value in self._compiled()(padded).items()
             }
         scores = result["scores"].astype(np.float32)[:, None]
         return Generation(
@@ -95,6 +98,17 @@ class Generator:
             scores=scores,
             ranking_scores=scores,
         )
+
+    def _compiled(self) -> Callable[[Tensor], Any]:
+        """The compiled loop; compiled anew where quantisation or LoRA has given the model other variables."""
+        variables = self.model.variables
+        same = len(variables) == len(self._variables) and all(map(operator.is_, variables, self._variables))
+        if self._run is None or not same:
+            self._variables = variables
+            self._run = _compile(
+                self.model, lambda ids: generate_ids(self.model, ids, self.max_new_tokens), self.jit_compile
+            )
+        return self._run
 
     def _checked(self, source_ids: Any) -> np.ndarray:
         source_ids = np.asarray(keras.ops.convert_to_numpy(source_ids))

@@ -1,5 +1,6 @@
 """How the next token is chosen, as values."""
 
+import contextlib
 import dataclasses
 from typing import Any
 
@@ -28,9 +29,10 @@ def get(identifier: Any) -> Greedy:
         return identifier
     if isinstance(identifier, str) and identifier in _NAMES:
         return _NAMES[identifier]()
-    if isinstance(identifier, dict) and identifier.get("sampler") in _NAMES:
+    if isinstance(identifier, dict) and str(identifier.get("sampler")) in _NAMES:
         settings = {name: value for name, value in identifier.items() if name != "sampler"}
-        return _NAMES[identifier["sampler"]](**settings)
+        with contextlib.suppress(TypeError):  # an unknown setting
+            return _NAMES[identifier["sampler"]](**settings)
     raise ValueError(
         f"`sampler` must be one of {sorted(_NAMES)}, a sampler or its config. Received: sampler={identifier!r}"
     )

@@ -5,9 +5,10 @@ import pathlib
 
 from keras_transformer import files
 from keras_transformer.pipelines.evaluation import evaluate as evaluate
+from keras_transformer.pipelines.evaluation import scorers as scorers
 from keras_transformer.pipelines.text_to_text import TextToText as TextToText
 
-__all__ = ["TextToText", "evaluate", "load"]
+__all__ = ["TextToText", "evaluate", "load", "scorers"]
 
 _CLASSES = {"TextToText": TextToText}
 
@@ -27,7 +28,7 @@ def load(folder: str | os.PathLike[str]) -> TextToText:
     """
     config_file = pathlib.Path(folder) / "config.json"
     config = files.read_json(config_file) if config_file.is_file() else {}
-    if not isinstance(config, dict) or config.get("pipeline") not in _CLASSES:
+    if not isinstance(config, dict) or str(config.get("pipeline")) not in _CLASSES:
         raise FileNotFoundError(
             f"`folder` must be one that a pipeline's `save` has written. Received: folder={str(folder)!r}, "
             f"which {'has no config.json' if not config_file.is_file() else 'is something else'}"

@@ -24,12 +24,7 @@ def evaluate(pipeline: Any, pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
     References:
         Post, "A Call for Clarity in Reporting BLEU Scores" (2018); Popović, "chrF" (2015).
     """
-    try:
-        from sacrebleu.metrics import BLEU, CHRF
-    except ImportError as error:
-        raise ImportError(
-            "`evaluate` needs sacrebleu: pip install 'keras-transformer-kit[evaluation]'"
-        ) from error
+    bleu, chrf = scorers()
     references: dict[str, list[str]] = {}
     for source, target in pairs:
         references.setdefault(source, []).append(target)
@@ -39,7 +34,6 @@ def evaluate(pipeline: Any, pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
     most = max(map(len, references.values()))
     # sacreBLEU takes the n-th reference of every sentence together, and None where there is none.
     streams = [[texts[n] if n < len(texts) else None for texts in references.values()] for n in range(most)]
-    bleu, chrf = BLEU(), CHRF()
     scores = {"bleu": bleu.corpus_score(answers, streams), "chrf": chrf.corpus_score(answers, streams)}
     right = sum(answer in texts for answer, texts in zip(answers, references.values(), strict=True))
     return {
@@ -48,3 +42,18 @@ def evaluate(pipeline: Any, pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
         "signatures": {"bleu": str(bleu.get_signature()), "chrf": str(chrf.get_signature())},
         "sentences": len(answers),
     }
+
+
+def scorers() -> tuple[Any, Any]:
+    """SacreBLEU's BLEU and chrF.
+
+    Raises:
+        ImportError: where sacrebleu is not installed; asked before a long training, not after it.
+    """
+    try:
+        from sacrebleu.metrics import BLEU, CHRF
+    except ImportError as error:
+        raise ImportError(
+            "`evaluate` needs sacrebleu: pip install 'keras-transformer-kit[evaluation]'"
+        ) from error
+    return BLEU(), CHRF()

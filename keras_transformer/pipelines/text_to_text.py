@@ -14,6 +14,8 @@ from keras_transformer.generation import samplers
 
 Tensor = Any
 
+CONFIG = "config.json"
+
 
 class TextToText:
     """A model, its tokenizer and the settings of generation: strings in, strings out.
@@ -43,10 +45,9 @@ class TextToText:
         max_new_tokens: int = 64,
         max_source_tokens: int = 512,
     ) -> None:
-        if max_source_tokens < 1:
-            raise ValueError(
-                f"`max_source_tokens` must be positive. Received: max_source_tokens={max_source_tokens}"
-            )
+        for name, limit in (("max_new_tokens", max_new_tokens), ("max_source_tokens", max_source_tokens)):
+            if not isinstance(limit, int) or limit < 1:
+                raise ValueError(f"`{name}` must be a positive integer. Received: {name}={limit!r}")
         for name in ("vocabulary_size", "pad_id", "start_id", "end_id"):
             if getattr(model, name) != getattr(tokenizer, name):
                 raise ValueError(
@@ -84,6 +85,8 @@ class TextToText:
         """The output ids, lengths and scores (see `generation.Generation`)."""
         if batch_size < 1:
             raise ValueError(f"`batch_size` must be positive. Received: batch_size={batch_size}")
+        if isinstance(texts, str):
+            raise TypeError(f"`texts` must be a list of strings. Received: texts={texts!r}")
         texts = list(texts)
         source_ids = self.encode(texts).numpy() if texts else np.zeros((0, 0), np.int32)
         lengths = (source_ids != self.model.pad_id).sum(axis=1)
@@ -148,26 +151,39 @@ class TextToText:
         Raises:
             FileExistsError: where `folder` exists and `overwrite` is False.
         """
+        if pathlib.Path(folder).exists() and overwrite and not is_pipeline(folder):
+            raise FileExistsError(
+                f"`folder` must be new or a pipeline where overwrite=True. Received: folder={str(folder)!r}"
+            )
         with files.new_folder(folder, overwrite) as new:
             self.model.save(new / "model.keras")
             self.tokenizer.save(new / "tokenizer")
             files.write_json(new / "generation_config.json", self.generation_config())
-            config = {"pipeline": "TextToText", "model_sha256": files.sha256(new / "model.keras")}
-            files.write_json(new / "config.json", config)
+            config = {
+                "pipeline": "TextToText",
+                "model_sha256": files.sha256(new / "model.keras"),
+                "tokenizer_sha256": self.tokenizer.sha256,
+            }
+            files.write_json(new / CONFIG, config)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> "TextToText":
         """The pipeline that `save` has written to `folder`."""
         folder = pathlib.Path(folder)
-        expected = files.read_json(folder / "config.json")["model_sha256"]
-        found = files.sha256(folder / "model.keras")
-        if found != expected:
-            raise ValueError(
-                f"`{folder / 'model.keras'}` is damaged: its sha256 must be {expected}. Received: {found}"
-            )
-        settings = files.read_json(folder / "generation_config.json")
+        config = files.read_json(folder / CONFIG)
+        _check_sha256(
+            folder / "model.keras", config.get("model_sha256"), files.sha256(folder / "model.keras")
+        )
+        tokenizer = text.load(folder / "tokenizer")
+        _check_sha256(folder / "tokenizer", config.get("tokenizer_sha256"), tokenizer.sha256)
         model = keras.saving.load_model(folder / "model.keras")
-        return cls(model, text.load(folder / "tokenizer"), **settings)
+        settings = files.read_json(folder / "generation_config.json")
+        try:
+            return cls(model, tokenizer, **settings)
+        except TypeError as error:
+            raise ValueError(
+                f"`{folder / 'generation_config.json'}` must hold a pipeline's settings. Received: {settings!r}"
+            ) from error
 
     def generation_config(self) -> dict[str, Any]:
         """The settings, as they are written beside a model."""
@@ -176,3 +192,14 @@ class TextToText:
             "max_new_tokens": self.max_new_tokens,
             "max_source_tokens": self.max_source_tokens,
         }
+
+
+def is_pipeline(folder: str | os.PathLike[str]) -> bool:
+    """Whether `save` has written the folder, as far as its `config.json` tells."""
+    path = pathlib.Path(folder) / CONFIG
+    return path.is_file() and isinstance(files.read_json(path), dict) and "pipeline" in files.read_json(path)
+
+
+def _check_sha256(path: pathlib.Path, expected: str | None, found: str) -> None:
+    if found != expected:
+        raise ValueError(f"`{path}` is damaged: its sha256 must be {expected}. Received: {found}")

@@ -29,7 +29,7 @@ class Bundle:
                 f"Received: folder={str(folder)!r}"
             )
         self.manifest: dict[str, Any] = files.read_json(self.folder / MANIFEST)
-        if not isinstance(self.manifest, dict) or "files" not in self.manifest:
+        if not _is_manifest(self.manifest):
             raise ValueError(
                 f"`{self.folder / MANIFEST}` must be an export's manifest, and is something else"
             )
@@ -78,3 +78,10 @@ class Bundle:
         """What is wrong with any of the files, a line each."""
         checks = ((name, self.problem(name)) for name in self.manifest["files"])
         return [f"{name} {problem}" for name, problem in checks if problem]
+
+
+def _is_manifest(content: Any) -> bool:
+    entries = content.get("files") if isinstance(content, dict) else None
+    return isinstance(entries, dict) and all(
+        isinstance(entry, dict) and {"size", "sha256"} <= set(entry) for entry in entries.values()
+    )

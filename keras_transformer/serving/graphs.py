@@ -1,12 +1,10 @@
 """The ONNX graphs of an export: ids in, ids out."""
 
-import functools
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import onnxruntime
 
 LOOP = "generate_greedy"
 ENCODER = "encoder_model"
@@ -34,13 +32,17 @@ class Graphs:
         self.end_id: int = config["end_id"]
         self.max_new_tokens: int = config["max_new_tokens"]
         self.max_source_tokens: int = config["max_source_tokens"]
-        self._providers = providers or onnxruntime.get_available_providers()
+        self._providers = providers or _onnxruntime().get_available_providers()
+        self._sessions: dict[str, Any] = {}
         self.session(LOOP)  # a damaged file is found now, not at the first request
 
-    @functools.cache  # noqa: B019  (lives as long as the process that serves)
-    def session(self, name: str) -> onnxruntime.InferenceSession:
+    def session(self, name: str) -> Any:
         """ONNX Runtime's session of a graph."""
-        return onnxruntime.InferenceSession(self._path(name), providers=self._providers)
+        if name not in self._sessions:
+            self._sessions[name] = _onnxruntime().InferenceSession(
+                self._path(name), providers=self._providers
+            )
+        return self._sessions[name]
 
     def generate(self, input_ids: np.ndarray) -> dict[str, np.ndarray]:
         """The whole loop in one run.
@@ -91,6 +93,14 @@ class Graphs:
         }
         encoded = {_as_past(name): tensor for name, tensor in zip(names, memory, strict=True)}
         return {"encoder_attention_mask": mask, **empty, **encoded}
+
+
+def _onnxruntime() -> Any:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise ImportError("serving needs ONNX Runtime: pip install 'keras-transformer-kit[onnx]'") from error
+    return onnxruntime
 
 
 def _as_past(name: str) -> str:

@@ -44,6 +44,8 @@ class TextToText:
         """Generate for B texts: "ids" int64 (B, M), "lengths" int64 (B,), "scores" float32 (B,)."""
         if batch_size < 1:
             raise ValueError(f"`batch_size` must be positive. Received: batch_size={batch_size}")
+        if isinstance(texts, str):
+            raise TypeError(f"`texts` must be a list of strings. Received: texts={texts!r}")
         rows = self.encode(texts)
         order = sorted(range(len(rows)), key=lambda row: len(rows[row]))  # near lengths run together
         ids = np.full((len(rows), self.graphs.max_new_tokens), self.graphs.pad_id, np.int64)
@@ -68,7 +70,7 @@ class TextToText:
 
     def padded(self, rows: Sequence[Sequence[int]]) -> np.ndarray:
         """Rows of ids as one int64 matrix (B, S), S at least 1."""
-        ids = np.full((len(rows), max(1, *map(len, rows))), self.graphs.pad_id, np.int64)
+        ids = np.full((len(rows), max(map(len, rows), default=0) or 1), self.graphs.pad_id, np.int64)
         for row, content in enumerate(rows):
             ids[row, : len(content)] = content
         return ids

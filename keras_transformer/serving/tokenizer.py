@@ -23,6 +23,9 @@ class Tokenizer:
         self._end_id = config["end_id"]
         self._not_text = {config["pad_id"], config["start_id"]}
         self._blank = set(config["blank_ids"])
+        self._guard_id = self._processor.unk_id()
+        keeps_spaces = "".join(self._processor.encode("  a", out_type=str)) == "\u2581\u2581\u2581a"
+        self._guard = self._processor.decode([self._guard_id]) if keeps_spaces else ""
 
     def encode(self, text: str, row: int = 0) -> list[int]:
         """The ids of a text and the end id; none at all if it has only spaces and unknown characters.
@@ -54,4 +57,7 @@ class Tokenizer:
                 break
             if id_ not in self._not_text:
                 kept.append(id_)
-        return self._processor.decode(kept)
+        if not self._guard:
+            return self._processor.decode(kept)
+        # As in the TensorFlow graph: something stands in front of the text, so that it keeps its own spaces.
+        return self._processor.decode([self._guard_id, *kept]).removeprefix(self._guard).removeprefix(" ")

@@ -6,8 +6,8 @@ import pytest
 
 mpl.use("Agg")
 
-from keras_transformer import inspection  # noqa: E402
-from keras_transformer.layers import MultiHeadAttention  # noqa: E402
+from keras_transformer import inspection
+from keras_transformer.layers import MultiHeadAttention
 
 SOURCES = np.array([[9, 8, 7, 6, 3, 0, 0], [5, 3, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0, 0]])
 TARGETS = np.array([[2, 9, 8, 4], [2, 6, 3, 0], [2, 0, 0, 0]])
