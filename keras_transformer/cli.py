@@ -52,12 +52,13 @@ def _train(options: argparse.Namespace) -> None:
     from keras_transformer import files, pipelines, recipes
 
     output = pathlib.Path(options.output or f"runs/{pathlib.Path(options.dataset).stem}-{options.direction}")
-    if output.exists() and (output.is_file() or any(output.iterdir())):
+    # What would be in the way after the training is found before it.
+    if output.exists():
         raise FileExistsError(
             f"`--output` must be new. Received: {output}, which exists and is left as it is"
         )
-    output.mkdir(parents=True, exist_ok=True)  # a place that cannot be written, and a missing package, are
-    pipelines.scorers()  # found now, not after the training
+    files.nearest_folder(output)
+    pipelines.scorers()
     train, validation, test = _pairs(options.dataset, options.direction)
     recipe = recipes.PHRASEBOOK if options.dataset == "phrasebook" else recipes.TranslatorRecipe()
     _say(f"Training on {len(train):,} pairs for {options.minutes:g} minutes")
@@ -111,7 +112,13 @@ def _load(path: str) -> Callable[[Sequence[str]], list[str]]:
     if (folder / "manifest.json").is_file():
         from keras_transformer import serving
 
-        return serving.load(folder)
+        versions = sorted((folder / "saved_model").glob("*/*"), key=lambda version: int(version.name))
+        if (folder / "onnx").is_dir() or not versions:
+            return serving.load(folder)
+        from keras_transformer.export import parity
+
+        saved_model = parity.SavedModel(versions[-1])
+        return lambda texts: saved_model(texts)[parity.SAVED_MODEL][1] if texts else []
     from keras_transformer import pipelines
 
     return pipelines.load(folder)

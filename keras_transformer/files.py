@@ -28,10 +28,7 @@ def new_folder(path: str | os.PathLike[str], overwrite: bool = False) -> Iterato
     """
     path = pathlib.Path(path).absolute()
     _check_free(path, overwrite)
-    # In the nearest folder that exists, so that a failure leaves no empty parents behind.
-    beside = next(parent for parent in path.parents if parent.exists())
-    if not beside.is_dir():
-        raise NotADirectoryError(f"`{path}` must be below a folder. Received: {beside}, which is a file")
+    beside = nearest_folder(path)  # so that a failure leaves no empty parents behind
     temporary = pathlib.Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=beside))
     try:
         yield temporary
@@ -44,6 +41,19 @@ def new_folder(path: str | os.PathLike[str], overwrite: bool = False) -> Iterato
             os.replace(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def nearest_folder(path: str | os.PathLike[str]) -> pathlib.Path:
+    """The nearest folder above `path` that exists.
+
+    Raises:
+        NotADirectoryError: where `path` is below a file.
+    """
+    path = pathlib.Path(path).absolute()
+    nearest = next(parent for parent in path.parents if parent.exists())
+    if not nearest.is_dir():
+        raise NotADirectoryError(f"`{path}` must be below a folder. Received: {nearest}, which is a file")
+    return nearest
 
 
 def _check_free(path: pathlib.Path, overwrite: bool) -> None:

@@ -70,6 +70,13 @@ def test_generate_prints_one_line_for_each_text_from_pipeline_and_export(
         assert lines(capsys) == pipeline(texts)
 
 
+def test_generate_runs_an_export_that_is_a_saved_model_only(damaged, pipeline, texts, capsys):
+    shutil.rmtree(damaged / "onnx")
+    texts = [one.replace("\n", " ") for one in texts]
+    assert cli.main(["generate", str(damaged), *texts]) == 0
+    assert lines(capsys) == pipeline(texts)
+
+
 def test_generate_reads_lines_from_standard_input(exported, pipeline, capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO("uno dos\n\nla casa azul\nhoy llueve"))
     assert cli.main(["generate", str(exported)]) == 0

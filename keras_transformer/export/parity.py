@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 NEAR_TIE = 1e-4  # sums of float32 in another order may swap two candidates whose logits are nearer than this
+SAVED_MODEL = "saved_model"
 _STORED = 64
 _BATCH = 64
 
@@ -75,7 +76,7 @@ class SavedModel:
             ids.append(self._signatures["generate_ids"](text=batch)["ids"].numpy())
             output = self._signatures["serving_default"](text=batch)["text"]
             answers += [answer.decode() for answer in output.numpy()]
-        return {"saved_model": (np.concatenate(ids), answers)}
+        return {SAVED_MODEL: (np.concatenate(ids), answers)}
 
 
 class OnnxGraphs:

@@ -88,9 +88,14 @@ def _check_bundle(folder: pathlib.Path, settings: dict[str, Any]) -> None:
 
 
 def _record(folder: pathlib.Path, part: str, parity: dict[str, Any]) -> None:
-    """Enter a part in `parity.json` and `manifest.json`; what other parts' files must be stays as it was."""
+    """Enter a part in `parity.json` and `manifest.json`."""
     parities = files.read_json(folder / PARITY) if (folder / PARITY).exists() else {}
     files.write_json(folder / PARITY, {**parities, part: parity})
+    _write_manifest(folder)
+
+
+def _write_manifest(folder: pathlib.Path) -> None:
+    """List every file; what the files of earlier parts must be stays as it was."""
     known = files.read_json(folder / MANIFEST)["files"] if (folder / MANIFEST).exists() else {}
     known.pop(PARITY, None)
     paths = (path for path in sorted(folder.rglob("*")) if path.is_file() and path != folder / MANIFEST)

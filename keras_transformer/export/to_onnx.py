@@ -138,9 +138,7 @@ def _convert(
     logging.getLogger("tf2onnx").setLevel(logging.ERROR)
     traced = tf.function(function, input_signature=signature, autograph=False)
     model, _ = tf2onnx.convert.from_function(traced, input_signature=signature, opset=OPSET)
-    unknown = sorted(
-        {node.op_type for node in _nodes(model.graph) if not onnx_library.defs.has(node.op_type, node.domain)}
-    )
+    unknown = sorted({node.op_type for node in _nodes(model.graph) if not _is_known(node)})
     if unknown:
         raise ValueError(f"`model` must consist of operations that ONNX has. Received: {', '.join(unknown)}")
     model.graph.name = name
@@ -158,3 +156,9 @@ def _nodes(graph: Any) -> Iterator[Any]:
         for attribute in node.attribute:
             for inner in [attribute.g, *attribute.graphs]:
                 yield from _nodes(inner)
+
+
+def _is_known(node: Any) -> bool:
+    from onnx import defs
+
+    return defs.has(node.op_type, node.domain)

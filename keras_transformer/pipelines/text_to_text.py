@@ -124,10 +124,11 @@ class TextToText:
             ValueError: where a text is too long (tf.errors.InvalidArgumentError inside a graph).
         """
         ids = self.tokenizer.encode(texts, add_end=True)
-        self._check_length(tf.math.count_nonzero(ids != self.model.pad_id, axis=1))
         silent = tf.constant([self.model.pad_id, self.model.end_id, *self.tokenizer.blank_ids])
         says_something = tf.reduce_any(tf.reduce_all(ids[:, :, None] != silent, axis=-1), axis=1)
-        return tf.where(says_something[:, None], ids, self.model.pad_id)
+        ids = tf.where(says_something[:, None], ids, self.model.pad_id)
+        self._check_length(tf.math.count_nonzero(ids != self.model.pad_id, axis=1))
+        return ids
 
     def _check_length(self, lengths: Tensor) -> None:
         limit = self.max_source_tokens

@@ -309,10 +309,10 @@ def test_generate_compiles_once_for_the_same_settings(make, monkeypatch):
         generation.generator, "_compile", lambda *arguments: made.append(1) or original(*arguments)
     )
     for _ in range(3):
-        generate(model, SOURCES[:0])
-        generate(model, SOURCES[:0], sampler=generation.Greedy())
+        generate(model, SOURCES[:1])
+        generate(model, SOURCES[:1], sampler=generation.Greedy())
     assert len(made) == 1
-    generation.generate(model, SOURCES[:0], max_new_tokens=MOST + 1)
+    generation.generate(model, SOURCES[:1], max_new_tokens=MOST + 1)
     assert len(made) == 2
 
 
