@@ -202,5 +202,7 @@ def is_pipeline(folder: str | os.PathLike[str]) -> bool:
 
 
 def _check_sha256(path: pathlib.Path, expected: str | None, found: str) -> None:
+    if expected is None:
+        raise ValueError(f"`{path.parent / CONFIG}` is damaged: it must name the sha256 of {path.name}")
     if found != expected:
         raise ValueError(f"`{path}` is damaged: its sha256 must be {expected}. Received: {found}")
