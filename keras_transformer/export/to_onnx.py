@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from keras_transformer.export import functions, parity
@@ -137,7 +138,9 @@ def _convert(
 
     logging.getLogger("tf2onnx").setLevel(logging.ERROR)
     traced = tf.function(function, input_signature=signature, autograph=False)
-    model, _ = tf2onnx.convert.from_function(traced, input_signature=signature, opset=OPSET)
+    model, _ = tf2onnx.convert.from_function(
+        traced, input_signature=signature, opset=OPSET, custom_op_handlers={"Erfc": (_erfc, [])}
+    )
     unknown = sorted({node.op_type for node in _nodes(model.graph) if not _is_known(node)})
     if unknown:
         raise ValueError(f"`model` must consist of operations that ONNX has. Received: {', '.join(unknown)}")
@@ -147,6 +150,13 @@ def _convert(
             dimension.dim_param = axis
     onnx_library.checker.check_model(model, full_check=True)
     return model
+
+
+def _erfc(graph: Any, node: Any, *_: Any) -> None:
+    """Erfc, which TensorFlow's exact GELU consists of and tf2onnx does not know, as 1 − Erf."""
+    node.type, node.domain = "Erf", ""
+    one = graph.make_const(f"{node.name}_one", np.array(1, np.float32))
+    graph.insert_new_node_on_output("Sub", node.output[0], inputs=[one.output[0], node.output[0]])
 
 
 def _nodes(graph: Any) -> Iterator[Any]:

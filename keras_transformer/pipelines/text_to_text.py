@@ -46,8 +46,10 @@ class TextToText:
         max_source_tokens: int = 512,
     ) -> None:
         for name, limit in (("max_new_tokens", max_new_tokens), ("max_source_tokens", max_source_tokens)):
-            if not isinstance(limit, int) or limit < 1:
-                raise ValueError(f"`{name}` must be a positive integer. Received: {name}={limit!r}")
+            if not isinstance(limit, int):
+                raise TypeError(f"`{name}` must be an integer. Received: {name}={limit!r}")
+            if limit < 1:
+                raise ValueError(f"`{name}` must be positive. Received: {name}={limit}")
         for name in ("vocabulary_size", "pad_id", "start_id", "end_id"):
             if getattr(model, name) != getattr(tokenizer, name):
                 raise ValueError(

@@ -1,7 +1,9 @@
+import keras
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import tensorflow as tf
 
 from keras_transformer import export, generation
 from keras_transformer.export import to_onnx
@@ -212,3 +214,16 @@ def test_operations_inside_loop_bodies_are_looked_at():
     graph = onnx.helper.make_graph([loop], "main", [], [])
     assert [node.op_type for node in to_onnx._nodes(graph)] == ["Loop", "Strange"]
     assert [to_onnx._is_known(node) for node in to_onnx._nodes(graph)] == [True, False]
+
+
+def test_exact_gelu_converts_and_agrees():
+    """TensorFlow computes it from Erfc, for which the converter has no ONNX form of its own."""
+    signature = [tf.TensorSpec([None], tf.float32, name="x")]
+
+    def gelu(x):
+        return {"y": keras.activations.gelu(x, approximate=False)}
+
+    model = to_onnx._convert("gelu", gelu, signature, {"x": ["n"], "y": ["n"]})
+    x = np.linspace(-6, 6, 101, dtype="float32")
+    (y,) = onnxruntime.InferenceSession(model.SerializeToString()).run(["y"], {"x": x})
+    np.testing.assert_allclose(y, keras.ops.convert_to_numpy(gelu(x)["y"]), atol=1e-6)
