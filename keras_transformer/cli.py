@@ -89,10 +89,12 @@ def _export(options: argparse.Namespace) -> None:
     from keras_transformer import export, pipelines
 
     pipeline = pipelines.load(options.path)
+    if not options.formats and options.version > 1 and (pathlib.Path(options.folder) / "onnx").exists():
+        raise FileExistsError(
+            f"`{options.folder}/onnx` exists already and is left as it is. Pass --formats saved_model to add a "
+            "version alone, or choose another folder"
+        )
     formats = options.formats or ["saved_model", "onnx"]
-    if not options.formats and (pathlib.Path(options.folder) / "onnx").exists():
-        _say(f"{options.folder}/onnx exists and is left as it is")
-        formats.remove("onnx")
     if "saved_model" in formats:
         _say(str(export.saved_model(pipeline, options.folder, name=options.name, version=options.version)))
     if "onnx" in formats:
@@ -112,12 +114,12 @@ def _load(path: str) -> Callable[[Sequence[str]], list[str]]:
     if (folder / "manifest.json").is_file():
         from keras_transformer import serving
 
-        versions = sorted((folder / "saved_model").glob("*/*"), key=lambda version: int(version.name))
+        versions = [path for path in (folder / "saved_model").glob("*/*") if path.name.isdigit()]
         if (folder / "onnx").is_dir() or not versions:
             return serving.load(folder)
         from keras_transformer.export import parity
 
-        saved_model = parity.SavedModel(versions[-1])
+        saved_model = parity.SavedModel(max(versions, key=lambda version: int(version.name)))
         return lambda texts: saved_model(texts)[parity.SAVED_MODEL][1] if texts else []
     from keras_transformer import pipelines
 

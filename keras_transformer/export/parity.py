@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+import tensorflow_text  # noqa: F401  (a SavedModel has its operations)
 
 NEAR_TIE = 1e-4  # sums of float32 in another order may swap two candidates whose logits are nearer than this
 SAVED_MODEL = "saved_model"
@@ -73,8 +74,13 @@ class SavedModel:
         ids, answers = [], []
         for begin in range(0, len(texts), _BATCH):
             batch = tf.constant(list(texts[begin : begin + _BATCH]), tf.string)
-            ids.append(self._signatures["generate_ids"](text=batch)["ids"].numpy())
-            output = self._signatures["serving_default"](text=batch)["text"]
+            try:
+                ids.append(self._signatures["generate_ids"](text=batch)["ids"].numpy())
+                output = self._signatures["serving_default"](text=batch)["text"]
+            except tf.errors.InvalidArgumentError as error:
+                raise ValueError(
+                    f"`texts` must fit the model. Received: {error.message.splitlines()[0]}"
+                ) from error
             answers += [answer.decode() for answer in output.numpy()]
         return {SAVED_MODEL: (np.concatenate(ids), answers)}
 

@@ -148,14 +148,23 @@ def _convert(
     for value in [*model.graph.input, *model.graph.output]:
         for dimension, axis in zip(value.type.tensor_type.shape.dim, axes[value.name], strict=False):
             dimension.dim_param = axis
-    onnx_library.checker.check_model(model, full_check=True)
+    try:
+        onnx_library.checker.check_model(model, full_check=True)
+    except (onnx_library.checker.ValidationError, onnx_library.shape_inference.InferenceError) as error:
+        raise ValueError(
+            "`model` must be of types that its operations take in ONNX; those of mixed_bfloat16 do not. "
+            f"Received: {error}"
+        ) from error
     return model
 
 
 def _erfc(graph: Any, node: Any, *_: Any) -> None:
     """Erfc, which TensorFlow's exact GELU consists of and tf2onnx does not know, as 1 − Erf."""
+    from onnx import helper as onnx_helper
+
     node.type, node.domain = "Erf", ""
-    one = graph.make_const(f"{node.name}_one", np.array(1, np.float32))
+    dtype = onnx_helper.tensor_dtype_to_np_dtype(graph.get_dtype(node.output[0]))
+    one = graph.make_const(f"{node.name}_one", np.array(1, dtype))
     graph.insert_new_node_on_output("Sub", node.output[0], inputs=[one.output[0], node.output[0]])
 
 

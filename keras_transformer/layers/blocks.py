@@ -50,6 +50,7 @@ class Residual(keras.layers.Layer):
     def build(self, input_shape: Any) -> None:
         """Create the normalisation's weights."""
         self.norm.build(input_shape)
+        self.drop.build(input_shape)
 
     def enter(self, inputs: Tensor) -> Tensor:
         """What the sublayer gets."""
@@ -116,9 +117,9 @@ class _Block(keras.layers.Layer):
         layer.build(shape)
         return layer
 
-    def compute_output_shape(self, input_shape: Any, *_: Any, **__: Any) -> Any:
+    def compute_output_shape(self, inputs_shape: Any, *_: Any, **__: Any) -> Any:
         """The input's."""
-        return input_shape
+        return inputs_shape
 
     def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
         """The mask of the first input."""

@@ -63,8 +63,10 @@ class FeedForward(keras.layers.Layer):
         )
         self.output_projection = keras.layers.Dense(model_dim, name="output", **options)
         self.drop = Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
+        hidden_shape = (*input_shape[:-1], self.hidden_dim)
         self.hidden.build(input_shape)
-        self.output_projection.build((*input_shape[:-1], self.hidden_dim))
+        self.drop.build(hidden_shape)
+        self.output_projection.build(hidden_shape)
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         """FFN(inputs)."""

@@ -119,10 +119,9 @@ class MultiHeadAttention(keras.layers.Layer):
         training: bool | None = None,
     ) -> Tensor:
         """The attended values, projected back to the query's size."""
-        if value is not None and segment_ids is not None:
-            raise ValueError(
-                "`segment_ids` must be None in cross-attention. Received: both a value and segment_ids"
-            )
+        for name, given in (("segment_ids", segment_ids), ("positions", positions)):
+            if value is not None and given is not None:
+                raise ValueError(f"`{name}` must be None where a value is given. Received: both")
         keras_masks = (mask, query_mask) if value is None else (value_mask, key_mask)
         dropout = self.dropout if training else 0.0
         heads = kt_ops.attention(

@@ -238,6 +238,7 @@ class Transformer(keras.Model):
         shape = (None, None, self.model_dim)
         self.embedding.build((None, None))
         self.positions.build(shape)
+        self.drop.build(shape)
         for block in self.encoder_blocks:
             block.build(shape)
         for block in self.decoder_blocks:

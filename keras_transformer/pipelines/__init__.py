@@ -27,6 +27,11 @@ def load(folder: str | os.PathLike[str]) -> TextToText:
         ValueError: where a file in it is damaged.
     """
     config_file = pathlib.Path(folder) / "config.json"
+    if config_file.with_name("manifest.json").is_file():
+        raise FileNotFoundError(
+            "`folder` must be a pipeline, not an export, which `keras_transformer.serving.load` reads. "
+            f"Received: folder={str(folder)!r}"
+        )
     config = files.read_json(config_file) if config_file.is_file() else {}
     if not isinstance(config, dict) or str(config.get("pipeline")) not in _CLASSES:
         raise FileNotFoundError(

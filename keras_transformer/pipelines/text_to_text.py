@@ -158,6 +158,11 @@ class TextToText:
             raise FileExistsError(
                 f"`folder` must be new or a pipeline where overwrite=True. Received: folder={str(folder)!r}"
             )
+        if any(variable.dtype == "int8" for variable in self.model.variables):
+            raise ValueError(
+                "`model` must not be quantised yet: a file could not be loaded. Save it first, quantise what is "
+                "loaded. Received: a model with int8 weights"
+            )
         with files.new_folder(folder, overwrite) as new:
             self.model.save(new / "model.keras")
             self.tokenizer.save(new / "tokenizer")
@@ -200,7 +205,10 @@ class TextToText:
 def is_pipeline(folder: str | os.PathLike[str]) -> bool:
     """Whether `save` has written the folder, as far as its `config.json` tells."""
     path = pathlib.Path(folder) / CONFIG
-    return path.is_file() and isinstance(files.read_json(path), dict) and "pipeline" in files.read_json(path)
+    if not path.is_file() or path.with_name("manifest.json").is_file():  # an export has both
+        return False
+    config = files.read_json(path)
+    return isinstance(config, dict) and "pipeline" in config
 
 
 def _check_sha256(path: pathlib.Path, expected: str | None, found: str) -> None:

@@ -292,6 +292,7 @@ def test_near_sizes_share_what_is_compiled(model, monkeypatch):
         monkeypatch.setattr(
             run, "_run", generation.generator._compile(model, lambda ids: counted(model, ids, 2), True)
         )
+        monkeypatch.setattr(run, "_variables", model.variables)
     for rows, columns in ((5, 9), (8, 16), (6, 12), (7, 9)):
         run(np.full((rows, columns), 5))
     assert traced == [(8, 16)]

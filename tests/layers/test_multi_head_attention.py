@@ -485,3 +485,10 @@ def test_output_shape_is_the_querys_in_functional_models():
 def test_errors_name_the_argument_and_what_was_received(arguments, message):
     with pytest.raises(ValueError, match=message):
         MultiHeadAttention(**{"num_heads": 4, "key_dim": 3, **arguments})
+
+
+@pytest.mark.parametrize("name", ["positions", "segment_ids"])
+def test_what_belongs_to_self_attention_is_refused_beside_a_value(name):
+    x = np.zeros((1, 3, 8), "float32")
+    with pytest.raises(ValueError, match=f"`{name}` must be None where a value is given"):
+        MultiHeadAttention(2, 4)(x, x, **{name: np.zeros((1, 3), "int32")})

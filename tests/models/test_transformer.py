@@ -303,3 +303,19 @@ def test_integer_types_of_ids_agree():
         np.testing.assert_array_equal(logits(model, SOURCE.astype(dtype), TARGET.astype(dtype)), expected)
     inputs = {"source_ids": ops.convert_to_tensor(SOURCE), "target_ids": ops.convert_to_tensor(TARGET)}
     np.testing.assert_array_equal(model(inputs), expected)
+
+
+def test_summary_shows_every_layer_built(capsys):
+    model = Transformer(20, num_layers=1, num_heads=2, model_dim=8, hidden_dim=16)
+    model.summary(expand_nested=True)
+    printed = capsys.readouterr().out
+    assert "decoder_0" in printed
+    assert "unbuilt" not in printed
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")
+def test_quantises_before_its_first_call():
+    model = Transformer(20, num_layers=1, num_heads=2, model_dim=8, hidden_dim=16)
+    model.quantize("int8")
+    ids = np.array([[4, 5, 3]])
+    assert np.isfinite(ops.convert_to_numpy(model({"source_ids": ids, "target_ids": ids}))).all()

@@ -342,3 +342,12 @@ def test_another_tokenizer_of_the_same_size_is_refused(copied, pipeline, sentenc
     other.save(copied / "tokenizer")
     with pytest.raises(ValueError, match="tokenizer"):
         pipelines.load(copied)
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")
+def test_a_quantised_model_is_refused_before_it_is_saved(pipeline, random_transformer, tmp_path):
+    model = random_transformer(1, vocabulary_size=pipeline.tokenizer.vocabulary_size)
+    model.quantize("int8")
+    with pytest.raises(ValueError, match="`model` must not be quantised yet"):
+        TextToText(model, pipeline.tokenizer).save(tmp_path / "quantised")
+    assert list(tmp_path.iterdir()) == []
