@@ -43,6 +43,8 @@ def main() -> int:
         client.execute()
         for cell in notebook.cells:
             cell.metadata.pop("execution", None)  # times, which differ at every run
+            if "outputs" in cell:  # what libraries log as they start
+                cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
         nbformat.write(notebook, path if options.write else results / path.name)
         print(f"  {time.monotonic() - began:6.1f} s  done", flush=True)
     return 0
