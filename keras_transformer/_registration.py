@@ -24,19 +24,29 @@ def register() -> None:
 
 def install() -> None:
     """Register now if Keras is imported, or else as soon as it is."""
-    if hasattr(sys.modules.get("keras"), "saving"):
+    if _keras_is_imported():
         register()
     elif not any(isinstance(finder, _AfterKeras) for finder in sys.meta_path):
         sys.meta_path.insert(0, _AfterKeras())
 
 
+def _keras_is_imported() -> bool:
+    return hasattr(sys.modules.get("keras"), "saving")
+
+
 class _AfterKeras(importlib.abc.MetaPathFinder):
-    """Finds the `keras` package as the other finders do, and registers our classes once it has run."""
+    """Finds Keras and our subpackages as the other finders do, and registers once the outermost of them has run.
+
+    Our own may be the first to import Keras: registering in the midst of that would need what is half imported.
+    """
+
+    def __init__(self) -> None:
+        self.running = 0
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != "keras":
+        if fullname != "keras" and fullname.rpartition(".")[0] != __package__:
             return None
         sys.meta_path.remove(self)  # or it would find itself
         try:
@@ -44,15 +54,22 @@ class _AfterKeras(importlib.abc.MetaPathFinder):
         finally:
             sys.meta_path.insert(0, self)  # being found is not being imported: TensorFlow only looks
         if spec is not None and spec.loader is not None:
-            spec.loader = _RegisteringLoader(spec.loader)
+            spec.loader = _RegisteringLoader(spec.loader, self)
         return spec
+
+    def finished(self) -> None:
+        """One of the modules has run."""
+        if self.running == 0 and _keras_is_imported() and self in sys.meta_path:
+            sys.meta_path.remove(self)
+            register()
 
 
 class _RegisteringLoader(importlib.abc.Loader):
-    """Runs a loader, then `register`; every other question goes to the loader it wraps."""
+    """Runs a loader and tells the finder; every other question goes to the loader it wraps."""
 
-    def __init__(self, loader: importlib.abc.Loader) -> None:
+    def __init__(self, loader: importlib.abc.Loader, finder: _AfterKeras) -> None:
         self._loader = loader
+        self._finder = finder
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._loader, name)
@@ -61,9 +78,12 @@ class _RegisteringLoader(importlib.abc.Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        self._loader.exec_module(module)
-        sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _AfterKeras)]
+        self._finder.running += 1
+        try:
+            self._loader.exec_module(module)
+        finally:
+            self._finder.running -= 1
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
-        register()
+        self._finder.finished()

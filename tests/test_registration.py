@@ -132,6 +132,20 @@ def test_the_hook_leaves_keras_as_it_was_and_goes_away():
     assert run(code) == [True, "SourceFileLoader", True, True, True]
 
 
+@pytest.mark.parametrize("name", ["relations", "ops", "layers", "inspection"])
+def test_any_subpackage_may_be_the_first_import(name):
+    code = f"""
+    import json, sys
+    import keras_transformer.{name}
+    import keras
+    print(json.dumps([
+        keras.saving.get_registered_object("keras_transformer>Causal") is not None,
+        any("keras_transformer" in type(finder).__module__ for finder in sys.meta_path),
+    ]))
+    """
+    assert run(code) == [True, False]
+
+
 def test_every_public_name_is_there_and_every_submodule_is_public():
     for name in kt.__all__:
         assert getattr(kt, name) is not None

@@ -1,4 +1,6 @@
+import copy
 import dataclasses
+import itertools
 import json
 import operator
 
@@ -9,22 +11,87 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_transformer import relations
-from keras_transformer.relations import EMPTY, FULL, PARTIAL, And, Causal, Full, Not, Or, Relation
+from keras_transformer.relations import (
+    AUTOMORPHISMS,
+    EMPTY,
+    FULL,
+    INCREASING_RELABELLINGS,
+    PARTIAL,
+    PERMUTATIONS,
+    SEPARATE_PERMUTATIONS,
+    TRANSLATIONS,
+    Adjacency,
+    And,
+    Bipartite,
+    Causal,
+    Dilated,
+    Full,
+    GlobalTokens,
+    Not,
+    Or,
+    PrefixLM,
+    Relation,
+    SlidingWindow,
+    Strided,
+)
 
 pytestmark = pytest.mark.backend_neutral
 
-LEAVES = (Full(), Causal())
-SIZES = st.integers(1, 24)
-RELATIONS = st.recursive(
-    st.sampled_from(LEAVES),
-    lambda inner: st.one_of(
-        st.builds(operator.and_, inner, inner),
-        st.builds(operator.or_, inner, inner),
-        inner.map(operator.invert),
-    ),
-    max_leaves=4,
+LARGEST = 4  # of a relation's numbers: small beside LENGTH, so that every kind of row occurs
+SMALL = st.integers(0, LARGEST)
+
+
+@st.composite
+def graphs(draw):
+    num_nodes = draw(st.integers(1, 6))
+    node = st.integers(0, num_nodes - 1)
+    return Adjacency(draw(st.lists(st.tuples(node, node), max_size=12)), num_nodes)
+
+
+ATOMS = {
+    Full: st.just(Full()),
+    Causal: st.just(Causal()),
+    SlidingWindow: st.builds(SlidingWindow, st.none() | SMALL, st.none() | SMALL),
+    PrefixLM: st.builds(PrefixLM, SMALL),
+    Strided: st.builds(Strided, st.integers(1, LARGEST), st.booleans()),
+    Dilated: st.builds(Dilated, st.integers(0, 3), st.integers(1, LARGEST)),
+    GlobalTokens: st.builds(GlobalTokens, st.lists(st.integers(0, 8), max_size=3)),
+    Adjacency: graphs(),
+    Bipartite: st.just(Bipartite()),
+}
+EXAMPLES = (
+    Full(),
+    Causal(),
+    SlidingWindow(3),
+    SlidingWindow(2, 1),
+    SlidingWindow(None, 1),
+    PrefixLM(3),
+    Strided(3),
+    Strided(2, causal=False),
+    Dilated(2, 3),
+    GlobalTokens([4, 0]),
+    Adjacency([(0, 1), (1, 2), (2, 0), (3, 3)], 5),
+    Bipartite(),
 )
-quick = settings(deadline=None, max_examples=100)
+SIZES = st.integers(1, 24)
+
+
+def relation_trees(atoms=None):
+    """Relations of every kind, and what composition makes of them."""
+    return st.recursive(
+        st.one_of(*ATOMS.values()) if atoms is None else atoms,
+        lambda inner: st.one_of(
+            st.builds(operator.and_, inner, inner),
+            st.builds(operator.or_, inner, inner),
+            inner.map(operator.invert),
+        ),
+        max_leaves=4,
+    )
+
+
+RELATIONS = relation_trees()
+quick = settings(deadline=None, max_examples=100, derandomize=True)
+kinds = pytest.mark.parametrize("kind", ATOMS, ids=lambda kind: kind.__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +122,20 @@ def by_definition(relation, i, j):
             return True
         case Causal():
             return j <= i
+        case SlidingWindow(left, right):
+            return (left is None or i - left <= j) and (right is None or j <= i + right)
+        case PrefixLM(length):
+            return j < length or j <= i
+        case Strided(stride, causal):
+            return (i - j) % stride == 0 and (j <= i or not causal)
+        case Dilated(window, rate):
+            return j <= i and i - j in range(0, rate * window + 1, rate)
+        case GlobalTokens(indices):
+            return i in indices or j in indices
+        case Adjacency(pairs=pairs):
+            return (j, i) in pairs
+        case Bipartite():
+            return True
         case And(left, right):
             return by_definition(left, i, j) and by_definition(right, i, j)
         case Or(left, right):
@@ -100,12 +181,23 @@ def test_empty_blocks_hold_nothing_and_full_blocks_everything(relation, block_si
         assert kind != FULL or tile.all()
 
 
+@kinds
 @quick
-@given(st.sampled_from(LEAVES), st.booleans(), st.integers(1, 9), SIZES, SIZES)
-def test_block_maps_of_simple_relations_are_exact(relation, negated, block_size, num_queries, num_keys):
+@given(data=st.data(), negated=st.booleans(), block_size=st.integers(1, 9), num_queries=SIZES, num_keys=SIZES)
+def test_block_maps_of_simple_relations_are_exact(kind, data, negated, block_size, num_queries, num_keys):
+    relation = data.draw(ATOMS[kind])
     relation = ~relation if negated else relation
-    for kind, tile in tiles(relation, block_size, num_queries, num_keys):
-        assert kind == (FULL if tile.all() else PARTIAL if tile.any() else EMPTY)
+    for found, tile in tiles(relation, block_size, num_queries, num_keys):
+        assert found == (FULL if tile.all() else PARTIAL if tile.any() else EMPTY)
+
+
+@pytest.mark.parametrize("relation", EXAMPLES, ids=repr)
+def test_block_maps_of_long_sequences_take_no_matrix(relation):
+    """A million positions: the matrix would have 10¹² pairs."""
+    blocks = relation.blocks(8192, 2**20, 2**20)
+    assert blocks.shape == (128, 128)
+    near = relation.blocks(8192, 2 * 8192, 2 * 8192)
+    np.testing.assert_array_equal(blocks[:2, :2], near)
 
 
 @quick
@@ -122,6 +214,7 @@ def test_composition_is_boolean_algebra(a, b, block_size, num_queries, num_keys)
     np.testing.assert_array_equal((a | a).blocks(*tiling), a.blocks(*tiling))
 
 
+@quick
 @given(RELATIONS)
 def test_negation_twice_is_the_relation_itself(relation):
     assert ~~relation == relation
@@ -145,11 +238,12 @@ def test_a_users_relation_without_a_block_map_is_partial_everywhere_and_composes
 @pytest.mark.parametrize("name", ["block_size", "num_queries", "num_keys"])
 def test_block_maps_of_nothing_are_refused(name):
     sizes = {"block_size": 2, "num_queries": 3, "num_keys": 4, name: 0}
-    for relation in LEAVES:
+    for relation in EXAMPLES:
         with pytest.raises(ValueError, match=f"`{name}` must be positive. Received: {name}=0"):
             relation.blocks(**sizes)
 
 
+@quick
 @given(RELATIONS)
 def test_config_round_trip_is_the_identity(relation):
     config = relation.get_config()
@@ -159,6 +253,7 @@ def test_config_round_trip_is_the_identity(relation):
     assert json.loads(json.dumps(config)) == config
 
 
+@quick
 @given(RELATIONS)
 def test_keras_serialisation_through_json_gives_an_equal_relation(relation):
     text = json.dumps(keras.saving.serialize_keras_object(relation))
@@ -167,11 +262,12 @@ def test_keras_serialisation_through_json_gives_an_equal_relation(relation):
     assert relations.get(json.loads(text)) == relation
 
 
+@quick
 @given(RELATIONS, RELATIONS)
 def test_relations_are_values_equal_and_hashable(a, b):
     assert (a & b) == And(a, b)
     assert hash(a | b) == hash(Or(a, b))
-    assert len({a, dataclasses.replace(a)}) == 1
+    assert len({a, copy.deepcopy(a), type(a).from_config(a.get_config())}) == 1
     assert Full() != Causal()
 
 
@@ -184,71 +280,384 @@ def test_relations_take_no_arrays_into_their_hash_or_repr():
     assert repr(Causal() & ~Full()) == "And(left=Causal(), right=Not(relation=Full()))"
 
 
-# Symmetries: f is one of a group's maps of positions; a relation has the symmetry if related(f(i), f(j)) is
-# related(i, j) for every pair.
+@quick
+@given(RELATIONS, SIZES, SIZES)
+def test_no_pair_is_beyond_the_reach(relation, num_queries, num_keys):
+    behind, ahead = relation.reach()
+    queries, keys = np.nonzero(relation.matrix(num_queries, num_keys))
+    assert behind is None or (behind >= 0 and (queries - keys <= behind).all())
+    assert ahead is None or (ahead >= 0 and (keys - queries <= ahead).all())
 
 
-def keeps(relation, positions):
-    """Whether moving position i to positions[i], on both sides, changes nothing."""
-    positions = np.asarray(positions)
-    moved = relation.related(positions[:, None], positions[None, :])
-    return np.array_equal(np.broadcast_to(moved, (len(positions),) * 2), relation.matrix(len(positions)))
+@kinds
+@quick
+@given(data=st.data())
+def test_the_reach_of_simple_relations_is_exact(kind, data):
+    relation = data.draw(ATOMS[kind])
+    queries, keys = np.nonzero(relation.matrix(40))
+    for bound, offsets in zip(relation.reach(), (queries - keys, keys - queries), strict=True):
+        if bound is None:
+            assert offsets.max() > 20
+        else:
+            assert offsets.max(initial=0) == bound
 
 
-LENGTH = 7
+@pytest.mark.parametrize(
+    ("relation", "expected"),
+    [
+        (Full(), (None, None)),
+        (Causal(), (None, 0)),
+        (SlidingWindow(3, 2), (3, 2)),
+        (SlidingWindow(None, 2), (None, 2)),
+        (SlidingWindow(4) & Dilated(2, 3), (4, 0)),
+        (SlidingWindow(4) | Dilated(2, 3), (6, 0)),
+        (SlidingWindow(3, 2) & Causal(), (3, 0)),
+        (SlidingWindow(3, 2) | Causal(), (None, 2)),
+        (Adjacency([(5, 1), (0, 3)], 6), (3, 4)),
+        (Adjacency([(0, 3)], 6) | SlidingWindow(1, 1), (3, 1)),
+        (~SlidingWindow(3), (None, None)),
+        (Near(), (None, None)),
+    ],
+    ids=str,
+)
+def test_reach_of_examples(relation, expected):
+    assert relation.reach() == expected
+
+
+class TestEdges:
+    """`edges()` are the pairs (source, target): of columns and rows, in this order."""
+
+    @staticmethod
+    def of_matrix(relation):
+        queries, keys = np.nonzero(relation.matrix(8))  # more than any graph here has nodes
+        return tuple(sorted(zip(keys.tolist(), queries.tolist(), strict=True)))
+
+    @quick
+    @given(relation_trees(graphs() | st.sampled_from(EXAMPLES)))
+    def test_are_all_pairs_where_they_are_known(self, relation):
+        if relation.edges() is not None:
+            assert relation.edges() == self.of_matrix(relation)
+
+    @quick
+    @given(graphs(), graphs(), st.sampled_from(EXAMPLES))
+    def test_of_compositions(self, a, b, other):
+        assert (a & b).edges() == tuple(sorted({*a.pairs} & {*b.pairs}))
+        assert (a | b).edges() == tuple(sorted({*a.pairs} | {*b.pairs}))
+        assert (a & other).edges() == (other & a).edges() == self.of_matrix(a & other)
+        assert (a & ~b).edges() == tuple(sorted({*a.pairs} - {*b.pairs}))
+
+    @pytest.mark.parametrize("relation", [r for r in EXAMPLES if not isinstance(r, Adjacency)], ids=repr)
+    def test_are_unknown_where_positions_have_no_end(self, relation):
+        graph = Adjacency([(0, 1)], 2)
+        assert relation.edges() is (relation | graph).edges() is (graph | relation).edges() is None
+        assert (~graph).edges() is (relation & relation).edges() is None
+
+
+# Symmetries: (f, g) is a pair of position maps from a group; a relation has the symmetry if related(f(i), g(j))
+# is related(i, j) for every pair.
+
+LENGTH = 12
+
+
+def check_kept(relation, queries, keys):
+    """The law: moving query i to queries[i] and key j to keys[j] changes nothing."""
+    moved = relation.related(np.array(queries)[:, None], np.array(keys)[None, :])
+    shape = (len(queries), len(keys))
+    np.testing.assert_array_equal(np.broadcast_to(moved, shape), relation.matrix(*shape))
+
+
+def same(maps):
+    return maps.map(lambda moved: (moved, moved))
+
+
 GROUPS = {
-    relations.TRANSLATIONS: st.integers(0, 50).map(lambda m: np.arange(LENGTH) + m),
-    relations.INCREASING_RELABELLINGS: st.lists(
-        st.integers(0, 60), min_size=LENGTH, max_size=LENGTH, unique=True
-    ).map(sorted),
-    relations.PERMUTATIONS: st.permutations(range(LENGTH)),
+    TRANSLATIONS: same(st.integers(-50, 50).map(lambda m: np.arange(LENGTH) + m)),
+    INCREASING_RELABELLINGS: same(
+        st.lists(st.integers(-60, 60), min_size=LENGTH, max_size=LENGTH, unique=True).map(sorted)
+    ),
+    PERMUTATIONS: same(st.permutations(range(LENGTH))),
+    SEPARATE_PERMUTATIONS: st.tuples(st.permutations(range(LENGTH)), st.permutations(range(LENGTH))),
 }
+
+
+def transpositions():
+    for i, j in itertools.combinations(range(LENGTH), 2):
+        swapped = list(range(LENGTH))
+        swapped[i], swapped[j] = j, i
+        yield swapped
+
+
+# Maps of each group that tell it from the smaller ones, for whatever relation of the small numbers above.
+WITNESSES = {
+    TRANSLATIONS: [(np.arange(LENGTH) + m,) * 2 for m in (1, -1, 5, -5, 50)],
+    INCREASING_RELABELLINGS: [(np.arange(LENGTH) * m,) * 2 for m in (2, 3, 50)]
+    + [(np.arange(LENGTH) + (np.arange(LENGTH) > i),) * 2 for i in range(LENGTH)]
+    + [(np.arange(LENGTH) + m,) * 2 for m in (-5, 50)],
+    PERMUTATIONS: [(swapped, swapped) for swapped in transpositions()],
+    SEPARATE_PERMUTATIONS: [(range(LENGTH), swapped) for swapped in transpositions()],
+}
+
+
+def is_kept(relation, queries, keys):
+    try:
+        check_kept(relation, queries, keys)
+    except AssertionError:
+        return False
+    return True
 
 
 @pytest.mark.parametrize("group", GROUPS)
 @quick
 @given(relation=RELATIONS, data=st.data())
-def test_every_claimed_symmetry_holds(group, relation, data):
-    if group in (relation & Full()).symmetries():
-        assert keeps(relation, data.draw(GROUPS[group]))
+def test_every_listed_symmetry_holds(group, relation, data):
+    if group in relation.symmetries():
+        check_kept(relation, *data.draw(GROUPS[group]))
+
+
+@kinds
+@quick
+@given(data=st.data())
+def test_every_symmetry_that_a_simple_relation_does_not_list_fails(kind, data):
+    relation = data.draw(ATOMS[kind])
+    for group in WITNESSES.keys() - relation.symmetries():
+        assert not all(is_kept(relation, *maps) for maps in WITNESSES[group]), group
 
 
 @pytest.mark.parametrize(
     ("relation", "group", "positions"),
     [
-        (Causal(), relations.PERMUTATIONS, [1, 0, 2]),
-        (~Causal(), relations.PERMUTATIONS, [1, 0, 2]),
-        (Causal() & Full(), relations.PERMUTATIONS, [2, 1, 0]),
-        (Near(), relations.INCREASING_RELABELLINGS, [0, 2, 3]),
-        (Near(), relations.PERMUTATIONS, [0, 2, 1]),
-        (Near() | Causal(), relations.INCREASING_RELABELLINGS, [0, 2, 3]),
-        (ToFirst(), relations.TRANSLATIONS, [1, 2, 3]),
+        (Causal(), PERMUTATIONS, [1, 0, 2]),
+        (~Causal(), PERMUTATIONS, [1, 0, 2]),
+        (Causal() & Full(), PERMUTATIONS, [2, 1, 0]),
+        (SlidingWindow(1), INCREASING_RELABELLINGS, [0, 2, 4]),
+        (SlidingWindow(1) | GlobalTokens([0]), TRANSLATIONS, [1, 2, 3]),
+        (Strided(2), INCREASING_RELABELLINGS, [0, 1, 3]),
+        (Dilated(1, 2), INCREASING_RELABELLINGS, [0, 1, 3]),
+        (PrefixLM(2), TRANSLATIONS, [1, 2, 3]),
+        (Adjacency([(0, 1), (1, 2)], 3), TRANSLATIONS, [1, 2, 3]),
+        (Near(), INCREASING_RELABELLINGS, [0, 2, 3]),
+        (Near(), PERMUTATIONS, [0, 2, 1]),
+        (Near() | Causal(), INCREASING_RELABELLINGS, [0, 2, 3]),
+        (ToFirst(), TRANSLATIONS, [1, 2, 3]),
     ],
     ids=str,
 )
-def test_a_symmetry_that_is_not_claimed_fails(relation, group, positions):
+def test_a_symmetry_that_is_not_listed_fails(relation, group, positions):
     assert group not in relation.symmetries()
-    assert not keeps(relation, positions)
+    with pytest.raises(AssertionError):
+        check_kept(relation, positions, positions)
 
 
-def test_symmetries_are_those_of_the_table():
-    every = {relations.PERMUTATIONS, relations.INCREASING_RELABELLINGS, relations.TRANSLATIONS}
-    assert Full().symmetries() == every
-    assert Causal().symmetries() == every - {relations.PERMUTATIONS}
-    assert (Near() & Causal()).symmetries() == {relations.TRANSLATIONS}
+def test_separate_permutations_keep_only_what_does_not_compare_queries_with_keys():
+    for relation in (Full(), Bipartite(), ~Full(), Full() & Bipartite()):
+        check_kept(relation, [2, 0, 1], [1, 2, 0])
+    for relation in (Causal(), SlidingWindow(0, 0)):
+        with pytest.raises(AssertionError):
+            check_kept(relation, [2, 0, 1], [1, 2, 0])
+    check_kept(SlidingWindow(0, 0), [2, 0, 1], [2, 0, 1])
 
 
-@pytest.mark.parametrize("relation", [Full(), Causal(), ~Causal(), (Full() & Causal()) | ~Full()], ids=repr)
-def test_the_predicate_runs_on_tensors_and_on_batches_of_positions(relation):
-    queries = np.array([[0, 1, 2], [5, 3, 4]], "int32")
-    keys = np.array([[0, 1, 2, 3], [4, 5, 6, 3]], "int32")
-    tensors = keras.ops.convert_to_tensor(queries), keras.ops.convert_to_tensor(keys)
-    found = relation.related(tensors[0][..., None], tensors[1][:, None, :])
+class TestAutomorphisms:
+    """Permutations of the nodes that map the edges onto the edges, by this definition."""
+
+    @staticmethod
+    def of(graph):
+        for order in itertools.permutations(range(graph.num_nodes)):
+            moved = {(order[source], order[target]) for source, target in graph.pairs}
+            yield order, moved == {*graph.pairs}
+
+    @settings(quick, max_examples=30)
+    @given(graphs().filter(lambda graph: graph.num_nodes < 6))
+    def test_keep_a_graph_and_no_other_permutation_does(self, graph):
+        assert AUTOMORPHISMS in graph.symmetries()
+        for order, is_automorphism in self.of(graph):
+            assert is_kept(graph, order, order) == is_automorphism
+
+    def test_of_a_directed_cycle_are_its_rotations(self):
+        cycle = Adjacency([(i, (i + 1) % 5) for i in range(5)], 5)
+        found = [order for order, is_automorphism in self.of(cycle) if is_automorphism]
+        assert found == [tuple((i + m) % 5 for i in range(5)) for m in range(5)]
+        with pytest.raises(AssertionError):
+            check_kept(cycle, [0, 4, 3, 2, 1], [0, 4, 3, 2, 1])
+
+    @settings(quick, max_examples=30)
+    @given(st.lists(graphs().filter(lambda graph: graph.num_nodes == 4), min_size=2, max_size=2))
+    def test_that_two_graphs_share_keep_their_compositions(self, both):
+        a, b = both
+        for (order, of_a), (_, of_b) in zip(self.of(a), self.of(b), strict=True):
+            if of_a and of_b:
+                for composed in (a & b, a | b, ~a, a & ~b, ~(a | b)):
+                    assert AUTOMORPHISMS in composed.symmetries()
+                    check_kept(composed, order, order)
+
+    @quick
+    @given(SMALL, st.permutations(range(LENGTH)))
+    def test_of_a_prefix_permute_the_prefix(self, length, order):
+        prefix = sorted(range(length), key=order.index)
+        moved = [*prefix, *range(length, LENGTH)]
+        check_kept(PrefixLM(length), moved, moved)
+        with pytest.raises(AssertionError):
+            check_kept(PrefixLM(length), range(LENGTH)[::-1], range(LENGTH)[::-1])
+
+    @quick
+    @given(st.sets(st.integers(0, LENGTH - 1), min_size=1, max_size=3), st.permutations(range(LENGTH)))
+    def test_of_global_tokens_map_them_onto_themselves(self, indices, order):
+        onto_themselves = {order[index] for index in indices} == indices
+        assert is_kept(GlobalTokens(indices), order, order) == onto_themselves
+
+
+ORDERS = {TRANSLATIONS, INCREASING_RELABELLINGS, AUTOMORPHISMS}
+DISTANCES = {TRANSLATIONS, AUTOMORPHISMS}
+EVERY = {SEPARATE_PERMUTATIONS, PERMUTATIONS, *ORDERS}
+
+
+@pytest.mark.parametrize(
+    ("relation", "expected"),
+    [
+        (Full(), EVERY),
+        (Bipartite(), EVERY),
+        (Causal(), ORDERS),
+        (SlidingWindow(3), DISTANCES),
+        (SlidingWindow(None), ORDERS),
+        (SlidingWindow(0, None), ORDERS),
+        (SlidingWindow(None, None), EVERY),
+        (SlidingWindow(0, 0), EVERY - {SEPARATE_PERMUTATIONS}),
+        (Strided(2), DISTANCES),
+        (Strided(1), ORDERS),
+        (Dilated(2, 2), DISTANCES),
+        (PrefixLM(2), {AUTOMORPHISMS}),
+        (GlobalTokens([1]), {AUTOMORPHISMS}),
+        (Adjacency([(0, 1)], 2), {AUTOMORPHISMS}),
+        (SlidingWindow(3) | Strided(3), DISTANCES),
+        (Causal() & Adjacency([(0, 1)], 2), {AUTOMORPHISMS}),
+        (Causal() | ~Causal(), ORDERS),  # sound, though it is everything
+        (Near() & Causal(), {TRANSLATIONS}),
+    ],
+    ids=lambda value: None if isinstance(value, set | frozenset) else str(value),
+)
+def test_symmetries_are_those_of_the_table(relation, expected):
+    assert relation.symmetries() == expected
+
+
+def test_an_unknown_group_is_refused():
+    with pytest.raises(ValueError, match="`largest` must be one of .*Received: largest='rotations'"):
+        relations.kept_under("rotations")
+
+
+TREE = (SlidingWindow(2) | Strided(3)) & ~GlobalTokens([1]) | Adjacency([(5, 0)], 6) & PrefixLM(6)
+
+
+@pytest.mark.parametrize("relation", [*EXAMPLES, ~Causal(), TREE], ids=repr)
+def test_the_predicate_is_the_same_on_arrays_and_in_every_mode_of_tensors(relation, modes):
+    queries = np.array([[0, 1, 2], [5, 3, -1]], "int32")
+    keys = np.array([[0, 1, 2, 3], [4, 90, -1, 3]], "int32")
     expected = [
         [[by_definition(relation, i, j) for j in row] for i in q]
-        for q, row in zip(queries, keys, strict=True)
+        for q, row in zip(queries.tolist(), keys.tolist(), strict=True)
     ]
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(relation.related(queries[..., None], keys[:, None, :]), expected)
+    tensors = keras.ops.convert_to_tensor(queries), keras.ops.convert_to_tensor(keys)
+    for name, wrap in modes.items():
+        found = wrap(lambda q, k: relation.related(q[..., None], k[:, None, :]))(*tensors)
+        assert keras.backend.standardize_dtype(found.dtype) == "bool"
+        np.testing.assert_array_equal(found, expected, err_msg=name)
+
+
+def test_the_largest_numbers_stay_within_the_integers_of_tensors():
+    far = 2**30
+    positions = keras.ops.convert_to_tensor([-1, 0, far - 1], "int32")
+    for relation in (SlidingWindow(far, far), Dilated(far, 1) | ~Causal(), Strided(far) | PrefixLM(far)):
+        found = np.asarray(relation.related(positions[:, None], positions[None, :]))
+        expected = [[by_definition(relation, i, j) for j in (-1, 0, far - 1)] for i in (-1, 0, far - 1)]
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("relation", [Adjacency([(0, 1)], 3), Strided(2), GlobalTokens([2])], ids=repr)
+def test_the_predicate_compares_arrays_with_tensors(relation):
+    positions = np.arange(3, dtype="int32")
+    for convert in (np.asarray, keras.ops.convert_to_tensor):
+        found = relation.related(positions[:, None], convert(positions[None, :]))
+        np.testing.assert_array_equal(found, relation.matrix(3))
+
+
+class TestArguments:
+    @pytest.mark.parametrize(
+        ("make", "message"),
+        [
+            (lambda: SlidingWindow(-1), "`left` must be an integer from 0 .*, or None. Received: left=-1"),
+            (lambda: SlidingWindow(1.0), "`left` must be .*Received: left=1.0"),
+            (lambda: SlidingWindow(True), "`left` must be .*Received: left=True"),
+            (lambda: SlidingWindow(2**30 + 1), "`left` must be an integer from 0 to 1073741824"),
+            (lambda: SlidingWindow(1, -2), "`right` must be .*Received: right=-2"),
+            (lambda: SlidingWindow(1, "2"), "`right` must be .*Received: right='2'"),
+            (lambda: PrefixLM(-1), "`length` must be an integer from 0 to 1073741824. Received: length=-1"),
+            (lambda: PrefixLM(None), "`length` must be .*Received: length=None"),
+            (lambda: Strided(0), "`stride` must be an integer from 1 .*Received: stride=0"),
+            (lambda: Strided(2, causal=1), "`causal` must be True or False. Received: causal=1"),
+            (lambda: Dilated(-1, 2), "`window` must be .*Received: window=-1"),
+            (lambda: Dilated(1, 0), "`rate` must be .*Received: rate=0"),
+            (lambda: Dilated(2**20, 2**20), r"`window \* rate` must be .*Received: window \* rate="),
+            (lambda: GlobalTokens([0, -3]), "`indices` must be .*Received: indices=-3"),
+            (lambda: GlobalTokens([np.True_]), "`indices` must be .*Received: indices="),
+            (lambda: GlobalTokens(3), "`indices` must be integers. Received: indices=3"),
+            (lambda: GlobalTokens("3"), "`indices` must be integers. Received: indices='3'"),
+            (lambda: Adjacency([(0, 1)], 0), "`num_nodes` must be an integer from 1 .*Received: num_nodes=0"),
+            (lambda: Adjacency([(0, 4)], 4), r"from 0 to 3. Received: edge=\(0, 4\), num_nodes=4"),
+            (lambda: Adjacency([(-1, 0)], 4), r"`edges` must be .*Received: edge=\(-1, 0\)"),
+            (lambda: Adjacency([(0, True)], 4), r"`edges` must be .*Received: edge=\(0, True\)"),
+            (lambda: Adjacency([(0, 1.0)], 4), r"`edges` must be .*Received: edge=\(0, 1.0\)"),
+            (lambda: Adjacency([(0, 1, 2)], 4), r"`edges` must be pairs .*Received: edge=\(0, 1, 2\)"),
+            (lambda: Adjacency(["01"], 4), "`edges` must be pairs .*Received: edge='01'"),
+            (lambda: Adjacency(np.arange(2), 4), "`edges` must be pairs .*Received: edge="),
+            (lambda: Adjacency(3, 4), "`edges` must be pairs .*Received: edges=3"),
+        ],
+    )
+    def test_that_make_no_sense_are_refused(self, make, message):
+        with pytest.raises(ValueError, match=message):
+            make()
+
+    def test_of_numpy_become_python_values(self):
+        found = [
+            SlidingWindow(np.int64(2), np.int32(1)),
+            Strided(np.uint8(2), np.True_),
+            GlobalTokens(np.array([4, 1, 4])),
+            Adjacency(np.array([[2, 0], [0, 1], [2, 0]]), np.int64(3)),
+        ]
+        expected = [
+            SlidingWindow(2, 1),
+            Strided(2),
+            GlobalTokens((1, 4)),
+            Adjacency([[0, 1], [2, 0]], num_nodes=3),
+        ]
+        assert found == expected
+        assert [hash(relation) for relation in found] == [hash(relation) for relation in expected]
+        for relation in found:
+            values = [
+                value for field in dataclasses.fields(relation) for value in field_values(relation, field)
+            ]
+            assert {type(value) for value in values} <= {int, bool}
+
+    def test_of_a_graph_are_sorted_and_each_once(self):
+        graph = Adjacency(iter([(2, 0), (0, 1), (2, 0)]), num_nodes=3)
+        assert graph.pairs == graph.edges() == ((0, 1), (2, 0))
+        assert repr(graph) == "Adjacency(edges=((0, 1), (2, 0)), num_nodes=3)"
+        assert eval(repr(graph)) == graph
+        assert graph != Adjacency(graph.pairs, num_nodes=4)
+        assert not Adjacency(np.zeros((0, 2), int), 3).matrix(3).any()
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            graph.num_nodes = 4
+
+    def test_of_a_graph_too_large_for_a_table_leave_its_edges_and_blocks(self):
+        graph = Adjacency([(0, 1), (99_999, 99_998)], 100_000)
+        assert graph.reach() == (1, 1)
+        np.testing.assert_array_equal(graph.blocks(50_000, 10**5, 10**5), np.diag([PARTIAL] * 2))
+        with pytest.raises(ValueError, match="`num_nodes` must be at most .*Received: num_nodes=100000"):
+            graph.matrix(3)
+
+
+def field_values(relation, field):
+    value = getattr(relation, field.name)
+    return np.array(value).ravel().tolist() if isinstance(value, tuple) else [value]
 
 
 @pytest.mark.parametrize(
@@ -257,10 +666,11 @@ def test_the_predicate_runs_on_tensors_and_on_batches_of_positions(relation):
         (None, Full()),
         ("full", Full()),
         ("causal", Causal()),
+        ("bipartite", Bipartite()),
         (~Causal(), ~Causal()),
         (keras.saving.serialize_keras_object(Causal() | ~Full()), Causal() | ~Full()),
     ],
-    ids=["None", "full", "causal", "relation", "config"],
+    ids=["None", "full", "causal", "bipartite", "relation", "config"],
 )
 def test_get_takes_every_identifier(identifier, expected):
     assert relations.get(identifier) == expected
@@ -282,8 +692,28 @@ def test_get_takes_every_identifier(identifier, expected):
     ids=str,
 )
 def test_get_refuses_anything_else_and_says_what_it_got(identifier):
-    with pytest.raises(ValueError, match="`relation` must be a Relation.*Received: relation="):
+    with pytest.raises(
+        ValueError, match="`relation` must be a Relation.*'bipartite', 'causal', 'full'.*Received: relation="
+    ):
         relations.get(identifier)
+
+
+def test_get_says_what_is_wrong_with_a_configs_arguments():
+    config = keras.saving.serialize_keras_object(SlidingWindow(1))
+    config["config"]["left"] = -1
+    with pytest.raises(ValueError, match="`left` must be .*Received: left=-1"):
+        relations.get(config)
+    del config["config"]["left"]
+    with pytest.raises(ValueError, match="`relation` must be a Relation") as caught:
+        relations.get(config)
+    assert "'left'" in str(caught.value.__cause__)
+
+
+def test_configs_from_before_relations_were_a_package_still_load():
+    config = keras.saving.serialize_keras_object(~Causal())
+    config["module"] = "keras_transformer.relations"
+    config["config"]["relation"]["module"] = "keras_transformer.relations"
+    assert relations.get(config) == ~Causal()
 
 
 @pytest.mark.parametrize("hidden", [-1e4, -1e9, -np.inf])

@@ -3,5 +3,15 @@
 from keras_transformer.inspection.attention_maps import cross_attention_weights as cross_attention_weights
 from keras_transformer.inspection.attention_maps import plot_attention as plot_attention
 from keras_transformer.inspection.curves import plot_history as plot_history
+from keras_transformer.inspection.embeddings import nearest_tokens as nearest_tokens
+from keras_transformer.inspection.embeddings import plot_embeddings as plot_embeddings
+from keras_transformer.inspection.relations import plot_relation as plot_relation
 
-__all__ = ["cross_attention_weights", "plot_attention", "plot_history"]
+__all__ = [
+    "cross_attention_weights",
+    "nearest_tokens",
+    "plot_attention",
+    "plot_embeddings",
+    "plot_history",
+    "plot_relation",
+]

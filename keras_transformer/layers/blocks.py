@@ -7,68 +7,12 @@ import keras
 
 from keras_transformer import ops as kt_ops
 from keras_transformer import relations
-from keras_transformer.layers.dropout import Dropout
-from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.layers.feed_forward import FeedForward, get_activation, serialize_activation
 from keras_transformer.layers.multi_head_attention import Cache, MultiHeadAttention
+from keras_transformer.layers.residual import Residual, check_norm, check_normalization
 from keras_transformer.ops.dropout import check_rate
 
 Tensor = Any
-
-NORMALIZATIONS = ("pre", "post")
-
-
-@keras.saving.register_keras_serializable(package="keras_transformer")
-class Residual(keras.layers.Layer):
-    r"""The wiring around each sublayer f of a block: dropout, addition and layer normalisation.
-
-    $$\text{pre: } x + \mathrm{drop}(f(\mathrm{norm}(x))), \qquad
-    \text{post: } \mathrm{norm}(x + \mathrm{drop}(f(x)))$$
-
-    Use `enter` before f and `leave` after it.
-
-    Args:
-        normalization: "pre" or "post".
-        dropout: probability of dropping an element of f's output while training.
-        epsilon: of the layer normalisation.
-        **kwargs: for `keras.layers.Layer`.
-
-    References:
-        Vaswani et al. (2017) for post; Xiong et al., "On Layer Normalization in the Transformer
-        Architecture" (2020) for pre.
-    """
-
-    def __init__(
-        self, normalization: str = "pre", dropout: float = 0.0, epsilon: float = 1e-6, **kwargs: Any
-    ) -> None:
-        super().__init__(**kwargs)
-        self.normalization = check_normalization(normalization)
-        self.dropout = check_rate("dropout", dropout)
-        self.epsilon = epsilon
-        self.norm = keras.layers.LayerNormalization(epsilon=epsilon, dtype=self.dtype_policy, name="norm")
-        self.drop = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
-
-    def build(self, input_shape: Any) -> None:
-        """Create the normalisation's weights."""
-        self.norm.build(input_shape)
-        self.drop.build(input_shape)
-
-    def enter(self, inputs: Tensor) -> Tensor:
-        """What the sublayer gets."""
-        return self.norm(inputs) if self.normalization == "pre" else inputs
-
-    def leave(self, inputs: Tensor, output: Tensor, training: bool | None = None) -> Tensor:
-        """What follows the sublayer's output."""
-        total = inputs + self.drop(output, training=training)
-        return self.norm(total) if self.normalization == "post" else total
-
-    def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        return {
-            **super().get_config(),
-            "normalization": self.normalization,
-            "dropout": self.dropout,
-            "epsilon": self.epsilon,
-        }
 
 
 class _Block(keras.layers.Layer):
@@ -82,6 +26,7 @@ class _Block(keras.layers.Layer):
         activation: Any = "relu",
         normalization: str = "pre",
         dropout: float = 0.0,
+        norm: str = "layer",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -90,9 +35,10 @@ class _Block(keras.layers.Layer):
         self.num_heads = num_heads
         self.hidden_dim = hidden_dim
         self.relation = relations.get(relation)
-        self.activation = keras.activations.get(activation)
+        self.activation = get_activation(activation)
         self.normalization = check_normalization(normalization)
         self.dropout = check_rate("dropout", dropout)
+        self.norm = check_norm(norm)
         self.supports_masking = True
 
     def _attention(self, name: str, model_dim: int, relation: Any = None) -> MultiHeadAttention:
@@ -106,7 +52,9 @@ class _Block(keras.layers.Layer):
         )
 
     def _residual(self, name: str, shape: Any) -> Residual:
-        residual = Residual(self.normalization, self.dropout, dtype=self.dtype_policy, name=name)
+        residual = Residual(
+            self.normalization, self.dropout, norm=self.norm, dtype=self.dtype_policy, name=name
+        )
         residual.build(shape)
         return residual
 
@@ -132,9 +80,10 @@ class _Block(keras.layers.Layer):
             "num_heads": self.num_heads,
             "hidden_dim": self.hidden_dim,
             "relation": keras.saving.serialize_keras_object(self.relation),
-            "activation": keras.activations.serialize(self.activation),
+            "activation": serialize_activation(self.activation),
             "normalization": self.normalization,
             "dropout": self.dropout,
+            "norm": self.norm,
         }
 
 
@@ -146,9 +95,11 @@ class EncoderBlock(_Block):
         num_heads: heads of the attention, a divisor of D.
         hidden_dim: width of the feed-forward network.
         relation: of the self-attention, by default every pair.
-        activation: of the feed-forward network.
-        normalization: "pre" (normalise before each sublayer) or "post" (after adding, as in the paper).
+        activation: of the feed-forward network, gated ones too (see `FeedForward`).
+        normalization: "pre" (normalise before each sublayer), "post" (after adding, as in the paper) or "sandwich"
+            (before the sublayer and again its output).
         dropout: probability, for attention weights, hidden units and sublayer outputs.
+        norm: "layer" or "rms".
         **kwargs: for `keras.layers.Layer`.
 
     Call arguments:
@@ -199,9 +150,10 @@ class DecoderBlock(_Block):
         num_heads: heads of both attentions, a divisor of D.
         hidden_dim: width of the feed-forward network.
         relation: of the self-attention, by default causal.
-        activation: of the feed-forward network.
-        normalization: "pre" or "post".
+        activation: of the feed-forward network, gated ones too (see `FeedForward`).
+        normalization: "pre", "post" or "sandwich".
         dropout: probability, for attention weights, hidden units and sublayer outputs.
+        norm: "layer" or "rms".
         **kwargs: for `keras.layers.Layer`.
 
     Call arguments:
@@ -317,15 +269,6 @@ class DecoderBlock(_Block):
     def _feed(self, hidden: Tensor, training: bool | None = None) -> Tensor:
         output = self.feed_forward(self.feed_forward_residual.enter(hidden), training=training)
         return self.feed_forward_residual.leave(hidden, output, training)
-
-
-def check_normalization(normalization: str) -> str:
-    """`normalization`, if it is known."""
-    if normalization not in NORMALIZATIONS:
-        raise ValueError(
-            f"`normalization` must be one of {NORMALIZATIONS}. Received: normalization={normalization!r}"
-        )
-    return normalization
 
 
 def head_dim(model_dim: int, num_heads: int) -> int:

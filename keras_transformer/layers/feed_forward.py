@@ -1,5 +1,7 @@
 """The position-wise feed-forward network."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -9,6 +11,15 @@ from keras_transformer.ops.dropout import check_rate
 
 Tensor = Any
 
+# T5 v1.1, mT5 and Gemma gate with the tanh approximation of GELU, Shazeer's GEGLU is the exact one.
+_GATED: dict[str, Callable[[Tensor], Tensor]] = {
+    "glu": keras.activations.sigmoid,
+    "reglu": keras.activations.relu,
+    "geglu": keras.activations.gelu,
+    "geglu_tanh": functools.partial(keras.activations.gelu, approximate=True),
+    "swiglu": keras.activations.silu,
+}
+
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class FeedForward(keras.layers.Layer):
@@ -16,25 +27,33 @@ class FeedForward(keras.layers.Layer):
 
     $$\mathrm{FFN}(x) = f(x W_1 + b_1) W_2 + b_2$$
 
+    Gated, a third map is multiplied with the hidden units:
+
+    $$\mathrm{FFN}(x) = (f(x W_1 + b_1) \odot (x V + c)) W_2 + b_2$$
+
     Args:
-        hidden_dim: width between the two maps.
-        activation: f, any that `keras.activations.get` takes.
+        hidden_dim: width between the maps. A gated network has 3/2 of the weights of a plain one, so two thirds of
+            the width make both the same size.
+        activation: f, any that `keras.activations.get` takes; or a gated network with its f: "swiglu" (SiLU),
+            "geglu" (GELU), "geglu_tanh" (GELU's tanh approximation: T5 v1.1), "reglu" (ReLU), "glu" (sigmoid).
         dropout: probability of dropping a hidden unit while training.
-        use_bias: whether b₁ and b₂ exist.
+        use_bias: whether the maps have a bias.
         **kwargs: for `keras.layers.Layer`.
 
     Shapes:
         input and output: (…, D)
 
     Raises:
-        ValueError: where `hidden_dim` is not positive or `dropout` outside [0, 1).
+        ValueError: where `hidden_dim` is not positive, `dropout` outside [0, 1) or `activation` unknown.
 
     Example:
         >>> FeedForward(64)(keras.ops.ones((2, 5, 16))).shape
         TensorShape([2, 5, 16])
 
     References:
-        Vaswani et al. (2017), equation 2.
+        Vaswani et al. (2017), equation 2. Gated: Shazeer, "GLU Variants Improve Transformer" (2020), equations 5
+        and 6 (which have no biases); the gate that is multiplied, x V, is called "up" in LLaMA's weights, and
+        f(x W₁) "gate".
     """
 
     def __init__(
@@ -49,28 +68,38 @@ class FeedForward(keras.layers.Layer):
         if hidden_dim < 1:
             raise ValueError(f"`hidden_dim` must be positive. Received: hidden_dim={hidden_dim}")
         self.hidden_dim = hidden_dim
-        self.activation = keras.activations.get(activation)
+        self.activation = get_activation(activation)
         self.dropout = check_rate("dropout", dropout)
         self.use_bias = use_bias
         self.supports_masking = True
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
-        """Create both maps for inputs of size D."""
+        """Create the maps for inputs of size D."""
         model_dim = input_shape[-1]
+        gated = isinstance(self.activation, str)
         options = {"use_bias": self.use_bias, "dtype": self.dtype_policy}
         self.hidden = keras.layers.Dense(
-            self.hidden_dim, activation=self.activation, name="hidden", **options
+            self.hidden_dim,
+            activation=_GATED[self.activation] if gated else self.activation,
+            name="hidden",
+            **options,
         )
+        self.gate = keras.layers.Dense(self.hidden_dim, name="gate", **options) if gated else None
         self.output_projection = keras.layers.Dense(model_dim, name="output", **options)
         self.drop = Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
         hidden_shape = (*input_shape[:-1], self.hidden_dim)
         self.hidden.build(input_shape)
+        if self.gate is not None:
+            self.gate.build(input_shape)
         self.drop.build(hidden_shape)
         self.output_projection.build(hidden_shape)
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         """FFN(inputs)."""
-        return self.output_projection(self.drop(self.hidden(inputs), training=training))
+        hidden = self.hidden(inputs)
+        if self.gate is not None:
+            hidden = hidden * self.gate(inputs)
+        return self.output_projection(self.drop(hidden, training=training))
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         """The input's."""
@@ -81,7 +110,21 @@ class FeedForward(keras.layers.Layer):
         return {
             **super().get_config(),
             "hidden_dim": self.hidden_dim,
-            "activation": keras.activations.serialize(self.activation),
+            "activation": serialize_activation(self.activation),
             "dropout": self.dropout,
             "use_bias": self.use_bias,
         }
+
+
+def get_activation(activation: Any) -> Any:
+    """The activation that an identifier stands for: a gated network's by its name, others as Keras gets them."""
+    return (
+        activation
+        if isinstance(activation, str) and activation in _GATED
+        else keras.activations.get(activation)
+    )
+
+
+def serialize_activation(activation: Any) -> Any:
+    """What `get_activation` makes the activation from."""
+    return activation if isinstance(activation, str) else keras.activations.serialize(activation)

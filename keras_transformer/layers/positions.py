@@ -1,9 +1,12 @@
-"""Positional encodings."""
+"""Positional encodings that are added to the inputs."""
 
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
+
+from keras_transformer.layers.waves import check_layout, check_max_wavelength, geometric, pair_up, waves
 
 Tensor = Any
 
@@ -14,18 +17,25 @@ class SinusoidalPositions(keras.layers.Layer):
 
     $$PE(p, 2i) = \sin(p / \lambda^{2i/D}), \quad PE(p, 2i+1) = \cos(p / \lambda^{2i/D})$$
 
-    No weights and no longest length.
+    No weights and no longest length. The dot product of two encodings depends on their distance alone,
+    $PE(p) \cdot PE(p+k) = \sum_i \cos(k / \lambda^{2i/D})$, and a shift by k is one matrix for every p (see
+    `shift_matrix`).
 
     Args:
         max_wavelength: λ.
+        layout: "interleaved" (a sine, its cosine, the next sine, …: the paper's) or "halves" (all sines, then
+            all cosines: Marian's and Tensor2Tensor's).
         **kwargs: for `keras.layers.Layer`.
+
+    Call arguments:
+        inputs: (B, T, D).
+        positions: integers (T,) or (B, T), by default 0, 1, 2, …
 
     Shapes:
         input and output: (B, T, D), D even
-        positions: (T,) or (B, T)
 
     Raises:
-        ValueError: where D is odd.
+        ValueError: where D is odd, `max_wavelength` not positive or `layout` unknown.
 
     Example:
         >>> SinusoidalPositions()(keras.ops.zeros((1, 3, 8))).shape
@@ -35,11 +45,10 @@ class SinusoidalPositions(keras.layers.Layer):
         Vaswani et al. (2017), section 3.5.
     """
 
-    def __init__(self, max_wavelength: float = 10000.0, **kwargs: Any) -> None:
+    def __init__(self, max_wavelength: float = 10000.0, layout: str = "interleaved", **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if max_wavelength <= 0:
-            raise ValueError(f"`max_wavelength` must be positive. Received: max_wavelength={max_wavelength}")
-        self.max_wavelength = max_wavelength
+        self.max_wavelength = check_max_wavelength(max_wavelength)
+        self.layout = check_layout(layout)
         self.supports_masking = True
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
@@ -56,10 +65,46 @@ class SinusoidalPositions(keras.layers.Layer):
 
     def encode(self, positions: Tensor, model_dim: int) -> Tensor:
         """PE(positions): float32 (…, D) for integers (…)."""
-        rates = [self.max_wavelength ** (-2 * i / model_dim) for i in range(model_dim // 2)]
-        angles = ops.expand_dims(ops.cast(positions, "float32"), -1) * ops.convert_to_tensor(rates, "float32")
-        pairs = ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1)  # (…, D/2, 2)
-        return ops.reshape(pairs, [*ops.shape(positions), model_dim])
+        sines, cosines = waves(positions, geometric(self.max_wavelength, model_dim))
+        return pair_up(sines, cosines, self.layout)
+
+    def shift_matrix(self, offset: int, model_dim: int) -> np.ndarray:
+        r"""The matrix that moves every encoding by `offset` positions.
+
+        $$PE(p + k) = M_k\, PE(p), \quad M_k = \bigoplus_i \begin{pmatrix}
+        \cos k\omega_i & \sin k\omega_i \\ -\sin k\omega_i & \cos k\omega_i \end{pmatrix}$$
+
+        So attention can learn to look a fixed distance away with one linear map. $M_k M_l = M_{k+l}$ and
+        $M_k^{-1} = M_k^\top = M_{-k}$.
+
+        Args:
+            offset: k, of either sign.
+            model_dim: D.
+
+        Returns:
+            float32 (D, D).
+
+        Raises:
+            ValueError: where D is not a positive even number.
+
+        References:
+            Vaswani et al. (2017), section 3.5: "for any fixed offset k, PE(pos+k) can be represented as a linear
+            function of PE(pos)".
+        """
+        if model_dim < 2 or model_dim % 2:
+            raise ValueError(f"`model_dim` must be positive and even. Received: model_dim={model_dim}")
+        angles = offset * geometric(self.max_wavelength, model_dim)
+        pairs = np.arange(model_dim)
+        sines, cosines = (
+            (pairs[::2], pairs[1::2])
+            if self.layout == "interleaved"
+            else (pairs[: model_dim // 2], pairs[model_dim // 2 :])
+        )
+        matrix = np.zeros((model_dim, model_dim))
+        matrix[sines, sines] = matrix[cosines, cosines] = np.cos(angles)
+        matrix[sines, cosines] = np.sin(angles)
+        matrix[cosines, sines] = -np.sin(angles)
+        return matrix.astype("float32")
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...], **_: Any) -> tuple[int | None, ...]:
         """The input's."""
@@ -67,4 +112,105 @@ class SinusoidalPositions(keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""
-        return {**super().get_config(), "max_wavelength": self.max_wavelength}
+        return {**super().get_config(), "max_wavelength": self.max_wavelength, "layout": self.layout}
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class LearnedPositions(keras.layers.Layer):
+    r"""Adds a learned vector for each position.
+
+    $$y_t = x_t + P_{p_t}$$
+
+    Positions from `max_length` on have no vector: they are an error where that is known before the graph runs (the
+    length from its static shape, given positions from their values). Inside a compiled graph the backend decides.
+
+    Args:
+        max_length: rows of the table P; positions are 0 … `max_length` − 1.
+        initializer: of P, by default normal with a standard deviation of 0.02 (BERT's and GPT's).
+        **kwargs: for `keras.layers.Layer`.
+
+    Call arguments:
+        inputs: (B, T, D).
+        positions: integers (T,) or (B, T), by default 0, 1, 2, …
+
+    Shapes:
+        input and output: (B, T, D)
+
+    Raises:
+        ValueError: where `max_length` is not positive, the inputs are longer, or a position is outside.
+
+    Example:
+        >>> LearnedPositions(512)(keras.ops.zeros((1, 3, 8))).shape
+        TensorShape([1, 3, 8])
+
+    References:
+        Gehring et al., "Convolutional Sequence to Sequence Learning" (2017), section 3.1; Devlin et al., "BERT"
+        (2019).
+    """
+
+    def __init__(self, max_length: int, initializer: Any = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if max_length < 1:
+            raise ValueError(f"`max_length` must be positive. Received: max_length={max_length}")
+        self.max_length = max_length
+        self.initializer = table_initializer(initializer)
+        self.supports_masking = True
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        """Create the table."""
+        self.table = self.add_weight(
+            name="table", shape=(self.max_length, input_shape[-1]), initializer=self.initializer
+        )
+
+    def call(self, inputs: Tensor, positions: Tensor | None = None) -> Tensor:
+        """Inputs plus the rows of `positions`, by default 0, 1, 2, …"""
+        if positions is None:
+            self._check_length(inputs.shape)
+            positions = ops.arange(ops.shape(inputs)[1])
+        else:
+            self._check_values(positions)
+        return inputs + ops.cast(ops.take(self.table, positions, axis=0), inputs.dtype)
+
+    def compute_output_shape(self, inputs_shape: Any, positions_shape: Any = None) -> Any:
+        """The input's."""
+        if positions_shape is None:
+            self._check_length(inputs_shape)
+        return inputs_shape
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {
+            **super().get_config(),
+            "max_length": self.max_length,
+            "initializer": keras.initializers.serialize(self.initializer),
+        }
+
+    def _check_length(self, shape: Any) -> None:
+        if shape[1] is not None and shape[1] > self.max_length:
+            raise ValueError(
+                f"`inputs` must be at most max_length={self.max_length} long. "
+                f"Received: inputs.shape={tuple(shape)}"
+            )
+
+    def _check_values(self, positions: Tensor) -> None:
+        known = _known_values(positions)
+        if known is not None and known.size and (known.min() < 0 or known.max() >= self.max_length):
+            raise ValueError(
+                f"`positions` must be in [0, max_length={self.max_length}). "
+                f"Received: positions from {known.min()} to {known.max()}"
+            )
+
+
+def table_initializer(initializer: Any) -> Any:
+    """A Keras initializer; None is normal with a standard deviation of 0.02."""
+    return keras.initializers.get(
+        keras.initializers.RandomNormal(0.02) if initializer is None else initializer
+    )
+
+
+def _known_values(tensor: Tensor) -> np.ndarray | None:
+    """The tensor's values, or None for a placeholder inside a graph."""
+    try:
+        return np.asarray(tensor)
+    except (NotImplementedError, TypeError, ValueError):  # TensorFlow's, JAX's and Keras' answers, in turn
+        return None

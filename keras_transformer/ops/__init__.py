@@ -1,10 +1,27 @@
 """Attention and its parts as functions of tensors, on any Keras backend."""
 
+from keras_transformer.ops import scores as scores
 from keras_transformer.ops.attention import attention as attention
 from keras_transformer.ops.attention import attention_weights as attention_weights
+from keras_transformer.ops.attention import explain as explain
+from keras_transformer.ops.biases import BucketBias as BucketBias
+from keras_transformer.ops.biases import LinearBias as LinearBias
+from keras_transformer.ops.biases import PositionBias as PositionBias
 from keras_transformer.ops.cache import append_update as append_update
 from keras_transformer.ops.cache import select_update as select_update
 from keras_transformer.ops.cache import slice_update as slice_update
 from keras_transformer.ops.dropout import dropout as dropout
 
-__all__ = ["append_update", "attention", "attention_weights", "dropout", "select_update", "slice_update"]
+__all__ = [
+    "BucketBias",
+    "LinearBias",
+    "PositionBias",
+    "append_update",
+    "attention",
+    "attention_weights",
+    "dropout",
+    "explain",
+    "scores",
+    "select_update",
+    "slice_update",
+]

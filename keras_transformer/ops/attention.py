@@ -1,74 +1,80 @@
 """Attention as one operator: an expectation of values over each query's neighbourhood.
 
-Axes: B batch, T queries, S keys, N query heads, K key/value heads, H head size, V value size.
+Axes: B batch, T queries, S keys, N query heads, K key/value heads, H head size, V value size, E edges.
 """
 
-import functools
-import operator
 from typing import Any
 
-from keras import backend, ops
-
 from keras_transformer import relations
-from keras_transformer.ops.dropout import check_rate
-from keras_transformer.ops.dropout import dropout as drop_elements
-from keras_transformer.ops.shapes import check_masks, check_tensors
+from keras_transformer.ops import dense, kernels, scores
+from keras_transformer.ops.biases import PositionBias
+from keras_transformer.ops.problem import Problem
 
 Tensor = Any
-
-# Finite, so that no row turns to NaN, and so far below the lowest score that softmax makes it an exact 0.
-_UNRELATED = -1e30
-_LOWEST_SCORE = -1e25
+AnyRelation = relations.Relation | str | dict[str, Any] | None
+AnyScore = scores.Score | str | dict[str, Any] | None
 
 
 def attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    relation: relations.Relation | str | None = None,
+    relation: AnyRelation = None,
     *,
-    bias: Tensor | None = None,
+    score: AnyScore = "scaled_dot_product",
+    bias: Tensor | PositionBias | None = None,
     mask: Tensor | None = None,
     padding_mask: Tensor | None = None,
     segment_ids: Tensor | None = None,
+    edges: Tensor | None = None,
     query_positions: Tensor | None = None,
     key_positions: Tensor | None = None,
-    scale: float | None = None,
     dropout: float = 0.0,
     seed: Tensor | None = None,
+    kernel: str = "auto",
 ) -> Tensor:
-    r"""Scaled dot-product attention over a relation.
+    r"""Attention over a relation.
 
     $$h_i = \sum_{j \in N(i)} \alpha_{ij} v_j, \quad
     \alpha_{ij} = \frac{\exp(s_{ij})}{\sum_{l \in N(i)} \exp(s_{il})}, \quad
-    s_{ij} = \frac{q_i \cdot k_j}{\sqrt{H}} + b_{ij}$$
+    s_{ij} = \log \kappa(q_i, k_j) + b_{ij}$$
 
-    N(i) holds the keys that the relation and every mask allow (`True` means "may attend"). A query without any
-    gets zeros. The softmax is computed in float32 whatever the inputs' type.
+    N(i) holds the keys that the relation, the edges and every mask allow (`True` means "may attend"). A query
+    without any gets zeros. log κ is the score, by default q_i · k_j / √H. The softmax is computed in float32
+    whatever the inputs' type. Every kernel gives the same answer and drops the same weights; they differ in time
+    and memory.
 
     Args:
         query: (B, T, N, H).
         key: (B, S, K, H), K a divisor of N: each key head serves N / K query heads.
         value: (B, S, K, V).
         relation: a relation over positions, its name, or None for every pair.
-        bias: added to the scores, broadcast to (B, N, T, S).
+        score: a value of `ops.scores`, or the name of one without weights: "scaled_dot_product", "exponential" (the
+            same), "cosine", "rbf", "polynomial", "linear".
+        bias: added to the scores: a tensor that broadcasts to (B, N, T, S), or a `PositionBias` such as
+            `ops.LinearBias` (ALiBi), which is computed block by block.
         mask: booleans, broadcast to (B, N, T, S).
         padding_mask: booleans (B, S), False at keys that are padding.
         segment_ids: integers (B, T) for self-attention: only equal segments attend to each other.
-        query_positions: integers (T,) or (B, T) that the relation compares, by default 0, 1, 2, …
+        edges: integers (B, E, 2), a graph for each row: [source, target] lets the query `target` attend to the key
+            `source`, both as indices; −1 fills up; an edge listed twice counts once.
+        query_positions: integers (T,) or (B, T) that relation and bias compare, by default 0, 1, 2, …
         key_positions: integers (S,) or (B, S), likewise.
-        scale: factor on the dot products, by default 1/√H.
         dropout: probability that an attention weight is dropped.
         seed: two integers that decide which; needed where `dropout` > 0.
+        kernel: "auto" (see `explain`), "dense", "chunked" (memory linear in the lengths), "banded" (for windows:
+            time linear too), "edges" (time and memory by the number of edges), or "linear" (for the score of that
+            name, in time linear in the lengths).
 
     Shapes:
         output: (B, T, N, V)
 
     Returns:
-        One tensor of the query's type.
+        One tensor of the value's type.
 
     Raises:
-        ValueError: where shapes do not fit together, or `dropout` has no `seed`.
+        ValueError: where shapes do not fit together, `dropout` has no `seed`, or a kernel other than "auto" cannot
+            compute this.
 
     Example:
         >>> x = keras.random.normal((2, 5, 4, 8))
@@ -76,37 +82,41 @@ def attention(
         TensorShape([2, 5, 4, 8])
 
     References:
-        Vaswani et al., "Attention Is All You Need" (2017), equation 1. Grouped heads: Ainslie et al. (2023).
+        Vaswani et al., "Attention Is All You Need" (2017), equation 1. As kernels: Tsai et al., "Transformer
+        Dissection" (2019), equation 2. Grouped heads: Ainslie et al., "GQA" (2023).
     """
-    check_tensors(query, key, value)
-    check_masks(query, key, mask, padding_mask, segment_ids)
-    check_rate("dropout", dropout)
-    if dropout and seed is None:
-        raise ValueError(f"`seed` must be given where `dropout` > 0. Received: dropout={dropout}, seed=None")
-    relation = relations.get(relation)
-    allowed = _allowed(query, key, relation, mask, padding_mask, segment_ids, query_positions, key_positions)
-    weights = _softmax(_scores(query, key, bias, scale), allowed)
-    if dropout:
-        weights = drop_elements(weights, dropout, seed)
-    output = _weighted_sum(ops.cast(weights, value.dtype), value)
-    if allowed is None:
-        return output
-    has_neighbour = ops.any(allowed, axis=-1, keepdims=True)  # (B|1, N|1, T|1, 1)
-    return ops.where(ops.transpose(has_neighbour, (0, 2, 1, 3)), output, ops.zeros_like(output))
+    problem = Problem(
+        query,
+        key,
+        value,
+        relations.get(relation),
+        scores.get(score),
+        bias,
+        mask,
+        padding_mask,
+        segment_ids,
+        edges,
+        query_positions,
+        key_positions,
+        dropout,
+        seed,
+    )
+    return kernels.attend(problem, kernel)
 
 
 def attention_weights(
     query: Tensor,
     key: Tensor,
-    relation: relations.Relation | str | None = None,
+    relation: AnyRelation = None,
     *,
-    bias: Tensor | None = None,
+    score: AnyScore = "scaled_dot_product",
+    bias: Tensor | PositionBias | None = None,
     mask: Tensor | None = None,
     padding_mask: Tensor | None = None,
     segment_ids: Tensor | None = None,
+    edges: Tensor | None = None,
     query_positions: Tensor | None = None,
     key_positions: Tensor | None = None,
-    scale: float | None = None,
 ) -> Tensor:
     """The weights α that `attention` gives the values, for looking.
 
@@ -114,107 +124,72 @@ def attention_weights(
         query: (B, T, N, H).
         key: (B, S, K, H).
         relation: as for `attention`; so are the arguments below.
+        score: log κ.
         bias: added to the scores.
         mask: booleans, broadcast to (B, N, T, S).
         padding_mask: booleans (B, S).
         segment_ids: integers (B, T).
+        edges: integers (B, E, 2).
         query_positions: integers (T,) or (B, T).
         key_positions: integers (S,) or (B, S).
-        scale: factor on the dot products.
 
     Shapes:
         output: (B, N, T, S)
 
     Returns:
         float32 rows that sum to one, or to zero where a query has no neighbour.
+
+    Raises:
+        ValueError: where shapes do not fit together.
     """
-    check_tensors(query, key, key)
-    check_masks(query, key, mask, padding_mask, segment_ids)
-    relation = relations.get(relation)
-    allowed = _allowed(query, key, relation, mask, padding_mask, segment_ids, query_positions, key_positions)
-    weights = _softmax(_scores(query, key, bias, scale), allowed)
-    return weights if allowed is None else ops.where(allowed, weights, ops.zeros_like(weights))
+    problem = Problem(
+        query,
+        key,
+        key,
+        relations.get(relation),
+        scores.get(score),
+        bias,
+        mask,
+        padding_mask,
+        segment_ids,
+        edges,
+        query_positions,
+        key_positions,
+    )
+    return dense.weights(problem)
 
 
-def _allowed(
+def explain(
     query: Tensor,
     key: Tensor,
-    relation: relations.Relation,
-    mask: Tensor | None,
-    padding_mask: Tensor | None,
-    segment_ids: Tensor | None,
-    query_positions: Tensor | None,
-    key_positions: Tensor | None,
-) -> Tensor | None:
-    """Which pairs may attend, broadcastable to (B, N, T, S); None where all may."""
-    parts = []
-    if not isinstance(relation, relations.Full):
-        queries = _positions(query, query_positions)
-        keys = _positions(key, key_positions)
-        related = relation.related(ops.expand_dims(queries, -1), ops.expand_dims(keys, -2))  # ([B,] T, S)
-        parts.append(ops.expand_dims(related, 1) if len(related.shape) == 3 else related[None, None])
-    if mask is not None:
-        mask = ops.cast(mask, "bool")
-        parts.append(ops.reshape(mask, [1] * (4 - len(mask.shape)) + list(ops.shape(mask))))
-    if padding_mask is not None:
-        parts.append(ops.cast(padding_mask, "bool")[:, None, None, :])
-    if segment_ids is not None:
-        parts.append(ops.equal(segment_ids[:, None, :, None], segment_ids[:, None, None, :]))
-    return functools.reduce(operator.and_, parts) if parts else None
+    value: Tensor,
+    relation: AnyRelation = None,
+    *,
+    score: AnyScore = "scaled_dot_product",
+    kernel: str = "auto",
+    **options: Any,
+) -> kernels.Explanation:
+    """Which kernel `attention` would use, why, and what it costs.
 
+    Args:
+        query: (B, T, N, H); of this and of the other tensors only shapes are looked at.
+        key: (B, S, K, H).
+        value: (B, S, K, V).
+        relation: as for `attention`; so are the arguments below.
+        score: log κ.
+        kernel: "auto", or the one to be explained.
+        **options: the other arguments of `attention`.
 
-def _positions(tensor: Tensor, positions: Tensor | None) -> Tensor:
-    """Integers (L,) or (B, L): those given, or 0, 1, 2, …"""
-    return ops.arange(ops.shape(tensor)[1]) if positions is None else ops.cast(positions, "int32")
+    Returns:
+        The kernel's name, the reason, the operations of the forward pass and the bytes of the weights held at a time.
 
+    Raises:
+        ValueError: as `attention` does.
 
-def _scores(query: Tensor, key: Tensor, bias: Tensor | None, scale: float | None) -> Tensor:
-    """(B, N, T, S), in float32 or better."""
-    scale = query.shape[-1] ** -0.5 if scale is None else scale
-    queries = _group(query * ops.convert_to_tensor(scale, query.dtype), key.shape[2])  # (B, K, G·T, H)
-    scores = ops.matmul(queries, ops.transpose(key, (0, 2, 3, 1)))  # (B, K, G·T, S)
-    scores = _ungroup(ops.cast(scores, _softmax_dtype(scores)), query)  # (B, N, T, S)
-    if bias is None:
-        return scores
-    # A bias may be an additive mask, as low as −∞; what is unrelated must stay below even that.
-    return ops.maximum(scores + ops.cast(bias, scores.dtype), _LOWEST_SCORE)
-
-
-def _softmax(scores: Tensor, allowed: Tensor | None) -> Tensor:
-    if allowed is not None:
-        scores = ops.where(allowed, scores, ops.cast(_UNRELATED, scores.dtype))
-    if scores.shape[-1] == 1:
-        return ops.ones_like(scores)  # Keras warns of a softmax over one element
-    return ops.softmax(scores, axis=-1)
-
-
-def _weighted_sum(weights: Tensor, value: Tensor) -> Tensor:
-    """(B, T, N, V) from weights (B, N, T, S) and values (B, S, K, V)."""
-    _, num_heads, num_queries, num_keys = ops.shape(weights)
-    kv_heads = value.shape[2]
-    if num_heads != kv_heads:
-        weights = ops.reshape(weights, [-1, kv_heads, num_heads // kv_heads * num_queries, num_keys])
-    output = ops.matmul(weights, ops.transpose(value, (0, 2, 1, 3)))  # (B, K, G·T, V)
-    if num_heads != kv_heads:
-        output = ops.reshape(output, [-1, num_heads, num_queries, value.shape[3]])
-    return ops.transpose(output, (0, 2, 1, 3))
-
-
-def _group(query: Tensor, kv_heads: int) -> Tensor:
-    """(B, T, N, H) → (B, K, G·T, H): the G query heads of a key head, one after the other."""
-    heads_first = ops.transpose(query, (0, 2, 1, 3))  # (B, N, T, H)
-    if query.shape[2] == kv_heads:
-        return heads_first
-    groups = query.shape[2] // kv_heads
-    return ops.reshape(heads_first, [-1, kv_heads, groups * ops.shape(query)[1], query.shape[3]])
-
-
-def _ungroup(scores: Tensor, query: Tensor) -> Tensor:
-    """(B, K, G·T, S) → (B, N, T, S)."""
-    if scores.shape[1] == query.shape[2]:
-        return scores
-    return ops.reshape(scores, [-1, query.shape[2], ops.shape(query)[1], ops.shape(scores)[3]])
-
-
-def _softmax_dtype(tensor: Tensor) -> str:
-    return "float64" if backend.standardize_dtype(tensor.dtype) == "float64" else "float32"
+    Example:
+        >>> x = keras.ops.zeros((1, 8192, 4, 64))
+        >>> explain(x, x, x, relations.SlidingWindow(128)).kernel
+        'banded'
+    """
+    problem = Problem(query, key, value, relations.get(relation), scores.get(score), **options)
+    return kernels.explain(problem, kernel)

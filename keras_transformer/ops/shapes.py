@@ -55,6 +55,16 @@ def check_masks(
         _check_fit("mask", mask, axes, sizes, may_broadcast=True)
 
 
+def check_edges(query: Tensor, edges: Tensor | None) -> None:
+    """Raise a ValueError unless the edges are integers (B, E, 2)."""
+    if edges is None:
+        return
+    edges = ops.convert_to_tensor(edges)
+    _check_fit("edges", edges, ("B", "E", "2"), (query.shape[0], None, 2))
+    if "int" not in backend.standardize_dtype(edges.dtype):
+        raise ValueError(f"`edges` must be integers [source, target]. Received: edges.dtype={edges.dtype}")
+
+
 def _check_fit(
     name: str,
     tensor: Tensor,

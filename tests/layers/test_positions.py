@@ -2,7 +2,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_transformer.layers import SinusoidalPositions
+from keras_transformer.layers import LearnedPositions, SinusoidalPositions
 
 pytestmark = pytest.mark.backend_neutral
 
@@ -77,9 +77,9 @@ def test_functional_models_of_any_length_reload_equal(tmp_path):
 
 
 def test_config_round_trip_is_the_identity():
-    config = SinusoidalPositions(50.0, name="positions").get_config()
+    config = SinusoidalPositions(50.0, "halves", name="positions").get_config()
     assert SinusoidalPositions.from_config(config).get_config() == config
-    assert config["max_wavelength"] == 50.0
+    assert (config["max_wavelength"], config["layout"]) == (50.0, "halves")
 
 
 def test_the_keras_mask_passes_through():
@@ -99,3 +99,147 @@ def test_a_wavelength_that_is_not_positive_is_refused(wavelength):
         ValueError, match=f"`max_wavelength` must be positive. Received: max_wavelength={wavelength}"
     ):
         SinusoidalPositions(wavelength)
+
+
+LAYOUTS = ("interleaved", "halves")
+
+
+def encoded(positions, size, **options):
+    return np.asarray(SinusoidalPositions(**options).encode(np.asarray(positions), size))
+
+
+def test_halves_are_the_same_features_sines_first():
+    interleaved, halves = (encoded(np.arange(50), 12, layout=layout) for layout in LAYOUTS)
+    np.testing.assert_array_equal(
+        halves, np.concatenate([interleaved[:, ::2], interleaved[:, 1::2]], axis=-1)
+    )
+
+
+def test_encodings_are_unique():
+    rows = encoded(np.arange(2000), 16)
+    squares = (rows**2).sum(-1)
+    distances = squares[:, None] + squares - 2 * rows @ rows.T
+    assert distances[~np.eye(2000, dtype=bool)].min() > 0.1
+
+
+def test_the_first_rows_do_not_depend_on_the_length():
+    np.testing.assert_array_equal(encoded(np.arange(10), 16), encoded(np.arange(5000), 16)[:10])
+
+
+@pytest.mark.parametrize("distance", [1, 7, 300])
+def test_dot_products_depend_on_the_distance_alone(distance):
+    positions = np.array([distance, 1000, 70_000])
+    here, after, before = (encoded(positions + k, 32) for k in (0, distance, -distance))
+    forth, back = (here * after).sum(-1), (here * before).sum(-1)
+    np.testing.assert_allclose(forth, back, atol=1e-4)
+    np.testing.assert_allclose(forth, forth[0], atol=1e-4)
+    np.testing.assert_allclose(forth[0], np.cos(distance * 10000.0 ** (-np.arange(16) / 16)).sum(), atol=1e-4)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_position_100000_is_as_exact_as_position_0(layout):
+    positions = np.arange(99_990, 100_001)
+    expected = paper(positions, 64)
+    if layout == "halves":
+        expected = np.concatenate([expected[:, ::2], expected[:, 1::2]], axis=-1)
+    np.testing.assert_allclose(encoded(positions, 64, layout=layout), expected, atol=3e-6)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+class TestShiftMatrix:
+    @pytest.mark.parametrize("offset", [0, 1, 5, -3, 1000])
+    def test_moves_every_encoding(self, layout, offset):
+        layer, positions = SinusoidalPositions(50.0, layout), np.array([0, 3, 17, 4000])
+        matrix = layer.shift_matrix(offset, 12)
+        assert matrix.dtype == np.float32
+        moved = np.asarray(layer.encode(positions, 12)) @ matrix.T
+        np.testing.assert_allclose(moved, layer.encode(positions + offset, 12), atol=1e-5)
+
+    def test_shifts_form_a_group_of_rotations(self, layout):
+        layer = SinusoidalPositions(layout=layout)
+        two, three, five, back = (layer.shift_matrix(k, 8) for k in (2, 3, 5, -5))
+        np.testing.assert_allclose(two @ three, five, atol=1e-6)
+        np.testing.assert_allclose(back, five.T, atol=1e-6)
+        np.testing.assert_allclose(five @ back, np.eye(8), atol=1e-6)
+
+    @pytest.mark.parametrize("size", [0, 7])
+    def test_of_an_odd_size_is_refused(self, layout, size):
+        with pytest.raises(
+            ValueError, match=f"`model_dim` must be positive and even. Received: model_dim={size}"
+        ):
+            SinusoidalPositions(layout=layout).shift_matrix(1, size)
+
+
+def test_an_unknown_layout_is_refused():
+    with pytest.raises(ValueError, match="`layout` must be one of .*Received: layout='thirds'"):
+        SinusoidalPositions(layout="thirds")
+
+
+class TestLearnedPositions:
+    @staticmethod
+    def built(max_length=6, **options):
+        layer = LearnedPositions(max_length, initializer="random_normal", **options)
+        layer.build((None, None, 4))
+        return layer, layer.get_weights()[0]
+
+    def test_adds_the_tables_rows(self):
+        layer, table = self.built()
+        x = np.random.default_rng(0).normal(size=(2, 3, 4)).astype("float32")
+        np.testing.assert_allclose(layer(x), x + table[:3], rtol=1e-6)
+        for positions in (np.array([5, 0, 2]), np.array([[5, 0, 2], [1, 1, 4]])):
+            np.testing.assert_allclose(layer(x, positions=positions), x + table[positions], rtol=1e-6)
+
+    @pytest.mark.parametrize("mode", ["graph", "xla"])
+    def test_every_mode_agrees(self, modes, mode):
+        if mode not in modes:
+            pytest.skip("no such mode on this backend")
+        layer, table = self.built()
+        x, positions = np.zeros((2, 2, 4), "float32"), np.array([[5, 0], [1, 4]], "int32")
+        found = modes[mode](lambda x, p: layer(x, positions=p))(x, positions)
+        np.testing.assert_allclose(found, table[positions], rtol=1e-6)
+
+    def test_full_length_fits_and_one_more_is_refused(self):
+        layer, table = self.built()
+        np.testing.assert_allclose(layer(np.zeros((1, 6, 4), "float32"))[0], table)
+        message = r"`inputs` must be at most max_length=6 long. Received: inputs.shape=\(1, 7, 4\)"
+        with pytest.raises(ValueError, match=message):
+            layer(np.zeros((1, 7, 4), "float32"))
+        with pytest.raises(ValueError, match="`inputs` must be at most max_length=6 long"):
+            layer(keras.Input((7, 4)))
+
+    @pytest.mark.parametrize(("positions", "span"), [([0, 6], "0 to 6"), ([-1, 2], "-1 to 2")])
+    def test_a_position_outside_is_refused(self, positions, span):
+        layer, _ = self.built()
+        message = rf"`positions` must be in \[0, max_length=6\). Received: positions from {span}"
+        with pytest.raises(ValueError, match=message):
+            layer(np.zeros((1, 2, 4), "float32"), positions=np.array(positions))
+
+    def test_half_precision_is_finite(self):
+        layer, table = self.built(dtype="mixed_float16")
+        output = layer(np.zeros((1, 3, 4), "float32"))
+        assert keras.backend.standardize_dtype(output.dtype) == "float16"
+        np.testing.assert_allclose(np.asarray(output, "float32")[0], table[:3], atol=1e-3)
+
+    def test_a_functional_model_of_any_length_reloads_equal(self, tmp_path):
+        inputs, positions = keras.Input((None, 4)), keras.Input((None,), dtype="int32")
+        hidden = LearnedPositions(9)(inputs, positions=positions)
+        model = keras.Model([inputs, positions], LearnedPositions(7, "ones")(hidden))
+        assert model.output_shape == (None, None, 4)
+        model.save(tmp_path / "model.keras")
+        again = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
+        values = [np.ones((2, 3, 4), "float32"), np.array([[8, 5, 6], [0, 1, 2]])]
+        np.testing.assert_allclose(again(values), model(values), rtol=1e-6)
+
+    def test_config_round_trip_is_the_identity(self):
+        config = LearnedPositions(9, "ones", name="positions").get_config()
+        assert LearnedPositions.from_config(config).get_config() == config
+        assert config["max_length"] == 9
+
+    def test_the_keras_mask_passes_through(self):
+        embedded = keras.layers.Embedding(5, 4, mask_zero=True)(np.array([[1, 0]]))
+        output = self.built()[0](embedded)
+        np.testing.assert_allclose(keras.layers.GlobalAveragePooling1D()(output), output[:, 0], rtol=1e-6)
+
+    def test_a_length_that_is_not_positive_is_refused(self):
+        with pytest.raises(ValueError, match="`max_length` must be positive. Received: max_length=0"):
+            LearnedPositions(0)

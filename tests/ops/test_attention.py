@@ -6,6 +6,7 @@ import pytest
 from keras import ops
 
 from keras_transformer.ops import attention, attention_weights
+from keras_transformer.ops.scores import ScaledDotProduct
 from keras_transformer.relations import Causal, Full
 
 # On JAX every new shape compiles for seconds: one case of each law runs there.
@@ -48,7 +49,7 @@ def problem(*extras, B=2, T=4, S=4, N=4, K=4, H=3, V=3, relation=None, scale=Non
         return random.normal(size=shape).astype(FLOAT)
 
     tensors = normal(B, T, N, H), normal(B, S, K, H), normal(B, S, K, V)
-    arguments = {"relation": relation, "scale": scale}
+    arguments = {"relation": relation, "score": None if scale is None else ScaledDotProduct(scale)}
     allowed = np.ones((B, N, T, S), bool)
     bias = np.zeros((B, N, T, S))
     q, k = np.arange(T), np.arange(S)

@@ -1,0 +1,169 @@
+"""Positional encodings that are added to the scores of an attention."""
+
+import abc
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer.layers.positions import table_initializer
+from keras_transformer.ops.biases import BucketBias, LinearBias, PositionBias, check_buckets
+
+Tensor = Any
+
+
+class _BiasLayer(keras.layers.Layer):
+    """What both layers do with the bias that `bias` makes."""
+
+    def __init__(self, num_heads: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if num_heads < 1:
+            raise ValueError(f"`num_heads` must be positive. Received: num_heads={num_heads}")
+        self.num_heads = num_heads
+        self.supports_masking = True
+
+    @abc.abstractmethod
+    def bias(self) -> PositionBias:
+        """The bias as a function of positions, for `ops.attention`."""
+
+    def build(self, query_positions_shape: Any = None, key_positions_shape: Any = None) -> None:
+        """Positions of any shape."""
+
+    def call(self, query_positions: Tensor, key_positions: Tensor | None = None) -> Tensor:
+        """The whole bias, for looking: float32 (N, T, S) or (B, N, T, S)."""
+        key_positions = query_positions if key_positions is None else key_positions
+        bias = self.bias()
+        queries, keys = ops.expand_dims(query_positions, -1), ops.expand_dims(key_positions, -2)
+        return bias.block(bias.parameters, queries, keys)
+
+    def compute_output_shape(
+        self, query_positions_shape: Any, key_positions_shape: Any = None
+    ) -> tuple[int | None, ...]:
+        """(N, T, S) or (B, N, T, S)."""
+        keys = query_positions_shape if key_positions_shape is None else key_positions_shape
+        longer = max(query_positions_shape, keys, key=len)
+        return (*longer[:-1], self.num_heads, query_positions_shape[-1], keys[-1])
+
+    def compute_output_spec(self, query_positions: Any, key_positions: Any = None) -> Any:
+        """Float32 whatever the dtype policy."""
+        keys_shape = None if key_positions is None else key_positions.shape
+        return keras.KerasTensor(self.compute_output_shape(query_positions.shape, keys_shape), "float32")
+
+    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> None:
+        """None: the output has no time axis."""
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {**super().get_config(), "num_heads": self.num_heads}
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class ALiBi(_BiasLayer):
+    r"""Attention with linear biases: the further a key, the lower its score.
+
+    $$s_{ij} = \frac{q_i \cdot k_j}{\sqrt{H}} - m_n\, |i - j|$$
+
+    No weights. The slopes m_n (see `ops.biases.slopes`) differ from head to head: steep ones look near, flat
+    ones far. The paper's model is causal; |i − j| is its usual extension to both directions.
+
+    Args:
+        num_heads: N.
+        **kwargs: for `keras.layers.Layer`.
+
+    Call arguments:
+        query_positions: integers (T,) or (B, T).
+        key_positions: integers (S,) or (B, S), by default those of the queries.
+
+    Shapes:
+        output: (N, T, S), or (B, N, T, S) where positions have a batch axis; float32
+
+    Raises:
+        ValueError: where `num_heads` is not positive.
+
+    Example:
+        >>> ALiBi(num_heads=4)(keras.ops.arange(5)).shape
+        TensorShape([4, 5, 5])
+
+    References:
+        Press et al., "Train Short, Test Long: Attention with Linear Biases" (2022), section 3.
+    """
+
+    def bias(self) -> LinearBias:
+        """The bias as a function of positions, for `ops.attention`."""
+        return LinearBias(self.num_heads)
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class RelativeBias(_BiasLayer):
+    r"""T5's relative bias: a learned number for each head and each range of distances.
+
+    $$s_{ij} = q_i \cdot k_j + E_{\beta(j - i),\, n}$$
+
+    T5 shares one such layer between all its blocks, and does not scale the dot products.
+
+    Args:
+        num_heads: N.
+        num_buckets: of both directions together.
+        max_distance: from where on every distance is in the last bucket.
+        bidirectional: whether keys after the query have buckets of their own (an encoder's self-attention).
+        initializer: of E, by default normal with a standard deviation of 0.02.
+        **kwargs: for `keras.layers.Layer`.
+
+    Call arguments:
+        query_positions: integers (T,) or (B, T).
+        key_positions: integers (S,) or (B, S), by default those of the queries.
+
+    Shapes:
+        output: (N, T, S), or (B, N, T, S) where positions have a batch axis; float32
+
+    Raises:
+        ValueError: where `num_heads` is not positive, or `num_buckets` and `max_distance` do not fit.
+
+    Example:
+        >>> RelativeBias(num_heads=4)(keras.ops.arange(5)).shape
+        TensorShape([4, 5, 5])
+
+    References:
+        Raffel et al., "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer" (2020),
+        section 2.1; after Shaw et al., "Self-Attention with Relative Position Representations" (2018).
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        num_buckets: int = 32,
+        max_distance: int = 128,
+        bidirectional: bool = True,
+        initializer: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(num_heads, **kwargs)
+        check_buckets(num_buckets, max_distance, bidirectional)
+        self.num_buckets = num_buckets
+        self.max_distance = max_distance
+        self.bidirectional = bidirectional
+        self.initializer = table_initializer(initializer)
+
+    def build(self, query_positions_shape: Any = None, key_positions_shape: Any = None) -> None:
+        """Create the table, in float32 whatever the dtype policy."""
+        self.table = self.add_weight(
+            name="table",
+            shape=(self.num_buckets, self.num_heads),
+            initializer=self.initializer,
+            dtype="float32",
+            autocast=False,
+        )
+
+    def bias(self) -> BucketBias:
+        """The bias as a function of positions, for `ops.attention`; the layer must be built."""
+        return BucketBias(ops.convert_to_tensor(self.table), self.max_distance, self.bidirectional)
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {
+            **super().get_config(),
+            "num_buckets": self.num_buckets,
+            "max_distance": self.max_distance,
+            "bidirectional": self.bidirectional,
+            "initializer": keras.initializers.serialize(self.initializer),
+        }

@@ -1,0 +1,113 @@
+"""The residual connections of a block, with their normalisations."""
+
+from typing import Any
+
+import keras
+
+from keras_transformer.layers.dropout import Dropout
+from keras_transformer.ops.dropout import check_rate
+
+Tensor = Any
+
+NORMALIZATIONS = ("pre", "post", "sandwich")
+NORMS = {"layer": keras.layers.LayerNormalization, "rms": keras.layers.RMSNormalization}
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class Residual(keras.layers.Layer):
+    r"""The wiring around each sublayer f of a block: dropout, addition and normalisation.
+
+    $$\text{pre: } x + \mathrm{drop}(f(\mathrm{norm}(x))), \qquad
+    \text{post: } \mathrm{norm}(x + \mathrm{drop}(f(x))), \qquad
+    \text{sandwich: } x + \mathrm{norm}'(\mathrm{drop}(f(\mathrm{norm}(x))))$$
+
+    Use `enter` before f and `leave` after it.
+
+    Args:
+        normalization: "pre", "post" or "sandwich".
+        dropout: probability of dropping an element of f's output while training.
+        epsilon: of the normalisation.
+        norm: "layer" (centres, and divides by the standard deviation) or "rms" (divides by the root of the mean
+            square). Both compute their statistics in float32 under mixed precision.
+        **kwargs: for `keras.layers.Layer`.
+
+    Raises:
+        ValueError: where `normalization` or `norm` is unknown or `dropout` outside [0, 1).
+
+    References:
+        Vaswani et al. (2017) for post; Xiong et al., "On Layer Normalization in the Transformer
+        Architecture" (2020) for pre; Ding et al., "CogView" (2021), section 2.4, for sandwich; Zhang and Sennrich,
+        "Root Mean Square Layer Normalization" (2019), equation 4.
+    """
+
+    def __init__(
+        self,
+        normalization: str = "pre",
+        dropout: float = 0.0,
+        epsilon: float = 1e-6,
+        norm: str = "layer",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.normalization = check_normalization(normalization)
+        self.dropout = check_rate("dropout", dropout)
+        self.epsilon = epsilon
+        self.norm_kind = check_norm(norm)
+        self.norm = self._new_norm("norm")
+        self.output_norm = self._new_norm("output_norm") if normalization == "sandwich" else None
+        self.drop = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
+
+    def build(self, input_shape: Any) -> None:
+        """Create the normalisation's weights."""
+        self.norm.build(input_shape)
+        if self.output_norm is not None:
+            self.output_norm.build(input_shape)
+        self.drop.build(input_shape)
+
+    def enter(self, inputs: Tensor) -> Tensor:
+        """What the sublayer gets."""
+        return inputs if self.normalization == "post" else self.norm(inputs)
+
+    def leave(self, inputs: Tensor, output: Tensor, training: bool | None = None) -> Tensor:
+        """What follows the sublayer's output."""
+        output = self.drop(output, training=training)
+        if self.output_norm is not None:
+            output = self.output_norm(output)
+        total = inputs + output
+        return self.norm(total) if self.normalization == "post" else total
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {
+            **super().get_config(),
+            "normalization": self.normalization,
+            "dropout": self.dropout,
+            "epsilon": self.epsilon,
+            "norm": self.norm_kind,
+        }
+
+    def _new_norm(self, name: str) -> keras.layers.Layer:
+        return new_norm(self.norm_kind, self.epsilon, dtype=self.dtype_policy, name=name)
+
+
+def new_norm(norm: str, epsilon: float = 1e-6, **kwargs: Any) -> keras.layers.Layer:
+    """A normalisation layer: "layer" or "rms"."""
+    layer = NORMS[check_norm(norm)](epsilon=epsilon, **kwargs)
+    layer.supports_masking = True  # Keras' RMSNormalization would warn of a mask it ignores
+    return layer
+
+
+def check_normalization(normalization: str) -> str:
+    """`normalization`, if it is known."""
+    if normalization not in NORMALIZATIONS:
+        raise ValueError(
+            f"`normalization` must be one of {NORMALIZATIONS}. Received: normalization={normalization!r}"
+        )
+    return normalization
+
+
+def check_norm(norm: str) -> str:
+    """`norm`, if it is known."""
+    if norm not in NORMS:
+        raise ValueError(f"`norm` must be one of {tuple(NORMS)}. Received: norm={norm!r}")
+    return norm

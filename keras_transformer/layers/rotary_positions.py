@@ -1,0 +1,127 @@
+"""Rotary positions: queries and keys turned by their positions."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer.layers import rotary_scaling
+from keras_transformer.layers.waves import check_layout, check_max_wavelength, geometric, pair_up, waves
+
+Tensor = Any
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class RotaryPositions(keras.layers.Layer):
+    r"""Rotates each pair of a head's features by an angle proportional to the position.
+
+    $$R_p\, (x_a, x_b)_i = (x_a \cos p\omega_i - x_b \sin p\omega_i,\ x_b \cos p\omega_i + x_a \sin p\omega_i),
+    \quad \omega_i = \lambda^{-2i/R}$$
+
+    Applied to queries and keys alike (and to no values). $R_p^\top R_{p'} = R_{p'-p}$, so
+    $(R_p q) \cdot (R_{p'} k)$ depends on positions through p′ − p alone, and norms are kept. No weights, no
+    longest length. Computed in float32, whatever the type of the heads.
+
+    Args:
+        max_wavelength: λ.
+        scaling: for sequences longer than in training: `LinearScaling(factor)`, `NTKScaling(factor)`,
+            `YaRNScaling(factor, original_length)`, or a dict such as {"name": "linear", "factor": 4.0}.
+        layout: which features are a pair: "halves" (i and i + R/2: GPT-NeoX's and LLaMA's weights) or
+            "interleaved" (2i and 2i + 1: RoFormer's and GPT-J's).
+        rotary_dim: R, how many features of a head, the first, are rotated; by default all.
+        **kwargs: for `keras.layers.Layer`.
+
+    Call arguments:
+        heads: (B, T, N, H).
+        positions: integers (T,) or (B, T), by default 0, 1, 2, …
+
+    Shapes:
+        input and output: (B, T, N, H), R ≤ H even
+
+    Raises:
+        ValueError: where the number of rotated features is odd or more than H.
+
+    Example:
+        >>> RotaryPositions()(keras.ops.ones((2, 5, 4, 8))).shape
+        TensorShape([2, 5, 4, 8])
+
+    References:
+        Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding" (2021), equations 15 and 34;
+        partly rotated heads: Black et al., "GPT-NeoX-20B" (2022), section 2.1.
+    """
+
+    def __init__(
+        self,
+        max_wavelength: float = 10000.0,
+        scaling: rotary_scaling.RotaryScaling | dict[str, Any] | None = None,
+        layout: str = "halves",
+        rotary_dim: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if rotary_dim is not None and (rotary_dim < 2 or rotary_dim % 2):
+            raise ValueError(f"`rotary_dim` must be positive and even. Received: rotary_dim={rotary_dim}")
+        self.max_wavelength = check_max_wavelength(max_wavelength)
+        self.scaling = rotary_scaling.get(scaling)
+        self.layout = check_layout(layout)
+        self.rotary_dim = rotary_dim
+        self.supports_masking = True
+
+    def build(self, heads_shape: tuple[int | None, ...]) -> None:
+        """Check the size of a head; there are no weights."""
+        if len(heads_shape) != 4:
+            raise ValueError(
+                f"`heads` must have four axes (B, T, N, H). Received: heads.shape={tuple(heads_shape)}"
+            )
+        size = heads_shape[-1]
+        if self.rotary_dim is None and size % 2:
+            raise ValueError(
+                f"`heads` must have an even last axis. Received: heads.shape={tuple(heads_shape)}"
+            )
+        if self.rotary_dim is not None and self.rotary_dim > size:
+            raise ValueError(
+                "`rotary_dim` must be at most the size of a head. "
+                f"Received: rotary_dim={self.rotary_dim}, heads.shape={tuple(heads_shape)}"
+            )
+
+    def call(self, heads: Tensor, positions: Tensor | None = None) -> Tensor:
+        """The heads, rotated by `positions`, by default 0, 1, 2, …"""
+        positions = ops.arange(ops.shape(heads)[1]) if positions is None else positions
+        size = self.rotary_dim or heads.shape[-1]
+        sines, cosines = waves(positions, self.frequencies(size))
+        magnitude = 1.0 if self.scaling is None else self.scaling.magnitude()
+        # A head axis for the angles: (T, 1, R/2) or (B, T, 1, R/2).
+        sines, cosines = (ops.expand_dims(wave * magnitude, -2) for wave in (sines, cosines))
+        rotated = self._rotate(ops.cast(heads[..., :size], "float32"), sines, cosines)
+        rotated = ops.cast(rotated, heads.dtype)
+        return rotated if size == heads.shape[-1] else ops.concatenate([rotated, heads[..., size:]], axis=-1)
+
+    def frequencies(self, size: int) -> Any:
+        """The angles per position of `size` rotated features: size / 2 of them, NumPy float64."""
+        if self.scaling is None:
+            return geometric(self.max_wavelength, size)
+        return self.scaling.frequencies(self.max_wavelength, size)
+
+    def compute_output_shape(self, heads_shape: tuple[int | None, ...], **_: Any) -> tuple[int | None, ...]:
+        """The input's."""
+        return heads_shape
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {
+            **super().get_config(),
+            "max_wavelength": self.max_wavelength,
+            "scaling": keras.saving.serialize_keras_object(self.scaling),
+            "layout": self.layout,
+            "rotary_dim": self.rotary_dim,
+        }
+
+    def _rotate(self, heads: Tensor, sines: Tensor, cosines: Tensor) -> Tensor:
+        half = heads.shape[-1] // 2
+        if self.layout == "halves":
+            first, second = heads[..., :half], heads[..., half:]
+        else:
+            first, second = heads[..., ::2], heads[..., 1::2]
+        return pair_up(
+            first * cosines - second * sines, second * cosines + first * sines, self.layout
+        )  # (B, T, N, R)

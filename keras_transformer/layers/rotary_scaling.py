@@ -1,0 +1,179 @@
+"""How rotary positions are stretched, so that a model reads further than it was trained to."""
+
+import abc
+import contextlib
+import dataclasses
+import math
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_transformer.layers.waves import geometric
+
+
+@dataclasses.dataclass(frozen=True)
+class RotaryScaling(abc.ABC):
+    """What a scaling does to the frequencies of `RotaryPositions` and to the length of what it rotates.
+
+    Args:
+        factor: s, how many times longer the sequences are than in training; at least 1.
+    """
+
+    factor: float
+
+    def __post_init__(self) -> None:
+        if self.factor < 1:
+            raise ValueError(f"`factor` must be at least 1. Received: factor={self.factor}")
+
+    @abc.abstractmethod
+    def frequencies(self, max_wavelength: float, size: int) -> np.ndarray:
+        """The size / 2 frequencies ω′ in place of ω_i = λ^(−2i / size), in float64."""
+
+    def magnitude(self) -> float:
+        """The factor on every rotated vector: 1, so that norms are kept, unless a scaling says otherwise."""
+        return 1.0
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "RotaryScaling":
+        """The scaling of a config."""
+        return cls(**config)
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+@dataclasses.dataclass(frozen=True)
+class LinearScaling(RotaryScaling):
+    r"""Position interpolation: positions are divided by the factor.
+
+    $$\omega'_i = \omega_i / s$$
+
+    References:
+        Chen et al., "Extending Context Window of Large Language Models via Positional Interpolation" (2023),
+        equation 4.
+    """
+
+    def frequencies(self, max_wavelength: float, size: int) -> np.ndarray:
+        """Every frequency, divided by s."""
+        return geometric(max_wavelength, size) / self.factor
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+@dataclasses.dataclass(frozen=True)
+class NTKScaling(RotaryScaling):
+    r"""NTK-aware interpolation: a longer base keeps the highest frequency and divides the lowest by the factor.
+
+    $$\lambda' = \lambda\, s^{R/(R-2)}, \qquad \omega'_i = \lambda'^{-2i/R} = \omega_i\, s^{-2i/(R-2)}$$
+
+    References:
+        bloc97, "NTK-Aware Scaled RoPE" (2023), as in Peng et al., "YaRN" (2023), section 3.1.
+    """
+
+    def frequencies(self, max_wavelength: float, size: int) -> np.ndarray:
+        """Low frequencies divided by up to s, the highest kept."""
+        exponents = np.arange(0, size, 2) / max(size - 2, 1)  # a single frequency is the highest
+        return geometric(max_wavelength, size) * self.factor**-exponents
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+@dataclasses.dataclass(frozen=True)
+class YaRNScaling(RotaryScaling):
+    r"""Interpolates only the waves that never completed a turn in training, and sharpens the attention.
+
+    $$\omega'_i = (1 - \gamma_i)\, \omega_i / s + \gamma_i\, \omega_i, \qquad
+    q', k' = \sqrt{1/t}\; (q, k), \quad \sqrt{1/t} = 0.1 \ln s + 1$$
+
+    $\gamma_i$ falls from 1, where a wave makes at least β_fast turns within the original length, to 0 where it
+    makes at most β_slow. As in the authors' code (and so in published weights), the fall is linear in i, between
+    whole numbers $i(\beta) = R \ln(L / 2\pi\beta) / (2 \ln\lambda)$; the paper has it linear in the number of
+    turns.
+
+    Args:
+        factor: s.
+        original_length: L, the length the model was trained at.
+        beta_fast: turns from which a wave is kept.
+        beta_slow: turns to which a wave is interpolated in full.
+        attention_factor: √(1/t), by default 0.1 ln s + 1; 1 leaves the attention's temperature alone.
+
+    References:
+        Peng et al., "YaRN: Efficient Context Window Extension of Large Language Models" (2023), sections
+        3.2 (NTK-by-parts) and 3.4 (the temperature).
+    """
+
+    original_length: int
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    attention_factor: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.original_length < 1:
+            raise ValueError(
+                f"`original_length` must be positive. Received: original_length={self.original_length}"
+            )
+        if not 0 < self.beta_slow <= self.beta_fast:
+            raise ValueError(
+                "`beta_slow` must be positive and at most `beta_fast`. "
+                f"Received: beta_slow={self.beta_slow}, beta_fast={self.beta_fast}"
+            )
+        if self.attention_factor is not None and self.attention_factor <= 0:
+            raise ValueError(
+                f"`attention_factor` must be positive. Received: attention_factor={self.attention_factor}"
+            )
+
+    def frequencies(self, max_wavelength: float, size: int) -> np.ndarray:
+        """High frequencies kept, low ones divided by s, a ramp between."""
+
+        def index_of(turns: float) -> float:
+            """The i whose wave makes so many turns within the original length."""
+            return (
+                size * math.log(self.original_length / (turns * 2 * math.pi)) / (2 * math.log(max_wavelength))
+            )
+
+        first = max(math.floor(index_of(self.beta_fast)), 0)
+        last = max(min(math.ceil(index_of(self.beta_slow)), size - 1), first)
+        last = last if last > first else first + 0.001  # a step rather than a ramp
+        interpolated = np.clip((np.arange(size // 2) - first) / (last - first), 0, 1)  # 1 − γ
+        frequencies = geometric(max_wavelength, size)
+        return frequencies / self.factor * interpolated + frequencies * (1 - interpolated)
+
+    def magnitude(self) -> float:
+        """√(1/t)."""
+        return 0.1 * math.log(self.factor) + 1 if self.attention_factor is None else self.attention_factor
+
+
+def get(identifier: RotaryScaling | dict[str, Any] | None) -> RotaryScaling | None:
+    """The scaling that an identifier stands for, as `keras.initializers.get` does.
+
+    Args:
+        identifier: a scaling; its serialised config; its constructor's arguments and a "name" among "linear",
+            "ntk" and "yarn"; or None for none.
+
+    Returns:
+        A scaling or None.
+
+    Raises:
+        ValueError: for anything else.
+    """
+    if identifier is None or isinstance(identifier, RotaryScaling):
+        return identifier
+    if isinstance(identifier, dict):
+        if identifier.get("name") in _NAMES:
+            arguments = {name: value for name, value in identifier.items() if name != "name"}
+            with contextlib.suppress(TypeError):  # an argument too many or too few
+                return _NAMES[identifier["name"]](**arguments)
+        elif "class_name" in identifier:
+            with contextlib.suppress(TypeError):  # Keras' answer to a class it does not know
+                scaling = keras.saving.deserialize_keras_object(identifier)
+                if isinstance(scaling, RotaryScaling):
+                    return scaling
+    raise ValueError(
+        f"`scaling` must be a RotaryScaling, its config, None or a dict with a name among {sorted(_NAMES)} and its "
+        f"arguments. Received: scaling={identifier!r}"
+    )
+
+
+_NAMES: dict[str, type[RotaryScaling]] = {"linear": LinearScaling, "ntk": NTKScaling, "yarn": YaRNScaling}

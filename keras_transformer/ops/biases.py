@@ -1,0 +1,258 @@
+"""Biases on attention scores that depend on positions alone, computed block by block.
+
+Axes: B batch, T queries, S keys, N heads.
+"""
+
+import abc
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+Tensor = Any
+
+
+class PositionBias(abc.ABC):
+    """A bias on attention logits that depends on positions alone.
+
+    A kernel never needs the whole T × S matrix: it asks for one block at a time, and again when it recomputes
+    the block for the backward pass. Parameters are handed over as tensors and gradients come from `backward`,
+    because inside a custom gradient no Keras variable can be read.
+    """
+
+    @property
+    @abc.abstractmethod
+    def parameters(self) -> tuple[Tensor, ...]:
+        """The tensors that gradients flow to; may be none."""
+
+    @abc.abstractmethod
+    def block(self, parameters: tuple[Tensor, ...], query_positions: Tensor, key_positions: Tensor) -> Tensor:
+        """The bias of some queries towards some keys.
+
+        Args:
+            parameters: as `parameters`.
+            query_positions: integers (T, 1) or (B, T, 1), of any value: what is masked later may be −1.
+            key_positions: integers (1, S) or (B, 1, S).
+
+        Returns:
+            float32 (N, T, S), or (B, N, T, S) where either of the positions has a batch axis.
+        """
+
+    @abc.abstractmethod
+    def backward(
+        self,
+        parameters: tuple[Tensor, ...],
+        query_positions: Tensor,
+        key_positions: Tensor,
+        upstream: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """The gradients of a block's parameters.
+
+        Args:
+            parameters: as `parameters`.
+            query_positions: as for `block`.
+            key_positions: as for `block`.
+            upstream: the gradient of the block, in its shape.
+
+        Returns:
+            One tensor for each parameter, in its shape, to be summed over the blocks.
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearBias(PositionBias):
+    r"""ALiBi: a penalty that grows with the distance, with a slope for each head.
+
+    $$b_n(i, j) = -m_n\, |i - j|$$
+
+    Args:
+        num_heads: N.
+
+    Raises:
+        ValueError: where `num_heads` is not positive.
+
+    References:
+        Press et al., "Train Short, Test Long: Attention with Linear Biases" (2022), section 3.
+    """
+
+    num_heads: int
+
+    def __post_init__(self) -> None:
+        if self.num_heads < 1:
+            raise ValueError(f"`num_heads` must be positive. Received: num_heads={self.num_heads}")
+
+    @property
+    def parameters(self) -> tuple[Tensor, ...]:
+        """None: slopes are not learned."""
+        return ()
+
+    def block(self, parameters: tuple[Tensor, ...], query_positions: Tensor, key_positions: Tensor) -> Tensor:
+        """−m_n · |i − j|."""
+        distances = ops.cast(ops.absolute(key_positions - query_positions), "float32")
+        return ops.expand_dims(distances, -3) * ops.convert_to_tensor(
+            [[[-slope]] for slope in slopes(self.num_heads)], "float32"
+        )
+
+    def backward(
+        self,
+        parameters: tuple[Tensor, ...],
+        query_positions: Tensor,
+        key_positions: Tensor,
+        upstream: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """No parameters, no gradients."""
+        return ()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class BucketBias(PositionBias):
+    r"""T5's relative bias: a learned number for each head and each range of distances.
+
+    $$b_n(i, j) = E_{\beta(j - i),\, n}$$
+
+    β (see `buckets`) gives small distances buckets of their own, and longer ones ranges that grow
+    geometrically up to `max_distance`; all beyond share the last bucket.
+
+    Args:
+        table: E, float32 (num_buckets, N).
+        max_distance: from where on every distance is in the last bucket.
+        bidirectional: whether keys after the query have buckets of their own; if not, they share that of
+            distance 0 (causal attention never asks).
+
+    Raises:
+        ValueError: where the number of buckets is too small, or `max_distance` not beyond the buckets of single
+            distances.
+
+    References:
+        Raffel et al., "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer" (2020),
+        section 2.1.
+    """
+
+    table: Tensor
+    max_distance: int = 128
+    bidirectional: bool = True
+
+    def __post_init__(self) -> None:
+        if len(self.table.shape) != 2:
+            raise ValueError(f"`table` must be (num_buckets, N). Received: table.shape={self.table.shape}")
+        check_buckets(self.table.shape[0], self.max_distance, self.bidirectional)
+
+    @property
+    def parameters(self) -> tuple[Tensor, ...]:
+        """The table."""
+        return (self.table,)
+
+    def block(self, parameters: tuple[Tensor, ...], query_positions: Tensor, key_positions: Tensor) -> Tensor:
+        """The table's entries at the bucket of every j − i."""
+        (table,) = parameters
+        by_offset = ops.take(ops.cast(table, "float32"), self._buckets_by_offset(), axis=0)  # (2M + 1, N)
+        bias = ops.take(ops.transpose(by_offset), self._offsets(query_positions, key_positions), axis=1)
+        return bias if len(bias.shape) == 3 else ops.moveaxis(bias, 0, 1)  # (N, T, S) or (B, N, T, S)
+
+    def backward(
+        self,
+        parameters: tuple[Tensor, ...],
+        query_positions: Tensor,
+        key_positions: Tensor,
+        upstream: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """The sums of `upstream` over the pairs in each bucket."""
+        (table,) = parameters
+        offsets = self._offsets(query_positions, key_positions)
+        buckets = ops.take(self._buckets_by_offset(), offsets, axis=0)
+        pairs = ops.moveaxis(ops.cast(upstream, "float32"), -3, -1)  # (T, S, N) or (B, T, S, N)
+        sums = ops.segment_sum(
+            ops.reshape(pairs, [-1, table.shape[1]]), ops.reshape(buckets, [-1]), table.shape[0]
+        )
+        return (ops.cast(sums, table.dtype),)
+
+    def _offsets(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
+        """Where each j − i is in `_buckets_by_offset`."""
+        relative = ops.cast(key_positions, "int32") - ops.cast(query_positions, "int32")
+        return ops.clip(relative, -self.max_distance, self.max_distance) + self.max_distance
+
+    def _buckets_by_offset(self) -> Tensor:
+        return ops.convert_to_tensor(
+            _buckets(self.table.shape[0], self.max_distance, self.bidirectional), "int32"
+        )
+
+
+def slopes(num_heads: int) -> tuple[float, ...]:
+    r"""ALiBi's slopes, steepest first where `num_heads` is a power of two.
+
+    $m_n = 2^{-8n/N}$ for n = 1 … N. For another N: the slopes of the largest power of two below it, then every
+    other slope of twice that power, as in the authors' code.
+
+    Args:
+        num_heads: N.
+
+    Returns:
+        N numbers.
+    """
+    power = 2 ** int(math.log2(num_heads))
+    first = [2.0 ** (-8 * n / power) for n in range(1, power + 1)]
+    between = [2.0 ** (-4 * n / power) for n in range(1, 2 * power + 1, 2)]
+    return tuple(first + between[: num_heads - power])
+
+
+def buckets(
+    relative_positions: Any, num_buckets: int, max_distance: int, bidirectional: bool = True
+) -> np.ndarray[Any, Any]:
+    """T5's bucket of each key position minus query position, as NumPy integers.
+
+    Args:
+        relative_positions: j − i, integers of any shape.
+        num_buckets: of both directions together.
+        max_distance: from where on every distance is in the last bucket.
+        bidirectional: whether positive ones have buckets of their own, the upper half; if not, they are in
+            bucket 0.
+
+    Returns:
+        Integers of the same shape, in [0, num_buckets).
+
+    Raises:
+        ValueError: as for `BucketBias`.
+    """
+    check_buckets(num_buckets, max_distance, bidirectional)
+    relative = np.asarray(relative_positions)
+    known = np.asarray(_buckets(num_buckets, max_distance, bidirectional))
+    result: np.ndarray[Any, Any] = known[np.clip(relative, -max_distance, max_distance) + max_distance]
+    return result
+
+
+def check_buckets(num_buckets: int, max_distance: int, bidirectional: bool) -> None:
+    """Raise a ValueError unless some distances have buckets of their own and others share one."""
+    fewest = 4 if bidirectional else 2
+    if num_buckets < fewest or (bidirectional and num_buckets % 2):
+        raise ValueError(
+            f"`num_buckets` must be at least {fewest}{' and even' if bidirectional else ''} where "
+            f"bidirectional={bidirectional}. Received: num_buckets={num_buckets}"
+        )
+    exact = num_buckets // (4 if bidirectional else 2)
+    if max_distance <= exact:
+        raise ValueError(
+            f"`max_distance` must be more than the {exact} distances that have a bucket each. "
+            f"Received: max_distance={max_distance}, num_buckets={num_buckets}"
+        )
+
+
+@functools.lru_cache
+def _buckets(num_buckets: int, max_distance: int, bidirectional: bool) -> tuple[int, ...]:
+    """The buckets of −max_distance … max_distance; those beyond are the same as at the ends.
+
+    Logarithms once, in NumPy's float32, and not in each kernel: a backend whose logarithm is off by one unit in
+    the last place would put the distances at the edge of two buckets into the other one.
+    """
+    relative = np.arange(-max_distance, max_distance + 1)
+    per_direction = num_buckets // 2 if bidirectional else num_buckets
+    exact = per_direction // 2
+    distance = np.abs(relative) if bidirectional else np.maximum(-relative, 0)
+    growth = np.log(np.maximum(distance, 1).astype("float32") / np.float32(exact)) / np.float32(
+        math.log(max_distance / exact)
+    )
+    far = exact + (growth * np.float32(per_direction - exact)).astype("int64")
+    found = np.where(distance < exact, distance, np.minimum(far, per_direction - 1))
+    return tuple((found + (relative > 0) * per_direction * bidirectional).tolist())

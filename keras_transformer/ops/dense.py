@@ -1,0 +1,85 @@
+"""The dense kernel, the reference: the whole T×S matrix at once."""
+
+from typing import Any
+
+from keras import ops
+
+from keras_transformer.ops.biases import PositionBias
+from keras_transformer.ops.dropout import dropout as drop_elements
+from keras_transformer.ops.problem import LOWEST_SCORE, UNRELATED, Problem
+
+Tensor = Any
+
+
+def attend(problem: Problem) -> Tensor:
+    """(B, T, N, V)."""
+    allowed = problem.allowed()
+    weights = _softmax(logits(problem), allowed)
+    if problem.dropout:
+        weights = drop_elements(weights, problem.dropout, problem.seed)
+    output = _weighted_sum(ops.cast(weights, problem.value.dtype), problem.value)
+    if allowed is None:
+        return output
+    has_neighbour = ops.any(allowed, axis=-1, keepdims=True)  # (B|1, N|1, T|1, 1)
+    return ops.where(ops.transpose(has_neighbour, (0, 2, 1, 3)), output, ops.zeros_like(output))
+
+
+def weights(problem: Problem) -> Tensor:
+    """(B, N, T, S): rows that sum to one, or to zero where a query has no neighbour."""
+    allowed = problem.allowed()
+    weights = _softmax(logits(problem), allowed)
+    return weights if allowed is None else ops.where(allowed, weights, ops.zeros_like(weights))
+
+
+def logits(problem: Problem) -> Tensor:
+    """Log κ and bias of every pair, (B, N, T, S), in float32 or better."""
+    query, key = problem.features()
+    compared = problem.score.compare(
+        group(query, problem.kv_heads), ops.transpose(key, (0, 2, 1, 3)), problem.score.parameters
+    )  # (B, K, G·T, S)
+    scores = problem.score.link(ops.cast(_ungroup(compared, query), problem.exact_dtype))  # (B, N, T, S)
+    if problem.bias is None:
+        return scores
+    if isinstance(problem.bias, PositionBias):
+        queries, keys = problem.positions()
+        bias = problem.bias.block(problem.bias.parameters, queries[..., :, None], keys[..., None, :])
+    else:
+        bias = problem.bias_of_four_axes()
+    # A bias may be an additive mask, as low as −∞; what is unrelated must stay below even that.
+    return ops.maximum(scores + ops.cast(bias, scores.dtype), LOWEST_SCORE)
+
+
+def group(query: Tensor, kv_heads: int) -> Tensor:
+    """(B, T, N, F) → (B, K, G·T, F): the G query heads of a key head, one after the other."""
+    heads_first = ops.transpose(query, (0, 2, 1, 3))  # (B, N, T, F)
+    if query.shape[2] == kv_heads:
+        return heads_first
+    groups = query.shape[2] // kv_heads
+    return ops.reshape(heads_first, [-1, kv_heads, groups * ops.shape(query)[1], query.shape[3]])
+
+
+def _ungroup(scores: Tensor, query: Tensor) -> Tensor:
+    """(B, K, G·T, S) → (B, N, T, S)."""
+    if scores.shape[1] == query.shape[2]:
+        return scores
+    return ops.reshape(scores, [-1, query.shape[2], ops.shape(query)[1], ops.shape(scores)[3]])
+
+
+def _softmax(scores: Tensor, allowed: Tensor | None) -> Tensor:
+    if allowed is not None:
+        scores = ops.where(allowed, scores, ops.cast(UNRELATED, scores.dtype))
+    if scores.shape[-1] == 1:
+        return ops.ones_like(scores)  # Keras warns of a softmax over one element
+    return ops.softmax(scores, axis=-1)
+
+
+def _weighted_sum(weights: Tensor, value: Tensor) -> Tensor:
+    """(B, T, N, V) from weights (B, N, T, S) and values (B, S, K, V)."""
+    _, num_heads, num_queries, num_keys = ops.shape(weights)
+    kv_heads = value.shape[2]
+    if num_heads != kv_heads:
+        weights = ops.reshape(weights, [-1, kv_heads, num_heads // kv_heads * num_queries, num_keys])
+    output = ops.matmul(weights, ops.transpose(value, (0, 2, 1, 3)))  # (B, K, G·T, V)
+    if num_heads != kv_heads:
+        output = ops.reshape(output, [-1, num_heads, num_queries, value.shape[3]])
+    return ops.transpose(output, (0, 2, 1, 3))

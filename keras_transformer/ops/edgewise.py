@@ -1,0 +1,161 @@
+"""The edges kernel: attention along E edges in O(E) time and memory: gather, softmax by query, scatter.
+
+Axes: B batch, E edges, T queries, S keys, N query heads, K key/value heads, F features, V value size.
+"""
+
+import functools
+import operator
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from keras_transformer.ops.biases import PositionBias
+from keras_transformer.ops.problem import LOWEST_SCORE, UNRELATED, Problem
+from keras_transformer.relations import Bipartite, Full
+
+Tensor = Any
+
+
+def attend(problem: Problem) -> Tensor:
+    """(B, T, N, V)."""
+    edges = _Edges(problem)
+    query, key = problem.features()
+    compared = problem.score.compare_pairs(
+        edges.at_query(query), edges.at_key(key), problem.score.parameters
+    )  # (B·E, N)
+    logits = problem.score.link(ops.cast(compared, problem.exact_dtype))
+    bias = edges.bias()
+    if bias is not None:
+        logits = ops.maximum(logits + ops.cast(bias, logits.dtype), LOWEST_SCORE)
+    allowed = edges.allowed()
+    if allowed is not None:
+        logits = ops.where(allowed, logits, ops.cast(UNRELATED, logits.dtype))
+    largest = edges.largest_by_query(ops.stop_gradient(logits))  # (B·T, N)
+    largest = ops.where(largest > LOWEST_SCORE * 10, largest, ops.zeros_like(largest))
+    weights = ops.exp(logits - ops.take(largest, edges.queries, axis=0))
+    total = edges.sum_by_query(weights)[..., None]  # (B·T, N, 1)
+    if problem.dropout:
+        weights = ops.where(edges.kept(), weights / (1.0 - problem.dropout), ops.zeros_like(weights))
+    values = ops.cast(edges.at_key(problem.value), weights.dtype)  # (B·E, N, V)
+    output = edges.sum_by_query(weights[..., None] * values) / ops.where(total > 0, total, 1.0)
+    output = ops.reshape(output, [-1, edges.num_queries, problem.num_heads, problem.value.shape[-1]])
+    return ops.cast(output, problem.value.dtype)
+
+
+class _Edges:
+    """A problem's edges as one list for the whole batch, each pair once."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.num_queries, self.num_keys = ops.shape(problem.query)[1], ops.shape(problem.key)[1]
+        batch = ops.shape(problem.query)[0]
+        self.segments = batch * self.num_queries
+        rows = ops.arange(batch, dtype="int32")[:, None]
+        self.exists = None
+        if problem.edges is None:
+            pairs = [
+                (s, t)
+                for s, t in problem.relation.edges() or ()
+                if s < problem.num_keys and t < problem.num_queries
+            ]
+            source, target = np.array(sorted(pairs, key=lambda edge: edge[::-1]), "int32").reshape(-1, 2).T
+            source, target = rows * 0 + source, rows * 0 + target
+        else:
+            source, target, exists = _each_once(problem.edges, self.num_queries, self.num_keys)
+            self.exists = ops.reshape(exists, [-1])
+        rows = ops.broadcast_to(rows, ops.shape(source))
+        self.source, self.target, self.rows = (ops.reshape(x, [-1]) for x in (source, target, rows))  # (B·E,)
+        self.queries = self.rows * self.num_queries + self.target
+        self.keys = self.rows * self.num_keys + self.source
+
+    def at_query(self, tensor: Tensor) -> Tensor:
+        """(B·E, N, ·) from (B, T, N, ·)."""
+        return ops.take(ops.reshape(tensor, [-1, *tensor.shape[2:]]), self.queries, axis=0)
+
+    def at_key(self, tensor: Tensor) -> Tensor:
+        """(B·E, N, ·) from (B, S, K, ·)."""
+        found = ops.take(ops.reshape(tensor, [-1, *tensor.shape[2:]]), self.keys, axis=0)
+        groups = self.problem.num_heads // self.problem.kv_heads
+        return found if groups == 1 else ops.repeat(found, groups, axis=1)
+
+    def sum_by_query(self, tensor: Tensor) -> Tensor:
+        """(B·T, …) from (B·E, …)."""
+        return ops.segment_sum(tensor, self.queries, self.segments)
+
+    def largest_by_query(self, tensor: Tensor) -> Tensor:
+        """(B·T, …) from (B·E, …); something very low for a query without edges."""
+        return ops.segment_max(tensor, self.queries, self.segments)
+
+    def bias(self) -> Tensor | None:
+        """(B·E, N|1)."""
+        if isinstance(self.problem.bias, PositionBias):
+            queries, keys = (positions[:, None, None] for positions in self._positions())
+            found = self.problem.bias.block(self.problem.bias.parameters, queries, keys)  # (B·E, N, 1, 1)
+            return found[..., 0, 0]
+        bias = self.problem.bias_of_four_axes()
+        return None if bias is None else self._of_pairs(bias)
+
+    def allowed(self) -> Tensor | None:
+        """Booleans that broadcast to (B·E, N); None where every edge may be used."""
+        problem = self.problem
+        parts = []
+        if self.exists is not None:
+            parts.append(self.exists[:, None])
+        if problem.edges is not None and not isinstance(problem.relation, Full | Bipartite):
+            parts.append(problem.relation.related(*self._positions())[:, None])
+        if problem.padding_mask is not None:
+            padding_mask = ops.reshape(ops.cast(problem.padding_mask, "bool"), [-1])
+            parts.append(ops.take(padding_mask, self.keys, axis=0)[:, None])
+        if problem.segment_ids is not None:
+            segments = ops.reshape(problem.segment_ids, [-1])
+            same = ops.equal(ops.take(segments, self.queries, axis=0), ops.take(segments, self.keys, axis=0))
+            parts.append(same[:, None])
+        mask = problem.mask_of_four_axes()
+        if mask is not None:
+            parts.append(self._of_pairs(mask))
+        return functools.reduce(operator.and_, parts) if parts else None
+
+    def kept(self) -> Tensor:
+        """Which weights dropout keeps, (B·E, N)."""
+        heads = ops.arange(self.problem.num_heads, dtype="int32")
+        return self.problem.keep(self.rows[:, None], heads, self.target[:, None], self.source[:, None])
+
+    def _positions(self) -> tuple[Tensor, Tensor]:
+        """Of each edge's query and key, (B·E,) twice."""
+        if self.problem.at_indices:
+            return self.target, self.source
+        found = []
+        places = ((self.target, self.queries), (self.source, self.keys))
+        for positions, (place, place_in_batch) in zip(self.problem.positions(), places, strict=True):
+            index = place if len(positions.shape) == 1 else place_in_batch
+            found.append(ops.take(ops.reshape(positions, [-1]), index, axis=0))
+        return found[0], found[1]
+
+    def _of_pairs(self, tensor: Tensor) -> Tensor:
+        """(B·E, N|1) from what is said of pairs, (B|1, N|1, T|1, S|1)."""
+        heads_last = ops.transpose(tensor, (0, 2, 3, 1))
+        _, queries, keys, heads = ops.shape(heads_last)
+        row, target, source = (
+            0 if size == 1 else index
+            for size, index in zip(heads_last.shape, (self.rows, self.target, self.source), strict=False)
+        )
+        index = (row * queries + target) * keys + source + ops.zeros_like(self.rows)
+        return ops.take(ops.reshape(heads_last, [-1, heads]), index, axis=0)
+
+
+def _each_once(edges: Tensor, num_queries: Any, num_keys: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Sources and targets (B, E) ordered by target, and which of them are edges and no repetitions.
+
+    What is not an edge has a source and a target too, so that they can be looked up.
+    """
+    edges = ops.cast(edges, "int32")
+    source, target = edges[..., 0], edges[..., 1]
+    exists = (source >= 0) & (target >= 0) & (source < num_keys) & (target < num_queries)
+    source, target = ops.where(exists, source, num_keys), ops.where(exists, target, num_queries - 1)
+    for by_target in (False, True):  # argsort is stable
+        order = ops.argsort(target if by_target else source, axis=1)
+        source, target = (ops.take_along_axis(tensor, order, axis=1) for tensor in (source, target))
+    again = (source[:, 1:] == source[:, :-1]) & (target[:, 1:] == target[:, :-1])
+    first = ops.concatenate([source[:, :1] >= 0, ~again], axis=1)
+    return ops.minimum(source, num_keys - 1), target, first & (source < num_keys)

@@ -1,0 +1,71 @@
+"""The linear kernel: attention by positive features in O(n).
+
+Axes: B batch, T queries, S keys, N query heads, K key/value heads, G = N / K, F features, V value size, C blocks, b
+positions of a block.
+
+References:
+    Katharopoulos et al., "Transformers are RNNs: Fast Autoregressive Transformers with Linear Attention" (2020),
+    equations 6 and 10 to 12.
+"""
+
+from typing import Any
+
+from keras import ops
+
+from keras_transformer.ops.dense import group
+from keras_transformer.ops.problem import Problem
+from keras_transformer.relations import Causal
+
+Tensor = Any
+
+BLOCK_SIZE = 128
+
+
+def attend(problem: Problem) -> Tensor:
+    """(B, T, N, V)."""
+    exact = problem.exact_dtype
+    query, key = (ops.cast(features, exact) for features in problem.features())
+    value = ops.cast(problem.value, exact)
+    if problem.padding_mask is not None:
+        key = key * ops.cast(problem.padding_mask, exact)[:, :, None, None]
+    value = ops.concatenate([value, ops.ones_like(value[..., :1])], axis=-1)  # its sum is the denominator
+    sums = _causal if isinstance(problem.relation, Causal) else _full
+    output = sums(query, key, value)  # (B, T, N, V + 1)
+    total = output[..., -1:]
+    output = ops.where(total > 0, output[..., :-1] / ops.where(total > 0, total, 1.0), 0.0)
+    return ops.cast(output, problem.value.dtype)
+
+
+def _full(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    state = ops.einsum("bskf,bskv->bkfv", key, value)
+    return _ungroup(ops.matmul(group(query, key.shape[2]), state), query)
+
+
+def _causal(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Within a block by its matrix, and from the blocks before by the sum of their states."""
+    length, kv_heads = query.shape[1], key.shape[2]
+    size = min(BLOCK_SIZE, length)
+    count = -(-length // size)
+    query, key, value = (_blocks(tensor, count, size) for tensor in (query, key, value))
+    groups = query.shape[3] // kv_heads
+    shape = ops.shape(query)
+    query = ops.reshape(query, [-1, count, size, kv_heads, groups, shape[-1]])
+    states = ops.einsum("bcskf,bcskv->bckfv", key, value)
+    before = ops.cumsum(states, axis=1) - states
+    output = ops.einsum("bctkgf,bckfv->bctkgv", query, before)
+    matrix = ops.einsum("bctkgf,bcskf->bckgts", query, key)
+    matrix = matrix * ops.cast(ops.tril(ops.ones((size, size))), matrix.dtype)
+    output = output + ops.einsum("bckgts,bcskv->bctkgv", matrix, value)
+    return ops.reshape(output, [-1, count * size, kv_heads * groups, value.shape[-1]])[:, :length]
+
+
+def _blocks(tensor: Tensor, count: int, size: int) -> Tensor:
+    """(B, C, b, …) from (B, L, …), with zeros after the end."""
+    tensor = ops.pad(tensor, [[0, 0], [0, count * size - tensor.shape[1]], [0, 0], [0, 0]])
+    return ops.reshape(tensor, [-1, count, size, *tensor.shape[2:]])
+
+
+def _ungroup(output: Tensor, query: Tensor) -> Tensor:
+    """(B, K, G·T, V) → (B, T, N, V)."""
+    by_head = ops.reshape(output, [-1, query.shape[2], ops.shape(query)[1], output.shape[-1]])
+    return ops.transpose(by_head, (0, 2, 1, 3))

@@ -1,0 +1,169 @@
+import itertools
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+
+mpl.use("Agg")
+
+import keras
+
+from keras_transformer import inspection
+from keras_transformer.layers import TokenEmbedding
+
+RANDOM = np.random.default_rng(0)
+TOKENS = ["<pad>", "king", "queen", "man", "woman", "apple"]
+MATRIX = np.array([[0, 0, 0], [5, 1, 1], [5, -1, 1], [0, 1, 1], [0, -1, 1], [0, 0, -2]], "float32")
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    yield
+    import matplotlib.pyplot as plt
+
+    plt.close("all")
+
+
+class TestNearestTokens:
+    def test_are_ordered_by_cosine_and_without_the_query(self):
+        found = inspection.nearest_tokens(MATRIX, TOKENS, "king")
+        assert [token for token, _ in found] == ["queen", "man", "<pad>", "woman", "apple"]
+        similarities = dict(found)
+        assert similarities["queen"] == pytest.approx(25 / 27)
+        assert similarities["man"] == pytest.approx(2 / np.sqrt(27 * 2))
+        assert similarities["<pad>"] == 0
+        assert all(isinstance(similarity, float) for _, similarity in found)
+
+    def test_length_does_not_matter(self):
+        lengths = RANDOM.uniform(0.1, 9, size=(6, 1))
+        matrix = RANDOM.normal(size=(6, 3))
+        plain = inspection.nearest_tokens(matrix, TOKENS, "woman")
+        scaled = inspection.nearest_tokens(matrix * lengths, TOKENS, "woman")
+        assert [token for token, _ in plain] == [token for token, _ in scaled]
+        np.testing.assert_allclose([s for _, s in plain], [s for _, s in scaled], atol=1e-6)
+
+    def test_of_an_id_and_of_a_token_are_the_same(self):
+        for id_ in (2, np.int64(2)):
+            assert inspection.nearest_tokens(MATRIX, TOKENS, id_) == inspection.nearest_tokens(
+                MATRIX, TOKENS, "queen"
+            )
+
+    def test_a_vector_excludes_nothing(self):
+        king, man, woman = MATRIX[[1, 3, 4]]
+        ((token, similarity),) = inspection.nearest_tokens(MATRIX, TOKENS, king - man + woman, k=1)
+        assert (token, similarity) == ("queen", pytest.approx(1))
+
+    def test_k_is_how_many_there_are_at_most(self):
+        assert len(inspection.nearest_tokens(MATRIX, TOKENS, "king", k=2)) == 2
+        assert len(inspection.nearest_tokens(MATRIX, TOKENS, "king", k=99)) == 5
+
+    @pytest.mark.parametrize("dtype", ["float32", "mixed_float16"])
+    def test_a_layers_matrix_is_taken(self, dtype):
+        for layer in (TokenEmbedding(6, 3, dtype=dtype), keras.layers.Embedding(6, 3, dtype=dtype)):
+            layer.build((None, None))
+            layer.set_weights([MATRIX])
+            assert inspection.nearest_tokens(layer, TOKENS, "king") == inspection.nearest_tokens(
+                MATRIX, TOKENS, "king"
+            )
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ((MATRIX, TOKENS, "prince"), "`query` must be one of the 6 tokens. Received: query='prince'"),
+            ((MATRIX, TOKENS, 6), r"`query` must be an id in \[0, 6\). Received: query=6"),
+            ((MATRIX, TOKENS, -1), r"`query` must be an id in \[0, 6\). Received: query=-1"),
+            ((MATRIX, TOKENS, [1.0, 2.0]), r"a vector of 3 numbers. Received: query.shape=\(2,\)"),
+            ((MATRIX, TOKENS[1:], "king"), r"`tokens` must have a string for each .*Received: 5 tokens"),
+            (
+                (MATRIX[0], TOKENS, "king"),
+                r"`embeddings` must be \(V, D\). Received: embeddings.shape=\(3,\)",
+            ),
+            ((MATRIX, TOKENS, "king", 0), "`k` must be positive. Received: k=0"),
+            (
+                (keras.layers.Dense(3), TOKENS, "king"),
+                "`embeddings` must be a matrix or a built embedding layer",
+            ),
+            ((TokenEmbedding(6, 3), TOKENS, "king"), "a built embedding layer. Received: .*built=False"),
+        ],
+        ids=str,
+    )
+    def test_errors_name_the_argument_and_what_was_received(self, arguments, message):
+        with pytest.raises(ValueError, match=message):
+            inspection.nearest_tokens(*arguments)
+
+
+def points_of(axes):
+    return np.concatenate([np.asarray(collection.get_offsets()) for collection in axes.collections])
+
+
+class TestPlotEmbeddings:
+    def test_draws_the_two_directions_of_most_variance(self):
+        scores = RANDOM.normal(size=(30, 2)) * [5, 2]
+        scores -= scores.mean(0)
+        directions = np.linalg.qr(RANDOM.normal(size=(8, 2)))[0].T
+        noise = RANDOM.normal(size=(30, 8)) * 1e-3
+        axes = inspection.plot_embeddings(3 + scores @ directions + noise, [str(i) for i in range(30)])
+        points = points_of(axes)
+
+        def distances(x):
+            return np.linalg.norm(x[:, None] - x[None], axis=-1)
+
+        np.testing.assert_allclose(distances(points), distances(scores), atol=0.02)
+        assert points[:, 0].std() > points[:, 1].std()
+        np.testing.assert_allclose(points.mean(0), 0, atol=1e-9)
+
+    def test_axes_tell_the_explained_variance(self):
+        square = np.array([[3, 0, 0], [-3, 0, 0], [0, 1, 0], [0, -1, 0]])
+        axes = inspection.plot_embeddings(square, "abcd", title="a square")
+        assert axes.get_xlabel() == "component 1 (90% of the variance)"
+        assert axes.get_ylabel() == "component 2 (10% of the variance)"
+        assert axes.get_title() == "a square"
+
+    def test_pictures_do_not_flip_by_chance(self):
+        matrix = RANDOM.normal(size=(6, 4))
+        axes, again = (inspection.plot_embeddings(m, TOKENS) for m in (matrix, np.asfortranarray(matrix)))
+        np.testing.assert_allclose(points_of(axes), points_of(again), atol=1e-9)
+
+    def test_forty_labels_hide_neither_each_other_nor_leave_the_picture(self):
+        labels = [f"token {i}" for i in range(40)]
+        axes = inspection.plot_embeddings(RANDOM.normal(size=(40, 16)), labels)
+        axes.figure.canvas.draw()
+        boxes = [mpl.text.Text.get_window_extent(text) for text in axes.texts]
+        assert sorted(text.get_text() for text in axes.texts) == sorted(labels)
+        hidden = sum(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
+        assert hidden <= 2
+        assert all(axes.figure.bbox.fully_overlaps(box) for box in boxes)
+
+    def test_groups_have_a_colour_and_an_entry_each(self):
+        groups = ["special", "person", "person", "person", "person", "fruit"]
+        axes = inspection.plot_embeddings(MATRIX, TOKENS, groups=groups)
+        assert [text.get_text() for text in axes.get_legend().get_texts()] == ["special", "person", "fruit"]
+        assert [len(collection.get_offsets()) for collection in axes.collections] == [1, 4, 1]
+        assert len({tuple(collection.get_facecolor()[0]) for collection in axes.collections}) == 3
+
+    def test_draws_into_given_axes(self):
+        import matplotlib.pyplot as plt
+
+        figure, (left, right) = plt.subplots(1, 2)
+        assert inspection.plot_embeddings(MATRIX, TOKENS, axes=right) is right
+        assert not left.collections
+        figure.canvas.draw()
+
+    def test_equal_rows_can_be_drawn(self):
+        axes = inspection.plot_embeddings(np.ones((3, 4)), "abc")
+        assert axes.get_xlabel() == "component 1 (0% of the variance)"
+        axes.figure.canvas.draw()
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ((MATRIX, TOKENS[1:]), "`labels` must have a string for each row .*Received: 5 labels"),
+            ((MATRIX, TOKENS, ["a"]), "`groups` must have a string for each row .*Received: 1 groups"),
+            ((MATRIX[:1], ["a"]), r"at least two rows and two columns. Received: embeddings.shape=\(1, 3\)"),
+            ((MATRIX[:, :1], TOKENS), r"at least two rows and two columns. .*shape=\(6, 1\)"),
+        ],
+        ids=str,
+    )
+    def test_errors_name_the_argument_and_what_was_received(self, arguments, message):
+        with pytest.raises(ValueError, match=message):
+            inspection.plot_embeddings(*arguments)

@@ -1,0 +1,140 @@
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_transformer.layers import DecoderBlock, EncoderBlock, TokenEmbedding
+from keras_transformer.layers.residual import Residual
+
+# On JAX every new shape compiles: one case of each law runs there.
+neutral = pytest.mark.backend_neutral
+
+RANDOM = np.random.default_rng(0)
+X, Y = (RANDOM.normal(size=(2, 5, 8)).astype("float32") for _ in range(2))
+NORMALIZATIONS = ("pre", "post", "sandwich")
+NORMS = ("layer", "rms")
+
+
+def built(*arguments, **options):
+    layer = Residual(*arguments, **options)
+    layer.build(X.shape)
+    for weight in layer.trainable_weights:
+        weight.assign(RANDOM.normal(size=weight.shape))
+    return layer
+
+
+def normalised(x, layer, kind):
+    x = np.asarray(x, "float64")
+    if kind == "rms":
+        (scale,) = layer.get_weights()
+        return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * scale
+    gamma, beta = layer.get_weights()
+    x = x - x.mean(-1, keepdims=True)
+    return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * gamma + beta
+
+
+@neutral
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("normalization", NORMALIZATIONS)
+def test_wires_the_sublayer_as_the_formula_says(normalization, norm):
+    layer = built(normalization, norm=norm)
+    entered = X if normalization == "post" else normalised(X, layer.norm, norm)
+    np.testing.assert_allclose(layer.enter(X), entered, rtol=1e-4, atol=1e-4)
+    expected = {
+        "pre": lambda: X + Y,
+        "post": lambda: normalised(X + Y, layer.norm, norm),
+        "sandwich": lambda: X + normalised(Y, layer.output_norm, norm),
+    }[normalization]()
+    np.testing.assert_allclose(layer.leave(X, Y), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_the_sublayers_scale_is_lost_in_a_sandwich_and_kept_without():
+    for normalization, same in (("sandwich", True), ("pre", False)):
+        layer = built(normalization)
+        assert np.allclose(layer.leave(X, Y), layer.leave(X, 100 * Y), atol=1e-3) == same
+
+
+def test_rms_is_blind_to_scale_and_layer_to_scale_and_shift():
+    for norm, blind_to_shift in (("rms", False), ("layer", True)):
+        layer = built(norm=norm)
+        np.testing.assert_allclose(layer.enter(X * 7), layer.enter(X), atol=1e-4)
+        assert np.allclose(layer.enter(X + 7), layer.enter(X), atol=1e-3) == blind_to_shift
+
+
+@neutral
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_statistics_are_float32_in_mixed_precision(policy, norm):
+    # Squares of 3,000 overflow float16, and a mean over 4,096 of them has no digits left in bfloat16.
+    layer = Residual("sandwich", norm=norm, dtype=policy)
+    layer.build((1, 1, 4096))
+    assert {weight.dtype for weight in layer.trainable_weights} == {"float32"}
+    half = ops.cast(3000 * RANDOM.normal(size=(1, 1, 4096)) + 1000, policy.removeprefix("mixed_"))
+    found = layer.enter(half)
+    assert keras.backend.standardize_dtype(found.dtype) == policy.removeprefix("mixed_")
+    expected = normalised(ops.cast(half, "float32"), layer.norm, norm)
+    np.testing.assert_allclose(ops.cast(found, "float32"), expected, rtol=0.01, atol=0.01)
+    np.testing.assert_allclose(
+        ops.cast(layer.leave(ops.zeros_like(half), half), "float32"), expected, rtol=0.01, atol=0.01
+    )
+
+
+@neutral
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({}, ["norm/gamma", "norm/beta"]),
+        ({"normalization": "post"}, ["norm/gamma", "norm/beta"]),
+        ({"norm": "rms"}, ["norm/scale"]),
+        ({"normalization": "sandwich", "norm": "rms"}, ["norm/scale", "output_norm/scale"]),
+    ],
+    ids=str,
+)
+def test_weights_are_named_after_their_place(options, names):
+    found = [weight.path.split("/", 1)[1] for weight in built(**options).trainable_weights]
+    assert found == names
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"normalization": "sandwich", "dropout": 0.1, "norm": "rms"}], ids=str
+)
+def test_config_round_trip_is_the_identity(options):
+    config = Residual(**options).get_config()
+    assert Residual.from_config(config).get_config() == config
+    assert {name: config[name] for name in options} == options
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"normalization": "none"}, "`normalization` must be one of .*Received: normalization='none'"),
+        ({"norm": "batch"}, "`norm` must be one of .*Received: norm='batch'"),
+        ({"dropout": 1}, r"`dropout` must be in \[0, 1\). Received: dropout=1"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    "layer", [Residual, lambda **o: EncoderBlock(2, 8, **o), lambda **o: DecoderBlock(2, 8, **o)]
+)
+def test_errors_name_the_argument_and_what_was_received(layer, options, message):
+    with pytest.raises(ValueError, match=message):
+        layer(**options)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("normalization", NORMALIZATIONS)
+def test_blocks_take_every_norm_and_gate_and_reload_equal(normalization, norm, tmp_path):
+    options = {"normalization": normalization, "norm": norm, "activation": "swiglu", "dropout": 0.1}
+    ids = keras.Input((None,), dtype="int32")
+    hidden = TokenEmbedding(10, 8)(ids)  # its mask must reach through the norms without a warning
+    hidden = EncoderBlock(2, 12, **options)(hidden)
+    model = keras.Model(ids, DecoderBlock(2, 12, **options)(hidden, hidden))
+    for weight in model.trainable_weights:
+        weight.assign(RANDOM.normal(size=weight.shape) * 0.5)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
+    block = again.layers[2]
+    assert isinstance(block, EncoderBlock)
+    assert {name: block.get_config()[name] for name in options} == options
+    values = np.array([[4, 5, 6, 0], [7, 1, 0, 0]])
+    np.testing.assert_allclose(again(values), model(values), rtol=1e-6, atol=1e-6)

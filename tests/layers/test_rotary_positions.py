@@ -1,0 +1,239 @@
+import math
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_transformer.layers import LinearScaling, NTKScaling, RotaryPositions, YaRNScaling, rotary_scaling
+
+# On JAX every new shape compiles: one case of each law runs there.
+neutral = pytest.mark.backend_neutral
+
+RANDOM = np.random.default_rng(0)
+YARN = {"factor": 8.0, "original_length": 2048}
+SCALINGS = {"linear": LinearScaling(4.0), "ntk": NTKScaling(4.0), "yarn": YaRNScaling(**YARN)}
+LAYOUTS = ("halves", "interleaved")
+
+
+def normal(*shape):
+    return RANDOM.normal(size=shape).astype("float32")
+
+
+def rotated(x, positions, frequencies, layout):
+    """Pair by pair, as complex numbers."""
+    half = len(frequencies)
+    pairs = (
+        (slice(0, half), slice(half, 2 * half))
+        if layout == "halves"
+        else (slice(0, None, 2), slice(1, None, 2))
+    )
+    turned = (x[..., pairs[0]] + 1j * x[..., pairs[1]]) * np.exp(
+        1j * np.asarray(positions)[..., None, None] * frequencies
+    )
+    result = np.empty(x.shape)
+    result[..., pairs[0]], result[..., pairs[1]] = turned.real, turned.imag
+    return result
+
+
+@neutral
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("positions", [None, [9, 0, 100_000], [[0, 1, 2], [7, 7, 3]]], ids=str)
+def test_rotates_each_pair_by_its_frequency_times_the_position(layout, positions):
+    x, frequencies = normal(2, 3, 4, 8), 100.0 ** (-np.arange(4) / 4)
+    found = RotaryPositions(100.0, layout=layout)(
+        x, positions=None if positions is None else np.array(positions)
+    )
+    expected = rotated(x, np.arange(3) if positions is None else positions, frequencies, layout)
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("scaling", [None, *SCALINGS], ids=str)
+def test_scores_depend_on_the_distance_alone(layout, scaling):
+    layer = RotaryPositions(layout=layout, scaling=SCALINGS.get(scaling))
+    query, key = normal(1, 1, 2, 16), normal(1, 1, 2, 16)
+
+    def scores(query_position, key_position):
+        q, k = layer(query, positions=[query_position]), layer(key, positions=[key_position])
+        return (np.asarray(q) * np.asarray(k)).sum(-1)
+
+    for distance in (0, 3, -40):
+        expected = scores(50, 50 + distance)
+        for shift in (1, 1000, 100_000):
+            np.testing.assert_allclose(scores(50 + shift, 50 + distance + shift), expected, atol=5e-5)
+    assert not np.allclose(scores(50, 53), scores(50, 47), atol=1e-2)
+
+
+@pytest.mark.parametrize("scaling", [None, *SCALINGS], ids=str)
+def test_norms_are_kept_but_for_yarns_temperature(scaling):
+    x = normal(2, 50, 3, 16)
+    found = RotaryPositions(scaling=SCALINGS.get(scaling))(x)
+    factor = 0.1 * math.log(8) + 1 if scaling == "yarn" else 1
+    np.testing.assert_allclose(np.linalg.norm(found, axis=-1), factor * np.linalg.norm(x, axis=-1), rtol=1e-5)
+
+
+def test_position_zero_is_left_alone():
+    x = normal(1, 4, 2, 8)
+    np.testing.assert_allclose(RotaryPositions()(x, positions=np.zeros(4, "int32")), x, rtol=1e-6)
+
+
+@neutral
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_rest_of_a_partly_rotated_head_is_left_alone(layout):
+    x = normal(2, 5, 3, 12)
+    found = RotaryPositions(layout=layout, rotary_dim=8)(x)
+    np.testing.assert_array_equal(found[..., 8:], x[..., 8:])
+    np.testing.assert_allclose(found[..., :8], RotaryPositions(layout=layout)(x[..., :8]), atol=1e-6)
+
+
+@neutral
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_half_precision_rotates_in_float32_and_keeps_the_type(policy):
+    layer, x = RotaryPositions(dtype=policy), ops.cast(normal(1, 3, 2, 8), policy.removeprefix("mixed_"))
+    positions = np.array([0, 30_000, 65_519])  # float16 ends at 65,504
+    found = layer(x, positions=positions)
+    assert keras.backend.standardize_dtype(found.dtype) == policy.removeprefix("mixed_")
+    expected = RotaryPositions()(ops.cast(x, "float32"), positions=positions)
+    np.testing.assert_allclose(np.asarray(ops.cast(found, "float32")), expected, atol=0.02)
+
+
+@neutral
+@pytest.mark.parametrize("mode", ["graph", "xla"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_mode_agrees(modes, mode, layout):
+    if mode not in modes:
+        pytest.skip("no such mode on this backend")
+    layer, x = RotaryPositions(layout=layout, scaling=SCALINGS["yarn"], rotary_dim=6), normal(2, 5, 3, 8)
+    np.testing.assert_allclose(modes[mode](layer)(x), layer(x), atol=1e-5)
+
+
+class TestScalings:
+    def test_linear_divides_the_positions(self):
+        x, positions = normal(1, 3, 2, 8), np.array([0, 8, 400])
+        found = RotaryPositions(scaling=LinearScaling(4.0))(x, positions=positions)
+        np.testing.assert_allclose(found, RotaryPositions()(x, positions=positions // 4), atol=1e-5)
+
+    def test_ntk_keeps_the_highest_frequency_and_divides_the_lowest(self):
+        plain, scaled = (
+            RotaryPositions(scaling=scaling).frequencies(64) for scaling in (None, NTKScaling(4.0))
+        )
+        ratios = plain / scaled
+        np.testing.assert_allclose(ratios[[0, -1]], [1, 4])
+        assert (np.diff(ratios) > 0).all()
+        np.testing.assert_allclose(scaled, (10000.0 * 4 ** (64 / 62)) ** (-np.arange(0, 64, 2) / 64))
+        assert NTKScaling(4.0).frequencies(10000.0, 2) == [1.0]
+
+    def test_yarn_keeps_waves_that_turned_often_and_divides_those_that_never_turned(self):
+        scaling = YaRNScaling(**YARN)
+        plain, scaled = RotaryPositions().frequencies(128), scaling.frequencies(10000.0, 128)
+        turns = 2048 * plain / (2 * math.pi)
+        ratios = plain / scaled
+        np.testing.assert_allclose(ratios[turns > 40], 1)
+        np.testing.assert_allclose(ratios[turns < 0.8], 8)
+        assert (np.diff(ratios) >= -1e-9).all()
+        # The authors' code, number by number: the ramp is between these two indices.
+        first = math.floor(128 * math.log(2048 / (32 * 2 * math.pi)) / (2 * math.log(10000)))
+        last = math.ceil(128 * math.log(2048 / (2 * math.pi)) / (2 * math.log(10000)))
+        for i in range(64):
+            ramp = min(max((i - first) / (last - first), 0), 1)
+            assert scaled[i] == pytest.approx(plain[i] / 8 * ramp + plain[i] * (1 - ramp))
+
+    def test_yarns_temperature_is_an_argument(self):
+        assert YaRNScaling(**YARN).magnitude() == pytest.approx(0.1 * math.log(8) + 1)
+        assert YaRNScaling(**YARN, attention_factor=1.0).magnitude() == 1.0
+
+    @pytest.mark.parametrize("scaling", SCALINGS.values(), ids=SCALINGS)
+    def test_of_factor_one_changes_nothing(self, scaling):
+        scaling = type(scaling)(**{**scaling.get_config(), "factor": 1.0})
+        np.testing.assert_allclose(scaling.frequencies(10000.0, 64), RotaryPositions().frequencies(64))
+        assert scaling.magnitude() == 1.0
+
+    @pytest.mark.parametrize("length", [1, 5, 10**9])
+    def test_yarn_at_extreme_lengths_stays_between_the_two_frequencies(self, length):
+        plain = RotaryPositions().frequencies(16)
+        ratios = plain / YaRNScaling(8.0, length).frequencies(10000.0, 16)
+        assert ((ratios >= 1 - 1e-9) & (ratios <= 8 + 1e-9)).all()
+
+    @pytest.mark.parametrize("name", SCALINGS)
+    def test_may_be_named_serialised_or_given(self, name):
+        scaling = SCALINGS[name]
+        serialised = keras.saving.serialize_keras_object(scaling)
+        named = {"name": name, **scaling.get_config()}
+        assert [rotary_scaling.get(form) for form in (named, serialised, scaling)] == [scaling] * 3
+        assert rotary_scaling.get(None) is None
+        assert hash(scaling) == hash(rotary_scaling.get(named))
+
+    @pytest.mark.parametrize(
+        "given",
+        ["yarn", 4.0, {}, {"name": "other"}, {"name": "yarn", "factor": 2.0}, {"name": "ntk", "speed": 2}],
+        ids=str,
+    )
+    def test_anything_else_is_refused(self, given):
+        with pytest.raises(ValueError, match="`scaling` must be .*Received: scaling="):
+            RotaryPositions(scaling=given)
+
+    @pytest.mark.parametrize(
+        ("options", "name"),
+        [
+            ({"factor": 0.5}, "factor"),
+            ({"original_length": 0}, "original_length"),
+            ({"beta_slow": 0}, "beta_slow"),
+            ({"beta_fast": 0.5}, "beta_slow"),
+            ({"attention_factor": 0}, "attention_factor"),
+        ],
+        ids=str,
+    )
+    def test_errors_name_the_argument(self, options, name):
+        with pytest.raises(ValueError, match=f"`{name}` must be .*Received: {name}="):
+            YaRNScaling(**{**YARN, **options})
+
+
+@neutral
+@pytest.mark.parametrize(
+    "arguments",
+    [{}, {"scaling": {"name": "yarn", **YARN}, "layout": "interleaved", "rotary_dim": 4, "name": "rotary"}],
+    ids=["defaults", "everything"],
+)
+def test_config_round_trip_is_the_identity(arguments):
+    layer = RotaryPositions(**arguments)
+    config = layer.get_config()
+    again = RotaryPositions.from_config(config)
+    assert again.get_config() == config
+    assert again.scaling == layer.scaling
+
+
+@pytest.mark.parametrize("scaling", [None, *SCALINGS], ids=str)
+def test_a_functional_model_of_any_length_reloads_equal(scaling, tmp_path):
+    heads, positions = keras.Input((None, 2, 8)), keras.Input((None,), dtype="int32")
+    layer = RotaryPositions(scaling=SCALINGS.get(scaling), layout="interleaved")
+    model = keras.Model([heads, positions], layer(heads, positions=positions))
+    assert model.output_shape == (None, None, 2, 8)
+    assert model.weights == []
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
+    values = [normal(2, 3, 2, 8), np.array([[4, 5, 6], [0, 1, 2]])]
+    np.testing.assert_allclose(again(values), model(values), rtol=1e-6)
+
+
+@neutral
+@pytest.mark.parametrize(
+    ("options", "shape", "message"),
+    [
+        ({}, (2, 3, 4, 7), r"`heads` must have an even last axis. Received: heads.shape=\(2, 3, 4, 7\)"),
+        ({}, (2, 3, 8), r"`heads` must have four axes .*Received: heads.shape=\(2, 3, 8\)"),
+        ({"rotary_dim": 10}, (2, 3, 4, 8), "`rotary_dim` must be at most .*Received: rotary_dim=10"),
+        ({"rotary_dim": 3}, (2, 3, 4, 8), "`rotary_dim` must be positive and even. Received: rotary_dim=3"),
+        ({"rotary_dim": 0}, (2, 3, 4, 8), "`rotary_dim` must be positive and even. Received: rotary_dim=0"),
+        ({"layout": "both"}, (2, 3, 4, 8), "`layout` must be one of .*Received: layout='both'"),
+        (
+            {"max_wavelength": 0},
+            (2, 3, 4, 8),
+            "`max_wavelength` must be positive. Received: max_wavelength=0",
+        ),
+    ],
+    ids=str,
+)
+def test_errors_name_the_argument_and_what_was_received(options, shape, message):
+    with pytest.raises(ValueError, match=message):
+        RotaryPositions(**options)(np.zeros(shape, "float32"))

@@ -1,0 +1,428 @@
+"""The symmetry of each attention mechanism as a law of its outputs; and the law fails where it should.
+
+Each law is a function that asserts it. Where a mechanism lacks the symmetry, the same function must raise.
+"""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer import ops as kt_ops
+from keras_transformer import relations
+from keras_transformer.layers import MultiHeadAttention, SinusoidalPositions
+from keras_transformer.relations import (
+    Adjacency,
+    Bipartite,
+    Causal,
+    Dilated,
+    Full,
+    GlobalTokens,
+    PrefixLM,
+    SlidingWindow,
+    Strided,
+)
+
+# On JAX every new shape compiles for a while: a part that stands for the rest runs there.
+neutral = pytest.mark.backend_neutral
+
+CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+LENGTH = 7
+ORDER = [3, 0, 6, 2, 5, 1, 4]
+INCREASING = np.array([0, 3, 4, 9, 20, 21, 50])
+CYCLE = Adjacency([(i, (i + 1) % LENGTH) for i in range(LENGTH)], LENGTH)
+RELATIONS = (
+    Full(),
+    Causal(),
+    SlidingWindow(2),
+    SlidingWindow(1, 2),
+    PrefixLM(3),
+    Strided(3),
+    Dilated(2, 2),
+    GlobalTokens([1, 4]),
+    CYCLE,
+    Bipartite(),
+    Adjacency([(0, 1), (4, 2), (2, 2)], 5),
+    SlidingWindow(2) | Strided(3),
+    ~Causal(),
+    Causal() & ~Causal(),
+)
+every_relation = pytest.mark.parametrize("relation", RELATIONS, ids=repr)
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng([seed, *shape]).normal(size=shape).astype("float32")
+
+
+X = normal(2, LENGTH, 8)
+
+
+def attention_layer(relation=None, *shapes, seed=0):
+    """Multi-head attention with weights, biases too, for which no law holds by luck."""
+    layer = MultiHeadAttention(2, 4, relation=relation)
+    layer.build(*(shapes or [X.shape]))
+    layer.set_weights([normal(*w.shape, seed=seed + i) * 0.6 for i, w in enumerate(layer.weights)])
+    return layer
+
+
+def with_positions(layer):
+    """The layer after sinusoidal positions."""
+    encode = SinusoidalPositions()
+    return lambda x, **options: layer(encode(x), **options)
+
+
+def with_distance_bias(x):
+    """Complete attention with ALiBi's bias, −|i − j|: the relation has every symmetry, the score has not."""
+    heads = x[:, :, None, :]
+    index = np.arange(x.shape[1])
+    bias = -np.abs(index[:, None] - index).astype("float32")
+    return kt_ops.attention(heads, heads, heads, bias=bias[None, None])
+
+
+PLACED = [
+    relation
+    for relation in RELATIONS
+    if relations.PERMUTATIONS not in relation.symmetries() and relation.matrix(LENGTH).any()
+]
+
+# The laws.
+
+
+def check_equivariant(attend, x, order):
+    """Permuting the sequence permutes the outputs and changes nothing else."""
+    np.testing.assert_allclose(attend(x[:, order]), np.asarray(attend(x))[:, order], **CLOSE)
+
+
+def check_kept_by_relabelling(attend, x, positions):
+    """Other positions give the same outputs."""
+    np.testing.assert_allclose(attend(x, positions=np.asarray(positions, "int32")), attend(x), **CLOSE)
+
+
+def check_masked_front_shifts(attend, x, count):
+    """Masked positions in front shift the outputs and change nothing else."""
+    batch, length, size = x.shape
+    padded = np.concatenate([normal(batch, count, size, seed=9) * 5, x], axis=1)
+    mask = np.broadcast_to(np.arange(count + length) >= count, (batch, count + length))
+    np.testing.assert_allclose(attend(padded, padding_mask=mask)[:, count:], attend(x), **CLOSE)
+
+
+def check_front_leaves_rows(attend, x, count, rows):
+    """Positions in front, not masked, shift the outputs of these rows and change nothing else there."""
+    padded = np.concatenate([normal(x.shape[0], count, x.shape[2], seed=9) * 5, x], axis=1)
+    rows = np.array(rows)
+    np.testing.assert_allclose(
+        np.asarray(attend(padded))[:, count + rows], np.asarray(attend(x))[:, rows], **CLOSE
+    )
+
+
+def check_invariant(attend, query, memory, order):
+    """Permuting the memory changes nothing."""
+    np.testing.assert_allclose(attend(query, memory[:, order]), attend(query, memory), **CLOSE)
+
+
+def check_rows_apart(attend, query, memory):
+    """Each query is answered as if it were alone: the other queries change nothing."""
+    for i in range(query.shape[1]):
+        alone = attend(query[:, i : i + 1], memory)
+        np.testing.assert_allclose(alone, attend(query, memory)[:, i : i + 1], **CLOSE)
+
+
+def check_stochastic(weights, related):
+    """Rows sum to one, or to zero where nothing is related; weights are positive exactly where related."""
+    weights = np.asarray(weights)
+    np.testing.assert_allclose(
+        weights.sum(-1), np.broadcast_to(related.any(-1), weights.shape[:-1]), rtol=1e-5
+    )
+    np.testing.assert_array_equal(weights > 0, np.broadcast_to(related, weights.shape))
+    assert (weights[~np.broadcast_to(related, weights.shape)] == 0).all()
+
+
+def check_no_leak(attend, x, visible):
+    """Whatever stands at the keys that query i may not see, its output is bit for bit the same."""
+    outputs = np.asarray(attend(x, x))
+    for i in range(x.shape[1]):
+        changed = np.where(visible[i][:, None], x, normal(*x.shape, seed=5) * 100)
+        np.testing.assert_array_equal(np.asarray(attend(x, changed))[:, i], outputs[:, i])
+
+
+# Complete attention: sets.
+
+
+@neutral
+def test_complete_attention_is_equivariant_under_permutations():
+    check_equivariant(attention_layer(), X, ORDER)
+    check_equivariant(attention_layer(Bipartite()), X, ORDER)
+
+
+@pytest.mark.parametrize("relation", PLACED, ids=repr)
+def test_what_compares_positions_is_not(relation):
+    with pytest.raises(AssertionError):
+        check_equivariant(attention_layer(relation), X, ORDER)
+
+
+def test_complete_attention_is_not_where_positions_enter_the_input_or_the_score():
+    for attend in (with_positions(attention_layer()), with_distance_bias):
+        with pytest.raises(AssertionError):
+            check_equivariant(attend, X, ORDER)
+
+
+def test_without_positions_attention_cannot_tell_who_eats_whom():
+    embedding = {word: normal(8, seed=i) for i, word in enumerate(("Alicia", "come", "manzanas"))}
+
+    def sentence(words):
+        return np.stack([embedding[word] for word in words.split()])[None]
+
+    def pooled(attend, words):
+        return np.asarray(attend(sentence(words))).mean(axis=1)
+
+    def check_alike(attend):
+        said, reversed_ = pooled(attend, "Alicia come manzanas"), pooled(attend, "manzanas come Alicia")
+        np.testing.assert_allclose(said, reversed_, **CLOSE)
+
+    layer = attention_layer()
+    check_alike(layer)
+    for tells in (with_positions(layer), attention_layer("causal")):
+        with pytest.raises(AssertionError):
+            check_alike(tells)
+
+
+# Causal attention: sequences.
+
+
+@neutral
+@pytest.mark.parametrize("positions", [INCREASING, np.arange(LENGTH) + 12], ids=["stretched", "moved"])
+def test_causal_attention_is_kept_by_every_increasing_relabelling(positions):
+    check_kept_by_relabelling(attention_layer("causal"), X, positions)
+
+
+def test_causal_attention_is_not_kept_by_other_relabellings():
+    with pytest.raises(AssertionError):
+        check_kept_by_relabelling(attention_layer("causal"), X, INCREASING[ORDER])
+
+
+@pytest.mark.parametrize(
+    "relation",
+    [relation for relation in RELATIONS if relations.INCREASING_RELABELLINGS not in relation.symmetries()],
+    ids=repr,
+)
+def test_what_measures_distances_is_not_kept_by_increasing_relabellings(relation):
+    with pytest.raises(AssertionError):
+        check_kept_by_relabelling(attention_layer(relation), X, INCREASING)
+
+
+@pytest.mark.parametrize(
+    ("query_positions", "key_positions"),
+    [
+        (INCREASING, INCREASING),
+        (np.stack([INCREASING, INCREASING**2]), np.stack([INCREASING, INCREASING**2])),
+        (2 * INCREASING + 1, 2 * INCREASING),
+    ],
+    ids=["shared", "one for each sample", "one for each side"],
+)
+def test_the_operator_compares_the_positions_that_it_is_given(query_positions, key_positions):
+    heads = X[:, :, None, :]
+    found = kt_ops.attention(
+        heads, heads, heads, "causal", query_positions=query_positions, key_positions=key_positions
+    )
+    np.testing.assert_allclose(found, kt_ops.attention(heads, heads, heads, "causal"), **CLOSE)
+
+
+# Windows and what else depends on distance alone: bounded sequences.
+
+BY_DISTANCE = [r for r in RELATIONS if relations.TRANSLATIONS in r.symmetries()]
+BY_PLACE = [r for r in RELATIONS if relations.TRANSLATIONS not in r.symmetries()]
+
+
+@pytest.mark.parametrize("relation", BY_DISTANCE, ids=repr)
+def test_distances_are_kept_by_translations(relation):
+    layer = attention_layer(relation)
+    check_kept_by_relabelling(layer, X, np.arange(LENGTH) + 12)
+    check_masked_front_shifts(layer, X, 3)
+
+
+@neutral
+def test_windows_are_kept_by_translations():
+    check_kept_by_relabelling(attention_layer(SlidingWindow(2)), X, np.arange(LENGTH) + 12)
+    check_masked_front_shifts(attention_layer(SlidingWindow(2)), X, 3)
+
+
+@pytest.mark.parametrize("relation", BY_PLACE, ids=repr)
+def test_fixed_places_are_not(relation):
+    layer = attention_layer(relation)
+    with pytest.raises(AssertionError):
+        check_kept_by_relabelling(layer, X, np.arange(LENGTH) + 12)
+    with pytest.raises(AssertionError):
+        check_masked_front_shifts(layer, X, 3)
+
+
+def test_absolute_positions_are_not_kept_by_masked_positions_in_front():
+    layer = attention_layer(SlidingWindow(2))
+    check_masked_front_shifts(layer, X, 3)
+    with pytest.raises(AssertionError):
+        check_masked_front_shifts(with_positions(layer), X, 3)
+
+
+class TestStacks:
+    """L layers of a window of k see L·k positions back."""
+
+    LAYERS, WINDOW = 2, 2
+
+    def stack(self, relation):
+        layers = [attention_layer(relation, seed=10 * i) for i in range(self.LAYERS)]
+
+        def attend(x):
+            for layer in layers:
+                x = x + layer(x)
+            return x
+
+        return attend
+
+    @neutral
+    def test_positions_in_front_leave_every_row_from_there_on(self):
+        rows = range(self.LAYERS * self.WINDOW, LENGTH)
+        check_front_leaves_rows(self.stack(SlidingWindow(self.WINDOW)), X, 3, rows)
+
+    @pytest.mark.parametrize("relation", [Dilated(1, 2), SlidingWindow(1) | Dilated(1, 2)], ids=repr)
+    def test_the_reach_says_where_for_other_relations(self, relation):
+        behind, ahead = relation.reach()
+        assert ahead == 0
+        check_front_leaves_rows(self.stack(relation), X, 3, range(self.LAYERS * behind, LENGTH))
+
+    def test_no_row_before_is_left(self):
+        attend = self.stack(SlidingWindow(self.WINDOW))
+        for row in range(self.LAYERS * self.WINDOW):
+            with pytest.raises(AssertionError):
+                check_front_leaves_rows(attend, X, 3, [row])
+
+    @pytest.mark.parametrize("relation", [Causal(), Full()], ids=repr)
+    def test_without_a_bound_no_row_is_left(self, relation):
+        assert relation.reach()[0] is None
+        for row in range(LENGTH):
+            with pytest.raises(AssertionError):
+                check_front_leaves_rows(self.stack(relation), X, 3, [row])
+
+
+@pytest.mark.parametrize("left", [LENGTH - 1, LENGTH, 1000, None])
+def test_a_window_as_long_as_the_sequence_is_causal(left):
+    np.testing.assert_array_equal(attention_layer(SlidingWindow(left))(X), attention_layer("causal")(X))
+
+
+def test_a_window_one_shorter_is_not_causal():
+    window, causal = (np.asarray(attention_layer(r)(X)) for r in (SlidingWindow(LENGTH - 2), Causal()))
+    np.testing.assert_allclose(window[:, :-1], causal[:, :-1], **CLOSE)
+    assert not np.allclose(window[:, -1], causal[:, -1], **CLOSE)
+
+
+# Encoder–decoder attention: two sets X → Y.
+
+QUERY = normal(2, 4, 8, seed=1)
+MEMORY = normal(2, LENGTH, 6, seed=2)
+
+
+def cross_layer(relation):
+    return attention_layer(relation, QUERY.shape, MEMORY.shape)
+
+
+@neutral
+def test_cross_attention_permutes_with_the_queries_and_not_with_the_memory():
+    layer = cross_layer(Bipartite())
+    check_invariant(layer, QUERY, MEMORY, ORDER)
+    check_equivariant(lambda query: layer(query, MEMORY), QUERY, [2, 0, 3, 1])
+
+
+def test_cross_attention_never_mixes_the_queries():
+    check_rows_apart(cross_layer(Bipartite()), QUERY, MEMORY)
+    before, layer = attention_layer(None, QUERY.shape), cross_layer(Bipartite())
+    with pytest.raises(AssertionError):  # self-attention before it does
+        check_rows_apart(lambda query, memory: layer(before(query), memory), QUERY, MEMORY)
+
+
+@pytest.mark.parametrize("relation", ["causal", SlidingWindow(2, 2), GlobalTokens([0])], ids=repr)
+def test_where_the_sides_are_compared_cross_attention_does_neither(relation):
+    layer = cross_layer(relation)
+    with pytest.raises(AssertionError):
+        check_invariant(layer, QUERY, MEMORY, ORDER)
+    with pytest.raises(AssertionError):
+        check_equivariant(lambda query: layer(query, MEMORY), QUERY, [2, 0, 3, 1])
+
+
+def test_with_positions_in_the_memory_cross_attention_is_not_invariant():
+    layer, encode = cross_layer(Bipartite()), SinusoidalPositions()
+    with pytest.raises(AssertionError):
+        check_invariant(lambda query, memory: layer(query, encode(memory)), QUERY, MEMORY, ORDER)
+
+
+# One fixed graph.
+
+
+@neutral
+def test_a_graph_is_equivariant_under_its_automorphisms():
+    layer = attention_layer(CYCLE)
+    for turn in (1, 3):
+        check_equivariant(layer, X, np.roll(np.arange(LENGTH), turn))
+
+
+@pytest.mark.parametrize("order", [ORDER, range(LENGTH)[::-1]], ids=["shuffled", "mirrored"])
+def test_a_graph_is_not_equivariant_under_other_permutations(order):
+    """A mirrored cycle has the same neighbours, but not the same direction."""
+    with pytest.raises(AssertionError):
+        check_equivariant(attention_layer(CYCLE), X, list(order))
+
+
+def test_a_cycle_without_direction_is_equivariant_under_mirroring_too():
+    both_ways = CYCLE | Adjacency([(target, source) for source, target in CYCLE.edges()], LENGTH)
+    check_equivariant(attention_layer(both_ways), X, np.arange(LENGTH)[::-1])
+
+
+@pytest.mark.parametrize(
+    ("relation", "order"),
+    [(GlobalTokens([1, 4]), [6, 4, 0, 5, 1, 2, 3]), (PrefixLM(3), [2, 0, 1, 3, 4, 5, 6])],
+    ids=["global tokens among themselves, others among themselves", "within the prefix"],
+)
+def test_patterns_are_equivariant_under_their_automorphisms(relation, order):
+    check_equivariant(attention_layer(relation), X, order)
+    with pytest.raises(AssertionError):
+        check_equivariant(attention_layer(relation), X, ORDER)
+
+
+# The matrix of weights.
+
+
+@every_relation
+def test_weights_are_stochastic_and_zero_exactly_where_unrelated(relation):
+    check_stochastic(attention_layer(relation).attention_weights(X), relation.matrix(LENGTH))
+    query, key = normal(2, 4, 2, 3), normal(2, 9, 2, 3)
+    check_stochastic(kt_ops.attention_weights(query, key, relation), relation.matrix(4, 9))
+
+
+@neutral
+def test_weights_are_stochastic_beside_padding():
+    mask = np.arange(LENGTH) < np.array([[LENGTH], [2]])
+    weights = attention_layer(SlidingWindow(1)).attention_weights(X, padding_mask=mask)
+    check_stochastic(weights, SlidingWindow(1).matrix(LENGTH) & mask[:, None, None, :])
+    with pytest.raises(AssertionError):
+        check_stochastic(weights, SlidingWindow(1).matrix(LENGTH))
+
+
+@every_relation
+def test_nothing_leaks_from_what_a_query_may_not_see(relation):
+    check_no_leak(attention_layer(relation), X, relation.matrix(LENGTH))
+
+
+@neutral
+def test_nothing_leaks_into_a_window():
+    check_no_leak(attention_layer(SlidingWindow(2)), X, SlidingWindow(2).matrix(LENGTH))
+
+
+@pytest.mark.parametrize("relation", [Full(), Causal(), SlidingWindow(3), SlidingWindow(2, 1)], ids=repr)
+def test_what_sees_more_than_a_window_leaks_into_it(relation):
+    with pytest.raises(AssertionError):
+        check_no_leak(attention_layer(relation), X, SlidingWindow(2).matrix(LENGTH))
+
+
+@every_relation
+def test_a_layer_with_any_relation_saves_and_loads(relation):
+    layer = attention_layer(relation)
+    config = layer.get_config()
+    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(layer))
+    assert again.relation == relation
+    assert again.get_config() == config
