@@ -5,6 +5,7 @@ from keras_transformer.layers.blocks import EncoderBlock as EncoderBlock
 from keras_transformer.layers.dropout import Dropout as Dropout
 from keras_transformer.layers.embeddings import TokenEmbedding as TokenEmbedding
 from keras_transformer.layers.feed_forward import FeedForward as FeedForward
+from keras_transformer.layers.graph_attention import GraphAttention as GraphAttention
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention as MultiHeadAttention
 from keras_transformer.layers.position_biases import ALiBi as ALiBi
 from keras_transformer.layers.position_biases import RelativeBias as RelativeBias
@@ -15,13 +16,21 @@ from keras_transformer.layers.rotary_positions import RotaryPositions as RotaryP
 from keras_transformer.layers.rotary_scaling import LinearScaling as LinearScaling
 from keras_transformer.layers.rotary_scaling import NTKScaling as NTKScaling
 from keras_transformer.layers.rotary_scaling import YaRNScaling as YaRNScaling
+from keras_transformer.layers.score_layers import AdditiveScore as AdditiveScore
+from keras_transformer.layers.score_layers import BilinearScore as BilinearScore
+from keras_transformer.layers.score_layers import GATScore as GATScore
+from keras_transformer.layers.score_layers import ScoreLayer as ScoreLayer
 
 __all__ = [
     "ALiBi",
+    "AdditiveScore",
+    "BilinearScore",
     "DecoderBlock",
     "Dropout",
     "EncoderBlock",
     "FeedForward",
+    "GATScore",
+    "GraphAttention",
     "LearnedPositions",
     "LinearScaling",
     "MultiHeadAttention",
@@ -29,6 +38,7 @@ __all__ = [
     "Positions2D",
     "RelativeBias",
     "RotaryPositions",
+    "ScoreLayer",
     "SinusoidalPositions",
     "TokenEmbedding",
     "YaRNScaling",

@@ -7,6 +7,7 @@ import keras
 
 from keras_transformer import ops as kt_ops
 from keras_transformer import relations
+from keras_transformer.layers import position_encodings, score_layers
 from keras_transformer.layers.feed_forward import FeedForward, get_activation, serialize_activation
 from keras_transformer.layers.multi_head_attention import Cache, MultiHeadAttention
 from keras_transformer.layers.residual import Residual, check_norm, check_normalization
@@ -27,6 +28,10 @@ class _Block(keras.layers.Layer):
         normalization: str = "pre",
         dropout: float = 0.0,
         norm: str = "layer",
+        num_kv_heads: int | None = None,
+        position_encoding: Any = None,
+        score: Any = "scaled_dot_product",
+        kernel: str = "auto",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -39,13 +44,25 @@ class _Block(keras.layers.Layer):
         self.normalization = check_normalization(normalization)
         self.dropout = check_rate("dropout", dropout)
         self.norm = check_norm(norm)
+        self.num_kv_heads = num_kv_heads
+        self.position_encoding = position_encodings.get(position_encoding, num_heads)
+        self.score = score_layers.get(score)
+        self.kernel = kt_ops.check_kernel(kernel)
         self.supports_masking = True
 
-    def _attention(self, name: str, model_dim: int, relation: Any = None) -> MultiHeadAttention:
+    def _attention(
+        self, name: str, model_dim: int, score: Any, relation: Any = None, position_encoding: Any = None
+    ) -> MultiHeadAttention:
         return MultiHeadAttention(
             self.num_heads,
             head_dim(model_dim, self.num_heads),
+            num_kv_heads=self.num_kv_heads,
             relation=relation,
+            position_encoding=position_encoding,
+            score=score_layers.get(
+                score_layers.serialize(self.score)
+            ),  # each attention has weights of its own
+            kernel=self.kernel,
             dropout=self.dropout,
             dtype=self.dtype_policy,
             name=name,
@@ -84,6 +101,10 @@ class _Block(keras.layers.Layer):
             "normalization": self.normalization,
             "dropout": self.dropout,
             "norm": self.norm,
+            "num_kv_heads": self.num_kv_heads,
+            "position_encoding": keras.saving.serialize_keras_object(self.position_encoding),
+            "score": score_layers.serialize(self.score),
+            "kernel": self.kernel,
         }
 
 
@@ -100,11 +121,19 @@ class EncoderBlock(_Block):
             (before the sublayer and again its output).
         dropout: probability, for attention weights, hidden units and sublayer outputs.
         norm: "layer" or "rms".
+        num_kv_heads: key/value heads, see `MultiHeadAttention`; so are the three arguments below.
+        position_encoding: what the self-attention knows of positions.
+        score: how query and key are compared.
+        kernel: how attention is computed.
         **kwargs: for `keras.layers.Layer`.
 
     Call arguments:
         inputs: (B, T, D).
         padding_mask: booleans (B, T), False where there is padding; merged with the mask Keras propagates.
+        attention_mask: of the self-attention, see `MultiHeadAttention`; so are the three arguments below.
+        segment_ids: integers (B, T).
+        edges: integers (B, E, 2).
+        positions: integers (T,) or (B, T).
 
     Shapes:
         input and output: (B, T, D)
@@ -121,7 +150,9 @@ class EncoderBlock(_Block):
 
     def build(self, inputs_shape: Any) -> None:
         """Create the sublayers."""
-        self.attention = self._attention("attention", inputs_shape[-1], self.relation)
+        self.attention = self._attention(
+            "attention", inputs_shape[-1], self.score, self.relation, self.position_encoding
+        )
         self.attention.build(inputs_shape)
         self.attention_residual = self._residual("attention_residual", inputs_shape)
         self.feed_forward = self._feed_forward(inputs_shape)
@@ -131,12 +162,25 @@ class EncoderBlock(_Block):
         self,
         inputs: Tensor,
         padding_mask: Tensor | None = None,
+        *,
+        attention_mask: Tensor | None = None,
+        segment_ids: Tensor | None = None,
+        edges: Tensor | None = None,
+        positions: Tensor | None = None,
         training: bool | None = None,
         mask: Tensor | None = None,
     ) -> Tensor:
         """The block's output."""
-        entered = self.attention_residual.enter(inputs)
-        attended = self.attention(entered, padding_mask=padding_mask, mask=mask, training=training)
+        attended = self.attention(
+            self.attention_residual.enter(inputs),
+            padding_mask=padding_mask,
+            attention_mask=attention_mask,
+            segment_ids=segment_ids,
+            edges=edges,
+            positions=positions,
+            mask=mask,
+            training=training,
+        )
         hidden = self.attention_residual.leave(inputs, attended, training)
         output = self.feed_forward(self.feed_forward_residual.enter(hidden), training=training)
         return self.feed_forward_residual.leave(hidden, output, training)
@@ -154,6 +198,10 @@ class DecoderBlock(_Block):
         normalization: "pre", "post" or "sandwich".
         dropout: probability, for attention weights, hidden units and sublayer outputs.
         norm: "layer" or "rms".
+        num_kv_heads: key/value heads, see `MultiHeadAttention`; so are the three arguments below.
+        position_encoding: what the self-attention knows of positions.
+        score: how query and key are compared.
+        kernel: how attention is computed.
         **kwargs: for `keras.layers.Layer`.
 
     Call arguments:
@@ -177,10 +225,13 @@ class DecoderBlock(_Block):
 
     def build(self, inputs_shape: Any, memory_shape: Any) -> None:
         """Create the sublayers."""
-        self.self_attention = self._attention("self_attention", inputs_shape[-1], self.relation)
+        self.self_attention = self._attention(
+            "self_attention", inputs_shape[-1], self.score, self.relation, self.position_encoding
+        )
         self.self_attention.build(inputs_shape)
         self.self_attention_residual = self._residual("self_attention_residual", inputs_shape)
-        self.cross_attention = self._attention("cross_attention", inputs_shape[-1])
+        own_score = score_layers.get(score_layers.serialize(self.score))  # its weights are not the other's
+        self.cross_attention = self._attention("cross_attention", inputs_shape[-1], own_score)
         self.cross_attention.build(inputs_shape, memory_shape)
         self.cross_attention_residual = self._residual("cross_attention_residual", inputs_shape)
         self.feed_forward = self._feed_forward(inputs_shape)

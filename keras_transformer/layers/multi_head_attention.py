@@ -8,6 +8,8 @@ from keras import ops
 
 from keras_transformer import ops as kt_ops
 from keras_transformer import relations
+from keras_transformer.layers import position_encodings, score_layers
+from keras_transformer.layers.rotary_positions import RotaryPositions
 from keras_transformer.ops.dropout import check_rate
 
 Tensor = Any
@@ -29,6 +31,11 @@ class MultiHeadAttention(keras.layers.Layer):
         value_dim: V, the size of a head's values, by default H.
         num_kv_heads: K, a divisor of N: grouped-query attention; 1 is multi-query. By default N.
         relation: who may attend to whom: a `relations.Relation`, its name ("causal"), or None for all.
+        position_encoding: what the attention itself knows of positions: "rotary", "alibi", "relative_bias" (T5's), a
+            layer (`RotaryPositions`, `ALiBi`, `RelativeBias`), or None.
+        score: how query and key are compared: a value of `ops.scores`, a layer (`AdditiveScore`, `BilinearScore`,
+            `GATScore`), or the name of one ("scaled_dot_product", "cosine", "additive", …).
+        kernel: how it is computed, see `ops.attention`.
         dropout: probability of dropping an attention weight while training.
         use_bias: whether the four projections have a bias.
         seed: makes dropout reproducible.
@@ -41,7 +48,10 @@ class MultiHeadAttention(keras.layers.Layer):
         attention_mask: booleans, (B, T, S), (B, N, T, S) or what broadcasts to them; True may attend.
         padding_mask: booleans (B, S), False where a key is padding.
         segment_ids: integers (B, T): self-attention within equal segments only.
-        positions: integers (T,) or (B, T) that a self-attention's relation compares, by default 0, 1, 2, …
+        edges: integers (B, E, 2), a graph for each row: [source, target] lets the query `target` attend to the key
+            `source`; −1 fills up.
+        positions: integers (T,) or (B, T) that relation and position encoding of a self-attention see, by default
+            0, 1, 2, …
         mask: filled in by Keras (as are `query_mask`, `value_mask` and `key_mask`) and merged with
             `padding_mask`.
 
@@ -49,7 +59,8 @@ class MultiHeadAttention(keras.layers.Layer):
         output: (B, T, D)
 
     Raises:
-        ValueError: where a size is not positive or `num_kv_heads` does not divide `num_heads`.
+        ValueError: where a size is not positive, `num_kv_heads` does not divide `num_heads`, or one of the named
+            arguments has an unknown value.
 
     Example:
         >>> layer = MultiHeadAttention(num_heads=4, key_dim=8, relation="causal")
@@ -67,6 +78,9 @@ class MultiHeadAttention(keras.layers.Layer):
         value_dim: int | None = None,
         num_kv_heads: int | None = None,
         relation: relations.Relation | str | dict[str, Any] | None = None,
+        position_encoding: Any = None,
+        score: Any = "scaled_dot_product",
+        kernel: str = "auto",
         dropout: float = 0.0,
         use_bias: bool = True,
         seed: int | None = None,
@@ -86,6 +100,9 @@ class MultiHeadAttention(keras.layers.Layer):
                 f"Received: num_heads={num_heads}, num_kv_heads={num_kv_heads}"
             )
         self.relation = relations.get(relation)
+        self.position_encoding = position_encodings.get(position_encoding, num_heads)
+        self.score = score_layers.get(score)
+        self.kernel = kt_ops.check_kernel(kernel)
         self.dropout = check_rate("dropout", dropout)
         self.use_bias = use_bias
         self.seed = seed
@@ -101,6 +118,12 @@ class MultiHeadAttention(keras.layers.Layer):
         self.value_projection = self._project_to(self.num_kv_heads * self.value_dim, "value", value_shape)
         heads_shape = (*query_shape[:-1], self.num_heads * self.value_dim)
         self.output_projection = self._project_to(query_shape[-1], "output", heads_shape)
+        if isinstance(self.score, score_layers.ScoreLayer):
+            self.score.build((self.num_heads, self.num_kv_heads, self.key_dim))
+        if isinstance(self.position_encoding, RotaryPositions):
+            self.position_encoding.build((*query_shape[:-1], self.num_heads, self.key_dim))
+        elif self.position_encoding is not None and not self.position_encoding.built:
+            self.position_encoding.build()
 
     def call(
         self,
@@ -111,6 +134,7 @@ class MultiHeadAttention(keras.layers.Layer):
         attention_mask: Tensor | None = None,
         padding_mask: Tensor | None = None,
         segment_ids: Tensor | None = None,
+        edges: Tensor | None = None,
         positions: Tensor | None = None,
         mask: Tensor | None = None,
         query_mask: Tensor | None = None,
@@ -119,21 +143,16 @@ class MultiHeadAttention(keras.layers.Layer):
         training: bool | None = None,
     ) -> Tensor:
         """The attended values, projected back to the query's size."""
-        for name, given in (("segment_ids", segment_ids), ("positions", positions)):
-            if value is not None and given is not None:
-                raise ValueError(f"`{name}` must be None where a value is given. Received: both")
         keras_masks = (mask, query_mask) if value is None else (value_mask, key_mask)
         dropout = self.dropout if training else 0.0
         heads = kt_ops.attention(
-            *self._heads(query, value, key),
+            *self._heads(query, value, key, positions),
             self.relation,
-            mask=_with_head_axis(attention_mask),
+            **self._arguments(value, attention_mask, segment_ids, edges, positions),
             padding_mask=_all_of(padding_mask, *keras_masks),
-            segment_ids=segment_ids,
-            query_positions=positions,
-            key_positions=positions if value is None else None,
             dropout=dropout,
             seed=self.seed_generator.next() if dropout else None,
+            kernel=self.kernel,
         )
         return self._merge(heads)
 
@@ -146,23 +165,27 @@ class MultiHeadAttention(keras.layers.Layer):
         attention_mask: Tensor | None = None,
         padding_mask: Tensor | None = None,
         segment_ids: Tensor | None = None,
+        edges: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
         """The weights α of the same call, (B, N, T, S) in float32."""
-        query, key, _ = self._heads(query, value, key)
+        queries, keys, _ = self._heads(query, value, key, positions)
         return kt_ops.attention_weights(
-            query,
-            key,
+            queries,
+            keys,
             self.relation,
-            mask=_with_head_axis(attention_mask),
+            **self._arguments(value, attention_mask, segment_ids, edges, positions),
             padding_mask=padding_mask,
-            segment_ids=segment_ids,
-            query_positions=positions,
-            key_positions=positions if value is None else None,
         )
 
     def empty_cache(self, batch_size: Any, length: Any) -> Cache:
-        """A cache for `step` with room for `length` tokens: keys, values, and positions (−1: nothing there)."""
+        """A cache for `step` with room for `length` tokens: keys, values, and positions (−1: nothing there).
+
+        Where the relation looks back no more than k positions, k + 1 entries are enough: new tokens then replace
+        the oldest.
+        """
+        if self._window is not None and isinstance(length, int):
+            length = min(length, self._window + 1)
         shape = (batch_size, length, self.num_kv_heads)
         return {
             "key": ops.zeros((*shape, self.key_dim), self.compute_dtype),
@@ -187,7 +210,7 @@ class MultiHeadAttention(keras.layers.Layer):
         Args:
             query: (B, T, D), the new tokens.
             cache: as `empty_cache` makes it and earlier steps return it.
-            slot: integer scalar, where in the cache to write.
+            slot: integer scalar, where in the cache to write: how many tokens came before, whatever its length.
             positions: integers (B, T), what the relation compares.
             padding_mask: booleans (B, T), False where a new token is padding that none may attend to.
             update: how to write, one of `ops.slice_update`, `ops.select_update` and `ops.append_update`.
@@ -195,39 +218,60 @@ class MultiHeadAttention(keras.layers.Layer):
         Returns:
             The output (B, T, D) and the cache with the new tokens in it.
         """
-        query, key, value = self._heads(query)
         positions = ops.cast(positions, "int32")
+        query, key, value = self._heads(query, positions=positions)
         stored = positions if padding_mask is None else ops.where(padding_mask, positions, -1)
         new = {"key": key, "value": value, "positions": stored}
-        cache = {name: update(cache[name], new[name], slot) for name in cache}
+        rolling = self._window is not None and cache["key"].shape[1] == self._window + 1
+        if rolling and query.shape[1] != 1:  # what the new tokens replace, the first of them still attend to
+            seen = {
+                name: ops.concatenate([cache[name], ops.cast(new[name], cache[name].dtype)], axis=1)
+                for name in cache
+            }
+            cache = {name: kt_ops.rolling_update(cache[name], new[name], slot) for name in cache}
+        else:
+            slot = ops.mod(slot, self._window + 1) if rolling else slot
+            seen = cache = {name: update(cache[name], new[name], slot) for name in cache}
         heads = kt_ops.attention(
             query,
-            cache["key"],
-            cache["value"],
+            seen["key"],
+            seen["value"],
             self.relation,
-            padding_mask=cache["positions"] >= 0,
+            score=self._score(),
+            bias=self._bias(),
+            padding_mask=seen["positions"] >= 0,
             query_positions=positions,
-            key_positions=cache["positions"],
+            key_positions=seen["positions"],
         )
         return self._merge(heads), cache
 
     def project(self, memory: Tensor) -> dict[str, Tensor]:
         """Keys and values (B, S, K, ·) of a memory (B, S, D'), for `attend`."""
+        keys = self._split(self.key_projection(memory), self.num_kv_heads, self.key_dim)
         return {
-            "key": self._split(self.key_projection(memory), self.num_kv_heads, self.key_dim),
+            "key": self._rotate(keys, None),
             "value": self._split(self.value_projection(memory), self.num_kv_heads, self.value_dim),
         }
 
     def attend(
-        self, query: Tensor, projected: dict[str, Tensor], padding_mask: Tensor | None = None
+        self,
+        query: Tensor,
+        projected: dict[str, Tensor],
+        padding_mask: Tensor | None = None,
+        positions: Tensor | None = None,
     ) -> Tensor:
-        """Cross-attention of a query (B, T, D) to a memory that `project` has already projected."""
+        """Cross-attention of a query (B, T, D), at `positions` (T,) or (B, T), to a memory that `project` projected."""
+        queries = self._split(self.query_projection(query), self.num_heads, self.key_dim)
         heads = kt_ops.attention(
-            self._split(self.query_projection(query), self.num_heads, self.key_dim),
+            self._rotate(queries, positions),
             projected["key"],
             projected["value"],
             self.relation,
+            score=self._score(),
+            bias=self._bias(),
             padding_mask=padding_mask,
+            query_positions=positions,
+            kernel=self.kernel,
         )
         return self._merge(heads)
 
@@ -248,6 +292,9 @@ class MultiHeadAttention(keras.layers.Layer):
             "value_dim": self.value_dim,
             "num_kv_heads": self.num_kv_heads,
             "relation": keras.saving.serialize_keras_object(self.relation),
+            "position_encoding": keras.saving.serialize_keras_object(self.position_encoding),
+            "score": score_layers.serialize(self.score),
+            "kernel": self.kernel,
             "dropout": self.dropout,
             "use_bias": self.use_bias,
             "seed": self.seed,
@@ -259,16 +306,58 @@ class MultiHeadAttention(keras.layers.Layer):
         return layer
 
     def _heads(
-        self, query: Tensor, value: Tensor | None = None, key: Tensor | None = None
+        self,
+        query: Tensor,
+        value: Tensor | None = None,
+        key: Tensor | None = None,
+        positions: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (B, T, N, H), keys (B, S, K, H) and values (B, S, K, V)."""
         value = query if value is None else value
         key = value if key is None else key
-        return (
-            self._split(self.query_projection(query), self.num_heads, self.key_dim),
-            self._split(self.key_projection(key), self.num_kv_heads, self.key_dim),
-            self._split(self.value_projection(value), self.num_kv_heads, self.value_dim),
-        )
+        queries = self._split(self.query_projection(query), self.num_heads, self.key_dim)
+        keys = self._split(self.key_projection(key), self.num_kv_heads, self.key_dim)
+        values = self._split(self.value_projection(value), self.num_kv_heads, self.value_dim)
+        return self._rotate(queries, positions), self._rotate(keys, positions), values
+
+    def _rotate(self, heads: Tensor, positions: Tensor | None) -> Tensor:
+        if isinstance(self.position_encoding, RotaryPositions):
+            return self.position_encoding(heads, positions)
+        return heads
+
+    def _bias(self) -> kt_ops.PositionBias | None:
+        encoding = self.position_encoding
+        return encoding.bias() if isinstance(encoding, position_encodings.BIASES) else None
+
+    def _score(self) -> kt_ops.scores.Score:
+        return self.score.score() if isinstance(self.score, score_layers.ScoreLayer) else self.score
+
+    def _arguments(
+        self,
+        value: Tensor | None,
+        attention_mask: Tensor | None,
+        segment_ids: Tensor | None,
+        edges: Tensor | None,
+        positions: Tensor | None,
+    ) -> dict[str, Any]:
+        """What `ops.attention` and `ops.attention_weights` are told alike."""
+        for name, given in (("segment_ids", segment_ids), ("positions", positions)):
+            if value is not None and given is not None:
+                raise ValueError(f"`{name}` must be None where a value is given. Received: both")
+        return {
+            "score": self._score(),
+            "bias": self._bias(),
+            "mask": _with_head_axis(attention_mask),
+            "segment_ids": segment_ids,
+            "edges": edges,
+            "query_positions": positions,
+            "key_positions": positions,
+        }
+
+    @property
+    def _window(self) -> int | None:
+        """How far back the relation looks, if it is bounded."""
+        return self.relation.reach()[0]
 
     @staticmethod
     def _split(projected: Tensor, heads: int, size: int) -> Tensor:

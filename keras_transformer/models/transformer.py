@@ -9,7 +9,9 @@ from keras import ops
 from keras_transformer import ops as kt_ops
 from keras_transformer.layers import DecoderBlock, Dropout, EncoderBlock, SinusoidalPositions, TokenEmbedding
 from keras_transformer.layers.blocks import head_dim
+from keras_transformer.layers.feed_forward import get_activation, serialize_activation
 from keras_transformer.layers.multi_head_attention import Cache
+from keras_transformer.layers.residual import new_norm
 from keras_transformer.ops.dropout import check_rate
 
 Tensor = Any
@@ -29,8 +31,9 @@ class Transformer(keras.Model):
         model_dim: D.
         hidden_dim: width of the feed-forward networks.
         dropout: probability, everywhere the paper drops and on attention weights.
-        activation: of the feed-forward networks.
-        normalization: "pre" (trains without a long warm-up) or "post" (the paper's).
+        activation: of the feed-forward networks, gated ones too ("swiglu", …).
+        normalization: "pre" (trains without a long warm-up), "post" (the paper's) or "sandwich".
+        norm: "layer" or "rms".
         pad_id: fills up short rows; never attended to.
         start_id: what the decoder starts from.
         end_id: ends a sequence.
@@ -65,6 +68,7 @@ class Transformer(keras.Model):
         dropout: float = 0.1,
         activation: Any = "relu",
         normalization: str = "pre",
+        norm: str = "layer",
         *,
         pad_id: int = 0,
         start_id: int = 2,
@@ -86,8 +90,9 @@ class Transformer(keras.Model):
         self.model_dim = model_dim
         self.hidden_dim = hidden_dim
         self.dropout = check_rate("dropout", dropout)
-        self.activation = keras.activations.get(activation)
+        self.activation = get_activation(activation)
         self.normalization = normalization
+        self.norm = norm
         self.pad_id, self.start_id, self.end_id = pad_id, start_id, end_id
         dtype = {"dtype": self.dtype_policy}
         self.embedding = TokenEmbedding(vocabulary_size, model_dim, pad_id=pad_id, name="embedding", **dtype)
@@ -98,16 +103,15 @@ class Transformer(keras.Model):
             "hidden_dim": hidden_dim,
             "activation": activation,
             "normalization": normalization,
+            "norm": norm,
             "dropout": dropout,
             **dtype,
         }
         self.encoder_blocks = [EncoderBlock(name=f"encoder_{i}", **block) for i in range(num_layers)]
         self.decoder_blocks = [DecoderBlock(name=f"decoder_{i}", **block) for i in range(num_layers)]
-        # A pre-norm stack leaves its sum of residuals unnormalised.
-        final_norms = ("encoder_norm", "decoder_norm") if normalization == "pre" else ()
-        self.final_norms = {
-            name: keras.layers.LayerNormalization(epsilon=1e-6, name=name, **dtype) for name in final_norms
-        }
+        # Without post-norm a stack leaves its sum of residuals unnormalised.
+        final_norms = () if normalization == "post" else ("encoder_norm", "decoder_norm")
+        self.final_norms = {name: new_norm(norm, epsilon=1e-6, name=name, **dtype) for name in final_norms}
         self._build_weights()
 
     @classmethod
@@ -226,8 +230,9 @@ class Transformer(keras.Model):
             "model_dim": self.model_dim,
             "hidden_dim": self.hidden_dim,
             "dropout": self.dropout,
-            "activation": keras.activations.serialize(self.activation),
+            "activation": serialize_activation(self.activation),
             "normalization": self.normalization,
+            "norm": self.norm,
             "pad_id": self.pad_id,
             "start_id": self.start_id,
             "end_id": self.end_id,

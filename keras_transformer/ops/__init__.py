@@ -8,9 +8,11 @@ from keras_transformer.ops.biases import BucketBias as BucketBias
 from keras_transformer.ops.biases import LinearBias as LinearBias
 from keras_transformer.ops.biases import PositionBias as PositionBias
 from keras_transformer.ops.cache import append_update as append_update
+from keras_transformer.ops.cache import rolling_update as rolling_update
 from keras_transformer.ops.cache import select_update as select_update
 from keras_transformer.ops.cache import slice_update as slice_update
 from keras_transformer.ops.dropout import dropout as dropout
+from keras_transformer.ops.kernels import check_kernel as check_kernel
 
 __all__ = [
     "BucketBias",
@@ -19,8 +21,10 @@ __all__ = [
     "append_update",
     "attention",
     "attention_weights",
+    "check_kernel",
     "dropout",
     "explain",
+    "rolling_update",
     "scores",
     "select_update",
     "slice_update",

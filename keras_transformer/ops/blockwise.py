@@ -121,7 +121,8 @@ def attend(problem: Problem, plan: Plan) -> Tensor:
 
     tensors = [cut.query_blocks(query), cut.key_blocks(key), cut.key_blocks(problem.value)]
     tensors += [cut.tiles(bias)] if has_bias else []
-    tensors += [ops.convert_to_tensor(tensor) for tensor in (*of_bias, *problem.score.parameters)]
+    # A copy is a tensor even of a Keras variable, which a custom gradient may not read.
+    tensors += [ops.copy(tensor) for tensor in (*of_bias, *problem.score.parameters)]
     output = ops.transpose(blockwise(*tensors), (1, 0, 3, 2, 4))  # (B, Q, b, N, V)
     shape = [-1, plan.num_query_blocks * plan.size, problem.num_heads, problem.value.shape[-1]]
     return ops.cast(ops.reshape(output, shape)[:, : problem.num_queries], problem.value.dtype)

@@ -28,3 +28,12 @@ def select_update(cache: Tensor, new: Tensor, slot: Tensor) -> Tensor:
 def append_update(cache: Tensor, new: Tensor, slot: Tensor) -> Tensor:
     """Append `new` (B, T, …) to a cache that holds exactly the `slot` entries written so far."""
     return ops.concatenate([cache, ops.cast(new, cache.dtype)], axis=1)
+
+
+def rolling_update(cache: Tensor, new: Tensor, slot: Tensor) -> Tensor:
+    """Write `new` (B, T, …) over `cache` (B, S, …) from index `slot` mod S on and round its end: the last S stay."""
+    size, count = cache.shape[1], ops.shape(new)[1]
+    behind = ops.mod(slot + count - 1 - ops.arange(size), size)  # how many tokens came after each entry's
+    entry = ops.take(new, ops.maximum(count - 1 - behind, 0), axis=1)
+    fresh = ops.reshape(behind < count, [1, -1] + [1] * (len(cache.shape) - 2))
+    return ops.where(fresh, ops.cast(entry, cache.dtype), cache)

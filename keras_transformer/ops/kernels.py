@@ -11,8 +11,8 @@ from keras_transformer.relations import Bipartite, Causal, Full
 
 Tensor = Any
 
-# Where the whole matrix is so small that a loop over its blocks is no faster (benchmarks/attention.py).
-SHORT = 1024
+# Up to which length the whole matrix is computed as fast as block by block, or as its band.
+SHORT, SHORT_BAND = 1024, 512
 # How many pairs of the whole matrix take as long as one edge, which is gathered and scattered.
 EDGE_COST = 16
 
@@ -65,13 +65,17 @@ def explain(problem: Problem, kernel: str) -> Explanation:
     return Explanation(name, reason, flops, rows * held * exact * problem.score.pair_size)
 
 
+def check_kernel(kernel: str) -> str:
+    """`kernel`, if it is "auto" or the name of one."""
+    if kernel != "auto" and kernel not in _ATTEND:
+        raise ValueError(f"`kernel` must be 'auto' or one of {sorted(_ATTEND)}. Received: kernel={kernel!r}")
+    return kernel
+
+
 def choose(problem: Problem, kernel: str) -> tuple[str, str]:
     """The kernel's name, and the reason."""
+    check_kernel(kernel)
     if kernel != "auto":
-        if kernel not in _ATTEND:
-            raise ValueError(
-                f"`kernel` must be 'auto' or one of {sorted(_ATTEND)}. Received: kernel={kernel!r}"
-            )
         obstacle = _OBSTACLES[kernel](problem)
         if obstacle:
             raise ValueError(f"`kernel` cannot be {kernel!r} where {obstacle}; 'auto' chooses one that can.")
@@ -86,13 +90,16 @@ def choose(problem: Problem, kernel: str) -> tuple[str, str]:
     num_queries, num_keys = problem.num_queries, problem.num_keys
     if not _obstacle_to_linear(problem) and max(num_queries, num_keys) > problem.query.shape[-1]:
         return "linear", "the score is a product of features, which can be summed before it is taken"
-    if num_queries * num_keys <= SHORT**2:
+    pairs = num_queries * num_keys
+    if (
+        pairs > SHORT_BAND**2
+        and not _obstacle_to_band(problem)
+        and 2 * blockwise.banded(problem).num_pairs < pairs
+    ):
+        left, right = problem.relation.reach()
+        return "banded", f"a query sees {left} keys back and {right} ahead of {num_keys}"
+    if pairs <= SHORT**2:
         return "dense", f"{num_queries} × {num_keys} pairs are few enough to compute at once"
-    if not _obstacle_to_band(problem):
-        band, chunks = blockwise.banded(problem), blockwise.chunked(problem)
-        if band.num_pairs < chunks.num_pairs:
-            left, right = problem.relation.reach()
-            return "banded", f"a query sees {left} keys back and {right} ahead"
     return "chunked", f"{num_queries} × {num_keys} pairs, of which blocks without a related one are left out"
 
 

@@ -14,7 +14,7 @@ CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 TINY = {"vocabulary_size": 12, "num_layers": 2, "num_heads": 2, "model_dim": 8, "hidden_dim": 16}
 SOURCE = np.array([[5, 6, 7, 3, 0], [8, 3, 0, 0, 0]])
 TARGET = np.array([[2, 9, 4, 5], [2, 7, 0, 0]])
-NORMALIZATIONS = ("pre", "post")
+NORMALIZATIONS = ("pre", "post", "sandwich")
 
 
 def tiny(**options):
@@ -46,10 +46,22 @@ def test_the_papers_models_have_its_parameter_counts(size, parameters):
 def test_parameters_count_as_the_formulas_say(normalization):
     v, n, d, h = 12, 2, 8, 16
     attention, feed_forward, norm = 4 * (d * d + d), d * h + h + h * d + d, 2 * d
-    encoder = attention + feed_forward + 2 * norm
-    decoder = 2 * attention + feed_forward + 3 * norm
-    final = 2 * norm if normalization == "pre" else 0
+    norms_of_a_sublayer = 2 if normalization == "sandwich" else 1
+    encoder = attention + feed_forward + 2 * norm * norms_of_a_sublayer
+    decoder = 2 * attention + feed_forward + 3 * norm * norms_of_a_sublayer
+    final = 0 if normalization == "post" else 2 * norm
     assert tiny(normalization=normalization).count_params() == v * d + n * (encoder + decoder) + final
+
+
+def test_rms_norms_and_gated_units_are_the_models_too():
+    v, n, d, h = 12, 2, 8, 16
+    attention, feed_forward = 4 * (d * d + d), 2 * (d * h + h) + h * d + d
+    count = v * d + n * (3 * attention + 2 * feed_forward + 5 * d) + 2 * d
+    model = tiny(norm="rms", activation="swiglu")
+    assert model.count_params() == count
+    again = Transformer.from_config(model.get_config())
+    again.set_weights(model.get_weights())
+    np.testing.assert_array_equal(logits(again), logits(model))
 
 
 def test_named_sizes_are_the_papers_and_can_be_overridden():

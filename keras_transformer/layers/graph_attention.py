@@ -1,0 +1,248 @@
+"""Graph attention: every sample brings its own relation."""
+
+import math
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer import ops as kt_ops
+from keras_transformer.layers import score_layers
+from keras_transformer.layers.score_layers import AdditiveScore, GATScore, ScoreLayer
+from keras_transformer.ops import scores
+from keras_transformer.ops.dropout import check_rate
+from keras_transformer.ops.shapes import check_edges
+
+Tensor = Any
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class GraphAttention(keras.layers.Layer):
+    r"""Attention of every node of a graph to the nodes from which an edge leads to it.
+
+    $$h'_i = \sigma\left( \big\Vert_{n=1}^{N} \sum_{j \in \mathcal{N}(i)} \alpha^n_{ij} W^n h_j + b \right), \quad
+    \alpha^n_{ij} = \frac{\exp s^n_{ij}}{\sum_{l \in \mathcal{N}(i)} \exp s^n_{il}}$$
+
+    with the heads averaged, $\frac{1}{N} \sum_n$, in place of their concatenation ∥ where `concat` is False (a last
+    layer). The score decides how nodes are projected:
+
+    - "gat": one W for all, $s_{ij} = \mathrm{LeakyReLU}(a \cdot [W h_i \Vert W h_j])$;
+    - "gatv2": one for targets and one for sources, $s_{ij} = a \cdot \mathrm{LeakyReLU}(W_t h_i + W_s h_j)$, W = W_s
+      ("additive" likewise, with tanh);
+    - any other: queries, keys and values of their own, as in `MultiHeadAttention`.
+
+    Graphs of a batch have T nodes each, the smaller ones filled up with padding that no edge joins or `padding_mask`
+    hides. Permuting nodes and edges together permutes the outputs.
+
+    Args:
+        num_heads: N.
+        head_dim: H, the size of a head.
+        concat: whether heads are concatenated, or else averaged.
+        score: how two nodes are compared: "gat", "gatv2", another name, value or layer that `MultiHeadAttention`
+            takes ("scaled_dot_product", "cosine", …).
+        dropout: probability of dropping an attention weight while training.
+        self_loops: whether every node attends to itself too, listed among the edges or not.
+        use_bias: whether there is a b, and, but for "gat", biases in the projections too.
+        activation: σ, any that `keras.activations.get` takes.
+        seed: makes dropout reproducible.
+        kernel: how it is computed, see `ops.attention`.
+        **kwargs: for `keras.layers.Layer`.
+
+    Call arguments:
+        nodes: (B, T, D).
+        edges: integers (B, E, 2): [source, target] lets `target` attend to `source`; −1 fills up, and an edge listed
+            twice counts once.
+        adjacency: booleans (B, T, T) in place of edges, True at [target, source].
+        padding_mask: booleans (B, T), False at nodes that none may attend to.
+        mask: filled in by Keras (as is `nodes_mask`) and merged with `padding_mask`.
+
+    Shapes:
+        output: (B, T, N·H), or (B, T, H) where heads are averaged
+
+    Raises:
+        ValueError: where a size is not positive, `dropout` outside [0, 1) or `score` unknown; in a call, unless
+            either edges or adjacency is given, in the right shape.
+
+    Example:
+        >>> nodes, edges = keras.random.normal((1, 3, 8)), keras.ops.array([[[0, 1], [1, 2]]])
+        >>> GraphAttention(num_heads=2, head_dim=4)(nodes, edges).shape
+        TensorShape([1, 3, 8])
+
+    References:
+        Veličković et al., "Graph Attention Networks" (2018), equations 4 to 6; Brody et al., "How Attentive Are
+        Graph Attention Networks?" (2022), equation 7. As in PyTorch Geometric, b is added once, after heads are
+        joined.
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        head_dim: int,
+        concat: bool = True,
+        score: Any = "gat",
+        dropout: float = 0.0,
+        self_loops: bool = True,
+        use_bias: bool = True,
+        activation: Any = None,
+        seed: int | None = None,
+        kernel: str = "auto",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        for name, size in (("num_heads", num_heads), ("head_dim", head_dim)):
+            if size < 1:
+                raise ValueError(f"`{name}` must be positive. Received: {name}={size}")
+        self.num_heads = num_heads
+        self.head_dim = head_dim
+        self.concat = concat
+        self.score = score_layers.get(score)
+        self.dropout = check_rate("dropout", dropout)
+        self.self_loops = self_loops
+        self.use_bias = use_bias
+        self.activation = keras.activations.get(activation)
+        self.seed = seed
+        self.kernel = kt_ops.check_kernel(kernel)
+        self.seed_generator = keras.random.SeedGenerator(seed)
+        self.supports_masking = True
+
+    def build(self, nodes_shape: Any) -> None:
+        """Create the projections, the score's weights and the bias."""
+        if isinstance(self.score, GATScore | scores.GAT):
+            names: tuple[str, ...] = ("nodes",)
+        elif isinstance(self.score, AdditiveScore | scores.Additive):
+            names = ("target", "source")
+        else:
+            names = ("query", "key", "value")
+        self.projections = [self._project(nodes_shape, name, len(names) > 1) for name in names]
+        if isinstance(self.score, ScoreLayer):
+            self.score.build((self.num_heads, self.num_heads, self.head_dim))
+        if self.use_bias:
+            self.bias = self.add_weight(name="bias", shape=(self._output_dim,), initializer="zeros")
+
+    def call(
+        self,
+        nodes: Tensor,
+        edges: Tensor | None = None,
+        adjacency: Tensor | None = None,
+        padding_mask: Tensor | None = None,
+        *,
+        mask: Tensor | None = None,
+        nodes_mask: Tensor | None = None,
+        training: bool | None = None,
+    ) -> Tensor:
+        """What the nodes are after attending to their neighbours."""
+        dropout = self.dropout if training else 0.0
+        for given in (mask, nodes_mask):
+            if given is not None:
+                padding_mask = given if padding_mask is None else ops.logical_and(padding_mask, given)
+        heads = kt_ops.attention(
+            *self._heads(nodes),
+            **self._graph(nodes, edges, adjacency),
+            score=self._score(),
+            padding_mask=padding_mask,
+            dropout=dropout,
+            seed=self.seed_generator.next() if dropout else None,
+            kernel=self.kernel,
+        )  # (B, T, N, H)
+        if self.concat:
+            output = ops.reshape(heads, [-1, ops.shape(nodes)[1], self._output_dim])
+        else:
+            output = ops.mean(heads, axis=2)
+        return self.activation(output + self.bias if self.use_bias else output)
+
+    def attention_weights(
+        self,
+        nodes: Tensor,
+        edges: Tensor | None = None,
+        adjacency: Tensor | None = None,
+        padding_mask: Tensor | None = None,
+    ) -> Tensor:
+        """The weights α of the same call, (B, N, T, T) in float32: of every target (row) and source (column)."""
+        query, key, _ = self._heads(nodes)
+        return kt_ops.attention_weights(
+            query,
+            key,
+            **self._graph(nodes, edges, adjacency),
+            score=self._score(),
+            padding_mask=padding_mask,
+        )
+
+    def compute_output_shape(self, nodes_shape: tuple[int | None, ...], *_: Any, **__: Any) -> Any:
+        """(B, T, N·H) or (B, T, H)."""
+        return (*nodes_shape[:-1], self._output_dim)
+
+    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
+        """The mask of the nodes."""
+        return previous_mask
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "head_dim": self.head_dim,
+            "concat": self.concat,
+            "score": score_layers.serialize(self.score),
+            "dropout": self.dropout,
+            "self_loops": self.self_loops,
+            "use_bias": self.use_bias,
+            "activation": keras.activations.serialize(self.activation),
+            "seed": self.seed,
+            "kernel": self.kernel,
+        }
+
+    @property
+    def _output_dim(self) -> int:
+        return self.num_heads * self.head_dim if self.concat else self.head_dim
+
+    def _project(self, nodes_shape: Any, name: str, may_have_bias: bool) -> keras.layers.Dense:
+        limit = math.sqrt(6 / (nodes_shape[-1] + self.head_dim))  # Glorot and Bengio's, of each head
+        layer = keras.layers.Dense(
+            self.num_heads * self.head_dim,
+            use_bias=self.use_bias and may_have_bias,
+            kernel_initializer=keras.initializers.RandomUniform(-limit, limit),
+            dtype=self.dtype_policy,
+            name=name,
+        )
+        layer.build(nodes_shape)
+        return layer
+
+    def _heads(self, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, (B, T, N, H)."""
+        shape = [-1, ops.shape(nodes)[1], self.num_heads, self.head_dim]
+        projected = [ops.reshape(projection(nodes), shape) for projection in self.projections]
+        return projected[0], projected[min(1, len(projected) - 1)], projected[-1]
+
+    def _score(self) -> scores.Score:
+        return self.score.score() if isinstance(self.score, ScoreLayer) else self.score
+
+    def _graph(self, nodes: Tensor, edges: Tensor | None, adjacency: Tensor | None) -> dict[str, Tensor]:
+        """`edges` or `mask` for `ops.attention`, with self-loops where there are to be any."""
+        if (edges is None) == (adjacency is None):
+            raise ValueError(
+                "Either `edges` or `adjacency` must be given. "
+                f"Received: {'neither' if edges is None else 'both'}"
+            )
+        num_nodes = ops.shape(nodes)[1]
+        if edges is None:
+            adjacency = ops.cast(adjacency, "bool")
+            _check_adjacency(nodes, adjacency)
+            if self.self_loops:
+                adjacency = ops.logical_or(adjacency, ops.eye(num_nodes, dtype="bool"))
+            return {"mask": adjacency[:, None]}  # (B, 1, T, T)
+        check_edges(nodes, edges)
+        if self.self_loops:
+            edges = ops.cast(edges, "int32")
+            loops = ops.repeat(ops.arange(num_nodes, dtype="int32")[:, None], 2, axis=1)
+            loops = ops.broadcast_to(loops, [ops.shape(edges)[0], num_nodes, 2])
+            edges = ops.concatenate([edges, loops], axis=1)
+        return {"edges": edges}
+
+
+def _check_adjacency(nodes: Tensor, adjacency: Tensor) -> None:
+    batch, num_nodes = nodes.shape[:2]
+    shape, expected = tuple(adjacency.shape), (batch, num_nodes, num_nodes)
+    if len(shape) != 3 or any(
+        None not in pair and pair[0] != pair[1] for pair in zip(shape, expected, strict=True)
+    ):
+        raise ValueError(f"`adjacency` must be (B, T, T) = {expected}. Received: adjacency.shape={shape}")

@@ -1,0 +1,258 @@
+"""Scores with weights: layers that hold them, and make the value of `ops.scores` that attention takes.
+
+Axes: N query heads, K key/value heads, H head size.
+"""
+
+import abc
+import math
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer.ops import scores
+
+Tensor = Any
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class ScoreLayer(keras.layers.Layer):
+    """A score whose weights are learned, for the argument `score` of an attention layer.
+
+    The attention layer builds it with its own sizes, and takes `score()` anew in every call. Subclasses implement
+    `create_weights` and `score`. One score may serve several attentions of equal sizes.
+
+    Args:
+        **kwargs: for `keras.layers.Layer`.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.sizes: tuple[int, int, int] | None = None
+
+    def build(self, sizes: tuple[int, int, int]) -> None:
+        """Create the weights for (N, K, H), once.
+
+        Args:
+            sizes: the attention's `num_heads`, `num_kv_heads` and `key_dim`.
+
+        Raises:
+            ValueError: where another attention has built it with other sizes.
+        """
+        sizes = tuple(sizes)
+        if self.sizes is None:
+            self.create_weights(*sizes)
+            self.sizes = sizes
+        elif self.sizes != sizes:
+            raise ValueError(
+                "`score` must be a layer of its own where attentions differ in (num_heads, num_kv_heads, key_dim); "
+                f"{self.name!r} was built for {self.sizes}. Received: sizes={sizes}"
+            )
+
+    @abc.abstractmethod
+    def create_weights(self, num_heads: int, num_kv_heads: int, key_dim: int) -> None:
+        """Add the weights."""
+
+    @abc.abstractmethod
+    def score(self) -> scores.Score:
+        """The score with the present weights as tensors, for `ops.attention`; the layer must be built."""
+
+    def _add_vectors(self, name: str, num_heads: int, key_dim: int) -> keras.Variable:
+        """(N, H): a map from H numbers to one for each head, initialised by Glorot and Bengio's rule."""
+        limit = math.sqrt(6 / (key_dim + 1))
+        return self.add_weight(
+            name=name,
+            shape=(num_heads, key_dim),
+            initializer=keras.initializers.RandomUniform(-limit, limit),
+        )
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class AdditiveScore(ScoreLayer):
+    r"""A small network of query and key.
+
+    $$\log \kappa(q, k) = a_n \cdot f(q + k)$$
+
+    Args:
+        activation: f: "tanh" (Bahdanau's) or "leaky_relu" (GATv2's).
+        **kwargs: for `keras.layers.Layer`.
+
+    Shapes:
+        vectors: (N, H)
+
+    Raises:
+        ValueError: for another activation.
+
+    Example:
+        >>> x = keras.random.normal((2, 5, 4, 8))
+        >>> layer = AdditiveScore()
+        >>> layer.build((4, 4, 8))
+        >>> keras_transformer.ops.attention(x, x, x, score=layer.score()).shape
+        TensorShape([2, 5, 4, 8])
+
+    References:
+        Bahdanau et al. (2015), section A.1.2; Brody et al., "How Attentive Are Graph Attention Networks?" (2022),
+        equation 7.
+    """
+
+    def __init__(self, activation: str = "tanh", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.activation = scores.Additive(None, activation).activation  # checks it
+
+    def create_weights(self, num_heads: int, num_kv_heads: int, key_dim: int) -> None:
+        """a, for each query head."""
+        self.vectors = self._add_vectors("vectors", num_heads, key_dim)
+
+    def score(self) -> scores.Additive:
+        """The score with the present weights as tensors, for `ops.attention`; the layer must be built."""
+        return scores.Additive(_value_of(self.vectors), self.activation)
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {**super().get_config(), "activation": self.activation}
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class BilinearScore(ScoreLayer):
+    r"""A general bilinear form, at first the scaled dot product.
+
+    $$\log \kappa(q, k) = q^\top W_n k, \quad W_n = I / \sqrt{H} \text{ at first}$$
+
+    Args:
+        **kwargs: for `keras.layers.Layer`.
+
+    Shapes:
+        matrices: (N, H, H)
+
+    References:
+        Luong et al., "Effective Approaches to Attention-based Neural Machine Translation" (2015), equation 8,
+        "general".
+    """
+
+    def create_weights(self, num_heads: int, num_kv_heads: int, key_dim: int) -> None:
+        """W, for each query head."""
+        self.matrices = self.add_weight(
+            name="matrices", shape=(num_heads, key_dim, key_dim), initializer=_scaled_identities
+        )
+
+    def score(self) -> scores.Bilinear:
+        """The score with the present weights as tensors, for `ops.attention`; the layer must be built."""
+        return scores.Bilinear(_value_of(self.matrices))
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class GATScore(ScoreLayer):
+    r"""Graph attention's score: a nonlinear sum of what query and key are worth alone.
+
+    $$\log \kappa(q, k) = \mathrm{LeakyReLU}(a_n \cdot q + b_n \cdot k)$$
+
+    Every query orders the keys alike: what Brody et al. call static attention, and `AdditiveScore("leaky_relu")`
+    is not.
+
+    Args:
+        negative_slope: of the LeakyReLU.
+        **kwargs: for `keras.layers.Layer`.
+
+    Shapes:
+        query_vectors: (N, H)
+        key_vectors: (K, H)
+
+    References:
+        Veličković et al., "Graph Attention Networks" (2018), equation 3.
+    """
+
+    def __init__(self, negative_slope: float = 0.2, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.negative_slope = negative_slope
+
+    def create_weights(self, num_heads: int, num_kv_heads: int, key_dim: int) -> None:
+        """a, for each query head, and b, for each key head."""
+        self.query_vectors = self._add_vectors("query_vectors", num_heads, key_dim)
+        self.key_vectors = self._add_vectors("key_vectors", num_kv_heads, key_dim)
+
+    def score(self) -> scores.GAT:
+        """The score with the present weights as tensors, for `ops.attention`; the layer must be built."""
+        return scores.GAT(
+            _value_of(self.query_vectors),
+            _value_of(self.key_vectors),
+            self.negative_slope,
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {**super().get_config(), "negative_slope": self.negative_slope}
+
+
+_LAYERS: dict[str, Any] = {
+    "additive": AdditiveScore,
+    "bilinear": BilinearScore,
+    "gat": GATScore,
+    "gatv2": lambda: AdditiveScore("leaky_relu"),
+}
+_VALUES = ("scaled_dot_product", "exponential", "cosine", "rbf", "polynomial", "linear")
+
+
+def get(identifier: scores.Score | ScoreLayer | str | dict[str, Any] | None) -> scores.Score | ScoreLayer:
+    """The score, with weights or without, that an identifier stands for.
+
+    Args:
+        identifier: a score of `ops.scores` or a `ScoreLayer`; the name of one; its serialised config; or None for the
+            scaled dot product. "additive", "bilinear", "gat" and "gatv2" have weights, and give a new layer each time.
+
+    Returns:
+        A `ScoreLayer`, which its user must build, or a value of `ops.scores`.
+
+    Raises:
+        ValueError: for anything else.
+
+    Example:
+        >>> get("cosine")
+        Cosine(scale=10.0)
+        >>> get("gatv2").activation
+        'leaky_relu'
+    """
+    if isinstance(identifier, str) and identifier in _LAYERS:
+        return _LAYERS[identifier]()
+    if identifier is None or (isinstance(identifier, str) and identifier in _VALUES):
+        return scores.get(identifier)
+    score = identifier
+    if isinstance(identifier, dict):
+        score = keras.saving.deserialize_keras_object(identifier)
+    if isinstance(score, scores.Score | ScoreLayer):
+        return score
+    raise ValueError(
+        "`score` must be a layers.ScoreLayer, an ops.scores.Score, the config of one, or one of "
+        f"{sorted((*_LAYERS, *_VALUES))}. Received: score={identifier!r}"
+    )
+
+
+def serialize(score: scores.Score | ScoreLayer) -> dict[str, Any]:
+    """The config from which `get` makes the score again; a layer's weights and sizes are its user's to restore.
+
+    Args:
+        score: what `get` gives.
+
+    Returns:
+        A dictionary for JSON.
+
+    Raises:
+        ValueError: for `ops.scores.Additive`, `Bilinear` and `GAT`, which hold tensors.
+    """
+    if isinstance(score, scores.Additive | scores.Bilinear | scores.GAT):
+        raise ValueError(
+            "`score` must be a layer to be saved with its weights: AdditiveScore, BilinearScore or GATScore. "
+            f"Received: score={type(score).__name__}"
+        )
+    config = keras.saving.serialize_keras_object(score)
+    config.pop("build_config", None)
+    return config
+
+
+def _value_of(variable: keras.Variable) -> Tensor:
+    """A tensor: on TensorFlow, `convert_to_tensor` gives the variable, which may not enter a custom gradient."""
+    return ops.copy(variable)
+
+
+def _scaled_identities(shape: tuple[int, ...], dtype: Any = None) -> Tensor:
+    """I / √H, as often as the first axis is long."""
+    return ops.broadcast_to(ops.eye(shape[-1], dtype=dtype) / math.sqrt(shape[-1]), shape)

@@ -1,0 +1,232 @@
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_transformer import ops as kt_ops
+from keras_transformer.layers import AdditiveScore, BilinearScore, GATScore, ScoreLayer, score_layers
+from keras_transformer.ops import scores
+
+# On JAX every new shape compiles: one case of each law runs there.
+neutral = pytest.mark.backend_neutral
+
+RANDOM = np.random.default_rng(0)
+SIZES = (4, 2, 3)  # N, K, H
+LAYERS = {
+    "additive": (AdditiveScore, {}),
+    "gatv2": (AdditiveScore, {"activation": "leaky_relu"}),
+    "bilinear": (BilinearScore, {}),
+    "gat": (GATScore, {"negative_slope": 0.3}),
+}
+
+
+def normal(*shape):
+    return RANDOM.normal(size=shape).astype("float32")
+
+
+def built(kind, sizes=SIZES, **options):
+    layer, defaults = LAYERS[kind]
+    layer = layer(**{**defaults, **options})
+    layer.build(sizes)
+    layer.set_weights([normal(*weight.shape) for weight in layer.weights])
+    return layer
+
+
+def leaky(x, slope=0.2):
+    return np.where(x > 0, x, slope * x)
+
+
+def log_kernel(kind, weights, query, key):
+    """One query and one key of one pair of heads, from the papers' equations."""
+    if kind == "gat":
+        return leaky(weights[0] @ query + weights[1] @ key, 0.3)
+    if kind == "bilinear":
+        return query @ weights[0] @ key
+    return weights[0] @ (np.tanh if kind == "additive" else leaky)(query + key)
+
+
+@neutral
+@pytest.mark.parametrize("kind", LAYERS)
+def test_weights_are_those_of_the_equation(kind):
+    layer = built(kind)
+    query, key = normal(2, 3, 4, 3), normal(2, 5, 2, 3)
+    found = kt_ops.attention_weights(query, key, score=layer.score())
+    by_head = [np.repeat(w, 2, axis=0) if len(w) == 2 else w for w in layer.get_weights()]
+    logits = np.array(
+        [
+            [
+                [[log_kernel(kind, [w[n] for w in by_head], q[n], k[n // 2]) for k in keys] for q in queries]
+                for n in range(4)
+            ]
+            for queries, keys in zip(query, key, strict=True)
+        ]
+    )
+    expected = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_bilinear_begins_as_the_scaled_dot_product():
+    layer = BilinearScore()
+    layer.build((4, 2, 3))
+    query, key = normal(2, 3, 4, 3), normal(2, 5, 2, 3)
+    found = kt_ops.attention_weights(query, key, score=layer.score())
+    np.testing.assert_allclose(found, kt_ops.attention_weights(query, key), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["additive", "gat"])
+def test_vectors_begin_as_glorot_and_bengio_say_of_each_head(kind):
+    layer, _ = LAYERS[kind]
+    layer = layer()
+    layer.build((200, 200, 5))
+    for vectors in layer.get_weights():
+        assert np.abs(vectors).max() <= 1  # √(6 / (5 + 1))
+        assert np.std(vectors) == pytest.approx(1 / np.sqrt(3), rel=0.1)
+
+
+class TestBuilding:
+    @pytest.mark.parametrize("kind", LAYERS)
+    def test_again_with_the_same_sizes_changes_nothing(self, kind):
+        layer = built(kind)
+        before = layer.get_weights()
+        layer.build(list(SIZES))
+        for found, expected in zip(layer.get_weights(), before, strict=True):
+            np.testing.assert_array_equal(found, expected)
+
+    @pytest.mark.parametrize("kind", LAYERS)
+    def test_with_other_sizes_is_refused(self, kind):
+        layer = built(kind, name="shared")
+        with pytest.raises(ValueError, match=r"`score` must be .*'shared'.*\(4, 2, 3\).*sizes=\(4, 2, 5\)"):
+            layer.build((4, 2, 5))
+
+
+@neutral
+@pytest.mark.parametrize("kind", LAYERS)
+def test_gradients_by_the_weights_are_those_of_every_kernel(gradients, kind):
+    layer = built(kind)
+    query, key, value, upstream = (
+        normal(1, 3, 4, 3),
+        normal(1, 4, 2, 3),
+        normal(1, 4, 2, 2),
+        normal(1, 3, 4, 2),
+    )
+
+    def found(kernel):
+        def loss(*weights):
+            names = [weight.name for weight in layer.weights]
+            score = dataclasses.replace(layer.score(), **dict(zip(names, weights, strict=True)))
+            return ops.sum(kt_ops.attention(query, key, value, score=score, kernel=kernel) * upstream)
+
+        return gradients(loss, *layer.get_weights())
+
+    for dense, chunked in zip(found("dense"), found("chunked"), strict=True):
+        assert dense.any()
+        np.testing.assert_allclose(chunked, dense, rtol=1e-4, atol=1e-5)
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class Attention(keras.layers.Layer):
+    """Takes a score as an attention layer does."""
+
+    def __init__(self, score, **kwargs):
+        super().__init__(**kwargs)
+        self.score = score_layers.get(score)
+
+    def build(self, shape):
+        if isinstance(self.score, ScoreLayer):
+            self.score.build((shape[2], shape[2], shape[3]))
+
+    def call(self, inputs):
+        score = self.score.score() if isinstance(self.score, ScoreLayer) else self.score
+        return kt_ops.attention(inputs, inputs, inputs, score=score)
+
+    def get_config(self):
+        return {**super().get_config(), "score": score_layers.serialize(self.score)}
+
+
+class TestInALayer:
+    @neutral
+    @pytest.mark.parametrize("kind", LAYERS)
+    def test_fit_changes_the_weights_and_the_file_keeps_them(self, kind, tmp_path):
+        x = normal(4, 5, 2, 3)
+        model = keras.Sequential([keras.Input((5, 2, 3)), Attention(kind)])
+        before = model.get_weights()
+        assert len(before) == len(built(kind).weights)
+        model.compile(keras.optimizers.SGD(1.0), "mse")
+        model.fit(x, normal(*x.shape), epochs=1, verbose=0)
+        assert all(not np.array_equal(old, new) for old, new in zip(before, model.get_weights(), strict=True))
+        model.save(tmp_path / "model.keras")
+        again = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
+        np.testing.assert_array_equal(again(x), model(x))
+        assert again.layers[0].get_config() == model.layers[0].get_config()
+
+    @pytest.mark.parametrize("kind", LAYERS)
+    @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+    def test_low_precision_is_finite_and_keeps_weights_in_float32(self, kind, policy):
+        layer = Attention(score_layers.get(kind), dtype=policy)
+        output = layer(normal(2, 3, 4, 8) * 10)
+        assert {weight.dtype for weight in layer.weights} == {"float32"}
+        assert keras.backend.standardize_dtype(output.dtype) == layer.compute_dtype
+        assert np.isfinite(np.asarray(ops.cast(output, "float32"))).all()
+
+    def test_two_layers_may_share_one(self):
+        score = GATScore()
+        x = normal(2, 3, 4, 8)
+        model = keras.Sequential([Attention(score), Attention(score)])
+        model(x)
+        assert len(model.trainable_weights) == 2
+
+
+class TestIdentifiers:
+    def test_every_name_of_a_value_is_one_here(self):
+        assert set(score_layers._VALUES) == set(scores._NAMES)
+        for name in scores._NAMES:
+            assert score_layers.get(name) == scores.get(name)
+        assert score_layers.get(None) == scores.ScaledDotProduct()
+
+    @pytest.mark.parametrize("name", LAYERS)
+    def test_a_name_gives_a_new_layer_each_time(self, name):
+        layer = score_layers.get(name)
+        assert type(layer) is LAYERS[name][0]
+        assert score_layers.get(name) is not layer
+        assert getattr(layer, "activation", "leaky_relu") == ("tanh" if name == "additive" else "leaky_relu")
+
+    @pytest.mark.parametrize(
+        "score",
+        [GATScore(), scores.RBF(2.0), scores.Additive(np.ones((2, 3)))],
+        ids=lambda s: type(s).__name__,
+    )
+    def test_a_score_is_itself(self, score):
+        assert score_layers.get(score) is score
+
+    @pytest.mark.parametrize("score", [scores.RBF(2.0), scores.ScaledDotProduct(soft_cap=3.0)], ids=str)
+    def test_values_come_back_equal(self, score):
+        assert score_layers.get(score_layers.serialize(score)) == score
+
+    @pytest.mark.parametrize("kind", LAYERS)
+    @pytest.mark.parametrize("is_built", [False, True])
+    def test_layers_come_back_with_their_configuration_and_unbuilt(self, kind, is_built):
+        layer, options = LAYERS[kind]
+        layer = built(kind) if is_built else layer(**options)
+        config = score_layers.serialize(layer)
+        again = score_layers.get(config)
+        assert again.get_config() == layer.get_config()
+        assert score_layers.serialize(again) == config
+        assert again.sizes is None
+
+    @pytest.mark.parametrize("identifier", ["luong", 3, {"name": "gat"}, keras.layers.Dense(2)], ids=str)
+    def test_others_are_refused_with_every_name(self, identifier):
+        with pytest.raises(
+            ValueError, match="`score` must be .*'additive'.*'rbf'.*Received: score="
+        ) as caught:
+            score_layers.get(identifier)
+        assert repr(identifier) in str(caught.value)
+
+    def test_values_that_hold_tensors_are_not_saved(self):
+        with pytest.raises(ValueError, match="`score` must be a layer .*Received: score=Bilinear"):
+            score_layers.serialize(scores.Bilinear(np.ones((2, 3, 3))))
+
+    def test_an_activation_is_checked_at_once(self):
+        with pytest.raises(ValueError, match="`activation` must be .*Received: activation='relu'"):
+            AdditiveScore("relu")
