@@ -12,6 +12,7 @@ from keras_transformer.layers.position_biases import RelativeBias as RelativeBia
 from keras_transformer.layers.positions import LearnedPositions as LearnedPositions
 from keras_transformer.layers.positions import SinusoidalPositions as SinusoidalPositions
 from keras_transformer.layers.positions_2d import Positions2D as Positions2D
+from keras_transformer.layers.retrieval_attention import RetrievalAttention as RetrievalAttention
 from keras_transformer.layers.rotary_positions import RotaryPositions as RotaryPositions
 from keras_transformer.layers.rotary_scaling import LinearScaling as LinearScaling
 from keras_transformer.layers.rotary_scaling import NTKScaling as NTKScaling
@@ -37,6 +38,7 @@ __all__ = [
     "NTKScaling",
     "Positions2D",
     "RelativeBias",
+    "RetrievalAttention",
     "RotaryPositions",
     "ScoreLayer",
     "SinusoidalPositions",

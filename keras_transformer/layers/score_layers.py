@@ -20,7 +20,8 @@ class ScoreLayer(keras.layers.Layer):
     """A score whose weights are learned, for the argument `score` of an attention layer.
 
     The attention layer builds it with its own sizes, and takes `score()` anew in every call. Subclasses implement
-    `create_weights` and `score`. One score may serve several attentions of equal sizes.
+    `create_weights` and `score`. One score may serve several attentions of equal sizes; to be saved it has to be given
+    to them by a layer or model of your own, as Keras keeps no track of what layers of a functional model share inside.
 
     Args:
         **kwargs: for `keras.layers.Layer`.

@@ -13,6 +13,7 @@ from keras_transformer.ops.cache import select_update as select_update
 from keras_transformer.ops.cache import slice_update as slice_update
 from keras_transformer.ops.dropout import dropout as dropout
 from keras_transformer.ops.kernels import check_kernel as check_kernel
+from keras_transformer.ops.retrieval import retrieval_attention as retrieval_attention
 
 __all__ = [
     "BucketBias",
@@ -24,6 +25,7 @@ __all__ = [
     "check_kernel",
     "dropout",
     "explain",
+    "retrieval_attention",
     "rolling_update",
     "scores",
     "select_update",

@@ -137,7 +137,7 @@ def edges_to_mask(edges: Tensor, num_queries: Any, num_keys: Any) -> Tensor:
     edges = ops.cast(edges, "int32")
     source, target = edges[..., 0], edges[..., 1]
     batch = ops.shape(edges)[0]
-    real = (source >= 0) & (target >= 0)
+    real = (source >= 0) & (target >= 0) & (source < num_keys) & (target < num_queries)
     row = ops.arange(batch, dtype="int32")[:, None]
     flat = ops.where(real, (row * num_queries + target) * num_keys + source, batch * num_queries * num_keys)
     count = ops.segment_sum(
