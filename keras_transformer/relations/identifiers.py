@@ -30,17 +30,14 @@ def get(identifier: Relation | str | dict[str, Any] | None) -> Relation:
         return identifier
     if isinstance(identifier, str) and identifier in _NAMES:
         return _NAMES[identifier]()
-    cause = None
+    relation, cause = None, None
     if isinstance(identifier, dict):
         try:
             relation = keras.saving.deserialize_keras_object(identifier)
-        except (
-            TypeError
-        ) as error:  # Keras' answer to a class it does not know, or arguments the class refuses
+        except TypeError as error:  # a class that Keras does not know, or arguments that the class refuses
             cause = error
-        else:
-            if isinstance(relation, Relation):
-                return relation
+    if isinstance(relation, Relation):
+        return relation
     raise ValueError(
         f"`relation` must be a Relation, its config, None or one of {sorted(_NAMES)}. "
         f"Received: relation={identifier!r}"
