@@ -62,8 +62,8 @@ GROWING = (
 CASES = {case.name: case for case in (*COMPARED, *GROWING)}
 
 
-def step_of(case: Case, contender: str) -> tuple[Callable[..., Any], list[np.ndarray]]:
-    """The attention as a function of query, key and value, and random tensors for it."""
+def step_of(case: Case, contender: str) -> tuple[Callable[..., Any], list[np.ndarray], list[np.ndarray]]:
+    """The attention as a function of query, key, value and what they are told of their pairs; and random tensors."""
     from keras import ops
 
     import keras_transformer as kt
@@ -71,26 +71,23 @@ def step_of(case: Case, contender: str) -> tuple[Callable[..., Any], list[np.nda
     random = np.random.default_rng(0)
     shape = (1, case.length, case.heads, case.size)
     tensors = [random.standard_normal(shape, dtype="float32") for _ in range(3)]
-    relations = {
-        "causal": kt.relations.Causal,
-        "window": functools.partial(kt.relations.SlidingWindow, case.reach),
-    }
-    graph = case.relation == "graph"
-    edges = _graph(random) if graph else None
+    edges = _graph(random) if case.relation == "graph" else None
+    window = kt.relations.SlidingWindow(case.reach) if case.relation == "window" else None
     if contender == PEER:
         if case.relation == "causal":
-            options: dict[str, Any] = {"is_causal": True}
-        else:
-            options = {
-                "mask": _matrix(edges)[None, None]
-                if graph
-                else relations["window"]().matrix(case.length)[None, None]
-            }
-        return lambda *tensors: ops.dot_product_attention(*tensors, **options), tensors
-    relation = None if graph else relations[case.relation]()
+            return lambda *tensors: ops.dot_product_attention(*tensors, is_causal=True), tensors, []
+        matrix = _matrix(edges) if window is None else window.matrix(case.length)
+        masks = [matrix[None, None]]
+        return lambda q, k, v, mask: ops.dot_product_attention(q, k, v, mask=mask), tensors, masks
     kernel = "dense" if contender == DENSE else "auto"
-    options = {"edges": edges[None], "kernel": kernel} if graph else {"kernel": kernel}
-    return lambda *tensors: kt.ops.attention(*tensors, relation, **options), tensors
+    if edges is not None:
+        return (
+            lambda q, k, v, edges: kt.ops.attention(q, k, v, edges=edges, kernel=kernel),
+            tensors,
+            [edges[None]],
+        )
+    relation = "causal" if window is None else window
+    return lambda *tensors: kt.ops.attention(*tensors, relation, kernel=kernel), tensors, []
 
 
 def _graph(random: np.random.Generator) -> np.ndarray:
@@ -121,12 +118,11 @@ def build(name: str, threads: int) -> Callable[..., dict[str, Any]]:
         _on_jax if backend == "jax" else functools.partial(_on_tensorflow, jit=mode == "XLA", threads=threads)
     )
     warm = np.ones((1, 64, 2, 8), "float32")
-    compiled(
-        lambda query, key, value: query * key + value, [warm] * 3
-    )()  # compilers load before memory is read
-    function, tensors = step_of(case, contender)
+    # Compilers are loaded before memory is looked at.
+    compiled(lambda query, key, value: query * key + value, [warm] * 3, [])()
+    function, tensors, pairs = step_of(case, contender)
     before = _peak_bytes(backend)
-    run = compiled(function, tensors)
+    run = compiled(function, tensors, pairs)
     first = measuring.seconds(run)
     run()
 
@@ -142,7 +138,7 @@ def build(name: str, threads: int) -> Callable[..., dict[str, Any]]:
 
 
 def _on_tensorflow(
-    function: Callable[..., Any], tensors: list[np.ndarray], jit: bool, threads: int
+    function: Callable[..., Any], tensors: list[np.ndarray], pairs: list[np.ndarray], jit: bool, threads: int
 ) -> Callable[[], Any]:
     import tensorflow as tf
 
@@ -152,22 +148,24 @@ def _on_tensorflow(
     ):
         tf.config.threading.set_intra_op_parallelism_threads(threads)
         tf.config.threading.set_inter_op_parallelism_threads(threads)
-    arguments = [tf.constant(tensor) for tensor in tensors]
+    arguments = [tf.constant(tensor) for tensor in (*tensors, *pairs)]
 
     @tf.function(jit_compile=jit, autograph=False)
     def gradients(*arguments: Any) -> Any:
         with tf.GradientTape() as tape:
-            tape.watch(arguments)
+            tape.watch(arguments[:3])
             total = tf.reduce_sum(tf.square(function(*arguments)))
-        return tape.gradient(total, arguments)
+        return tape.gradient(total, arguments[:3])
 
     return lambda: [gradient.numpy() for gradient in gradients(*arguments)]
 
 
-def _on_jax(function: Callable[..., Any], tensors: list[np.ndarray]) -> Callable[[], Any]:
+def _on_jax(
+    function: Callable[..., Any], tensors: list[np.ndarray], pairs: list[np.ndarray]
+) -> Callable[[], Any]:
     import jax
 
-    arguments = [jax.numpy.asarray(tensor) for tensor in tensors]
+    arguments = [jax.numpy.asarray(tensor) for tensor in (*tensors, *pairs)]
     gradients = jax.jit(jax.grad(lambda *arguments: (function(*arguments) ** 2).sum(), (0, 1, 2)))
     return lambda: jax.block_until_ready(gradients(*arguments))
 

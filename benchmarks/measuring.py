@@ -22,7 +22,7 @@ from typing import Any
 # How many cores' worth of other processes' work a measurement may have beside it before it is repeated.
 QUIET = 0.1
 RESULTS = pathlib.Path(__file__).parent / "results"
-VERSIONED = ("keras", "tensorflow", "torch", "keras-hub", "numpy")
+VERSIONED = ("keras", "tensorflow", "torch", "keras-hub", "jax", "numpy")
 
 
 class WorkerError(RuntimeError):

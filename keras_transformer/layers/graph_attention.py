@@ -107,6 +107,10 @@ class GraphAttention(keras.layers.Layer):
 
     def build(self, nodes_shape: Any) -> None:
         """Create the projections, the score's weights and the bias."""
+        if len(nodes_shape) != 3:
+            raise ValueError(
+                f"`nodes` must have three axes (batch, nodes, size). Received: nodes.shape={tuple(nodes_shape)}"
+            )
         if isinstance(self.score, GATScore | scores.GAT):
             names: tuple[str, ...] = ("nodes",)
         elif isinstance(self.score, AdditiveScore | scores.Additive):

@@ -99,7 +99,8 @@ class RelativeBias(_BiasLayer):
 
     $$s_{ij} = q_i \cdot k_j + E_{\beta(j - i),\, n}$$
 
-    T5 shares one such layer between all its blocks, and does not scale the dot products.
+    T5 shares one such layer between all its blocks, and does not scale the dot products. Where several attentions
+    share one, let a layer or model class of yours own it: Keras cannot load a functional model in which they do.
 
     Args:
         num_heads: N.

@@ -41,8 +41,8 @@ def attention(
 
     N(i) holds the keys that the relation, the edges and every mask allow (`True` means "may attend"). A query
     without any gets zeros. log κ is the score, by default q_i · k_j / √H. The softmax is computed in float32
-    whatever the inputs' type. Every kernel gives the same answer and drops the same weights; they differ in time
-    and memory.
+    whatever the inputs' type, from scores in that type. What is hidden changes nothing as long as it is finite.
+    Every kernel gives the same answer and drops the same weights; they differ in time and memory.
 
     Args:
         query: (B, T, N, H).

@@ -23,6 +23,8 @@ class PositionBias(abc.ABC):
     because inside a custom gradient no Keras variable can be read.
     """
 
+    num_heads: int
+
     @property
     @abc.abstractmethod
     def parameters(self) -> tuple[Tensor, ...]:
@@ -139,6 +141,11 @@ class BucketBias(PositionBias):
         if len(self.table.shape) != 2:
             raise ValueError(f"`table` must be (num_buckets, N). Received: table.shape={self.table.shape}")
         check_buckets(self.table.shape[0], self.max_distance, self.bidirectional)
+
+    @property
+    def num_heads(self) -> int:  # type: ignore[override]
+        """N."""
+        return int(self.table.shape[1])
 
     @property
     def parameters(self) -> tuple[Tensor, ...]:

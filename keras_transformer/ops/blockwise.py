@@ -15,12 +15,12 @@ References:
 """
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
-from keras import ops
+from keras import backend, ops
 
-from keras_transformer.ops.biases import PositionBias
 from keras_transformer.ops.problem import Problem
 from keras_transformer.ops.tiles import Arithmetic, Parameters, Tile
 from keras_transformer.relations import FULL, PARTIAL
@@ -28,8 +28,11 @@ from keras_transformer.relations import FULL, PARTIAL
 Tensor = Any
 
 BLOCK_SIZE = 512
+SMALLEST_BLOCK = 64
 BAND_BLOCK_SIZE = 128
-TILE_SIZE = 2**20  # pairs of a banded tile, over all heads: enough to keep every core at work
+TILE_SIZE = (
+    2**20
+)  # pairs of a tile, over all rows and heads: enough to keep every core at work, few enough for a cache
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -67,21 +70,24 @@ class Plan:
 def chunked(problem: Problem) -> Plan:
     """Every pair of blocks that the relation does not leave empty."""
     num_queries, num_keys = problem.num_queries, problem.num_keys
-    longest, largest = max(num_queries, num_keys), BLOCK_SIZE // problem.score.pair_size
-    size = -(-longest // -(-longest // largest))
+    rows = (problem.query.shape[0] or 1) * problem.num_heads * problem.score.pair_size
+    largest = min(BLOCK_SIZE, max(SMALLEST_BLOCK, math.isqrt(TILE_SIZE // rows)))
+    shorter = max(min(num_queries, num_keys), min(SMALLEST_BLOCK, max(num_queries, num_keys)))
+    size = -(-shorter // -(-shorter // largest))
     shape = -(-num_queries // size), -(-num_keys // size)
     blocks = np.full(shape, PARTIAL)
     if problem.at_indices:
         blocks = problem.relation.blocks(size, num_queries, num_keys)
     partial, full = np.argwhere(blocks == PARTIAL), np.argwhere(blocks == FULL)
-    rows, columns = np.concatenate([partial, full]).astype("int32").T
-    return Plan(size, *shape, 0, 1, 1, rows, columns, len(partial))
+    first, second = np.concatenate([partial, full]).astype("int32").T
+    return Plan(size, *shape, 0, 1, 1, first, second, len(partial))
 
 
 def banded(problem: Problem) -> Plan:
     """Every block of queries beside the blocks of keys within the relation's reach."""
-    left, right = (reach or 0 for reach in problem.relation.reach())
-    size = min(BAND_BLOCK_SIZE, max(problem.num_queries, problem.num_keys))
+    longest = max(problem.num_queries, problem.num_keys)
+    left, right = (min(reach or 0, longest) for reach in problem.relation.reach())
+    size = min(BAND_BLOCK_SIZE, longest)
     before, after = -(-left // size), -(-right // size)
     width = before + 1 + after
     num_blocks = -(-problem.num_queries // size)
@@ -98,32 +104,37 @@ def attend(problem: Problem, plan: Plan) -> Tensor:
     cut = _Cut(problem, plan)
     query, key = problem.features()
     bias = problem.bias_of_four_axes()
-    has_bias = bias is not None
-    position_bias = problem.bias if isinstance(problem.bias, PositionBias) else None
-    of_bias = () if position_bias is None else position_bias.parameters
-    num_bias_parameters = len(of_bias)
+    blocks = [cut.query_blocks(query), cut.key_blocks(key), cut.key_blocks(problem.value)]
+    blocks += [] if bias is None else [cut.tiles(bias)]
+    # A copy is a tensor even of a Keras variable, which a custom gradient may not read.
+    of_bias = [ops.copy(tensor) for tensor in problem.bias_parameters()]
+    of_score = [ops.copy(tensor) for tensor in problem.score.parameters]
+    told = cut.told()
+    ends = np.cumsum([len(blocks), len(of_bias), len(of_score), len(told)])
 
-    def blocks_and_parameters(tensors: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], Parameters]:
-        num_blocks = 3 + has_bias
-        parameters = tensors[num_blocks:]
-        return tensors[:num_blocks], (parameters[:num_bias_parameters], parameters[num_bias_parameters:])
+    def parts(tensors: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], Parameters, dict[str, Tensor]]:
+        blocks, of_bias, of_score, encoded = (
+            tensors[start:end] for start, end in zip((0, *ends[:-1]), ends, strict=True)
+        )
+        decoded = dict(zip(told, map(_decode, told.values(), encoded), strict=True))
+        return blocks, (of_bias, of_score), decoded
 
+    # Backends differentiate only what is an argument; JAX also traces nothing else where it compiles.
     @ops.custom_gradient  # type: ignore[untyped-decorator]
     def blockwise(*tensors: Tensor) -> Any:
-        blocks, parameters = blocks_and_parameters(tensors)
-        output, log_total = cut.forward(blocks, parameters)
+        output, saved = cut.forward(*parts(tensors))
 
         def gradient(*upstreams: Tensor, upstream: Tensor | None = None) -> tuple[Tensor, ...]:
             upstream = upstreams[0] if upstream is None else upstream
-            return cut.backward(blocks, parameters, output, log_total, upstream)
+            found = cut.backward(*parts(tensors), output, saved, upstream)
+            return (*found, *(ops.zeros_like(tensor) for tensor in tensors[ends[2] :]))
 
         return output, gradient
 
-    tensors = [cut.query_blocks(query), cut.key_blocks(key), cut.key_blocks(problem.value)]
-    tensors += [cut.tiles(bias)] if has_bias else []
-    # A copy is a tensor even of a Keras variable, which a custom gradient may not read.
-    tensors += [ops.copy(tensor) for tensor in (*of_bias, *problem.score.parameters)]
-    output = ops.transpose(blockwise(*tensors), (1, 0, 3, 2, 4))  # (B, Q, b, N, V)
+    encoded = [_encode(tensor) for tensor in told.values()]
+    output = ops.transpose(
+        blockwise(*blocks, *of_bias, *of_score, *encoded), (1, 0, 3, 2, 4)
+    )  # (B, Q, b, N, V)
     shape = [-1, plan.num_query_blocks * plan.size, problem.num_heads, problem.value.shape[-1]]
     return ops.cast(ops.reshape(output, shape)[:, : problem.num_queries], problem.value.dtype)
 
@@ -137,31 +148,38 @@ class _Cut:
         size, num_keys = plan.size, problem.num_keys
         whole = plan.keys_before == 0 and plan.num_key_blocks * size == num_keys
         self.arithmetic = Arithmetic(problem, None if whole else num_keys)
-        self.rows, self.columns = ops.convert_to_tensor(plan.rows), ops.convert_to_tensor(plan.columns)
         queries = np.arange(plan.num_query_blocks * size, dtype="int32")
         keys = np.arange(plan.num_key_blocks * size, dtype="int32") - plan.keys_before * size
-        self.by_query: dict[str, Tensor] = {"query_indices": queries.reshape(-1, size)}
-        self.by_key: dict[str, Tensor] = {"key_indices": keys.reshape(-1, size)}
-        if not problem.at_indices:
-            positions = [given if len(given.shape) == 2 else given[None] for given in problem.positions()]
-            self.by_query["query_positions"] = self._by_query(positions[0])
-            self.by_key["key_positions"] = self._by_key(positions[1])
-        if problem.padding_mask is not None:
-            self.by_key["padding_mask"] = self._by_key(ops.cast(problem.padding_mask, "bool"))
-        if problem.segment_ids is not None:
-            segments = ops.convert_to_tensor(problem.segment_ids)
-            self.by_query["query_segments"] = self._by_query(segments)
-            self.by_key["key_segments"] = self._by_key(segments)
-        mask = problem.mask_of_four_axes()
-        self.mask = None if mask is None else self.tiles(mask)
+        self.query_indices, self.key_indices = queries.reshape(-1, size), keys.reshape(-1, size)
 
-    def forward(self, blocks: tuple[Tensor, ...], parameters: Parameters) -> tuple[Tensor, Tensor]:
-        """The output (Q, B, N, b, V) and the logarithms of the sums (Q, B, N, b, 1)."""
+    def told(self) -> dict[str, Tensor]:
+        """What no gradient flows to, in blocks: the fields of a tile, by their names."""
+        problem = self.problem
+        told: dict[str, Tensor] = {}
+        if not problem.at_indices:
+            queries, keys = (given if len(given.shape) == 2 else given[None] for given in problem.positions())
+            told |= {"query_positions": self._by_query(queries), "key_positions": self._by_key(keys)}
+        if problem.padding_mask is not None:
+            told["padding_mask"] = self._by_key(ops.cast(problem.padding_mask, "bool"))
+        if problem.segment_ids is not None:
+            segments = ops.cast(problem.segment_ids, "int32")
+            told |= {"query_segments": self._by_query(segments), "key_segments": self._by_key(segments)}
+        mask = problem.mask_of_four_axes()
+        if mask is not None:
+            told["mask"] = self.tiles(mask)
+        if problem.dropout:
+            told["seed"] = ops.cast(problem.seed, "uint32")
+        return told
+
+    def forward(
+        self, blocks: tuple[Tensor, ...], parameters: Parameters, told: dict[str, Tensor]
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """The output (Q, B, N, b, V), and largest logits and sums (Q, B, N, b, 1)."""
         plan = self.plan
 
         def visit(number: Tensor, state: Any, predicate: bool) -> Any:
-            row = self.rows[number]
-            tile = self._tile(blocks, number)
+            row = _at(plan.rows, number)
+            tile = self._tile(blocks, told, number)
             found = tuple(_read(whole, row, plan.count) for whole in state)
             found = self.arithmetic.meet(found, tile, parameters, predicate)
             return tuple(_write(whole, row, part) for whole, part in zip(state, found, strict=True))
@@ -173,33 +191,36 @@ class _Cut:
         self,
         blocks: tuple[Tensor, ...],
         parameters: Parameters,
+        told: dict[str, Tensor],
         output: Tensor,
-        log_total: Tensor,
+        saved: tuple[Tensor, Tensor],
         upstream: Tensor,
     ) -> tuple[Tensor, ...]:
         """The gradients by the blocks and the parameters."""
         plan, exact = self.plan, self.problem.exact_dtype
+        largest, total = saved
+        upstream = upstream / total
         expectation = ops.sum(upstream * output, axis=-1, keepdims=True)
         upstream = self.arithmetic.by_group(ops.cast(upstream, self.problem.value.dtype), blocks[0])
 
         def visit(number: Tensor, sums: Any, predicate: bool) -> Any:
-            row, column = self.rows[number], self.columns[number]
+            row, column = _at(plan.rows, number), _at(plan.columns, number)
             by_query, by_key, by_value, by_bias, by_parameters = self.arithmetic.gradients(
-                self._tile(blocks, number),
+                self._tile(blocks, told, number),
                 parameters,
                 predicate,
-                *(_read(whole, row, plan.count) for whole in (upstream, log_total, expectation)),
+                *(_read(whole, row, plan.count) for whole in (upstream, largest, expectation)),
             )
             of_blocks, of_parameters = sums
-            total = [
+            sums_of_blocks = [
                 _add(of_blocks[0], row, by_query),
                 self._add_keys(of_blocks[1], column, by_key),
                 self._add_keys(of_blocks[2], column, by_value),
             ]
             if by_bias is not None:
-                total.append(_write(of_blocks[3], number * plan.count, by_bias))
+                sums_of_blocks.append(_write(of_blocks[3], number * plan.count, by_bias))
             added = (*by_parameters[0], *by_parameters[1])
-            return tuple(total), tuple(
+            return tuple(sums_of_blocks), tuple(
                 old + ops.cast(new, old.dtype) for old, new in zip(of_parameters, added, strict=True)
             )
 
@@ -259,20 +280,27 @@ class _Cut:
                 )
         return state
 
-    def _tile(self, blocks: tuple[Tensor, ...], number: Tensor) -> Tile:
+    def _tile(self, blocks: tuple[Tensor, ...], told: dict[str, Tensor], number: Tensor) -> Tile:
         plan = self.plan
-        row, column = self.rows[number], self.columns[number]
-        by_query = {name: _read(whole, row, plan.count) for name, whole in self.by_query.items()}
-        by_key = {name: self._read_keys(whole, column) for name, whole in self.by_key.items()}
+        row, column = _at(plan.rows, number), _at(plan.columns, number)
+        readers = {
+            "query_positions": lambda whole: _read(whole, row, plan.count),
+            "query_segments": lambda whole: _read(whole, row, plan.count),
+            "key_positions": lambda whole: self._read_keys(whole, column),
+            "key_segments": lambda whole: self._read_keys(whole, column),
+            "padding_mask": lambda whole: self._read_keys(whole, column),
+            "mask": lambda whole: _read(whole, number * plan.count, plan.count),
+            "seed": lambda whole: whole,
+        }
         query, key, value, *bias = blocks
         return Tile(
             _read(query, row, plan.count),
             self._read_keys(key, column, axis=-2),
             self._read_keys(value, column, axis=-2),
-            mask=None if self.mask is None else _read(self.mask, number * plan.count, plan.count),
+            query_indices=_read(self.query_indices, row, plan.count),
+            key_indices=self._read_keys(self.key_indices, column),
             bias=_read(bias[0], number * plan.count, plan.count) if bias else None,
-            **by_query,
-            **by_key,
+            **{name: readers[name](whole) for name, whole in told.items()},
         )
 
     def _read_keys(self, blocks: Tensor, column: Tensor, axis: int = -1) -> Tensor:
@@ -323,9 +351,34 @@ def _read(blocks: Tensor, first: Tensor, count: int) -> Tensor:
 
 
 def _write(blocks: Tensor, first: Tensor, new: Tensor) -> Tensor:
-    return ops.slice_update(blocks, [first] + [0] * (len(blocks.shape) - 1), ops.cast(new, blocks.dtype))
+    """Not `ops.slice_update`, which exists under XLA alone on TensorFlow and so not where an export is served."""
+    places = first + ops.arange(new.shape[0], dtype="int32")
+    return ops.scatter_update(blocks, places[:, None], ops.cast(new, blocks.dtype))
 
 
 def _add(blocks: Tensor, first: Tensor, new: Tensor) -> Tensor:
     count = new.shape[0]
     return _write(blocks, first, _read(blocks, first, count) + ops.cast(new, blocks.dtype))
+
+
+def _at(numbers: np.ndarray, place: Tensor) -> Tensor:
+    return ops.convert_to_tensor(numbers)[place]
+
+
+def _encode(tensor: Tensor) -> Tensor:
+    """Booleans and integers as floats, which every backend gives a gradient, if only of zeros."""
+    dtype = backend.standardize_dtype(tensor.dtype)
+    if dtype == "bool":
+        return ops.cast(tensor, "float16")
+    tensor = ops.cast(tensor, "uint32")
+    halves = [tensor & ops.cast(0xFFFF, "uint32"), ops.right_shift(tensor, ops.cast(16, "uint32"))]
+    return ops.cast(ops.stack(halves), "float32")  # exact: a float has 24 bits
+
+
+def _decode(original: Tensor, encoded: Tensor) -> Tensor:
+    """What `_encode` was given."""
+    dtype = backend.standardize_dtype(original.dtype)
+    if dtype == "bool":
+        return encoded > 0
+    low, high = (ops.cast(encoded[half], "uint32") for half in (0, 1))
+    return ops.cast(low | ops.left_shift(high, ops.cast(16, "uint32")), dtype)

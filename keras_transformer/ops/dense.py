@@ -42,7 +42,9 @@ def logits(problem: Problem) -> Tensor:
         return scores
     if isinstance(problem.bias, PositionBias):
         queries, keys = problem.positions()
-        bias = problem.bias.block(problem.bias.parameters, queries[..., :, None], keys[..., None, :])
+        bias = problem.bias.block(
+            problem.bias.parameters, ops.expand_dims(queries, -1), ops.expand_dims(keys, -2)
+        )
     else:
         bias = problem.bias_of_four_axes()
     # A bias may be an additive mask, as low as −∞; what is unrelated must stay below even that.
@@ -69,7 +71,7 @@ def _softmax(scores: Tensor, allowed: Tensor | None) -> Tensor:
     if allowed is not None:
         scores = ops.where(allowed, scores, ops.cast(UNRELATED, scores.dtype))
     if scores.shape[-1] == 1:
-        return ops.ones_like(scores)  # Keras warns of a softmax over one element
+        return ops.ones_like(scores) + 0 * scores  # Keras warns of a softmax over one element
     return ops.softmax(scores, axis=-1)
 
 

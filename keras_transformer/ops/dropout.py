@@ -54,7 +54,7 @@ def keep_mask(rate: float, seed: Tensor, coordinates: Sequence[Tensor]) -> Tenso
     state = _mix(_mix(seed[0] + _constant(0x9E3779B1)) + seed[1] * _constant(0x85EBCA77))
     for coordinate in coordinates:
         state = _mix(state + ops.cast(coordinate, "uint32") * _constant(0x9E3779B1))
-    return ops.greater_equal(state, _constant(round(rate * 2**32)))
+    return ops.greater_equal(state, _constant(min(round(rate * 2**32), 2**32 - 1)))
 
 
 def check_rate(name: str, rate: float) -> float:

@@ -11,8 +11,11 @@ from keras_transformer.relations import Bipartite, Causal, Full
 
 Tensor = Any
 
-# Up to which length the whole matrix is computed as fast as block by block, or as its band.
-SHORT, SHORT_BAND = 1024, 512
+# Up to which length the whole matrix is computed as fast as block by block, or as its band; and how few keys or
+# queries make it no larger than a few of the tensors it is made of.
+SHORT, SHORT_BAND, FEW = 1024, 512, 256
+# More bytes of weights than this are not held at once where blocks will do.
+MUCH = 2**30
 # How many pairs of the whole matrix take as long as one edge, which is gathered and scattered.
 EDGE_COST = 16
 
@@ -91,14 +94,12 @@ def choose(problem: Problem, kernel: str) -> tuple[str, str]:
     if not _obstacle_to_linear(problem) and max(num_queries, num_keys) > problem.query.shape[-1]:
         return "linear", "the score is a product of features, which can be summed before it is taken"
     pairs = num_queries * num_keys
-    if (
-        pairs > SHORT_BAND**2
-        and not _obstacle_to_band(problem)
-        and 2 * blockwise.banded(problem).num_pairs < pairs
-    ):
+    if pairs > SHORT_BAND**2 and not _obstacle_to_band(problem):
         left, right = problem.relation.reach()
-        return "banded", f"a query sees {left} keys back and {right} ahead of {num_keys}"
-    if pairs <= SHORT**2:
+        if 2 * blockwise.banded(problem).num_pairs < pairs:
+            return "banded", f"a query sees {left} keys back and {right} ahead of {num_keys}"
+    weights = 4 * (problem.query.shape[0] or 1) * problem.num_heads * pairs
+    if min(num_queries, num_keys) <= FEW or (pairs <= SHORT**2 and weights <= MUCH):
         return "dense", f"{num_queries} × {num_keys} pairs are few enough to compute at once"
     return "chunked", f"{num_queries} × {num_keys} pairs, of which blocks without a related one are left out"
 
@@ -116,8 +117,8 @@ def _obstacle_to_nothing(problem: Problem) -> str | None:
 def _obstacle_to_blocks(problem: Problem) -> str | None:
     if problem.num_queries is None or problem.num_keys is None:
         return "lengths are not known before the computation"
-    if not (problem.num_queries and problem.num_keys):
-        return "there are no queries or no keys"
+    if 0 in (problem.query.shape[0], problem.num_queries, problem.num_keys):
+        return "there are no rows, queries or keys"
     return None if problem.edges is None else "edges are given as a tensor"
 
 

@@ -27,7 +27,8 @@ def attend(problem: Problem) -> Tensor:
     query, key = (ops.cast(features, exact) for features in problem.features())
     value = ops.cast(problem.value, exact)
     if problem.padding_mask is not None:
-        key = key * ops.cast(problem.padding_mask, exact)[:, :, None, None]
+        there = ops.cast(problem.padding_mask, "bool")[:, :, None, None]
+        key, value = ops.where(there, key, 0.0), ops.where(there, value, 0.0)
     value = ops.concatenate([value, ops.ones_like(value[..., :1])], axis=-1)  # its sum is the denominator
     sums = _causal if isinstance(problem.relation, Causal) else _full
     output = sums(query, key, value)  # (B, T, N, V + 1)

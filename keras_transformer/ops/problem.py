@@ -13,7 +13,14 @@ from keras import backend, ops
 from keras_transformer.ops.biases import PositionBias
 from keras_transformer.ops.dropout import check_rate, keep_mask
 from keras_transformer.ops.scores import Score
-from keras_transformer.ops.shapes import check_edges, check_masks, check_tensors
+from keras_transformer.ops.shapes import (
+    check_bias,
+    check_edges,
+    check_heads,
+    check_masks,
+    check_positions,
+    check_tensors,
+)
 from keras_transformer.relations import Bipartite, Full, Relation
 
 Tensor = Any
@@ -50,6 +57,12 @@ class Problem:
         check_tensors(self.query, self.key, self.value)
         check_masks(self.query, self.key, self.mask, self.padding_mask, self.segment_ids)
         check_edges(self.query, self.edges)
+        check_positions(self.query, self.key, self.query_positions, self.key_positions)
+        if isinstance(self.bias, PositionBias):
+            check_heads("bias", self.bias.num_heads, self.num_heads)
+        else:
+            check_bias(self.query, self.key, self.bias)
+        check_heads("score", self.score.num_heads, self.num_heads)
         check_rate("dropout", self.dropout)
         if self.dropout and self.seed is None:
             raise ValueError(
@@ -102,6 +115,10 @@ class Problem:
             return None
         return _with_four_axes(ops.cast(self.bias, self.exact_dtype))
 
+    def bias_parameters(self) -> tuple[Tensor, ...]:
+        """Of a bias that depends on positions."""
+        return self.bias.parameters if isinstance(self.bias, PositionBias) else ()
+
     def positions(self) -> tuple[Tensor, Tensor]:
         """Of queries, ([B,] T), and of keys, ([B,] S)."""
         return (
@@ -114,7 +131,9 @@ class Problem:
         parts = []
         if not isinstance(self.relation, Full | Bipartite):
             queries, keys = self.positions()
-            related = self.relation.related(queries[..., :, None], keys[..., None, :])  # ([B,] T, S)
+            related = self.relation.related(
+                ops.expand_dims(queries, -1), ops.expand_dims(keys, -2)
+            )  # ([B,] T, S)
             parts.append(related[:, None] if len(related.shape) == 3 else related[None, None])
         if self.edges is not None:
             parts.append(edges_to_mask(self.edges, ops.shape(self.query)[1], ops.shape(self.key)[1]))

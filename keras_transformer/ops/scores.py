@@ -7,6 +7,7 @@ that every kernel of `attention`, blockwise ones too, can compute it and its gra
 Axes: B batch, T queries, S keys, N query heads, K key/value heads, G = N / K, H head size, F features.
 """
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable
@@ -36,6 +37,11 @@ class Score:
     def parameters(self) -> tuple[Tensor, ...]:
         """The tensors that `compare` uses and gradients flow to."""
         return ()
+
+    @property
+    def num_heads(self) -> int | None:
+        """For how many query heads there are parameters; None where there are none."""
+        return None
 
     def features(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """What is compared: (B, T, N, F) and (B, S, K, F) of queries (B, T, N, H) and keys (B, S, K, H)."""
@@ -274,6 +280,10 @@ class Additive(Score):
     vectors: Tensor
     activation: str = "tanh"
 
+    @property
+    def num_heads(self) -> int | None:
+        return int(self.vectors.shape[0])
+
     def __post_init__(self) -> None:
         if self.activation not in _ACTIVATIONS:
             raise ValueError(
@@ -341,6 +351,10 @@ class GAT(Score):
     key_vectors: Tensor
     negative_slope: float = 0.2
 
+    @property
+    def num_heads(self) -> int | None:
+        return int(self.query_vectors.shape[0])
+
     def features(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         by_query = ops.sum(query * ops.cast(self.query_vectors, query.dtype), axis=-1, keepdims=True)
         by_key = ops.sum(key * ops.cast(self.key_vectors, key.dtype), axis=-1, keepdims=True)
@@ -371,6 +385,10 @@ class Bilinear(Score):
     """
 
     matrices: Tensor
+
+    @property
+    def num_heads(self) -> int | None:
+        return int(self.matrices.shape[0])
 
     def features(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         return ops.einsum("btnh,nhf->btnf", query, ops.cast(self.matrices, query.dtype)), key
@@ -405,10 +423,12 @@ def get(identifier: "Score | str | dict[str, Any] | None") -> Score:
         return identifier
     if isinstance(identifier, str) and identifier in _NAMES:
         return _NAMES[identifier]()
+    score = None
     if isinstance(identifier, dict):
-        score = keras.saving.deserialize_keras_object(identifier)
-        if isinstance(score, Score):
-            return score
+        with contextlib.suppress(TypeError):  # Keras' answer to a class it does not know
+            score = keras.saving.deserialize_keras_object(identifier)
+    if isinstance(score, Score):
+        return score
     raise ValueError(
         f"`score` must be an ops.scores.Score, its config or one of {sorted(_NAMES)}; scores with weights are "
         f"ops.scores.Additive, Bilinear and GAT, or layers. Received: score={identifier!r}"

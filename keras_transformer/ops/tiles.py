@@ -15,6 +15,7 @@ from typing import Any
 from keras import ops
 
 from keras_transformer.ops.biases import PositionBias
+from keras_transformer.ops.dropout import keep_mask
 from keras_transformer.ops.problem import LOWEST_SCORE, UNRELATED, Problem
 
 Tensor = Any
@@ -38,6 +39,7 @@ class Tile:
     key_segments: Tensor | None = None  # (C, B, s)
     mask: Tensor | None = None  # (C, B|1, N|1, b|1, s|1)
     bias: Tensor | None = None  # (C, B|1, N|1, b|1, s|1)
+    seed: Tensor | None = None  # two integers
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -80,12 +82,15 @@ class Arithmetic:
         return new_largest, total, output * decay + self._by_head(ops.cast(summed, output.dtype))
 
     @staticmethod
-    def finish(state: State) -> tuple[Tensor, Tensor]:
-        """The output (…, N, b, V), zeros where no key was met, and the logarithm of the sum (…, N, b, 1)."""
+    def finish(state: State) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """The output (…, N, b, V), zeros where no key was met, and what `gradients` needs of the sum.
+
+        That is, the largest logit and the sum of exponentials above it, (…, N, b, 1) both: their combination would lose
+        the sum beside a logit of −10⁹.
+        """
         largest, total, output = state
-        met = total > 0
-        total = ops.where(met, total, ops.ones_like(total))
-        return output / total, ops.where(met, _finite(largest) + ops.log(total), ops.zeros_like(total))
+        total = ops.where(total > 0, total, ops.ones_like(total))
+        return output / total, (_finite(largest), total)
 
     def gradients(
         self,
@@ -93,7 +98,7 @@ class Arithmetic:
         parameters: Parameters,
         predicate: bool,
         upstream: Tensor,
-        log_total: Tensor,
+        largest: Tensor,
         expectation: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Parameters]:
         """What a tile adds to the gradients by query, key, value, bias tensor and parameters.
@@ -102,12 +107,12 @@ class Arithmetic:
             tile: as `meet` got it.
             parameters: of bias and score.
             predicate: as `meet` got it.
-            upstream: the gradient by the output, (C, B, K, G·b, V) in the value's type.
-            log_total: as `finish` gave it, (C, B, N, b, 1).
+            upstream: the gradient by the output over the sum, (C, B, K, G·b, V) in the value's type.
+            largest: as `finish` gave it, (C, B, N, b, 1).
             expectation: Σ_j α_ij ⟨upstream_i, v_j⟩ = ⟨upstream_i, output_i⟩, (C, B, N, b, 1).
         """
         compared, logits = self._logits(tile, parameters, predicate)
-        weights = ops.exp(logits - log_total)
+        weights = ops.exp(logits - largest)  # times the sum
         by_weight = self._by_head(ops.matmul(upstream, _swap(tile.value)))
         by_weight = ops.cast(by_weight, self.problem.exact_dtype)
         kept_weights = weights
@@ -214,11 +219,15 @@ class Arithmetic:
         """Which weights dropout keeps, (C, B, N, b, s)."""
         rows = ops.arange(ops.shape(tile.query)[1], dtype="int32")
         heads = ops.arange(self.problem.num_heads, dtype="int32")
-        return self.problem.keep(
-            rows[:, None, None, None],
-            heads[:, None, None],
-            tile.query_indices[:, None, None, :, None],
-            tile.key_indices[:, None, None, None, :],
+        return keep_mask(
+            self.problem.dropout,
+            tile.seed,
+            (
+                rows[:, None, None, None],
+                heads[:, None, None],
+                tile.query_indices[:, None, None, :, None],
+                tile.key_indices[:, None, None, None, :],
+            ),
         )
 
     def _drop(self, weights: Tensor, kept: Tensor) -> Tensor:

@@ -1,0 +1,168 @@
+"""What attention is given: refused by name where it does not fit, and right at the edges of what does."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_transformer import relations
+from keras_transformer.layers import GraphAttention, MultiHeadAttention
+from keras_transformer.ops import LinearBias, attention, blockwise, explain, scores
+
+neutral = pytest.mark.backend_neutral
+
+X = np.random.default_rng(0).normal(size=(2, 5, 4, 8)).astype("float32")
+POSITIONS = np.arange(5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"query_positions": POSITIONS[:1]}, r"`query_positions`.*\(5,\).*Received: .*\(1,\)"),
+        ({"key_positions": POSITIONS[:4]}, r"`key_positions`.*Received: .*\(4,\)"),
+        ({"key_positions": np.zeros((3, 5), int)}, r"`key_positions`.*Received: .*\(3, 5\)"),
+        ({"query_positions": POSITIONS / 2}, "`query_positions` must be integers.*Received: .*float"),
+        ({"bias": LinearBias(8)}, "`bias` must have as many heads as the query, 4. Received: 8 heads"),
+        ({"bias": LinearBias(1)}, "`bias` must have as many heads"),
+        ({"bias": np.zeros((3, 4, 5, 5), "float32")}, r"`bias` must broadcast.*Received: .*\(3, 4, 5, 5\)"),
+        ({"bias": np.zeros((1, 1, 1, 5, 5), "float32")}, r"`bias` must .*Received: .*\(1, 1, 1, 5, 5\)"),
+        ({"score": scores.GAT(X[0, :1, 0], X[0, :1, 0])}, "`score` must have as many heads"),
+        ({"score": scores.Additive(X[0, :3, 0])}, "`score` must have as many heads.*Received: 3 heads"),
+        (
+            {"padding_mask": np.zeros((2, 5), "float32")},
+            "`padding_mask` must be boolean.*Received: .*float32",
+        ),
+        ({"segment_ids": np.zeros((2, 5), "float32")}, "`segment_ids` must be integers.*Received: .*float32"),
+        ({"edges": np.zeros((2, 5, 3), int)}, r"`edges` must be .*Received: .*\(2, 5, 3\)"),
+        ({"edges": np.zeros((2, 5, 2))}, "`edges` must be integers.*Received: .*float64"),
+        ({"kernel": "flash"}, "`kernel` must be .*Received: kernel='flash'"),
+        ({"kernel": "edges"}, "`kernel` cannot be 'edges' where"),
+        ({"kernel": "linear"}, "`kernel` cannot be 'linear' where the score is not LinearFeatures"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_what_does_not_fit_is_refused(options, message):
+    for kernel in ("dense", "chunked"):
+        with pytest.raises(ValueError, match=f"(?s){message}"):
+            attention(X, X, X, **{"kernel": kernel, **options})
+
+
+def test_integer_queries_are_refused():
+    with pytest.raises(ValueError, match="`query` must be of a floating type.*int32"):
+        attention(X.astype("int32"), X, X)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 5, 8), (5, 8)])
+def test_layers_take_sequences(shape):
+    for layer in (MultiHeadAttention(2, 4), GraphAttention(2, 4)):
+        with pytest.raises(ValueError, match="must have three axes.*Received: "):
+            layer.build(shape)
+
+
+@neutral
+def test_masks_of_other_conventions_may_be_lists_arrays_tensors_or_symbolic():
+    hidden = [[True, False], [False, False]]
+    for given in (hidden, np.array(hidden), ops.array(hidden), np.array(hidden).astype("int32")):
+        np.testing.assert_array_equal(relations.from_hidden(given), ~np.array(hidden))
+    symbolic = keras.Input((5, 5), dtype="bool")
+    assert keras.backend.is_keras_tensor(relations.from_hidden(symbolic))
+    additive = [[0.0, -1e9], [0.0, 0.0]]
+    for given in (additive, np.array(additive), ops.array(additive, "float32")):
+        np.testing.assert_array_equal(relations.from_additive(given), np.array(additive) == 0)
+
+
+@pytest.mark.parametrize("low", [-1e4, -1e9, -np.inf])
+@neutral
+def test_rows_of_nothing_but_a_very_low_bias_have_the_same_gradients_everywhere(low, gradients):
+    query, key, value = np.random.default_rng(1).normal(size=(3, 1, 8, 1, 4)).astype("float32")
+    bias = np.zeros((8, 8), "float32")
+    bias[3:] = low
+
+    def loss(kernel):
+        return lambda q, k, v: ops.sum(attention(q, k, v, bias=bias, kernel=kernel) ** 2)
+
+    expected = gradients(loss("dense"), query, key, value)
+    for ours, theirs in zip(gradients(loss("chunked"), query, key, value), expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=2e-3, atol=1e-4)
+
+
+@neutral
+def test_linear_attention_hides_padding_that_is_not_a_number():
+    padding = np.arange(5) < np.array([[3], [5]])
+    clean = attention(X, X, X, score="linear", padding_mask=padding, kernel="linear")
+    dirty = np.where(padding[:, :, None, None], X, np.nan)
+    found = attention(X, dirty, dirty, score="linear", padding_mask=padding, kernel="linear")
+    np.testing.assert_allclose(found, clean, rtol=1e-6)
+
+
+def test_an_empty_batch_is_computed_at_once():
+    x = np.zeros((0, 2000, 2, 4), "float32")
+    assert explain(x, x, x).kernel == "dense"
+    assert attention(x, x, x).shape == x.shape
+
+
+def test_few_queries_and_many_rows_choose_their_kernels():
+    def chosen(batch, queries, keys, heads=4):
+        query, key = (keras.KerasTensor((batch, length, heads, 64)) for length in (queries, keys))
+        return explain(query, key, key, "causal").kernel
+
+    assert chosen(1, 32, 40000) == "dense"
+    assert chosen(1, 40000, 32) == "dense"
+    assert chosen(1, 1024, 1024) == "dense"
+    assert chosen(64, 1024, 1024, heads=16) == "chunked"
+    assert chosen(1, 600, 40000) == "chunked"
+
+
+def test_a_window_wider_than_the_sequence_plans_no_more_than_the_sequence():
+    x = keras.KerasTensor((1, 40, 1, 4))
+    planned = explain(x, x, x, relations.SlidingWindow(2**29), kernel="banded")
+    assert planned.bytes <= 4 * 3 * 128 * 128
+
+
+def test_what_is_exported_needs_no_xla():
+    """TensorFlow Serving has no operations of XLA's."""
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("graphs of TensorFlow")
+    import tensorflow as tf
+
+    @tf.function(autograph=False)
+    def both(x):
+        return attention(x, x, x, "causal", kernel="chunked"), attention(
+            x, x, x, relations.SlidingWindow(3), kernel="banded"
+        )
+
+    concrete = both.get_concrete_function(tf.TensorSpec((1, 200, 2, 4)))
+    graph = concrete.graph.as_graph_def()
+    names = {node.op for function in graph.library.function for node in function.node_def}
+    names |= {node.op for node in graph.node}
+    assert not [name for name in names if name.startswith("Xla")]
+
+
+@pytest.mark.backend_neutral
+def test_jax_may_transform_it_in_any_order(monkeypatch):
+    if keras.backend.backend() != "jax":
+        pytest.skip("transformations of JAX")
+    import jax
+
+    monkeypatch.setattr(blockwise, "BLOCK_SIZE", 8)
+    monkeypatch.setattr(blockwise, "SMALLEST_BLOCK", 8)
+    x = jax.numpy.asarray(np.random.default_rng(0).normal(size=(1, 20, 2, 4)).astype("float32"))
+    told = {
+        "padding_mask": jax.numpy.arange(20)[None] < 15,
+        "segment_ids": jax.numpy.arange(20)[None] // 7,
+        "query_positions": jax.numpy.arange(20),
+        "key_positions": jax.numpy.arange(20),
+        "seed": jax.numpy.array([2**31 + 5, 3], "uint32"),
+    }
+
+    def loss(x, told, kernel="chunked"):
+        return (attention(x, x, x, "causal", kernel=kernel, dropout=0.3, **told) ** 2).sum()
+
+    expected = jax.grad(lambda x: loss(x, told, "dense"))(x)
+    for transformed in (
+        jax.grad(jax.jit(loss)),
+        jax.grad(jax.checkpoint(loss)),
+        jax.jit(jax.grad(jax.jit(loss))),
+        jax.grad(lambda x, told: jax.lax.cond(True, lambda x: loss(x, told), lambda _: 0.0, x)),
+    ):
+        np.testing.assert_allclose(transformed(x, told), expected, rtol=1e-4, atol=1e-4)
