@@ -111,6 +111,11 @@ class MultiHeadAttention(keras.layers.Layer):
 
     def build(self, query_shape: Any, value_shape: Any = None, key_shape: Any = None) -> None:
         """Create the four projections."""
+        for name, shape in (("query", query_shape), ("value", value_shape), ("key", key_shape)):
+            if shape is not None and len(shape) != 3:
+                raise ValueError(
+                    f"`{name}` must have three axes (batch, length, size). Received: {name}.shape={tuple(shape)}"
+                )
         value_shape = query_shape if value_shape is None else value_shape
         key_shape = value_shape if key_shape is None else key_shape
         self.query_projection = self._project_to(self.num_heads * self.key_dim, "query", query_shape)
@@ -144,7 +149,7 @@ class MultiHeadAttention(keras.layers.Layer):
     ) -> Tensor:
         """The attended values, projected back to the query's size."""
         keras_masks = (mask, query_mask) if value is None else (value_mask, key_mask)
-        dropout = self.dropout if training else 0.0
+        dropout = self.dropout if self.dropout and training else 0.0
         heads = kt_ops.attention(
             *self._heads(query, value, key, positions),
             self.relation,
@@ -168,7 +173,7 @@ class MultiHeadAttention(keras.layers.Layer):
         edges: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """The weights α of the same call, (B, N, T, S) in float32."""
+        """The weights α of the same call, (B, N, T, S) in float32; of masks it knows those it is given."""
         queries, keys, _ = self._heads(query, value, key, positions)
         return kt_ops.attention_weights(
             queries,

@@ -62,7 +62,7 @@ def explain(problem: Problem, kernel: str) -> Explanation:
         pairs = held = num_queries * num_keys
     else:
         plan = _PLANS[name](problem)
-        pairs, held = plan.num_pairs, plan.num_pairs // len(plan.rows)
+        pairs, held = plan.num_pairs, plan.num_pairs // max(1, len(plan.rows))
     exact = 8 if problem.exact_dtype == "float64" else 4
     flops = 2 * rows * pairs * (size + problem.value.shape[-1])
     return Explanation(name, reason, flops, rows * held * exact * problem.score.pair_size)

@@ -52,7 +52,8 @@ def _causal(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     shape = ops.shape(query)
     query = ops.reshape(query, [-1, count, size, kv_heads, groups, shape[-1]])
     states = ops.einsum("bcskf,bcskv->bckfv", key, value)
-    before = ops.cumsum(states, axis=1) - states
+    # Not their sum up to the end less the block's own: rounding would let what comes later be felt.
+    before = ops.cumsum(ops.pad(states, [[0, 0], [1, 0], [0, 0], [0, 0], [0, 0]])[:, :-1], axis=1)
     output = ops.einsum("bctkgf,bckfv->bctkgv", query, before)
     matrix = ops.einsum("bctkgf,bcskf->bckgts", query, key)
     matrix = matrix * ops.cast(ops.tril(ops.ones((size, size))), matrix.dtype)

@@ -163,7 +163,7 @@ class RBF(Score):
 
     def features(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         variance = query.shape[-1] ** 0.5 if self.width is None else self.width**2
-        lengths = ops.sum(ops.square(ops.cast(key, "float32")), axis=-1, keepdims=True)
+        lengths = ops.sum(ops.square(_exact(key)), axis=-1, keepdims=True)
         penalty = ops.cast(lengths * (-0.5 / variance), key.dtype)
         return (
             ops.concatenate([_scaled(query, 1.0 / variance), ops.ones_like(query[..., :1])], axis=-1),
@@ -453,12 +453,15 @@ def _scaled(query: Tensor, scale: float | None) -> Tensor:
 
 
 def _unit(tensor: Tensor) -> Tensor:
-    """Vectors of length one, in float32 or better on the way."""
-    exact = (
-        tensor if keras.backend.standardize_dtype(tensor.dtype) == "float64" else ops.cast(tensor, "float32")
-    )
-    square = ops.sum(ops.square(exact), axis=-1, keepdims=True)
-    return ops.cast(exact * ops.rsqrt(ops.maximum(square, 1e-12)), tensor.dtype)
+    """Vectors of length one."""
+    square = ops.sum(ops.square(_exact(tensor)), axis=-1, keepdims=True)
+    return ops.cast(_exact(tensor) * ops.rsqrt(ops.maximum(square, 1e-12)), tensor.dtype)
+
+
+def _exact(tensor: Tensor) -> Tensor:
+    """In float32 or better."""
+    is_better = keras.backend.standardize_dtype(tensor.dtype) == "float64"
+    return tensor if is_better else ops.cast(tensor, "float32")
 
 
 def _leaky(inputs: Tensor) -> Tensor:

@@ -1,0 +1,60 @@
+import keras
+import numpy as np
+import pytest
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Blocks so small that a few dozen positions have many, some of them partial."""
+    from keras_transformer.ops import blockwise, linear
+
+    monkeypatch.setattr(blockwise, "BLOCK_SIZE", 16)
+    monkeypatch.setattr(blockwise, "SMALLEST_BLOCK", 4)
+    monkeypatch.setattr(blockwise, "BAND_BLOCK_SIZE", 8)
+    monkeypatch.setattr(blockwise, "TILE_SIZE", 9000)  # some bands are of one tile, some of many
+    monkeypatch.setattr(linear, "BLOCK_SIZE", 8)
+
+
+@pytest.fixture(scope="session")
+def pull_back(modes):
+    """pull_back(mode, function, inputs, arguments, upstream): outputs, and gradients of ⟨outputs, upstream⟩ by inputs.
+
+    `inputs` and `arguments` are dicts of tensors, the two arguments of `function`. A mode that the backend lacks is
+    its compiled one.
+    """
+
+    def on_tensorflow(function):
+        import tensorflow as tf
+
+        def whole(inputs, arguments, upstream):
+            with tf.GradientTape() as tape:
+                tape.watch(inputs)
+                output = function(inputs, arguments)
+            found = tape.gradient(output, inputs, output_gradients=upstream, unconnected_gradients="zero")
+            return output, {name: tf.convert_to_tensor(gradient) for name, gradient in found.items()}
+
+        return whole
+
+    def on_jax(function):
+        import jax
+
+        def whole(inputs, arguments, upstream):
+            output, back = jax.vjp(lambda inputs: function(inputs, arguments), inputs)
+            return output, back(upstream)[0]
+
+        return whole
+
+    def call(mode, function, inputs, arguments, upstream):
+        wrap = modes.get(mode, modes["xla"])
+        whole = on_jax if keras.config.backend() == "jax" else on_tensorflow
+        arguments = {name: keras.ops.convert_to_tensor(array) for name, array in arguments.items()}
+        output, found = wrap(whole(function))(inputs, arguments, upstream)
+        return _numbers(output), {name: _numbers(gradient) for name, gradient in found.items()}
+
+    return call
+
+
+def _numbers(tensor):
+    """As NumPy's, halves as float32."""
+    dtype = keras.backend.standardize_dtype(tensor.dtype)
+    return np.asarray(tensor if dtype == "float64" else keras.ops.cast(tensor, "float32"))

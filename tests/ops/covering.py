@@ -1,0 +1,125 @@
+"""Which cases of attention the tests compute: axes, what may stand together, and covering sets of cases."""
+
+import itertools
+import random
+
+AXES = {
+    "kernel": ("dense", "chunked", "banded", "edges", "linear"),
+    "relation": ("full", "causal", "window", "ring", "prefix", "strided", "global", "graph"),
+    "score": (
+        "dot product",
+        "scale",
+        "soft cap",
+        "cosine",
+        "rbf",
+        "polynomial",
+        "linear features",
+        "additive",
+        "gatv2",
+        "bilinear",
+        "gat",
+    ),
+    "dtype": ("float32", "float16", "bfloat16"),
+    "mode": ("eager", "graph", "xla"),
+    "lengths": ("37x37", "37x21", "21x37", "32x32", "5x5", "1x37", "37x1", "1x1"),
+    "heads": ("4 heads", "2 of 4 heads", "1 of 4 heads"),
+    "bias": ("", "bias TS", "bias N1S", "bias B1T1", "bias BNTS", "alibi", "t5", "t5 past"),
+    "mask": ("", "mask TS", "mask 1NT1", "mask B11S", "mask BNTS"),
+    "padding": ("", "padding"),
+    "segments": ("", "segments"),
+    "edges": ("", "edges"),
+    "positions": ("", "shared positions", "positions", "query positions"),
+    "dropout": ("", "dropout"),
+    "value_size": ("", "wide values"),
+}
+
+
+def legal(case):
+    """Whether what is known of a case may stand together."""
+    has = case.get
+    sides = has("lengths", "").split("x")
+    if has("segments") and sides[0] != sides[-1]:
+        return False
+    if has("edges") and has("kernel", "dense") not in ("dense", "edges"):
+        return False
+    match has("kernel"):
+        case "banded":
+            return has("relation", "window") in ("window", "ring", "graph") and not has("positions")
+        case "edges" if has("edges") == "":
+            return has("relation", "graph") == "graph" and not has("positions")
+        case "linear":
+            extras = ("bias", "mask", "segments", "edges", "positions", "dropout")
+            ragged = has("relation") == "causal" and sides[0] != sides[-1]
+            return (
+                has("relation", "full") in ("full", "causal")
+                and has("score", "linear features") == "linear features"
+                and not any(has(extra) for extra in extras)
+                and not ragged
+            )
+    return True
+
+
+def pairwise(axes, legal, wanted, seed=0):
+    """Cases, as few as a greedy choice finds, in which every wanted pair of values occurs that is legal.
+
+    Args:
+        axes: the values of each axis.
+        legal: of a case of which some axes may be missing.
+        wanted: stages, each a predicate on two axes' names; later stages go on from the cases of earlier ones.
+        seed: of the choice between equals.
+
+    Returns:
+        The cases of each stage.
+    """
+    choice = random.Random(seed)
+    uncovered, stages = set(), []
+
+    def pairs(case):
+        return set(itertools.combinations(sorted(case.items()), 2)) & uncovered
+
+    def complete(case):
+        """A legal case with a pair that is wanted, or None."""
+        missing = [axis for axis in axes if axis not in case]  # not a set, whose order differs by process
+        for axis in choice.sample(missing, len(missing)):
+            options = [{**case, axis: value} for value in axes[axis] if legal({**case, axis: value})]
+            if not options:
+                return None
+            choice.shuffle(options)
+            case = max(options, key=lambda option: len(pairs(option)))
+        return case
+
+    seen = []
+    for predicate in wanted:
+        for (a, first), (b, second) in itertools.combinations(sorted(axes.items()), 2):
+            if predicate(a, b):
+                uncovered |= {((a, x), (b, y)) for x in first for y in second if legal({a: x, b: y})}
+        for case in seen:
+            uncovered -= pairs(case)
+        stages.append([])
+        while uncovered:
+            pair = min(uncovered)
+            found = [case for case in (complete(dict(pair)) for _ in range(8)) if case]
+            if not found:
+                uncovered.remove(pair)  # nothing legal has both
+                continue
+            case = max(found, key=lambda case: len(pairs(case)))
+            uncovered -= pairs(case)
+            seen.append(case)
+            stages[-1].append(case)
+    return stages
+
+
+def random_cases(axes, legal, product, seed=0):
+    """One case for each legal combination of some axes, the others drawn by chance."""
+    choice = random.Random(seed)
+    cases = []
+    for values in itertools.product(*(axes[axis] for axis in product)):
+        fixed = dict(zip(product, values, strict=True))
+        draws = ({**fixed, **{a: choice.choice(axes[a]) for a in axes if a not in fixed}} for _ in range(500))
+        cases += itertools.islice((case for case in draws if legal(case)), 1)
+    return cases
+
+
+def name(case):
+    """A readable test id, of letters and digits that every worker writes alike."""
+    return ",".join(case[axis].replace(" ", "-") for axis in AXES if case[axis])

@@ -1,0 +1,343 @@
+"""The laws of kernels: each gives what the definition gives, and visits what it must and no more."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_transformer.ops import attention
+from keras_transformer.relations import Adjacency, Causal, SlidingWindow, Strided
+
+from .covering import AXES, legal, name, pairwise, random_cases
+from .reference import RELATIONS, build, rounded, solve
+
+neutral = pytest.mark.backend_neutral
+on_tensorflow = pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="TensorFlow only")
+
+# A rounding of a number of size one (float64: of the reference's difference quotients), and how many are allowed.
+UNIT = {"float64": 1e-10, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+ROUNDINGS = {"float64": 64, "float32": 64, "float16": 16, "bfloat16": 16}
+CLOSE = {"rtol": 2e-5, "atol": 2e-6}
+
+# First what runs on JAX too, where a case compiles for a second: all that a kernel meets, but not with every score.
+ON_JAX, MORE = pairwise(
+    AXES, legal, (lambda a, b: "kernel" in (a, b) and "score" not in (a, b), lambda a, b: True)
+)
+COVERING = [
+    *(pytest.param(case, id=name(case), marks=neutral) for case in ON_JAX),
+    *(pytest.param(case, id=name(case)) for case in MORE),
+]
+# Every kernel with every relation, score and mode that it takes, the other axes by chance.
+GRID = [
+    pytest.param(case, id=name(case), marks=(neutral, pytest.mark.slow))
+    for case in random_cases(AXES, legal, ("kernel", "relation", "score", "mode"))
+]
+
+
+def attend(problem, kernel, inputs, arguments):
+    tensors = inputs["query"], inputs["key"], inputs["value"]
+    return attention(*tensors, **problem.options(inputs), **arguments, kernel=kernel)
+
+
+def check(case, pull_back, dtype=None):
+    """A case against the reference: finite, zeros where nobody is related, and no farther off than rounding.
+
+    Errors are measured in roundings of the sizes of all that is summed: those of the entry, and, because a rounded
+    logit moves every weight of its row and a slope such as tanh's is the difference of near numbers, their mean.
+    The reference has the same rounded inputs. In the half types logits, weights and upstream gradients are rounded
+    too, now and then over the kink of a LeakyReLU: their errors count together, as root mean squares.
+    """
+    problem = build(case, dtype)
+    query, value = problem.inputs["query"], problem.inputs["value"]
+    upstream = np.random.default_rng(3).normal(size=(*query.shape[:3], value.shape[-1]))
+    upstream = rounded(upstream, problem.dtype)
+    expected, sizes = solve(problem, upstream)
+    # JAX runs single operations by compiling each for each shape; those of graphs are the same.
+    mode = "xla" if keras.config.backend() == "jax" else case["mode"]
+    output, found = pull_back(
+        mode,
+        lambda inputs, arguments: attend(problem, case["kernel"], inputs, arguments),
+        problem.tensors(),
+        problem.arguments,
+        ops.cast(upstream, problem.dtype),
+    )
+    found["output"] = output
+    assert found.keys() == expected.keys()
+    blind = ~problem.allowed.any(-1).transpose(0, 2, 1)
+    assert (output[blind] == 0).all()
+    for key, ours in found.items():
+        assert np.isfinite(ours).all(), key
+        size = sizes[key] + sizes[key].mean()
+        error = abs(ours - expected[key])
+        if "16" in problem.dtype:
+            size, error = ((array**2).mean() ** 0.5 for array in (size, error))
+        tiniest = 6e-8 if problem.dtype == "float16" else 1e-30  # the step of numbers that are nearly zero
+        allowed = ROUNDINGS[problem.dtype] * (UNIT[problem.dtype] * size + tiniest)
+        assert np.all(error <= allowed), f"{key}: {np.max(error / allowed):.1f} times what is allowed"
+
+
+@pytest.mark.parametrize("case", COVERING)
+def test_every_pair_of_features_is_what_the_definition_gives(case, small_blocks, pull_back):
+    check(case, pull_back)
+
+
+@pytest.mark.parametrize("case", GRID)
+def test_every_score_in_every_kernel_is_what_the_definition_gives(case, small_blocks, pull_back):
+    """Kernel × relation × score × mode, some 900 cases; dtype, lengths, heads and features are drawn by chance."""
+    check(case, pull_back)
+
+
+# What each kernel takes that is easiest to get wrong.
+PLAIN = dict.fromkeys(AXES, "") | {
+    "mode": "eager",
+    "dtype": "float32",
+    "score": "dot product",
+    "lengths": "37x37",
+    "heads": "2 of 4 heads",
+}
+TYPICAL = {
+    "dense": {"relation": "causal", "mask": "mask BNTS", "padding": "padding", "segments": "segments"},
+    "chunked": {"relation": "causal", "mask": "mask BNTS", "padding": "padding", "segments": "segments"},
+    "banded": {"relation": "window", "mask": "mask BNTS", "padding": "padding", "segments": "segments"},
+    "edges": {"relation": "graph", "mask": "mask BNTS", "padding": "padding", "edges": "edges"},
+    "linear": {"relation": "causal", "score": "linear features", "padding": "padding"},
+}
+each_kernel = pytest.mark.parametrize("kernel", AXES["kernel"])
+
+
+def typical(kernel, **changed):
+    return PLAIN | TYPICAL[kernel] | {"kernel": kernel} | changed
+
+
+# Masks, a short sequence or a half type may hide a fault.
+BARE = [
+    PLAIN | {"kernel": kernel, "relation": relation, "lengths": lengths, "score": score}
+    for kernel, score in zip(AXES["kernel"], ("dot product",) * 4 + ("linear features",), strict=True)
+    for relation in AXES["relation"]
+    for lengths in ("37x37", "37x21", "21x37")
+] + [
+    PLAIN | {"kernel": kernel, "relation": relation, "score": score}
+    for kernel, relation in (("chunked", "causal"), ("banded", "window"), ("edges", "graph"))
+    for score in AXES["score"][1:]
+]
+
+
+@pytest.mark.parametrize("case", [case for case in BARE if legal(case)], ids=name)
+def test_each_relation_and_each_score_bare(case, small_blocks, pull_back):
+    check(case, pull_back)
+
+
+@on_tensorflow
+@each_kernel
+def test_float64_stays_float64(kernel, small_blocks, pull_back):
+    for score in ("linear features",) if kernel == "linear" else ("soft cap", "cosine", "gatv2", "gat"):
+        check(typical(kernel, score=score), pull_back, "float64")
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        pytest.param(kernel, marks=neutral if kernel in ("chunked", "edges") else ())
+        for kernel in AXES["kernel"]
+    ],
+)
+def test_every_mode_gives_the_same(kernel, small_blocks, modes):
+    problem = build(typical(kernel, dropout="" if kernel == "linear" else "dropout"))
+    arguments = {key: ops.convert_to_tensor(argument) for key, argument in problem.arguments.items()}
+    found = {
+        mode: wrap(lambda inputs, arguments: attend(problem, kernel, inputs, arguments))(
+            problem.tensors(), arguments
+        )
+        for mode, wrap in modes.items()
+    }
+    for mode, output in found.items():
+        np.testing.assert_allclose(output, found["eager"], **CLOSE, err_msg=mode)
+
+
+class TestLeakage:
+    """Changing a key and its value changes no bit of the output of a query that may not see it."""
+
+    @pytest.mark.parametrize("dropout", ["", "dropout"])
+    @pytest.mark.parametrize("dtype", AXES["dtype"])
+    @pytest.mark.parametrize("kernel", ["dense", "chunked", "banded", "edges"])
+    def test_what_a_query_may_not_see_changes_nothing(self, kernel, dtype, dropout, small_blocks, modes):
+        self.check(typical(kernel, dtype=dtype, dropout=dropout), modes)
+
+    @pytest.mark.parametrize("kernel", ["dense", "chunked", "banded", "edges"])
+    @neutral
+    def test_nor_on_another_backend(self, kernel, small_blocks, modes):
+        self.check(typical(kernel, dtype="float16", dropout="dropout"), modes)
+
+    @pytest.mark.parametrize("dtype", AXES["dtype"])
+    @pytest.mark.parametrize("relation", ["full", "causal"])
+    @neutral
+    def test_nor_by_the_linear_kernel(self, relation, dtype, small_blocks, modes):
+        self.check(typical("linear", relation=relation, dtype=dtype), modes)
+
+    @staticmethod
+    def check(case, modes):
+        problem = build(case)
+        arguments = {key: ops.convert_to_tensor(argument) for key, argument in problem.arguments.items()}
+
+        @modes["xla" if keras.config.backend() == "jax" else "graph"]
+        def function(inputs, moved):
+            key = inputs["key"] + moved[:, :, None, None]
+            value = inputs["value"] - moved[:, :, None, None]
+            return attend(problem, case["kernel"], inputs | {"key": key, "value": value}, arguments)
+
+        inputs = problem.tensors()
+        before = np.asarray(ops.cast(function(inputs, ops.zeros((1, 37), case["dtype"])), "float32"))
+        checked = 0
+        for j in range(0, 37, 4):
+            moved = 50.0 * np.eye(37)[None, j]
+            after = np.asarray(ops.cast(function(inputs, ops.cast(moved, case["dtype"])), "float32"))
+            blind = ~problem.allowed[..., j].transpose(0, 2, 1)  # (B, T, N)
+            np.testing.assert_array_equal(after[blind], before[blind])
+            assert not np.array_equal(after, before) or blind.all()
+            checked += blind.sum()
+        assert checked > 1000
+
+
+@pytest.mark.parametrize("hidden", ["-1e9", "lowest float32", "-inf"])
+@pytest.mark.parametrize("kernel", ["dense", "chunked", "banded", "edges"])
+def test_a_bias_may_be_an_additive_mask(kernel, hidden, small_blocks, pull_back):
+    problem = build(typical(kernel, bias="bias BNTS", mask="", padding="", segments="", edges=""))
+    lowest = {"-1e9": -1e9, "lowest float32": np.finfo("float32").min, "-inf": -np.inf}[hidden]
+    mask = np.random.default_rng(1).random(problem.allowed.shape) < 0.6
+    masked = problem.allowed & mask
+    mask |= ~masked.any(-1, keepdims=True)  # a query keeps someone: with no one left all would be equally low
+    inputs = problem.tensors()
+    additive = np.where(mask, problem.inputs["bias"], lowest).astype("float32")
+    upstream = ops.ones_like(inputs["query"])
+    tensors = inputs | {"bias": ops.convert_to_tensor(additive)}
+    function = lambda inputs, arguments: attend(problem, kernel, inputs, arguments)  # noqa: E731
+    found = pull_back("eager", function, tensors, {}, upstream)
+    expected = pull_back("eager", function, inputs, {"mask": mask}, upstream)
+    np.testing.assert_allclose(found[0], expected[0], **CLOSE)
+    for key, gradient in found[1].items():
+        np.testing.assert_allclose(gradient, expected[1][key], **CLOSE, err_msg=key)
+
+
+@pytest.mark.parametrize("kernel", ["chunked", "banded", "edges"])
+@pytest.mark.parametrize("size", [-300.0, 300.0])
+def test_logits_may_be_huge_and_grow_from_block_to_block(kernel, size, small_blocks):
+    problem = build(typical(kernel, mask="", padding="", segments="", edges=""))
+    bias = (size * np.arange(37.0)).astype("float32")
+    tensors = [problem.inputs[key].astype("float32") for key in ("query", "key", "value")]
+    relation = RELATIONS[problem.case["relation"]][0]
+    found = np.asarray(attention(*tensors, relation, bias=bias, kernel=kernel))
+    np.testing.assert_allclose(found, attention(*tensors, relation, bias=bias, kernel="dense"), **CLOSE)
+
+
+class TestDropout:
+    def test_every_kernel_drops_the_same_pairs_in_every_mode(self, small_blocks, modes):
+        # The values are a basis, so that the output is the matrix of dropped weights.
+        window = SlidingWindow(7, 3)
+        matrix = window.matrix(37)
+        graph = Adjacency(np.argwhere(matrix.T), 37)
+        problem = build(typical("dense"))
+        query, key = (ops.cast(problem.inputs[name], "float32") for name in ("query", "key"))
+        value = np.broadcast_to(np.eye(37, dtype="float32")[:, None], (3, 37, 2, 37))
+        expected = None
+        for kernel, relation in (
+            ("dense", window),
+            ("chunked", window),
+            ("banded", window),
+            ("edges", graph),
+        ):
+            for mode, wrap in modes.items():
+                output = np.asarray(
+                    wrap(
+                        lambda seed, kernel=kernel, relation=relation: attention(
+                            query, key, value, relation, dropout=0.4, seed=seed, kernel=kernel
+                        )
+                    )(ops.convert_to_tensor([3, 5], "uint32"))
+                )
+                expected = output if expected is None else expected
+                np.testing.assert_array_equal(output == 0, expected == 0, err_msg=f"{kernel}, {mode}")
+                np.testing.assert_allclose(output, expected, **CLOSE)
+        dropped = (expected == 0) & matrix[None, :, None]
+        assert 0.35 < dropped.sum() / (matrix.sum() * 3 * 4) < 0.45
+
+
+class TestEdges:
+    """`edges` lists who may attend to whom, for each row of the batch."""
+
+    either = pytest.mark.parametrize("kernel", ["dense", "edges"])
+
+    def tensors(self):
+        return [
+            build(PLAIN | {"relation": "full"}).inputs[key].astype("float32")
+            for key in ("query", "key", "value")
+        ]
+
+    def listed(self):
+        return np.random.default_rng(0).integers(0, 37, (2, 80, 2)).astype("int32")
+
+    def matrix(self, edges):
+        found = np.zeros((2, 37, 37), bool)
+        for row in range(2):
+            found[row, edges[row, :, 1], edges[row, :, 0]] = True
+        return found
+
+    @either
+    def test_edges_are_the_mask_that_they_list(self, kernel):
+        edges = self.listed()
+        expected = attention(*self.tensors(), mask=self.matrix(edges)[:, None], kernel="dense")
+        np.testing.assert_allclose(attention(*self.tensors(), edges=edges, kernel=kernel), expected, **CLOSE)
+
+    @either
+    def test_an_edge_counts_once_and_in_any_order(self, kernel, gradients):
+        edges = self.listed()
+        again = np.concatenate([edges, edges[:, ::-1], edges[:, :30]], axis=1)
+        for run in (
+            lambda edges: attention(*self.tensors(), edges=edges, kernel=kernel),
+            lambda edges: gradients(
+                lambda *tensors: ops.sum(attention(*tensors, edges=edges, kernel=kernel) ** 2),
+                *self.tensors(),
+            ),
+        ):
+            for found, expected in zip(run(again), run(edges), strict=True):
+                np.testing.assert_allclose(found, expected, **CLOSE)
+
+    def ignored(self, kernel, nowhere):
+        edges = self.listed()
+        more = np.broadcast_to(np.array(nowhere, "int32"), (2, len(nowhere), 2))
+        found = attention(*self.tensors(), edges=np.concatenate([more, edges, more], axis=1), kernel=kernel)
+        np.testing.assert_allclose(found, attention(*self.tensors(), edges=edges, kernel="dense"), **CLOSE)
+
+    @either
+    @neutral
+    def test_minus_one_fills_up(self, kernel):
+        self.ignored(kernel, [(-1, -1), (-1, 3), (5, -1), (-7, 2)])
+
+    @pytest.mark.parametrize("edge", [(37, 3), (5, 37), (40, 45)], ids=str)
+    @either
+    @neutral
+    def test_what_is_no_key_or_no_query_is_ignored(self, kernel, edge):
+        self.ignored(kernel, [edge])
+
+    @pytest.mark.parametrize("kernel", ["auto", "dense", "edges"])
+    @neutral
+    def test_no_edges_give_zeros(self, kernel):
+        for edges in (np.zeros((2, 0, 2), "int32"), np.full((2, 4, 2), -1, "int32")):
+            assert (np.asarray(attention(*self.tensors(), edges=edges, kernel=kernel)) == 0).all()
+
+    @pytest.mark.parametrize(
+        "relation", [Causal(), Strided(3), SlidingWindow(9, 9) & ~SlidingWindow(1, 1)], ids=str
+    )
+    def test_edges_and_a_relation_are_what_both_allow(self, relation):
+        edges = self.listed()
+        mask = self.matrix(edges) & relation.matrix(37)
+        expected = attention(*self.tensors(), mask=mask[:, None], kernel="dense")
+        found = attention(*self.tensors(), relation, edges=edges, kernel="edges")
+        np.testing.assert_allclose(found, expected, **CLOSE)
+
+    @pytest.mark.parametrize("lengths", [(37, 0), (0, 37)], ids=str)
+    @pytest.mark.parametrize("kernel", ["auto", "edges"])
+    @neutral
+    def test_there_may_be_no_queries_or_no_keys(self, kernel, lengths):
+        query, key, value = self.tensors()
+        query, key, value = query[:, : lengths[0]], key[:, : lengths[1]], value[:, : lengths[1]]
+        found = attention(query, key, value, edges=self.listed(), kernel=kernel)
+        np.testing.assert_array_equal(found, np.zeros_like(query))

@@ -1,0 +1,414 @@
+"""Which kernel is chosen, what it visits, and that choosing never changes the answer."""
+
+import contextlib
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from keras import ops
+
+from keras_transformer.ops import attention, blockwise, explain, kernels, scores
+from keras_transformer.ops.problem import Problem
+from keras_transformer.relations import (
+    EMPTY,
+    Adjacency,
+    Bipartite,
+    Causal,
+    Dilated,
+    Full,
+    GlobalTokens,
+    PrefixLM,
+    SlidingWindow,
+    Strided,
+)
+
+from .covering import AXES, legal, name, random_cases
+from .reference import build
+
+neutral = pytest.mark.backend_neutral
+CLOSE = {"rtol": 2e-5, "atol": 2e-6}
+X = np.zeros((2, 6, 2, 4), "float32")
+EDGES = np.zeros((2, 3, 2), "int32")
+
+
+def label(value):
+    """A short test id."""
+    return "+".join(value) if isinstance(value, dict) else str(value)[:40]
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+def problem(relation, num_queries, num_keys, score=None, batch=1, heads=1):
+    query, key = np.zeros((batch, num_queries, heads, 4)), np.zeros((batch, num_keys, heads, 4))
+    return Problem(query, key, key, relation, score or scores.get(None))
+
+
+def visits(plan, num_queries, num_keys):
+    """How often each pair is computed, and how often without asking the relation: (T, S) twice."""
+    ends = plan.num_query_blocks * plan.size, (plan.num_key_blocks - plan.keys_before) * plan.size
+    assert ends[0] >= num_queries
+    assert ends[1] >= num_keys
+    before = plan.keys_before * plan.size
+    computed = np.zeros((2, ends[0], before + ends[1]), int)
+    for tile, (row, column) in enumerate(zip(plan.rows, plan.columns, strict=True)):
+        # A slice that reached beyond the end would be moved back.
+        assert 0 <= row <= plan.num_query_blocks - plan.count
+        assert 0 <= column <= plan.num_key_blocks - (plan.count + plan.width - 1)
+        for step in range(plan.count):
+            queries = slice((row + step) * plan.size, (row + step + 1) * plan.size)
+            keys = slice((column + step) * plan.size, (column + step + plan.width) * plan.size)
+            computed[0, queries, keys] += 1
+            computed[1, queries, keys] += tile >= plan.num_partial
+    assert computed[0].sum() == plan.num_pairs
+    return computed[:, :num_queries, before : before + num_keys]
+
+
+small = st.integers(0, 12)
+RELATIONS = st.recursive(
+    st.one_of(
+        st.sampled_from([Full(), Bipartite(), Causal()]),
+        st.builds(SlidingWindow, st.none() | small, st.none() | small),
+        st.builds(PrefixLM, small),
+        st.builds(Strided, st.integers(1, 7), st.booleans()),
+        st.builds(Dilated, st.integers(0, 4), st.integers(1, 4)),
+        st.builds(GlobalTokens, st.lists(small, max_size=3)),
+        st.builds(Adjacency, st.lists(st.tuples(small, small), max_size=8), st.just(13)),
+    ),
+    lambda some: st.one_of(
+        st.builds(lambda a, b: a & b, some, some),
+        st.builds(lambda a, b: a | b, some, some),
+        st.builds(lambda a: ~a, some),
+    ),
+    max_leaves=3,
+)
+lengths = st.integers(1, 45)
+
+
+@contextlib.contextmanager
+def constants(**values):
+    """The kernels' constants, where hypothesis runs a test many times."""
+    with pytest.MonkeyPatch.context() as patch:
+        for key, value in values.items():
+            patch.setattr(blockwise, key, value)
+        yield
+
+
+class TestPlans:
+    @given(RELATIONS, lengths, lengths, st.integers(1, 20), st.sampled_from([1, 4]))
+    @settings(max_examples=150, deadline=None)
+    def test_chunks_hold_every_related_pair_once(self, relation, num_queries, num_keys, size, width):
+        score = scores.Additive(np.zeros((1, width))) if width > 1 else None
+        with constants(BLOCK_SIZE=size * width):
+            plan = blockwise.chunked(problem(relation, num_queries, num_keys, score))
+        self.check(relation, num_queries, num_keys, plan)
+
+    @given(RELATIONS, lengths, lengths, st.integers(1, 20), st.integers(1, 3000))
+    @settings(max_examples=150, deadline=None)
+    def test_bands_hold_every_related_pair_once(self, relation, num_queries, num_keys, size, tile):
+        assume(None not in relation.reach())
+        with constants(BAND_BLOCK_SIZE=size, TILE_SIZE=tile):
+            plan = blockwise.banded(problem(relation, num_queries, num_keys))
+        self.check(relation, num_queries, num_keys, plan)
+
+    @staticmethod
+    def check(relation, num_queries, num_keys, plan):
+        computed, unasked = visits(plan, num_queries, num_keys)
+        related = relation.matrix(num_queries, num_keys)
+        assert computed.max(initial=0) <= 1
+        assert (computed[related] == 1).all()
+        assert related[unasked > 0].all()
+
+    @pytest.mark.parametrize("length", [1, 15, 16, 64, 70])
+    @pytest.mark.parametrize(
+        "relation", [Causal(), SlidingWindow(20), SlidingWindow(3, 5), Strided(40), ~Full()], ids=str
+    )
+    def test_chunks_are_the_blocks_that_are_not_empty(self, relation, length, small_blocks):
+        plan = blockwise.chunked(problem(relation, length, length))
+        blocks = relation.blocks(plan.size, length, length)
+        assert plan.num_pairs == (blocks != EMPTY).sum() * plan.size**2
+        assert plan.num_partial == (blocks == 1).sum()
+        if relation == Causal() and length == 64:
+            assert plan.num_pairs == (4 * 5 // 2) * 16**2
+
+    def test_bands_grow_with_the_length_and_the_reach_alone(self, small_blocks, monkeypatch):
+        monkeypatch.setattr(blockwise, "TILE_SIZE", 1)
+        pairs = [blockwise.banded(problem(SlidingWindow(8), n, n)).num_pairs for n in (256, 512, 1024)]
+        assert pairs == [256 * 16, 512 * 16, 1024 * 16]  # a query's own block and the one before
+        assert blockwise.banded(problem(SlidingWindow(9), 256, 256)).num_pairs == 256 * 24
+
+    @pytest.mark.parametrize("kernel", ["chunked", "banded"])
+    @pytest.mark.parametrize("lengths", [(100, 3), (3, 100), (16, 17)], ids=str)
+    def test_what_is_beyond_every_reach_gives_zeros(self, kernel, lengths, small_blocks):
+        query, key = normal(2, lengths[0], 2, 4), normal(2, lengths[1], 2, 4)
+        relation = SlidingWindow(2)
+        found = np.asarray(attention(query, key, key, relation, kernel=kernel))
+        np.testing.assert_allclose(found, attention(query, key, key, relation, kernel="dense"), **CLOSE)
+        assert (found[:, ~relation.matrix(*lengths).any(-1)] == 0).all()
+
+
+@pytest.mark.parametrize("kernel", ["dense", "chunked", "banded"])
+@pytest.mark.parametrize("left", [36, 37, 1000])
+def test_a_window_as_long_as_the_sequence_is_causal(kernel, left, small_blocks):
+    tensors = [normal(2, 37, 2, 4, seed=seed) for seed in range(3)]
+    expected = attention(*tensors, "causal", kernel="dense")
+    np.testing.assert_allclose(attention(*tensors, SlidingWindow(left), kernel=kernel), expected, **CLOSE)
+
+
+@pytest.fixture
+def eager_to_choose(small_blocks, monkeypatch):
+    """ "auto" takes the special kernels for short sequences too."""
+    monkeypatch.setattr(kernels, "SHORT", 12)
+    monkeypatch.setattr(kernels, "SHORT_BAND", 12)
+    monkeypatch.setattr(kernels, "FEW", 4)
+    monkeypatch.setattr(kernels, "EDGE_COST", 2)
+    monkeypatch.setattr(blockwise, "TILE_SIZE", 2**20)
+
+
+@pytest.fixture
+def used(monkeypatch):
+    """The kernels that `attention` used, in order."""
+    names = []
+    for key, function in list(kernels._ATTEND.items()):
+        record = lambda given, key=key, function=function: names.append(key) or function(given)  # noqa: E731
+        monkeypatch.setitem(kernels._ATTEND, key, record)
+    return names
+
+
+ANY = [
+    case | {"dtype": "float32"}
+    for case in random_cases({**AXES, "kernel": ["dense"]}, legal, ("relation", "score"))
+]
+
+
+class TestAuto:
+    @pytest.mark.parametrize("case", ANY, ids=name)
+    def test_gives_what_dense_gives_and_explains_what_it_does(self, case, eager_to_choose, used):
+        given = build(case)
+        inputs = given.tensors()
+        tensors = inputs["query"], inputs["key"], inputs["value"]
+        options = given.options(inputs) | given.arguments
+        found = attention(*tensors, **options)
+        explanation = explain(*tensors, **options)
+        assert used == [explanation.kernel]
+        assert explanation.reason
+        assert explanation.flops >= 0
+        np.testing.assert_allclose(found, attention(*tensors, **options, kernel="dense"), **CLOSE)
+
+    @pytest.mark.parametrize(
+        ("relation", "options", "kernel"),
+        [
+            (None, {}, "chunked"),
+            ("causal", {}, "chunked"),
+            ("causal", {"key_positions": np.arange(64)}, "chunked"),
+            (SlidingWindow(4), {}, "banded"),
+            (SlidingWindow(4), {"query_positions": np.arange(64)}, "chunked"),
+            (SlidingWindow(60), {}, "chunked"),
+            (Adjacency([(0, 1), (5, 2)], 64), {}, "edges"),
+            (Adjacency(np.argwhere(np.ones((64, 64))), 64), {}, "chunked"),
+            (None, {"edges": EDGES}, "edges"),
+            (None, {"edges": np.zeros((2, 4000, 2), "int32")}, "dense"),
+            (None, {"score": "linear"}, "linear"),
+            ("causal", {"score": "linear", "dropout": 0.1, "seed": np.array([1, 2])}, "chunked"),
+        ],
+        ids=label,
+    )
+    def test_takes_the_kernel_that_fits(self, relation, options, kernel, eager_to_choose, used):
+        x = normal(2, 64, 2, 4)
+        attention(x, x, x, relation, **options)
+        assert used == [kernel] == [explain(x, x, x, relation, **options).kernel]
+        assert kernels.SHORT == 12
+
+    def test_short_sequences_are_dense(self, used):
+        attention(X, X, X, SlidingWindow(2))
+        assert used == ["dense"]
+
+    @pytest.mark.parametrize("relation", [None, "causal", SlidingWindow(1)], ids=str)
+    @pytest.mark.parametrize("lengths", [(0, 3), (3, 0), (0, 0)], ids=str)
+    def test_takes_no_queries_and_no_keys(self, lengths, relation):
+        query, key = normal(2, lengths[0], 2, 4), normal(2, lengths[1], 2, 4)
+        for score in ("linear", None):
+            found = attention(query, key, key, relation, score=score)
+            np.testing.assert_array_equal(found, np.zeros_like(query))
+
+
+class TestExplain:
+    def test_counts_operations_and_bytes(self, small_blocks):
+        x, y = np.zeros((3, 32, 4, 4), "float32"), np.zeros((3, 32, 2, 6), "float32")
+        key = np.zeros((3, 32, 2, 4), "float32")
+        rows = 3 * 4
+
+        def costs(relation, kernel, **options):
+            found = explain(x, key, y, relation, kernel=kernel, **options)
+            assert (found.kernel, found.reason) == (kernel, "asked for")
+            return found.flops / (2 * rows * (4 + 6)), found.bytes / (4 * rows)
+
+        assert costs("causal", "dense") == (32 * 32, 32 * 32)
+        assert costs("causal", "chunked") == (3 * 16 * 16, 16 * 16)
+        assert costs(SlidingWindow(8), "banded")[0] == 32 * 16
+        assert costs(None, "edges", edges=np.zeros((3, 7, 2), "int32")) == (7, 7)
+        assert costs(Adjacency([(0, 1), (1, 1)], 32), "edges") == (2, 2)
+        assert costs(None, "linear", score="linear")[0] < 32 * 32
+        additive = scores.Additive(np.zeros((4, 4), "float32"))
+        assert costs(None, "dense", score=additive) == (32 * 32, 4 * 32 * 32)
+
+    def test_looks_at_shapes_only(self):
+        x = keras.KerasTensor((1, 100_000, 8, 64))
+        found = explain(x, x, x, SlidingWindow(128))
+        assert found.kernel == "banded"
+        assert found.bytes < 2**26
+        assert explain(x, x, x, "causal").kernel == "chunked"
+        assert explain(x, x, x, score="linear").kernel == "linear"
+
+    def test_nothing_to_do_costs_nothing(self):
+        assert explain(X, X, X, ~Full(), kernel="chunked").flops == 0
+
+
+@pytest.mark.parametrize(
+    ("kernel", "relation", "options", "obstacle"),
+    [
+        ("chunked", None, {"edges": EDGES}, "edges"),
+        ("banded", None, {}, "reaches without bound"),
+        ("banded", "causal", {}, "reaches without bound"),
+        ("banded", SlidingWindow(None, 3), {}, "reaches without bound"),
+        ("banded", SlidingWindow(2), {"query_positions": np.arange(6)}, "positions"),
+        ("banded", SlidingWindow(2), {"edges": EDGES}, "edges"),
+        ("edges", None, {}, "edges"),
+        ("edges", Adjacency([(0, 1)], 2), {"key_positions": np.arange(6)}, "positions"),
+        ("linear", None, {}, "LinearFeatures"),
+        ("linear", SlidingWindow(2), {"score": "linear"}, "neither full nor causal"),
+        ("linear", None, {"score": "linear", "bias": np.zeros((6, 6))}, "`bias`"),
+        ("linear", None, {"score": "linear", "mask": np.ones((6, 6), bool)}, "`mask`"),
+        ("linear", None, {"score": "linear", "edges": EDGES}, "`edges`"),
+        ("linear", None, {"score": "linear", "segment_ids": np.zeros((2, 6), "int32")}, "`segment_ids`"),
+        ("linear", "causal", {"score": "linear", "key_positions": np.arange(6)}, "`key_positions`"),
+        ("linear", None, {"score": "linear", "dropout": 0.1, "seed": np.array([1, 2])}, "dropped"),
+        ("flash", None, {}, "'auto' or one of"),
+    ],
+    ids=label,
+)
+@neutral
+def test_a_kernel_that_cannot_says_why(kernel, relation, options, obstacle):
+    for function in (attention, explain):
+        with pytest.raises(ValueError, match=f"`kernel` .*{kernel!r}|`kernel`.*{obstacle}") as error:
+            function(X, X, X, relation, **options, kernel=kernel)
+        assert obstacle in str(error.value)
+        assert repr(kernel) in str(error.value)
+    if kernel != "flash":
+        attention(X, X, X, relation, **options)
+
+
+@neutral
+def test_a_linear_causal_kernel_needs_as_many_queries_as_keys():
+    with pytest.raises(ValueError, match="`kernel`.*unequal numbers of queries and keys"):
+        attention(X[:, :3], X, X, "causal", score="linear", kernel="linear")
+
+
+STACKS = {
+    "dense": ("causal", "scaled_dot_product"),
+    "chunked": ("causal", "scaled_dot_product"),
+    "banded": (SlidingWindow(5, 2), "scaled_dot_product"),
+    "edges": (Adjacency(np.argwhere(SlidingWindow(5, 2).matrix(37)), 37), "scaled_dot_product"),
+    "linear": ("causal", "linear"),
+}
+
+
+@pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="JAX has static shapes")
+class TestUnknownShapes:
+    @pytest.mark.parametrize("compiled", [False, True], ids=["graph", "xla"])
+    @pytest.mark.parametrize("kernel", STACKS)
+    def test_gradients_of_a_stack_with_an_unknown_batch_equal_eager_ones(
+        self, kernel, compiled, small_blocks
+    ):
+        import tensorflow as tf
+
+        relation, score = STACKS[kernel]
+        dropout = {} if kernel == "linear" else {"dropout": 0.2, "seed": np.array([1, 2])}
+
+        def stack(x, padding_mask):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = x
+                for _ in range(4):
+                    y = x + attention(
+                        y, y, y, relation, score=score, padding_mask=padding_mask, kernel=kernel, **dropout
+                    )
+            return y, tape.gradient(y, x)
+
+        signature = [tf.TensorSpec((None, 37, 2, 4)), tf.TensorSpec((None, 37), tf.bool)]
+        traced = tf.function(stack, input_signature=signature, jit_compile=compiled)
+        for batch in (1, 3):
+            x = tf.constant(normal(batch, 37, 2, 4) / 2)
+            padding_mask = tf.constant(np.arange(37) < np.array([[30], [0], [37]])[:batch])
+            for found, expected in zip(traced(x, padding_mask), stack(x, padding_mask), strict=True):
+                tolerance = 1e-4 * np.max(np.abs(expected))
+                np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance)
+
+    @pytest.mark.parametrize(
+        ("relation", "options"),
+        [("causal", {}), (SlidingWindow(3), {}), ("causal", {"score": "linear"})],
+        ids=label,
+    )
+    def test_unknown_lengths_are_dense(self, relation, options, eager_to_choose, used):
+        import tensorflow as tf
+
+        signature = [tf.TensorSpec((2, None, 2, 4))] * 2
+        function = tf.function(
+            lambda x, y: attention(x, y, y, relation, **options), input_signature=signature
+        )
+        for num_queries, num_keys in ((37, 37), (21, 30)):
+            x, y = normal(2, num_queries, 2, 4), normal(2, num_keys, 2, 4, seed=1)
+            np.testing.assert_allclose(
+                function(x, y), attention(x, y, y, relation, **options, kernel="dense"), **CLOSE
+            )
+        assert used[0] == "dense"
+        chunked = tf.function(
+            lambda x, y: attention(x, y, y, relation, kernel="chunked"), input_signature=signature
+        )
+        with pytest.raises(ValueError, match="`kernel` cannot be 'chunked' where lengths are not known"):
+            chunked(x, y)
+
+    @pytest.mark.parametrize("compiled", [False, True], ids=["graph", "xla"])
+    def test_edges_of_unknown_lengths(self, compiled):
+        import tensorflow as tf
+
+        signature = [tf.TensorSpec((None, None, 2, 4)), tf.TensorSpec((None, None, 2), tf.int32)]
+        function = tf.function(
+            lambda x, edges: attention(x, x, x, "causal", edges=edges),
+            input_signature=signature,
+            jit_compile=compiled,
+        )
+        for nodes in (5, 9):
+            x, edges = normal(2, nodes, 2, 4), np.random.default_rng(nodes).integers(-1, nodes, (2, 20, 2))
+            edges = edges.astype("int32")
+            expected = attention(x, x, x, "causal", edges=edges, kernel="dense")
+            np.testing.assert_allclose(function(x, edges), expected, **CLOSE)
+
+
+@pytest.mark.parametrize("kernel", STACKS)
+@neutral
+def test_an_empty_batch_gives_an_empty_batch(kernel, eager_to_choose):
+    relation, score = STACKS[kernel]
+    empty = ops.zeros((0, 37, 2, 4))
+    assert attention(empty, empty, empty, relation, score=score).shape == (0, 37, 2, 4)
+
+
+@pytest.mark.parametrize("kernel", ["dense", "chunked", "edges"])
+@neutral
+def test_nobody_related_gives_zeros_and_zero_gradients(kernel, gradients):
+    edges = {"edges": np.full((2, 1, 2), -1, "int32")} if kernel == "edges" else {}
+    x = normal(2, 6, 2, 4)
+    assert (np.asarray(attention(x, x, x, ~Full(), **edges, kernel=kernel)) == 0).all()
+    for gradient in gradients(lambda x: ops.sum(attention(x, x, x, ~Full(), **edges, kernel=kernel)), x):
+        assert (gradient == 0).all()
+
+
+def test_an_additive_score_of_large_heads_can_be_chunked():
+    x = normal(1, 3, 1, blockwise.BLOCK_SIZE + 1)
+    score = scores.Additive(normal(1, blockwise.BLOCK_SIZE + 1))
+    np.testing.assert_allclose(
+        attention(x, x, x, score=score, kernel="chunked"), attention(x, x, x, score=score), **CLOSE
+    )
