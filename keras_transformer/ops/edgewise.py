@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_transformer.ops import dense
 from keras_transformer.ops.biases import PositionBias
 from keras_transformer.ops.problem import LOWEST_SCORE, UNRELATED, Problem
 from keras_transformer.relations import Bipartite, Full
@@ -20,8 +19,6 @@ Tensor = Any
 
 def attend(problem: Problem) -> Tensor:
     """(B, T, N, V)."""
-    if 0 in (problem.query.shape[0], problem.num_queries, problem.num_keys):
-        return dense.attend(problem)  # of nothing
     edges = _Edges(problem)
     query, key = problem.features()
     compared = problem.score.compare_pairs(

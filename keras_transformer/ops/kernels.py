@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+from keras import ops
+
 from keras_transformer.ops import blockwise, dense, edgewise, linear
 from keras_transformer.ops.problem import Problem
 from keras_transformer.ops.scores import LinearFeatures
@@ -44,6 +46,9 @@ def attend(problem: Problem, kernel: str) -> Tensor:
         ValueError: where there is no such kernel, or it cannot compute the problem.
     """
     name, _ = choose(problem, kernel)
+    if 0 in (problem.query.shape[0], problem.num_queries, problem.num_keys):
+        *leading, _ = ops.shape(problem.query)
+        return ops.zeros([*leading, problem.value.shape[-1]], problem.value.dtype)
     return _ATTEND[name](problem)
 
 
