@@ -2,7 +2,12 @@ import functools
 import os
 import pathlib
 
+import hypothesis
 import pytest
+
+# The same examples in every run: a check of a change must not fail for another reason than the change.
+hypothesis.settings.register_profile("same", derandomize=True, deadline=None)
+hypothesis.settings.load_profile("same")
 
 
 @pytest.fixture(scope="session")
