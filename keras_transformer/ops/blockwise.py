@@ -70,7 +70,7 @@ class Plan:
 def chunked(problem: Problem) -> Plan:
     """Every pair of blocks that the relation does not leave empty."""
     num_queries, num_keys = problem.num_queries, problem.num_keys
-    rows = (problem.query.shape[0] or 1) * problem.num_heads * problem.score.pair_size
+    rows = (problem.num_rows or 1) * problem.num_heads * problem.score.pair_size
     largest = min(BLOCK_SIZE, max(SMALLEST_BLOCK, math.isqrt(TILE_SIZE // rows)))
     shorter = max(min(num_queries, num_keys), min(SMALLEST_BLOCK, max(num_queries, num_keys)))
     size = -(-shorter // -(-shorter // largest))
@@ -91,7 +91,7 @@ def banded(problem: Problem) -> Plan:
     before, after = -(-left // size), -(-right // size)
     width = before + 1 + after
     num_blocks = -(-problem.num_queries // size)
-    pairs_of_a_block = (problem.query.shape[0] or 1) * problem.num_heads * width * size**2
+    pairs_of_a_block = (problem.num_rows or 1) * problem.num_heads * width * size**2
     count = min(num_blocks, max(1, TILE_SIZE // (pairs_of_a_block * problem.score.pair_size)))
     rows = np.arange(0, num_blocks, count, dtype="int32")
     num_query_blocks = len(rows) * count

@@ -46,7 +46,7 @@ def attend(problem: Problem, kernel: str) -> Tensor:
         ValueError: where there is no such kernel, or it cannot compute the problem.
     """
     name, _ = choose(problem, kernel)
-    if 0 in (problem.query.shape[0], problem.num_queries, problem.num_keys):
+    if 0 in (problem.num_rows, problem.num_queries, problem.num_keys):
         *leading, _ = ops.shape(problem.query)
         return ops.zeros([*leading, problem.value.shape[-1]], problem.value.dtype)
     return _ATTEND[name](problem)
@@ -55,7 +55,7 @@ def attend(problem: Problem, kernel: str) -> Tensor:
 def explain(problem: Problem, kernel: str) -> Explanation:
     """What `attend` would do; tensors are asked for their shapes only."""
     name, reason = choose(problem, kernel)
-    rows = (problem.query.shape[0] or 1) * problem.num_heads
+    rows = (problem.num_rows or 1) * problem.num_heads
     num_queries, num_keys = problem.num_queries or 1, problem.num_keys or 1
     size = problem.query.shape[-1]
     if name == "linear":
@@ -103,7 +103,7 @@ def choose(problem: Problem, kernel: str) -> tuple[str, str]:
         left, right = problem.relation.reach()
         if 2 * blockwise.banded(problem).num_pairs < pairs:
             return "banded", f"a query sees {left} keys back and {right} ahead of {num_keys}"
-    weights = 4 * (problem.query.shape[0] or 1) * problem.num_heads * pairs
+    weights = 4 * (problem.num_rows or 1) * problem.num_heads * pairs
     if min(num_queries, num_keys) <= FEW or (pairs <= SHORT**2 and weights <= MUCH):
         return "dense", f"{num_queries} × {num_keys} pairs are few enough to compute at once"
     return "chunked", f"{num_queries} × {num_keys} pairs, of which blocks without a related one are left out"
@@ -122,7 +122,7 @@ def _obstacle_to_nothing(problem: Problem) -> str | None:
 def _obstacle_to_blocks(problem: Problem) -> str | None:
     if problem.num_queries is None or problem.num_keys is None:
         return "lengths are not known before the computation"
-    if 0 in (problem.query.shape[0], problem.num_queries, problem.num_keys):
+    if 0 in (problem.num_rows, problem.num_queries, problem.num_keys):
         return "there are no rows, queries or keys"
     return None if problem.edges is None else "edges are given as a tensor"
 

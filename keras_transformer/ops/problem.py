@@ -70,6 +70,12 @@ class Problem:
             )
 
     @property
+    def num_rows(self) -> int | None:
+        """B, or None where only the computation will tell: JAX has symbols for that."""
+        size = self.query.shape[0]
+        return size if isinstance(size, int) else None
+
+    @property
     def num_queries(self) -> Any:
         """T, or None where only the computation will tell."""
         return self.query.shape[1]
