@@ -10,8 +10,11 @@ Tensor = Any
 
 
 def generate_ids(pipeline: Any, source_ids: Tensor) -> dict[str, Tensor]:
-    """The whole generation loop: int32 ids (B, S) → "ids" (B, M), "lengths" (B,), "scores" (B,)."""
-    return generation.generate_ids(pipeline.model, source_ids, pipeline.max_new_tokens, ops.select_update)
+    """The whole generation loop: int32 ids (B, S) → the best "ids" (B, M), "lengths" (B,), "scores" (B,)."""
+    out = generation.generate_ids(
+        pipeline.model, source_ids, pipeline.max_new_tokens, ops.select_update, sampler=pipeline.sampler
+    )
+    return {name: out[name][:, 0] for name in ("ids", "lengths", "scores")}
 
 
 def text_to_ids(pipeline: Any, texts: Tensor) -> dict[str, Tensor]:

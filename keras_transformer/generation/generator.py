@@ -3,37 +3,45 @@
 import dataclasses
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
 from keras_transformer.generation import samplers
+from keras_transformer.generation.constraints import Constraint
 from keras_transformer.generation.loop import generate_ids
+from keras_transformer.generation.rules import Rules
 
 Tensor = Any
+Arrays = dict[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
 class Generation:
-    """What was generated: B rows of R hypotheses (one for greedy) of up to M tokens.
+    """What was generated: B rows of N hypotheses (one by default) of up to M tokens.
+
+    Those of a beam are sorted, the best first; where it has found fewer than N, the others are of length 0 and
+    score −∞. Samples are in the order in which they were drawn.
 
     Attributes:
-        ids: int32 (B, R, M), the end token included, padding after it.
-        lengths: int32 (B, R), the end token included.
-        scores: float32 (B, R), summed log-probabilities.
-        ranking_scores: float32 (B, R), what hypotheses are ranked by.
+        ids: int32 (B, N, M), the end token included, padding after it.
+        lengths: int32 (B, N), the end token included.
+        scores: float32 (B, N), summed log-probabilities under the model's own distribution.
+        ranking_scores: float32 (B, N), what hypotheses are ranked by.
+        token_scores: float32 (B, N, M), the log-probability of each token, 0 after the end.
     """
 
     ids: np.ndarray
     lengths: np.ndarray
     scores: np.ndarray
     ranking_scores: np.ndarray
+    token_scores: np.ndarray | None = None
 
     @property
     def best(self) -> np.ndarray:
-        """The ids (B, M) of the best hypothesis."""
+        """The ids (B, M) of the first hypothesis."""
         return self.ids[:, 0]
 
 
@@ -43,115 +51,221 @@ class Generator:
     Batches are filled up with padding to a few shapes, so that calls of near sizes reuse what is compiled.
 
     Args:
-        model: an encoder–decoder such as `models.Transformer`.
+        model: an encoder–decoder such as `models.Transformer`, or a decoder alone (see `generate_ids`).
         sampler: a sampler or its name.
         max_new_tokens: M.
         jit_compile: whether to compile with XLA.
+        min_new_tokens: tokens before an end token may come.
+        constraints: what else may not be generated.
 
     Raises:
-        ValueError: where `sampler` is unknown or `max_new_tokens` not positive.
+        ValueError: where `sampler` is unknown, a limit is out of range or constraints contradict each other.
     """
 
     def __init__(
-        self, model: Any, sampler: Any = "greedy", max_new_tokens: int = 64, jit_compile: bool = True
+        self,
+        model: Any,
+        sampler: Any = "greedy",
+        max_new_tokens: int = 64,
+        jit_compile: bool = True,
+        *,
+        min_new_tokens: int = 0,
+        constraints: Sequence[Constraint] = (),
     ) -> None:
-        if max_new_tokens < 1:
-            raise ValueError(f"`max_new_tokens` must be positive. Received: max_new_tokens={max_new_tokens}")
         self.model = model
         self.sampler = samplers.get(sampler)
+        Rules.of(model, max_new_tokens, min_new_tokens, constraints)  # raises for what is wrong
         self.max_new_tokens = max_new_tokens
+        self.min_new_tokens = min_new_tokens
+        self.constraints = tuple(constraints)
         self.jit_compile = jit_compile
         self._variables: list[Any] = []
-        self._run: Callable[[Tensor], Any] | None = None
+        self._run: Callable[[Arrays], Any] | None = None
 
-    def __call__(self, source_ids: Any) -> Generation:
+    def __call__(self, source_ids: Any, prefix_ids: Any = None, rows: Any = None) -> Generation:
         """Generate for a batch of padded sources.
 
         Args:
-            source_ids: integers (B, S).
+            source_ids: integers (B, S), the prompts where the model is a decoder alone.
+            prefix_ids: integers (B, Q), what the targets of an encoder–decoder begin with.
+            rows: integers (B,), the number of each row that sampling draws for, by default 0, 1, 2, …
 
         Returns:
             A `Generation`; empty for B = 0.
 
         Raises:
-            ValueError: where `source_ids` is no matrix of ids in the vocabulary.
+            ValueError: where ids are no matrix of ids in the vocabulary, a prompt is empty or too long, or the
+                model's logits are NaN.
         """
-        source_ids = self._checked(source_ids)
-        batch_size, length = source_ids.shape
+        source_ids = self._checked("source_ids", source_ids)
+        batch_size = len(source_ids)
+        given = {"source_ids": source_ids}
+        if prefix_ids is not None:
+            given["prefix_ids"] = self._checked_prefix(prefix_ids, batch_size)
+        self._check_lengths(given)
+        if isinstance(self.sampler, samplers.Sample):
+            given["rows"] = _checked_rows(rows, batch_size)
         if batch_size == 0:
-            result = {
-                "ids": np.zeros((0, self.max_new_tokens)),
-                "lengths": np.zeros(0),
-                "scores": np.zeros(0),
-            }
-        else:
-            padded = np.full((_bucket(batch_size, 1), _bucket(length, 8)), self.model.pad_id, np.int32)
-            padded[:batch_size, :length] = source_ids
-            result = {
-                name: keras.ops.convert_to_numpy(value)[:batch_size]
-                for name, value in self._compiled()(padded).items()
-            }
-        scores = result["scores"].astype(np.float32)[:, None]
+            return self._empty()
+        padded = {name: self._padded(values) for name, values in given.items()}
+        result = {
+            name: keras.ops.convert_to_numpy(value)[:batch_size]
+            for name, value in self._compiled()(padded).items()
+        }
+        for row, step in enumerate(result.pop("failed_step")):
+            if step >= 0:
+                raise ValueError(
+                    "`model` must give finite logits. "
+                    f"Received: NaN or infinite logits for row {row} at step {step}"
+                )
+        integers = ("ids", "lengths")
         return Generation(
-            ids=result["ids"].astype(np.int32)[:, None],
-            lengths=result["lengths"].astype(np.int32)[:, None],
-            scores=scores,
-            ranking_scores=scores,
+            **{
+                name: value.astype(np.int32 if name in integers else np.float32)
+                for name, value in result.items()
+            }
         )
 
-    def _compiled(self) -> Callable[[Tensor], Any]:
+    def _compiled(self) -> Callable[[Arrays], Any]:
         """The compiled loop; compiled anew where quantisation or LoRA has given the model other variables."""
         variables = self.model.variables
         same = len(variables) == len(self._variables) and all(map(operator.is_, variables, self._variables))
         if self._run is None or not same:
             self._variables = variables
-            self._run = _compile(
-                self.model, lambda ids: generate_ids(self.model, ids, self.max_new_tokens), self.jit_compile
-            )
+            self._run = _compile(self.model, self._loop, self.jit_compile)
         return self._run
 
-    def _checked(self, source_ids: Any) -> np.ndarray:
-        source_ids = np.asarray(keras.ops.convert_to_numpy(source_ids))
-        if source_ids.ndim != 2 or not (source_ids.size == 0 or np.issubdtype(source_ids.dtype, np.integer)):
+    def _loop(self, arrays: dict[str, Tensor]) -> dict[str, Tensor]:
+        return generate_ids(
+            self.model,
+            max_new_tokens=self.max_new_tokens,
+            sampler=self.sampler,
+            min_new_tokens=self.min_new_tokens,
+            constraints=self.constraints,
+            **arrays,
+        )
+
+    def _padded(self, values: np.ndarray) -> np.ndarray:
+        """Filled up to the next power of two on each axis."""
+        shape = [_bucket(size, smallest) for size, smallest in zip(values.shape, (1, 8), strict=False)]
+        padded = np.full(shape, self.model.pad_id if values.ndim == 2 else 0, np.int32)
+        padded[tuple(slice(size) for size in values.shape)] = values
+        return padded
+
+    def _empty(self) -> Generation:
+        shape = (0, self.sampler.num_return)
+        scores, tokens = np.zeros(shape, np.float32), (*shape, self.max_new_tokens)
+        return Generation(
+            np.zeros(tokens, np.int32),
+            np.zeros(shape, np.int32),
+            scores,
+            scores,
+            np.zeros(tokens, np.float32),
+        )
+
+    def _checked(self, name: str, ids: Any) -> np.ndarray:
+        ids = np.asarray(keras.ops.convert_to_numpy(ids))
+        if ids.ndim != 2 or not (ids.size == 0 or np.issubdtype(ids.dtype, np.integer)):
             raise ValueError(
-                "`source_ids` must be integers of shape (batch, length). "
-                f"Received: source_ids.shape={source_ids.shape}, dtype={source_ids.dtype}"
+                f"`{name}` must be integers of shape (batch, length). "
+                f"Received: {name}.shape={ids.shape}, dtype={ids.dtype}"
             )
-        if source_ids.size and not 0 <= source_ids.min() <= source_ids.max() < self.model.vocabulary_size:
+        if ids.size and not 0 <= ids.min() <= ids.max() < self.model.vocabulary_size:
             raise ValueError(
-                f"`source_ids` must be in [0, {self.model.vocabulary_size}). "
-                f"Received: ids from {source_ids.min()} to {source_ids.max()}"
+                f"`{name}` must be in [0, {self.model.vocabulary_size}). "
+                f"Received: ids from {ids.min()} to {ids.max()}"
             )
-        return source_ids
+        return ids
+
+    def _checked_prefix(self, prefix_ids: Any, batch_size: int) -> np.ndarray:
+        if not hasattr(self.model, "encode"):
+            raise ValueError(
+                "`prefix_ids` must be None for a model without `encode`, whose prompts are its `source_ids`. "
+                "Received: both"
+            )
+        prefix_ids = self._checked("prefix_ids", prefix_ids)
+        if len(prefix_ids) != batch_size:
+            raise ValueError(
+                "`prefix_ids` must have as many rows as `source_ids`. "
+                f"Received: prefix_ids.shape={prefix_ids.shape}, {batch_size} sources"
+            )
+        return prefix_ids
+
+    def _check_lengths(self, given: Arrays) -> None:
+        """No prompt is empty, and the model has positions for it and what is generated."""
+        alone = not hasattr(self.model, "encode")
+        ids = given["source_ids"] if alone else given.get("prefix_ids", given["source_ids"][:, :0])
+        lengths = (ids != self.model.pad_id).sum(axis=1)
+        if alone and len(lengths) and not lengths.all():
+            raise ValueError(
+                f"`source_ids` must have a token in each row. Received: an empty prompt in row {lengths.argmin()}"
+            )
+        limit = getattr(self.model, "max_length", None)
+        # The last token generated is not read again.
+        room = None if limit is None else limit - self.max_new_tokens + (1 if alone else 0)
+        if room is not None and lengths.max(initial=0) > room:
+            name = "source_ids" if alone else "prefix_ids"
+            raise ValueError(
+                f"`{name}` must have at most {room} tokens a row, for the model has {limit} positions and "
+                f"max_new_tokens is {self.max_new_tokens}. "
+                f"Received: {lengths.max(initial=0)} tokens in row {lengths.argmax() if len(lengths) else 0}"
+            )
 
 
-def generate(model: Any, source_ids: Any, sampler: Any = "greedy", *, max_new_tokens: int = 64) -> Generation:
-    """Generate target ids for source ids.
+def generate(
+    model: Any,
+    source_ids: Any,
+    sampler: Any = "greedy",
+    *,
+    max_new_tokens: int = 64,
+    min_new_tokens: int = 0,
+    constraints: Sequence[Constraint] = (),
+    prefix_ids: Any = None,
+    rows: Any = None,
+) -> Generation:
+    """Generate target ids for source ids, or continue prompts.
 
     Args:
-        model: an encoder–decoder such as `models.Transformer`.
-        source_ids: integers (B, S), filled up with the model's `pad_id`.
+        model: an encoder–decoder such as `models.Transformer`, or a decoder alone (see `generate_ids`).
+        source_ids: integers (B, S), filled up with the model's `pad_id`; the prompts of a decoder alone, with
+            padding on either side.
         sampler: a sampler or its name.
         max_new_tokens: M, the longest output, the end token included.
+        min_new_tokens: tokens before an end token may come.
+        constraints: what else may not be generated, such as `NoRepeatNGram(3)`.
+        prefix_ids: integers (B, Q), what the targets of an encoder–decoder begin with; not part of the output.
+        rows: integers (B,), the number of each row that sampling draws for, by default 0, 1, 2, …
 
     Returns:
         A `Generation`.
 
     Raises:
-        ValueError: where an argument is out of range.
+        ValueError: where an argument is out of range, or the model's logits are NaN.
 
     Example:
-        >>> out = generate(model, source_ids, "greedy", max_new_tokens=32)
-        >>> out.best.shape
-        (2, 32)
+        >>> out = generate(model, source_ids, Beam(4, num_return=2), max_new_tokens=32)
+        >>> out.ids.shape, out.best.shape
+        ((2, 2, 32), (2, 32))
     """
+    settings = {"max_new_tokens": max_new_tokens, "min_new_tokens": min_new_tokens}
     sampler = samplers.get(sampler)
     # On the model, so that compiled functions live as long as it does; past Keras' tracking of attributes.
     generators = model.__dict__.setdefault("_generators", {})
-    key = (sampler, max_new_tokens)
+    constraints = Rules.of(model, max_new_tokens, 0, constraints).constraints
+    key = (sampler, *settings.values(), constraints)
     if key not in generators:
-        generators[key] = Generator(model, sampler, max_new_tokens)
-    return generators[key](source_ids)
+        generators[key] = Generator(model, sampler, constraints=constraints, **settings)
+    return generators[key](source_ids, prefix_ids, rows)
+
+
+def _checked_rows(rows: Any, batch_size: int) -> np.ndarray:
+    rows = np.arange(batch_size) if rows is None else np.asarray(rows)
+    if rows.shape != (batch_size,) or not (rows.size == 0 or np.issubdtype(rows.dtype, np.integer)):
+        raise ValueError(
+            "`rows` must be integers of shape (batch,). "
+            f"Received: rows.shape={rows.shape}, dtype={rows.dtype}, {batch_size} sources"
+        )
+    return rows
 
 
 def _bucket(size: int, smallest: int) -> int:
@@ -162,7 +276,9 @@ def _bucket(size: int, smallest: int) -> int:
     return bucket
 
 
-def _compile(model: Any, function: Callable[[Tensor], Any], jit_compile: bool) -> Callable[[Tensor], Any]:
+def _compile(
+    model: Any, function: Callable[[dict[str, Tensor]], Any], jit_compile: bool
+) -> Callable[[Arrays], Any]:
     """`function` compiled for the backend; the model's present weights are used at every call."""
     backend = keras.backend.backend()
     if backend == "tensorflow":
@@ -171,17 +287,23 @@ def _compile(model: Any, function: Callable[[Tensor], Any], jit_compile: bool) -
         traced = tf.function(function, jit_compile=jit_compile, autograph=False)
 
         @functools.cache
-        def of_shape(shape: tuple[int, ...]) -> Callable[[Tensor], Any]:
-            return traced.get_concrete_function(tf.TensorSpec(shape, tf.int32))
+        def of_shapes(shapes: tuple[tuple[str, tuple[int, ...]], ...]) -> Callable[..., Any]:
+            return traced.get_concrete_function(
+                {name: tf.TensorSpec(shape, tf.int32) for name, shape in shapes}
+            )
 
-        return lambda ids: of_shape(ids.shape)(tf.constant(ids))
+        def run_tensorflow(arrays: Arrays) -> Any:
+            concrete = of_shapes(tuple((name, values.shape) for name, values in arrays.items()))
+            return concrete({name: tf.constant(values) for name, values in arrays.items()})
+
+        return run_tensorflow
     if backend == "jax":
         import jax
 
-        def stateless(values: list[Tensor], ids: Tensor) -> Any:
+        def stateless(values: list[Tensor], arrays: dict[str, Tensor]) -> Any:
             with keras.StatelessScope(state_mapping=list(zip(model.variables, values, strict=True))):
-                return function(ids)
+                return function(arrays)
 
         run = jax.jit(stateless) if jit_compile else stateless
-        return lambda ids: run([variable.value for variable in model.variables], ids)
+        return lambda arrays: run([variable.value for variable in model.variables], arrays)
     return function

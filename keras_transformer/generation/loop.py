@@ -2,14 +2,24 @@
 
 It is written once over `keras.ops`. What differs between running under XLA and running inside an export is the
 function that writes into the cache, and nothing else.
+
+A search, greedy or not, is a pure object over a state of tensors: `start`, `running`, `visible`, `advance` and
+`results`. Its R hypotheses are R tokens of one row at every step: the cache holds a prompt once for all of them, and
+the memory of an encoder is read once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from keras import ops
 
 from keras_transformer import ops as kt_ops
+from keras_transformer.generation import prompts, samplers
+from keras_transformer.generation.beam_search import BeamSearch
+from keras_transformer.generation.constraints import Constraint
+from keras_transformer.generation.independent import Independent
+from keras_transformer.generation.rules import Rules
+from keras_transformer.generation.samplers import Beam, Sampler
 
 Tensor = Any
 
@@ -19,64 +29,84 @@ def generate_ids(
     source_ids: Tensor,
     max_new_tokens: int,
     update: Callable[[Tensor, Tensor, Tensor], Tensor] = kt_ops.slice_update,
+    *,
+    sampler: Sampler | str = "greedy",
+    min_new_tokens: int = 0,
+    constraints: Sequence[Constraint] = (),
+    prefix_ids: Tensor | None = None,
+    rows: Tensor | None = None,
+    noise: Tensor | None = None,
 ) -> dict[str, Tensor]:
-    """Greedy decoding with a key/value cache; stops when every row has ended or is full.
+    """Decoding with a key/value cache; stops when every row has ended or is full.
 
     Pad and start ids are never generated. A row whose source is all padding generates nothing.
 
+    A model has `empty_cache`, `step`, `vocabulary_size`, `pad_id` and `end_id`. One with `encode` and `start_id`, as
+    `models.Transformer`, decodes from what `encode(source_ids)` returns, which is the third argument of its
+    `step`; one without is a decoder alone, continues `source_ids` itself, and its `step` has no such argument.
+    More than one hypothesis needs the arguments `attention_mask` of `step` and `hypotheses` of `empty_cache`.
+
     Args:
-        model: has `encode`, `empty_cache`, `step`, `pad_id`, `start_id` and `end_id`, as `models.Transformer`.
-        source_ids: integers (B, S).
+        model: an encoder–decoder or a decoder.
+        source_ids: integers (B, S); padding may stand on either side.
         max_new_tokens: M, the longest output, the end token included.
         update: how to write into the cache (see `ops.cache`).
+        sampler: how tokens are chosen, with R hypotheses of which N are returned.
+        min_new_tokens: tokens before an end token may come.
+        constraints: what else may not be generated (see `constraints`).
+        prefix_ids: integers (B, Q), what the target of an encoder–decoder begins with, padding on either side; not
+            part of the output.
+        rows: integers (B,), the number of each row that sampling draws for, by default 0, 1, 2, …
+        noise: float32 (B, R, M, V) in [0, 1], what sampling draws with instead of `sampling.uniform`: the input of
+            graphs that have no integer hashes.
 
     Returns:
-        "ids": int32 (B, M), padding after the end token; "lengths": int32 (B,), the end token included;
-        "scores": float32 (B,), the summed log-probabilities.
+        "ids": int32 (B, N, M), padding after the end token; "lengths": int32 (B, N), the end token included;
+        "scores": float32 (B, N), the summed log-probabilities; "ranking_scores": float32 (B, N), what
+        hypotheses are ranked by; "token_scores": float32 (B, N, M), the log-probability of each token;
+        "failed_step": int32 (B,), the step at which a row's logits were NaN or infinite, else −1. Where there
+        are fewer than N different sequences, the others have no tokens and scores of −∞.
     """
-    batch_size = ops.shape(source_ids)[0]
-    context = model.encode(source_ids)
+    sampler = samplers.get(sampler)
+    rules = Rules.of(model, max_new_tokens, min_new_tokens, constraints)
+    prompt = prompts.prepare(model, source_ids, prefix_ids)
+    if isinstance(sampler, Beam) and sampler.num_beams > 1:
+        search: Any = BeamSearch(sampler, rules, max_new_tokens, model.pad_id)
+    else:
+        rows = ops.arange(ops.shape(source_ids)[0], dtype="int32") if rows is None else rows
+        search = Independent(sampler, rules, max_new_tokens, model.pad_id, rows, noise)
+    last_positions = prompt.positions[:, -1:]
 
-    def unfinished(step: Tensor, _token: Any, _cache: Any, _ids: Any, ended: Tensor, *_: Any) -> Tensor:
-        return ops.logical_and(step < max_new_tokens, ops.logical_not(ops.all(ended)))
+    def unfinished(step: Tensor, _cache: Any, state: Any) -> Tensor:
+        return ops.logical_and(step < max_new_tokens, search.running(state))
 
-    def extend(
-        step: Tensor, token: Tensor, cache: Any, ids: Tensor, ended: Tensor, lengths: Tensor, scores: Tensor
-    ) -> tuple[Any, ...]:
-        positions = ops.broadcast_to(step, ops.shape(token))
-        logits, cache = model.step(token, cache, context, slot=step, positions=positions, update=update)
-        token, log_probability = _most_probable(logits[:, 0], (model.pad_id, model.start_id))
-        token = ops.where(ended, model.pad_id, token)
-        running = ops.logical_not(ended)
-        return (
-            step + 1,
-            token[:, None],
+    def extend(step: Tensor, cache: Any, state: Any) -> tuple[Any, ...]:
+        options = {} if search.hypotheses == 1 else {"attention_mask": _visible(search, prompt, state, step)}
+        logits, cache = prompts.step(
+            model,
+            state["newest"],
             cache,
-            update(ids, token[:, None], step),
-            ops.logical_or(ended, ops.equal(token, model.end_id)),
-            lengths + ops.cast(running, "int32"),
-            scores + ops.where(running, log_probability, 0.0),
+            prompt.context,
+            slot=prompt.before + step * search.hypotheses,
+            positions=ops.repeat(last_positions + step, search.hypotheses, axis=1),
+            update=update,
+            **options,
         )
+        return step + 1, cache, search.advance(state, ops.cast(logits, "float32"), step)
 
     start = (
         ops.zeros((), "int32"),
-        ops.full((batch_size, 1), model.start_id, "int32"),
-        model.empty_cache(batch_size, max_new_tokens),
-        ops.full((batch_size, max_new_tokens), model.pad_id, "int32"),
-        ops.all(ops.equal(source_ids, model.pad_id), axis=-1),
-        ops.zeros((batch_size,), "int32"),
-        ops.zeros((batch_size,), "float32"),
+        prompts.new_cache(model, prompt, search.hypotheses, max_new_tokens, update),
+        search.start(ops.cast(prompt.ids[:, -1], "int32"), prompt.blank),
     )
-    _, _, _, ids, _, lengths, scores = ops.while_loop(unfinished, extend, start)
-    return {"ids": ids, "lengths": lengths, "scores": scores}
+    _, _, state = ops.while_loop(unfinished, extend, start)
+    return search.results(state)
 
 
-def _most_probable(logits: Tensor, forbidden: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """The best id (B,) of logits (B, V), the lowest where several tie, and its log-probability (B,)."""
-    index = ops.arange(logits.shape[-1])
-    allowed = ops.all(ops.stack([ops.not_equal(index, id_) for id_ in forbidden]), axis=0)
-    candidates = ops.where(allowed, logits, -1e30)
-    best = ops.max(candidates, axis=-1, keepdims=True)
-    # Not argmax: TensorFlow's lowering of it has no ONNX form.
-    ids = ops.min(ops.where(ops.equal(candidates, best), index, logits.shape[-1] - 1), axis=-1)
-    return ops.cast(ids, "int32"), best[:, 0] - ops.logsumexp(logits, axis=-1)
+def _visible(search: Any, prompt: prompts.Prompt, state: Any, step: Tensor) -> Tensor:
+    """Booleans (B, R, P − 1 + M·R), or (1, …): the whole prompt, and what the search says of the rest."""
+    visible = search.visible(state, step)
+    if isinstance(prompt.before, int) and prompt.before == 0:
+        return visible
+    everything = ops.ones((ops.shape(visible)[0], search.hypotheses, prompt.before), "bool")
+    return ops.concatenate([everything, visible], axis=2)

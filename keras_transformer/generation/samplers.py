@@ -1,19 +1,144 @@
 """How the next token is chosen, as values."""
 
-import contextlib
 import dataclasses
 from typing import Any
+
+import numpy as np
+
+NORMALIZATIONS = ("gnmt", "length")
 
 
 @dataclasses.dataclass(frozen=True)
 class Greedy:
-    """The most probable token at every step."""
+    """The most probable token at every step; of several, the one with the lowest id."""
+
+    @property
+    def hypotheses(self) -> int:
+        """How many sequences run side by side."""
+        return 1
+
+    @property
+    def num_return(self) -> int:
+        """How many of them are returned."""
+        return 1
 
 
-_NAMES: dict[str, type] = {"greedy": Greedy}
+@dataclasses.dataclass(frozen=True)
+class Beam:
+    r"""The best of many hypotheses that are searched side by side.
+
+    A hypothesis of n tokens, the end token included, is ranked by its summed log-probability over a penalty,
+    $((5 + n) / 6)^\alpha$ ("gnmt") or $n^\alpha$ ("length"). One that ends while it is among the `num_beams` best
+    leaves the beam for a set of its own and the next best take its place; those that are cut at the limit compete
+    with those that have ended. A beam of one is greedy search.
+
+    Args:
+        num_beams: hypotheses that run side by side. More than there are sequences make the search exhaustive.
+        length_penalty: α. Above 0 it favours long sequences, below 0 short ones, at 0 the most probable.
+        normalization: "gnmt" or "length".
+        early_stopping: whether a row stops as soon as no running hypothesis can enter its n-best any more. The
+            answer is the same; only the time differs.
+        num_return: how many of the best are returned.
+        diversity: γ. The k-th best continuation of a hypothesis is chosen as though its log-probability were
+            γ·(k−1) lower, so that not all hypotheses descend from one. 0 for plain beam search.
+
+    Raises:
+        ValueError: where a setting is out of range.
+
+    References:
+        Wu et al., "Google's Neural Machine Translation System" (2016), equation 14 (without its coverage penalty);
+        Li et al., "A Simple, Fast Diverse Decoding Algorithm for Neural Generation" (2016), section 3.2.
+    """
+
+    num_beams: int = 4
+    length_penalty: float = 0.6
+    normalization: str = "gnmt"
+    early_stopping: bool = True
+    num_return: int = 1
+    diversity: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_positive("num_beams", self.num_beams)
+        _check_positive("num_return", self.num_return)
+        _check("length_penalty", self.length_penalty, "finite", -np.inf < self.length_penalty < np.inf)
+        _check("diversity", self.diversity, "finite and at least 0", 0 <= self.diversity < np.inf)
+        if self.num_return > self.num_beams:
+            raise ValueError(
+                "`num_return` must be at most `num_beams`. "
+                f"Received: num_return={self.num_return}, num_beams={self.num_beams}"
+            )
+        if self.normalization not in NORMALIZATIONS:
+            raise ValueError(
+                f"`normalization` must be one of {list(NORMALIZATIONS)}. "
+                f"Received: normalization={self.normalization!r}"
+            )
+
+    @property
+    def hypotheses(self) -> int:
+        """How many sequences run side by side."""
+        return self.num_beams
+
+    def penalties(self, longest: int) -> np.ndarray:
+        """What the scores of sequences of 0, 1, …, `longest` tokens are divided by; float32."""
+        lengths = np.maximum(np.arange(longest + 1), 1)  # a row without a source has no tokens and no score
+        base = (5 + lengths) / 6 if self.normalization == "gnmt" else lengths
+        return np.power(base, float(self.length_penalty)).astype(np.float32)
 
 
-def get(identifier: Any) -> Greedy:
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    r"""A token drawn from the model's distribution at every step.
+
+    $$w_t \sim \mathrm{softmax}(\mathrm{filter}(z / \tau))$$
+
+    Each filter keeps a set of the most probable tokens, ties included, of what the one before has left; their
+    shares stay as they are.
+
+    Args:
+        temperature: τ. Below 1 the probable tokens become more probable.
+        top_k: keeps the k most probable tokens; 0 for all.
+        top_p: keeps the smallest set of the most probable tokens whose probabilities sum up to at least p.
+        min_p: keeps tokens at least this much as probable as the most probable one.
+        seed: the same seed draws the same tokens for a row of the same number, whatever is beside it, on every
+            backend, compiled or not (where float32 rounding decides between two tokens aside).
+        num_return: how many sequences are drawn for each row.
+
+    Raises:
+        ValueError: where a setting is out of range.
+
+    References:
+        Fan et al., "Hierarchical Neural Story Generation" (2018) for top-k; Holtzman et al., "The Curious Case of
+        Neural Text Degeneration" (2020) for top-p; Nguyen et al., "Turning Up the Heat" (2024) for min-p.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+    num_return: int = 1
+
+    def __post_init__(self) -> None:
+        _check("temperature", self.temperature, "positive and finite", 0 < self.temperature < np.inf)
+        _check("top_k", self.top_k, "an integer of at least 0", _is_integer(self.top_k) and self.top_k >= 0)
+        _check("top_p", self.top_p, "in (0, 1]", 0 < self.top_p <= 1)
+        _check("min_p", self.min_p, "in [0, 1]", 0 <= self.min_p <= 1)
+        in_range = _is_integer(self.seed) and 0 <= self.seed < 2**32
+        _check("seed", self.seed, "an integer in [0, 2**32)", in_range)
+        _check_positive("num_return", self.num_return)
+
+    @property
+    def hypotheses(self) -> int:
+        """How many sequences run side by side."""
+        return self.num_return
+
+
+Sampler = Greedy | Beam | Sample
+
+_NAMES: dict[str, type] = {"greedy": Greedy, "beam": Beam, "sample": Sample}
+
+
+def get(identifier: Any) -> Sampler:
     """The sampler that an identifier stands for.
 
     Args:
@@ -23,22 +148,42 @@ def get(identifier: Any) -> Greedy:
         A sampler.
 
     Raises:
-        ValueError: for anything else.
+        ValueError: for anything else, and where a config has a setting out of range.
+
+    Example:
+        >>> get("greedy")
+        Greedy()
+        >>> get({"sampler": "beam", "num_beams": 8}).num_beams
+        8
     """
     if isinstance(identifier, tuple(_NAMES.values())):
         return identifier
     if isinstance(identifier, str) and identifier in _NAMES:
         return _NAMES[identifier]()
     if isinstance(identifier, dict) and str(identifier.get("sampler")) in _NAMES:
+        cls = _NAMES[identifier["sampler"]]
         settings = {name: value for name, value in identifier.items() if name != "sampler"}
-        with contextlib.suppress(TypeError):  # an unknown setting
-            return _NAMES[identifier["sampler"]](**settings)
+        if settings.keys() <= {field.name for field in dataclasses.fields(cls)}:
+            return cls(**settings)
     raise ValueError(
         f"`sampler` must be one of {sorted(_NAMES)}, a sampler or its config. Received: sampler={identifier!r}"
     )
 
 
-def serialize(sampler: Greedy) -> dict[str, Any]:
+def serialize(sampler: Sampler) -> dict[str, Any]:
     """The config of a sampler, for `get`."""
     name = next(name for name, cls in _NAMES.items() if isinstance(sampler, cls))
     return {"sampler": name, **dataclasses.asdict(sampler)}
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _check_positive(name: str, value: Any) -> None:
+    _check(name, value, "a positive integer", _is_integer(value) and value > 0)
+
+
+def _check(name: str, value: Any, expectation: str, fulfilled: bool) -> None:
+    if not fulfilled:
+        raise ValueError(f"`{name}` must be {expectation}. Received: {name}={value!r}")

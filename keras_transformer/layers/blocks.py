@@ -277,6 +277,7 @@ class DecoderBlock(_Block):
         positions: Tensor,
         padding_mask: Tensor | None = None,
         memory_padding_mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
         update: Callable[[Tensor, Tensor, Tensor], Tensor] = kt_ops.slice_update,
     ) -> tuple[Tensor, Cache]:
         """The output for T new tokens, and the cache with them in it.
@@ -289,6 +290,7 @@ class DecoderBlock(_Block):
             positions: integers (B, T) of the new tokens.
             padding_mask: booleans (B, T) of the new tokens.
             memory_padding_mask: booleans (B, S) of the memory.
+            attention_mask: booleans over the tokens in the cache, see `MultiHeadAttention.step`.
             update: how to write into the cache.
 
         Returns:
@@ -296,7 +298,13 @@ class DecoderBlock(_Block):
         """
         entered = self.self_attention_residual.enter(inputs)
         attended, cache = self.self_attention.step(
-            entered, cache, slot=slot, positions=positions, padding_mask=padding_mask, update=update
+            entered,
+            cache,
+            slot=slot,
+            positions=positions,
+            padding_mask=padding_mask,
+            attention_mask=attention_mask,
+            update=update,
         )
         hidden = self.self_attention_residual.leave(inputs, attended)
         entered = self.cross_attention_residual.enter(hidden)

@@ -183,14 +183,14 @@ class MultiHeadAttention(keras.layers.Layer):
             padding_mask=padding_mask,
         )
 
-    def empty_cache(self, batch_size: Any, length: Any) -> Cache:
-        """A cache for `step` with room for `length` tokens: keys, values, and positions (−1: nothing there).
+    def empty_cache(self, batch_size: Any, length: Any, hypotheses: int = 1) -> Cache:
+        """A cache for `step` with room for `length` entries: keys, values, and positions (−1: nothing there).
 
-        Where the relation looks back no more than k positions, k + 1 entries are enough: new tokens then replace
-        the oldest.
+        Where the relation looks back no more than k positions, k + 1 of them are enough, each with `hypotheses`
+        entries: new tokens then replace the oldest.
         """
         if self._window is not None and isinstance(length, int):
-            length = min(length, self._window + 1)
+            length = min(length, (self._window + 1) * hypotheses)
         shape = (batch_size, length, self.num_kv_heads)
         return {
             "key": ops.zeros((*shape, self.key_dim), self.compute_dtype),
@@ -206,11 +206,14 @@ class MultiHeadAttention(keras.layers.Layer):
         slot: Tensor,
         positions: Tensor,
         padding_mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
         update: Callable[[Tensor, Tensor, Tensor], Tensor] = kt_ops.slice_update,
     ) -> tuple[Tensor, Cache]:
         """Self-attention of T new tokens to those in the cache and to each other.
 
         For relations inside causal, `step` over the tokens one by one, or several at a time, equals one `call`.
+        With an `attention_mask` the new tokens may also be T alternatives for one position, each of which
+        attends to those that came before it in its own hypothesis.
 
         Args:
             query: (B, T, D), the new tokens.
@@ -218,6 +221,8 @@ class MultiHeadAttention(keras.layers.Layer):
             slot: integer scalar, where in the cache to write: how many tokens came before, whatever its length.
             positions: integers (B, T), what the relation compares.
             padding_mask: booleans (B, T), False where a new token is padding that none may attend to.
+            attention_mask: booleans (B, T, S) or (1, T, S), which of the S tokens since the first, the new
+                ones included, each new token may attend to. The new tokens then share one position.
             update: how to write, one of `ops.slice_update`, `ops.select_update` and `ops.append_update`.
 
         Returns:
@@ -227,16 +232,26 @@ class MultiHeadAttention(keras.layers.Layer):
         query, key, value = self._heads(query, positions=positions)
         stored = positions if padding_mask is None else ops.where(padding_mask, positions, -1)
         new = {"key": key, "value": value, "positions": stored}
-        rolling = self._window is not None and cache["key"].shape[1] == self._window + 1
-        if rolling and query.shape[1] != 1:  # what the new tokens replace, the first of them still attend to
+        size, count = cache["key"].shape[1], query.shape[1]
+        rolling = self._rolls(size) and update is not kt_ops.append_update
+        if rolling and attention_mask is None and count != 1:
+            # What the new tokens replace, the first of them still attend to.
             seen = {
                 name: ops.concatenate([cache[name], ops.cast(new[name], cache[name].dtype)], axis=1)
                 for name in cache
             }
             cache = {name: kt_ops.rolling_update(cache[name], new[name], slot) for name in cache}
+        elif rolling and count != 1:
+            seen = cache = {name: kt_ops.rolling_update(cache[name], new[name], slot) for name in cache}
         else:
-            slot = ops.mod(slot, self._window + 1) if rolling else slot
-            seen = cache = {name: update(cache[name], new[name], slot) for name in cache}
+            at = ops.mod(slot, size) if rolling else slot
+            seen = cache = {name: update(cache[name], new[name], at) for name in cache}
+        if rolling and attention_mask is not None:
+            last = slot + count - 1
+            token = last - ops.mod(
+                last + size - ops.arange(size), size
+            )  # that each entry holds; negative for none
+            attention_mask = ops.take(attention_mask, ops.maximum(token, 0), axis=2)
         heads = kt_ops.attention(
             query,
             seen["key"],
@@ -244,6 +259,7 @@ class MultiHeadAttention(keras.layers.Layer):
             self.relation,
             score=self._score(),
             bias=self._bias(),
+            mask=_with_head_axis(attention_mask),
             padding_mask=seen["positions"] >= 0,
             query_positions=positions,
             key_positions=seen["positions"],
@@ -363,6 +379,10 @@ class MultiHeadAttention(keras.layers.Layer):
     def _window(self) -> int | None:
         """How far back the relation looks, if it is bounded."""
         return self.relation.reach()[0]
+
+    def _rolls(self, size: int | None) -> bool:
+        """Whether a cache of `size` entries may be overwritten from its beginning again."""
+        return self._window is not None and size is not None and size > self._window
 
     @staticmethod
     def _split(projected: Tensor, heads: int, size: int) -> Tensor:

@@ -160,9 +160,11 @@ class Transformer(keras.Model):
         projected = [block.cross_attention.project(memory) for block in self.decoder_blocks]
         return {"projected": projected, "padding_mask": padding_mask}
 
-    def empty_cache(self, batch_size: Any, length: Any) -> list[Cache]:
-        """A cache for `step` with room for `length` tokens."""
-        return [block.self_attention.empty_cache(batch_size, length) for block in self.decoder_blocks]
+    def empty_cache(self, batch_size: Any, length: Any, hypotheses: int = 1) -> list[Cache]:
+        """A cache for `step` with room for `length` tokens, `hypotheses` of them for each position."""
+        return [
+            block.self_attention.empty_cache(batch_size, length, hypotheses) for block in self.decoder_blocks
+        ]
 
     def step(
         self,
@@ -172,6 +174,7 @@ class Transformer(keras.Model):
         *,
         slot: Tensor,
         positions: Tensor,
+        attention_mask: Tensor | None = None,
         update: Callable[[Tensor, Tensor, Tensor], Tensor] = kt_ops.slice_update,
     ) -> tuple[Tensor, list[Cache]]:
         """Logits of the tokens that follow T new target tokens, given those in the cache.
@@ -182,6 +185,8 @@ class Transformer(keras.Model):
             context: as `encode` returns it.
             slot: integer scalar, where in the cache to write.
             positions: integers (B, T) of the new tokens.
+            attention_mask: booleans (B, T, S), which of the tokens in the cache, the new ones included, each new
+                token may attend to, where they are alternatives for one position.
             update: how to write into the cache.
 
         Returns:
@@ -200,6 +205,7 @@ class Transformer(keras.Model):
                 positions=positions,
                 padding_mask=ops.not_equal(target_ids, self.pad_id),
                 memory_padding_mask=context["padding_mask"],
+                attention_mask=attention_mask,
                 update=update,
             )
             new_cache.append(block_cache)

@@ -18,11 +18,16 @@ def slice_update(cache: Tensor, new: Tensor, slot: Tensor) -> Tensor:
 
 
 def select_update(cache: Tensor, new: Tensor, slot: Tensor) -> Tensor:
-    """The same for T = 1, by comparing every index with `slot`: converts to ONNX and runs without XLA."""
-    if new.shape[1] != 1:
-        raise ValueError(f"`new` must hold one token a row. Received: new.shape={tuple(new.shape)}")
-    index = ops.reshape(ops.arange(ops.shape(cache)[1]), [1, -1] + [1] * (len(cache.shape) - 2))
-    return ops.where(ops.equal(index, slot), ops.cast(new, cache.dtype), cache)
+    """The same by comparing every index with `slot`: converts to ONNX and runs without XLA."""
+    behind = (
+        ops.arange(ops.shape(cache)[1]) - slot
+    )  # how far each entry stands from the first of the new ones
+    count = ops.shape(new)[1]
+    if new.shape[1] != 1:  # one token broadcasts over the entries
+        new = ops.take(new, ops.clip(behind, 0, count - 1), axis=1)
+    fresh = ops.logical_and(behind >= 0, behind < count)
+    fresh = ops.reshape(fresh, [1, -1] + [1] * (len(cache.shape) - 2))
+    return ops.where(fresh, ops.cast(new, cache.dtype), cache)
 
 
 def append_update(cache: Tensor, new: Tensor, slot: Tensor) -> Tensor:
@@ -33,7 +38,8 @@ def append_update(cache: Tensor, new: Tensor, slot: Tensor) -> Tensor:
 def rolling_update(cache: Tensor, new: Tensor, slot: Tensor) -> Tensor:
     """Write `new` (B, T, …) over `cache` (B, S, …) from index `slot` mod S on and round its end: the last S stay."""
     size, count = cache.shape[1], ops.shape(new)[1]
-    behind = ops.mod(slot + count - 1 - ops.arange(size), size)  # how many tokens came after each entry's
+    # How many tokens came after each entry's. Nothing negative: as ONNX, `mod` rounds towards zero.
+    behind = ops.mod(slot + count - 1 + size - ops.arange(size), size)
     entry = ops.take(new, ops.maximum(count - 1 - behind, 0), axis=1)
     fresh = ops.reshape(behind < count, [1, -1] + [1] * (len(cache.shape) - 2))
     return ops.where(fresh, ops.cast(entry, cache.dtype), cache)

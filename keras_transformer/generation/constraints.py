@@ -1,0 +1,223 @@
+"""What may be generated, as values: each lowers the logits of tokens that must not or should not come next.
+
+A constraint looks at the tokens generated so far, not at a prompt. `constraints=[...]` takes any number of them.
+"""
+
+import abc
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from keras import ops
+
+Tensor = Any
+
+FORBIDDEN = -1e30
+"""The logit and the score of what cannot be: finite, so that no sum or difference of two is NaN."""
+
+
+@dataclasses.dataclass(frozen=True)
+class History:
+    """What has been generated before this step.
+
+    Attributes:
+        ids: integers (B, R, M); only those before `step` count.
+        step: integer scalar.
+        end_ids: the tokens that end a sequence.
+    """
+
+    ids: Tensor
+    step: Tensor
+    end_ids: tuple[int, ...]
+
+    @property
+    def written(self) -> Tensor:
+        """Booleans (M,): which columns of `ids` count."""
+        return ops.arange(self.ids.shape[-1]) < self.step
+
+    def last(self, count: int) -> list[Tensor]:
+        """The last `count` ids, the oldest first: (B, R) each, anything where there are fewer."""
+        columns = [ops.maximum(self.step - back, 0) for back in range(count, 0, -1)]
+        return [ops.take(self.ids, column, axis=2) for column in columns]
+
+
+class Constraint(abc.ABC):
+    """A frozen dataclass that is a function of logits."""
+
+    @abc.abstractmethod
+    def __call__(self, logits: Tensor, history: History) -> Tensor:
+        """The logits (B, R, V), none of them higher than before."""
+
+    def ids(self) -> tuple[int, ...]:
+        """The ids it names, which must be in the vocabulary."""
+        return ()
+
+    def violated_by(self, sequence: tuple[int, ...], end_ids: tuple[int, ...]) -> bool:
+        """Whether a sequence of ids holds a token that is forbidden where it stands."""
+        return False
+
+
+@dataclasses.dataclass(frozen=True)
+class MinNewTokens(Constraint):
+    """At least `count` tokens before an end token."""
+
+    count: int
+
+    def __post_init__(self) -> None:
+        _check_count("count", self.count, 0)
+
+    def __call__(self, logits: Tensor, history: History) -> Tensor:
+        """Without end tokens in the first `count` steps."""
+        early = history.step < self.count
+        return ops.where(ops.logical_and(early, _is_one_of(history.end_ids, logits)), FORBIDDEN, logits)
+
+    def violated_by(self, sequence: tuple[int, ...], end_ids: tuple[int, ...]) -> bool:
+        """Whether it ends too early."""
+        return any(id_ in end_ids for id_ in sequence[: self.count])
+
+
+@dataclasses.dataclass(frozen=True)
+class RepetitionPenalty(Constraint):
+    """Tokens generated before become less likely: logits above 0 are divided by `factor`, others multiplied.
+
+    References:
+        Keskar et al., "CTRL" (2019), section 4.1.
+    """
+
+    factor: float
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.factor < float("inf"):
+            raise ValueError(f"`factor` must be at least 1. Received: factor={self.factor!r}")
+
+    def __call__(self, logits: Tensor, history: History) -> Tensor:
+        """Lower where a token is repeated."""
+        lower = ops.where(logits > 0, logits / self.factor, ops.maximum(logits * self.factor, FORBIDDEN))
+        return ops.where(_among(history.ids, history.written, logits), lower, logits)
+
+
+@dataclasses.dataclass(frozen=True)
+class NoRepeatNGram(Constraint):
+    """No sequence of `size` tokens twice."""
+
+    size: int
+
+    def __post_init__(self) -> None:
+        _check_count("size", self.size, 1)
+
+    def __call__(self, logits: Tensor, history: History) -> Tensor:
+        """Without the tokens that would complete an n-gram generated before."""
+        longest = history.ids.shape[-1]
+        if self.size > longest:
+            return logits
+        followers = history.ids[:, :, self.size - 1 :]  # (B, R, M − n + 1), each the last of its n-gram
+        repeated = ops.arange(self.size - 1, longest) < history.step
+        for offset, latest in enumerate(history.last(self.size - 1)):
+            begun = history.ids[:, :, offset : longest - self.size + 1 + offset]
+            repeated = ops.logical_and(repeated, ops.equal(begun, latest[:, :, None]))
+        return ops.where(_among(followers, repeated, logits), FORBIDDEN, logits)
+
+    def violated_by(self, sequence: tuple[int, ...], end_ids: tuple[int, ...]) -> bool:
+        """Whether it repeats an n-gram."""
+        grams = [sequence[i : i + self.size] for i in range(len(sequence) - self.size + 1)]
+        return len(set(grams)) < len(grams)
+
+
+@dataclasses.dataclass(frozen=True)
+class BannedWords(Constraint):
+    """None of some sequences of ids.
+
+    Args:
+        words: sequences of ids, of one id or more each.
+    """
+
+    words: tuple[tuple[int, ...], ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "words", tuple(_ids("words", word) for word in self.words))
+
+    def __call__(self, logits: Tensor, history: History) -> Tensor:
+        """Without the tokens that would complete a banned word."""
+        for word in self.words:
+            complete = history.step >= len(word) - 1
+            for id_, latest in zip(word, history.last(len(word) - 1), strict=False):
+                complete = ops.logical_and(complete, ops.equal(latest, id_)[:, :, None])
+            banned = ops.logical_and(complete, _is_one_of(word[-1:], logits))
+            logits = ops.where(banned, FORBIDDEN, logits)
+        return logits
+
+    def ids(self) -> tuple[int, ...]:
+        """Those of all words."""
+        return tuple(id_ for word in self.words for id_ in word)
+
+    def violated_by(self, sequence: tuple[int, ...], end_ids: tuple[int, ...]) -> bool:
+        """Whether it holds a banned word."""
+        return any(sequence[i : i + len(word)] == word for word in self.words for i in range(len(sequence)))
+
+
+@dataclasses.dataclass(frozen=True)
+class ForcedPrefix(Constraint):
+    """What every sequence begins with. A `prefix_ids` of `generate` is of each row and not part of the output."""
+
+    prefix: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "prefix", _ids("prefix", self.prefix))
+
+    def __call__(self, logits: Tensor, history: History) -> Tensor:
+        """Nothing but the prefix's token while there is one."""
+        prefix = ops.convert_to_tensor(self.prefix, "int32")
+        forced = ops.take(prefix, ops.minimum(history.step, len(self.prefix) - 1), axis=0)
+        other = ops.not_equal(ops.arange(logits.shape[-1]), forced)
+        return ops.where(ops.logical_and(history.step < len(self.prefix), other), FORBIDDEN, logits)
+
+    def ids(self) -> tuple[int, ...]:
+        """The prefix."""
+        return self.prefix
+
+    def violated_by(self, sequence: tuple[int, ...], end_ids: tuple[int, ...]) -> bool:
+        """Whether it begins otherwise."""
+        return any(given != forced for given, forced in zip(sequence, self.prefix, strict=False))
+
+
+@dataclasses.dataclass(frozen=True)
+class EndTokens(Constraint):
+    """More tokens that end a sequence, beside the model's `end_id`."""
+
+    end_ids: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "end_ids", _ids("end_ids", self.end_ids))
+
+    def __call__(self, logits: Tensor, history: History) -> Tensor:
+        """The logits as they are: what ends a sequence is asked of the constraint itself."""
+        return logits
+
+    def ids(self) -> tuple[int, ...]:
+        """The end tokens."""
+        return self.end_ids
+
+
+def _is_one_of(ids: Sequence[int], logits: Tensor) -> Tensor:
+    """Booleans (V,)."""
+    index = ops.arange(logits.shape[-1])
+    return ops.any(ops.stack([ops.equal(index, id_) for id_ in ids]), axis=0)
+
+
+def _among(ids: Tensor, counted: Tensor, logits: Tensor) -> Tensor:
+    """Booleans (B, R, V): which ids are among `ids` (B, R, J) where `counted`, (J,) or (B, R, J), holds."""
+    ids = ops.where(counted, ids, -1)[..., None]
+    return ops.any(ops.equal(ids, ops.arange(logits.shape[-1], dtype="int32")), axis=-2)
+
+
+def _check_count(name: str, count: Any, least: int) -> None:
+    if not isinstance(count, int) or isinstance(count, bool) or count < least:
+        raise ValueError(f"`{name}` must be an integer of at least {least}. Received: {name}={count!r}")
+
+
+def _ids(name: str, ids: Any) -> tuple[int, ...]:
+    if isinstance(ids, str) or not isinstance(ids, Sequence) or not ids:
+        raise ValueError(f"`{name}` must hold sequences of at least one id. Received: {name}={ids!r}")
+    if any(not isinstance(id_, int) or isinstance(id_, bool) or id_ < 0 for id_ in ids):
+        raise ValueError(f"`{name}` must hold ids, integers of at least 0. Received: {name}={ids!r}")
+    return tuple(ids)

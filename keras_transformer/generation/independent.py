@@ -1,0 +1,131 @@
+"""Greedy search and sampling: hypotheses that know nothing of each other."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from keras_transformer.generation import sampling
+from keras_transformer.generation.constraints import FORBIDDEN
+from keras_transformer.generation.rules import Rules
+from keras_transformer.generation.samplers import Beam, Greedy, Sample
+
+Tensor = Any
+State = dict[str, Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class Independent:
+    """One token a step for each of R hypotheses (see `loop` for what a search is).
+
+    Attributes:
+        sampler: greedy, sampling, or a beam of one, which is greedy.
+        rules: what may be generated.
+        longest: M.
+        pad_id: fills up ended sequences.
+        rows: integers (B,), what the noise of each row is drawn for.
+        noise: uniform numbers (B, R, M, V) to draw with instead.
+    """
+
+    sampler: Greedy | Sample | Beam
+    rules: Rules
+    longest: int
+    pad_id: int
+    rows: Tensor | None = None
+    noise: Tensor | None = None
+
+    @property
+    def hypotheses(self) -> int:
+        """R."""
+        return self.sampler.hypotheses
+
+    def start(self, newest: Tensor, blank: Tensor) -> State:
+        """The state before the first step, from the last tokens of the prompts (B,)."""
+        newest = ops.repeat(newest[:, None], self.hypotheses, axis=1)
+        nothing = ops.repeat(ops.zeros_like(newest)[:, :, None], self.longest, axis=2)
+        return {
+            "newest": newest,
+            "ids": nothing + self.pad_id,
+            "token_scores": ops.cast(nothing, "float32"),
+            "lengths": ops.zeros_like(newest),
+            "ended": ops.repeat(blank[:, None], self.hypotheses, axis=1),
+            "failed_step": ops.zeros_like(newest[:, 0]) - 1,
+        }
+
+    def running(self, state: State) -> Tensor:
+        """Whether any hypothesis goes on."""
+        return ops.logical_not(ops.all(state["ended"]))
+
+    def visible(self, state: State, step: Tensor) -> Tensor | None:
+        """Which entries of the cache each hypothesis may see: its own, (1, R, M·R)."""
+        if self.hypotheses == 1:
+            return None
+        own = np.tile(np.eye(self.hypotheses, dtype=bool), (1, self.longest))
+        return ops.convert_to_tensor(own[None])
+
+    def advance(self, state: State, logits: Tensor, step: Tensor) -> State:
+        """The state with one more token for each hypothesis, from logits (B, R, V)."""
+        normalizer = ops.logsumexp(logits, axis=-1)  # (B, R)
+        broken = ops.logical_and(is_not_finite(normalizer), ops.logical_not(state["ended"]))
+        candidates = self.rules(logits, state["ids"], step)
+        if isinstance(self.sampler, Sample):
+            candidates = sampling.draw(candidates, self.sampler, self._noise(logits, step))
+        token, highest = _highest(candidates)
+        if isinstance(self.sampler, Sample) or self.rules.shapes_logits:
+            chosen = ops.equal(ops.arange(logits.shape[-1], dtype="int32"), token[..., None])
+            own = ops.max(ops.where(chosen, logits, FORBIDDEN), axis=-1)  # as the model itself has it
+        else:
+            own = highest
+        # A sequence that no token may follow is cut there.
+        stops = ops.logical_or(ops.logical_or(state["ended"], broken), highest <= FORBIDDEN / 2)
+        token = ops.where(stops, self.pad_id, token)
+        column = ops.logical_and(
+            ops.equal(ops.arange(self.longest), step), ops.logical_not(stops)[:, :, None]
+        )
+        failed = ops.logical_and(ops.any(broken, axis=1), state["failed_step"] < 0)
+        return {
+            "newest": token,
+            "ids": ops.where(column, token[:, :, None], state["ids"]),
+            "token_scores": ops.where(column, (own - normalizer)[:, :, None], state["token_scores"]),
+            "lengths": state["lengths"] + ops.cast(ops.logical_not(stops), "int32"),
+            "ended": ops.logical_or(stops, self.rules.ends(token)),
+            "failed_step": ops.where(failed, step, state["failed_step"]),
+        }
+
+    def results(self, state: State) -> dict[str, Tensor]:
+        """What `generate_ids` returns."""
+        scores = ops.sum(state["token_scores"], axis=-1)
+        ranking = scores
+        if isinstance(self.sampler, Beam):
+            penalties = ops.convert_to_tensor(self.sampler.penalties(self.longest))
+            ranking = scores / ops.take(penalties, state["lengths"], axis=0)
+        return {
+            "ids": state["ids"],
+            "lengths": state["lengths"],
+            "scores": scores,
+            "ranking_scores": ranking,
+            "token_scores": state["token_scores"],
+            "failed_step": state["failed_step"],
+        }
+
+    def _noise(self, logits: Tensor, step: Tensor) -> Tensor:
+        if self.noise is not None:
+            return ops.take(self.noise, step, axis=2)
+        vocabulary = logits.shape[-1]
+        return sampling.uniform(self.sampler.seed, self.rows, self.hypotheses, step, vocabulary)
+
+
+def is_not_finite(values: Tensor) -> Tensor:
+    """Where there is NaN or an infinity, by a comparison that every runtime has."""
+    # Not `logical_not`: TensorFlow rewrites ¬(a < b) as a ≥ b, which NaN does not fulfil.
+    return ops.where(ops.abs(values) < 1e38, False, True)
+
+
+def _highest(candidates: Tensor) -> tuple[Tensor, Tensor]:
+    """The best id (B, R) of candidates (B, R, V), the lowest where several tie, and its value."""
+    index = ops.arange(candidates.shape[-1], dtype="int32")
+    best = ops.max(candidates, axis=-1, keepdims=True)
+    # Not argmax: TensorFlow's lowering of it has no ONNX form.
+    ids = ops.min(ops.where(ops.equal(candidates, best), index, candidates.shape[-1] - 1), axis=-1)
+    return ops.cast(ids, "int32"), best[..., 0]

@@ -1,0 +1,92 @@
+"""What a generation continues: prompts of a decoder, start tokens and target prefixes of an encoder–decoder."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from keras import ops
+
+Tensor = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Prompt:
+    """Tokens that come before the first generated one, the last of each row in the last column.
+
+    Attributes:
+        ids: integers (B, P), P ≥ 1.
+        positions: integers (B, P), counted over tokens that are no padding.
+        blank: booleans (B,), rows that have nothing to be generated for.
+        context: what the encoder has made of the source, or None for a decoder alone.
+    """
+
+    ids: Tensor
+    positions: Tensor
+    blank: Tensor
+    context: Any
+
+    @property
+    def before(self) -> Any:
+        """P − 1: how many columns are read before the first step; an integer where it is known."""
+        length = self.ids.shape[1]
+        return (ops.shape(self.ids)[1] if length is None else length) - 1
+
+
+def prepare(model: Any, source_ids: Tensor, prefix_ids: Tensor | None = None) -> Prompt:
+    """The prompt of a model: its source itself where it has no `encode`, else a start token and the target prefix."""
+    blank = ops.all(ops.equal(source_ids, model.pad_id), axis=-1)
+    if not hasattr(model, "encode"):
+        ids, real = align(source_ids, ops.not_equal(source_ids, model.pad_id))
+        return Prompt(ids, count_positions(real), blank, None)
+    context = model.encode(source_ids)
+    ids = ops.full((ops.shape(source_ids)[0], 1), model.start_id, "int32")
+    if prefix_ids is not None:
+        started = ops.ones_like(ids, dtype="bool")  # by a token that may have padding's id
+        real = ops.concatenate([started, ops.not_equal(prefix_ids, model.pad_id)], axis=1)
+        ids, real = align(ops.concatenate([ids, ops.cast(prefix_ids, "int32")], axis=1), real)
+        return Prompt(ids, count_positions(real), blank, context)
+    return Prompt(ids, ops.zeros_like(ids), blank, context)
+
+
+def align(ids: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+    """Each row of (B, P) rotated so that its last real token stands last; padding behind comes to the front."""
+    length = ops.shape(ids)[1]
+    index = ops.arange(length, dtype="int32")
+    last = ops.max(ops.where(real, index, -1), axis=-1, keepdims=True)
+    index = ops.mod(index + last + 1, length)
+    return ops.take_along_axis(ids, index, axis=1), ops.take_along_axis(real, index, axis=1)
+
+
+def count_positions(real: Tensor) -> Tensor:
+    """0, 1, 2, … over what is no padding; 0 for padding in front."""
+    return ops.maximum(ops.cumsum(ops.cast(real, "int32"), axis=1) - 1, 0)
+
+
+def new_cache(model: Any, prompt: Prompt, hypotheses: int, steps: int, update: Callable[..., Tensor]) -> Any:
+    """A cache that holds all of the prompt but its last token, with room for `steps` steps of all hypotheses."""
+    batch_size = ops.shape(prompt.ids)[0]
+    length = prompt.before + hypotheses * steps
+    cache = (
+        model.empty_cache(batch_size, length)
+        if hypotheses == 1
+        else model.empty_cache(batch_size, length, hypotheses)
+    )
+    if isinstance(prompt.before, int) and prompt.before == 0:
+        return cache
+    _, cache = step(
+        model,
+        prompt.ids[:, :-1],
+        cache,
+        prompt.context,
+        slot=0,
+        positions=prompt.positions[:, :-1],
+        update=update,
+    )
+    return cache
+
+
+def step(model: Any, ids: Tensor, cache: Any, context: Any, **options: Any) -> tuple[Tensor, Any]:
+    """`model.step` of either kind: a decoder alone takes no context."""
+    return (
+        model.step(ids, cache, **options) if context is None else model.step(ids, cache, context, **options)
+    )

@@ -1,0 +1,134 @@
+"""All constraints of one generation together, checked against each other and against the model."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from keras import ops
+
+from keras_transformer.generation.constraints import (
+    FORBIDDEN,
+    BannedWords,
+    Constraint,
+    EndTokens,
+    ForcedPrefix,
+    History,
+    MinNewTokens,
+)
+
+Tensor = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Rules:
+    """What may be generated, and what ends it.
+
+    Attributes:
+        constraints: as they were given, and `MinNewTokens` for `min_new_tokens`.
+        end_ids: the tokens that end a sequence.
+        never: ids that are never generated: padding, and what the decoder starts from.
+    """
+
+    constraints: tuple[Constraint, ...]
+    end_ids: tuple[int, ...]
+    never: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls, model: Any, max_new_tokens: int, min_new_tokens: int = 0, constraints: Sequence[Constraint] = ()
+    ) -> "Rules":
+        """The rules for a model.
+
+        Raises:
+            ValueError: where an argument is out of range or two of them contradict each other.
+        """
+        constraints = _checked(constraints)
+        for name, limit, least in (
+            ("max_new_tokens", max_new_tokens, 1),
+            ("min_new_tokens", min_new_tokens, 0),
+        ):
+            if not isinstance(limit, int) or isinstance(limit, bool) or limit < least:
+                kind = "positive" if least else "an integer of at least 0"
+                raise ValueError(f"`{name}` must be {kind}. Received: {name}={limit!r}")
+        if min_new_tokens:
+            constraints = (*constraints, MinNewTokens(min_new_tokens))
+        more = [constraint.end_ids for constraint in constraints if isinstance(constraint, EndTokens)]
+        end_ids = tuple(dict.fromkeys([model.end_id, *(id_ for ids in more for id_ in ids)]))
+        special = {model.pad_id, getattr(model, "start_id", None)} - {None, *end_ids}
+        rules = cls(constraints, end_ids, tuple(sorted(special)))
+        rules._check(model, max_new_tokens)
+        return rules
+
+    @property
+    def shapes_logits(self) -> bool:
+        """Whether any constraint changes logits."""
+        return any(not isinstance(constraint, EndTokens) for constraint in self.constraints)
+
+    def __call__(self, logits: Tensor, ids: Tensor, step: Tensor) -> Tensor:
+        """The logits (B, R, V) after all constraints, `FORBIDDEN` where a token must not come."""
+        history = History(ids, step, self.end_ids)
+        for constraint in self.constraints:
+            logits = constraint(logits, history)
+        if not self.never:
+            return logits
+        index = ops.arange(logits.shape[-1])
+        allowed = ops.all(ops.stack([ops.not_equal(index, id_) for id_ in self.never]), axis=0)
+        return ops.where(allowed, logits, FORBIDDEN)
+
+    def ends(self, tokens: Tensor) -> Tensor:
+        """Which tokens end their sequence."""
+        return ops.any(ops.stack([ops.equal(tokens, id_) for id_ in self.end_ids]), axis=0)
+
+    def _check(self, model: Any, max_new_tokens: int) -> None:
+        vocabulary = model.vocabulary_size
+        for constraint in self.constraints:
+            if any(not 0 <= id_ < vocabulary for id_ in constraint.ids()):
+                raise ValueError(f"`constraints` must have ids in [0, {vocabulary}). Received: {constraint}")
+            if isinstance(constraint, MinNewTokens) and constraint.count > max_new_tokens:
+                raise ValueError(
+                    "`min_new_tokens` must be at most `max_new_tokens`. "
+                    f"Received: {constraint.count} with max_new_tokens={max_new_tokens}"
+                )
+            if isinstance(constraint, ForcedPrefix):
+                self._check_prefix(constraint, max_new_tokens)
+        banned = [
+            word
+            for constraint in self.constraints
+            if isinstance(constraint, BannedWords)
+            for word in constraint.words
+        ]
+        if {*self.never, *(word[0] for word in banned if len(word) == 1)} >= set(range(vocabulary)):
+            raise ValueError(
+                "`constraints` must leave a token that may be generated. Received: all are banned"
+            )
+
+    def _check_prefix(self, forced: ForcedPrefix, max_new_tokens: int) -> None:
+        prefix = forced.prefix
+        if len(prefix) > max_new_tokens:
+            raise ValueError(
+                f"`constraints` must fit `max_new_tokens`. Received: {forced} with max_new_tokens={max_new_tokens}"
+            )
+        if set(prefix) & set(self.never) or set(prefix[:-1]) & set(self.end_ids):
+            raise ValueError(
+                "`constraints` must force tokens that can be generated: no padding, no start token, an end token "
+                f"at most as the last. Received: {forced}"
+            )
+        for other in self.constraints:
+            if other.violated_by(prefix, self.end_ids):
+                raise ValueError(
+                    f"`constraints` must not contradict each other. Received: {forced} and {other}"
+                )
+
+
+def _checked(constraints: Any) -> tuple[Constraint, ...]:
+    if isinstance(constraints, Constraint) or not isinstance(constraints, Sequence):
+        raise ValueError(
+            f"`constraints` must be a list of constraints. Received: constraints={constraints!r}"
+        )
+    for constraint in constraints:
+        if not isinstance(constraint, Constraint):
+            raise ValueError(
+                "`constraints` must hold values such as `BannedWords([[5, 6]])`. "
+                f"Received: {constraint!r} among them"
+            )
+    return tuple(constraints)

@@ -1,0 +1,96 @@
+"""Forced decoding: what a model thinks of given targets."""
+
+import dataclasses
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_transformer import ops as kt_ops
+from keras_transformer.generation import prompts
+from keras_transformer.generation.generator import Generator
+
+Tensor = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Scores:
+    """What a model thinks of B targets of up to T tokens.
+
+    Attributes:
+        scores: float32 (B,), summed log-probabilities.
+        token_scores: float32 (B, T), the log-probability of each token, 0 for padding.
+        lengths: int32 (B,), how many tokens were scored.
+    """
+
+    scores: np.ndarray
+    token_scores: np.ndarray
+    lengths: np.ndarray
+
+
+def score(model: Any, source_ids: Any, target_ids: Any) -> Scores:
+    """Log-probabilities of targets, given their sources.
+
+    Args:
+        model: an encoder–decoder such as `models.Transformer`, or a decoder alone (see `generate_ids`).
+        source_ids: integers (B, S), the prompts where the model is a decoder alone.
+        target_ids: integers (B, T) without a start token, the end token included where it counts; then padding.
+
+    Returns:
+        The `Scores`.
+
+    Raises:
+        ValueError: where ids are no matrix of ids in the vocabulary, a prompt is empty or too long, or numbers of rows
+            differ.
+
+    Example:
+        >>> out = generate(model, source_ids)
+        >>> score(model, source_ids, out.best).scores.shape == out.scores[:, 0].shape
+        True
+    """
+    scorers = model.__dict__.setdefault("_scorers", {})
+    scorer = scorers.setdefault("score", _Scorer(model, max_new_tokens=1))
+    return scorer.score(source_ids, target_ids)
+
+
+class _Scorer(Generator):
+    """Compiled as a generator is, and given the same inputs."""
+
+    def score(self, source_ids: Any, target_ids: Any) -> Scores:
+        """See `score`."""
+        source_ids = self._checked("source_ids", source_ids)
+        target_ids = self._checked("target_ids", target_ids)
+        if len(target_ids) != len(source_ids):
+            raise ValueError(
+                "`target_ids` must have as many rows as `source_ids`. "
+                f"Received: target_ids.shape={target_ids.shape}, {len(source_ids)} sources"
+            )
+        self._check_lengths({"source_ids": source_ids})
+        lengths = (target_ids != self.model.pad_id).sum(axis=1).astype(np.int32)
+        if 0 in target_ids.shape:
+            token_scores = np.zeros(target_ids.shape, np.float32)
+        else:
+            given = {"source_ids": source_ids, "target_ids": target_ids}
+            out = self._compiled()({name: self._padded(values) for name, values in given.items()})
+            found = keras.ops.convert_to_numpy(out)[: len(target_ids), : target_ids.shape[1]]
+            token_scores = np.where(target_ids == self.model.pad_id, 0, found).astype(np.float32)
+        return Scores(token_scores.sum(axis=1), token_scores, lengths)
+
+    def _loop(self, arrays: dict[str, Tensor]) -> Tensor:
+        return score_ids(self.model, **arrays)
+
+
+def score_ids(model: Any, source_ids: Tensor, target_ids: Tensor) -> Tensor:
+    """The log-probability (B, T) of each target token, by one pass over prompt and target."""
+    prompt = prompts.prepare(model, source_ids)
+    ids = ops.concatenate([ops.cast(prompt.ids, "int32"), ops.cast(target_ids, "int32")], axis=1)[:, :-1]
+    following = prompt.positions[:, -1:] + 1 + ops.arange(target_ids.shape[1], dtype="int32")
+    positions = ops.concatenate([prompt.positions, following], axis=1)[:, :-1]
+    cache = model.empty_cache(ops.shape(ids)[0], ids.shape[1])
+    logits, _ = prompts.step(
+        model, ids, cache, prompt.context, slot=0, positions=positions, update=kt_ops.slice_update
+    )
+    logits = ops.cast(logits[:, prompt.before :], "float32")
+    log_probabilities = ops.log_softmax(logits, axis=-1)
+    return ops.take_along_axis(log_probabilities, ops.cast(target_ids, "int32")[..., None], axis=-1)[..., 0]

@@ -1,0 +1,153 @@
+"""Small models for the search: a decoder alone, an encoder–decoder of any block, and brute force."""
+
+import itertools
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_transformer.layers import DecoderBlock, FeedForward, MultiHeadAttention, TokenEmbedding
+from keras_transformer.models import Transformer
+
+
+class Decoder(keras.Model):
+    """A decoder alone: causal blocks of attention and feed-forward network, with what generation asks for."""
+
+    pad_id, end_id = 0, 3
+
+    def __init__(self, vocabulary_size=12, layers=1, max_length=None, **attention):
+        super().__init__()
+        self.vocabulary_size, self.max_length = vocabulary_size, max_length
+        self.embedding = TokenEmbedding(vocabulary_size, 8)
+        options = {"relation": "causal", "position_encoding": "rotary", **attention}
+        self.attentions = [MultiHeadAttention(4, 2, **options) for _ in range(layers)]
+        self.feed_forwards = [FeedForward(16) for _ in range(layers)]
+        self.embedding.build((None, None))
+        for layer in (*self.attentions, *self.feed_forwards):
+            layer.build((None, None, 8))
+        self.built = True
+
+    def call(self, ids):
+        hidden = self.embedding(ids)
+        for attention, feed_forward in zip(self.attentions, self.feed_forwards, strict=True):
+            hidden = hidden + attention(hidden, padding_mask=ops.not_equal(ids, self.pad_id))
+            hidden = hidden + feed_forward(hidden)
+        return self.embedding.logits(hidden)
+
+    def empty_cache(self, batch_size, length, hypotheses=1):
+        return [attention.empty_cache(batch_size, length, hypotheses) for attention in self.attentions]
+
+    def step(self, ids, cache, **options):
+        hidden, new = self.embedding(ids), []
+        for attention, feed_forward, old in zip(self.attentions, self.feed_forwards, cache, strict=True):
+            attended, entry = attention.step(
+                hidden, old, padding_mask=ops.not_equal(ids, self.pad_id), **options
+            )
+            hidden = hidden + attended
+            hidden = hidden + feed_forward(hidden)
+            new.append(entry)
+        return self.embedding.logits(hidden), new
+
+
+def randomise(model, seed, scale=1.0):
+    random = np.random.default_rng(seed)
+    for weight in model.trainable_weights:
+        if "gamma" not in weight.path:
+            weight.assign(random.normal(size=weight.shape) * scale / np.sqrt(weight.shape[0]) * 2)
+    return model
+
+
+@pytest.fixture(scope="session")
+def decoder():
+    """decoder(seed, **options): a decoder alone with random weights."""
+    return lambda seed=0, **options: randomise(Decoder(**options), seed)
+
+
+@pytest.fixture(scope="session")
+def translator():
+    """translator(seed, vocabulary_size, **block): an encoder–decoder with any kind of decoder block."""
+
+    def make(seed=0, vocabulary_size=6, **block):
+        model = Transformer(
+            vocabulary_size, num_layers=1, num_heads=4, model_dim=8, hidden_dim=16, dropout=0.0
+        )
+        if block:
+            model.decoder_blocks = [DecoderBlock(4, 16, name="decoder_0", **block)]
+            model.decoder_blocks[0].build((None, None, 8), (None, None, 8))
+        return randomise(model, seed)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def forced():
+    """forced(model, source, targets): log-probabilities (n, M) of many targets of one source, by whole passes."""
+
+    def score(model, source, targets):
+        targets = np.asarray(targets)
+        if hasattr(model, "encode"):
+            start = np.full((len(targets), 1), model.start_id)
+            inputs = np.concatenate([start, targets[:, :-1]], axis=1)
+            logits = model({"source_ids": np.repeat(source[None], len(targets), 0), "target_ids": inputs})
+        else:
+            prompt = source[source != model.pad_id]
+            inputs = np.concatenate([np.repeat(prompt[None], len(targets), 0), targets[:, :-1]], axis=1)
+            logits = model(inputs)[:, len(prompt) - 1 :]
+        logits = ops.convert_to_numpy(logits).astype(float)
+        scores = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
+        taken = np.take_along_axis(scores, targets[..., None], axis=-1)[..., 0]
+        return np.where(targets == model.pad_id, 0, taken)
+
+    return score
+
+
+@pytest.fixture(scope="session")
+def every_sequence():
+    """every_sequence(vocabulary, end_ids, longest): each sequence that can be generated, filled up with 0."""
+
+    def sequences(vocabulary, end_ids, longest):
+        rows = [
+            (*row, *[0] * (longest - length))
+            for length in range(1, longest + 1)
+            for row in itertools.product(vocabulary, repeat=length)
+            if not set(row[:-1]) & set(end_ids) and (row[-1] in end_ids or length == longest)
+        ]
+        return np.array(rows)
+
+    return sequences
+
+
+@pytest.fixture(scope="session")
+def reference_beam(forced):
+    """A beam in plain Python: the whole model is called again for every hypothesis."""
+
+    def search(model, source, beam, longest, allowed):
+        penalties = beam.penalties(longest).astype(float)
+        running, ended = [((), 0.0)], []
+        for step in range(longest):
+            candidates = []
+            if not running:
+                break
+            rows = np.zeros((len(running) * len(allowed), step + 1), int)
+            for i, ((ids, _), token) in enumerate(itertools.product(running, allowed)):
+                rows[i] = (*ids, token)
+            last = forced(model, source, rows)[:, -1]
+            candidates = [
+                (tuple(row), parent[1] + new)
+                for row, new, (parent, _) in zip(
+                    rows.tolist(), last, itertools.product(running, allowed), strict=True
+                )
+            ]
+            candidates.sort(key=lambda one: -one[1])
+            ended += [
+                (ids, total, total / penalties[step + 1])
+                for ids, total in candidates[: beam.num_beams]
+                if ids[-1] == model.end_id
+            ]
+            going = [one for one in candidates if one[0][-1] != model.end_id]
+            running = going[: beam.num_beams]
+        ended += [(ids, total, total / penalties[longest]) for ids, total in running]
+        return sorted(ended, key=lambda one: -one[2])[: beam.num_return]
+
+    return search

@@ -1,0 +1,220 @@
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_transformer import generation, relations
+from keras_transformer.generation import Beam
+from keras_transformer.ops import select_update
+
+pytestmark = pytest.mark.backend_neutral
+
+SOURCES = np.array([[4, 5, 4, 3], [5, 3, 0, 0], [4, 4, 5, 5], [5, 3, 4, 0]])
+ON_JAX = keras.backend.backend() == "jax"
+MODELS = {
+    "plain": {},
+    "grouped heads": {"num_kv_heads": 2},
+    "window": {"relation": relations.SlidingWindow(2)},
+    "window of one": {"relation": relations.SlidingWindow(1), "position_encoding": "rotary"},
+    "rotary": {"position_encoding": "rotary"},
+    "alibi, rms": {"position_encoding": "alibi", "norm": "rms"},
+}
+
+
+def run(model, beam, most, sources=SOURCES, *, compiled=ON_JAX, **options):
+    return generation.Generator(model, beam, most, jit_compile=compiled, **options)(sources)
+
+
+def lengths_of(rows):
+    return (rows != 0).sum(axis=1)
+
+
+@pytest.mark.parametrize("normalization", ["gnmt", "length"])
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, -1.0])
+def test_a_beam_wide_enough_is_exhaustive_search(translator, forced, every_sequence, alpha, normalization):
+    model, most = translator(), 3
+    rows = every_sequence([1, 3, 4, 5], [3], most)
+    assert len(rows) == 40
+    out = run(model, Beam(45, alpha, normalization, num_return=45), most)
+    lengths = lengths_of(rows)
+    penalties = ((5 + lengths) / 6 if normalization == "gnmt" else lengths) ** alpha
+    for row, source in enumerate(SOURCES):
+        scores = forced(model, source, rows).sum(axis=1)
+        order = np.argsort(-scores / penalties)
+        np.testing.assert_array_equal(out.ids[row, :40], rows[order])
+        np.testing.assert_allclose(out.scores[row, :40], scores[order], rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(
+            out.ranking_scores[row, :40], (scores / penalties)[order], rtol=1e-4, atol=1e-4
+        )
+        # There are 40 sequences in all: nothing is invented to make them 45.
+        assert (out.lengths[row, 40:] == 0).all()
+        assert (out.scores[row, 40:] == -np.inf).all()
+
+
+@pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_cached_beams_equal_a_search_that_calls_the_whole_model(translator, reference_beam, options, seed):
+    model, most = translator(seed, 9, **options), 7
+    beam = Beam(3, num_return=3)
+    out = run(model, beam, most)
+    for row, source in enumerate(SOURCES):
+        expected = reference_beam(model, source, beam, most, [1, 3, 4, 5, 6, 7, 8])
+        for found, (ids, score, ranking) in enumerate(expected):
+            assert tuple(out.ids[row, found, : out.lengths[row, found]]) == ids
+            np.testing.assert_allclose(out.scores[row, found], score, rtol=1e-4, atol=1e-4)
+            np.testing.assert_allclose(out.ranking_scores[row, found], ranking, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"relation": relations.SlidingWindow(2), "layers": 2}, {"num_kv_heads": 2}], ids=str
+)
+def test_beams_of_a_decoder_continue_prompts(decoder, reference_beam, options):
+    model, beam = decoder(3, **options), Beam(3, num_return=2)
+    prompts = np.array([[0, 0, 5, 6, 7], [5, 6, 7, 0, 0], [9, 8, 7, 6, 5], [0, 4, 0, 0, 0]])
+    out = run(model, beam, 6, prompts)
+    np.testing.assert_array_equal(out.ids[0], out.ids[1])
+    for row in (0, 2, 3):
+        expected = reference_beam(model, prompts[row], beam, 6, [i for i in range(12) if i != 0])
+        for found, (ids, score, _) in enumerate(expected):
+            assert tuple(out.ids[row, found, : out.lengths[row, found]]) == ids
+            np.testing.assert_allclose(out.scores[row, found], score, rtol=1e-4, atol=1e-4)
+
+
+def test_a_beam_of_one_is_greedy(random_transformer):
+    model = random_transformer(6)
+    sources = np.random.default_rng(0).integers(4, 40, (12, 6))
+    greedy = run(model, "greedy", 8, sources)
+    out = run(model, Beam(1, 0.6), 8, sources)
+    np.testing.assert_array_equal(out.ids, greedy.ids)
+    np.testing.assert_array_equal(out.scores, greedy.scores)
+    np.testing.assert_allclose(
+        out.ranking_scores, greedy.scores / ((5 + greedy.lengths) / 6) ** 0.6, rtol=1e-6
+    )
+    assert len(set(out.lengths.ravel().tolist())) > 2
+
+
+@pytest.fixture(scope="module")
+def many(random_transformer):
+    """A model, sources, and what four beams find for them."""
+    model = random_transformer(6)
+    sources = np.random.default_rng(0).integers(4, 40, (12, 6))
+    sources[::3, 3:] = 0
+    return model, sources, run(model, Beam(4, num_return=4), 8, sources, compiled=True)
+
+
+def test_the_n_best_are_sorted_and_distinct_and_scored_by_the_model(many, forced):
+    model, sources, out = many
+    assert (np.diff(out.ranking_scores, axis=1) <= 0).all()
+    for row, source in enumerate(sources):
+        assert len({tuple(ids) for ids in out.ids[row]}) == 4
+        expected = forced(model, source, out.ids[row])
+        np.testing.assert_allclose(out.token_scores[row], expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(out.token_scores.sum(axis=-1), out.scores, rtol=1e-6)
+    np.testing.assert_allclose(
+        out.ranking_scores, out.scores / ((5 + out.lengths) / 6) ** 0.6, rtol=1e-5, atol=1e-5
+    )
+    assert len(set(out.lengths.ravel().tolist())) > 3
+    fewer = run(model, Beam(4, num_return=2), 8, sources)
+    np.testing.assert_array_equal(fewer.ids, out.ids[:, :2])
+
+
+def test_rows_do_not_depend_on_their_neighbours_nor_on_padding(many):
+    model, sources, out = many
+    for row in (0, 4):
+        alone = run(model, Beam(4, num_return=4), 8, sources[row : row + 1, : lengths_of(sources)[row]])
+        np.testing.assert_array_equal(alone.ids[0], out.ids[row])
+    blank = np.concatenate([sources[:2], np.zeros((1, 6), int), sources[2:]])
+    with_blank = run(model, Beam(4, num_return=4), 8, blank)
+    np.testing.assert_array_equal(np.delete(with_blank.ids, 2, axis=0), out.ids)
+    assert not with_blank.lengths[2].any()
+    assert with_blank.scores[2, 0] == 0
+
+
+def test_beams_do_not_depend_on_the_mode_nor_on_how_the_cache_is_written(many, modes):
+    model, sources, expected = many
+    for mode, wrap in modes.items():
+        if mode == "xla" and not ON_JAX:
+            continue  # that is `expected`; an export runs without it
+        loop = wrap(
+            lambda ids: generation.generate_ids(model, ids, 8, select_update, sampler=Beam(4, num_return=4))
+        )
+        out = {name: ops.convert_to_numpy(value) for name, value in loop(ops.array(sources)).items()}
+        np.testing.assert_array_equal(out["ids"], expected.ids, err_msg=mode)
+        np.testing.assert_allclose(out["scores"], expected.scores, rtol=1e-4, atol=1e-4, err_msg=mode)
+
+
+@pytest.mark.parametrize(
+    ("alpha", "normalization"),
+    [(-1.0, "length"), (-1.0, "gnmt"), (0.0, "gnmt"), (0.6, "gnmt"), (1.0, "length"), (3.0, "length")],
+)
+def test_stopping_early_changes_nothing_but_the_time(many, alpha, normalization):
+    model, sources, _ = many
+    early, late = (run(model, Beam(3, alpha, normalization, stop, 2), 8, sources) for stop in (True, False))
+    for name in ("ids", "lengths", "scores", "ranking_scores", "token_scores"):
+        np.testing.assert_array_equal(getattr(early, name), getattr(late, name))
+
+
+def test_stopping_early_saves_steps(many):
+    """Counted by a model whose `step` runs eagerly."""
+    model, sources, _ = many
+    if ON_JAX:
+        pytest.skip("JAX traces the body once, whatever the number of steps")
+
+    class Counted:
+        vocabulary_size, pad_id, start_id, end_id = 40, model.pad_id, model.start_id, model.end_id
+        encode, empty_cache = model.encode, model.empty_cache
+
+        def step(self, *arguments, **options):
+            steps.append(1)
+            return model.step(*arguments, **options)
+
+    counts = []
+    for stop in (True, False):
+        steps = []
+        generation.generate_ids(Counted(), sources[:1], 30, sampler=Beam(2, 0.0, early_stopping=stop))
+        counts.append(len(steps))
+    assert counts[0] < counts[1] == 30
+
+
+def test_diversity_spreads_the_hypotheses_over_parents(many):
+    model, sources, plain = many
+    diverse = run(model, Beam(4, num_return=4, diversity=5.0), 8, sources)
+
+    def first_tokens(out):
+        return np.mean([len(set(ids[:, 0])) for ids in out.ids])
+
+    assert first_tokens(diverse) > first_tokens(plain)
+    for row in diverse.ids:
+        assert len({tuple(ids) for ids in row}) == 4
+
+
+def test_a_prefix_and_a_longer_decoder_prompt_share_one_cache(translator, forced):
+    model = translator(4, 9)
+    prefixes = np.array([[6, 7, 0], [0, 6, 7], [8, 0, 0], [0, 0, 0]])
+    sources = SOURCES[[0, 0, 1, 2]]
+    out = generation.Generator(model, Beam(3, num_return=2), 5, jit_compile=ON_JAX)(sources, prefixes)
+    np.testing.assert_array_equal(out.ids[0], out.ids[1])
+    np.testing.assert_array_equal(out.ids[3], run(model, Beam(3, num_return=2), 5, sources).ids[3])
+    for row in range(3):
+        prefix = prefixes[row][prefixes[row] != 0]
+        whole = np.concatenate([np.repeat(prefix[None], 2, 0), out.ids[row]], axis=1)
+        expected = forced(model, sources[row], whole)[:, len(prefix) :]
+        np.testing.assert_allclose(out.token_scores[row], expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"num_beams": 0},
+        {"num_beams": 2.0},
+        {"num_beams": 2, "num_return": 3},
+        {"num_return": 0},
+        {"normalization": "none"},
+        {"length_penalty": float("nan")},
+        {"diversity": -1.0},
+    ],
+    ids=str,
+)
+def test_wrong_settings_are_named(settings):
+    with pytest.raises(ValueError, match=rf"`{list(settings)[-1]}` must .*Received: {list(settings)[-1]}="):
+        Beam(**settings)

@@ -1,0 +1,176 @@
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer import generation
+from keras_transformer.generation import (
+    BannedWords,
+    Beam,
+    EndTokens,
+    ForcedPrefix,
+    MinNewTokens,
+    NoRepeatNGram,
+    RepetitionPenalty,
+    Sample,
+)
+
+ON_JAX = keras.backend.backend() == "jax"
+SOURCES = np.array([[4, 5, 4, 3], [5, 3, 0, 0], [4, 4, 5, 5]])
+MOST = 4
+
+
+def repeats(ids, size):
+    grams = [ids[i : i + size] for i in range(len(ids) - size + 1)]
+    return len(set(grams)) < len(grams)
+
+
+def holds(ids, word):
+    return any(ids[i : i + len(word)] == word for i in range(len(ids)))
+
+
+# Each constraint and which sequences of ids it allows, said in another way.
+CASES = {
+    "minimum": (MinNewTokens(2), lambda ids: 3 not in ids[:2]),
+    "no repeated token": (NoRepeatNGram(1), lambda ids: len(set(ids)) == len(ids)),
+    "no repeated pair": (NoRepeatNGram(2), lambda ids: not repeats(ids, 2)),
+    "longer than the output": (NoRepeatNGram(9), lambda ids: True),
+    "banned words": (
+        BannedWords([[4], [5, 1], [1, 1, 3]]),
+        lambda ids: 4 not in ids and not holds(ids, (5, 1)) and not holds(ids, (1, 1, 3)),
+    ),
+    "never ends": (BannedWords([[3]]), lambda ids: 3 not in ids),
+    "prefix": (ForcedPrefix([5, 1]), lambda ids: ids[:2] == (5, 1)),
+    "whole": (ForcedPrefix([5, 1, 3]), lambda ids: ids == (5, 1, 3)),
+    "more ends": (EndTokens([5]), lambda ids: True),
+}
+
+
+@pytest.mark.parametrize(("constraint", "allows"), CASES.values(), ids=CASES)
+def test_a_wide_beam_finds_exactly_the_sequences_that_are_allowed(
+    translator, forced, every_sequence, constraint, allows
+):
+    model = translator(2)
+    ends = [3, 5] if isinstance(constraint, EndTokens) else [3]
+    rows = every_sequence([1, 3, 4, 5], ends, MOST)
+    rows = np.array([row for row in rows if allows(tuple(int(i) for i in row if i))])
+    beam = Beam(130, 0.0, num_return=130)
+    out = generation.Generator(model, beam, MOST, jit_compile=ON_JAX, constraints=[constraint])(SOURCES)
+    for row, source in enumerate(SOURCES):
+        scores = forced(model, source, rows).sum(axis=1)
+        found = out.scores[row] > -np.inf
+        assert {tuple(ids) for ids in out.ids[row][found]} == {tuple(ids) for ids in rows}
+        np.testing.assert_allclose(out.scores[row][found], np.sort(scores)[::-1], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "sampler", ["greedy", Sample(temperature=3.0, num_return=4), Beam(3, num_return=3)], ids=repr
+)
+@pytest.mark.parametrize(("constraint", "allows"), CASES.values(), ids=CASES)
+def test_every_sampler_keeps_to_it(translator, sampler, constraint, allows):
+    model = translator(3)
+    out = generation.Generator(model, sampler, MOST, jit_compile=ON_JAX, constraints=[constraint])(SOURCES)
+    assert out.lengths[:, 0].all()
+    for ids, length in zip(out.ids.reshape(-1, MOST), out.lengths.ravel(), strict=True):
+        if length == 0:  # of a beam that has found fewer
+            continue
+        ids = tuple(ids[:length].tolist())
+        assert allows(ids)
+        ends = {3, 5} if isinstance(constraint, EndTokens) else {3}
+        assert length == MOST or ids[-1] in ends or "NoRepeat" in repr(constraint)
+        assert not set(ids[:-1]) & ends
+
+
+@pytest.mark.backend_neutral
+def test_min_new_tokens_is_the_constraint_and_several_hold_at_once(translator):
+    model = translator(3)
+    same = [
+        generation.generate(model, SOURCES, max_new_tokens=MOST, min_new_tokens=3),
+        generation.generate(model, SOURCES, max_new_tokens=MOST, constraints=[MinNewTokens(3)]),
+    ]
+    np.testing.assert_array_equal(same[0].ids, same[1].ids)
+    assert (same[0].lengths > 3).all()
+    both = [MinNewTokens(2), NoRepeatNGram(1), BannedWords([[1]])]
+    out = generation.generate(model, SOURCES, Beam(3), max_new_tokens=MOST, constraints=both)
+    for ids, length in zip(out.best, out.lengths[:, 0], strict=True):
+        assert length >= 3
+        assert len(set(ids[:length])) == length
+        assert 1 not in ids
+
+
+@pytest.mark.backend_neutral
+def test_a_repetition_penalty_lowers_what_came_before(translator, forced):
+    """Against the same rule in NumPy."""
+    model, factor = translator(3), 8.0
+    out = generation.Generator(
+        model, "greedy", 6, jit_compile=ON_JAX, constraints=[RepetitionPenalty(factor)]
+    )(SOURCES)
+    for source, ids, length in zip(SOURCES, out.best, out.lengths[:, 0], strict=True):
+        for step in range(length):
+            target = np.concatenate([[model.start_id], ids[:step]])[None]
+            logits = np.array(model({"source_ids": source[None], "target_ids": target}))[0, -1]
+            seen = np.isin(np.arange(6), ids[:step])
+            logits = np.where(seen, np.where(logits > 0, logits / factor, logits * factor), logits)
+            logits[[0, 2]] = -np.inf
+            assert ids[step] == logits.argmax()
+    np.testing.assert_allclose(
+        out.scores[:, 0],
+        [forced(model, source, ids[None]).sum() for source, ids in zip(SOURCES, out.best, strict=True)],
+        rtol=1e-4,
+        atol=1e-4,
+    )
+    plain = generation.generate(model, SOURCES, max_new_tokens=6)
+    assert (plain.ids != out.ids).any()
+
+
+@pytest.mark.parametrize(
+    ("constraints", "options"),
+    [
+        ([ForcedPrefix([4]), BannedWords([[4]])], {}),
+        ([ForcedPrefix([4, 5]), ForcedPrefix([5])], {}),
+        ([ForcedPrefix([4, 4]), NoRepeatNGram(1)], {}),
+        ([ForcedPrefix([4, 3])], {"min_new_tokens": 2}),
+        ([ForcedPrefix([4, 4, 4, 4, 4])], {}),
+        ([ForcedPrefix([3, 4])], {}),
+        ([ForcedPrefix([0])], {}),
+        ([ForcedPrefix([2])], {}),
+        ([ForcedPrefix([6])], {}),
+        ([BannedWords([[9]])], {}),
+        ([EndTokens([6])], {}),
+        ([BannedWords([[1], [3], [4], [5]])], {}),
+        ([MinNewTokens(5)], {}),
+        ([], {"min_new_tokens": 5}),
+        ([], {"min_new_tokens": -1}),
+        (["no"], {}),
+        ("no", {}),
+        (NoRepeatNGram(2), {}),
+    ],
+    ids=str,
+)
+def test_contradictions_are_named(translator, constraints, options):
+    with pytest.raises(ValueError, match=r"`(constraints|min_new_tokens)` must .*Received: "):
+        generation.generate(translator(), SOURCES, max_new_tokens=MOST, constraints=constraints, **options)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: MinNewTokens(-1),
+        lambda: NoRepeatNGram(0),
+        lambda: RepetitionPenalty(0.5),
+        lambda: RepetitionPenalty(float("nan")),
+        lambda: BannedWords([[]]),
+        lambda: BannedWords([5]),
+        lambda: BannedWords(["ab"]),
+        lambda: ForcedPrefix([]),
+        lambda: EndTokens([-1]),
+        lambda: EndTokens([True]),
+    ],
+)
+def test_wrong_settings_are_named(make):
+    with pytest.raises(ValueError, match=r"` must .*Received: "):
+        make()
+
+
+def test_equal_constraints_are_one_value():
+    assert BannedWords([[1, 2]]) == BannedWords(((1, 2),))
+    assert hash(ForcedPrefix([1])) == hash(ForcedPrefix((1,)))

@@ -1,0 +1,122 @@
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_transformer import generation, relations
+from keras_transformer.generation import Beam, Sample
+from keras_transformer.ops import select_update
+
+pytestmark = pytest.mark.backend_neutral
+
+ON_JAX = keras.backend.backend() == "jax"
+PROMPTS = np.array([[5, 6, 7, 8, 9], [0, 0, 4, 5, 6], [4, 5, 6, 0, 0], [0, 7, 7, 0, 0], [9, 0, 0, 0, 0]])
+MODELS = {
+    "rotary": {},
+    "window": {"relation": relations.SlidingWindow(2), "layers": 2},
+    "alibi": {"position_encoding": "alibi", "num_kv_heads": 1},
+}
+
+
+def run(model, prompts, sampler="greedy", most=6, **options):
+    return generation.Generator(model, sampler, most, jit_compile=ON_JAX)(prompts, **options)
+
+
+@pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
+def test_prompts_with_padding_equal_single_rows_and_whole_passes(decoder, options):
+    model = decoder(5, **options)
+    out = run(model, PROMPTS)
+    np.testing.assert_array_equal(out.ids[1], out.ids[2])
+    for row, prompt in enumerate(PROMPTS):
+        ids = prompt[prompt != 0]
+        np.testing.assert_array_equal(run(model, ids[None]).ids[0], out.ids[row])
+        for token, score in zip(out.best[row, : out.lengths[row, 0]], out.token_scores[row, 0], strict=False):
+            logits = ops.convert_to_numpy(model(ids[None]))[0, -1].astype(float)
+            scores = logits - np.logaddexp.reduce(logits)
+            scores[0] = -np.inf
+            assert token == scores.argmax()
+            np.testing.assert_allclose(score, scores.max(), rtol=1e-4, atol=1e-4)
+            ids = np.append(ids, token)
+    assert len({tuple(row) for row in out.best}) > 2
+
+
+@pytest.mark.parametrize("sampler", ["greedy", Beam(3, num_return=2), Sample(seed=3, num_return=2)], ids=repr)
+@pytest.mark.parametrize("options", [{}, {"relation": relations.SlidingWindow(2)}], ids=str)
+def test_modes_and_cache_updates_agree(decoder, modes, sampler, options):
+    model = decoder(5, **options)
+    expected = generation.Generator(model, sampler, 6, jit_compile=True)(PROMPTS).ids
+    for mode, wrap in modes.items():
+        if mode == "xla" and not ON_JAX:
+            continue
+        loop = wrap(lambda ids: generation.generate_ids(model, ids, 6, select_update, sampler=sampler)["ids"])
+        np.testing.assert_array_equal(ops.convert_to_numpy(loop(ops.array(PROMPTS))), expected, err_msg=mode)
+
+
+def test_prompts_of_near_lengths_share_what_is_compiled(decoder, monkeypatch):
+    traced = []
+    original = generation.generator.generate_ids
+    monkeypatch.setattr(
+        generation.generator,
+        "generate_ids",
+        lambda *args, **kwargs: traced.append(1) or original(*args, **kwargs),
+    )
+    run = generation.Generator(decoder(), Beam(2), 3, jit_compile=ON_JAX)
+    for rows, columns in ((3, 2), (4, 8), (3, 5)):
+        run(np.full((rows, columns), 5))
+    assert len(traced) == 1
+    run(np.full((3, 9), 5))
+    assert len(traced) == 2
+
+
+def test_scores_equal_forced_decoding(decoder, random_transformer):
+    model = decoder(5)
+    for sampler in ("greedy", Beam(3), Sample(seed=1)):
+        out = run(model, PROMPTS, sampler)
+        found = generation.score(model, PROMPTS, out.best)
+        np.testing.assert_allclose(found.token_scores, out.token_scores[:, 0], rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(found.scores, out.scores[:, 0], rtol=1e-4, atol=1e-4)
+        np.testing.assert_array_equal(found.lengths, out.lengths[:, 0])
+    model = random_transformer(6)
+    sources = np.random.default_rng(0).integers(4, 40, (5, 6))
+    out = run(model, sources, Beam(3))
+    found = generation.score(model, sources, out.best)
+    np.testing.assert_allclose(found.token_scores, out.token_scores[:, 0], rtol=1e-4, atol=1e-4)
+    assert generation.score(model, sources[:0], sources[:0]).scores.shape == (0,)
+    with pytest.raises(ValueError, match="`target_ids` must have as many rows"):
+        generation.score(model, sources, sources[:2])
+
+
+def test_wrong_prompts_are_named(decoder, translator):
+    model = decoder(max_length=8)
+    with pytest.raises(ValueError, match="`source_ids` must have a token in each row.*row 1"):
+        run(model, [[5, 0], [0, 0]])
+    assert run(model, [[5, 5, 5]], most=6).ids.shape == (1, 1, 6)
+    with pytest.raises(
+        ValueError, match=r"`source_ids` must have at most 3 tokens.*Received: 4 tokens in row 0"
+    ):
+        run(model, [[5, 5, 5, 5], [5, 0, 0, 0]], most=6)
+    with pytest.raises(ValueError, match="`prefix_ids` must be None"):
+        run(model, [[5]], prefix_ids=[[5]])
+    for wrong in ([[5], [5]], [5], [[99]], [[0.5]]):
+        with pytest.raises(ValueError, match=r"`prefix_ids` must .*Received: "):
+            run(translator(), [[5]], prefix_ids=wrong)
+
+
+@pytest.mark.parametrize("sampler", ["greedy", Beam(2), Sample()], ids=repr)
+def test_logits_that_are_nan_are_named_by_row_and_step(decoder, sampler):
+    class Broken:
+        """After 5, 6, 7 come NaN, and after 9 nothing but 9."""
+
+        vocabulary_size, pad_id, end_id, variables = 12, 0, 3, []
+
+        def empty_cache(self, batch_size, length, hypotheses=1):
+            return ops.zeros((batch_size, 1))
+
+        def step(self, ids, cache, **options):
+            following = ops.where(ops.equal(ids, 9), 9, ops.where(ops.equal(ids, 6), 7, 6))
+            logits = 20.0 * ops.one_hot(following, 12)
+            return ops.where(ops.equal(ids, 7)[..., None], float("nan"), logits), cache
+
+    with pytest.raises(ValueError, match=r"`model` must give finite logits. Received: .* row 1 at step 2"):
+        run(Broken(), [[4, 9], [4, 5]], sampler, most=5)
+    assert run(Broken(), [[4, 9]], sampler, most=5).lengths[0, 0] == 5

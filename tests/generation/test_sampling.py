@@ -1,0 +1,154 @@
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_transformer import generation
+from keras_transformer.generation import Sample, sampling
+
+pytestmark = pytest.mark.backend_neutral
+
+ON_JAX = keras.backend.backend() == "jax"
+LOGITS = np.array([2.0, 1.5, 1.5, 0.3, -0.5, -2.0, -1e30, 0.3], np.float32)
+ALL = set(range(8)) - {6}
+
+
+def draws(sampler, count=20_000):
+    """Ids drawn from `LOGITS`, one for each of `count` rows."""
+    noise = sampling.uniform(sampler.seed, ops.arange(count), 1, 0, len(LOGITS))
+    perturbed = sampling.draw(ops.broadcast_to(ops.array(LOGITS), (count, 1, 8)), sampler, noise)
+    return ops.convert_to_numpy(ops.argmax(perturbed, axis=-1))[:, 0]
+
+
+def softmax(logits):
+    shares = np.exp(logits - logits.max())
+    return shares / shares.sum()
+
+
+@pytest.mark.parametrize(
+    ("settings", "kept"),
+    [
+        ({}, ALL),
+        ({"temperature": 0.7}, ALL),
+        ({"temperature": 2.0}, ALL),
+        ({"top_k": 1}, {0}),
+        ({"top_k": 2}, {0, 1, 2}),  # a tie with the second
+        ({"top_k": 3}, {0, 1, 2}),
+        ({"top_k": 100}, ALL),
+        ({"top_p": 0.01}, {0}),
+        ({"top_p": 0.6}, {0, 1, 2}),
+        ({"top_p": 1.0}, ALL),
+        ({"min_p": 0.5}, {0, 1, 2}),
+        ({"min_p": 0.1}, {0, 1, 2, 3, 7}),
+        ({"min_p": 1.0}, {0}),
+        ({"temperature": 3.0, "min_p": 0.5}, {0, 1, 2, 3, 7}),
+        ({"top_k": 5, "top_p": 0.95, "min_p": 0.05}, {0, 1, 2, 3, 7}),
+    ],
+    ids=str,
+)
+def test_frequencies_are_those_of_the_filtered_distribution(settings, kept):
+    sampler = Sample(seed=5, **settings)
+    found = np.bincount(draws(sampler), minlength=8)
+    filtered = np.where(np.isin(np.arange(8), [*kept]), LOGITS / sampler.temperature, -np.inf)
+    expected = softmax(filtered) * found.sum()
+    assert set(np.flatnonzero(found)) <= kept
+    used = expected > 0
+    chi_square = ((found - expected)[used] ** 2 / expected[used]).sum()
+    assert chi_square < 24.3  # 0.1 % of draws are above it with 7 degrees of freedom, fewer with fewer
+
+
+def test_noise_is_uniform_and_the_same_in_every_mode(modes):
+    def make(rows):
+        return sampling.uniform(7, rows, 3, ops.arange(5), 50)
+
+    expected = None
+    for wrap in modes.values():
+        found = ops.convert_to_numpy(wrap(make)(ops.arange(40)))
+        expected = found if expected is None else expected
+        np.testing.assert_array_equal(found, expected)
+    assert expected.shape == (40, 3, 5, 50)
+    assert 0 < expected.min() < expected.max() < 1
+    shares = np.histogram(expected, 20, (0, 1))[0] / expected.size
+    np.testing.assert_allclose(shares, 0.05, atol=0.006)
+    assert len(np.unique(expected)) > 0.99 * expected.size
+    np.testing.assert_array_equal(
+        ops.convert_to_numpy(sampling.uniform(7, ops.array([3]), 3, 4, 50))[0], expected[3, :, 4]
+    )
+    assert (
+        ops.convert_to_numpy(sampling.uniform(8, ops.arange(40), 3, ops.arange(5), 50)) != expected
+    ).mean() > 0.99
+
+
+@pytest.fixture(scope="module")
+def model(random_transformer):
+    return random_transformer(6)
+
+
+SOURCES = np.random.default_rng(0).integers(4, 40, (9, 6))
+SAMPLER = Sample(temperature=1.5, top_p=0.95, seed=11, num_return=3)
+
+
+@pytest.fixture(scope="module")
+def expected(model):
+    return generation.Generator(model, SAMPLER, 8)(SOURCES)
+
+
+def test_a_seed_reproduces_row_by_row_whatever_the_batch(model, expected):
+    assert len({tuple(ids) for row in expected.ids for ids in row}) > 20
+    run = generation.Generator(model, SAMPLER, 8, jit_compile=ON_JAX)
+    for size in (1, 3, 9):
+        np.testing.assert_array_equal(run(SOURCES[:size]).ids, expected.ids[:size])
+    rows = np.array([7, 2])
+    np.testing.assert_array_equal(run(SOURCES[rows], rows=rows).ids, expected.ids[rows])
+    assert (run(SOURCES[rows]).ids != expected.ids[rows]).any()
+    other = generation.Generator(model, Sample(1.5, top_p=0.95, seed=12, num_return=3), 8, jit_compile=ON_JAX)
+    assert (other(SOURCES).ids != expected.ids).any()
+    fewer = generation.Generator(model, Sample(1.5, top_p=0.95, seed=11), 8, jit_compile=ON_JAX)
+    np.testing.assert_array_equal(fewer(SOURCES).ids, expected.ids[:, :1])
+
+
+def test_scores_are_of_the_model_itself(model, expected, forced):
+    for row, source in enumerate(SOURCES):
+        scores = forced(model, source, expected.ids[row])
+        np.testing.assert_allclose(expected.token_scores[row], scores, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(expected.scores, expected.token_scores.sum(axis=-1), rtol=1e-6)
+
+
+def test_given_noise_takes_the_place_of_the_seed(model, expected):
+    noise = sampling.uniform(SAMPLER.seed, ops.arange(9), 3, ops.arange(8), 40)
+    other = Sample(temperature=1.5, top_p=0.95, seed=99, num_return=3)
+    out = generation.generate_ids(model, ops.array(SOURCES), 8, sampler=other, noise=noise)
+    np.testing.assert_array_equal(ops.convert_to_numpy(out["ids"]), expected.ids)
+
+
+def test_the_most_probable_token_alone_is_greedy(model):
+    greedy = generation.Generator(model, "greedy", 8, jit_compile=ON_JAX)(SOURCES)
+    out = generation.Generator(model, Sample(top_k=1), 8, jit_compile=ON_JAX)(SOURCES)
+    np.testing.assert_array_equal(out.ids, greedy.ids)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"temperature": 0.0},
+        {"temperature": float("nan")},
+        {"top_k": -1},
+        {"top_k": 1.5},
+        {"top_p": 0.0},
+        {"top_p": 1.1},
+        {"min_p": -0.1},
+        {"seed": -1},
+        {"seed": 2**32},
+        {"num_return": 0},
+    ],
+    ids=str,
+)
+def test_wrong_settings_are_named(settings):
+    (name,) = settings
+    with pytest.raises(ValueError, match=rf"`{name}` must .*Received: {name}="):
+        Sample(**settings)
+
+
+def test_wrong_rows_are_named(model):
+    with pytest.raises(ValueError, match=r"`rows` must .*Received: "):
+        generation.generate(model, SOURCES, SAMPLER, rows=[1, 2])
