@@ -30,9 +30,10 @@ Tensor = Any
 BLOCK_SIZE = 512
 SMALLEST_BLOCK = 64
 BAND_BLOCK_SIZE = 128
-TILE_SIZE = (
-    2**20
-)  # pairs of a tile, over all rows and heads: enough to keep every core at work, few enough for a cache
+TINIEST_BLOCK = 2  # Keras warns of a softmax over one
+# Pairs of a tile, over all rows and heads: enough to keep every core at work, few enough for a cache.
+TILE_SIZE = 2**20
+MOST_BANDS = 64  # tiles of a band: TensorFlow copies what a loop has written whenever it writes outside XLA
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -73,7 +74,7 @@ def chunked(problem: Problem) -> Plan:
     rows = (problem.num_rows or 1) * problem.num_heads * problem.score.pair_size
     largest = min(BLOCK_SIZE, max(SMALLEST_BLOCK, math.isqrt(TILE_SIZE // rows)))
     shorter = max(min(num_queries, num_keys), min(SMALLEST_BLOCK, max(num_queries, num_keys)))
-    size = -(-shorter // -(-shorter // largest))
+    size = max(TINIEST_BLOCK, -(-shorter // -(-shorter // largest)))
     shape = -(-num_queries // size), -(-num_keys // size)
     blocks = np.full(shape, PARTIAL)
     if problem.at_indices:
@@ -87,12 +88,13 @@ def banded(problem: Problem) -> Plan:
     """Every block of queries beside the blocks of keys within the relation's reach."""
     longest = max(problem.num_queries, problem.num_keys)
     left, right = (min(reach or 0, longest) for reach in problem.relation.reach())
-    size = min(BAND_BLOCK_SIZE, longest)
+    size = max(TINIEST_BLOCK, min(BAND_BLOCK_SIZE, longest))
     before, after = -(-left // size), -(-right // size)
     width = before + 1 + after
     num_blocks = -(-problem.num_queries // size)
     pairs_of_a_block = (problem.num_rows or 1) * problem.num_heads * width * size**2
-    count = min(num_blocks, max(1, TILE_SIZE // (pairs_of_a_block * problem.score.pair_size)))
+    most = max(TILE_SIZE // (pairs_of_a_block * problem.score.pair_size), -(-num_blocks // MOST_BANDS), 1)
+    count = -(-num_blocks // -(-num_blocks // most))  # tiles of one size, with as little beyond the end as can be
     rows = np.arange(0, num_blocks, count, dtype="int32")
     num_query_blocks = len(rows) * count
     num_key_blocks = before + max(num_query_blocks + after, -(-problem.num_keys // size))

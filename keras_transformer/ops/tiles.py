@@ -55,7 +55,7 @@ class Arithmetic:
     key_limit: int | None
 
     def start(self, query: Tensor, value: Tensor) -> State:
-        """The state of queries (…, B, K, G·b, F) that have met no key: largest logit, sum, weighted sum."""
+        """The state of queries (…, B, K, G·b, F) that have met no key: largest logit, sum, expectation."""
         rows = self._by_head(ops.cast(query[..., :1], self.problem.exact_dtype))  # (…, B, N, b, 1)
         zero = ops.zeros_like(rows)
         return zero + UNRELATED, zero, ops.repeat(zero, value.shape[-1], axis=-1)
@@ -71,15 +71,19 @@ class Arithmetic:
         """
         largest, total, output = state
         _, logits = self._logits(tile, parameters, predicate)
-        new_largest = ops.maximum(largest, ops.max(logits, axis=-1, keepdims=True))
-        reference = _finite(new_largest)
-        weights = ops.exp(logits - reference)
-        decay = ops.exp(largest - reference)
-        total = total * decay + ops.sum(weights, axis=-1, keepdims=True)
+        # Backends fuse the softmax; the largest of its weights, exp(0) over their sum, tells the sum.
+        weights = ops.softmax(logits, axis=-1)
+        met = ops.max(logits, axis=-1, keepdims=True)
+        total_met = 1.0 / ops.max(weights, axis=-1, keepdims=True)
         if self.problem.dropout:
             weights = self._drop(weights, self._kept(tile))
         summed = ops.matmul(self.by_group(ops.cast(weights, tile.value.dtype), tile.query), tile.value)
-        return new_largest, total, output * decay + self._by_head(ops.cast(summed, output.dtype))
+        summed = self._by_head(ops.cast(summed, output.dtype))
+        new_largest = ops.maximum(largest, met)
+        reference = _finite(new_largest)
+        total, total_met = total * ops.exp(largest - reference), total_met * ops.exp(met - reference)
+        share = total_met / ops.maximum(total + total_met, 1.0)  # the largest adds 1, so no sum is smaller
+        return new_largest, total + total_met, output + share * (summed - output)
 
     @staticmethod
     def finish(state: State) -> tuple[Tensor, tuple[Tensor, Tensor]]:
@@ -89,8 +93,7 @@ class Arithmetic:
         the sum beside a logit of −10⁹.
         """
         largest, total, output = state
-        total = ops.where(total > 0, total, ops.ones_like(total))
-        return output / total, (_finite(largest), total)
+        return output, (_finite(largest), ops.where(total > 0, total, ops.ones_like(total)))
 
     def gradients(
         self,
