@@ -94,7 +94,8 @@ def banded(problem: Problem) -> Plan:
     num_blocks = -(-problem.num_queries // size)
     pairs_of_a_block = (problem.num_rows or 1) * problem.num_heads * width * size**2
     most = max(TILE_SIZE // (pairs_of_a_block * problem.score.pair_size), -(-num_blocks // MOST_BANDS), 1)
-    count = -(-num_blocks // -(-num_blocks // most))  # tiles of one size, with as little beyond the end as can be
+    # Tiles of one size, with as little beyond the end as can be.
+    count = -(-num_blocks // -(-num_blocks // most))
     rows = np.arange(0, num_blocks, count, dtype="int32")
     num_query_blocks = len(rows) * count
     num_key_blocks = before + max(num_query_blocks + after, -(-problem.num_keys // size))
