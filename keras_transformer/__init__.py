@@ -16,6 +16,7 @@ _SUBPACKAGES = (
     "export",
     "generation",
     "inspection",
+    "interop",
     "layers",
     "models",
     "ops",

@@ -3,7 +3,7 @@
 import importlib
 import types
 
-__all__ = ["multi30k", "phrasebook", "spa_eng"]
+__all__ = ["mnist", "multi30k", "phrasebook", "planetoid", "spa_eng", "sst2"]
 
 
 def __getattr__(name: str) -> types.ModuleType:

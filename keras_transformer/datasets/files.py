@@ -3,6 +3,7 @@
 import hashlib
 import os
 import pathlib
+from collections.abc import Callable
 
 LOCAL_FOLDER_VARIABLE = "KERAS_TRANSFORMER_DATA"
 
@@ -67,6 +68,44 @@ def download(data_set: str, name: str, address: str, sha256: str | None = None) 
             path.unlink()
             raise
         return path
+
+
+def content(
+    data_set: str,
+    name: str,
+    address: str,
+    sha256: str,
+    folder: str | os.PathLike[str] | None = None,
+    unpack: Callable[[bytes], bytes] = bytes,
+) -> bytes:
+    """Returns what is in a file of a data set, once it is known to be the one that was published.
+
+    Args:
+        data_set: The data set's folder where `KERAS_TRANSFORMER_DATA` is set, and in the cache.
+        name: The file's name.
+        address: Where it is published.
+        sha256: What the unpacked content must hash to.
+        folder: Where the file lies; `None` looks where `KERAS_TRANSFORMER_DATA` says, or else downloads it.
+        unpack: Takes the file's bytes to its content, such as `gzip.decompress`.
+
+    Returns:
+        The unpacked content.
+
+    Raises:
+        FileNotFoundError: If the file is not in the folder.
+        ValueError: If the sha256 differs.
+    """
+    if folder is None:
+        path = local_file(data_set, name)
+        if path is None:
+            path = download(data_set, name, f"{address}/{name}", sha256 if unpack is bytes else None)
+    else:
+        path = pathlib.Path(folder) / name
+        if not path.is_file():
+            raise FileNotFoundError(f"`folder` must hold {name}. Received: folder={os.fspath(folder)!r}")
+    unpacked = unpack(path.read_bytes())
+    check_sha256(unpacked, sha256, str(path))
+    return unpacked
 
 
 def check_sha256(content: bytes, expected: str, name: str) -> None:

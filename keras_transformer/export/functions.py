@@ -9,22 +9,43 @@ from keras_transformer import generation, ops
 Tensor = Any
 
 
-def generate_ids(pipeline: Any, source_ids: Tensor) -> dict[str, Tensor]:
-    """The whole generation loop: int32 ids (B, S) → the best "ids" (B, M), "lengths" (B,), "scores" (B,)."""
+def generate_ids(pipeline: Any, source_ids: Tensor, noise: Tensor | None = None) -> dict[str, Tensor]:
+    """The whole generation loop: int32 ids (B, S) → "ids" (B, M), "lengths" (B,), "scores" (B,).
+
+    Where the sampler returns N > 1 hypotheses, they are an axis after the first. Sampling draws with `noise`,
+    (B, N, M, V), or what its seed makes for rows 0, 1, 2, …
+    """
     out = generation.generate_ids(
-        pipeline.model, source_ids, pipeline.max_new_tokens, ops.select_update, sampler=pipeline.sampler
+        pipeline.model,
+        source_ids,
+        pipeline.max_new_tokens,
+        ops.select_update,
+        sampler=pipeline.sampler,
+        constraints=pipeline.constraints,
+        noise=noise,
     )
-    return {name: out[name][:, 0] for name in ("ids", "lengths", "scores")}
+    several = pipeline.sampler.num_return > 1
+    return {name: out[name] if several else out[name][:, 0] for name in ("ids", "lengths", "scores")}
 
 
-def text_to_ids(pipeline: Any, texts: Tensor) -> dict[str, Tensor]:
-    """Strings (B,) → "ids" (B, M), "lengths" (B,), "scores" (B,)."""
-    return generate_ids(pipeline, pipeline.encode(texts))
+def noise_spec(pipeline: Any) -> list[tf.TensorSpec]:
+    """The noise that the exported loop takes where it samples, else nothing."""
+    if not isinstance(pipeline.sampler, generation.Sample):
+        return []
+    shape = [pipeline.sampler.num_return, pipeline.max_new_tokens, pipeline.model.vocabulary_size]
+    return [tf.TensorSpec([None, *shape], tf.float32, name="noise")]
+
+
+def text_to_ids(pipeline: Any, texts: Tensor, noise: Tensor | None = None) -> dict[str, Tensor]:
+    """Strings (B,) → "ids" (B, M), "lengths" (B,), "scores" (B,); see `generate_ids`."""
+    return generate_ids(pipeline, pipeline.encode(texts), noise)
 
 
 def text_to_text(pipeline: Any, texts: Tensor) -> dict[str, Tensor]:
-    """Strings (B,) → "text", strings (B,)."""
-    return {"text": pipeline.tokenizer.detokenize(text_to_ids(pipeline, texts)["ids"])}
+    """Strings (B,) → "text", strings (B,), or (B, N) where the sampler returns N > 1 hypotheses."""
+    ids = text_to_ids(pipeline, texts)["ids"]
+    decoded = pipeline.decode(tf.reshape(ids, [-1, ids.shape[-1]]))
+    return {"text": tf.reshape(decoded, tf.shape(ids)[:-1])}
 
 
 def encode(model: Any, input_ids: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:

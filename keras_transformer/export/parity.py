@@ -9,13 +9,17 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text  # noqa: F401  (a SavedModel has its operations)
 
+from keras_transformer import generation
+from keras_transformer.serving.noise import uniform
+
 NEAR_TIE = 1e-4  # sums of float32 in another order may swap two candidates whose logits are nearer than this
 SAVED_MODEL = "saved_model"
+ONNX_STEPS = "onnx_steps"
 _STORED = 64
 _BATCH = 64
 
-Answers = dict[str, tuple[np.ndarray, list[str]]]
-"""Of each graph, the ids (B, M) and the texts for B input texts."""
+Answers = dict[str, tuple[np.ndarray, list[Any]]]
+"""Of each graph, the ids (B, M) and the texts for B input texts, or (B, N, M) and N texts for each."""
 
 
 class ParityError(ValueError):
@@ -26,18 +30,26 @@ class ParityError(ValueError):
 class Reference:
     """What the model answers, and how near its choices were.
 
+    Sampling draws for a row of a number: a SavedModel's batches begin again at 0, so that it is compared on as many
+    texts as one batch has.
+
     Attributes:
         texts: the inputs.
         ids: (B, M), the outputs.
         answers: the outputs as texts.
         gap: the distance of the model's logits for two candidates, from (row, column, id, other id); None where
-            the model is not at hand.
+            the model is not at hand or its choices are not greedy.
+        rank: what a beam ranks hypotheses (N, M) of a row by, from (row, ids); None as above.
+        greedy: what the model answers greedily, where its sampler or constraints give something else: what graphs
+            without a loop answer.
     """
 
     texts: list[str]
     ids: np.ndarray
-    answers: list[str]
+    answers: list[Any]
     gap: Callable[[int, int, int, int], float] | None = None
+    rank: Callable[[int, np.ndarray], np.ndarray] | None = None
+    greedy: "Reference | None" = None
 
     @classmethod
     def of(cls, pipeline: Any, texts: Sequence[str] | None = None) -> "Reference":
@@ -45,29 +57,51 @@ class Reference:
         texts = _texts_from_vocabulary(pipeline) if texts is None else list(texts)
         if not texts:
             raise ValueError("`texts` must not be empty. Received: texts=[]")
-        ids = pipeline.generate(texts).best
+        if isinstance(pipeline.sampler, generation.Sample):
+            texts = texts[:_BATCH]
+        out = pipeline.generate(texts)
+        ids = out.ids if pipeline.sampler.num_return > 1 else out.best
         model = pipeline.model
+        sampler = pipeline.sampler
+        greedy = sampler.hypotheses == 1 and not isinstance(sampler, generation.Sample)
 
         def gap(row: int, column: int, id_: int, other: int) -> float:
-            target = np.concatenate([[model.start_id], ids[row, :column]])[None]
-            source = pipeline.encode([texts[row]])
-            logits = np.asarray(model({"source_ids": source, "target_ids": target}))[0, -1]
+            source, before = np.asarray(pipeline.encode([texts[row]])), ids[row : row + 1, :column]
+            if hasattr(model, "encode"):
+                start = np.full((1, 1), model.start_id)
+                inputs = {"source_ids": source, "target_ids": np.concatenate([start, before], axis=1)}
+            else:
+                inputs = np.concatenate([source, before], axis=1)
+            logits = np.asarray(model(inputs))[0, -1]
             return float(abs(logits[id_] - logits[other]))
 
-        return cls(texts, ids, _decode(pipeline.tokenizer, ids), gap)
+        def rank(row: int, hypotheses: np.ndarray) -> np.ndarray:
+            sources = np.repeat(pipeline.encode([texts[row]]), len(hypotheses), axis=0)
+            scores = generation.score(model, sources, hypotheses)
+            return scores.scores / sampler.penalties(pipeline.max_new_tokens)[scores.lengths]
+
+        answers = _strings(pipeline.decode(ids.reshape(-1, ids.shape[-1])).numpy().reshape(ids.shape[:-1]))
+        if greedy and not pipeline.constraints:
+            return cls(texts, ids, answers, gap)
+        plain = cls.of(pipeline.with_settings("greedy", constraints=()), texts)
+        ranked = rank if isinstance(sampler, generation.Beam) and not greedy else None
+        return cls(texts, ids, answers, gap if greedy else None, ranked, plain)
 
     @classmethod
     def stored(cls, report: dict[str, Any]) -> "Reference":
         """What the model answered when the export was made, from its part of `parity.json`."""
         examples = report["examples"]
-        return cls(examples["texts"], np.asarray(examples["ids"]), examples["answers"])
+        greedy = cls.stored({"examples": examples["greedy"]}) if "greedy" in examples else None
+        return cls(examples["texts"], np.asarray(examples["ids"]), examples["answers"], greedy=greedy)
 
 
 class SavedModel:
-    """A SavedModel on disk, run by TensorFlow with no XLA in it."""
+    """A SavedModel on disk, run by TensorFlow with no XLA in it; `config` is its export's."""
 
-    def __init__(self, path: pathlib.Path) -> None:
+    def __init__(self, path: pathlib.Path, config: dict[str, Any]) -> None:
         self._signatures = tf.saved_model.load(str(path)).signatures
+        self._sampler, self._most = config["generation"], config["max_new_tokens"]
+        self._vocabulary = config["vocabulary_size"]
 
     def __call__(self, texts: Sequence[str]) -> Answers:
         """The answers of its two signatures."""
@@ -75,14 +109,22 @@ class SavedModel:
         for begin in range(0, len(texts), _BATCH):
             batch = tf.constant(list(texts[begin : begin + _BATCH]), tf.string)
             try:
-                ids.append(self._signatures["generate_ids"](text=batch)["ids"].numpy())
+                ids.append(
+                    self._signatures["generate_ids"](text=batch, **self._noise(len(batch)))["ids"].numpy()
+                )
                 output = self._signatures["serving_default"](text=batch)["text"]
             except tf.errors.InvalidArgumentError as error:
                 raise ValueError(
                     f"`texts` must fit the model. Received: {error.message.splitlines()[0]}"
                 ) from error
-            answers += [answer.decode() for answer in output.numpy()]
+            answers += _strings(output.numpy())
         return {SAVED_MODEL: (np.concatenate(ids), answers)}
+
+    def _noise(self, rows: int) -> dict[str, tf.Tensor]:
+        if self._sampler["sampler"] != "sample":
+            return {}
+        shape = (self._sampler["num_return"], self._most, self._vocabulary)
+        return {"noise": tf.constant(uniform(self._sampler["seed"], np.arange(rows), *shape))}
 
 
 class OnnxGraphs:
@@ -103,10 +145,10 @@ class OnnxGraphs:
             for begin in range(0, len(rows), _BATCH)
         ]
         by_graph = {"loop": served.generate(texts, _BATCH)["ids"], "steps": np.concatenate(steps)}
-        return {
-            f"onnx_{name}": (ids, [served.tokenizer.decode(row) for row in ids])
-            for name, ids in by_graph.items()
-        }
+        return {f"onnx_{name}": (ids, self._texts(ids)) for name, ids in by_graph.items()}
+
+    def _texts(self, ids: np.ndarray) -> list[Any]:
+        return [self._served.tokenizer.decode(row) if row.ndim == 1 else self._texts(row) for row in ids]
 
 
 def compare(reference: Reference, exported: Callable[[Sequence[str]], Answers]) -> dict[str, Any]:
@@ -124,22 +166,29 @@ def compare(reference: Reference, exported: Callable[[Sequence[str]], Answers]) 
         ParityError: where an output differs otherwise.
     """
     near_ties = {
-        name: _near_ties(reference, name, ids, answers)
+        name: _near_ties((name == ONNX_STEPS and reference.greedy) or reference, name, ids, answers)
         for name, (ids, answers) in exported(reference.texts).items()
     }
     count = len(reference.texts)
     # Without the model at hand a near tie could not be told from an error, so it is no example.
     clear = [row for row in range(count) if not any(row in rows for rows in near_ties.values())][:_STORED]
+    examples = _examples(reference, clear)
+    if reference.greedy is not None:
+        examples["greedy"] = _examples(reference.greedy, clear)
     return {
         "texts": count,
         "graphs": {
             name: {"identical": count - len(rows), "near_ties": len(rows)} for name, rows in near_ties.items()
         },
-        "examples": {
-            "texts": [reference.texts[row] for row in clear],
-            "ids": reference.ids[clear].tolist(),
-            "answers": [reference.answers[row] for row in clear],
-        },
+        "examples": examples,
+    }
+
+
+def _examples(reference: Reference, rows: list[int]) -> dict[str, Any]:
+    return {
+        "texts": [reference.texts[row] for row in rows],
+        "ids": reference.ids[rows].tolist(),
+        "answers": [reference.answers[row] for row in rows],
     }
 
 
@@ -166,6 +215,9 @@ def _near_ties(reference: Reference, name: str, ids: np.ndarray, answers: list[s
 
 def _is_near_tie(reference: Reference, row: int, found: np.ndarray) -> bool:
     expected = reference.ids[row]
+    if reference.rank is not None and expected.shape == found.shape:
+        ranks = [reference.rank(row, np.reshape(ids, [-1, ids.shape[-1]])) for ids in (expected, found)]
+        return bool(np.abs(ranks[0] - ranks[1]).max() <= NEAR_TIE)
     if reference.gap is None or expected.shape != found.shape:
         return False
     column = int(np.argmax(expected != found))
@@ -178,12 +230,17 @@ def _texts_from_vocabulary(pipeline: Any, count: int = 24) -> list[str]:
     random = np.random.default_rng(0)
     rows = [random.integers(4, tokenizer.vocabulary_size, 1 + i % 24) for i in range(count)]
     texts = [tokenizer.detokenize(row[None]).numpy()[0].decode(errors="ignore") for row in rows]
-    lengths = tokenizer.tokenize(texts).row_lengths().numpy() + 1  # the end id
-    fitting = [
-        text for text, length in zip(texts, lengths, strict=True) if length <= pipeline.max_source_tokens
-    ]
-    return [*fitting, "", "\u2603"]
+    return [text for text in (*texts, "", "\u2603") if _accepts(pipeline, text)]
 
 
-def _decode(tokenizer: Any, ids: np.ndarray) -> list[str]:
-    return [text.decode() for text in tokenizer.detokenize(ids).numpy()]
+def _accepts(pipeline: Any, text: str) -> bool:
+    try:
+        pipeline.encode([text])
+    except ValueError:  # too long, or no prompt
+        return False
+    return True
+
+
+def _strings(texts: np.ndarray) -> list[Any]:
+    """Texts (B,) or (B, N) from bytes."""
+    return [text.decode() if isinstance(text, bytes) else _strings(text) for text in texts]

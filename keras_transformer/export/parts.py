@@ -65,7 +65,7 @@ def settings_of(pipeline: Any) -> dict[str, Any]:
         "vocabulary_size": tokenizer.vocabulary_size,
         "blank_ids": list(tokenizer.blank_ids),
         "pad_id": pipeline.model.pad_id,
-        "start_id": pipeline.model.start_id,
+        "start_id": getattr(pipeline.model, "start_id", None),  # a decoder alone has none
         "end_id": pipeline.model.end_id,
         **pipeline.generation_config(),
     }

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from keras_transformer.export import functions, parity
 from keras_transformer.export.parts import new_part, settings_of
-from keras_transformer.serving.graphs import DECODER, ENCODER, LOOP
+from keras_transformer.serving.graphs import DECODER, ENCODER, loop_name
 
 ONNX = "onnx"
 OPSET = 18  # tf2onnx's default, 15, keeps ONNX Runtime from fusing layer normalisation; above 18 it raises
@@ -23,10 +23,12 @@ def onnx(
 ) -> pathlib.Path:
     """Export a pipeline as ONNX graphs, and prove that they answer the same.
 
-    `generate_greedy.onnx` holds the whole loop with its key/value cache: "input_ids" int64 (B, S) → "ids" int64
-    (B, M), "lengths" int64 (B,), "scores" float32 (B,). `encoder_model.onnx` and `decoder_model_merged.onnx`
-    are for servers with a loop of their own: the encoder projects keys and values once, the decoder takes a
-    past of any length, 0 included. Tensors are named as Optimum names them.
+    `generate_greedy.onnx`, `generate_beam.onnx` or `generate_sample.onnx`, by the pipeline's sampler, holds the whole
+    loop with its key/value cache and constraints: "input_ids" int64 (B, S) → "ids" int64 (B, M), "lengths" int64 (B,),
+    "scores" float32 (B,), each with an axis of N after the first where N > 1 hypotheses are returned. Where it samples
+    it takes "noise" float32 (B, N, M, V) too, uniform numbers such as `serving.noise.uniform` makes.
+    `encoder_model.onnx` and `decoder_model_merged.onnx` are for servers with a loop of their own: the encoder projects
+    keys and values once, the decoder takes a past of any length, 0 included. Tensors are named as Optimum names them.
 
     Args:
         pipeline: such as `pipelines.TextToText`.
@@ -49,6 +51,11 @@ def onnx(
     folder = pathlib.Path(folder)
     if keras.backend.backend() != "tensorflow":
         raise ValueError(f"`onnx` needs the TensorFlow backend. Received: {keras.backend.backend()}")
+    if not hasattr(pipeline.model, "encode"):
+        raise ValueError(
+            "`pipeline` must have an encoder–decoder; `saved_model` exports a decoder alone. "
+            f"Received: a {type(pipeline).__name__} of a {type(pipeline.model).__name__}"
+        )
     try:
         import onnx as onnx_library
         import onnxruntime  # noqa: F401
@@ -77,15 +84,15 @@ def _graphs(pipeline: Any) -> dict[str, tuple[Callable[..., Any], list[tf.Tensor
     presents = {name.replace("past_key_values", "present"): total for name in own}
     names = [*own, *cross]
 
-    def loop(input_ids: tf.Tensor) -> dict[str, tf.Tensor]:
-        out = functions.generate_ids(pipeline, tf.cast(input_ids, tf.int32))
+    def loop(input_ids: tf.Tensor, noise: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
+        out = functions.generate_ids(pipeline, tf.cast(input_ids, tf.int32), noise)
         return {**out, "ids": tf.cast(out["ids"], tf.int64), "lengths": tf.cast(out["lengths"], tf.int64)}
 
     return {
-        LOOP: (
+        loop_name(settings_of(pipeline)): (
             loop,
-            [ids],
-            {"input_ids": source, "ids": ["batch_size"], "lengths": ["batch_size"], "scores": ["batch_size"]},
+            [ids, *functions.noise_spec(pipeline)],
+            {"input_ids": source, **{name: ["batch_size"] for name in ("noise", "ids", "lengths", "scores")}},
         ),
         ENCODER: (
             lambda input_ids, attention_mask: functions.encode(model, input_ids, attention_mask),

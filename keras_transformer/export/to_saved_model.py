@@ -4,14 +4,14 @@ import functools
 import os
 import pathlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from keras_transformer.export import functions, parity
-from keras_transformer.export.parts import new_part
+from keras_transformer.export.parts import new_part, settings_of
 
 
 def saved_model(
@@ -25,8 +25,10 @@ def saved_model(
     """Export a pipeline as SavedModel with its tokenizer in the graph, and prove that it answers the same.
 
     Signatures: `serving_default`, "text" strings (B,) → "text" strings (B,); `generate_ids`, "text"
-    strings (B,) → "ids" int32 (B, M), "lengths" int32 (B,), "scores" float32 (B,). Nothing in the graph needs XLA,
-    which TensorFlow Serving turns off.
+    strings (B,) → "ids" int32 (B, M), "lengths" int32 (B,), "scores" float32 (B,). Where the pipeline's sampler
+    returns N > 1 hypotheses, each output has an axis of N after the first; where it samples, `generate_ids` takes
+    "noise" float32 (B, N, M, V) too, and `serving_default` draws by the sampler's seed and the row's number in the
+    batch. Nothing in the graph needs XLA, which TensorFlow Serving turns off.
 
     Args:
         pipeline: such as `pipelines.TextToText`.
@@ -65,21 +67,25 @@ def saved_model(
         )
     with new_part(pipeline, folder, part) as (new, report):
         _write(pipeline, new)
-        report.update(parity.compare(parity.Reference.of(pipeline, texts), parity.SavedModel(new)))
+        report.update(
+            parity.compare(
+                parity.Reference.of(pipeline, texts), parity.SavedModel(new, settings_of(pipeline))
+            )
+        )
     return folder / part
 
 
 def _write(pipeline: Any, path: pathlib.Path) -> None:
-    signatures = {"serving_default": functions.text_to_text, "generate_ids": functions.text_to_ids}
+    text = tf.TensorSpec([None], tf.string, name="text")
+    signatures: dict[str, tuple[Callable[..., Any], list[tf.TensorSpec]]] = {
+        "serving_default": (functions.text_to_text, [text]),
+        "generate_ids": (functions.text_to_ids, [text, *functions.noise_spec(pipeline)]),
+    }
     archive = keras.export.ExportArchive()
     archive.track(pipeline.model)
     archive.track(pipeline.tokenizer)
-    for name, function in signatures.items():
-        archive.add_endpoint(
-            name,
-            functools.partial(function, pipeline),
-            input_signature=[tf.TensorSpec([None], tf.string, name="text")],
-        )
+    for name, (function, signature) in signatures.items():
+        archive.add_endpoint(name, functools.partial(function, pipeline), input_signature=signature)
     logger = tf.get_logger()
     level = logger.level
     logger.setLevel("ERROR")  # it would name the temporary folder

@@ -49,7 +49,7 @@ def verify(
 
 def _exported(bundle: serving.Bundle, part: str) -> Any:
     if part.startswith("saved_model/"):
-        return parity.SavedModel(bundle.folder / part)
+        return parity.SavedModel(bundle.folder / part, bundle.config)
     config = bundle.config
     tokenizer = bundle.checked(f"tokenizer/{config['tokenizer_file']}").read_bytes()
     return parity.OnnxGraphs(bundle.folder / part, tokenizer, config)

@@ -1,14 +1,17 @@
 """Beam search whose hypotheses share one cache that is never reordered."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from keras import ops
 
-from keras_transformer.generation.constraints import FORBIDDEN
+from keras_transformer.generation.constraints import FORBIDDEN, ForcedWords
 from keras_transformer.generation.independent import is_not_finite
 from keras_transformer.generation.rules import Rules
 from keras_transformer.generation.samplers import Beam
+from keras_transformer.generation.selection import top_k
 
 Tensor = Any
 State = dict[str, Tensor]
@@ -26,12 +29,14 @@ class BeamSearch:
         rules: what may be generated.
         longest: M.
         pad_id: fills up ended sequences.
+        limits: integers (B,), the longest output of each row.
     """
 
     sampler: Beam
     rules: Rules
     longest: int
     pad_id: int
+    limits: Tensor | None = None
 
     @property
     def hypotheses(self) -> int:
@@ -75,15 +80,22 @@ class BeamSearch:
         normalizer = ops.logsumexp(logits, axis=-1)[..., None]  # (B, R, 1)
         broken = ops.any(ops.logical_and(is_not_finite(normalizer[..., 0]), _exists(state["scores"])), axis=1)
         shaped = self.rules(logits, state["ids"], step)
-        reached = state["scores"][..., None] + ops.minimum(shaped - normalizer, 0.0)
-        possible = ops.logical_and(_exists(shaped), _exists(state["scores"])[..., None])
-        possible = ops.logical_and(possible, ops.logical_not(broken)[:, None, None])
-        scores, parents, tokens = self._best_candidates(ops.where(possible, reached, FORBIDDEN))
+        alive = ops.logical_and(_exists(state["scores"]), ops.logical_not(broken)[:, None])[..., None]
+
+        def reached(values: Tensor) -> Tensor:
+            """The scores after tokens of these logits (B, R, ·)."""
+            scores = state["scores"][..., None] + ops.minimum(values - normalizer, 0.0)
+            return ops.where(ops.logical_and(alive, _exists(values)), scores, FORBIDDEN)
+
+        if self.rules.words is None:
+            scores, parents, tokens = self._best_candidates(shaped, reached)
+        else:
+            scores, parents, tokens = self._candidates_in_turn(
+                self.rules.words, reached(shaped), state["ids"], step
+            )
         entries = self._with_column(state["ancestors"], ops.arange(self.hypotheses), step)
-        own = ops.reshape(
-            ops.where(possible, logits - normalizer, FORBIDDEN), [-1, self.hypotheses * vocabulary]
-        )
-        own = _pick(own, parents * vocabulary + tokens)
+        own = _pick(ops.reshape(logits, [-1, self.hypotheses * vocabulary]), parents * vocabulary + tokens)
+        own = ops.where(_exists(scores), own - _pick(normalizer[..., 0], parents), 0.0)
         candidates = {
             "ids": self._with_column(_pick(state["ids"], parents), tokens, step),
             "token_scores": self._with_column(_pick(state["token_scores"], parents), own, step),
@@ -94,9 +106,19 @@ class BeamSearch:
         ends = self.rules.ends(tokens)
         ended = self._merge_ended(state, candidates, ends, step + 1)
         going_on = ops.where(ends, FORBIDDEN, scores)
-        going_on, order = ops.top_k(going_on, self.hypotheses)
+        if self.rules.words is None:
+            going_on, order = ops.top_k(going_on, self.hypotheses)
+        else:  # their turn, not their score, is what they are ordered by
+            turns = -ops.cast(ops.arange(scores.shape[1]), "float32")
+            _, order = ops.top_k(ops.where(_exists(going_on), turns, FORBIDDEN), self.hypotheses)
+            going_on = _pick(going_on, order)
         running = {name: _pick(values, order) for name, values in candidates.items()}
         running["scores"] = going_on
+        if self.limits is not None:
+            full = (step + 1 >= self.limits)[:, None]
+            cut = ops.logical_and(full, self._is_complete(running["ids"], step + 1))
+            ended = self._merge_ended(ended, running, cut, step + 1)
+            running["scores"] = going_on = ops.where(full, FORBIDDEN, going_on)
         if self.sampler.early_stopping:
             running["scores"] = self._without_hopeless(going_on, ended["ended_ranking"], step + 1)
         failed = ops.logical_and(broken, state["failed_step"] < 0)
@@ -109,8 +131,7 @@ class BeamSearch:
             "token_scores": state["token_scores"],
             "scores": state["scores"],
         }
-        all_end = ops.ones_like(state["newest"], dtype="bool")
-        ended = self._merge_ended(state, cut, all_end, self.longest)
+        ended = self._merge_ended(state, cut, self._is_complete(state["ids"], self.longest), self.longest)
         count = self.sampler.num_return
         found = _exists(ended["ended_ranking"])
         token_scores = ops.where(found[..., None], ended["ended_token_scores"], 0.0)
@@ -124,25 +145,74 @@ class BeamSearch:
             "failed_step": state["failed_step"],
         }
 
-    def _best_candidates(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Score, parent and token (B, C) of the best continuations, from (B, R, V), the best first."""
-        hypotheses, vocabulary = self.hypotheses, scores.shape[-1]
-        # Each hypothesis has one continuation for each end token, so that many more leave R that go on.
-        count = min((1 + len(self.rules.end_ids)) * hypotheses, hypotheses * vocabulary)
-        if not self.sampler.diversity:
-            found, index = ops.top_k(ops.reshape(scores, [-1, hypotheses * vocabulary]), count)
-            return found, index // vocabulary, index % vocabulary
+    def _best_candidates(
+        self, logits: Tensor, reached: Callable[[Tensor], Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Score, parent and token (B, C) of the best continuations, from logits (B, R, V), the best first.
+
+        All of them are among the C best of each hypothesis, which its logits tell as well as its scores.
+        """
+        count, vocabulary = self._num_candidates(logits), logits.shape[-1]
         siblings = min(count, vocabulary)
-        found, tokens = ops.top_k(scores, siblings)  # (B, R, siblings)
-        rank = ops.cast(ops.arange(siblings), "float32")
-        chosen = ops.where(_exists(found), found - self.sampler.diversity * rank, FORBIDDEN)
-        flat = [-1, hypotheses * siblings]
-        _, index = ops.top_k(ops.reshape(chosen, flat), count)
+        highest, tokens = top_k(logits, siblings)  # (B, R, siblings)
+        found = chosen = reached(highest)
+        if self.sampler.diversity:
+            rank = ops.cast(ops.arange(siblings), "float32")
+            chosen = ops.where(_exists(found), found - self.sampler.diversity * rank, FORBIDDEN)
+        flat = [-1, self.hypotheses * siblings]
+        _, index = top_k(ops.reshape(chosen, flat), count)
         return (
             _pick(ops.reshape(found, flat), index),
             index // siblings,
             _pick(ops.reshape(tokens, flat), index),
         )
+
+    def _candidates_in_turn(
+        self, words: ForcedWords, scores: Tensor, ids: Tensor, step: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """As `_best_candidates`, but the best with each number of the words' tokens come in turns (see `ForcedWords`).
+
+        Beside the best of all, every hypothesis's best continuation and those by a word's token are candidates.
+        """
+        hypotheses, vocabulary = self.hypotheses, scores.shape[-1]
+        count = self._num_candidates(scores)
+        flat = ops.reshape(scores, [-1, hypotheses * vocabulary])
+        _, best = top_k(flat, count)
+        own = ops.concatenate(
+            [
+                ops.cast(ops.top_k(scores, 1)[1], "int32"),
+                ops.zeros_like(ids[:, :, :1]) + ops.convert_to_tensor(sorted({*words.ids()}), "int32"),
+            ],
+            axis=2,
+        )  # (B, R, 1 + U)
+        own = own + ops.arange(hypotheses, dtype="int32")[:, None] * vocabulary
+        number = hypotheses * own.shape[2]
+        index = ops.concatenate([ops.cast(best, "int32"), ops.reshape(own, [-1, number])], axis=1)  # (B, C)
+        found, parents, tokens = _pick(flat, index), index // vocabulary, index % vocabulary
+        earlier = np.tril(np.ones((index.shape[1], index.shape[1]), bool), -1)
+        twice = ops.any(ops.logical_and(ops.equal(index[:, :, None], index[:, None, :]), earlier), axis=2)
+        found = ops.where(twice, FORBIDDEN, found)
+        have = words.progress(self._with_column(_pick(ids, parents), tokens, step), step + 1)
+        better = ops.logical_or(
+            found[:, None, :] > found[:, :, None],
+            ops.logical_and(ops.equal(found[:, None, :], found[:, :, None]), earlier),
+        )
+        peers = ops.equal(have[:, None, :], have[:, :, None])
+        rank = ops.sum(ops.cast(ops.logical_and(better, peers), "int32"), axis=2)
+        turns = ops.cast(-(rank * (words.total + 1) + words.total - have), "float32")
+        _, order = ops.top_k(ops.where(_exists(found), turns, FORBIDDEN), count)
+        return _pick(found, order), _pick(parents, order), _pick(tokens, order)
+
+    def _num_candidates(self, scores: Tensor) -> int:
+        """C. Each hypothesis has one continuation for each end token, so that many more leave R that go on."""
+        return min((1 + len(self.rules.end_ids)) * self.hypotheses, self.hypotheses * scores.shape[-1])
+
+    def _is_complete(self, ids: Tensor, length: Any) -> Tensor:
+        """Whether hypotheses (B, R, M) have all that they must."""
+        words = self.rules.words
+        if words is None:
+            return ops.ones_like(ids[..., 0], dtype="bool")
+        return ops.equal(words.progress(ids, length), words.total)
 
     def _merge_ended(self, state: State, candidates: State, ends: Tensor, length: Any) -> State:
         """The R best of the sequences that have ended, those that now end among the R best candidates included."""

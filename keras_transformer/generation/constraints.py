@@ -22,7 +22,7 @@ class History:
 
     Attributes:
         ids: integers (B, R, M); only those before `step` count.
-        step: integer scalar.
+        step: integer scalar, or one for each hypothesis (B, R).
         end_ids: the tokens that end a sequence.
     """
 
@@ -31,13 +31,20 @@ class History:
     end_ids: tuple[int, ...]
 
     @property
+    def at(self) -> Tensor:
+        """The step, to be compared with columns or ids: a scalar or (B, R, 1)."""
+        return self.step[..., None] if len(getattr(self.step, "shape", ())) else self.step
+
+    @property
     def written(self) -> Tensor:
-        """Booleans (M,): which columns of `ids` count."""
-        return ops.arange(self.ids.shape[-1]) < self.step
+        """Booleans (M,) or (B, R, M): which columns of `ids` count."""
+        return ops.arange(self.ids.shape[-1]) < self.at
 
     def last(self, count: int) -> list[Tensor]:
         """The last `count` ids, the oldest first: (B, R) each, anything where there are fewer."""
-        columns = [ops.maximum(self.step - back, 0) for back in range(count, 0, -1)]
+        columns = [ops.maximum(self.at - back, 0) for back in range(count, 0, -1)]
+        if len(getattr(self.step, "shape", ())):
+            return [ops.take_along_axis(self.ids, column, axis=2)[..., 0] for column in columns]
         return [ops.take(self.ids, column, axis=2) for column in columns]
 
 
@@ -68,7 +75,7 @@ class MinNewTokens(Constraint):
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Without end tokens in the first `count` steps."""
-        early = history.step < self.count
+        early = history.at < self.count
         return ops.where(ops.logical_and(early, _is_one_of(history.end_ids, logits)), FORBIDDEN, logits)
 
     def violated_by(self, sequence: tuple[int, ...], end_ids: tuple[int, ...]) -> bool:
@@ -111,7 +118,7 @@ class NoRepeatNGram(Constraint):
         if self.size > longest:
             return logits
         followers = history.ids[:, :, self.size - 1 :]  # (B, R, M − n + 1), each the last of its n-gram
-        repeated = ops.arange(self.size - 1, longest) < history.step
+        repeated = ops.arange(self.size - 1, longest) < history.at
         for offset, latest in enumerate(history.last(self.size - 1)):
             begun = history.ids[:, :, offset : longest - self.size + 1 + offset]
             repeated = ops.logical_and(repeated, ops.equal(begun, latest[:, :, None]))
@@ -139,7 +146,7 @@ class BannedWords(Constraint):
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Without the tokens that would complete a banned word."""
         for word in self.words:
-            complete = history.step >= len(word) - 1
+            complete = history.at >= len(word) - 1
             for id_, latest in zip(word, history.last(len(word) - 1), strict=False):
                 complete = ops.logical_and(complete, ops.equal(latest, id_)[:, :, None])
             banned = ops.logical_and(complete, _is_one_of(word[-1:], logits))
@@ -167,9 +174,9 @@ class ForcedPrefix(Constraint):
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Nothing but the prefix's token while there is one."""
         prefix = ops.convert_to_tensor(self.prefix, "int32")
-        forced = ops.take(prefix, ops.minimum(history.step, len(self.prefix) - 1), axis=0)
+        forced = ops.take(prefix, ops.minimum(history.at, len(self.prefix) - 1), axis=0)
         other = ops.not_equal(ops.arange(logits.shape[-1]), forced)
-        return ops.where(ops.logical_and(history.step < len(self.prefix), other), FORBIDDEN, logits)
+        return ops.where(ops.logical_and(history.at < len(self.prefix), other), FORBIDDEN, logits)
 
     def ids(self) -> tuple[int, ...]:
         """The prefix."""
@@ -196,6 +203,97 @@ class EndTokens(Constraint):
     def ids(self) -> tuple[int, ...]:
         """The end tokens."""
         return self.end_ids
+
+
+@dataclasses.dataclass(frozen=True)
+class ForcedWords(Constraint):
+    """Some sequences of ids that every output holds, in any order; for a `Beam` of at least two.
+
+    The hypotheses of a beam take turns by how many of the words' tokens they have: the best of those that have most,
+    the best of those that have one less, and so on round. A word that is begun and not ended counts as far as it goes.
+
+    Args:
+        words: sequences of ids, of one id or more each.
+
+    References:
+        Post and Vilar, "Fast Lexically Constrained Decoding with Dynamic Beam Allocation" (2018); there slots that a
+        bank of hypotheses cannot fill go to its neighbours.
+    """
+
+    words: tuple[tuple[int, ...], ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "words", tuple(dict.fromkeys(_ids("words", word) for word in self.words)))
+
+    def __call__(self, logits: Tensor, history: History) -> Tensor:
+        """Without end tokens where a word is missing."""
+        missing = self.progress(history.ids, history.step) < self.total
+        ends = _is_one_of(history.end_ids, logits)
+        return ops.where(ops.logical_and(missing[..., None], ends), FORBIDDEN, logits)
+
+    @property
+    def total(self) -> int:
+        """How many tokens the words have together."""
+        return sum(map(len, self.words))
+
+    def ids(self) -> tuple[int, ...]:
+        """Those of all words."""
+        return tuple(id_ for word in self.words for id_ in word)
+
+    def progress(self, ids: Tensor, length: Any) -> Tensor:
+        """How many of the words' tokens (B, R) the first `length` of ids (B, R, M) have; `total` where none misses."""
+        history = History(ids, length, ())
+        have = begun = ops.zeros_like(ids[..., 0])
+        for word in self.words:
+            starts = ids.shape[-1] - len(word) + 1
+            found = ops.arange(starts) + len(word) <= length
+            for offset, id_ in enumerate(word):
+                found = ops.logical_and(found, ops.equal(ids[..., offset : offset + starts], id_))
+            found = ops.any(found, axis=-1)
+            have = have + len(word) * ops.cast(found, have.dtype)
+            for count in range(1, len(word)):
+                same = ops.logical_and(ops.logical_not(found), length >= count)
+                for id_, latest in zip(word, history.last(count), strict=False):
+                    same = ops.logical_and(same, ops.equal(latest, id_))
+                begun = ops.maximum(begun, count * ops.cast(same, begun.dtype))
+        return have + begun
+
+
+def get(identifier: Any) -> Constraint:
+    """A constraint, or the one whose config, as `serialize` makes it, is given.
+
+    Raises:
+        ValueError: for anything else, and where a setting is out of range.
+
+    Example:
+        >>> get({"constraint": "NoRepeatNGram", "size": 3})
+        NoRepeatNGram(size=3)
+    """
+    if isinstance(identifier, Constraint):
+        return identifier
+    classes = {cls.__name__: cls for cls in Constraint.__subclasses__()}
+    if isinstance(identifier, dict) and str(identifier.get("constraint")) in classes:
+        cls: Any = classes[identifier["constraint"]]
+        settings = {name: value for name, value in identifier.items() if name != "constraint"}
+        if settings.keys() == {field.name for field in dataclasses.fields(cls)}:
+            return cls(**settings)
+    raise ValueError(
+        "`constraints` must hold values such as `BannedWords([[5, 6]])`, or their configs. "
+        f"Received: {identifier!r} among them"
+    )
+
+
+def serialize(constraint: Constraint) -> dict[str, Any]:
+    """The config of a constraint, for `get`; lists in it, as JSON has them."""
+    settings = {field.name: getattr(constraint, field.name) for field in dataclasses.fields(constraint)}  # type: ignore[arg-type]
+    return {
+        "constraint": type(constraint).__name__,
+        **{name: _as_lists(value) for name, value in settings.items()},
+    }
+
+
+def _as_lists(value: Any) -> Any:
+    return [_as_lists(one) for one in value] if isinstance(value, tuple) else value
 
 
 def _is_one_of(ids: Sequence[int], logits: Tensor) -> Tensor:

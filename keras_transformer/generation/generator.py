@@ -1,7 +1,6 @@
 """Running the generation loop from Python: compiled once for each bucket of shapes."""
 
 import dataclasses
-import functools
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -74,50 +73,44 @@ class Generator:
     ) -> None:
         self.model = model
         self.sampler = samplers.get(sampler)
-        Rules.of(model, max_new_tokens, min_new_tokens, constraints)  # raises for what is wrong
+        Rules.of(model, max_new_tokens, min_new_tokens, constraints).check_sampler(self.sampler)
         self.max_new_tokens = max_new_tokens
         self.min_new_tokens = min_new_tokens
         self.constraints = tuple(constraints)
         self.jit_compile = jit_compile
         self._variables: list[Any] = []
-        self._run: Callable[[Arrays], Any] | None = None
+        self._runs: dict[Any, Callable[[Any], Any]] = {}
 
-    def __call__(self, source_ids: Any, prefix_ids: Any = None, rows: Any = None) -> Generation:
+    def __call__(
+        self, source_ids: Any, prefix_ids: Any = None, rows: Any = None, noise: Any = None, limits: Any = None
+    ) -> Generation:
         """Generate for a batch of padded sources.
 
         Args:
             source_ids: integers (B, S), the prompts where the model is a decoder alone.
             prefix_ids: integers (B, Q), what the targets of an encoder–decoder begin with.
             rows: integers (B,), the number of each row that sampling draws for, by default 0, 1, 2, …
+            noise: floats (B, R, L, V) in [0, 1], what sampling draws with instead of its seed.
+            limits: integers (B,) in [1, M], the longest output of each row; all by default M.
 
         Returns:
-            A `Generation`; empty for B = 0.
+            A `Generation` of as many columns L as its longest limit; empty for B = 0.
 
         Raises:
             ValueError: where ids are no matrix of ids in the vocabulary, a prompt is empty or too long, or the
                 model's logits are NaN.
         """
-        source_ids = self._checked("source_ids", source_ids)
-        batch_size = len(source_ids)
-        given = {"source_ids": source_ids}
-        if prefix_ids is not None:
-            given["prefix_ids"] = self._checked_prefix(prefix_ids, batch_size)
-        self._check_lengths(given)
-        if isinstance(self.sampler, samplers.Sample):
-            given["rows"] = _checked_rows(rows, batch_size)
+        given = self._given(source_ids, prefix_ids, rows, noise, limits)
+        batch_size, longest = len(given["source_ids"]), self._longest(given)
         if batch_size == 0:
             return self._empty()
-        padded = {name: self._padded(values) for name, values in given.items()}
         result = {
             name: keras.ops.convert_to_numpy(value)[:batch_size]
-            for name, value in self._compiled()(padded).items()
+            for name, value in self._compiled()(self._padded_all(given)).items()
         }
-        for row, step in enumerate(result.pop("failed_step")):
-            if step >= 0:
-                raise ValueError(
-                    "`model` must give finite logits. "
-                    f"Received: NaN or infinite logits for row {row} at step {step}"
-                )
+        check_finite(result.pop("failed_step"))
+        for name in ("ids", "token_scores"):
+            result[name] = result[name][..., :longest]
         integers = ("ids", "lengths")
         return Generation(
             **{
@@ -126,14 +119,59 @@ class Generator:
             }
         )
 
-    def _compiled(self) -> Callable[[Arrays], Any]:
-        """The compiled loop; compiled anew where quantisation or LoRA has given the model other variables."""
-        variables = self.model.variables
+    def _given(
+        self, source_ids: Any, prefix_ids: Any, rows: Any, noise: Any = None, limits: Any = None
+    ) -> Arrays:
+        """The inputs, checked."""
+        source_ids = self._checked("source_ids", source_ids)
+        batch_size = len(source_ids)
+        given = {"source_ids": source_ids}
+        if prefix_ids is not None:
+            given["prefix_ids"] = self._checked_prefix(prefix_ids, batch_size)
+        if limits is not None:
+            given["limits"] = _checked_integers("limits", limits, batch_size)
+            if batch_size and not 1 <= given["limits"].min() <= given["limits"].max() <= self.max_new_tokens:
+                raise ValueError(
+                    f"`limits` must be in [1, {self.max_new_tokens}]. "
+                    f"Received: limits from {given['limits'].min()} to {given['limits'].max()}"
+                )
+        self._check_lengths(given)
+        samples = isinstance(self.sampler, samplers.Sample)
+        if samples:
+            rows = np.arange(batch_size) if rows is None else rows
+            given["rows"] = _checked_integers("rows", rows, batch_size)
+        if noise is not None:
+            if not samples:
+                raise ValueError(
+                    f"`noise` must be None where nothing is drawn. Received: sampler={self.sampler}"
+                )
+            shape = (batch_size, self.sampler.hypotheses, self._longest(given), self.model.vocabulary_size)
+            given["noise"] = np.asarray(keras.ops.convert_to_numpy(noise), np.float32)
+            if given["noise"].shape != shape or not ((given["noise"] >= 0) & (given["noise"] <= 1)).all():
+                raise ValueError(
+                    f"`noise` must be numbers in [0, 1] of shape {shape}. Received: noise.shape={given['noise'].shape}"
+                )
+        return given
+
+    def _longest(self, given: Arrays) -> int:
+        """The most tokens that any row may have."""
+        limits = given.get("limits")
+        return self.max_new_tokens if limits is None or not len(limits) else int(limits.max())
+
+    def _compiled(self, name: str = "_loop") -> Callable[[Any], Any]:
+        """A compiled method; compiled anew where quantisation or LoRA has given the model other variables."""
+        variables = self._all_variables()
         same = len(variables) == len(self._variables) and all(map(operator.is_, variables, self._variables))
-        if self._run is None or not same:
+        if not same:
             self._variables = variables
-            self._run = _compile(self.model, self._loop, self.jit_compile)
-        return self._run
+            self._runs = {}
+        if name not in self._runs:
+            self._runs[name] = compiled(variables, getattr(self, name), self.jit_compile)
+        return self._runs[name]
+
+    def _all_variables(self) -> list[Any]:
+        drafts = [self.sampler.draft] if isinstance(self.sampler, samplers.Speculative) else []
+        return [variable for model in (self.model, *drafts) for variable in model.variables]
 
     def _loop(self, arrays: dict[str, Tensor]) -> dict[str, Tensor]:
         return generate_ids(
@@ -145,10 +183,18 @@ class Generator:
             **arrays,
         )
 
-    def _padded(self, values: np.ndarray) -> np.ndarray:
-        """Filled up to the next power of two on each axis."""
-        shape = [_bucket(size, smallest) for size, smallest in zip(values.shape, (1, 8), strict=False)]
-        padded = np.full(shape, self.model.pad_id if values.ndim == 2 else 0, np.int32)
+    def _padded_all(self, given: Arrays) -> Arrays:
+        """Each filled up with padding to one of a few shapes; rows that come to be have a limit of 1."""
+        return {name: self._padded(values, int(name == "limits")) for name, values in given.items()}
+
+    def _padded(self, values: np.ndarray, filling: int = 0) -> np.ndarray:
+        """Filled up to the next power of two on each axis; noise, which is of M steps, in its first."""
+        if values.ndim == 4:
+            shape = [_bucket(len(values), 1), values.shape[1], self.max_new_tokens, values.shape[3]]
+        else:
+            shape = [_bucket(size, smallest) for size, smallest in zip(values.shape, (1, 8), strict=False)]
+        dtype = np.float32 if values.ndim == 4 else np.int32
+        padded = np.full(shape, self.model.pad_id if values.ndim == 2 else filling, dtype)
         padded[tuple(slice(size) for size in values.shape)] = values
         return padded
 
@@ -177,6 +223,17 @@ class Generator:
             )
         return ids
 
+    def checked_pair(self, source_ids: Any, target_ids: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Sources and targets, as many of the one as of the other."""
+        source_ids = self._checked("source_ids", source_ids)
+        target_ids = self._checked("target_ids", target_ids)
+        if len(target_ids) != len(source_ids):
+            raise ValueError(
+                "`target_ids` must have as many rows as `source_ids`. "
+                f"Received: target_ids.shape={target_ids.shape}, {len(source_ids)} sources"
+            )
+        return source_ids, target_ids
+
     def _checked_prefix(self, prefix_ids: Any, batch_size: int) -> np.ndarray:
         if not hasattr(self.model, "encode"):
             raise ValueError(
@@ -201,13 +258,15 @@ class Generator:
                 f"`source_ids` must have a token in each row. Received: an empty prompt in row {lengths.argmin()}"
             )
         limit = getattr(self.model, "max_length", None)
-        # The last token generated is not read again.
-        room = None if limit is None else limit - self.max_new_tokens + (1 if alone else 0)
+        # The last token generated is not read again, but by contrastive search, which looks at what follows it.
+        longest = self._longest(given)
+        read = int(isinstance(self.sampler, samplers.Contrastive))
+        room = None if limit is None else limit - longest - read + (1 if alone else 0)
         if room is not None and lengths.max(initial=0) > room:
             name = "source_ids" if alone else "prefix_ids"
             raise ValueError(
                 f"`{name}` must have at most {room} tokens a row, for the model has {limit} positions and "
-                f"max_new_tokens is {self.max_new_tokens}. "
+                f"max_new_tokens is {longest}. "
                 f"Received: {lengths.max(initial=0)} tokens in row {lengths.argmax() if len(lengths) else 0}"
             )
 
@@ -217,11 +276,12 @@ def generate(
     source_ids: Any,
     sampler: Any = "greedy",
     *,
-    max_new_tokens: int = 64,
+    max_new_tokens: Any = 64,
     min_new_tokens: int = 0,
     constraints: Sequence[Constraint] = (),
     prefix_ids: Any = None,
     rows: Any = None,
+    noise: Any = None,
 ) -> Generation:
     """Generate target ids for source ids, or continue prompts.
 
@@ -230,11 +290,13 @@ def generate(
         source_ids: integers (B, S), filled up with the model's `pad_id`; the prompts of a decoder alone, with
             padding on either side.
         sampler: a sampler or its name.
-        max_new_tokens: M, the longest output, the end token included.
+        max_new_tokens: M, the longest output, the end token included; or integers (B,), one for each row, of which M is
+            the largest.
         min_new_tokens: tokens before an end token may come.
         constraints: what else may not be generated, such as `NoRepeatNGram(3)`.
         prefix_ids: integers (B, Q), what the targets of an encoder–decoder begin with; not part of the output.
         rows: integers (B,), the number of each row that sampling draws for, by default 0, 1, 2, …
+        noise: floats (B, R, M, V) in [0, 1], what sampling draws with instead of its seed.
 
     Returns:
         A `Generation`.
@@ -247,25 +309,55 @@ def generate(
         >>> out.ids.shape, out.best.shape
         ((2, 2, 32), (2, 32))
     """
-    settings = {"max_new_tokens": max_new_tokens, "min_new_tokens": min_new_tokens}
-    sampler = samplers.get(sampler)
+    if np.ndim(max_new_tokens) == 0:
+        generator = cached_generator(Generator, model, sampler, max_new_tokens, min_new_tokens, constraints)
+        return generator(source_ids, prefix_ids, rows, noise)
+    limits = _checked_integers("max_new_tokens", max_new_tokens, len(source_ids))
+    least, most = (int(limits.min()), int(limits.max())) if len(limits) else (1, 1)
+    Rules.of(model, least, min_new_tokens, constraints)  # raises for what is wrong
+    generator = cached_generator(Generator, model, sampler, _bucket(most, 8), min_new_tokens, constraints)
+    return generator(source_ids, prefix_ids, rows, noise, limits)
+
+
+def cached_generator(
+    cls: Any,
+    model: Any,
+    sampler: Any,
+    max_new_tokens: int,
+    min_new_tokens: int,
+    constraints: Sequence[Constraint],
+) -> Any:
+    """The model's generator of a class with these settings, made once."""
     # On the model, so that compiled functions live as long as it does; past Keras' tracking of attributes.
     generators = model.__dict__.setdefault("_generators", {})
+    sampler = samplers.get(sampler)
     constraints = Rules.of(model, max_new_tokens, 0, constraints).constraints
-    key = (sampler, *settings.values(), constraints)
+    key = (cls, sampler, max_new_tokens, min_new_tokens, constraints)
     if key not in generators:
-        generators[key] = Generator(model, sampler, constraints=constraints, **settings)
-    return generators[key](source_ids, prefix_ids, rows)
-
-
-def _checked_rows(rows: Any, batch_size: int) -> np.ndarray:
-    rows = np.arange(batch_size) if rows is None else np.asarray(rows)
-    if rows.shape != (batch_size,) or not (rows.size == 0 or np.issubdtype(rows.dtype, np.integer)):
-        raise ValueError(
-            "`rows` must be integers of shape (batch,). "
-            f"Received: rows.shape={rows.shape}, dtype={rows.dtype}, {batch_size} sources"
+        generators[key] = cls(
+            model, sampler, max_new_tokens, min_new_tokens=min_new_tokens, constraints=constraints
         )
-    return rows
+    return generators[key]
+
+
+def _checked_integers(name: str, values: Any, batch_size: int) -> np.ndarray:
+    values = np.asarray(values)
+    if values.shape != (batch_size,) or not (values.size == 0 or np.issubdtype(values.dtype, np.integer)):
+        raise ValueError(
+            f"`{name}` must be integers of shape (batch,). "
+            f"Received: {name}.shape={values.shape}, dtype={values.dtype}, {batch_size} sources"
+        )
+    return values
+
+
+def check_finite(failed_step: np.ndarray) -> None:
+    """Raise where any row has a step, rather than −1, at which its logits were not finite."""
+    for row, step in enumerate(failed_step):
+        if step >= 0:
+            raise ValueError(
+                "`model` must give finite logits. "
+                f"Received: NaN or infinite logits for row {row} at step {step}"
+            )
 
 
 def _bucket(size: int, smallest: int) -> int:
@@ -276,34 +368,34 @@ def _bucket(size: int, smallest: int) -> int:
     return bucket
 
 
-def _compile(
-    model: Any, function: Callable[[dict[str, Tensor]], Any], jit_compile: bool
-) -> Callable[[Arrays], Any]:
-    """`function` compiled for the backend; the model's present weights are used at every call."""
+def compiled(variables: list[Any], function: Callable[[Any], Any], jit_compile: bool) -> Callable[[Any], Any]:
+    """`function` of a tree of arrays compiled for the backend; the variables' present values are used at every call."""
     backend = keras.backend.backend()
     if backend == "tensorflow":
         import tensorflow as tf
 
         traced = tf.function(function, jit_compile=jit_compile, autograph=False)
 
-        @functools.cache
-        def of_shapes(shapes: tuple[tuple[str, tuple[int, ...]], ...]) -> Callable[..., Any]:
-            return traced.get_concrete_function(
-                {name: tf.TensorSpec(shape, tf.int32) for name, shape in shapes}
-            )
+        concrete: dict[Any, Callable[[Any], Any]] = {}
 
-        def run_tensorflow(arrays: Arrays) -> Any:
-            concrete = of_shapes(tuple((name, values.shape) for name, values in arrays.items()))
-            return concrete({name: tf.constant(values) for name, values in arrays.items()})
+        def run_tensorflow(arrays: Any) -> Any:
+            tensors = keras.tree.map_structure(tf.convert_to_tensor, arrays)
+            specs = keras.tree.map_structure(
+                lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), tensors
+            )
+            key = (tuple(arrays), *keras.tree.flatten(specs))
+            if key not in concrete:
+                concrete[key] = traced.get_concrete_function(specs)
+            return concrete[key](tensors)
 
         return run_tensorflow
     if backend == "jax":
         import jax
 
-        def stateless(values: list[Tensor], arrays: dict[str, Tensor]) -> Any:
-            with keras.StatelessScope(state_mapping=list(zip(model.variables, values, strict=True))):
+        def stateless(values: list[Tensor], arrays: Any) -> Any:
+            with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
                 return function(arrays)
 
         run = jax.jit(stateless) if jit_compile else stateless
-        return lambda arrays: run([variable.value for variable in model.variables], arrays)
+        return lambda arrays: run([variable.value for variable in variables], arrays)
     return function

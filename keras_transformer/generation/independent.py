@@ -26,6 +26,7 @@ class Independent:
         pad_id: fills up ended sequences.
         rows: integers (B,), what the noise of each row is drawn for.
         noise: uniform numbers (B, R, M, V) to draw with instead.
+        limits: integers (B,), the longest output of each row.
     """
 
     sampler: Greedy | Sample | Beam
@@ -34,6 +35,7 @@ class Independent:
     pad_id: int
     rows: Tensor | None = None
     noise: Tensor | None = None
+    limits: Tensor | None = None
 
     @property
     def hypotheses(self) -> int:
@@ -71,25 +73,28 @@ class Independent:
         candidates = self.rules(logits, state["ids"], step)
         if isinstance(self.sampler, Sample):
             candidates = sampling.draw(candidates, self.sampler, self._noise(logits, step))
-        token, highest = _highest(candidates)
+        token, best = highest(candidates)
         if isinstance(self.sampler, Sample) or self.rules.shapes_logits:
             chosen = ops.equal(ops.arange(logits.shape[-1], dtype="int32"), token[..., None])
             own = ops.max(ops.where(chosen, logits, FORBIDDEN), axis=-1)  # as the model itself has it
         else:
-            own = highest
+            own = best
         # A sequence that no token may follow is cut there.
-        stops = ops.logical_or(ops.logical_or(state["ended"], broken), highest <= FORBIDDEN / 2)
+        stops = ops.logical_or(ops.logical_or(state["ended"], broken), best <= FORBIDDEN / 2)
         token = ops.where(stops, self.pad_id, token)
         column = ops.logical_and(
             ops.equal(ops.arange(self.longest), step), ops.logical_not(stops)[:, :, None]
         )
         failed = ops.logical_and(ops.any(broken, axis=1), state["failed_step"] < 0)
+        ended = ops.logical_or(stops, self.rules.ends(token))
+        if self.limits is not None:
+            ended = ops.logical_or(ended, (step + 1 >= self.limits)[:, None])
         return {
             "newest": token,
             "ids": ops.where(column, token[:, :, None], state["ids"]),
             "token_scores": ops.where(column, (own - normalizer)[:, :, None], state["token_scores"]),
             "lengths": state["lengths"] + ops.cast(ops.logical_not(stops), "int32"),
-            "ended": ops.logical_or(stops, self.rules.ends(token)),
+            "ended": ended,
             "failed_step": ops.where(failed, step, state["failed_step"]),
         }
 
@@ -122,7 +127,7 @@ def is_not_finite(values: Tensor) -> Tensor:
     return ops.where(ops.abs(values) < 1e38, False, True)
 
 
-def _highest(candidates: Tensor) -> tuple[Tensor, Tensor]:
+def highest(candidates: Tensor) -> tuple[Tensor, Tensor]:
     """The best id (B, R) of candidates (B, R, V), the lowest where several tie, and its value."""
     index = ops.arange(candidates.shape[-1], dtype="int32")
     best = ops.max(candidates, axis=-1, keepdims=True)

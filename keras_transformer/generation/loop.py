@@ -8,18 +8,19 @@ A search, greedy or not, is a pure object over a state of tensors: `start`, `run
 the memory of an encoder is read once.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from keras import ops
 
 from keras_transformer import ops as kt_ops
-from keras_transformer.generation import prompts, samplers
+from keras_transformer.generation import contrastive, prompts, samplers, speculative
 from keras_transformer.generation.beam_search import BeamSearch
 from keras_transformer.generation.constraints import Constraint
 from keras_transformer.generation.independent import Independent
 from keras_transformer.generation.rules import Rules
-from keras_transformer.generation.samplers import Beam, Sampler
+from keras_transformer.generation.samplers import Beam, Contrastive, Sampler, Speculative
 
 Tensor = Any
 
@@ -36,6 +37,7 @@ def generate_ids(
     prefix_ids: Tensor | None = None,
     rows: Tensor | None = None,
     noise: Tensor | None = None,
+    limits: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """Decoding with a key/value cache; stops when every row has ended or is full.
 
@@ -59,6 +61,7 @@ def generate_ids(
         rows: integers (B,), the number of each row that sampling draws for, by default 0, 1, 2, …
         noise: float32 (B, R, M, V) in [0, 1], what sampling draws with instead of `sampling.uniform`: the input of
             graphs that have no integer hashes.
+        limits: integers (B,) in [1, M], the longest output of each row.
 
     Returns:
         "ids": int32 (B, N, M), padding after the end token; "lengths": int32 (B, N), the end token included;
@@ -69,44 +72,122 @@ def generate_ids(
     """
     sampler = samplers.get(sampler)
     rules = Rules.of(model, max_new_tokens, min_new_tokens, constraints)
-    prompt = prompts.prepare(model, source_ids, prefix_ids)
-    if isinstance(sampler, Beam) and sampler.num_beams > 1:
-        search: Any = BeamSearch(sampler, rules, max_new_tokens, model.pad_id)
-    else:
-        rows = ops.arange(ops.shape(source_ids)[0], dtype="int32") if rows is None else rows
-        search = Independent(sampler, rules, max_new_tokens, model.pad_id, rows, noise)
-    last_positions = prompt.positions[:, -1:]
+    if isinstance(sampler, Speculative | Contrastive):
+        rules.check_sampler(sampler)
+        run = speculative.generate_ids if isinstance(sampler, Speculative) else contrastive.generate_ids
+        return run(model, source_ids, max_new_tokens, rules, sampler, prefix_ids, limits, update)
+    loop = prepare(
+        model,
+        sampler,
+        rules,
+        max_new_tokens,
+        source_ids,
+        prefix_ids,
+        update,
+        rows=rows,
+        noise=noise,
+        limits=limits,
+    )
+    (_, _, state) = ops.while_loop(loop.unfinished, loop.extend, loop.start())
+    return loop.search.results(state)
 
-    def unfinished(step: Tensor, _cache: Any, state: Any) -> Tensor:
-        return ops.logical_and(step < max_new_tokens, search.running(state))
 
-    def extend(step: Tensor, cache: Any, state: Any) -> tuple[Any, ...]:
-        options = {} if search.hypotheses == 1 else {"attention_mask": _visible(search, prompt, state, step)}
+@dataclasses.dataclass(frozen=True)
+class Loop:
+    """One generation: where it starts, whether it goes on, and one step of it.
+
+    Attributes:
+        model: as in `generate_ids`; so is `update`.
+        search: what chooses tokens.
+        longest: M.
+        before: how many entries the cache has from the prompt.
+        last_positions: integers (B, 1), of the prompts' last tokens.
+        context: what the encoder has made of the source, or None for a decoder alone.
+        prompt: what `start` reads.
+    """
+
+    model: Any
+    search: Any
+    longest: int
+    before: Any
+    last_positions: Tensor
+    context: Any
+    update: Callable[[Tensor, Tensor, Tensor], Tensor] = kt_ops.slice_update
+    prompt: prompts.Prompt | None = None
+
+    def start(self) -> tuple[Tensor, Any, Any]:
+        """The number of the first step, the cache with all of the prompt but its last token, and the search's state."""
+        prompt, hypotheses = self.prompt, self.search.hypotheses
+        return (
+            ops.zeros((), "int32"),
+            prompts.new_cache(self.model, prompt, hypotheses, self.longest, self.update),
+            self.search.start(ops.cast(prompt.ids[:, -1], "int32"), prompt.blank),
+        )
+
+    def unfinished(self, step: Tensor, _cache: Any, state: Any) -> Tensor:
+        """Whether another step is to be taken."""
+        return ops.logical_and(step < self.longest, self.search.running(state))
+
+    def extend(self, step: Tensor, cache: Any, state: Any) -> tuple[Tensor, Any, Any]:
+        """One more token for each hypothesis."""
+        search = self.search
+        options = (
+            {} if search.hypotheses == 1 else {"attention_mask": _visible(search, self.before, state, step)}
+        )
         logits, cache = prompts.step(
-            model,
+            self.model,
             state["newest"],
             cache,
-            prompt.context,
-            slot=prompt.before + step * search.hypotheses,
-            positions=ops.repeat(last_positions + step, search.hypotheses, axis=1),
-            update=update,
+            self.context,
+            slot=self.before + step * search.hypotheses,
+            positions=ops.repeat(self.last_positions + step, search.hypotheses, axis=1),
+            update=self.update,
             **options,
         )
         return step + 1, cache, search.advance(state, ops.cast(logits, "float32"), step)
 
-    start = (
-        ops.zeros((), "int32"),
-        prompts.new_cache(model, prompt, search.hypotheses, max_new_tokens, update),
-        search.start(ops.cast(prompt.ids[:, -1], "int32"), prompt.blank),
+
+def prepare(
+    model: Any,
+    sampler: Sampler,
+    rules: Rules,
+    longest: int,
+    source_ids: Tensor,
+    prefix_ids: Tensor | None = None,
+    update: Callable[[Tensor, Tensor, Tensor], Tensor] = kt_ops.slice_update,
+    **given: Tensor | None,
+) -> Loop:
+    """The loop of one generation; `given` are `rows`, `noise` and `limits` of `generate_ids`."""
+    prompt = prompts.prepare(model, source_ids, prefix_ids)
+    if given.get("rows") is None:
+        given["rows"] = ops.arange(ops.shape(source_ids)[0], dtype="int32")
+    search = new_search(model, sampler, rules, longest, **given)
+    return Loop(
+        model, search, longest, prompt.before, prompt.positions[:, -1:], prompt.context, update, prompt
     )
-    _, _, state = ops.while_loop(unfinished, extend, start)
-    return search.results(state)
 
 
-def _visible(search: Any, prompt: prompts.Prompt, state: Any, step: Tensor) -> Tensor:
+def new_search(
+    model: Any,
+    sampler: Sampler,
+    rules: Rules,
+    longest: int,
+    *,
+    rows: Tensor | None = None,
+    noise: Tensor | None = None,
+    limits: Tensor | None = None,
+) -> Any:
+    """What chooses tokens as a sampler says."""
+    rules.check_sampler(sampler)
+    if isinstance(sampler, Beam) and sampler.num_beams > 1:
+        return BeamSearch(sampler, rules, longest, model.pad_id, limits)
+    return Independent(sampler, rules, longest, model.pad_id, rows, noise, limits)
+
+
+def _visible(search: Any, before: Any, state: Any, step: Tensor) -> Tensor:
     """Booleans (B, R, P − 1 + M·R), or (1, …): the whole prompt, and what the search says of the rest."""
     visible = search.visible(state, step)
-    if isinstance(prompt.before, int) and prompt.before == 0:
+    if isinstance(before, int) and before == 0:
         return visible
-    everything = ops.ones((ops.shape(visible)[0], search.hypotheses, prompt.before), "bool")
+    everything = ops.ones((ops.shape(visible)[0], search.hypotheses, before), "bool")
     return ops.concatenate([everything, visible], axis=2)

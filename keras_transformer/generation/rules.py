@@ -12,9 +12,12 @@ from keras_transformer.generation.constraints import (
     Constraint,
     EndTokens,
     ForcedPrefix,
+    ForcedWords,
     History,
     MinNewTokens,
+    get,
 )
+from keras_transformer.generation.samplers import Beam, Sampler
 
 Tensor = Any
 
@@ -75,6 +78,20 @@ class Rules:
         allowed = ops.all(ops.stack([ops.not_equal(index, id_) for id_ in self.never]), axis=0)
         return ops.where(allowed, logits, FORBIDDEN)
 
+    @property
+    def words(self) -> ForcedWords | None:
+        """The words that must be generated, of all constraints together."""
+        words = [word for one in self.constraints if isinstance(one, ForcedWords) for word in one.words]
+        return ForcedWords(tuple(words)) if words else None
+
+    def check_sampler(self, sampler: Sampler) -> None:
+        """Raise where the constraints need another sampler."""
+        if self.words is not None and not (isinstance(sampler, Beam) and sampler.num_beams > 1):
+            raise ValueError(
+                "`sampler` must be a `Beam` of at least two, for `ForcedWords` among the constraints. "
+                f"Received: sampler={sampler}"
+            )
+
     def ends(self, tokens: Tensor) -> Tensor:
         """Which tokens end their sequence."""
         return ops.any(ops.stack([ops.equal(tokens, id_) for id_ in self.end_ids]), axis=0)
@@ -91,6 +108,7 @@ class Rules:
                 )
             if isinstance(constraint, ForcedPrefix):
                 self._check_prefix(constraint, max_new_tokens)
+        self._check_words(max_new_tokens)
         banned = [
             word
             for constraint in self.constraints
@@ -101,6 +119,30 @@ class Rules:
             raise ValueError(
                 "`constraints` must leave a token that may be generated. Received: all are banned"
             )
+
+    def _check_words(self, max_new_tokens: int) -> None:
+        if self.words is None:
+            return
+        before = max(
+            (len(one.prefix) for one in self.constraints if isinstance(one, ForcedPrefix)), default=0
+        )
+        if before + self.words.total > max_new_tokens:
+            raise ValueError(
+                f"`constraints` must fit `max_new_tokens`. Received: {self.words}, {before} tokens of a prefix "
+                f"and max_new_tokens={max_new_tokens}"
+            )
+        for word in self.words.words:
+            if set(word) & {*self.never, *self.end_ids}:
+                raise ValueError(
+                    "`constraints` must force tokens that can be generated: no padding, no start token, no end "
+                    f"token. Received: the word {list(word)}"
+                )
+            for other in self.constraints:
+                if not isinstance(other, ForcedPrefix) and other.violated_by(word, self.end_ids):
+                    raise ValueError(
+                        "`constraints` must not contradict each other. "
+                        f"Received: the forced word {list(word)} and {other}"
+                    )
 
     def _check_prefix(self, forced: ForcedPrefix, max_new_tokens: int) -> None:
         prefix = forced.prefix
@@ -125,10 +167,4 @@ def _checked(constraints: Any) -> tuple[Constraint, ...]:
         raise ValueError(
             f"`constraints` must be a list of constraints. Received: constraints={constraints!r}"
         )
-    for constraint in constraints:
-        if not isinstance(constraint, Constraint):
-            raise ValueError(
-                "`constraints` must hold values such as `BannedWords([[5, 6]])`. "
-                f"Received: {constraint!r} among them"
-            )
-    return tuple(constraints)
+    return tuple(get(constraint) for constraint in constraints)

@@ -133,9 +133,80 @@ class Sample:
         return self.num_return
 
 
-Sampler = Greedy | Beam | Sample
+@dataclasses.dataclass(frozen=True)
+class Speculative:
+    """Greedy search that a smaller model runs ahead of: the same ids as `Greedy`, sooner where the two agree.
 
-_NAMES: dict[str, type] = {"greedy": Greedy, "beam": Beam, "sample": Sample}
+    Args:
+        draft: the smaller model, of the same kind, vocabulary and special ids.
+        num_tokens: K, how many tokens it proposes at a time.
+
+    Raises:
+        ValueError: where `num_tokens` is out of range.
+
+    References:
+        Leviathan et al., "Fast Inference from Transformers via Speculative Decoding" (2023), with temperature 0;
+        Xia et al., "Speculative Decoding" (2023).
+    """
+
+    draft: Any
+    num_tokens: int = 4
+
+    def __post_init__(self) -> None:
+        _check_positive("num_tokens", self.num_tokens)
+
+    @property
+    def hypotheses(self) -> int:
+        """How many sequences run side by side."""
+        return 1
+
+    @property
+    def num_return(self) -> int:
+        """How many of them are returned."""
+        return 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Contrastive:
+    r"""The most probable of a few tokens that is not too much like what came before.
+
+    $$\arg\max_{v \in \mathrm{top}_k}\; (1 - \alpha)\, p(v) - \alpha \max_j \cos(h_v, h_j)$$
+
+    The hidden state h_v is the decoder's last one after the candidate v, and j goes over all tokens before it, a
+    prompt's too. The model has `hidden_step` and `logits`, as `models.Transformer` and `models.GPT`.
+
+    Args:
+        top_k: k, how many candidates there are.
+        penalty_alpha: α in [0, 1]; 0 for greedy search.
+
+    Raises:
+        ValueError: where a setting is out of range.
+
+    References:
+        Su et al., "A Contrastive Framework for Neural Text Generation" (2022), equation 5.
+    """
+
+    top_k: int = 4
+    penalty_alpha: float = 0.6
+
+    def __post_init__(self) -> None:
+        _check_positive("top_k", self.top_k)
+        _check("penalty_alpha", self.penalty_alpha, "in [0, 1]", 0 <= self.penalty_alpha <= 1)
+
+    @property
+    def hypotheses(self) -> int:
+        """How many tokens stand side by side in a step."""
+        return self.top_k
+
+    @property
+    def num_return(self) -> int:
+        """How many sequences are returned."""
+        return 1
+
+
+Sampler = Greedy | Beam | Sample | Speculative | Contrastive
+
+_NAMES: dict[str, type] = {"greedy": Greedy, "beam": Beam, "sample": Sample, "contrastive": Contrastive}
 
 
 def get(identifier: Any) -> Sampler:
@@ -156,7 +227,7 @@ def get(identifier: Any) -> Sampler:
         >>> get({"sampler": "beam", "num_beams": 8}).num_beams
         8
     """
-    if isinstance(identifier, tuple(_NAMES.values())):
+    if isinstance(identifier, (*_NAMES.values(), Speculative)):
         return identifier
     if isinstance(identifier, str) and identifier in _NAMES:
         return _NAMES[identifier]()
@@ -171,7 +242,9 @@ def get(identifier: Any) -> Sampler:
 
 
 def serialize(sampler: Sampler) -> dict[str, Any]:
-    """The config of a sampler, for `get`."""
+    """The config of a sampler, for `get`; a model that drafts has none."""
+    if isinstance(sampler, Speculative):
+        raise ValueError(f"`sampler` must be one that can be written down. Received: sampler={sampler!r}")
     name = next(name for name, cls in _NAMES.items() if isinstance(sampler, cls))
     return {"sampler": name, **dataclasses.asdict(sampler)}
 

@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_transformer.generation.constraints import FORBIDDEN
 from keras_transformer.generation.samplers import Sample
+from keras_transformer.generation.selection import top_k
 
 Tensor = Any
 
@@ -41,7 +42,7 @@ def lowest_kept(logits: Tensor, sampler: Sample) -> Tensor:
     lowest = ops.max(logits, axis=-1, keepdims=True)
     highest = lowest
     if limit < vocabulary or sampler.top_p < 1:
-        ordered = ops.top_k(logits, limit)[0]
+        ordered = top_k(logits, limit)[0]
         lowest = ordered[..., -1:]
         if sampler.top_p < 1:
             probabilities = ops.softmax(ordered, axis=-1)

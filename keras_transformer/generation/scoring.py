@@ -59,13 +59,7 @@ class _Scorer(Generator):
 
     def score(self, source_ids: Any, target_ids: Any) -> Scores:
         """See `score`."""
-        source_ids = self._checked("source_ids", source_ids)
-        target_ids = self._checked("target_ids", target_ids)
-        if len(target_ids) != len(source_ids):
-            raise ValueError(
-                "`target_ids` must have as many rows as `source_ids`. "
-                f"Received: target_ids.shape={target_ids.shape}, {len(source_ids)} sources"
-            )
+        source_ids, target_ids = self.checked_pair(source_ids, target_ids)
         self._check_lengths({"source_ids": source_ids})
         lengths = (target_ids != self.model.pad_id).sum(axis=1).astype(np.int32)
         if 0 in target_ids.shape:

@@ -14,6 +14,7 @@ from keras_transformer.layers.residual import Residual, check_norm, check_normal
 from keras_transformer.ops.dropout import check_rate
 
 Tensor = Any
+CrossAttend = Callable[[MultiHeadAttention, Tensor, Any, Tensor | None, bool | None], Tensor]
 
 
 class _Block(keras.layers.Layer):
@@ -32,6 +33,11 @@ class _Block(keras.layers.Layer):
         position_encoding: Any = None,
         score: Any = "scaled_dot_product",
         kernel: str = "auto",
+        *,
+        key_dim: int | None = None,
+        use_bias: bool = True,
+        epsilon: float = 1e-6,
+        hidden_dropout: float | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -48,39 +54,54 @@ class _Block(keras.layers.Layer):
         self.position_encoding = position_encodings.get(position_encoding, num_heads)
         self.score = score_layers.get(score)
         self.kernel = kt_ops.check_kernel(kernel)
+        self.key_dim = key_dim
+        self.use_bias = use_bias
+        self.epsilon = epsilon
+        self.hidden_dropout = check_rate(
+            "hidden_dropout", dropout if hidden_dropout is None else hidden_dropout
+        )
         self.supports_masking = True
 
     def _attention(
-        self, name: str, model_dim: int, score: Any, relation: Any = None, position_encoding: Any = None
+        self, name: str, model_dim: int, relation: Any = None, position_encoding: Any = None
     ) -> MultiHeadAttention:
         return MultiHeadAttention(
             self.num_heads,
-            head_dim(model_dim, self.num_heads),
+            head_dim(model_dim, self.num_heads) if self.key_dim is None else self.key_dim,
             num_kv_heads=self.num_kv_heads,
             relation=relation,
             position_encoding=position_encoding,
-            score=score_layers.get(
-                score_layers.serialize(self.score)
-            ),  # each attention has weights of its own
+            # Each attention has weights of its own.
+            score=score_layers.get(score_layers.serialize(self.score)),
             kernel=self.kernel,
             dropout=self.dropout,
+            use_bias=self.use_bias,
             dtype=self.dtype_policy,
             name=name,
         )
 
     def _residual(self, name: str, shape: Any) -> Residual:
         residual = Residual(
-            self.normalization, self.dropout, norm=self.norm, dtype=self.dtype_policy, name=name
+            self.normalization, self.dropout, self.epsilon, self.norm, dtype=self.dtype_policy, name=name
         )
         residual.build(shape)
         return residual
 
     def _feed_forward(self, shape: Any) -> FeedForward:
         layer = FeedForward(
-            self.hidden_dim, self.activation, self.dropout, dtype=self.dtype_policy, name="feed_forward"
+            self.hidden_dim,
+            self.activation,
+            self.hidden_dropout,
+            self.use_bias,
+            dtype=self.dtype_policy,
+            name="feed_forward",
         )
         layer.build(shape)
         return layer
+
+    def _feed(self, hidden: Tensor, training: bool | None = None) -> Tensor:
+        output = self.feed_forward(self.feed_forward_residual.enter(hidden), training=training)
+        return self.feed_forward_residual.leave(hidden, output, training)
 
     def compute_output_shape(self, inputs_shape: Any, *_: Any, **__: Any) -> Any:
         """The input's."""
@@ -105,6 +126,10 @@ class _Block(keras.layers.Layer):
             "position_encoding": keras.saving.serialize_keras_object(self.position_encoding),
             "score": score_layers.serialize(self.score),
             "kernel": self.kernel,
+            "key_dim": self.key_dim,
+            "use_bias": self.use_bias,
+            "epsilon": self.epsilon,
+            "hidden_dropout": self.hidden_dropout,
         }
 
 
@@ -125,6 +150,10 @@ class EncoderBlock(_Block):
         position_encoding: what the self-attention knows of positions.
         score: how query and key are compared.
         kernel: how attention is computed.
+        key_dim: the size of a head, by default D / `num_heads`.
+        use_bias: whether attention and feed-forward network have biases.
+        epsilon: of the normalisations.
+        hidden_dropout: probability for hidden units, by default `dropout`.
         **kwargs: for `keras.layers.Layer`.
 
     Call arguments:
@@ -150,9 +179,7 @@ class EncoderBlock(_Block):
 
     def build(self, inputs_shape: Any) -> None:
         """Create the sublayers."""
-        self.attention = self._attention(
-            "attention", inputs_shape[-1], self.score, self.relation, self.position_encoding
-        )
+        self.attention = self._attention("attention", inputs_shape[-1], self.relation, self.position_encoding)
         self.attention.build(inputs_shape)
         self.attention_residual = self._residual("attention_residual", inputs_shape)
         self.feed_forward = self._feed_forward(inputs_shape)
@@ -181,14 +208,14 @@ class EncoderBlock(_Block):
             mask=mask,
             training=training,
         )
-        hidden = self.attention_residual.leave(inputs, attended, training)
-        output = self.feed_forward(self.feed_forward_residual.enter(hidden), training=training)
-        return self.feed_forward_residual.leave(hidden, output, training)
+        return self._feed(self.attention_residual.leave(inputs, attended, training), training)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class DecoderBlock(_Block):
-    """Causal self-attention, cross-attention to a memory, and a feed-forward network.
+    """Causal self-attention, cross-attention to a memory where there is one, and a feed-forward network.
+
+    Built without a memory, it is the block of a decoder alone, such as GPT's.
 
     Args:
         num_heads: heads of both attentions, a divisor of D.
@@ -202,58 +229,88 @@ class DecoderBlock(_Block):
         position_encoding: what the self-attention knows of positions.
         score: how query and key are compared.
         kernel: how attention is computed.
+        key_dim: the size of a head, by default D / `num_heads`.
+        use_bias: whether attention and feed-forward network have biases.
+        epsilon: of the normalisations.
+        hidden_dropout: probability for hidden units, by default `dropout`.
         **kwargs: for `keras.layers.Layer`.
 
     Call arguments:
         inputs: (B, T, D).
-        memory: (B, S, D'), the encoder's output.
+        memory: (B, S, D'), the encoder's output, or None, always or never.
         padding_mask: booleans (B, T) of the inputs.
         memory_padding_mask: booleans (B, S) of the memory.
+        attention_mask: of the self-attention, see `MultiHeadAttention`; so are the two arguments below.
+        segment_ids: integers (B, T).
+        positions: integers (T,) or (B, T).
+        cross_attend: what takes the place of the cross-attention's own computation, a function of that layer, the
+            queries (B, T, D), the memory in whatever form, its padding mask, and `training`.
 
     Shapes:
         input and output: (B, T, D)
 
     Raises:
-        ValueError: where D is not divisible by `num_heads`.
+        ValueError: where D is not divisible by `num_heads`, or a memory is given to a block that was built without.
 
     References:
-        Vaswani et al. (2017), section 3.1.
+        Vaswani et al. (2017), section 3.1; without a memory: Liu et al., "Generating Wikipedia by Summarizing
+        Long Sequences" (2018), section 4.2.3.
     """
 
     def __init__(self, num_heads: int, hidden_dim: int, relation: Any = "causal", **kwargs: Any) -> None:
         super().__init__(num_heads, hidden_dim, relation, **kwargs)
 
-    def build(self, inputs_shape: Any, memory_shape: Any) -> None:
+    def build(self, inputs_shape: Any, memory_shape: Any = None) -> None:
         """Create the sublayers."""
         self.self_attention = self._attention(
-            "self_attention", inputs_shape[-1], self.score, self.relation, self.position_encoding
+            "self_attention", inputs_shape[-1], self.relation, self.position_encoding
         )
         self.self_attention.build(inputs_shape)
         self.self_attention_residual = self._residual("self_attention_residual", inputs_shape)
-        own_score = score_layers.get(score_layers.serialize(self.score))  # its weights are not the other's
-        self.cross_attention = self._attention("cross_attention", inputs_shape[-1], own_score)
-        self.cross_attention.build(inputs_shape, memory_shape)
-        self.cross_attention_residual = self._residual("cross_attention_residual", inputs_shape)
+        self.cross_attention = None
+        if memory_shape is not None:
+            self.cross_attention = self._attention("cross_attention", inputs_shape[-1])
+            self.cross_attention.build(inputs_shape, memory_shape)
+            self.cross_attention_residual = self._residual("cross_attention_residual", inputs_shape)
         self.feed_forward = self._feed_forward(inputs_shape)
         self.feed_forward_residual = self._residual("feed_forward_residual", inputs_shape)
 
     def call(
         self,
         inputs: Tensor,
-        memory: Tensor,
+        memory: Tensor | None = None,
         padding_mask: Tensor | None = None,
         memory_padding_mask: Tensor | None = None,
+        *,
+        attention_mask: Tensor | None = None,
+        segment_ids: Tensor | None = None,
+        positions: Tensor | None = None,
+        cross_attend: CrossAttend | None = None,
         training: bool | None = None,
         inputs_mask: Tensor | None = None,
         memory_mask: Tensor | None = None,
     ) -> Tensor:
         """The block's output."""
-        hidden = self._attend_to_self(inputs, padding_mask, inputs_mask, training)
-        entered = self.cross_attention_residual.enter(hidden)
-        attended = self.cross_attention(
-            entered, memory, padding_mask=memory_padding_mask, value_mask=memory_mask, training=training
+        entered = self.self_attention_residual.enter(inputs)
+        attended = self.self_attention(
+            entered,
+            padding_mask=padding_mask,
+            attention_mask=attention_mask,
+            segment_ids=segment_ids,
+            positions=positions,
+            mask=inputs_mask,
+            training=training,
         )
-        hidden = self.cross_attention_residual.leave(hidden, attended, training)
+        hidden = self.self_attention_residual.leave(inputs, attended, training)
+        if self._crosses(memory):
+            entered = self.cross_attention_residual.enter(hidden)
+            if cross_attend is None:
+                attended = self.cross_attention(
+                    entered, memory, padding_mask=memory_padding_mask, value_mask=memory_mask, training=training
+                )
+            else:
+                attended = cross_attend(self.cross_attention, entered, memory, memory_padding_mask, training)
+            hidden = self.cross_attention_residual.leave(hidden, attended, training)
         return self._feed(hidden, training)
 
     def cross_attention_weights(
@@ -264,14 +321,18 @@ class DecoderBlock(_Block):
         memory_padding_mask: Tensor | None = None,
     ) -> Tensor:
         """The weights (B, N, T, S) with which `call` attends to the memory, for looking."""
-        entered = self.cross_attention_residual.enter(self._attend_to_self(inputs, padding_mask))
-        return self.cross_attention.attention_weights(entered, memory, padding_mask=memory_padding_mask)
+        self._crosses(memory)
+        attended = self.self_attention(self.self_attention_residual.enter(inputs), padding_mask=padding_mask)
+        hidden = self.self_attention_residual.leave(inputs, attended)
+        return self.cross_attention.attention_weights(
+            self.cross_attention_residual.enter(hidden), memory, padding_mask=memory_padding_mask
+        )
 
     def step(
         self,
         inputs: Tensor,
         cache: Cache,
-        projected: dict[str, Tensor],
+        projected: dict[str, Tensor] | None = None,
         *,
         slot: Tensor,
         positions: Tensor,
@@ -279,19 +340,21 @@ class DecoderBlock(_Block):
         memory_padding_mask: Tensor | None = None,
         attention_mask: Tensor | None = None,
         update: Callable[[Tensor, Tensor, Tensor], Tensor] = kt_ops.slice_update,
+        cross_attend: CrossAttend | None = None,
     ) -> tuple[Tensor, Cache]:
         """The output for T new tokens, and the cache with them in it.
 
         Args:
             inputs: (B, T, D), the new tokens.
             cache: of the self-attention, see `MultiHeadAttention.step`.
-            projected: the memory, by `cross_attention.project`.
+            projected: the memory, by `cross_attention.project`, where there is one.
             slot: integer scalar, where in the cache to write.
             positions: integers (B, T) of the new tokens.
             padding_mask: booleans (B, T) of the new tokens.
             memory_padding_mask: booleans (B, S) of the memory.
             attention_mask: booleans over the tokens in the cache, see `MultiHeadAttention.step`.
             update: how to write into the cache.
+            cross_attend: as in a call; `projected` is then its memory.
 
         Returns:
             The output (B, T, D) and the new cache.
@@ -307,27 +370,24 @@ class DecoderBlock(_Block):
             update=update,
         )
         hidden = self.self_attention_residual.leave(inputs, attended)
-        entered = self.cross_attention_residual.enter(hidden)
-        attended = self.cross_attention.attend(entered, projected, memory_padding_mask)
-        hidden = self.cross_attention_residual.leave(hidden, attended)
+        if self._crosses(projected):
+            entered = self.cross_attention_residual.enter(hidden)
+            if cross_attend is None:
+                attended = self.cross_attention.attend(entered, projected, memory_padding_mask)
+            else:
+                attended = cross_attend(self.cross_attention, entered, projected, memory_padding_mask, False)
+            hidden = self.cross_attention_residual.leave(hidden, attended)
         return self._feed(hidden), cache
 
-    def _attend_to_self(
-        self,
-        inputs: Tensor,
-        padding_mask: Tensor | None,
-        inputs_mask: Tensor | None = None,
-        training: bool | None = None,
-    ) -> Tensor:
-        entered = self.self_attention_residual.enter(inputs)
-        attended = self.self_attention(
-            entered, padding_mask=padding_mask, mask=inputs_mask, training=training
-        )
-        return self.self_attention_residual.leave(inputs, attended, training)
-
-    def _feed(self, hidden: Tensor, training: bool | None = None) -> Tensor:
-        output = self.feed_forward(self.feed_forward_residual.enter(hidden), training=training)
-        return self.feed_forward_residual.leave(hidden, output, training)
+    def _crosses(self, memory: Any) -> bool:
+        """Whether there is a cross-attention, and the memory it needs."""
+        if (memory is None) != (self.cross_attention is None):
+            given, built = ("none", "with") if memory is None else ("one", "without")
+            raise ValueError(
+                f"`memory` must be given to a block that was built with one, and to no other. "
+                f"Received: {given} for a block built {built}"
+            )
+        return memory is not None
 
 
 def head_dim(model_dim: int, num_heads: int) -> int:

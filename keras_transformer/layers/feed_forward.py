@@ -11,6 +11,10 @@ from keras_transformer.ops.dropout import check_rate
 
 Tensor = Any
 
+# GPT takes the tanh approximation of GELU, BERT the exact one.
+_NAMED: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu_tanh": functools.partial(keras.activations.gelu, approximate=True),
+}
 # T5 v1.1, mT5 and Gemma gate with the tanh approximation of GELU, Shazeer's GEGLU is the exact one.
 _GATED: dict[str, Callable[[Tensor], Tensor]] = {
     "glu": keras.activations.sigmoid,
@@ -34,8 +38,9 @@ class FeedForward(keras.layers.Layer):
     Args:
         hidden_dim: width between the maps. A gated network has 3/2 of the weights of a plain one, so two thirds of
             the width make both the same size.
-        activation: f, any that `keras.activations.get` takes; or a gated network with its f: "swiglu" (SiLU),
-            "geglu" (GELU), "geglu_tanh" (GELU's tanh approximation: T5 v1.1), "reglu" (ReLU), "glu" (sigmoid).
+        activation: f, any that `keras.activations.get` takes, or "gelu_tanh" (GPT's); or a gated network with its
+            f: "swiglu" (SiLU), "geglu" (GELU), "geglu_tanh" (GELU's tanh approximation: T5 v1.1), "reglu" (ReLU),
+            "glu" (sigmoid).
         dropout: probability of dropping a hidden unit while training.
         use_bias: whether the maps have a bias.
         **kwargs: for `keras.layers.Layer`.
@@ -76,11 +81,11 @@ class FeedForward(keras.layers.Layer):
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         """Create the maps for inputs of size D."""
         model_dim = input_shape[-1]
-        gated = isinstance(self.activation, str)
+        gated = self.activation in _GATED
         options = {"use_bias": self.use_bias, "dtype": self.dtype_policy}
         self.hidden = keras.layers.Dense(
             self.hidden_dim,
-            activation=_GATED[self.activation] if gated else self.activation,
+            activation={**_NAMED, **_GATED}.get(self.activation, self.activation),
             name="hidden",
             **options,
         )
@@ -117,12 +122,9 @@ class FeedForward(keras.layers.Layer):
 
 
 def get_activation(activation: Any) -> Any:
-    """The activation that an identifier stands for: a gated network's by its name, others as Keras gets them."""
-    return (
-        activation
-        if isinstance(activation, str) and activation in _GATED
-        else keras.activations.get(activation)
-    )
+    """The activation that an identifier stands for: one of ours by its name, others as Keras gets them."""
+    ours = isinstance(activation, str) and (activation in _NAMED or activation in _GATED)
+    return activation if ours else keras.activations.get(activation)
 
 
 def serialize_activation(activation: Any) -> Any:

@@ -204,7 +204,7 @@ class LearnedPositions(keras.layers.Layer):
 def table_initializer(initializer: Any) -> Any:
     """A Keras initializer; None is normal with a standard deviation of 0.02."""
     return keras.initializers.get(
-        keras.initializers.RandomNormal(0.02) if initializer is None else initializer
+        keras.initializers.RandomNormal(stddev=0.02) if initializer is None else initializer
     )
 
 

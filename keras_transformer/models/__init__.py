@@ -1,5 +1,29 @@
 """Whole models, one file each."""
 
+from keras_transformer.models.bert import BERT as BERT
+from keras_transformer.models.bert_heads import MaskedLanguageModel as MaskedLanguageModel
+from keras_transformer.models.bert_heads import Pretraining as Pretraining
+from keras_transformer.models.bert_heads import SequenceClassifier as SequenceClassifier
+from keras_transformer.models.bert_heads import SpanClassifier as SpanClassifier
+from keras_transformer.models.bert_heads import TokenClassifier as TokenClassifier
+from keras_transformer.models.gat import GAT as GAT
+from keras_transformer.models.gpt import GPT as GPT
+from keras_transformer.models.t5 import T5 as T5
 from keras_transformer.models.transformer import Transformer as Transformer
+from keras_transformer.models.unlimiformer import Unlimiformer as Unlimiformer
+from keras_transformer.models.vit import ViT as ViT
 
-__all__ = ["Transformer"]
+__all__ = [
+    "BERT",
+    "GAT",
+    "GPT",
+    "T5",
+    "MaskedLanguageModel",
+    "Pretraining",
+    "SequenceClassifier",
+    "SpanClassifier",
+    "TokenClassifier",
+    "Transformer",
+    "Unlimiformer",
+    "ViT",
+]

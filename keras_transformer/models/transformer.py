@@ -1,25 +1,24 @@
 """The original Transformer: an encoder and a decoder."""
 
-from collections.abc import Callable
 from typing import Any
 
 import keras
 from keras import ops
 
-from keras_transformer import ops as kt_ops
 from keras_transformer.layers import DecoderBlock, Dropout, EncoderBlock, SinusoidalPositions, TokenEmbedding
 from keras_transformer.layers.blocks import head_dim
 from keras_transformer.layers.feed_forward import get_activation, serialize_activation
-from keras_transformer.layers.multi_head_attention import Cache
 from keras_transformer.layers.residual import new_norm
+from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.ops.dropout import check_rate
 
 Tensor = Any
-Context = dict[str, Any]
+
+LOWEST = -3e38  # below any logit
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Transformer(keras.Model):
+class Transformer(EncoderDecoder):
     r"""Encoder–decoder for sequence-to-sequence tasks, with one vocabulary and one embedding matrix.
 
     $$\mathrm{logits} = \mathrm{Decoder}(\mathrm{target}, \mathrm{Encoder}(\mathrm{source}))\, E^\top$$
@@ -34,8 +33,11 @@ class Transformer(keras.Model):
         activation: of the feed-forward networks, gated ones too ("swiglu", …).
         normalization: "pre" (trains without a long warm-up), "post" (the paper's) or "sandwich".
         norm: "layer" or "rms".
+        epsilon: of the norms.
+        position_layout: of the sinusoidal positions, "interleaved" (the paper's) or "halves" (Marian's).
+        output_bias: whether a bias is added to the logits (Marian's).
         pad_id: fills up short rows; never attended to.
-        start_id: what the decoder starts from.
+        start_id: what the decoder starts from; may be the `pad_id`, as Marian's is.
         end_id: ends a sequence.
         **kwargs: for `keras.Model`.
 
@@ -70,22 +72,17 @@ class Transformer(keras.Model):
         normalization: str = "pre",
         norm: str = "layer",
         *,
+        epsilon: float = 1e-6,
+        position_layout: str = "interleaved",
+        output_bias: bool = False,
         pad_id: int = 0,
         start_id: int = 2,
         end_id: int = 3,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
-        for name, size in (("vocabulary_size", vocabulary_size), ("num_layers", num_layers)):
-            if size < 1:
-                raise ValueError(f"`{name}` must be positive. Received: {name}={size}")
+        super().__init__(vocabulary_size, num_layers, pad_id, start_id, end_id, **kwargs)
         if model_dim % 2:
             raise ValueError(f"`model_dim` must be even. Received: model_dim={model_dim}")
-        for name, id_ in (("pad_id", pad_id), ("start_id", start_id), ("end_id", end_id)):
-            if not 0 <= id_ < vocabulary_size:
-                raise ValueError(f"`{name}` must be in [0, {vocabulary_size}). Received: {name}={id_}")
-        self.vocabulary_size = vocabulary_size
-        self.num_layers = num_layers
         self.num_heads = num_heads
         self.model_dim = model_dim
         self.hidden_dim = hidden_dim
@@ -93,10 +90,13 @@ class Transformer(keras.Model):
         self.activation = get_activation(activation)
         self.normalization = normalization
         self.norm = norm
-        self.pad_id, self.start_id, self.end_id = pad_id, start_id, end_id
+        self.epsilon = epsilon
+        self.position_layout = position_layout
         dtype = {"dtype": self.dtype_policy}
-        self.embedding = TokenEmbedding(vocabulary_size, model_dim, pad_id=pad_id, name="embedding", **dtype)
-        self.positions = SinusoidalPositions(name="positions", **dtype)
+        self.embedding = TokenEmbedding(
+            vocabulary_size, model_dim, pad_id=self._masked_id, name="embedding", **dtype
+        )
+        self.positions = SinusoidalPositions(layout=position_layout, name="positions", **dtype)
         self.drop = Dropout(dropout, name="dropout", **dtype)
         block = {
             "num_heads": num_heads,
@@ -105,13 +105,21 @@ class Transformer(keras.Model):
             "normalization": normalization,
             "norm": norm,
             "dropout": dropout,
+            "epsilon": epsilon,
             **dtype,
         }
         self.encoder_blocks = [EncoderBlock(name=f"encoder_{i}", **block) for i in range(num_layers)]
         self.decoder_blocks = [DecoderBlock(name=f"decoder_{i}", **block) for i in range(num_layers)]
         # Without post-norm a stack leaves its sum of residuals unnormalised.
         final_norms = () if normalization == "post" else ("encoder_norm", "decoder_norm")
-        self.final_norms = {name: new_norm(norm, epsilon=1e-6, name=name, **dtype) for name in final_norms}
+        self.final_norms = {name: new_norm(norm, epsilon=epsilon, name=name, **dtype) for name in final_norms}
+        self.output_bias = (
+            self.add_weight(
+                shape=(vocabulary_size,), initializer="zeros", name="output_bias", dtype="float32"
+            )
+            if output_bias
+            else None
+        )
         self._build_weights()
 
     @classmethod
@@ -132,99 +140,13 @@ class Transformer(keras.Model):
         sizes = {"num_layers": 6, "num_heads": 16, "model_dim": 1024, "hidden_dim": 4096, "dropout": 0.3}
         return cls(vocabulary_size, **{**sizes, "normalization": "post", **kwargs})
 
-    def call(self, inputs: dict[str, Tensor], training: bool | None = None) -> Tensor:
-        """Logits for every target position (teacher forcing)."""
-        memory, source_padding = self._encode(inputs["source_ids"], training)
-        target_ids = inputs["target_ids"]
-        hidden = self.drop(self.positions(self.embedding(target_ids)), training=training)
-        for block in self.decoder_blocks:
-            hidden = block(
-                hidden,
-                memory,
-                padding_mask=ops.not_equal(target_ids, self.pad_id),
-                memory_padding_mask=source_padding,
-                training=training,
-            )
-        return self.embedding.logits(self._final_norm("decoder_norm", hidden))
-
-    def encode(self, source_ids: Tensor) -> Context:
-        """What decoding needs of the source: every layer's projected memory, and which of it is padding.
-
-        Args:
-            source_ids: integers (B, S).
-
-        Returns:
-            {"projected": [{"key", "value"}: (B, S, N, H)] per layer, "padding_mask": bool (B, S)}.
-        """
-        memory, padding_mask = self._encode(source_ids, training=False)
-        projected = [block.cross_attention.project(memory) for block in self.decoder_blocks]
-        return {"projected": projected, "padding_mask": padding_mask}
-
-    def empty_cache(self, batch_size: Any, length: Any, hypotheses: int = 1) -> list[Cache]:
-        """A cache for `step` with room for `length` tokens, `hypotheses` of them for each position."""
-        return [
-            block.self_attention.empty_cache(batch_size, length, hypotheses) for block in self.decoder_blocks
-        ]
-
-    def step(
-        self,
-        target_ids: Tensor,
-        cache: list[Cache],
-        context: Context,
-        *,
-        slot: Tensor,
-        positions: Tensor,
-        attention_mask: Tensor | None = None,
-        update: Callable[[Tensor, Tensor, Tensor], Tensor] = kt_ops.slice_update,
-    ) -> tuple[Tensor, list[Cache]]:
-        """Logits of the tokens that follow T new target tokens, given those in the cache.
-
-        Args:
-            target_ids: integers (B, T), the new tokens.
-            cache: as `empty_cache` makes it and earlier steps return it.
-            context: as `encode` returns it.
-            slot: integer scalar, where in the cache to write.
-            positions: integers (B, T) of the new tokens.
-            attention_mask: booleans (B, T, S), which of the tokens in the cache, the new ones included, each new
-                token may attend to, where they are alternatives for one position.
-            update: how to write into the cache.
-
-        Returns:
-            Logits (B, T, vocabulary_size) in float32, and the cache with the new tokens in it.
-        """
-        hidden = self.positions(self.embedding(target_ids), positions=positions)
-        new_cache = []
-        for block, block_cache, projected in zip(
-            self.decoder_blocks, cache, context["projected"], strict=True
-        ):
-            hidden, block_cache = block.step(
-                hidden,
-                block_cache,
-                projected,
-                slot=slot,
-                positions=positions,
-                padding_mask=ops.not_equal(target_ids, self.pad_id),
-                memory_padding_mask=context["padding_mask"],
-                attention_mask=attention_mask,
-                update=update,
-            )
-            new_cache.append(block_cache)
-        return self.embedding.logits(self._final_norm("decoder_norm", hidden)), new_cache
-
-    def cross_attention_weights(self, source_ids: Tensor, target_ids: Tensor) -> list[Tensor]:
-        """How each decoder block attends to the source: float32 (B, N, T, S) per block, for looking."""
-        memory, source_padding = self._encode(source_ids, training=False)
-        padding_mask = ops.not_equal(target_ids, self.pad_id)
-        hidden = self.positions(self.embedding(target_ids))
-        weights = []
-        for block in self.decoder_blocks:
-            weights.append(block.cross_attention_weights(hidden, memory, padding_mask, source_padding))
-            hidden = block(hidden, memory, padding_mask=padding_mask, memory_padding_mask=source_padding)
-        return weights
-
-    def compute_output_shape(self, input_shape: dict[str, Any]) -> tuple[int | None, ...]:
-        """(B, T, vocabulary_size)."""
-        return (*input_shape["target_ids"], self.vocabulary_size)
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Float32 logits (B, T, vocabulary_size) of last hidden states (B, T, D)."""
+        logits = self.embedding.logits(hidden)
+        if self.output_bias is None:
+            return logits
+        # XLA on a CPU merges a sum into a product with one vector, and computes both anew for every use of it.
+        return ops.maximum(logits, LOWEST) + self.output_bias
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""
@@ -239,6 +161,9 @@ class Transformer(keras.Model):
             "activation": serialize_activation(self.activation),
             "normalization": self.normalization,
             "norm": self.norm,
+            "epsilon": self.epsilon,
+            "position_layout": self.position_layout,
+            "output_bias": self.output_bias is not None,
             "pad_id": self.pad_id,
             "start_id": self.start_id,
             "end_id": self.end_id,
@@ -246,24 +171,8 @@ class Transformer(keras.Model):
 
     def _build_weights(self) -> None:
         head_dim(self.model_dim, self.num_heads)
-        shape = (None, None, self.model_dim)
-        self.embedding.build((None, None))
-        self.positions.build(shape)
-        self.drop.build(shape)
-        for block in self.encoder_blocks:
-            block.build(shape)
-        for block in self.decoder_blocks:
-            block.build(shape, shape)
-        for norm in self.final_norms.values():
-            norm.build(shape)
-        self.built = True
+        self.positions.build((None, None, self.model_dim))
+        super()._build_weights()
 
-    def _encode(self, source_ids: Tensor, training: bool | None) -> tuple[Tensor, Tensor]:
-        padding_mask = ops.not_equal(source_ids, self.pad_id)
-        hidden = self.drop(self.positions(self.embedding(source_ids)), training=training)
-        for block in self.encoder_blocks:
-            hidden = block(hidden, padding_mask=padding_mask, training=training)
-        return self._final_norm("encoder_norm", hidden), padding_mask
-
-    def _final_norm(self, name: str, hidden: Tensor) -> Tensor:
-        return self.final_norms[name](hidden) if name in self.final_norms else hidden
+    def _embed(self, ids: Tensor, positions: Tensor | None = None, training: bool | None = None) -> Tensor:
+        return self.drop(self.positions(self.embedding(ids), positions=positions), training=training)

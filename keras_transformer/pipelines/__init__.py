@@ -2,18 +2,63 @@
 
 import os
 import pathlib
+from typing import Any
 
 from keras_transformer import files
+from keras_transformer.pipelines.embedding import Embedding as Embedding
 from keras_transformer.pipelines.evaluation import evaluate as evaluate
 from keras_transformer.pipelines.evaluation import scorers as scorers
+from keras_transformer.pipelines.fill_mask import Filling as Filling
+from keras_transformer.pipelines.fill_mask import FillMask as FillMask
+from keras_transformer.pipelines.hugging_face import from_hugging_face as from_hugging_face
+from keras_transformer.pipelines.image_classification import ImageClassification as ImageClassification
+from keras_transformer.pipelines.node_classification import NodeClassification as NodeClassification
+from keras_transformer.pipelines.question_answering import QuestionAnswering as QuestionAnswering
+from keras_transformer.pipelines.question_answering import Span as Span
+from keras_transformer.pipelines.text_classification import TextClassification as TextClassification
+from keras_transformer.pipelines.text_generation import TextGeneration as TextGeneration
+from keras_transformer.pipelines.text_to_text import Answer as Answer
 from keras_transformer.pipelines.text_to_text import TextToText as TextToText
+from keras_transformer.pipelines.token_classification import TaggedWord as TaggedWord
+from keras_transformer.pipelines.token_classification import TokenClassification as TokenClassification
 
-__all__ = ["TextToText", "evaluate", "load", "scorers"]
+__all__ = [
+    "Answer",
+    "Embedding",
+    "FillMask",
+    "Filling",
+    "ImageClassification",
+    "NodeClassification",
+    "QuestionAnswering",
+    "Span",
+    "TaggedWord",
+    "TextClassification",
+    "TextGeneration",
+    "TextToText",
+    "TokenClassification",
+    "evaluate",
+    "from_hugging_face",
+    "load",
+    "scorers",
+]
 
-_CLASSES = {"TextToText": TextToText}
+_CLASSES: dict[str, Any] = {
+    each.__name__: each
+    for each in (
+        Embedding,
+        FillMask,
+        ImageClassification,
+        NodeClassification,
+        QuestionAnswering,
+        TextClassification,
+        TextGeneration,
+        TextToText,
+        TokenClassification,
+    )
+}
 
 
-def load(folder: str | os.PathLike[str]) -> TextToText:
+def load(folder: str | os.PathLike[str]) -> Any:
     """Load a pipeline that `save` has written.
 
     Args:

@@ -1,9 +1,10 @@
 """Text to text with an encoder–decoder."""
 
+import dataclasses
 import os
 import pathlib
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, ClassVar, Self
 
 import keras
 import numpy as np
@@ -11,10 +12,31 @@ import tensorflow as tf
 
 from keras_transformer import files, generation, text
 from keras_transformer.generation import samplers
+from keras_transformer.generation.constraints import serialize as serialize_constraint
+from keras_transformer.generation.rules import Rules
 
 Tensor = Any
 
 CONFIG = "config.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """One of the outputs for a text.
+
+    Attributes:
+        text: the output.
+        score: its summed log-probability.
+        ranking_score: the same after a beam's length penalty.
+        ids: its tokens, the end token included.
+        token_scores: the log-probability of each.
+    """
+
+    text: str
+    score: float
+    ranking_score: float
+    ids: list[int]
+    token_scores: list[float]
 
 
 class TextToText:
@@ -24,11 +46,12 @@ class TextToText:
         model: an encoder–decoder such as `models.Transformer`.
         tokenizer: with the model's vocabulary, such as `text.SentencePieceTokenizer`.
         generation: a sampler or its name.
+        constraints: what else may not be generated, such as `generation.NoRepeatNGram(3)`.
         max_new_tokens: the longest output, in tokens.
         max_source_tokens: the longest input, in tokens; a longer one is an error.
 
     Raises:
-        ValueError: where model and tokenizer do not belong together.
+        ValueError: where model and tokenizer do not belong together, or settings contradict each other.
 
     Example:
         >>> translator = TextToText(model, tokenizer)
@@ -36,12 +59,16 @@ class TextToText:
         ['Where is the station?']
     """
 
+    # What model and tokenizer must agree on.
+    _shared: ClassVar[tuple[str, ...]] = ("vocabulary_size", "pad_id", "start_id", "end_id")
+
     def __init__(
         self,
         model: Any,
         tokenizer: Any,
         generation: Any = "greedy",
         *,
+        constraints: Sequence[Any] = (),
         max_new_tokens: int = 64,
         max_source_tokens: int = 512,
     ) -> None:
@@ -50,7 +77,7 @@ class TextToText:
                 raise TypeError(f"`{name}` must be an integer. Received: {name}={limit!r}")
             if limit < 1:
                 raise ValueError(f"`{name}` must be positive. Received: {name}={limit}")
-        for name in ("vocabulary_size", "pad_id", "start_id", "end_id"):
+        for name in self._shared:
             if getattr(model, name) != getattr(tokenizer, name):
                 raise ValueError(
                     f"`model` and `tokenizer` must have the same {name}. Received: "
@@ -59,6 +86,9 @@ class TextToText:
         self.model = model
         self.tokenizer = tokenizer
         self.sampler = samplers.get(generation)
+        rules = Rules.of(model, max_new_tokens, 0, constraints)
+        rules.check_sampler(self.sampler)
+        self.constraints = rules.constraints
         self.max_new_tokens = max_new_tokens
         self.max_source_tokens = max_source_tokens
 
@@ -71,7 +101,7 @@ class TextToText:
             batch_size: rows that run together; it changes the speed alone.
 
         Returns:
-            A list as long as `texts`, or a string for a string.
+            A list as long as `texts`, or a string for a string: of several hypotheses the first (see `answers`).
 
         Raises:
             ValueError: where a text is no valid Unicode or has more than `max_source_tokens` tokens.
@@ -81,7 +111,68 @@ class TextToText:
         out = self.generate(texts, batch_size)
         if not len(out.ids):
             return []
-        return [decoded.decode() for decoded in self.tokenizer.detokenize(out.best).numpy()]
+        return [decoded.decode() for decoded in self.decode(out.best).numpy()]
+
+    def answers(self, texts: Iterable[str], batch_size: int = 64) -> list[list[Answer]]:
+        """All that the sampler's settings return for each text: the n-best of a beam, several samples.
+
+        Args:
+            texts: a list of any length.
+            batch_size: rows that run together.
+
+        Returns:
+            For each text its N answers, fewer where there are not so many different ones.
+
+        Example:
+            >>> translator = TextToText(model, tokenizer, Beam(4, num_return=2))
+            >>> [[one.text for one in of] for of in translator.answers(["la casa"])]
+            [['the house', 'a house']]
+        """
+        out = self.generate(texts, batch_size)
+        return [
+            [self._answer(out, row, n) for n in range(out.ids.shape[1]) if out.scores[row, n] > -np.inf]
+            for row in range(len(out.ids))
+        ]
+
+    def stream(self, text: str) -> Iterator[str]:
+        """The output text, piece by piece as it is generated; together the pieces are what a call answers.
+
+        Raises:
+            ValueError: where the sampler runs several hypotheses side by side.
+        """
+        if not isinstance(text, str):
+            raise TypeError(f"`text` must be a string. Received: text={text!r}")
+        tokens = generation.stream(
+            self.model,
+            self.encode([text]).numpy(),
+            self.sampler,
+            max_new_tokens=self.max_new_tokens,
+            constraints=self.constraints,
+        )
+        return self._pieces(tokens)
+
+    def _pieces(self, tokens: Iterator[np.ndarray]) -> Iterator[str]:
+        ids: list[int] = []
+        said = ""
+        for token in tokens:
+            ids.append(int(token[0]))
+            text = self._text(ids)
+            # The last character may still want bytes that come with later tokens.
+            if text.startswith(said) and len(text) > len(said) and not text.endswith("\ufffd"):
+                yield text[len(said) :]
+                said = text
+        if ids and (rest := self._text(ids)[len(said) :]):
+            yield rest
+
+    def _text(self, ids: Sequence[int] | np.ndarray) -> str:
+        return self.decode(np.array([ids], np.int32)).numpy()[0].decode()
+
+    def _answer(self, out: generation.Generation, row: int, n: int) -> Answer:
+        ids = out.ids[row, n, : out.lengths[row, n]]
+        scores = out.token_scores[row, n, : len(ids)]
+        text = self._text(ids) if len(ids) else ""
+        numbers = (float(out.scores[row, n]), float(out.ranking_scores[row, n]))
+        return Answer(text, *numbers, ids.tolist(), scores.tolist())
 
     def generate(self, texts: Iterable[str], batch_size: int = 64) -> generation.Generation:
         """The output ids, lengths and scores (see `generation.Generation`)."""
@@ -92,6 +183,7 @@ class TextToText:
         texts = list(texts)
         source_ids = self.encode(texts).numpy() if texts else np.zeros((0, 0), np.int32)
         lengths = (source_ids != self.model.pad_id).sum(axis=1)
+        samples = isinstance(self.sampler, samplers.Sample)
         order = np.argsort(lengths, kind="stable")  # rows of near length run together
         parts = [
             generation.generate(
@@ -99,16 +191,20 @@ class TextToText:
                 source_ids[rows, : max(1, lengths[rows].max())],
                 self.sampler,
                 max_new_tokens=self.max_new_tokens,
+                constraints=self.constraints,
+                rows=rows if samples else None,
             )
             for rows in (order[i : i + batch_size] for i in range(0, len(order), batch_size))
         ]
         if not parts:
-            return generation.generate(self.model, source_ids, max_new_tokens=self.max_new_tokens)
+            return generation.generate(
+                self.model, source_ids, self.sampler, max_new_tokens=self.max_new_tokens
+            )
         back = np.argsort(order)
         return generation.Generation(
             *(
-                np.concatenate([getattr(part, name) for part in parts])[back]
-                for name in ("ids", "lengths", "scores", "ranking_scores")
+                np.concatenate([getattr(part, field.name) for part in parts])[back]
+                for field in dataclasses.fields(generation.Generation)
             )
         )
 
@@ -131,6 +227,10 @@ class TextToText:
         ids = tf.where(says_something[:, None], ids, self.model.pad_id)
         self._check_length(tf.math.count_nonzero(ids != self.model.pad_id, axis=1))
         return ids
+
+    def decode(self, ids: Any) -> Tensor:
+        """The texts, strings (B,), of generated ids (B, M), as TensorFlow operations."""
+        return self.tokenizer.detokenize(ids)
 
     def _check_length(self, lengths: Tensor) -> None:
         limit = self.max_source_tokens
@@ -168,14 +268,14 @@ class TextToText:
             self.tokenizer.save(new / "tokenizer")
             files.write_json(new / "generation_config.json", self.generation_config())
             config = {
-                "pipeline": "TextToText",
+                "pipeline": type(self).__name__,
                 "model_sha256": files.sha256(new / "model.keras"),
                 "tokenizer_sha256": self.tokenizer.sha256,
             }
             files.write_json(new / CONFIG, config)
 
     @classmethod
-    def load(cls, folder: str | os.PathLike[str]) -> "TextToText":
+    def load(cls, folder: str | os.PathLike[str]) -> Self:
         """The pipeline that `save` has written to `folder`."""
         folder = pathlib.Path(folder)
         config = files.read_json(folder / CONFIG)
@@ -193,10 +293,27 @@ class TextToText:
                 f"`{folder / 'generation_config.json'}` must hold a pipeline's settings. Received: {settings!r}"
             ) from error
 
+    def with_settings(
+        self,
+        generation: Any = None,
+        *,
+        constraints: Sequence[Any] | None = None,
+        max_new_tokens: int | None = None,
+    ) -> Self:
+        """The same model and tokenizer with other settings of generation; what is None stays."""
+        settings = {
+            **self.generation_config(),
+            "generation": self.sampler if generation is None else generation,
+            "constraints": self.constraints if constraints is None else constraints,
+            "max_new_tokens": self.max_new_tokens if max_new_tokens is None else max_new_tokens,
+        }
+        return type(self)(self.model, self.tokenizer, **settings)
+
     def generation_config(self) -> dict[str, Any]:
         """The settings, as they are written beside a model."""
         return {
             "generation": samplers.serialize(self.sampler),
+            "constraints": [serialize_constraint(constraint) for constraint in self.constraints],
             "max_new_tokens": self.max_new_tokens,
             "max_source_tokens": self.max_source_tokens,
         }

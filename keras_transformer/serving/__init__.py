@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from keras_transformer.serving import noise as noise
 from keras_transformer.serving.bundle import Bundle as Bundle
 from keras_transformer.serving.graphs import Graphs as Graphs
 from keras_transformer.serving.text_to_text import TextToText as TextToText

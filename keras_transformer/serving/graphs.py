@@ -6,13 +6,19 @@ from typing import Any
 
 import numpy as np
 
-LOOP = "generate_greedy"
+from keras_transformer.serving.noise import uniform
+
 ENCODER = "encoder_model"
 DECODER = "decoder_model_merged"
 
 
+def loop_name(config: dict[str, Any]) -> str:
+    """The name of the graph that holds the whole loop, from an export's settings."""
+    return f"generate_{config['generation']['sampler']}"
+
+
 class Graphs:
-    """Greedy generation by ONNX Runtime.
+    """Generation by ONNX Runtime.
 
     Args:
         path: the file of a graph, by its name.
@@ -32,9 +38,12 @@ class Graphs:
         self.end_id: int = config["end_id"]
         self.max_new_tokens: int = config["max_new_tokens"]
         self.max_source_tokens: int = config["max_source_tokens"]
+        self.vocabulary_size: int = config["vocabulary_size"]
+        self.sampler: dict[str, Any] = config["generation"]
+        self._loop = loop_name(config)
         self._providers = providers or _onnxruntime().get_available_providers()
         self._sessions: dict[str, Any] = {}
-        self.session(LOOP)  # a damaged file is found now, not at the first request
+        self.session(self._loop)  # a damaged file is found now, not at the first request
 
     def session(self, name: str) -> Any:
         """ONNX Runtime's session of a graph."""
@@ -44,22 +53,42 @@ class Graphs:
             )
         return self._sessions[name]
 
-    def generate(self, input_ids: np.ndarray) -> dict[str, np.ndarray]:
+    @property
+    def num_return(self) -> int:
+        """N, how many hypotheses there are for each row."""
+        return self.sampler.get("num_return", 1)
+
+    def generate(
+        self, input_ids: np.ndarray, rows: np.ndarray | None = None, noise: np.ndarray | None = None
+    ) -> dict[str, np.ndarray]:
         """The whole loop in one run.
 
         Args:
             input_ids: int64 (B, S), filled up with `pad_id`.
+            rows: integers (B,), the number of each row that sampling draws for, by default 0, 1, 2, …
+            noise: float32 (B, N, M, V), what sampling draws with instead of its seed.
 
         Returns:
-            "ids" int64 (B, M), "lengths" int64 (B,), "scores" float32 (B,).
+            "ids" int64 (B, M), "lengths" int64 (B,), "scores" float32 (B,); with an axis of N after the first where
+            N > 1.
         """
+        given = {"input_ids": input_ids}
+        if self.sampler["sampler"] == "sample":
+            given["noise"] = (
+                self.noise(np.arange(len(input_ids)) if rows is None else rows) if noise is None else noise
+            )
         names = ["ids", "lengths", "scores"]
-        return dict(zip(names, self.session(LOOP).run(names, {"input_ids": input_ids}), strict=True))
+        return dict(zip(names, self.session(self._loop).run(names, given), strict=True))
+
+    def noise(self, rows: np.ndarray) -> np.ndarray:
+        """What the sampler's seed makes for rows of these numbers, float32 (B, N, M, V)."""
+        return uniform(self.sampler["seed"], rows, self.num_return, self.max_new_tokens, self.vocabulary_size)
 
     def generate_by_steps(self, input_ids: np.ndarray) -> np.ndarray:
-        """The same ids (B, M), token by token from the encoder's and the decoder's graph.
+        """Greedy ids (B, M), token by token from the encoder's and the decoder's graph.
 
-        For callers that keep the loop to themselves; slower than `generate`.
+        For callers that keep the loop to themselves; slower than `generate`. Samplers and constraints are the
+        loop's.
         """
         feed = self._encoded(input_ids)
         decoder = self.session(DECODER)

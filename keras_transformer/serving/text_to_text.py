@@ -30,7 +30,7 @@ class TextToText:
             batch_size: rows that run together.
 
         Returns:
-            A list as long as `texts`, or a string for a string.
+            A list as long as `texts`, or a string for a string: of several hypotheses the first.
 
         Raises:
             TypeError: where a text is no string.
@@ -38,21 +38,27 @@ class TextToText:
         """
         if isinstance(texts, str):
             return self([texts])[0]
-        return [self.tokenizer.decode(row) for row in self.generate(list(texts), batch_size)["ids"]]
+        ids = self.generate(list(texts), batch_size)["ids"]
+        return [self.tokenizer.decode(row if row.ndim == 1 else row[0]) for row in ids]
 
     def generate(self, texts: Sequence[str], batch_size: int = 64) -> dict[str, np.ndarray]:
-        """Generate for B texts: "ids" int64 (B, M), "lengths" int64 (B,), "scores" float32 (B,)."""
+        """Generate for B texts: "ids" int64 (B, M), "lengths" int64 (B,), "scores" float32 (B,).
+
+        With an axis of N after the first where the export's settings return N > 1 hypotheses.
+        """
         if batch_size < 1:
             raise ValueError(f"`batch_size` must be positive. Received: batch_size={batch_size}")
         if isinstance(texts, str):
             raise TypeError(f"`texts` must be a list of strings. Received: texts={texts!r}")
         rows = self.encode(texts)
         order = sorted(range(len(rows)), key=lambda row: len(rows[row]))  # near lengths run together
-        ids = np.full((len(rows), self.graphs.max_new_tokens), self.graphs.pad_id, np.int64)
-        lengths, scores = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.float32)
+        count = self.graphs.num_return
+        shape = (len(rows), count) if count > 1 else (len(rows),)
+        ids = np.full((*shape, self.graphs.max_new_tokens), self.graphs.pad_id, np.int64)
+        lengths, scores = np.zeros(shape, np.int64), np.zeros(shape, np.float32)
         for begin in range(0, len(order), batch_size):
             chosen = order[begin : begin + batch_size]
-            part = self.graphs.generate(self.padded([rows[row] for row in chosen]))
+            part = self.graphs.generate(self.padded([rows[row] for row in chosen]), np.array(chosen))
             ids[chosen], lengths[chosen], scores[chosen] = part["ids"], part["lengths"], part["scores"]
         return {"ids": ids, "lengths": lengths, "scores": scores}
 

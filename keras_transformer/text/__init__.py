@@ -3,14 +3,28 @@
 import os
 
 from keras_transformer.text import folders
+from keras_transformer.text.byte_pair import BytePairTokenizer
+from keras_transformer.text.byte_tokenizer import ByteTokenizer
 from keras_transformer.text.sentence_piece import SentencePieceTokenizer
+from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.text.word_piece import WordPieceTokenizer
 
-__all__ = ["SentencePieceTokenizer", "load"]
+__all__ = [
+    "BytePairTokenizer",
+    "ByteTokenizer",
+    "SentencePieceTokenizer",
+    "Tokenizer",
+    "WordPieceTokenizer",
+    "load",
+]
 
-_CLASSES = {"SentencePieceTokenizer": SentencePieceTokenizer}
+_CLASSES: dict[str, type[Tokenizer]] = {
+    each.__name__: each
+    for each in (SentencePieceTokenizer, WordPieceTokenizer, BytePairTokenizer, ByteTokenizer)
+}
 
 
-def load(folder: str | os.PathLike[str]) -> SentencePieceTokenizer:
+def load(folder: str | os.PathLike[str]) -> Tokenizer:
     """Loads a tokenizer saved by its `save` method, whatever its class.
 
     Args:

@@ -1,24 +1,20 @@
 """A SentencePiece tokenizer that runs inside the TensorFlow graph."""
 
-import hashlib
-import os
 import re
-from typing import Any, Self
+from typing import Self
 
 import tensorflow as tf
 import tensorflow_text
 
-from keras_transformer.text import folders
-from keras_transformer.text.ids import to_dense_ids
 from keras_transformer.text.sentence_piece_model import keeps_spaces, read_model
-from keras_transformer.text.sentence_piece_training import Model, Texts, train_sentence_piece
+from keras_transformer.text.sentence_piece_training import Model, train_sentence_piece
 from keras_transformer.text.shared_model import SharedModel
-from keras_transformer.text.strings import to_string_tensor, to_utf8
+from keras_transformer.text.strings import to_utf8
+from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.text.training_texts import Texts
 
-_FILE = "sentencepiece.model"
 
-
-class SentencePieceTokenizer(tf.Module):
+class SentencePieceTokenizer(Tokenizer):
     """Text to ids and back with a SentencePiece model, eagerly and inside `tf.function`.
 
     A `tf.Module` that holds this tokenizer as an attribute is saved by `tf.saved_model.save` with the model
@@ -49,7 +45,7 @@ class SentencePieceTokenizer(tf.Module):
         Kudo and Richardson, "SentencePiece", https://arxiv.org/abs/1808.06226.
     """
 
-    file_name = _FILE
+    file_name = "sentencepiece.model"
 
     def __init__(self, model: bytes):
         super().__init__()
@@ -121,93 +117,23 @@ class SentencePieceTokenizer(tf.Module):
         """The serialised SentencePiece model."""
         return self._model
 
-    @property
-    def sha256(self) -> str:
-        """The SHA-256 digest of the model, in hexadecimal."""
-        return hashlib.sha256(self._model).hexdigest()
-
-    def tokenize(self, texts: Any) -> tf.RaggedTensor | tf.Tensor:
-        """Turns texts into ids, without special ids.
+    @classmethod
+    def from_model_bytes(cls, model: bytes) -> Self:
+        """Makes a tokenizer of what `model_bytes` returned.
 
         Args:
-            texts: A list of B str, or a string tensor (B,), whose invalid UTF-8 becomes U+FFFD; or one str.
+            model: The serialised model.
 
         Returns:
-            int32 `tf.RaggedTensor` (B, None); for one str an int32 tensor (None,).
+            The tokenizer.
 
         Raises:
-            TypeError: If `texts` is not text.
-            ValueError: If a Python str or bytes is not valid Unicode, or a tensor has rank 2 or more.
-
-        Example:
-            >>> tokenizer = SentencePieceTokenizer.train(["hello world"], 20, "char")
-            >>> tokenizer.tokenize(["hello", ""]).shape
-            TensorShape([2, None])
+            ValueError: If `model` is not one.
         """
-        return self._tokenizer.tokenize(to_string_tensor(texts))
+        return cls(model)
 
-    def encode(self, texts: Any, *, add_start: bool = False, add_end: bool = False) -> tf.Tensor:
-        """Turns texts into rows of ids, padded with `pad_id` to the longest.
-
-        Args:
-            texts: As for `tokenize`.
-            add_start: Whether each row starts with `start_id`.
-            add_end: Whether `end_id` stands behind each row's ids.
-
-        Returns:
-            int32 tensor (B, L); for one str (L,).
-
-        Raises:
-            TypeError: If `texts` is not text.
-            ValueError: As for `tokenize`, or if the model does not have the id to be added.
-
-        Example:
-            >>> tokenizer = SentencePieceTokenizer.train(["hello world"], 20, "char")
-            >>> tokenizer.encode(["hello", ""], add_end=True).shape
-            TensorShape([2, 7])
-        """
-        for argument, wanted, special in (
-            ("add_start", add_start, self.start_id),
-            ("add_end", add_end, self.end_id),
-        ):
-            if wanted and special < 0:
-                raise ValueError(
-                    f"`{argument}` must be False: the model has no such id. Received: {argument}=True"
-                )
-        strings = to_string_tensor(texts)
-        ids = self._tokenizer.tokenize(tf.reshape(strings, [-1]))
-        column = tf.ones([ids.nrows(), 1], tf.int32)
-        parts = [column * self.start_id] * add_start + [ids] + [column * self.end_id] * add_end
-        dense = tf.concat(parts, axis=1).to_tensor(self.pad_id)
-        return dense[0] if strings.shape.rank == 0 else dense
-
-    def detokenize(self, ids: Any) -> tf.Tensor:
-        """Turns ids into text: each row up to its first end id, padding and start ids left out.
-
-        Args:
-            ids: Integers (B, T), ragged or dense; (T,), or (B, R, T) for R hypotheses a row.
-
-        Returns:
-            String tensor (B,); () or (B, R) accordingly.
-
-        Raises:
-            TypeError: If `ids` are not integers.
-            ValueError: If `ids` do not have rank 1 to 3 or, eagerly, if one is outside the vocabulary. Inside
-                a graph such an id counts as `unknown_id`: the op's own OutOfRangeError would end a
-                `fit` as if the data were exhausted.
-
-        Example:
-            >>> tokenizer = SentencePieceTokenizer.train(["hello world"], 20, "char")
-            >>> tokenizer.detokenize(tokenizer.tokenize("hello")).numpy()
-            b'hello'
-        """
-        dense = to_dense_ids(ids, self.vocabulary_size, pad_id=self.pad_id, unknown_id=self.unknown_id)
-        shape = tf.shape(dense)
-        rows = tf.reshape(dense, [tf.reduce_prod(shape[:-1]), shape[-1]])  # (B·R, T)
-        ended = tf.cumsum(tf.cast(rows == self.end_id, tf.int32), axis=1) > 0
-        kept = ~ended & (rows != self.pad_id) & (rows != self.start_id)
-        texts = self._join(tf.ragged.boolean_mask(rows, kept))
-        return tf.ensure_shape(tf.reshape(texts, shape[:-1]), dense.shape[:-1])
+    def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        return self._tokenizer.tokenize(texts)
 
     def _join(self, ids: tf.RaggedTensor) -> tf.Tensor:
         if self._guard is None:
@@ -237,27 +163,8 @@ class SentencePieceTokenizer(tf.Module):
         """
         return self._processor.encode(to_utf8(text, "text").decode(), out_type=str)
 
-    def id_to_piece(self, id: int) -> str:  # noqa: A002
-        """Returns the piece of an id.
-
-        Args:
-            id: The id.
-
-        Returns:
-            The piece, with U+2581 for a space.
-
-        Raises:
-            ValueError: If the id is outside the vocabulary.
-
-        Example:
-            >>> SentencePieceTokenizer.train(["hello"], 20, "char").id_to_piece(3)
-            '</s>'
-        """
-        if not 0 <= id < self.vocabulary_size:
-            raise ValueError(
-                f"`id` must lie in [0, {self.vocabulary_size}), the vocabulary. Received: id={id}"
-            )
-        return self._processor.id_to_piece(int(id))
+    def _id_to_piece(self, id_: int) -> str:
+        return self._processor.id_to_piece(id_)
 
     def piece_to_id(self, piece: str) -> int:
         """Returns the id of a piece, `unknown_id` where there is no such piece.
@@ -273,41 +180,3 @@ class SentencePieceTokenizer(tf.Module):
             3
         """
         return self._processor.piece_to_id(piece)
-
-    def save(self, folder: str | os.PathLike[str]) -> None:
-        """Writes `sentencepiece.model` and `tokenizer.json`, each replaced whole.
-
-        Args:
-            folder: Where to write; created where it does not exist.
-
-        Example:
-            >>> tokenizer.save("runs/tokenizer")  # doctest: +SKIP
-        """
-        description = {
-            "class_name": "SentencePieceTokenizer",
-            "pad_id": self.pad_id,
-            "unknown_id": self.unknown_id,
-            "start_id": self.start_id,
-            "end_id": self.end_id,
-            "vocabulary_size": self.vocabulary_size,
-        }
-        folders.write_tokenizer(folder, description, _FILE, self._model)
-
-    @classmethod
-    def load(cls, folder: str | os.PathLike[str]) -> Self:
-        """Loads a tokenizer that `save` wrote.
-
-        Args:
-            folder: The folder.
-
-        Returns:
-            The tokenizer.
-
-        Raises:
-            FileNotFoundError: If the folder or one of its files does not exist.
-            ValueError: If the description names another class, or the model is not the one that was saved.
-
-        Example:
-            >>> tokenizer = SentencePieceTokenizer.load("runs/tokenizer")  # doctest: +SKIP
-        """
-        return cls(folders.read_file(folder, "SentencePieceTokenizer"))

@@ -2,17 +2,15 @@
 
 import io
 import itertools
-import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import sentencepiece
 
-from keras_transformer.text.strings import to_utf8
+from keras_transformer.text.training_texts import Texts, read_texts
 
 Model = Literal["unigram", "bpe", "char", "word"]
-Texts = Iterable[str | bytes | os.PathLike[str]] | os.PathLike[str]
 
 PAD_ID, UNKNOWN_ID, START_ID, END_ID = 0, 1, 2, 3
 _MODELS = ("unigram", "bpe", "char", "word")
@@ -108,7 +106,7 @@ class _Texts:
 
     def __init__(self, texts: Texts):
         self.error: Exception | None = None
-        rows = (text for text in _rows(texts) if text)
+        rows = (text.replace(_RESERVED, " ") for text in read_texts(texts) if text)
         self.first = next(rows, None)
         self._rows = itertools.chain([self.first], rows)
 
@@ -120,43 +118,6 @@ class _Texts:
         except Exception as error:
             self.error = error
             raise
-
-
-def _rows(texts: Texts) -> Iterator[str]:
-    if isinstance(texts, str | bytes):
-        raise TypeError(
-            "`texts` must be an iterable of texts, a pathlib.Path or a list of them, not one str: pass "
-            f"[text] to train on a text, pathlib.Path(name) to train on a file. Received: texts={texts!r}"
-        )
-    if isinstance(texts, os.PathLike):
-        texts = [texts]
-    if not isinstance(texts, Iterable):
-        raise TypeError(
-            "`texts` must be an iterable of texts, a pathlib.Path or a list of them. "
-            f"Received: texts={texts!r}"
-        )
-    for row, item in enumerate(texts):
-        if isinstance(item, os.PathLike):
-            yield from _lines(item)
-        elif isinstance(item, str | bytes):
-            yield to_utf8(item, "texts", row).decode().replace(_RESERVED, " ")
-        else:
-            raise TypeError(
-                "`texts` must hold str, UTF-8 bytes or pathlib.Path. "
-                f"Received: texts[{row}]={item!r} (of type {type(item).__name__})"
-            )
-
-
-def _lines(path: os.PathLike[str]) -> Iterator[str]:
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                yield line.rstrip(b"\r\n").decode().replace(_RESERVED, " ")
-            except UnicodeDecodeError as error:
-                raise ValueError(
-                    f"`texts` must name UTF-8 files. Received: {os.fspath(path)!r}, whose line {number} "
-                    f"holds {line[error.start : error.end]!r} at byte {error.start}: {line[:100]!r}"
-                ) from None
 
 
 def _translated(error: RuntimeError, vocabulary_size: int) -> ValueError:

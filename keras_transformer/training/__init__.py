@@ -1,9 +1,17 @@
 """Losses, schedules, metrics and callbacks for `compile()` and `fit()`, which are the trainer."""
 
 from keras_transformer.training.callbacks import TimeBudget as TimeBudget
+from keras_transformer.training.checkpoints import average_checkpoints as average_checkpoints
 from keras_transformer.training.losses import LabelSmoothedCrossentropy as LabelSmoothedCrossentropy
 from keras_transformer.training.metrics import Perplexity as Perplexity
 from keras_transformer.training.metrics import TokenAccuracy as TokenAccuracy
 from keras_transformer.training.schedules import TransformerSchedule as TransformerSchedule
 
-__all__ = ["LabelSmoothedCrossentropy", "Perplexity", "TimeBudget", "TokenAccuracy", "TransformerSchedule"]
+__all__ = [
+    "LabelSmoothedCrossentropy",
+    "Perplexity",
+    "TimeBudget",
+    "TokenAccuracy",
+    "TransformerSchedule",
+    "average_checkpoints",
+]

@@ -303,9 +303,9 @@ def test_near_sizes_share_what_is_compiled(model, monkeypatch):
 def test_generate_compiles_once_for_the_same_settings(make, monkeypatch):
     model = make()
     made = []
-    original = generation.generator._compile
+    original = generation.generator.compiled
     monkeypatch.setattr(
-        generation.generator, "_compile", lambda *arguments: made.append(1) or original(*arguments)
+        generation.generator, "compiled", lambda *arguments: made.append(1) or original(*arguments)
     )
     for _ in range(3):
         generate(model, SOURCES[:1])

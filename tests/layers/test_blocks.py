@@ -134,6 +134,55 @@ def test_steps_equal_one_call(normalization, update, lengths, room):
     np.testing.assert_allclose(np.concatenate(outputs, axis=1), expected, **CLOSE)
 
 
+@pytest.mark.parametrize("normalization", NORMALIZATIONS)
+def test_without_a_memory_a_decoder_block_is_a_causal_encoder_block(normalization):
+    options = {"normalization": normalization, "position_encoding": "rotary"}
+    encoder = built("encoder", relation="causal", **options)
+    decoder = DecoderBlock(2, 12, **options)
+    decoder.build(X.shape)
+    assert decoder.cross_attention is None
+    decoder.set_weights(encoder.get_weights())
+    more = {"padding_mask": PADDING, "segment_ids": np.array([[1, 1, 2, 2, 2]] * 2)}
+    np.testing.assert_allclose(decoder(X, **more), encoder(X, **more), **CLOSE)
+    cache, outputs = decoder.self_attention.empty_cache(2, 5), []
+    for slot in range(5):
+        at = np.full((2, 1), slot, "int32")
+        output, cache = decoder.step(X[:, slot : slot + 1], cache, slot=slot, positions=at)
+        outputs.append(output)
+    np.testing.assert_allclose(np.concatenate(outputs, axis=1), encoder(X), **CLOSE)
+
+
+@neutral
+def test_a_memory_goes_with_a_block_that_was_built_with_one():
+    alone = DecoderBlock(2, 12)
+    alone.build(X.shape)
+    with pytest.raises(ValueError, match="`memory` must be given .*Received: one for a block built without"):
+        alone(X, MEMORY)
+    with pytest.raises(ValueError, match="`memory` must be given .*Received: none for a block built with"):
+        built("decoder")(X)
+
+
+def test_a_functional_model_of_a_decoder_alone_saves_and_reloads_equal(tmp_path):
+    x = keras.Input((None, 8))
+    model = randomise(keras.Model(x, DecoderBlock(2, 12)(x)))
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
+    np.testing.assert_allclose(again(X), model(X), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_sizes_biases_and_norms_are_the_blocks_too(kind):
+    block = built(kind, key_dim=3, use_bias=False, norm="rms", epsilon=0.1, hidden_dropout=0.5)
+    attentions = [layer for layer in (getattr(block, "cross_attention", None),) if layer is not None]
+    attentions.append(block.attention if kind == "encoder" else block.self_attention)
+    assert {attention.query_projection.kernel.shape for attention in attentions} == {(8, 6)}
+    assert {weight.name for weight in block.weights} == {"kernel", "scale"}
+    assert block.feed_forward_residual.norm.epsilon == 0.1
+    assert (block.feed_forward.dropout, block.feed_forward_residual.dropout) == (0.5, 0.0)
+    again = type(block).from_config(block.get_config())
+    assert again.get_config() == block.get_config()
+
+
 class TestKerasMasks:
     ids = np.array([[4, 5, 6, 0, 0], [7, 0, 0, 0, 0]])
     padding = ids != 0

@@ -1,0 +1,434 @@
+"""Tokens per second of generation: ours under XLA and as an ONNX graph, beside its peers.
+
+All contenders have the same weights: `transformers` draws and saves them, the others read its files. Every answer is
+as long as the limit. Ids are compared before anything is timed.
+
+    .venv-bench/bin/python benchmarks/generation.py            # --help lists the options
+"""
+
+import argparse
+import dataclasses
+import functools
+import os
+import pathlib
+import sys
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import measuring
+import numpy as np
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+XLA, GRAPH, GRAPH_INT8 = "ours, XLA", "ours, ONNX", "ours, ONNX int8"
+HUGGING_FACE, HUB, CT2, CT2_INT8 = "transformers", "KerasHub, XLA", "CTranslate2", "CTranslate2 int8"
+COLUMNS = ((1, 1), (1, 4), (8, 1), (8, 4))  # batch size, beams
+Generate = Callable[[np.ndarray, int, int], np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """A model and what it is asked for.
+
+    Attributes:
+        contenders: their names.
+        given: tokens of each source or prompt.
+        tokens: that are generated.
+        layers: of the decoder.
+        products: of the decoder's vectors with D × D matrices in each layer, all steps alike.
+    """
+
+    contenders: tuple[str, ...]
+    given: int
+    tokens: int
+    layers: int
+    products: int
+    size: int = 256
+    vocabulary_size: int = 8000
+
+    @property
+    def weight_bytes(self) -> int:
+        """float32 weights that one step reads."""
+        return 4 * (self.layers * self.products * self.size**2 + self.vocabulary_size * self.size)
+
+    def ids(self, batch_size: int) -> np.ndarray:
+        """Random sources."""
+        random = np.random.default_rng(batch_size)
+        return random.integers(4, self.vocabulary_size - 1, (batch_size, self.given), dtype="int32")
+
+
+SHAPES = {
+    # Self-attention is 4 products, cross-attention 2 (keys and values are read once), feed-forward 8.
+    "seq2seq": Shape((XLA, GRAPH, GRAPH_INT8, HUGGING_FACE, CT2, CT2_INT8), 32, 32, 3, 14),
+    "gpt": Shape((XLA, GRAPH, HUB, HUGGING_FACE), 16, 64, 4, 12),
+}
+
+
+def prepare(folder: pathlib.Path) -> None:
+    """Write the models: as `transformers` saves them, and the first as CTranslate2 has it."""
+    import ctranslate2.converters.transformers as converters
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    shape = SHAPES["seq2seq"]
+    end, pad = 0, shape.vocabulary_size - 1  # as published models have it
+    sides = {
+        f"{side}_{name}": value
+        for side in ("encoder", "decoder")
+        for name, value in (("layers", 3), ("attention_heads", 8), ("ffn_dim", 1024))
+    }
+    config = transformers.MarianConfig(
+        vocab_size=shape.vocabulary_size, d_model=shape.size, scale_embedding=True, activation_function="relu",
+        max_position_embeddings=128, init_std=0.06, eos_token_id=end, forced_eos_token_id=None,
+        pad_token_id=pad, decoder_start_token_id=pad, **sides,
+    )  # fmt: skip
+    marian = transformers.MarianMTModel(config).eval()
+    marian.final_logits_bias[0, pad] = -1e4  # padding is never generated
+    marian.save_pretrained(folder / "seq2seq")
+
+    loader = converters.MarianMTLoader()
+    for variant, quantization in (("float32", None), ("int8", "int8")):
+        spec = loader.get_model_spec(marian)
+        words = [str(id_) for id_ in range(pad)]  # its loader drops padding
+        spec.register_source_vocabulary(words)
+        spec.register_target_vocabulary(words)
+        spec.config.bos_token, spec.config.eos_token, spec.config.unk_token = "", str(end), "1"
+        spec.config.decoder_start_token = str(end)  # any: it starts from a vector of zeros
+        spec.config.add_source_eos = False
+        spec.validate()
+        spec.optimize(quantization)
+        (folder / variant).mkdir()
+        spec.save(str(folder / variant))
+
+    shape = SHAPES["gpt"]
+    config = transformers.GPT2Config(
+        vocab_size=shape.vocabulary_size, n_layer=shape.layers, n_head=8, n_embd=shape.size, n_positions=128,
+        initializer_range=0.06, bos_token_id=end, eos_token_id=end, pad_token_id=end,
+    )  # fmt: skip
+    transformers.GPT2LMHeadModel(config).eval().save_pretrained(folder / "gpt")
+
+
+def build_xla(name: str, folder: pathlib.Path, threads: int) -> Generate:
+    """Our loop, compiled with XLA."""
+    generation, model = _ours(name, folder, threads)
+
+    @functools.cache
+    def generator(beams: int, tokens: int) -> Any:
+        sampler = "greedy" if beams == 1 else _beam(generation, beams)
+        return generation.Generator(model, sampler, tokens, min_new_tokens=tokens)
+
+    return lambda ids, beams, tokens: generator(beams, tokens)(ids).best
+
+
+def build_onnx(name: str, folder: pathlib.Path, threads: int, int8: bool = False) -> Generate:
+    """Our loop as one ONNX graph, run by ONNX Runtime."""
+    import onnxruntime
+    import tensorflow as tf
+
+    from keras_transformer import ops
+    from keras_transformer.export import to_onnx
+
+    generation, model = _ours(name, folder, threads)
+
+    @functools.cache
+    def session(beams: int, tokens: int) -> Any:
+        def loop(input_ids: Any) -> dict[str, Any]:
+            out = generation.generate_ids(
+                model, input_ids, tokens, ops.select_update, min_new_tokens=tokens,
+                sampler="greedy" if beams == 1 else _beam(generation, beams),
+            )  # fmt: skip
+            return {"ids": out["ids"][:, 0]}
+
+        spec = [tf.TensorSpec([None, None], tf.int32, name="input_ids")]
+        axes = {"input_ids": ["batch_size", "sequence_length"], "ids": ["batch_size"]}
+        graph = to_onnx._convert("generate", loop, spec, axes)
+        path = str(folder / f"{name}-{beams}-{tokens}-{os.getpid()}.onnx")
+        import onnx
+
+        onnx.save(graph, path)
+        if int8:
+            from onnxruntime.quantization import QuantType, quantize_dynamic
+
+            quantize_dynamic(
+                path, path, per_channel=True, weight_type=QuantType.QInt8, op_types_to_quantize=["MatMul"],
+                extra_options={"EnableSubgraph": True},
+            )  # fmt: skip
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+    return lambda ids, beams, tokens: session(beams, tokens).run(["ids"], {"input_ids": ids})[0]
+
+
+def build_hugging_face(name: str, folder: pathlib.Path, threads: int) -> Generate:
+    """`generate` of `transformers`."""
+    import torch
+    import transformers
+
+    torch.set_num_threads(threads)
+    kind = transformers.MarianMTModel if name == "seq2seq" else transformers.GPT2LMHeadModel
+    model = kind.from_pretrained(folder / name).eval()
+
+    def generate(ids: np.ndarray, beams: int, tokens: int) -> np.ndarray:
+        given = torch.from_numpy(ids.astype("int64"))
+        with torch.inference_mode():
+            out = model.generate(
+                given, attention_mask=torch.ones_like(given), num_beams=beams, do_sample=False,
+                min_new_tokens=tokens, max_new_tokens=tokens, length_penalty=0.0, early_stopping=beams > 1,
+            )  # fmt: skip
+        return out[:, -tokens:].numpy()
+
+    return generate
+
+
+def build_ctranslate2(name: str, folder: pathlib.Path, threads: int, int8: bool = False) -> Generate:
+    """CTranslate2's translator."""
+    import ctranslate2
+
+    del name
+    translator = ctranslate2.Translator(
+        str(folder / ("int8" if int8 else "float32")), inter_threads=1, intra_threads=threads,
+        compute_type="int8" if int8 else "float32",
+    )  # fmt: skip
+
+    def generate(ids: np.ndarray, beams: int, tokens: int) -> np.ndarray:
+        found = translator.translate_batch(
+            [[str(id_) for id_ in row] for row in ids], beam_size=beams, length_penalty=0.0,
+            min_decoding_length=tokens, max_decoding_length=tokens,
+        )  # fmt: skip
+        return np.array([[int(word) for word in one.hypotheses[0]] for one in found], "int32")
+
+    return generate
+
+
+def build_keras_hub(name: str, folder: pathlib.Path, threads: int) -> Generate:
+    """KerasHub's GPT-2, its `generate` compiled with XLA."""
+    tf, keras_hub = _tensorflow(threads), __import__("keras_hub")
+    del tf
+    import safetensors.numpy
+
+    shape = SHAPES[name]
+    backbone = keras_hub.models.GPT2Backbone(
+        vocabulary_size=shape.vocabulary_size, num_layers=shape.layers, num_heads=8,
+        hidden_dim=shape.size, intermediate_dim=4 * shape.size, dropout=0.0, max_sequence_length=128,
+    )  # fmt: skip
+    weights = safetensors.numpy.load_file(folder / name / "model.safetensors")
+    _copy_to_keras_hub(backbone, {key.removeprefix("transformer."): value for key, value in weights.items()})
+    model = keras_hub.models.GPT2CausalLM(backbone, preprocessor=None)
+    model.compile(sampler="greedy", jit_compile=True)
+
+    def generate(ids: np.ndarray, beams: int, tokens: int) -> np.ndarray:
+        if beams > 1:
+            raise ValueError("its beams have other scores and list duplicates")
+        whole = np.pad(ids, [(0, 0), (0, tokens)])
+        real = np.arange(whole.shape[1]) < ids.shape[1]
+        mask = np.broadcast_to(real, whole.shape).astype("int32")
+        out = model.generate({"token_ids": whole, "padding_mask": mask}, stop_token_ids=None)
+        return np.asarray(out["token_ids"])[:, -tokens:]
+
+    return generate
+
+
+def _copy_to_keras_hub(backbone: Any, weights: dict[str, np.ndarray]) -> None:
+    size = backbone.hidden_dim
+    backbone.token_embedding.embeddings.assign(weights["wte.weight"])
+    backbone.position_embedding.position_embeddings.assign(weights["wpe.weight"][:128])
+    for number, layer in enumerate(backbone.transformer_layers):
+
+        def of(name: str, number: int = number) -> np.ndarray:
+            return weights[f"h.{number}.{name}"]
+
+        attention = layer._self_attention_layer
+        kernels = np.split(of("attn.c_attn.weight"), 3, axis=1)
+        biases = np.split(of("attn.c_attn.bias"), 3)
+        denses = (attention._query_dense, attention._key_dense, attention._value_dense)
+        for dense, kernel, bias in zip(denses, kernels, biases, strict=True):
+            dense.kernel.assign(kernel.reshape(dense.kernel.shape))
+            dense.bias.assign(bias.reshape(dense.bias.shape))
+        output = attention._output_dense
+        output.kernel.assign(of("attn.c_proj.weight").reshape(output.kernel.shape))
+        output.bias.assign(of("attn.c_proj.bias").reshape(size))
+        for dense, name in (
+            (layer._feedforward_intermediate_dense, "mlp.c_fc"),
+            (layer._feedforward_output_dense, "mlp.c_proj"),
+        ):
+            dense.kernel.assign(of(f"{name}.weight"))
+            dense.bias.assign(of(f"{name}.bias"))
+        for norm, name in (
+            (layer._self_attention_layer_norm, "ln_1"),
+            (layer._feedforward_layer_norm, "ln_2"),
+        ):
+            norm.gamma.assign(of(f"{name}.weight"))
+            norm.beta.assign(of(f"{name}.bias"))
+    backbone.layer_norm.gamma.assign(weights["ln_f.weight"])
+    backbone.layer_norm.beta.assign(weights["ln_f.bias"])
+
+
+BUILDERS: dict[str, Callable[..., Generate]] = {
+    XLA: build_xla,
+    GRAPH: build_onnx,
+    GRAPH_INT8: functools.partial(build_onnx, int8=True),
+    HUGGING_FACE: build_hugging_face,
+    CT2: build_ctranslate2,
+    CT2_INT8: functools.partial(build_ctranslate2, int8=True),
+    HUB: build_keras_hub,
+}
+
+
+def _tensorflow(threads: int) -> Any:
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    return tf
+
+
+def _ours(name: str, folder: pathlib.Path, threads: int) -> tuple[Any, Any]:
+    _tensorflow(threads)
+    from keras_transformer import generation, interop
+
+    return generation, interop.from_hugging_face(folder / name, dropout=0.0)
+
+
+def _beam(generation: Any, beams: int) -> Any:
+    return generation.Beam(beams, length_penalty=0.0)
+
+
+def worker(contender: str, folder: pathlib.Path, threads: int) -> Callable[..., dict[str, Any]]:
+    """What answers requests: the ids of one case, or the seconds that they take."""
+
+    @functools.cache
+    def built(name: str) -> Generate:
+        return BUILDERS[contender](name, folder, threads)
+
+    def answer(name: str, batch_size: int, beams: int, tokens: int, show: bool = False) -> dict[str, Any]:
+        ids, generate = SHAPES[name].ids(batch_size), built(name)
+        run = functools.partial(generate, ids, beams, tokens)
+        if show:
+            first = measuring.seconds(run)
+            return {"ids": np.asarray(run()).tolist(), "first_call_seconds": first}
+        repetitions = max(1, round(0.4 / measuring.seconds(run)))
+        return {"seconds": measuring.seconds(lambda: [run() for _ in range(repetitions)]) / repetitions}
+
+    return answer
+
+
+def bandwidth(size: int) -> float:
+    """Bytes a second at which this machine multiplies a vector by a matrix of `size` bytes."""
+    matrix = np.ones((size // 4 // 256, 256), "float32")
+    vector = np.ones(256, "float32")
+    return size / min(measuring.seconds(lambda: matrix @ vector) for _ in range(200))
+
+
+def measure(name: str, folder: pathlib.Path, arguments: argparse.Namespace) -> dict[str, Any]:
+    """One model's contenders in turn, for every column."""
+    shape = SHAPES[name]
+    shared = ["--folder", str(folder), "--threads", str(arguments.threads)]
+    workers = {
+        contender: measuring.Worker(__file__, contender, shared)
+        for contender in shape.contenders
+        if arguments.only is None or contender in arguments.only
+    }
+    columns = []
+    try:
+        for one in workers.values():
+            one.ask(None, 600)
+        for batch_size, beams in COLUMNS:
+            case = {"name": name, "batch_size": batch_size, "beams": beams}
+            shown, able = {}, []
+            for contender, one in workers.items():
+                try:
+                    shown[contender] = one.ask({**case, "tokens": shape.tokens, "show": True}, 600)
+                    one.ask({**case, "tokens": 1, "show": True}, 600)
+                    able.append(one)
+                except measuring.WorkerError as error:
+                    print(f"{name} {batch_size}x{beams}: {contender}: {error}", file=sys.stderr)
+            answers = {
+                tokens: measuring.in_turn(able, arguments.rounds, {**case, "tokens": tokens}, 600)
+                for tokens in (shape.tokens, 1)
+            }
+            columns.append(_column(shape, case, shown, answers))
+            print(_lines(name, columns[-1]), flush=True)
+    finally:
+        for one in workers.values():
+            one.close()
+    limit = shape.weight_bytes / bandwidth(shape.weight_bytes)
+    return {"shape": dataclasses.asdict(shape), "columns": columns, "seconds_to_read_weights": limit}
+
+
+def _column(
+    shape: Shape, case: dict[str, Any], shown: dict[str, Any], answers: dict[int, Any]
+) -> dict[str, Any]:
+    reference = np.array(shown[HUGGING_FACE]["ids"]) if HUGGING_FACE in shown else None
+    found = {}
+    for contender, measured in answers[shape.tokens].items():
+        whole = measuring.median(answer["seconds"] for answer in measured)
+        first = measuring.median(answer["seconds"] for answer in answers[1][contender])
+        ids = np.array(shown[contender]["ids"])
+        same = (
+            None
+            if reference is None
+            else int(sum((a == b).all() for a, b in zip(ids, reference, strict=True)))
+        )
+        found[contender] = {
+            "tokens_per_second": case["batch_size"] * shape.tokens / whole,
+            "seconds_to_first_token": first,
+            "seconds_per_further_token": (whole - first) / (shape.tokens - 1),
+            "first_call_seconds": shown[contender]["first_call_seconds"],
+            "rows_with_the_ids_of_transformers": same,
+            "seconds": [answer["seconds"] for answer in measured],
+            "others": [answer["others"] for answer in measured],
+        }
+    return {**case, "contenders": found}
+
+
+def _lines(name: str, column: dict[str, Any]) -> str:
+    rows = []
+    for contender, found in column["contenders"].items():
+        rates = {other: value["tokens_per_second"] for other, value in column["contenders"].items()}
+        rows.append(
+            {
+                f"{name}, batch {column['batch_size']}, beams {column['beams']}": contender,
+                "tokens/s": f"{found['tokens_per_second']:,.0f}",
+                "first token": f"{1e3 * found['seconds_to_first_token']:.1f} ms",
+                "each further": f"{1e3 * found['seconds_per_further_token']:.2f} ms",
+                "same ids": f"{found['rows_with_the_ids_of_transformers']} of {column['batch_size']}",
+                "of `transformers`": f"{rates[contender] / rates.get(HUGGING_FACE, np.nan):.2f} x",
+            }
+        )
+    return measuring.table(rows)
+
+
+def main() -> None:
+    """Measure, print tables, write JSON."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--shapes", nargs="*", default=list(SHAPES), choices=list(SHAPES))
+    parser.add_argument("--only", nargs="*", choices=list(BUILDERS), help="contenders")
+    parser.add_argument("--output", type=pathlib.Path, default=measuring.RESULTS)
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=pathlib.Path, help=argparse.SUPPRESS)
+    parser.add_argument("--prepare", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.prepare:
+        prepare(arguments.folder)
+        return
+    if arguments.worker:
+        measuring.serve(lambda: worker(arguments.worker, arguments.folder, arguments.threads))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        import subprocess
+
+        subprocess.run([sys.executable, __file__, "--prepare", "--folder", folder], check=True)
+        results = {name: measure(name, pathlib.Path(folder), arguments) for name in arguments.shapes}
+    path = measuring.write_result("generation", {"machine": measuring.machine(), **results}, arguments.output)
+    print(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,224 @@
+"""GPT on Tiny Shakespeare, character by character: the validation loss, over seeds.
+
+Configurations are nanoGPT's published ones ("cpu": 1.88; "gpu": 1.4697), and "ours": as many steps on as many
+characters as "cpu", with what came after GPT-2. `--help` lists the options.
+"""
+
+import argparse
+import dataclasses
+import os
+import pathlib
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+sys.path.append(str(pathlib.Path(__file__).parents[1]))
+import measuring
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """nanoGPT's for a CPU."""
+
+    num_layers: int = 4
+    num_heads: int = 4
+    model_dim: int = 128
+    hidden_dim: int = 512
+    length: int = 64
+    batch_size: int = 12
+    steps: int = 2000
+    dropout: float = 0.0
+    activation: str = "gelu"
+    norm: str = "layer"
+    position_encoding: str = "learned"
+    optimizer: str = "adamw"
+    learning_rate: float = 1e-3
+    final_learning_rate: float = 1e-4
+    warmup: int = 100
+    beta_2: float = 0.99
+    weight_decay: float = 0.1
+    validate_every: int = 250
+
+
+CONFIGS = {
+    "cpu": Settings(),
+    "ours": Settings(
+        hidden_dim=344,  # gated: two thirds of the width, as many weights
+        activation="swiglu",
+        norm="rms",
+        position_encoding="rotary",
+        learning_rate=4e-3,
+        final_learning_rate=0.0,
+    ),
+    "gpu": Settings(
+        num_layers=6,
+        num_heads=6,
+        model_dim=384,
+        hidden_dim=1536,
+        length=256,
+        batch_size=64,
+        steps=5000,
+        dropout=0.2,
+    ),
+}
+PUBLISHED = {"cpu": 1.88, "ours": 1.88, "gpu": 1.4697}
+
+
+class Characters:
+    """A tokenizer of the characters of a text, all of one byte; 0 is padding and end."""
+
+    pad_id = end_id = 0
+
+    def __init__(self, text: bytes) -> None:
+        characters = sorted(set(text))
+        self.vocabulary_size = len(characters) + 1
+        self.ids = np.zeros(256, np.int32)
+        self.ids[characters] = np.arange(1, self.vocabulary_size)
+
+    def tokenize(self, texts: Any) -> Any:
+        """Strings (B,) → int32 ids (B, None)."""
+        import tensorflow as tf
+
+        rows = tf.strings.bytes_split(texts)
+        return rows.with_values(
+            tf.gather(self.ids, tf.cast(tf.io.decode_raw(rows.values, tf.uint8)[:, 0], tf.int32))
+        )
+
+
+def read(folder: pathlib.Path) -> tuple[bytes, bytes]:
+    """The first 90 % of the characters, and the others."""
+    text = (folder / "input.txt").read_bytes()
+    return text[: int(0.9 * len(text))], text[int(0.9 * len(text)) :]
+
+
+def build(tokenizer: Characters, settings: Settings) -> Any:
+    """The model, compiled."""
+    import keras
+
+    from keras_transformer import models, training
+
+    model = models.GPT(
+        tokenizer.vocabulary_size,
+        settings.num_layers,
+        settings.num_heads,
+        settings.model_dim,
+        settings.hidden_dim,
+        settings.length,
+        settings.dropout,
+        settings.activation,
+        norm=settings.norm,
+        position_encoding=settings.position_encoding,
+        use_bias=False,
+        end_id=tokenizer.end_id,
+    )
+    warmup = min(settings.warmup, settings.steps // 2)  # for a short try
+    rate = keras.optimizers.schedules.CosineDecay(
+        0.0,
+        settings.steps - warmup,
+        settings.final_learning_rate / settings.learning_rate,
+        warmup_target=settings.learning_rate,
+        warmup_steps=warmup,
+    )
+    common = {"weight_decay": settings.weight_decay, "global_clipnorm": 1.0}
+    if settings.optimizer == "muon":
+        optimizer = keras.optimizers.Muon(
+            rate, adam_beta_2=settings.beta_2, exclude_layers=["embedding", "positions"], **common
+        )
+    else:
+        optimizer = keras.optimizers.AdamW(rate, beta_2=settings.beta_2, **common)
+    optimizer.exclude_from_weight_decay(var_names=["beta", "gamma", "scale", "bias"])
+    model.compile(
+        optimizer,
+        training.LabelSmoothedCrossentropy(0.0),
+        metrics=[training.Perplexity()],
+        jit_compile="auto",
+    )
+    return model
+
+
+def train(texts: tuple[bytes, bytes], settings: Settings, seed: int) -> dict[str, Any]:
+    """Train, and validate on all of the validation text now and then."""
+    import keras
+
+    from keras_transformer import data
+
+    keras.utils.set_random_seed(seed)
+    tokenizer = Characters(texts[0] + texts[1])
+    model = build(tokenizer, settings)
+    options = {"length": settings.length}
+    rows = data.language_modeling([texts[0]], tokenizer, settings.batch_size, seed=seed, **options)
+    held_out = data.language_modeling([texts[1]], tokenizer, 64, shuffle=False, **options)
+    start, every = time.perf_counter(), min(settings.validate_every, settings.steps)
+    history = model.fit(
+        rows.repeat(),
+        steps_per_epoch=every,
+        epochs=settings.steps // every,
+        validation_data=held_out,
+        verbose=0,
+        shuffle=False,
+        callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=report)],
+    )
+    # In nats, over all characters, each predicted once.
+    losses = np.log(history.history["val_perplexity"]).tolist()
+    return {
+        "seed": seed,
+        "final": losses[-1],
+        "best": min(losses),
+        "losses": {every * (epoch + 1): loss for epoch, loss in enumerate(losses)},
+        "parameters": model.count_params(),
+        "seconds": time.perf_counter() - start,
+    }
+
+
+def report(epoch: int, logs: dict[str, float]) -> None:
+    """Say how far training has come."""
+    print(f"{epoch + 1}: {np.log(logs['val_perplexity']):.4f}", file=sys.stderr, flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train, print the losses, write JSON."""
+    beside = pathlib.Path(__file__).resolve().parents[3] / "shared" / "data"
+    folder = pathlib.Path(os.environ.get("KERAS_TRANSFORMER_DATA") or beside) / "tinyshakespeare"
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--config", choices=list(CONFIGS), default="cpu", help="(default: cpu)")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="(default: 0 1 2)")
+    parser.add_argument("--data", type=pathlib.Path, default=folder, help="folder of input.txt")
+    parser.add_argument("--output", type=pathlib.Path, default=measuring.RESULTS, help="folder of the JSON")
+    for field in dataclasses.fields(Settings):
+        parser.add_argument(f"--{field.name.replace('_', '-')}", type=type(field.default))
+    options = vars(parser.parse_args(arguments))
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    name, changed = options["config"], {}
+    for field in dataclasses.fields(Settings):
+        if options[field.name] is not None:
+            changed[field.name] = options[field.name]
+    settings = dataclasses.replace(CONFIGS[name], **changed)
+    texts = read(options["data"])
+    runs = [train(texts, settings, seed) for seed in options["seeds"]]
+    losses = [run["best"] for run in runs]
+    result = {
+        **measuring.machine(),
+        "backend": os.environ.get("KERAS_BACKEND", "tensorflow"),
+        "config": name,
+        "changed": changed,
+        "settings": dataclasses.asdict(settings),
+        "validation_loss": {
+            "mean": statistics.mean(losses),
+            "standard_deviation": statistics.stdev(losses) if len(losses) > 1 else 0.0,
+        },
+        "published": PUBLISHED[name],
+        "runs": runs,
+    }
+    print(
+        f"Tiny Shakespeare, {name}: {statistics.mean(losses):.4f} nats a character over {len(runs)} seeds; "
+        f"published {PUBLISHED[name]}"
+    )
+    print(f"Written to {measuring.write_result(f'shakespeare_{name}', result, options['output'])}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,301 @@
+"""Sentiment of SST-2's 6,920 sentences, from scratch: BERT, with and without pre-training, a causal encoder, an LSTM.
+
+All have the same vocabulary, embeddings, number of weights (nearly), updates, batches, dropout, optimiser and pooling
+(the mean of all tokens). Each run's best epoch is chosen by the validation sentences. `--help` lists the options.
+"""
+
+import argparse
+import dataclasses
+import os
+import pathlib
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+sys.path.append(str(pathlib.Path(__file__).parents[1]))
+import measuring
+
+BERT, PRETRAINED, CAUSAL, LSTM = "bert", "bert_pretrained", "causal", "lstm"
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The models and their training."""
+
+    vocabulary_size: int = 8000
+    num_layers: int = 2
+    num_heads: int = 4
+    model_dim: int = 128
+    hidden_dim: int = 256
+    dropout: float = 0.3
+    word_dropout: float = 0.15
+    label_smoothing: float = 0.1
+    batch_size: int = 32
+    epochs: int = 12
+    peak_rate: float = 5e-4
+    pretraining_rate: float = 2e-3
+    weight_decay: float = 0.01
+    pretraining_epochs: int = 20
+    pretraining_length: int = 40
+    pretraining_dropout: float = 0.1
+    boundaries: tuple[int, ...] = (17, 33, 49)
+
+
+# Kim, "Convolutional Neural Networks for Sentence Classification" (2014), CNN-rand; perhaps trained on phrases too.
+PUBLISHED = 83.5
+
+
+class Data:
+    """Sentences as ids."""
+
+    def __init__(self, settings: Settings, folder: pathlib.Path | None) -> None:
+        from keras_transformer import text
+        from keras_transformer.datasets import sst2
+
+        self.parts = dict(zip(("train", "validation", "test"), sst2.load_data(folder), strict=True))
+        self.sentences = [sentence for sentence, _ in self.parts["train"]]
+        self.tokenizer = text.WordPieceTokenizer.train(self.sentences, settings.vocabulary_size)
+        self.ids, self.labels = {}, {}
+        for name, part in self.parts.items():
+            texts, labels = zip(*part, strict=True)
+            self.ids[name] = self.tokenizer.encode(list(texts), add_start=True, add_end=True)
+            self.labels[name] = np.array(labels, "int32")
+        self.length = max(int(ids.shape[1]) for ids in self.ids.values())
+
+    def batches(self, part: str, settings: Settings, seed: int | None) -> Any:
+        """Batches of like length; of the training set in a random order, with words masked at random."""
+        import tensorflow as tf
+
+        pad_id, mask_id = self.tokenizer.pad_id, self.tokenizer.mask_id
+        dataset = tf.data.Dataset.from_tensor_slices((self.ids[part], self.labels[part]))
+        dataset = dataset.map(lambda ids, label: (tf.boolean_mask(ids, ids != pad_id), label))
+        if seed is not None:
+            dataset = dataset.shuffle(len(self.labels[part]), seed=seed)
+            random = tf.random.Generator.from_seed(seed)
+
+            def drop(ids: Any, label: Any) -> Any:
+                dropped = random.uniform(tf.shape(ids)) < settings.word_dropout
+                return tf.where(dropped & (ids > mask_id), mask_id, ids), label
+
+            dataset = dataset.map(drop)
+        batches = dataset.bucket_by_sequence_length(
+            lambda ids, _: tf.size(ids),
+            list(settings.boundaries),
+            [settings.batch_size] * (len(settings.boundaries) + 1),
+            padding_values=(pad_id, 0),
+        )
+        if seed is None:  # else sentences meet otherwise in every epoch, and batches are one more or less
+            batches = batches.apply(tf.data.experimental.assert_cardinality(sum(1 for _ in batches)))
+        return batches.prefetch(tf.data.AUTOTUNE)
+
+
+def build(kind: str, data: Data, settings: Settings, dropout: float) -> Any:
+    """An encoder, and the classifier around it."""
+    import keras
+
+    from keras_transformer import models
+
+    if kind == LSTM:
+        ids = keras.Input((None,), dtype="int32")
+        embedding = keras.layers.Embedding(
+            data.tokenizer.vocabulary_size,
+            settings.model_dim,
+            keras.initializers.RandomNormal(stddev=0.02),
+            mask_zero=True,
+        )
+        hidden = keras.layers.Dropout(dropout)(embedding(ids))
+        # As many weights as the other encoders have besides embeddings: 4 (units² + D units + units) a layer.
+        for _ in range(settings.num_layers):
+            hidden = keras.layers.LSTM(lstm_units(settings), return_sequences=True)(hidden)
+            hidden = keras.layers.Dropout(dropout)(hidden)
+        pooled = keras.layers.GlobalAveragePooling1D()(hidden)
+        return None, keras.Model(ids, keras.layers.Dense(2)(pooled))
+    encoder = models.BERT(
+        data.tokenizer.vocabulary_size,
+        num_layers=settings.num_layers,
+        num_heads=settings.num_heads,
+        model_dim=settings.model_dim,
+        hidden_dim=settings.hidden_dim,
+        max_length=data.length,
+        num_segments=1,
+        dropout=dropout,
+        normalization="pre",
+        relation="causal" if kind == CAUSAL else None,
+        epsilon=1e-6,
+    )
+    return encoder, models.SequenceClassifier(encoder, 2, pooling="mean")
+
+
+def lstm_units(settings: Settings) -> int:
+    """How many units give all layers as many weights as the blocks have."""
+    size, hidden = settings.model_dim, settings.hidden_dim
+    blocks = settings.num_layers * (4 * size * size + 2 * size * hidden)
+    # First layer 4 (u² + D u), the others 8 u².
+    a, b = 4 + 8 * (settings.num_layers - 1), 4 * size
+    return round((-b + (b * b + 4 * a * blocks) ** 0.5) / (2 * a))
+
+
+def rate(peak: float, updates: int) -> Any:
+    """Up over a tenth of the updates, and down to zero."""
+    import keras
+
+    return keras.optimizers.schedules.CosineDecay(
+        0.0, round(0.9 * updates), warmup_target=peak, warmup_steps=round(0.1 * updates)
+    )
+
+
+def pretrain(data: Data, settings: Settings, seed: int) -> tuple[list[Any], dict[str, Any]]:
+    """The weights of an encoder that has learnt to fill gaps in the training sentences, and how that went."""
+    import keras
+
+    from keras_transformer import models, training
+    from keras_transformer.data import masked_language_modeling
+
+    encoder, _ = build(BERT, data, settings, settings.pretraining_dropout)
+    model = models.MaskedLanguageModel(encoder)
+    batches = masked_language_modeling(
+        data.sentences,
+        data.tokenizer,
+        2 * settings.batch_size,
+        max_length=min(settings.pretraining_length, data.length),
+        seed=seed,
+    )
+    updates = settings.pretraining_epochs * len(batches)
+    model.compile(
+        keras.optimizers.AdamW(rate(settings.pretraining_rate, updates), weight_decay=settings.weight_decay),
+        training.LabelSmoothedCrossentropy(0.0),
+        metrics=[training.TokenAccuracy()],
+        jit_compile=False,
+    )
+    start = time.perf_counter()
+    history = model.fit(batches, epochs=settings.pretraining_epochs, verbose=0).history
+    found = {name: values[-1] for name, values in history.items()}
+    return encoder.get_weights(), {**found, "updates": updates, "seconds": time.perf_counter() - start}
+
+
+def smoothed_loss(smoothing: float) -> Any:
+    """Cross-entropy of two classes, label-smoothed."""
+    import keras
+
+    crossentropy = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=smoothing)
+    return lambda labels, logits: crossentropy(keras.ops.one_hot(labels, 2), logits)
+
+
+def best_epoch(data: Data, settings: Settings) -> Any:
+    """A callback that keeps the accuracies of the epoch that was best on the validation sentences."""
+    import keras
+
+    class Best(keras.callbacks.Callback):
+        def __init__(self) -> None:
+            super().__init__()
+            self.best, self.validation = {"validation": 0.0}, []
+            self.parts = {part: data.batches(part, settings, None) for part in ("validation", "test")}
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            accuracy = 100 * self.model.evaluate(self.parts["validation"], verbose=0)[1]
+            self.validation.append(accuracy)
+            if accuracy > self.best["validation"]:
+                test = 100 * self.model.evaluate(self.parts["test"], verbose=0)[1]
+                self.best = {"validation": accuracy, "test": test, "epoch": epoch + 1}
+
+    return Best()
+
+
+def train(kind: str, data: Data, settings: Settings, seed: int) -> dict[str, Any]:
+    """One classifier: its accuracies in percent."""
+    import keras
+
+    keras.utils.set_random_seed(seed)
+    run: dict[str, Any] = {"seed": seed}
+    weights = None
+    if kind == PRETRAINED:
+        weights, run["pretraining"] = pretrain(data, settings, seed)
+    encoder, model = build(kind, data, settings, settings.dropout)
+    if weights is not None:
+        for old, new in zip(weights, encoder.weights, strict=True):
+            if "seed" not in new.name:
+                new.assign(old)
+    batches = data.batches("train", settings, seed)
+    steps = sum(1 for _ in batches)
+    updates = settings.epochs * steps
+    model.compile(
+        keras.optimizers.AdamW(
+            rate(settings.peak_rate, updates), weight_decay=settings.weight_decay, clipnorm=1.0
+        ),
+        smoothed_loss(settings.label_smoothing),
+        metrics=["sparse_categorical_accuracy"],
+        jit_compile=False,
+    )
+    best = best_epoch(data, settings)
+    start = time.perf_counter()
+    model.fit(batches.repeat(), steps_per_epoch=steps, epochs=settings.epochs, callbacks=[best], verbose=0)
+    return {
+        **run,
+        **best.best,
+        "parameters": model.count_params(),
+        "updates": updates,
+        "seconds": time.perf_counter() - start,
+        "validation_by_epoch": best.validation,
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train all, print their accuracies, write JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="(default: 0 1 2)")
+    parser.add_argument(
+        "--models", nargs="+", default=[BERT, PRETRAINED, CAUSAL, LSTM], help="(default: all)"
+    )
+    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=NUMBER", help="other settings")
+    parser.add_argument(
+        "--data", type=pathlib.Path, help="folder of stsa.binary.* (default: see the data set)"
+    )
+    parser.add_argument("--output", type=pathlib.Path, default=measuring.RESULTS, help="folder of the JSON")
+    options = parser.parse_args(arguments)
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    given = dict(pair.split("=") for pair in options.set)
+    settings = Settings(**{name: type(getattr(Settings, name))(value) for name, value in given.items()})
+    start = time.perf_counter()
+    data, measured = Data(settings, options.data), {}
+    for kind in options.models:
+        runs = []
+        for seed in options.seeds:
+            runs.append(train(kind, data, settings, seed))
+            last = runs[-1]
+            print(
+                f"{kind}, seed {seed}: {last['test']:.1f} % (validation {last['validation']:.1f} %, "
+                f"{last['seconds']:.0f} s)",
+                file=sys.stderr,
+                flush=True,
+            )
+        accuracies = [run["test"] for run in runs]
+        error = statistics.stdev(accuracies) / len(runs) ** 0.5 if len(runs) > 1 else 0.0
+        measured[kind] = {
+            "test": {"mean": statistics.mean(accuracies), "standard_error": error},
+            "runs": runs,
+        }
+    result = {
+        **measuring.machine(),
+        "wall_seconds": time.perf_counter() - start,
+        "settings": dataclasses.asdict(settings),
+        "published": PUBLISHED,
+        "models": measured,
+    }
+    rows = [
+        {
+            "model": kind,
+            "parameters": f"{each['runs'][0]['parameters']:,}",
+            "test accuracy, %": f"{each['test']['mean']:.1f} ± {each['test']['standard_error']:.1f}",
+        }
+        for kind, each in measured.items()
+    ]
+    print(measuring.table(rows))
+    print(f"Written to {measuring.write_result('sst2', result, options.output)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+"""Find and copy: a marker somewhere in a source of 8 times the encoder's length, and the tokens after it to be copied.
+
+A small Transformer learns the task on sources that its encoder reads at once. Then it is given long ones: cut off after
+what it can read; whole; as an Unlimiformer, with no training more; and as one after a few updates with retrieval.
+The memory of generating is XLA's own count for several source lengths, on the JAX backend in a process of its own.
+`--help` lists the options.
+"""
+
+import argparse
+import dataclasses
+import os
+import pathlib
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+sys.path.append(str(pathlib.Path(__file__).parents[1]))
+import measuring
+
+START, END, MARKER, FIRST_SYMBOL = 2, 3, 4, 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The task, the model and its training."""
+
+    vocabulary_size: int = 32
+    copied_tokens: int = 4
+    chunk_length: int = 32
+    overlap: int = 16
+    top_k: int = 16
+    times_longer: int = 8
+    num_layers: int = 2
+    num_heads: int = 4
+    model_dim: int = 64
+    hidden_dim: int = 128
+    batch_size: int = 64
+    peak_rate: float = 0.002
+    updates: int = 4000
+    tuning_times_longer: int = 3
+    tuning_rate: float = 0.0003
+    tuning_updates: int = 300
+    tested: int = 1000
+
+
+def examples(settings: Settings, count: int, shortest: int, longest: int, seed: int) -> tuple[Any, Any]:
+    """Sources (count, longest), padded, and the targets (count, copied_tokens + 1) with the end token.
+
+    All else than marker and padding is drawn from the same symbols, those to be copied too.
+    """
+    random, copied = np.random.default_rng(seed), settings.copied_tokens
+    source = random.integers(FIRST_SYMBOL, settings.vocabulary_size, (count, longest))
+    length = random.integers(shortest, longest + 1, (count, 1))
+    place = random.integers(0, length - copied)
+    position = np.arange(longest)
+    source = np.where(position == place, MARKER, np.where(position < length, source, 0))
+    found = np.take_along_axis(source, place + 1 + np.arange(copied), axis=1)
+    return source, np.concatenate([found, np.full((count, 1), END)], axis=1)
+
+
+def fit(model: Any, settings: Settings, lengths: tuple[int, int], rate: float, updates: int, seed: int) -> Any:
+    """The losses of so many updates, on examples each of which is seen once."""
+    import keras
+
+    from keras_transformer import training
+
+    source, target = examples(settings, updates * settings.batch_size, *lengths, seed)
+    given = np.concatenate([np.full((len(target), 1), START), target[:, :-1]], axis=1)
+    warmup = updates // 10
+    schedule = keras.optimizers.schedules.CosineDecay(
+        0.0, updates - warmup, warmup_target=rate, warmup_steps=warmup
+    )
+    model.compile(
+        keras.optimizers.Adam(schedule, clipnorm=1.0),
+        training.LabelSmoothedCrossentropy(0.0),
+        jit_compile=True,
+    )
+    parts = 10
+    history = []
+    for part in range(parts):
+        rows = slice(part * len(source) // parts, (part + 1) * len(source) // parts)
+        inputs = {"source_ids": source[rows], "target_ids": given[rows]}
+        found = model.fit(inputs, target[rows], batch_size=settings.batch_size, verbose=0).history
+        history += found["loss"]
+        print(f"{part + 1} of {parts}: loss {history[-1]:.4f}", file=sys.stderr, flush=True)
+    return history
+
+
+def exact(model: Any, source: Any, target: Any) -> float:
+    """The percentage of sources whose whole answer is right."""
+    from keras_transformer.generation import generate
+
+    answers = [
+        generate(model, source[i : i + 100], max_new_tokens=target.shape[1]).best
+        for i in range(0, len(source), 100)
+    ]
+    return 100 * float((np.concatenate(answers) == target).all(axis=1).mean())
+
+
+def train(settings: Settings, seed: int) -> dict[str, Any]:
+    """Train on short sources, test on long ones."""
+    import keras
+
+    from keras_transformer import models
+
+    keras.utils.set_random_seed(seed)
+    chunk = settings.chunk_length
+    names = ("vocabulary_size", "num_layers", "num_heads", "model_dim", "hidden_dim")
+    model = models.Transformer(**{name: getattr(settings, name) for name in names}, dropout=0.0)
+    long = models.Unlimiformer(model, settings.top_k, chunk, settings.overlap)
+    losses = fit(model, settings, (chunk // 2, chunk), settings.peak_rate, settings.updates, seed + 1)
+    short = examples(settings, settings.tested, chunk // 2, chunk, seed + 2)
+    length = settings.times_longer * chunk
+    source, target = examples(settings, settings.tested, length, length, seed + 3)
+    accuracy = {
+        "short sources": exact(model, *short),
+        "cut off after one chunk": exact(model, source[:, :chunk], target),
+        "whole, beyond what it was trained on": exact(model, source, target),
+        "Unlimiformer, not trained further": exact(long, source, target),
+    }
+    print(accuracy, file=sys.stderr, flush=True)
+    tuning = (chunk, settings.tuning_times_longer * chunk)
+    tuning_losses = fit(long, settings, tuning, settings.tuning_rate, settings.tuning_updates, seed + 4)
+    accuracy["Unlimiformer, fine-tuned"] = exact(long, source, target)
+    return {
+        "seed": seed,
+        "parameters": model.count_params(),
+        "exact_percent": accuracy,
+        "losses": losses,
+        "tuning_losses": tuning_losses,
+    }
+
+
+def memory(settings: Settings, times: int) -> dict[str, Any]:
+    """What XLA reserves to generate from one source of `times` chunks, in bytes."""
+    import jax
+    import keras
+
+    from keras_transformer import models
+    from keras_transformer.generation.loop import generate_ids
+
+    names = ("vocabulary_size", "num_layers", "num_heads", "model_dim", "hidden_dim")
+    model = models.Transformer(**{name: getattr(settings, name) for name in names}, dropout=0.0)
+    long = models.Unlimiformer(model, settings.top_k, settings.chunk_length, settings.overlap)
+    length = times * settings.chunk_length
+
+    def run(values: Any, source_ids: Any) -> Any:
+        with keras.StatelessScope(state_mapping=zip(long.variables, values, strict=True)):
+            return generate_ids(long, source_ids, settings.copied_tokens + 1)["ids"]
+
+    values = [variable.value for variable in long.variables]
+    compiled = jax.jit(run).lower(values, np.full((1, length), 5, "int32")).compile()
+    temporary = compiled.memory_analysis().temp_size_in_bytes
+    store = length * settings.model_dim * 4
+    return {
+        "times": times,
+        "source_tokens": length,
+        "store_bytes": store,
+        "temporary_bytes": temporary,
+        "beyond_store_bytes": temporary - store,
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train, test, count memory, write JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--updates", type=int, default=Settings.updates, help="on short sources")
+    parser.add_argument("--lengths", type=int, nargs="+", default=[8, 32, 128], help="in chunks, for memory")
+    parser.add_argument("--output", type=pathlib.Path, default=measuring.RESULTS, help="folder of the JSON")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    settings = Settings(updates=options.updates)
+    if options.worker:
+        os.environ["KERAS_BACKEND"] = "jax"
+        measuring.serve(lambda: lambda times: memory(settings, times))
+        return
+    start, busy = time.perf_counter(), time.process_time()
+    measured = train(settings, options.seed)
+    worker = measuring.Worker(__file__, "memory", [])
+    try:
+        worker.ask(None, 120)
+        by_length = [worker.ask({"times": times}, 300) for times in options.lengths]
+    finally:
+        worker.close()
+    result = {
+        **measuring.machine(),
+        "wall_seconds": time.perf_counter() - start,
+        "cpu_seconds": time.process_time() - busy,
+        "settings": dataclasses.asdict(settings),
+        **measured,
+        "memory": by_length,
+    }
+    for name, percent in measured["exact_percent"].items():
+        print(f"{percent:6.2f} % exact: {name}")
+    for row in by_length:
+        print(f"{row['source_tokens']:6,} tokens: store {row['store_bytes']:,} bytes, beside it {row['beyond_store_bytes']:,}")
+    print(f"Written to {measuring.write_result('unlimiformer', result, options.output)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""Our beam search and that of PyTorch `transformers` on the same weights: are the ids the same?
+
+    python benchmarks/parity/beam_search.py
+
+A small Marian model with random weights is saved by `transformers` and read by `interop.from_hugging_face`. Each search
+runs with 1 to 8 beams and several length penalties. Definitions, and how they correspond:
+
+- Both rank a hypothesis of n tokens by its summed log-probability over n to the power of `length_penalty`, which is our
+  `normalization="length"` (GNMT's penalty, our default, `transformers` does not have). n counts the end token and what
+  was generated alone, neither start token nor prompt.
+- Both look at 2·R candidates a step, move those that end among the R best to a set of their own, and let hypotheses
+  that are cut at the limit compete. At the limit `transformers` takes the R best candidates, ours the R best that end
+  and the R best that do not: the same n-best.
+- `early_stopping="never"` stops where nothing better can come, as ours always does: ids must be identical.
+  `early_stopping=False`, the default there, bounds what can come by the present length, and `True` stops as soon as R
+  have ended: both may stop too early for a positive length penalty. Rows that differ are counted, with how often the
+  hypothesis that `transformers` returns has the lower ranking score.
+- Neither generates padding, nor the start token, which is the same id in Marian.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import tempfile
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import numpy as np
+import torch
+import transformers
+
+from keras_transformer import generation, interop
+
+BEAMS = (1, 2, 3, 4, 6, 8)
+PENALTIES = (-1.0, 0.0, 0.6, 1.0)
+VOCABULARY, PAD, END = 60, 59, 0
+NEAR = 1e-4
+
+
+def make(folder: pathlib.Path) -> transformers.MarianMTModel:
+    """A small model with random weights, written to `folder`."""
+    torch.manual_seed(3)
+    config = transformers.MarianConfig(
+        vocab_size=VOCABULARY,
+        decoder_vocab_size=VOCABULARY,
+        d_model=32,
+        encoder_layers=2,
+        decoder_layers=2,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        encoder_ffn_dim=64,
+        decoder_ffn_dim=64,
+        activation_function="swish",
+        scale_embedding=True,
+        max_position_embeddings=64,
+        pad_token_id=PAD,
+        eos_token_id=END,
+        decoder_start_token_id=PAD,
+        forced_eos_token_id=None,
+    )
+    model = transformers.MarianMTModel(config).eval()
+    with torch.no_grad():  # so that answers differ and end at different lengths
+        for module in model.modules():
+            if type(module) in (torch.nn.Linear, torch.nn.Embedding):  # not the positions, which are waves
+                module.weight.normal_(0, 0.25)
+        model.final_logits_bias[0, END] = 2.0
+    model.save_pretrained(folder)
+    return model
+
+
+def theirs(
+    model: Any, sources: np.ndarray, beams: int, penalty: float, early_stopping: Any, most: int
+) -> np.ndarray:
+    """The ids (B, M) that `transformers` finds."""
+    out = model.generate(
+        torch.tensor(sources),
+        attention_mask=torch.tensor((sources != PAD).astype(int)),
+        generation_config=transformers.GenerationConfig(
+            num_beams=beams,
+            length_penalty=penalty,
+            early_stopping=early_stopping,
+            num_return_sequences=1,
+            max_new_tokens=most,
+            do_sample=False,
+            pad_token_id=PAD,
+            eos_token_id=END,
+            decoder_start_token_id=PAD,
+            suppress_tokens=[PAD],
+        ),
+    ).numpy()[:, 1:]
+    ids = np.full((len(sources), most), PAD)
+    ids[:, : out.shape[1]] = out
+    return ids
+
+
+def main() -> None:
+    """Compare, print and write the counts."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, default=24)
+    parser.add_argument("--tokens", type=int, default=12)
+    parser.add_argument(
+        "--output", default=str(pathlib.Path(__file__).parents[1] / "results" / "beam_search.json")
+    )
+    options = parser.parse_args()
+    torch.set_num_threads(2)
+    random = np.random.default_rng(0)
+    sources = random.integers(1, PAD, (options.rows, 10))
+    for row, length in enumerate(random.integers(2, 11, options.rows)):
+        sources[row, length - 1] = END
+        sources[row, length:] = PAD
+    results = []
+    with tempfile.TemporaryDirectory() as folder:
+        peer = make(pathlib.Path(folder))
+        model = interop.from_hugging_face(folder)
+    inputs = np.concatenate([np.full((len(sources), 1), PAD), sources[:, :6]], axis=1)
+    with torch.no_grad():
+        logits = peer(
+            input_ids=torch.tensor(sources),
+            attention_mask=torch.tensor((sources != PAD).astype(int)),
+            decoder_input_ids=torch.tensor(inputs),
+        ).logits.numpy()
+    ours = np.asarray(model({"source_ids": sources, "target_ids": inputs}))
+    # Behind padding a target has no meaning.
+    real = np.cumsum(inputs[:, 1:] == PAD, axis=1) == 0
+    difference = float(np.abs(logits - ours)[:, 1:][real].max())
+    print(f"logits differ by at most {difference:.1e}")
+    for beams in BEAMS:
+        for penalty in PENALTIES:
+            sampler = generation.Beam(beams, penalty, "length")
+            out = generation.Generator(model, sampler, options.tokens, jit_compile=False)(sources)
+            powers = np.maximum(np.arange(options.tokens + 1), 1.0) ** penalty
+            for early_stopping in ("never", False, True) if beams > 1 else (False,):
+                ids = theirs(peer, sources, beams, penalty, early_stopping, options.tokens)
+                differs = (ids != out.best).any(axis=1)
+                # The end token may look like nothing else, so lengths are counted over what is no padding.
+                scored = generation.score(model, sources, ids)
+                ranking = scored.scores / powers[scored.lengths]
+                gap = out.ranking_scores[:, 0] - ranking
+                results.append(
+                    {
+                        "beams": beams,
+                        "length_penalty": penalty,
+                        "early_stopping": early_stopping,
+                        "rows": len(sources),
+                        "identical": int((~differs).sum()),
+                        "near_ties": int((differs & (np.abs(gap) <= NEAR)).sum()),
+                        "theirs_lower": int((differs & (gap > NEAR)).sum()),
+                        "theirs_higher": int((differs & (gap < -NEAR)).sum()),
+                        "mean_length": float(out.lengths.mean()),
+                    }
+                )
+                print(results[-1], flush=True)
+    report = {
+        "transformers": transformers.__version__,
+        "torch": torch.__version__,
+        "tokens": options.tokens,
+        "largest_difference_of_logits": difference,
+        "results": results,
+    }
+    pathlib.Path(options.output).write_text(json.dumps(report, indent=1) + "\n")
+    exact = [one for one in results if one["early_stopping"] == "never" or one["beams"] == 1]
+    total, same = sum(one["rows"] for one in exact), sum(one["identical"] + one["near_ties"] for one in exact)
+    print(f"identical where both stop at the provable end: {same} of {total}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,215 @@
+"""The same weights in `transformers` and here, for encoders: BERT with each of its heads, and ViT.
+
+Outputs, and the loss and gradients of a step. Models of `transformers` with random weights are saved by
+`save_pretrained`, read by `interop.from_hugging_face`, and written back.
+
+    .venv-bench/bin/python benchmarks/parity/encoders.py            # --help lists the options
+"""
+
+import argparse
+import dataclasses
+import gc
+import pathlib
+import sys
+import tempfile
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import torch
+import transformers
+from hugging_face import randomise
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+import measuring
+
+from keras_transformer import interop
+from keras_transformer.interop import bert, vit
+
+LIMITS = {"outputs": 1e-4, "loss": 1e-3, "gradients": 1e-3}
+BERT_SIZES = {
+    "small": {
+        "vocab_size": 300,
+        "hidden_size": 64,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "intermediate_size": 128,
+        "max_position_embeddings": 64,
+    },
+    "base": {},
+}
+VIT_SIZES = {
+    "small": {
+        "image_size": 32,
+        "patch_size": 8,
+        "hidden_size": 64,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "intermediate_size": 128,
+    },
+    "base": {"num_labels": 1000},
+}
+# What each class gives, in the order of our outputs.
+OUTPUTS = {
+    "BertForPreTraining": ("seq_relationship_logits", "prediction_logits"),
+    "BertForMaskedLM": ("logits",),
+    "BertForSequenceClassification": ("logits",),
+    "BertForTokenClassification": ("logits",),
+    "BertForQuestionAnswering": ("start_logits", "end_logits"),
+    "ViTForImageClassification": ("logits",),
+}
+ARCHITECTURES = {
+    each.class_name: each for each in (*bert.ARCHITECTURES, vit.VIT) if each.class_name in OUTPUTS
+}
+
+
+def texts(vocabulary_size: int, random: np.random.Generator) -> tuple[Any, dict[str, Any], np.ndarray]:
+    """Rows of two segments, some padded: for us, for `transformers`, and which tokens are none of padding."""
+    ids = random.integers(1, vocabulary_size, (3, 20))
+    valid = np.arange(20) < np.array([[20], [13], [7]])
+    ids, segments = np.where(valid, ids, 0), np.where(valid, np.arange(20) > 5, 0)
+    theirs = {"input_ids": ids, "attention_mask": valid, "token_type_ids": segments}
+    tensors = {name: torch.tensor(array.astype("int64")) for name, array in theirs.items()}
+    return {"token_ids": ids, "segment_ids": segments}, tensors, valid
+
+
+def images(size: int, random: np.random.Generator) -> tuple[Any, dict[str, Any], None]:
+    """Images, and the same as `transformers` takes them."""
+    pixels = random.integers(0, 256, (2, size, size, 3)).astype("float32")
+    return pixels, {"pixel_values": torch.tensor((pixels / 127.5 - 1).transpose(0, 3, 1, 2))}, None
+
+
+def our_outputs(output: Any) -> list[Any]:
+    """In the order of `OUTPUTS`."""
+    if isinstance(output, dict):
+        return [output[name] for name in sorted(output)]
+    return [output[:, 0], output[:, 1]] if len(output.shape) == 3 and output.shape[1] == 2 else [output]
+
+
+def compare(name: str, size: str, seed: int) -> dict[str, Any]:
+    """All that is compared of one class."""
+    architecture, random = ARCHITECTURES[name], np.random.default_rng(seed)
+    of_texts = name.startswith("Bert")
+    config = transformers.BertConfig if of_texts else transformers.ViTConfig
+    settings = (BERT_SIZES if of_texts else VIT_SIZES)[size]
+    theirs = getattr(transformers, name)(config(**settings)).eval()
+    randomise(theirs, seed)
+    # As in small models: with wider ones' products attention would be all or nothing, and gradients rounding.
+    with torch.no_grad():
+        for weight in theirs.parameters():
+            if weight.dim() > 1:
+                weight.mul_((64 / theirs.config.hidden_size) ** 0.5)
+    given = texts(theirs.config.vocab_size, random) if of_texts else images(theirs.config.image_size, random)
+    inputs, their_inputs, valid = given
+    with tempfile.TemporaryDirectory() as folder:
+        theirs.save_pretrained(folder)
+        ours = interop.from_hugging_face(folder, dropout=0.0)
+        interop.to_hugging_face(ours, pathlib.Path(folder) / "back")
+        back = getattr(transformers, name).from_pretrained(pathlib.Path(folder) / "back").eval()
+    expected = [getattr(theirs(**their_inputs), output) for output in OUTPUTS[name]]
+    with torch.no_grad():
+        again = [getattr(back(**their_inputs), output) for output in OUTPUTS[name]]
+    weights = ours.trainable_weights
+    with tf.GradientTape() as tape:
+        found = our_outputs(ours(inputs, training=True))
+        kept = [_valid(each, valid, tf.boolean_mask) for each in found]
+        loss = tf.add_n([_loss(each, tf) for each in kept])
+    gradients = tape.gradient(loss, [weight.value for weight in weights])
+    expected_kept = [_valid(each, valid, lambda x, mask: x[torch.tensor(mask)]) for each in expected]
+    their_loss = sum(_loss(each, torch) for each in expected_kept)
+    their_loss.backward()
+    difference = max(
+        float(np.abs(mine.numpy() - other.detach().numpy()).max())
+        for mine, other in zip(kept, expected_kept, strict=True)
+    )
+    return {
+        "parameters": ours.count_params(),
+        "outputs": difference,
+        "outputs, largest": max(float(each.detach().abs().max()) for each in expected_kept),
+        "loss": abs(float(loss) / their_loss.item() - 1),
+        **_worst_gradient(architecture, ours, theirs, dict(zip(map(id, weights), gradients, strict=True))),
+        "written back": all(torch.equal(a.detach(), b) for a, b in zip(expected, again, strict=True)),
+    }
+
+
+def _valid(output: Any, valid: np.ndarray | None, mask: Any) -> Any:
+    """What is said of tokens, where there is one."""
+    return mask(output, valid) if valid is not None and tuple(output.shape[:2]) == valid.shape else output
+
+
+def _loss(logits: Any, library: Any) -> Any:
+    """A number that all logits change: the mean log-sum-exp of rows, less the first of each."""
+    rows = logits.reshape(len(logits), -1) if library is torch else tf.reshape(logits, [len(logits), -1])
+    if rows.shape[1] == 1:
+        return (rows**2).mean() if library is torch else tf.reduce_mean(rows**2)
+    if library is torch:
+        return (torch.logsumexp(rows, 1) - rows[:, 0]).mean()
+    return tf.reduce_mean(tf.reduce_logsumexp(rows, 1) - rows[:, 0])
+
+
+def _worst_gradient(architecture: Any, ours: Any, theirs: Any, gradient_of: dict[int, Any]) -> dict[str, Any]:
+    """The largest difference of a parameter's gradient, relative to the largest of that parameter's, and whose."""
+    reference = {name: each.grad for name, each in theirs.named_parameters() if each.grad is not None}
+    largest = max(float(each.abs().max()) for each in reference.values())
+    differences = {}
+    renamed = {_in_file(name): each for name, each in reference.items()}
+    for name, parameter in architecture.parameters(ours):
+        parts = tuple(tf.convert_to_tensor(gradient_of[id(weight)]) for weight in parameter.weights)
+        found = dataclasses.replace(parameter, weights=parts).write()
+        expected = renamed.pop(name).numpy()
+        if name.endswith("word_embeddings.weight"):  # PyTorch's embedding gives padding no gradient
+            found, expected = found[1:], expected[1:]
+        # Keys' biases have no gradient but for rounding: what is tiny beside the largest is no reference.
+        scale = max(float(np.abs(expected).max()), 1e-4 * largest)
+        differences[name] = float(np.abs(found - expected).max()) / scale
+    if renamed:
+        raise ValueError(f"not compared: {sorted(renamed)}")
+    worst = max(differences, key=differences.get)
+    return {"gradients": differences[worst], "worst gradient": worst}
+
+
+def _in_file(name: str) -> str:
+    """What files call a parameter, where the classes call it otherwise."""
+    if name.startswith("vit.layers."):
+        for new, old in (
+            ("vit.layers.", "vit.encoder.layer."),
+            ("attention.o_proj", "attention.output.dense"),
+            ("attention.q_proj", "attention.attention.query"),
+            ("attention.k_proj", "attention.attention.key"),
+            ("attention.v_proj", "attention.attention.value"),
+            ("mlp.fc1", "intermediate.dense"),
+            ("mlp.fc2", "output.dense"),
+        ):
+            name = name.replace(new, old)
+    return name
+
+
+def main() -> None:
+    """Compare, print a table, write JSON; status 1 where a limit is exceeded."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--classes", nargs="*", default=list(OUTPUTS), choices=list(OUTPUTS))
+    parser.add_argument("--sizes", nargs="*", default=["small", "base"], choices=["small", "base"])
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", type=pathlib.Path, default=measuring.RESULTS)
+    arguments = parser.parse_args()
+    results, table, good = {}, [], True
+    for name in arguments.classes:
+        for size in arguments.sizes:
+            result = compare(name, size, arguments.seed)
+            results.setdefault(name, {})[size] = result
+            good &= all(result[each] <= limit for each, limit in LIMITS.items()) and result["written back"]
+            row = {"model": f"{name}, {size}", "parameters": f"{result['parameters']:,}"}
+            row |= {each: f"{result[each]:.1e}" for each in LIMITS}
+            table.append(row | {"written back": "equal" if result["written back"] else "differs"})
+            print(table[-1], file=sys.stderr, flush=True)
+            gc.collect()
+    print(measuring.table(table))
+    machine = measuring.machine()
+    machine["versions"]["transformers"] = transformers.__version__
+    result = {"machine": machine, "limits": LIMITS, "results": results}
+    print(f"written to {measuring.write_result('parity_encoders', result, arguments.output)}")
+    sys.exit(0 if good else 1)
+
+
+if __name__ == "__main__":
+    main()

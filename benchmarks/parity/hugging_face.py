@@ -1,0 +1,348 @@
+"""The same weights in `transformers` and here: logits, the loss and gradients of a step, and what is generated.
+
+Models of `transformers` with random weights are saved by `save_pretrained` and read by `interop.from_hugging_face`.
+
+    .venv-bench/bin/python benchmarks/parity/hugging_face.py            # --help lists the options
+
+What is not compared again keeps its place in the JSON.
+"""
+
+import argparse
+import dataclasses
+import gc
+import json
+import os
+import pathlib
+import sys
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+import numpy as np
+import tensorflow as tf
+import torch
+import transformers
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+import measuring
+
+from keras_transformer import generation, interop
+from keras_transformer.interop.hugging_face import ARCHITECTURES
+from keras_transformer.training import LabelSmoothedCrossentropy
+
+Arrays = dict[str, np.ndarray]
+NEW_TOKENS = 16
+# The same search in both: a plain sum of log-probabilities, or divided by the length.
+BEAMS = {
+    "beam": (
+        generation.Beam(4, length_penalty=0.0),
+        {"num_beams": 4, "length_penalty": 0.0, "early_stopping": "never"},
+    ),
+    "beam, length": (
+        generation.Beam(4, length_penalty=1.0, normalization="length"),
+        {"num_beams": 4, "length_penalty": 1.0, "early_stopping": "never"},
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One architecture.
+
+    Attributes:
+        config: the class of its settings in `transformers`.
+        model: its class there.
+        small: settings of a small model.
+        base: settings of the published size, beside the class's defaults.
+        inputs: (random, vocabulary size, pad id) → the arrays of one batch.
+        theirs: those arrays as arguments of their model.
+        ours: the same as the inputs of ours.
+        labels: (arrays) → integers, one for each position of the logits; padding counts nowhere.
+        losses: (their output, their labels) → their loss, or None for the cross-entropy of logits.
+        prompts: (random, vocabulary size, pad id) → what is continued, or None where nothing is generated.
+    """
+
+    config: type
+    model: type
+    small: dict[str, Any]
+    base: dict[str, Any]
+    inputs: Callable[..., Arrays]
+    theirs: Callable[[Arrays, int], dict[str, Any]]
+    ours: Callable[[Arrays], Any]
+    labels: Callable[[Arrays], np.ndarray]
+    prompts: Callable[..., np.ndarray] | None = None
+
+
+def rows(
+    random: np.random.Generator, vocabulary_size: int, pad_id: int, lengths: tuple[int, ...]
+) -> np.ndarray:
+    """Random ids, padded on the right."""
+    ids = random.integers(3, vocabulary_size - 1, (len(lengths), max(lengths)))
+    return np.where(np.arange(max(lengths)) < np.array(lengths)[:, None], ids, pad_id)
+
+
+def following(ids: np.ndarray, pad_id: int) -> np.ndarray:
+    """The token after each."""
+    return np.concatenate([ids[:, 1:], np.full((len(ids), 1), pad_id)], axis=1)
+
+
+def decoder(config: type, model: type, small: dict[str, Any], base: dict[str, Any], **options: Any) -> Case:
+    """A decoder alone."""
+    return Case(
+        config,
+        model,
+        small,
+        base,
+        inputs=lambda random, size, pad: {"ids": rows(random, size, pad, (13, 9, 20)), "pad": np.array(pad)},
+        theirs=lambda arrays, pad: {
+            "input_ids": torch.tensor(arrays["ids"]),
+            "attention_mask": torch.tensor((arrays["ids"] != pad).astype("int64")),
+        },
+        ours=lambda arrays: arrays["ids"],
+        labels=lambda arrays: following(arrays["ids"], int(arrays["pad"])),
+        **options,
+    )
+
+
+CASES: dict[str, Case] = {
+    "gpt2": decoder(
+        transformers.GPT2Config,
+        transformers.GPT2LMHeadModel,
+        {"vocab_size": 300, "n_positions": 64, "n_embd": 64, "n_layer": 3, "n_head": 4, "eos_token_id": 2},
+        {"eos_token_id": 2},
+        prompts=lambda random, size, pad: rows(random, size, pad, (7, 4, 9)),
+    ),
+    "openai-gpt": decoder(
+        transformers.OpenAIGPTConfig,
+        transformers.OpenAIGPTLMHeadModel,
+        {"vocab_size": 300, "n_positions": 64, "n_embd": 64, "n_layer": 3, "n_head": 4, "eos_token_id": 2},
+        {"eos_token_id": 2},
+        # It counts positions from the row's beginning, padding or not: prompts of one length.
+        prompts=lambda random, size, pad: rows(random, size, pad, (7, 7, 7)),
+    ),
+    "marian": Case(
+        transformers.MarianConfig,
+        transformers.MarianMTModel,
+        {
+            "vocab_size": 300,
+            "d_model": 64,
+            "encoder_layers": 3,
+            "decoder_layers": 3,
+            "encoder_attention_heads": 4,
+            "decoder_attention_heads": 4,
+            "encoder_ffn_dim": 128,
+            "decoder_ffn_dim": 128,
+            "activation_function": "swish",
+            "scale_embedding": True,
+            "decoder_start_token_id": 0,
+            "eos_token_id": 2,
+            "forced_eos_token_id": None,
+        },
+        {  # OPUS-MT's
+            "vocab_size": 58101,
+            "d_model": 512,
+            "encoder_layers": 6,
+            "decoder_layers": 6,
+            "encoder_attention_heads": 8,
+            "decoder_attention_heads": 8,
+            "encoder_ffn_dim": 2048,
+            "decoder_ffn_dim": 2048,
+            "activation_function": "swish",
+            "scale_embedding": True,
+            "decoder_start_token_id": 0,
+            "eos_token_id": 2,
+            "forced_eos_token_id": None,
+        },
+        inputs=lambda random, size, pad: {
+            "source": rows(random, size, pad, (11, 6, 15)),
+            "target": np.concatenate(
+                [np.zeros((3, 1), int), rows(random, size, pad, (9, 12, 5))], axis=1
+            ),  # from the start token, which is padding's id
+        },
+        theirs=lambda arrays, pad: {
+            "input_ids": torch.tensor(arrays["source"]),
+            "attention_mask": torch.tensor((arrays["source"] != pad).astype("int64")),
+            "decoder_input_ids": torch.tensor(arrays["target"]),
+        },
+        ours=lambda arrays: {"source_ids": arrays["source"], "target_ids": arrays["target"]},
+        labels=lambda arrays: following(arrays["target"], 0),
+        prompts=lambda random, size, pad: rows(random, size, pad, (11, 6, 15)),
+    ),
+}
+
+
+def randomise(model: torch.nn.Module, seed: int) -> None:
+    """Weights as they are after training: none of the biases is zero, none of the scales one."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        learned = [weight for weight in model.parameters() if weight.requires_grad]
+        biases = [weight for name, weight in model.named_buffers() if name.endswith("logits_bias")]
+        for weight in (*learned, *biases):
+            matrix = min(weight.shape) > 1 and weight.dim() > 1
+            noise = torch.randn(weight.shape, generator=generator)
+            weight.copy_(noise * 0.08) if matrix else weight.add_(noise * 0.2)
+
+
+def crossentropy(logits: torch.Tensor, labels: np.ndarray, pad_id: int) -> torch.Tensor:
+    """The mean over tokens that are no padding."""
+    flat = torch.tensor(labels).reshape(-1)
+    return torch.nn.functional.cross_entropy(
+        logits.reshape(len(flat), -1), torch.where(flat == pad_id, -100, flat), ignore_index=-100
+    )
+
+
+def compare_step(
+    case: Case, theirs: Any, ours: Any, architecture: Any, arrays: Arrays, pad_id: int
+) -> dict[str, float]:
+    """Logits, and the loss and gradients of one training step."""
+    labels = case.labels(arrays)
+    their_logits = theirs(**case.theirs(arrays, pad_id)).logits
+    their_loss = crossentropy(their_logits, labels, pad_id)
+    their_loss.backward()
+    with tf.GradientTape() as tape:
+        our_logits = ours(case.ours(arrays), training=True)
+        our_loss = LabelSmoothedCrossentropy(0.0, pad_id)(labels, our_logits)
+    weights = ours.trainable_weights
+    gradients = tape.gradient(our_loss, [weight.value for weight in weights])
+    gradient_of = {
+        id(weight): tf.convert_to_tensor(gradient)
+        for weight, gradient in zip(weights, gradients, strict=True)
+    }
+    valid = labels != pad_id
+    logits = np.abs(our_logits.numpy() - their_logits.detach().numpy())[valid]
+    worst, compared = 0.0, 0
+    their_gradients = {name: weight.grad for name, weight in theirs.named_parameters()}
+    largest = max(
+        float(gradient.abs().max()) for gradient in their_gradients.values() if gradient is not None
+    )
+    for name, parameter in architecture.parameters(ours):
+        reference = their_gradients.get(architecture.prefix + name)
+        if reference is None:  # a buffer: ours can be trained
+            continue
+        found = dataclasses.replace(
+            parameter, weights=tuple(gradient_of[id(weight)] for weight in parameter.weights)
+        ).write()
+        reference = reference.numpy()
+        if reference.shape[0] == ours.vocabulary_size:  # PyTorch's embedding gives padding no gradient
+            found, reference = np.delete(found, pad_id, axis=0), np.delete(reference, pad_id, axis=0)
+        # Keys' biases have no gradient but for rounding: what is tiny beside the largest is no reference.
+        scale = max(float(np.abs(reference).max()), 1e-4 * largest)
+        worst = max(worst, float(np.abs(found - reference).max()) / scale)
+        compared += 1
+    return {
+        "logits": float(logits.max()),
+        "logits, largest": float(their_logits.detach().abs().max()),
+        "loss": abs(float(our_loss) / float(their_loss) - 1),
+        "gradients": worst,
+        "gradients compared": compared,
+    }
+
+
+def compare_generation(
+    case: Case, theirs: Any, ours: Any, prompts: np.ndarray, pad_id: int
+) -> dict[str, bool]:
+    """Whether the same ids are generated, greedy and by beam."""
+    alone = not hasattr(ours, "encode")
+    # `transformers` continues prompts that are padded on the left.
+    given = np.stack([np.roll(row, (row == pad_id).sum()) for row in prompts]) if alone else prompts
+    settings = {
+        "max_new_tokens": NEW_TOKENS,
+        "do_sample": False,
+        "pad_token_id": pad_id,
+        "eos_token_id": ours.end_id,
+        "bad_words_ids": [[pad_id]],
+    }
+    found = {}
+    for name, (sampler, search) in {"greedy": ("greedy", {"num_beams": 1}), **BEAMS}.items():
+        out = theirs.generate(
+            torch.tensor(given),
+            attention_mask=torch.tensor((given != pad_id).astype("int64")),
+            generation_config=transformers.GenerationConfig(
+                **settings,
+                **search,
+                **({} if alone else {"decoder_start_token_id": ours.start_id}),
+            ),
+        ).numpy()[:, given.shape[1] if alone else 1 :]
+        expected = np.pad(out, [(0, 0), (0, NEW_TOKENS - out.shape[1])], constant_values=pad_id)
+        best = generation.generate(ours, prompts, sampler, max_new_tokens=NEW_TOKENS).best
+        found[name] = bool(np.array_equal(best, expected))
+    return found
+
+
+def compare(name: str, size: str, seed: int) -> dict[str, Any]:
+    """All that is compared of one architecture."""
+    case, random = CASES[name], np.random.default_rng(seed)
+    settings = {**getattr(case, size), "pad_token_id": 0}
+    theirs = case.model(case.config(**settings)).eval()
+    randomise(theirs, seed)
+    with tempfile.TemporaryDirectory() as folder:
+        theirs.save_pretrained(folder)
+        ours = interop.from_hugging_face(folder, dropout=0.0)
+        architecture = ARCHITECTURES[name]
+        vocabulary_size, pad_id = theirs.config.vocab_size, 0
+        arrays = case.inputs(random, vocabulary_size, pad_id)
+        result = compare_step(case, theirs, ours, architecture, arrays, pad_id)
+        with tempfile.TemporaryDirectory() as other:
+            interop.to_hugging_face(ours, pathlib.Path(other) / "model")
+            again = case.model.from_pretrained(pathlib.Path(other) / "model").eval()
+            with torch.no_grad():
+                arguments = case.theirs(arrays, pad_id)
+                result["written back"] = bool(
+                    torch.equal(theirs(**arguments).logits, again(**arguments).logits)
+                )
+        if case.prompts is not None:
+            prompts = case.prompts(random, vocabulary_size, pad_id)
+            result["generated"] = compare_generation(case, theirs, ours, prompts, pad_id)
+    return {"parameters": ours.count_params(), **result}
+
+
+def main() -> None:
+    """Compare, print a table, write JSON; status 1 where a limit is exceeded."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--architectures", nargs="*", default=list(CASES), choices=list(CASES))
+    parser.add_argument("--sizes", nargs="*", default=["small", "base"], choices=["small", "base"])
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", type=pathlib.Path, default=measuring.RESULTS)
+    arguments = parser.parse_args()
+    written = arguments.output / "parity_hugging_face.json"
+    results = json.loads(written.read_text())["results"] if written.is_file() else {}
+    table, good = [], True
+    machine = measuring.machine()
+    machine["versions"]["transformers"] = transformers.__version__
+    limits = {"logits": 1e-4, "loss": 1e-3, "gradients": 1e-3}
+    for name in arguments.architectures:
+        for size in arguments.sizes:
+            result = compare(name, size, arguments.seed)
+            results.setdefault(name, {})[size] = result
+            content = {"machine": machine, "limits": limits, "results": results}
+            measuring.write_result(written.stem, content, arguments.output)
+            generated = result.get("generated", {})
+            good &= all(result[measured] <= limit for measured, limit in limits.items())
+            good &= result["written back"] and all(generated.values())
+            table.append(
+                {
+                    "model": f"{name}, {size}",
+                    "parameters": f"{result['parameters']:,}",
+                    "logits": f"{result['logits']:.1e}",
+                    "loss, relative": f"{result['loss']:.1e}",
+                    "gradients, relative": f"{result['gradients']:.1e}",
+                    "generated ids": "–"
+                    if not generated
+                    else "equal"
+                    if all(generated.values())
+                    else "differ",
+                    "written back": "equal" if result["written back"] else "differs",
+                }
+            )
+            print(table[-1], file=sys.stderr, flush=True)
+            gc.collect()
+    print(measuring.table(table))
+    print(f"written to {written}")
+    sys.exit(0 if good else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+"""Are our ids those of the `tokenizers` library, and how fast are both?
+
+WordPiece, cased and uncased, and byte-level BPE, with and without a space in front, each with and without special
+tokens in texts: on lines of real text, and on as many made of characters from all over Unicode. Our ids are computed
+in a `tf.function`; those of the library in one call for all lines, with its threads and with one. Text from ids is
+compared too. Needs `pip install tokenizers` and KERAS_TRANSFORMER_DATA.
+"""
+
+import argparse
+import gzip
+import itertools
+import os
+import pathlib
+import random
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+
+import measuring
+import tensorflow as tf
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers
+
+from keras_transformer import text
+from keras_transformer.text import pair_training
+
+DATA = pathlib.Path(
+    os.environ.get("KERAS_TRANSFORMER_DATA", pathlib.Path(__file__).parents[2] / "shared" / "data")
+)
+BATCH = 1000
+REPEATS = 3
+# Where characters with some difficulty are: each range is as likely as any other.
+RANGES = """
+0-20 20-7e 7f-ff 100-24f 2b0-36f 370-3ff 400-4ff 590-5ff 600-6ff 900-97f 966-96f e00-e7f 10a0-11ff 13a0-13ff 1ab0-1aff
+1dc0-1eff 1f00-1fff 2000-206f 2070-209f 20a0-214f 2150-218f 2600-27bf 2c00-2dff 2e80-303f 3040-30ff 3400-4dbf 4e00-9fff
+a640-a69f a720-abff ac00-d7a3 e000-e0ff f900-faff fb00-fdff fe00-ffff 10000-107ff 10d00-111ff 11300-119ff 16a00-16fff
+1d000-1d7ff 1e000-1e95f 1f000-1faff 20000-2ceaf 2f800-2fa1f e0000-e01ff 10ff00-10ffff 0-10ffff
+"""
+WORDS = """
+'s 't 're 've 'm 'll 'd 'S ' '' 'r 'l don't we'll I'M ## ##a [ ] [UNK [UNK] [CLS] [SEP] [MASK] [PAD] <s> </s> <pad>
+<unk> 3.14 é ñ İ ß Σ ς ﬁ Å 각 中文 日本語 ไทย العربية שלום ٣٤ ४२ ½ ² Ⅷ １２ 👍🏽 🇪🇸
+"""
+# Spaces and line ends of many kinds, control characters, marks in and out of order, joined emoji, long words.
+OTHERS = (
+    " |  |   | '|\t's|\t|\n|\r\n|\xa0|\u3000|\u2028|\u200b|\u200d|\ufeff|\x85|\x1c|\0|\u200e|\u200f|\u202e|\ufffd|"
+    "e\u0301|\u0301|\u0327|\u0334|\u0345|\u302e|\U0001d165|\u0300\u0315\u0300|\U0001e944\u0334|\u0f71\u0f72|"
+    f"\u1100\u1161\u11a8|👨\u200d👩\u200d👧|🏳\ufe0f\u200d🌈|{'a' * 99}|{'b' * 100}|{'c' * 101}"
+)
+
+
+def real_lines(number: int) -> list[str]:
+    """Lines of several sets in turn, spread over each."""
+
+    def lines(name: str) -> list[str]:
+        path = DATA / name
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        return [line for line in content.decode().split("\n") if line.strip()]
+
+    names = ["spa-eng/spa.txt.gz", "quijote/quijote.txt", "sst2/stsa.binary.train"]
+    names += [f"multi30k/train.{language}.gz" for language in ("de", "en", "fr")]
+    sets = [lines(name) for name in names]
+    each = -(-number // len(sets))
+    return [line for every in sets for line in every[:: max(1, len(every) // each)][:each]][:number]
+
+
+def fuzzed_lines(number: int, seed: int = 0) -> list[str]:
+    """Strings of characters of a few ranges, words, tricks and repetitions."""
+    chance = random.Random(seed)
+    known = [[int(end, 16) for end in each.split("-")] for each in RANGES.split()]
+    tricks = [*WORDS.split(), *OTHERS.split("|")]
+
+    def part(ranges: list[list[int]]) -> str:
+        kind = chance.random()
+        if kind < 0.25:
+            return chance.choice(tricks)
+        if kind < 0.35:
+            return chance.choice("abcdefghijklmnopqrstuvwxyzABC0123456789 .,!?-_") * chance.choice(
+                [1, 1, 2, 3, 7]
+            )
+        if kind < 0.36:
+            return chance.choice([*tricks, "x"]) * chance.randint(20, 60)
+        first, last = chance.choice(ranges)
+        codes = (chance.randint(first, last) for _ in range(chance.randint(1, 8)))
+        return "".join(chr(code) for code in codes if not 0xD800 <= code <= 0xDFFF)
+
+    def line() -> str:
+        ranges = chance.sample(known, 4)
+        return "".join(part(ranges) for _ in range(chance.randint(0, 12)))
+
+    return [line() for _ in range(number)]
+
+
+def characters(tokenizer: Any, lines: list[str]) -> list[str]:
+    """What a vocabulary needs so that few words are unknown, whose ids would say nothing about their characters."""
+    words = pair_training.count_words(lines, tokenizer._words)
+    pieces = {piece for word in words for each in word for piece in (each, f"##{each}")}
+    return sorted(pieces - set(tokenizer.vocabulary))
+
+
+def contenders(corpora: dict[str, list[str]]) -> Iterator[tuple[str, Any, Any, dict[str, Any]]]:
+    """Names, our tokenizers, the library's with the same vocabularies, and the settings."""
+    for lowercase, special in itertools.product((True, False), (False, True)):
+        settings = {"lowercase": lowercase, "special_tokens_in_text": special}
+        trained = text.WordPieceTokenizer.train(corpora["real"], 8000, **settings)
+        ours = text.WordPieceTokenizer(
+            [*trained.vocabulary, *characters(trained, corpora["fuzzed"])], clean_up=True, **settings
+        )
+        theirs = tokenizers.Tokenizer(
+            models.WordPiece({p: i for i, p in enumerate(ours.vocabulary)}, unk_token="[UNK]")
+        )
+        theirs.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+        theirs.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        theirs.decoder = decoders.WordPiece()
+        if special:
+            theirs.add_special_tokens(list(text.word_piece.SPECIAL_TOKENS.values()))
+        yield "WordPiece", ours, theirs, settings
+    for prefix, special in itertools.product((False, True), (False, True)):
+        settings = {"add_prefix_space": prefix, "special_tokens_in_text": special}
+        ours = text.BytePairTokenizer.train(corpora["real"], 8000, **settings)
+        vocabulary = {piece: id_ for id_, piece in enumerate(ours.vocabulary)}
+        theirs = tokenizers.Tokenizer(models.BPE(vocabulary, list(ours.merges)))
+        theirs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
+        theirs.decoder = decoders.ByteLevel()
+        if special:
+            theirs.add_special_tokens(list(text.byte_pair.SPECIAL_TOKENS.values()))
+        yield "byte-level BPE", ours, theirs, settings
+
+
+def batches(lines: list[str]) -> list[list[str]]:
+    """The lines, a thousand at a time."""
+    return [lines[start : start + BATCH] for start in range(0, len(lines), BATCH)]
+
+
+def lines_a_second(encode: Callable[[], Any], number: int) -> float:
+    """The best of a few runs."""
+    return round(number / min(measuring.seconds(encode) for _ in range(REPEATS)))
+
+
+def compare(ours: Any, theirs: Any, corpora: dict[str, list[str]]) -> dict[str, Any]:
+    """How many lines differ, and how many are done in a second."""
+    encode = tf.function(ours.tokenize, [tf.TensorSpec([None], tf.string)], autograph=False)
+    result: dict[str, Any] = {}
+    for name, lines in corpora.items():
+        split = batches(lines)
+        tensors = [tf.constant(batch) for batch in split]
+        found = [row for batch in tensors for row in encode(batch).to_list()]
+        expected = [encoding.ids for encoding in theirs.encode_batch(lines)]
+        different = [line for line, a, b in zip(lines, found, expected, strict=True) if a != b]
+        # Random ids make strange bytes, which decoders must replace alike.
+        chance = random.Random(1)
+        first = max(ours.pad_id, ours.unknown_id, ours.start_id, ours.end_id, ours.mask_id) + 1
+        ids = [[chance.randrange(first, ours.vocabulary_size) for _ in range(9)] for _ in lines[:2000]]
+        texts = [each.decode() for each in ours.detokenize(ids).numpy()]
+        result[name] = {
+            "lines": len(lines),
+            "lines_with_other_ids": len(different),
+            "examples": different[:5],
+            "ids": sum(map(len, found)),
+            "unknown_ids": sum(row.count(ours.unknown_id) for row in found),
+            "texts_of_random_ids_that_differ": sum(
+                a != b for a, b in zip(texts, theirs.decode_batch(ids), strict=True)
+            ),
+            "lines_per_second": lines_a_second(
+                lambda tensors=tensors: [encode(batch) for batch in tensors], len(lines)
+            ),
+            "lines_per_second_tokenizers": lines_a_second(
+                lambda split=split: [theirs.encode_batch_fast(batch) for batch in split], len(lines)
+            ),
+            "lines_per_second_tokenizers_one_by_one": lines_a_second(
+                lambda lines=lines: [theirs.encode(line) for line in lines], len(lines)
+            ),
+        }
+    return result
+
+
+def main() -> None:
+    """Compare, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--lines", type=int, default=10_000)
+    parser.add_argument("--results", type=pathlib.Path, default=measuring.RESULTS)
+    arguments = parser.parse_args()
+    corpora = {"real": real_lines(arguments.lines), "fuzzed": fuzzed_lines(arguments.lines)}
+    start, load, results, rows = time.perf_counter(), os.getloadavg()[0], [], []
+    for kind, ours, theirs, settings in contenders(corpora):
+        compared = compare(ours, theirs, corpora)
+        results.append({"tokenizer": kind, **settings, "vocabulary": ours.vocabulary_size, **compared})
+        for name, counts in compared.items():
+            shown = {key: str(value) for key, value in counts.items() if key != "examples"}
+            rows.append({"tokenizer": f"{kind} {settings}", "text": name, **shown})
+    print(measuring.table(rows))
+    result = {
+        **measuring.machine(),
+        "tokenizers": tokenizers.__version__,
+        # Other processes' work makes both slower.
+        "load_average": [load, os.getloadavg()[0]],
+        "seconds": round(time.perf_counter() - start),
+        "results": results,
+    }
+    print(measuring.write_result("tokenizers_parity", result, arguments.results))
+
+
+if __name__ == "__main__":
+    main()

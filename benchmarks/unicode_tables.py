@@ -1,0 +1,134 @@
+"""Writes keras_transformer/text/unicode_tables.py: how the `tokenizers` library takes each code point.
+
+Each of its parts knows another version of Unicode, and none of them Python's, so it is asked about all 1,112,064.
+Needs `pip install tokenizers`; takes half a minute.
+"""
+
+import argparse
+import itertools
+import pathlib
+import textwrap
+import unicodedata
+from collections.abc import Callable, Iterable
+
+import tokenizers
+from tokenizers import normalizers, pre_tokenizers
+
+CODE_POINTS = [code for code in range(0x110000) if not 0xD800 <= code <= 0xDFFF]
+TABLES = pathlib.Path(__file__).parents[1] / "keras_transformer" / "text" / "unicode_tables.py"
+
+
+def bert(**options: bool) -> Callable[[str], str]:
+    """BERT's normaliser with nothing but the given options."""
+    names = ("clean_text", "handle_chinese_chars", "strip_accents", "lowercase")
+    return normalizers.BertNormalizer(**{name: options.get(name, False) for name in names}).normalize_str
+
+
+def gpt2_class(code: int) -> str:
+    """Which of its neighbours a character makes one word with: letters, numbers, others or none."""
+    split = pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str
+    return next((name for name in "a1!" if len(split(f"{name}{chr(code)}{name}")) == 1), " ")
+
+
+def probe() -> dict[str, list[int]]:
+    """The sets of code points."""
+    clean, isolate, strip = bert(clean_text=True), bert(handle_chinese_chars=True), bert(strip_accents=True)
+    words = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
+    decompose = normalizers.NFD().normalize_str
+    kinds = {code: gpt2_class(code) for code in CODE_POINTS}
+    counts = {code: len(words(f"a{chr(code)}a")) for code in CODE_POINTS}
+
+    def moves(code: int) -> bool:
+        # Nothing with a combining class stays where it is both in front of class 1 and behind class 240.
+        return any(decompose(pair) != pair for pair in (chr(code) + "\u0334", "\u0345" + chr(code)))
+
+    marked = [code for code in CODE_POINTS if unicodedata.combining(chr(code))]
+    return {
+        "WHITESPACE": [code for code in CODE_POINTS if kinds[code] == " "],
+        "LETTERS": [code for code in CODE_POINTS if kinds[code] == "a"],
+        "NUMBERS": [code for code in CODE_POINTS if kinds[code] == "1"],
+        "PUNCTUATION": [code for code in CODE_POINTS if counts[code] == 3],
+        "REMOVED": [code for code in CODE_POINTS if not clean(chr(code))],
+        "IDEOGRAPHS": [code for code in CODE_POINTS if isolate(chr(code)) != chr(code)],
+        "DECOMPOSED": [code for code in CODE_POINTS if decompose(chr(code)) != chr(code)],
+        "ACCENTS": [code for code in CODE_POINTS if not strip(chr(code))],
+        "COMBINING": [code for code in marked if moves(code)],
+    }
+
+
+def lower_case() -> list[tuple[int, int]]:
+    """Each capital letter and its small one; the one that becomes two is kept apart."""
+    lower = bert(lowercase=True)
+    pairs = [(code, lower(chr(code))) for code in CODE_POINTS]
+    return [(code, ord(small)) for code, small in pairs if small != chr(code) and len(small) == 1]
+
+
+def base36(number: int) -> str:
+    """A number in as few characters as `int(text, 36)` reads."""
+    digits = ""
+    sign, number = "-" * (number < 0), abs(number)
+    while number or not digits:
+        number, digit = divmod(number, 36)
+        digits = "0123456789abcdefghijklmnopqrstuvwxyz"[digit] + digits
+    return sign + digits
+
+
+def runs(codes: Iterable[int]) -> list[int]:
+    """How many code points are outside, then inside, then outside, and so on."""
+    numbers, end = [], 0
+    for _, group in itertools.groupby(enumerate(codes), lambda item: item[1] - item[0]):
+        members = [code for _, code in group]
+        numbers += [members[0] - end, len(members)]
+        end = members[-1] + 1
+    return numbers
+
+
+def lower_runs(pairs: list[tuple[int, int]]) -> list[int]:
+    """Start, count, step and difference of each run of capitals."""
+    numbers: list[int] = []
+    while pairs:
+        first, small = pairs[0]
+        step = 2 if (first + 2, small + 2) in pairs and (first + 1, small + 1) not in pairs else 1
+        count = next(n for n in itertools.count(1) if (first + n * step, small + n * step) not in pairs)
+        numbers += [first, count, step, small - first]
+        taken = {first + n * step for n in range(count)}
+        pairs = [pair for pair in pairs if pair[0] not in taken]
+    return numbers
+
+
+def constant(name: str, comment: str, numbers: list[int]) -> str:
+    """A constant of the module."""
+    lines = textwrap.wrap(" ".join(map(base36, numbers)), 110)
+    return f'# {comment}\n{name} = """\n' + "\n".join(lines) + '\n"""\n'
+
+
+def main() -> None:
+    """Write the module."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--to", type=pathlib.Path, default=TABLES)
+    comments = {
+        "WHITESPACE": "Where words end.",
+        "LETTERS": "What GPT-2's pattern takes for letters,",
+        "NUMBERS": "and for numbers.",
+        "PUNCTUATION": "What BERT takes for punctuation: each a word of its own.",
+        "REMOVED": "What BERT removes: control characters, private ones, U+0000 and U+FFFD.",
+        "IDEOGRAPHS": "What BERT takes for Chinese: each a word of its own.",
+        "DECOMPOSED": "What has a canonical decomposition.",
+        "ACCENTS": "The nonspacing marks that BERT strips after decomposition.",
+        "COMBINING": "What has a combining class, and so moves in a decomposition.",
+    }
+    sets = probe()
+    parts = [
+        f'"""Sets of code points, as the `tokenizers` library {tokenizers.__version__} has them.\n\n'
+        "Written by benchmarks/unicode_tables.py. Numbers in base 36: how many code points are outside, how many "
+        'then inside,\nand so on.\n"""\n',
+        *(constant(name, comment, runs(sets[name])) for name, comment in comments.items()),
+        constant(
+            "LOWER", "Start, count, step and what to add, for each run of capitals.", lower_runs(lower_case())
+        ),
+    ]
+    parser.parse_args().to.write_text("\n".join(parts))
+
+
+if __name__ == "__main__":
+    main()

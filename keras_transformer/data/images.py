@@ -1,0 +1,78 @@
+"""Images and their classes as batches for an image classifier."""
+
+import numpy as np
+import tensorflow as tf
+
+
+def image_batches(
+    images: np.ndarray,
+    labels: np.ndarray,
+    batch_size: int = 64,
+    *,
+    shift: int = 0,
+    flip: bool = False,
+    shuffle: bool = True,
+    seed: int = 0,
+) -> tf.data.Dataset:
+    """Makes batches of images, each moved and mirrored at random anew in every epoch.
+
+    Args:
+        images: (n, height, width, channels), of any dtype, which the batches keep.
+        labels: Integers (n,).
+        batch_size: Images in each batch; the last may be smaller.
+        shift: How many pixels an image may be moved up or down, and left or right; what comes in is zero.
+        flip: Whether half of the images are mirrored left to right.
+        shuffle: Whether each epoch has another order.
+        seed: Which orders, moves and mirrorings.
+
+    Returns:
+        A dataset of known cardinality with elements `(images, labels)`.
+
+    Raises:
+        ValueError: If the shapes do not fit together, or an argument is out of its range.
+
+    Example:
+        >>> dataset = image_batches(np.zeros((5, 8, 8, 1), "uint8"), np.arange(5), batch_size=2, shift=1)
+        >>> len(dataset), dataset.element_spec[0].shape
+        (3, TensorShape([None, 8, 8, 1]))
+    """
+    images, labels = np.asarray(images), np.asarray(labels)
+    if images.ndim != 4 or not len(images) or labels.shape != images.shape[:1]:
+        raise ValueError(
+            "`images` must be (n, height, width, channels) and `labels` (n,), n > 0. "
+            f"Received: images.shape={images.shape}, labels.shape={labels.shape}"
+        )
+    for name, number, least in (("batch_size", batch_size, 1), ("shift", shift, 0)):
+        if number < least:
+            raise ValueError(f"`{name}` must be at least {least}. Received: {name}={number}")
+    rows = tf.data.Dataset.range(len(images))
+    if shuffle:
+        rows = rows.shuffle(len(images), seed=seed, reshuffle_each_iteration=True)
+    random = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=True).batch(2)
+    with tf.device("CPU:0"):  # a data set's functions cannot read a GPU's memory
+        images, labels = tf.constant(images), tf.constant(labels)
+
+    def batch(rows: tf.Tensor, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        chosen = tf.gather(images, rows)
+        if shift:
+            chosen = _moved(chosen, shift, seed)
+        if flip:
+            mirrored = tf.random.stateless_uniform([tf.size(rows), 1, 1, 1], seed + 1) < 0.5
+            chosen = tf.where(mirrored, chosen[:, :, ::-1], chosen)
+        return chosen, tf.gather(labels, rows)
+
+    dataset = tf.data.Dataset.zip(rows.batch(batch_size), random)
+    dataset = dataset.map(batch, tf.data.AUTOTUNE, deterministic=True)
+    cardinality = -(-len(labels) // batch_size)
+    return dataset.apply(tf.data.experimental.assert_cardinality(cardinality)).prefetch(tf.data.AUTOTUNE)
+
+
+def _moved(images: tf.Tensor, shift: int, seed: tf.Tensor) -> tf.Tensor:
+    """Each image cut from its padded self at a random place."""
+    padded = tf.pad(images, [[0, 0], [shift, shift], [shift, shift], [0, 0]])
+    for axis in (1, 2):
+        places = tf.random.stateless_uniform(
+            [tf.shape(images)[0], 1], seed + axis, maxval=2 * shift + 1, dtype=tf.int32
+        )
+        padded = tf.gather(padded, places + tf.range(images.shape[axis]), axis=axis, batch_dims=1)
+    return padded

@@ -1,0 +1,209 @@
+"""Texts as batches that teach a decoder alone to predict the next token."""
+
+from collections.abc import Iterable
+from typing import Protocol
+
+import numpy as np
+import tensorflow as tf
+
+_CHUNK = 8192
+
+Batch = tuple[dict[str, tf.Tensor], tf.Tensor]
+
+
+class Tokenizer(Protocol):
+    """What is needed of a tokenizer; those of `keras_transformer.text` have it."""
+
+    pad_id: int
+    end_id: int
+
+    def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """Turns a string tensor (B,) into int32 ids (B, None) without special ids."""
+
+
+def language_modeling(
+    texts: Iterable[str],
+    tokenizer: Tokenizer,
+    batch_size: int = 32,
+    *,
+    length: int = 256,
+    separate: bool = False,
+    shuffle: bool = True,
+    seed: int = 0,
+) -> tf.data.Dataset:
+    r"""Makes the batches of $\max_\theta \sum_t \log p_\theta(w_t \mid w_{t-T} \dots w_{t-1})$.
+
+    Every text becomes its tokens and an end. They follow each other in one stream that is cut into rows of T: no place
+    is empty, and a row may begin inside a text and go on with the next one. Where shuffled, each epoch cuts at other
+    places. With `separate`, rows are packed with whole texts that do not see each other, as full as they can be; texts
+    of more than T tokens are cut. Each token but the first (of the stream, or of each text) is predicted exactly once
+    an epoch. All texts are tokenised here, once; their ids stay in memory.
+
+    Args:
+        texts: Strings. Empty ones are left out.
+        tokenizer: With an end id.
+        batch_size: B, the rows of every batch: the last one is filled up with rows of padding, which losses and metrics
+            are to leave out.
+        length: T.
+        separate: Whether each token sees the tokens of its own text alone.
+        shuffle: Whether each epoch has another order, and other cuts.
+        seed: Which.
+
+    Returns:
+        A dataset of known cardinality with elements `({"token_ids": (B, T)}, labels (B, T))`, int32; where `separate`,
+        inputs also have "segment_ids" (1, 2, … for the texts of a row, 0 for padding) and "positions", which begin
+        with 0 in each text.
+
+    Raises:
+        TypeError: If `texts` is one string.
+        ValueError: If there is no token to predict, the tokenizer has no end id, or an argument is out of its range.
+
+    Example:
+        >>> from keras_transformer.text import ByteTokenizer
+        >>> inputs, labels = next(iter(language_modeling(["to be or not"], ByteTokenizer(), 2, length=4)))
+        >>> inputs["token_ids"].shape, labels.shape
+        (TensorShape([2, 4]), TensorShape([2, 4]))
+
+    References:
+        Radford et al. (2019), section 2; separate texts: Krell et al., "Efficient Sequence Packing without
+        Cross-contamination" (2021).
+    """
+    for name, number in (("batch_size", batch_size), ("length", length)):
+        if number < 1:
+            raise ValueError(f"`{name}` must be positive. Received: {name}={number}")
+    if min(tokenizer.pad_id, tokenizer.end_id) < 0:
+        raise ValueError(
+            "`tokenizer` must have padding and an end. "
+            f"Received: pad_id={tokenizer.pad_id}, end_id={tokenizer.end_id}"
+        )
+    flat, starts = _tokenized(texts, tokenizer)
+    rows = _Packed if separate else _Stream
+    return rows(flat, starts, length, tokenizer.pad_id).batches(batch_size, seed if shuffle else None)
+
+
+def _tokenized(texts: Iterable[str], tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
+    """All tokens with an end behind each text, int32 (N,), and where texts start, with N behind them."""
+    if isinstance(texts, str | bytes):
+        raise TypeError(f"`texts` must be an iterable of strings. Received: texts={str(texts)[:50]!r}")
+    texts = list(texts)
+    parts, lengths = [np.zeros(0, np.int32)], [np.zeros(1, np.int64)]
+    for i in range(0, len(texts), _CHUNK):
+        ids = tokenizer.tokenize(tf.constant(texts[i : i + _CHUNK]))
+        ids = tf.ragged.boolean_mask(ids, ids.row_lengths() > 0)
+        ends = tf.fill([ids.nrows(), 1], tokenizer.end_id)
+        ids = tf.concat([ids, ends], axis=1)
+        parts.append(ids.values.numpy())
+        lengths.append(ids.row_lengths().numpy())
+    flat = np.concatenate(parts)
+    if not len(flat):
+        raise ValueError("`texts` must hold at least one token. Received: none")
+    return flat, np.cumsum(np.concatenate(lengths))
+
+
+class _Stream:
+    """One stream, cut every T tokens."""
+
+    def __init__(self, flat: np.ndarray, starts: np.ndarray, length: int, pad_id: int) -> None:
+        with tf.device("CPU:0"):  # a data set's functions cannot read a GPU's memory
+            self.flat = tf.constant(flat)
+        self.predicted, self.length, self.pad_id = len(flat) - 1, length, pad_id
+
+    def batches(self, batch_size: int, seed: int | None) -> tf.data.Dataset:
+        # The first row is short by the epoch's shift, so that each token is in one row.
+        count = -(-self.predicted // self.length) + (seed is not None)
+        shifts = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=True).take(1)
+
+        def rows(shift: tf.Tensor) -> tf.data.Dataset:
+            shift = tf.zeros_like(shift) if seed is None else shift % self.length
+            return tf.data.Dataset.range(count).map(lambda row: row * self.length - shift)
+
+        dataset = _shuffled(shifts.flat_map(rows), count, seed)
+        return _batched(dataset, count, batch_size, self._batch, self.predicted)
+
+    def _batch(self, first: tf.Tensor) -> Batch:
+        """Rows that start at `first`, int64 (B,): below 0 where the row is short."""
+        behind = tf.minimum(first + self.length, self.predicted)[:, None]
+        places = tf.maximum(first, 0)[:, None] + tf.range(self.length, dtype=tf.int64)  # (B, T)
+        real = places < behind
+        places = tf.where(real, places, 0)
+        ids, labels = (tf.where(real, tf.gather(self.flat, places + shift), self.pad_id) for shift in (0, 1))
+        return {"token_ids": ids}, labels
+
+
+class _Packed:
+    """Whole texts, each in one row, if it is not longer than one."""
+
+    def __init__(self, flat: np.ndarray, starts: np.ndarray, length: int, pad_id: int) -> None:
+        # Pieces of up to T tokens to be read; the last token of a text, its end, is predicted alone.
+        first, size = [], []
+        for start, end in zip(starts[:-1], starts[1:] - 1, strict=True):
+            cuts = np.arange(start, end, length)
+            first.append(cuts)
+            size.append(np.minimum(cuts + length, end) - cuts)
+        first, size = np.concatenate(first), np.concatenate(size)
+        row, column, segment = _pack(size, length)
+        shape = (row.max() + 1, length)
+        piece = np.repeat(np.arange(len(size)), size)
+        within = np.arange(len(piece)) - np.repeat(np.cumsum(size) - size, size)
+        at = row[piece], column[piece] + within
+        arrays = {
+            "token_ids": (flat[first[piece] + within], pad_id),
+            "segment_ids": (segment[piece], 0),
+            "positions": (within, 0),
+            "labels": (flat[first[piece] + within + 1], pad_id),
+        }
+        self.tensors = {}
+        for name, (values, filling) in arrays.items():
+            array = np.full(shape, filling, np.int32)
+            array[at] = values
+            # One row more, of padding, for filling up.
+            array = np.concatenate([array, np.full((1, length), filling, np.int32)])
+            with tf.device("CPU:0"):
+                self.tensors[name] = tf.constant(array)
+        self.count = int(shape[0])
+
+    def batches(self, batch_size: int, seed: int | None) -> tf.data.Dataset:
+        dataset = _shuffled(tf.data.Dataset.range(self.count), self.count, seed)
+        return _batched(dataset, self.count, batch_size, self._batch, self.count)
+
+    def _batch(self, rows: tf.Tensor) -> Batch:
+        found = {name: tf.gather(values, rows) for name, values in self.tensors.items()}
+        return found, found.pop("labels")
+
+
+def _pack(sizes: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The row, column and number in its row of each piece: the longest first, each where it leaves the least room."""
+    row, column, number = (np.zeros(len(sizes), np.int64) for _ in range(3))
+    rows_of_room: list[list[int]] = [[] for _ in range(length + 1)]
+    pieces_of_row: list[int] = []
+    for piece in np.argsort(-sizes, kind="stable"):
+        size = int(sizes[piece])
+        room = next((room for room in range(size, length + 1) if rows_of_room[room]), length)
+        if not rows_of_room[room]:
+            rows_of_room[room].append(len(pieces_of_row))
+            pieces_of_row.append(0)
+        row[piece] = place = rows_of_room[room].pop()
+        column[piece] = length - room
+        pieces_of_row[place] += 1
+        number[piece] = pieces_of_row[place]
+        rows_of_room[room - size].append(place)
+    return row, column, number
+
+
+def _shuffled(dataset: tf.data.Dataset, count: int, seed: int | None) -> tf.data.Dataset:
+    return dataset if seed is None else dataset.shuffle(count, seed=seed, reshuffle_each_iteration=True)
+
+
+def _batched(
+    rows: tf.data.Dataset, count: int, batch_size: int, batch: object, padding: int
+) -> tf.data.Dataset:
+    """Batches of `batch_size` rows, the last one filled up with the row number `padding`."""
+
+    def filled(numbers: tf.Tensor) -> Batch:
+        missing = batch_size - tf.size(numbers)
+        numbers = tf.pad(numbers, [[0, missing]], constant_values=padding)
+        return batch(tf.ensure_shape(numbers, [batch_size]))
+
+    dataset = rows.batch(batch_size).map(filled, tf.data.AUTOTUNE, deterministic=True)
+    cardinality = tf.data.experimental.assert_cardinality(-(-count // batch_size))
+    return dataset.apply(cardinality).prefetch(tf.data.AUTOTUNE)

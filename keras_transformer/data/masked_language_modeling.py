@@ -1,0 +1,287 @@
+"""Texts with masked tokens, and pairs of sentences, as batches that pre-train an encoder."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from keras_transformer.data.ragged_rows import RaggedRows
+
+_CHUNK = 8192
+_MASKED, _RANDOM = 0.8, 0.1
+
+
+class Tokenizer(Protocol):
+    """What is needed of a tokenizer; `keras_transformer.text.WordPieceTokenizer` has it."""
+
+    pad_id: int
+    unknown_id: int
+    start_id: int
+    end_id: int
+    mask_id: int
+    vocabulary_size: int
+
+    def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """Turns a string tensor (B,) into int32 ids (B, None) without special ids."""
+
+    def id_to_piece(self, id: int) -> str:  # noqa: A002
+        """The piece of an id; one that continues a word starts with "##"."""
+
+
+def masked_language_modeling(
+    texts: Iterable[str],
+    tokenizer: Tokenizer,
+    batch_size: int = 32,
+    *,
+    max_length: int = 128,
+    rate: float = 0.15,
+    whole_words: bool = False,
+    shuffle: bool = True,
+    seed: int = 0,
+) -> tf.data.Dataset:
+    r"""Makes the batches that teach an encoder to say which tokens were masked.
+
+    Of each row's n known tokens, max(1, round(rate · n)) are chosen, anew in every epoch. Of these 80 % become the
+    mask id, 10 % a random id and 10 % stay as they are. Texts longer than a row are cut into several rows, none is
+    lost.
+
+    Args:
+        texts: Strings.
+        tokenizer: With a mask id.
+        batch_size: Rows in each batch; the last may be smaller.
+        max_length: T, the length of every row, special ids included.
+        rate: The share of tokens to choose.
+        whole_words: Whether words are chosen rather than tokens: a piece with "##" in front goes with what stands
+            before it. As many tokens as `rate` says, or fewer where the next word would be too many.
+        shuffle: Whether each epoch has another order.
+        seed: Which orders and choices.
+
+    Returns:
+        A dataset of known cardinality with elements
+        `({"token_ids": (B, T), "masked_positions": (B, M)}, labels (B, M))`, int32, for
+        `models.MaskedLanguageModel`. Labels are the tokens that stood at the chosen positions; where a row has fewer
+        than M of them, positions are 0 and labels `pad_id`, which losses and metrics are to leave out.
+
+    Raises:
+        ValueError: If there are no tokens in `texts`, the tokenizer lacks an id, or an argument is out of its range.
+
+    References:
+        Devlin et al., "BERT" (2019), section 3.1 and appendix A.1; chosen in each epoch anew: Liu et al., "RoBERTa"
+        (2019), section 4.1.
+    """
+    _check(tokenizer, batch_size, max_length, rate)
+    rows = []
+    for ids in _tokenized(texts, tokenizer):
+        rows += [ids[i : i + max_length - 2] for i in range(0, len(ids), max_length - 2)]
+    rows = [[tokenizer.start_id, *row, tokenizer.end_id] for row in rows]
+    if not rows:
+        raise ValueError("`texts` must hold at least one token. Received: none")
+    ids = RaggedRows.concatenated([tf.ragged.constant(rows, tf.int32)])
+    mask = _Masking(tokenizer, max_length, rate, whole_words)
+
+    def batch(rows: tf.Tensor, seed: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        token_ids, lengths = ids.gather(rows, tf.constant(max_length, tf.int64))
+        token_ids = tf.where(tf.range(max_length, dtype=tf.int64) < lengths, token_ids, tokenizer.pad_id)
+        masked, positions, labels = mask(token_ids, seed)
+        return {"token_ids": masked, "masked_positions": positions}, labels
+
+    return _batches(len(rows), batch_size, shuffle, seed, batch)
+
+
+def next_sentences(
+    documents: Iterable[Sequence[str]],
+    tokenizer: Tokenizer,
+    batch_size: int = 32,
+    *,
+    max_length: int = 128,
+    rate: float = 0.15,
+    whole_words: bool = False,
+    shuffle: bool = True,
+    seed: int = 0,
+) -> tf.data.Dataset:
+    """Makes the batches of both of BERT's tasks: masked tokens, and whether one sentence follows another.
+
+    Every sentence that another follows is the first of one row. In half of the rows, chosen anew in every epoch, the
+    second is the one that follows; in the others it is any sentence of another document. Where both are too long
+    together, each keeps its beginning.
+
+    Args:
+        documents: Each a sequence of sentences, at least two of the documents with a sentence in them.
+        tokenizer: With a mask id.
+        batch_size: Rows in each batch; the last may be smaller.
+        max_length: T, the length of every row, special ids included.
+        rate: As for `masked_language_modeling`, as are the arguments below.
+        whole_words: Whether words are chosen rather than tokens.
+        shuffle: Whether each epoch has another order.
+        seed: Which orders and choices.
+
+    Returns:
+        A dataset with elements `({"token_ids": (B, T), "segment_ids": (B, T), "masked_positions": (B, M)},
+        {"tokens": (B, M), "next_sentence": (B,)})`, int32, for `models.Pretraining`; 0 is a sentence that follows.
+
+    Raises:
+        ValueError: As for `masked_language_modeling`, or if no sentence follows another or all are of one document.
+
+    References:
+        Devlin et al., "BERT" (2019), section 3.1, task 2.
+    """
+    _check(tokenizer, batch_size, max_length, rate)
+    sentences, document_of = [], []
+    for number, document in enumerate(documents):
+        sentences += list(document)
+        document_of += [number] * len(document)
+    tokens = list(_tokenized(sentences, tokenizer))
+    document_of = np.array(document_of, np.int64)
+    first = np.flatnonzero(document_of[1:] == document_of[:-1])
+    if not len(first) or document_of[0] == document_of[-1]:
+        raise ValueError(
+            "`documents` must be at least two, with a sentence that follows another. "
+            f"Received: {len(set(document_of.tolist()))} documents of {len(sentences)} sentences"
+        )
+    # Of each document the sentences stand together: any other is behind or before it.
+    starts, ends = (
+        np.searchsorted(document_of, document_of),
+        np.searchsorted(document_of, document_of, "right"),
+    )
+    ids = RaggedRows.concatenated([tf.ragged.constant(tokens, tf.int32, inner_shape=())])
+    mask = _Masking(tokenizer, max_length, rate, whole_words)
+    with tf.device("CPU:0"):  # a data set's functions cannot read a GPU's memory
+        firsts, starts, ends = tf.constant(first), tf.constant(starts), tf.constant(ends)
+    count = len(sentences)
+
+    def batch(rows: tf.Tensor, seed: tf.Tensor) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+        before = tf.gather(firsts, rows)
+        start, end = tf.gather(starts, before), tf.gather(ends, before)
+        share = tf.random.stateless_uniform([tf.size(rows)], seed + 3)
+        other = tf.cast(share * tf.cast(count - (end - start), tf.float32), tf.int64)
+        other = tf.where(other < start, other, other + end - start)
+        random_one = tf.random.stateless_uniform([tf.size(rows)], seed + 4) < 0.5
+        behind = tf.where(random_one, tf.minimum(other, count - 1), before + 1)
+        token_ids, segment_ids = _joined(ids, before, behind, tokenizer, max_length)
+        masked, positions, labels = mask(token_ids, seed)
+        inputs = {"token_ids": masked, "segment_ids": segment_ids, "masked_positions": positions}
+        return inputs, {"tokens": labels, "next_sentence": tf.cast(random_one, tf.int32)}
+
+    return _batches(len(first), batch_size, shuffle, seed, batch)
+
+
+class _Masking:
+    """Chooses and replaces tokens."""
+
+    def __init__(self, tokenizer: Tokenizer, max_length: int, rate: float, whole_words: bool) -> None:
+        self.tokenizer, self.rate = tokenizer, rate
+        self.most = max(1, round(rate * max_length))
+        names = ("pad_id", "unknown_id", "start_id", "end_id", "mask_id")
+        special = {getattr(tokenizer, name) for name in names}
+        ordinary = [id_ for id_ in range(tokenizer.vocabulary_size) if id_ not in special]
+        continues = [
+            whole_words and tokenizer.id_to_piece(id_).startswith("##")
+            for id_ in range(tokenizer.vocabulary_size)
+        ]
+        with tf.device("CPU:0"):
+            self.special = tf.constant(sorted(special))
+            self.ordinary, self.continues = tf.constant(ordinary), tf.constant(continues)
+
+    def __call__(self, token_ids: tf.Tensor, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """The ids with some replaced (B, T), which (B, M), and what stood there (B, M)."""
+        shape = tf.shape(token_ids)
+        may = tf.reduce_all(token_ids[..., None] != self.special, axis=-1)  # (B, T)
+        tokens = tf.cast(tf.math.count_nonzero(may, axis=1, keepdims=True), tf.float32)
+        wanted = tf.where(tokens > 0, tf.maximum(1.0, tf.round(self.rate * tokens)), 0.0)  # (B, 1)
+        first = may & ~tf.gather(self.continues, token_ids)
+        first |= may & (tf.range(shape[1]) == tf.argmax(may, axis=1, output_type=tf.int32)[:, None])
+        # Tokens in a random order, a word's one behind the other in it; as many from the front as are wanted.
+        word = tf.where(may, tf.cumsum(tf.cast(first, tf.int32), axis=1), 0)  # (B, T)
+        priority = tf.random.stateless_uniform([shape[0], shape[1] + 1], seed)
+        priority = tf.where(may, tf.gather(priority, word, batch_dims=1), 2.0)
+        order = tf.argsort(priority, axis=1, stable=True)  # (B, T)
+        ordered_word = tf.gather(word, order, batch_dims=1)
+        place = tf.range(1, shape[1] + 1)[None]
+        same_as_next = ordered_word[:, 1:] == ordered_word[:, :-1]
+        last = tf.concat([~same_as_next, tf.ones([shape[0], 1], tf.bool)], axis=1)
+        fits = tf.cast(place, tf.float32) <= wanted
+        # Words as long as their last token is among those wanted, but one at least.
+        count = tf.reduce_max(tf.where(last & fits, place, 0), axis=1, keepdims=True)
+        one = tf.where(tokens > 0, tf.argmax(last, axis=1, output_type=tf.int32)[:, None] + 1, 0)
+        count = tf.maximum(count, one)
+        positions = order[:, : self.most]
+        chosen = tf.range(1, tf.shape(positions)[1] + 1) <= count  # (B, M)
+        positions = tf.where(chosen, positions, 0)
+        labels = tf.where(chosen, tf.gather(token_ids, positions, batch_dims=1), self.tokenizer.pad_id)
+        replaced = self._replace(labels, seed)
+        rows = tf.broadcast_to(tf.range(shape[0])[:, None], tf.shape(positions))
+        places = tf.boolean_mask(tf.stack([rows, positions], axis=-1), chosen)
+        masked = tf.tensor_scatter_nd_update(token_ids, places, tf.boolean_mask(replaced, chosen))
+        return masked, positions, labels
+
+    def _replace(self, labels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        kind = tf.random.stateless_uniform(tf.shape(labels), seed + 1)
+        index = tf.random.stateless_uniform(
+            tf.shape(labels), seed + 2, maxval=len(self.ordinary), dtype=tf.int32
+        )
+        other = tf.where(kind < _MASKED + _RANDOM, tf.gather(self.ordinary, index), labels)
+        return tf.where(kind < _MASKED, self.tokenizer.mask_id, other)
+
+
+def _joined(
+    ids: RaggedRows, before: tf.Tensor, behind: tf.Tensor, tokenizer: Tokenizer, max_length: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Rows "start, before, end, behind, end", and their segments: (B, T) twice."""
+    room = max_length - 3
+    first, first_lengths = ids.gather(before, tf.constant(room, tf.int64))
+    second, second_lengths = ids.gather(behind, tf.constant(room, tf.int64))
+    # What one does not need of its half is the other's.
+    half = room // 2
+    kept_first = tf.minimum(first_lengths, tf.maximum(tf.constant(half, tf.int64), room - second_lengths))
+    kept_second = tf.minimum(second_lengths, room - kept_first)
+    start, end = (
+        tf.fill([tf.size(before), 1], tokenizer.start_id),
+        tf.fill([tf.size(before), 1], tokenizer.end_id),
+    )
+    rows = [
+        tf.RaggedTensor.from_tensor(part, tf.squeeze(kept, 1))
+        for part, kept in ((first, kept_first), (second, kept_second))
+    ]
+    first_part = tf.concat([start, rows[0], end], axis=1)
+    second_part = tf.concat([rows[1], end], axis=1)
+    shape = [None, max_length]
+    token_ids = tf.concat([first_part, second_part], axis=1).to_tensor(tokenizer.pad_id, shape=shape)
+    segments = tf.concat([tf.zeros_like(first_part), tf.ones_like(second_part)], axis=1).to_tensor(
+        0, shape=shape
+    )
+    return token_ids, segments
+
+
+def _tokenized(texts: Iterable[str], tokenizer: Tokenizer) -> Iterable[list[int]]:
+    if isinstance(texts, str | bytes):
+        raise TypeError(f"`texts` must be an iterable of strings. Received: texts={texts!r}")
+    texts = list(texts)
+    for start in range(0, len(texts), _CHUNK):
+        yield from tokenizer.tokenize(tf.constant(texts[start : start + _CHUNK])).to_list()
+
+
+def _batches(count: int, batch_size: int, shuffle: bool, seed: int, batch: Any) -> tf.data.Dataset:
+    """Batches of row numbers and a seed, mapped."""
+    rows = tf.data.Dataset.range(count)
+    if shuffle:
+        rows = rows.shuffle(count, seed=seed, reshuffle_each_iteration=True)
+    seeds = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=True).batch(2)
+    dataset = tf.data.Dataset.zip(rows.batch(batch_size), seeds).map(
+        batch, tf.data.AUTOTUNE, deterministic=True
+    )
+    cardinality = tf.data.experimental.assert_cardinality(-(-count // batch_size))
+    return dataset.apply(cardinality).prefetch(tf.data.AUTOTUNE)
+
+
+def _check(tokenizer: Tokenizer, batch_size: int, max_length: int, rate: float) -> None:
+    for name in ("pad_id", "start_id", "end_id", "mask_id"):
+        if getattr(tokenizer, name, -1) < 0:
+            raise ValueError(
+                f"`tokenizer` must have a {name}. Received: {name}={getattr(tokenizer, name, None)}"
+            )
+    for name, number, least in (("batch_size", batch_size, 1), ("max_length", max_length, 5)):
+        if number < least:
+            raise ValueError(f"`{name}` must be at least {least}. Received: {name}={number}")
+    if not 0 < rate < 1:
+        raise ValueError(f"`rate` must be between 0 and 1. Received: rate={rate}")

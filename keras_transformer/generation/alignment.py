@@ -1,0 +1,76 @@
+"""Which source token each target token looks at."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_transformer.generation.generator import Generator
+
+Tensor = Any
+
+
+def align(
+    model: Any,
+    source_ids: Any,
+    target_ids: Any,
+    *,
+    layer: int = -1,
+    head: int | Sequence[int] | None = None,
+) -> np.ndarray:
+    """The weights with which a decoder's layer attends to the source as it generates given targets.
+
+    Args:
+        model: an encoder–decoder with `cross_attention_weights`, such as `models.Transformer`.
+        source_ids: integers (B, S).
+        target_ids: integers (B, T) without a start token, such as `Generation.best`.
+        layer: which decoder layer.
+        head: which head, or several to take the mean of; by default all.
+
+    Returns:
+        float32 (B, T, S): row t belongs to the step that generates token t. Rows sum up to 1, those of padding to 0.
+
+    Raises:
+        ValueError: where the model has no such weights, layer or head, or ids are wrong.
+
+    Example:
+        >>> out = generate(model, source_ids)
+        >>> align(model, source_ids, out.best).argmax(axis=-1)  # a source position for each token
+    """
+    if not hasattr(model, "cross_attention_weights"):
+        raise ValueError(
+            f"`model` must have `cross_attention_weights`. Received: model of type {type(model).__name__}"
+        )
+    scorers = model.__dict__.setdefault("_scorers", {})
+    aligner = scorers.setdefault("align", _Aligner(model, max_new_tokens=1))
+    source_ids, target_ids = aligner.checked_pair(source_ids, target_ids)
+    if 0 in source_ids.shape or 0 in target_ids.shape:
+        return np.zeros((*target_ids.shape, source_ids.shape[1]), np.float32)
+    weights = aligner.weights(source_ids, target_ids)
+    if not -len(weights) <= layer < len(weights):
+        raise ValueError(f"`layer` must be one of {len(weights)}. Received: layer={layer}")
+    chosen = keras.ops.convert_to_numpy(weights[layer])  # (B, N, T, S)
+    heads = range(chosen.shape[1]) if head is None else np.atleast_1d(head).tolist()
+    if not heads or not all(0 <= one < chosen.shape[1] for one in heads):
+        raise ValueError(f"`head` must be in [0, {chosen.shape[1]}). Received: head={head}")
+    mean = chosen[:, list(heads)].mean(axis=1)[
+        : len(target_ids), : target_ids.shape[1], : source_ids.shape[1]
+    ]
+    real = (target_ids != model.pad_id)[:, :, None] & (source_ids != model.pad_id).any(axis=1)[:, None, None]
+    return np.where(real, mean, 0).astype(np.float32)
+
+
+class _Aligner(Generator):
+    """Compiled as a generator is."""
+
+    def weights(self, source_ids: np.ndarray, target_ids: np.ndarray) -> list[Tensor]:
+        """Of each layer, (B, N, T, S), for shapes that have been filled up."""
+        return self._compiled()(self._padded_all({"source_ids": source_ids, "target_ids": target_ids}))
+
+    def _loop(self, arrays: dict[str, Tensor]) -> Any:
+        target_ids = ops.cast(arrays["target_ids"], "int32")
+        start = ops.full_like(target_ids[:, :1], self.model.start_id)
+        target_ids = ops.concatenate([start, target_ids[:, :-1]], axis=1)
+        return self.model.cross_attention_weights(arrays["source_ids"], target_ids)

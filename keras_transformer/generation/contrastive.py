@@ -1,0 +1,178 @@
+"""Contrastive search: candidates are alternatives for one position of the cache, and their hidden states decide."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from keras_transformer import ops as kt_ops
+from keras_transformer.generation import prompts
+from keras_transformer.generation.constraints import FORBIDDEN
+from keras_transformer.generation.independent import is_not_finite
+from keras_transformer.generation.rules import Rules
+from keras_transformer.generation.samplers import Contrastive
+from keras_transformer.generation.selection import top_k
+
+Tensor = Any
+State = dict[str, Tensor]
+
+
+def generate_ids(
+    model: Any,
+    source_ids: Tensor,
+    longest: int,
+    rules: Rules,
+    sampler: Contrastive,
+    prefix_ids: Tensor | None = None,
+    limits: Tensor | None = None,
+    update: Callable[[Tensor, Tensor, Tensor], Tensor] = kt_ops.slice_update,
+) -> dict[str, Tensor]:
+    """What `loop.generate_ids` returns, by `Contrastive`."""
+    check_model(model)
+    prompt = prompts.prepare(model, source_ids, prefix_ids)
+    step = _Step(model, sampler, rules, longest, prompt, limits, update)
+
+    def unfinished(number: Tensor, _cache: Any, state: State) -> Tensor:
+        return ops.logical_and(number < longest, ops.logical_not(ops.all(state["ended"])))
+
+    _, _, state = ops.while_loop(unfinished, step, (ops.zeros((), "int32"), *step.start()))
+    scores = ops.sum(state["token_scores"], axis=-1)[:, None]
+    return {
+        "ids": state["ids"][:, None],
+        "lengths": state["lengths"][:, None],
+        "scores": scores,
+        "ranking_scores": scores,
+        "token_scores": state["token_scores"][:, None],
+        "failed_step": state["failed_step"],
+    }
+
+
+def check_model(model: Any) -> None:
+    """Raise where a model does not show its hidden states."""
+    if not (hasattr(model, "hidden_step") and hasattr(model, "logits")):
+        raise ValueError(
+            "`model` must have `hidden_step` and `logits` for `Contrastive`. "
+            f"Received: model of type {type(model).__name__}"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Step:
+    """A step of the loop: R candidates are read, and one of them is kept."""
+
+    model: Any
+    sampler: Contrastive
+    rules: Rules
+    longest: int
+    prompt: prompts.Prompt
+    limits: Tensor | None
+    update: Callable[[Tensor, Tensor, Tensor], Tensor]
+
+    @property
+    def candidates(self) -> int:
+        """R."""
+        return min(self.sampler.top_k, self.model.vocabulary_size)
+
+    def start(self) -> tuple[Any, State]:
+        """The cache with the whole prompt in it, and the state before the first step."""
+        ids = self.prompt.ids
+        length = self.prompt.before + 1
+        cache = self.model.empty_cache(
+            ops.shape(ids)[0], length + self.candidates * self.longest, self.candidates
+        )
+        hidden, cache = self._read(ids, cache, 0, self.prompt.positions)
+        batch = ops.zeros_like(ops.cast(ids[:, -1], "int32"))
+        rows = ops.repeat(batch[:, None], self.longest, axis=1)
+        # The last token is none of padding, though it may have padding's id.
+        real = ops.logical_or(
+            ops.not_equal(ids, self.model.pad_id), ops.equal(ops.arange(length), length - 1)
+        )
+        seen = ops.concatenate(
+            [_unit(hidden), ops.repeat(_unit(hidden[:, -1:]) * 0, self.longest, axis=1)], axis=1
+        )
+        return cache, {
+            "logits": ops.cast(self.model.logits(hidden[:, -1:]), "float32")[:, 0],  # (B, V)
+            "seen": seen,  # (B, P + M, D)
+            "real": ops.concatenate([real, ops.cast(rows, "bool")], axis=1),  # (B, P + M)
+            "chosen": rows - 1,  # which of a step's candidates was kept
+            "ids": rows + self.model.pad_id,
+            "token_scores": ops.cast(rows, "float32"),
+            "lengths": batch,
+            "ended": self.prompt.blank,
+            "failed_step": batch - 1,
+        }
+
+    def __call__(self, number: Tensor, cache: Any, state: State) -> tuple[Tensor, Any, State]:
+        logits = state["logits"]
+        normalizer = ops.logsumexp(logits, axis=-1)
+        broken = ops.logical_and(is_not_finite(normalizer), ops.logical_not(state["ended"]))
+        shaped = self.rules(logits[:, None], state["ids"][:, None], number)[:, 0]
+        best, index = top_k(shaped, self.candidates)  # (B, R)
+        possible = best > FORBIDDEN / 2
+        ended = ops.logical_or(ops.logical_or(state["ended"], broken), ops.logical_not(possible[:, 0]))
+        tokens = ops.where(ended[:, None], self.model.pad_id, index)
+        hidden, cache = self._read(
+            tokens,
+            cache,
+            self.prompt.before + 1 + number * self.candidates,
+            ops.repeat(self.prompt.positions[:, -1:] + 1 + number, self.candidates, axis=1),
+            attention_mask=self._visible(state["chosen"], number),
+        )
+        units = _unit(hidden)
+        likeness = ops.einsum("brd,bsd->brs", units, state["seen"])
+        likeness = ops.max(ops.where(state["real"][:, None], likeness, -2.0), axis=-1)
+        alpha = self.sampler.penalty_alpha
+        shares = ops.take_along_axis(ops.softmax(shaped, axis=-1), index, axis=1)
+        worth = ops.where(possible, (1 - alpha) * shares - alpha * likeness, FORBIDDEN)
+        kept = ops.top_k(worth, 1)[1]  # (B, 1), the more probable of two that are worth the same
+        token = ops.take_along_axis(tokens, kept, axis=1)[:, 0]
+        own = ops.equal(ops.arange(logits.shape[-1], dtype="int32"), token[:, None])
+        score = ops.max(ops.where(own, logits, FORBIDDEN), axis=-1) - normalizer
+        column = ops.logical_and(ops.equal(ops.arange(self.longest), number), ops.logical_not(ended)[:, None])
+        at = ops.equal(ops.arange(self.prompt.before + 1 + self.longest), self.prompt.before + 1 + number)
+        last = ops.take_along_axis(hidden, kept[..., None], axis=1)  # (B, 1, D)
+        stops = ops.logical_or(ended, self.rules.ends(token))
+        if self.limits is not None:
+            stops = ops.logical_or(stops, number + 1 >= self.limits)
+        new = {
+            "logits": ops.cast(self.model.logits(last), "float32")[:, 0],
+            "seen": ops.where(at[:, None], _unit(last), state["seen"]),
+            "real": ops.logical_or(state["real"], at),
+            "chosen": ops.where(ops.equal(ops.arange(self.longest), number), kept, state["chosen"]),
+            "ids": ops.where(column, token[:, None], state["ids"]),
+            "token_scores": ops.where(column, score[:, None], state["token_scores"]),
+            "lengths": state["lengths"] + ops.cast(ops.logical_not(ended), "int32"),
+            "ended": stops,
+            "failed_step": ops.where(
+                ops.logical_and(broken, state["failed_step"] < 0), number, state["failed_step"]
+            ),
+        }
+        return number + 1, cache, new
+
+    def _read(
+        self, ids: Tensor, cache: Any, slot: Any, positions: Tensor, **options: Any
+    ) -> tuple[Tensor, Any]:
+        given = () if self.prompt.context is None else (self.prompt.context,)
+        return self.model.hidden_step(
+            ids, cache, *given, slot=slot, positions=positions, update=self.update, **options
+        )
+
+    def _visible(self, chosen: Tensor, number: Tensor) -> Tensor:
+        """Booleans (B, R, P + M·R): the prompt, the candidates that were kept, and a candidate itself."""
+        count = self.candidates
+        index = ops.arange(count, dtype="int32")
+        kept = ops.equal(chosen[..., None], index)[:, None]  # (B, 1, M, R)
+        own = np.eye(count, dtype=bool)[None, :, None, :]  # (1, R, 1, R)
+        now = ops.reshape(ops.equal(ops.arange(self.longest), number), [1, 1, -1, 1])
+        entries = ops.logical_or(kept, ops.logical_and(now, own))  # (B, R, M, R)
+        entries = ops.reshape(entries, [-1, count, self.longest * count])
+        prompt = ops.ones((ops.shape(entries)[0], count, self.prompt.before + 1), "bool")
+        return ops.concatenate([prompt, entries], axis=2)
+
+
+def _unit(hidden: Tensor) -> Tensor:
+    """Vectors of length 1, in float32."""
+    hidden = ops.cast(hidden, "float32")
+    return hidden / ops.maximum(ops.sqrt(ops.sum(hidden * hidden, axis=-1, keepdims=True)), 1e-12)

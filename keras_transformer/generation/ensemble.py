@@ -1,0 +1,76 @@
+"""Several models that generate as one."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from keras import ops
+
+from keras_transformer.generation.speculative import check_same_kind
+
+Tensor = Any
+
+
+class Ensemble:
+    r"""Models with one vocabulary, of which the mean distribution generates; wherever `generate` takes a model.
+
+    $$p(v) = \sum_m w_m\, p_m(v), \quad \sum_m w_m = 1$$
+
+    Args:
+        models: encoder–decoders, or decoders alone, with the same vocabulary and special ids.
+        weights: w, positive, scaled so as to sum up to 1; by default equal.
+
+    Raises:
+        ValueError: where models do not go together or weights are wrong.
+
+    Example:
+        >>> generate(Ensemble([first, second]), source_ids, Beam(4))
+
+    References:
+        Sutskever et al., "Sequence to Sequence Learning with Neural Networks" (2014), section 3.6.
+    """
+
+    def __init__(self, models: Sequence[Any], weights: Sequence[float] | None = None) -> None:
+        models = list(models)
+        if not models:
+            raise ValueError("`models` must not be empty. Received: models=[]")
+        for other in models[1:]:
+            check_same_kind(models[0], other, "models")
+        weights = [1.0] * len(models) if weights is None else list(weights)
+        if len(weights) != len(models) or not all(0 < weight < math.inf for weight in weights):
+            raise ValueError(
+                f"`weights` must be a positive number for each of {len(models)} models. Received: weights={weights}"
+            )
+        self.models = models
+        self.weights = [weight / sum(weights) for weight in weights]
+        for name in ("vocabulary_size", "pad_id", "end_id"):
+            setattr(self, name, getattr(models[0], name))
+        limits = [getattr(model, "max_length", None) for model in models]
+        self.max_length = min((limit for limit in limits if limit is not None), default=None)
+        if hasattr(models[0], "encode"):
+            self.start_id = models[0].start_id
+            self.encode = self._encode
+
+    @property
+    def variables(self) -> list[Any]:
+        """Those of all models."""
+        return [variable for model in self.models for variable in model.variables]
+
+    def empty_cache(self, batch_size: Any, length: Any, hypotheses: int = 1) -> list[Any]:
+        """A cache for each model."""
+        return [model.empty_cache(batch_size, length, hypotheses) for model in self.models]
+
+    def step(
+        self, ids: Tensor, cache: list[Any], context: list[Any] | None = None, **options: Any
+    ) -> tuple[Tensor, list[Any]]:
+        """Logarithms of the mean probabilities (B, T, V), as logits, and the new caches."""
+        logs, new = [], []
+        for number, (model, weight) in enumerate(zip(self.models, self.weights, strict=True)):
+            given = () if context is None else (context[number],)
+            logits, model_cache = model.step(ids, cache[number], *given, **options)
+            logs.append(ops.log_softmax(ops.cast(logits, "float32"), axis=-1) + math.log(weight))
+            new.append(model_cache)
+        return ops.logsumexp(ops.stack(logs, axis=0), axis=0), new
+
+    def _encode(self, source_ids: Tensor) -> list[Any]:
+        return [model.encode(source_ids) for model in self.models]

@@ -1,0 +1,203 @@
+"""Greedy search that a smaller model runs ahead of: the same ids in fewer steps of the large one."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from keras import ops
+
+from keras_transformer import ops as kt_ops
+from keras_transformer.generation import prompts
+from keras_transformer.generation.constraints import FORBIDDEN
+from keras_transformer.generation.independent import highest, is_not_finite
+from keras_transformer.generation.rules import Rules
+from keras_transformer.generation.samplers import Speculative
+
+Tensor = Any
+State = dict[str, Tensor]
+
+
+def generate_ids(
+    model: Any,
+    source_ids: Tensor,
+    longest: int,
+    rules: Rules,
+    sampler: Speculative,
+    prefix_ids: Tensor | None = None,
+    limits: Tensor | None = None,
+    update: Callable[[Tensor, Tensor, Tensor], Tensor] = kt_ops.slice_update,
+) -> dict[str, Tensor]:
+    """What `loop.generate_ids` returns for `Greedy`, by `sampler.draft` proposing and `model` checking.
+
+    Each round the draft proposes K tokens and the model reads them in one pass; a row keeps those that are its own
+    greedy choice and one more, whatever the rows beside it keep. A round writes K + 1 entries into both caches at the
+    same places for all rows; what a row does not keep is marked as empty.
+    """
+    check_same_kind(model, sampler.draft, "draft")
+    both = [
+        _Reader.of(each, source_ids, prefix_ids, sampler.num_tokens, longest, update)
+        for each in (model, sampler.draft)
+    ]
+    prompt = both[0].prompt
+    batch = ops.zeros_like(ops.cast(prompt.ids[:, -1], "int32"))
+    limits = batch + longest if limits is None else limits
+    round_ = _Round(both[0], both[1], rules, sampler.num_tokens, longest, model.pad_id, limits)
+    start = {
+        "newest": ops.cast(prompt.ids[:, -1], "int32"),
+        "ids": ops.repeat(batch[:, None], longest, axis=1) + model.pad_id,
+        "token_scores": ops.cast(ops.repeat(batch[:, None], longest, axis=1), "float32"),
+        "lengths": batch,
+        "ended": prompt.blank,
+        "failed_step": batch - 1,
+    }
+
+    def unfinished(number: Tensor, _caches: Any, state: State) -> Tensor:
+        return ops.logical_and(number < longest, ops.logical_not(ops.all(state["ended"])))
+
+    caches = [each.cache for each in both]
+    _, _, state = ops.while_loop(unfinished, round_, (ops.zeros((), "int32"), caches, start))
+    scores = ops.sum(state["token_scores"], axis=-1)[:, None]
+    return {
+        "ids": state["ids"][:, None],
+        "lengths": state["lengths"][:, None],
+        "scores": scores,
+        "ranking_scores": scores,
+        "token_scores": state["token_scores"][:, None],
+        "failed_step": state["failed_step"],
+    }
+
+
+def check_same_kind(model: Any, other: Any, argument: str) -> None:
+    """Raise where two models differ in vocabulary, special ids or kind."""
+    for name in ("vocabulary_size", "pad_id", "start_id", "end_id"):
+        values = getattr(model, name, None), getattr(other, name, None)
+        if values[0] != values[1]:
+            raise ValueError(f"`{argument}` must have the same {name}. Received: {values[0]} and {values[1]}")
+    if hasattr(model, "encode") != hasattr(other, "encode"):
+        raise ValueError(
+            f"`{argument}` must be encoder–decoders, or all decoders alone. Received: one of each kind"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Reader:
+    """A model with its prompt, context and cache."""
+
+    model: Any
+    prompt: prompts.Prompt
+    cache: Any
+    update: Callable[[Tensor, Tensor, Tensor], Tensor]
+
+    @classmethod
+    def of(
+        cls,
+        model: Any,
+        source_ids: Tensor,
+        prefix_ids: Tensor | None,
+        num_tokens: int,
+        steps: int,
+        update: Any,
+    ) -> "_Reader":
+        prompt = prompts.prepare(model, source_ids, prefix_ids)
+        cache = prompts.new_cache(model, prompt, num_tokens + 1, steps, update)
+        return cls(model, prompt, cache, update)
+
+    def read(self, ids: Tensor, cache: Any, slot: Tensor, positions: Tensor) -> tuple[Tensor, Any]:
+        """Float32 logits (B, T, V) after ids (B, T), and the cache with them in it."""
+        logits, cache = prompts.step(
+            self.model,
+            ids,
+            cache,
+            self.prompt.context,
+            slot=self.prompt.before + slot,
+            positions=positions,
+            update=self.update,
+        )
+        return ops.cast(logits, "float32"), cache
+
+
+@dataclasses.dataclass(frozen=True)
+class _Round:
+    """A step of the loop: K proposals, and those of them that are kept."""
+
+    model: _Reader
+    draft: _Reader
+    rules: Rules
+    num_tokens: int
+    longest: int
+    pad_id: int
+    limits: Tensor
+
+    def __call__(self, number: Tensor, caches: list[Any], state: State) -> tuple[Tensor, list[Any], State]:
+        last = self.model.prompt.positions[:, -1:]  # (B, 1)
+        slot = number * (self.num_tokens + 1)
+        ahead = state["lengths"][:, None] + ops.arange(self.num_tokens + 1, dtype="int32")  # (B, K + 1)
+        # No entry is written, and no position asked for, where a row has no room or has ended.
+        open_ = ops.logical_and(ahead < self.limits[:, None], ops.logical_not(state["ended"])[:, None])
+        positions = last + ops.where(open_, ahead, 0)
+        draft_cache, column, ids = caches[1], state["newest"][:, None], state["ids"]
+        read, histories = [], []
+        for i in range(self.num_tokens + 1):
+            column = ops.where(open_[:, i : i + 1], column, self.pad_id)
+            read.append(column)
+            if i:
+                written = ops.equal(ops.arange(self.longest), ahead[:, i : i + 1] - 1)
+                ids = ops.where(written, column, ids)
+            histories.append(ids)
+            logits, draft_cache = self.draft.read(column, draft_cache, slot + i, positions[:, i : i + 1])
+            column, _ = highest(self.rules(logits, ids[:, None], ahead[:, i : i + 1]))
+        proposed = ops.concatenate(read, axis=1)  # (B, K + 1), the newest token first
+        logits, model_cache = self.model.read(proposed, caches[0], slot, positions)
+        chosen, best = highest(self.rules(logits, ops.stack(histories, axis=1), ahead))
+        state = self._kept(state, proposed, logits, chosen, best, ahead)
+        kept = last + state["lengths"][:, None]
+        return number + 1, [_forget(model_cache, kept), _forget(draft_cache, kept)], state
+
+    def _kept(
+        self, state: State, proposed: Tensor, logits: Tensor, chosen: Tensor, best: Tensor, ahead: Tensor
+    ) -> State:
+        """The state with the tokens that the model itself would have generated."""
+        normalizer = ops.logsumexp(logits, axis=-1)  # (B, K + 1)
+        broken = is_not_finite(normalizer)
+        stuck = ops.logical_or(broken, best <= FORBIDDEN / 2)
+        # A column is reached where every one before it was proposed rightly, and neither stuck nor ended.
+        right = ops.equal(proposed[:, 1:], chosen[:, :-1])
+        passed = ops.logical_and(
+            right, ops.logical_not(ops.logical_or(stuck, self.rules.ends(chosen))[:, :-1])
+        )
+        first = ops.logical_not(state["ended"])[:, None]
+        reached = ops.cumprod(ops.cast(ops.concatenate([first, passed], axis=1), "int32"), axis=1)
+        reached = ops.logical_and(reached > 0, ahead < self.limits[:, None])
+        kept = ops.logical_and(reached, ops.logical_not(stuck))
+        count = ops.sum(ops.cast(kept, "int32"), axis=1)
+        own = ops.where(
+            ops.equal(ops.arange(logits.shape[-1], dtype="int32"), chosen[..., None]), logits, FORBIDDEN
+        )
+        scores = ops.max(own, axis=-1) - normalizer
+        behind = ops.arange(self.longest, dtype="int32") - state["lengths"][:, None]  # (B, M)
+        written = ops.logical_and(behind >= 0, behind < count[:, None])
+        column = ops.clip(behind, 0, self.num_tokens)
+        lengths = state["lengths"] + count
+        ends = ops.any(ops.logical_and(reached, ops.logical_or(stuck, self.rules.ends(chosen))), axis=1)
+        newest = ops.take_along_axis(chosen, ops.maximum(count - 1, 0)[:, None], axis=1)[:, 0]
+        failed = ops.logical_and(ops.any(ops.logical_and(reached, broken), axis=1), state["failed_step"] < 0)
+        return {
+            "newest": newest,
+            "ids": ops.where(written, ops.take_along_axis(chosen, column, axis=1), state["ids"]),
+            "token_scores": ops.where(
+                written, ops.take_along_axis(scores, column, axis=1), state["token_scores"]
+            ),
+            "lengths": lengths,
+            "ended": ops.logical_or(state["ended"], ops.logical_or(ends, lengths >= self.limits)),
+            "failed_step": ops.where(failed, lengths, state["failed_step"]),
+        }
+
+
+def _forget(cache: Any, first: Tensor) -> Any:
+    """The cache without what stands at `first`, positions (B, 1), and behind."""
+    if isinstance(cache, dict):
+        forgotten = {name: _forget(values, first) for name, values in cache.items() if name != "positions"}
+        if "positions" in cache:
+            forgotten["positions"] = ops.where(cache["positions"] >= first, -1, cache["positions"])
+        return {name: forgotten[name] for name in cache}
+    return [_forget(each, first) for each in cache] if isinstance(cache, list | tuple) else cache

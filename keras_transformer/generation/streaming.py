@@ -1,0 +1,110 @@
+"""Generation token by token, as a Python iterator."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_transformer.generation.constraints import Constraint
+from keras_transformer.generation.generator import Arrays, Generator, cached_generator, check_finite
+from keras_transformer.generation.loop import Loop, new_search, prepare
+from keras_transformer.generation.rules import Rules
+from keras_transformer.generation.samplers import Contrastive, Speculative
+
+Tensor = Any
+
+
+def stream(
+    model: Any,
+    source_ids: Any,
+    sampler: Any = "greedy",
+    *,
+    max_new_tokens: int = 64,
+    min_new_tokens: int = 0,
+    constraints: Sequence[Constraint] = (),
+    prefix_ids: Any = None,
+    rows: Any = None,
+) -> Iterator[np.ndarray]:
+    """What `generate` generates, one token of each row at a time, as soon as it is known.
+
+    The prompt is read by one compiled function and every token made by another.
+
+    Args:
+        model: as in `generate`; so are the other arguments.
+        source_ids: integers (B, S).
+        sampler: one of a single hypothesis: greedy, sampling, or a beam of one.
+        max_new_tokens: M.
+        min_new_tokens: tokens before an end token may come.
+        constraints: what else may not be generated.
+        prefix_ids: integers (B, Q).
+        rows: integers (B,).
+
+    Returns:
+        An iterator of int32 (B,), at most M times; padding for rows that have ended.
+
+    Raises:
+        ValueError: where an argument is out of range, at once; where the model's logits are NaN, at that token.
+
+    Example:
+        >>> for tokens in stream(model, source_ids, max_new_tokens=32):
+        ...     print(tokens)
+    """
+    streamer = cached_generator(Streamer, model, sampler, max_new_tokens, min_new_tokens, constraints)
+    return streamer.stream(source_ids, prefix_ids, rows)
+
+
+class Streamer(Generator):
+    """Compiled once for each bucket of shapes, as a generator is: a function that reads, and one that takes a step."""
+
+    def __init__(self, model: Any, sampler: Any = "greedy", max_new_tokens: int = 64, **options: Any) -> None:
+        super().__init__(model, sampler, max_new_tokens, **options)
+        if self.sampler.hypotheses != 1 or isinstance(self.sampler, Speculative | Contrastive):
+            raise ValueError(
+                "`sampler` must be of a single hypothesis, whose tokens come one by one. "
+                f"Received: sampler={self.sampler}"
+            )
+
+    def stream(self, source_ids: Any, prefix_ids: Any = None, rows: Any = None) -> Iterator[np.ndarray]:
+        """See `stream`; the arguments are checked before the first token is asked for."""
+        return self._tokens(self._given(source_ids, prefix_ids, rows))
+
+    def _tokens(self, given: Arrays) -> Iterator[np.ndarray]:
+        batch_size = len(given["source_ids"])
+        if batch_size == 0:
+            return
+        known = self._compiled("_begin")(self._padded_all(given))
+        for _ in range(self.max_new_tokens):
+            if keras.ops.convert_to_numpy(known["state"]["ended"])[:batch_size].all():
+                return
+            known |= self._compiled("_extend")(known)
+            check_finite(keras.ops.convert_to_numpy(known["state"]["failed_step"])[:batch_size])
+            yield keras.ops.convert_to_numpy(known["state"]["newest"])[:batch_size, 0].astype(np.int32)
+
+    def _begin(self, arrays: dict[str, Tensor]) -> dict[str, Any]:
+        """All that a step needs: the cache with the prompt in it, the search's state, and what stays as it is."""
+        loop = prepare(self.model, self.sampler, self._rules(), self.max_new_tokens, **arrays)
+        step, cache, state = loop.start()
+        rest = {"context": loop.context, "rows": arrays.get("rows")}
+        return {
+            "step": step,
+            "cache": cache,
+            "state": state,
+            "before": ops.convert_to_tensor(loop.before, "int32"),
+            "last_positions": loop.last_positions,
+            **{name: value for name, value in rest.items() if value is not None},
+        }
+
+    def _extend(self, known: dict[str, Any]) -> dict[str, Any]:
+        """What one step changes."""
+        search = new_search(
+            self.model, self.sampler, self._rules(), self.max_new_tokens, rows=known.get("rows")
+        )
+        placed = (known["before"], known["last_positions"], known.get("context"))
+        loop = Loop(self.model, search, self.max_new_tokens, *placed)
+        step, cache, state = loop.extend(known["step"], known["cache"], known["state"])
+        return {"step": step, "cache": cache, "state": state}
+
+    def _rules(self) -> Rules:
+        return Rules.of(self.model, self.max_new_tokens, self.min_new_tokens, self.constraints)

@@ -1,0 +1,106 @@
+"""GPT-2 and OpenAI GPT."""
+
+from typing import Any
+
+import keras
+
+from keras_transformer.interop.architecture import (
+    ACTIVATIONS,
+    Architecture,
+    Parameter,
+    Parameters,
+    dense,
+    norm,
+)
+from keras_transformer.models import GPT
+from keras_transformer.relations import Causal
+
+_SETTINGS = {
+    "vocabulary_size": "vocab_size",
+    "num_layers": "n_layer",
+    "num_heads": "n_head",
+    "model_dim": "n_embd",
+    "max_length": "n_positions",
+    "dropout": "resid_pdrop",
+    "epsilon": "layer_norm_epsilon",
+    "pad_id": "pad_token_id",
+    "end_id": "eos_token_id",
+}
+_FIXED = {
+    "norm": "layer",
+    "position_encoding": "learned",
+    "num_kv_heads": None,
+    "relation": keras.saving.serialize_keras_object(Causal()),
+    "use_bias": True,
+}
+_DEFAULTS = {"resid_pdrop": 0.1, "layer_norm_epsilon": 1e-5}
+
+
+def _parameters(words: str, positions: str, model: GPT) -> Parameters:
+    yield f"{words}.weight", Parameter((model.embedding.embedding.embeddings,))
+    yield f"{positions}.weight", Parameter((model.positions.table,))
+    for i, block in enumerate(model.blocks):
+        attention, feed_forward = block.self_attention, block.feed_forward
+        projections = attention.query_projection, attention.key_projection, attention.value_projection
+        yield from norm(f"h.{i}.ln_1", block.self_attention_residual.norm)
+        yield from dense(f"h.{i}.attn.c_attn", *projections, transposed=False)
+        yield from dense(f"h.{i}.attn.c_proj", attention.output_projection, transposed=False)
+        yield from norm(f"h.{i}.ln_2", block.feed_forward_residual.norm)
+        yield from dense(f"h.{i}.mlp.c_fc", feed_forward.hidden, transposed=False)
+        yield from dense(f"h.{i}.mlp.c_proj", feed_forward.output_projection, transposed=False)
+    if model.final_norm is not None:
+        yield from norm("ln_f", model.final_norm)
+
+
+def _complete_gpt2(config: dict[str, Any]) -> dict[str, Any]:
+    """The width of the feed-forward networks; and padding, which GPT-2 has none of, as its end token."""
+    pad_id, width = config.get("pad_token_id"), config.get("n_inner")
+    return {
+        **config,
+        "n_inner": 4 * config["n_embd"] if width is None else width,
+        "pad_token_id": config["eos_token_id"] if pad_id is None else pad_id,
+    }
+
+
+def _complete_gpt(config: dict[str, Any]) -> dict[str, Any]:
+    """What this architecture has no setting for: a width of 4 D, and padding and end as its unknown token, 0."""
+    ids = {name: config.get(name) or 0 for name in ("pad_token_id", "eos_token_id")}
+    return {**config, **ids, "n_inner": 4 * config["n_embd"]}
+
+
+GPT2 = Architecture(
+    model_type="gpt2",
+    class_name="GPT2LMHeadModel",
+    model=GPT,
+    settings={**_SETTINGS, "hidden_dim": "n_inner", "activation": "activation_function"},
+    fixed={**_FIXED, "normalization": "pre"},
+    defaults={**_DEFAULTS, "activation_function": "gelu_new", "eos_token_id": 50256},
+    required={
+        "add_cross_attention": False,
+        "scale_attn_by_inverse_layer_idx": False,
+        "scale_attn_weights": True,
+        "tie_word_embeddings": True,
+    },
+    parameters=lambda model: _parameters("wte", "wpe", model),
+    prefix="transformer.",
+    ignored=r"\.attn\.(bias|masked_bias)$",  # the causal mask
+    tied={"lm_head.weight": "transformer.wte.weight"},
+    complete=_complete_gpt2,
+)
+
+OPENAI_GPT = Architecture(
+    model_type="openai-gpt",
+    class_name="OpenAIGPTLMHeadModel",
+    model=GPT,
+    settings={**_SETTINGS, "hidden_dim": "n_inner", "activation": "afn"},
+    fixed={**_FIXED, "normalization": "post"},
+    defaults={**_DEFAULTS, "afn": "gelu"},
+    required={"tie_word_embeddings": True},
+    parameters=lambda model: _parameters("tokens_embed", "positions_embed", model),
+    prefix="transformer.",
+    ignored=r"(\.attn\.bias|position_ids)$",
+    tied={"lm_head.weight": "transformer.tokens_embed.weight"},
+    # This class alone means the tanh approximation by "gelu".
+    activations={"gelu": "gelu_tanh", **{name: ACTIVATIONS[name] for name in ("relu", "silu", "swish")}},
+    complete=_complete_gpt,
+)

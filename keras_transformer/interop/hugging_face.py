@@ -1,0 +1,222 @@
+"""Reading and writing folders of `transformers`: `config.json` and `model.safetensors`."""
+
+import contextlib
+import os
+import pathlib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_transformer import files
+from keras_transformer.interop import bert, gpt, marian, t5, vit
+from keras_transformer.interop.architecture import Architecture, Parameter
+
+_ALL = (gpt.GPT2, gpt.OPENAI_GPT, marian.MARIAN, *bert.ARCHITECTURES, t5.T5_GENERATION, vit.VIT)
+# Where a model type has several classes, `config.json` says which; here stands the first.
+ARCHITECTURES: dict[str, Architecture] = {
+    architecture.model_type: architecture for architecture in reversed(_ALL)
+}
+
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+_INDEX = "model.safetensors.index.json"
+_SHOWN = 5
+
+
+def from_hugging_face(folder: str | os.PathLike[str], **kwargs: Any) -> keras.Model:
+    """Load the model that `save_pretrained` of `transformers` has written, or that was downloaded from its hub.
+
+    Args:
+        folder: with `config.json` and `model.safetensors`, or its shards and their index.
+        **kwargs: arguments of our model's constructor to override, such as `dropout` or `dtype`.
+
+    Returns:
+        A `models.GPT` for GPT-2 and OpenAI GPT, a `models.Transformer` for Marian, a `models.T5`, a `models.ViT`; for
+        BERT what its class is here, such as `models.Pretraining` or `models.SequenceClassifier`.
+
+    Raises:
+        FileNotFoundError: where a file is absent.
+        ImportError: where safetensors is not installed.
+        ValueError: where a file is damaged, the architecture is none of these, or the weights are not the ones that
+            `config.json` describes: missing and unknown names and other shapes are named.
+
+    Example:
+        >>> model = from_hugging_face("downloads/gpt2")  # doctest: +SKIP
+    """
+    folder = pathlib.Path(folder)
+    config = _read_config(folder)
+    architecture = _architecture(folder, config)
+    arguments = {**architecture.arguments(config), **kwargs}
+    with _tensors(folder) as found:
+        tensors = {
+            _whole_name(architecture, name): tensor
+            for name, tensor in ((architecture.rename(old), tensor) for old, tensor in found.items())
+            if not re.search(architecture.ignored, name)
+        }
+        model = (architecture.make or architecture.model)(**arguments)
+        parameters = _named(architecture, model)
+        _check(folder, architecture, parameters, tensors)
+        for name, parameter in parameters.items():
+            parameter.read(tensors[name][:])
+    return model
+
+
+def to_hugging_face(model: keras.Model, folder: str | os.PathLike[str]) -> pathlib.Path:
+    """Write a model as a folder that `from_pretrained` of `transformers` reads.
+
+    Args:
+        model: a `models.GPT` as GPT-1 or GPT-2 are, a `models.Transformer` as Marian is, or a `models.T5`.
+        folder: made whole or not at all.
+
+    Returns:
+        The folder.
+
+    Raises:
+        FileExistsError: where `folder` exists.
+        ImportError: where safetensors is not installed.
+        ValueError: where the model has something that no architecture of `transformers` has, which is named.
+
+    Example:
+        >>> to_hugging_face(model, "runs/gpt2")  # doctest: +SKIP
+    """
+    _safetensors()
+    import safetensors.numpy
+
+    candidates = [each for each in _ALL if type(model) is each.model]
+    if not candidates:
+        known = sorted({each.model.__name__ for each in _ALL})
+        raise ValueError(f"`model` must be one of {known}. Received: a {type(model).__name__}")
+    reasons = []
+    for architecture in candidates:
+        try:
+            config = architecture.config(model)
+            break
+        except ValueError as error:
+            reasons.append(error)
+    else:
+        raise min(reasons, key=lambda reason: len(str(reason)))
+    tensors = {name: parameter.write() for name, parameter in _named(architecture, model).items()}
+    with files.new_folder(folder) as new:
+        files.write_json(new / CONFIG, config)
+        # The metadata says whose layout it is; `transformers` insists on it.
+        safetensors.numpy.save_file(tensors, new / WEIGHTS, metadata={"format": "pt"})
+    return pathlib.Path(folder)
+
+
+def _read_config(folder: pathlib.Path) -> dict[str, Any]:
+    if not (folder / CONFIG).is_file():
+        raise FileNotFoundError(
+            f"`folder` must hold {CONFIG}, as `save_pretrained` writes it. Received: folder={str(folder)!r}"
+        )
+    config = files.read_json(folder / CONFIG)
+    model_type = config.get("model_type") if isinstance(config, dict) else None
+    if model_type not in ARCHITECTURES:
+        raise ValueError(
+            f"`{folder / CONFIG}` must have a model_type among {sorted(ARCHITECTURES)}. "
+            f"Received: model_type={model_type!r}"
+        )
+    return config
+
+
+def _architecture(folder: pathlib.Path, config: dict[str, Any]) -> Architecture:
+    """The one of the class that `config.json` names, or the only one of the model type."""
+    candidates = {each.class_name: each for each in _ALL if each.model_type == config["model_type"]}
+    if len(candidates) == 1:
+        return next(iter(candidates.values()))
+    names = [name for name in config.get("architectures") or () if name in candidates]
+    if not names:
+        raise ValueError(
+            f"`{folder / CONFIG}` must have architectures with one of {sorted(candidates)}. "
+            f"Received: architectures={config.get('architectures')!r}"
+        )
+    return candidates[names[0]]
+
+
+@contextlib.contextmanager
+def _tensors(folder: pathlib.Path) -> Iterator[dict[str, Any]]:
+    """Every tensor's slice by its name; what is not asked for is not read."""
+    with contextlib.ExitStack() as stack:
+        found = {}
+        for path in _weight_files(folder):
+            try:
+                file = stack.enter_context(_safetensors().safe_open(path, framework="numpy"))
+            except _safetensors().SafetensorError as error:
+                raise ValueError(
+                    f"`{path}` must be a whole safetensors file. Received: one that is damaged or cut off ({error})"
+                ) from error
+            found.update({name: file.get_slice(name) for name in file.keys()})  # noqa: SIM118
+        yield found
+
+
+def _weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
+    if (folder / WEIGHTS).is_file():
+        return [folder / WEIGHTS]
+    if not (folder / _INDEX).is_file():
+        others = sorted(path.name for path in folder.glob("*.bin"))
+        raise FileNotFoundError(
+            f"`folder` must hold {WEIGHTS}, or {_INDEX} and its files"
+            + (f", not PyTorch's {others[0]}, which `save_pretrained` converts" if others else "")
+            + f". Received: folder={str(folder)!r}"
+        )
+    index = files.read_json(folder / _INDEX)
+    names = sorted(set(index["weight_map"].values())) if "weight_map" in index else []
+    missing = [name for name in names if not (folder / pathlib.Path(name).name).is_file()]
+    if missing or not names:
+        raise FileNotFoundError(
+            f"`folder` must hold the files that {_INDEX} names. Missing: {', '.join(missing) or 'all names'}"
+        )
+    return [folder / pathlib.Path(name).name for name in names]
+
+
+def _safetensors() -> Any:
+    try:
+        import safetensors
+    except ImportError as error:
+        raise ImportError(
+            "reading and writing safetensors needs its package: pip install 'keras-transformer-kit[hf]'"
+        ) from error
+    return safetensors
+
+
+def _whole_name(architecture: Architecture, name: str) -> str:
+    """The name in the class with a head, whose prefix the class without one lacks."""
+    whole = name.startswith((architecture.prefix, *architecture.tied))
+    return name if whole else architecture.prefix + name
+
+
+def _named(architecture: Architecture, model: keras.Model) -> dict[str, Parameter]:
+    return {architecture.prefix + name: each for name, each in architecture.parameters(model)}
+
+
+def _check(
+    folder: pathlib.Path,
+    architecture: Architecture,
+    parameters: dict[str, Parameter],
+    tensors: dict[str, Any],
+) -> None:
+    """Every parameter is there in its shape, and nothing else but what is tied to one."""
+    problems = []
+    missing = sorted(parameters.keys() - tensors.keys())
+    unknown = sorted(tensors.keys() - parameters.keys() - architecture.tied.keys())
+    for kind, names in (("missing", missing), ("unknown", unknown)):
+        if names:
+            more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+            problems.append(f"{kind}: {', '.join(names[:_SHOWN])}{more}")
+    for name in sorted(parameters.keys() & tensors.keys()):
+        expected, found = parameters[name].file_shape, tuple(tensors[name].get_shape())
+        if expected != found:
+            problems.append(f"{name} of shape {found} instead of {expected}")
+    for name, other in architecture.tied.items():
+        tied = name in tensors and name not in parameters
+        if not problems and tied and not np.array_equal(tensors[name][:], tensors[other][:]):
+            problems.append(f"{name} differs from {other}, to which {architecture.class_name} ties it")
+    if problems:
+        shown = "; ".join(problems[:_SHOWN])
+        more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+        raise ValueError(
+            f"`{folder}` must hold the weights that its {CONFIG} describes, of a {architecture.class_name}. "
+            f"Received: {shown}{more}"
+        )

@@ -1,0 +1,103 @@
+"""The Vision Transformer."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from keras_transformer.interop.architecture import Architecture, Parameter, Parameters, dense, norm
+from keras_transformer.interop.bert import count_labels, encoder_block
+from keras_transformer.models import ViT
+
+
+@dataclasses.dataclass(frozen=True)
+class _Patches(Parameter):
+    """A convolution's kernel (D, channels, size, size), here a matrix (size · size · channels, D)."""
+
+    @property
+    def file_shape(self) -> tuple[int, ...]:
+        return self.shape
+
+    def read(self, values: np.ndarray) -> None:
+        (weight,) = self.weights
+        weight.assign(values.transpose(2, 3, 1, 0).reshape(weight.shape).astype("float32"))
+
+    def write(self) -> np.ndarray:
+        features, channels, height, width = self.shape
+        kernel = ops.convert_to_numpy(self.weights[0]).reshape(height, width, channels, features)
+        return np.ascontiguousarray(kernel.transpose(3, 2, 0, 1))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Positions(Parameter):
+    """The class token's position (D,) and the patches' (height, width, D) as one table (1, 1 + patches, D)."""
+
+    @property
+    def file_shape(self) -> tuple[int, ...]:
+        return self.shape
+
+    def read(self, values: np.ndarray) -> None:
+        of_token, of_patches = self.weights
+        of_token.assign(values[0, 0].astype("float32"))
+        of_patches.assign(values[0, 1:].reshape(of_patches.shape).astype("float32"))
+
+    def write(self) -> np.ndarray:
+        parts = [ops.convert_to_numpy(weight).reshape(-1, self.shape[-1]) for weight in self.weights]
+        return np.concatenate(parts)[None]
+
+
+def _parameters(model: ViT) -> Parameters:
+    size, dim, patches = model.patch_size, model.model_dim, model.grid_shape[0] * model.grid_shape[1]
+    yield "vit.embeddings.cls_token", Parameter((model.class_token,), shape=(1, 1, dim))
+    table = (model.class_position, model.positions.table)
+    yield "vit.embeddings.position_embeddings", _Positions(table, shape=(1, 1 + patches, dim))
+    projection = "vit.embeddings.patch_embeddings.projection"
+    kernel_shape = (dim, model.num_channels, size, size)
+    yield f"{projection}.weight", _Patches((model.embedding.kernel,), shape=kernel_shape)
+    yield f"{projection}.bias", Parameter((model.embedding.bias,))
+    for i, block in enumerate(model.blocks):
+        name = f"vit.encoder.layer.{i}"
+        yield from encoder_block(name, "attention", block)
+        yield from norm(f"{name}.layernorm_before", block.attention_residual.norm)
+        yield from norm(f"{name}.layernorm_after", block.feed_forward_residual.norm)
+    yield from norm("vit.layernorm", model.final_norm)
+    yield from dense("classifier", model.head)
+
+
+def _describe(model: ViT) -> dict[str, Any]:
+    found = model.get_config()
+    height, width = found["image_size"]
+    return {**found, "image_size": height if height == width else [height, width]}
+
+
+VIT = Architecture(
+    model_type="vit",
+    class_name="ViTForImageClassification",
+    model=ViT,
+    settings={
+        "image_size": "image_size",
+        "patch_size": "patch_size",
+        "num_channels": "num_channels",
+        "num_classes": "num_labels",
+        "num_layers": "num_hidden_layers",
+        "num_heads": "num_attention_heads",
+        "model_dim": "hidden_size",
+        "hidden_dim": "intermediate_size",
+        "dropout": ("hidden_dropout_prob", "attention_probs_dropout_prob"),
+        "activation": "hidden_act",
+        "epsilon": "layer_norm_eps",
+    },
+    # Images of any range are mapped to [−1, 1], which is what its image processor does.
+    fixed={"pooling": "token", "positions": "learned", "window": None},
+    defaults={
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "layer_norm_eps": 1e-12,
+        "num_channels": 3,
+    },
+    required={"qkv_bias": True},
+    parameters=_parameters,
+    complete=count_labels,
+    describe=_describe,
+)

@@ -1,0 +1,220 @@
+"""BERT: an encoder of text that sees both sides of every token."""
+
+from typing import Any, ClassVar
+
+import keras
+from keras import ops
+
+from keras_transformer import relations
+from keras_transformer.layers import Dropout, EncoderBlock, LearnedPositions, TokenEmbedding
+from keras_transformer.layers.feed_forward import get_activation, serialize_activation
+from keras_transformer.layers.residual import new_norm
+from keras_transformer.ops.dropout import check_rate
+
+Tensor = Any
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class BERT(keras.Model):
+    r"""Encodes tokens, each with its position and segment, by blocks of complete self-attention.
+
+    $$h_0 = \mathrm{drop}(\mathrm{norm}(E_w + P + S_s)), \qquad h_l = \mathrm{Block}_l(h_{l-1}), \qquad
+    \mathrm{pool}(h_L) = \tanh(W h_{L,0} + b)$$
+
+    Models with heads are built around it: `MaskedLanguageModel`, `Pretraining`, `SequenceClassifier`,
+    `TokenClassifier` and `SpanClassifier`.
+
+    Args:
+        vocabulary_size: rows of E.
+        num_layers: blocks.
+        num_heads: heads of every attention, a divisor of `model_dim`.
+        model_dim: D.
+        hidden_dim: width of the feed-forward networks, by default 4 D.
+        max_length: how many positions there are.
+        num_segments: how many segments there are.
+        dropout: probability, for embeddings, attention weights and sublayer outputs.
+        activation: of the feed-forward networks.
+        normalization: "post" (the paper's), "pre" or "sandwich".
+        relation: who may attend to whom, by default all; "causal" makes it an encoder like GPT.
+        epsilon: of the norms.
+        pad_id: fills up short rows; never attended to.
+        **kwargs: for `keras.Model`.
+
+    Call arguments:
+        inputs: ids (B, T); or {"token_ids": (B, T)}, and "segment_ids" (B, T) where not all are 0.
+
+    Shapes:
+        output: (B, T, D)
+
+    Raises:
+        ValueError: where `num_heads` does not divide `model_dim`, or a size is not positive; in a call, where rows
+            are longer than `max_length`.
+
+    Example:
+        >>> model = BERT(100, num_layers=1, num_heads=2, model_dim=16, max_length=8)
+        >>> model(keras.ops.array([[2, 5, 6, 3]])).shape
+        TensorShape([1, 4, 16])
+
+    References:
+        Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding" (2019),
+        section 3. Weights are drawn from a truncated normal with a standard deviation of 0.02, as in its program.
+    """
+
+    # The paper's two; the others as in Turc et al., "Well-Read Students Learn Better" (2019).
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        name: {"vocabulary_size": 30522, "num_layers": layers, "num_heads": size // 64, "model_dim": size}
+        for name, layers, size in (
+            ("tiny", 2, 128),
+            ("mini", 4, 256),
+            ("small", 4, 512),
+            ("medium", 8, 512),
+            ("base", 12, 768),
+            ("large", 24, 1024),
+        )
+    }
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        num_layers: int = 12,
+        num_heads: int = 12,
+        model_dim: int = 768,
+        hidden_dim: int | None = None,
+        max_length: int = 512,
+        num_segments: int = 2,
+        dropout: float = 0.1,
+        activation: Any = "gelu",
+        normalization: str = "post",
+        *,
+        relation: Any = None,
+        epsilon: float = 1e-12,
+        pad_id: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        for name, size in (("num_layers", num_layers), ("num_segments", num_segments)):
+            if size < 1:
+                raise ValueError(f"`{name}` must be positive. Received: {name}={size}")
+        if not 0 <= pad_id < vocabulary_size:
+            raise ValueError(f"`pad_id` must be in [0, {vocabulary_size}). Received: pad_id={pad_id}")
+        self.vocabulary_size = vocabulary_size
+        self.num_layers = num_layers
+        self.num_heads = num_heads
+        self.model_dim = model_dim
+        self.hidden_dim = 4 * model_dim if hidden_dim is None else hidden_dim
+        self.max_length = max_length
+        self.num_segments = num_segments
+        self.dropout = check_rate("dropout", dropout)
+        self.activation = get_activation(activation)
+        self.normalization = normalization
+        self.relation = relations.get(relation)
+        self.epsilon = epsilon
+        self.pad_id = pad_id
+        dtype = {"dtype": self.dtype_policy}
+        self.embedding = TokenEmbedding(
+            vocabulary_size, model_dim, scale=False, pad_id=pad_id, name="embedding", **dtype
+        )
+        self.positions = LearnedPositions(max_length, name="positions", **dtype)
+        self.segments = keras.layers.Embedding(num_segments, model_dim, name="segments", **dtype)
+        self.embedding_norm = new_norm("layer", epsilon, name="embedding_norm", **dtype)
+        self.drop = Dropout(dropout, name="dropout", **dtype)
+        self.blocks = [
+            EncoderBlock(
+                num_heads,
+                self.hidden_dim,
+                self.relation,
+                activation=activation,
+                normalization=normalization,
+                dropout=dropout,
+                epsilon=epsilon,
+                hidden_dropout=0.0,
+                name=f"block_{i}",
+                **dtype,
+            )
+            for i in range(num_layers)
+        ]
+        # Without post-norm a stack leaves its sum of residuals unnormalised.
+        self.final_norm = (
+            None if normalization == "post" else new_norm("layer", epsilon, name="final_norm", **dtype)
+        )
+        self.pooler = keras.layers.Dense(model_dim, activation="tanh", name="pooler", **dtype)
+        self._build_weights()
+
+    @classmethod
+    def from_preset(cls, name: str, **kwargs: Any) -> "BERT":
+        """A model of a published size with random weights: "tiny", "mini", "small", "medium", "base" or "large".
+
+        Args:
+            name: one of `BERT.presets`.
+            **kwargs: override the preset's.
+
+        Raises:
+            ValueError: where `name` is unknown.
+        """
+        if name not in cls.presets:
+            raise ValueError(f"`name` must be one of {sorted(cls.presets)}. Received: name={name!r}")
+        return cls(**{**cls.presets[name], **kwargs})
+
+    def call(self, inputs: Tensor | dict[str, Tensor], training: bool | None = None) -> Tensor:
+        """What is known of each token in its context."""
+        given = inputs if isinstance(inputs, dict) else {"token_ids": inputs}
+        ids = given["token_ids"]
+        segment_ids = given.get("segment_ids")
+        segment_ids = ops.zeros_like(ids) if segment_ids is None else segment_ids
+        hidden = self.positions(self.embedding(ids)) + self.segments(segment_ids)
+        hidden = self.drop(self.embedding_norm(hidden), training=training)
+        for block in self.blocks:
+            hidden = block(hidden, padding_mask=self.padding_mask(given), training=training)
+        return hidden if self.final_norm is None else self.final_norm(hidden)
+
+    def pool(self, hidden: Tensor) -> Tensor:
+        """One vector for each text, (B, D), made from its first token's."""
+        return self.pooler(hidden[:, 0])
+
+    def padding_mask(self, inputs: Tensor | dict[str, Tensor]) -> Tensor:
+        """True where there is a token: (B, T)."""
+        ids = inputs["token_ids"] if isinstance(inputs, dict) else inputs
+        return ops.not_equal(ids, self.pad_id)
+
+    def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
+        """(B, T, D)."""
+        shape = input_shape["token_ids"] if isinstance(input_shape, dict) else input_shape
+        return (*shape, self.model_dim)
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {
+            **super().get_config(),
+            "vocabulary_size": self.vocabulary_size,
+            "num_layers": self.num_layers,
+            "num_heads": self.num_heads,
+            "model_dim": self.model_dim,
+            "hidden_dim": self.hidden_dim,
+            "max_length": self.max_length,
+            "num_segments": self.num_segments,
+            "dropout": self.dropout,
+            "activation": serialize_activation(self.activation),
+            "normalization": self.normalization,
+            "relation": keras.saving.serialize_keras_object(self.relation),
+            "epsilon": self.epsilon,
+            "pad_id": self.pad_id,
+        }
+
+    def _build_weights(self) -> None:
+        shape = (None, None, self.model_dim)
+        for layer in (self.embedding, self.segments):
+            layer.build((None, None))
+        for layer in (self.positions, self.embedding_norm, self.drop, *self.blocks, self.final_norm):
+            if layer is not None:
+                layer.build(shape)
+        self.pooler.build((None, self.model_dim))
+        self.built = True
+        draw_weights(self.trainable_weights)
+
+
+def draw_weights(weights: list[Any]) -> None:
+    """Draw matrices and tables as BERT's program does."""
+    draw = keras.initializers.TruncatedNormal(stddev=0.02)
+    for weight in weights:
+        if weight.name in ("kernel", "embeddings", "table"):
+            weight.assign(draw(weight.shape, weight.dtype))

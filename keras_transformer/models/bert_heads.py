@@ -1,0 +1,295 @@
+"""What is trained on top of an encoder such as BERT."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer.layers import Dropout
+from keras_transformer.layers.residual import new_norm
+from keras_transformer.models.bert import draw_weights
+from keras_transformer.ops.dropout import check_rate
+
+Tensor = Any
+
+POOLINGS = ("pooler", "mean")
+
+
+class _Headed(keras.Model):
+    """An encoder with something on top; the encoder's pooler is trained only where that uses it."""
+
+    def __init__(self, encoder: Any, pools: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.encoder = encoder
+        encoder.pooler.trainable = pools
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {**super().get_config(), "encoder": keras.saving.serialize_keras_object(self.encoder)}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+        """The model whose `get_config` this is."""
+        encoder = keras.saving.deserialize_keras_object(config["encoder"], custom_objects=custom_objects)
+        return cls(**{**config, "encoder": encoder})
+
+    def _head(self, units: int, name: str, size: int, dtype: Any = "float32") -> keras.layers.Dense:
+        layer = keras.layers.Dense(units, dtype=dtype, name=name)
+        layer.build((None, size))
+        draw_weights(layer.trainable_weights)
+        return layer
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class MaskedLanguageModel(_Headed):
+    r"""Says which tokens stand where some were masked, with the encoder's embedding matrix E.
+
+    $$\mathrm{logits}_t = \mathrm{norm}(f(W h_t + b))\, E^\top + c$$
+
+    Args:
+        encoder: a `BERT`.
+        **kwargs: for `keras.Model`.
+
+    Call arguments:
+        inputs: the encoder's; a dictionary may also hold "masked_positions" (B, M), where alone logits are wanted.
+
+    Shapes:
+        output: (B, T, vocabulary_size), or (B, M, vocabulary_size), float32 logits
+
+    Example:
+        >>> from keras_transformer.models import BERT
+        >>> model = MaskedLanguageModel(BERT(100, num_layers=1, num_heads=2, model_dim=16, max_length=8))
+        >>> model({"token_ids": keras.ops.array([[2, 4, 6, 3]]), "masked_positions": keras.ops.array([[1]])}).shape
+        TensorShape([1, 1, 100])
+
+    References:
+        Devlin et al. (2019), section 3.1, task 1; the transformation before E as in its program.
+    """
+
+    def __init__(self, encoder: Any, **kwargs: Any) -> None:
+        super().__init__(encoder, **kwargs)
+        size = encoder.model_dim
+        self.transform = self._head(size, "transform", size, self.dtype_policy)
+        self.norm = new_norm("layer", encoder.epsilon, dtype=self.dtype_policy, name="norm")
+        self.norm.build((None, None, size))
+        self.bias = self.add_weight(
+            name="bias", shape=(encoder.vocabulary_size,), initializer="zeros", dtype="float32"
+        )
+        self.built = True
+
+    def call(self, inputs: Any, training: bool | None = None) -> Tensor:
+        """Logits of the tokens that may stand at each position."""
+        return self.logits(self.encoder(inputs, training=training), inputs)
+
+    def logits(self, hidden: Tensor, inputs: Any) -> Tensor:
+        """Logits of what the encoder gave, (B, T, D), at the masked positions where `inputs` names them."""
+        positions = inputs.get("masked_positions") if isinstance(inputs, dict) else None
+        if positions is not None:
+            hidden = ops.take_along_axis(hidden, ops.cast(positions, "int32")[..., None], axis=1)  # (B, M, D)
+        hidden = self.norm(self.encoder.activation(self.transform(hidden)))
+        return self.encoder.embedding.logits(hidden) + self.bias
+
+    def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
+        """(B, T, vocabulary_size) or (B, M, vocabulary_size)."""
+        if isinstance(input_shape, dict):
+            input_shape = input_shape.get("masked_positions") or input_shape["token_ids"]
+        return (*input_shape, self.encoder.vocabulary_size)
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class Pretraining(_Headed):
+    """Masked language model and next-sentence prediction on one encoder.
+
+    Args:
+        encoder: a `BERT`.
+        **kwargs: for `keras.Model`.
+
+    Call arguments:
+        inputs: as for `MaskedLanguageModel`, with "segment_ids".
+
+    Shapes:
+        output: {"tokens": as of `MaskedLanguageModel`, "next_sentence": (B, 2)}, float32 logits; 0 says that the
+            second sentence follows the first, 1 that it is any other
+
+    References:
+        Devlin et al. (2019), section 3.1, tasks 1 and 2.
+    """
+
+    def __init__(self, encoder: Any, **kwargs: Any) -> None:
+        super().__init__(encoder, **kwargs)
+        self.masked_language_model = MaskedLanguageModel(
+            encoder, dtype=self.dtype_policy, name="masked_language_model"
+        )
+        encoder.pooler.trainable = True
+        self.next_sentence = self._head(2, "next_sentence", encoder.model_dim)
+        self.built = True
+
+    def call(self, inputs: Any, training: bool | None = None) -> dict[str, Tensor]:
+        """Logits of the masked tokens, and of whether the sentences belong together."""
+        hidden = self.encoder(inputs, training=training)
+        return {
+            "tokens": self.masked_language_model.logits(hidden, inputs),
+            "next_sentence": self.next_sentence(self.encoder.pool(hidden)),
+        }
+
+    def compute_output_shape(self, input_shape: Any) -> dict[str, tuple[int | None, ...]]:
+        """Of each output."""
+        tokens = self.masked_language_model.compute_output_shape(input_shape)
+        return {"tokens": tokens, "next_sentence": (tokens[0], 2)}
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class SequenceClassifier(_Headed):
+    """Classifies texts, or pairs of texts whose segments are 0 and 1.
+
+    Args:
+        encoder: a `BERT`.
+        num_classes: C.
+        pooling: "pooler" (the paper's: the first token's vector, transformed) or "mean" (of all tokens).
+        dropout: probability for what is classified, by default the encoder's.
+        **kwargs: for `keras.Model`.
+
+    Call arguments:
+        inputs: the encoder's.
+
+    Shapes:
+        output: (B, C), float32 logits
+
+    Raises:
+        ValueError: where `num_classes` is not positive or `pooling` unknown.
+
+    References:
+        Devlin et al. (2019), section 4.1.
+    """
+
+    def __init__(
+        self,
+        encoder: Any,
+        num_classes: int,
+        pooling: str = "pooler",
+        dropout: float | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(encoder, pooling == "pooler", **kwargs)
+        if pooling not in POOLINGS:
+            raise ValueError(f"`pooling` must be one of {POOLINGS}. Received: pooling={pooling!r}")
+        self.num_classes = _check_classes(num_classes)
+        self.pooling = pooling
+        self.dropout = check_rate("dropout", encoder.dropout if dropout is None else dropout)
+        self.drop = Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
+        self.head = self._head(num_classes, "head", encoder.model_dim)
+        self.built = True
+
+    def call(self, inputs: Any, training: bool | None = None) -> Tensor:
+        """Logits of each class."""
+        hidden = self.encoder(inputs, training=training)
+        if self.pooling == "pooler":
+            pooled = self.encoder.pool(hidden)
+        else:
+            pooled = mean_of_tokens(hidden, self.encoder.padding_mask(inputs))
+        return self.head(self.drop(pooled, training=training))
+
+    def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
+        """(B, C)."""
+        return (self.encoder.compute_output_shape(input_shape)[0], self.num_classes)
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {
+            **super().get_config(),
+            "num_classes": self.num_classes,
+            "pooling": self.pooling,
+            "dropout": self.dropout,
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class TokenClassifier(_Headed):
+    """Classifies every token, as for named entities.
+
+    Args:
+        encoder: a `BERT`.
+        num_classes: C.
+        dropout: probability for what is classified, by default the encoder's.
+        **kwargs: for `keras.Model`.
+
+    Call arguments:
+        inputs: the encoder's.
+
+    Shapes:
+        output: (B, T, C), float32 logits
+
+    Raises:
+        ValueError: where `num_classes` is not positive.
+
+    References:
+        Devlin et al. (2019), section 5.3.
+    """
+
+    def __init__(self, encoder: Any, num_classes: int, dropout: float | None = None, **kwargs: Any) -> None:
+        super().__init__(encoder, **kwargs)
+        self.num_classes = _check_classes(num_classes)
+        self.dropout = check_rate("dropout", encoder.dropout if dropout is None else dropout)
+        self.drop = Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
+        self.head = self._head(num_classes, "head", encoder.model_dim)
+        self.built = True
+
+    def call(self, inputs: Any, training: bool | None = None) -> Tensor:
+        """Logits of each class for each token."""
+        return self.head(self.drop(self.encoder(inputs, training=training), training=training))
+
+    def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
+        """(B, T, C)."""
+        return (*self.encoder.compute_output_shape(input_shape)[:-1], self.num_classes)
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {**super().get_config(), "num_classes": self.num_classes, "dropout": self.dropout}
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class SpanClassifier(_Headed):
+    """Says where an answer starts and ends: question in segment 0, context in segment 1.
+
+    Args:
+        encoder: a `BERT`.
+        **kwargs: for `keras.Model`.
+
+    Call arguments:
+        inputs: the encoder's.
+
+    Shapes:
+        output: (B, 2, T), float32 logits over positions: of the start, and of the end
+
+    References:
+        Devlin et al. (2019), section 4.2.
+    """
+
+    def __init__(self, encoder: Any, **kwargs: Any) -> None:
+        super().__init__(encoder, **kwargs)
+        self.head = self._head(2, "head", encoder.model_dim)
+        self.built = True
+
+    def call(self, inputs: Any, training: bool | None = None) -> Tensor:
+        """Logits of each position; padding is never one."""
+        logits = self.head(self.encoder(inputs, training=training))  # (B, T, 2)
+        padding = ~self.encoder.padding_mask(inputs)[:, None]
+        return ops.where(padding, -1e9, ops.transpose(logits, (0, 2, 1)))
+
+    def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
+        """(B, 2, T)."""
+        batch, length, _ = self.encoder.compute_output_shape(input_shape)
+        return (batch, 2, length)
+
+
+def mean_of_tokens(hidden: Tensor, padding_mask: Tensor) -> Tensor:
+    """The mean over tokens that are no padding: (B, D) in float32 of (B, T, D)."""
+    weights = ops.cast(padding_mask, "float32")[..., None]
+    total = ops.sum(ops.cast(hidden, "float32") * weights, axis=1)
+    return total / ops.maximum(ops.sum(weights, axis=1), 1)
+
+
+def _check_classes(num_classes: int) -> int:
+    if num_classes < 1:
+        raise ValueError(f"`num_classes` must be positive. Received: num_classes={num_classes}")
+    return num_classes

@@ -1,0 +1,194 @@
+"""The graph attention network: classes of nodes from their features and their neighbours'."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer.layers import Dropout, GraphAttention, score_layers
+from keras_transformer.ops.dropout import check_rate
+
+Tensor = Any
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class GAT(keras.Model):
+    r"""Layers of attention to a node's neighbours; the last one's heads are averaged and give a logit for each class.
+
+    $$h^{(l)} = \sigma\big(\mathrm{GraphAttention}_l(\mathrm{drop}(h^{(l-1)}), G)\; [+\, h^{(l-1)} W_l]\big), \quad
+    \mathrm{logits} = \mathrm{GraphAttention}_L(\mathrm{drop}(h^{(L-1)}), G)$$
+
+    Transductive (one graph, some of whose nodes have known labels): a batch of that graph, and a weight of 1 for
+    known nodes and 0 for others as `sample_weight`. Inductive: batches of graphs, filled up with nodes and edges (−1)
+    of padding, whose `sample_weight` is 0. Average over the known nodes with a loss whose reduction is
+    "mean_with_sample_weight": Keras' default divides by all nodes.
+
+    Args:
+        num_features: D, of each node.
+        num_classes: C.
+        num_heads: of each layer; as many layers as numbers.
+        head_dim: size of a head, in all layers but the last, where it is C.
+        activation: σ.
+        dropout: probability of dropping an input of a layer, and an attention weight.
+        score: how two nodes are compared: "gat", "gatv2", "scaled_dot_product" or what else `GraphAttention` takes.
+        residual: whether a layer's input is added to its output, through a linear map W where sizes differ.
+        self_loops: whether every node attends to itself too, listed among the edges or not.
+        regularizer: of all weights but biases.
+        **kwargs: for `keras.Model`.
+
+    Call arguments:
+        inputs: {"nodes": (B, T, D), "edges": integers (B, E, 2) of [source, target], filled up with −1}, or a boolean
+            "adjacency" (B, T, T), True at [target, source], in place of edges. Edges from or to nodes that do not
+            exist are ignored.
+
+    Shapes:
+        output: (B, T, C), float32 logits
+
+    Raises:
+        ValueError: where a size is not positive or `num_heads` empty.
+
+    Example:
+        >>> model = GAT(num_features=5, num_classes=3)
+        >>> model({"nodes": keras.ops.ones((1, 4, 5)), "edges": keras.ops.array([[[0, 1], [1, 2]]])}).shape
+        TensorShape([1, 4, 3])
+
+    References:
+        Veličković et al., "Graph Attention Networks" (2018), sections 2.1 and 3.3. The authors' program also drops
+        projected features before they are summed, which the paper does not mention, nor do we.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        num_classes: int,
+        num_heads: Sequence[int] = (8, 1),
+        head_dim: int = 8,
+        activation: Any = "elu",
+        dropout: float = 0.6,
+        score: Any = "gat",
+        residual: bool = False,
+        self_loops: bool = True,
+        regularizer: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        for name, size in (("num_features", num_features), ("num_classes", num_classes)):
+            if size < 1:
+                raise ValueError(f"`{name}` must be positive. Received: {name}={size}")
+        if not num_heads:
+            raise ValueError(
+                f"`num_heads` must hold a number for each layer. Received: num_heads={num_heads}"
+            )
+        self.num_features = num_features
+        self.num_classes = num_classes
+        self.num_heads = tuple(num_heads)
+        self.head_dim = head_dim
+        self.activation = keras.activations.get(activation)
+        self.dropout = check_rate("dropout", dropout)
+        self.score = score_layers.get(score)
+        self.residual = residual
+        self.self_loops = self_loops
+        self.regularizer = keras.regularizers.get(regularizer)
+        self._build_weights()
+
+    @classmethod
+    def transductive(cls, num_features: int, num_classes: int, **kwargs: Any) -> "GAT":
+        """The paper's for Cora and Citeseer: 8 heads of 8, then 1; dropout 0.6, L2 of 0.0005 (its loss has λ‖w‖²/2)."""
+        return cls(num_features, num_classes, **{"regularizer": keras.regularizers.L2(5e-4 / 2), **kwargs})
+
+    @classmethod
+    def inductive(cls, num_features: int, num_classes: int, **kwargs: Any) -> "GAT":
+        """The paper's for PPI: 4, 4 and 6 heads of 256, residual, without dropout."""
+        sizes = {"num_heads": (4, 4, 6), "head_dim": 256, "dropout": 0.0, "residual": True}
+        return cls(num_features, num_classes, **{**sizes, **kwargs})
+
+    def call(self, inputs: dict[str, Tensor], training: bool | None = None) -> Tensor:
+        """Logits of every node."""
+        hidden, graph = self._nodes_and_graph(inputs)
+        for i in range(len(self.num_heads)):
+            hidden = self._layer(i, hidden, graph, training)
+        return ops.cast(hidden, "float32")
+
+    def attention_weights(self, inputs: dict[str, Tensor]) -> list[Tensor]:
+        """How nodes attend to each other in every layer: float32 (B, N, T, T), of targets (rows) and sources."""
+        hidden, graph = self._nodes_and_graph(inputs)
+        weights = []
+        for i, layer in enumerate(self.attention_layers):
+            weights.append(layer.attention_weights(hidden, **graph))
+            hidden = self._layer(i, hidden, graph, training=False)
+        return weights
+
+    def compute_output_shape(self, input_shape: dict[str, Any]) -> tuple[int | None, ...]:
+        """(B, T, C)."""
+        return (*input_shape["nodes"][:-1], self.num_classes)
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {
+            **super().get_config(),
+            "num_features": self.num_features,
+            "num_classes": self.num_classes,
+            "num_heads": list(self.num_heads),
+            "head_dim": self.head_dim,
+            "activation": keras.activations.serialize(self.activation),
+            "dropout": self.dropout,
+            "score": score_layers.serialize(self.score),
+            "residual": self.residual,
+            "self_loops": self.self_loops,
+            "regularizer": keras.regularizers.serialize(self.regularizer),
+        }
+
+    def _build_weights(self) -> None:
+        self.attention_layers, self.drops, self.skips = [], [], {}
+        size = self.num_features
+        for i, heads in enumerate(self.num_heads):
+            last = i + 1 == len(self.num_heads)
+            layer = GraphAttention(
+                heads,
+                self.num_classes if last else self.head_dim,
+                concat=not last,
+                score=score_layers.get(
+                    score_layers.serialize(self.score)
+                ),  # each layer has weights of its own
+                dropout=self.dropout,
+                self_loops=self.self_loops,
+                dtype=self.dtype_policy,
+                name=f"attention_{i}",
+            )
+            shape = (None, None, size)
+            layer.build(shape)
+            output_size = layer.compute_output_shape(shape)[-1]
+            if self.residual and output_size != size:
+                skip = keras.layers.Dense(
+                    output_size, use_bias=False, dtype=self.dtype_policy, name=f"skip_{i}"
+                )
+                skip.build(shape)
+                self.skips[str(i)] = skip
+            self.attention_layers.append(layer)
+            self.drops.append(Dropout(self.dropout, dtype=self.dtype_policy, name=f"dropout_{i}"))
+            size = output_size
+        if self.regularizer is not None:
+            for weight in self.trainable_weights:
+                if weight.name != "bias":
+                    weight.regularizer = self.regularizer
+        self.built = True
+
+    def _nodes_and_graph(self, inputs: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor | None]]:
+        nodes = ops.cast(inputs["nodes"], self.compute_dtype)
+        if len(nodes.shape) != 3 or nodes.shape[-1] != self.num_features:
+            raise ValueError(
+                f"`nodes` must be (B, T, num_features={self.num_features}). "
+                f"Received: nodes.shape={tuple(nodes.shape)}"
+            )
+        return nodes, {name: inputs.get(name) for name in ("edges", "adjacency")}
+
+    def _layer(
+        self, i: int, inputs: Tensor, graph: dict[str, Tensor | None], training: bool | None
+    ) -> Tensor:
+        dropped = self.drops[i](inputs, training=training)
+        output = self.attention_layers[i](dropped, **graph, training=training)
+        if self.residual:
+            skip = self.skips.get(str(i))
+            output = output + (dropped if skip is None else skip(dropped))
+        return output if i + 1 == len(self.num_heads) else self.activation(output)

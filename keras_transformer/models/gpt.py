@@ -1,0 +1,340 @@
+"""GPT: the decoder of the Transformer alone, a language model."""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import keras
+from keras import ops
+
+from keras_transformer import ops as kt_ops
+from keras_transformer import relations
+from keras_transformer.layers import (
+    DecoderBlock,
+    Dropout,
+    LearnedPositions,
+    TokenEmbedding,
+    position_encodings,
+)
+from keras_transformer.layers.feed_forward import get_activation, serialize_activation
+from keras_transformer.layers.multi_head_attention import Cache
+from keras_transformer.layers.residual import new_norm
+from keras_transformer.ops.dropout import check_rate
+
+Tensor = Any
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class GPT(keras.Model):
+    r"""A decoder alone: each token's vector sees those before it, and predicts the token that follows.
+
+    $$h_0 = E_w + P, \qquad h_l = \mathrm{Block}_l(h_{l-1}), \qquad P(w_{t+1} \mid w_1 \dots w_t) =
+    \mathrm{softmax}(\mathrm{norm}(h_L) E^\top)$$
+
+    The defaults are GPT-2's. With `normalization="post"` it is GPT-1, which has no norm before the logits; with
+    `position_encoding="rotary", norm="rms", activation="swiglu", use_bias=False` what came after.
+
+    Args:
+        vocabulary_size: rows of E.
+        num_layers: L, the number of blocks.
+        num_heads: heads of every attention, a divisor of `model_dim`.
+        model_dim: D.
+        hidden_dim: width of the feed-forward networks, by default 4 D.
+        max_length: how many learned positions there are. Other encodings have no longest length.
+        dropout: probability, for embeddings, attention weights and sublayer outputs.
+        activation: of the feed-forward networks, gated ones too.
+        normalization: "pre" (GPT-2), "post" (GPT-1) or "sandwich".
+        norm: "layer" or "rms".
+        position_encoding: "learned" (added to the embeddings), or what attention knows of positions: "rotary",
+            "alibi", "relative_bias", a layer, or None.
+        num_kv_heads: key/value heads of each attention, see `layers.MultiHeadAttention`.
+        relation: which earlier tokens a token attends to, by default all. Must not look ahead.
+        use_bias: whether attention and feed-forward networks have biases.
+        epsilon: of the norms.
+        pad_id: fills up short rows on the right; never attended to.
+        end_id: ends a text.
+        **kwargs: for `keras.Model`.
+
+    Call arguments:
+        inputs: ids (B, T); or {"token_ids": (B, T)}, where several texts are packed in a row also with
+            "segment_ids" (B, T), within which attention stays, and "positions" (B, T), which restart in each.
+
+    Shapes:
+        output: (B, T, vocabulary_size), float32 logits of the token that follows each token
+
+    Raises:
+        ValueError: where `num_heads` does not divide `model_dim`, a size is not positive, an id is no id, or `relation`
+            looks ahead.
+
+    Example:
+        >>> model = GPT(100, num_layers=1, num_heads=2, model_dim=16, max_length=8)
+        >>> model(keras.ops.array([[5, 6, 3]])).shape
+        TensorShape([1, 3, 100])
+
+    References:
+        Radford et al., "Improving Language Understanding by Generative Pre-Training" (2018), section 3.1: GPT-1.
+        Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), section 2.3: GPT-2. Its weights
+        are drawn as there: N(0, 0.02), those that end a residual branch divided by √(2L).
+    """
+
+    # Layers, heads and D as published (GPT-2's smallest has 124 million parameters, not the 117 of its paper).
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "gpt": {
+            "vocabulary_size": 40478,
+            "num_layers": 12,
+            "num_heads": 12,
+            "model_dim": 768,
+            "max_length": 512,
+            "normalization": "post",
+            "pad_id": 0,
+            "end_id": 0,
+        },
+        **{
+            name: {
+                "vocabulary_size": 50257,
+                "num_layers": layers,
+                "num_heads": heads,
+                "model_dim": size,
+                "max_length": 1024,
+                "pad_id": 50256,
+                "end_id": 50256,
+            }
+            for name, layers, heads, size in (
+                ("gpt2", 12, 12, 768),
+                ("gpt2_medium", 24, 16, 1024),
+                ("gpt2_large", 36, 20, 1280),
+                ("gpt2_xl", 48, 25, 1600),
+            )
+        },
+    }
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        num_layers: int = 12,
+        num_heads: int = 12,
+        model_dim: int = 768,
+        hidden_dim: int | None = None,
+        max_length: int | None = 1024,
+        dropout: float = 0.1,
+        activation: Any = "gelu_tanh",
+        normalization: str = "pre",
+        norm: str = "layer",
+        *,
+        position_encoding: Any = "learned",
+        num_kv_heads: int | None = None,
+        relation: Any = "causal",
+        use_bias: bool = True,
+        epsilon: float = 1e-5,
+        pad_id: int = 0,
+        end_id: int = 3,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        for name, size in (("vocabulary_size", vocabulary_size), ("num_layers", num_layers)):
+            if size < 1:
+                raise ValueError(f"`{name}` must be positive. Received: {name}={size}")
+        for name, id_ in (("pad_id", pad_id), ("end_id", end_id)):
+            if not 0 <= id_ < vocabulary_size:
+                raise ValueError(f"`{name}` must be in [0, {vocabulary_size}). Received: {name}={id_}")
+        learned = position_encoding == "learned"
+        self.vocabulary_size = vocabulary_size
+        self.num_layers = num_layers
+        self.num_heads = num_heads
+        self.model_dim = model_dim
+        self.hidden_dim = 4 * model_dim if hidden_dim is None else hidden_dim
+        self.max_length = max_length if learned else None
+        self.dropout = check_rate("dropout", dropout)
+        self.activation = get_activation(activation)
+        self.normalization = normalization
+        self.norm = norm
+        self.position_encoding = (
+            "learned" if learned else position_encodings.get(position_encoding, num_heads)
+        )
+        self.num_kv_heads = num_kv_heads
+        self.relation = _backward(relations.get(relation))
+        self.use_bias = use_bias
+        self.epsilon = epsilon
+        self.pad_id, self.end_id = pad_id, end_id
+        dtype = {"dtype": self.dtype_policy}
+        self.embedding = TokenEmbedding(
+            vocabulary_size, model_dim, scale=False, pad_id=pad_id, name="embedding", **dtype
+        )
+        self.positions = LearnedPositions(max_length, name="positions", **dtype) if learned else None
+        self.drop = Dropout(dropout, name="dropout", **dtype)
+        self.blocks = [
+            DecoderBlock(
+                num_heads,
+                self.hidden_dim,
+                self.relation,
+                activation=activation,
+                normalization=normalization,
+                dropout=dropout,
+                norm=norm,
+                num_kv_heads=num_kv_heads,
+                # Each block has weights of its own.
+                position_encoding=None
+                if learned
+                else position_encodings.get(self._serialized_encoding(), num_heads),
+                use_bias=use_bias,
+                epsilon=epsilon,
+                hidden_dropout=0.0,
+                name=f"block_{i}",
+                **dtype,
+            )
+            for i in range(num_layers)
+        ]
+        # Without post-norm a stack leaves its sum of residuals unnormalised.
+        self.final_norm = (
+            None if normalization == "post" else new_norm(norm, epsilon=epsilon, name="final_norm", **dtype)
+        )
+        self._build_weights()
+
+    @classmethod
+    def from_preset(cls, name: str, **kwargs: Any) -> "GPT":
+        """A model of a published size with random weights: "gpt", "gpt2", "gpt2_medium", "gpt2_large" or "gpt2_xl".
+
+        Args:
+            name: one of `GPT.presets`.
+            **kwargs: override the preset's.
+
+        Raises:
+            ValueError: where `name` is unknown.
+        """
+        if name not in cls.presets:
+            raise ValueError(f"`name` must be one of {sorted(cls.presets)}. Received: name={name!r}")
+        return cls(**{**cls.presets[name], **kwargs})
+
+    def call(self, inputs: Tensor | dict[str, Tensor], training: bool | None = None) -> Tensor:
+        """Logits of what follows each token."""
+        given = inputs if isinstance(inputs, dict) else {"token_ids": inputs}
+        ids = given["token_ids"]
+        hidden = self.drop(self._embed(ids, given.get("positions")), training=training)
+        for block in self.blocks:
+            hidden = block(
+                hidden,
+                padding_mask=ops.not_equal(ids, self.pad_id),
+                segment_ids=given.get("segment_ids"),
+                training=training,
+            )
+        return self.logits(self._normalized(hidden))
+
+    def empty_cache(self, batch_size: Any, length: Any, hypotheses: int = 1) -> list[Cache]:
+        """A cache for `step` with room for `length` tokens, `hypotheses` of them for each position."""
+        return [block.self_attention.empty_cache(batch_size, length, hypotheses) for block in self.blocks]
+
+    def step(
+        self,
+        token_ids: Tensor,
+        cache: list[Cache],
+        *,
+        slot: Tensor,
+        positions: Tensor,
+        attention_mask: Tensor | None = None,
+        update: Callable[[Tensor, Tensor, Tensor], Tensor] = kt_ops.slice_update,
+    ) -> tuple[Tensor, list[Cache]]:
+        """Logits of what follows T new tokens, given those in the cache.
+
+        Args:
+            token_ids: integers (B, T), the new tokens; padding may stand on either side.
+            cache: as `empty_cache` makes it and earlier steps return it.
+            slot: integer scalar, where in the cache to write.
+            positions: integers (B, T) of the new tokens.
+            attention_mask: booleans (B, T, S), which of the tokens in the cache, the new ones included, each new
+                token may attend to, where they are alternatives for one position.
+            update: how to write into the cache.
+
+        Returns:
+            Logits (B, T, vocabulary_size) in float32, and the cache with the new tokens in it.
+        """
+        options = {"slot": slot, "positions": positions, "attention_mask": attention_mask, "update": update}
+        hidden, cache = self.hidden_step(token_ids, cache, **options)
+        return self.logits(hidden), cache
+
+    def hidden_step(
+        self,
+        token_ids: Tensor,
+        cache: list[Cache],
+        *,
+        slot: Tensor,
+        positions: Tensor,
+        attention_mask: Tensor | None = None,
+        update: Callable[[Tensor, Tensor, Tensor], Tensor] = kt_ops.slice_update,
+    ) -> tuple[Tensor, list[Cache]]:
+        """As `step`, with the last hidden states (B, T, D), from which `logits` are made, in their place."""
+        positions = ops.reshape(positions, ops.shape(token_ids))  # a graph knows as much of its shape
+        hidden = self._embed(token_ids, positions)
+        new_cache = []
+        for block, block_cache in zip(self.blocks, cache, strict=True):
+            hidden, block_cache = block.step(
+                hidden,
+                block_cache,
+                slot=slot,
+                positions=positions,
+                padding_mask=ops.not_equal(token_ids, self.pad_id),
+                attention_mask=attention_mask,
+                update=update,
+            )
+            new_cache.append(block_cache)
+        return self._normalized(hidden), new_cache
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Float32 logits (B, T, vocabulary_size) of last hidden states (B, T, D)."""
+        return self.embedding.logits(hidden)
+
+    def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
+        """(B, T, vocabulary_size)."""
+        shape = input_shape["token_ids"] if isinstance(input_shape, dict) else input_shape
+        return (*shape, self.vocabulary_size)
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {
+            **super().get_config(),
+            "vocabulary_size": self.vocabulary_size,
+            "num_layers": self.num_layers,
+            "num_heads": self.num_heads,
+            "model_dim": self.model_dim,
+            "hidden_dim": self.hidden_dim,
+            "max_length": self.max_length,
+            "dropout": self.dropout,
+            "activation": serialize_activation(self.activation),
+            "normalization": self.normalization,
+            "norm": self.norm,
+            "position_encoding": self._serialized_encoding(),
+            "num_kv_heads": self.num_kv_heads,
+            "relation": keras.saving.serialize_keras_object(self.relation),
+            "use_bias": self.use_bias,
+            "epsilon": self.epsilon,
+            "pad_id": self.pad_id,
+            "end_id": self.end_id,
+        }
+
+    def _serialized_encoding(self) -> Any:
+        return keras.saving.serialize_keras_object(self.position_encoding)
+
+    def _build_weights(self) -> None:
+        shape = (None, None, self.model_dim)
+        self.embedding.build((None, None))
+        for layer in (self.positions, self.drop, *self.blocks, self.final_norm):
+            if layer is not None:
+                layer.build(shape)
+        self.built = True
+        for weight in self.trainable_weights:
+            if weight.name in ("kernel", "embeddings"):
+                ends_a_branch = weight.path.endswith("output/kernel")
+                stddev = 0.02 / (2 * self.num_layers) ** 0.5 if ends_a_branch else 0.02
+                weight.assign(keras.initializers.RandomNormal(stddev=stddev)(weight.shape, weight.dtype))
+
+    def _embed(self, ids: Tensor, positions: Tensor | None) -> Tensor:
+        hidden = self.embedding(ids)
+        return hidden if self.positions is None else self.positions(hidden, positions=positions)
+
+    def _normalized(self, hidden: Tensor) -> Tensor:
+        return hidden if self.final_norm is None else self.final_norm(hidden)
+
+
+def _backward(relation: relations.Relation) -> relations.Relation:
+    """`relation`, if it relates no token to a later one."""
+    if relation.reach()[1] != 0:
+        raise ValueError(f"`relation` must not look ahead. Received: relation={relation!r}")
+    return relation

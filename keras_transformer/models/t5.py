@@ -1,0 +1,228 @@
+"""T5: an encoder–decoder that knows of positions by relative buckets alone."""
+
+from typing import Any, ClassVar
+
+import keras
+
+from keras_transformer.layers import DecoderBlock, Dropout, EncoderBlock, RelativeBias, TokenEmbedding
+from keras_transformer.layers.feed_forward import get_activation, serialize_activation
+from keras_transformer.layers.residual import new_norm
+from keras_transformer.models.encoder_decoder import EncoderDecoder
+from keras_transformer.ops.dropout import check_rate
+from keras_transformer.ops.scores import ScaledDotProduct
+
+Tensor = Any
+
+_VERSION_1_1 = {"activation": "geglu_tanh", "tied": False}
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class T5(EncoderDecoder):
+    r"""Encoder–decoder whose every task is text to text.
+
+    $$s_{ij} = q_i \cdot k_j + B_{\beta(j - i)}, \qquad
+    \mathrm{logits} = D^{-1/2}\, \mathrm{Decoder}(\mathrm{target}, \mathrm{Encoder}(\mathrm{source}))\, E^\top$$
+
+    Pre-norm with root mean squares, no biases, dot products that are not scaled. One table B serves the encoder's
+    self-attentions and another the decoder's; cross-attention has none. The defaults are those of T5's smallest; with
+    `activation="geglu_tanh", tied=False` it is T5 v1.1, whose logits have a matrix of their own and no factor.
+
+    Args:
+        vocabulary_size: rows of E.
+        num_layers: blocks in the encoder, and in the decoder.
+        num_heads: heads of every attention.
+        model_dim: D.
+        hidden_dim: width of the feed-forward networks.
+        key_dim: the size of a head, whatever D is.
+        dropout: probability, for embeddings, attention weights, hidden units, and the outputs of sublayers and stacks.
+        activation: of the feed-forward networks, gated ones too.
+        tied: whether E makes the logits too.
+        num_buckets: of each table B.
+        max_distance: from where on every distance is in the last bucket.
+        epsilon: of the norms.
+        pad_id: fills up short rows; never attended to.
+        start_id: what the decoder starts from: the `pad_id`, as published.
+        end_id: ends a sequence.
+        **kwargs: for `keras.Model`.
+
+    Call arguments:
+        inputs: {"source_ids": (B, S), "target_ids": (B, T)} of integers. The target starts with `start_id`.
+
+    Shapes:
+        output: (B, T, vocabulary_size), float32 logits of the token that follows each target token
+
+    Raises:
+        ValueError: where a size is not positive, an id is none of the vocabulary's, or `num_buckets` and `max_distance`
+            do not fit.
+
+    Example:
+        >>> model = T5(100, num_layers=1, num_heads=2, model_dim=16, hidden_dim=32, key_dim=4)
+        >>> source, target = keras.ops.array([[5, 6, 1]]), keras.ops.array([[0, 7]])
+        >>> model({"source_ids": source, "target_ids": target}).shape
+        TensorShape([1, 2, 100])
+
+    References:
+        Raffel et al., "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer" (2020),
+        section 2.1 and 3.1.1; v1.1: Shazeer, "GLU Variants Improve Transformer" (2020). Weights are drawn as in the
+        authors' code, which is what makes up for the missing scale: queries with a variance of 1/(D · key_dim), others
+        of one over their inputs, embeddings of 1.
+    """
+
+    # As published, with the vocabulary's 32,000 pieces, 100 sentinels and 28 places left over.
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        name: {
+            "vocabulary_size": 32128,
+            "num_layers": layers,
+            "num_heads": heads,
+            "model_dim": size,
+            "hidden_dim": width,
+            "key_dim": head,
+            **version,
+        }
+        for name, layers, heads, size, width, head, version in (
+            ("t5_small", 6, 8, 512, 2048, 64, {}),
+            ("t5_base", 12, 12, 768, 3072, 64, {}),
+            ("t5_large", 24, 16, 1024, 4096, 64, {}),
+            ("t5_3b", 24, 32, 1024, 16384, 128, {}),
+            ("t5_11b", 24, 128, 1024, 65536, 128, {}),
+            ("v1_1_small", 8, 6, 512, 1024, 64, _VERSION_1_1),
+            ("v1_1_base", 12, 12, 768, 2048, 64, _VERSION_1_1),
+            ("v1_1_large", 24, 16, 1024, 2816, 64, _VERSION_1_1),
+            ("v1_1_xl", 24, 32, 2048, 5120, 64, _VERSION_1_1),
+            ("v1_1_xxl", 24, 64, 4096, 10240, 64, _VERSION_1_1),
+        )
+    }
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        num_layers: int = 6,
+        num_heads: int = 8,
+        model_dim: int = 512,
+        hidden_dim: int = 2048,
+        key_dim: int = 64,
+        dropout: float = 0.1,
+        activation: Any = "relu",
+        tied: bool = True,
+        *,
+        num_buckets: int = 32,
+        max_distance: int = 128,
+        epsilon: float = 1e-6,
+        pad_id: int = 0,
+        start_id: int = 0,
+        end_id: int = 1,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(vocabulary_size, num_layers, pad_id, start_id, end_id, **kwargs)
+        self.num_heads = num_heads
+        self.model_dim = model_dim
+        self.hidden_dim = hidden_dim
+        self.key_dim = key_dim
+        self.dropout = check_rate("dropout", dropout)
+        self.activation = get_activation(activation)
+        self.tied = tied
+        self.num_buckets = num_buckets
+        self.max_distance = max_distance
+        self.epsilon = epsilon
+        dtype = {"dtype": self.dtype_policy}
+        self.embedding = TokenEmbedding(
+            vocabulary_size, model_dim, scale=False, pad_id=self._masked_id, name="embedding", **dtype
+        )
+        self.drop = Dropout(dropout, name="dropout", **dtype)
+        self.encoder_bias, self.decoder_bias = (
+            RelativeBias(num_heads, num_buckets, max_distance, bidirectional, name=name, **dtype)
+            for name, bidirectional in (("encoder_bias", True), ("decoder_bias", False))
+        )
+        block = {
+            "num_heads": num_heads,
+            "hidden_dim": hidden_dim,
+            "activation": activation,
+            "normalization": "pre",
+            "dropout": dropout,
+            "norm": "rms",
+            "score": ScaledDotProduct(scale=1.0),
+            "key_dim": key_dim,
+            "use_bias": False,
+            "epsilon": epsilon,
+            **dtype,
+        }
+        self.encoder_blocks = [
+            EncoderBlock(name=f"encoder_{i}", position_encoding=self.encoder_bias, **block)
+            for i in range(num_layers)
+        ]
+        self.decoder_blocks = [
+            DecoderBlock(name=f"decoder_{i}", position_encoding=self.decoder_bias, **block)
+            for i in range(num_layers)
+        ]
+        self.final_norms = {
+            name: new_norm("rms", epsilon=epsilon, name=name, **dtype)
+            for name in ("encoder_norm", "decoder_norm")
+        }
+        # In float32, as logits are.
+        self.head = (
+            None
+            if tied
+            else keras.layers.Dense(vocabulary_size, use_bias=False, dtype="float32", name="head")
+        )
+        self._build_weights()
+
+    @classmethod
+    def from_preset(cls, name: str, **kwargs: Any) -> "T5":
+        """A model of a published size with random weights: "t5_small" … "t5_11b", "v1_1_small" … "v1_1_xxl".
+
+        Args:
+            name: one of `T5.presets`.
+            **kwargs: override the preset's.
+
+        Raises:
+            ValueError: where `name` is unknown.
+        """
+        if name not in cls.presets:
+            raise ValueError(f"`name` must be one of {sorted(cls.presets)}. Received: name={name!r}")
+        return cls(**{**cls.presets[name], **kwargs})
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Float32 logits (B, T, vocabulary_size) of last hidden states (B, T, D)."""
+        if self.head is not None:
+            return self.head(hidden)
+        return self.embedding.logits(hidden * self.model_dim**-0.5)
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {
+            **super().get_config(),
+            "vocabulary_size": self.vocabulary_size,
+            "num_layers": self.num_layers,
+            "num_heads": self.num_heads,
+            "model_dim": self.model_dim,
+            "hidden_dim": self.hidden_dim,
+            "key_dim": self.key_dim,
+            "dropout": self.dropout,
+            "activation": serialize_activation(self.activation),
+            "tied": self.tied,
+            "num_buckets": self.num_buckets,
+            "max_distance": self.max_distance,
+            "epsilon": self.epsilon,
+            "pad_id": self.pad_id,
+            "start_id": self.start_id,
+            "end_id": self.end_id,
+        }
+
+    def _build_weights(self) -> None:
+        for bias in (self.encoder_bias, self.decoder_bias):
+            bias.build()
+        if self.head is not None:
+            self.head.build((None, None, self.model_dim))
+        super()._build_weights()
+        for weight in self.trainable_weights:
+            variances = {
+                "embeddings": 1.0,
+                "table": 1 / self.model_dim,
+                "kernel": 1 / weight.shape[0] / (self.key_dim if weight.path.endswith("query/kernel") else 1),
+            }
+            if weight.name in variances:
+                draw = keras.initializers.RandomNormal(stddev=variances[weight.name] ** 0.5)
+                weight.assign(draw(weight.shape, weight.dtype))
+
+    def _final_norm(self, name: str, hidden: Tensor, training: bool | None = None) -> Tensor:
+        return self.drop(super()._final_norm(name, hidden), training=training)

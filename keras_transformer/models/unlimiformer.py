@@ -1,0 +1,329 @@
+"""Unlimiformer: an encoder–decoder that reads inputs of any length, without new weights.
+
+Axes: B batch, T targets, S source tokens, C chunks, L tokens of a chunk, N heads, D model size, k keys chosen.
+"""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer import ops as kt_ops
+from keras_transformer.layers.multi_head_attention import Cache, MultiHeadAttention
+from keras_transformer.ops.dropout import dropout as drop_elements
+from keras_transformer.ops.problem import UNRELATED
+from keras_transformer.ops.scores import ScaledDotProduct
+
+Tensor = Any
+
+Context = dict[str, Any]
+
+# How many tokens of the store are compared with the queries at a time.
+BLOCK = 1024
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class Unlimiformer(keras.Model):
+    r"""Any of this package's encoder–decoders on sources longer than its encoder reads, trained already or not.
+
+    The source is encoded in chunks that overlap, of each of which the middle is kept, where it has context on both
+    sides. All hidden states are one store. Every head of every cross-attention attends to the k of them alone that
+    suit its query best:
+
+    $$s_{ij} = (x_i W^Q_n)\,(y_j W^K_n)^\top = (x_i W^Q_n W^{K\top}_n)\, y_j^\top, \quad
+    h_i = \Big( \sum_{j \in \operatorname{top-}k_j s_{ij}} \alpha_{ij}\, y_j \Big) W^V_n$$
+
+    The projected query meets the hidden states themselves, so one store serves all layers and heads, and no key or
+    value is projected but those retrieved: beside the store, memory does not grow with the source. With k at least
+    the source's length it is full cross-attention to the same states; on a source of one chunk, the model as it was.
+
+    Gradients flow through the retrieved states, into the encoder too. It has the model's weights and none of its
+    own: training either trains both.
+
+    Args:
+        model: an encoder–decoder such as `models.Transformer`.
+        top_k: k, how many tokens a head of a query attends to.
+        chunk_length: L, how many tokens the encoder reads at once.
+        overlap: how many of them a chunk shares with the next, by default half, as in the paper.
+        **kwargs: for `keras.Model`.
+
+    Call arguments:
+        inputs: {"source_ids": (B, S), "target_ids": (B, T)} of integers, sources padded on the right.
+
+    Shapes:
+        output: (B, T, vocabulary_size), float32 logits of the token that follows each target token
+
+    Raises:
+        ValueError: where the model has no cross-attention or one that no dot product decides, `top_k` or
+            `chunk_length` is not positive, or `overlap` not below `chunk_length`.
+
+    Example:
+        >>> model = Transformer(100, num_layers=1, num_heads=2, model_dim=16, hidden_dim=32)
+        >>> long = Unlimiformer(model, top_k=8, chunk_length=16)
+        >>> long({"source_ids": keras.ops.ones((1, 200), "int32"), "target_ids": keras.ops.array([[2, 5]])}).shape
+        TensorShape([1, 2, 100])
+
+    References:
+        Bertsch et al., "Unlimiformer: Long-Range Transformers with Unlimited Length Input" (2023), sections 2.1 to
+        2.3. They look the keys up in an approximate index; here the search is exact.
+    """
+
+    def __init__(
+        self, model: Any, top_k: int, chunk_length: int, overlap: int | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        overlap = chunk_length // 2 if overlap is None else overlap
+        for name, size in (("top_k", top_k), ("chunk_length", chunk_length)):
+            if size < 1:
+                raise ValueError(f"`{name}` must be positive. Received: {name}={size}")
+        if not 0 <= overlap < chunk_length:
+            raise ValueError(
+                f"`overlap` must be in [0, chunk_length). Received: overlap={overlap}, chunk_length={chunk_length}"
+            )
+        if not (hasattr(model, "encoder_states") and hasattr(model, "decode")):
+            raise ValueError(
+                "`model` must be an encoder–decoder with cross-attention, such as models.Transformer. "
+                f"Received: model of type {type(model).__name__}"
+            )
+        for block in model.decoder_blocks:
+            if not isinstance(block.cross_attention.score, ScaledDotProduct):
+                raise ValueError(
+                    "`model` must compare queries and keys by their dot product. "
+                    f"Received: score={block.cross_attention.score}"
+                )
+        self.model = model
+        self.top_k = top_k
+        self.chunk_length = chunk_length
+        self.overlap = overlap
+        self.built = True
+
+    @property
+    def vocabulary_size(self) -> int:
+        """The model's; so are the ids below."""
+        size: int = self.model.vocabulary_size
+        return size
+
+    @property
+    def pad_id(self) -> int:
+        """Fills up short rows."""
+        id_: int = self.model.pad_id
+        return id_
+
+    @property
+    def start_id(self) -> int:
+        """What the decoder starts from."""
+        id_: int = self.model.start_id
+        return id_
+
+    @property
+    def end_id(self) -> int:
+        """Ends a sequence."""
+        id_: int = self.model.end_id
+        return id_
+
+    def call(self, inputs: dict[str, Tensor], training: bool | None = None) -> Tensor:
+        """Logits for every target position (teacher forcing), all chunks encoded at once."""
+        store, padding_mask = self._store_at_once(inputs["source_ids"], training)
+        memories = self._memories(store, self._key_matrices())
+        return self.model.decode(inputs["target_ids"], memories, padding_mask, training, self._retrieve)
+
+    def encode(self, source_ids: Tensor) -> Context:
+        """What decoding needs of the source, encoded chunk after chunk.
+
+        Args:
+            source_ids: integers (B, S).
+
+        Returns:
+            {"store": the hidden states (B, S', D), S' what the chunks reach to; "padding_mask": bool (B, S');
+            "key_matrices": each layer's key projection}.
+        """
+        store, padding_mask = self._store_in_turn(source_ids)
+        return {"store": store, "padding_mask": padding_mask, "key_matrices": self._key_matrices()}
+
+    def empty_cache(self, batch_size: Any, length: Any, hypotheses: int = 1) -> list[Cache]:
+        """The model's."""
+        cache: list[Cache] = self.model.empty_cache(batch_size, length, hypotheses)
+        return cache
+
+    def step(
+        self, target_ids: Tensor, cache: list[Cache], context: Context, **options: Any
+    ) -> tuple[Tensor, list[Cache]]:
+        """Logits (B, T, vocabulary_size) of the tokens that follow new ones; see `models.Transformer.step`."""
+        hidden, cache = self.hidden_step(target_ids, cache, context, **options)
+        return self.logits(hidden), cache
+
+    def hidden_step(
+        self, target_ids: Tensor, cache: list[Cache], context: Context, **options: Any
+    ) -> tuple[Tensor, list[Cache]]:
+        """As `step`, with the last hidden states (B, T, D), from which `logits` are made, in their place."""
+        memories = self._memories(context["store"], context["key_matrices"])
+        context = {"projected": memories, "padding_mask": context["padding_mask"]}
+        states: tuple[Tensor, list[Cache]] = self.model.hidden_step(
+            target_ids, cache, context, cross_attend=self._retrieve, **options
+        )
+        return states
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Float32 logits (B, T, vocabulary_size) of last hidden states (B, T, D)."""
+        return self.model.logits(hidden)
+
+    def compute_output_shape(self, input_shape: dict[str, Any]) -> tuple[int | None, ...]:
+        """(B, T, vocabulary_size)."""
+        return (*input_shape["target_ids"], self.vocabulary_size)
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {
+            **super().get_config(),
+            "model": keras.saving.serialize_keras_object(self.model),
+            "top_k": self.top_k,
+            "chunk_length": self.chunk_length,
+            "overlap": self.overlap,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> "Unlimiformer":
+        """The model that `get_config` describes."""
+        model = keras.saving.deserialize_keras_object(config["model"], custom_objects)
+        return cls(**{**config, "model": model})
+
+    @property
+    def _stride(self) -> int:
+        return self.chunk_length - self.overlap
+
+    def _store_at_once(self, source_ids: Tensor, training: bool | None) -> tuple[Tensor, Tensor]:
+        """Hidden states (B, S', D) and which are not padding; the chunks are rows of one batch."""
+        source_ids, count, last = self._plan(source_ids)
+        starts = ops.arange(count) * self._stride
+        index = ops.reshape(starts[:, None] + ops.arange(self.chunk_length), [-1])  # (C·L,)
+        chunks = ops.reshape(ops.take(source_ids, index, axis=1), [-1, self.chunk_length])  # (B·C, L)
+        states, _ = self.model.encoder_states(chunks, training)
+        states = ops.reshape(states, [-1, count * self.chunk_length, states.shape[-1]])
+        position = ops.arange(ops.shape(source_ids)[1])
+        chunk = ops.maximum(position - self.overlap // 2, 0) // self._stride
+        chunk = ops.minimum(chunk, last)  # (B, S')
+        index = chunk * self.chunk_length + position - chunk * self._stride
+        index = ops.minimum(index, count * self.chunk_length - 1)  # only of padding is it more
+        return ops.take_along_axis(states, index[:, :, None], axis=1), self._real(source_ids)
+
+    def _store_in_turn(self, source_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """The same with the temporary memory of one chunk: each overwrites what the one before has at its end."""
+        source_ids, count, last = self._plan(source_ids)
+        within = ops.arange(self.chunk_length)
+
+        def add(chunk: Tensor, store: Tensor) -> Tensor:
+            start = chunk * self._stride
+            states, _ = self.model.encoder_states(ops.take(source_ids, start + within, axis=1), False)
+            kept = ops.logical_or(within >= self.overlap // 2, ops.equal(chunk, 0))
+            kept = ops.logical_and(kept, chunk <= last)  # (B, L)
+            states = ops.where(kept[:, :, None], states, ops.take(store, start + within, axis=1))
+            return kt_ops.slice_update(store, states, start)
+
+        batch_size, length = ops.shape(source_ids)
+        empty = ops.zeros((batch_size, length, self.model.model_dim), self.model.compute_dtype)
+        return ops.fori_loop(0, count, add, empty), self._real(source_ids)
+
+    def _plan(self, source_ids: Tensor) -> tuple[Tensor, Any, Tensor]:
+        """The source (B, S') filled up to whole chunks, their number, and the last that a row has, (B, 1).
+
+        A row's last chunk is the first that reaches its end, however much padding follows: all that the chunk
+        has at its end is kept.
+        """
+        source_ids = ops.cast(source_ids, "int32")
+        length = ops.shape(source_ids)[1]
+        beyond = self._chunks_beyond(
+            max(length - self.chunk_length, 0)
+            if isinstance(length, int)
+            else ops.maximum(length - self.chunk_length, 0)
+        )
+        filling = self.chunk_length + beyond * self._stride - length
+        padded = ops.pad(source_ids, [[0, 0], [0, filling]], constant_values=self.pad_id)
+        position = ops.arange(self.chunk_length + beyond * self._stride)
+        end = ops.max(ops.where(self._real(padded), position + 1, 0), axis=1, keepdims=True)  # (B, 1)
+        return padded, beyond + 1, self._chunks_beyond(ops.maximum(end - self.chunk_length, 0))
+
+    def _chunks_beyond(self, count: Any) -> Any:
+        """How many chunks, after the first, reach `count` tokens beyond it."""
+        return (count + self._stride - 1) // self._stride
+
+    def _real(self, source_ids: Tensor) -> Tensor:
+        return ops.not_equal(source_ids, self.pad_id)
+
+    def _key_matrices(self) -> list[Tensor]:
+        """Each layer's key projection as a matrix (D + 1, K·H), its bias the last row, however its weights are kept."""
+        size = self.model.model_dim
+        basis = ops.concatenate([ops.eye(size), ops.zeros((1, size))])[None]
+        matrices = []
+        for block in self.model.decoder_blocks:
+            matrix = block.cross_attention.key_projection(ops.cast(basis, self.model.compute_dtype))[0]
+            matrices.append(ops.concatenate([matrix[:-1] - matrix[-1:], matrix[-1:]]))
+        return matrices
+
+    @staticmethod
+    def _memories(store: Tensor, key_matrices: list[Tensor]) -> list[dict[str, Tensor]]:
+        return [{"store": store, "key_matrix": matrix} for matrix in key_matrices]
+
+    def _retrieve(
+        self,
+        attention: MultiHeadAttention,
+        query: Tensor,
+        memory: dict[str, Tensor],
+        padding_mask: Tensor,
+        training: bool | None,
+    ) -> Tensor:
+        """What a layer's query (B, T, D) retrieves from the store, in place of its cross-attention."""
+        store, score, heads = memory["store"], attention.score, attention.num_heads
+        length, size = ops.shape(query)[1], store.shape[-1]
+        queries = ops.reshape(attention.query_projection(query), [-1, length, heads, attention.key_dim])
+        queries, matrix = score.features(queries, memory["key_matrix"])
+        # Each key/value head serves several query heads.
+        groups = heads // attention.num_kv_heads
+        matrix = ops.reshape(matrix, [size + 1, attention.num_kv_heads, attention.key_dim])
+        matrix = ops.cast(ops.repeat(matrix, groups, axis=1), queries.dtype)
+        queries = ops.cast(ops.einsum("btnh,dnh->bntd", queries, matrix), "float32")  # (B, N, T, D + 1)
+        queries, constant = queries[..., :-1], queries[..., -1:]
+        chosen, exists = self._search(
+            ops.stop_gradient(queries), ops.stop_gradient(store), padding_mask
+        )  # (B, N, T, k)
+        rows = ops.arange(ops.shape(store)[0])[:, None, None, None] * ops.shape(store)[1]
+        states = ops.take(ops.reshape(store, [-1, size]), rows + chosen, axis=0)  # (B, N, T, k, D)
+        logits = ops.einsum("bntd,bntkd->bntk", queries, ops.cast(states, "float32"))
+        logits = ops.where(exists, score.link(logits + constant), UNRELATED)
+        weights = ops.exp(logits - ops.stop_gradient(ops.max(logits, axis=-1, keepdims=True)))
+        weights = ops.where(exists, weights, 0.0)
+        total = ops.sum(weights, axis=-1, keepdims=True)
+        weights = weights / ops.where(total > 0, total, 1.0)
+        if training and attention.dropout:
+            weights = drop_elements(weights, attention.dropout, attention.seed_generator.next())
+        mixed = ops.einsum("bntk,bntkd->btnd", ops.cast(weights, states.dtype), states)
+        values = ops.reshape(
+            attention.value_projection(ops.reshape(mixed, [-1, length * heads, size])),
+            [-1, length, attention.num_kv_heads, groups, attention.num_kv_heads, attention.value_dim],
+        )
+        own = ops.cast(ops.eye(attention.num_kv_heads), values.dtype)  # of all heads' values of each, its own
+        values = ops.einsum("btkgjv,kj->btkgv", values, own)
+        values = ops.where(ops.any(padding_mask, axis=1)[:, None, None, None, None], values, 0.0)
+        return attention.output_projection(ops.reshape(values, [-1, length, heads * attention.value_dim]))
+
+    def _search(self, queries: Tensor, store: Tensor, padding_mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Where in the store the k states of largest score are, (B, N, T, k), and whether there are so many."""
+        length = ops.shape(store)[1]
+        static = isinstance(length, int)
+        block = min(BLOCK, length) if static else ops.minimum(BLOCK, length)
+        k = min(self.top_k, length) if static else self.top_k
+        within = ops.arange(block)
+
+        def add(number: Tensor, best: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+            position = ops.minimum(number * block, length - block) + within
+            states = ops.cast(ops.take(store, position, axis=1), "float32")
+            fresh = ops.logical_and(ops.take(padding_mask, position, axis=1), position >= number * block)
+            scores = ops.einsum("bntd,bsd->bnts", queries, states)
+            scores = ops.where(fresh[:, None, None, :], scores, UNRELATED)
+            index = ops.zeros_like(scores, "int32") + position
+            scores, order = ops.top_k(ops.concatenate([best[0], scores], axis=-1), k)
+            return scores, ops.take_along_axis(ops.concatenate([best[1], index], axis=-1), order, axis=-1)
+
+        none = ops.repeat(ops.zeros_like(queries[..., :1]), k, axis=-1)
+        best = (none + UNRELATED, ops.cast(none, "int32"))
+        scores, chosen = ops.fori_loop(0, (length + block - 1) // block, add, best)
+        return chosen, scores > UNRELATED / 2

@@ -1,0 +1,319 @@
+"""The Vision Transformer: an encoder whose tokens are the patches of an image."""
+
+from typing import Any, ClassVar
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_transformer import relations
+from keras_transformer.layers import Dropout, EncoderBlock, Positions2D
+from keras_transformer.layers.feed_forward import get_activation, serialize_activation
+from keras_transformer.layers.residual import new_norm
+from keras_transformer.ops.dropout import check_rate
+
+Tensor = Any
+
+POOLINGS = ("token", "mean")
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class ViT(keras.Model):
+    r"""Cuts an image into patches, encodes them as a sequence, and classifies a token that stands before them.
+
+    $$z_0 = [x_{class};\; x^1_p E;\; \dots;\; x^N_p E] + P, \qquad z_l = \mathrm{Block}_l(z_{l-1}), \qquad
+    \mathrm{logits} = \mathrm{norm}(z_L)_0\, W + b$$
+
+    Args:
+        image_size: height and width, or one number for both; multiples of `patch_size`.
+        patch_size: of a patch, height and width alike.
+        num_classes: C, or None for a model without head, whose output is what the head would see.
+        num_layers: blocks.
+        num_heads: heads of every attention, a divisor of `model_dim`.
+        model_dim: D.
+        hidden_dim: width of the feed-forward networks.
+        dropout: probability, for embeddings, attention weights, hidden units and sublayer outputs.
+        pooling: "token" (a class token, as in the paper) or "mean" (of all patches; there is no class token).
+        positions: "learned" (a table) or "sinusoidal" (of row and column; no weights).
+        window: how many rows and columns away a patch may attend; None for the whole image. The class token
+            attends to all, and all attend to it.
+        activation: of the feed-forward networks.
+        num_channels: of the images.
+        value_range: of the images' values, mapped to [−1, 1].
+        epsilon: of the norms.
+        **kwargs: for `keras.Model`.
+
+    Call arguments:
+        inputs: images (B, height, width, channels), integers or floats in `value_range`.
+
+    Shapes:
+        output: (B, C), float32 logits; (B, D) without head
+
+    Raises:
+        ValueError: where a size is not positive, the patches do not fill the image, or an argument has an unknown
+            value; in a call, where images have another size, or are integers where `value_range` is within [−1, 1].
+
+    Example:
+        >>> model = ViT(8, patch_size=4, num_classes=10, num_layers=1, num_heads=2, model_dim=16, hidden_dim=32)
+        >>> model(keras.ops.zeros((2, 8, 8, 3))).shape
+        TensorShape([2, 10])
+
+    References:
+        Dosovitskiy et al., "An Image is Worth 16x16 Words" (2021), equations 1 to 4, and section 3.2 for other image
+        sizes. The class token has a row of P to itself, as there, though their sum is all that matters.
+    """
+
+    # Table 1; "s16" and "ti16" as in Steiner et al., "How to Train Your ViT?" (2022), table 2.
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        name: {
+            "image_size": 224,
+            "patch_size": patch_size,
+            "num_classes": 1000,
+            "num_layers": layers,
+            "num_heads": heads,
+            "model_dim": size,
+            "hidden_dim": 4 * size,
+        }
+        for name, patch_size, layers, heads, size in (
+            ("ti16", 16, 12, 3, 192),
+            ("s16", 16, 12, 6, 384),
+            ("b16", 16, 12, 12, 768),
+            ("b32", 32, 12, 12, 768),
+            ("l16", 16, 24, 16, 1024),
+            ("h14", 14, 32, 16, 1280),
+        )
+    }
+
+    def __init__(
+        self,
+        image_size: int | tuple[int, int],
+        patch_size: int,
+        num_classes: int | None,
+        num_layers: int = 12,
+        num_heads: int = 12,
+        model_dim: int = 768,
+        hidden_dim: int = 3072,
+        dropout: float = 0.0,
+        pooling: str = "token",
+        positions: str = "learned",
+        window: int | None = None,
+        *,
+        activation: Any = "gelu",
+        num_channels: int = 3,
+        value_range: tuple[float, float] = (0.0, 255.0),
+        epsilon: float = 1e-6,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        sizes = {"patch_size": patch_size, "num_layers": num_layers, "num_channels": num_channels}
+        if num_classes is not None:
+            sizes["num_classes"] = num_classes
+        for name, size in sizes.items():
+            if size < 1:
+                raise ValueError(f"`{name}` must be positive. Received: {name}={size}")
+        self.image_size = _pair(image_size)
+        if any(size < patch_size or size % patch_size for size in self.image_size):
+            raise ValueError(
+                "`image_size` must be multiples of patch_size. "
+                f"Received: image_size={image_size}, patch_size={patch_size}"
+            )
+        if pooling not in POOLINGS:
+            raise ValueError(f"`pooling` must be one of {POOLINGS}. Received: pooling={pooling!r}")
+        if window is not None and window < 0:
+            raise ValueError(f"`window` must not be negative. Received: window={window}")
+        if len(value_range) != 2 or value_range[0] >= value_range[1]:
+            raise ValueError(
+                f"`value_range` must be a lowest and a highest value. Received: value_range={value_range}"
+            )
+        self.patch_size = patch_size
+        self.num_classes = num_classes
+        self.num_layers = num_layers
+        self.num_heads = num_heads
+        self.model_dim = model_dim
+        self.hidden_dim = hidden_dim
+        self.dropout = check_rate("dropout", dropout)
+        self.pooling = pooling
+        self.positions_kind = positions
+        self.window = window
+        self.activation = get_activation(activation)
+        self.num_channels = num_channels
+        self.value_range = (float(value_range[0]), float(value_range[1]))
+        self.epsilon = epsilon
+        self.grid_shape = (self.image_size[0] // patch_size, self.image_size[1] // patch_size)
+        dtype = {"dtype": self.dtype_policy}
+        # A convolution whose stride is its size, as a product with a matrix, which LoRA and quantisation know.
+        self.embedding = keras.layers.Dense(model_dim, name="embedding", **dtype)
+        self.positions = Positions2D(positions, self.grid_shape, name="positions", **dtype)
+        self.drop = Dropout(dropout, name="dropout", **dtype)
+        relation = None if window is None else self._windows(window)
+        self.blocks = [
+            EncoderBlock(
+                num_heads,
+                hidden_dim,
+                relation,
+                activation=activation,
+                dropout=dropout,
+                epsilon=epsilon,
+                name=f"block_{i}",
+                **dtype,
+            )
+            for i in range(num_layers)
+        ]
+        self.final_norm = new_norm("layer", epsilon, name="final_norm", **dtype)
+        self.head = (
+            None if num_classes is None else keras.layers.Dense(num_classes, dtype="float32", name="head")
+        )
+        self._build_weights()
+
+    @classmethod
+    def from_preset(cls, name: str, **kwargs: Any) -> "ViT":
+        """A model of a published size with random weights: "ti16", "s16", "b16", "b32", "l16" or "h14".
+
+        Args:
+            name: one of `ViT.presets`.
+            **kwargs: override the preset's.
+
+        Raises:
+            ValueError: where `name` is unknown.
+        """
+        if name not in cls.presets:
+            raise ValueError(f"`name` must be one of {sorted(cls.presets)}. Received: name={name!r}")
+        return cls(**{**cls.presets[name], **kwargs})
+
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
+        """Logits of each class, or the pooled features of a model without head."""
+        hidden = self.encode(inputs, training)
+        pooled = hidden[:, 0] if self.pooling == "token" else ops.mean(hidden, axis=1)
+        return ops.cast(pooled if self.head is None else self.head(pooled), "float32")
+
+    def encode(self, inputs: Tensor, training: bool | None = None) -> Tensor:
+        """What the last norm gives: (B, 1 + patches, D), the class token first where there is one."""
+        hidden = self._embed(inputs, training)
+        for block in self.blocks:
+            hidden = block(hidden, training=training)
+        return self.final_norm(hidden)
+
+    def attention_weights(self, inputs: Tensor) -> list[Tensor]:
+        """How each block attends: float32 (B, N, T, T), for looking; T is 1 + patches with a class token."""
+        hidden, weights = self._embed(inputs, training=False), []
+        for block in self.blocks:
+            weights.append(block.attention.attention_weights(block.attention_residual.enter(hidden)))
+            hidden = block(hidden, training=False)
+        return weights
+
+    def resized(self, image_size: int | tuple[int, int], interpolation: str = "bicubic") -> "ViT":
+        """The same model for images of another size, with learned positions interpolated.
+
+        Args:
+            image_size: height and width, or one number for both.
+            interpolation: how `keras.ops.image.resize` fills the larger or smaller table.
+
+        Returns:
+            A new model, not compiled.
+        """
+        config = self.get_config()
+        model = type(self).from_config({**config, "image_size": image_size})
+        for old, new in zip(self.weights, model.weights, strict=True):
+            value = old.value
+            if old.path.endswith("positions/table"):
+                value = ops.image.resize(
+                    value, model.grid_shape, interpolation=interpolation, data_format="channels_last"
+                )
+            new.assign(value)
+        return model
+
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        """(B, C), or (B, D) without head."""
+        return (input_shape[0], self.model_dim if self.num_classes is None else self.num_classes)
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {
+            **super().get_config(),
+            "image_size": list(self.image_size),
+            "patch_size": self.patch_size,
+            "num_classes": self.num_classes,
+            "num_layers": self.num_layers,
+            "num_heads": self.num_heads,
+            "model_dim": self.model_dim,
+            "hidden_dim": self.hidden_dim,
+            "dropout": self.dropout,
+            "pooling": self.pooling,
+            "positions": self.positions_kind,
+            "window": self.window,
+            "activation": serialize_activation(self.activation),
+            "num_channels": self.num_channels,
+            "value_range": list(self.value_range),
+            "epsilon": self.epsilon,
+        }
+
+    def _build_weights(self) -> None:
+        height, width = self.grid_shape
+        self.embedding.build((None, height, width, self.patch_size**2 * self.num_channels))
+        self.positions.build((None, height, width, self.model_dim))
+        if self.pooling == "token":
+            self.class_token, self.class_position = (
+                self.add_weight(name=name, shape=(self.model_dim,), initializer=initializer)
+                for name, initializer in (
+                    ("class_token", "zeros"),
+                    ("class_position", self.positions.initializer),
+                )
+            )
+        shape = (None, height * width + (self.pooling == "token"), self.model_dim)
+        for layer in (self.drop, *self.blocks, self.final_norm):
+            layer.build(shape)
+        if self.head is not None:
+            self.head.build((None, self.model_dim))
+        self.built = True
+
+    def _embed(self, images: Tensor, training: bool | None) -> Tensor:
+        """Patches and class token with their positions, (B, T, D)."""
+        images = ops.convert_to_tensor(images)
+        self._check(images)
+        low, high = self.value_range
+        images = (ops.cast(images, "float32") - low) * (2 / (high - low)) - 1
+        (height, width), size = self.grid_shape, self.patch_size
+        cut = ops.reshape(images, [-1, height, size, width, size, self.num_channels])
+        patches = ops.reshape(
+            ops.transpose(cut, (0, 1, 3, 2, 4, 5)), [-1, height, width, size * size * self.num_channels]
+        )
+        hidden = self.positions(self.embedding(ops.cast(patches, self.compute_dtype)))
+        hidden = ops.reshape(hidden, [-1, height * width, self.model_dim])
+        if self.pooling == "token":
+            token = ops.cast(self.class_token + self.class_position, hidden.dtype)
+            token = ops.zeros_like(hidden[:, :1]) + token  # (B, 1, D)
+            hidden = ops.concatenate([token, hidden], axis=1)
+        return self.drop(hidden, training=training)
+
+    def _check(self, images: Tensor) -> None:
+        expected, shape = (*self.image_size, self.num_channels), tuple(images.shape)
+        if len(shape) != 4 or any(
+            found not in (None, size) for found, size in zip(shape[1:], expected, strict=True)
+        ):
+            raise ValueError(
+                f"`inputs` must be images (B, height, width, channels) = (B, {', '.join(map(str, expected))}); "
+                f"`resized` makes a model for another size. Received: inputs.shape={shape}"
+            )
+        dtype = keras.backend.standardize_dtype(images.dtype)
+        if "float" not in dtype and max(map(abs, self.value_range)) <= 1:
+            raise ValueError(
+                f"`inputs` must be floats in value_range={self.value_range}. Received: inputs.dtype={dtype}"
+            )
+
+    def _windows(self, window: int) -> relations.Adjacency:
+        """Who attends to whom: patches to those near them, and a class token, at 0, to all and they to it."""
+        rows, columns = np.divmod(np.arange(self.grid_shape[0] * self.grid_shape[1]), self.grid_shape[1])
+        near = (abs(rows[:, None] - rows) <= window) & (abs(columns[:, None] - columns) <= window)
+        if self.pooling == "token":
+            near = np.pad(near, [(1, 0), (1, 0)], constant_values=True)
+        return relations.Adjacency(np.argwhere(near).tolist(), len(near))
+
+
+def _pair(image_size: int | tuple[int, int]) -> tuple[int, int]:
+    """Height and width."""
+    pair = (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
+    if len(pair) != 2 or min(pair) < 1:
+        raise ValueError(
+            f"`image_size` must be a positive height and width. Received: image_size={image_size}"
+        )
+    return pair[0], pair[1]

@@ -1,0 +1,98 @@
+"""Images to the names of their classes."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_transformer.pipelines import class_labels, folders
+
+
+class ImageClassification(folders.Saved):
+    """An image classifier and the names of its classes.
+
+    Args:
+        model: such as `models.ViT`, with a head.
+        labels: a name for each class, by default its number.
+        resize: whether images of another size are scaled to the model's, or else refused.
+
+    Raises:
+        ValueError: where the model has no head, or another number of classes than labels.
+
+    Example:
+        >>> classifier = ImageClassification(model, labels=["cat", "dog"])
+        >>> classifier(images)
+        ['dog', 'cat']
+    """
+
+    def __init__(self, model: Any, labels: Sequence[Any] | None = None, resize: bool = False) -> None:
+        if model.num_classes is None:
+            raise ValueError("`model` must have a head. Received: model.num_classes=None")
+        self.model = model
+        self.labels = class_labels.check(labels, model.num_classes)
+        self.resize = resize
+
+    def __call__(self, images: Any, batch_size: int = 64) -> list[Any]:
+        """The most probable label of each image.
+
+        Args:
+            images: (n, height, width, channels), or one without the first axis; values in the model's
+                `value_range`.
+            batch_size: images that run together; it changes the speed alone.
+
+        Returns:
+            A list as long as `images`, or a label for one image.
+
+        Raises:
+            ValueError: where images have another size, or values that are not in the model's range.
+        """
+        best = self.probabilities(images, batch_size).argmax(-1)
+        return [self.labels[i] for i in best] if best.ndim else self.labels[best]
+
+    def probabilities(self, images: Any, batch_size: int = 64) -> np.ndarray:
+        """The probability of each class, float32 (n, C), or (C,) for one image."""
+        if batch_size < 1:
+            raise ValueError(f"`batch_size` must be positive. Received: batch_size={batch_size}")
+        images = np.asarray(images)
+        if images.ndim == 3:
+            return self.probabilities(images[None], batch_size)[0]
+        images = self._checked(images)
+        logits = [
+            keras.ops.convert_to_numpy(self.model(images[i : i + batch_size], training=False))
+            for i in range(0, max(1, len(images)), batch_size)
+        ]
+        return class_labels.softmax(np.concatenate(logits))
+
+    def settings(self) -> dict[str, Any]:
+        """The constructor's arguments besides the model."""
+        return {"labels": self.labels, "resize": self.resize}
+
+    def _checked(self, images: np.ndarray) -> np.ndarray:
+        size, (low, high) = self.model.image_size, self.model.value_range
+        if images.ndim != 4 or images.shape[3] != self.model.num_channels:
+            raise ValueError(
+                f"`images` must be (n, height, width, {self.model.num_channels}). "
+                f"Received: images.shape={images.shape}"
+            )
+        if images.size:
+            least, most = images.min(), images.max()
+            if not (low <= least and most <= high):  # NaN is neither
+                raise ValueError(
+                    f"`images` must have values from {low} to {high}. Received: values from {least} to {most}"
+                )
+            if high >= 255 and images.dtype.kind == "f" and 0 < most <= 1:
+                raise ValueError(
+                    f"`images` must have values from {low} to {high}; these look like values up to 1. "
+                    f"Received: {images.dtype} values from {least} to {most}"
+                )
+        if images.shape[1:3] == size:
+            return images
+        if not self.resize:
+            raise ValueError(
+                f"`images` must be of the size {size}, or resize=True. Received: images.shape={images.shape}"
+            )
+        scaled = keras.ops.image.resize(
+            images.astype("float32"), size, antialias=True, data_format="channels_last"
+        )
+        return keras.ops.convert_to_numpy(scaled)

@@ -1,0 +1,118 @@
+"""Text that continues a text, by a decoder alone."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import tensorflow as tf
+
+from keras_transformer.pipelines.text_to_text import TextToText
+
+Tensor = Any
+
+_PROMPT = 512
+
+
+class TextGeneration(TextToText):
+    """A language model, its tokenizer and the settings of generation: prompts in, what follows them out.
+
+    Prompt and answer put together are the whole text: a space between them belongs to the answer.
+
+    Args:
+        model: a decoder alone such as `models.GPT`.
+        tokenizer: with the model's vocabulary, such as `text.BytePairTokenizer`.
+        generation: a sampler or its name.
+        constraints: what else may not be generated, such as `generation.NoRepeatNGram(3)`.
+        max_new_tokens: the longest answer, in tokens.
+        max_source_tokens: the longest prompt, in tokens; a longer one is an error. By default what the model's
+            positions leave beside `max_new_tokens`, or 512 where they have no end.
+        add_start: whether every prompt begins with the tokenizer's start id. An empty prompt needs it.
+
+    Raises:
+        ValueError: where model and tokenizer do not belong together, or settings contradict each other.
+
+    Example:
+        >>> writer = TextGeneration(model, tokenizer, generation.Sample(top_p=0.9), max_new_tokens=5)
+        >>> writer(["To be, or not"])
+        [' to be: that']
+    """
+
+    _shared: ClassVar[tuple[str, ...]] = ("vocabulary_size", "pad_id", "end_id")
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        generation: Any = "greedy",
+        *,
+        constraints: Sequence[Any] = (),
+        max_new_tokens: int = 64,
+        max_source_tokens: int | None = None,
+        add_start: bool = False,
+    ) -> None:
+        limit = getattr(model, "max_length", None)
+        room = None if limit is None else limit - max_new_tokens + 1
+        super().__init__(
+            model,
+            tokenizer,
+            generation,
+            constraints=constraints,
+            max_new_tokens=max_new_tokens,
+            max_source_tokens=(room or _PROMPT) if max_source_tokens is None else max_source_tokens,
+        )
+        if room is not None and self.max_source_tokens > room:
+            raise ValueError(
+                f"`max_source_tokens` and `max_new_tokens` must fit the model's {limit} positions together. "
+                f"Received: {self.max_source_tokens} and {max_new_tokens}"
+            )
+        if add_start and tokenizer.start_id in (-1, model.pad_id):
+            raise ValueError(
+                "`add_start` must be False for a tokenizer without a start id that is no padding. "
+                f"Received: tokenizer.start_id={tokenizer.start_id}"
+            )
+        self.add_start = add_start
+        self._anchor = _anchor(tokenizer, model)
+
+    def encode(self, texts: Any) -> Tensor:
+        """The prompts' ids, as TensorFlow operations: the same in Python and in an export.
+
+        Args:
+            texts: a list of strings, or a string tensor (B,).
+
+        Returns:
+            int32 (B, S), padded on the right.
+
+        Raises:
+            ValueError: where a text is too long or has no token (inside a graph the first is a
+                tf.errors.InvalidArgumentError, and what has no token is continued by nothing).
+        """
+        ids = self.tokenizer.encode(texts, add_start=self.add_start)
+        lengths = tf.math.count_nonzero(ids != self.model.pad_id, axis=1)
+        self._check_length(lengths)
+        if tf.executing_eagerly() and (empty := tf.where(lengths == 0)[:, 0].numpy()).size:
+            raise ValueError(
+                f"`texts` must have a token each. Received: none in texts[{empty[0]}]={texts[empty[0]]!r}"
+            )
+        return ids
+
+    def decode(self, ids: Any) -> Tensor:
+        """The texts, strings (B,), that generated ids (B, M) add to what stands before them."""
+        # Alone, a tokenizer with marks for spaces would drop the first one.
+        ids = tf.convert_to_tensor(ids)
+        anchor = tf.fill([tf.shape(ids)[0], 1], tf.cast(self._anchor[0], ids.dtype))
+        return tf.strings.substr(
+            self.tokenizer.detokenize(tf.concat([anchor, ids], axis=1)), len(self._anchor[1]), -1
+        )
+
+    def generation_config(self) -> dict[str, Any]:
+        """The settings, as they are written beside a model."""
+        return {**super().generation_config(), "add_start": self.add_start}
+
+
+def _anchor(tokenizer: Any, model: Any) -> tuple[int, bytes]:
+    """An ordinary token, and its text."""
+    others = {model.pad_id, model.end_id, tokenizer.start_id, *tokenizer.blank_ids}
+    for id_ in set(range(tokenizer.vocabulary_size)) - others:
+        text = tokenizer.detokenize([id_]).numpy()
+        if text.isascii() and text.isalnum():
+            return id_, text
+    raise ValueError("`tokenizer` must have a token of letters or digits. Received: none")

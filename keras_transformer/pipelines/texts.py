@@ -1,0 +1,108 @@
+"""What pipelines of an encoder of texts have in common: ids, the length limit, and rows that run together."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_transformer.pipelines import folders
+
+LONG_TEXTS = ("refuse", "window")
+
+
+class OfTexts(folders.Saved):
+    """A model around an encoder, and its tokenizer.
+
+    Args:
+        model: with an `encoder`.
+        tokenizer: with the encoder's vocabulary.
+        long_texts: whether texts that are longer than the encoder's `max_length` are refused, or read through windows
+            that overlap by half.
+
+    Raises:
+        ValueError: where model and tokenizer do not belong together, or `long_texts` is unknown.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, long_texts: str = "refuse") -> None:
+        if long_texts not in LONG_TEXTS:
+            raise ValueError(f"`long_texts` must be one of {LONG_TEXTS}. Received: long_texts={long_texts!r}")
+        self.model = model
+        self.tokenizer = tokenizer
+        self.long_texts = long_texts
+        self.encoder = getattr(model, "encoder", model)
+        for name in ("vocabulary_size", "pad_id"):
+            if getattr(self.encoder, name) != getattr(tokenizer, name):
+                raise ValueError(
+                    f"`model` and `tokenizer` must have the same {name}. Received: "
+                    f"{getattr(self.encoder, name)} and {getattr(tokenizer, name)}"
+                )
+        if min(tokenizer.start_id, tokenizer.end_id) < 0:
+            raise ValueError(
+                "`tokenizer` must have start and end ids. "
+                f"Received: start_id={tokenizer.start_id}, end_id={tokenizer.end_id}"
+            )
+
+    def settings(self) -> dict[str, Any]:
+        """The constructor's arguments besides model and tokenizer."""
+        return {"long_texts": self.long_texts}
+
+    def _ids(self, texts: Iterable[str], name: str = "texts") -> list[list[int]]:
+        """The ids of each text, without special ones."""
+        texts = list(texts)
+        for text in texts:
+            if not isinstance(text, str):
+                raise TypeError(f"`{name}` must be strings. Received: {text!r}")
+        return self.tokenizer.tokenize(texts).to_list() if texts else []
+
+    def _windows(
+        self, ids: Sequence[int], room: int, index: int, name: str = "texts"
+    ) -> list[tuple[int, int]]:
+        """Where the windows start and end that read these ids, each at most `room` long."""
+        if len(ids) <= room:
+            return [(0, len(ids))]
+        if self.long_texts == "refuse" or room < 2:
+            raise ValueError(
+                f"`{name}` must have at most {room} tokens each, as the model has {self.encoder.max_length} "
+                "positions, or long_texts='window' must read them in parts. "
+                f"Received: {len(ids)} tokens in {name}[{index}]"
+            )
+        starts = [*range(0, len(ids) - room, room - room // 2), len(ids) - room]
+        return [(start, start + room) for start in starts]
+
+    def _row(self, first: Sequence[int], second: Sequence[int] | None = None) -> dict[str, list[int]]:
+        """Ids "start, first, end", and "second, end" behind them as segment 1."""
+        start, end = self.tokenizer.start_id, self.tokenizer.end_id
+        ids = [start, *first, end]
+        segments = [0] * len(ids)
+        if second is not None:
+            ids, segments = [*ids, *second, end], [*segments, *[1] * (len(second) + 1)]
+        return {"token_ids": ids, "segment_ids": segments}
+
+    def _run(
+        self, rows: Sequence[dict[str, list[int]]], batch_size: int, function: Any = None
+    ) -> list[np.ndarray]:
+        """What the model says of each row; rows of near length run together."""
+        if batch_size < 1:
+            raise ValueError(f"`batch_size` must be positive. Received: batch_size={batch_size}")
+        function = function or (lambda inputs: self.model(inputs, training=False))
+        order = sorted(range(len(rows)), key=lambda i: len(rows[i]["token_ids"]))
+        outputs: list[Any] = [None] * len(rows)
+        for start in range(0, len(order), batch_size):
+            chosen = order[start : start + batch_size]
+            found = keras.ops.convert_to_numpy(function(self._batch([rows[i] for i in chosen])))
+            for place, i in enumerate(chosen):
+                outputs[i] = found[place]
+        return outputs
+
+    def _batch(self, rows: Sequence[dict[str, list[int]]]) -> dict[str, np.ndarray]:
+        length = max(len(row["token_ids"]) for row in rows)
+        return {
+            name: np.array([[*row[name], *[filler] * (length - len(row[name]))] for row in rows], "int32")
+            for name, filler in (("token_ids", self.tokenizer.pad_id), ("segment_ids", 0))
+        }
+
+
+def as_list(texts: str | Iterable[str]) -> tuple[list[str], bool]:
+    """The texts as a list, and whether it was one string."""
+    return ([texts], True) if isinstance(texts, str) else (list(texts), False)

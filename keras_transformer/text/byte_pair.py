@@ -1,0 +1,264 @@
+"""A byte-level BPE tokenizer, as GPT-2 has it, that runs inside the TensorFlow graph."""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Self
+
+import tensorflow as tf
+
+from keras_transformer.text import hugging_face_files, pair_training
+from keras_transformer.text.characters import tokenize_once
+from keras_transformer.text.gpt2_words import GPT2Words
+from keras_transformer.text.pair_merging import PairMerger
+from keras_transformer.text.tokenizer import Compiled, Tokenizer, tokenize_around
+from keras_transformer.text.training_texts import Texts
+from keras_transformer.text.vocabulary import Vocabulary, deserialised, serialised
+
+SPECIAL_TOKENS = {"pad": "<pad>", "unknown": "<unk>", "start": "<s>", "end": "</s>"}
+
+
+def _byte_characters() -> tuple[str, ...]:
+    """The character that GPT-2 writes for each byte: itself where it can be seen, else one from U+0100 on."""
+    visible = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
+    others = iter(range(256, 512))
+    return tuple(chr(byte if byte in visible else next(others)) for byte in range(256))
+
+
+BYTE_CHARACTERS = _byte_characters()
+_BYTES = {character: byte for byte, character in enumerate(BYTE_CHARACTERS)}
+
+
+class BytePairTokenizer(Tokenizer):
+    """Text to ids and back with GPT-2's words and byte-level BPE, eagerly and inside `tf.function`.
+
+    Words are cut by GPT-2's pattern; the bytes of each are merged, of all neighbours those that come first in
+    `merges` first. All texts are covered, and `detokenize(tokenize(text))` is the text itself. The ids are those
+    of the `tokenizers` library. In one word of n bytes there are up to n rounds of merging, so words of many
+    thousand bytes take their time.
+
+    Args:
+        vocabulary: The pieces in the order of their ids, one character for each byte ("Ġ" for a space).
+        merges: The pairs of pieces that become one, the first to be merged first.
+        special_tokens: Roles and the tokens that have them: "pad", "unknown", "start", "end", "mask".
+        add_prefix_space: Whether a text gets a space in front unless it starts with one.
+        special_tokens_in_text: Whether "</s>" in a text is the special token.
+
+    Attributes:
+        pad_id: The id that fills rows; it may be the end id.
+        unknown_id: The id of the unknown token, which no text leads to; -1 where there is none.
+        start_id: The id that starts a row; -1 where there is none.
+        end_id: The id that ends a row; -1 where there is none.
+        mask_id: The id of the mask token; -1 where there is none.
+        vocabulary_size: The number of pieces, special ones included.
+        blank_ids: The unknown id, and those of pieces that are only white space.
+
+    Raises:
+        TypeError: If a piece is not a str.
+        ValueError: If a piece is there twice, a byte, special token or a piece of `merges` is not there.
+
+    Example:
+        >>> tokenizer = BytePairTokenizer.train(["hug hugs hugging"], 264)
+        >>> tokenizer.pieces("hug hugs")
+        ['hug', 'Ġhug', 's']
+
+    References:
+        Radford et al., "Language Models are Unsupervised Multitask Learners" (GPT-2), section 2.2; Sennrich et al.,
+        https://arxiv.org/abs/1508.07909.
+    """
+
+    file_name = "byte_pair.json"
+
+    def __init__(
+        self,
+        vocabulary: Sequence[str],
+        merges: Iterable[Sequence[str]],
+        *,
+        special_tokens: Mapping[str, str] = SPECIAL_TOKENS,
+        add_prefix_space: bool = False,
+        special_tokens_in_text: bool = False,
+    ):
+        super().__init__()
+        # A tf.Module would wrap a dict.
+        self._settings = MappingProxyType(
+            {
+                "special_tokens": dict(special_tokens),
+                "add_prefix_space": add_prefix_space,
+                "special_tokens_in_text": special_tokens_in_text,
+            }
+        )
+        self._vocabulary = known = Vocabulary(vocabulary, special_tokens)
+        if missing := [character for character in BYTE_CHARACTERS if character not in known.ids]:
+            raise ValueError(
+                "`vocabulary` must hold GPT-2's character for each of the 256 bytes. "
+                f"Received: {len(known.pieces)} pieces, without {missing[:5]} and {len(missing[5:])} more"
+            )
+        self._merger = PairMerger(
+            known.ids, [tuple(pair) for pair in merges], [known.ids[each] for each in BYTE_CHARACTERS]
+        )
+        self.pad_id, self.unknown_id, self.start_id, self.end_id, self.mask_id = map(
+            known.role, ("pad", "unknown", "start", "end", "mask")
+        )
+        self.vocabulary_size: int = len(known.pieces)
+        contents = [_content(piece) for piece in known.pieces]
+        blank = {id_ for id_, content in enumerate(contents) if content.isspace()}
+        self.blank_ids: tuple[int, ...] = tuple(sorted(blank | {self.unknown_id} - {-1}))
+        self._compiled = Compiled(self._tokenize_texts)
+        self._words = GPT2Words()
+        with tf.init_scope(), tf.device("CPU"):
+            self._contents = tf.constant(contents)
+
+    @classmethod
+    def train(
+        cls,
+        texts: Texts,
+        vocabulary_size: int = 8000,
+        *,
+        min_frequency: int = 2,
+        special_tokens: Mapping[str, str] = SPECIAL_TOKENS,
+        add_prefix_space: bool = False,
+        special_tokens_in_text: bool = False,
+    ) -> Self:
+        """Trains a tokenizer; the same texts and arguments give the same merges.
+
+        Args:
+            texts: An iterable of texts (str or UTF-8 bytes) and `pathlib.Path`s of UTF-8 files, whose lines
+                are the texts; or one such path.
+            vocabulary_size: The largest number of pieces, of which the special ones and 256 bytes come first.
+            min_frequency: How often a pair must occur to become a piece.
+            special_tokens: Roles and their tokens.
+            add_prefix_space: As for the constructor.
+            special_tokens_in_text: As for the constructor.
+
+        Returns:
+            The tokenizer.
+
+        Raises:
+            TypeError: If `texts` is a str, or holds something other than texts and paths.
+            ValueError: If `texts` hold no word, or `vocabulary_size` is too small.
+
+        Example:
+            >>> BytePairTokenizer.train(["hello hello"], 264).vocabulary_size
+            264
+        """
+        tokens = list(dict.fromkeys(special_tokens.values()))
+        # In the order of the `tokenizers` library, which decides between equally frequent pairs.
+        alphabet = sorted(BYTE_CHARACTERS)
+        settings = {
+            "special_tokens": special_tokens,
+            "add_prefix_space": add_prefix_space,
+            "special_tokens_in_text": special_tokens_in_text,
+        }
+        cutter = cls([*tokens, *alphabet], [], **settings)
+        counts = pair_training.count_words(texts, cutter._cut)
+        words = {
+            tuple(BYTE_CHARACTERS[byte] for byte in word.encode()): count for word, count in counts.items()
+        }
+        merges = pair_training.learn_merges(
+            words, [*tokens, *alphabet], vocabulary_size, min_frequency, lambda left, right: left + right
+        )
+        pieces = dict.fromkeys([*tokens, *alphabet, *(merged for _, _, merged in merges)])
+        return cls(list(pieces), [(left, right) for left, right, _ in merges], **settings)
+
+    @classmethod
+    def from_files(cls, folder: str | os.PathLike[str], *, special_tokens_in_text: bool = False) -> Self:
+        """Reads the tokenizer of a folder that Hugging Face's libraries wrote, such as GPT-2's or RoBERTa's.
+
+        Where it names no token for padding, as GPT-2's does not, the end token is used.
+
+        Args:
+            folder: Holds `tokenizer.json`, or `vocab.json` and `merges.txt` and, perhaps,
+                `tokenizer_config.json`.
+            special_tokens_in_text: Whether special tokens are recognised in texts.
+
+        Returns:
+            The tokenizer.
+
+        Raises:
+            FileNotFoundError: If there are no such files.
+            ValueError: If a file is damaged or of another kind of tokenizer.
+
+        Example:
+            >>> BytePairTokenizer.from_files("gpt2").vocabulary_size  # doctest: +SKIP
+            50257
+        """
+        vocabulary, merges, settings = hugging_face_files.read_byte_pair(folder)
+        return cls(vocabulary, merges, special_tokens_in_text=special_tokens_in_text, **settings)
+
+    @property
+    def vocabulary(self) -> tuple[str, ...]:
+        """The pieces in the order of their ids."""
+        return self._vocabulary.pieces
+
+    @property
+    def merges(self) -> Sequence[Sequence[str]]:
+        """The pairs of pieces that become one, the first to be merged first."""
+        return self._merger.merges
+
+    @property
+    def model_bytes(self) -> bytes:
+        """Vocabulary, merges and settings, serialised."""
+        return serialised(
+            {"vocabulary": self.vocabulary, "merges": self.merges, "settings": dict(self._settings)}
+        )
+
+    @classmethod
+    def from_model_bytes(cls, model: bytes) -> Self:
+        """Makes a tokenizer of what `model_bytes` returned.
+
+        Args:
+            model: The serialised tokenizer.
+
+        Returns:
+            The tokenizer.
+
+        Raises:
+            ValueError: If `model` is not one.
+        """
+        content = deserialised(model, {"vocabulary", "merges", "settings"})
+        return cls(content["vocabulary"], content["merges"], **content["settings"])
+
+    def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        return self._compiled(texts)
+
+    def _tokenize_texts(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        if self._settings["special_tokens_in_text"]:
+            return tokenize_around(texts, self._vocabulary.special_ids, self._tokenize_words)
+        return self._tokenize_words(texts)
+
+    def _tokenize_words(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        return tokenize_once(self._cut(texts), self._merger)
+
+    def _cut(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        if self._settings["add_prefix_space"]:
+            texts = tf.strings.regex_replace(texts, r"\A([^ ])", r" \1", replace_global=False)
+        return self._words(texts)
+
+    def _join(self, ids: tf.RaggedTensor) -> tf.Tensor:
+        texts = tf.strings.reduce_join(ids.with_values(tf.gather(self._contents, ids.values)), axis=-1)
+        return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
+
+    def _id_to_piece(self, id_: int) -> str:
+        return self._vocabulary.pieces[id_]
+
+    def piece_to_id(self, piece: str) -> int:
+        """Returns the id of a piece, `unknown_id` where there is no such piece.
+
+        Args:
+            piece: The piece, one character for each byte.
+
+        Returns:
+            The id.
+
+        Example:
+            >>> BytePairTokenizer.train(["hello"], 260).piece_to_id("</s>")
+            3
+        """
+        return self._vocabulary.ids.get(piece, self.unknown_id)
+
+
+def _content(piece: str) -> bytes:
+    """The bytes of a piece; the text itself of one, such as a special token, that is not written as bytes."""
+    if all(character in _BYTES for character in piece):
+        return bytes(_BYTES[character] for character in piece)
+    return piece.encode()

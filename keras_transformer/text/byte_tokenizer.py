@@ -1,0 +1,159 @@
+"""A tokenizer of bytes that runs inside the TensorFlow graph."""
+
+import os
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Self
+
+import tensorflow as tf
+
+from keras_transformer.text import hugging_face_files
+from keras_transformer.text.tokenizer import Tokenizer, tokenize_around
+from keras_transformer.text.vocabulary import Vocabulary, deserialised, serialised
+
+SPECIAL_TOKENS = {"pad": "<pad>", "unknown": "<unk>", "start": "<s>", "end": "</s>"}
+
+
+class ByteTokenizer(Tokenizer):
+    """Text to the bytes of its UTF-8 and back, eagerly and inside `tf.function`.
+
+    Special tokens have the first ids, then come the 256 bytes, then `extra_tokens`. There is nothing to train, all
+    texts are covered, and `detokenize(tokenize(text))` is the text itself.
+
+    Args:
+        special_tokens: Roles and the tokens that have them, in the order of their ids.
+        extra_tokens: Tokens behind the bytes, such as ByT5's sentinels.
+        special_tokens_in_text: Whether "</s>" in a text is the special token rather than four bytes.
+
+    Attributes:
+        pad_id: The id that fills rows.
+        unknown_id: The id of the unknown token, which no text leads to; -1 where there is none.
+        start_id: The id that starts a row; -1 where there is none.
+        end_id: The id that ends a row; -1 where there is none.
+        vocabulary_size: The number of ids.
+        blank_ids: The unknown id, and those of ASCII white space.
+
+    Raises:
+        ValueError: If a token is there twice or none is for padding.
+
+    Example:
+        >>> tokenizer = ByteTokenizer()
+        >>> tokenizer.encode("né", add_end=True).numpy().tolist()
+        [114, 199, 173, 3]
+        >>> tokenizer.detokenize([114, 199, 173, 3]).numpy().decode()
+        'né'
+
+    References:
+        Xue et al., "ByT5", https://arxiv.org/abs/2105.13626.
+    """
+
+    file_name = "bytes.json"
+
+    def __init__(
+        self,
+        special_tokens: Mapping[str, str] = SPECIAL_TOKENS,
+        extra_tokens: Sequence[str] = (),
+        *,
+        special_tokens_in_text: bool = False,
+    ):
+        super().__init__()
+        # A tf.Module would wrap a dict.
+        self._settings = MappingProxyType(
+            {
+                "special_tokens": dict(special_tokens),
+                "extra_tokens": list(extra_tokens),
+                "special_tokens_in_text": special_tokens_in_text,
+            }
+        )
+        first = list(dict.fromkeys(special_tokens.values()))
+        bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
+        self._vocabulary = known = Vocabulary([*first, *bytes_, *extra_tokens], special_tokens)
+        self._special_ids = {**known.special_ids, **{token: known.ids[token] for token in extra_tokens}}
+        self._offset = len(first)
+        self.pad_id, self.unknown_id, self.start_id, self.end_id = map(
+            known.role, ("pad", "unknown", "start", "end")
+        )
+        self.vocabulary_size: int = len(known.pieces)
+        blank = {self._offset + byte for byte in b" \t\n\r\v\f"} | {self.unknown_id}
+        self.blank_ids: tuple[int, ...] = tuple(sorted(blank - {-1}))
+        contents = [
+            *map(str.encode, first),
+            *(bytes([byte]) for byte in range(256)),
+            *map(str.encode, extra_tokens),
+        ]
+        with tf.init_scope(), tf.device("CPU"):
+            self._contents = tf.constant(contents)
+
+    @classmethod
+    def from_files(cls, folder: str | os.PathLike[str], *, special_tokens_in_text: bool = False) -> Self:
+        """Reads the tokenizer of a folder with a ByT5 model of Hugging Face's libraries.
+
+        Args:
+            folder: Holds `tokenizer_config.json`.
+            special_tokens_in_text: Whether special tokens are recognised in texts.
+
+        Returns:
+            The tokenizer.
+
+        Raises:
+            FileNotFoundError: If there is no such file.
+            ValueError: If it is damaged or of another kind of tokenizer.
+
+        Example:
+            >>> ByteTokenizer.from_files("byt5-small").vocabulary_size  # doctest: +SKIP
+            384
+        """
+        settings = hugging_face_files.read_bytes(folder)
+        return cls(special_tokens_in_text=special_tokens_in_text, **settings)
+
+    @property
+    def model_bytes(self) -> bytes:
+        """The settings, serialised."""
+        return serialised({"settings": dict(self._settings)})
+
+    @classmethod
+    def from_model_bytes(cls, model: bytes) -> Self:
+        """Makes a tokenizer of what `model_bytes` returned.
+
+        Args:
+            model: The serialised tokenizer.
+
+        Returns:
+            The tokenizer.
+
+        Raises:
+            ValueError: If `model` is not one.
+        """
+        return cls(**deserialised(model, {"settings"})["settings"])
+
+    def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        if self._settings["special_tokens_in_text"]:
+            return tokenize_around(texts, self._special_ids, self._bytes)
+        return self._bytes(texts)
+
+    def _bytes(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        values = tf.io.decode_raw(tf.strings.reduce_join(texts), tf.uint8)
+        lengths = tf.cast(tf.strings.length(texts), tf.int64)
+        return tf.RaggedTensor.from_row_lengths(tf.cast(values, tf.int32) + self._offset, lengths)
+
+    def _join(self, ids: tf.RaggedTensor) -> tf.Tensor:
+        texts = tf.strings.reduce_join(ids.with_values(tf.gather(self._contents, ids.values)), axis=-1)
+        return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
+
+    def _id_to_piece(self, id_: int) -> str:
+        return self._vocabulary.pieces[id_]
+
+    def piece_to_id(self, piece: str) -> int:
+        """Returns the id of a piece, `unknown_id` where there is no such piece.
+
+        Args:
+            piece: A token, or a byte written as "<0x41>".
+
+        Returns:
+            The id.
+
+        Example:
+            >>> ByteTokenizer().piece_to_id("<0x41>")
+            69
+        """
+        return self._vocabulary.ids.get(piece, self.unknown_id)

@@ -1,0 +1,105 @@
+"""Code points in the TensorFlow graph: what is known of each, and words cut out of a row of them."""
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+_NUMBER = 0x110000
+_BLOCK = 128
+
+
+def members(runs: str) -> np.ndarray:
+    """Reads a set of `unicode_tables`.
+
+    Args:
+        runs: Numbers in base 36: how many code points are outside, how many then inside, and so on.
+
+    Returns:
+        Booleans (0x110000,).
+    """
+    lengths = [int(number, 36) for number in runs.split()]
+    inside = np.repeat(np.arange(len(lengths)) % 2 == 1, lengths)
+    return np.pad(inside, (0, _NUMBER - len(inside)))
+
+
+class CodePointTable:
+    """One number for each code point, kept as the different blocks of 128 and where each stands.
+
+    Args:
+        values: Integers (0x110000,).
+    """
+
+    def __init__(self, values: np.ndarray):
+        blocks: dict[bytes, int] = {}
+        places = [blocks.setdefault(block.tobytes(), len(blocks)) for block in values.reshape(-1, _BLOCK)]
+        with tf.init_scope(), tf.device("CPU"):
+            self._values = tf.constant(np.frombuffer(b"".join(blocks), values.dtype))
+            self._places = tf.constant(np.array(places) * _BLOCK, tf.int32)
+
+    def __call__(self, codes: tf.Tensor) -> tf.Tensor:
+        """Int32 code points → their numbers, of the same shape."""
+        return tf.gather(self._values, tf.gather(self._places, codes // _BLOCK) + codes % _BLOCK)
+
+
+def shifted(values: tf.Tensor, by: int, fill: Any) -> tf.Tensor:
+    """Moves a row: `by` places to the right where positive, to the left where negative.
+
+    Args:
+        values: (N,).
+        by: How far.
+        fill: What comes in.
+
+    Returns:
+        (N,).
+    """
+    filling = tf.fill([abs(by)], tf.cast(fill, values.dtype))
+    if by > 0:
+        return tf.concat([filling, values], axis=0)[:-by]
+    return tf.concat([values, filling], axis=0)[-by:]
+
+
+def row_starts(rows: tf.Tensor) -> tf.Tensor:
+    """Where a new row starts.
+
+    Args:
+        rows: The row of each value, ascending, (N,).
+
+    Returns:
+        Booleans (N,).
+    """
+    return rows != shifted(rows, 1, -1)
+
+
+def cut(codes: tf.Tensor, rows: tf.Tensor, starts: tf.Tensor, num_rows: tf.Tensor) -> tf.RaggedTensor:
+    """Makes words of code points.
+
+    Args:
+        codes: int32 (N,).
+        rows: The row of each, ascending, (N,).
+        starts: Whether a word starts there, (N,); true where a row starts.
+        num_rows: B.
+
+    Returns:
+        Strings (B, None).
+    """
+    word_rows = tf.boolean_mask(rows, starts)
+    word = tf.cumsum(tf.cast(starts, tf.int64)) - 1
+    words = tf.RaggedTensor.from_value_rowids(codes, word, tf.size(word_rows, tf.int64), validate=False)
+    return tf.RaggedTensor.from_value_rowids(
+        tf.strings.unicode_encode(words, "UTF-8"), word_rows, num_rows, validate=False
+    )
+
+
+def tokenize_once(words: tf.RaggedTensor, tokenize: Any) -> tf.RaggedTensor:
+    """Tokenises each different word once.
+
+    Args:
+        words: Strings (B, None).
+        tokenize: A function of strings (W,) to int32 ids (W, None).
+
+    Returns:
+        int32 `tf.RaggedTensor` (B, None), the ids of each row's words one after the other.
+    """
+    different, places = tf.unique(words.values)
+    return words.with_values(tf.gather(tokenize(different), places)).merge_dims(1, 2)

@@ -1,0 +1,211 @@
+"""Reading the tokenizer files of Hugging Face's libraries."""
+
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from keras_transformer import files
+from keras_transformer.text.vocabulary import ROLES
+
+Folder = str | os.PathLike[str]
+
+_NAMES = {
+    "unknown": "unk_token",
+    "start": "bos_token",
+    "end": "eos_token",
+    "pad": "pad_token",
+    "mask": "mask_token",
+}
+_BERT_NAMES = {**_NAMES, "start": "cls_token", "end": "sep_token"}
+_END_OF_TEXT = "<|endoftext|>"
+
+
+def read_word_piece(folder: Folder, special_tokens: Mapping[str, str]) -> tuple[list[str], dict[str, Any]]:
+    """Reads a BERT tokenizer: `tokenizer.json`, or `vocab.txt` beside `tokenizer_config.json`.
+
+    Args:
+        folder: The folder.
+        special_tokens: Roles and tokens, for those of which the files say nothing.
+
+    Returns:
+        The vocabulary, and the settings of `WordPieceTokenizer`.
+
+    Raises:
+        FileNotFoundError: If there are no such files.
+        ValueError: If a file is damaged or of another kind of tokenizer.
+    """
+    path = pathlib.Path(folder)
+    config = _config(path)
+    if (path / "tokenizer.json").is_file():
+        content = _read_object(path / "tokenizer.json")
+        model = _model(path / "tokenizer.json", content, "WordPiece")
+        _check(
+            path / "tokenizer.json",
+            model,
+            {"continuing_subword_prefix": "##", "max_input_chars_per_word": 100},
+        )
+        pieces = _in_order(path / "tokenizer.json", _with_added(content, model.get("vocab")))
+        normalizer, splitter = content.get("normalizer") or {}, content.get("pre_tokenizer") or {}
+        _check(path / "tokenizer.json", normalizer, {"type": "BertNormalizer"})
+        _check(path / "tokenizer.json", splitter, {"type": "BertPreTokenizer"})
+        settings = {
+            "lowercase": normalizer.get("lowercase", True),
+            "strip_accents": normalizer.get("strip_accents"),
+            "clean_text": normalizer.get("clean_text", True),
+            "isolate_ideographs": normalizer.get("handle_chinese_chars", True),
+        }
+    elif (path / "vocab.txt").is_file():
+        # Not splitlines: a piece may be one of the many characters that end a line for Python.
+        pieces = [line.rstrip("\r") for line in _text(path / "vocab.txt").removesuffix("\n").split("\n")]
+        settings = {
+            "lowercase": config.get("do_lower_case", True),
+            "strip_accents": config.get("strip_accents"),
+            "isolate_ideographs": config.get("tokenize_chinese_chars", True),
+        }
+    else:
+        raise _missing(path, "tokenizer.json or vocab.txt")
+    roles = {
+        **{role: token for role, token in special_tokens.items() if token in pieces},
+        **_roles(config, _BERT_NAMES),
+    }
+    return pieces, {**settings, "special_tokens": roles}
+
+
+def read_byte_pair(folder: Folder) -> tuple[list[str], list[tuple[str, ...]], dict[str, Any]]:
+    """Reads a GPT-2 tokenizer: `tokenizer.json`, or `vocab.json` and `merges.txt` beside `tokenizer_config.json`.
+
+    Args:
+        folder: The folder.
+
+    Returns:
+        The vocabulary, the merges, and the settings of `BytePairTokenizer`.
+
+    Raises:
+        FileNotFoundError: If there are no such files.
+        ValueError: If a file is damaged or of another kind of tokenizer.
+    """
+    path = pathlib.Path(folder)
+    config = _config(path)
+    prefix_space = config.get("add_prefix_space", False)
+    if (file := path / "tokenizer.json").is_file():
+        content = _read_object(file)
+        model = _model(file, content, "BPE")
+        unset = {"dropout": None, "ignore_merges": False, "byte_fallback": False}
+        _check(file, {**unset, **model}, unset)
+        _check(file, {"normalizer": content.get("normalizer")}, {"normalizer": None})
+        splitter = content.get("pre_tokenizer") or {}
+        _check(file, {"use_regex": True, **splitter}, {"type": "ByteLevel", "use_regex": True})
+        prefix_space = splitter.get("add_prefix_space", True)
+        pieces = _in_order(file, _with_added(content, model.get("vocab")))
+        # A list of pairs in newer files, of "left right" in older ones.
+        merges = [
+            tuple(pair.split(" ") if isinstance(pair, str) else pair) for pair in model.get("merges", [])
+        ]
+    elif (file := path / "vocab.json").is_file() and (path / "merges.txt").is_file():
+        pieces = _in_order(file, _read_object(file))
+        lines = _text(path / "merges.txt").split("\n")
+        merges = [
+            tuple(line.rstrip("\r").split(" ")) for line in lines if line.strip() and line[:9] != "#version:"
+        ]
+    else:
+        raise _missing(path, "tokenizer.json, or vocab.json and merges.txt")
+    roles = _roles(config, _NAMES)
+    if not roles and _END_OF_TEXT in pieces:
+        roles = dict.fromkeys(("unknown", "start", "end"), _END_OF_TEXT)
+    if "pad" not in roles and "end" in roles:
+        roles["pad"] = roles["end"]
+    return pieces, merges, {"add_prefix_space": prefix_space, "special_tokens": roles}
+
+
+def read_bytes(folder: Folder) -> dict[str, Any]:
+    """Reads a ByT5 tokenizer: `tokenizer_config.json`.
+
+    Args:
+        folder: The folder.
+
+    Returns:
+        The settings of `ByteTokenizer`.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it is damaged or of another kind of tokenizer.
+    """
+    path = pathlib.Path(folder) / "tokenizer_config.json"
+    if not path.is_file():
+        raise _missing(path.parent, path.name)
+    config = _read_object(path)
+    _check(path, config, {"tokenizer_class": "ByT5Tokenizer"})
+    extra = [f"<extra_id_{number}>" for number in range(config.get("extra_ids", 125))]
+    return {"special_tokens": {"pad": "<pad>", "end": "</s>", "unknown": "<unk>"}, "extra_tokens": extra}
+
+
+def _config(path: pathlib.Path) -> dict[str, Any]:
+    """What stands beside a vocabulary; nothing of it must."""
+    found = (path / name for name in ("special_tokens_map.json", "tokenizer_config.json"))
+    return {key: value for file in found if file.is_file() for key, value in _read_object(file).items()}
+
+
+def _roles(config: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, str]:
+    tokens = {role: config.get(names[role]) for role in ROLES}
+    contents = {
+        role: token["content"] if isinstance(token, dict) else token for role, token in tokens.items()
+    }
+    return {role: token for role, token in contents.items() if token is not None}
+
+
+def _with_added(content: Mapping[str, Any], vocabulary: Any) -> Any:
+    """The vocabulary with the tokens that were added to it."""
+    if not isinstance(vocabulary, dict):
+        return vocabulary
+    return {**vocabulary, **{token["content"]: token["id"] for token in content.get("added_tokens") or ()}}
+
+
+def _in_order(path: pathlib.Path, vocabulary: Any) -> list[str]:
+    """The pieces in the order of their ids."""
+    ids = list(vocabulary.values()) if isinstance(vocabulary, dict) else None
+    if not ids or not all(isinstance(id_, int) for id_ in ids) or sorted(ids) != list(range(len(ids))):
+        raise ValueError(
+            f"{path} must give each piece an id, from 0 on without a gap. Received: "
+            + (f"{len(ids)} pieces with ids up to {max(ids, key=str)}" if ids else f"{str(vocabulary)[:50]}")
+        )
+    return sorted(vocabulary, key=vocabulary.__getitem__)
+
+
+def _model(path: pathlib.Path, content: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    model = content.get("model")
+    if not isinstance(model, dict):
+        raise ValueError(f"{path} must hold a model of type {kind}. Received: model={str(model)[:50]}")
+    # Files of before 2020 do not name the type of BPE.
+    if model.get("type", "BPE" if "merges" in model else "WordPiece") != kind:
+        raise ValueError(f"{path} must hold a model of type {kind}. Received: {model.get('type')!r}")
+    return model
+
+
+def _check(path: pathlib.Path, found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    for key, value in expected.items():
+        if found.get(key) != value:
+            raise ValueError(f"{path} must have {key}={value!r}. Received: {key}={found.get(key)!r}")
+
+
+def _read_object(path: pathlib.Path) -> dict[str, Any]:
+    content = files.read_json(path)
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} must hold a JSON object. Received: {str(content)[:50]}")
+    return content
+
+
+def _text(path: pathlib.Path) -> str:
+    try:
+        return path.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path} must be UTF-8. Received: a file that is not, at byte {error.start}"
+        ) from None
+
+
+def _missing(path: pathlib.Path, names: str) -> FileNotFoundError:
+    found: Sequence[str] = sorted(each.name for each in path.iterdir()) if path.is_dir() else ()
+    return FileNotFoundError(
+        f"`folder` must hold {names}. Received: folder={str(path)!r}, with {list(found)}"
+    )

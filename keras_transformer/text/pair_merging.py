@@ -1,0 +1,107 @@
+"""Byte-pair encoding of words in the TensorFlow graph."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from keras_transformer.text.characters import shifted
+
+_NEVER = np.iinfo(np.int32).max
+
+
+class PairMerger:
+    """Merges the bytes of words to pieces: in each round, in every word at once, the pair that comes first.
+
+    Args:
+        ids: Pieces and their ids.
+        merges: The pairs of pieces that become one, the first to be merged first.
+        byte_ids: The id of each of the 256 bytes.
+
+    Raises:
+        ValueError: If a merge is not a pair, or its parts or what becomes of them are not in `ids`.
+    """
+
+    def __init__(self, ids: Mapping[str, int], merges: Sequence[Sequence[str]], byte_ids: Sequence[int]):
+        ranks: dict[tuple[int, int], tuple[int, int]] = {}
+        for rank, pair in enumerate(merges):
+            if len(pair) != 2 or any(piece not in ids for piece in (*pair, "".join(pair))):
+                raise ValueError(
+                    "`merges` must hold pairs of pieces of the vocabulary that together are one, too. "
+                    f"Received: merges[{rank}]={pair!r}, with {[p for p in (*pair, ''.join(pair)) if p not in ids]} "
+                    "not in the vocabulary"
+                )
+            ranks[ids[pair[0]], ids[pair[1]]] = rank, ids["".join(pair)]
+        self.merges = merges
+        self._size = len(ids)
+        pairs = sorted((left * self._size + right, *ranks[left, right]) for left, right in ranks)
+        keys, order, merged = np.array([*pairs, (np.iinfo(np.int64).max, _NEVER, 0)], np.int64).T
+        self._one_at_a_time = _comes_before_its_parts(ranks, self._size)
+        with tf.init_scope(), tf.device("CPU"):
+            self._byte_ids = tf.constant(byte_ids, tf.int32)
+            self._keys = tf.constant(keys, tf.int64)
+            self._ranks = tf.constant(order, tf.int32)
+            self._merged = tf.constant(merged, tf.int32)
+
+    def __call__(self, words: tf.Tensor) -> tf.RaggedTensor:
+        """Strings (W,) → int32 ids (W, None)."""
+        num_words = tf.size(words)
+        symbols = tf.cast(tf.io.decode_raw(tf.strings.reduce_join(words), tf.uint8), tf.int32)
+        symbols = tf.gather(self._byte_ids, symbols)  # (N,), of all words behind each other
+        ends = tf.cumsum(tf.strings.length(words))
+        places = tf.searchsorted(ends, tf.range(tf.size(symbols)), side="right")  # the word of each
+        nothing = tf.zeros([0], tf.int32)
+        _, _, ids, rows = tf.while_loop(
+            lambda symbols, *_: tf.size(symbols) > 0,
+            self._round,
+            (symbols, places, nothing, nothing),
+            shape_invariants=(tf.TensorShape([None]),) * 4,
+        )
+        order = tf.argsort(rows, stable=True)
+        return tf.RaggedTensor.from_value_rowids(
+            tf.gather(ids, order),
+            tf.cast(tf.gather(rows, order), tf.int64),
+            tf.cast(num_words, tf.int64),
+            validate=False,
+        )
+
+    def _round(
+        self, symbols: tf.Tensor, words: tf.Tensor, ids: tf.Tensor, rows: tf.Tensor
+    ) -> tuple[tf.Tensor, ...]:
+        """One merge in each word; words in which nothing can be merged go over to `ids` and `rows`."""
+        keys = tf.cast(symbols, tf.int64) * self._size + tf.cast(shifted(symbols, -1, 0), tf.int64)
+        entries = tf.searchsorted(self._keys, keys)
+        mergeable = (tf.gather(self._keys, entries) == keys) & (words == shifted(words, -1, -1))
+        ranks = tf.where(mergeable, tf.gather(self._ranks, entries), _NEVER)
+        first = tf.gather(tf.math.segment_min(ranks, words), words)
+        unfinished = first < _NEVER
+        here = self._apart(unfinished & (ranks == first), words)
+        merged = tf.where(here, tf.gather(self._merged, entries), symbols)
+        kept = unfinished & ~shifted(here, 1, False)
+        finished = ~unfinished
+        return (
+            tf.boolean_mask(merged, kept),
+            tf.boolean_mask(words, kept),
+            tf.concat([ids, tf.boolean_mask(symbols, finished)], axis=0),
+            tf.concat([rows, tf.boolean_mask(words, finished)], axis=0),
+        )
+
+    def _apart(self, candidates: tf.Tensor, words: tf.Tensor) -> tf.Tensor:
+        """Those of equal pairs that can be merged at once: of a, a, a only the first two."""
+        places = tf.range(tf.size(candidates))
+        if self._one_at_a_time:
+            earliest = tf.math.segment_min(tf.where(candidates, places, _NEVER), words)
+            return candidates & (places == tf.gather(earliest, words))
+        # How far each is behind the last place that is no candidate.
+        others = tf.concat([[-1], tf.boolean_mask(places, ~candidates)], axis=0)
+        run = places - tf.gather(others, tf.cumsum(tf.cast(~candidates, tf.int32)))
+        return candidates & (run % 2 == 1)
+
+
+def _comes_before_its_parts(ranks: Mapping[tuple[int, int], tuple[int, int]], size: int) -> bool:
+    """Whether a pair may make a piece that takes part in an earlier merge, which then comes before its equals."""
+    used = np.full(size, _NEVER)
+    for pair, (rank, _) in ranks.items():
+        for id_ in pair:
+            used[id_] = min(used[id_], rank)
+    return any(used[merged] < rank for rank, merged in ranks.values())

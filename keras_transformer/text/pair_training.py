@@ -1,0 +1,159 @@
+"""Training of vocabularies by merging the most frequent pair of symbols, again and again."""
+
+import collections
+import heapq
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from keras_transformer.text.training_texts import Texts, read_texts
+
+_TEXTS_AT_ONCE = 1000
+
+
+def count_words(texts: Texts, cut: Callable[[tf.Tensor], tf.RaggedTensor]) -> dict[str, int]:
+    """Counts the words of texts.
+
+    Args:
+        texts: Texts and paths; see `read_texts`.
+        cut: A function of strings (B,) to words (B, None).
+
+    Returns:
+        How often each word occurs, in the order in which they first do.
+
+    Raises:
+        ValueError: If there is no word.
+    """
+    counts: collections.Counter[bytes] = collections.Counter()
+    remaining = read_texts(texts)
+    while batch := list(itertools.islice(remaining, _TEXTS_AT_ONCE)):
+        counts.update(cut(tf.constant([text.encode() for text in batch])).values.numpy().tolist())
+    if not counts:
+        raise ValueError("`texts` must hold at least one word. Received: none")
+    return {word.decode(): count for word, count in counts.items()}
+
+
+def most_frequent_characters(counts: Mapping[str, int], number: int) -> set[str]:
+    """Finds the characters that words are mostly made of.
+
+    Args:
+        counts: Words and how often each occurs.
+        number: How many characters; of equally frequent ones those that come first in Unicode.
+
+    Returns:
+        The characters.
+    """
+    characters: collections.Counter[str] = collections.Counter()
+    for word, count in counts.items():
+        for character in word:
+            characters[character] += count
+    return set(sorted(characters, key=lambda each: (-characters[each], each))[:number])
+
+
+def learn_merges(
+    words: Mapping[Sequence[str], int],
+    pieces: Sequence[str],
+    vocabulary_size: int,
+    min_frequency: int,
+    merge: Callable[[str, str], str],
+) -> list[tuple[str, str, str]]:
+    """Learns which pairs of symbols become one.
+
+    Of equally frequent pairs the one whose symbols have lower ids comes first, so the result depends on the
+    counts alone.
+
+    Args:
+        words: Words as symbols, and how often each occurs.
+        pieces: The symbols, special tokens among them, in the order of their ids.
+        vocabulary_size: How many symbols there may be in the end.
+        min_frequency: How often a pair must occur.
+        merge: What two symbols become.
+
+    Returns:
+        (left, right, merged) of each pair, in the order in which they become one.
+
+    Raises:
+        ValueError: If a limit is not a positive integer, or `vocabulary_size` is too small for `pieces`.
+    """
+    for name, value in (("vocabulary_size", vocabulary_size), ("min_frequency", min_frequency)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}")
+    if vocabulary_size < len(pieces):
+        raise ValueError(
+            f"`vocabulary_size` must be at least {len(pieces)} for these texts: each special token and each "
+            f"symbol that words are made of needs an id. Received: vocabulary_size={vocabulary_size}"
+        )
+    learner = _Learner(words, pieces)
+    merges: dict[tuple[str, str, str], None] = {}
+    while len(learner.pieces) < vocabulary_size and (pair := learner.most_frequent(min_frequency)):
+        left, right = (learner.pieces[id_] for id_ in pair)
+        merged = merge(left, right)
+        learner.merge(pair, merged)
+        # A pair may come back when another one makes the same piece: its place in the order stays.
+        merges[left, right, merged] = None
+    return list(merges)
+
+
+class _Learner:
+    """Words as lists of ids, how often each pair of ids stands in them, and in which."""
+
+    def __init__(self, words: Mapping[Sequence[str], int], pieces: Sequence[str]):
+        self.pieces = list(pieces)
+        self._ids = {piece: id_ for id_, piece in enumerate(pieces)}
+        self._words = [[self._ids[symbol] for symbol in word] for word in words]
+        self._counts = list(words.values())
+        self._pairs: collections.Counter[tuple[int, int]] = collections.Counter()
+        self._places: dict[tuple[int, int], set[int]] = collections.defaultdict(set)
+        for place, word in enumerate(self._words):
+            for pair in itertools.pairwise(word):
+                self._pairs[pair] += self._counts[place]
+                self._places[pair].add(place)
+        self._queue = [(-count, pair) for pair, count in self._pairs.items()]
+        heapq.heapify(self._queue)
+
+    def most_frequent(self, min_frequency: int) -> tuple[int, int] | None:
+        """The pair that is most frequent, if it is frequent enough."""
+        while self._queue:
+            count, pair = heapq.heappop(self._queue)
+            if -count == self._pairs[pair]:
+                return pair if -count >= min_frequency else None
+            if self._pairs[pair] > 0:  # it has become rarer since
+                heapq.heappush(self._queue, (-self._pairs[pair], pair))
+        return None
+
+    def merge(self, pair: tuple[int, int], merged: str) -> None:
+        """Make every such pair one symbol."""
+        if merged not in self._ids:
+            self._ids[merged] = len(self.pieces)
+            self.pieces.append(merged)
+        id_ = self._ids[merged]
+        changes: Any = collections.Counter()
+        for place in self._places.pop(pair):
+            word, count = self._words[place], self._counts[place]
+            new = _merged(word, pair, id_)
+            for old_pair in itertools.pairwise(word):
+                changes[old_pair] -= count
+            for new_pair in itertools.pairwise(new):
+                changes[new_pair] += count
+                self._places[new_pair].add(place)
+            self._words[place] = new
+        for changed, change in changes.items():
+            self._pairs[changed] += change
+            if change > 0:
+                heapq.heappush(self._queue, (-self._pairs[changed], changed))
+        self._pairs[pair] = 0
+
+
+def _merged(word: Sequence[int], pair: tuple[int, int], id_: int) -> list[int]:
+    new: list[int] = []
+    at = 0
+    while at < len(word):
+        if at + 1 < len(word) and (word[at], word[at + 1]) == pair:
+            new.append(id_)
+            at += 2
+        else:
+            new.append(word[at])
+            at += 1
+    return new

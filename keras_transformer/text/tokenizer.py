@@ -1,0 +1,303 @@
+"""What all tokenizers have in common: rows of ids with special ones around them, and back."""
+
+import abc
+import hashlib
+import os
+import re
+from collections.abc import Callable
+from typing import Any, Self
+
+import tensorflow as tf
+
+from keras_transformer.text import folders
+from keras_transformer.text.ids import to_dense_ids
+from keras_transformer.text.strings import to_string_tensor
+
+
+class Tokenizer(tf.Module, abc.ABC):
+    """Text to ids and back, eagerly and inside `tf.function`.
+
+    A `tf.Module` that holds a tokenizer as an attribute is saved by `tf.saved_model.save` with the tokenizer
+    inside. A subclass sets the attributes and defines `_tokenize`, `_join`, `_id_to_piece`, `piece_to_id`,
+    `model_bytes`, `from_model_bytes` and `file_name`.
+
+    Attributes:
+        pad_id: The id that fills rows.
+        unknown_id: The id of what the vocabulary does not cover; -1 where there is none.
+        start_id: The id that starts a row; -1 where there is none.
+        end_id: The id that ends a row; -1 where there is none.
+        vocabulary_size: The number of ids, special ones included.
+        blank_ids: The ids that say nothing: the unknown one, and those of pieces that are only spaces.
+        file_name: The name of the file that `save` writes beside its description.
+    """
+
+    pad_id: int
+    unknown_id: int
+    start_id: int
+    end_id: int
+    vocabulary_size: int
+    blank_ids: tuple[int, ...]
+    file_name: str
+
+    @abc.abstractmethod
+    def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """Strings (B,) → int32 ids (B, None)."""
+
+    @abc.abstractmethod
+    def _join(self, ids: tf.RaggedTensor) -> tf.Tensor:
+        """Ids (B, None) of the vocabulary → strings (B,) of valid UTF-8."""
+
+    @abc.abstractmethod
+    def _id_to_piece(self, id_: int) -> str:
+        """The piece of an id of the vocabulary."""
+
+    @abc.abstractmethod
+    def piece_to_id(self, piece: str) -> int:
+        """Returns the id of a piece, `unknown_id` where there is no such piece.
+
+        Args:
+            piece: The piece, as `id_to_piece` writes it.
+
+        Returns:
+            The id.
+        """
+
+    @property
+    @abc.abstractmethod
+    def model_bytes(self) -> bytes:
+        """The whole tokenizer, serialised."""
+
+    @classmethod
+    @abc.abstractmethod
+    def from_model_bytes(cls, model: bytes) -> Self:
+        """Makes a tokenizer of what `model_bytes` returned.
+
+        Args:
+            model: The serialised tokenizer.
+
+        Returns:
+            The tokenizer.
+
+        Raises:
+            ValueError: If `model` is not one.
+        """
+
+    @property
+    def sha256(self) -> str:
+        """The SHA-256 digest of `model_bytes`, in hexadecimal."""
+        return hashlib.sha256(self.model_bytes).hexdigest()
+
+    def tokenize(self, texts: Any) -> tf.RaggedTensor | tf.Tensor:
+        """Turns texts into ids, without special ids around them.
+
+        Args:
+            texts: A list of B str, or a string tensor (B,), whose invalid UTF-8 becomes U+FFFD; or one str.
+
+        Returns:
+            int32 `tf.RaggedTensor` (B, None); for one str an int32 tensor (None,).
+
+        Raises:
+            TypeError: If `texts` is not text.
+            ValueError: If a Python str or bytes is not valid Unicode, or a tensor has rank 2 or more.
+
+        Example:
+            >>> tokenizer.tokenize(["hello", ""]).shape  # doctest: +SKIP
+            TensorShape([2, None])
+        """
+        # Strings exist on the CPU alone, and so little arithmetic is not worth the way to an accelerator.
+        with tf.device("CPU"):
+            strings = to_string_tensor(texts)
+            ids = self._tokenize(tf.reshape(strings, [-1]))
+            return ids.values if strings.shape.rank == 0 else ids
+
+    def encode(self, texts: Any, *, add_start: bool = False, add_end: bool = False) -> tf.Tensor:
+        """Turns texts into rows of ids, padded with `pad_id` to the longest.
+
+        Args:
+            texts: As for `tokenize`.
+            add_start: Whether each row starts with `start_id`.
+            add_end: Whether `end_id` stands behind each row's ids.
+
+        Returns:
+            int32 tensor (B, L); for one str (L,).
+
+        Raises:
+            TypeError: If `texts` is not text.
+            ValueError: As for `tokenize`, or if the tokenizer does not have the id to be added.
+
+        Example:
+            >>> tokenizer.encode(["hello", ""], add_end=True)[1].numpy()  # doctest: +SKIP
+            array([3, 0, 0, 0, 0, 0], dtype=int32)
+        """
+        for argument, wanted, special in (
+            ("add_start", add_start, self.start_id),
+            ("add_end", add_end, self.end_id),
+        ):
+            if wanted and special < 0:
+                raise ValueError(
+                    f"`{argument}` must be False: the tokenizer has no such id. Received: {argument}=True"
+                )
+        ids = self.tokenize(texts)
+        one = not isinstance(ids, tf.RaggedTensor)
+        rows = tf.RaggedTensor.from_tensor(ids[None]) if one else ids
+        column = tf.ones([rows.nrows(), 1], tf.int32)
+        parts = [column * self.start_id] * add_start + [rows] + [column * self.end_id] * add_end
+        dense = tf.concat(parts, axis=1).to_tensor(self.pad_id)
+        return dense[0] if one else dense
+
+    def detokenize(self, ids: Any) -> tf.Tensor:
+        """Turns ids into text: each row up to its first end id, padding and start ids left out.
+
+        Where one id is both start and end, as GPT-2's is, it ends no row in whose first column it stands.
+
+        Args:
+            ids: Integers (B, T), ragged or dense; (T,), or (B, R, T) for R hypotheses a row.
+
+        Returns:
+            String tensor (B,); () or (B, R) accordingly.
+
+        Raises:
+            TypeError: If `ids` are not integers.
+            ValueError: If `ids` do not have rank 1 to 3 or, eagerly, if one is outside the vocabulary. Inside
+                a graph such an id counts as `unknown_id`: an op's own OutOfRangeError would end a
+                `fit` as if the data were exhausted.
+
+        Example:
+            >>> tokenizer.detokenize(tokenizer.tokenize("hello")).numpy()  # doctest: +SKIP
+            b'hello'
+        """
+        unknown_id = self.pad_id if self.unknown_id < 0 else self.unknown_id
+        with tf.device("CPU"):
+            dense = to_dense_ids(ids, self.vocabulary_size, pad_id=self.pad_id, unknown_id=unknown_id)
+            shape = tf.shape(dense)
+            rows = tf.reshape(dense, [tf.reduce_prod(shape[:-1]), shape[-1]])  # (B·R, T)
+            ends = rows == self.end_id
+            if self.start_id == self.end_id:
+                ends &= tf.range(shape[-1]) > 0
+            ended = tf.cumsum(tf.cast(ends, tf.int32), axis=1) > 0
+            kept = ~ended & (rows != self.pad_id) & (rows != self.start_id)
+            texts = self._join(tf.ragged.boolean_mask(rows, kept))
+            return tf.ensure_shape(tf.reshape(texts, shape[:-1]), dense.shape[:-1])
+
+    def pieces(self, text: str) -> list[str]:
+        """Cuts one text into its pieces.
+
+        Args:
+            text: The text.
+
+        Returns:
+            The pieces, as `id_to_piece` writes them.
+
+        Raises:
+            TypeError: If `text` is not a str.
+            ValueError: If `text` is not valid Unicode.
+
+        Example:
+            >>> tokenizer.pieces("hello")  # doctest: +SKIP
+            ['hell', 'o']
+        """
+        if not isinstance(text, str):
+            raise TypeError(f"`text` must be a str. Received: text={text!r} (of type {type(text).__name__})")
+        return [self._id_to_piece(id_) for id_ in self.tokenize(text).numpy().tolist()]
+
+    def id_to_piece(self, id: int) -> str:  # noqa: A002
+        """Returns the piece of an id.
+
+        Args:
+            id: The id.
+
+        Returns:
+            The piece.
+
+        Raises:
+            ValueError: If the id is outside the vocabulary.
+
+        Example:
+            >>> tokenizer.id_to_piece(3)  # doctest: +SKIP
+            '</s>'
+        """
+        if not 0 <= id < self.vocabulary_size:
+            raise ValueError(
+                f"`id` must lie in [0, {self.vocabulary_size}), the vocabulary. Received: id={id}"
+            )
+        return self._id_to_piece(int(id))
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Writes the tokenizer's one file and `tokenizer.json`, which describes it, each replaced whole.
+
+        Args:
+            folder: Where to write; created where it does not exist.
+
+        Example:
+            >>> tokenizer.save("runs/tokenizer")  # doctest: +SKIP
+        """
+        description = {
+            "class_name": type(self).__name__,
+            "pad_id": self.pad_id,
+            "unknown_id": self.unknown_id,
+            "start_id": self.start_id,
+            "end_id": self.end_id,
+            "vocabulary_size": self.vocabulary_size,
+        }
+        folders.write_tokenizer(folder, description, self.file_name, self.model_bytes)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Self:
+        """Loads a tokenizer that `save` wrote.
+
+        Args:
+            folder: The folder.
+
+        Returns:
+            The tokenizer.
+
+        Raises:
+            FileNotFoundError: If the folder or one of its files does not exist.
+            ValueError: If the description names another class, or the file is not the one that was saved.
+
+        Example:
+            >>> tokenizer = SentencePieceTokenizer.load("runs/tokenizer")  # doctest: +SKIP
+        """
+        return cls.from_model_bytes(folders.read_file(folder, cls.__name__))
+
+
+class Compiled:
+    """A function of strings that runs as a graph where it is called eagerly, as its many operations are slow alone.
+
+    A `tf.function` itself, as an attribute of a tokenizer, would be saved with each model that holds the tokenizer.
+
+    Args:
+        function: A function of strings (B,).
+    """
+
+    def __init__(self, function: Callable[[tf.Tensor], tf.RaggedTensor]):
+        self._function = function
+        self._graph = tf.function(function, [tf.TensorSpec([None], tf.string)], autograph=False)
+
+    def __call__(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """What the function returns for `texts`."""
+        return (self._graph if tf.executing_eagerly() else self._function)(texts)
+
+
+def tokenize_around(
+    texts: tf.Tensor, specials: dict[str, int], tokenize: Callable[[tf.Tensor], tf.RaggedTensor]
+) -> tf.RaggedTensor:
+    """Tokenises what stands between special tokens, each of which becomes its id.
+
+    Args:
+        texts: Strings (B,).
+        specials: Special tokens and their ids.
+        tokenize: A function of strings (P,) to int32 ids (P, None).
+
+    Returns:
+        int32 `tf.RaggedTensor` (B, None).
+    """
+    # The longest first: of alternatives that match at one place RE2 takes the first. The byte 0xFF is in no UTF-8.
+    pattern = "|".join(re.escape(token) for token in sorted(specials, key=len, reverse=True))
+    parts = tf.strings.split(tf.strings.regex_replace(texts, f"({pattern})", b"\xff\\1\xff"), b"\xff")
+    matches = parts.values[:, None] == tf.constant(list(specials))  # (P, number of specials)
+    special = tf.reduce_any(matches, axis=1)
+    ids = tf.gather(tf.constant(list(specials.values())), tf.argmax(matches, axis=1))
+    alone = tf.RaggedTensor.from_row_lengths(tf.boolean_mask(ids, special), tf.cast(special, tf.int64))
+    between = tokenize(tf.where(special, "", parts.values))
+    return parts.with_values(tf.concat([alone, between], axis=1)).merge_dims(1, 2)

@@ -1,0 +1,57 @@
+"""The texts that tokenizers are trained on: strings, and files line by line."""
+
+import os
+from collections.abc import Iterable, Iterator
+
+from keras_transformer.text.strings import to_utf8
+
+Texts = Iterable[str | bytes | os.PathLike[str]] | os.PathLike[str]
+
+
+def read_texts(texts: Texts) -> Iterator[str]:
+    """Reads texts one by one.
+
+    Args:
+        texts: An iterable of texts and of paths of UTF-8 files, whose lines are the texts; or one path.
+
+    Yields:
+        The texts.
+
+    Raises:
+        TypeError: If `texts` is a str, or holds something other than texts and paths.
+        ValueError: If a text or a line is not valid Unicode.
+    """
+    if isinstance(texts, str | bytes):
+        raise TypeError(
+            "`texts` must be an iterable of texts, a pathlib.Path or a list of them, not one str: pass "
+            f"[text] to train on a text, pathlib.Path(name) to train on a file. Received: texts={texts!r}"
+        )
+    if isinstance(texts, os.PathLike):
+        texts = [texts]
+    if not isinstance(texts, Iterable):
+        raise TypeError(
+            "`texts` must be an iterable of texts, a pathlib.Path or a list of them. "
+            f"Received: texts={texts!r}"
+        )
+    for row, item in enumerate(texts):
+        if isinstance(item, os.PathLike):
+            yield from _lines(item)
+        elif isinstance(item, str | bytes):
+            yield to_utf8(item, "texts", row).decode()
+        else:
+            raise TypeError(
+                "`texts` must hold str, UTF-8 bytes or pathlib.Path. "
+                f"Received: texts[{row}]={item!r} (of type {type(item).__name__})"
+            )
+
+
+def _lines(path: os.PathLike[str]) -> Iterator[str]:
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                yield line.rstrip(b"\r\n").decode()
+            except UnicodeDecodeError as error:
+                raise ValueError(
+                    f"`texts` must name UTF-8 files. Received: {os.fspath(path)!r}, whose line {number} "
+                    f"holds {line[error.start : error.end]!r} at byte {error.start}: {line[:100]!r}"
+                ) from None

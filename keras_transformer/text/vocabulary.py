@@ -1,0 +1,84 @@
+"""A list of pieces whose places are their ids, some of them with a role."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+ROLES = ("pad", "unknown", "start", "end", "mask")
+
+
+class Vocabulary:
+    """Pieces and their ids.
+
+    Args:
+        pieces: The pieces, in the order of their ids.
+        special_tokens: Roles and the pieces that have them: "pad", "unknown", "start", "end" and "mask"; other
+            names are for tokens that have no role but are special in texts.
+
+    Raises:
+        TypeError: If a piece is not a str.
+        ValueError: If a piece is there twice, a special token is not there, or none is for padding.
+    """
+
+    def __init__(self, pieces: Sequence[str], special_tokens: Mapping[str, str]):
+        self.pieces = tuple(pieces)
+        self.ids: dict[str, int] = {}
+        for id_, piece in enumerate(self.pieces):
+            if not isinstance(piece, str):
+                raise TypeError(f"`vocabulary` must hold str. Received: vocabulary[{id_}]={piece!r}")
+            if piece in self.ids:
+                raise ValueError(
+                    "`vocabulary` must hold each piece once. "
+                    f"Received: vocabulary[{self.ids[piece]}]=vocabulary[{id_}]={piece!r}"
+                )
+            self.ids[piece] = id_
+        self.special_tokens = dict(special_tokens)
+        missing = {role: token for role, token in self.special_tokens.items() if token not in self.ids}
+        if missing:
+            raise ValueError(
+                f"`vocabulary` must hold every special token. Received: {len(self.pieces)} pieces without {missing}"
+            )
+        if "pad" not in self.special_tokens:
+            raise ValueError(
+                "`special_tokens` must name a token for padding, which may have another role too. "
+                f"Received: special_tokens={self.special_tokens}"
+            )
+
+    def role(self, role: str) -> int:
+        """The id of the token with that role, −1 where there is none."""
+        return self.ids[self.special_tokens[role]] if role in self.special_tokens else -1
+
+    @property
+    def special_ids(self) -> dict[str, int]:
+        """The special tokens and their ids."""
+        return {token: self.ids[token] for token in self.special_tokens.values()}
+
+
+def serialised(content: Mapping[str, Any]) -> bytes:
+    """What a tokenizer is made of, as JSON that is the same for the same content."""
+    return (json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n").encode()
+
+
+def deserialised(model: bytes, keys: set[str]) -> dict[str, Any]:
+    """What `serialised` wrote.
+
+    Args:
+        model: The JSON.
+        keys: What it must hold, and nothing else.
+
+    Returns:
+        The content.
+
+    Raises:
+        ValueError: If it is damaged, or of another tokenizer.
+    """
+    try:
+        content = json.loads(model)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"`model` must be a serialised tokenizer. Received: {model[:50]!r}…; JSON says: {error}"
+        ) from None
+    if not isinstance(content, dict) or content.keys() != keys:
+        found = sorted(content) if isinstance(content, dict) else content
+        raise ValueError(f"`model` must hold {sorted(keys)} and nothing else. Received: {found!r}")
+    return content

@@ -1,0 +1,316 @@
+"""A WordPiece tokenizer, as BERT has it, that runs inside the TensorFlow graph."""
+
+import os
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Self
+
+import tensorflow as tf
+import tensorflow_text
+
+from keras_transformer.text import hugging_face_files, pair_training
+from keras_transformer.text.bert_words import BertWords
+from keras_transformer.text.characters import tokenize_once
+from keras_transformer.text.tokenizer import Compiled, Tokenizer, tokenize_around
+from keras_transformer.text.training_texts import Texts
+from keras_transformer.text.vocabulary import Vocabulary, deserialised, serialised
+
+SPECIAL_TOKENS = {"pad": "[PAD]", "unknown": "[UNK]", "start": "[CLS]", "end": "[SEP]", "mask": "[MASK]"}
+_CONTINUES = "##"
+_LONGEST_WORD = 100
+_LONGEST_CHARACTER = 4
+# What is written close to the word before, as the decoder of the `tokenizers` library has it.
+_CLOSE = (".", "?", "!", ",", "n't", "'m", "'s", "'ve", "'re")
+
+
+class WordPieceTokenizer(Tokenizer):
+    """Text to ids and back with BERT's words and WordPiece, eagerly and inside `tf.function`.
+
+    Words are cut as BERT does it: control characters go, accents and capitals on request, white space,
+    punctuation and Chinese characters separate. From each word the longest piece of the vocabulary is taken,
+    then the longest "##" piece that continues, and so on; a word that cannot be covered, or is longer than 100
+    characters, is unknown as a whole. The ids are those of the `tokenizers` library.
+
+    Args:
+        vocabulary: The pieces in the order of their ids.
+        lowercase: Whether letters become small.
+        strip_accents: Whether accents are dropped; where they are is not said, `lowercase` decides.
+        clean_text: Whether control characters are removed.
+        isolate_ideographs: Whether each Chinese character is a word.
+        special_tokens: Roles and the tokens that have them: "pad", "unknown", "start", "end", "mask".
+        special_tokens_in_text: Whether "[MASK]" in a text is the special token, rather than three words.
+        clean_up: Whether `detokenize` writes punctuation close to the words before it.
+
+    Attributes:
+        pad_id: The id of "[PAD]".
+        unknown_id: The id of "[UNK]".
+        start_id: The id of "[CLS]".
+        end_id: The id of "[SEP]".
+        mask_id: The id of "[MASK]"; -1 where there is none.
+        vocabulary_size: The number of pieces, special ones included.
+        blank_ids: The unknown id.
+
+    Raises:
+        TypeError: If a piece is not a str.
+        ValueError: If a piece is empty or there twice, or special tokens are missing.
+
+    Example:
+        >>> pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "un", "##believ", "##able", "!"]
+        >>> WordPieceTokenizer(pieces).pieces("Unbelievable! ünbelievably")
+        ['un', '##believ', '##able', '!', '[UNK]']
+
+    References:
+        Devlin et al., "BERT", https://arxiv.org/abs/1810.04805; Song et al., "Fast WordPiece Tokenization",
+        https://arxiv.org/abs/2012.15524.
+    """
+
+    file_name = "wordpiece.json"
+
+    def __init__(
+        self,
+        vocabulary: Sequence[str],
+        *,
+        lowercase: bool = True,
+        strip_accents: bool | None = None,
+        clean_text: bool = True,
+        isolate_ideographs: bool = True,
+        special_tokens: Mapping[str, str] = SPECIAL_TOKENS,
+        special_tokens_in_text: bool = False,
+        clean_up: bool = False,
+    ):
+        super().__init__()
+        # A tf.Module would wrap a dict.
+        self._settings = MappingProxyType(
+            {
+                "lowercase": lowercase,
+                "strip_accents": lowercase if strip_accents is None else strip_accents,
+                "clean_text": clean_text,
+                "isolate_ideographs": isolate_ideographs,
+                "special_tokens": dict(special_tokens),
+                "special_tokens_in_text": special_tokens_in_text,
+                "clean_up": clean_up,
+            }
+        )
+        self._vocabulary = known = Vocabulary(vocabulary, special_tokens)
+        if bad := [piece for piece in known.pieces if not piece or "\0" in piece]:
+            raise ValueError(
+                f"`vocabulary` must hold no empty piece, nor U+0000. Received: {bad[0]!r} at {known.ids[bad[0]]}"
+            )
+        if "unknown" not in special_tokens:
+            raise ValueError(
+                "`special_tokens` must name a token for what is unknown. "
+                f"Received: special_tokens={dict(special_tokens)}"
+            )
+        self.pad_id, self.unknown_id, self.start_id, self.end_id, self.mask_id = map(
+            known.role, ("pad", "unknown", "start", "end", "mask")
+        )
+        self.vocabulary_size: int = len(known.pieces)
+        self.blank_ids: tuple[int, ...] = (self.unknown_id,)
+        self._compiled = Compiled(self._tokenize_texts)
+        self._words = BertWords(clean_text, isolate_ideographs, self._settings["strip_accents"], lowercase)
+        with tf.init_scope(), tf.device("CPU"):
+            self._alone = tf.constant(known.pieces)
+            self._behind = tf.constant([_behind(piece, clean_up) for piece in known.pieces])
+            self._fast = tensorflow_text.FastWordpieceTokenizer(
+                known.pieces,
+                _CONTINUES,
+                _LONGEST_WORD * _LONGEST_CHARACTER,
+                tf.int32,
+                special_tokens["unknown"],
+                no_pretokenization=True,
+            )
+
+    @classmethod
+    def train(
+        cls,
+        texts: Texts,
+        vocabulary_size: int = 8000,
+        *,
+        min_frequency: int = 2,
+        alphabet_limit: int = 1000,
+        special_tokens: Mapping[str, str] = SPECIAL_TOKENS,
+        **settings: Any,
+    ) -> Self:
+        """Trains a tokenizer; the same texts and arguments give the same vocabulary.
+
+        As in the `tokenizers` library, the pair of pieces that is most frequent becomes a piece, again and again.
+
+        Args:
+            texts: An iterable of texts (str or UTF-8 bytes) and `pathlib.Path`s of UTF-8 files, whose lines
+                are the texts; or one such path.
+            vocabulary_size: The largest number of pieces, special ones included.
+            min_frequency: How often a pair must occur to become a piece.
+            alphabet_limit: How many different characters, the most frequent ones, are pieces. Words with
+                another one are unknown.
+            special_tokens: Roles and their tokens, which get the first ids.
+            **settings: As for the constructor.
+
+        Returns:
+            The tokenizer.
+
+        Raises:
+            TypeError: If `texts` is a str, or holds something other than texts and paths.
+            ValueError: If `texts` hold no word, or `vocabulary_size` is too small for their characters.
+
+        Example:
+            >>> WordPieceTokenizer.train(["hug hugs hugging"], 14).pieces("hugs")
+            ['hug', '##s']
+        """
+        tokens = list(dict.fromkeys(special_tokens.values()))
+        # Words are cut by the code that will cut them in use; for that any vocabulary does.
+        cutter = cls(tokens, special_tokens=special_tokens, **settings)
+        counts = pair_training.count_words(texts, cutter._words)
+        known = pair_training.most_frequent_characters(counts, alphabet_limit)
+        words = {
+            (word[0], *(_CONTINUES + character for character in word[1:])): count
+            for word, count in counts.items()
+            if len(word) <= _LONGEST_WORD and known.issuperset(word)
+        }
+        alphabet = sorted({symbol for word in words for symbol in word})
+        merges = pair_training.learn_merges(
+            words,
+            [*tokens, *alphabet],
+            vocabulary_size,
+            min_frequency,
+            lambda left, right: left + right.removeprefix(_CONTINUES),
+        )
+        pieces = dict.fromkeys([*tokens, *alphabet, *(merged for _, _, merged in merges)])
+        return cls(list(pieces), special_tokens=special_tokens, **settings)
+
+    @classmethod
+    def from_files(cls, folder: str | os.PathLike[str], *, special_tokens_in_text: bool = False) -> Self:
+        """Reads the tokenizer of a folder that Hugging Face's libraries wrote.
+
+        Args:
+            folder: Holds `tokenizer.json`, or `vocab.txt` and, perhaps, `tokenizer_config.json`.
+            special_tokens_in_text: Whether special tokens are recognised in texts.
+
+        Returns:
+            The tokenizer.
+
+        Raises:
+            FileNotFoundError: If there are no such files.
+            ValueError: If a file is damaged or of another kind of tokenizer.
+
+        Example:
+            >>> WordPieceTokenizer.from_files("bert-base-uncased").vocabulary_size  # doctest: +SKIP
+            30522
+        """
+        vocabulary, settings = hugging_face_files.read_word_piece(folder, SPECIAL_TOKENS)
+        return cls(vocabulary, special_tokens_in_text=special_tokens_in_text, **settings)
+
+    @property
+    def vocabulary(self) -> tuple[str, ...]:
+        """The pieces in the order of their ids."""
+        return self._vocabulary.pieces
+
+    @property
+    def model_bytes(self) -> bytes:
+        """Vocabulary and settings, serialised."""
+        return serialised({"vocabulary": self.vocabulary, "settings": dict(self._settings)})
+
+    @classmethod
+    def from_model_bytes(cls, model: bytes) -> Self:
+        """Makes a tokenizer of what `model_bytes` returned.
+
+        Args:
+            model: The serialised tokenizer.
+
+        Returns:
+            The tokenizer.
+
+        Raises:
+            ValueError: If `model` is not one.
+        """
+        content = deserialised(model, {"vocabulary", "settings"})
+        return cls(content["vocabulary"], **content["settings"])
+
+    def encode_pairs(self, first: Any, second: Any) -> dict[str, tf.Tensor]:
+        """Turns pairs of texts into rows "[CLS] first [SEP] second [SEP]", padded to the longest.
+
+        Args:
+            first: A list of B str or a string tensor (B,).
+            second: As many.
+
+        Returns:
+            "ids", int32 (B, L), and "segment_ids", int32 (B, L): 0 up to the first end id and for padding,
+            1 behind it.
+
+        Raises:
+            TypeError: If an argument is not text.
+            ValueError: If they are not equally many, or the tokenizer has no start or end id.
+
+        Example:
+            >>> pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"]
+            >>> WordPieceTokenizer(pieces).encode_pairs(["a"], ["b b"])["segment_ids"].numpy().tolist()
+            [[0, 0, 0, 1, 1, 1]]
+        """
+        if min(self.start_id, self.end_id) < 0:
+            raise ValueError(
+                "The tokenizer must have start and end ids to encode pairs. "
+                f"Received: start_id={self.start_id}, end_id={self.end_id}"
+            )
+        with tf.device("CPU"):
+            before, behind = self.tokenize(first), self.tokenize(second)
+            if not all(isinstance(ids, tf.RaggedTensor) for ids in (before, behind)):
+                raise ValueError(f"`first` and `second` must be batches. Received: {first!r} and {second!r}")
+            if tf.executing_eagerly() and before.nrows() != behind.nrows():
+                raise ValueError(
+                    "`first` and `second` must be equally many. "
+                    f"Received: {before.nrows()} and {behind.nrows()} texts"
+                )
+            column = tf.ones([before.nrows(), 1], tf.int32)
+            before = tf.concat([column * self.start_id, before, column * self.end_id], axis=1)
+            behind = tf.concat([behind, column * self.end_id], axis=1)
+            segments = tf.concat([tf.zeros_like(before), tf.ones_like(behind)], axis=1)
+            ids = tf.concat([before, behind], axis=1)
+            return {"ids": ids.to_tensor(self.pad_id), "segment_ids": segments.to_tensor(0)}
+
+    def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        return self._compiled(texts)
+
+    def _tokenize_texts(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        if self._settings["special_tokens_in_text"]:
+            return tokenize_around(texts, self._vocabulary.special_ids, self._tokenize_words)
+        return self._tokenize_words(texts)
+
+    def _tokenize_words(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        return tokenize_once(self._words(texts), self._match)
+
+    def _match(self, words: tf.Tensor) -> tf.RaggedTensor:
+        too_long = tf.strings.length(words, unit="UTF8_CHAR") > _LONGEST_WORD
+        known = self._fast.tokenize(tf.where(too_long, "", words))
+        unknown = tf.fill([tf.math.count_nonzero(too_long)], self.unknown_id)
+        return tf.concat(
+            [known, tf.RaggedTensor.from_row_lengths(unknown, tf.cast(too_long, tf.int64))], axis=1
+        )
+
+    def _join(self, ids: tf.RaggedTensor) -> tf.Tensor:
+        first = tf.concat([tf.ones_like(ids[:, :1]), tf.zeros_like(ids[:, 1:])], axis=1).values == 1
+        texts = tf.where(first, tf.gather(self._alone, ids.values), tf.gather(self._behind, ids.values))
+        return tf.strings.reduce_join(ids.with_values(texts), axis=-1)
+
+    def _id_to_piece(self, id_: int) -> str:
+        return self._vocabulary.pieces[id_]
+
+    def piece_to_id(self, piece: str) -> int:
+        """Returns the id of a piece, `unknown_id` where there is no such piece.
+
+        Args:
+            piece: The piece, with "##" in front where it continues a word.
+
+        Returns:
+            The id.
+
+        Example:
+            >>> WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]).piece_to_id("a")
+            5
+        """
+        return self._vocabulary.ids.get(piece, self.unknown_id)
+
+
+def _behind(piece: str, clean_up: bool) -> str:
+    """What stands in a text for a piece that is not the first."""
+    if piece.startswith(_CONTINUES):
+        return piece.removeprefix(_CONTINUES)
+    return piece if clean_up and piece.startswith(_CLOSE) else f" {piece}"

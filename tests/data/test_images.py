@@ -1,0 +1,68 @@
+import numpy as np
+import pytest
+
+from keras_transformer.data import image_batches
+
+IMAGES = np.arange(5 * 6 * 6, dtype="uint8").reshape(5, 6, 6, 1) + 1
+LABELS = np.arange(5)
+
+
+def test_every_image_comes_once_an_epoch_with_its_label():
+    for shuffle in (False, True):
+        dataset = image_batches(IMAGES, LABELS, 2, shuffle=shuffle)
+        assert len(dataset) == 3
+        orders = []
+        for _ in range(2):
+            batches = list(dataset.as_numpy_iterator())
+            assert [len(labels) for _, labels in batches] == [2, 2, 1]
+            images, labels = (np.concatenate(part) for part in zip(*batches, strict=True))
+            np.testing.assert_array_equal(images, IMAGES[labels])
+            orders.append(labels.tolist())
+        assert sorted(orders[0]) == LABELS.tolist()
+        assert (orders[0] == orders[1]) == (not shuffle)
+    assert images.dtype == "uint8"
+
+
+def test_the_same_seed_gives_the_same_batches():
+    first, second, other = (
+        np.concatenate([images for images, _ in image_batches(IMAGES, LABELS, 2, shift=2, seed=seed)])
+        for seed in (1, 1, 2)
+    )
+    np.testing.assert_array_equal(first, second)
+    assert not np.array_equal(first, other)
+
+
+def test_images_are_moved_by_at_most_the_shift_each_by_its_own():
+    dataset = image_batches(IMAGES.repeat(20, 0), LABELS.repeat(20), 100, shift=1, shuffle=False)
+    moves = set()
+    for image, original in zip(next(iter(dataset))[0].numpy(), IMAGES.repeat(20, 0), strict=True):
+        padded = np.pad(original, [(1, 1), (1, 1), (0, 0)])
+        found = [
+            (y, x) for y in range(3) for x in range(3) if np.array_equal(padded[y : y + 6, x : x + 6], image)
+        ]
+        assert len(found) == 1
+        moves.add(found[0])
+    assert len(moves) == 9
+
+
+def test_half_of_the_images_are_mirrored():
+    images = IMAGES[:1].repeat(400, 0)
+    flipped = next(iter(image_batches(images, np.zeros(400), 400, flip=True)))[0].numpy()
+    mirrored = (flipped == images[:, :, ::-1]).all((1, 2, 3))
+    assert 140 < mirrored.sum() < 260
+    np.testing.assert_array_equal(flipped[~mirrored], images[~mirrored])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"images": IMAGES[..., 0]}, r"`images` must be .*\(5, 6, 6\)"),
+        ({"labels": LABELS[:4]}, r"`images` must be .*labels.shape=\(4,\)"),
+        ({"images": IMAGES[:0], "labels": LABELS[:0]}, "n > 0"),
+        ({"batch_size": 0}, "`batch_size` must be at least 1. Received: batch_size=0"),
+        ({"shift": -1}, "`shift` must be at least 0. Received: shift=-1"),
+    ],
+)
+def test_errors_name_the_argument_and_what_was_received(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        image_batches(**{"images": IMAGES, "labels": LABELS, **arguments})

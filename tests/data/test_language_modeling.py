@@ -1,0 +1,135 @@
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer.data import language_modeling
+from keras_transformer.text import ByteTokenizer
+
+TOKENIZER = ByteTokenizer()
+TEXTS = ["to be, or not", "to", "be: that", "", "is the question", "x", "whether it is nobler in the mind"]
+STREAM = [
+    id_ for text in TEXTS if text for id_ in (*TOKENIZER.tokenize(text).numpy().tolist(), TOKENIZER.end_id)
+]
+
+
+def epoch(dataset):
+    """The rows of one epoch: inputs and labels, rows of nothing but padding left out."""
+    rows = []
+    for inputs, labels in dataset.as_numpy_iterator():
+        rows += [({name: values[i] for name, values in inputs.items()}, row) for i, row in enumerate(labels)]
+    return [(inputs, labels) for inputs, labels in rows if labels.any()]
+
+
+def predictions(rows):
+    """(token, the one that follows) at every place of the rows."""
+    return [
+        (int(token), int(label))
+        for inputs, labels in rows
+        for token, label in zip(inputs["token_ids"], labels, strict=True)
+        if label
+    ]
+
+
+def pairs(ids):
+    return list(itertools.pairwise(ids))
+
+
+@pytest.mark.parametrize("length", [1, 4, 7, 200])
+def test_a_stream_in_order_is_the_texts_with_ends_cut_into_rows(length):
+    rows = epoch(language_modeling(TEXTS, TOKENIZER, 3, length=length, shuffle=False))
+    assert predictions(rows) == pairs(STREAM)
+    assert all((labels != 0).all() for _, labels in rows[:-1])
+    assert len(rows) == -(-(len(STREAM) - 1) // length)
+
+
+@pytest.mark.parametrize("length", [1, 4, 7, 200])
+def test_each_shuffled_epoch_cuts_elsewhere_and_predicts_each_token_once(length):
+    dataset = language_modeling(TEXTS, TOKENIZER, 3, length=length, seed=1)
+    epochs = [epoch(dataset) for _ in range(4)]
+    for rows in epochs:
+        assert sorted(predictions(rows)) == sorted(pairs(STREAM))
+    firsts = [{tuple(inputs["token_ids"]) for inputs, _ in rows} for rows in epochs]
+    if length in (4, 7):
+        assert len({frozenset(rows) for rows in firsts}) > 1
+        assert len({tuple(rows[0][0]["token_ids"]) for rows in epochs}) > 1
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_the_seed_makes_the_same_epochs(separate):
+    first, again, other = (
+        language_modeling(TEXTS, TOKENIZER, 2, length=5, separate=separate, seed=seed) for seed in (1, 1, 2)
+    )
+    for _ in range(2):
+        found = [predictions(epoch(dataset)) for dataset in (first, again, other)]
+        assert found[0] == found[1] != found[2]
+
+
+@pytest.mark.parametrize("separate", [False, True])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_all_batches_have_one_shape_and_their_number_is_known(separate, shuffle):
+    dataset = language_modeling(TEXTS, TOKENIZER, 4, length=9, separate=separate, shuffle=shuffle)
+    batches = list(dataset)
+    assert len(batches) == dataset.cardinality().numpy() > 1
+    for inputs, labels in (*batches, dataset.element_spec):
+        assert {(*each.shape,) for each in (*inputs.values(), labels)} == {(4, 9)}
+        assert {each.dtype for each in (*inputs.values(), labels)} == {tf.int32}
+
+
+@pytest.mark.parametrize("length", [1, 5, 16, 200])
+def test_separate_texts_are_whole_and_apart(length):
+    rows = epoch(language_modeling(TEXTS, TOKENIZER, 2, length=length, separate=True))
+    found = []
+    for inputs, labels in rows:
+        ids, segments, positions = (inputs[name] for name in ("token_ids", "segment_ids", "positions"))
+        np.testing.assert_array_equal(segments == 0, ids == TOKENIZER.pad_id)
+        np.testing.assert_array_equal(labels == 0, ids == TOKENIZER.pad_id)
+        numbers = segments[segments > 0]
+        np.testing.assert_array_equal(np.unique(numbers), np.arange(1, numbers.max() + 1))
+        for number in range(1, numbers.max() + 1):
+            here = np.flatnonzero(segments == number)
+            np.testing.assert_array_equal(here, np.arange(here[0], here[-1] + 1))
+            np.testing.assert_array_equal(positions[here], np.arange(len(here)))
+            np.testing.assert_array_equal(ids[here][1:], labels[here][:-1])
+            found.append((*ids[here].tolist(), int(labels[here[-1]])))
+    expected = []
+    for text in filter(None, TEXTS):
+        ids = [*TOKENIZER.tokenize(text).numpy().tolist(), TOKENIZER.end_id]
+        expected += [tuple(ids[i : i + length + 1]) for i in range(0, len(ids) - 1, length)]
+    assert sorted(found) == sorted(expected)
+
+
+def test_rows_are_packed_full():
+    random = np.random.default_rng(0)
+    texts = ["a" * size for size in random.integers(1, 60, 300)]
+    rows = epoch(language_modeling(texts, TOKENIZER, 8, length=64, separate=True))
+    tokens = sum(map(len, texts))
+    assert len(rows) <= 1.05 * tokens / 64
+
+
+def test_many_texts_are_tokenised_in_chunks_and_none_is_lost():
+    texts = [f"{number}" for number in range(9000)]
+    rows = epoch(language_modeling(texts, TOKENIZER, 64, length=64, separate=True, shuffle=False))
+    assert sum(inputs["segment_ids"].max() for inputs, _ in rows) == 9000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"batch_size": 0}, ValueError, "`batch_size` must be positive. Received: batch_size=0"),
+        ({"length": 0}, ValueError, "`length` must be positive. Received: length=0"),
+        ({"texts": ["", ""]}, ValueError, "`texts` must hold at least one token. Received: none"),
+        ({"texts": []}, ValueError, "`texts` must hold at least one token. Received: none"),
+        ({"texts": "one"}, TypeError, "`texts` must be an iterable of strings. Received: texts='one'"),
+    ],
+    ids=str,
+)
+def test_errors_name_the_argument_and_what_was_received(arguments, error, message):
+    with pytest.raises(error, match=message):
+        language_modeling(**{"texts": TEXTS, "tokenizer": TOKENIZER, **arguments})
+
+
+def test_a_tokenizer_without_an_end_is_refused():
+    with pytest.raises(ValueError, match="`tokenizer` must have padding and an end. .*end_id=-1"):
+        language_modeling(TEXTS, ByteTokenizer({"pad": "<pad>"}))

@@ -1,0 +1,86 @@
+"""What a pipeline's sampler and constraints give, its exports give too."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer import export, generation, serving
+from keras_transformer.export import functions
+from keras_transformer.generation import BannedWords, Beam, MinNewTokens, NoRepeatNGram, Sample
+from keras_transformer.generation.sampling import uniform
+
+SETTINGS = {
+    "beam": (Beam(3), [NoRepeatNGram(2), MinNewTokens(2)]),
+    "n-best": (Beam(4, 1.0, "length", num_return=3), []),
+    "sample": (Sample(1.2, top_k=20, top_p=0.95, seed=7), []),
+    "samples": (Sample(1.2, seed=7, num_return=2), [BannedWords([[5], [6, 7]])]),
+}
+
+
+@pytest.fixture(params=SETTINGS.values(), ids=SETTINGS)
+def changed(request, pipeline):
+    sampler, constraints = request.param
+    return pipeline.with_settings(sampler, constraints=constraints)
+
+
+def expected_ids(pipeline, texts):
+    out = pipeline.generate(texts)
+    return out.ids if pipeline.sampler.num_return > 1 else out.best
+
+
+def test_servings_noise_is_generations():
+    rows = np.array([3, 0, 2**20])
+    expected = keras.ops.convert_to_numpy(uniform(2**32 - 5, rows, 3, np.arange(5), 50))
+    np.testing.assert_array_equal(serving.noise.uniform(2**32 - 5, rows, 3, 5, 50), expected)
+
+
+def test_what_is_exported_answers_as_python_does_without_xla(changed, texts):
+    texts = texts[:6]
+    expected = expected_ids(changed, texts)
+    run = tf.function(lambda texts: functions.text_to_ids(changed, texts), autograph=False)
+    np.testing.assert_array_equal(run(tf.constant(texts))["ids"].numpy(), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["n-best", "samples"])
+def test_exports_carry_the_settings_and_verify(pipeline, texts, tmp_path, name):
+    sampler, constraints = SETTINGS[name]
+    changed = pipeline.with_settings(sampler, constraints=constraints)
+    folder = tmp_path / "tiny"
+    path = export.saved_model(changed, folder)
+    export.onnx(changed, folder)
+    results = export.verify(folder)
+    assert {graph for part in results.values() for graph in part["graphs"]} == {
+        "saved_model",
+        "onnx_loop",
+        "onnx_steps",
+    }
+    config = json.loads((folder / "config.json").read_text())
+    assert generation.get(config["generation"]) == sampler
+    assert tuple(map(generation.constraints.get, config["constraints"])) == tuple(constraints)
+
+    expected = expected_ids(changed, texts)
+    served = serving.load(folder)
+    assert (folder / "onnx" / f"generate_{config['generation']['sampler']}.onnx").is_file()
+    np.testing.assert_array_equal(served.generate(texts, batch_size=5)["ids"], expected)
+    assert served(texts) == changed(texts)
+
+    signatures = tf.saved_model.load(str(path)).signatures
+    found = signatures["serving_default"](text=tf.constant(texts))["text"].numpy()
+    assert found.shape == (len(texts), sampler.num_return)
+    assert [text.decode() for text in found[:, 0]] == changed(texts)
+    if name == "samples":
+        noise = np.random.default_rng(0).random((len(texts), 2, 10, pipeline.model.vocabulary_size))
+        noise = noise.astype("float32")
+        ids = changed.encode(texts).numpy()
+        given = generation.generate(
+            changed.model, ids, sampler, max_new_tokens=10, constraints=constraints, noise=noise
+        )
+        assert (given.ids != expected).any()
+        by_saved_model = signatures["generate_ids"](text=tf.constant(texts), noise=tf.constant(noise))
+        np.testing.assert_array_equal(by_saved_model["ids"].numpy(), given.ids)
+        by_onnx = served.graphs.generate(ids.astype(np.int64), noise=noise)
+        np.testing.assert_array_equal(by_onnx["ids"], given.ids)

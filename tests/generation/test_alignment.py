@@ -1,0 +1,45 @@
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_transformer import generation
+
+pytestmark = pytest.mark.backend_neutral
+
+SOURCES = np.array([[5, 6, 7, 3], [9, 3, 0, 0], [0, 0, 0, 0]])
+TARGETS = np.array([[8, 9, 10, 11, 3], [12, 3, 0, 0, 0], [0, 0, 0, 0, 0]])
+
+
+def test_rows_sum_to_one_and_are_the_models_weights(random_transformer):
+    model = random_transformer(3, num_layers=2)
+    weights = generation.align(model, SOURCES, TARGETS)
+    assert weights.shape == (3, 5, 4)
+    np.testing.assert_allclose(weights.sum(axis=-1), (TARGETS != 0).astype(float), rtol=1e-5)
+    assert (weights[1, :, 2:] == 0).all()
+    inputs = np.concatenate([np.full((3, 1), model.start_id), TARGETS[:, :-1]], axis=1)
+    expected = [ops.convert_to_numpy(layer) for layer in model.cross_attention_weights(SOURCES, inputs)]
+    np.testing.assert_allclose(weights[0], expected[-1][0].mean(axis=0), rtol=1e-4, atol=1e-6)
+    one = generation.align(model, SOURCES, TARGETS, layer=0, head=1)
+    np.testing.assert_allclose(one[0], expected[0][0, 1], rtol=1e-4, atol=1e-6)
+    both = generation.align(model, SOURCES, TARGETS, layer=0, head=[0, 1])
+    np.testing.assert_allclose(both[0], expected[0][0].mean(axis=0), rtol=1e-4, atol=1e-6)
+    assert (np.abs(one[0] - both[0]) > 1e-3).any()
+
+
+def test_rows_do_not_depend_on_those_beside_them(random_transformer):
+    model = random_transformer(3)
+    together = generation.align(model, SOURCES, TARGETS)
+    alone = generation.align(model, SOURCES[1:2, :2], TARGETS[1:2, :2])
+    np.testing.assert_allclose(together[1, :2, :2], alone[0], rtol=1e-4, atol=1e-6)
+    assert generation.align(model, SOURCES[:0], TARGETS[:0]).shape == (0, 5, 4)
+
+
+def test_what_is_wrong_is_named(random_transformer, decoder):
+    model = random_transformer(3)
+    for wrong in ({"layer": 1}, {"layer": -2}, {"head": 2}, {"head": [0, 5]}, {"head": []}, {"head": -1}):
+        with pytest.raises(ValueError, match=rf"`{next(iter(wrong))}` must .*Received: "):
+            generation.align(model, SOURCES, TARGETS, **wrong)
+    with pytest.raises(ValueError, match="`model` must have `cross_attention_weights`"):
+        generation.align(decoder(), SOURCES, TARGETS)
+    with pytest.raises(ValueError, match="`target_ids` must have as many rows"):
+        generation.align(model, SOURCES, TARGETS[:1])

@@ -1,0 +1,96 @@
+"""Limits and noise of each row: what changes from call to call without compiling again."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer import generation
+from keras_transformer.generation import Beam, MinNewTokens, Sample, sampling
+
+pytestmark = pytest.mark.backend_neutral
+
+ON_JAX = keras.backend.backend() == "jax"
+SOURCES = np.random.default_rng(0).integers(4, 40, (5, 6))
+LIMITS = np.array([1, 6, 3, 11, 4])
+
+
+@pytest.fixture(scope="module")
+def model(random_transformer):
+    return random_transformer(6)
+
+
+@pytest.mark.parametrize(
+    "sampler", ["greedy", Beam(3, num_return=2), Beam(3, -1.0), Sample(seed=5)], ids=repr
+)
+def test_each_row_is_as_if_its_limit_were_the_only_one(model, sampler):
+    out = generation.generate(model, SOURCES, sampler, max_new_tokens=LIMITS)
+    assert out.ids.shape[2] == out.token_scores.shape[2] == LIMITS.max()
+    rows = {"rows": [3]} if isinstance(sampler, Sample) else {}
+    for row, limit in enumerate(LIMITS):
+        if rows:
+            rows = {"rows": [row]}
+        run = generation.Generator(model, sampler, int(limit), jit_compile=ON_JAX)
+        alone = run(SOURCES[row : row + 1], **rows)
+        np.testing.assert_array_equal(out.ids[row, :, :limit], alone.ids[0])
+        assert not out.ids[row, :, limit:].any()
+        np.testing.assert_array_equal(out.lengths[row], alone.lengths[0])
+        np.testing.assert_allclose(out.ranking_scores[row], alone.ranking_scores[0], rtol=1e-4, atol=1e-4)
+
+
+def test_other_limits_and_noise_compile_nothing_new(random_transformer, monkeypatch):
+    traced = []
+    original = generation.generator.generate_ids
+    monkeypatch.setattr(
+        generation.generator,
+        "generate_ids",
+        lambda *args, **kwargs: traced.append(1) or original(*args, **kwargs),
+    )
+    model = random_transformer(6)
+    for limits in (LIMITS, [5, 5, 5, 5, 9], np.full(7, 12)):
+        ids = np.resize(SOURCES, (len(limits), 6))
+        assert generation.generate(model, ids, max_new_tokens=limits).ids.shape == (
+            len(limits),
+            1,
+            max(limits),
+        )
+    assert len(traced) == 1
+    for _ in range(2):
+        noise = np.random.default_rng(len(traced)).random((5, 1, 6, 40))
+        generation.generate(model, SOURCES, "sample", max_new_tokens=6, noise=noise)
+    assert len(traced) == 2
+
+
+def test_the_seeds_noise_given_is_the_seed(model):
+    sampler = Sample(1.5, seed=11, num_return=2)
+    expected = generation.generate(model, SOURCES, sampler, max_new_tokens=6)
+    noise = keras.ops.convert_to_numpy(sampling.uniform(11, np.arange(5), 2, np.arange(6), 40))
+    other = Sample(1.5, seed=12, num_return=2)
+    out = generation.generate(model, SOURCES, other, max_new_tokens=6, noise=noise)
+    np.testing.assert_array_equal(out.ids, expected.ids)
+
+
+@pytest.mark.parametrize("limits", [[0, 5, 5, 5, 5], [5, 5], [-1] * 5, [1.5] * 5, [[5] * 5]], ids=str)
+def test_wrong_limits_are_named(model, limits):
+    with pytest.raises(ValueError, match=r"`max_new_tokens` must .*Received: "):
+        generation.generate(model, SOURCES, max_new_tokens=limits)
+
+
+def test_limits_must_fit_the_other_settings(model, decoder):
+    with pytest.raises(ValueError, match="`min_new_tokens` must be at most `max_new_tokens`"):
+        generation.generate(model, SOURCES, max_new_tokens=LIMITS, constraints=[MinNewTokens(2)])
+    with pytest.raises(ValueError, match="`limits` must be in"):
+        generation.Generator(model, max_new_tokens=4)(SOURCES, limits=LIMITS)
+    bounded = decoder(max_length=8)  # a limit is what counts, not the size that was compiled
+    assert generation.generate(bounded, [[5, 5, 5]], max_new_tokens=[6]).ids.shape == (1, 1, 6)
+    with pytest.raises(ValueError, match="`source_ids` must have at most 3 tokens"):
+        generation.generate(bounded, [[5, 5, 5, 5]], max_new_tokens=[6])
+
+
+@pytest.mark.parametrize("shape", [(5, 1, 5, 40), (4, 1, 6, 40), (5, 2, 6, 40), (5, 6, 40)], ids=str)
+def test_wrong_noise_is_named(model, shape):
+    with pytest.raises(ValueError, match=r"`noise` must be numbers in .*Received: noise.shape="):
+        generation.generate(model, SOURCES, "sample", max_new_tokens=6, noise=np.zeros(shape))
+    with pytest.raises(ValueError, match="`noise` must be numbers in"):
+        generation.generate(model, SOURCES, "sample", max_new_tokens=6, noise=np.full((5, 1, 6, 40), 2.0))
+    with pytest.raises(ValueError, match="`noise` must be None"):
+        generation.generate(model, SOURCES, max_new_tokens=6, noise=np.zeros((5, 1, 6, 40)))

@@ -1,0 +1,138 @@
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_transformer import generation, relations
+from keras_transformer.generation import (
+    BannedWords,
+    ForcedPrefix,
+    NoRepeatNGram,
+    RepetitionPenalty,
+    Speculative,
+)
+
+pytestmark = pytest.mark.backend_neutral
+
+ON_JAX = keras.backend.backend() == "jax"
+PROMPTS = np.array([[5, 6, 7, 8, 9], [0, 0, 4, 5, 6], [4, 5, 6, 0, 0], [0, 7, 7, 0, 0], [9, 0, 0, 0, 0]])
+SOURCES = np.random.default_rng(0).integers(4, 40, (6, 6))
+SOURCES[2] = 0
+
+
+def run(model, sampler, most, ids, *, compiled=ON_JAX, constraints=(), **given):
+    return generation.Generator(model, sampler, most, jit_compile=compiled, constraints=constraints)(
+        ids, **given
+    )
+
+
+def check_same(found, expected):
+    np.testing.assert_array_equal(found.ids, expected.ids)
+    np.testing.assert_array_equal(found.lengths, expected.lengths)
+    np.testing.assert_allclose(found.token_scores, expected.token_scores, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("num_tokens", [1, 3])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"relation": relations.SlidingWindow(2), "layers": 2},
+        {"position_encoding": "alibi", "num_kv_heads": 1},
+    ],
+    ids=str,
+)
+def test_a_decoders_ids_are_greedys_whatever_the_draft(decoder, options, num_tokens):
+    model = decoder(5, **options)
+    expected = run(model, "greedy", 7, PROMPTS)
+    for draft in (model, decoder(6)):  # right always, right by chance
+        check_same(run(model, Speculative(draft, num_tokens), 7, PROMPTS), expected)
+
+
+def test_an_encoder_decoders_ids_are_greedys_and_rows_are_independent(random_transformer):
+    model = random_transformer(6)
+    expected = run(model, "greedy", 9, SOURCES)
+    assert len(set(expected.lengths.ravel().tolist())) > 2
+    near = random_transformer(6)  # agrees with the model now and then
+    for weight in near.trainable_weights:
+        noise = np.random.default_rng(1).normal(size=weight.shape) * 0.1
+        weight.assign(ops.convert_to_numpy(weight) * (1 + noise))
+    sampler = Speculative(near, 4)
+    check_same(run(model, sampler, 9, SOURCES), expected)
+    check_same(run(model, sampler, 9, SOURCES, compiled=True), expected)
+    alone = run(model, sampler, 9, SOURCES[3:4])
+    np.testing.assert_array_equal(alone.ids[0], expected.ids[3])
+
+
+def test_constraints_prefixes_and_limits_hold(random_transformer):
+    model, draft = random_transformer(6), random_transformer(7)
+    constraints = [
+        NoRepeatNGram(2),
+        BannedWords([[17, 18], [9]]),
+        RepetitionPenalty(1.3),
+        ForcedPrefix([12, 13]),
+        generation.MinNewTokens(4),
+    ]
+    given = {
+        "prefix_ids": np.array([[6, 7], [0, 8], [0, 0], [5, 0], [0, 0], [9, 9]]),
+        "limits": np.array([9, 4, 5, 7, 9, 5]),
+    }
+    expected = run(model, "greedy", 9, SOURCES, constraints=constraints, **given)
+    for each in (model, draft):
+        check_same(run(model, Speculative(each, 3), 9, SOURCES, constraints=constraints, **given), expected)
+
+
+def test_a_draft_that_is_right_saves_steps(random_transformer):
+    if ON_JAX:
+        pytest.skip("JAX traces the body once, whatever the number of steps")
+    model = random_transformer(6)
+
+    class Counted:
+        vocabulary_size, pad_id, start_id, end_id = 40, model.pad_id, model.start_id, model.end_id
+        encode, empty_cache = model.encode, model.empty_cache
+
+        def step(self, *arguments, **options):
+            steps.append(1)
+            return model.step(*arguments, **options)
+
+    steps = []
+    longest = int(run(model, "greedy", 9, SOURCES).lengths.max())
+    generation.generate_ids(Counted(), ops.array(SOURCES), 9, sampler=Speculative(model, 3))
+    assert len(steps) == -(-longest // 4)
+    worst = random_transformer(9)
+    steps = []
+    generation.generate_ids(Counted(), ops.array(SOURCES), 9, sampler=Speculative(worst, 3))
+    assert len(steps) <= longest
+
+
+def test_positions_are_never_asked_for_beyond_the_models(decoder):
+    asked = []
+    model, draft = decoder(5, max_length=10), decoder(6, max_length=10)
+    original = draft.step
+    draft.step = lambda ids, cache, **options: (
+        asked.append(options["positions"]) or original(ids, cache, **options)
+    )
+    if ON_JAX:
+        pytest.skip("positions are symbols")
+    generation.generate_ids(model, ops.array(PROMPTS), 6, sampler=Speculative(draft, 4))
+    assert max(int(ops.max(positions)) for positions in asked) < 10
+
+
+@pytest.mark.parametrize("wrong", ["vocabulary", "kind"])
+def test_a_draft_of_another_kind_is_named(decoder, translator, wrong):
+    model = decoder(5)
+    draft = decoder(5, vocabulary_size=13) if wrong == "vocabulary" else translator(0, 12)
+    with pytest.raises(ValueError, match=r"`draft` must .*Received: "):
+        run(model, Speculative(draft), 5, PROMPTS)
+
+
+def test_wrong_settings_are_named(decoder):
+    with pytest.raises(ValueError, match="`num_tokens` must be a positive integer"):
+        Speculative(decoder(5), 0)
+    with pytest.raises(ValueError, match="`sampler` must be one that can be written down"):
+        generation.samplers.serialize(Speculative(decoder(5)))
+    with pytest.raises(ValueError, match="`sampler` must be of a single hypothesis"):
+        generation.stream(decoder(5), PROMPTS, Speculative(decoder(6)))
+    with pytest.raises(ValueError, match="`sampler` must be a `Beam`"):
+        run(decoder(5), Speculative(decoder(6)), 5, PROMPTS, constraints=[generation.ForcedWords([[4]])])

@@ -1,0 +1,68 @@
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer import generation, relations
+from keras_transformer.generation import Beam, NoRepeatNGram, Sample
+from keras_transformer.generation.streaming import Streamer
+
+pytestmark = pytest.mark.backend_neutral
+
+SOURCES = np.array([[4, 5, 4, 3], [5, 3, 0, 0], [4, 4, 5, 5], [0, 0, 0, 0]])
+PROMPTS = np.array([[5, 6, 7, 8, 9], [0, 0, 4, 5, 6], [4, 5, 6, 0, 0]])
+
+
+@pytest.mark.parametrize(
+    ("sampler", "options"),
+    [
+        ("greedy", {}),
+        (Beam(1), {"constraints": [NoRepeatNGram(2)], "min_new_tokens": 3}),
+        (Sample(1.3, seed=3), {"rows": [5, 2, 0, 1]}),
+    ],
+    ids=repr,
+)
+def test_the_tokens_are_those_of_generate(random_transformer, sampler, options):
+    model = random_transformer(6)
+    expected = generation.generate(model, SOURCES, sampler, max_new_tokens=7, **options)
+    steps = list(generation.stream(model, SOURCES, sampler, max_new_tokens=7, **options))
+    assert len(steps) == expected.lengths.max()
+    np.testing.assert_array_equal(np.stack(steps, axis=1), expected.best[:, : len(steps)])
+    assert steps[0].shape == (4,)
+
+
+@pytest.mark.parametrize("options", [{}, {"relation": relations.SlidingWindow(2)}], ids=str)
+def test_prompts_and_prefixes_are_continued(decoder, translator, options):
+    model = decoder(5, **options)
+    expected = generation.generate(model, PROMPTS, max_new_tokens=6)
+    steps = list(generation.stream(model, PROMPTS, max_new_tokens=6))
+    np.testing.assert_array_equal(np.stack(steps, axis=1), expected.best[:, : len(steps)])
+    if options:
+        return
+    model, prefix = translator(2, 9), np.array([[6, 7], [0, 8], [0, 0], [5, 0]])
+    expected = generation.generate(model, SOURCES, max_new_tokens=6, prefix_ids=prefix)
+    steps = list(generation.stream(model, SOURCES, max_new_tokens=6, prefix_ids=prefix))
+    np.testing.assert_array_equal(np.stack(steps, axis=1), expected.best[:, : len(steps)])
+
+
+def test_a_token_is_there_before_the_next_is_made_and_near_sizes_share_what_is_compiled(decoder, monkeypatch):
+    traced = []
+    original = generation.streaming.Loop.extend
+    monkeypatch.setattr(
+        generation.streaming.Loop, "extend", lambda *given: traced.append(1) or original(*given)
+    )
+    run = Streamer(decoder(5), max_new_tokens=5, jit_compile=keras.backend.backend() == "jax")
+    first = next(run.stream(PROMPTS))
+    assert first.shape == (3,)
+    for rows, columns in ((3, 5), (4, 8), (3, 2)):
+        assert len(list(run.stream(np.full((rows, columns), 5)))) == 5
+    assert len(traced) == 1
+
+
+def test_what_cannot_be_streamed_is_named_at_once(decoder):
+    model = decoder(5)
+    for sampler in (Beam(2), Sample(num_return=2)):
+        with pytest.raises(ValueError, match=r"`sampler` must be of a single hypothesis.*Received: sampler="):
+            generation.stream(model, PROMPTS, sampler)
+    with pytest.raises(ValueError, match="`source_ids` must be in"):
+        generation.stream(model, [[99]])
+    assert list(generation.stream(model, PROMPTS[:0])) == []

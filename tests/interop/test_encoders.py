@@ -1,0 +1,229 @@
+import json
+
+import numpy as np
+import pytest
+
+from keras_transformer import interop
+from keras_transformer.interop import bert, vit
+from keras_transformer.models import (
+    BERT,
+    MaskedLanguageModel,
+    Pretraining,
+    SequenceClassifier,
+    SpanClassifier,
+    TokenClassifier,
+    ViT,
+)
+
+safetensors = pytest.importorskip("safetensors.numpy")
+
+CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+IDS = np.array([[2, 7, 9, 5, 3, 0], [2, 6, 3, 8, 3, 0]])
+INPUTS = {"token_ids": IDS, "segment_ids": np.array([[0] * 6, [0, 0, 0, 1, 1, 0]])}
+IMAGES = np.random.default_rng(0).integers(0, 256, (2, 8, 12, 3)).astype("uint8")
+# What `save_pretrained` writes, but for what makes no difference here.
+BERT_CONFIG = {
+    "model_type": "bert",
+    "vocab_size": 13,
+    "hidden_size": 8,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+    "max_position_embeddings": 9,
+    "type_vocab_size": 2,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+    "layer_norm_eps": 1e-12,
+    "pad_token_id": 0,
+    "id2label": {"0": "a", "1": "b", "2": "c"},
+}
+VIT_CONFIG = {
+    "model_type": "vit",
+    "architectures": ["ViTForImageClassification"],
+    "hidden_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+    "image_size": [8, 12],
+    "patch_size": 4,
+    "hidden_act": "gelu",
+    "qkv_bias": True,
+    "id2label": {"0": "a", "1": "b", "2": "c"},
+}
+
+
+def linear(name, inputs, outputs):
+    return {f"{name}.weight": (outputs, inputs), f"{name}.bias": (outputs,)}
+
+
+def norm(name):
+    return {f"{name}.weight": (8,), f"{name}.bias": (8,)}
+
+
+def block(name, attention):
+    shapes = linear(f"{name}.attention.output.dense", 8, 8) | linear(f"{name}.output.dense", 16, 8)
+    for part in ("query", "key", "value"):
+        shapes |= linear(f"{name}.attention.{attention}.{part}", 8, 8)
+    return shapes | linear(f"{name}.intermediate.dense", 8, 16)
+
+
+def bert_shapes(prefix="bert.", pooler=True):
+    shapes = {
+        f"{prefix}embeddings.word_embeddings.weight": (13, 8),
+        f"{prefix}embeddings.position_embeddings.weight": (9, 8),
+        f"{prefix}embeddings.token_type_embeddings.weight": (2, 8),
+    } | norm(f"{prefix}embeddings.LayerNorm")
+    for name in (f"{prefix}encoder.layer.{i}" for i in range(2)):
+        shapes |= block(name, "self")
+        shapes |= norm(f"{name}.attention.output.LayerNorm") | norm(f"{name}.output.LayerNorm")
+    return shapes | (linear(f"{prefix}pooler.dense", 8, 8) if pooler else {})
+
+
+MASKED = (
+    {"cls.predictions.bias": (13,)}
+    | linear("cls.predictions.transform.dense", 8, 8)
+    | norm("cls.predictions.transform.LayerNorm")
+)
+CASES = {
+    "BertForPreTraining": (Pretraining, bert_shapes() | MASKED | linear("cls.seq_relationship", 8, 2)),
+    "BertForMaskedLM": (MaskedLanguageModel, bert_shapes(pooler=False) | MASKED),
+    "BertForSequenceClassification": (SequenceClassifier, bert_shapes() | linear("classifier", 8, 3)),
+    "BertForTokenClassification": (TokenClassifier, bert_shapes(pooler=False) | linear("classifier", 8, 3)),
+    "BertForQuestionAnswering": (SpanClassifier, bert_shapes(pooler=False) | linear("qa_outputs", 8, 2)),
+    "BertModel": (BERT, bert_shapes("")),
+    "ViTForImageClassification": (
+        ViT,
+        {
+            "vit.embeddings.cls_token": (1, 1, 8),
+            "vit.embeddings.position_embeddings": (1, 7, 8),
+            "vit.embeddings.patch_embeddings.projection.weight": (8, 3, 4, 4),
+            "vit.embeddings.patch_embeddings.projection.bias": (8,),
+        }
+        | block("vit.encoder.layer.0", "attention")
+        | norm("vit.encoder.layer.0.layernorm_before")
+        | norm("vit.encoder.layer.0.layernorm_after")
+        | norm("vit.layernorm")
+        | linear("classifier", 8, 3),
+    ),
+}
+
+
+def random_tensors(shapes):
+    random = np.random.default_rng(0)
+    return {name: random.normal(size=shape).astype("float32") * 0.3 for name, shape in shapes.items()}
+
+
+def write(folder, name, tensors, **changes):
+    folder.mkdir(exist_ok=True)
+    config = VIT_CONFIG if name.startswith("ViT") else {**BERT_CONFIG, "architectures": [name]}
+    (folder / "config.json").write_text(json.dumps({**config, **changes}))
+    safetensors.save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+def answers(model):
+    found = model(IMAGES if isinstance(model, ViT) else INPUTS)
+    return [np.asarray(each) for each in (found.values() if isinstance(found, dict) else [found])]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_tensor_is_read_and_written_back_under_its_name(name, tmp_path):
+    expected_class, shapes = CASES[name]
+    tensors = random_tensors(shapes)
+    model = interop.from_hugging_face(write(tmp_path / "it", name, tensors))
+    assert type(model) is expected_class
+    interop.to_hugging_face(model, tmp_path / "back")
+    back = safetensors.load_file(tmp_path / "back" / "model.safetensors")
+    assert back.keys() == tensors.keys()
+    for tensor in tensors:
+        np.testing.assert_array_equal(back[tensor], tensors[tensor], err_msg=tensor)
+    config = json.loads((tmp_path / "back" / "config.json").read_text())
+    assert config["architectures"] == [name]
+    again = interop.from_hugging_face(tmp_path / "back")
+    for ours, theirs in zip(answers(model), answers(again), strict=True):
+        if name not in ("BertForMaskedLM",):
+            np.testing.assert_array_equal(ours, theirs)
+    # Nothing but a pooler that the class does not have keeps its random value.
+    unread = {w.path for w in model.trainable_weights} - {
+        weight.path
+        for _, parameter in next(
+            each for each in (*bert.ARCHITECTURES, vit.VIT) if each.class_name == name
+        ).parameters(model)
+        for weight in parameter.weights
+    }
+    assert not unread
+
+
+def test_a_convolution_over_patches_is_the_product_with_cut_patches(tmp_path):
+    name = "ViTForImageClassification"
+    tensors = random_tensors(CASES[name][1])
+    model = interop.from_hugging_face(write(tmp_path / "it", name, tensors))
+    kernel = tensors["vit.embeddings.patch_embeddings.projection.weight"]
+    patch = IMAGES[0, 4:8, 8:12] / 127.5 - 1  # row 1, column 2: the last
+    embedded = np.einsum("hwc,dchw->d", patch, kernel)
+    embedded += tensors["vit.embeddings.patch_embeddings.projection.bias"]
+    embedded += tensors["vit.embeddings.position_embeddings"][0, 6]
+    np.testing.assert_allclose(model._embed(IMAGES, training=False)[0, 6], embedded, rtol=1e-4, atol=1e-4)
+    token = tensors["vit.embeddings.cls_token"][0, 0] + tensors["vit.embeddings.position_embeddings"][0, 0]
+    np.testing.assert_allclose(model._embed(IMAGES, training=False)[0, 0], token, **CLOSE)
+
+
+def test_old_names_of_norms_and_tied_copies_are_known(tmp_path):
+    name = "BertForPreTraining"
+    tensors = random_tensors(CASES[name][1])
+    expected = answers(interop.from_hugging_face(write(tmp_path / "new", name, tensors)))
+    old = {
+        key.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): value
+        for key, value in tensors.items()
+    }
+    old["cls.predictions.decoder.weight"] = tensors["bert.embeddings.word_embeddings.weight"]
+    old["cls.predictions.decoder.bias"] = tensors["cls.predictions.bias"]
+    old["bert.embeddings.position_ids"] = np.arange(9)[None]
+    for ours, theirs in zip(
+        answers(interop.from_hugging_face(write(tmp_path / "old", name, old))), expected, strict=True
+    ):
+        np.testing.assert_array_equal(ours, theirs)
+    old["cls.predictions.decoder.weight"] = old["cls.predictions.decoder.weight"] + 1
+    with pytest.raises(ValueError, match="differs from bert.embeddings.word_embeddings.weight"):
+        interop.from_hugging_face(write(tmp_path / "old", name, old))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"architectures": ["BertLMHeadModel"]}, r"must have architectures with one of .*BertLMHeadModel"),
+        ({"is_decoder": True}, "must have is_decoder=False"),
+        ({"hidden_dropout_prob": 0.3}, "must have one value for hidden_dropout_prob and attention"),
+        ({"hidden_act": "mish"}, "activation among .*Received: 'mish'"),
+        ({"id2label": {"0": "a", "1": "b"}}, r"classifier.bias of shape \(3,\) instead of \(2,\)"),
+        ({"num_hidden_layers": 1}, "unknown: bert.encoder.layer.1"),
+        ({"num_hidden_layers": 3}, "missing: bert.encoder.layer.2"),
+    ],
+)
+def test_another_model_is_refused(changes, message, tmp_path):
+    name = "BertForSequenceClassification"
+    folder = write(tmp_path / "it", name, random_tensors(CASES[name][1]), **changes)
+    with pytest.raises(ValueError, match=message):
+        interop.from_hugging_face(folder)
+
+
+def test_arguments_can_be_overridden(tmp_path):
+    name = "BertForSequenceClassification"
+    folder = write(tmp_path / "it", name, random_tensors(CASES[name][1]))
+    model = interop.from_hugging_face(folder, dropout=0.0, dtype="mixed_bfloat16")
+    assert (model.dropout, model.encoder.dropout) == (0.0, 0.0)
+    assert model.dtype_policy.name == model.encoder.dtype_policy.name == "mixed_bfloat16"
+
+
+@pytest.mark.parametrize("options", [{"normalization": "pre"}, {"relation": "causal"}], ids=str)
+def test_what_transformers_does_not_have_is_not_written(options, tmp_path):
+    model = MaskedLanguageModel(BERT(13, 1, 2, 8, max_length=9, **options))
+    with pytest.raises(ValueError, match=f"`model` must be one that .* computes.*{next(iter(options))}="):
+        interop.to_hugging_face(model, tmp_path / "it")
+
+
+def test_another_pooling_is_not_written(tmp_path):
+    model = SequenceClassifier(BERT(13, 1, 2, 8, max_length=9), 3, "mean")
+    with pytest.raises(ValueError, match="`model` must be one that .* computes.*pooling='mean'"):
+        interop.to_hugging_face(model, tmp_path / "it")

@@ -1,0 +1,360 @@
+import json
+
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_transformer import generation, interop
+from keras_transformer.interop.hugging_face import ARCHITECTURES
+from keras_transformer.models import GAT, GPT, Transformer
+
+safetensors = pytest.importorskip("safetensors.numpy")
+
+neutral = pytest.mark.backend_neutral
+
+IDS = np.array([[5, 6, 7, 1, 9], [8, 3, 4, 2, 2]])
+GPT_SIZES = {"n_embd": 8, "n_layer": 2, "n_head": 2, "n_positions": 16}
+# What `save_pretrained` writes, but for what makes no difference here.
+CONFIGS = {
+    "gpt2": {"model_type": "gpt2", "vocab_size": 12, **GPT_SIZES, "n_inner": None, "eos_token_id": 11},
+    "openai-gpt": {"model_type": "openai-gpt", "vocab_size": 12, **GPT_SIZES, "afn": "gelu"},
+    "marian": {
+        "model_type": "marian",
+        "vocab_size": 12,
+        "d_model": 8,
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "encoder_attention_heads": 2,
+        "decoder_attention_heads": 2,
+        "encoder_ffn_dim": 16,
+        "decoder_ffn_dim": 16,
+        "activation_function": "swish",
+        "scale_embedding": True,
+        "static_position_embeddings": True,
+        "pad_token_id": 11,
+        "decoder_start_token_id": 11,
+        "eos_token_id": 0,
+    },
+}
+
+
+def norm(name):
+    return {f"{name}.weight": (8,), f"{name}.bias": (8,)}
+
+
+def linear(name, inputs, outputs):
+    return {f"{name}.weight": (outputs, inputs), f"{name}.bias": (outputs,)}
+
+
+def conv1d(name, inputs, outputs):
+    return {f"{name}.weight": (inputs, outputs), f"{name}.bias": (outputs,)}
+
+
+def gpt_shapes(words, positions, final):
+    shapes = {f"transformer.{words}.weight": (12, 8), f"transformer.{positions}.weight": (16, 8)}
+    for i in range(2):
+        name = f"transformer.h.{i}"
+        shapes |= norm(f"{name}.ln_1") | norm(f"{name}.ln_2")
+        shapes |= conv1d(f"{name}.attn.c_attn", 8, 24) | conv1d(f"{name}.attn.c_proj", 8, 8)
+        shapes |= conv1d(f"{name}.mlp.c_fc", 8, 32) | conv1d(f"{name}.mlp.c_proj", 32, 8)
+    return shapes | (norm(final) if final else {})
+
+
+def marian_shapes():
+    shapes = {"model.shared.weight": (12, 8), "final_logits_bias": (1, 12)}
+    for side, attentions in (("encoder", ("self_attn",)), ("decoder", ("self_attn", "encoder_attn"))):
+        for name in (f"model.{side}.layers.{i}" for i in range(2)):
+            for attention in attentions:
+                shapes |= norm(f"{name}.{attention}_layer_norm")
+                for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
+                    shapes |= linear(f"{name}.{attention}.{part}", 8, 8)
+            shapes |= linear(f"{name}.fc1", 8, 16) | linear(f"{name}.fc2", 16, 8)
+            shapes |= norm(f"{name}.final_layer_norm")
+    return shapes
+
+
+SHAPES = {
+    "gpt2": gpt_shapes("wte", "wpe", "transformer.ln_f"),
+    "openai-gpt": gpt_shapes("tokens_embed", "positions_embed", None),
+    "marian": marian_shapes(),
+}
+each = pytest.mark.parametrize("name", CONFIGS)
+
+
+def random_tensors(name):
+    random = np.random.default_rng(0)
+    return {key: random.normal(size=shape).astype("float32") * 0.5 for key, shape in SHAPES[name].items()}
+
+
+def write(folder, config, tensors):
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    safetensors.save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """saved(name): a folder as `transformers` writes it, with random weights."""
+    return lambda name: write(tmp_path / "model", CONFIGS[name], random_tensors(name))
+
+
+def logits(model, ids=IDS):
+    inputs = {"source_ids": ids, "target_ids": ids} if hasattr(model, "encode") else ids
+    return ops.convert_to_numpy(model(inputs))
+
+
+def gpt_by_hand(w, config, ids):
+    """The papers' equations in NumPy, from the file's tensors."""
+    d, heads = config["n_embd"], config["n_head"]
+    post = config["model_type"] == "openai-gpt"
+    words, positions = ("tokens_embed", "positions_embed") if post else ("wte", "wpe")
+
+    def norm(name, x):
+        centred = x - x.mean(-1, keepdims=True)
+        scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
+        return scaled * w[f"{name}.weight"] + w[f"{name}.bias"]
+
+    def affine(name, x):
+        return x @ w[f"{name}.weight"] + w[f"{name}.bias"]
+
+    def attention(name, x):
+        q, k, v = (
+            part.reshape(*ids.shape, heads, -1).swapaxes(1, 2)
+            for part in np.split(affine(f"{name}.c_attn", x), 3, -1)
+        )
+        scores = q @ k.swapaxes(-1, -2) / np.sqrt(d / heads)
+        scores = np.where(np.tri(ids.shape[1], dtype=bool), scores, -np.inf)
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        out = weights / weights.sum(-1, keepdims=True) @ v
+        return affine(f"{name}.c_proj", out.swapaxes(1, 2).reshape(*ids.shape, d))
+
+    def feed_forward(name, x):
+        x = affine(f"{name}.c_fc", x)
+        return affine(f"{name}.c_proj", 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))))
+
+    x = w[f"transformer.{words}.weight"][ids] + w[f"transformer.{positions}.weight"][: ids.shape[1]]
+    for i in range(config["n_layer"]):
+        name = f"transformer.h.{i}"
+        if post:
+            x = norm(f"{name}.ln_1", x + attention(f"{name}.attn", x))
+            x = norm(f"{name}.ln_2", x + feed_forward(f"{name}.mlp", x))
+        else:
+            x = x + attention(f"{name}.attn", norm(f"{name}.ln_1", x))
+            x = x + feed_forward(f"{name}.mlp", norm(f"{name}.ln_2", x))
+    x = x if post else norm("transformer.ln_f", x)
+    return x @ w[f"transformer.{words}.weight"].T
+
+
+@pytest.mark.parametrize("name", [pytest.param("gpt2", marks=neutral), "openai-gpt"])
+def test_gpt_computes_what_its_paper_says_of_the_files_tensors(saved, name):
+    model = interop.from_hugging_face(saved(name))
+    assert type(model) is GPT
+    expected = gpt_by_hand(random_tensors(name), CONFIGS[name], IDS)
+    np.testing.assert_allclose(logits(model), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_marian_starts_from_its_padding_and_adds_its_bias(saved):
+    model = interop.from_hugging_face(saved("marian"))
+    tensors = random_tensors("marian")
+    assert type(model) is Transformer
+    assert model.start_id == model.pad_id == 11
+    before = logits(model)
+    model.output_bias.assign(np.zeros(12))
+    np.testing.assert_allclose(
+        before - logits(model),
+        np.broadcast_to(tensors["final_logits_bias"], before.shape),
+        rtol=1e-4,
+        atol=1e-4,
+    )
+    kernel = model.decoder_blocks[1].cross_attention.value_projection.kernel
+    np.testing.assert_array_equal(kernel, tensors["model.decoder.layers.1.encoder_attn.v_proj.weight"].T)
+    # The start token is attended to: another embedding of it changes the second token's logits.
+    ids = {"source_ids": IDS, "target_ids": np.array([[11, 4], [11, 5]])}
+    before = ops.convert_to_numpy(model(ids))
+    table = np.array(model.embedding.embedding.embeddings)
+    table[11] += np.arange(8)
+    model.embedding.embedding.embeddings.assign(table)
+    assert not np.isclose(ops.convert_to_numpy(model(ids))[:, 1, :11], before[:, 1, :11]).all(-1).any()
+    out = generation.generate(model, IDS, max_new_tokens=4)
+    assert (out.best[:, 0] != 11).all()
+    # And step by step as at once.
+    target = np.concatenate([np.full((2, 1), 11), out.best[:, :-1]], axis=1)
+    at_once = ops.convert_to_numpy(model({"source_ids": IDS, "target_ids": target}))
+    allowed = at_once[..., :11].argmax(-1)
+    row = out.lengths[0, 0]
+    np.testing.assert_array_equal(allowed[0, :row], out.best[0, :row])
+
+
+@each
+@neutral
+def test_a_folder_read_and_written_is_the_same(saved, name, tmp_path):
+    folder = saved(name)
+    model = interop.from_hugging_face(folder)
+    written = interop.to_hugging_face(model, tmp_path / "again")
+    tensors = safetensors.load_file(written / "model.safetensors")
+    assert {key: tensor.shape for key, tensor in tensors.items()} == SHAPES[name]
+    for key, tensor in random_tensors(name).items():
+        np.testing.assert_array_equal(tensors[key], tensor, err_msg=key)
+    config = json.loads((written / "config.json").read_text())
+    for key in CONFIGS[name].keys() - {"n_inner"}:
+        assert config[key] == CONFIGS[name][key]
+    assert config["architectures"] == [ARCHITECTURES[name].class_name]
+    again = interop.from_hugging_face(written)
+    assert again.get_config() == {**model.get_config(), "name": again.name}
+
+
+@each
+def test_every_argument_of_the_model_has_its_setting(name):
+    architecture = ARCHITECTURES[name]
+    known = {*architecture.settings, *architecture.fixed, "name", "dtype", "trainable"}
+    sizes = {"vocabulary_size": 5, "num_layers": 1, "num_heads": 1, "model_dim": 2, "hidden_dim": 2}
+    assert set(architecture.model(**sizes).get_config()) == known
+
+
+def test_names_may_lack_the_heads_prefix_and_hold_masks_and_the_tied_matrix(tmp_path):
+    tensors = random_tensors("gpt2")
+    bare = {key.removeprefix("transformer."): tensor for key, tensor in tensors.items()}
+    bare["h.0.attn.bias"] = np.ones((1, 1, 16, 16), "float32")
+    bare["lm_head.weight"] = bare["wte.weight"].copy()
+    model = interop.from_hugging_face(write(tmp_path / "bare", CONFIGS["gpt2"], bare))
+    whole = interop.from_hugging_face(write(tmp_path / "whole", CONFIGS["gpt2"], tensors))
+    np.testing.assert_array_equal(logits(model), logits(whole))
+    bare["lm_head.weight"] += 1
+    with pytest.raises(ValueError, match="lm_head.weight differs from transformer.wte.weight"):
+        interop.from_hugging_face(write(tmp_path / "bare", CONFIGS["gpt2"], bare))
+
+
+def test_shards_are_read_by_their_index(saved, tmp_path):
+    whole = saved("gpt2")
+    tensors = random_tensors("gpt2")
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(CONFIGS["gpt2"]))
+    places = {}
+    for number, keys in enumerate((list(tensors)[::2], list(tensors)[1::2])):
+        safetensors.save_file({key: tensors[key] for key in keys}, folder / f"part-{number}.safetensors")
+        places |= dict.fromkeys(keys, f"part-{number}.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    found = interop.from_hugging_face(folder)
+    np.testing.assert_array_equal(logits(found), logits(interop.from_hugging_face(whole)))
+    (folder / "part-1.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match="Missing: part-1.safetensors"):
+        interop.from_hugging_face(folder)
+
+
+def test_half_precision_files_are_read(tmp_path):
+    import ml_dtypes
+
+    tensors = {key: tensor.astype(ml_dtypes.bfloat16) for key, tensor in random_tensors("gpt2").items()}
+    model = interop.from_hugging_face(write(tmp_path / "half", CONFIGS["gpt2"], tensors), dropout=0.0)
+    assert model.dropout == 0
+    expected = tensors["transformer.h.1.mlp.c_fc.weight"].astype("float32")
+    np.testing.assert_array_equal(model.blocks[1].feed_forward.hidden.kernel, expected)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (lambda w: w.pop("transformer.ln_f.bias"), ValueError, "missing: transformer.ln_f.bias"),
+        (lambda w: w.update(other=np.ones(2)), ValueError, "unknown: transformer.other"),
+        (
+            lambda w: w.update({"transformer.wte.weight": np.ones((13, 8))}),
+            ValueError,
+            r"transformer.wte.weight of shape \(13, 8\) instead of \(12, 8\)",
+        ),
+        (
+            lambda w: (w.clear(), w.update(random_tensors("openai-gpt"))),
+            ValueError,
+            "missing: .*; unknown: .*",
+        ),
+        (lambda w: (w.clear(), w.update(random_tensors("marian"))), ValueError, "missing: .* and 23 more"),
+    ],
+    ids=["missing", "unknown", "vocabulary", "another", "another still"],
+)
+def test_weights_that_the_config_does_not_describe_are_named(tmp_path, change, error, message):
+    tensors = random_tensors("gpt2")
+    change(tensors)
+    folder = write(tmp_path / "model", CONFIGS["gpt2"], tensors)
+    with pytest.raises(error, match=f"must hold the weights that its config.json describes.*{message}"):
+        interop.from_hugging_face(folder)
+
+
+def test_a_file_that_is_cut_off_is_named(saved):
+    folder = saved("gpt2")
+    content = (folder / "model.safetensors").read_bytes()
+    for length in (len(content) - 3, 100, 4, 0):
+        (folder / "model.safetensors").write_bytes(content[:length])
+        with pytest.raises(ValueError, match="model.safetensors` must be a whole safetensors file"):
+            interop.from_hugging_face(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("gpt2", {"model_type": "llama"}, "model_type among .*Received: model_type='llama'"),
+        ("gpt2", {"activation_function": "tanh"}, "an activation among .*Received: 'tanh'"),
+        (
+            "gpt2",
+            {"scale_attn_weights": False},
+            "must have scale_attn_weights=True.*scale_attn_weights=False",
+        ),
+        ("gpt2", {"n_head": None}, "must have 'n_head'. Received: none"),
+        (
+            "marian",
+            {"decoder_layers": 3},
+            r"one value for encoder_layers and decoder_layers. Received: \[2, 3\]",
+        ),
+        ("marian", {"scale_embedding": False}, "must have scale_embedding=True"),
+        ("marian", {"decoder_vocab_size": 9}, "one value for vocab_size and decoder_vocab_size"),
+    ],
+    ids=str,
+)
+@neutral
+def test_settings_that_the_model_does_not_have_are_named(tmp_path, name, settings, message):
+    folder = write(tmp_path / "model", {**CONFIGS[name], **settings}, {"a": np.ones(1)})
+    with pytest.raises(ValueError, match=message):
+        interop.from_hugging_face(folder)
+
+
+def test_what_is_no_such_folder_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="`folder` must hold config.json"):
+        interop.from_hugging_face(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(CONFIGS["gpt2"]))
+    with pytest.raises(
+        FileNotFoundError, match="must hold model.safetensors, or model.safetensors.index.json"
+    ):
+        interop.from_hugging_face(tmp_path)
+    (tmp_path / "pytorch_model.bin").touch()
+    with pytest.raises(FileNotFoundError, match="not PyTorch's pytorch_model.bin"):
+        interop.from_hugging_face(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ValueError, match="config.json` must be JSON"):
+        interop.from_hugging_face(tmp_path)
+
+
+SIZES = {"num_layers": 1, "num_heads": 2, "model_dim": 4, "hidden_dim": 16}
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: GPT(9, **SIZES, position_encoding="rotary"), "Received: a GPT with position_encoding="),
+        (lambda: GPT(9, **SIZES, norm="rms"), "Received: a GPT with norm='rms'"),
+        (lambda: GPT(9, **SIZES, normalization="sandwich"), "Received: a GPT with normalization='sandwich'"),
+        (lambda: GPT(9, **SIZES, activation="swiglu"), "Received: a GPT with activation='swiglu'"),
+        (lambda: Transformer(9, **SIZES), "Received: a Transformer with normalization='pre', epsilon"),
+        (lambda: GAT(4, 2), r"must be one of .*'GPT'.*Received: a GAT"),
+    ],
+    ids=["rotary", "rms", "sandwich", "swiglu", "transformer", "gat"],
+)
+def test_a_model_that_transformers_does_not_have_is_not_written(tmp_path, make, message):
+    with pytest.raises(ValueError, match=message):
+        interop.to_hugging_face(make(), tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+def test_nothing_is_overwritten(saved, tmp_path):
+    model = interop.from_hugging_face(saved("gpt2"))
+    with pytest.raises(FileExistsError, match="exists already"):
+        interop.to_hugging_face(model, tmp_path / "model")

@@ -1,0 +1,304 @@
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer.models import (
+    BERT,
+    MaskedLanguageModel,
+    Pretraining,
+    SequenceClassifier,
+    SpanClassifier,
+    TokenClassifier,
+)
+from keras_transformer.training import LabelSmoothedCrossentropy, TokenAccuracy
+
+# On JAX every new shape compiles for seconds: one case of each law runs there.
+neutral = pytest.mark.backend_neutral
+
+CLOSE = {"rtol": 1e-4, "atol": 1e-4}
+TINY = {
+    "vocabulary_size": 13,
+    "num_layers": 2,
+    "num_heads": 2,
+    "model_dim": 8,
+    "hidden_dim": 16,
+    "max_length": 9,
+}
+IDS = np.array([[2, 7, 9, 5, 3, 0], [2, 6, 3, 8, 3, 0], [2, 12, 3, 0, 0, 0]])
+SEGMENTS = np.array([[0, 0, 0, 0, 0, 0], [0, 0, 0, 1, 1, 0], [0, 0, 0, 0, 0, 0]])
+INPUTS = {"token_ids": IDS, "segment_ids": SEGMENTS}
+HEADS = {
+    "masked": MaskedLanguageModel,
+    "pretraining": Pretraining,
+    "sequence": lambda encoder: SequenceClassifier(encoder, 3),
+    "mean": lambda encoder: SequenceClassifier(encoder, 3, "mean", 0.0),
+    "token": lambda encoder: TokenClassifier(encoder, 4),
+    "span": SpanClassifier,
+}
+
+
+def randomised(model):
+    """The model with every weight, biases too, random."""
+    random = np.random.default_rng(0)
+    for weight in model.weights:
+        if "seed" not in weight.name:
+            weight.assign(random.normal(size=weight.shape) * 0.4)
+    return model
+
+
+def tiny(head=None, **options):
+    encoder = BERT(**{**TINY, "dropout": 0.0, **options})
+    return randomised(encoder if head is None else HEADS[head](encoder))
+
+
+def answer(model, inputs=INPUTS):
+    return keras.tree.map_structure(np.asarray, model(inputs))
+
+
+def flat(output):
+    return np.concatenate(
+        [np.asarray(each).reshape(len(each), -1) for each in keras.tree.flatten(output)], axis=1
+    )
+
+
+def test_parameters_count_as_published():
+    """One layer of BERT-base is built, and eleven more are counted."""
+    base, block = BERT.from_preset("base", num_layers=1), 7_087_872
+    embeddings, pooler = (30522 + 512 + 2 + 2) * 768, 768 * 768 + 768
+    assert base.count_params() == embeddings + block + pooler
+    assert base.count_params() + 11 * block == 109_482_240
+    assert sum(int(np.prod(w.shape)) for w in base.blocks[0].trainable_weights) == block
+    # A masked language model adds a transformation, its norm and the output's bias.
+    assert MaskedLanguageModel(base).count_params() - base.count_params() == 768 * 768 + 3 * 768 + 30522
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "parameters"), [("tiny", 4_385_920), ("base", 109_482_240), ("large", 335_141_888)]
+)
+def test_published_sizes_have_their_parameter_counts(name, parameters):
+    assert BERT.from_preset(name).count_params() == parameters
+
+
+@pytest.mark.parametrize("head", [None, pytest.param("pretraining", marks=neutral)])
+def test_padding_changes_nothing_else(head):
+    model = tiny(head)
+    longer = {name: np.pad(ids, [(0, 0), (0, 2)]) for name, ids in INPUTS.items()}
+    found, expected = answer(model, longer), answer(model)
+    if head is not None:
+        np.testing.assert_allclose(found["next_sentence"], expected["next_sentence"], **CLOSE)
+        found, expected = found["tokens"], expected["tokens"]
+    valid = IDS != 0
+    np.testing.assert_allclose(found[:, :6][valid], expected[valid], **CLOSE)
+    alone = answer(model, {"token_ids": IDS[2:, :3], "segment_ids": SEGMENTS[2:, :3]})
+    alone = alone if head is None else alone["tokens"]
+    np.testing.assert_allclose(expected[2:, :3], alone, **CLOSE)
+
+
+def test_every_token_sees_both_sides_and_a_causal_one_what_came_before():
+    changed = IDS.copy()
+    changed[0, 2] = 10
+    for relation, same in ((None, []), ("causal", [0, 1])):
+        model = tiny(relation=relation)
+        equal = np.isclose(answer(model, changed), answer(model, IDS), **CLOSE).all(-1)
+        assert np.flatnonzero(equal[0, :5]).tolist() == same
+        assert equal[1:].all()
+
+
+def test_positions_and_segments_matter_and_segments_are_zero_by_default():
+    model = tiny()
+    np.testing.assert_array_equal(
+        answer(model, IDS), answer(model, {"token_ids": IDS, "segment_ids": IDS * 0})
+    )
+    assert not np.allclose(answer(model)[1], answer(model, IDS)[1], **CLOSE)
+    swapped = IDS[:, [0, 2, 1, 3, 4, 5]]
+    assert not np.allclose(answer(model, swapped)[0, 0], answer(model, IDS)[0, 0], **CLOSE)
+    model.positions.table.assign(np.zeros(model.positions.table.shape))
+    np.testing.assert_allclose(answer(model, swapped)[0, 0], answer(model, IDS)[0, 0], **CLOSE)
+
+
+def test_the_pooler_reads_the_first_token():
+    model = tiny()
+    hidden = answer(model)
+    kernel, bias = model.pooler.get_weights()
+    np.testing.assert_allclose(model.pool(hidden), np.tanh(hidden[:, 0] @ kernel + bias), **CLOSE)
+
+
+def test_a_masked_language_model_answers_at_the_positions_asked_for():
+    model = tiny("masked")
+    positions = np.array([[1, 3], [3, 0], [2, 2]])
+    every, some = answer(model), answer(model, {**INPUTS, "masked_positions": positions})
+    assert (every.shape, some.shape, every.dtype) == ((3, 6, 13), (3, 2, 13), "float32")
+    np.testing.assert_allclose(some, np.take_along_axis(every, positions[..., None], 1), **CLOSE)
+
+
+def test_its_output_matrix_is_the_embeddings():
+    model = tiny("masked")
+    before = answer(model)
+    table = model.encoder.embedding.embedding.embeddings
+    changed = np.asarray(table).copy()
+    changed[11] += 1  # in no input
+    table.assign(changed)
+    differs = ~np.isclose(answer(model), before, **CLOSE)
+    assert differs[..., 11].all()
+    assert not np.delete(differs, 11, axis=-1).any()
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_shapes_and_config_and_saved_file(head, tmp_path):
+    model = tiny(head, dropout=0.1)
+    found = answer(model)
+    expected = model.compute_output_shape({name: ids.shape for name, ids in INPUTS.items()})
+    if isinstance(found, dict):
+        assert {name: each.shape for name, each in found.items()} == expected
+    else:
+        assert found.shape == expected
+    assert all(each.dtype == "float32" for each in keras.tree.flatten(found))
+    config = model.get_config()
+    again = type(model).from_config(config)
+    assert again.get_config() == config
+    assert [w.path for w in again.weights] == [w.path for w in model.weights]
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
+    np.testing.assert_array_equal(flat(answer(loaded)), flat(found))
+    # The pooler learns where it is read.
+    pools = head in ("pretraining", "sequence")
+    for each in (model, loaded):
+        assert any("pooler" in w.path for w in each.trainable_weights) == pools
+
+
+@neutral
+def test_config_round_trip_is_the_identity():
+    model = BERT(
+        13, 1, 2, 8, max_length=5, num_segments=3, activation="gelu_tanh", normalization="pre",
+        relation="causal", epsilon=1e-6, pad_id=4, name="mine",
+    )  # fmt: skip
+    config = model.get_config()
+    assert config["hidden_dim"] == 32
+    again = BERT.from_config(config)
+    assert again.get_config() == config
+    assert [weight.path for weight in again.weights] == [weight.path for weight in model.weights]
+
+
+def sentences(count, seed=0):
+    """Rows of two kinds of words; what a word is follows from the one before it: w, w + 4."""
+    random = np.random.default_rng(seed)
+    words = random.integers(5, 9, (count, 3))
+    rows = np.stack([words, words + 4], axis=-1).reshape(count, 6)
+    return np.concatenate([np.full((count, 1), 2), rows, np.full((count, 1), 3)], axis=1)
+
+
+@pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=neutral)], ids=["graph", "xla"])
+def test_learns_what_was_masked(jit_compile):
+    keras.utils.set_random_seed(0)
+    model = MaskedLanguageModel(BERT(13, 1, 2, 32, max_length=8, dropout=0.0, normalization="pre"))
+    rows = sentences(256)
+    positions = np.random.default_rng(1).integers(1, 7, (256, 1))
+    labels = np.take_along_axis(rows, positions, 1)
+    masked = rows.copy()
+    np.put_along_axis(masked, positions, 4, 1)
+    model.compile(
+        keras.optimizers.Adam(3e-3), LabelSmoothedCrossentropy(0.0), metrics=[TokenAccuracy()],
+        jit_compile=jit_compile,
+    )  # fmt: skip
+    inputs = {"token_ids": masked, "masked_positions": positions}
+    history = model.fit(inputs, labels, batch_size=32, epochs=25, verbose=0)
+    assert history.history["token_accuracy"][-1] > 0.9
+
+
+def test_pretraining_learns_both_tasks_by_fit():
+    keras.utils.set_random_seed(0)
+    model = Pretraining(BERT(13, 1, 2, 16, max_length=8, dropout=0.0))
+    rows = sentences(64)
+    first, second = rows[:, :4], rows[:, 4:]
+    labels = {"tokens": rows[:, 1:2], "next_sentence": (first[:, 1] == 6).astype(int)}
+    inputs = {
+        "token_ids": np.concatenate([first, second], 1),
+        "segment_ids": np.array([[0] * 4 + [1] * 4] * 64),
+        "masked_positions": np.ones((64, 1), int),
+    }
+    crossentropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    losses = {"tokens": LabelSmoothedCrossentropy(0.0), "next_sentence": crossentropy}
+    model.compile(keras.optimizers.Adam(1e-2), losses, jit_compile=False)
+    history = model.fit(inputs, labels, epochs=15, batch_size=32, verbose=0).history
+    for name in ("tokens_loss", "next_sentence_loss"):
+        assert history[name][-1] < 0.7 * history[name][0]
+
+
+def test_a_classifier_of_pairs_learns_by_fit():
+    """Whether the second segment holds the word 5, whatever the first holds."""
+    keras.utils.set_random_seed(1)
+    words = np.random.default_rng(0).integers(5, 7, (512, 2))
+    ids = np.stack([np.full(512, 2), words[:, 0], np.full(512, 3), words[:, 1], np.full(512, 3)], axis=1)
+    inputs = {"token_ids": ids, "segment_ids": np.array([[0, 0, 0, 1, 1]] * 512)}
+    model = SequenceClassifier(BERT(13, 1, 2, 32, max_length=5, dropout=0.0, normalization="pre"), 2)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(1e-2), loss, metrics=["accuracy"], jit_compile=False)
+    history = model.fit(inputs, words[:, 1] == 5, epochs=6, batch_size=64, verbose=0)
+    assert history.history["accuracy"][-1] > 0.95
+
+
+@pytest.mark.parametrize("head", ["pretraining", "mean", "token", "span"])
+def test_mixed_precision_is_finite_and_near_with_rows_of_padding(head):
+    inputs = {name: np.concatenate([ids, np.zeros((1, 6), int)]) for name, ids in INPUTS.items()}
+    exact, model = tiny(head), tiny(head, dtype="mixed_float16")
+    found, expected = flat(answer(model, inputs)), flat(answer(exact, inputs))
+    assert np.isfinite(found).all()
+    np.testing.assert_allclose(found, expected, atol=0.1, rtol=0.1)
+
+
+def test_padding_is_no_answer():
+    logits = answer(tiny("span"))
+    assert logits.shape == (3, 2, 6)
+    padding = np.repeat((IDS == 0)[:, None], 2, axis=1)
+    assert (logits[padding] < -1e8).all()
+    assert (logits[~padding] > -1e3).all()
+
+
+def test_lora_changes_nothing_at_first_and_int8_little():
+    model = tiny("sequence", model_dim=32, hidden_dim=64)
+    before = answer(model)
+    for block in model.encoder.blocks:
+        block.attention.query_projection.enable_lora(2)
+        block.attention.value_projection.enable_lora(2)
+    model.encoder.embedding.embedding.enable_lora(2)
+    np.testing.assert_allclose(answer(model), before, **CLOSE)
+    model = tiny("sequence", model_dim=32, hidden_dim=64)
+    for block in model.encoder.blocks:
+        block.feed_forward.hidden.quantize("int8")
+    np.testing.assert_allclose(answer(model), before, atol=0.1 * np.abs(before).max())
+
+
+def test_exports_with_any_batch_size_and_length(tmp_path):
+    if keras.config.backend() != "tensorflow":
+        pytest.skip("a SavedModel")
+    import tensorflow as tf
+
+    model = tiny("sequence")
+    spec = {name: keras.InputSpec(shape=(None, None), dtype="int32", name=name) for name in INPUTS}
+    model.export(tmp_path / "model", input_signature=[spec], verbose=False)
+    served = tf.saved_model.load(str(tmp_path / "model"))
+    for rows, length in ((3, 6), (1, 5)):
+        inputs = {name: ids[:rows, :length].astype("int32") for name, ids in INPUTS.items()}
+        np.testing.assert_allclose(served.serve(inputs), answer(model, inputs), **CLOSE)
+
+
+@neutral
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: tiny(num_layers=0), "`num_layers` must be positive. Received: num_layers=0"),
+        (lambda: tiny(num_segments=0), "`num_segments` must be positive. Received: num_segments=0"),
+        (lambda: tiny(num_heads=3), "`num_heads` must divide"),
+        (lambda: tiny(pad_id=13), "`pad_id` must be .*Received: pad_id=13"),
+        (lambda: tiny(max_length=0), "`max_length` must be positive. Received: max_length=0"),
+        (lambda: BERT.from_preset("huge"), "`name` must be one of .*Received: name='huge'"),
+        (lambda: SequenceClassifier(tiny(), 0), "`num_classes` must be positive. Received: num_classes=0"),
+        (lambda: SequenceClassifier(tiny(), 2, "max"), "`pooling` must be one of .*Received: pooling='max'"),
+        (lambda: TokenClassifier(tiny(), -1), "`num_classes` must be positive. Received: num_classes=-1"),
+        (lambda: answer(tiny(), np.ones((1, 10), int)), "`inputs` must be at most max_length=9 long"),
+    ],
+)
+def test_errors_name_the_argument_and_what_was_received(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

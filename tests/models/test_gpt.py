@@ -1,0 +1,297 @@
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_transformer import generation, relations
+from keras_transformer.models import GPT
+from keras_transformer.ops import append_update, select_update, slice_update
+from keras_transformer.training import LabelSmoothedCrossentropy
+
+# On JAX every new shape compiles for seconds: one case of each law runs there.
+neutral = pytest.mark.backend_neutral
+
+CLOSE = {"rtol": 1e-4, "atol": 1e-4}
+TINY = {
+    "vocabulary_size": 12,
+    "num_layers": 2,
+    "num_heads": 2,
+    "model_dim": 8,
+    "max_length": 16,
+    "dropout": 0.0,
+}
+IDS = np.array([[5, 6, 7, 3, 9], [8, 3, 4, 0, 0]])
+MODERN = {"position_encoding": "rotary", "norm": "rms", "activation": "swiglu", "use_bias": False}
+VARIANTS = {
+    "gpt2": {},
+    "gpt1": {"normalization": "post"},
+    "modern": {**MODERN, "num_kv_heads": 1},
+    "window": {"position_encoding": "alibi", "relation": relations.SlidingWindow(2)},
+    "t5": {"position_encoding": "relative_bias"},
+}
+each = pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
+
+
+def tiny(**options):
+    """A small model whose every weight, biases too, is random."""
+    model = GPT(**{**TINY, **options})
+    random = np.random.default_rng(0)
+    for weight in model.trainable_weights:
+        weight.assign(random.normal(size=weight.shape) * 0.6)
+    return model
+
+
+def logits(model, ids=IDS, **more):
+    ids = np.asarray(ids)
+    return ops.convert_to_numpy(model({"token_ids": ids, **more} if more else ids))
+
+
+def count(vocabulary_size, num_layers, model_dim, max_length, normalization="pre", **_):
+    """The papers' blocks: four projections, a feed-forward network of 4 D, two norms."""
+    d = model_dim
+    block = 4 * (d * d + d) + 8 * d * d + 5 * d + 2 * 2 * d
+    return (vocabulary_size + max_length) * d + num_layers * block + (0 if normalization == "post" else 2 * d)
+
+
+@pytest.mark.parametrize("normalization", ["pre", "post"])
+@neutral
+def test_parameters_count_as_the_formula_says(normalization):
+    assert tiny(normalization=normalization).count_params() == count(**TINY, normalization=normalization)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("gpt", 116_534_784),
+        ("gpt2", 124_439_808),
+        ("gpt2_medium", 354_823_168),
+        ("gpt2_large", 774_030_080),
+        ("gpt2_xl", 1_557_611_200),
+    ],
+)
+def test_presets_have_the_published_parameter_counts(name, parameters):
+    assert count(**GPT.presets[name]) == parameters
+
+
+@pytest.mark.slow
+def test_the_smallest_presets_built_have_them_too():
+    assert GPT.from_preset("gpt2").count_params() == 124_439_808
+    assert GPT.from_preset("gpt").count_params() == 116_534_784
+
+
+@neutral
+def test_a_preset_can_be_overridden():
+    model = GPT.from_preset(
+        "gpt2", num_layers=1, num_heads=2, model_dim=8, vocabulary_size=9, end_id=1, pad_id=0
+    )
+    assert (model.max_length, model.hidden_dim, model.vocabulary_size) == (1024, 32, 9)
+    with pytest.raises(ValueError, match="`name` must be one of .*Received: name='gpt5'"):
+        GPT.from_preset("gpt5")
+
+
+def test_weights_are_drawn_as_published():
+    model = GPT(200, num_layers=8, num_heads=4, model_dim=64, max_length=64)
+    for weight in model.trainable_weights:
+        found = float(np.std(ops.convert_to_numpy(weight)))
+        if weight.name in ("kernel", "embeddings", "table"):
+            expected = 0.02 / 4 if weight.path.endswith("output/kernel") else 0.02
+            assert found == pytest.approx(expected, rel=0.06), weight.path
+        else:
+            assert found == 0
+    first, second = (block.feed_forward.hidden.kernel for block in model.blocks[:2])
+    assert not np.allclose(first, second)
+
+
+@each
+@neutral
+def test_gives_float32_logits_of_the_past_alone(options):
+    model = tiny(**options)
+    before = logits(model)
+    assert (before.shape, before.dtype) == ((2, 5, 12), np.float32)
+    changed = IDS.copy()
+    changed[0, 2] = 10
+    after = logits(model, changed)
+    np.testing.assert_array_equal(after[0, :2], before[0, :2])
+    np.testing.assert_array_equal(after[1], before[1])
+    assert not np.isclose(after[0, 2:], before[0, 2:]).all(-1).any()
+
+
+@pytest.mark.parametrize("options", [{}, MODERN], ids=["gpt2", "modern"])
+def test_padding_changes_no_other_logits(options):
+    model = tiny(**options)
+    np.testing.assert_allclose(logits(model)[1, :3], logits(model, IDS[1:, :3])[0], **CLOSE)
+    other = tiny(**options, pad_id=11)
+    renamed = logits(other, np.where(IDS == 0, 11, IDS))
+    np.testing.assert_allclose(renamed[IDS != 0], logits(model)[IDS != 0], **CLOSE)
+
+
+@each
+def test_texts_packed_in_a_row_are_as_apart(options):
+    model = tiny(**options)
+    packed = np.concatenate([IDS[0], IDS[1, :3]])[None]
+    segments = np.array([[1] * 5 + [2] * 3])
+    positions = np.array([[0, 1, 2, 3, 4, 0, 1, 2]])
+    found = logits(model, packed, segment_ids=segments, positions=positions)
+    np.testing.assert_allclose(found[0, :5], logits(model)[0], **CLOSE)
+    np.testing.assert_allclose(found[0, 5:], logits(model)[1, :3], **CLOSE)
+
+
+@each
+@pytest.mark.parametrize(
+    ("update", "lengths", "room"),
+    [(slice_update, (3, 1, 1), 6), (select_update, (1,) * 5, 5), (append_update, (4, 1), 0)],
+    ids=["slice", "select", "append"],
+)
+def test_steps_equal_one_call(options, update, lengths, room):
+    model = tiny(**options)
+    cache, outputs, slot = model.empty_cache(2, room), [], 0
+    for length in lengths:
+        positions = np.broadcast_to(np.arange(slot, slot + length, dtype="int32"), (2, length))
+        output, cache = model.step(
+            IDS[:, slot : slot + length], cache, slot=slot, positions=positions, update=update
+        )
+        outputs.append(output)
+        slot += length
+    np.testing.assert_allclose(np.concatenate(outputs, axis=1)[IDS != 0], logits(model)[IDS != 0], **CLOSE)
+
+
+class Uncached:
+    """The same model with a cache of ids alone: every step is one `call` on all of them."""
+
+    def __init__(self, model):
+        self.model = model
+        self.variables = model.variables
+        for name in ("vocabulary_size", "pad_id", "end_id", "max_length"):
+            setattr(self, name, getattr(model, name))
+
+    def empty_cache(self, batch_size, length):
+        return ops.zeros((batch_size, length), "int32")
+
+    def step(self, ids, cache, *, slot, positions, update):
+        cache = update(cache, ids, slot)
+        logits = self.model(cache)
+        return ops.take(logits, slot + ops.arange(ids.shape[1]), axis=1), cache
+
+
+@pytest.mark.parametrize(
+    ("options", "sampler"),
+    [
+        pytest.param({}, "greedy", id="greedy", marks=neutral),
+        pytest.param(VARIANTS["modern"], generation.Sample(seed=3), id="sample"),
+    ],
+)
+def test_generates_with_its_cache_what_it_would_without(options, sampler):
+    model = tiny(**options)
+    prompts = np.random.default_rng(1).integers(4, 12, (2, 8))  # a bucket's length: none is filled up
+    cached = generation.generate(model, prompts, sampler, max_new_tokens=6)
+    plain = generation.generate(Uncached(model), prompts, sampler, max_new_tokens=6)
+    np.testing.assert_array_equal(cached.ids, plain.ids)
+    np.testing.assert_allclose(cached.scores, plain.scores, **CLOSE)
+
+
+def test_a_beam_scores_its_hypotheses_as_calls_do_and_beats_greedy():
+    model = tiny(normalization="post")
+    prompts = np.array([[5, 6, 7, 8], [9, 4, 0, 0]])
+    out = generation.generate(model, prompts, generation.Beam(3, num_return=3), max_new_tokens=5)
+    greedy = generation.generate(model, prompts, max_new_tokens=5)
+    assert (out.scores[:, 0] >= greedy.scores[:, 0] - 1e-5).all()
+    for row, prompt in enumerate(prompts):
+        prompt = prompt[prompt != 0]
+        for ids, score in zip(out.ids[row], out.scores[row], strict=True):
+            ids = ids[ids != 0]
+            z = logits(model, np.concatenate([prompt, ids])[None])[0, len(prompt) - 1 : -1].astype(float)
+            log_probabilities = z - np.logaddexp.reduce(z, axis=-1, keepdims=True)
+            assert score == pytest.approx(log_probabilities[np.arange(len(ids)), ids].sum(), abs=1e-4)
+
+
+def test_learned_positions_limit_prompt_and_answer_together():
+    with pytest.raises(ValueError, match="at most 7 tokens a row, for the model has 16 positions"):
+        generation.generate(tiny(), np.full((1, 9), 5), max_new_tokens=10)
+    assert tiny(**MODERN).max_length is None
+    with pytest.raises(ValueError, match="must be at most max_length=16 long"):
+        logits(tiny(), np.full((1, 17), 5))
+
+
+@each
+@neutral
+def test_config_round_trip_is_the_identity(options):
+    model = GPT(
+        **{**TINY, "hidden_dim": 24, "pad_id": 4, "end_id": 6, "epsilon": 1e-3, "name": "mine", **options}
+    )
+    config = model.get_config()
+    again = GPT.from_config(config)
+    assert again.get_config() == config
+    assert (again.hidden_dim, again.pad_id, again.end_id, again.name) == (24, 4, 6, "mine")
+    assert [weight.path for weight in again.weights] == [weight.path for weight in model.weights]
+
+
+@each
+def test_a_saved_model_reloads_equal_in_safe_mode(options, tmp_path):
+    model = tiny(**options)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
+    assert again.get_config() == model.get_config()
+    np.testing.assert_array_equal(logits(again), logits(model))
+
+
+@pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=neutral)], ids=["graph", "xla"])
+def test_a_tiny_model_learns_to_count(jit_compile):
+    keras.utils.set_random_seed(0)
+    model = GPT(12, num_layers=1, num_heads=2, model_dim=16, max_length=8, dropout=0.0)
+    model.compile(keras.optimizers.Adam(0.02), LabelSmoothedCrossentropy(0.0), jit_compile=jit_compile)
+    ids = 1 + (np.arange(64)[:, None] + np.arange(9)) % 11
+    model.fit(ids[:, :-1], ids[:, 1:], batch_size=32, epochs=40, verbose=0)
+    assert (logits(model, ids[:, :-1]).argmax(-1) == ids[:, 1:]).mean() > 0.98
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_mixed_precision_is_finite_with_rows_of_padding(policy):
+    model = GPT(**{**TINY, "dropout": 0.1}, dtype=policy)
+    found = model(np.array([[5, 6, 7], [0, 0, 0]]), training=True)
+    assert keras.backend.standardize_dtype(found.dtype) == "float32"
+    assert np.isfinite(ops.convert_to_numpy(found)).all()
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")
+def test_quantises_and_takes_steps():
+    model = tiny(num_layers=1)
+    expected = logits(model)[0]
+    model.quantize("int8")
+    found = logits(model)[0]
+    assert not np.array_equal(found, expected)
+    np.testing.assert_allclose(found, expected, atol=0.1 * np.abs(expected).max())
+    positions = np.arange(5, dtype="int32")[None]
+    stepped, _ = model.step(IDS[:1], model.empty_cache(1, 5), slot=0, positions=positions)
+    np.testing.assert_allclose(stepped[0], found, **CLOSE)
+
+
+def test_is_a_layer_of_a_functional_model():
+    ids = keras.Input((None,), dtype="int32")
+    core = tiny()
+    model = keras.Model(ids, core(ids))
+    assert model.output_shape == (None, None, 12)
+    np.testing.assert_allclose(model(IDS), logits(core), **CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_heads": 3}, "`num_heads` must divide the model's size. Received: num_heads=3, model_dim=8"),
+        ({"num_layers": 0}, "`num_layers` must be positive. Received: num_layers=0"),
+        ({"vocabulary_size": 0}, "`vocabulary_size` must be positive. Received: vocabulary_size=0"),
+        ({"max_length": 0}, "`max_length` must be positive. Received: max_length=0"),
+        ({"dropout": 1.5}, r"`dropout` must be in \[0, 1\). Received: dropout=1.5"),
+        ({"pad_id": 12}, "`pad_id` must be .*Received: pad_id=12"),
+        ({"position_encoding": "sine"}, "`position_encoding` must be .*Received: position_encoding='sine'"),
+        ({"relation": None}, "`relation` must not look ahead. Received: relation=Full"),
+        (
+            {"relation": relations.SlidingWindow(2, 1)},
+            "`relation` must not look ahead. Received: relation=Sl",
+        ),
+    ],
+    ids=str,
+)
+@neutral
+def test_errors_name_the_argument_and_what_was_received(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        GPT(**{**TINY, **arguments})

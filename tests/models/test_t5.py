@@ -1,0 +1,340 @@
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_transformer import generation
+from keras_transformer.models import T5
+from keras_transformer.ops import append_update, select_update, slice_update
+from keras_transformer.training import LabelSmoothedCrossentropy, TokenAccuracy
+
+# On JAX every new shape compiles for seconds: one case of each law runs there.
+neutral = pytest.mark.backend_neutral
+
+CLOSE = {"rtol": 1e-4, "atol": 1e-4}
+TINY = {
+    "vocabulary_size": 12,
+    "num_layers": 2,
+    "num_heads": 2,
+    "model_dim": 8,
+    "hidden_dim": 16,
+    "key_dim": 3,
+    "num_buckets": 8,
+    "max_distance": 6,
+    "dropout": 0.0,
+}
+VARIANTS = {"original": {}, "v1.1": {"activation": "geglu_tanh", "tied": False}}
+each = pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
+# The decoder starts from the padding's id.
+SOURCE = np.array([[5, 6, 7, 1, 0], [8, 1, 0, 0, 0]])
+TARGET = np.array([[0, 9, 4, 5], [0, 7, 0, 0]])
+VALID = np.array([[1, 1, 1, 1], [1, 1, 0, 0]], bool)
+
+
+def tiny(**options):
+    """A small model whose every weight is random."""
+    model = T5(**{**TINY, **options})
+    random = np.random.default_rng(0)
+    for weight in model.trainable_weights:
+        scale = 2.0 if weight.name in ("table", "embeddings") else 0.6
+        weight.assign(random.normal(size=weight.shape) * scale)
+    return model
+
+
+def logits(model, source=SOURCE, target=TARGET):
+    return ops.convert_to_numpy(model({"source_ids": np.asarray(source), "target_ids": np.asarray(target)}))
+
+
+def count(vocabulary_size, num_layers, num_heads, model_dim, hidden_dim, key_dim, **options):
+    """Three attentions and two feed-forward networks a layer, five norms, a table and a norm a stack."""
+    attention = 4 * model_dim * num_heads * key_dim
+    feed_forward = (2 if options.get("activation", "relu") == "relu" else 3) * model_dim * hidden_dim
+    layer = 3 * attention + 2 * feed_forward + 5 * model_dim
+    tables = 2 * options.get("num_buckets", 32) * num_heads
+    matrices = 1 if options.get("tied", True) else 2
+    return matrices * vocabulary_size * model_dim + num_layers * layer + tables + 2 * model_dim
+
+
+@each
+@neutral
+def test_parameters_count_as_the_formula_says(options):
+    assert tiny(**options).count_params() == count(**TINY, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("t5_small", 60_506_624),
+        ("t5_base", 222_903_552),
+        ("t5_large", 737_668_096),
+        ("v1_1_small", 76_961_152),
+        ("v1_1_base", 247_577_856),
+    ],
+)
+def test_presets_have_the_published_parameter_counts(name, parameters):
+    assert count(**T5.presets[name]) == parameters
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "parameters"), [("t5_small", 60_506_624), ("v1_1_small", 76_961_152)])
+def test_the_smallest_presets_built_have_them_too(name, parameters):
+    assert T5.from_preset(name).count_params() == parameters
+
+
+@neutral
+def test_a_preset_can_be_overridden():
+    sizes = {"num_layers": 1, "num_heads": 2, "model_dim": 8, "hidden_dim": 16, "vocabulary_size": 9}
+    model = T5.from_preset("v1_1_small", **sizes)
+    assert (model.key_dim, model.activation, model.tied, model.vocabulary_size) == (
+        64,
+        "geglu_tanh",
+        False,
+        9,
+    )
+    with pytest.raises(ValueError, match="`name` must be one of .*Received: name='t6'"):
+        T5.from_preset("t6")
+
+
+def test_weights_are_drawn_as_published():
+    model = T5(500, num_layers=1, num_heads=4, model_dim=64, hidden_dim=128, key_dim=32, tied=False)
+    for weight in model.trainable_weights:
+        found = float(np.std(ops.convert_to_numpy(weight)))
+        expected = {"embeddings": 1.0, "table": 1 / 8, "scale": 0.0}.get(weight.name, weight.shape[0] ** -0.5)
+        if weight.path.endswith("query/kernel"):
+            expected /= 32**0.5
+        assert found == pytest.approx(expected, rel=0.15), weight.path
+
+
+def by_hand(model, source, target):
+    """The paper's equations in NumPy, for rows without padding; the distances are all shorter than exact buckets."""
+    w = {weight.path.split("/", 1)[1]: ops.convert_to_numpy(weight) for weight in model.weights}
+
+    def norm(name, x):
+        return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * w[f"{name}/scale"]
+
+    def attention(name, x, y, bias):
+        q, k, v = (
+            (z @ w[f"{name}/{part}/kernel"]).reshape(len(z), model.num_heads, -1).swapaxes(0, 1)
+            for z, part in ((x, "query"), (y, "key"), (y, "value"))
+        )
+        scores = q @ k.swapaxes(-1, -2) + bias
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        out = weights / weights.sum(-1, keepdims=True) @ v
+        return out.swapaxes(0, 1).reshape(len(x), -1) @ w[f"{name}/output/kernel"]
+
+    def feed_forward(name, x):
+        hidden = x @ w[f"{name}/hidden/kernel"]
+        if model.activation == "geglu_tanh":
+            hidden = 0.5 * hidden * (1 + np.tanh(np.sqrt(2 / np.pi) * (hidden + 0.044715 * hidden**3)))
+            hidden = hidden * (x @ w[f"{name}/gate/kernel"])
+        return (
+            np.maximum(hidden, 0) @ w[f"{name}/output/kernel"]
+            if model.tied
+            else hidden @ w[f"{name}/output/kernel"]
+        )
+
+    def distances(n):
+        return np.arange(n)[None, :] - np.arange(n)[:, None]
+
+    d = distances(len(source))
+    bias = w["encoder_bias/table"][np.abs(d) + (d > 0) * model.num_buckets // 2].transpose(2, 0, 1)
+    x = w["embedding/embedding/embeddings"][source]
+    for i in range(model.num_layers):
+        normed = norm(f"encoder_{i}/attention_residual/norm", x)
+        x = x + attention(f"encoder_{i}/attention", normed, normed, bias)
+        x = x + feed_forward(f"encoder_{i}/feed_forward", norm(f"encoder_{i}/feed_forward_residual/norm", x))
+    memory = norm("encoder_norm", x)
+    d = distances(len(target))
+    bias = np.where(d > 0, -np.inf, w["decoder_bias/table"][np.maximum(-d, 0)].transpose(2, 0, 1))
+    x = w["embedding/embedding/embeddings"][target]
+    for i in range(model.num_layers):
+        normed = norm(f"decoder_{i}/self_attention_residual/norm", x)
+        x = x + attention(f"decoder_{i}/self_attention", normed, normed, bias)
+        normed = norm(f"decoder_{i}/cross_attention_residual/norm", x)
+        x = x + attention(f"decoder_{i}/cross_attention", normed, memory, 0.0)
+        x = x + feed_forward(f"decoder_{i}/feed_forward", norm(f"decoder_{i}/feed_forward_residual/norm", x))
+    x = norm("decoder_norm", x)
+    if model.tied:
+        return x @ w["embedding/embedding/embeddings"].T / np.sqrt(model.model_dim)
+    return x @ w["head/kernel"]
+
+
+@each
+@neutral
+def test_computes_what_its_paper_says(options):
+    model = tiny(**options, num_buckets=32, max_distance=20)
+    expected = by_hand(model, SOURCE[0, :4], TARGET[0])
+    np.testing.assert_allclose(logits(model)[0], expected, rtol=1e-3, atol=1e-3)
+
+
+def test_one_table_serves_a_stack():
+    model = tiny()
+    paths = [weight.path.split("/", 1)[1] for weight in model.weights if weight.name == "table"]
+    assert paths == ["encoder_bias/table", "decoder_bias/table"]
+    assert all(block.attention.position_encoding is model.encoder_bias for block in model.encoder_blocks)
+    assert all(block.self_attention.position_encoding is model.decoder_bias for block in model.decoder_blocks)
+
+
+@each
+def test_padding_changes_no_other_logits(options):
+    model = tiny(**options)
+    assert (logits(model).shape, logits(model).dtype) == ((2, 4, 12), np.float32)
+    alone = logits(model, SOURCE[1:, :2], TARGET[1:, :2])[0]
+    np.testing.assert_allclose(logits(model)[1, :2], alone, **CLOSE)
+    assert np.isfinite(logits(model, np.zeros_like(SOURCE))).all()
+
+
+def test_a_target_token_changes_only_what_follows_it():
+    model = tiny()
+    changed = TARGET.copy()
+    changed[0, 2] = 10
+    before, after = logits(model), logits(model, target=changed)
+    np.testing.assert_array_equal(after[0, :2], before[0, :2])
+    assert not np.isclose(after[0, 2:], before[0, 2:]).all(-1).any()
+
+
+def test_positions_count_by_their_distance_alone():
+    model = tiny()
+    moved = logits(model, np.concatenate([np.zeros((2, 3), int), SOURCE], axis=1))
+    np.testing.assert_allclose(moved, logits(model), **CLOSE)
+    swapped = logits(model, SOURCE[:, [1, 0, 2, 3]])
+    assert not np.allclose(swapped[0], logits(model)[0], **CLOSE)
+
+
+@each
+@pytest.mark.parametrize(
+    ("update", "lengths", "room"),
+    [
+        pytest.param(slice_update, (2, 1, 1), 6, marks=neutral),
+        (select_update, (1,) * 4, 4),
+        (append_update, (3, 1), 0),
+    ],
+    ids=["slice", "select", "append"],
+)
+def test_steps_equal_one_call(options, update, lengths, room):
+    model = tiny(**options)
+    context, cache = model.encode(SOURCE), model.empty_cache(2, room)
+    outputs, slot = [], 0
+    for length in lengths:
+        positions = np.broadcast_to(np.arange(slot, slot + length, dtype="int32"), (2, length))
+        output, cache = model.step(
+            TARGET[:, slot : slot + length], cache, context, slot=slot, positions=positions, update=update
+        )
+        outputs.append(ops.convert_to_numpy(output))
+        slot += length
+    np.testing.assert_allclose(np.concatenate(outputs, axis=1)[VALID], logits(model)[VALID], **CLOSE)
+
+
+@each
+@pytest.mark.parametrize(
+    "sampler",
+    [pytest.param("greedy", marks=neutral), generation.Beam(3, length_penalty=0.6)],
+    ids=["greedy", "beam"],
+)
+def test_generates_with_its_cache_what_calls_say(options, sampler):
+    model = tiny(**options)
+    out = generation.generate(model, SOURCE, sampler, max_new_tokens=6)
+    for row, ids in enumerate(out.best):
+        ids = ids[: out.lengths[row, 0]]
+        assert len(ids)
+        assert (ids != 0).all()
+        z = logits(model, SOURCE[row : row + 1], np.concatenate([[0], ids[:-1]])[None])[0].astype(float)
+        z[:, 0] = -np.inf  # padding is never generated
+        said = z - np.logaddexp.reduce(z, axis=-1, keepdims=True)
+        if sampler == "greedy":
+            np.testing.assert_array_equal(z.argmax(-1), ids)
+        assert out.scores[row, 0] == pytest.approx(said[np.arange(len(ids)), ids].sum(), abs=1e-3)
+
+
+def test_attention_to_the_source_can_be_looked_at():
+    weights = [ops.convert_to_numpy(each) for each in tiny().cross_attention_weights(SOURCE, TARGET)]
+    assert [each.shape for each in weights] == [(2, 2, 4, 5)] * 2
+    for each_block in weights:
+        np.testing.assert_allclose(each_block.sum(-1), 1.0, rtol=1e-5)
+        assert not each_block[:, :, :, 4].any()
+
+
+@each
+@neutral
+def test_config_round_trip_is_the_identity(options):
+    model = T5(
+        **{**TINY, **options, "epsilon": 1e-3, "pad_id": 4, "start_id": 5, "end_id": 6, "name": "mine"}
+    )
+    config = model.get_config()
+    again = T5.from_config(config)
+    assert again.get_config() == config
+    assert (again.key_dim, again.start_id, again.tied, again.name) == (
+        3,
+        5,
+        options.get("tied", True),
+        "mine",
+    )
+    assert [weight.path for weight in again.weights] == [weight.path for weight in model.weights]
+
+
+@each
+def test_a_saved_model_reloads_equal_in_safe_mode(options, tmp_path):
+    model = tiny(**options)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
+    assert again.get_config() == model.get_config()
+    assert again.decoder_blocks[1].self_attention.position_encoding is again.decoder_bias
+    np.testing.assert_array_equal(logits(again), logits(model))
+
+
+@pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=neutral)], ids=["graph", "xla"])
+def test_a_tiny_model_learns_to_reverse(jit_compile):
+    keras.utils.set_random_seed(0)
+    model = T5(12, num_layers=1, num_heads=2, model_dim=32, hidden_dim=64, key_dim=16, dropout=0.0)
+    source = np.random.default_rng(0).integers(2, 12, (96, 4))
+    labels = np.concatenate([source[:, ::-1], np.ones((96, 1), int)], axis=1)
+    target = np.concatenate([np.zeros((96, 1), int), labels[:, :-1]], axis=1)
+    model.compile(
+        keras.optimizers.Adam(5e-3),
+        LabelSmoothedCrossentropy(0.0),
+        metrics=[TokenAccuracy()],
+        jit_compile=jit_compile,
+    )
+    inputs = {"source_ids": source, "target_ids": target}
+    history = model.fit(inputs, labels, batch_size=32, epochs=60, verbose=0)
+    assert history.history["token_accuracy"][-1] > 0.95
+    out = generation.generate(model, source[:16], max_new_tokens=5)
+    assert (out.best == labels[:16]).mean() > 0.9
+
+
+def test_dropout_only_while_training():
+    model = tiny(dropout=0.5)
+    inputs = {"source_ids": SOURCE, "target_ids": TARGET}
+    np.testing.assert_array_equal(model(inputs), model(inputs, training=False))
+    assert not np.allclose(model(inputs, training=True), model(inputs))
+
+
+@each
+def test_mixed_precision_is_finite_with_rows_of_padding(options):
+    model = T5(**{**TINY, **options, "dropout": 0.1}, dtype="mixed_float16")
+    source = np.concatenate([SOURCE, np.zeros((1, 5), int)])
+    found = model({"source_ids": source, "target_ids": TARGET[[0, 1, 1]]}, training=True)
+    assert keras.backend.standardize_dtype(found.dtype) == "float32"
+    assert np.isfinite(ops.convert_to_numpy(found)).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_heads": 0}, "`num_heads` must be positive. Received: num_heads=0"),
+        ({"num_layers": 0}, "`num_layers` must be positive. Received: num_layers=0"),
+        ({"vocabulary_size": 0}, "`vocabulary_size` must be positive. Received: vocabulary_size=0"),
+        ({"model_dim": 0}, "`model_dim` must be positive. Received: model_dim=0"),
+        ({"key_dim": 0}, "`key_dim` must be positive. Received: key_dim=0"),
+        ({"hidden_dim": 0}, "`hidden_dim` must be positive. Received: hidden_dim=0"),
+        ({"dropout": 1.5}, r"`dropout` must be in \[0, 1\). Received: dropout=1.5"),
+        ({"num_buckets": 7}, "`num_buckets` must be .*even.*Received: num_buckets=7"),
+        ({"max_distance": 2}, "`max_distance` must be more than .*Received: max_distance=2"),
+        ({"end_id": 12}, "`end_id` must be .*Received: end_id=12"),
+    ],
+    ids=str,
+)
+@neutral
+def test_errors_name_the_argument_and_what_was_received(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        T5(**{**TINY, **arguments})

@@ -1,0 +1,262 @@
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_transformer.models import ViT
+
+# On JAX every new shape compiles for seconds: one case of each law runs there.
+neutral = pytest.mark.backend_neutral
+
+CLOSE = {"rtol": 1e-4, "atol": 1e-4}
+TINY = {
+    "image_size": (8, 12),
+    "patch_size": 4,
+    "num_classes": 3,
+    "num_layers": 2,
+    "num_heads": 2,
+    "model_dim": 8,
+    "hidden_dim": 16,
+}
+IMAGES = np.random.default_rng(0).integers(0, 256, (2, 8, 12, 3)).astype("uint8")
+
+
+def tiny(**options):
+    """A small model whose every weight, biases too, is random."""
+    model = ViT(**{**TINY, **options})
+    random = np.random.default_rng(1)
+    for weight in model.trainable_weights:
+        weight.assign(random.normal(size=weight.shape) * 0.3)
+    return model
+
+
+def logits(model, images=IMAGES):
+    return np.asarray(model(images))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "num_classes", "parameters"),
+    [
+        ("b16", None, 85_798_656),
+        ("b16", 1000, 86_567_656),
+        ("b32", 1000, 88_224_232),
+        ("l16", 1000, 304_326_632),
+    ],
+)
+def test_published_sizes_have_their_parameter_counts(name, num_classes, parameters):
+    assert ViT.from_preset(name, num_classes=num_classes).count_params() == parameters
+
+
+def test_parameters_count_as_the_formulas_say():
+    def count(n, d, h, patches, patch, classes, token):
+        block = 4 * (d * d + d) + d * h + h + h * d + d + 4 * d
+        return (patch * d + d) + (patches + 2 * token) * d + n * block + 2 * d + d * classes + classes
+
+    assert tiny().count_params() == count(2, 8, 16, 6, 48, 3, token=1)
+    assert tiny(pooling="mean").count_params() == count(2, 8, 16, 6, 48, 3, token=0)
+    # The same formula gives the paper's ViT-B/16; one layer is built, eleven more are counted.
+    size, block = ViT.from_preset("b16", num_layers=1), 7_087_872
+    assert size.count_params() + 11 * block == count(12, 768, 3072, 196, 768, 1000, token=1) == 86_567_656
+    assert 86_567_656 - (768 * 1000 + 1000) == 85_798_656
+
+
+def test_patches_are_cut_row_by_row_and_values_mapped_to_minus_one_to_one():
+    model = tiny(pooling="mean")
+    kernel, bias = (np.asarray(weight) for weight in model.embedding.weights)
+    scaled = IMAGES / 127.5 - 1
+    patches = [
+        scaled[:, y : y + 4, x : x + 4].reshape(2, -1) @ kernel + bias for y in (0, 4) for x in (0, 4, 8)
+    ]
+    expected = np.stack(patches, axis=1) + np.asarray(model.positions.table).reshape(6, 8)
+    np.testing.assert_allclose(model._embed(IMAGES, training=False), expected, **CLOSE)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "float32", "float64"])
+def test_integer_and_float_images_agree(dtype):
+    model = tiny()
+    np.testing.assert_allclose(logits(model, IMAGES.astype(dtype)), logits(model), **CLOSE)
+    unit = tiny(value_range=(0, 1))
+    np.testing.assert_allclose(logits(unit, IMAGES / np.float32(255)), logits(model), **CLOSE)
+
+
+@pytest.mark.parametrize("pooling", ["token", pytest.param("mean", marks=neutral)])
+def test_without_positions_the_order_of_patches_does_not_matter_and_with_them_it_does(pooling):
+    model = tiny(pooling=pooling)
+    swapped = IMAGES[:, [4, 5, 6, 7, 0, 1, 2, 3]]  # the two rows of patches
+    assert not np.allclose(logits(model, swapped), logits(model), **CLOSE)
+    model.positions.table.assign(np.zeros(model.positions.table.shape))
+    np.testing.assert_allclose(logits(model, swapped), logits(model), **CLOSE)
+
+
+def test_an_image_does_not_see_the_others_of_its_batch():
+    model = tiny()
+    np.testing.assert_allclose(logits(model)[:1], logits(model, IMAGES[:1]), **CLOSE)
+    assert logits(model, IMAGES[:0]).shape == (0, 3)
+
+
+def test_without_head_it_gives_pooled_features():
+    model = tiny(num_classes=None)
+    assert logits(model).shape == (2, 8) == model.compute_output_shape(IMAGES.shape)
+    np.testing.assert_allclose(logits(model), model.encode(IMAGES)[:, 0], **CLOSE)
+    mean = tiny(num_classes=None, pooling="mean")
+    np.testing.assert_allclose(logits(mean), ops.mean(mean.encode(IMAGES), axis=1), **CLOSE)
+
+
+class TestWindow:
+    def test_a_window_over_the_whole_image_is_none(self):
+        np.testing.assert_allclose(logits(tiny(window=2)), logits(tiny()), **CLOSE)
+        assert not np.allclose(logits(tiny(window=1)), logits(tiny()), **CLOSE)
+
+    def test_patches_attend_to_rows_and_columns_near_them_and_to_the_class_token(self):
+        weights = tiny(window=1).attention_weights(IMAGES)
+        assert [tuple(each.shape) for each in weights] == [(2, 2, 7, 7)] * 2
+        seen = np.asarray(weights[0])[0, 0] > 0
+        assert seen[0].all()
+        assert seen[:, 0].all()
+        np.testing.assert_array_equal(seen[1, 1:], [1, 1, 0, 1, 1, 0])  # the corner: its row, and the next
+        np.testing.assert_array_equal(seen[2, 1:], [1, 1, 1, 1, 1, 1])
+
+    def test_a_far_patch_changes_nothing_within_a_layers_reach(self):
+        model = tiny(window=0, pooling="mean", num_layers=1)
+        changed = IMAGES.copy()
+        changed[:, :4, :4] = 255 - changed[:, :4, :4]
+        same = np.isclose(model.encode(changed), model.encode(IMAGES)).all(-1)[0]
+        np.testing.assert_array_equal(same, [0, 1, 1, 1, 1, 1])
+
+
+class TestResized:
+    @pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
+    def test_to_its_own_size_is_the_same_model(self, positions):
+        model = tiny(positions=positions)
+        again = model.resized((8, 12))
+        np.testing.assert_allclose(logits(again), logits(model), **CLOSE)
+
+    def test_interpolates_positions_and_copies_all_else(self):
+        model = tiny()
+        larger = model.resized((16, 24))
+        assert logits(larger, np.zeros((1, 16, 24, 3))).shape == (1, 3)
+        for old, new in zip(model.weights, larger.weights, strict=True):
+            if "table" in old.path:
+                assert tuple(new.shape) == (4, 6, 8)
+                # A grid twice as fine keeps means nearly, and a constant table wholly.
+                np.testing.assert_allclose(ops.mean(new, (0, 1)), ops.mean(old, (0, 1)), atol=0.05)
+            else:
+                np.testing.assert_array_equal(old, new)
+        model.positions.table.assign(np.ones(model.positions.table.shape))
+        np.testing.assert_allclose(model.resized((16, 24)).positions.table, np.ones((4, 6, 8)), rtol=1e-5)
+
+    def test_sinusoidal_positions_are_those_of_the_new_grid(self):
+        model = tiny(positions="sinusoidal")
+        larger, fresh = model.resized((16, 24)), tiny(positions="sinusoidal", image_size=(16, 24))
+        images = np.ones((1, 16, 24, 3))
+        np.testing.assert_allclose(logits(larger, images), logits(fresh, images), **CLOSE)
+
+
+def stripes(count, seed=0):
+    """Images of horizontal or vertical stripes, and which."""
+    random = np.random.default_rng(seed)
+    labels = random.integers(0, 2, count)
+    phase = random.integers(0, 2, (count, 1, 1)) + np.arange(8)[None, None] // 2 % 2
+    rows = np.broadcast_to(phase % 2, (count, 8, 8))
+    images = np.where(labels[:, None, None] == 1, rows, rows.transpose(0, 2, 1))
+    return (200 * images[..., None] + random.integers(0, 50, (count, 8, 8, 1))).astype("uint8"), labels
+
+
+@pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=neutral)], ids=["graph", "xla"])
+def test_learns_to_tell_stripes(jit_compile):
+    keras.utils.set_random_seed(0)
+    sizes = {"num_layers": 1, "num_heads": 2, "model_dim": 16, "hidden_dim": 32, "dropout": 0.1}
+    model = ViT(8, 4, 2, num_channels=1, **sizes)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(3e-3), loss, metrics=["accuracy"], jit_compile=jit_compile)
+    images, labels = stripes(256)
+    model.fit(images, labels, batch_size=32, epochs=12, verbose=0)
+    assert model.evaluate(*stripes(64, seed=1), verbose=0)[1] > 0.9
+
+
+def test_mixed_precision_trains_finite_and_near():
+    exact, model = tiny(), tiny(dtype="mixed_bfloat16")
+    np.testing.assert_allclose(logits(model), logits(exact), atol=0.3)
+    assert logits(model).dtype == "float32"
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", loss, jit_compile=False)
+    history = model.fit(IMAGES, np.array([0, 2]), epochs=2, verbose=0)
+    assert np.isfinite(history.history["loss"]).all()
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"pooling": "mean", "positions": "sinusoidal", "window": 1}], ids=str
+)
+def test_a_saved_model_reloads_equal(options, tmp_path):
+    model = tiny(**options)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
+    assert again.get_config() == model.get_config()
+    np.testing.assert_array_equal(logits(again), logits(model))
+
+
+def test_exports_with_any_batch_size(tmp_path):
+    if keras.config.backend() != "tensorflow":
+        pytest.skip("a SavedModel")
+    import tensorflow as tf
+
+    model = tiny(window=1)
+    signature = [keras.InputSpec(shape=(None, 8, 12, 3), dtype="uint8")]
+    model.export(tmp_path / "model", input_signature=signature, verbose=False)
+    served = tf.saved_model.load(str(tmp_path / "model"))
+    for images in (IMAGES, IMAGES[:1]):
+        np.testing.assert_allclose(served.serve(images), logits(model, images), **CLOSE)
+
+
+def test_lora_changes_nothing_at_first_and_int8_little():
+    model = tiny(model_dim=32, hidden_dim=64)
+    before = logits(model)
+    for block in model.blocks:
+        block.attention.query_projection.enable_lora(2)
+    np.testing.assert_allclose(logits(model), before, **CLOSE)
+    model = tiny(model_dim=32, hidden_dim=64)
+    for block in model.blocks:
+        block.feed_forward.hidden.quantize("int8")
+    np.testing.assert_allclose(logits(model), before, atol=0.05 * np.abs(before).max())
+
+
+@neutral
+def test_config_round_trip_is_the_identity():
+    arguments = dict(TINY, dropout=0.2, pooling="mean", positions="sinusoidal", window=1, name="mine")
+    model = ViT(**arguments, activation="gelu_tanh", num_channels=1, value_range=(0, 1), epsilon=1e-12)
+    config = model.get_config()
+    again = ViT.from_config(config)
+    assert again.get_config() == config
+    assert [weight.path for weight in again.weights] == [weight.path for weight in model.weights]
+
+
+@neutral
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: tiny(patch_size=5),
+            r"`image_size` must be multiples of patch_size. Received: .*\(8, 12\).*5",
+        ),
+        (lambda: tiny(patch_size=0), "`patch_size` must be positive. Received: patch_size=0"),
+        (lambda: tiny(image_size=(8, 0)), r"`image_size` must be a positive .*Received: image_size=\(8, 0\)"),
+        (lambda: tiny(num_classes=0), "`num_classes` must be positive. Received: num_classes=0"),
+        (lambda: tiny(num_heads=3), "`num_heads` must divide"),
+        (lambda: tiny(pooling="max"), "`pooling` must be one of .*Received: pooling='max'"),
+        (lambda: tiny(positions="rotary"), "`kind` must be one of"),
+        (lambda: tiny(window=-1), "`window` must not be negative. Received: window=-1"),
+        (lambda: tiny(value_range=(1, 0)), r"`value_range` must be .*Received: value_range=\(1, 0\)"),
+        (lambda: ViT.from_preset("b8"), "`name` must be one of .*Received: name='b8'"),
+        (
+            lambda: logits(tiny(), IMAGES[:, :4]),
+            r"`inputs` must be images .*\(B, 8, 12, 3\); `resized`.*4, 12, 3",
+        ),
+        (lambda: logits(tiny(), IMAGES[..., :1]), r"`inputs` must be images .*Received: .*8, 12, 1"),
+        (lambda: logits(tiny(), IMAGES[0]), r"`inputs` must be images .*Received: .*\(8, 12, 3\)"),
+        (lambda: logits(tiny(value_range=(0, 1))), "`inputs` must be floats .*Received: inputs.dtype=uint8"),
+    ],
+)
+def test_errors_name_the_argument_and_what_was_received(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

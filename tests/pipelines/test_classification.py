@@ -1,0 +1,132 @@
+import numpy as np
+import pytest
+
+from keras_transformer import pipelines
+from keras_transformer.models import GAT, ViT
+from keras_transformer.pipelines import ImageClassification, NodeClassification
+
+RANDOM = np.random.default_rng(0)
+IMAGES = RANDOM.integers(0, 256, (5, 8, 8, 3)).astype("uint8")
+NODES = RANDOM.normal(size=(4, 5)).astype("float32")
+EDGES = np.array([[0, 1], [1, 2], [2, 2], [0, 1]])  # with a self-loop and one listed twice; 3 is isolated
+
+
+def randomised(model):
+    random = np.random.default_rng(2)
+    for weight in model.trainable_weights:
+        weight.assign(random.normal(size=weight.shape))
+    return model
+
+
+@pytest.fixture(scope="module")
+def vit():
+    sizes = {"num_layers": 1, "num_heads": 2, "model_dim": 8, "hidden_dim": 16}
+    model = randomised(ViT(8, 4, num_classes=3, **sizes))
+    model.head.bias.assign_sub(np.asarray(model(IMAGES)).mean(0))  # so that no class is always the best
+    return model
+
+
+@pytest.fixture(scope="module")
+def gat():
+    return randomised(GAT(5, 3, num_heads=(2, 1), head_dim=4))
+
+
+class TestImages:
+    def test_labels_are_those_of_the_largest_logit(self, vit):
+        classifier = ImageClassification(vit, ["a", "b", "c"])
+        logits = np.asarray(vit(IMAGES))
+        assert classifier(IMAGES) == [classifier.labels[i] for i in logits.argmax(1)]
+        assert len(set(classifier(IMAGES))) > 1
+        expected = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+        for batch_size in (1, 2, 64):
+            np.testing.assert_allclose(classifier.probabilities(IMAGES, batch_size), expected, rtol=1e-4)
+
+    def test_one_image_gives_one_label_and_none_none(self, vit):
+        classifier = ImageClassification(vit)
+        assert classifier(IMAGES[2]) == classifier(IMAGES)[2]
+        assert classifier(IMAGES[:0]) == []
+
+    def test_resizes_only_where_it_may(self, vit):
+        plain = np.broadcast_to(IMAGES[:, :1, :1], IMAGES.shape)  # of one colour each
+        larger = plain.repeat(2, axis=1).repeat(3, axis=2)
+        with pytest.raises(ValueError, match=r"`images` must be of the size \(8, 8\).*Received: .*16, 24"):
+            ImageClassification(vit)(larger)
+        found = ImageClassification(vit, resize=True).probabilities(larger)
+        np.testing.assert_allclose(found, ImageClassification(vit).probabilities(plain), rtol=1e-3)
+
+    @pytest.mark.parametrize(
+        ("images", "message"),
+        [
+            (IMAGES / 255, "`images` must have values from 0.0 to 255.0; these look like values up to 1"),
+            (IMAGES * 1.0 - 1, "`images` must have values from 0.0 to 255.0. Received: values from -1"),
+            (IMAGES * np.nan, "`images` must have values from 0.0 to 255.0. Received: values from nan"),
+            (IMAGES * 300.0, "`images` must have values from 0.0 to 255.0. Received: values from"),
+            (IMAGES[..., :1], r"`images` must be \(n, height, width, 3\).*Received: .*8, 8, 1"),
+            (IMAGES[0, 0], r"`images` must be .*Received: .*\(8, 3\)"),
+        ],
+    )
+    def test_refuses_other_ranges_and_shapes(self, vit, images, message):
+        with pytest.raises(ValueError, match=message):
+            ImageClassification(vit)(images)
+
+    def test_black_images_are_images(self, vit):
+        black = np.zeros((1, 8, 8, 3), "float32")
+        np.testing.assert_allclose(
+            ImageClassification(vit).probabilities(black),
+            ImageClassification(vit).probabilities(black.astype("uint8")),
+        )
+
+    def test_saves_and_loads(self, vit, tmp_path):
+        classifier = ImageClassification(vit, ["a", "b", "c"], resize=True)
+        classifier.save(tmp_path / "it")
+        again = pipelines.load(tmp_path / "it")
+        assert (type(again), again.labels, again.resize) == (ImageClassification, ["a", "b", "c"], True)
+        np.testing.assert_array_equal(again.probabilities(IMAGES), classifier.probabilities(IMAGES))
+        with pytest.raises(FileExistsError):
+            classifier.save(tmp_path / "it")
+        (tmp_path / "it" / "model.keras").write_bytes(b"half")
+        with pytest.raises(ValueError, match=r"model.keras` is damaged: its sha256"):
+            pipelines.load(tmp_path / "it")
+
+    def test_names_as_many_labels_as_classes(self, vit):
+        with pytest.raises(ValueError, match="`labels` must name each of the model's 3 classes. Received: 2"):
+            ImageClassification(vit, ["a", "b"])
+        headless = ViT(8, 4, None, num_layers=1, num_heads=2, model_dim=8, hidden_dim=16)
+        with pytest.raises(ValueError, match="`model` must have a head"):
+            ImageClassification(headless)
+
+
+class TestNodes:
+    def test_labels_are_those_of_the_largest_logit(self, gat):
+        classifier = NodeClassification(gat, ["a", "b", "c"])
+        logits = np.asarray(gat({"nodes": NODES[None], "edges": EDGES[None]}))[0]
+        assert classifier(NODES, EDGES) == [classifier.labels[i] for i in logits.argmax(1)]
+        np.testing.assert_allclose(classifier.probabilities(NODES, EDGES).sum(1), 1, rtol=1e-5)
+        assert len(set(classifier(NODES, EDGES))) > 1
+
+    def test_a_graph_may_have_no_edges(self, gat):
+        classifier = NodeClassification(gat)
+        alone = [classifier(NODES[i : i + 1], []) for i in range(4)]
+        assert classifier(NODES, np.zeros((0, 2), int)) == [label for (label,) in alone]
+
+    @pytest.mark.parametrize(
+        ("nodes", "edges", "message"),
+        [
+            (NODES, [[0, 4]], r"`edges` must join nodes from 0 to 3. Received: edges\[0\]=\[0, 4\]"),
+            (NODES, [[0, 1], [-1, 2]], r"Received: edges\[1\]=\[-1, 2\], and 0 others"),
+            (NODES, [[0.5, 1]], r"`edges` must be integers \(E, 2\).*float64"),
+            (NODES, [[0, 1, 2]], r"`edges` must be integers \(E, 2\).*\(1, 3\)"),
+            (NODES[:, :4], EDGES, r"`nodes` must be \(T, 5\), T > 0. Received: .*\(4, 4\)"),
+            (NODES[:0], [], r"`nodes` must be \(T, 5\), T > 0. Received: .*\(0, 5\)"),
+            (NODES * np.inf, EDGES, "`nodes` must be finite. Received: 20 values"),
+        ],
+    )
+    def test_refuses_what_is_no_graph(self, gat, nodes, edges, message):
+        with pytest.raises(ValueError, match=message):
+            NodeClassification(gat)(nodes, edges)
+
+    def test_saves_and_loads(self, gat, tmp_path):
+        classifier = NodeClassification(gat, ["a", "b", "c"])
+        classifier.save(tmp_path / "it")
+        again = pipelines.load(tmp_path / "it")
+        assert again(NODES, EDGES) == classifier(NODES, EDGES)

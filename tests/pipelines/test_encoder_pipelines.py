@@ -1,0 +1,255 @@
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer import pipelines
+from keras_transformer.models import (
+    BERT,
+    MaskedLanguageModel,
+    SequenceClassifier,
+    SpanClassifier,
+    TokenClassifier,
+)
+from keras_transformer.pipelines import (
+    Embedding,
+    FillMask,
+    QuestionAnswering,
+    TextClassification,
+    TokenClassification,
+)
+from keras_transformer.text import WordPieceTokenizer
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", "##x", "##y", ".", "?"]
+TOKENIZER = WordPieceTokenizer(PIECES)
+TEXTS = ["a b c", "h", "ax byy. c?", "", "☃ a", "a a a a a b"]
+LONG = "a b c d e f g h " * 4
+CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+
+
+def tiny(make=lambda encoder: encoder, seed=0, **options):
+    sizes = {"num_layers": 1, "num_heads": 2, "model_dim": 8, "hidden_dim": 16, "max_length": 16}
+    model = make(BERT(len(PIECES), **{**sizes, **options}))
+    random = np.random.default_rng(seed)
+    for weight in model.weights:
+        if "seed" not in weight.name:
+            weight.assign(random.normal(size=weight.shape) * 0.5)
+    return model
+
+
+def row(text):
+    ids = TOKENIZER.encode([text], add_start=True, add_end=True).numpy()
+    return {"token_ids": ids, "segment_ids": np.zeros_like(ids)}
+
+
+def softmax(logits):
+    return keras.ops.convert_to_numpy(keras.ops.softmax(keras.ops.convert_to_tensor(logits)))
+
+
+MAKERS = {
+    "text": lambda **options: TextClassification(
+        tiny(lambda e: SequenceClassifier(e, 3)), TOKENIZER, **options
+    ),
+    "token": lambda **options: TokenClassification(
+        tiny(lambda e: TokenClassifier(e, 3)), TOKENIZER, **options
+    ),
+    "span": lambda **options: QuestionAnswering(tiny(SpanClassifier), TOKENIZER, **options),
+    "fill": lambda **options: FillMask(tiny(MaskedLanguageModel), TOKENIZER, **options),
+    "embed": lambda **options: Embedding(tiny(), TOKENIZER, **options),
+}
+
+
+class TestTextClassification:
+    def test_answers_as_the_model_does_whatever_runs_together(self):
+        classifier = MAKERS["text"](labels=["x", "y", "z"])
+        expected = np.concatenate([softmax(classifier.model(row(text))) for text in TEXTS])
+        for batch_size in (1, 2, 32):
+            np.testing.assert_allclose(
+                classifier.probabilities(TEXTS, batch_size=batch_size), expected, **CLOSE
+            )
+        assert classifier(TEXTS) == ["xyz"[i] for i in expected.argmax(1)]
+        assert classifier(TEXTS[2]) == classifier(TEXTS)[2]
+        assert classifier([]) == []
+
+    def test_pairs_are_two_segments(self):
+        classifier = MAKERS["text"]()
+        encoded = TOKENIZER.encode_pairs(["a b"], ["c."])
+        inputs = {"token_ids": encoded["ids"], "segment_ids": encoded["segment_ids"]}
+        np.testing.assert_allclose(
+            classifier.probabilities("a b", "c."), softmax(classifier.model(inputs))[0], **CLOSE
+        )
+        with pytest.raises(ValueError, match="`first` and `second` must be equally many. Received: 1 and 2"):
+            classifier(["a"], ["b", "c"])
+
+    def test_long_texts_are_refused_or_averaged_over_windows(self):
+        with pytest.raises(
+            ValueError, match=r"`first` must have at most 14 .*Received: 32 tokens in first\[1\]"
+        ):
+            MAKERS["text"]()(["a", LONG])
+        classifier = MAKERS["text"](long_texts="window")
+        words = LONG.split()
+        windows = [" ".join(words[start : start + 14]) for start in (0, 7, 14, 18)]
+        expected = classifier.probabilities(windows).mean(0)
+        np.testing.assert_allclose(classifier.probabilities([LONG, "a"])[0], expected, **CLOSE)
+        with pytest.raises(ValueError, match=r"`second` must have at most"):
+            classifier(["a b c d e f g h a b c d"], [LONG])
+
+
+class TestTokenClassification:
+    def test_words_have_the_class_of_their_first_token_and_their_place(self):
+        classifier = MAKERS["token"](labels=["x", "y", "z"])
+        text = "  ax \n byy. c?"
+        probabilities = softmax(classifier.model(row(text)))[0, 1:-1]
+        pieces = TOKENIZER.pieces(text)
+        tagged = classifier(text)
+        assert [(each.word, text[each.start : each.end]) for each in tagged] == [
+            (w, w) for w in ("ax", "byy.", "c?")
+        ]
+        for each, first in zip(tagged, ("a", "b", "c"), strict=True):
+            own = probabilities[pieces.index(first)]
+            assert each.label == "xyz"[own.argmax()]
+            np.testing.assert_allclose(each.probability, own.max(), **CLOSE)
+        found = classifier([text, "", "\u200b"])
+        assert [[each.label for each in words] for words in found] == [
+            [each.label for each in tagged],
+            [],
+            [],
+        ]
+
+    def test_of_a_long_text_each_token_is_read_where_it_stands_deepest(self):
+        classifier = MAKERS["token"](long_texts="window")
+        tagged = classifier(LONG)
+        assert [each.word for each in tagged] == LONG.split()
+        words = LONG.split()
+        of_windows = [classifier(" ".join(words[start : start + 14])) for start in (0, 7, 14, 18)]
+        np.testing.assert_allclose(tagged[3].probability, of_windows[0][3].probability, **CLOSE)
+        np.testing.assert_allclose(tagged[13].probability, of_windows[1][6].probability, **CLOSE)
+        np.testing.assert_allclose(tagged[31].probability, of_windows[3][13].probability, **CLOSE)
+        with pytest.raises(ValueError, match="`given` must have at most 14 tokens"):
+            MAKERS["token"]()(LONG)
+
+
+class TestQuestionAnswering:
+    def test_the_answer_is_the_best_span_of_words_of_the_context(self):
+        answerer = MAKERS["span"](max_answer_tokens=3)
+        context = " ax\nbyy.  c?"
+        answer = answerer("d e", context)
+        assert context[answer.start : answer.end] == answer.text
+        encoded = TOKENIZER.encode_pairs(["d e"], [context])
+        inputs = {"token_ids": encoded["ids"], "segment_ids": encoded["segment_ids"]}
+        starts, ends = np.asarray(answerer.model(inputs))[0][:, 4:-1]
+        spans = {(i, j): starts[i] + ends[j] for i in range(8) for j in range(i, min(8, i + 3))}
+        first, last = max(spans, key=spans.get)
+        words = [(1, 3)] * 2 + [(4, 8)] * 4 + [(10, 12)] * 2
+        assert (answer.start, answer.end) == (words[first][0], words[last][1])
+        share = np.exp(spans[first, last]) / sum(np.exp(value) for value in spans.values())
+        np.testing.assert_allclose(answer.probability, share, rtol=1e-3)
+
+    def test_a_long_context_is_refused_or_read_through_windows(self):
+        with pytest.raises(ValueError, match="`context` must have at most 12 tokens"):
+            MAKERS["span"]()("g", LONG)
+        answerer = MAKERS["span"](long_texts="window")
+        answer = answerer("g", LONG)
+        assert LONG[answer.start : answer.end] == answer.text
+        assert answer.text
+
+    def test_a_context_without_words_has_no_answer(self):
+        with pytest.raises(ValueError, match="`context` must hold a word. Received: context='  '"):
+            MAKERS["span"]()("a", "  ")
+
+
+class TestFillMask:
+    def test_the_best_pieces_for_each_gap(self):
+        filler = MAKERS["fill"](top=3)
+        ids = np.array([[2, 5, 4, 6, 4, 3]])
+        expected = softmax(filler.model({"token_ids": ids}))[0]
+        first, second = filler("a [MASK] b [MASK]")
+        for found, gap in ((first, 2), (second, 4)):
+            best = np.argsort(-expected[gap])[:3]
+            assert [each.piece for each in found] == [PIECES[i] for i in best]
+            np.testing.assert_allclose([each.probability for each in found], expected[gap][best], **CLOSE)
+        assert filler(["a [MASK] b [MASK]"]) == [[first, second]]
+        other = FillMask(filler.model, TOKENIZER, mask="___", top=3)
+        assert other("a ___ b ___") == [first, second]
+
+    def test_texts_without_a_gap_or_too_long_are_refused(self):
+        with pytest.raises(ValueError, match=r"`given` must hold '\[MASK\]'.*Received: given\[1\]='b'"):
+            MAKERS["fill"]()(["[MASK]", "b"])
+        with pytest.raises(ValueError, match="`given` must have at most 14 tokens"):
+            MAKERS["fill"]()(LONG + "[MASK]")
+
+
+class TestEmbedding:
+    @pytest.mark.parametrize("pooling", ["mean", "first", "pooler"])
+    def test_vectors_are_the_encoders(self, pooling):
+        embedder = MAKERS["embed"](pooling=pooling, normalize=False)
+        for text, vector in zip(TEXTS, embedder(TEXTS, batch_size=4), strict=True):
+            hidden = embedder.model(row(text))
+            expected = {
+                "mean": hidden[0].numpy().mean(0),
+                "first": hidden[0, 0],
+                "pooler": embedder.model.pool(hidden)[0],
+            }[pooling]
+            np.testing.assert_allclose(vector, expected, **CLOSE)
+        unit = MAKERS["embed"](pooling=pooling)(TEXTS)
+        np.testing.assert_allclose(np.linalg.norm(unit, axis=1), 1, rtol=1e-5)
+
+    def test_one_string_gives_one_vector_and_none_none(self):
+        embedder = MAKERS["embed"]()
+        np.testing.assert_allclose(embedder("a b c"), embedder(TEXTS)[0], **CLOSE)
+        assert embedder([]).shape == (0, 8)
+
+    def test_a_long_text_is_the_mean_of_its_windows(self):
+        with pytest.raises(ValueError, match="`given` must have at most 14 tokens"):
+            MAKERS["embed"]()([LONG])
+        embedder = MAKERS["embed"](long_texts="window", normalize=False)
+        words = LONG.split()
+        windows = embedder([" ".join(words[start : start + 14]) for start in (0, 7, 14, 18)])
+        np.testing.assert_allclose(embedder(LONG), windows.mean(0), **CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "arguments"),
+    [
+        ("text", {"labels": ["p", "q", "r"], "long_texts": "window"}, (["a b"],)),
+        ("token", {"labels": ["p", "q", "r"]}, ("a b",)),
+        ("span", {"max_answer_tokens": 2}, ("a", "b c d")),
+        ("fill", {"top": 2, "mask": "_"}, ("a _",)),
+        ("embed", {"pooling": "first", "normalize": False}, ("a b",)),
+    ],
+)
+def test_saves_and_loads(kind, options, arguments, tmp_path):
+    pipeline = MAKERS[kind](**options)
+    pipeline.save(tmp_path / "it")
+    again = pipelines.load(tmp_path / "it")
+    assert (type(again), again.settings()) == (type(pipeline), pipeline.settings())
+    found, expected = again(*arguments), pipeline(*arguments)
+    if isinstance(expected, np.ndarray):
+        np.testing.assert_array_equal(found, expected)
+    else:
+        assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: Embedding(tiny(), WordPieceTokenizer([*PIECES, "z"])),
+            "the same vocabulary_size.*17 and 18",
+        ),
+        (
+            lambda: MAKERS["embed"](long_texts="cut"),
+            "`long_texts` must be one of .*Received: long_texts='cut'",
+        ),
+        (lambda: MAKERS["embed"](pooling="max"), "`pooling` must be one of .*Received: pooling='max'"),
+        (lambda: MAKERS["text"](labels=["a"]), "`labels` must name each .*Received: 1 labels"),
+        (lambda: MAKERS["fill"](top=0), r"`top` must be in \[1, 17\].*Received: top=0"),
+        (lambda: MAKERS["span"](max_answer_tokens=0), "`max_answer_tokens` must be positive"),
+        (
+            lambda: MAKERS["text"]()(["a"], batch_size=0),
+            "`batch_size` must be positive. Received: batch_size=0",
+        ),
+    ],
+)
+def test_errors_name_the_argument_and_what_was_received(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -1,0 +1,156 @@
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer import export, generation, interop, pipelines, text
+from keras_transformer.models import GPT
+from keras_transformer.pipelines import TextGeneration
+
+TEXTS = ["to be, or not to be: that is the question", "whether 'tis nobler in the mind to suffer", "ñandú ☃"]
+PROMPTS = ["to be", "the question", "w", "mind to suffer to be or not", "the  que "]
+TOKENIZERS = {
+    "byte_pair": lambda: text.BytePairTokenizer.train(TEXTS, 290),
+    "sentence_piece": lambda: text.SentencePieceTokenizer.train(TEXTS, 60),
+    "bytes": text.ByteTokenizer,
+}
+
+
+@pytest.fixture(scope="module", params=TOKENIZERS)
+def tokenizer(request):
+    return TOKENIZERS[request.param]()
+
+
+def random_model(tokenizer, **options):
+    sizes = {"num_layers": 1, "num_heads": 2, "model_dim": 8, "max_length": 64, "dropout": 0.0}
+    model = GPT(
+        tokenizer.vocabulary_size,
+        pad_id=tokenizer.pad_id,
+        end_id=tokenizer.end_id,
+        **{**sizes, "position_encoding": "rotary", **options},
+    )
+    random = np.random.default_rng(1)
+    for weight in model.trainable_weights:
+        weight.assign(random.normal(size=weight.shape) * 0.7)
+    return model
+
+
+@pytest.fixture(scope="module")
+def writer(tokenizer):
+    """Its answers differ: a small random model likes one token best, whatever the prompt."""
+    return TextGeneration(random_model(tokenizer), tokenizer, generation.Sample(seed=1), max_new_tokens=6)
+
+
+@pytest.fixture(scope="module")
+def byte_writer():
+    tokenizer = text.ByteTokenizer()
+    return TextGeneration(random_model(tokenizer), tokenizer, max_new_tokens=6)
+
+
+def test_prompt_and_answer_together_are_the_text_of_all_ids(writer):
+    out = writer.generate(PROMPTS)
+    answers = [answer.decode() for answer in writer.decode(out.best).numpy()]
+    assert len(set(answers)) > 1
+    for prompt, answer, ids in zip(PROMPTS, answers, out.best, strict=True):
+        prompt_ids = writer.tokenizer.tokenize(prompt).numpy().tolist()
+        both = [*prompt_ids, *ids[ids != writer.model.pad_id].tolist()]
+        said = writer.tokenizer.detokenize(prompt_ids).numpy().decode()
+        assert said + answer == writer.tokenizer.detokenize(both).numpy().decode()
+
+
+def test_prompts_are_read_as_they_are(writer):
+    ids = writer.encode(PROMPTS[:2]).numpy()
+    assert (ids != writer.model.end_id).all()
+    for row, prompt in zip(ids, PROMPTS, strict=False):
+        assert row[row != writer.model.pad_id].tolist() == writer.tokenizer.tokenize(prompt).numpy().tolist()
+
+
+def test_answers_do_not_depend_on_the_batch_nor_its_order(byte_writer):
+    prompts = ["abcd", "f", "xyz"]  # one bucket of lengths
+    answers = byte_writer(prompts)
+    assert all(isinstance(answer, str) for answer in answers)
+    assert byte_writer(prompts[::-1], batch_size=2) == answers[::-1]
+    assert byte_writer(prompts[1]) == answers[1]
+    assert byte_writer([]) == []
+
+
+def test_a_stream_is_the_answer_in_pieces(byte_writer):
+    assert "".join(byte_writer.stream("abcd")) == byte_writer("abcd")
+
+
+def test_saved_and_loaded_it_answers_the_same(byte_writer, tmp_path):
+    byte_writer.save(tmp_path / "writer")
+    again = pipelines.load(tmp_path / "writer")
+    assert type(again) is TextGeneration
+    assert again.generation_config() == byte_writer.generation_config()
+    assert again("abcd") == byte_writer("abcd")
+
+
+def test_with_a_start_there_may_be_no_prompt(byte_writer):
+    started = TextGeneration(byte_writer.model, byte_writer.tokenizer, max_new_tokens=3, add_start=True)
+    start = byte_writer.tokenizer.start_id
+    assert started.encode([""]).numpy().tolist() == [[start]]
+    assert started.with_settings("sample").add_start
+
+
+def test_a_prompt_without_a_token_is_named(byte_writer):
+    with pytest.raises(ValueError, match=r"a token each. Received: none in texts\[1\]=''"):
+        byte_writer(["a", ""])
+
+
+def test_learned_positions_limit_prompt_and_answer(byte_writer):
+    model = random_model(byte_writer.tokenizer, position_encoding="learned")
+    writer = TextGeneration(model, byte_writer.tokenizer, max_new_tokens=10)
+    assert writer.max_source_tokens == 55
+    assert len(writer.encode(["a" * 55])[0]) == 55
+    with pytest.raises(ValueError, match=r"at most 55 tokens each.*Received: 56 tokens in texts\[0\]"):
+        writer("a" * 56)
+    with pytest.raises(ValueError, match="must fit the model's 64 positions together. Received: 60 and 10"):
+        TextGeneration(model, byte_writer.tokenizer, max_new_tokens=10, max_source_tokens=60)
+
+
+def test_model_and_tokenizer_must_belong_together(byte_writer):
+    other = text.ByteTokenizer(extra_tokens=["<more>"])
+    with pytest.raises(ValueError, match="must have the same vocabulary_size"):
+        TextGeneration(byte_writer.model, other)
+    without = text.ByteTokenizer({"pad": "<pad>", "unknown": "<unk>", "end": "</s>"}, ["<more>"])
+    model = GPT(without.vocabulary_size, 1, 2, 8, end_id=without.end_id, pad_id=without.pad_id)
+    with pytest.raises(ValueError, match="`add_start` must be False .*tokenizer.start_id=-1"):
+        TextGeneration(model, without, add_start=True)
+
+
+def write_gpt2(folder, tokenizer, model):
+    """A folder as `transformers` writes GPT-2's."""
+    interop.to_hugging_face(model, folder)
+    vocabulary = {piece: id_ for id_, piece in enumerate(tokenizer.vocabulary)}
+    (folder / "vocab.json").write_text(json.dumps(vocabulary))
+    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *map(" ".join, tokenizer.merges)]))
+    roles = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(roles))
+
+
+def test_a_folder_of_transformers_is_a_pipeline(tmp_path):
+    pytest.importorskip("safetensors")
+    tokenizer = TOKENIZERS["byte_pair"]()
+    model = random_model(tokenizer, position_encoding="learned")
+    write_gpt2(tmp_path / "gpt2", tokenizer, model)
+    found = pipelines.from_hugging_face(tmp_path / "gpt2", max_new_tokens=3)
+    assert type(found) is TextGeneration
+    assert found(PROMPTS[0]) == TextGeneration(model, tokenizer, max_new_tokens=3)(PROMPTS[0])
+    interop.to_hugging_face(
+        random_model(tokenizer, position_encoding="learned", normalization="post"), tmp_path / "gpt"
+    )
+    with pytest.raises(ValueError, match="for which there is a pipeline.*Received: model_type='openai-gpt'"):
+        pipelines.from_hugging_face(tmp_path / "gpt")
+
+
+def test_exported_as_saved_model_it_answers_the_same(byte_writer, tmp_path):
+    path = export.saved_model(byte_writer, tmp_path / "writer", texts=["abcd", "f"])
+    served = tf.saved_model.load(str(path)).signatures["serving_default"]
+    answers = [one.decode() for one in served(text=tf.constant(["xyz", "abcd"]))["text"].numpy()]
+    assert answers == byte_writer(["xyz", "abcd"])
+    with pytest.raises(
+        ValueError, match="`pipeline` must have an encoder–decoder.*a TextGeneration of a GPT"
+    ):
+        export.onnx(byte_writer, tmp_path / "onnx")

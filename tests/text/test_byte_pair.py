@@ -1,0 +1,94 @@
+import pytest
+import tensorflow as tf
+
+from keras_transformer.text import BytePairTokenizer
+from keras_transformer.text.byte_pair import BYTE_CHARACTERS, SPECIAL_TOKENS
+from keras_transformer.text.gpt2_words import GPT2Words
+
+BYTES = [*SPECIAL_TOKENS.values(), *BYTE_CHARACTERS]
+
+
+def tokenizer(merges=(), **settings):
+    return BytePairTokenizer([*BYTES, *dict.fromkeys(map("".join, merges))], merges, **settings)
+
+
+def words(text):
+    return [each.decode() for each in GPT2Words()(tf.constant([text])).values.numpy().tolist()]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Hello world", ["Hello", " world"]),
+        ("a  b   c", ["a", " ", " b", "  ", " c"]),
+        ("a\tb\n\nc  ", ["a", "\t", "b", "\n", "\n", "c", "  "]),
+        ("it's we'll I'd'nt", ["it", "'s", " we", "'ll", " I", "'d", "'", "nt"]),
+        (" 's ''s it'S", [" '", "s", " ''", "s", " it", "'", "S"]),
+        ("\t's 'sam's", ["\t", "'s", " '", "sam", "'s"]),
+        ("abc123½!?x", ["abc", "123½", "!?", "x"]),
+        ("né中文ไท", ["né中文ไท"]),
+        ("e\u0301a", ["e", "\u0301", "a"]),
+        ("a\u00a0b\u3000 c", ["a", "\u00a0", "b", "\u3000", " c"]),
+        ("'r'l're", ["'", "r", "'", "l", "'re"]),
+        ("", []),
+    ],
+)
+def test_text_is_cut_by_the_pattern_of_gpt2(text, expected):
+    assert words(text) == expected
+
+
+def test_merges_are_applied_in_their_order():
+    assert tokenizer([("b", "c"), ("a", "b")]).pieces("abc") == ["a", "bc"]
+    assert tokenizer([("a", "b"), ("b", "c")]).pieces("abc") == ["ab", "c"]
+    assert tokenizer([("a", "b"), ("ab", "c")]).pieces("abcab") == ["abc", "ab"]
+    # Left to right, and none twice.
+    assert tokenizer([("a", "a")]).pieces("aaaaa") == ["aa", "aa", "a"]
+    assert tokenizer([("a", "a"), ("aa", "aa")]).pieces("aaaaaaa") == ["aaaa", "aa", "a"]
+
+
+def test_a_merge_that_makes_a_piece_of_an_earlier_merge_is_followed_by_that_one():
+    merges = [("b", "c"), ("abc", "a"), ("a", "bc")]
+    assert tokenizer(merges).pieces("abcabc") == ["abca", "bc"]
+    assert tokenizer([merges[0], merges[2], merges[1]]).pieces("abcabc") == ["abc", "abc"]
+
+
+def test_long_words_are_merged():
+    made = tokenizer([("a", "a"), ("aa", "aa")])
+    assert made.tokenize(["a" * 5000]).row_lengths().numpy() == 1250
+
+
+def test_a_space_in_front_on_request():
+    made = tokenizer([("Ġ", "a")], add_prefix_space=True)
+    assert made.pieces("a a") == ["Ġa", "Ġa"]
+    assert made.pieces(" a") == ["Ġa"]
+    assert made.pieces("\na") == ["Ġ", "Ċ", "a"]
+    assert made.tokenize(["", "a"]).to_list() == [[], [260]]
+
+
+def test_bytes_that_are_no_utf8_become_replacement_characters():
+    made = tokenizer()
+    ids = [[made.piece_to_id(BYTE_CHARACTERS[byte]) for byte in b"a\xffb\xe2\x82"]]
+    assert made.detokenize(ids).numpy()[0].decode() == "a\ufffdb\ufffd"
+
+
+def test_training_finds_the_most_frequent_pairs():
+    made = BytePairTokenizer.train(["hug hugs", "hug bug"], 264)
+    # u, g is as frequent as no other; of equals the pair of lower ids comes first.
+    assert made.merges[:2] == [("u", "g"), ("h", "ug")]
+    assert made.vocabulary[: len(SPECIAL_TOKENS)] == tuple(SPECIAL_TOKENS.values())
+    assert made.vocabulary_size == len(BYTES) + len(made.merges)
+    assert BytePairTokenizer.train(["abc"], 300).merges == []  # nothing is there twice
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "merges", "message"),
+    [
+        (BYTES[:-1], [], r"GPT-2's character for each of the 256 bytes. Received: 259 pieces, without \['"),
+        (BYTES, [("a", "b")], r"`merges` must hold pairs.*merges\[0\]=\('a', 'b'\), with \['ab'\] not in"),
+        ([*BYTES, "ab"], [("a", "b"), ("ab", "zz")], r"merges\[1\]=\('ab', 'zz'\), with \['zz', 'abzz'\]"),
+        ([*BYTES, "ab"], [("a", "b", "")], r"merges\[0\]=\('a', 'b', ''\)"),
+    ],
+)
+def test_vocabularies_and_merges_that_do_not_belong_together_are_refused(vocabulary, merges, message):
+    with pytest.raises(ValueError, match=message):
+        BytePairTokenizer(vocabulary, merges)

@@ -1,0 +1,28 @@
+import numpy as np
+import pytest
+
+from keras_transformer.training import average_checkpoints
+
+pytestmark = pytest.mark.backend_neutral
+
+
+def test_the_weights_are_the_mean_of_those_saved(random_transformer, tmp_path):
+    models = [random_transformer(seed) for seed in range(3)]
+    files = [tmp_path / "0.weights.h5", tmp_path / "1.weights.h5", tmp_path / "2.keras"]
+    for model, file in zip(models, files, strict=True):
+        model.save(file) if file.suffix == ".keras" else model.save_weights(file)
+    target = random_transformer(9)
+    average_checkpoints(target, files)
+    for found, *saved in zip(target.get_weights(), *(model.get_weights() for model in models), strict=True):
+        np.testing.assert_allclose(found, np.mean(saved, axis=0), rtol=1e-5, atol=1e-6)
+
+
+def test_an_error_leaves_the_weights_as_they_are(random_transformer, tmp_path):
+    model, file = random_transformer(1), tmp_path / "a.weights.h5"
+    random_transformer(2).save_weights(file)
+    before = model.get_weights()
+    for files in ([], [file, tmp_path / "absent.weights.h5"]):
+        with pytest.raises((ValueError, OSError)):
+            average_checkpoints(model, files)
+    for weight, expected in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(weight, expected)
