@@ -39,6 +39,7 @@ notebooks: $(INSTALLED)  ## Run the notebooks
 benchmarks: .venv-bench/.installed  ## Measure beside KerasHub and PyTorch: results in benchmarks/results
 	.venv-bench/bin/python benchmarks/train_step.py
 	.venv-bench/bin/python benchmarks/attention.py
+	.venv-bench/bin/python benchmarks/generation.py
 
 .venv-bench/.installed: benchmarks/requirements.txt pyproject.toml
 	$(PYTHON) -m venv .venv-bench

@@ -22,7 +22,17 @@ from typing import Any
 # How many cores' worth of other processes' work a measurement may have beside it before it is repeated.
 QUIET = 0.1
 RESULTS = pathlib.Path(__file__).parent / "results"
-VERSIONED = ("keras", "tensorflow", "torch", "keras-hub", "jax", "numpy")
+VERSIONED = (
+    "keras",
+    "tensorflow",
+    "torch",
+    "transformers",
+    "ctranslate2",
+    "keras-hub",
+    "onnxruntime",
+    "jax",
+    "numpy",
+)
 
 
 class WorkerError(RuntimeError):
