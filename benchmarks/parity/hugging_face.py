@@ -107,6 +107,38 @@ def decoder(config: type, model: type, small: dict[str, Any], base: dict[str, An
     )
 
 
+# The start token is padding's id.
+ENCODER_DECODER: dict[str, Any] = {
+    "inputs": lambda random, size, pad: {
+        "source": rows(random, size, pad, (11, 6, 15)),
+        "target": np.concatenate(
+            [np.zeros((3, 1), int), rows(random, size, pad, (9, 12, 5))], axis=1
+        ),  # from the start token, which is padding's id
+    },
+    "theirs": lambda arrays, pad: {
+        "input_ids": torch.tensor(arrays["source"]),
+        "attention_mask": torch.tensor((arrays["source"] != pad).astype("int64")),
+        "decoder_input_ids": torch.tensor(arrays["target"]),
+    },
+    "ours": lambda arrays: {"source_ids": arrays["source"], "target_ids": arrays["target"]},
+    "labels": lambda arrays: following(arrays["target"], 0),
+    "prompts": lambda random, size, pad: rows(random, size, pad, (11, 6, 15)),
+}
+
+
+def t5(version: dict[str, Any], **base: Any) -> Case:
+    """One of T5's two versions."""
+    small = {"vocab_size": 300, "d_model": 64, "d_kv": 12, "d_ff": 128, "num_layers": 3, "num_heads": 4}
+    buckets = {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 12}
+    return Case(
+        transformers.T5Config,
+        transformers.T5ForConditionalGeneration,
+        {**small, **buckets, **version, "decoder_start_token_id": 0},
+        {**base, **version, "decoder_start_token_id": 0},
+        **ENCODER_DECODER,
+    )
+
+
 CASES: dict[str, Case] = {
     "gpt2": decoder(
         transformers.GPT2Config,
@@ -156,20 +188,14 @@ CASES: dict[str, Case] = {
             "eos_token_id": 2,
             "forced_eos_token_id": None,
         },
-        inputs=lambda random, size, pad: {
-            "source": rows(random, size, pad, (11, 6, 15)),
-            "target": np.concatenate(
-                [np.zeros((3, 1), int), rows(random, size, pad, (9, 12, 5))], axis=1
-            ),  # from the start token, which is padding's id
-        },
-        theirs=lambda arrays, pad: {
-            "input_ids": torch.tensor(arrays["source"]),
-            "attention_mask": torch.tensor((arrays["source"] != pad).astype("int64")),
-            "decoder_input_ids": torch.tensor(arrays["target"]),
-        },
-        ours=lambda arrays: {"source_ids": arrays["source"], "target_ids": arrays["target"]},
-        labels=lambda arrays: following(arrays["target"], 0),
-        prompts=lambda random, size, pad: rows(random, size, pad, (11, 6, 15)),
+        **ENCODER_DECODER,
+    ),
+    "t5": t5({}),
+    "t5-v1.1": t5(
+        {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+        d_ff=1024,
+        num_layers=8,
+        num_heads=6,
     ),
 }
 
@@ -277,11 +303,14 @@ def compare(name: str, size: str, seed: int) -> dict[str, Any]:
     case, random = CASES[name], np.random.default_rng(seed)
     settings = {**getattr(case, size), "pad_token_id": 0}
     theirs = case.model(case.config(**settings)).eval()
+    if getattr(theirs.config, "scale_decoder_outputs", None) is False:
+        # Published weights of T5 v1.1 have two matrices; a new model of `transformers` has one, without the factor.
+        theirs.lm_head.weight = torch.nn.Parameter(theirs.lm_head.weight.detach().clone())
     randomise(theirs, seed)
     with tempfile.TemporaryDirectory() as folder:
         theirs.save_pretrained(folder)
         ours = interop.from_hugging_face(folder, dropout=0.0)
-        architecture = ARCHITECTURES[name]
+        architecture = ARCHITECTURES[theirs.config.model_type]
         vocabulary_size, pad_id = theirs.config.vocab_size, 0
         arrays = case.inputs(random, vocabulary_size, pad_id)
         result = compare_step(case, theirs, ours, architecture, arrays, pad_id)

@@ -7,11 +7,13 @@ from keras_transformer.data.masked_language_modeling import (
 )
 from keras_transformer.data.masked_language_modeling import next_sentences as next_sentences
 from keras_transformer.data.pairs import translation_pairs
+from keras_transformer.data.span_corruption import span_corruption as span_corruption
 
 __all__ = [
     "image_batches",
     "language_modeling",
     "masked_language_modeling",
     "next_sentences",
+    "span_corruption",
     "translation_pairs",
 ]

@@ -306,7 +306,11 @@ class DecoderBlock(_Block):
             entered = self.cross_attention_residual.enter(hidden)
             if cross_attend is None:
                 attended = self.cross_attention(
-                    entered, memory, padding_mask=memory_padding_mask, value_mask=memory_mask, training=training
+                    entered,
+                    memory,
+                    padding_mask=memory_padding_mask,
+                    value_mask=memory_mask,
+                    training=training,
                 )
             else:
                 attended = cross_attend(self.cross_attention, entered, memory, memory_padding_mask, training)

@@ -10,16 +10,15 @@ from keras import ops
 
 from keras_transformer import ops as kt_ops
 from keras_transformer.layers.multi_head_attention import Cache, MultiHeadAttention
+from keras_transformer.models.encoder_decoder import Context, EncoderDecoder
 from keras_transformer.ops.dropout import dropout as drop_elements
 from keras_transformer.ops.problem import UNRELATED
 from keras_transformer.ops.scores import ScaledDotProduct
 
 Tensor = Any
 
-Context = dict[str, Any]
-
 # How many tokens of the store are compared with the queries at a time.
-BLOCK = 1024
+BLOCK = 256
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -69,7 +68,7 @@ class Unlimiformer(keras.Model):
     """
 
     def __init__(
-        self, model: Any, top_k: int, chunk_length: int, overlap: int | None = None, **kwargs: Any
+        self, model: EncoderDecoder, top_k: int, chunk_length: int, overlap: int | None = None, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
         overlap = chunk_length // 2 if overlap is None else overlap
@@ -80,7 +79,7 @@ class Unlimiformer(keras.Model):
             raise ValueError(
                 f"`overlap` must be in [0, chunk_length). Received: overlap={overlap}, chunk_length={chunk_length}"
             )
-        if not (hasattr(model, "encoder_states") and hasattr(model, "decode")):
+        if not isinstance(model, EncoderDecoder):
             raise ValueError(
                 "`model` must be an encoder–decoder with cross-attention, such as models.Transformer. "
                 f"Received: model of type {type(model).__name__}"
@@ -100,26 +99,22 @@ class Unlimiformer(keras.Model):
     @property
     def vocabulary_size(self) -> int:
         """The model's; so are the ids below."""
-        size: int = self.model.vocabulary_size
-        return size
+        return self.model.vocabulary_size
 
     @property
     def pad_id(self) -> int:
         """Fills up short rows."""
-        id_: int = self.model.pad_id
-        return id_
+        return self.model.pad_id
 
     @property
     def start_id(self) -> int:
         """What the decoder starts from."""
-        id_: int = self.model.start_id
-        return id_
+        return self.model.start_id
 
     @property
     def end_id(self) -> int:
         """Ends a sequence."""
-        id_: int = self.model.end_id
-        return id_
+        return self.model.end_id
 
     def call(self, inputs: dict[str, Tensor], training: bool | None = None) -> Tensor:
         """Logits for every target position (teacher forcing), all chunks encoded at once."""
@@ -142,8 +137,7 @@ class Unlimiformer(keras.Model):
 
     def empty_cache(self, batch_size: Any, length: Any, hypotheses: int = 1) -> list[Cache]:
         """The model's."""
-        cache: list[Cache] = self.model.empty_cache(batch_size, length, hypotheses)
-        return cache
+        return self.model.empty_cache(batch_size, length, hypotheses)
 
     def step(
         self, target_ids: Tensor, cache: list[Cache], context: Context, **options: Any
@@ -158,10 +152,7 @@ class Unlimiformer(keras.Model):
         """As `step`, with the last hidden states (B, T, D), from which `logits` are made, in their place."""
         memories = self._memories(context["store"], context["key_matrices"])
         context = {"projected": memories, "padding_mask": context["padding_mask"]}
-        states: tuple[Tensor, list[Cache]] = self.model.hidden_step(
-            target_ids, cache, context, cross_attend=self._retrieve, **options
-        )
-        return states
+        return self.model.hidden_step(target_ids, cache, context, cross_attend=self._retrieve, **options)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Float32 logits (B, T, vocabulary_size) of last hidden states (B, T, D)."""

@@ -107,7 +107,7 @@ def test_weights_are_drawn_as_published():
 
 def by_hand(model, source, target):
     """The paper's equations in NumPy, for rows without padding; the distances are all shorter than exact buckets."""
-    w = {weight.path.split("/", 1)[1]: ops.convert_to_numpy(weight) for weight in model.weights}
+    w = {weight.path: ops.convert_to_numpy(weight) for weight in model.weights}
 
     def norm(name, x):
         return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * w[f"{name}/scale"]
@@ -127,11 +127,9 @@ def by_hand(model, source, target):
         if model.activation == "geglu_tanh":
             hidden = 0.5 * hidden * (1 + np.tanh(np.sqrt(2 / np.pi) * (hidden + 0.044715 * hidden**3)))
             hidden = hidden * (x @ w[f"{name}/gate/kernel"])
-        return (
-            np.maximum(hidden, 0) @ w[f"{name}/output/kernel"]
-            if model.tied
-            else hidden @ w[f"{name}/output/kernel"]
-        )
+        else:
+            hidden = np.maximum(hidden, 0)
+        return hidden @ w[f"{name}/output/kernel"]
 
     def distances(n):
         return np.arange(n)[None, :] - np.arange(n)[:, None]
@@ -169,7 +167,7 @@ def test_computes_what_its_paper_says(options):
 
 def test_one_table_serves_a_stack():
     model = tiny()
-    paths = [weight.path.split("/", 1)[1] for weight in model.weights if weight.name == "table"]
+    paths = [weight.path for weight in model.weights if weight.name == "table"]
     assert paths == ["encoder_bias/table", "decoder_bias/table"]
     assert all(block.attention.position_encoding is model.encoder_bias for block in model.encoder_blocks)
     assert all(block.self_attention.position_encoding is model.decoder_bias for block in model.decoder_blocks)
@@ -239,10 +237,9 @@ def test_generates_with_its_cache_what_calls_say(options, sampler):
         assert len(ids)
         assert (ids != 0).all()
         z = logits(model, SOURCE[row : row + 1], np.concatenate([[0], ids[:-1]])[None])[0].astype(float)
-        z[:, 0] = -np.inf  # padding is never generated
         said = z - np.logaddexp.reduce(z, axis=-1, keepdims=True)
         if sampler == "greedy":
-            np.testing.assert_array_equal(z.argmax(-1), ids)
+            np.testing.assert_array_equal(z[:, 1:].argmax(-1) + 1, ids)  # padding is never generated
         assert out.scores[row, 0] == pytest.approx(said[np.arange(len(ids)), ids].sum(), abs=1e-3)
 
 
@@ -282,18 +279,20 @@ def test_a_saved_model_reloads_equal_in_safe_mode(options, tmp_path):
     np.testing.assert_array_equal(logits(again), logits(model))
 
 
-@pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=neutral)], ids=["graph", "xla"])
-def test_a_tiny_model_learns_to_reverse(jit_compile):
+@pytest.mark.slow
+@neutral
+def test_a_tiny_model_learns_to_count_on_under_xla():
     keras.utils.set_random_seed(0)
-    model = T5(12, num_layers=1, num_heads=2, model_dim=32, hidden_dim=64, key_dim=16, dropout=0.0)
-    source = np.random.default_rng(0).integers(2, 12, (96, 4))
-    labels = np.concatenate([source[:, ::-1], np.ones((96, 1), int)], axis=1)
-    target = np.concatenate([np.zeros((96, 1), int), labels[:, :-1]], axis=1)
+    model = T5(12, num_layers=1, num_heads=2, model_dim=32, hidden_dim=64, key_dim=8, dropout=0.0)
+    first = np.arange(32)[:, None]
+    source = np.concatenate([2 + first % 10, np.ones((32, 1), int)], axis=1)
+    labels = np.concatenate([2 + (first + np.arange(1, 5)) % 10, np.ones((32, 1), int)], axis=1)
+    target = np.concatenate([np.zeros((32, 1), int), labels[:, :-1]], axis=1)
     model.compile(
-        keras.optimizers.Adam(5e-3),
+        keras.optimizers.Adam(1e-2),
         LabelSmoothedCrossentropy(0.0),
         metrics=[TokenAccuracy()],
-        jit_compile=jit_compile,
+        jit_compile=True,
     )
     inputs = {"source_ids": source, "target_ids": target}
     history = model.fit(inputs, labels, batch_size=32, epochs=60, verbose=0)

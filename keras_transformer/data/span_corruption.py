@@ -1,0 +1,218 @@
+"""Texts with spans taken out, as batches that pre-train an encoder–decoder."""
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from keras_transformer.data.ragged_rows import RaggedRows
+
+_CHUNK = 8192
+
+
+class Tokenizer(Protocol):
+    """What is needed of a tokenizer."""
+
+    pad_id: int
+    end_id: int
+    vocabulary_size: int
+
+    def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """Turns a string tensor (B,) into int32 ids (B, None) without special ids."""
+
+
+def span_corruption(
+    texts: Iterable[str],
+    tokenizer: Tokenizer,
+    batch_size: int = 32,
+    *,
+    max_length: int = 512,
+    rate: float = 0.15,
+    mean_span: float = 3.0,
+    sentinels: Sequence[int] | None = None,
+    start_id: int | None = None,
+    shuffle: bool = True,
+    seed: int = 0,
+) -> tf.data.Dataset:
+    r"""Makes the batches that teach an encoder–decoder to say which spans of a text are missing.
+
+    Of a row's n tokens m = max(1, round(rate · n)) are taken out, in max(1, round(m / mean_span)) spans with at least
+    one token between any two; each way to place so many spans is as likely as any other, and each epoch has others. In
+    the source a sentinel stands for each span; the target says what stood there:
+
+        Thank you for inviting me to your party last week
+        source: Thank you <0> me to your party <1> week <end>
+        target: <0> for inviting <1> last <end>
+
+    Texts longer than a row are cut into several rows, none is lost.
+
+    Args:
+        texts: Strings. Empty ones are left out.
+        tokenizer: With an end id.
+        batch_size: B, the rows in each batch; the last may be smaller.
+        max_length: S, the length of every source: rows are as long as fits it when their spans are out.
+        rate: The share of tokens to take out.
+        mean_span: The mean length of a span, in tokens.
+        sentinels: The ids that stand for the first span of a row, the second, …; no text may hold one. By default they
+            count down from the end of the tokenizer's vocabulary. They may also lie behind it, if the model's
+            vocabulary is larger.
+        start_id: What the decoder starts from, by default the `pad_id`, as for `models.T5`.
+        shuffle: Whether each epoch has another order.
+        seed: Which orders and spans.
+
+    Returns:
+        A dataset of known cardinality with elements `({"source_ids": (B, S), "target_ids": (B, T)}, labels (B, T))`,
+        int32 and padded with `pad_id`, for `models.T5` or `models.Transformer`.
+
+    Raises:
+        TypeError: If `texts` is one string.
+        ValueError: If there are no tokens in `texts`, too few sentinels or one that a text holds, the tokenizer lacks
+            an id, or an argument is out of its range.
+
+    Example:
+        >>> from keras_transformer.text import ByteTokenizer
+        >>> sentinels = range(300, 320)
+        >>> data = span_corruption(["to be or not"], ByteTokenizer(), max_length=12, sentinels=sentinels)
+        >>> inputs, labels = next(iter(data))
+        >>> inputs["source_ids"].shape, labels.shape
+        (TensorShape([1, 12]), TensorShape([1, 4]))
+
+    References:
+        Raffel et al. (2020), section 3.1.4 and 3.3.4. As in the authors' code a target ends with the end id alone, not
+        with a sentinel before it; there each row begins with a token that stays and ends with a span.
+    """
+    _check(tokenizer, batch_size, max_length, rate, mean_span)
+    sizes = _Sizes.of(max_length, rate, mean_span)
+    rows = [
+        ids[i : i + sizes.row_length]
+        for ids in _tokenized(texts, tokenizer)
+        for i in range(0, len(ids), sizes.row_length)
+    ]
+    if not rows:
+        raise ValueError("`texts` must hold at least one token. Received: none")
+    most = int(sizes.spans[: max(map(len, rows)) + 1].max())
+    chosen = _sentinels(sentinels, tokenizer, most, set(itertools.chain.from_iterable(rows)))
+    ids = RaggedRows.concatenated([tf.ragged.constant(rows, tf.int32)])
+    start = tokenizer.pad_id if start_id is None else start_id
+    with tf.device("CPU:0"):  # a data set's functions cannot read a GPU's memory
+        noise, spans = tf.constant(sizes.noise), tf.constant(sizes.spans)
+        marks = tf.constant(chosen, tf.int32)
+
+    def example(row: tf.Tensor, seed: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        tokens = ids.flat[ids.splits[row] : ids.splits[row + 1]]
+        size = tf.size(tokens)
+        missing = _missing(size, noise[size], spans[size], seed)
+        starts = missing & ~tf.concat([[False], missing[:-1]], axis=0)
+        mark = tf.gather(marks, tf.maximum(tf.cumsum(tf.cast(starts, tf.int32)) - 1, 0))
+        source = tf.boolean_mask(tf.where(starts, mark, tokens), starts | ~missing)
+        # Each token behind the sentinel that would stand before it.
+        target = tf.boolean_mask(tf.stack([mark, tokens], axis=1), tf.stack([starts, missing], axis=1))
+        labels = _row(target, tokenizer, sizes.target_length)
+        shifted = _row(tf.concat([[start], target], axis=0), tokenizer, sizes.target_length, end=False)
+        return {"source_ids": _row(source, tokenizer, max_length), "target_ids": shifted}, labels
+
+    return _batches(len(rows), batch_size, shuffle, seed, example)
+
+
+class _Sizes(NamedTuple):
+    """How many tokens and spans are taken out of rows, by their length.
+
+    Attributes:
+        noise: int32 (row_length + 1,), tokens.
+        spans: int32 (row_length + 1,), spans.
+        row_length: the longest row whose source fits.
+        target_length: of the longest target, its end id included.
+    """
+
+    noise: np.ndarray
+    spans: np.ndarray
+    row_length: int
+    target_length: int
+
+    @classmethod
+    def of(cls, max_length: int, rate: float, mean_span: float) -> "_Sizes":
+        lengths = np.arange(1 + int(max_length / (1 - rate)) + 1)
+        noise = np.maximum(1, np.round(rate * lengths)).astype(np.int32)
+        # Between two spans a token stays.
+        spans = np.clip(np.round(noise / mean_span), 1, lengths - noise + 1).astype(np.int32)
+        fits = lengths - noise + spans + 1 <= max_length
+        row_length = int(np.argmin(fits)) - 1 if not fits.all() else len(lengths) - 1
+        noise, spans = noise[: row_length + 1], spans[: row_length + 1]
+        return cls(noise, spans, row_length, int((noise + spans).max()) + 1)
+
+
+def _missing(size: tf.Tensor, noise: tf.Tensor, spans: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """Which of `size` tokens are taken out: `noise` of them, in `spans` spans. Booleans (size,)."""
+    removed = _composition(noise, spans, seed)
+    # What stays before, between and behind the spans; at the ends it may be nothing.
+    kept = _composition(size - noise + 2, spans + 1, seed + 1)
+    kept -= tf.one_hot(0, spans + 1, dtype=tf.int32) + tf.one_hot(spans, spans + 1, dtype=tf.int32)
+    lengths = tf.reshape(tf.stack([kept, tf.concat([removed, [0]], axis=0)], axis=1), [-1])
+    return tf.repeat(tf.range(2 * spans + 2) % 2 == 1, lengths)
+
+
+def _composition(total: tf.Tensor, parts: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """Positive integers (parts,) that add up to `total`, each way to do so with the same probability."""
+    places = tf.random.experimental.stateless_shuffle(tf.range(1, total), seed)[: parts - 1]
+    ends = tf.concat([[0], tf.sort(places), [total]], axis=0)
+    return ends[1:] - ends[:-1]
+
+
+def _row(ids: tf.Tensor, tokenizer: Tokenizer, length: int, end: bool = True) -> tf.Tensor:
+    """`ids`, an end, and padding up to `length`."""
+    ids = tf.concat([ids, [tokenizer.end_id]], axis=0) if end else ids
+    padded = tf.pad(ids, [[0, length - tf.size(ids)]], constant_values=tokenizer.pad_id)
+    return tf.ensure_shape(padded, [length])
+
+
+def _batches(count: int, batch_size: int, shuffle: bool, seed: int, example: Any) -> tf.data.Dataset:
+    rows = tf.data.Dataset.range(count)
+    if shuffle:
+        rows = rows.shuffle(count, seed=seed, reshuffle_each_iteration=True)
+    seeds = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=True).batch(2)
+    examples = tf.data.Dataset.zip(rows, seeds).map(example, tf.data.AUTOTUNE, deterministic=True)
+    return examples.batch(batch_size).prefetch(tf.data.AUTOTUNE)
+
+
+def _sentinels(given: Sequence[int] | None, tokenizer: Tokenizer, most: int, held: set[int]) -> list[int]:
+    last = tokenizer.vocabulary_size - 1
+    chosen = list(range(last, last - most, -1)) if given is None else list(given)
+    if len(set(chosen)) != len(chosen) or len(chosen) < most or min(chosen) < 0:
+        raise ValueError(
+            f"`sentinels` must be at least {most} different ids, for as many spans in a row. "
+            f"Received: {len(chosen)} ids, {len(set(chosen))} different"
+        )
+    special = {tokenizer.pad_id, tokenizer.end_id}
+    both = sorted({*chosen[:most]} & {*held, *special})
+    if both:
+        raise ValueError(
+            "`sentinels` must be ids that are neither special nor in any text; they may lie behind the tokenizer's "
+            f"vocabulary, where the model's is larger. Received: sentinels={'None' if given is None else 'ids'} "
+            f"with {both[:5]}"
+        )
+    return chosen[:most]
+
+
+def _tokenized(texts: Iterable[str], tokenizer: Tokenizer) -> Iterable[list[int]]:
+    if isinstance(texts, str | bytes):
+        raise TypeError(f"`texts` must be an iterable of strings. Received: texts={texts!r}")
+    texts = list(texts)
+    for start in range(0, len(texts), _CHUNK):
+        yield from tokenizer.tokenize(tf.constant(texts[start : start + _CHUNK])).to_list()
+
+
+def _check(tokenizer: Tokenizer, batch_size: int, max_length: int, rate: float, mean_span: float) -> None:
+    if min(tokenizer.pad_id, tokenizer.end_id) < 0:
+        raise ValueError(
+            "`tokenizer` must have padding and an end. "
+            f"Received: pad_id={tokenizer.pad_id}, end_id={tokenizer.end_id}"
+        )
+    for name, number, least in (("batch_size", batch_size, 1), ("max_length", max_length, 3)):
+        if number < least:
+            raise ValueError(f"`{name}` must be at least {least}. Received: {name}={number}")
+    if not 0 < rate < 1:
+        raise ValueError(f"`rate` must be between 0 and 1. Received: rate={rate}")
+    if mean_span < 1:
+        raise ValueError(f"`mean_span` must be at least 1. Received: mean_span={mean_span}")

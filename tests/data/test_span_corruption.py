@@ -1,0 +1,144 @@
+import collections
+
+import numpy as np
+import pytest
+
+from keras_transformer.data import span_corruption
+from keras_transformer.text import ByteTokenizer
+
+TOKENIZER = ByteTokenizer()
+PAD, END = TOKENIZER.pad_id, TOKENIZER.end_id
+SENTINELS = [*range(400, 360, -1)]
+TEXTS = ["abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMN", "to be or not", "x", "", "yz", "0123456789" * 9]
+
+
+def rows(texts=TEXTS, epochs=1, **options):
+    """Source, target and label ids of every row of some epochs."""
+    options = {"batch_size": 2, "max_length": 40, "sentinels": SENTINELS, **options}
+    dataset = span_corruption(texts, TOKENIZER, **options)
+    found = []
+    for _ in range(epochs):
+        for inputs, labels in dataset.as_numpy_iterator():
+            found += zip(inputs["source_ids"], inputs["target_ids"], labels, strict=True)
+    return found
+
+
+def spans(labels):
+    """The spans of a target, by their sentinels."""
+    ids = labels[: labels.tolist().index(END)]
+    found = collections.defaultdict(list)
+    for id_ in ids.tolist():
+        if id_ in SENTINELS:
+            span = found[id_]
+        else:
+            span.append(id_)
+    return found
+
+
+def reassembled(source, labels):
+    """The text whose spans the target has."""
+    of, ids = spans(labels), source[: source.tolist().index(END)].tolist()
+    whole = [token for id_ in ids for token in (of[id_] if id_ in SENTINELS else [id_])]
+    return bytes(TOKENIZER.detokenize(np.array([whole], np.int32)).numpy()[0]).decode()
+
+
+def test_source_and_target_together_are_the_text_and_none_is_lost():
+    for _ in range(2):
+        found = [reassembled(source, labels) for source, _, labels in rows(shuffle=False)]
+        assert "".join(found) == "".join(TEXTS)
+    assert sorted(reassembled(source, labels) for source, _, labels in rows()) == sorted(found)
+
+
+def test_sentinels_stand_in_order_in_both_and_tokens_between_them():
+    for source, _, labels in rows(epochs=3, rate=0.4, mean_span=1.5):
+        marks = [id_ for id_ in source.tolist() if id_ in SENTINELS]
+        assert marks == SENTINELS[: len(marks)] == list(spans(labels))
+        assert all(spans(labels).values())
+        places = np.flatnonzero(np.isin(source, SENTINELS))
+        assert (np.diff(places) > 1).all()
+
+
+def test_the_decoder_sees_the_labels_one_place_later():
+    for _, target, labels in rows(start_id=7):
+        size = labels.tolist().index(END) + 1
+        np.testing.assert_array_equal(target[:size], [7, *labels[: size - 1]])
+        assert (target[size:] == PAD).all()
+        assert (labels[size:] == PAD).all()
+    assert all(target[0] == PAD for _, target, _ in rows())
+
+
+@pytest.mark.parametrize(("rate", "mean_span"), [(0.15, 3.0), (0.5, 3.0), (0.15, 1.0), (0.3, 8.0)])
+def test_as_many_tokens_and_spans_are_missing_as_asked(rate, mean_span):
+    for source, _, labels in rows(rate=rate, mean_span=mean_span):
+        size = len(reassembled(source, labels))
+        missing = sum(map(len, spans(labels).values()))
+        assert missing == max(1, round(rate * size))
+        # Between two spans a token stays.
+        assert len(spans(labels)) == min(max(1, round(missing / mean_span)), size - missing + 1)
+
+
+def test_every_token_is_missing_as_often_as_its_rate_says():
+    text = "abcdefghijklmnopqrst"
+    found = rows([text] * 20, epochs=40, rate=0.3, mean_span=2.0)
+    missing = collections.Counter(
+        id_ for *_, labels in found for span in spans(labels).values() for id_ in span
+    )
+    shares = np.array([missing[id_] / len(found) for id_ in TOKENIZER.tokenize(text).numpy().tolist()])
+    assert shares.mean() == pytest.approx(0.3)
+    assert (np.abs(shares - 0.3) < 0.12).all()
+    lengths = collections.Counter(len(span) for *_, labels in found for span in spans(labels).values())
+    # Six in three positive parts, each of the ten ways as likely as any other.
+    expected = {1: 12, 2: 9, 3: 6, 4: 3}
+    for length, ways in expected.items():
+        assert lengths[length] / sum(lengths.values()) == pytest.approx(ways / 30, abs=0.04)
+
+
+def test_rows_are_as_long_as_their_source_has_room_for():
+    sources = [source for source, _, _ in rows(["a" * 2000], max_length=64, shuffle=False)]
+    assert all((source == END).sum() == 1 for source in sources)
+    assert all(source[-1] == END for source in sources[:-1])
+    # As published: 512 places hold rows of 568 tokens, whose targets have 114.
+    inputs, labels = next(iter(span_corruption(["a" * 1000], TOKENIZER, max_length=512, sentinels=SENTINELS)))
+    assert (inputs["source_ids"].shape[1], labels.shape[1]) == (512, 114)
+
+
+def test_another_epoch_takes_out_other_spans_and_the_same_seed_the_same():
+    first, second = (np.stack([row[0] for row in rows(epochs=2, shuffle=False)]) for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+    half = len(first) // 2
+    assert not np.array_equal(first[:half], first[half:])
+    assert not np.array_equal(first, np.stack([row[0] for row in rows(epochs=2, shuffle=False, seed=1)]))
+
+
+def test_sentinels_count_down_from_the_vocabularys_end():
+    last = TOKENIZER.vocabulary_size - 1
+    _, _, labels = rows(["abcdefghij" * 2], sentinels=None)[0]
+    assert labels[0] == last
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"texts": [""]}, "`texts` must hold at least one token"),
+        ({"rate": 0.0}, "`rate` must be between 0 and 1. Received: rate=0.0"),
+        ({"mean_span": 0.5}, "`mean_span` must be at least 1. Received: mean_span=0.5"),
+        ({"batch_size": 0}, "`batch_size` must be at least 1. Received: batch_size=0"),
+        ({"max_length": 2}, "`max_length` must be at least 3. Received: max_length=2"),
+        ({"sentinels": [400]}, "`sentinels` must be at least 2 different ids.*Received: 1 ids"),
+        ({"sentinels": [400, 400]}, "Received: 2 ids, 1 different"),
+        ({"sentinels": [400, END]}, "neither special nor in any text"),
+        (
+            {"sentinels": TOKENIZER.tokenize("b").numpy().tolist(), "texts": ["ab"]},
+            "neither special nor in any",
+        ),
+    ],
+    ids=str,
+)
+def test_errors_name_the_argument_and_what_was_received(options, message):
+    with pytest.raises(ValueError, match=message):
+        rows(**options)
+
+
+def test_one_string_is_no_list_of_texts():
+    with pytest.raises(TypeError, match="`texts` must be an iterable of strings"):
+        rows("abc")

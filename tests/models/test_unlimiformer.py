@@ -1,0 +1,311 @@
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer.generation import Beam, generate
+from keras_transformer.models import GPT, T5, Transformer, Unlimiformer, unlimiformer
+from keras_transformer.ops import scores
+from keras_transformer.training import LabelSmoothedCrossentropy
+
+# On JAX every new shape compiles for seconds: one case of each law runs there.
+neutral = pytest.mark.backend_neutral
+
+CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+SOURCE = np.random.default_rng(1).integers(4, 12, (3, 29))
+SOURCE[1, 17:] = 0
+SOURCE[2] = 0
+TARGET = np.array([[2, 9, 4, 5], [2, 7, 0, 0], [2, 5, 6, 7]])
+
+
+def tiny(kind=Transformer, **options):
+    """A small model whose every weight, biases too, is random."""
+    sizes = {"vocabulary_size": 12, "num_layers": 2, "num_heads": 2, "model_dim": 8, "hidden_dim": 16}
+    model = kind(**{**sizes, **options})
+    random = np.random.default_rng(0)
+    for weight in model.trainable_weights:
+        weight.assign(random.normal(size=weight.shape) * 0.4)
+    return model
+
+
+def logits(model, source=SOURCE, target=TARGET):
+    return np.asarray(model({"source_ids": np.asarray(source), "target_ids": np.asarray(target)}))
+
+
+def states_by_hand(model, row, chunk_length, overlap):
+    """The states (n, D) of one row without padding: each chunk encoded alone, its middle kept."""
+    stride, left = chunk_length - overlap, overlap // 2
+    kept = np.zeros((len(row), model.model_dim), np.float32)
+    start = 0
+    while True:
+        states = np.asarray(
+            model.encoder_states(row[None, start : start + chunk_length], training=False)[0][0]
+        )
+        first = left if start else 0
+        kept[start + first : start + chunk_length] = states[first:]
+        if start + chunk_length >= len(row):
+            return kept
+        start += stride
+
+
+def stepped(model, source=SOURCE, target=TARGET):
+    context, cache = model.encode(source), model.empty_cache(len(target), target.shape[1])
+    outputs = []
+    for slot in range(target.shape[1]):
+        positions = np.full((len(target), 1), slot, "int32")
+        output, cache = model.step(target[:, slot : slot + 1], cache, context, slot=slot, positions=positions)
+        outputs.append(np.asarray(output))
+    return np.concatenate(outputs, axis=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "overlap"),
+    [
+        ({}, 4),
+        ({"normalization": "post", "norm": "rms"}, 3),
+        ({"normalization": "sandwich"}, 0),
+        ({"output_bias": True, "start_id": 0, "position_layout": "halves"}, 7),
+        ({"kind": T5, "key_dim": 3, "activation": "geglu", "end_id": 3}, 4),
+    ],
+)
+def test_with_k_as_large_as_the_source_it_is_full_cross_attention_to_the_chunks_states(options, overlap):
+    model = tiny(**options)
+    long = Unlimiformer(model, top_k=29, chunk_length=8, overlap=overlap)
+    found = logits(long)
+    for row, length in ((0, 29), (1, 17)):
+        states = states_by_hand(model, SOURCE[row, :length], 8, overlap)
+        expected = model.decode(TARGET[row : row + 1], states[None], np.ones((1, length), bool))
+        np.testing.assert_allclose(found[row], np.asarray(expected)[0], **CLOSE)
+
+
+@neutral
+def test_steps_equal_one_call_and_so_do_the_two_ways_to_encode():
+    long = Unlimiformer(tiny(), top_k=3, chunk_length=8, overlap=4)
+    np.testing.assert_allclose(stepped(long), logits(long), **CLOSE)
+
+
+@pytest.mark.parametrize("block", [4, 7, 31, 100])
+def test_searching_block_by_block_finds_the_same(monkeypatch, block):
+    long = Unlimiformer(tiny(), top_k=3, chunk_length=8, overlap=4)
+    expected = logits(long)
+    monkeypatch.setattr(unlimiformer, "BLOCK", block)
+    np.testing.assert_allclose(logits(long), expected, **CLOSE)
+
+
+@neutral
+def test_a_source_of_one_chunk_gives_what_the_model_does():
+    model = tiny()
+    np.testing.assert_allclose(logits(Unlimiformer(model, 40, 40)), logits(model), **CLOSE)
+
+
+@pytest.mark.parametrize("count", [1, 8])
+def test_padding_behind_the_source_changes_nothing(count):
+    long = Unlimiformer(tiny(), top_k=5, chunk_length=8, overlap=4)
+    source = np.pad(SOURCE, [(0, 0), (0, count)])
+    np.testing.assert_allclose(logits(long, source), logits(long), **CLOSE)
+    np.testing.assert_allclose(stepped(long, source), logits(long), **CLOSE)
+    np.testing.assert_allclose(logits(long, SOURCE[1:2, :17], TARGET[1:2]), logits(long)[1:2], **CLOSE)
+
+
+def test_an_all_padding_row_is_as_the_models():
+    model = tiny()
+    expected = logits(model, SOURCE[2:, :8], TARGET[2:])
+    assert np.isfinite(expected).all()
+    for k in (2, 50):
+        found = logits(Unlimiformer(model, k, 8), SOURCE, TARGET)[2:]
+        np.testing.assert_allclose(found, expected, **CLOSE)
+
+
+def test_each_head_attends_to_its_k_best_keys_alone():
+    model = tiny(num_layers=1)
+    attention = model.decoder_blocks[0].cross_attention
+    long = Unlimiformer(model, top_k=3, chunk_length=8, overlap=4)
+    random = np.random.default_rng(3)
+    store, query = random.normal(size=(1, 20, 8)).astype("f"), random.normal(size=(1, 2, 8)).astype("f")
+    real = np.ones((1, 20), bool)
+
+    def retrieved(store, layer=long):
+        (matrix,) = layer._key_matrices()
+        return np.asarray(
+            layer._retrieve(attention, query, {"store": store, "key_matrix": matrix}, real, False)
+        )
+
+    weights = np.asarray(attention.attention_weights(query, store))  # (1, N, T, S)
+    chosen = np.argsort(-weights, axis=-1)[..., :3]
+    # By hand: softmax over the chosen alone is the full softmax's weights, rescaled.
+    kept = np.where((np.arange(20) == chosen[..., None]).any(-2), weights, 0)
+    kept /= kept.sum(-1, keepdims=True)
+    values = np.asarray(attention.project(store)["value"])  # (1, S, N, V)
+    heads = np.einsum("bnts,bsnv->btnv", kept, values).reshape(1, 2, 8)
+    np.testing.assert_allclose(retrieved(store), np.asarray(attention.output_projection(heads)), **CLOSE)
+    others = np.setdiff1d(np.arange(20), chosen)
+    changed = store.copy()
+    changed[:, others] *= 0.999  # no longer the same, yet chosen no more than before
+    np.testing.assert_array_equal(retrieved(changed), retrieved(store))
+    changed[:, chosen.ravel()[:1]] *= 0.999
+    assert np.abs(retrieved(changed) - retrieved(store)).max() > 1e-6
+
+
+def test_a_token_beyond_what_any_head_retrieves_changes_nothing_but_one_retrieved_does():
+    long = Unlimiformer(
+        tiny(vocabulary_size=30), top_k=1, chunk_length=1, overlap=0
+    )  # states are of one token each
+    source = np.arange(4, 30)[None]  # no token twice
+    before = logits(long, source, TARGET[:1])
+    others = np.stack([np.delete(source[0], position) for position in range(source.shape[1])])
+    found = logits(long, others, np.repeat(TARGET[:1], len(others), axis=0))
+    changed = np.abs(found - before).max(axis=(1, 2)) > 1e-5
+    # No more tokens matter than there are layers, heads and queries to ask for one each.
+    assert 0 < changed.sum() <= 2 * 2 * 4
+
+
+def test_beam_search_finds_what_it_does_with_full_attention_to_one_chunk(random_transformer):
+    model = random_transformer(3)
+    source = np.random.default_rng(0).integers(4, 40, (3, 14))
+    source[1, 6:] = 0
+    expected = generate(model, source, Beam(2), max_new_tokens=6)
+    found = generate(Unlimiformer(model, 16, 16), source, Beam(2), max_new_tokens=6)
+    np.testing.assert_array_equal(found.ids, expected.ids)
+    np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-4, atol=1e-4)
+
+
+def test_generates_from_long_sources_as_its_calls_foretell(random_transformer):
+    long = Unlimiformer(random_transformer(3), top_k=4, chunk_length=8, overlap=4)
+    source = np.random.default_rng(0).integers(4, 40, (3, 30))
+    source[1, 11:] = 0
+    source[2] = 0
+    found = generate(long, source, max_new_tokens=6)
+    assert not found.best[2].any()
+    assert found.lengths[2, 0] == 0
+    for row in (0, 1):
+        count = found.lengths[row, 0]
+        ids = found.best[row : row + 1, :count]
+        given = np.concatenate([[[2]], ids[:, :-1]], axis=1)
+        foretold = logits(long, source[row : row + 1], given)[0].copy()
+        foretold[:, [0, 2]] = -np.inf  # pad and start are never generated
+        np.testing.assert_array_equal(foretold.argmax(-1), ids[0])
+
+
+def test_graph_and_xla_say_what_eager_does(modes):
+    long = Unlimiformer(tiny(), top_k=3, chunk_length=8, overlap=4)
+    expected = logits(long)
+    for name, mode in modes.items():
+        found = mode(lambda s, t: long({"source_ids": s, "target_ids": t}))(SOURCE, TARGET)
+        np.testing.assert_allclose(found, expected, **CLOSE, err_msg=name)
+
+
+@neutral
+def test_fit_trains_the_model_through_retrieval():
+    model = tiny(dropout=0.1)
+    long = Unlimiformer(model, top_k=4, chunk_length=8, overlap=4)
+    assert [w.path for w in long.trainable_weights] == [w.path for w in model.trainable_weights]
+    before = [np.asarray(weight) for weight in model.trainable_weights]
+    long.compile(keras.optimizers.SGD(0.1), LabelSmoothedCrossentropy(0.0))
+    labels = np.array([[9, 4, 5, 3], [7, 3, 0, 0], [5, 6, 7, 3]])
+    long.fit({"source_ids": SOURCE, "target_ids": TARGET}, labels, batch_size=3, epochs=1, verbose=0)
+    still = [
+        weight.path
+        for old, weight in zip(before, model.trainable_weights, strict=True)
+        if np.array_equal(old, np.asarray(weight))
+    ]
+    # A key's bias adds the same to all scores: attention does not depend on it.
+    assert all("key/bias" in path for path in still)
+
+
+def test_gradients_are_those_of_full_attention_where_all_is_retrieved():
+    tf = pytest.importorskip("tensorflow")
+    if keras.config.backend() != "tensorflow":
+        pytest.skip("taken with a tape")
+    model = tiny()
+    inputs = {"source_ids": SOURCE[:1, :8], "target_ids": TARGET[:1]}
+
+    def found(which):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.math.log_softmax(which(inputs))[..., 5])
+        return [tf.convert_to_tensor(g) for g in tape.gradient(loss, model.trainable_weights)]
+
+    for ours, theirs in zip(found(Unlimiformer(model, 8, 8)), found(model), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@neutral
+def test_reloads_from_a_keras_file_and_its_config(tmp_path):
+    long = Unlimiformer(tiny(), top_k=3, chunk_length=8, overlap=2)
+    again = Unlimiformer.from_config(long.get_config())
+    assert (again.top_k, again.chunk_length, again.overlap) == (3, 8, 2)
+    assert again.model.get_config() == long.model.get_config()
+    long.save(tmp_path / "long.keras")
+    loaded = keras.saving.load_model(tmp_path / "long.keras")
+    np.testing.assert_array_equal(logits(loaded), logits(long))
+
+
+def test_mixed_precision_comes_near():
+    expected = logits(Unlimiformer(tiny(), top_k=29, chunk_length=8))
+    found = logits(Unlimiformer(tiny(dtype="mixed_bfloat16"), top_k=29, chunk_length=8))
+    assert found.dtype == "float32"
+    np.testing.assert_allclose(found, expected, atol=0.15)
+
+
+def test_a_quantised_key_projection_is_read_as_it_is():
+    model = tiny()
+    for block in model.decoder_blocks:
+        block.cross_attention.key_projection.quantize("int8")
+    np.testing.assert_allclose(
+        logits(Unlimiformer(model, 8, 8), SOURCE[:, :8]), logits(model, SOURCE[:, :8]), atol=0.1
+    )
+
+
+def test_the_pipeline_answers_long_texts(pipeline):
+    from keras_transformer.pipelines import TextToText
+
+    short = pipeline.model
+    long = TextToText(
+        Unlimiformer(short, 8, 16), pipeline.tokenizer, max_new_tokens=10, max_source_tokens=200
+    )
+    texts = ["uno dos", "la casa azul " * 12, ""]
+    found = long(texts)
+    assert found[0] == pipeline(texts)[0]
+    assert found[2] == ""
+    assert found[1] != ""
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"top_k": 0}, "`top_k` must be positive. Received: top_k=0"),
+        ({"chunk_length": 0}, "`chunk_length` must be positive. Received: chunk_length=0"),
+        ({"overlap": 8}, r"`overlap` must be in \[0, chunk_length\). Received: overlap=8, chunk_length=8"),
+        ({"overlap": -1}, r"`overlap` must be in \[0, chunk_length\). Received: overlap=-1"),
+        ({"model": "gpt"}, "must be an encoder–decoder with cross-attention.* Received: model of type GPT"),
+        ({"model": "score"}, "must compare queries and keys by their dot product. Received: score="),
+    ],
+)
+def test_bad_arguments_are_named(options, message):
+    model = options.get("model")
+    if model == "gpt":
+        model = GPT(12, num_layers=1, num_heads=2, model_dim=8, max_length=8)
+    else:
+        model = tiny(num_layers=1)
+        if options.get("model") == "score":
+            model.decoder_blocks[0].cross_attention.score = scores.get("cosine")
+    with pytest.raises(ValueError, match=message):
+        Unlimiformer(**{"top_k": 3, "chunk_length": 8, "overlap": 4, **options, "model": model})
+
+
+@neutral
+@pytest.mark.slow
+def test_memory_beside_the_store_grows_with_the_source_by_its_ids_and_mask_alone():
+    if keras.config.backend() != "jax":
+        pytest.skip("XLA's count of bytes is JAX's to ask for")
+    import jax
+
+    long = Unlimiformer(tiny(model_dim=32), top_k=8, chunk_length=32)
+
+    def beyond(length):
+        def step(source):
+            context, cache = long.encode(source), long.empty_cache(1, 1)
+            return long.step(TARGET[:1, :1], cache, context, slot=0, positions=np.zeros((1, 1), "int32"))
+
+        compiled = jax.jit(step).lower(np.ones((1, length), "int32")).compile()
+        return compiled.memory_analysis().temp_size_in_bytes - length * 32 * 4
+
+    assert beyond(16_384) - beyond(1024) <= (4 + 1) * (16_384 - 1024)
