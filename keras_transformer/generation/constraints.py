@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from keras import ops
 
 Tensor = Any
@@ -71,7 +72,7 @@ class MinNewTokens(Constraint):
     count: int
 
     def __post_init__(self) -> None:
-        _check_count("count", self.count, 0)
+        object.__setattr__(self, "count", _count("count", self.count, 0))
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Without end tokens in the first `count` steps."""
@@ -94,8 +95,10 @@ class RepetitionPenalty(Constraint):
     factor: float
 
     def __post_init__(self) -> None:
-        if not 1 <= self.factor < float("inf"):
-            raise ValueError(f"`factor` must be at least 1. Received: factor={self.factor!r}")
+        is_number = isinstance(self.factor, int | float | np.number)
+        if not (is_number and 1 <= self.factor < float("inf")):
+            raise ValueError(f"`factor` must be a number of at least 1. Received: factor={self.factor!r}")
+        object.__setattr__(self, "factor", float(self.factor))
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Lower where a token is repeated."""
@@ -110,7 +113,7 @@ class NoRepeatNGram(Constraint):
     size: int
 
     def __post_init__(self) -> None:
-        _check_count("size", self.size, 1)
+        object.__setattr__(self, "size", _count("size", self.size, 1))
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Without the tokens that would complete an n-gram generated before."""
@@ -141,7 +144,7 @@ class BannedWords(Constraint):
     words: tuple[tuple[int, ...], ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "words", tuple(_ids("words", word) for word in self.words))
+        object.__setattr__(self, "words", _words(self.words))
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Without the tokens that would complete a banned word."""
@@ -223,7 +226,7 @@ class ForcedWords(Constraint):
     words: tuple[tuple[int, ...], ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "words", tuple(dict.fromkeys(_ids("words", word) for word in self.words)))
+        object.__setattr__(self, "words", tuple(dict.fromkeys(_words(self.words))))
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Without end tokens where a word is missing."""
@@ -239,6 +242,11 @@ class ForcedWords(Constraint):
     def ids(self) -> tuple[int, ...]:
         """Those of all words."""
         return tuple(id_ for word in self.words for id_ in word)
+
+    def violated_by(self, sequence: tuple[int, ...], end_ids: tuple[int, ...]) -> bool:
+        """Whether it ends without one of the words."""
+        held = {sequence[i : i + len(word)] for word in self.words for i in range(len(sequence))}
+        return not held.issuperset(self.words) and any(id_ in end_ids for id_ in sequence)
 
     def progress(self, ids: Tensor, length: Any) -> Tensor:
         """How many of the words' tokens (B, R) the first `length` of ids (B, R, M) have; `total` where none misses."""
@@ -308,14 +316,25 @@ def _among(ids: Tensor, counted: Tensor, logits: Tensor) -> Tensor:
     return ops.any(ops.equal(ids, ops.arange(logits.shape[-1], dtype="int32")), axis=-2)
 
 
-def _check_count(name: str, count: Any, least: int) -> None:
-    if not isinstance(count, int) or isinstance(count, bool) or count < least:
+def _count(name: str, count: Any, least: int) -> int:
+    if not _is_integer(count) or count < least:
         raise ValueError(f"`{name}` must be an integer of at least {least}. Received: {name}={count!r}")
+    return int(count)
+
+
+def _words(words: Any) -> tuple[tuple[int, ...], ...]:
+    if isinstance(words, str) or not isinstance(words, Sequence | np.ndarray):
+        raise ValueError(f"`words` must be a list of sequences of ids. Received: words={words!r}")
+    return tuple(_ids("words", word) for word in words)
 
 
 def _ids(name: str, ids: Any) -> tuple[int, ...]:
-    if isinstance(ids, str) or not isinstance(ids, Sequence) or not ids:
+    if isinstance(ids, str) or not isinstance(ids, Sequence | np.ndarray) or not len(ids):
         raise ValueError(f"`{name}` must hold sequences of at least one id. Received: {name}={ids!r}")
-    if any(not isinstance(id_, int) or isinstance(id_, bool) or id_ < 0 for id_ in ids):
+    if any(not _is_integer(id_) or id_ < 0 for id_ in ids):
         raise ValueError(f"`{name}` must hold ids, integers of at least 0. Received: {name}={ids!r}")
-    return tuple(ids)
+    return tuple(int(id_) for id_ in ids)
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)

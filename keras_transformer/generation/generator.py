@@ -74,8 +74,8 @@ class Generator:
         self.model = model
         self.sampler = samplers.get(sampler)
         Rules.of(model, max_new_tokens, min_new_tokens, constraints).check_sampler(self.sampler)
-        self.max_new_tokens = max_new_tokens
-        self.min_new_tokens = min_new_tokens
+        self.max_new_tokens = int(max_new_tokens)
+        self.min_new_tokens = int(min_new_tokens)
         self.constraints = tuple(constraints)
         self.jit_compile = jit_compile
         self._variables: list[Any] = []

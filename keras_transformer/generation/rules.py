@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from keras import ops
 
 from keras_transformer.generation.constraints import (
@@ -50,8 +51,8 @@ class Rules:
             ("max_new_tokens", max_new_tokens, 1),
             ("min_new_tokens", min_new_tokens, 0),
         ):
-            if not isinstance(limit, int) or isinstance(limit, bool) or limit < least:
-                kind = "positive" if least else "an integer of at least 0"
+            if not isinstance(limit, int | np.integer) or isinstance(limit, bool) or limit < least:
+                kind = "a positive integer" if least else "an integer of at least 0"
                 raise ValueError(f"`{name}` must be {kind}. Received: {name}={limit!r}")
         if min_new_tokens:
             constraints = (*constraints, MinNewTokens(min_new_tokens))
@@ -115,7 +116,12 @@ class Rules:
             if isinstance(constraint, BannedWords)
             for word in constraint.words
         ]
-        if {*self.never, *(word[0] for word in banned if len(word) == 1)} >= set(range(vocabulary)):
+        first = (
+            self.end_ids
+            if any(isinstance(one, MinNewTokens) and one.count for one in self.constraints)
+            else ()
+        )
+        if {*self.never, *first, *(word[0] for word in banned if len(word) == 1)} >= set(range(vocabulary)):
             raise ValueError(
                 "`constraints` must leave a token that may be generated. Received: all are banned"
             )

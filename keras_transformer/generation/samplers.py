@@ -1,6 +1,7 @@
 """How the next token is chosen, as values."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -58,10 +59,11 @@ class Beam:
     diversity: float = 0.0
 
     def __post_init__(self) -> None:
+        _unwrap(self)
         _check_positive("num_beams", self.num_beams)
         _check_positive("num_return", self.num_return)
-        _check("length_penalty", self.length_penalty, "finite", -np.inf < self.length_penalty < np.inf)
-        _check("diversity", self.diversity, "finite and at least 0", 0 <= self.diversity < np.inf)
+        _check_number("length_penalty", self.length_penalty, "finite", lambda value: -np.inf < value < np.inf)
+        _check_number("diversity", self.diversity, "finite and at least 0", lambda value: 0 <= value < np.inf)
         if self.num_return > self.num_beams:
             raise ValueError(
                 "`num_return` must be at most `num_beams`. "
@@ -119,10 +121,13 @@ class Sample:
     num_return: int = 1
 
     def __post_init__(self) -> None:
-        _check("temperature", self.temperature, "positive and finite", 0 < self.temperature < np.inf)
+        _unwrap(self)
+        _check_number(
+            "temperature", self.temperature, "positive and finite", lambda value: 0 < value < np.inf
+        )
         _check("top_k", self.top_k, "an integer of at least 0", _is_integer(self.top_k) and self.top_k >= 0)
-        _check("top_p", self.top_p, "in (0, 1]", 0 < self.top_p <= 1)
-        _check("min_p", self.min_p, "in [0, 1]", 0 <= self.min_p <= 1)
+        _check_number("top_p", self.top_p, "in (0, 1]", lambda value: 0 < value <= 1)
+        _check_number("min_p", self.min_p, "in [0, 1]", lambda value: 0 <= value <= 1)
         in_range = _is_integer(self.seed) and 0 <= self.seed < 2**32
         _check("seed", self.seed, "an integer in [0, 2**32)", in_range)
         _check_positive("num_return", self.num_return)
@@ -153,6 +158,7 @@ class Speculative:
     num_tokens: int = 4
 
     def __post_init__(self) -> None:
+        _unwrap(self)
         _check_positive("num_tokens", self.num_tokens)
 
     @property
@@ -190,8 +196,9 @@ class Contrastive:
     penalty_alpha: float = 0.6
 
     def __post_init__(self) -> None:
+        _unwrap(self)
         _check_positive("top_k", self.top_k)
-        _check("penalty_alpha", self.penalty_alpha, "in [0, 1]", 0 <= self.penalty_alpha <= 1)
+        _check_number("penalty_alpha", self.penalty_alpha, "in [0, 1]", lambda value: 0 <= value <= 1)
 
     @property
     def hypotheses(self) -> int:
@@ -249,12 +256,23 @@ def serialize(sampler: Sampler) -> dict[str, Any]:
     return {"sampler": name, **dataclasses.asdict(sampler)}
 
 
+def _unwrap(sampler: Any) -> None:
+    """NumPy's numbers among the settings made Python's, which JSON has and which leave the types of tensors alone."""
+    for field in dataclasses.fields(sampler):
+        if isinstance(value := getattr(sampler, field.name), np.generic):
+            object.__setattr__(sampler, field.name, value.item())
+
+
 def _is_integer(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _check_positive(name: str, value: Any) -> None:
     _check(name, value, "a positive integer", _is_integer(value) and value > 0)
+
+
+def _check_number(name: str, value: Any, expectation: str, condition: Callable[[float], bool]) -> None:
+    _check(name, value, expectation, isinstance(value, int | float) and condition(value))
 
 
 def _check(name: str, value: Any, expectation: str, fulfilled: bool) -> None:

@@ -41,8 +41,8 @@ def score(model: Any, source_ids: Any, target_ids: Any) -> Scores:
         The `Scores`.
 
     Raises:
-        ValueError: where ids are no matrix of ids in the vocabulary, a prompt is empty or too long, or numbers of rows
-            differ.
+        ValueError: where ids are no matrix of ids in the vocabulary, a prompt is empty, prompt and target are too long
+            together, or numbers of rows differ.
 
     Example:
         >>> out = generate(model, source_ids)
@@ -61,6 +61,7 @@ class _Scorer(Generator):
         """See `score`."""
         source_ids, target_ids = self.checked_pair(source_ids, target_ids)
         self._check_lengths({"source_ids": source_ids})
+        self._check_room(source_ids, target_ids)
         lengths = (target_ids != self.model.pad_id).sum(axis=1).astype(np.int32)
         if 0 in target_ids.shape:
             token_scores = np.zeros(target_ids.shape, np.float32)
@@ -70,6 +71,21 @@ class _Scorer(Generator):
             found = keras.ops.convert_to_numpy(out)[: len(target_ids), : target_ids.shape[1]]
             token_scores = np.where(target_ids == self.model.pad_id, 0, found).astype(np.float32)
         return Scores(token_scores.sum(axis=1), token_scores, lengths)
+
+    def _check_room(self, source_ids: np.ndarray, target_ids: np.ndarray) -> None:
+        """The model has positions for prompt and target together; the last token is not read."""
+        limit = getattr(self.model, "max_length", None)
+        if limit is None or 0 in target_ids.shape:
+            return
+        alone = not hasattr(self.model, "encode")
+        prompt = (source_ids != self.model.pad_id).sum(axis=1) if alone else 1
+        columns = np.arange(1, target_ids.shape[1] + 1)
+        read = prompt + np.max(np.where(target_ids != self.model.pad_id, columns, 0), axis=1) - 1
+        if read.max() > limit:
+            raise ValueError(
+                f"`target_ids` must leave at most {limit} tokens to be read, for the model has so many positions. "
+                f"Received: {read.max()} in row {read.argmax()}, its prompt included"
+            )
 
     def _loop(self, arrays: dict[str, Tensor]) -> Tensor:
         return score_ids(self.model, **arrays)

@@ -1,5 +1,6 @@
 """Text to text with an encoder–decoder."""
 
+import copy
 import dataclasses
 import os
 import pathlib
@@ -73,7 +74,7 @@ class TextToText:
         max_source_tokens: int = 512,
     ) -> None:
         for name, limit in (("max_new_tokens", max_new_tokens), ("max_source_tokens", max_source_tokens)):
-            if not isinstance(limit, int):
+            if not isinstance(limit, int | np.integer) or isinstance(limit, bool):
                 raise TypeError(f"`{name}` must be an integer. Received: {name}={limit!r}")
             if limit < 1:
                 raise ValueError(f"`{name}` must be positive. Received: {name}={limit}")
@@ -89,8 +90,8 @@ class TextToText:
         rules = Rules.of(model, max_new_tokens, 0, constraints)
         rules.check_sampler(self.sampler)
         self.constraints = rules.constraints
-        self.max_new_tokens = max_new_tokens
-        self.max_source_tokens = max_source_tokens
+        self.max_new_tokens = int(max_new_tokens)
+        self.max_source_tokens = int(max_source_tokens)
 
     def __call__(self, texts: str | Iterable[str], batch_size: int = 64) -> Any:
         """The output texts.
@@ -301,8 +302,10 @@ class TextToText:
         max_new_tokens: int | None = None,
     ) -> Self:
         """The same model and tokenizer with other settings of generation; what is None stays."""
+        plain = copy.copy(self)
+        plain.sampler = samplers.Greedy()  # for one that drafts has no config
         settings = {
-            **self.generation_config(),
+            **plain.generation_config(),
             "generation": self.sampler if generation is None else generation,
             "constraints": self.constraints if constraints is None else constraints,
             "max_new_tokens": self.max_new_tokens if max_new_tokens is None else max_new_tokens,

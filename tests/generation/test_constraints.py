@@ -1,3 +1,5 @@
+import json
+
 import keras
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from keras_transformer.generation import (
     Beam,
     EndTokens,
     ForcedPrefix,
+    ForcedWords,
     MinNewTokens,
     NoRepeatNGram,
     RepetitionPenalty,
@@ -139,6 +142,8 @@ def test_a_repetition_penalty_lowers_what_came_before(translator, forced):
         ([BannedWords([[1], [3], [4], [5]])], {}),
         ([MinNewTokens(5)], {}),
         ([], {"min_new_tokens": 5}),
+        ([BannedWords([[1], [4], [5]])], {"min_new_tokens": 1}),
+        ([ForcedPrefix([4, 3]), ForcedWords([[5]])], {"sampler": generation.Beam(2)}),
         ([], {"min_new_tokens": -1}),
         (["no"], {}),
         ("no", {}),
@@ -161,6 +166,8 @@ def test_contradictions_are_named(translator, constraints, options):
         lambda: BannedWords([[]]),
         lambda: BannedWords([5]),
         lambda: BannedWords(["ab"]),
+        lambda: BannedWords(5),
+        lambda: RepetitionPenalty("2"),
         lambda: ForcedPrefix([]),
         lambda: EndTokens([-1]),
         lambda: EndTokens([True]),
@@ -169,6 +176,13 @@ def test_contradictions_are_named(translator, constraints, options):
 def test_wrong_settings_are_named(make):
     with pytest.raises(ValueError, match=r"` must .*Received: "):
         make()
+
+
+def test_numpy_settings_are_the_same_values():
+    assert BannedWords(np.array([[1, 2]])) == BannedWords([[np.int64(1), 2]]) == BannedWords([[1, 2]])
+    assert ForcedPrefix(np.array([4])) == ForcedPrefix([4])
+    assert NoRepeatNGram(np.int64(2)) == NoRepeatNGram(2)
+    assert json.dumps(generation.constraints.serialize(RepetitionPenalty(np.float32(2))))
 
 
 def test_equal_constraints_are_one_value():

@@ -1,3 +1,5 @@
+import json
+
 import keras
 import numpy as np
 import pytest
@@ -380,9 +382,37 @@ def test_wrong_source_ids_are_named(model, source_ids):
         generate(model, source_ids)
 
 
+def test_numpy_numbers_are_taken_as_pythons(model):
+    sampler = generation.Beam(np.int64(2), length_penalty=np.float32(1))
+    assert json.loads(json.dumps(generation.samplers.serialize(sampler)))["num_beams"] == 2
+    out = generation.generate(
+        model, SOURCES, sampler, max_new_tokens=np.int64(MOST), min_new_tokens=np.int64(1)
+    )
+    expected = generation.generate(
+        model, SOURCES, generation.Beam(2, 1.0), max_new_tokens=MOST, min_new_tokens=1
+    )
+    np.testing.assert_array_equal(out.ids, expected.ids)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: generation.Sample(temperature="1"),
+        lambda: generation.Sample(top_p=np.array([0.5, 0.6])),
+        lambda: generation.Beam(2, length_penalty=None),
+        lambda: generation.Contrastive(penalty_alpha="0.5"),
+    ],
+)
+def test_settings_that_are_no_numbers_are_named(make):
+    with pytest.raises(ValueError, match=r"` must be .*Received: "):
+        make()
+
+
 @pytest.mark.parametrize("most", [0, -1])
 def test_max_new_tokens_must_be_positive(model, most):
-    with pytest.raises(ValueError, match="`max_new_tokens` must be positive. Received: max_new_tokens="):
+    with pytest.raises(
+        ValueError, match="`max_new_tokens` must be a positive integer. Received: max_new_tokens="
+    ):
         generation.generate(model, SOURCES, max_new_tokens=most)
     with pytest.raises(ValueError, match="max_new_tokens"):
         generation.Generator(model, max_new_tokens=most)

@@ -86,6 +86,14 @@ def test_scores_equal_forced_decoding(decoder, random_transformer):
         generation.score(model, sources, sources[:2])
 
 
+def test_a_target_beyond_the_positions_is_named(decoder):
+    model = decoder(max_length=8)
+    fits = generation.score(model, [[5, 5, 5]], [[4] * 6 + [0] * 3])  # the last token is not read
+    assert fits.lengths == 6
+    with pytest.raises(ValueError, match=r"`target_ids` must leave at most 8 .*Received: 9 in row 1"):
+        generation.score(model, [[5, 0, 0], [5, 5, 5]], [[4] * 7, [4] * 7])
+
+
 def test_wrong_prompts_are_named(decoder, translator):
     model = decoder(max_length=8)
     with pytest.raises(ValueError, match="`source_ids` must have a token in each row.*row 1"):

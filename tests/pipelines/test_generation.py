@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from keras_transformer import cli, generation, pipelines
-from keras_transformer.generation import BannedWords, Beam, ForcedWords, NoRepeatNGram, Sample
+from keras_transformer.generation import BannedWords, Beam, ForcedWords, NoRepeatNGram, Sample, Speculative
 from keras_transformer.pipelines import TextToText
 
 
@@ -83,6 +83,13 @@ def test_the_pieces_of_a_stream_are_the_answer(pipeline, texts):
         pipeline.with_settings("beam").stream("uno")
     with pytest.raises(TypeError, match="`text` must be a string"):
         pipeline.stream(["uno"])
+
+
+def test_settings_of_a_pipeline_that_drafts_can_be_changed(pipeline):
+    drafting = pipeline.with_settings(Speculative(pipeline.model, 2))
+    shorter = drafting.with_settings(max_new_tokens=np.int64(3))
+    assert (shorter.sampler, shorter.max_new_tokens) == (drafting.sampler, 3)
+    assert isinstance(drafting.with_settings("greedy").sampler, generation.Greedy)
 
 
 def test_settings_that_contradict_each_other_are_named_from_the_beginning(pipeline):
