@@ -82,7 +82,13 @@ class Generator:
         self._runs: dict[Any, Callable[[Any], Any]] = {}
 
     def __call__(
-        self, source_ids: Any, prefix_ids: Any = None, rows: Any = None, noise: Any = None, limits: Any = None
+        self,
+        source_ids: Any,
+        prefix_ids: Any = None,
+        rows: Any = None,
+        noise: Any = None,
+        limits: Any = None,
+        seed: int | None = None,
     ) -> Generation:
         """Generate for a batch of padded sources.
 
@@ -92,6 +98,7 @@ class Generator:
             rows: integers (B,), the number of each row that sampling draws for, by default 0, 1, 2, …
             noise: floats (B, R, L, V) in [0, 1], what sampling draws with instead of its seed.
             limits: integers (B,) in [1, M], the longest output of each row; all by default M.
+            seed: what sampling draws for instead of its own seed.
 
         Returns:
             A `Generation` of as many columns L as its longest limit; empty for B = 0.
@@ -100,7 +107,7 @@ class Generator:
             ValueError: where ids are no matrix of ids in the vocabulary, a prompt is empty or too long, or the
                 model's logits are NaN.
         """
-        given = self._given(source_ids, prefix_ids, rows, noise, limits)
+        given = self._given(source_ids, prefix_ids, rows, noise, limits, seed)
         batch_size, longest = len(given["source_ids"]), self._longest(given)
         if batch_size == 0:
             return self._empty()
@@ -120,7 +127,13 @@ class Generator:
         )
 
     def _given(
-        self, source_ids: Any, prefix_ids: Any, rows: Any, noise: Any = None, limits: Any = None
+        self,
+        source_ids: Any,
+        prefix_ids: Any,
+        rows: Any,
+        noise: Any = None,
+        limits: Any = None,
+        seed: int | None = None,
     ) -> Arrays:
         """The inputs, checked."""
         source_ids = self._checked("source_ids", source_ids)
@@ -140,6 +153,8 @@ class Generator:
         if samples:
             rows = np.arange(batch_size) if rows is None else rows
             given["rows"] = _checked_integers("rows", rows, batch_size)
+            seed = self.sampler.seed if seed is None else seed
+            given["seed"] = np.array([seed], np.uint32).view(np.int32)
         if noise is not None:
             if not samples:
                 raise ValueError(
@@ -309,14 +324,18 @@ def generate(
         >>> out.ids.shape, out.best.shape
         ((2, 2, 32), (2, 32))
     """
+    batch_size = len(source_ids) if np.ndim(source_ids) else 0  # what is no batch is refused below
     if np.ndim(max_new_tokens) == 0:
-        generator = cached_generator(Generator, model, sampler, max_new_tokens, min_new_tokens, constraints)
-        return generator(source_ids, prefix_ids, rows, noise)
-    limits = _checked_integers("max_new_tokens", max_new_tokens, len(source_ids))
-    least, most = (int(limits.min()), int(limits.max())) if len(limits) else (1, 1)
+        least = most = max_new_tokens
+        limits = np.repeat(max_new_tokens, batch_size)
+    else:
+        limits = _checked_integers("max_new_tokens", max_new_tokens, batch_size)
+        least, most = (int(limits.min()), int(limits.max())) if batch_size else (1, 1)
     Rules.of(model, least, min_new_tokens, constraints)  # raises for what is wrong
-    generator = cached_generator(Generator, model, sampler, _bucket(most, 8), min_new_tokens, constraints)
-    return generator(source_ids, prefix_ids, rows, noise, limits)
+    # One program for all limits of a bucket; an empty batch runs none.
+    longest = _bucket(most, 8) if batch_size else most
+    generator = cached_generator(Generator, model, sampler, longest, min_new_tokens, constraints)
+    return generator(source_ids, prefix_ids, rows, noise, limits, seed_of(sampler))
 
 
 def cached_generator(
@@ -332,12 +351,19 @@ def cached_generator(
     generators = model.__dict__.setdefault("_generators", {})
     sampler = samplers.get(sampler)
     constraints = Rules.of(model, max_new_tokens, 0, constraints).constraints
+    if isinstance(sampler, samplers.Sample):
+        sampler = dataclasses.replace(sampler, seed=0)  # the seed is an input
     key = (cls, sampler, max_new_tokens, min_new_tokens, constraints)
     if key not in generators:
         generators[key] = cls(
             model, sampler, max_new_tokens, min_new_tokens=min_new_tokens, constraints=constraints
         )
     return generators[key]
+
+
+def seed_of(sampler: Any) -> int | None:
+    """The seed of a sampler or its name, None where it draws nothing."""
+    return getattr(samplers.get(sampler), "seed", None)
 
 
 def _checked_integers(name: str, values: Any, batch_size: int) -> np.ndarray:

@@ -27,6 +27,7 @@ class Independent:
         rows: integers (B,), what the noise of each row is drawn for.
         noise: uniform numbers (B, R, M, V) to draw with instead.
         limits: integers (B,), the longest output of each row.
+        seed: integers (1,), what the noise is drawn for instead of the sampler's seed.
     """
 
     sampler: Greedy | Sample | Beam
@@ -36,6 +37,7 @@ class Independent:
     rows: Tensor | None = None
     noise: Tensor | None = None
     limits: Tensor | None = None
+    seed: Tensor | None = None
 
     @property
     def hypotheses(self) -> int:
@@ -118,7 +120,8 @@ class Independent:
         if self.noise is not None:
             return ops.take(self.noise, step, axis=2)
         vocabulary = logits.shape[-1]
-        return sampling.uniform(self.sampler.seed, self.rows, self.hypotheses, step, vocabulary)
+        seed = self.sampler.seed if self.seed is None else self.seed
+        return sampling.uniform(seed, self.rows, self.hypotheses, step, vocabulary)
 
 
 def is_not_finite(values: Tensor) -> Tensor:

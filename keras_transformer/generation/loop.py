@@ -38,6 +38,7 @@ def generate_ids(
     rows: Tensor | None = None,
     noise: Tensor | None = None,
     limits: Tensor | None = None,
+    seed: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """Decoding with a key/value cache; stops when every row has ended or is full.
 
@@ -62,6 +63,8 @@ def generate_ids(
         noise: float32 (B, R, M, V) in [0, 1], what sampling draws with instead of `sampling.uniform`: the input of
             graphs that have no integer hashes.
         limits: integers (B,) in [1, M], the longest output of each row.
+        seed: integers (1,), what sampling draws for instead of the sampler's seed: an input, so that another seed
+            compiles nothing anew.
 
     Returns:
         "ids": int32 (B, N, M), padding after the end token; "lengths": int32 (B, N), the end token included;
@@ -87,6 +90,7 @@ def generate_ids(
         rows=rows,
         noise=noise,
         limits=limits,
+        seed=seed,
     )
     (_, _, state) = ops.while_loop(loop.unfinished, loop.extend, loop.start())
     return loop.search.results(state)
@@ -157,7 +161,7 @@ def prepare(
     update: Callable[[Tensor, Tensor, Tensor], Tensor] = kt_ops.slice_update,
     **given: Tensor | None,
 ) -> Loop:
-    """The loop of one generation; `given` are `rows`, `noise` and `limits` of `generate_ids`."""
+    """The loop of one generation; `given` are `rows`, `noise`, `limits` and `seed` of `generate_ids`."""
     prompt = prompts.prepare(model, source_ids, prefix_ids)
     if given.get("rows") is None:
         given["rows"] = ops.arange(ops.shape(source_ids)[0], dtype="int32")
@@ -176,12 +180,13 @@ def new_search(
     rows: Tensor | None = None,
     noise: Tensor | None = None,
     limits: Tensor | None = None,
+    seed: Tensor | None = None,
 ) -> Any:
     """What chooses tokens as a sampler says."""
     rules.check_sampler(sampler)
     if isinstance(sampler, Beam) and sampler.num_beams > 1:
         return BeamSearch(sampler, rules, longest, model.pad_id, limits)
-    return Independent(sampler, rules, longest, model.pad_id, rows, noise, limits)
+    return Independent(sampler, rules, longest, model.pad_id, rows, noise, limits, seed)
 
 
 def _visible(search: Any, before: Any, state: Any, step: Tensor) -> Tensor:

@@ -56,13 +56,13 @@ def lowest_kept(logits: Tensor, sampler: Sample) -> Tensor:
     return lowest
 
 
-def uniform(seed: int, rows: Tensor, hypotheses: int, steps: Tensor, vocabulary_size: int) -> Tensor:
+def uniform(seed: Any, rows: Tensor, hypotheses: int, steps: Tensor, vocabulary_size: int) -> Tensor:
     """Uniform numbers in (0, 1) that depend on (seed, row, hypothesis, step, id) alone.
 
     They are integer hashes until the last operation, so every backend and mode makes the same ones.
 
     Args:
-        seed: an integer in [0, 2³²).
+        seed: an integer in [0, 2³²), or a tensor of shape (1,).
         rows: integers (B,), the number of each row.
         hypotheses: R.
         steps: integers of any shape, () for one step or (M,) for several.

@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.generation.constraints import Constraint
-from keras_transformer.generation.generator import Arrays, Generator, cached_generator, check_finite
+from keras_transformer.generation.generator import Arrays, Generator, cached_generator, check_finite, seed_of
 from keras_transformer.generation.loop import Loop, new_search, prepare
 from keras_transformer.generation.rules import Rules
 from keras_transformer.generation.samplers import Contrastive, Speculative
@@ -52,7 +52,7 @@ def stream(
         ...     print(tokens)
     """
     streamer = cached_generator(Streamer, model, sampler, max_new_tokens, min_new_tokens, constraints)
-    return streamer.stream(source_ids, prefix_ids, rows)
+    return streamer.stream(source_ids, prefix_ids, rows, seed_of(sampler))
 
 
 class Streamer(Generator):
@@ -66,9 +66,11 @@ class Streamer(Generator):
                 f"Received: sampler={self.sampler}"
             )
 
-    def stream(self, source_ids: Any, prefix_ids: Any = None, rows: Any = None) -> Iterator[np.ndarray]:
+    def stream(
+        self, source_ids: Any, prefix_ids: Any = None, rows: Any = None, seed: int | None = None
+    ) -> Iterator[np.ndarray]:
         """See `stream`; the arguments are checked before the first token is asked for."""
-        return self._tokens(self._given(source_ids, prefix_ids, rows))
+        return self._tokens(self._given(source_ids, prefix_ids, rows, seed=seed))
 
     def _tokens(self, given: Arrays) -> Iterator[np.ndarray]:
         batch_size = len(given["source_ids"])
@@ -86,7 +88,7 @@ class Streamer(Generator):
         """All that a step needs: the cache with the prompt in it, the search's state, and what stays as it is."""
         loop = prepare(self.model, self.sampler, self._rules(), self.max_new_tokens, **arrays)
         step, cache, state = loop.start()
-        rest = {"context": loop.context, "rows": arrays.get("rows")}
+        rest = {"context": loop.context, "rows": arrays.get("rows"), "seed": arrays.get("seed")}
         return {
             "step": step,
             "cache": cache,
@@ -99,7 +101,12 @@ class Streamer(Generator):
     def _extend(self, known: dict[str, Any]) -> dict[str, Any]:
         """What one step changes."""
         search = new_search(
-            self.model, self.sampler, self._rules(), self.max_new_tokens, rows=known.get("rows")
+            self.model,
+            self.sampler,
+            self._rules(),
+            self.max_new_tokens,
+            rows=known.get("rows"),
+            seed=known.get("seed"),
         )
         placed = (known["before"], known["last_positions"], known.get("context"))
         loop = Loop(self.model, search, self.max_new_tokens, *placed)

@@ -37,7 +37,7 @@ def test_each_row_is_as_if_its_limit_were_the_only_one(model, sampler):
         np.testing.assert_allclose(out.ranking_scores[row], alone.ranking_scores[0], rtol=1e-4, atol=1e-4)
 
 
-def test_other_limits_and_noise_compile_nothing_new(random_transformer, monkeypatch):
+def test_other_limits_seeds_and_noise_compile_nothing_new(random_transformer, monkeypatch):
     traced = []
     original = generation.generator.generate_ids
     monkeypatch.setattr(
@@ -53,11 +53,20 @@ def test_other_limits_and_noise_compile_nothing_new(random_transformer, monkeypa
             1,
             max(limits),
         )
+    for most in (9, 10, 16):
+        assert generation.generate(model, ids, max_new_tokens=most).ids.shape == (len(ids), 1, most)
     assert len(traced) == 1
     for _ in range(2):
         noise = np.random.default_rng(len(traced)).random((5, 1, 6, 40))
         generation.generate(model, SOURCES, "sample", max_new_tokens=6, noise=noise)
     assert len(traced) == 2
+    drawn = [
+        generation.generate(model, SOURCES, Sample(seed=seed), max_new_tokens=6).ids
+        for seed in (0, 1, 2**32 - 1, 0)
+    ]
+    assert len(traced) == 3
+    np.testing.assert_array_equal(drawn[0], drawn[3])
+    assert (drawn[0] != drawn[1]).any() and (drawn[1] != drawn[2]).any()
 
 
 def test_the_seeds_noise_given_is_the_seed(model):
