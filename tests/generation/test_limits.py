@@ -66,7 +66,8 @@ def test_other_limits_seeds_and_noise_compile_nothing_new(random_transformer, mo
     ]
     assert len(traced) == 3
     np.testing.assert_array_equal(drawn[0], drawn[3])
-    assert (drawn[0] != drawn[1]).any() and (drawn[1] != drawn[2]).any()
+    assert (drawn[0] != drawn[1]).any()
+    assert (drawn[1] != drawn[2]).any()
 
 
 def test_the_seeds_noise_given_is_the_seed(model):
