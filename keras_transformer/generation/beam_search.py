@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.generation.constraints import FORBIDDEN, ForcedWords
-from keras_transformer.generation.independent import is_not_finite
+from keras_transformer.generation.independent import is_broken
 from keras_transformer.generation.rules import Rules
 from keras_transformer.generation.samplers import Beam
 from keras_transformer.generation.selection import top_k
@@ -78,7 +78,9 @@ class BeamSearch:
         """The state one token further, from logits (B, R, V)."""
         vocabulary = logits.shape[-1]
         normalizer = ops.logsumexp(logits, axis=-1)[..., None]  # (B, R, 1)
-        broken = ops.any(ops.logical_and(is_not_finite(normalizer[..., 0]), _exists(state["scores"])), axis=1)
+        broken = ops.any(
+            ops.logical_and(is_broken(logits, normalizer[..., 0]), _exists(state["scores"])), axis=1
+        )
         shaped = self.rules(logits, state["ids"], step)
         alive = ops.logical_and(_exists(state["scores"]), ops.logical_not(broken)[:, None])[..., None]
 

@@ -71,7 +71,7 @@ class Independent:
     def advance(self, state: State, logits: Tensor, step: Tensor) -> State:
         """The state with one more token for each hypothesis, from logits (B, R, V)."""
         normalizer = ops.logsumexp(logits, axis=-1)  # (B, R)
-        broken = ops.logical_and(is_not_finite(normalizer), ops.logical_not(state["ended"]))
+        broken = ops.logical_and(is_broken(logits, normalizer), ops.logical_not(state["ended"]))
         candidates = self.rules(logits, state["ids"], step)
         if isinstance(self.sampler, Sample):
             candidates = sampling.draw(candidates, self.sampler, self._noise(logits, step))
@@ -124,10 +124,12 @@ class Independent:
         return sampling.uniform(seed, self.rows, self.hypotheses, step, vocabulary)
 
 
-def is_not_finite(values: Tensor) -> Tensor:
-    """Where there is NaN or an infinity, by a comparison that every runtime has."""
-    # Not `logical_not`: TensorFlow rewrites ¬(a < b) as a ≥ b, which NaN does not fulfil.
-    return ops.where(ops.abs(values) < 1e38, False, True)
+def is_broken(logits: Tensor, normalizer: Tensor) -> Tensor:
+    """Where logits (…, V) have NaN or +∞, or nothing but −∞, by comparisons that every runtime has."""
+    # Of the logits too: XLA's exponential on a CPU can make a number of NaN. Not `logical_not`: TensorFlow rewrites
+    # ¬(a < b) as a ≥ b, which NaN does not fulfil.
+    bad = ops.any(ops.where(logits < 1e38, False, True), axis=-1)
+    return ops.logical_or(bad, ops.where(ops.abs(normalizer) < 1e38, False, True))
 
 
 def highest(candidates: Tensor) -> tuple[Tensor, Tensor]:
