@@ -12,7 +12,7 @@ import keras
 
 from keras_transformer import data, files, models, pipelines, text, training
 from keras_transformer.datasets import phrasebook
-from keras_transformer.pipelines.text_to_text import is_pipeline
+from keras_transformer.pipelines.folders import is_pipeline
 
 Pairs = Sequence[tuple[str, str]]
 

@@ -6,7 +6,7 @@ from typing import Protocol
 import numpy as np
 import tensorflow as tf
 
-_CHUNK = 8192
+from keras_transformer.data.token_lists import tokenized
 
 Batch = tuple[dict[str, tf.Tensor], tf.Tensor]
 
@@ -76,19 +76,15 @@ def language_modeling(
             "`tokenizer` must have padding and an end. "
             f"Received: pad_id={tokenizer.pad_id}, end_id={tokenizer.end_id}"
         )
-    flat, starts = _tokenized(texts, tokenizer)
+    flat, starts = _concatenated(texts, tokenizer)
     rows = _Packed if separate else _Stream
     return rows(flat, starts, length, tokenizer.pad_id).batches(batch_size, seed if shuffle else None)
 
 
-def _tokenized(texts: Iterable[str], tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
+def _concatenated(texts: Iterable[str], tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
     """All tokens with an end behind each text, int32 (N,), and where texts start, with N behind them."""
-    if isinstance(texts, str | bytes):
-        raise TypeError(f"`texts` must be an iterable of strings. Received: texts={str(texts)[:50]!r}")
-    texts = list(texts)
     parts, lengths = [np.zeros(0, np.int32)], [np.zeros(1, np.int64)]
-    for i in range(0, len(texts), _CHUNK):
-        ids = tokenizer.tokenize(tf.constant(texts[i : i + _CHUNK]))
+    for ids in tokenized(texts, tokenizer):
         ids = tf.ragged.boolean_mask(ids, ids.row_lengths() > 0)
         ends = tf.fill([ids.nrows(), 1], tokenizer.end_id)
         ids = tf.concat([ids, ends], axis=1)

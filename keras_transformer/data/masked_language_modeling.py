@@ -7,8 +7,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.data.ragged_rows import RaggedRows
+from keras_transformer.data.token_lists import numbered, token_lists
 
-_CHUNK = 8192
 _MASKED, _RANDOM = 0.8, 0.1
 
 
@@ -72,7 +72,7 @@ def masked_language_modeling(
     """
     _check(tokenizer, batch_size, max_length, rate)
     rows = []
-    for ids in _tokenized(texts, tokenizer):
+    for ids in token_lists(texts, tokenizer):
         rows += [ids[i : i + max_length - 2] for i in range(0, len(ids), max_length - 2)]
     rows = [[tokenizer.start_id, *row, tokenizer.end_id] for row in rows]
     if not rows:
@@ -131,7 +131,7 @@ def next_sentences(
     for number, document in enumerate(documents):
         sentences += list(document)
         document_of += [number] * len(document)
-    tokens = list(_tokenized(sentences, tokenizer))
+    tokens = list(token_lists(sentences, tokenizer))
     document_of = np.array(document_of, np.int64)
     first = np.flatnonzero(document_of[1:] == document_of[:-1])
     if not len(first) or document_of[0] == document_of[-1]:
@@ -253,20 +253,9 @@ def _joined(
     return token_ids, segments
 
 
-def _tokenized(texts: Iterable[str], tokenizer: Tokenizer) -> Iterable[list[int]]:
-    if isinstance(texts, str | bytes):
-        raise TypeError(f"`texts` must be an iterable of strings. Received: texts={texts!r}")
-    texts = list(texts)
-    for start in range(0, len(texts), _CHUNK):
-        yield from tokenizer.tokenize(tf.constant(texts[start : start + _CHUNK])).to_list()
-
-
 def _batches(count: int, batch_size: int, shuffle: bool, seed: int, batch: Any) -> tf.data.Dataset:
     """Batches of row numbers and a seed, mapped."""
-    rows = tf.data.Dataset.range(count)
-    if shuffle:
-        rows = rows.shuffle(count, seed=seed, reshuffle_each_iteration=True)
-    seeds = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=True).batch(2)
+    rows, seeds = numbered(count, shuffle, seed)
     dataset = tf.data.Dataset.zip(rows.batch(batch_size), seeds).map(
         batch, tf.data.AUTOTUNE, deterministic=True
     )

@@ -8,8 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.data.ragged_rows import RaggedRows
-
-_CHUNK = 8192
+from keras_transformer.data.token_lists import numbered, token_lists
 
 
 class Tokenizer(Protocol):
@@ -87,7 +86,7 @@ def span_corruption(
     sizes = _Sizes.of(max_length, rate, mean_span)
     rows = [
         ids[i : i + sizes.row_length]
-        for ids in _tokenized(texts, tokenizer)
+        for ids in token_lists(texts, tokenizer)
         for i in range(0, len(ids), sizes.row_length)
     ]
     if not rows:
@@ -168,10 +167,7 @@ def _row(ids: tf.Tensor, tokenizer: Tokenizer, length: int, end: bool = True) ->
 
 
 def _batches(count: int, batch_size: int, shuffle: bool, seed: int, example: Any) -> tf.data.Dataset:
-    rows = tf.data.Dataset.range(count)
-    if shuffle:
-        rows = rows.shuffle(count, seed=seed, reshuffle_each_iteration=True)
-    seeds = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=True).batch(2)
+    rows, seeds = numbered(count, shuffle, seed)
     examples = tf.data.Dataset.zip(rows, seeds).map(example, tf.data.AUTOTUNE, deterministic=True)
     return examples.batch(batch_size).prefetch(tf.data.AUTOTUNE)
 
@@ -193,14 +189,6 @@ def _sentinels(given: Sequence[int] | None, tokenizer: Tokenizer, most: int, hel
             f"with {both[:5]}"
         )
     return chosen[:most]
-
-
-def _tokenized(texts: Iterable[str], tokenizer: Tokenizer) -> Iterable[list[int]]:
-    if isinstance(texts, str | bytes):
-        raise TypeError(f"`texts` must be an iterable of strings. Received: texts={texts!r}")
-    texts = list(texts)
-    for start in range(0, len(texts), _CHUNK):
-        yield from tokenizer.tokenize(tf.constant(texts[start : start + _CHUNK])).to_list()
 
 
 def _check(tokenizer: Tokenizer, batch_size: int, max_length: int, rate: float, mean_span: float) -> None:

@@ -15,6 +15,9 @@ def generate_ids(pipeline: Any, source_ids: Tensor, noise: Tensor | None = None)
     Where the sampler returns N > 1 hypotheses, they are an axis after the first. Sampling draws with `noise`,
     (B, N, M, V), or what its seed makes for rows 0, 1, 2, …
     """
+    if not hasattr(pipeline.model, "encode"):
+        # What comes before the last token of a prompt is read at once, and must be something.
+        source_ids = tf.pad(source_ids, [[0, 0], [0, 1]], constant_values=pipeline.model.pad_id)
     out = generation.generate_ids(
         pipeline.model,
         source_ids,
@@ -49,7 +52,7 @@ def text_to_text(pipeline: Any, texts: Tensor) -> dict[str, Tensor]:
 
 
 def encode(model: Any, input_ids: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:
-    """Source ids (B, S) → every layer's projected memory, "present.{i}.encoder.{key,value}" (B, S, N, H)."""
+    """Source ids (B, S) → every layer's projected memory, "present.{i}.encoder.{key,value}" (B, N, S, H)."""
     padded = tf.where(attention_mask != 0, input_ids, tf.constant(model.pad_id, input_ids.dtype))
     projected = model.encode(tf.cast(padded, tf.int32))["projected"]
     return {
@@ -71,7 +74,7 @@ def decode(
         "padding_mask": encoder_attention_mask != 0,
     }
     shape = tf.shape(input_ids)
-    length = tf.shape(past["past_key_values.0.decoder.key"])[1]
+    length = tf.shape(past["past_key_values.0.decoder.key"])[2]
     past_positions = tf.broadcast_to(tf.range(length), [shape[0], length])
     cache = [
         {
@@ -91,3 +94,33 @@ def decode(
     )
     present = {f"present.{i}.decoder.{part}": cache[i][part] for i in layers for part in ("key", "value")}
     return {"logits": logits, **present}
+
+
+def continue_(
+    model: Any, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor, past: dict[str, Tensor]
+) -> dict[str, Tensor]:
+    """A decoder alone: T new tokens and a past of P ≥ 0 → "logits" (B, T, V) and "present.{i}.{key,value}".
+
+    The mask (B, P + T) is of past and new tokens; positions (B, T), of the new ones, count what is no padding.
+    """
+    layers = range(len(past) // 2)
+    real = attention_mask != 0
+    counted = tf.cumsum(tf.cast(real, tf.int32), axis=1) - 1
+    length = tf.shape(past["past_key_values.0.key"])[2]
+    stored = tf.where(real, counted, -1)[:, :length]
+    cache = [
+        {**{part: past[f"past_key_values.{i}.{part}"] for part in ("key", "value")}, "positions": stored}
+        for i in layers
+    ]
+    ids = tf.where(real[:, length:], input_ids, tf.constant(model.pad_id, input_ids.dtype))
+    logits, cache = model.step(
+        tf.cast(ids, tf.int32),
+        cache,
+        slot=length,
+        positions=tf.cast(position_ids, tf.int32),
+        update=ops.append_update,
+    )
+    return {
+        "logits": logits,
+        **{f"present.{i}.{part}": cache[i][part] for i in layers for part in ("key", "value")},
+    }

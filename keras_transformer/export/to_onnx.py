@@ -1,4 +1,4 @@
-"""A pipeline as ONNX graphs: encoder, decoder with cache, and the whole generation loop."""
+"""A pipeline as ONNX graphs."""
 
 import logging
 import os
@@ -10,31 +10,36 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.export import functions, parity
-from keras_transformer.export.parts import new_part, settings_of
-from keras_transformer.serving.graphs import DECODER, ENCODER, loop_name
+from keras_transformer.export import comparison, kinds
+from keras_transformer.export.graph import Axes
+from keras_transformer.export.parts import new_part
 
 ONNX = "onnx"
 OPSET = 18  # tf2onnx's default, 15, keeps ONNX Runtime from fusing layer normalisation; above 18 it raises
 
 
 def onnx(
-    pipeline: Any, folder: str | os.PathLike[str], *, texts: Sequence[str] | None = None
+    pipeline: Any, folder: str | os.PathLike[str], *, texts: Sequence[Any] | None = None
 ) -> pathlib.Path:
     """Export a pipeline as ONNX graphs, and prove that they answer the same.
 
-    `generate_greedy.onnx`, `generate_beam.onnx` or `generate_sample.onnx`, by the pipeline's sampler, holds the whole
-    loop with its key/value cache and constraints: "input_ids" int64 (B, S) → "ids" int64 (B, M), "lengths" int64 (B,),
-    "scores" float32 (B,), each with an axis of N after the first where N > 1 hypotheses are returned. Where it samples
-    it takes "noise" float32 (B, N, M, V) too, uniform numbers such as `serving.noise.uniform` makes.
-    `encoder_model.onnx` and `decoder_model_merged.onnx` are for servers with a loop of their own: the encoder projects
-    keys and values once, the decoder takes a past of any length, 0 included. Tensors are named as Optimum names them.
+    Of one that generates, `generate_greedy.onnx`, `generate_beam.onnx`, `generate_sample.onnx` or
+    `generate_contrastive.onnx`, by the pipeline's sampler, holds the whole loop with its key/value cache and
+    constraints: "input_ids" int64 (B, S) → "ids" int64 (B, M), "lengths" int64 (B,), "scores" float32 (B,), each with
+    an axis of N after the first where N > 1 hypotheses are returned. Where it samples it takes "noise" float32
+    (B, N, M, V) too, uniform numbers such as `serving.noise.uniform` makes. For servers with a loop of their own there
+    are `encoder_model.onnx`, which projects keys and values once, and `decoder_model_merged.onnx`, which takes a past
+    of any length, 0 included; of a decoder alone one `model.onnx`; of Unlimiformer nothing.
+
+    Of the others, `model.onnx` goes from ids, images or graphs to the model's outputs. Tensors are named as Optimum
+    names them; `export/README.md` lists them.
 
     Args:
-        pipeline: such as `pipelines.TextToText`.
+        pipeline: any of `pipelines`.
         folder: of the export; the graphs go to `folder/onnx`.
-        texts: compared between the pipeline and the graphs before anything takes its place; by default a few
-            made from the vocabulary.
+        texts: compared between the pipeline and the graphs before anything takes its place, for a pipeline that
+            generates; by default a few made from the vocabulary. The others are compared on random ids, images or
+            graphs.
 
     Returns:
         The folder of the graphs. It appears only when it is complete and verified.
@@ -51,11 +56,7 @@ def onnx(
     folder = pathlib.Path(folder)
     if keras.backend.backend() != "tensorflow":
         raise ValueError(f"`onnx` needs the TensorFlow backend. Received: {keras.backend.backend()}")
-    if not hasattr(pipeline.model, "encode"):
-        raise ValueError(
-            "`pipeline` must have an encoder–decoder; `saved_model` exports a decoder alone. "
-            f"Received: a {type(pipeline).__name__} of a {type(pipeline.model).__name__}"
-        )
+    kinds.check(pipeline)
     try:
         import onnx as onnx_library
         import onnxruntime  # noqa: F401
@@ -63,83 +64,34 @@ def onnx(
     except ImportError as error:
         raise ImportError(f"`onnx` needs {error.name}: pip install 'keras-transformer-kit[onnx]'") from error
     with new_part(pipeline, folder, ONNX) as (new, report):
-        for name, (function, signature, axes) in _graphs(pipeline).items():
-            onnx_library.save_model(_convert(name, function, signature, axes), new / f"{name}.onnx")
-        exported = parity.OnnxGraphs(new, pipeline.tokenizer.model_bytes, settings_of(pipeline))
-        report.update(parity.compare(parity.Reference.of(pipeline, texts), exported))
+        for name, graph in kinds.of(pipeline).graphs(pipeline).items():
+            model = convert(name, graph.function, graph.inputs, graph.axes)
+            onnx_library.save_model(model, new / f"{name}.onnx")
+        report.update(comparison.with_pipeline(pipeline, new, ONNX, texts))
     return folder / ONNX
 
 
-def _graphs(pipeline: Any) -> dict[str, tuple[Callable[..., Any], list[tf.TensorSpec], dict[str, list[str]]]]:
-    """Each graph's function, inputs, and names of the dynamic axes of inputs and outputs."""
-    model = pipeline.model
-    ids = tf.TensorSpec([None, None], tf.int64, name="input_ids")
-    source = ["batch_size", "encoder_sequence_length"]
-    target, past = ["batch_size", "sequence_length"], ["batch_size", "past_sequence_length"]
-    layers = range(len(model.decoder_blocks))
-    spec = _cache_spec(model.decoder_blocks[0].self_attention)
-    cross = {f"past_key_values.{i}.encoder.{part}": source for i in layers for part in ("key", "value")}
-    own = {f"past_key_values.{i}.decoder.{part}": past for i in layers for part in ("key", "value")}
-    total = ["batch_size", "past_sequence_length + sequence_length"]
-    presents = {name.replace("past_key_values", "present"): total for name in own}
-    names = [*own, *cross]
-
-    def loop(input_ids: tf.Tensor, noise: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
-        out = functions.generate_ids(pipeline, tf.cast(input_ids, tf.int32), noise)
-        return {**out, "ids": tf.cast(out["ids"], tf.int64), "lengths": tf.cast(out["lengths"], tf.int64)}
-
-    return {
-        loop_name(settings_of(pipeline)): (
-            loop,
-            [ids, *functions.noise_spec(pipeline)],
-            {"input_ids": source, **{name: ["batch_size"] for name in ("noise", "ids", "lengths", "scores")}},
-        ),
-        ENCODER: (
-            lambda input_ids, attention_mask: functions.encode(model, input_ids, attention_mask),
-            [ids, tf.TensorSpec([None, None], tf.int64, name="attention_mask")],
-            {
-                "input_ids": source,
-                "attention_mask": source,
-                **{name.replace("past_key_values", "present"): source for name in cross},
-            },
-        ),
-        DECODER: (
-            lambda input_ids, mask, *tensors: functions.decode(
-                model, input_ids, mask, dict(zip(names, tensors, strict=True))
-            ),
-            [
-                ids,
-                tf.TensorSpec([None, None], tf.int64, name="encoder_attention_mask"),
-                *(spec(name) for name in names),
-            ],
-            {
-                "input_ids": target,
-                "encoder_attention_mask": source,
-                **own,
-                **cross,
-                "logits": target,
-                **presents,
-            },
-        ),
-    }
-
-
-def _cache_spec(attention: Any) -> Callable[[str], tf.TensorSpec]:
-    sizes = {"key": attention.key_dim, "value": attention.value_dim}
-
-    def spec(name: str) -> tf.TensorSpec:
-        shape = [None, None, attention.num_kv_heads, sizes[name.rsplit(".", 1)[1]]]
-        return tf.TensorSpec(shape, attention.compute_dtype, name=name)
-
-    return spec
-
-
-def _convert(
-    name: str,
-    function: Callable[..., Any],
-    signature: list[tf.TensorSpec],
-    axes: dict[str, list[str]],
+def convert(
+    name: str, function: Callable[..., dict[str, Any]], signature: list[tf.TensorSpec], axes: Axes
 ) -> Any:
+    """A function of tensors as an ONNX graph, checked to consist of operations that ONNX has.
+
+    Args:
+        name: the graph's.
+        function: from tensors to a dictionary of them; what it reads of a model becomes constants.
+        signature: what it takes, by name.
+        axes: of each input and output the names of its first axes; None where the size is known.
+
+    Returns:
+        An `onnx.ModelProto`.
+
+    Raises:
+        ValueError: where an operation has no ONNX form, or none for its types.
+
+    Example:
+        >>> spec = tf.TensorSpec([None, 8], tf.float32, name="x")
+        >>> graph = convert("twice", lambda x: {"y": 2 * x}, [spec], {"x": ["batch_size"], "y": ["batch_size"]})
+    """
     import onnx as onnx_library
     import tf2onnx
 
@@ -154,7 +106,8 @@ def _convert(
     model.graph.name = name
     for value in [*model.graph.input, *model.graph.output]:
         for dimension, axis in zip(value.type.tensor_type.shape.dim, axes[value.name], strict=False):
-            dimension.dim_param = axis
+            if axis is not None:
+                dimension.dim_param = axis
     try:
         onnx_library.checker.check_model(model, full_check=True)
     except (onnx_library.checker.ValidationError, onnx_library.shape_inference.InferenceError) as error:

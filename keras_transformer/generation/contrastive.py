@@ -10,7 +10,7 @@ from keras import ops
 from keras_transformer import ops as kt_ops
 from keras_transformer.generation import prompts
 from keras_transformer.generation.constraints import FORBIDDEN
-from keras_transformer.generation.independent import is_broken
+from keras_transformer.generation.independent import is_broken, results_of_one
 from keras_transformer.generation.rules import Rules
 from keras_transformer.generation.samplers import Contrastive
 from keras_transformer.generation.selection import top_k
@@ -38,15 +38,7 @@ def generate_ids(
         return ops.logical_and(number < longest, ops.logical_not(ops.all(state["ended"])))
 
     _, _, state = ops.while_loop(unfinished, step, (ops.zeros((), "int32"), *step.start()))
-    scores = ops.sum(state["token_scores"], axis=-1)[:, None]
-    return {
-        "ids": state["ids"][:, None],
-        "lengths": state["lengths"][:, None],
-        "scores": scores,
-        "ranking_scores": scores,
-        "token_scores": state["token_scores"][:, None],
-        "failed_step": state["failed_step"],
-    }
+    return results_of_one(state)
 
 
 def check_model(model: Any) -> None:

@@ -124,6 +124,19 @@ class Independent:
         return sampling.uniform(seed, self.rows, self.hypotheses, step, vocabulary)
 
 
+def results_of_one(state: State) -> dict[str, Tensor]:
+    """What `generate_ids` returns, from a state of one sequence a row."""
+    scores = ops.sum(state["token_scores"], axis=-1)[:, None]
+    return {
+        "ids": state["ids"][:, None],
+        "lengths": state["lengths"][:, None],
+        "scores": scores,
+        "ranking_scores": scores,
+        "token_scores": state["token_scores"][:, None],
+        "failed_step": state["failed_step"],
+    }
+
+
 def is_broken(logits: Tensor, normalizer: Tensor) -> Tensor:
     """Where logits (…, V) have NaN or +∞, or nothing but −∞, by comparisons that every runtime has."""
     # Of the logits too: XLA's exponential on a CPU can make a number of NaN. Not `logical_not`: TensorFlow rewrites

@@ -107,6 +107,7 @@ class Loop:
         before: how many entries the cache has from the prompt.
         last_positions: integers (B, 1), of the prompts' last tokens.
         context: what the encoder has made of the source, or None for a decoder alone.
+        output_kernel: what the model makes of its weights for all steps, if anything.
         prompt: what `start` reads.
     """
 
@@ -116,6 +117,7 @@ class Loop:
     before: Any
     last_positions: Tensor
     context: Any
+    output_kernel: Tensor | None = None
     update: Callable[[Tensor, Tensor, Tensor], Tensor] = kt_ops.slice_update
     prompt: prompts.Prompt | None = None
 
@@ -143,6 +145,7 @@ class Loop:
             state["newest"],
             cache,
             self.context,
+            self.output_kernel,
             slot=self.before + step * search.hypotheses,
             positions=ops.repeat(self.last_positions + step, search.hypotheses, axis=1),
             update=self.update,
@@ -166,8 +169,18 @@ def prepare(
     if given.get("rows") is None:
         given["rows"] = ops.arange(ops.shape(source_ids)[0], dtype="int32")
     search = new_search(model, sampler, rules, longest, **given)
+    one_row = source_ids.shape[0] == 1 and search.hypotheses == 1  # whose product needs no kernel of its own
+    kernel = model.output_kernel() if hasattr(model, "output_kernel") and not one_row else None
     return Loop(
-        model, search, longest, prompt.before, prompt.positions[:, -1:], prompt.context, update, prompt
+        model,
+        search,
+        longest,
+        prompt.before,
+        prompt.positions[:, -1:],
+        prompt.context,
+        kernel,
+        update,
+        prompt,
     )
 
 

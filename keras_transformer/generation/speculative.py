@@ -9,7 +9,7 @@ from keras import ops
 from keras_transformer import ops as kt_ops
 from keras_transformer.generation import prompts
 from keras_transformer.generation.constraints import FORBIDDEN
-from keras_transformer.generation.independent import highest, is_broken
+from keras_transformer.generation.independent import highest, is_broken, results_of_one
 from keras_transformer.generation.rules import Rules
 from keras_transformer.generation.samplers import Speculative
 
@@ -56,15 +56,7 @@ def generate_ids(
 
     caches = [each.cache for each in both]
     _, _, state = ops.while_loop(unfinished, round_, (ops.zeros((), "int32"), caches, start))
-    scores = ops.sum(state["token_scores"], axis=-1)[:, None]
-    return {
-        "ids": state["ids"][:, None],
-        "lengths": state["lengths"][:, None],
-        "scores": scores,
-        "ranking_scores": scores,
-        "token_scores": state["token_scores"][:, None],
-        "failed_step": state["failed_step"],
-    }
+    return results_of_one(state)
 
 
 def check_same_kind(model: Any, other: Any, argument: str) -> None:

@@ -88,7 +88,12 @@ class Streamer(Generator):
         """All that a step needs: the cache with the prompt in it, the search's state, and what stays as it is."""
         loop = prepare(self.model, self.sampler, self._rules(), self.max_new_tokens, **arrays)
         step, cache, state = loop.start()
-        rest = {"context": loop.context, "rows": arrays.get("rows"), "seed": arrays.get("seed")}
+        rest = {
+            "context": loop.context,
+            "output_kernel": loop.output_kernel,
+            "rows": arrays.get("rows"),
+            "seed": arrays.get("seed"),
+        }
         return {
             "step": step,
             "cache": cache,
@@ -108,7 +113,12 @@ class Streamer(Generator):
             rows=known.get("rows"),
             seed=known.get("seed"),
         )
-        placed = (known["before"], known["last_positions"], known.get("context"))
+        placed = (
+            known["before"],
+            known["last_positions"],
+            known.get("context"),
+            known.get("output_kernel"),
+        )
         loop = Loop(self.model, search, self.max_new_tokens, *placed)
         step, cache, state = loop.extend(known["step"], known["cache"], known["state"])
         return {"step": step, "cache": cache, "state": state}

@@ -75,9 +75,17 @@ class TokenEmbedding(keras.layers.Layer):
             else vectors
         )
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Hidden · Eᵀ, in float32."""
-        return self.embedding(hidden, reverse=True)
+    def logits(self, hidden: Tensor, kernel: Tensor | None = None) -> Tensor:
+        """Hidden · Eᵀ, in float32; `kernel` is what `output_kernel` returns, where it was called before."""
+        if kernel is None:
+            return self.embedding(hidden, reverse=True)
+        return ops.matmul(ops.cast(hidden, kernel.dtype), kernel)
+
+    def output_kernel(self) -> Tensor | None:
+        """Eᵀ as a loop should make it once: float32 (D, vocabulary_size), or None where E is quantised."""
+        if self.embedding.quantization_mode is not None:
+            return None
+        return ops.cast(ops.transpose(self.embedding.embeddings), "float32")
 
     def compute_mask(self, ids: Tensor, mask: Tensor | None = None) -> Tensor | None:
         """True where there is a token; None without a `pad_id`."""

@@ -184,14 +184,14 @@ class MultiHeadAttention(keras.layers.Layer):
         )
 
     def empty_cache(self, batch_size: Any, length: Any, hypotheses: int = 1) -> Cache:
-        """A cache for `step` with room for `length` entries: keys, values, and positions (−1: nothing there).
+        """A cache for `step` with room for `length` entries: keys (B, K, length, H), values, positions (−1: nothing).
 
         Where the relation looks back no more than k positions, k + 1 of them are enough, each with `hypotheses`
         entries: new tokens then replace the oldest.
         """
         if self._window is not None and isinstance(length, int):
             length = min(length, (self._window + 1) * hypotheses)
-        shape = (batch_size, length, self.num_kv_heads)
+        shape = (batch_size, self.num_kv_heads, length)
         return {
             "key": ops.zeros((*shape, self.key_dim), self.compute_dtype),
             "value": ops.zeros((*shape, self.value_dim), self.compute_dtype),
@@ -231,15 +231,12 @@ class MultiHeadAttention(keras.layers.Layer):
         positions = ops.cast(positions, "int32")
         query, key, value = self._heads(query, positions=positions)
         stored = positions if padding_mask is None else ops.where(padding_mask, positions, -1)
-        new = {"key": key, "value": value, "positions": stored}
-        size, count = cache["key"].shape[1], query.shape[1]
+        new = {"key": _heads_first(key), "value": _heads_first(value), "positions": stored}
+        size, count = cache["positions"].shape[1], query.shape[1]
         rolling = self._rolls(size) and update is not kt_ops.append_update
         if rolling and attention_mask is None and count != 1:
             # What the new tokens replace, the first of them still attend to.
-            seen = {
-                name: ops.concatenate([cache[name], ops.cast(new[name], cache[name].dtype)], axis=1)
-                for name in cache
-            }
+            seen = {name: kt_ops.append_update(cache[name], new[name], slot) for name in cache}
             cache = {name: kt_ops.rolling_update(cache[name], new[name], slot) for name in cache}
         elif rolling and count != 1:
             seen = cache = {name: kt_ops.rolling_update(cache[name], new[name], slot) for name in cache}
@@ -254,8 +251,8 @@ class MultiHeadAttention(keras.layers.Layer):
             attention_mask = ops.take(attention_mask, ops.maximum(token, 0), axis=2)
         heads = kt_ops.attention(
             query,
-            seen["key"],
-            seen["value"],
+            _heads_first(seen["key"]),
+            _heads_first(seen["value"]),
             self.relation,
             score=self._score(),
             bias=self._bias(),
@@ -267,12 +264,10 @@ class MultiHeadAttention(keras.layers.Layer):
         return self._merge(heads), cache
 
     def project(self, memory: Tensor) -> dict[str, Tensor]:
-        """Keys and values (B, S, K, ·) of a memory (B, S, D'), for `attend`."""
+        """Keys and values (B, K, S, ·) of a memory (B, S, D'), for `attend`."""
         keys = self._split(self.key_projection(memory), self.num_kv_heads, self.key_dim)
-        return {
-            "key": self._rotate(keys, None),
-            "value": self._split(self.value_projection(memory), self.num_kv_heads, self.value_dim),
-        }
+        values = self._split(self.value_projection(memory), self.num_kv_heads, self.value_dim)
+        return {"key": _heads_first(self._rotate(keys, None)), "value": _heads_first(values)}
 
     def attend(
         self,
@@ -285,8 +280,8 @@ class MultiHeadAttention(keras.layers.Layer):
         queries = self._split(self.query_projection(query), self.num_heads, self.key_dim)
         heads = kt_ops.attention(
             self._rotate(queries, positions),
-            projected["key"],
-            projected["value"],
+            _heads_first(projected["key"]),
+            _heads_first(projected["value"]),
             self.relation,
             score=self._score(),
             bias=self._bias(),
@@ -391,6 +386,11 @@ class MultiHeadAttention(keras.layers.Layer):
     def _merge(self, heads: Tensor) -> Tensor:
         merged = ops.reshape(heads, [-1, ops.shape(heads)[1], self.num_heads * self.value_dim])
         return self.output_projection(merged)  # (B, T, D)
+
+
+def _heads_first(tensor: Tensor) -> Tensor:
+    """(B, S, K, H) → (B, K, S, H), as a cache holds it, and back; two of them cancel in a compiled graph."""
+    return ops.transpose(tensor, (0, 2, 1, 3))
 
 
 def _with_head_axis(mask: Tensor | None) -> Tensor | None:

@@ -109,7 +109,7 @@ class RetrievalAttention(keras.layers.Layer):
         return self.attend(query, self.project(value), padding_mask, training=training)
 
     def project(self, memory: Tensor) -> dict[str, Tensor]:
-        """Keys and values (B, S, K, ·) of a memory (B, S, D'), for `attend`."""
+        """Keys and values (B, K, S, ·) of a memory (B, S, D'), for `attend`."""
         return self.attention.project(memory)
 
     def attend(
@@ -128,8 +128,8 @@ class RetrievalAttention(keras.layers.Layer):
             ops.reshape(
                 attention.query_projection(query), [-1, length, attention.num_heads, attention.key_dim]
             ),
-            projected["key"],
-            projected["value"],
+            ops.transpose(projected["key"], (0, 2, 1, 3)),
+            ops.transpose(projected["value"], (0, 2, 1, 3)),
             self.k,
             score=attention.score.score() if isinstance(attention.score, ScoreLayer) else attention.score,
             padding_mask=padding_mask,

@@ -9,13 +9,14 @@ from keras_transformer import relations
 from keras_transformer.layers import Dropout, EncoderBlock, LearnedPositions, TokenEmbedding
 from keras_transformer.layers.feed_forward import get_activation, serialize_activation
 from keras_transformer.layers.residual import new_norm
+from keras_transformer.models.presets import Presets
 from keras_transformer.ops.dropout import check_rate
 
 Tensor = Any
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class BERT(keras.Model):
+class BERT(Presets, keras.Model):
     r"""Encodes tokens, each with its position and segment, by blocks of complete self-attention.
 
     $$h_0 = \mathrm{drop}(\mathrm{norm}(E_w + P + S_s)), \qquad h_l = \mathrm{Block}_l(h_{l-1}), \qquad
@@ -139,21 +140,6 @@ class BERT(keras.Model):
         )
         self.pooler = keras.layers.Dense(model_dim, activation="tanh", name="pooler", **dtype)
         self._build_weights()
-
-    @classmethod
-    def from_preset(cls, name: str, **kwargs: Any) -> "BERT":
-        """A model of a published size with random weights: "tiny", "mini", "small", "medium", "base" or "large".
-
-        Args:
-            name: one of `BERT.presets`.
-            **kwargs: override the preset's.
-
-        Raises:
-            ValueError: where `name` is unknown.
-        """
-        if name not in cls.presets:
-            raise ValueError(f"`name` must be one of {sorted(cls.presets)}. Received: name={name!r}")
-        return cls(**{**cls.presets[name], **kwargs})
 
     def call(self, inputs: Tensor | dict[str, Tensor], training: bool | None = None) -> Tensor:
         """What is known of each token in its context."""

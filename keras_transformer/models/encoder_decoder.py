@@ -57,8 +57,12 @@ class EncoderDecoder(keras.Model):
         self._masked_id = None if start_id == pad_id else pad_id
 
     @abc.abstractmethod
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Float32 logits (B, T, vocabulary_size) of last hidden states (B, T, D)."""
+    def logits(self, hidden: Tensor, kernel: Tensor | None = None) -> Tensor:
+        """Float32 logits (B, T, vocabulary_size) of last hidden states (B, T, D); see `output_kernel`."""
+
+    def output_kernel(self) -> Tensor | None:
+        """What `logits` makes of the weights at every call, for loops to make it once."""
+        return self.embedding.output_kernel()
 
     def call(self, inputs: dict[str, Tensor], training: bool | None = None) -> Tensor:
         """Logits for every target position (teacher forcing)."""
@@ -105,7 +109,7 @@ class EncoderDecoder(keras.Model):
             source_ids: integers (B, S).
 
         Returns:
-            {"projected": [{"key", "value"}: (B, S, N, H)] per layer, "padding_mask": bool (B, S)}.
+            {"projected": [{"key", "value"}: (B, N, S, H)] per layer, "padding_mask": bool (B, S)}.
         """
         memory, padding_mask = self.encoder_states(source_ids, training=False)
         projected = [block.cross_attention.project(memory) for block in self.decoder_blocks]

@@ -18,13 +18,14 @@ from keras_transformer.layers import (
 from keras_transformer.layers.feed_forward import get_activation, serialize_activation
 from keras_transformer.layers.multi_head_attention import Cache
 from keras_transformer.layers.residual import new_norm
+from keras_transformer.models.presets import Presets
 from keras_transformer.ops.dropout import check_rate
 
 Tensor = Any
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class GPT(keras.Model):
+class GPT(Presets, keras.Model):
     r"""A decoder alone: each token's vector sees those before it, and predicts the token that follows.
 
     $$h_0 = E_w + P, \qquad h_l = \mathrm{Block}_l(h_{l-1}), \qquad P(w_{t+1} \mid w_1 \dots w_t) =
@@ -189,23 +190,12 @@ class GPT(keras.Model):
         )
         self._build_weights()
 
-    @classmethod
-    def from_preset(cls, name: str, **kwargs: Any) -> "GPT":
-        """A model of a published size with random weights: "gpt", "gpt2", "gpt2_medium", "gpt2_large" or "gpt2_xl".
-
-        Args:
-            name: one of `GPT.presets`.
-            **kwargs: override the preset's.
-
-        Raises:
-            ValueError: where `name` is unknown.
-        """
-        if name not in cls.presets:
-            raise ValueError(f"`name` must be one of {sorted(cls.presets)}. Received: name={name!r}")
-        return cls(**{**cls.presets[name], **kwargs})
-
     def call(self, inputs: Tensor | dict[str, Tensor], training: bool | None = None) -> Tensor:
         """Logits of what follows each token."""
+        return self.logits(self.hidden(inputs, training=training))
+
+    def hidden(self, inputs: Tensor | dict[str, Tensor], training: bool | None = None) -> Tensor:
+        """The last hidden states (B, T, D), from which `logits` are made, for what is called with."""
         given = inputs if isinstance(inputs, dict) else {"token_ids": inputs}
         ids = given["token_ids"]
         hidden = self.drop(self._embed(ids, given.get("positions")), training=training)
@@ -216,7 +206,7 @@ class GPT(keras.Model):
                 segment_ids=given.get("segment_ids"),
                 training=training,
             )
-        return self.logits(self._normalized(hidden))
+        return self._normalized(hidden)
 
     def empty_cache(self, batch_size: Any, length: Any, hypotheses: int = 1) -> list[Cache]:
         """A cache for `step` with room for `length` tokens, `hypotheses` of them for each position."""
@@ -277,9 +267,36 @@ class GPT(keras.Model):
             new_cache.append(block_cache)
         return self._normalized(hidden), new_cache
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Float32 logits (B, T, vocabulary_size) of last hidden states (B, T, D)."""
-        return self.embedding.logits(hidden)
+    def logits(self, hidden: Tensor, kernel: Tensor | None = None) -> Tensor:
+        """Float32 logits (B, T, vocabulary_size) of last hidden states (B, T, D); see `output_kernel`."""
+        return self.embedding.logits(hidden, kernel)
+
+    def output_kernel(self) -> Tensor | None:
+        """What `logits` makes of the weights at every call, for loops to make it once."""
+        return self.embedding.output_kernel()
+
+    def with_more_tokens(self, number: int) -> "GPT":
+        """The same model with rows of E for new tokens behind the others, drawn as the first ones were.
+
+        Args:
+            number: of new tokens, whose ids follow those of the vocabulary.
+
+        Returns:
+            A new model, not compiled.
+
+        Raises:
+            ValueError: where `number` is not positive.
+        """
+        if number < 1:
+            raise ValueError(f"`number` must be positive. Received: number={number}")
+        config = {**self.get_config(), "vocabulary_size": self.vocabulary_size + number}
+        model = type(self).from_config(config)
+        for old, new in zip(self.weights, model.weights, strict=True):
+            if old.shape != new.shape:
+                new.assign(ops.concatenate([old, new[self.vocabulary_size :]], axis=0))
+            else:
+                new.assign(old)
+        return model
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
         """(B, T, vocabulary_size)."""

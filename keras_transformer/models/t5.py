@@ -8,6 +8,7 @@ from keras_transformer.layers import DecoderBlock, Dropout, EncoderBlock, Relati
 from keras_transformer.layers.feed_forward import get_activation, serialize_activation
 from keras_transformer.layers.residual import new_norm
 from keras_transformer.models.encoder_decoder import EncoderDecoder
+from keras_transformer.models.presets import Presets
 from keras_transformer.ops.dropout import check_rate
 from keras_transformer.ops.scores import ScaledDotProduct
 
@@ -17,7 +18,7 @@ _VERSION_1_1 = {"activation": "geglu_tanh", "tied": False}
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class T5(EncoderDecoder):
+class T5(Presets, EncoderDecoder):
     r"""Encoder–decoder whose every task is text to text.
 
     $$s_{ij} = q_i \cdot k_j + B_{\beta(j - i)}, \qquad
@@ -166,26 +167,15 @@ class T5(EncoderDecoder):
         )
         self._build_weights()
 
-    @classmethod
-    def from_preset(cls, name: str, **kwargs: Any) -> "T5":
-        """A model of a published size with random weights: "t5_small" … "t5_11b", "v1_1_small" … "v1_1_xxl".
-
-        Args:
-            name: one of `T5.presets`.
-            **kwargs: override the preset's.
-
-        Raises:
-            ValueError: where `name` is unknown.
-        """
-        if name not in cls.presets:
-            raise ValueError(f"`name` must be one of {sorted(cls.presets)}. Received: name={name!r}")
-        return cls(**{**cls.presets[name], **kwargs})
-
-    def logits(self, hidden: Tensor) -> Tensor:
+    def logits(self, hidden: Tensor, kernel: Tensor | None = None) -> Tensor:
         """Float32 logits (B, T, vocabulary_size) of last hidden states (B, T, D)."""
         if self.head is not None:
             return self.head(hidden)
-        return self.embedding.logits(hidden * self.model_dim**-0.5)
+        return self.embedding.logits(hidden * self.model_dim**-0.5, kernel)
+
+    def output_kernel(self) -> Tensor | None:
+        """See `EncoderDecoder`; a head of its own needs none."""
+        return super().output_kernel() if self.head is None else None
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""

@@ -140,9 +140,9 @@ class Transformer(EncoderDecoder):
         sizes = {"num_layers": 6, "num_heads": 16, "model_dim": 1024, "hidden_dim": 4096, "dropout": 0.3}
         return cls(vocabulary_size, **{**sizes, "normalization": "post", **kwargs})
 
-    def logits(self, hidden: Tensor) -> Tensor:
+    def logits(self, hidden: Tensor, kernel: Tensor | None = None) -> Tensor:
         """Float32 logits (B, T, vocabulary_size) of last hidden states (B, T, D)."""
-        logits = self.embedding.logits(hidden)
+        logits = self.embedding.logits(hidden, kernel)
         if self.output_bias is None:
             return logits
         # XLA on a CPU merges a sum into a product with one vector, and computes both anew for every use of it.

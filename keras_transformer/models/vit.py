@@ -10,6 +10,7 @@ from keras_transformer import relations
 from keras_transformer.layers import Dropout, EncoderBlock, Positions2D
 from keras_transformer.layers.feed_forward import get_activation, serialize_activation
 from keras_transformer.layers.residual import new_norm
+from keras_transformer.models.presets import Presets
 from keras_transformer.ops.dropout import check_rate
 
 Tensor = Any
@@ -18,7 +19,7 @@ POOLINGS = ("token", "mean")
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class ViT(keras.Model):
+class ViT(Presets, keras.Model):
     r"""Cuts an image into patches, encodes them as a sequence, and classifies a token that stands before them.
 
     $$z_0 = [x_{class};\; x^1_p E;\; \dots;\; x^N_p E] + P, \qquad z_l = \mathrm{Block}_l(z_{l-1}), \qquad
@@ -164,21 +165,6 @@ class ViT(keras.Model):
             None if num_classes is None else keras.layers.Dense(num_classes, dtype="float32", name="head")
         )
         self._build_weights()
-
-    @classmethod
-    def from_preset(cls, name: str, **kwargs: Any) -> "ViT":
-        """A model of a published size with random weights: "ti16", "s16", "b16", "b32", "l16" or "h14".
-
-        Args:
-            name: one of `ViT.presets`.
-            **kwargs: override the preset's.
-
-        Raises:
-            ValueError: where `name` is unknown.
-        """
-        if name not in cls.presets:
-            raise ValueError(f"`name` must be one of {sorted(cls.presets)}. Received: name={name!r}")
-        return cls(**{**cls.presets[name], **kwargs})
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         """Logits of each class, or the pooled features of a model without head."""

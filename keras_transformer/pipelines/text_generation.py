@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from keras_transformer.pipelines.text_to_text import TextToText
+from keras_transformer.pipelines.text_to_text import TextToText, check_limit
 
 Tensor = Any
 
@@ -49,8 +49,14 @@ class TextGeneration(TextToText):
         max_source_tokens: int | None = None,
         add_start: bool = False,
     ) -> None:
+        check_limit("max_new_tokens", max_new_tokens)
         limit = getattr(model, "max_length", None)
         room = None if limit is None else limit - max_new_tokens + 1
+        if room is not None and room < 1:
+            raise ValueError(
+                f"`max_new_tokens` must be at most {limit}, the model's positions. "
+                f"Received: max_new_tokens={max_new_tokens}"
+            )
         super().__init__(
             model,
             tokenizer,
@@ -109,10 +115,14 @@ class TextGeneration(TextToText):
 
 
 def _anchor(tokenizer: Any, model: Any) -> tuple[int, bytes]:
-    """An ordinary token, and its text."""
+    """An ordinary token, and its text; best one that this text alone leads to, which ends words if any token does."""
     others = {model.pad_id, model.end_id, tokenizer.start_id, *tokenizer.blank_ids}
-    for id_ in set(range(tokenizer.vocabulary_size)) - others:
-        text = tokenizer.detokenize([id_]).numpy()
-        if text.isascii() and text.isalnum():
-            return id_, text
-    raise ValueError("`tokenizer` must have a token of letters or digits. Received: none")
+    ids = sorted(set(range(tokenizer.vocabulary_size)) - others)
+    texts = tokenizer.detokenize(tf.constant(ids, tf.int32, [len(ids), 1])).numpy().tolist()
+    words = {id_: text for id_, text in zip(ids, texts, strict=True) if text.isascii() and text.isalnum()}
+    if not words:
+        raise ValueError("`tokenizer` must have a token of letters or digits. Received: none")
+    rows = tokenizer.tokenize(tf.constant(list(words.values()))).to_list()
+    alone = (id_ for id_, row in zip(words, rows, strict=True) if row == [id_])
+    id_ = next(alone, next(iter(words)))
+    return id_, words[id_]

@@ -2,23 +2,19 @@
 
 import copy
 import dataclasses
-import os
-import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Self
 
-import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer import files, generation, text
+from keras_transformer import generation
 from keras_transformer.generation import samplers
 from keras_transformer.generation.constraints import serialize as serialize_constraint
 from keras_transformer.generation.rules import Rules
+from keras_transformer.pipelines.folders import Saved
 
 Tensor = Any
-
-CONFIG = "config.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +36,7 @@ class Answer:
     token_scores: list[float]
 
 
-class TextToText:
+class TextToText(Saved):
     """A model, its tokenizer and the settings of generation: strings in, strings out.
 
     Args:
@@ -60,6 +56,7 @@ class TextToText:
         ['Where is the station?']
     """
 
+    _settings_file: ClassVar[str] = "generation_config.json"
     # What model and tokenizer must agree on.
     _shared: ClassVar[tuple[str, ...]] = ("vocabulary_size", "pad_id", "start_id", "end_id")
 
@@ -73,11 +70,8 @@ class TextToText:
         max_new_tokens: int = 64,
         max_source_tokens: int = 512,
     ) -> None:
-        for name, limit in (("max_new_tokens", max_new_tokens), ("max_source_tokens", max_source_tokens)):
-            if not isinstance(limit, int | np.integer) or isinstance(limit, bool):
-                raise TypeError(f"`{name}` must be an integer. Received: {name}={limit!r}")
-            if limit < 1:
-                raise ValueError(f"`{name}` must be positive. Received: {name}={limit}")
+        check_limit("max_new_tokens", max_new_tokens)
+        check_limit("max_source_tokens", max_source_tokens)
         for name in self._shared:
             if getattr(model, name) != getattr(tokenizer, name):
                 raise ValueError(
@@ -245,55 +239,6 @@ class TextToText:
                 f"Received: {int(lengths[longest])} tokens in texts[{longest}]"
             )
 
-    def save(self, folder: str | os.PathLike[str], overwrite: bool = False) -> None:
-        """Write model, tokenizer and settings as one folder, which `pipelines.load` reads.
-
-        Args:
-            folder: made whole or not at all.
-            overwrite: whether an existing pipeline may be replaced.
-
-        Raises:
-            FileExistsError: where `folder` exists and `overwrite` is False.
-        """
-        if pathlib.Path(folder).exists() and overwrite and not is_pipeline(folder):
-            raise FileExistsError(
-                f"`folder` must be new or a pipeline where overwrite=True. Received: folder={str(folder)!r}"
-            )
-        if any(variable.dtype == "int8" for variable in self.model.variables):
-            raise ValueError(
-                "`model` must not be quantised yet: a file could not be loaded. Save it first, quantise what is "
-                "loaded. Received: a model with int8 weights"
-            )
-        with files.new_folder(folder, overwrite) as new:
-            self.model.save(new / "model.keras")
-            self.tokenizer.save(new / "tokenizer")
-            files.write_json(new / "generation_config.json", self.generation_config())
-            config = {
-                "pipeline": type(self).__name__,
-                "model_sha256": files.sha256(new / "model.keras"),
-                "tokenizer_sha256": self.tokenizer.sha256,
-            }
-            files.write_json(new / CONFIG, config)
-
-    @classmethod
-    def load(cls, folder: str | os.PathLike[str]) -> Self:
-        """The pipeline that `save` has written to `folder`."""
-        folder = pathlib.Path(folder)
-        config = files.read_json(folder / CONFIG)
-        _check_sha256(
-            folder / "model.keras", config.get("model_sha256"), files.sha256(folder / "model.keras")
-        )
-        tokenizer = text.load(folder / "tokenizer")
-        _check_sha256(folder / "tokenizer", config.get("tokenizer_sha256"), tokenizer.sha256)
-        model = keras.saving.load_model(folder / "model.keras")
-        settings = files.read_json(folder / "generation_config.json")
-        try:
-            return cls(model, tokenizer, **settings)
-        except TypeError as error:
-            raise ValueError(
-                f"`{folder / 'generation_config.json'}` must hold a pipeline's settings. Received: {settings!r}"
-            ) from error
-
     def with_settings(
         self,
         generation: Any = None,
@@ -312,6 +257,10 @@ class TextToText:
         }
         return type(self)(self.model, self.tokenizer, **settings)
 
+    def settings(self) -> dict[str, Any]:
+        """What is saved beside model and tokenizer: those of generation."""
+        return self.generation_config()
+
     def generation_config(self) -> dict[str, Any]:
         """The settings, as they are written beside a model."""
         return {
@@ -322,17 +271,9 @@ class TextToText:
         }
 
 
-def is_pipeline(folder: str | os.PathLike[str]) -> bool:
-    """Whether `save` has written the folder, as far as its `config.json` tells."""
-    path = pathlib.Path(folder) / CONFIG
-    if not path.is_file() or path.with_name("manifest.json").is_file():  # an export has both
-        return False
-    config = files.read_json(path)
-    return isinstance(config, dict) and "pipeline" in config
-
-
-def _check_sha256(path: pathlib.Path, expected: str | None, found: str) -> None:
-    if expected is None:
-        raise ValueError(f"`{path.parent / CONFIG}` is damaged: it must name the sha256 of {path.name}")
-    if found != expected:
-        raise ValueError(f"`{path}` is damaged: its sha256 must be {expected}. Received: {found}")
+def check_limit(name: str, limit: Any) -> None:
+    """Raise where a number of tokens is no positive integer."""
+    if not isinstance(limit, int | np.integer) or isinstance(limit, bool):
+        raise TypeError(f"`{name}` must be an integer. Received: {name}={limit!r}")
+    if limit < 1:
+        raise ValueError(f"`{name}` must be positive. Received: {name}={limit}")

@@ -10,6 +10,7 @@ from keras_transformer.serving.noise import uniform
 
 ENCODER = "encoder_model"
 DECODER = "decoder_model_merged"
+MODEL = "model"  # a decoder alone, or what runs once
 
 
 def loop_name(config: dict[str, Any]) -> str:
@@ -34,23 +35,21 @@ class Graphs:
     ) -> None:
         self._path = path
         self.pad_id: int = config["pad_id"]
-        self.start_id: int = config["start_id"]
+        self.start_id: int | None = config["start_id"]  # a decoder alone has none
         self.end_id: int = config["end_id"]
         self.max_new_tokens: int = config["max_new_tokens"]
         self.max_source_tokens: int = config["max_source_tokens"]
         self.vocabulary_size: int = config["vocabulary_size"]
         self.sampler: dict[str, Any] = config["generation"]
         self._loop = loop_name(config)
-        self._providers = providers or _onnxruntime().get_available_providers()
+        self._providers = providers
         self._sessions: dict[str, Any] = {}
         self.session(self._loop)  # a damaged file is found now, not at the first request
 
     def session(self, name: str) -> Any:
         """ONNX Runtime's session of a graph."""
         if name not in self._sessions:
-            self._sessions[name] = _onnxruntime().InferenceSession(
-                self._path(name), providers=self._providers
-            )
+            self._sessions[name] = new_session(self._path(name), self._providers)
         return self._sessions[name]
 
     @property
@@ -85,52 +84,87 @@ class Graphs:
         return uniform(self.sampler["seed"], rows, self.num_return, self.max_new_tokens, self.vocabulary_size)
 
     def generate_by_steps(self, input_ids: np.ndarray) -> np.ndarray:
-        """Greedy ids (B, M), token by token from the encoder's and the decoder's graph.
+        """Greedy ids (B, M), token by token from the graphs of a step.
 
         For callers that keep the loop to themselves; slower than `generate`. Samplers and constraints are the
         loop's.
         """
-        feed = self._encoded(input_ids)
-        decoder = self.session(DECODER)
-        outputs = [output.name for output in decoder.get_outputs()]
-        token = np.full((len(input_ids), 1), self.start_id, np.int64)
+        step = self._encoded(input_ids) if self.start_id is not None else self._prompted(input_ids)
         ids = np.full((len(input_ids), self.max_new_tokens), self.pad_id, np.int64)
         ended = (input_ids == self.pad_id).all(axis=1)
-        for step in range(self.max_new_tokens):
+        token = None
+        never = [id_ for id_ in (self.pad_id, self.start_id) if id_ not in (None, self.end_id)]
+        for column in range(self.max_new_tokens):
             if ended.all():
                 break
-            results = dict(zip(outputs, decoder.run(outputs, {**feed, "input_ids": token}), strict=True))
-            logits = results.pop("logits")[:, -1]
-            feed |= {_as_past(name): cache for name, cache in results.items()}
-            logits[:, [self.pad_id, self.start_id]] = -np.inf
+            logits = step(token)[:, -1]
+            logits[:, never] = -np.inf
             best = np.where(ended, self.pad_id, logits.argmax(axis=-1))
-            ids[:, step] = best
+            ids[:, column] = best
             ended |= best == self.end_id
             token = best[:, None]
         return ids
 
-    def _encoded(self, input_ids: np.ndarray) -> dict[str, np.ndarray]:
-        """What the decoder takes at every step, with an empty past."""
-        encoder, decoder = self.session(ENCODER), self.session(DECODER)
+    def _encoded(self, input_ids: np.ndarray) -> Callable[[np.ndarray | None], np.ndarray]:
+        """From a token of each row, None before the first, to the logits of the next one."""
+        encoder = self.session(ENCODER)
         mask = (input_ids != self.pad_id).astype(np.int64)
         names = [output.name for output in encoder.get_outputs()]
         memory = encoder.run(names, {"input_ids": input_ids, "attention_mask": mask})
-        empty = {
-            entry.name: np.zeros((len(input_ids), 0, *entry.shape[2:]), memory[0].dtype)
-            for entry in decoder.get_inputs()
-            if ".decoder." in entry.name
+        feed = {_as_past(name): tensor for name, tensor in zip(names, memory, strict=True)}
+        feed |= {"encoder_attention_mask": mask, **self._empty(DECODER, ".decoder.", input_ids)}
+
+        def step(token: np.ndarray | None) -> np.ndarray:
+            feed["input_ids"] = np.full((len(input_ids), 1), self.start_id) if token is None else token
+            return self._step(DECODER, feed)
+
+        return step
+
+    def _prompted(self, input_ids: np.ndarray) -> Callable[[np.ndarray | None], np.ndarray]:
+        """The same of a decoder alone, which reads its prompts at the first step, the last token last."""
+        order = np.argsort(input_ids != self.pad_id, axis=1, kind="stable")  # padding first
+        feed = self._empty(MODEL, "past_key_values", input_ids)
+
+        def step(token: np.ndarray | None) -> np.ndarray:
+            new = np.take_along_axis(input_ids, order, axis=1) if token is None else token
+            real = new != self.pad_id if token is None else np.ones_like(new)
+            before = feed.get("attention_mask", np.zeros((len(new), 0), np.int64))
+            feed["attention_mask"] = mask = np.concatenate([before, real], axis=1).astype(np.int64)
+            feed["position_ids"] = np.maximum(mask.cumsum(axis=1) - 1, 0)[:, -new.shape[1] :]
+            feed["input_ids"] = new
+            return self._step(MODEL, feed)
+
+        return step
+
+    def _step(self, name: str, feed: dict[str, np.ndarray]) -> np.ndarray:
+        """Logits (B, T, V); what the cache holds then is in `feed`."""
+        session = self.session(name)
+        outputs = [output.name for output in session.get_outputs()]
+        results = dict(zip(outputs, session.run(outputs, feed), strict=True))
+        logits = results.pop("logits")
+        feed |= {_as_past(output): cache for output, cache in results.items()}
+        return logits
+
+    def _empty(self, name: str, part: str, input_ids: np.ndarray) -> dict[str, np.ndarray]:
+        """A past of no tokens."""
+        return {
+            entry.name: np.zeros((len(input_ids), entry.shape[1], 0, entry.shape[3]), _DTYPES[entry.type])
+            for entry in self.session(name).get_inputs()
+            if part in entry.name
         }
-        encoded = {_as_past(name): tensor for name, tensor in zip(names, memory, strict=True)}
-        return {"encoder_attention_mask": mask, **empty, **encoded}
 
 
-def _onnxruntime() -> Any:
+def new_session(path: str | os.PathLike[str], providers: Sequence[Any] | None = None) -> Any:
+    """ONNX Runtime's session of a file, by default with all providers that this machine has, GPUs first."""
     try:
         import onnxruntime
     except ImportError as error:
         raise ImportError("serving needs ONNX Runtime: pip install 'keras-transformer-kit[onnx]'") from error
-    return onnxruntime
+    return onnxruntime.InferenceSession(path, providers=providers or onnxruntime.get_available_providers())
 
 
 def _as_past(name: str) -> str:
     return name.replace("present", "past_key_values")
+
+
+_DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}

@@ -134,8 +134,8 @@ def test_each_head_attends_to_its_k_best_keys_alone():
     # By hand: softmax over the chosen alone is the full softmax's weights, rescaled.
     kept = np.where((np.arange(20) == chosen[..., None]).any(-2), weights, 0)
     kept /= kept.sum(-1, keepdims=True)
-    values = np.asarray(attention.project(store)["value"])  # (1, S, N, V)
-    heads = np.einsum("bnts,bsnv->btnv", kept, values).reshape(1, 2, 8)
+    values = np.asarray(attention.project(store)["value"])  # (1, N, S, V)
+    heads = np.einsum("bnts,bnsv->btnv", kept, values).reshape(1, 2, 8)
     np.testing.assert_allclose(retrieved(store), np.asarray(attention.output_projection(heads)), **CLOSE)
     others = np.setdiff1d(np.arange(20), chosen)
     changed = store.copy()

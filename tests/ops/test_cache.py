@@ -7,18 +7,23 @@ from keras_transformer.ops import append_update, select_update, slice_update
 pytestmark = pytest.mark.backend_neutral
 
 RANDOM = np.random.default_rng(0)
-SHAPES = [(2, 5), (2, 5, 3), (2, 5, 3, 4)]  # positions; any; keys and values
+SHAPES = [(2, 5), (2, 5, 3), (2, 4, 5, 3)]  # positions; any; keys and values
+
+
+def axis_of(shape):
+    return 2 if len(shape) == 4 else 1
 
 
 def written(cache, new, slot):
-    expected = cache.copy()
-    expected[:, slot : slot + new.shape[1]] = new
+    expected, axis = cache.copy(), axis_of(cache.shape)
+    expected[(slice(None),) * axis + (slice(slot, slot + new.shape[axis]),)] = new
     return expected
 
 
 def some(shape, length=None):
-    length = shape[1] if length is None else length
-    return RANDOM.normal(size=(shape[0], length, *shape[2:])).astype("float32")
+    axis = axis_of(shape)
+    length = shape[axis] if length is None else length
+    return RANDOM.normal(size=(*shape[:axis], length, *shape[axis + 1 :])).astype("float32")
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -47,7 +52,7 @@ def test_append_grows_the_cache_from_nothing(shape, length):
     cache = append_update(cache, first, 0)
     np.testing.assert_array_equal(cache, first)
     cache = append_update(cache, then, length)
-    np.testing.assert_array_equal(cache, np.concatenate([first, then], axis=1))
+    np.testing.assert_array_equal(cache, np.concatenate([first, then], axis=axis_of(shape)))
 
 
 @pytest.mark.parametrize("update", [slice_update, select_update, append_update])

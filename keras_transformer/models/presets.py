@@ -1,0 +1,24 @@
+"""Models of published sizes, by name."""
+
+from typing import Any, ClassVar, Self
+
+
+class Presets:
+    """Gives a model `from_preset`, where `presets` holds its constructor's arguments by name."""
+
+    presets: ClassVar[dict[str, dict[str, Any]]] = {}
+
+    @classmethod
+    def from_preset(cls, name: str, **kwargs: Any) -> Self:
+        """A model of a published size with random weights.
+
+        Args:
+            name: one of `presets`.
+            **kwargs: override the preset's.
+
+        Raises:
+            ValueError: where `name` is unknown.
+        """
+        if name not in cls.presets:
+            raise ValueError(f"`name` must be one of {sorted(cls.presets)}. Received: name={name!r}")
+        return cls(**{**cls.presets[name], **kwargs})
