@@ -16,6 +16,8 @@ class Ensemble:
 
     $$p(v) = \sum_m w_m\, p_m(v), \quad \sum_m w_m = 1$$
 
+    What is compiled for it is kept with it: keep the object where you generate more than once.
+
     Args:
         models: encoder–decoders, or decoders alone, with the same vocabulary and special ids.
         weights: w, positive, scaled so as to sum up to 1; by default equal.

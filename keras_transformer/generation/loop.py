@@ -137,15 +137,16 @@ class Loop:
     def extend(self, step: Tensor, cache: Any, state: Any) -> tuple[Tensor, Any, Any]:
         """One more token for each hypothesis."""
         search = self.search
-        options = (
-            {} if search.hypotheses == 1 else {"attention_mask": _visible(search, self.before, state, step)}
-        )
+        options = {}
+        if search.hypotheses > 1:
+            options["attention_mask"] = _visible(search, self.before, state, step)
+        if self.output_kernel is not None:
+            options["output_kernel"] = self.output_kernel
         logits, cache = prompts.step(
             self.model,
             state["newest"],
             cache,
             self.context,
-            self.output_kernel,
             slot=self.before + step * search.hypotheses,
             positions=ops.repeat(self.last_positions + step, search.hypotheses, axis=1),
             update=self.update,

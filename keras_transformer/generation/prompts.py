@@ -85,12 +85,8 @@ def new_cache(model: Any, prompt: Prompt, hypotheses: int, steps: int, update: C
     return cache
 
 
-def step(
-    model: Any, ids: Tensor, cache: Any, context: Any, output_kernel: Tensor | None = None, **options: Any
-) -> tuple[Tensor, Any]:
-    """`model.step` of either kind: a decoder alone takes no context, and some have an output kernel to reuse."""
-    given = () if context is None else (context,)
-    if output_kernel is None:
-        return model.step(ids, cache, *given, **options)
-    hidden, cache = model.hidden_step(ids, cache, *given, **options)
-    return model.logits(hidden, output_kernel), cache
+def step(model: Any, ids: Tensor, cache: Any, context: Any, **options: Any) -> tuple[Tensor, Any]:
+    """`model.step` of either kind: a decoder alone takes no context."""
+    return (
+        model.step(ids, cache, **options) if context is None else model.step(ids, cache, context, **options)
+    )

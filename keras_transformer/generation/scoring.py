@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_transformer import ops as kt_ops
 from keras_transformer.generation import prompts
-from keras_transformer.generation.generator import Generator
+from keras_transformer.generation.generator import Generator, check_finite
 
 Tensor = Any
 
@@ -35,14 +35,14 @@ def score(model: Any, source_ids: Any, target_ids: Any) -> Scores:
     Args:
         model: an encoder–decoder such as `models.Transformer`, or a decoder alone (see `generate_ids`).
         source_ids: integers (B, S), the prompts where the model is a decoder alone.
-        target_ids: integers (B, T) without a start token, the end token included where it counts; then padding.
+        target_ids: integers (B, T) without a start token, the end token included where it counts; padding behind.
 
     Returns:
         The `Scores`.
 
     Raises:
         ValueError: where ids are no matrix of ids in the vocabulary, a prompt is empty, prompt and target are too long
-            together, or numbers of rows differ.
+            together, numbers of rows differ, a target has padding before a token, or the model's logits are NaN.
 
     Example:
         >>> out = generate(model, source_ids)
@@ -62,14 +62,23 @@ class _Scorer(Generator):
         source_ids, target_ids = self.checked_pair(source_ids, target_ids)
         self._check_lengths({"source_ids": source_ids})
         self._check_room(source_ids, target_ids)
-        lengths = (target_ids != self.model.pad_id).sum(axis=1).astype(np.int32)
+        real = target_ids != self.model.pad_id
+        gaps = np.flatnonzero((real[:, 1:] & ~real[:, :-1]).any(axis=1))
+        if len(gaps):
+            raise ValueError(
+                "`target_ids` must have padding behind the tokens alone. "
+                f"Received: padding before a token in row {gaps[0]}"
+            )
+        lengths = real.sum(axis=1).astype(np.int32)
         if 0 in target_ids.shape:
             token_scores = np.zeros(target_ids.shape, np.float32)
         else:
             given = {"source_ids": source_ids, "target_ids": target_ids}
             out = self._compiled()({name: self._padded(values) for name, values in given.items()})
             found = keras.ops.convert_to_numpy(out)[: len(target_ids), : target_ids.shape[1]]
-            token_scores = np.where(target_ids == self.model.pad_id, 0, found).astype(np.float32)
+            token_scores = np.where(real, found, 0).astype(np.float32)
+            broken = np.isnan(token_scores)
+            check_finite(np.where(broken.any(axis=1), broken.argmax(axis=1), -1))
         return Scores(token_scores.sum(axis=1), token_scores, lengths)
 
     def _check_room(self, source_ids: np.ndarray, target_ids: np.ndarray) -> None:

@@ -220,6 +220,7 @@ class GPT(Presets, keras.Model):
         slot: Tensor,
         positions: Tensor,
         attention_mask: Tensor | None = None,
+        output_kernel: Tensor | None = None,
         update: Callable[[Tensor, Tensor, Tensor], Tensor] = kt_ops.slice_update,
     ) -> tuple[Tensor, list[Cache]]:
         """Logits of what follows T new tokens, given those in the cache.
@@ -231,6 +232,7 @@ class GPT(Presets, keras.Model):
             positions: integers (B, T) of the new tokens.
             attention_mask: booleans (B, T, S), which of the tokens in the cache, the new ones included, each new
                 token may attend to, where they are alternatives for one position.
+            output_kernel: as `output_kernel` returns it, where it was called before.
             update: how to write into the cache.
 
         Returns:
@@ -238,7 +240,7 @@ class GPT(Presets, keras.Model):
         """
         options = {"slot": slot, "positions": positions, "attention_mask": attention_mask, "update": update}
         hidden, cache = self.hidden_step(token_ids, cache, **options)
-        return self.logits(hidden), cache
+        return self.logits(hidden, output_kernel), cache
 
     def hidden_step(
         self,
