@@ -144,7 +144,7 @@ def build_onnx(name: str, folder: pathlib.Path, threads: int, int8: bool = False
 
         spec = [tf.TensorSpec([None, None], tf.int32, name="input_ids")]
         axes = {"input_ids": ["batch_size", "sequence_length"], "ids": ["batch_size"]}
-        graph = to_onnx._convert("generate", loop, spec, axes)
+        graph = to_onnx.convert("generate", loop, spec, axes)
         path = str(folder / f"{name}-{beams}-{tokens}-{os.getpid()}.onnx")
         import onnx
 
@@ -206,8 +206,8 @@ def build_ctranslate2(name: str, folder: pathlib.Path, threads: int, int8: bool 
 
 def build_keras_hub(name: str, folder: pathlib.Path, threads: int) -> Generate:
     """KerasHub's GPT-2, its `generate` compiled with XLA."""
-    tf, keras_hub = _tensorflow(threads), __import__("keras_hub")
-    del tf
+    _use_threads(threads)
+    import keras_hub
     import safetensors.numpy
 
     shape = SHAPES[name]
@@ -278,15 +278,14 @@ BUILDERS: dict[str, Callable[..., Generate]] = {
 }
 
 
-def _tensorflow(threads: int) -> Any:
+def _use_threads(threads: int) -> None:
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(threads)
-    return tf
 
 
 def _ours(name: str, folder: pathlib.Path, threads: int) -> tuple[Any, Any]:
-    _tensorflow(threads)
+    _use_threads(threads)
     from keras_transformer import generation, interop
 
     return generation, interop.from_hugging_face(folder / name, dropout=0.0)

@@ -143,6 +143,12 @@ class TestPlans:
         assert pairs == [256 * 16, 512 * 16, 1024 * 16]  # a query's own block and the one before
         assert blockwise.banded(problem(SlidingWindow(9), 256, 256)).num_pairs == 256 * 24
 
+    @pytest.mark.parametrize("length", [2**15, 2**17, 2**20])
+    def test_long_bands_are_of_few_tiles_for_each_is_written_by_a_copy(self, length):
+        plan = blockwise.banded(problem(SlidingWindow(256), length, length))
+        assert len(plan.rows) <= blockwise.MOST_BANDS
+        assert plan.num_pairs < 1.1 * length * (256 + 2 * blockwise.BAND_BLOCK_SIZE)
+
     @pytest.mark.parametrize("kernel", ["chunked", "banded"])
     @pytest.mark.parametrize("lengths", [(100, 3), (3, 100), (16, 17)], ids=str)
     def test_what_is_beyond_every_reach_gives_zeros(self, kernel, lengths, small_blocks):

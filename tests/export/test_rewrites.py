@@ -1,0 +1,101 @@
+import collections
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("tf2onnx")
+
+from keras_transformer.export import rewrites, to_onnx  # noqa: E402
+
+X = np.random.default_rng(0).normal(size=(2, 3, 8)).astype("float32")
+
+
+def converted(function, *inputs):
+    """The graph's operations, and what it answers beside what TensorFlow does."""
+    names = [f"x{i}" for i in range(len(inputs))]
+    spec = [
+        tf.TensorSpec([None, *x.shape[1:]], x.dtype, name=name) for name, x in zip(names, inputs, strict=True)
+    ]
+    graph = to_onnx.convert("f", lambda *x: {"y": function(*x)}, spec, {name: [] for name in [*names, "y"]})
+    session = onnxruntime.InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"])
+    (found,) = session.run(["y"], dict(zip(names, inputs, strict=True)))
+    expected = function(*map(tf.constant, inputs)).numpy()
+    return collections.Counter(node.op_type for node in rewrites.nodes(graph.graph)), found, expected, graph
+
+
+def test_a_dense_layer_is_one_product_and_one_addition():
+    layer = keras.layers.Dense(5, bias_initializer="normal")
+    layer.build((None, None, 8))
+    kinds, found, expected, _ = converted(layer, X)
+    assert kinds["MatMul"] == 1
+    assert kinds["Reshape"] == 0
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("axes", [[[1], [0]], [[1, 2], [1, 0]]], ids=str)
+def test_products_over_other_axes_stay_as_they_are(axes):
+    shape = (3, 4) if len(axes[0]) == 1 else (8, 3)
+    weights = np.random.default_rng(1).normal(size=shape).astype("float32")
+    _, found, expected, _ = converted(lambda x: tf.tensordot(x, weights, axes), X)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [True, False])
+def test_layer_normalization_is_one_operation(scale):
+    layer = keras.layers.LayerNormalization(
+        epsilon=0.1, gamma_initializer="normal", beta_initializer="normal", scale=scale
+    )
+    layer.build(X.shape)
+    kinds, found, expected, _ = converted(layer, X)
+    assert kinds["LayerNormalization"] == int(scale)  # every published one has a scale
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_a_normalization_with_other_deviations_is_left_alone():
+    def function(x):
+        mean = tf.reduce_mean(x, axis=-1, keepdims=True)
+        other = tf.reduce_mean(x, axis=1, keepdims=True)
+        variance = tf.reduce_mean((x - other) ** 2, axis=-1, keepdims=True)
+        scale = tf.math.rsqrt(variance + 0.1) * np.arange(8, dtype="float32")
+        return x * scale + (-mean * scale + np.ones(8, "float32"))
+
+    kinds, found, expected, _ = converted(function, X)
+    assert kinds["LayerNormalization"] == 0
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32", "bool"])
+def test_a_choice_never_mixes_what_it_did_not_choose(dtype):
+    condition = np.array([True, False, True])[:, None] & np.ones((3, 4), bool)
+    yes = np.full((3, 4), 7).astype(dtype)
+    no = np.full((3, 4), np.nan if dtype == "float32" else 0).astype(dtype)
+    kinds, found, expected, _ = converted(tf.where, condition, yes, no)
+    assert kinds["Mul"] == 0
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_loops_read_their_weights_from_outside():
+    layer = keras.layers.Dense(8)
+    layer.build((None, None, 8))
+
+    def function(x):
+        def body(i, x, kept):
+            return i + 1, tf.tanh(layer(x)) + kept, kept
+
+        return sum(tf.while_loop(lambda i, *_: i < 3, body, (0, x, 2 * x))[1:])
+
+    _, found, expected, graph = converted(function, X)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    (loop,) = [node for node in graph.graph.node if node.op_type == "Loop"]
+    assert len(loop.input) == 2 + 2  # i and x: neither the weights nor what never changes
+
+
+def test_nothing_unused_is_left():
+    layer = keras.layers.Dense(5)
+    layer.build((None, None, 8))
+    *_, graph = converted(layer, X)
+    read = {name for node in graph.graph.node for name in node.input}
+    assert {constant.name for constant in graph.graph.initializer} <= read
