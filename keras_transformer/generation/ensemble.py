@@ -33,7 +33,8 @@ class Ensemble:
     """
 
     def __init__(self, models: Sequence[Any], weights: Sequence[float] | None = None) -> None:
-        models = list(models)
+        if not isinstance(models, list | tuple):
+            raise TypeError(f"`models` must be a list of models. Received: a {type(models).__name__}")
         if not models:
             raise ValueError("`models` must not be empty. Received: models=[]")
         for other in models[1:]:
@@ -43,7 +44,7 @@ class Ensemble:
             raise ValueError(
                 f"`weights` must be a positive number for each of {len(models)} models. Received: weights={weights}"
             )
-        self.models = models
+        self.models = list(models)
         self.weights = [weight / sum(weights) for weight in weights]
         for name in ("vocabulary_size", "pad_id", "end_id"):
             setattr(self, name, getattr(models[0], name))

@@ -225,7 +225,12 @@ class Generator:
         )
 
     def _checked(self, name: str, ids: Any) -> np.ndarray:
-        ids = np.asarray(keras.ops.convert_to_numpy(ids))
+        try:
+            ids = np.asarray(keras.ops.convert_to_numpy(ids))
+        except ValueError as error:
+            raise ValueError(
+                f"`{name}` must be rows of one length, filled up with padding. Received: {str(ids)[:80]}"
+            ) from error
         if ids.ndim != 2 or not (ids.size == 0 or np.issubdtype(ids.dtype, np.integer)):
             raise ValueError(
                 f"`{name}` must be integers of shape (batch, length). "
@@ -324,7 +329,8 @@ def generate(
         >>> out.ids.shape, out.best.shape
         ((2, 2, 32), (2, 32))
     """
-    batch_size = len(source_ids) if np.ndim(source_ids) else 0  # what is no batch is refused below
+    is_batch = isinstance(source_ids, list | tuple) or np.ndim(source_ids)
+    batch_size = len(source_ids) if is_batch else 0  # what is no batch is refused below
     if np.ndim(max_new_tokens) == 0:
         least = most = max_new_tokens
         limits = np.repeat(max_new_tokens, batch_size)

@@ -44,8 +44,14 @@ class Rules:
         """The rules for a model.
 
         Raises:
+            TypeError: where the model does not generate.
             ValueError: where an argument is out of range or two of them contradict each other.
         """
+        if not hasattr(model, "step") or not hasattr(model, "empty_cache"):
+            raise TypeError(
+                "`model` must generate, with `step` and `empty_cache`, as `models.Transformer` and `models.GPT` do. "
+                f"Received: a {type(model).__name__}"
+            )
         constraints = _checked(constraints)
         for name, limit, least in (
             ("max_new_tokens", max_new_tokens, 1),

@@ -64,6 +64,7 @@ class Beam:
         _check_positive("num_return", self.num_return)
         _check_number("length_penalty", self.length_penalty, "finite", lambda value: -np.inf < value < np.inf)
         _check_number("diversity", self.diversity, "finite and at least 0", lambda value: 0 <= value < np.inf)
+        _check("early_stopping", self.early_stopping, "True or False", isinstance(self.early_stopping, bool))
         if self.num_return > self.num_beams:
             raise ValueError(
                 "`num_return` must be at most `num_beams`. "
