@@ -6,6 +6,8 @@ from keras_transformer.inspection.curves import plot_history as plot_history
 from keras_transformer.inspection.embeddings import nearest_tokens as nearest_tokens
 from keras_transformer.inspection.embeddings import plot_embeddings as plot_embeddings
 from keras_transformer.inspection.relations import plot_relation as plot_relation
+from keras_transformer.inspection.self_attention import self_attention_weights as self_attention_weights
+from keras_transformer.inspection.tokens import plot_tokens as plot_tokens
 
 __all__ = [
     "cross_attention_weights",
@@ -14,4 +16,6 @@ __all__ = [
     "plot_embeddings",
     "plot_history",
     "plot_relation",
+    "plot_tokens",
+    "self_attention_weights",
 ]
