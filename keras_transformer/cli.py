@@ -208,12 +208,17 @@ def _load(path: str) -> Callable[[Sequence[str]], list[str]]:
     if (folder / "manifest.json").is_file():
         from keras_transformer import serving
 
+        config = serving.Bundle(folder).config
+        if "generation" not in config:
+            raise ValueError(
+                "`path` must be of a pipeline that generates. "
+                f"Received: {folder}, the export of a {config['pipeline']}"
+            )
         versions = [path for path in (folder / "saved_model").glob("*/*") if path.name.isdigit()]
-        if (folder / "onnx").is_dir() or not versions:
+        if not versions or ((folder / "onnx").is_dir() and serving.reads_text(config)):
             return serving.load(folder)
         from keras_transformer.export import parity
 
-        config = serving.Bundle(folder).config
         saved_model = parity.SavedModel(max(versions, key=lambda version: int(version.name)), config)
         return lambda texts: _first(saved_model(texts)[parity.SAVED_MODEL][1]) if texts else []
     from keras_transformer import pipelines

@@ -197,4 +197,4 @@ def quick(exported, monkeypatch):
         shutil.copytree(exported / "saved_model" / "tiny" / "1", path, dirs_exist_ok=True)
 
     monkeypatch.setattr(to_saved_model, "_write", write)
-    monkeypatch.setattr(to_onnx, "_convert", lambda name, *_: onnx.load(exported / "onnx" / f"{name}.onnx"))
+    monkeypatch.setattr(to_onnx, "convert", lambda name, *_: onnx.load(exported / "onnx" / f"{name}.onnx"))

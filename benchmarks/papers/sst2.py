@@ -6,6 +6,7 @@ All have the same vocabulary, embeddings, number of weights (nearly), updates, b
 
 import argparse
 import dataclasses
+import itertools
 import os
 import pathlib
 import statistics
@@ -259,32 +260,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     given = dict(pair.split("=") for pair in options.set)
     settings = Settings(**{name: type(getattr(Settings, name))(value) for name, value in given.items()})
-    start = time.perf_counter()
+    start, busy = time.perf_counter(), time.process_time()
     data, measured = Data(settings, options.data), {}
-    for kind in options.models:
-        runs = []
-        for seed in options.seeds:
-            runs.append(train(kind, data, settings, seed))
-            last = runs[-1]
-            print(
-                f"{kind}, seed {seed}: {last['test']:.1f} % (validation {last['validation']:.1f} %, "
-                f"{last['seconds']:.0f} s)",
-                file=sys.stderr,
-                flush=True,
-            )
-        accuracies = [run["test"] for run in runs]
+    for kind, seed in itertools.product(options.models, options.seeds):
+        run = train(kind, data, settings, seed)
+        print(
+            f"{kind}, seed {seed}: {run['test']:.1f} % (validation {run['validation']:.1f} %, {run['seconds']:.0f} s)",
+            file=sys.stderr,
+            flush=True,
+        )
+        runs = [*measured.get(kind, {"runs": []})["runs"], run]
+        accuracies = [each["test"] for each in runs]
         error = statistics.stdev(accuracies) / len(runs) ** 0.5 if len(runs) > 1 else 0.0
         measured[kind] = {
             "test": {"mean": statistics.mean(accuracies), "standard_error": error},
             "runs": runs,
         }
-    result = {
-        **measuring.machine(),
-        "wall_seconds": time.perf_counter() - start,
-        "settings": dataclasses.asdict(settings),
-        "published": PUBLISHED,
-        "models": measured,
-    }
+        result = {
+            **measuring.machine(),
+            "wall_seconds": time.perf_counter() - start,
+            "cpu_seconds": time.process_time() - busy,
+            "settings": dataclasses.asdict(settings),
+            "published": PUBLISHED,
+            "models": measured,
+        }
+        written = measuring.write_result("sst2", result, options.output)
     rows = [
         {
             "model": kind,
@@ -294,7 +294,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for kind, each in measured.items()
     ]
     print(measuring.table(rows))
-    print(f"Written to {measuring.write_result('sst2', result, options.output)}")
+    print(f"Written to {written}")
 
 
 if __name__ == "__main__":

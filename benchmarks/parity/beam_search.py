@@ -1,6 +1,6 @@
 """Our beam search and that of PyTorch `transformers` on the same weights: are the ids the same?
 
-    python benchmarks/parity/beam_search.py
+    .venv-bench/bin/python benchmarks/parity/beam_search.py            # --help lists the options
 
 A small Marian model with random weights is saved by `transformers` and read by `interop.from_hugging_face`. Each search
 runs with 1 to 8 beams and several length penalties. Definitions, and how they correspond:
@@ -19,10 +19,11 @@ runs with 1 to 8 beams and several length penalties. Definitions, and how they c
 """
 
 import argparse
-import json
 import os
 import pathlib
+import sys
 import tempfile
+import time
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -30,6 +31,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import numpy as np
 import torch
 import transformers
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+import measuring
 
 from keras_transformer import generation, interop
 
@@ -39,9 +43,9 @@ VOCABULARY, PAD, END = 60, 59, 0
 NEAR = 1e-4
 
 
-def make(folder: pathlib.Path) -> transformers.MarianMTModel:
+def make(folder: pathlib.Path, seed: int) -> transformers.MarianMTModel:
     """A small model with random weights, written to `folder`."""
-    torch.manual_seed(3)
+    torch.manual_seed(seed)
     config = transformers.MarianConfig(
         vocab_size=VOCABULARY,
         decoder_vocab_size=VOCABULARY,
@@ -102,11 +106,12 @@ def main() -> None:
     )
     parser.add_argument("--rows", type=int, default=24)
     parser.add_argument("--tokens", type=int, default=12)
-    parser.add_argument(
-        "--output", default=str(pathlib.Path(__file__).parents[1] / "results" / "beam_search.json")
-    )
+    parser.add_argument("--beams", type=int, nargs="+", default=BEAMS)
+    parser.add_argument("--penalties", type=float, nargs="+", default=PENALTIES)
+    parser.add_argument("--seed", type=int, default=3, help="of the weights (default: 3)")
+    parser.add_argument("--output", type=pathlib.Path, default=measuring.RESULTS, help="folder of the JSON")
     options = parser.parse_args()
-    torch.set_num_threads(2)
+    start = time.perf_counter()
     random = np.random.default_rng(0)
     sources = random.integers(1, PAD, (options.rows, 10))
     for row, length in enumerate(random.integers(2, 11, options.rows)):
@@ -114,7 +119,7 @@ def main() -> None:
         sources[row, length:] = PAD
     results = []
     with tempfile.TemporaryDirectory() as folder:
-        peer = make(pathlib.Path(folder))
+        peer = make(pathlib.Path(folder), options.seed)
         model = interop.from_hugging_face(folder)
     inputs = np.concatenate([np.full((len(sources), 1), PAD), sources[:, :6]], axis=1)
     with torch.no_grad():
@@ -128,8 +133,8 @@ def main() -> None:
     real = np.cumsum(inputs[:, 1:] == PAD, axis=1) == 0
     difference = float(np.abs(logits - ours)[:, 1:][real].max())
     print(f"logits differ by at most {difference:.1e}")
-    for beams in BEAMS:
-        for penalty in PENALTIES:
+    for beams in options.beams:
+        for penalty in options.penalties:
             sampler = generation.Beam(beams, penalty, "length")
             out = generation.Generator(model, sampler, options.tokens, jit_compile=False)(sources)
             powers = np.maximum(np.arange(options.tokens + 1), 1.0) ** penalty
@@ -154,17 +159,24 @@ def main() -> None:
                     }
                 )
                 print(results[-1], flush=True)
-    report = {
-        "transformers": transformers.__version__,
-        "torch": torch.__version__,
-        "tokens": options.tokens,
-        "largest_difference_of_logits": difference,
-        "results": results,
-    }
-    pathlib.Path(options.output).write_text(json.dumps(report, indent=1) + "\n")
     exact = [one for one in results if one["early_stopping"] == "never" or one["beams"] == 1]
     total, same = sum(one["rows"] for one in exact), sum(one["identical"] + one["near_ties"] for one in exact)
     print(f"identical where both stop at the provable end: {same} of {total}")
+    report = {
+        **measuring.machine(),
+        "seed": options.seed,
+        "tokens": options.tokens,
+        "wall_seconds": time.perf_counter() - start,
+        "largest_difference_of_logits": difference,
+        "identical": {
+            "rows": total,
+            "identical": sum(one["identical"] for one in exact),
+            "or_near_ties": same,
+        },
+        "results": results,
+    }
+    print(f"written to {measuring.write_result('beam_search', report, options.output)}")
+    sys.exit(0 if same == total else 1)
 
 
 if __name__ == "__main__":

@@ -4,14 +4,18 @@ Outputs, and the loss and gradients of a step. Models of `transformers` with ran
 `save_pretrained`, read by `interop.from_hugging_face`, and written back.
 
     .venv-bench/bin/python benchmarks/parity/encoders.py            # --help lists the options
+
+What is not compared again keeps its place in the JSON.
 """
 
 import argparse
 import dataclasses
 import gc
+import json
 import pathlib
 import sys
 import tempfile
+import time
 from typing import Any
 
 import numpy as np
@@ -94,11 +98,6 @@ def compare(name: str, size: str, seed: int) -> dict[str, Any]:
     settings = (BERT_SIZES if of_texts else VIT_SIZES)[size]
     theirs = getattr(transformers, name)(config(**settings)).eval()
     randomise(theirs, seed)
-    # As in small models: with wider ones' products attention would be all or nothing, and gradients rounding.
-    with torch.no_grad():
-        for weight in theirs.parameters():
-            if weight.dim() > 1:
-                weight.mul_((64 / theirs.config.hidden_size) ** 0.5)
     given = texts(theirs.config.vocab_size, random) if of_texts else images(theirs.config.image_size, random)
     inputs, their_inputs, valid = given
     with tempfile.TemporaryDirectory() as folder:
@@ -192,11 +191,18 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=pathlib.Path, default=measuring.RESULTS)
     arguments = parser.parse_args()
-    results, table, good = {}, [], True
+    written = arguments.output / "parity_encoders.json"
+    results = json.loads(written.read_text())["results"] if written.is_file() else {}
+    table, good = [], True
+    machine = measuring.machine()
     for name in arguments.classes:
         for size in arguments.sizes:
+            start = time.perf_counter()
             result = compare(name, size, arguments.seed)
-            results.setdefault(name, {})[size] = result
+            measured = {"seconds": time.perf_counter() - start, "command": machine["command"]}
+            results.setdefault(name, {})[size] = {"seed": arguments.seed, **measured, **result}
+            content = {"machine": machine, "limits": LIMITS, "results": results}
+            measuring.write_result(written.stem, content, arguments.output)
             good &= all(result[each] <= limit for each, limit in LIMITS.items()) and result["written back"]
             row = {"model": f"{name}, {size}", "parameters": f"{result['parameters']:,}"}
             row |= {each: f"{result[each]:.1e}" for each in LIMITS}
@@ -204,10 +210,7 @@ def main() -> None:
             print(table[-1], file=sys.stderr, flush=True)
             gc.collect()
     print(measuring.table(table))
-    machine = measuring.machine()
-    machine["versions"]["transformers"] = transformers.__version__
-    result = {"machine": machine, "limits": LIMITS, "results": results}
-    print(f"written to {measuring.write_result('parity_encoders', result, arguments.output)}")
+    print(f"written to {written}")
     sys.exit(0 if good else 1)
 
 

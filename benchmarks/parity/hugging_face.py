@@ -15,6 +15,7 @@ import os
 import pathlib
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -35,6 +36,7 @@ from keras_transformer.training import LabelSmoothedCrossentropy
 
 Arrays = dict[str, np.ndarray]
 NEW_TOKENS = 16
+KINK = 1e-6  # nearer to 0 than this a ReLU's input is rounding
 # The same search in both: a plain sum of log-probabilities, or divided by the length.
 BEAMS = {
     "beam": (
@@ -190,26 +192,33 @@ CASES: dict[str, Case] = {
         },
         **ENCODER_DECODER,
     ),
-    "t5": t5({}),
+    "t5": t5({}, d_model=768, d_ff=3072, num_layers=12, num_heads=12),
     "t5-v1.1": t5(
         {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
-        d_ff=1024,
-        num_layers=8,
-        num_heads=6,
+        d_model=768,
+        d_ff=2048,
+        num_layers=12,
+        num_heads=12,
     ),
 }
 
 
 def randomise(model: torch.nn.Module, seed: int) -> None:
-    """Weights as they are after training: none of the biases is zero, none of the scales one."""
-    generator = torch.Generator().manual_seed(seed)
+    """Weights as they are after training: none of the biases is zero, none of the scales one.
+
+    Matrices of wide models are smaller, and so are T5's for queries, which nothing divides by the root of the head's
+    size: else attention would be all or nothing, and a float32 gradient rounding.
+    """
+    generator, deviation = torch.Generator().manual_seed(seed), 0.08 * (64 / model.config.hidden_size) ** 0.5
     with torch.no_grad():
-        learned = [weight for weight in model.parameters() if weight.requires_grad]
-        biases = [weight for name, weight in model.named_buffers() if name.endswith("logits_bias")]
-        for weight in (*learned, *biases):
+        named = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
+        named += [(name, weight) for name, weight in model.named_buffers() if name.endswith("logits_bias")]
+        for name, weight in named:
             matrix = min(weight.shape) > 1 and weight.dim() > 1
             noise = torch.randn(weight.shape, generator=generator)
-            weight.copy_(noise * 0.08) if matrix else weight.add_(noise * 0.2)
+            weight.copy_(noise * deviation) if matrix else weight.add_(noise * 0.2)
+            if name.endswith("Attention.q.weight"):
+                weight.div_(model.config.d_kv**0.5)
 
 
 def crossentropy(logits: torch.Tensor, labels: np.ndarray, pad_id: int) -> torch.Tensor:
@@ -220,11 +229,32 @@ def crossentropy(logits: torch.Tensor, labels: np.ndarray, pad_id: int) -> torch
     )
 
 
+def watch_kinks(model: torch.nn.Module) -> dict[str, np.ndarray]:
+    """How near to 0 the next batch brings the input of each ReLU of T5, filled in as it runs.
+
+    Rounding decides on which side an input of 0 lies, and the gradient jumps there.
+    """
+    nearest: dict[str, np.ndarray] = {}
+
+    def watch(name: str, module: torch.nn.Module) -> None:
+        def hook(_: Any, __: Any, output: torch.Tensor) -> None:
+            nearest[f"{name}.weight"] = output.detach().abs().flatten(0, -2).amin(0).numpy()
+            handle.remove()
+
+        handle = module.register_forward_hook(hook)
+
+    for name, module in model.named_modules():
+        if name.endswith("DenseReluDense.wi"):
+            watch(name, module)
+    return nearest
+
+
 def compare_step(
     case: Case, theirs: Any, ours: Any, architecture: Any, arrays: Arrays, pad_id: int
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """Logits, and the loss and gradients of one training step."""
     labels = case.labels(arrays)
+    nearest = watch_kinks(theirs)
     their_logits = theirs(**case.theirs(arrays, pad_id)).logits
     their_loss = crossentropy(their_logits, labels, pad_id)
     their_loss.backward()
@@ -239,7 +269,7 @@ def compare_step(
     }
     valid = labels != pad_id
     logits = np.abs(our_logits.numpy() - their_logits.detach().numpy())[valid]
-    worst, compared = 0.0, 0
+    worst, compared, kinks = (0.0, ""), 0, 0
     their_gradients = {name: weight.grad for name, weight in theirs.named_parameters()}
     largest = max(
         float(gradient.abs().max()) for gradient in their_gradients.values() if gradient is not None
@@ -254,16 +284,20 @@ def compare_step(
         reference = reference.numpy()
         if reference.shape[0] == ours.vocabulary_size:  # PyTorch's embedding gives padding no gradient
             found, reference = np.delete(found, pad_id, axis=0), np.delete(reference, pad_id, axis=0)
+        smooth = nearest.get(architecture.prefix + name, np.ones(len(reference))) > KINK
+        found, reference, kinks = found[smooth], reference[smooth], kinks + int((~smooth).sum())
         # Keys' biases have no gradient but for rounding: what is tiny beside the largest is no reference.
         scale = max(float(np.abs(reference).max()), 1e-4 * largest)
-        worst = max(worst, float(np.abs(found - reference).max()) / scale)
+        worst = max(worst, (float(np.abs(found - reference).max()) / scale, name))
         compared += 1
     return {
         "logits": float(logits.max()),
         "logits, largest": float(their_logits.detach().abs().max()),
         "loss": abs(float(our_loss) / float(their_loss) - 1),
-        "gradients": worst,
+        "gradients": worst[0],
+        "worst gradient": worst[1],
         "gradients compared": compared,
+        **({"units at a kink": kinks} if nearest else {}),
     }
 
 
@@ -340,12 +374,13 @@ def main() -> None:
     results = json.loads(written.read_text())["results"] if written.is_file() else {}
     table, good = [], True
     machine = measuring.machine()
-    machine["versions"]["transformers"] = transformers.__version__
     limits = {"logits": 1e-4, "loss": 1e-3, "gradients": 1e-3}
     for name in arguments.architectures:
         for size in arguments.sizes:
+            start = time.perf_counter()
             result = compare(name, size, arguments.seed)
-            results.setdefault(name, {})[size] = result
+            measured = {"seconds": time.perf_counter() - start, "command": machine["command"]}
+            results.setdefault(name, {})[size] = {"seed": arguments.seed, **measured, **result}
             content = {"machine": machine, "limits": limits, "results": results}
             measuring.write_result(written.stem, content, arguments.output)
             generated = result.get("generated", {})

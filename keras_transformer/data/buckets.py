@@ -1,5 +1,6 @@
 """Buckets of lengths: few static shapes, little padding."""
 
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -73,6 +74,26 @@ def check_lengths(length_buckets: int | Sequence[int], max_length: int) -> tuple
     return lengths
 
 
+class Share(NamedTuple):
+    """Some rows of one bucket, and how many of them there are in an epoch.
+
+    Attributes:
+        indices: Which of a bucket's rows, int (n,), n > 0: places in `Buckets.rows`.
+        number: How many; more than n where rows come again, only after all of them were there.
+    """
+
+    indices: np.ndarray
+    number: int
+
+    def draw(self, seed: int | None) -> tf.data.Dataset:
+        """An epoch's, other ones in each where there is a seed."""
+        with tf.device("CPU:0"):  # a data set's functions cannot read a GPU's memory
+            dataset = tf.data.Dataset.from_tensor_slices(tf.constant(self.indices, tf.int64))
+        if seed is not None:
+            dataset = dataset.shuffle(len(self.indices), seed=seed, reshuffle_each_iteration=True)
+        return dataset.repeat().take(self.number)
+
+
 class Buckets(NamedTuple):
     """Which rows belong together, and how they are batched.
 
@@ -88,20 +109,24 @@ class Buckets(NamedTuple):
     lengths: np.ndarray
     batch_sizes: np.ndarray
 
-    def batches(self, seed: int | None) -> tf.data.Dataset:
-        """Makes batches of row numbers; every row is in one of them, once an epoch.
+    def batches(self, seed: int | None, shares: Sequence["Share"] = ()) -> tf.data.Dataset:
+        """Makes batches of row numbers; every row is in one of them, once an epoch, unless there are `shares`.
 
         Args:
             seed: Which orders; `None` keeps the order of the rows within each bucket.
+            shares: How many of which rows there are in an epoch.
 
         Returns:
             A dataset of `(rows, length)`, int64 (B,) and (): rows of one bucket, filled up with -1, and the
             bucket's length. Its cardinality is known.
         """
-        count = len(self.rows)
+        count = sum(share.number for share in shares) or len(self.rows)
         with tf.device("CPU:0"):  # a data set's functions cannot read a GPU's memory
             rows, bucket_of_row, lengths, batch_sizes = (tf.constant(each, tf.int64) for each in self)
         dataset = tf.data.Dataset.range(count)
+        if shares:
+            drawn = [share.draw(seed) for share in shares]
+            dataset = functools.reduce(tf.data.Dataset.concatenate, drawn)
         if seed is not None:
             dataset = dataset.shuffle(count, seed=seed, reshuffle_each_iteration=True)
         dataset = dataset.group_by_window(
@@ -119,5 +144,9 @@ class Buckets(NamedTuple):
             return tf.ensure_shape(padded, [static_size]), tf.gather(lengths, bucket)
 
         used = np.bincount(self.bucket_of_row, minlength=len(self.lengths))
+        if shares:
+            places = [self.bucket_of_row[share.indices[0]] for share in shares]
+            numbers = [share.number for share in shares]
+            used = np.bincount(places, weights=numbers, minlength=len(self.lengths)).astype(np.int64)
         cardinality = int(np.sum(-(-used // self.batch_sizes)))
         return dataset.map(filled).apply(tf.data.experimental.assert_cardinality(cardinality))

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 import tensorflow as tf
@@ -84,33 +84,79 @@ def translation_pairs(
         >>> inputs["source_ids"].shape, inputs["target_ids"].shape, labels.shape
         (TensorShape([2, 8]), TensorShape([2, 8]), TensorShape([2, 8]))
     """
-    rows_of = _rows_of(batch_size, batch_tokens)
     target_tokenizer = target_tokenizer or tokenizer
-    _check_ids("tokenizer", tokenizer)
-    _check_ids("target_tokenizer", target_tokenizer)
-    given_lengths = check_lengths(length_buckets, max_length)
-    sources, targets = _tokenized(pairs, tokenizer, target_tokenizer)
-    # Every row has one id more than the text: the end, or the start.
-    needed = np.maximum(sources.lengths, targets.lengths) + 1
-    kept = _within(needed, given_lengths[-1] if given_lengths else max_length)
-    lengths = given_lengths or choose_lengths(needed[kept], length_buckets, max_length)
-    buckets = Buckets(
-        rows=kept,
-        bucket_of_row=np.searchsorted(lengths, needed[kept]),
-        lengths=np.array(lengths),
-        batch_sizes=np.array([rows_of(length) for length in lengths]),
-    )
+    shapes = Shapes.of(batch_size, batch_tokens, max_length, length_buckets)
+    check_ids("tokenizer", tokenizer)
+    check_ids("target_tokenizer", target_tokenizer)
+    sources, targets = zip(*tokenized_pairs(pairs, tokenizer, target_tokenizer), strict=True)
+    sources, targets = RaggedRows.concatenated(sources), RaggedRows.concatenated(targets)
+    kept = within(sources.lengths, targets.lengths, shapes)
+    buckets = shapes.buckets(sources.lengths, targets.lengths, kept)
+    rows = buckets.batches(seed if shuffle else None)
+    return teacher_forced(rows, buckets, sources, targets, tokenizer, target_tokenizer)
+
+
+class Shapes(NamedTuple):
+    """The shapes that batches may have.
+
+    Attributes:
+        rows_of: How many rows a batch of a length has.
+        lengths: The lengths, or `None` where they are to be chosen.
+        count: How many then.
+        limit: The longest.
+    """
+
+    rows_of: Callable[[int], int]
+    lengths: tuple[int, ...] | None
+    count: int
+    limit: int
+
+    @classmethod
+    def of(
+        cls,
+        batch_size: int | None,
+        batch_tokens: int | None,
+        max_length: int,
+        length_buckets: int | Sequence[int],
+    ) -> Self:
+        """Checks the arguments of `translation_pairs` that say so."""
+        rows_of = _rows_of(batch_size, batch_tokens)
+        lengths = check_lengths(length_buckets, max_length)
+        count = length_buckets if isinstance(length_buckets, int) else len(length_buckets)
+        return cls(rows_of, lengths, count, lengths[-1] if lengths else max_length)
+
+    def buckets(self, sources: np.ndarray, targets: np.ndarray, kept: np.ndarray) -> Buckets:
+        """The rows `kept` in buckets, by the number of tokens in sources and targets (n,)."""
+        needed = _needed(sources, targets)[kept]
+        lengths = self.lengths or choose_lengths(needed, self.count, self.limit)
+        return Buckets(
+            rows=kept,
+            bucket_of_row=np.searchsorted(lengths, needed),
+            lengths=np.array(lengths),
+            batch_sizes=np.array([self.rows_of(length) for length in lengths]),
+        )
+
+
+def teacher_forced(
+    rows: tf.data.Dataset,
+    buckets: Buckets,
+    sources: RaggedRows,
+    targets: RaggedRows,
+    tokenizer: Tokenizer,
+    target_tokenizer: Tokenizer,
+) -> tf.data.Dataset:
+    """The batches of `translation_pairs` for what `buckets.batches` gives."""
+    lengths = buckets.lengths
 
     def batch(rows: tf.Tensor, length: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        source_ids, _ = _teacher_forced(sources, rows, length, tokenizer)
-        labels, target_ids = _teacher_forced(targets, rows, length, target_tokenizer)
+        source_ids, _ = _ended_and_started(sources, rows, length, tokenizer)
+        labels, target_ids = _ended_and_started(targets, rows, length, target_tokenizer)
         # With one length, Keras and the compiler know it from the start.
-        shape = [None, lengths[0] if len(lengths) == 1 else None]
+        shape = [None, int(lengths[0]) if len(lengths) == 1 else None]
         inputs = {"source_ids": source_ids, "target_ids": target_ids}
         return tf.nest.map_structure(lambda ids: tf.ensure_shape(ids, shape), (inputs, labels))
 
-    dataset = buckets.batches(seed if shuffle else None).map(batch, tf.data.AUTOTUNE)
-    return dataset.prefetch(tf.data.AUTOTUNE)
+    return rows.map(batch, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
 
 
 def _rows_of(batch_size: int | None, batch_tokens: int | None) -> Callable[[int], int]:
@@ -127,7 +173,8 @@ def _rows_of(batch_size: int | None, batch_tokens: int | None) -> Callable[[int]
     return lambda length: max(1, batch_tokens // length)
 
 
-def _check_ids(argument: str, tokenizer: Tokenizer) -> None:
+def check_ids(argument: str, tokenizer: Tokenizer) -> None:
+    """Raises where a tokenizer lacks an id."""
     if min(tokenizer.pad_id, tokenizer.start_id, tokenizer.end_id) < 0:
         raise ValueError(
             f"`{argument}` must have padding, start and end ids. Received: pad_id={tokenizer.pad_id}, "
@@ -135,37 +182,62 @@ def _check_ids(argument: str, tokenizer: Tokenizer) -> None:
         )
 
 
-def _tokenized(
-    pairs: Pairs, tokenizer: Tokenizer, target_tokenizer: Tokenizer
-) -> tuple[RaggedRows, RaggedRows]:
+def tokenized_pairs(
+    pairs: Pairs, tokenizer: Tokenizer, target_tokenizer: Tokenizer, prefix: str = ""
+) -> list[tuple[tf.RaggedTensor, tf.RaggedTensor]]:
+    """The ids of sources, each behind `prefix`, and of targets, some thousand at a time.
+
+    Raises:
+        ValueError: If there are none.
+    """
     chunks = [
-        (tokenizer.tokenize(sources), target_tokenizer.tokenize(targets))
+        (tokenizer.tokenize(tf.strings.join([prefix, sources])), target_tokenizer.tokenize(targets))
         for sources, targets in string_chunks(pairs)
     ]
     if not chunks:
         raise ValueError(f"`pairs` must hold at least one pair. Received: pairs={pairs!r}")
-    sources, targets = zip(*chunks, strict=True)
-    return RaggedRows.concatenated(sources), RaggedRows.concatenated(targets)
+    return chunks
 
 
-def _within(needed: np.ndarray, limit: int) -> np.ndarray:
-    kept = np.flatnonzero(needed <= limit)
+def _needed(sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """How long rows are: they have one id more than the text, the end or the start."""
+    return np.maximum(sources, targets) + 1
+
+
+def within(sources: np.ndarray, targets: np.ndarray, shapes: Shapes, of: str = "") -> np.ndarray:
+    """Which rows are short enough; a warning says how many are not.
+
+    Args:
+        sources: The number of tokens in each source, (n,).
+        targets: The same of the targets.
+        shapes: With the limit.
+        of: What is said of the pairs in messages.
+
+    Returns:
+        Row numbers.
+
+    Raises:
+        ValueError: If there are none.
+    """
+    needed = _needed(sources, targets)
+    kept = np.flatnonzero(needed <= shapes.limit)
     if not len(kept):
         raise ValueError(
             f"`max_length` (or the last of `length_buckets`) must be at least {needed.min()}, the length of "
-            f"the shortest of the {len(needed)} pairs. Received: a limit of {limit}"
+            f"the shortest of the {len(needed)} pairs{of}. Received: a limit of {shapes.limit}"
         )
     if len(kept) < len(needed):
         _LOGGER.warning(
-            "translation_pairs leaves out %d of %d pairs: longer than %d ids, special ones included",
+            "translation_pairs leaves out %d of %d pairs%s: longer than %d ids, special ones included",
             len(needed) - len(kept),
             len(needed),
-            limit,
+            of,
+            shapes.limit,
         )
     return kept
 
 
-def _teacher_forced(
+def _ended_and_started(
     texts: RaggedRows, rows: tf.Tensor, length: tf.Tensor, tokenizer: Tokenizer
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns `(ids and end, start and ids)`, int32 (B, L) each."""

@@ -5,6 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_transformer import generation, ops
+from keras_transformer.models import Unlimiformer
 
 Tensor = Any
 
@@ -15,11 +16,12 @@ def generate_ids(pipeline: Any, source_ids: Tensor, noise: Tensor | None = None)
     Where the sampler returns N > 1 hypotheses, they are an axis after the first. Sampling draws with `noise`,
     (B, N, M, V), or what its seed makes for rows 0, 1, 2, …
     """
-    if not hasattr(pipeline.model, "encode"):
+    model = pipeline.model
+    if not hasattr(model, "encode"):
         # What comes before the last token of a prompt is read at once, and must be something.
-        source_ids = tf.pad(source_ids, [[0, 0], [0, 1]], constant_values=pipeline.model.pad_id)
+        source_ids = tf.pad(source_ids, [[0, 0], [0, 1]], constant_values=model.pad_id)
     out = generation.generate_ids(
-        pipeline.model,
+        _WithoutXla(model) if isinstance(model, Unlimiformer) else model,
         source_ids,
         pipeline.max_new_tokens,
         ops.select_update,
@@ -29,6 +31,19 @@ def generate_ids(pipeline: Any, source_ids: Tensor, noise: Tensor | None = None)
     )
     several = pipeline.sampler.num_return > 1
     return {name: out[name] if several else out[name][:, 0] for name in ("ids", "lengths", "scores")}
+
+
+class _WithoutXla:
+    """A model that writes what it encodes as it writes into a cache."""
+
+    def __init__(self, model: Unlimiformer) -> None:
+        self._model = model
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def encode(self, source_ids: Tensor) -> Any:
+        return self._model.encode(source_ids, ops.select_update)
 
 
 def noise_spec(pipeline: Any) -> list[tf.TensorSpec]:

@@ -34,9 +34,9 @@ class Reference:
     texts as one batch has.
 
     Attributes:
-        texts: the inputs.
+        texts: the inputs; rows of ids for graphs that read no text.
         ids: (B, M), the outputs.
-        answers: the outputs as texts.
+        answers: the outputs as texts, or the ids again.
         gap: the distance of the model's logits for two candidates, from (row, column, id, other id); None where
             the model is not at hand or its choices are not greedy.
         rank: what a beam ranks hypotheses (N, M) of a row by, from (row, ids); None as above.
@@ -44,7 +44,7 @@ class Reference:
             without a loop answer.
     """
 
-    texts: list[str]
+    texts: list[Any]
     ids: np.ndarray
     answers: list[Any]
     gap: Callable[[int, int, int, int], float] | None = None
@@ -52,9 +52,11 @@ class Reference:
     greedy: "Reference | None" = None
 
     @classmethod
-    def of(cls, pipeline: Any, texts: Sequence[str] | None = None) -> "Reference":
-        """What a pipeline answers to `texts`, or to a few made from its vocabulary."""
-        texts = _texts_from_vocabulary(pipeline) if texts is None else list(texts)
+    def of(cls, pipeline: Any, texts: Sequence[str] | None = None, as_ids: bool = False) -> "Reference":
+        """What a pipeline answers to `texts`, or to a few made from its vocabulary; `as_ids` without any text."""
+        if texts is None:
+            texts = [text for text in texts_from_vocabulary(pipeline.tokenizer) if _accepts(pipeline, text)]
+        texts = list(texts)
         if not texts:
             raise ValueError("`texts` must not be empty. Received: texts=[]")
         if isinstance(pipeline.sampler, generation.Sample):
@@ -63,7 +65,9 @@ class Reference:
         ids = out.ids if pipeline.sampler.num_return > 1 else out.best
         model = pipeline.model
         sampler = pipeline.sampler
-        greedy = sampler.hypotheses == 1 and not isinstance(sampler, generation.Sample)
+        greedy = sampler.hypotheses == 1 and not isinstance(
+            sampler, generation.Sample | generation.Contrastive
+        )
 
         def gap(row: int, column: int, id_: int, other: int) -> float:
             source, before = np.asarray(pipeline.encode([texts[row]])), ids[row : row + 1, :column]
@@ -80,12 +84,20 @@ class Reference:
             scores = generation.score(model, sources, hypotheses)
             return scores.scores / sampler.penalties(pipeline.max_new_tokens)[scores.lengths]
 
-        answers = _strings(pipeline.decode(ids.reshape(-1, ids.shape[-1])).numpy().reshape(ids.shape[:-1]))
+        if as_ids:
+            given = [
+                [int(id_) for id_ in row if id_ != model.pad_id] for row in pipeline.encode(texts).numpy()
+            ]
+            answers = ids.tolist()
+        else:
+            given = texts
+            decoded = pipeline.decode(ids.reshape(-1, ids.shape[-1])).numpy()
+            answers = _strings(decoded.reshape(ids.shape[:-1]))
         if greedy and not pipeline.constraints:
-            return cls(texts, ids, answers, gap)
-        plain = cls.of(pipeline.with_settings("greedy", constraints=()), texts)
+            return cls(given, ids, answers, gap)
+        plain = cls.of(pipeline.with_settings("greedy", constraints=()), texts, as_ids)
         ranked = rank if isinstance(sampler, generation.Beam) and not greedy else None
-        return cls(texts, ids, answers, gap if greedy else None, ranked, plain)
+        return cls(given, ids, answers, gap if greedy else None, ranked, plain)
 
     @classmethod
     def stored(cls, report: dict[str, Any]) -> "Reference":
@@ -134,21 +146,29 @@ class OnnxGraphs:
         from keras_transformer import serving  # needs ONNX Runtime, which a SavedModel does without
 
         graphs = serving.Graphs(lambda name: path / f"{name}.onnx", config)
-        self._served = serving.TextToText(graphs, serving.Tokenizer(tokenizer_model, config))
+        self._steps = any(
+            (path / f"{name}.onnx").exists() for name in (serving.graphs.DECODER, serving.graphs.MODEL)
+        )
+        self._served = serving.TextToText(graphs, serving.tokenizer_of(tokenizer_model, config))
 
-    def __call__(self, texts: Sequence[str]) -> Answers:
-        """The answers of the whole loop in one graph, and of encoder and decoder step by step."""
+    def __call__(self, texts: Sequence[Any]) -> Answers:
+        """The answers of the whole loop in one graph, and of the graphs of a step, where there are any."""
         served = self._served
-        rows = served.encode(texts)
-        steps = [
-            served.graphs.generate_by_steps(served.padded(rows[begin : begin + _BATCH]))
-            for begin in range(0, len(rows), _BATCH)
-        ]
-        by_graph = {"loop": served.generate(texts, _BATCH)["ids"], "steps": np.concatenate(steps)}
-        return {f"onnx_{name}": (ids, self._texts(ids)) for name, ids in by_graph.items()}
+        by_graph = {"onnx_loop": served.generate(texts, _BATCH)["ids"]}
+        if self._steps:
+            rows = served.encode(texts)
+            parts = [
+                served.graphs.generate_by_steps(served.padded(rows[begin : begin + _BATCH]))
+                for begin in range(0, len(rows), _BATCH)
+            ]
+            by_graph[ONNX_STEPS] = np.concatenate(parts)
+        return {name: (ids, self._answers(ids)) for name, ids in by_graph.items()}
 
-    def _texts(self, ids: np.ndarray) -> list[Any]:
-        return [self._served.tokenizer.decode(row) if row.ndim == 1 else self._texts(row) for row in ids]
+    def _answers(self, ids: np.ndarray) -> list[Any]:
+        tokenizer = self._served.tokenizer
+        if tokenizer is None:
+            return ids.tolist()
+        return [tokenizer.decode(row) if row.ndim == 1 else self._answers(row) for row in ids]
 
 
 def compare(reference: Reference, exported: Callable[[Sequence[str]], Answers]) -> dict[str, Any]:
@@ -224,13 +244,12 @@ def _is_near_tie(reference: Reference, row: int, found: np.ndarray) -> bool:
     return reference.gap(row, column, int(expected[column]), int(found[column])) <= NEAR_TIE
 
 
-def _texts_from_vocabulary(pipeline: Any, count: int = 24) -> list[str]:
+def texts_from_vocabulary(tokenizer: Any, count: int = 24) -> list[str]:
     """Texts of 1 to 24 random pieces, and two awkward ones: nothing at all, and an unknown character."""
-    tokenizer = pipeline.tokenizer
     random = np.random.default_rng(0)
     rows = [random.integers(4, tokenizer.vocabulary_size, 1 + i % 24) for i in range(count)]
     texts = [tokenizer.detokenize(row[None]).numpy()[0].decode(errors="ignore") for row in rows]
-    return [text for text in (*texts, "", "\u2603") if _accepts(pipeline, text)]
+    return [*texts, "", "\u2603"]
 
 
 def _accepts(pipeline: Any, text: str) -> bool:

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.metadata
+import json
 import pathlib
 import shutil
 from collections.abc import Iterator
@@ -36,8 +37,10 @@ def new_part(pipeline: Any, folder: pathlib.Path, part: str) -> Iterator[tuple[p
         with files.new_folder(folder) as new:
             (new / part).mkdir(parents=True)
             yield new / part, parity
-            pipeline.tokenizer.save(new / "tokenizer")
-            files.write_json(new / "generation_config.json", pipeline.generation_config())
+            if hasattr(pipeline, "tokenizer"):
+                pipeline.tokenizer.save(new / "tokenizer")
+            if hasattr(pipeline, "generation_config"):
+                files.write_json(new / "generation_config.json", pipeline.generation_config())
             files.write_json(new / CONFIG, settings)
             _record(new, part, parity)
         return
@@ -56,19 +59,25 @@ def new_part(pipeline: Any, folder: pathlib.Path, part: str) -> Iterator[tuple[p
 
 def settings_of(pipeline: Any) -> dict[str, Any]:
     """What is needed to run the export without this package's models."""
-    tokenizer = pipeline.tokenizer
-    return {
-        "pipeline": type(pipeline).__name__,
-        "tokenizer_class": type(tokenizer).__name__,
-        "tokenizer_file": tokenizer.file_name,
-        "tokenizer_sha256": tokenizer.sha256,
-        "vocabulary_size": tokenizer.vocabulary_size,
-        "blank_ids": list(tokenizer.blank_ids),
-        "pad_id": pipeline.model.pad_id,
-        "start_id": getattr(pipeline.model, "start_id", None),  # a decoder alone has none
-        "end_id": pipeline.model.end_id,
-        **pipeline.generation_config(),
-    }
+    model = pipeline.model
+    known = getattr(pipeline, "encoder", model)
+    settings = {"pipeline": type(pipeline).__name__}
+    if hasattr(pipeline, "tokenizer"):
+        tokenizer = pipeline.tokenizer
+        settings |= {
+            "tokenizer_class": type(tokenizer).__name__,
+            "tokenizer_file": tokenizer.file_name,
+            "tokenizer_sha256": tokenizer.sha256,
+            "vocabulary_size": known.vocabulary_size,  # that of marks included, which a tokenizer may not have
+            "blank_ids": list(tokenizer.blank_ids),
+            "pad_id": known.pad_id,
+            "start_id": getattr(known, "start_id", None),  # what has no encoder, or only that, has none
+            "end_id": getattr(known, "end_id", None),
+        }
+    if not hasattr(pipeline, "sampler"):
+        names = ("max_length", "num_segments", "image_size", "num_channels", "value_range", "num_features")
+        settings |= {name: getattr(known, name) for name in names if hasattr(known, name)}
+    return json.loads(json.dumps({**settings, **pipeline.settings()}))
 
 
 def _check_bundle(folder: pathlib.Path, settings: dict[str, Any]) -> None:

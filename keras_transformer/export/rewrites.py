@@ -116,7 +116,7 @@ def _shapes(graph: Any) -> Shapes:
     """What is known of the shapes of values and constants."""
     known: Shapes = {}
     for each in _graphs(graph):
-        for value in [*each.input, *each.value_info]:
+        for value in [*each.input, *each.value_info, *each.output]:
             if value.type.tensor_type.HasField("shape"):
                 dims = value.type.tensor_type.shape.dim
                 known[value.name] = [dim.dim_value if dim.HasField("dim_value") else None for dim in dims]
@@ -137,6 +137,12 @@ def _multiply_without_reshaping(graph: Any, shapes: Shapes) -> bool:
             continue
         vectors, matrix = shapes.get(first.input[0], []), shapes.get(product.input[1], [])
         if len(vectors) < 3 or len(matrix) != 2 or matrix[0] is None or vectors[-1] != matrix[0]:
+            continue
+        made = shapes.get(last.output[0], [])
+        if len(made) != len(vectors) or made[-1] not in (
+            None,
+            matrix[1],
+        ):  # it makes heads of the last axis, too
             continue
         last.op_type = "MatMul"
         last.input[:] = [first.input[0], product.input[1]]

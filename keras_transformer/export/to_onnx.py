@@ -3,14 +3,13 @@
 import logging
 import os
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
-from keras_transformer.export import comparison, kinds
+from keras_transformer.export import comparison, kinds, rewrites
 from keras_transformer.export.graph import Axes
 from keras_transformer.export.parts import new_part
 
@@ -47,7 +46,7 @@ def onnx(
     Raises:
         FileExistsError: where `folder/onnx` exists already.
         ParityError: where an output differs.
-        ValueError: where an operation of the model has no ONNX form.
+        ValueError: where an argument is wrong, or an operation of the model has no ONNX form.
 
     Example:
         >>> onnx(translator, "export/es-en")
@@ -57,6 +56,10 @@ def onnx(
     if keras.backend.backend() != "tensorflow":
         raise ValueError(f"`onnx` needs the TensorFlow backend. Received: {keras.backend.backend()}")
     kinds.check(pipeline)
+    if texts is not None and not kinds.generates(pipeline):
+        raise ValueError(
+            f"`texts` must be None for a {type(pipeline).__name__}, whose graphs read none. Received: texts={texts!r}"
+        )
     try:
         import onnx as onnx_library
         import onnxruntime  # noqa: F401
@@ -67,7 +70,7 @@ def onnx(
         for name, graph in kinds.of(pipeline).graphs(pipeline).items():
             model = convert(name, graph.function, graph.inputs, graph.axes)
             onnx_library.save_model(model, new / f"{name}.onnx")
-        report.update(comparison.with_pipeline(pipeline, new, ONNX, texts))
+        report.update(comparison.WithPipeline(pipeline, texts)(new, ONNX, store=True))
     return folder / ONNX
 
 
@@ -98,11 +101,12 @@ def convert(
     logging.getLogger("tf2onnx").setLevel(logging.ERROR)
     traced = tf.function(function, input_signature=signature, autograph=False)
     model, _ = tf2onnx.convert.from_function(
-        traced, input_signature=signature, opset=OPSET, custom_op_handlers={"Erfc": (_erfc, [])}
+        traced, input_signature=signature, opset=OPSET, custom_op_handlers=rewrites.HANDLERS
     )
-    unknown = sorted({node.op_type for node in _nodes(model.graph) if not _is_known(node)})
+    unknown = sorted({node.op_type for node in rewrites.nodes(model.graph) if not _is_known(node)})
     if unknown:
         raise ValueError(f"`model` must consist of operations that ONNX has. Received: {', '.join(unknown)}")
+    model = rewrites.simplify(model)
     model.graph.name = name
     for value in [*model.graph.input, *model.graph.output]:
         for dimension, axis in zip(value.type.tensor_type.shape.dim, axes[value.name], strict=False):
@@ -116,25 +120,6 @@ def convert(
             f"Received: {error}"
         ) from error
     return model
-
-
-def _erfc(graph: Any, node: Any, *_: Any) -> None:
-    """Erfc, which TensorFlow's exact GELU consists of and tf2onnx does not know, as 1 − Erf."""
-    from onnx import helper as onnx_helper
-
-    node.type, node.domain = "Erf", ""
-    dtype = onnx_helper.tensor_dtype_to_np_dtype(graph.get_dtype(node.output[0]))
-    one = graph.make_const(f"{node.name}_one", np.array(1, dtype))
-    graph.insert_new_node_on_output("Sub", node.output[0], inputs=[one.output[0], node.output[0]])
-
-
-def _nodes(graph: Any) -> Iterator[Any]:
-    """Every node, those of loop bodies and branches included."""
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            for inner in [attribute.g, *attribute.graphs]:
-                yield from _nodes(inner)
 
 
 def _is_known(node: Any) -> bool:

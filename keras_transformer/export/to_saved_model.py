@@ -1,17 +1,16 @@
-"""A pipeline as SavedModel, text to text, for TensorFlow Serving."""
+"""A pipeline as SavedModel, from text to its answer, for TensorFlow Serving."""
 
-import functools
 import os
 import pathlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from keras_transformer.export import functions, parity
-from keras_transformer.export.parts import new_part, settings_of
+from keras_transformer.export import comparison, kinds
+from keras_transformer.export.parts import new_part
 
 
 def saved_model(
@@ -20,23 +19,29 @@ def saved_model(
     *,
     name: str | None = None,
     version: int = 1,
-    texts: Sequence[str] | None = None,
+    texts: Sequence[Any] | None = None,
 ) -> pathlib.Path:
     """Export a pipeline as SavedModel with its tokenizer in the graph, and prove that it answers the same.
 
-    Signatures: `serving_default`, "text" strings (B,) → "text" strings (B,); `generate_ids`, "text"
-    strings (B,) → "ids" int32 (B, M), "lengths" int32 (B,), "scores" float32 (B,). Where the pipeline's sampler
+    Signatures of one that generates: `serving_default`, "text" strings (B,) → "text" strings (B,); `generate_ids`,
+    "text" strings (B,) → "ids" int32 (B, M), "lengths" int32 (B,), "scores" float32 (B,). Where the pipeline's sampler
     returns N > 1 hypotheses, each output has an axis of N after the first; where it samples, `generate_ids` takes
     "noise" float32 (B, N, M, V) too, and `serving_default` draws by the sampler's seed and the row's number in the
-    batch. Nothing in the graph needs XLA, which TensorFlow Serving turns off.
+    batch.
+
+    Signatures of the others: `serving_default`, from strings, images or graphs to the pipeline's answer as tensors;
+    `forward`, what `onnx` exports, from ids, images or graphs to the model's outputs; and for pairs of texts
+    `classify_pairs`. `export/README.md` lists their tensors. What the pipeline refuses is an InvalidArgumentError.
+
+    Nothing in the graph needs XLA, which TensorFlow Serving turns off.
 
     Args:
-        pipeline: such as `pipelines.TextToText`.
+        pipeline: any of `pipelines`.
         folder: of the export; the model goes to `folder/saved_model/name/version`.
         name: the model's name in TensorFlow Serving, by default the folder's.
         version: a positive integer, as TensorFlow Serving counts them.
-        texts: compared between the pipeline and the SavedModel before anything takes its place; by default
-            a few made from the vocabulary.
+        texts: compared between the pipeline and the SavedModel before anything takes its place, pairs of question
+            and context for `QuestionAnswering`; by default a few made from the vocabulary.
 
     Returns:
         The version's folder. It appears only when it is complete and verified.
@@ -54,6 +59,7 @@ def saved_model(
     name = folder.absolute().name if name is None else name
     if not re.fullmatch(r"\w[\w.-]*", name):
         raise ValueError(f"`name` must be a plain folder name. Received: name={name!r}")
+    kinds.check(pipeline)
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise ValueError(f"`version` must be a positive integer. Received: version={version!r}")
     if keras.backend.backend() != "tensorflow":
@@ -67,25 +73,17 @@ def saved_model(
         )
     with new_part(pipeline, folder, part) as (new, report):
         _write(pipeline, new)
-        report.update(
-            parity.compare(
-                parity.Reference.of(pipeline, texts), parity.SavedModel(new, settings_of(pipeline))
-            )
-        )
+        report.update(comparison.WithPipeline(pipeline, texts)(new, part, store=True))
     return folder / part
 
 
 def _write(pipeline: Any, path: pathlib.Path) -> None:
-    text = tf.TensorSpec([None], tf.string, name="text")
-    signatures: dict[str, tuple[Callable[..., Any], list[tf.TensorSpec]]] = {
-        "serving_default": (functions.text_to_text, [text]),
-        "generate_ids": (functions.text_to_ids, [text, *functions.noise_spec(pipeline)]),
-    }
     archive = keras.export.ExportArchive()
     archive.track(pipeline.model)
-    archive.track(pipeline.tokenizer)
-    for name, (function, signature) in signatures.items():
-        archive.add_endpoint(name, functools.partial(function, pipeline), input_signature=signature)
+    if hasattr(pipeline, "tokenizer"):
+        archive.track(pipeline.tokenizer)
+    for name, graph in kinds.of(pipeline).signatures(pipeline).items():
+        archive.add_endpoint(name, graph.function, input_signature=graph.inputs)
     logger = tf.get_logger()
     level = logger.level
     logger.setLevel("ERROR")  # it would name the temporary folder

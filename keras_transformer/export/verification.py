@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_transformer import files, serving
-from keras_transformer.export import parity
+from keras_transformer.export import comparison
 from keras_transformer.export.parts import PARITY
 
 
@@ -21,8 +21,9 @@ def verify(
         texts: what to compare on, if a pipeline is given; by default a few made from its vocabulary.
 
     Returns:
-        For each part of the export, the number of "texts" compared, and for each of its "graphs" how many
-        outputs are identical and how many differ from a near tie on.
+        For each part of the export, of a pipeline that generates, the number of "texts" compared, and for each of its
+        "graphs" how many outputs are identical and how many differ from a near tie on; of another, the "tolerance",
+        and for each of its "graphs" the number of "rows" compared and the largest difference of a number.
 
     Raises:
         FileNotFoundError: where `folder` is no export.
@@ -39,17 +40,12 @@ def verify(
     problems = bundle.problems()
     if problems:
         raise ValueError(f"`{folder}` must be as it was exported. Received: {'; '.join(problems)}")
-    reference = None if pipeline is None else parity.Reference.of(pipeline, texts)
+    compare = None if pipeline is None else comparison.WithPipeline(pipeline, texts)
     results = {}
     for part, stored in files.read_json(bundle.checked(PARITY)).items():
-        report = parity.compare(reference or parity.Reference.stored(stored), _exported(bundle, part))
-        results[part] = {"texts": report["texts"], "graphs": report["graphs"]}
+        if compare is None:
+            report = comparison.with_stored(bundle, part, stored)
+        else:
+            report = compare(bundle.folder / part, part)
+        results[part] = {name: value for name, value in report.items() if name != "examples"}
     return results
-
-
-def _exported(bundle: serving.Bundle, part: str) -> Any:
-    if part.startswith("saved_model/"):
-        return parity.SavedModel(bundle.folder / part, bundle.config)
-    config = bundle.config
-    tokenizer = bundle.checked(f"tokenizer/{config['tokenizer_file']}").read_bytes()
-    return parity.OnnxGraphs(bundle.folder / part, tokenizer, config)

@@ -156,10 +156,10 @@ class LearnedPositions(keras.layers.Layer):
         self.initializer = table_initializer(initializer)
         self.supports_masking = True
 
-    def build(self, input_shape: tuple[int | None, ...]) -> None:
+    def build(self, inputs_shape: Any, positions_shape: Any = None) -> None:
         """Create the table."""
         self.table = self.add_weight(
-            name="table", shape=(self.max_length, input_shape[-1]), initializer=self.initializer
+            name="table", shape=(self.max_length, inputs_shape[-1]), initializer=self.initializer
         )
 
     def call(self, inputs: Tensor, positions: Tensor | None = None) -> Tensor:

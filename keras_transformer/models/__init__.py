@@ -8,6 +8,8 @@ from keras_transformer.models.bert_heads import SpanClassifier as SpanClassifier
 from keras_transformer.models.bert_heads import TokenClassifier as TokenClassifier
 from keras_transformer.models.gat import GAT as GAT
 from keras_transformer.models.gpt import GPT as GPT
+from keras_transformer.models.gpt_heads import GPTClassifier as GPTClassifier
+from keras_transformer.models.gpt_heads import GPTMultipleChoice as GPTMultipleChoice
 from keras_transformer.models.t5 import T5 as T5
 from keras_transformer.models.transformer import Transformer as Transformer
 from keras_transformer.models.unlimiformer import Unlimiformer as Unlimiformer
@@ -18,6 +20,8 @@ __all__ = [
     "GAT",
     "GPT",
     "T5",
+    "GPTClassifier",
+    "GPTMultipleChoice",
     "MaskedLanguageModel",
     "Pretraining",
     "SequenceClassifier",

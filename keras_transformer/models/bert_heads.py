@@ -73,7 +73,11 @@ class MaskedLanguageModel(_Headed):
         self.norm = new_norm("layer", encoder.epsilon, dtype=self.dtype_policy, name="norm")
         self.norm.build((None, None, size))
         self.bias = self.add_weight(
-            name="bias", shape=(encoder.vocabulary_size,), initializer="zeros", dtype="float32"
+            name="bias",
+            shape=(encoder.vocabulary_size,),
+            initializer="zeros",
+            dtype="float32",
+            autocast=False,
         )
         self.built = True
 
@@ -177,6 +181,7 @@ class SequenceClassifier(_Headed):
         self.pooling = pooling
         self.dropout = check_rate("dropout", encoder.dropout if dropout is None else dropout)
         self.drop = Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
+        self.drop.build((None, encoder.model_dim))
         self.head = self._head(num_classes, "head", encoder.model_dim)
         self.built = True
 
@@ -231,6 +236,7 @@ class TokenClassifier(_Headed):
         self.num_classes = _check_classes(num_classes)
         self.dropout = check_rate("dropout", encoder.dropout if dropout is None else dropout)
         self.drop = Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
+        self.drop.build((None, encoder.model_dim))
         self.head = self._head(num_classes, "head", encoder.model_dim)
         self.built = True
 

@@ -86,7 +86,8 @@ class GAT(keras.Model):
         self.head_dim = head_dim
         self.activation = keras.activations.get(activation)
         self.dropout = check_rate("dropout", dropout)
-        self.score = score_layers.get(score)
+        # A layer here, beside those of each attention, would never be built.
+        self.score = score_layers.serialize(score_layers.get(score))
         self.residual = residual
         self.self_loops = self_loops
         self.regularizer = keras.regularizers.get(regularizer)
@@ -133,7 +134,7 @@ class GAT(keras.Model):
             "head_dim": self.head_dim,
             "activation": keras.activations.serialize(self.activation),
             "dropout": self.dropout,
-            "score": score_layers.serialize(self.score),
+            "score": dict(self.score),
             "residual": self.residual,
             "self_loops": self.self_loops,
             "regularizer": keras.regularizers.serialize(self.regularizer),
@@ -148,9 +149,7 @@ class GAT(keras.Model):
                 heads,
                 self.num_classes if last else self.head_dim,
                 concat=not last,
-                score=score_layers.get(
-                    score_layers.serialize(self.score)
-                ),  # each layer has weights of its own
+                score=score_layers.get(dict(self.score)),  # each layer has weights of its own
                 dropout=self.dropout,
                 self_loops=self.self_loops,
                 dtype=self.dtype_policy,
@@ -166,7 +165,9 @@ class GAT(keras.Model):
                 skip.build(shape)
                 self.skips[str(i)] = skip
             self.attention_layers.append(layer)
-            self.drops.append(Dropout(self.dropout, dtype=self.dtype_policy, name=f"dropout_{i}"))
+            drop = Dropout(self.dropout, dtype=self.dtype_policy, name=f"dropout_{i}")
+            drop.build(shape)
+            self.drops.append(drop)
             size = output_size
         if self.regularizer is not None:
             for weight in self.trainable_weights:

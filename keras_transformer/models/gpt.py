@@ -148,8 +148,11 @@ class GPT(Presets, keras.Model):
         self.activation = get_activation(activation)
         self.normalization = normalization
         self.norm = norm
+        # A layer here, beside those of the blocks, would never be built.
         self.position_encoding = (
-            "learned" if learned else position_encodings.get(position_encoding, num_heads)
+            "learned"
+            if learned
+            else keras.saving.serialize_keras_object(position_encodings.get(position_encoding, num_heads))
         )
         self.num_kv_heads = num_kv_heads
         self.relation = _backward(relations.get(relation))
@@ -173,9 +176,7 @@ class GPT(Presets, keras.Model):
                 norm=norm,
                 num_kv_heads=num_kv_heads,
                 # Each block has weights of its own.
-                position_encoding=None
-                if learned
-                else position_encodings.get(self._serialized_encoding(), num_heads),
+                position_encoding=None if learned else position_encodings.get(self._encoding(), num_heads),
                 use_bias=use_bias,
                 epsilon=epsilon,
                 hidden_dropout=0.0,
@@ -319,7 +320,7 @@ class GPT(Presets, keras.Model):
             "activation": serialize_activation(self.activation),
             "normalization": self.normalization,
             "norm": self.norm,
-            "position_encoding": self._serialized_encoding(),
+            "position_encoding": self._encoding(),
             "num_kv_heads": self.num_kv_heads,
             "relation": keras.saving.serialize_keras_object(self.relation),
             "use_bias": self.use_bias,
@@ -328,8 +329,9 @@ class GPT(Presets, keras.Model):
             "end_id": self.end_id,
         }
 
-    def _serialized_encoding(self) -> Any:
-        return keras.saving.serialize_keras_object(self.position_encoding)
+    def _encoding(self) -> Any:
+        encoding = self.position_encoding
+        return dict(encoding) if isinstance(encoding, dict) else encoding
 
     def _build_weights(self) -> None:
         shape = (None, None, self.model_dim)

@@ -3,6 +3,7 @@
 Axes: B batch, T targets, S source tokens, C chunks, L tokens of a chunk, N heads, D model size, k keys chosen.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -122,17 +123,20 @@ class Unlimiformer(keras.Model):
         memories = self._memories(store, self._key_matrices())
         return self.model.decode(inputs["target_ids"], memories, padding_mask, training, self._retrieve)
 
-    def encode(self, source_ids: Tensor) -> Context:
+    def encode(
+        self, source_ids: Tensor, update: Callable[[Tensor, Tensor, Tensor], Tensor] = kt_ops.slice_update
+    ) -> Context:
         """What decoding needs of the source, encoded chunk after chunk.
 
         Args:
             source_ids: integers (B, S).
+            update: how to write the states of a chunk, as into a cache.
 
         Returns:
             {"store": the hidden states (B, S', D), S' what the chunks reach to; "padding_mask": bool (B, S');
             "key_matrices": each layer's key projection}.
         """
-        store, padding_mask = self._store_in_turn(source_ids)
+        store, padding_mask = self._store_in_turn(source_ids, update)
         return {"store": store, "padding_mask": padding_mask, "key_matrices": self._key_matrices()}
 
     def empty_cache(self, batch_size: Any, length: Any, hypotheses: int = 1) -> list[Cache]:
@@ -197,7 +201,9 @@ class Unlimiformer(keras.Model):
         index = ops.minimum(index, count * self.chunk_length - 1)  # only of padding is it more
         return ops.take_along_axis(states, index[:, :, None], axis=1), self._real(source_ids)
 
-    def _store_in_turn(self, source_ids: Tensor) -> tuple[Tensor, Tensor]:
+    def _store_in_turn(
+        self, source_ids: Tensor, update: Callable[[Tensor, Tensor, Tensor], Tensor]
+    ) -> tuple[Tensor, Tensor]:
         """The same with the temporary memory of one chunk: each overwrites what the one before has at its end."""
         source_ids, count, last = self._plan(source_ids)
         within = ops.arange(self.chunk_length)
@@ -208,7 +214,7 @@ class Unlimiformer(keras.Model):
             kept = ops.logical_or(within >= self.overlap // 2, ops.equal(chunk, 0))
             kept = ops.logical_and(kept, chunk <= last)  # (B, L)
             states = ops.where(kept[:, :, None], states, ops.take(store, start + within, axis=1))
-            return kt_ops.slice_update(store, states, start)
+            return update(store, states, start)
 
         batch_size, length = ops.shape(source_ids)
         empty = ops.zeros((batch_size, length, self.model.model_dim), self.model.compute_dtype)

@@ -66,7 +66,7 @@ class Embedding(texts.OfTexts):
                 owners.append(i)
         total = np.zeros((len(listed), self.encoder.model_dim), "float32")
         tokens = np.zeros((len(listed), 1), "float32")
-        for owner, row, vector in zip(owners, rows, self._run(rows, batch_size, self._pooled), strict=True):
+        for owner, row, vector in zip(owners, rows, self._run(rows, batch_size, self.vectors), strict=True):
             total[owner] += len(row["token_ids"]) * vector
             tokens[owner] += len(row["token_ids"])
         vectors = total / tokens
@@ -78,9 +78,13 @@ class Embedding(texts.OfTexts):
         """The constructor's arguments besides model and tokenizer."""
         return {**super().settings(), "pooling": self.pooling, "normalize": self.normalize}
 
-    def _pooled(self, inputs: dict[str, np.ndarray]) -> Any:
-        hidden = self.encoder(inputs, training=False)
+    def pooled(self, hidden: Any, inputs: Any) -> Any:
+        """One vector for each row, float32 (B, D), of the encoder's (B, T, D) for `inputs`; not normalised."""
         if self.pooling == "mean":
             return mean_of_tokens(hidden, self.encoder.padding_mask(inputs))
         pooled = hidden[:, 0] if self.pooling == "first" else self.encoder.pool(hidden)
         return keras.ops.cast(pooled, "float32")
+
+    def vectors(self, inputs: Any) -> Any:
+        """What `pooled` makes of the encoder's inputs."""
+        return self.pooled(self.encoder(inputs, training=False), inputs)

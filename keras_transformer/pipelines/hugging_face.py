@@ -2,40 +2,146 @@
 
 import os
 import pathlib
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from keras_transformer import files, interop, text
-from keras_transformer.pipelines.text_generation import TextGeneration
+import keras
+import numpy as np
 
-# Of each architecture, the pipeline and the tokenizer.
-_PIPELINES: dict[str, tuple[Any, Any]] = {"gpt2": (TextGeneration, text.BytePairTokenizer)}
+from keras_transformer import files, interop, text
+from keras_transformer.pipelines.embedding import Embedding
+from keras_transformer.pipelines.fill_mask import FillMask
+from keras_transformer.pipelines.image_classification import ImageClassification
+from keras_transformer.pipelines.question_answering import QuestionAnswering
+from keras_transformer.pipelines.text_classification import TextClassification
+from keras_transformer.pipelines.text_generation import TextGeneration
+from keras_transformer.pipelines.text_to_text import TextToText
+from keras_transformer.pipelines.token_classification import TokenClassification
+
+_PREPROCESSOR = "preprocessor_config.json"
+_BILINEAR = 2
 
 
 def from_hugging_face(folder: str | os.PathLike[str], **settings: Any) -> Any:
     """Load model and tokenizer from a folder that `transformers` has written, or that was downloaded from its hub.
 
+    | folder | pipeline |
+    |---|---|
+    | Marian, T5, T5 v1.1 | `TextToText` |
+    | GPT-2, OpenAI GPT | `TextGeneration` |
+    | BERT for masked language modelling or pre-training | `FillMask` |
+    | BERT for sequences, tokens, questions | `TextClassification`, `TokenClassification`, `QuestionAnswering` |
+    | BERT alone | `Embedding` |
+    | ViT | `ImageClassification` |
+
     Args:
-        folder: with what `interop.from_hugging_face` reads, and the tokenizer's files.
-        **settings: for the pipeline, such as `generation` and `max_new_tokens`.
+        folder: with what `interop.from_hugging_face` reads, and the tokenizer's files; for ViT perhaps
+            `preprocessor_config.json`, whose mean and standard deviation become part of the weights: images have values
+            from 0 to 255.
+        **settings: for the pipeline, such as `generation` and `max_new_tokens`. Labels are the folder's.
 
     Returns:
-        A `TextGeneration` for GPT-2.
+        The pipeline.
 
     Raises:
         FileNotFoundError: where a file is absent.
         ImportError: where safetensors is not installed.
-        ValueError: where a file is damaged, or there is no pipeline for the architecture; `interop.from_hugging_face`
-            may still read the model.
+        ValueError: where a file is damaged, the architecture is none of these, or model and tokenizer do not belong
+            together.
 
     Example:
         >>> writer = from_hugging_face("downloads/gpt2", max_new_tokens=32)  # doctest: +SKIP
     """
+    folder = pathlib.Path(folder)
     model = interop.from_hugging_face(folder)
-    model_type = files.read_json(pathlib.Path(folder) / "config.json")["model_type"]
-    if model_type not in _PIPELINES:
+    config = files.read_json(folder / "config.json")
+    return _PIPELINES[config["model_type"]](folder, model, config, settings)
+
+
+def _text_to_text(folder: pathlib.Path, model: Any, config: Any, settings: Mapping[str, Any]) -> TextToText:
+    tokenizer = text.SentencePieceVocabularyTokenizer.from_files(
+        folder, vocabulary_size=model.vocabulary_size
+    )
+    return TextToText(model, tokenizer, **settings)
+
+
+def _generation(tokenizer_class: Any) -> Callable[..., TextGeneration]:
+    def make(folder: pathlib.Path, model: Any, config: Any, settings: Mapping[str, Any]) -> TextGeneration:
+        return TextGeneration(model, tokenizer_class.from_files(folder), **settings)
+
+    return make
+
+
+def _bert(folder: pathlib.Path, model: Any, config: Any, settings: Mapping[str, Any]) -> Any:
+    pipeline = _OF_BERT[type(model).__name__]
+    model = getattr(model, "masked_language_model", model)  # of the two tasks of pre-training, that one
+    labels = {"labels": _labels(config)} if pipeline in (TextClassification, TokenClassification) else {}
+    return pipeline(model, text.WordPieceTokenizer.from_files(folder), **{**labels, **settings})
+
+
+def _vit(folder: pathlib.Path, model: Any, config: Any, settings: Mapping[str, Any]) -> ImageClassification:
+    path = folder / _PREPROCESSOR
+    given = files.read_json(path) if path.is_file() else {}
+    _check_preprocessor(path, given, model)
+    if given.get("do_normalize", True):
+        _set_normalization(model, given.get("image_mean", 0.5), given.get("image_std", 0.5))
+    else:
+        _set_normalization(model, 0.0, 1.0)
+    # Another interpolation than ours would give other images: those of another size are refused then.
+    resize = bool(given.get("do_resize", True)) and given.get("resample", _BILINEAR) == _BILINEAR
+    return ImageClassification(model, **{"labels": _labels(config), "resize": resize, **settings})
+
+
+def _labels(config: Mapping[str, Any]) -> list[str] | None:
+    """The classes' names, which stand there by number."""
+    names = config.get("id2label")
+    return None if names is None else [names[number] for number in sorted(names, key=int)]
+
+
+def _check_preprocessor(path: pathlib.Path, given: Mapping[str, Any], model: Any) -> None:
+    size = given.get("size", model.image_size[0])
+    size = (size.get("height"), size.get("width")) if isinstance(size, Mapping) else (size, size)
+    scale = given.get("rescale_factor", 1 / 255)
+    if (
+        tuple(size) != tuple(model.image_size)
+        or not np.isclose(scale, 1 / 255)
+        or not given.get("do_rescale", True)
+    ):
         raise ValueError(
-            f"`folder` must hold one of {sorted(_PIPELINES)}, for which there is a pipeline; "
-            f"`interop.from_hugging_face` reads the model alone. Received: model_type={model_type!r}"
+            f"`{path}` must describe images of the model's size {tuple(model.image_size)} and values from 0 to 255. "
+            f"Received: size={size}, do_rescale={given.get('do_rescale', True)}, rescale_factor={scale}"
         )
-    pipeline, tokenizer = _PIPELINES[model_type]
-    return pipeline(model, tokenizer.from_files(folder), **settings)
+
+
+def _set_normalization(model: Any, mean: Any, deviation: Any) -> None:
+    """Make the patches' weights those for values in [−1, 1], which were for (x / 255 − mean) / deviation.
+
+    With y = 2 x / 255 − 1 that is y / (2 deviation) + (1 / 2 − mean) / deviation.
+    """
+    channels = model.num_channels
+    mean, deviation = (np.broadcast_to(np.asarray(each, "float64"), channels) for each in (mean, deviation))
+    kernel = keras.ops.convert_to_numpy(model.embedding.kernel).astype(
+        "float64"
+    )  # (size · size · channels, D)
+    by_channel = kernel.reshape(-1, channels, kernel.shape[1])
+    shift = np.einsum("pcd,c->d", by_channel, (0.5 - mean) / deviation)
+    model.embedding.bias.assign(keras.ops.convert_to_numpy(model.embedding.bias) + shift)
+    model.embedding.kernel.assign((by_channel / (2 * deviation)[:, None]).reshape(kernel.shape))
+
+
+_OF_BERT: dict[str, Any] = {
+    "MaskedLanguageModel": FillMask,
+    "Pretraining": FillMask,
+    "SequenceClassifier": TextClassification,
+    "TokenClassifier": TokenClassification,
+    "SpanClassifier": QuestionAnswering,
+    "BERT": Embedding,
+}
+_PIPELINES: dict[str, Callable[..., Any]] = {
+    "marian": _text_to_text,
+    "t5": _text_to_text,
+    "gpt2": _generation(text.BytePairTokenizer),
+    "openai-gpt": _generation(text.CharacterPairTokenizer),
+    "bert": _bert,
+    "vit": _vit,
+}

@@ -64,6 +64,12 @@ class ImageClassification(folders.Saved):
         ]
         return class_labels.softmax(np.concatenate(logits))
 
+    def resized(self, images: Any) -> Any:
+        """Float images scaled to the model's size."""
+        return keras.ops.image.resize(
+            images, self.model.image_size, antialias=True, data_format="channels_last"
+        )
+
     def settings(self) -> dict[str, Any]:
         """The constructor's arguments besides the model."""
         return {"labels": self.labels, "resize": self.resize}
@@ -92,7 +98,4 @@ class ImageClassification(folders.Saved):
             raise ValueError(
                 f"`images` must be of the size {size}, or resize=True. Received: images.shape={images.shape}"
             )
-        scaled = keras.ops.image.resize(
-            images.astype("float32"), size, antialias=True, data_format="channels_last"
-        )
-        return keras.ops.convert_to_numpy(scaled)
+        return keras.ops.convert_to_numpy(self.resized(images.astype("float32")))

@@ -1,5 +1,6 @@
 """Texts, or pairs of texts, to the names of their classes."""
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -12,8 +13,8 @@ class TextClassification(texts.OfTexts):
     """A classifier of texts, its tokenizer and the names of its classes.
 
     Args:
-        model: such as `models.SequenceClassifier`.
-        tokenizer: with the model's vocabulary.
+        model: such as `models.SequenceClassifier` or `models.GPTClassifier`.
+        tokenizer: with the model's vocabulary; of `models.GPTClassifier` it may lack the marks.
         labels: a name for each class, by default its number.
         long_texts: whether texts that are too long are refused ("refuse"), or the probabilities of windows averaged
             ("window"); of pairs, the second is read through windows.
@@ -59,7 +60,8 @@ class TextClassification(texts.OfTexts):
         first, one = texts.as_list(first)
         rows, owners = self._rows(first, second)
         found = np.zeros((len(first), len(self.labels)), "float32")
-        for owner, logits in zip(owners, self._run(rows, batch_size), strict=True):
+        classify = getattr(self.model, "classify", None)
+        for owner, logits in zip(owners, self._run(rows, batch_size, classify), strict=True):
             found[owner] += class_labels.softmax(logits)
         found /= np.bincount(owners, minlength=len(first))[:, None] if owners else 1
         return found[0] if one else found
@@ -70,7 +72,10 @@ class TextClassification(texts.OfTexts):
 
     def _rows(self, first: list[str], second: Any) -> tuple[list[dict[str, list[int]]], list[int]]:
         """Rows of ids, and which text each belongs to."""
-        length, rows, owners = self.encoder.max_length, [], []
+        # Some positions have no end.
+        length, rows, owners = self.encoder.max_length or math.inf, [], []
+        if second is None and getattr(self.model, "symmetric", False):
+            raise ValueError("`second` must be given: the model compares two texts. Received: second=None")
         if second is None:
             for i, ids in enumerate(self._ids(first, "first")):
                 for start, end in self._windows(ids, length - 2, i, "first"):

@@ -6,17 +6,18 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_transformer import data
 from keras_transformer.pipelines import folders
 
 LONG_TEXTS = ("refuse", "window")
 
 
 class OfTexts(folders.Saved):
-    """A model around an encoder, and its tokenizer.
+    """A model around an encoder, or a decoder with marks such as `models.GPTClassifier`, and its tokenizer.
 
     Args:
-        model: with an `encoder`.
-        tokenizer: with the encoder's vocabulary.
+        model: with an `encoder`, or a `decoder` and the ids `marks` of start, delimiter and extract.
+        tokenizer: with the encoder's vocabulary, or with the decoder's but for the marks, which it may have or not.
         long_texts: whether texts that are longer than the encoder's `max_length` are refused, or read through windows
             that overlap by half.
 
@@ -30,14 +31,21 @@ class OfTexts(folders.Saved):
         self.model = model
         self.tokenizer = tokenizer
         self.long_texts = long_texts
-        self.encoder = getattr(model, "encoder", model)
-        for name in ("vocabulary_size", "pad_id"):
-            if getattr(self.encoder, name) != getattr(tokenizer, name):
-                raise ValueError(
-                    f"`model` and `tokenizer` must have the same {name}. Received: "
-                    f"{getattr(self.encoder, name)} and {getattr(tokenizer, name)}"
+        self._marks = getattr(model, "marks", None)
+        self.encoder = getattr(model, "encoder", getattr(model, "decoder", model))
+        ids = len({*range(tokenizer.vocabulary_size), *(self._marks or ())})
+        for name, known in (("vocabulary_size", ids), ("pad_id", tokenizer.pad_id)):
+            if getattr(self.encoder, name) != known:
+                marks = (
+                    f", the marks {self._marks} among them"
+                    if name == "vocabulary_size" and self._marks
+                    else ""
                 )
-        if min(tokenizer.start_id, tokenizer.end_id) < 0:
+                raise ValueError(
+                    f"`model` and `tokenizer` must have the same {name}{marks}. Received: "
+                    f"{getattr(self.encoder, name)} and {known}"
+                )
+        if self._marks is None and min(tokenizer.start_id, tokenizer.end_id) < 0:
             raise ValueError(
                 "`tokenizer` must have start and end ids. "
                 f"Received: start_id={tokenizer.start_id}, end_id={tokenizer.end_id}"
@@ -70,8 +78,13 @@ class OfTexts(folders.Saved):
         starts = [*range(0, len(ids) - room, room - room // 2), len(ids) - room]
         return [(start, start + room) for start in starts]
 
-    def _row(self, first: Sequence[int], second: Sequence[int] | None = None) -> dict[str, list[int]]:
-        """Ids "start, first, end", and "second, end" behind them as segment 1."""
+    def _row(self, first: Sequence[int], second: Sequence[int] | None = None) -> dict[str, Any]:
+        """Ids "start, first, end", and "second, end" behind them as segment 1; or what a decoder was trained on."""
+        if self._marks is not None:
+            symmetric = second is not None and self.model.symmetric
+            parts = [first] if second is None else [first, second]
+            rows = data.input_rows(parts, self._marks, "similarity" if symmetric else "entailment")
+            return {"token_ids": rows if symmetric else rows[0]}
         start, end = self.tokenizer.start_id, self.tokenizer.end_id
         ids = [start, *first, end]
         segments = [0] * len(ids)
@@ -79,14 +92,12 @@ class OfTexts(folders.Saved):
             ids, segments = [*ids, *second, end], [*segments, *[1] * (len(second) + 1)]
         return {"token_ids": ids, "segment_ids": segments}
 
-    def _run(
-        self, rows: Sequence[dict[str, list[int]]], batch_size: int, function: Any = None
-    ) -> list[np.ndarray]:
+    def _run(self, rows: Sequence[dict[str, Any]], batch_size: int, function: Any = None) -> list[np.ndarray]:
         """What the model says of each row; rows of near length run together."""
         if batch_size < 1:
             raise ValueError(f"`batch_size` must be positive. Received: batch_size={batch_size}")
         function = function or (lambda inputs: self.model(inputs, training=False))
-        order = sorted(range(len(rows)), key=lambda i: len(rows[i]["token_ids"]))
+        order = sorted(range(len(rows)), key=lambda i: _length(rows[i]))
         outputs: list[Any] = [None] * len(rows)
         for start in range(0, len(order), batch_size):
             chosen = order[start : start + batch_size]
@@ -95,12 +106,22 @@ class OfTexts(folders.Saved):
                 outputs[i] = found[place]
         return outputs
 
-    def _batch(self, rows: Sequence[dict[str, list[int]]]) -> dict[str, np.ndarray]:
-        length = max(len(row["token_ids"]) for row in rows)
+    def _batch(self, rows: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
+        length = max(map(_length, rows))
+        fillers = {"token_ids": self.tokenizer.pad_id, "segment_ids": 0}
         return {
-            name: np.array([[*row[name], *[filler] * (length - len(row[name]))] for row in rows], "int32")
-            for name, filler in (("token_ids", self.tokenizer.pad_id), ("segment_ids", 0))
+            name: np.stack([_padded(row[name], length, fillers[name]) for row in rows]) for name in rows[0]
         }
+
+
+def _length(row: dict[str, Any]) -> int:
+    return np.shape(row["token_ids"])[-1]
+
+
+def _padded(ids: Any, length: int, filler: int) -> np.ndarray:
+    ids = np.asarray(ids, "int32")
+    behind = [(0, 0)] * (ids.ndim - 1) + [(0, length - ids.shape[-1])]
+    return np.pad(ids, behind, constant_values=filler)
 
 
 def as_list(texts: str | Iterable[str]) -> tuple[list[str], bool]:

@@ -8,16 +8,21 @@ import numpy as np
 from keras_transformer.serving.graphs import Graphs
 from keras_transformer.serving.tokenizer import Tokenizer
 
+_NO_TEXT = (
+    "`texts` must be rows of ids, for `generate`: the export's tokenizer needs TensorFlow, so that texts are for its "
+    "SavedModel."
+)
+
 
 class TextToText:
-    """An exported pipeline: strings in, strings out.
+    """An exported pipeline that generates: strings in, strings out; or ids, by `generate`.
 
     Args:
         graphs: the export's graphs.
-        tokenizer: the export's tokenizer.
+        tokenizer: the export's tokenizer; None where it needs TensorFlow, so that ids alone can be read.
     """
 
-    def __init__(self, graphs: Graphs, tokenizer: Tokenizer) -> None:
+    def __init__(self, graphs: Graphs, tokenizer: Tokenizer | None) -> None:
         self.graphs = graphs
         self.tokenizer = tokenizer
 
@@ -26,7 +31,7 @@ class TextToText:
 
         Args:
             texts: a list of any length, or one string. A text of nothing but spaces and unknown characters
-                gives an empty output.
+                gives an empty output; a prompt must have a token.
             batch_size: rows that run together.
 
         Returns:
@@ -34,15 +39,17 @@ class TextToText:
 
         Raises:
             TypeError: where a text is no string.
-            ValueError: where a text is no valid Unicode or too long.
+            ValueError: where a text is no valid Unicode or too long, or there is no tokenizer.
         """
+        if self.tokenizer is None:
+            raise ValueError(_NO_TEXT)
         if isinstance(texts, str):
             return self([texts])[0]
         ids = self.generate(list(texts), batch_size)["ids"]
         return [self.tokenizer.decode(row if row.ndim == 1 else row[0]) for row in ids]
 
-    def generate(self, texts: Sequence[str], batch_size: int = 64) -> dict[str, np.ndarray]:
-        """Generate for B texts: "ids" int64 (B, M), "lengths" int64 (B,), "scores" float32 (B,).
+    def generate(self, texts: Sequence[Any], batch_size: int = 64) -> dict[str, np.ndarray]:
+        """Generate for B texts, or rows of ids: "ids" int64 (B, M), "lengths" int64 (B,), "scores" float32 (B,).
 
         With an axis of N after the first where the export's settings return N > 1 hypotheses.
         """
@@ -62,9 +69,9 @@ class TextToText:
             ids[chosen], lengths[chosen], scores[chosen] = part["ids"], part["lengths"], part["scores"]
         return {"ids": ids, "lengths": lengths, "scores": scores}
 
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The source ids of each text; none for one of nothing but spaces and unknown characters."""
-        rows = [self.tokenizer.encode(text, row) for row, text in enumerate(texts)]
+    def encode(self, texts: Sequence[Any]) -> list[list[int]]:
+        """The source ids of each text, or row of ids; none for one of nothing but spaces and unknown characters."""
+        rows = [self._ids(text, row) for row, text in enumerate(texts)]
         limit = self.graphs.max_source_tokens
         for row, ids in enumerate(rows):
             if len(ids) > limit:
@@ -73,6 +80,18 @@ class TextToText:
                     f"Received: {len(ids)} tokens in texts[{row}]"
                 )
         return rows
+
+    def _ids(self, text: Any, row: int) -> list[int]:
+        ids = np.asarray(text) if isinstance(text, list | tuple | np.ndarray) else None
+        if ids is None or ids.dtype.kind not in "iu":
+            if self.tokenizer is None:
+                raise ValueError(f"{_NO_TEXT} Received: texts[{row}]={text!r}")
+            return self.tokenizer.encode(text, row)
+        if ids.ndim != 1 or not ((ids >= 0) & (ids < self.graphs.vocabulary_size)).all():
+            raise ValueError(
+                f"`texts` must have ids from 0 to {self.graphs.vocabulary_size - 1}. Received: texts[{row}]={text!r}"
+            )
+        return [id_ for id_ in ids.tolist() if id_ != self.graphs.pad_id]
 
     def padded(self, rows: Sequence[Sequence[int]]) -> np.ndarray:
         """Rows of ids as one int64 matrix (B, S), S at least 1."""

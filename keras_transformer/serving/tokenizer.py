@@ -10,6 +10,16 @@ from typing import Any
 import sentencepiece
 
 
+def reads_text(config: dict[str, Any]) -> bool:
+    """Whether an export's tokenizer runs without TensorFlow."""
+    return config["tokenizer_class"] == "SentencePieceTokenizer"
+
+
+def tokenizer_of(model: bytes, config: dict[str, Any]) -> "Tokenizer | None":
+    """The tokenizer of an export, None where it needs TensorFlow."""
+    return Tokenizer(model, config) if reads_text(config) else None
+
+
 class Tokenizer:
     """Text to ids and back.
 
@@ -21,8 +31,14 @@ class Tokenizer:
     def __init__(self, model: bytes, config: dict[str, Any]) -> None:
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         self._end_id = config["end_id"]
-        self._not_text = {config["pad_id"], config["start_id"]}
+        self._not_text = {config["pad_id"], config["start_id"], self._processor.bos_id()}
         self._blank = set(config["blank_ids"])
+        # An answer to a prompt begins with the space that stands between them; one to a text stands for itself.
+        self._continues = config["start_id"] is None
+        self._first = [self._processor.bos_id()] if config.get("add_start") else []
+        if self._continues:
+            self._guard_id, self._guard = self._anchor()
+            return
         self._guard_id = self._processor.unk_id()
         keeps_spaces = "".join(self._processor.encode("  a", out_type=str)) == "\u2581\u2581\u2581a"
         self._guard = self._processor.decode([self._guard_id]) if keeps_spaces else ""
@@ -30,13 +46,15 @@ class Tokenizer:
     def encode(self, text: str, row: int = 0) -> list[int]:
         """The ids of a text and the end id; none at all if it has only spaces and unknown characters.
 
+        A prompt has no end id, and must have a token.
+
         Args:
             text: the text.
             row: where it stands, for errors.
 
         Raises:
             TypeError: where it is no string.
-            ValueError: where it is no valid Unicode.
+            ValueError: where it is no valid Unicode, or a prompt without tokens.
         """
         if not isinstance(text, str):
             raise TypeError(f"`texts` must be strings. Received: texts[{row}]={text!r}")
@@ -47,6 +65,10 @@ class Tokenizer:
                 f"`texts` must be valid Unicode, without lone surrogates. Received: texts[{row}]={text!r}"
             ) from error
         ids = self._processor.encode(text)
+        if self._continues:
+            if not (prompt := [*self._first, *ids]):
+                raise ValueError(f"`texts` must have a token each. Received: none in texts[{row}]={text!r}")
+            return prompt
         return [] if self._blank.issuperset(ids) else [*ids, self._end_id]
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -60,4 +82,12 @@ class Tokenizer:
         if not self._guard:
             return self._processor.decode(kept)
         # As in the TensorFlow graph: something stands in front of the text, so that it keeps its own spaces.
-        return self._processor.decode([self._guard_id, *kept]).removeprefix(self._guard).removeprefix(" ")
+        text = self._processor.decode([self._guard_id, *kept]).removeprefix(self._guard)
+        return text if self._continues else text.removeprefix(" ")
+
+    def _anchor(self) -> tuple[int, str]:
+        """An ordinary token, and its text."""
+        others = {*self._not_text, self._end_id, *self._blank}
+        candidates = (id_ for id_ in range(self._processor.get_piece_size()) if id_ not in others)
+        texts = ((id_, self._processor.decode([id_])) for id_ in candidates)
+        return next((id_, text) for id_, text in texts if text.isascii() and text.isalnum())

@@ -5,14 +5,18 @@ import os
 from keras_transformer.text import folders
 from keras_transformer.text.byte_pair import BytePairTokenizer
 from keras_transformer.text.byte_tokenizer import ByteTokenizer
+from keras_transformer.text.character_pair import CharacterPairTokenizer
 from keras_transformer.text.sentence_piece import SentencePieceTokenizer
+from keras_transformer.text.sentence_piece_vocabulary import SentencePieceVocabularyTokenizer
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.text.word_piece import WordPieceTokenizer
 
 __all__ = [
     "BytePairTokenizer",
     "ByteTokenizer",
+    "CharacterPairTokenizer",
     "SentencePieceTokenizer",
+    "SentencePieceVocabularyTokenizer",
     "Tokenizer",
     "WordPieceTokenizer",
     "load",
@@ -20,7 +24,14 @@ __all__ = [
 
 _CLASSES: dict[str, type[Tokenizer]] = {
     each.__name__: each
-    for each in (SentencePieceTokenizer, WordPieceTokenizer, BytePairTokenizer, ByteTokenizer)
+    for each in (
+        SentencePieceTokenizer,
+        SentencePieceVocabularyTokenizer,
+        WordPieceTokenizer,
+        BytePairTokenizer,
+        CharacterPairTokenizer,
+        ByteTokenizer,
+    )
 }
 
 

@@ -93,9 +93,7 @@ class BytePairTokenizer(Tokenizer):
                 "`vocabulary` must hold GPT-2's character for each of the 256 bytes. "
                 f"Received: {len(known.pieces)} pieces, without {missing[:5]} and {len(missing[5:])} more"
             )
-        self._merger = PairMerger(
-            known.ids, [tuple(pair) for pair in merges], [known.ids[each] for each in BYTE_CHARACTERS]
-        )
+        self._merger = PairMerger(known.ids, [tuple(pair) for pair in merges])
         self.pad_id, self.unknown_id, self.start_id, self.end_id, self.mask_id = map(
             known.role, ("pad", "unknown", "start", "end", "mask")
         )
@@ -107,6 +105,7 @@ class BytePairTokenizer(Tokenizer):
         self._words = GPT2Words()
         with tf.init_scope(), tf.device("CPU"):
             self._contents = tf.constant(contents)
+            self._byte_ids = tf.constant([known.ids[each] for each in BYTE_CHARACTERS])
 
     @classmethod
     def train(
@@ -227,7 +226,14 @@ class BytePairTokenizer(Tokenizer):
         return self._tokenize_words(texts)
 
     def _tokenize_words(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        return tokenize_once(self._cut(texts), self._merger)
+        return tokenize_once(self._cut(texts), self._merge)
+
+    def _merge(self, words: tf.Tensor) -> tf.RaggedTensor:
+        codes = tf.io.decode_raw(tf.strings.reduce_join(words), tf.uint8)
+        symbols = tf.gather(self._byte_ids, tf.cast(codes, tf.int32))
+        ends = tf.cumsum(tf.strings.length(words))
+        places = tf.searchsorted(ends, tf.range(tf.size(symbols)), side="right")
+        return self._merger(symbols, places, tf.size(words))
 
     def _cut(self, texts: tf.Tensor) -> tf.RaggedTensor:
         if self._settings["add_prefix_space"]:

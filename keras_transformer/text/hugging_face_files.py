@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from keras_transformer import files
+from keras_transformer.text.unigram_files import sentence_piece_model
 from keras_transformer.text.vocabulary import ROLES
 
 Folder = str | os.PathLike[str]
@@ -90,32 +91,127 @@ def read_byte_pair(folder: Folder) -> tuple[list[str], list[tuple[str, ...]], di
     prefix_space = config.get("add_prefix_space", False)
     if (file := path / "tokenizer.json").is_file():
         content = _read_object(file)
-        model = _model(file, content, "BPE")
-        unset = {"dropout": None, "ignore_merges": False, "byte_fallback": False}
-        _check(file, {**unset, **model}, unset)
+        pieces, merges, _ = _pairs_of_json(file, content)
         _check(file, {"normalizer": content.get("normalizer")}, {"normalizer": None})
         splitter = content.get("pre_tokenizer") or {}
         _check(file, {"use_regex": True, **splitter}, {"type": "ByteLevel", "use_regex": True})
         prefix_space = splitter.get("add_prefix_space", True)
-        pieces = _in_order(file, _with_added(content, model.get("vocab")))
-        # A list of pairs in newer files, of "left right" in older ones.
-        merges = [
-            tuple(pair.split(" ") if isinstance(pair, str) else pair) for pair in model.get("merges", [])
-        ]
-    elif (file := path / "vocab.json").is_file() and (path / "merges.txt").is_file():
-        pieces = _in_order(file, _read_object(file))
-        lines = _text(path / "merges.txt").split("\n")
-        merges = [
-            tuple(line.rstrip("\r").split(" ")) for line in lines if line.strip() and line[:9] != "#version:"
-        ]
     else:
-        raise _missing(path, "tokenizer.json, or vocab.json and merges.txt")
+        pieces, merges = _pairs_of_text(path)
     roles = _roles(config, _NAMES)
     if not roles and _END_OF_TEXT in pieces:
         roles = dict.fromkeys(("unknown", "start", "end"), _END_OF_TEXT)
     if "pad" not in roles and "end" in roles:
         roles["pad"] = roles["end"]
     return pieces, merges, {"add_prefix_space": prefix_space, "special_tokens": roles}
+
+
+def read_character_pair(folder: Folder) -> tuple[list[str], list[tuple[str, ...]], dict[str, Any]]:
+    """Reads a GPT-1 tokenizer: `tokenizer.json`, or `vocab.json` and `merges.txt`.
+
+    Args:
+        folder: The folder.
+
+    Returns:
+        The vocabulary, the merges, and the settings of `CharacterPairTokenizer`.
+
+    Raises:
+        FileNotFoundError: If there are no such files.
+        ValueError: If a file is damaged or of another kind of tokenizer.
+    """
+    path = pathlib.Path(folder)
+    lowercase = True
+    if (file := path / "tokenizer.json").is_file():
+        content = _read_object(file)
+        pieces, merges, model = _pairs_of_json(file, content)
+        _check(file, model, {"end_of_word_suffix": "</w>"})
+        normalizer = content.get("normalizer") or {}
+        _check(file, {"strip_accents": None, **normalizer}, {"type": "BertNormalizer", "strip_accents": None})
+        _check(file, content.get("pre_tokenizer") or {}, {"type": "BertPreTokenizer"})
+        lowercase = normalizer.get("lowercase", True)
+    else:
+        pieces, merges = _pairs_of_text(path)
+    unknown = _roles(_config(path), _NAMES).get("unknown", "<unk>")
+    return pieces, merges, {"lowercase": lowercase, "special_tokens": _unknown_is_all(unknown)}
+
+
+def _unknown_is_all(unknown: str) -> dict[str, str]:
+    """GPT-1 has one special token: nothing else can end a text, nor fill rows."""
+    return dict.fromkeys(("unknown", "pad", "end"), unknown)
+
+
+def _pairs_of_json(
+    file: pathlib.Path, content: Mapping[str, Any]
+) -> tuple[list[str], list[tuple[str, ...]], dict[str, Any]]:
+    model = _model(file, content, "BPE")
+    unset = {"dropout": None, "ignore_merges": False, "byte_fallback": False, "fuse_unk": False}
+    _check(file, {**unset, **model}, unset)
+    pieces = _in_order(file, _with_added(content, model.get("vocab")))
+    # A list of pairs in newer files, of "left right" in older ones.
+    merges = [tuple(pair.split(" ") if isinstance(pair, str) else pair) for pair in model.get("merges", [])]
+    return pieces, merges, model
+
+
+def _pairs_of_text(path: pathlib.Path) -> tuple[list[str], list[tuple[str, ...]]]:
+    if not (path / "vocab.json").is_file() or not (path / "merges.txt").is_file():
+        raise _missing(path, "tokenizer.json, or vocab.json and merges.txt")
+    lines = _text(path / "merges.txt").split("\n")
+    merges = [
+        tuple(line.rstrip("\r").split(" ")) for line in lines if line.strip() and line[:9] != "#version:"
+    ]
+    return _in_order(path / "vocab.json", _read_object(path / "vocab.json")), merges
+
+
+def read_sentence_piece(folder: Folder, target: bool) -> tuple[bytes, list[str] | None, dict[str, Any]]:
+    """Reads a tokenizer of T5, `spiece.model` or `tokenizer.json`, or of Marian.
+
+    Marian's is `vocab.json` beside `source.spm` and `target.spm`.
+
+    Args:
+        folder: The folder.
+        target: Whether Marian's texts are of the target language.
+
+    Returns:
+        The SentencePiece model, the vocabulary unless it is the model's, and the settings of
+        `SentencePieceVocabularyTokenizer`.
+
+    Raises:
+        FileNotFoundError: If there are no such files.
+        ValueError: If a file is damaged or of another kind of tokenizer.
+    """
+    path = pathlib.Path(folder)
+    config = _config(path)
+    roles = _roles(config, _NAMES)
+    specials = {"pad": "<pad>", "unknown": "<unk>", "end": "</s>", **roles}
+    specials["start"] = specials["pad"]
+    if (file := path / "spiece.model").is_file():
+        sentinels = [f"<extra_id_{number}>" for number in range(config.get("extra_ids", 100))]
+        return file.read_bytes(), None, {"special_tokens": specials, "tokens_in_text": sentinels}
+    if (file := path / "tokenizer.json").is_file() and not (path / "vocab.json").is_file():
+        model, pieces = _unigram(file)
+        sentinels = [piece for piece in pieces if piece.startswith("<extra_id_")]
+        return model, pieces, {"special_tokens": specials, "tokens_in_text": sentinels}
+    file = path / ("target.spm" if target else "source.spm")
+    if not file.is_file() or not (path / "vocab.json").is_file():
+        raise _missing(path, f"spiece.model, or vocab.json and {file.name}")
+    _check(path / "tokenizer_config.json", {"separate_vocabs": False, **config}, {"separate_vocabs": False})
+    pieces = _in_order(path / "vocab.json", _read_object(path / "vocab.json"))
+    codes = [piece for piece in pieces if piece.startswith(">>") and piece.endswith("<<")]
+    settings = {"special_tokens": specials, "tokens_in_text": codes, "place_in_text": "start"}
+    return file.read_bytes(), pieces, settings
+
+
+def _unigram(file: pathlib.Path) -> tuple[bytes, list[str]]:
+    """A SentencePiece model that cuts as the file says, and all pieces, those that were added too."""
+    content = _read_object(file)
+    model = _model(file, content, "Unigram")
+    _check(file, {"byte_fallback": False, **model}, {"byte_fallback": False})
+    scores = dict(model.get("vocab") or ())
+    ids = {piece: id_ for id_, piece in enumerate(scores)}
+    pieces = _in_order(file, _with_added(content, ids))
+    special = [token["content"] for token in content.get("added_tokens") or ()]
+    vocabulary = list(scores.items())
+    return sentence_piece_model(vocabulary, model["unk_id"], special, content.get("normalizer")), pieces
 
 
 def read_bytes(folder: Folder) -> dict[str, Any]:

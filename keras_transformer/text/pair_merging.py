@@ -11,18 +11,17 @@ _NEVER = np.iinfo(np.int32).max
 
 
 class PairMerger:
-    """Merges the bytes of words to pieces: in each round, in every word at once, the pair that comes first.
+    """Merges the symbols of words to pieces: in each round, in every word at once, the pair that comes first.
 
     Args:
         ids: Pieces and their ids.
         merges: The pairs of pieces that become one, the first to be merged first.
-        byte_ids: The id of each of the 256 bytes.
 
     Raises:
         ValueError: If a merge is not a pair, or its parts or what becomes of them are not in `ids`.
     """
 
-    def __init__(self, ids: Mapping[str, int], merges: Sequence[Sequence[str]], byte_ids: Sequence[int]):
+    def __init__(self, ids: Mapping[str, int], merges: Sequence[Sequence[str]]):
         ranks: dict[tuple[int, int], tuple[int, int]] = {}
         for rank, pair in enumerate(merges):
             if len(pair) != 2 or any(piece not in ids for piece in (*pair, "".join(pair))):
@@ -38,18 +37,21 @@ class PairMerger:
         keys, order, merged = np.array([*pairs, (np.iinfo(np.int64).max, _NEVER, 0)], np.int64).T
         self._one_at_a_time = _comes_before_its_parts(ranks, self._size)
         with tf.init_scope(), tf.device("CPU"):
-            self._byte_ids = tf.constant(byte_ids, tf.int32)
             self._keys = tf.constant(keys, tf.int64)
             self._ranks = tf.constant(order, tf.int32)
             self._merged = tf.constant(merged, tf.int32)
 
-    def __call__(self, words: tf.Tensor) -> tf.RaggedTensor:
-        """Strings (W,) → int32 ids (W, None)."""
-        num_words = tf.size(words)
-        symbols = tf.cast(tf.io.decode_raw(tf.strings.reduce_join(words), tf.uint8), tf.int32)
-        symbols = tf.gather(self._byte_ids, symbols)  # (N,), of all words behind each other
-        ends = tf.cumsum(tf.strings.length(words))
-        places = tf.searchsorted(ends, tf.range(tf.size(symbols)), side="right")  # the word of each
+    def __call__(self, symbols: tf.Tensor, places: tf.Tensor, num_words: tf.Tensor) -> tf.RaggedTensor:
+        """Merges.
+
+        Args:
+            symbols: int32 ids (N,), those of all words one behind the other.
+            places: The word of each, int32 (N,), ascending.
+            num_words: W.
+
+        Returns:
+            int32 ids (W, None).
+        """
         nothing = tf.zeros([0], tf.int32)
         _, _, ids, rows = tf.while_loop(
             lambda symbols, *_: tf.size(symbols) > 0,

@@ -3,17 +3,18 @@
 import sentencepiece
 
 
-def read_model(model: bytes) -> sentencepiece.SentencePieceProcessor:
+def read_model(model: bytes, with_padding: bool = True) -> sentencepiece.SentencePieceProcessor:
     """Reads a serialised model.
 
     Args:
         model: The content of a SentencePiece model file.
+        with_padding: Whether it must have a padding id.
 
     Returns:
         The processor, for work outside of graphs.
 
     Raises:
-        ValueError: If it is not a SentencePiece model or has no padding id.
+        ValueError: If it is not a SentencePiece model or lacks a padding id.
     """
     if not isinstance(model, bytes) or not model:
         raise ValueError(
@@ -27,7 +28,7 @@ def read_model(model: bytes) -> sentencepiece.SentencePieceProcessor:
             f"`model` must be a SentencePiece model. Received: {len(model)} bytes, of which "
             f"sentencepiece says: {error}"
         ) from None
-    if processor.pad_id() < 0:
+    if with_padding and processor.pad_id() < 0:
         raise ValueError(
             "`model` must have a padding id, as those of `SentencePieceTokenizer.train` do. "
             "Received: a model with pad_id=-1"

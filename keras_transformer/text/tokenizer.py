@@ -280,7 +280,10 @@ class Compiled:
 
 
 def tokenize_around(
-    texts: tf.Tensor, specials: dict[str, int], tokenize: Callable[[tf.Tensor], tf.RaggedTensor]
+    texts: tf.Tensor,
+    specials: dict[str, int],
+    tokenize: Callable[[tf.Tensor], tf.RaggedTensor],
+    anywhere: bool = True,
 ) -> tf.RaggedTensor:
     """Tokenises what stands between special tokens, each of which becomes its id.
 
@@ -288,13 +291,15 @@ def tokenize_around(
         texts: Strings (B,).
         specials: Special tokens and their ids.
         tokenize: A function of strings (P,) to int32 ids (P, None).
+        anywhere: Whether special tokens may stand anywhere in a text, or only one at its start.
 
     Returns:
         int32 `tf.RaggedTensor` (B, None).
     """
     # The longest first: of alternatives that match at one place RE2 takes the first. The byte 0xFF is in no UTF-8.
     pattern = "|".join(re.escape(token) for token in sorted(specials, key=len, reverse=True))
-    parts = tf.strings.split(tf.strings.regex_replace(texts, f"({pattern})", b"\xff\\1\xff"), b"\xff")
+    start = "" if anywhere else r"\A"
+    parts = tf.strings.split(tf.strings.regex_replace(texts, f"{start}({pattern})", b"\xff\\1\xff"), b"\xff")
     matches = parts.values[:, None] == tf.constant(list(specials))  # (P, number of specials)
     special = tf.reduce_any(matches, axis=1)
     ids = tf.gather(tf.constant(list(specials.values())), tf.argmax(matches, axis=1))

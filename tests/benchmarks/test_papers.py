@@ -90,6 +90,71 @@ def test_mnist(monkeypatch, tmp_path, capsys):
 
 
 @pytest.mark.slow
+def test_shakespeare(monkeypatch, tmp_path, capsys):
+    random = np.random.default_rng(0)
+    text = " ".join(random.choice(WORDS, 400))
+    (tmp_path / "input.txt").write_text(text)
+    module = script("shakespeare", monkeypatch)
+    sizes = {
+        "num-layers": 1,
+        "num-heads": 2,
+        "model-dim": 16,
+        "hidden-dim": 16,
+        "length": 16,
+        "batch-size": 4,
+    }
+    numbers = {**sizes, "steps": 4, "validate-every": 2, "dropout": 0.1}
+    options = [part for name, value in numbers.items() for part in (f"--{name}", str(value))]
+    folders = ["--data", str(tmp_path), "--output", str(tmp_path)]
+    for config in ("ours", "gpu"):  # what is not run again stays
+        module.main(["--configs", config, "--seeds", "0", *options, *folders])
+    result = json.loads((tmp_path / "shakespeare.json").read_text())
+    assert set(result["configs"]) == {"ours", "gpu"}
+    assert result["configs"]["gpu"]["published"] == 1.4697
+    for each in result["configs"].values():
+        losses = each["runs"][0]["losses"]
+        assert list(losses) == ["2", "4"]
+        assert (
+            each["validation_loss"]["mean"] == losses["4"] == pytest.approx(np.log(len(set(text))), abs=0.7)
+        )
+    assert "over 1 seeds" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_multi30k(monkeypatch, tmp_path, capsys):
+    pytest.importorskip("sacrebleu")
+    from keras_transformer.datasets import multi30k
+
+    random = np.random.default_rng(0)
+    sentences = [" ".join(random.choice(WORDS, 5)).title() for _ in range(30)]
+    pairs = [(sentence, sentence) for sentence in sentences]
+    module = script("multi30k", monkeypatch)
+    monkeypatch.setattr(multi30k, "load_data", lambda *languages: (pairs, pairs[:6], pairs[6:12]))
+    sizes = {"num-layers": 1, "num-heads": 2, "model-dim": 16, "hidden-dim": 16, "vocabulary-size": 60}
+    numbers = {**sizes, "batch-tokens": 100, "averaged": 2, "beams": 2}
+    options = [part for name, value in numbers.items() for part in (f"--{name}", str(value))]
+    module.main(["--epochs", "3", *options, "--output", str(tmp_path)])
+    result = json.loads((tmp_path / "multi30k.json").read_text())
+    assert result["epochs"] == len(result["history"]["val_loss"]) == 3
+    validated = result["validation"]
+    assert validated["last"]["checkpoints"] == 1
+    assert validated["averaged"]["checkpoints"] == 2
+    assert validated[result["chosen"]]["bleu"] == max(each["bleu"] for each in validated.values())
+    assert result["test"]["examples"][0]["reference"] == sentences[6].lower()
+    assert "published 41.0" in capsys.readouterr().out
+
+
+def test_bleu_is_of_lower_case_and_its_signature_says_so(monkeypatch):
+    pytest.importorskip("sacrebleu")
+    module = script("multi30k", monkeypatch)
+    texts = ["ein hund läuft über die wiese.", "zwei kinder spielen ball."]
+    found = module.bleu([text.title() for text in texts], texts)
+    assert found["bleu"] == pytest.approx(100)
+    assert {"case:lc", "tok:13a"} <= set(found["signature"].split("|"))
+    assert module.bleu(texts[::-1], texts)["bleu"] < 10
+
+
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")
 def test_sst2(monkeypatch, tmp_path, capsys):
     from keras_transformer.datasets import sst2

@@ -173,13 +173,13 @@ def test_a_failing_export_leaves_nothing_behind(quick, tmp_path, monkeypatch, pi
     }[failing]
     if failing == "writing":
         if function is export.onnx:
-            convert, done = to_onnx._convert, []
+            convert, done = to_onnx.convert, []
 
             def halfway(name, *rest):
                 done.append(name)
                 return fail() if len(done) == 3 else convert(name, *rest)
 
-            where, replacement = (to_onnx, "_convert"), halfway
+            where, replacement = (to_onnx, "convert"), halfway
         else:
 
             def replacement(_, path):

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer import export, generation
-from keras_transformer.export import to_onnx
+from keras_transformer.export import rewrites, to_onnx
 
 LOOP, ENCODER, DECODER = "generate_greedy", "encoder_model", "decoder_model_merged"
 BATCH, SOURCE = "batch_size", "encoder_sequence_length"
@@ -76,14 +76,14 @@ def test_the_encoders_tensors_are_named_as_optimum_names_them(graphs):
         "attention_mask": (INT, [BATCH, SOURCE]),
     }
     assert shapes(graph.output) == {
-        f"present.0.encoder.{part}": (FLOAT, [BATCH, SOURCE, 2, 8]) for part in ("key", "value")
+        f"present.0.encoder.{part}": (FLOAT, [BATCH, 2, SOURCE, 8]) for part in ("key", "value")
     }
 
 
 def test_the_decoders_tensors_are_named_as_optimum_names_them(graphs):
     graph = graphs[DECODER].graph
     past = {
-        f"past_key_values.0.{side}.{part}": (FLOAT, [BATCH, length, 2, 8])
+        f"past_key_values.0.{side}.{part}": (FLOAT, [BATCH, 2, length, 8])
         for side, length in (("decoder", PAST), ("encoder", SOURCE))
         for part in ("key", "value")
     }
@@ -95,7 +95,7 @@ def test_the_decoders_tensors_are_named_as_optimum_names_them(graphs):
     found = shapes(graph.output)
     assert set(found) == {"logits", "present.0.decoder.key", "present.0.decoder.value"}
     assert found["logits"][1][:2] == [BATCH, NEW]
-    assert found["present.0.decoder.key"] == (FLOAT, [BATCH, TOTAL, 2, 8])
+    assert found["present.0.decoder.key"] == (FLOAT, [BATCH, 2, TOTAL, 8])
 
 
 @pytest.mark.parametrize("name", [LOOP, ENCODER, DECODER])
@@ -104,7 +104,7 @@ def test_a_graph_is_valid_of_opset_18_and_of_known_operations(graphs, name):
     onnx.checker.check_model(model, full_check=True)
     assert {entry.domain: entry.version for entry in model.opset_import}[""] == 18
     assert model.graph.name == name
-    assert all(to_onnx._is_known(node) for node in to_onnx._nodes(model.graph))
+    assert all(to_onnx._is_known(node) for node in rewrites.nodes(model.graph))
     axes = [axis for _, dims in shapes([*model.graph.input, *model.graph.output]).values() for axis in dims]
     assert not [axis for axis in axes if str(axis).startswith("unk")]
 
@@ -138,7 +138,7 @@ def step_by_step(sessions, ids, most, pad=0, start=2, end=3):
     memory = run(sessions[ENCODER], input_ids=ids, attention_mask=mask)
     past = {name.replace("present", "past_key_values"): value for name, value in memory.items()}
     for part in ("key", "value"):
-        past[f"past_key_values.0.decoder.{part}"] = np.zeros((len(ids), 0, 2, 8), np.float32)
+        past[f"past_key_values.0.decoder.{part}"] = np.zeros((len(ids), 2, 0, 8), np.float32)
     token = np.full((len(ids), 1), start, np.int64)
     out, ended = np.full((len(ids), most), pad), ~mask.any(axis=1)
     for column in range(most):
@@ -168,7 +168,7 @@ def test_the_decoder_takes_several_tokens_and_any_past(sessions, pipeline, texts
     memory = run(sessions[ENCODER], input_ids=ids, attention_mask=mask)
     past = {name.replace("present", "past_key_values"): value for name, value in memory.items()}
     for part in ("key", "value"):
-        past[f"past_key_values.0.decoder.{part}"] = np.zeros((3, 0, 2, 8), np.float32)
+        past[f"past_key_values.0.decoder.{part}"] = np.zeros((3, 2, 0, 8), np.float32)
     logits = []
     for part in np.split(target, [split] if split else [], axis=1):
         step = run(sessions[DECODER], input_ids=part, encoder_attention_mask=mask, **past)
@@ -187,8 +187,8 @@ def test_the_encoder_heeds_its_mask(sessions, pipeline, texts):
     with_rubbish = run(sessions[ENCODER], input_ids=rubbish, attention_mask=mask)
     unmasked = run(sessions[ENCODER], input_ids=rubbish, attention_mask=np.ones_like(mask))
     for name in with_padding:
-        np.testing.assert_allclose(with_rubbish[name][:, kept], with_padding[name][:, kept], rtol=1e-5)
-        assert not np.allclose(unmasked[name][:, kept], with_padding[name][:, kept], rtol=1e-3)
+        np.testing.assert_allclose(with_rubbish[name][:, :, kept], with_padding[name][:, :, kept], rtol=1e-5)
+        assert not np.allclose(unmasked[name][:, :, kept], with_padding[name][:, :, kept], rtol=1e-3)
 
 
 def test_a_second_export_is_refused_and_changes_nothing(quick, damaged, pipeline):
@@ -203,7 +203,7 @@ def test_an_operation_that_onnx_does_not_have_is_named(tmp_path):
 
     spec = tf.TensorSpec([None, 2], tf.float32, name="x")
     with pytest.raises(ValueError, match="operations that ONNX has. Received: .*Lgamma"):
-        to_onnx._convert(
+        to_onnx.convert(
             "graph", lambda x: {"y": tf.math.lgamma(x)}, [spec], {"x": ["batch_size"], "y": ["batch_size"]}
         )
 
@@ -212,8 +212,8 @@ def test_operations_inside_loop_bodies_are_looked_at():
     body = onnx.helper.make_graph([onnx.helper.make_node("Strange", [], ["y"])], "body", [], [])
     loop = onnx.helper.make_node("Loop", ["m", "c"], ["y"], body=body)
     graph = onnx.helper.make_graph([loop], "main", [], [])
-    assert [node.op_type for node in to_onnx._nodes(graph)] == ["Loop", "Strange"]
-    assert [to_onnx._is_known(node) for node in to_onnx._nodes(graph)] == [True, False]
+    assert [node.op_type for node in rewrites.nodes(graph)] == ["Loop", "Strange"]
+    assert [to_onnx._is_known(node) for node in rewrites.nodes(graph)] == [True, False]
 
 
 def test_exact_gelu_converts_and_agrees():
@@ -223,7 +223,7 @@ def test_exact_gelu_converts_and_agrees():
     def gelu(x):
         return {"y": keras.activations.gelu(x, approximate=False)}
 
-    model = to_onnx._convert("gelu", gelu, signature, {"x": ["n"], "y": ["n"]})
+    model = to_onnx.convert("gelu", gelu, signature, {"x": ["n"], "y": ["n"]})
     x = np.linspace(-6, 6, 101, dtype="float32")
     (y,) = onnxruntime.InferenceSession(model.SerializeToString()).run(["y"], {"x": x})
     np.testing.assert_allclose(y, keras.ops.convert_to_numpy(gelu(x)["y"]), atol=1e-6)

@@ -1,10 +1,8 @@
-import json
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer import export, generation, interop, pipelines, text
+from keras_transformer import export, generation, pipelines, text
 from keras_transformer.models import GPT
 from keras_transformer.pipelines import TextGeneration
 
@@ -13,6 +11,7 @@ PROMPTS = ["to be", "the question", "w", "mind to suffer to be or not", "the  qu
 TOKENIZERS = {
     "byte_pair": lambda: text.BytePairTokenizer.train(TEXTS, 290),
     "sentence_piece": lambda: text.SentencePieceTokenizer.train(TEXTS, 60),
+    "character_pair": lambda: text.CharacterPairTokenizer.train([*TEXTS, "w"], 80),
     "bytes": text.ByteTokenizer,
 }
 
@@ -120,37 +119,8 @@ def test_model_and_tokenizer_must_belong_together(byte_writer):
         TextGeneration(model, without, add_start=True)
 
 
-def write_gpt2(folder, tokenizer, model):
-    """A folder as `transformers` writes GPT-2's."""
-    interop.to_hugging_face(model, folder)
-    vocabulary = {piece: id_ for id_, piece in enumerate(tokenizer.vocabulary)}
-    (folder / "vocab.json").write_text(json.dumps(vocabulary))
-    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *map(" ".join, tokenizer.merges)]))
-    roles = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(roles))
-
-
-def test_a_folder_of_transformers_is_a_pipeline(tmp_path):
-    pytest.importorskip("safetensors")
-    tokenizer = TOKENIZERS["byte_pair"]()
-    model = random_model(tokenizer, position_encoding="learned")
-    write_gpt2(tmp_path / "gpt2", tokenizer, model)
-    found = pipelines.from_hugging_face(tmp_path / "gpt2", max_new_tokens=3)
-    assert type(found) is TextGeneration
-    assert found(PROMPTS[0]) == TextGeneration(model, tokenizer, max_new_tokens=3)(PROMPTS[0])
-    interop.to_hugging_face(
-        random_model(tokenizer, position_encoding="learned", normalization="post"), tmp_path / "gpt"
-    )
-    with pytest.raises(ValueError, match="for which there is a pipeline.*Received: model_type='openai-gpt'"):
-        pipelines.from_hugging_face(tmp_path / "gpt")
-
-
 def test_exported_as_saved_model_it_answers_the_same(byte_writer, tmp_path):
     path = export.saved_model(byte_writer, tmp_path / "writer", texts=["abcd", "f"])
     served = tf.saved_model.load(str(path)).signatures["serving_default"]
     answers = [one.decode() for one in served(text=tf.constant(["xyz", "abcd"]))["text"].numpy()]
     assert answers == byte_writer(["xyz", "abcd"])
-    with pytest.raises(
-        ValueError, match="`pipeline` must have an encoder–decoder.*a TextGeneration of a GPT"
-    ):
-        export.onnx(byte_writer, tmp_path / "onnx")

@@ -14,13 +14,29 @@ from keras_transformer import text
 from keras_transformer.text import (
     BytePairTokenizer,
     ByteTokenizer,
+    CharacterPairTokenizer,
     SentencePieceTokenizer,
+    SentencePieceVocabularyTokenizer,
     WordPieceTokenizer,
 )
 
 TEXTS = ["hello world, it's here", "¿qué hay? ¡Adiós!", "hello ünder the wörld", "don't  say\thello"] * 2
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 GPT2_ROLES = dict.fromkeys(("pad", "unknown", "start", "end"), "<|endoftext|>")
+
+
+def with_vocabulary():
+    """Pieces in another order than the model's, a sentinel and unused ids behind them."""
+    trained = SentencePieceTokenizer.train(TEXTS, 60)
+    pieces = [trained.id_to_piece(id_) for id_ in range(trained.vocabulary_size)]
+    roles = {"pad": "<pad>", "unknown": "<unk>", "start": "<s>", "end": "</s>"}
+    return SentencePieceVocabularyTokenizer(
+        trained.model_bytes,
+        [*pieces[:4], *pieces[:3:-1], "<extra_id_0>"],
+        special_tokens=roles,
+        tokens_in_text=["<extra_id_0>"],
+        unused=3,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -30,10 +46,12 @@ def tokenizers():
         "word_piece": WordPieceTokenizer.train(TEXTS, 80),
         "byte_pair": BytePairTokenizer.train(TEXTS, 280),
         "byte": ByteTokenizer(),
+        "character_pair": CharacterPairTokenizer.train(TEXTS, 100),
+        "vocabulary": with_vocabulary(),
     }
 
 
-@pytest.fixture(params=["sentence_piece", "word_piece", "byte_pair", "byte"])
+@pytest.fixture(params=["sentence_piece", "word_piece", "byte_pair", "byte", "character_pair", "vocabulary"])
 def tokenizer(request, tokenizers):
     return tokenizers[request.param]
 
@@ -118,7 +136,7 @@ def test_special_ids_come_first_and_text_cannot_forge_them(tokenizer):
     assert not {0, 2, 3} & set(ids)
 
 
-@pytest.mark.parametrize("name", ["word_piece", "byte_pair", "byte"])
+@pytest.mark.parametrize("name", ["word_piece", "byte_pair", "byte", "character_pair"])
 def test_special_tokens_in_texts_are_recognised_where_that_is_wanted(tokenizers, name):
     plain = tokenizers[name]
     content = json.loads(plain.model_bytes)
@@ -205,7 +223,7 @@ def test_save_and_load(tokenizer, tmp_path):
         text.load(tmp_path / "new")
 
 
-@pytest.mark.parametrize("name", ["word_piece", "byte_pair", "byte"])
+@pytest.mark.parametrize("name", ["word_piece", "byte_pair", "byte", "character_pair", "vocabulary"])
 def test_damaged_models_are_refused(tokenizers, name):
     model = tokenizers[name].model_bytes
     load = type(tokenizers[name]).from_model_bytes
@@ -228,7 +246,7 @@ def test_a_tokenizer_can_be_made_inside_a_graph(tokenizer):
     np.testing.assert_array_equal(trace(), made[0].tokenize("hello"))
 
 
-@pytest.mark.parametrize("cls", [WordPieceTokenizer, BytePairTokenizer])
+@pytest.mark.parametrize("cls", [WordPieceTokenizer, BytePairTokenizer, CharacterPairTokenizer])
 def test_training_is_deterministic_and_reads_files(cls, tmp_path):
     (tmp_path / "a.txt").write_bytes("\r\n".join(TEXTS[:4]).encode())
     (tmp_path / "b.txt").write_bytes("\n".join(TEXTS[4:]).encode() + b"\n")
@@ -238,7 +256,7 @@ def test_training_is_deterministic_and_reads_files(cls, tmp_path):
     assert cls.train([tmp_path / "b.txt", tmp_path / "a.txt"], 300).model_bytes == expected
 
 
-@pytest.mark.parametrize("cls", [WordPieceTokenizer, BytePairTokenizer])
+@pytest.mark.parametrize("cls", [WordPieceTokenizer, BytePairTokenizer, CharacterPairTokenizer])
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [

@@ -5,7 +5,15 @@ import random
 import pytest
 import tensorflow as tf
 
-from keras_transformer.text import BytePairTokenizer, WordPieceTokenizer, byte_pair, pair_training, word_piece
+from keras_transformer.text import (
+    BytePairTokenizer,
+    CharacterPairTokenizer,
+    WordPieceTokenizer,
+    byte_pair,
+    character_pair,
+    pair_training,
+    word_piece,
+)
 from keras_transformer.text.bert_words import BertWords
 from keras_transformer.text.gpt2_words import GPT2Words
 
@@ -111,6 +119,30 @@ def test_byte_pair(lines, prefix, special):
     assert [text.decode() for text in ours.detokenize(ids).numpy()] == theirs.decode_batch(ids)
 
 
+@pytest.mark.parametrize(("lowercase", "special"), [(True, False), (False, True)])
+def test_character_pair(lines, lowercase, special):
+    ours = CharacterPairTokenizer.train(
+        lines[:400], 4000, lowercase=lowercase, special_tokens_in_text=special
+    )
+    vocabulary = {piece: id_ for id_, piece in enumerate(ours.vocabulary)}
+    theirs = tokenizers.Tokenizer(
+        tokenizers.models.BPE(
+            vocabulary, list(ours.merges), unk_token="<unk>", end_of_word_suffix="</w>", fuse_unk=False
+        )
+    )
+    theirs.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=lowercase)
+    theirs.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    theirs.decoder = tokenizers.decoders.BPEDecoder(suffix="</w>")
+    if special:
+        theirs.add_special_tokens(list(character_pair.SPECIAL_TOKENS.values()))
+    assert differing(ours, theirs, lines) == []
+    unknown = (ours.tokenize(lines).values.numpy() == ours.unknown_id).mean()
+    assert 0.01 < unknown < 0.9
+    chance = random.Random(3)
+    ids = [[chance.randrange(4, ours.vocabulary_size) for _ in range(9)] for _ in range(500)]
+    assert [text.decode() for text in ours.detokenize(ids).numpy()] == theirs.decode_batch(ids)
+
+
 def test_merges_of_any_order():
     chance = random.Random(4)
     kinds = set()
@@ -128,7 +160,7 @@ def test_merges_of_any_order():
         theirs = tokenizers.models.BPE({piece: id_ for id_, piece in enumerate(vocabulary)}, merges)
         words = ["".join(chance.choices("abc", k=chance.randint(1, 30))) for _ in range(40)]
         expected = [[token.id for token in theirs.tokenize(word)] for word in words]
-        assert ours._merger(tf.constant(words)).to_list() == expected, merges
+        assert ours._merge(tf.constant(words)).to_list() == expected, merges
     assert kinds == {False, True}
 
 

@@ -1,0 +1,205 @@
+"""The same weights in PyTorch Geometric and here: logits, and the loss and gradients of a step, of graph attention.
+
+`GATConv` and `GATv2Conv`, each as the networks of the paper: for one graph, Cora (where `KERAS_TRANSFORMER_DATA` has
+it), 8 heads of 8 and 1 averaged; for many, 4, 4 and 6 heads, on random graphs with isolated nodes, in one batch filled
+up with padding here and joined into one graph there. Edges and, by adjacency, the dense kernel.
+
+    .venv-bench/bin/python benchmarks/parity/gat.py            # --help lists the options
+"""
+
+import argparse
+import itertools
+import os
+import pathlib
+import sys
+import time
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import numpy as np
+import tensorflow as tf
+import torch
+import torch_geometric
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+import measuring
+
+from keras_transformer import models
+from keras_transformer.datasets import planetoid
+
+LIMITS = {"logits": 1e-4, "loss": 1e-3, "gradients": 1e-3}
+CONVOLUTIONS = {"gat": torch_geometric.nn.GATConv, "gatv2": torch_geometric.nn.GATv2Conv}
+NETWORKS = {
+    "Cora": {"num_heads": (8, 1), "head_dim": 8, "dropout": 0.0},
+    "random graphs": {"num_heads": (4, 4, 6), "head_dim": 16, "dropout": 0.0},
+}
+Graph = tuple[
+    np.ndarray, np.ndarray, np.ndarray
+]  # nodes (T, D), edges (E, 2) of [source, target], labels (T,)
+
+
+def random_graphs(random: np.random.Generator) -> list[Graph]:
+    """Graphs of several sizes; no edge leads to or from the last node of each."""
+    graphs = []
+    for num_nodes in (12, 30, 7):
+        edges = np.argwhere(random.random((num_nodes, num_nodes)) < 0.2)
+        edges = edges[(edges < num_nodes - 1).all(1)]  # loops among them
+        nodes = random.normal(size=(num_nodes, 20)).astype("float32")
+        graphs.append((nodes, edges, random.integers(0, 5, num_nodes)))
+    return graphs
+
+
+def read(name: str, random: np.random.Generator) -> list[Graph]:
+    """The graphs of a network."""
+    if name != "Cora":
+        return random_graphs(random)
+    graph = planetoid.load_data()
+    return [(graph.nodes / graph.nodes.sum(1, keepdims=True), graph.edges, graph.labels)]
+
+
+def padded(graphs: list[Graph]) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes (B, T, D) and edges (B, E, 2), filled up with zeros and −1."""
+    size, most = max(len(each[0]) for each in graphs), max(len(each[1]) for each in graphs)
+    nodes = np.stack([np.pad(each[0], [(0, size - len(each[0])), (0, 0)]) for each in graphs])
+    edges = [np.pad(each[1], [(0, most - len(each[1])), (0, 0)], constant_values=-1) for each in graphs]
+    return nodes, np.stack(edges).astype("int32")
+
+
+def joined(graphs: list[Graph]) -> Graph:
+    """All as one graph without edges between them."""
+    starts = np.cumsum([0] + [len(each[0]) for each in graphs])
+    return (
+        np.concatenate([each[0] for each in graphs]),
+        np.concatenate([each[1] + start for each, start in zip(graphs, starts, strict=False)]),
+        np.concatenate([each[2] for each in graphs]),
+    )
+
+
+class Theirs(torch.nn.Module):
+    """The network of PyTorch Geometric's layers, with ELU between them."""
+
+    def __init__(self, score: str, num_features: int, num_classes: int, network: dict[str, Any]) -> None:
+        super().__init__()
+        layers, size, heads_of = [], num_features, network["num_heads"]
+        for i, heads in enumerate(heads_of):
+            last = i + 1 == len(heads_of)
+            width = num_classes if last else network["head_dim"]
+            layers.append(CONVOLUTIONS[score](size, width, heads, concat=not last))
+            size = heads * width
+        self.layers = torch.nn.ModuleList(layers)
+        with torch.no_grad():
+            for name, weight in self.named_parameters():
+                if name.endswith("bias"):  # new ones are zero
+                    weight.normal_(0, 0.2)
+
+    def forward(self, nodes: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
+        """Logits (T, C)."""
+        for i, layer in enumerate(self.layers):
+            nodes = layer(torch.nn.functional.elu(nodes) if i else nodes, edges)
+        return nodes
+
+
+def pairs(ours: Any, theirs: Theirs, score: str) -> list[tuple[Any, torch.nn.Parameter]]:
+    """Our weights and theirs that are the same but for their shapes."""
+    found = []
+    for mine, other in zip(ours.attention_layers, theirs.layers, strict=True):
+        if score == "gat":
+            found += [(mine.projections[0].kernel, other.lin.weight)]
+            found += [(mine.score.query_vectors, other.att_dst), (mine.score.key_vectors, other.att_src)]
+        else:
+            for projection, linear in zip(mine.projections, (other.lin_r, other.lin_l), strict=True):
+                found += [(projection.kernel, linear.weight), (projection.bias, linear.bias)]
+            found.append((mine.score.vectors, other.att))
+        found.append((mine.bias, other.bias))
+    return found
+
+
+def as_ours(array: torch.Tensor, shape: tuple[int, ...]) -> np.ndarray:
+    """Their array in our shape: matrices the other way round."""
+    return (array.T if array.dim() == 2 else array).detach().numpy().reshape(shape)
+
+
+def compare(name: str, score: str, seed: int) -> dict[str, Any]:
+    """All that is compared of one network, by edges and by adjacency."""
+    torch.manual_seed(seed)
+    graphs = read(name, np.random.default_rng(seed))
+    num_features, num_classes = graphs[0][0].shape[1], int(max(each[2].max() for each in graphs)) + 1
+    theirs = Theirs(score, num_features, num_classes, NETWORKS[name])
+    ours = models.GAT(num_features, num_classes, score=score, **NETWORKS[name])
+    weights = pairs(ours, theirs, score)
+    if len(weights) != len(ours.trainable_weights) or len(weights) != len(list(theirs.parameters())):
+        raise RuntimeError("not every weight has a counterpart")
+    for mine, other in weights:
+        mine.assign(as_ours(other, tuple(mine.shape)))
+    nodes, edges, labels = joined(graphs)
+    their_logits = theirs(torch.tensor(nodes), torch.tensor(edges.T.copy()))
+    their_loss = torch.nn.functional.cross_entropy(their_logits, torch.tensor(labels).long())
+    their_loss.backward()
+    found = {"parameters": ours.count_params(), "logits, largest": float(their_logits.detach().abs().max())}
+    filled, their_edges = padded(graphs)
+    adjacency = np.zeros((len(graphs), filled.shape[1], filled.shape[1]), bool)
+    for matrix, (_, of_one, _) in zip(adjacency, graphs, strict=True):
+        matrix[of_one[:, 1], of_one[:, 0]] = True
+    real = np.concatenate([np.arange(len(each[0])) + i * filled.shape[1] for i, each in enumerate(graphs)])
+    for kind, graph in (("edges", {"edges": their_edges}), ("adjacency", {"adjacency": adjacency})):
+        with tf.GradientTape() as tape:
+            logits = tf.gather(tf.reshape(ours({"nodes": filled, **graph}), [-1, num_classes]), real)
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels.astype("int32"), logits)
+            loss = tf.reduce_mean(losses)
+        gradients = tape.gradient(loss, [mine.value for mine, _ in weights])
+        largest = max(float(other.grad.abs().max()) for _, other in weights)
+        worst = 0.0
+        for gradient, (mine, other) in zip(gradients, weights, strict=True):
+            expected = as_ours(other.grad, tuple(mine.shape))
+            # What is tiny beside the largest is no reference.
+            scale = max(float(np.abs(expected).max()), 1e-4 * largest)
+            worst = max(worst, float(np.abs(gradient.numpy() - expected).max()) / scale)
+        found[kind] = {
+            "logits": float(np.abs(logits.numpy() - their_logits.detach().numpy()).max()),
+            "loss": abs(float(loss) / their_loss.item() - 1),
+            "gradients": worst,
+        }
+    return found
+
+
+def main() -> None:
+    """Compare, print a table, write JSON; status 1 where a limit is exceeded."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--graphs", nargs="*", default=list(NETWORKS), choices=list(NETWORKS))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", type=pathlib.Path, default=measuring.RESULTS)
+    options = parser.parse_args()
+    machine, table, results, good = measuring.machine(), [], {}, True
+    machine["versions"]["torch-geometric"] = torch_geometric.__version__
+    for name, score in itertools.product(options.graphs, CONVOLUTIONS):
+        start = time.perf_counter()
+        found = compare(name, score, options.seed)
+        convolution = CONVOLUTIONS[score].__name__
+        results.setdefault(convolution, {})[name] = {**found, "seconds": time.perf_counter() - start}
+        for kind in ("edges", "adjacency"):
+            good &= all(found[kind][each] <= limit for each, limit in LIMITS.items())
+            row = {
+                "layer": convolution,
+                "graphs": name,
+                "given as": kind,
+                "parameters": f"{found['parameters']:,}",
+            }
+            table.append(row | {each: f"{found[kind][each]:.1e}" for each in LIMITS})
+    print(measuring.table(table))
+    networks = {name: {**NETWORKS[name], "activation": "elu"} for name in options.graphs}
+    content = {
+        "machine": machine,
+        "seed": options.seed,
+        "limits": LIMITS,
+        "networks": networks,
+        "results": results,
+    }
+    print(f"written to {measuring.write_result('parity_gat', content, options.output)}")
+    sys.exit(0 if good else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,200 @@
+"""Do the tokenizers of a folder give `transformers`' ids, and is their text the same?
+
+For each architecture whose pipeline `pipelines.from_hugging_face` makes, a folder with the tokenizer files of the
+published models, of vocabularies trained here: T5's `spiece.model`, Marian's `source.spm`, `target.spm` and
+`vocab.json`, GPT-1's and GPT-2's `vocab.json` and `merges.txt`, BERT's `vocab.txt`. Both sides read the folder; ids are
+compared on lines of real text and on as many made of characters from all over Unicode, texts on the real lines' ids.
+
+    .venv-bench/bin/python benchmarks/parity/tokenizers_of_folders.py    # needs KERAS_TRANSFORMER_DATA; --help
+"""
+
+import argparse
+import io
+import json
+import os
+import pathlib
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+import sentencepiece
+import transformers
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+import measuring
+from tokenizers_parity import fuzzed_lines, real_lines
+
+from keras_transformer import text
+
+VOCABULARY = 8000
+SPECIAL = ("<unk>", "</s>", "<pad>")
+
+
+def sentence_piece(lines: list[str], **options: Any) -> bytes:
+    """A model trained with the options of the published ones."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines),
+        model_writer=model,
+        vocab_size=VOCABULARY,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        **options,
+    )
+    return model.getvalue()
+
+
+def pieces_of(model: bytes) -> list[str]:
+    """The pieces in the order of the model's ids."""
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    return [processor.id_to_piece(i) for i in range(processor.vocab_size())]
+
+
+def write_t5(folder: pathlib.Path, lines: list[str]) -> None:
+    """T5: padding, end and unknown first, one hundred sentinels behind."""
+    (folder / "spiece.model").write_bytes(
+        sentence_piece(lines, model_type="unigram", pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
+    )
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "T5Tokenizer", "extra_ids": 100})
+    )
+
+
+def write_marian(folder: pathlib.Path, lines: list[str]) -> None:
+    """Marian: two models and one vocabulary, in another order, with codes of languages."""
+    half = len(lines) // 2
+    models = {"source.spm": sentence_piece(lines[:half]), "target.spm": sentence_piece(lines[half:])}
+    for name, model in models.items():
+        (folder / name).write_bytes(model)
+    both = sorted({piece for model in models.values() for piece in pieces_of(model)[3:]})
+    both = both[: len(both) * 9 // 10]  # what is not there is unknown
+    pieces = ["</s>", "<unk>", *both, ">>fra<<", ">>spa<<", "<pad>"]
+    (folder / "vocab.json").write_text(json.dumps({piece: id_ for id_, piece in enumerate(pieces)}))
+    config = {"tokenizer_class": "MarianTokenizer", "source_lang": "en", "target_lang": "roa"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+
+
+def write_pairs(tokenizer: Any, folder: pathlib.Path, **config: str) -> None:
+    """GPT-1 and GPT-2: pieces and merges."""
+    vocabulary = {piece: id_ for id_, piece in enumerate(tokenizer.vocabulary)}
+    (folder / "vocab.json").write_text(json.dumps(vocabulary))
+    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *map(" ".join, tokenizer.merges), ""]))
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+
+
+def write_gpt(folder: pathlib.Path, lines: list[str]) -> None:
+    """GPT-1."""
+    roles = dict.fromkeys(("unknown", "pad", "end"), "<unk>")
+    write_pairs(text.CharacterPairTokenizer.train(lines, VOCABULARY, special_tokens=roles), folder)
+
+
+def write_gpt2(folder: pathlib.Path, lines: list[str]) -> None:
+    """GPT-2."""
+    roles = dict.fromkeys(("unknown", "start", "end", "pad"), "<|endoftext|>")
+    write_pairs(text.BytePairTokenizer.train(lines, VOCABULARY, special_tokens=roles), folder)
+
+
+def write_bert(folder: pathlib.Path, lines: list[str]) -> None:
+    """BERT."""
+    pieces = text.WordPieceTokenizer.train(lines, VOCABULARY).vocabulary
+    (folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
+
+
+def contenders(lines: list[str], base: pathlib.Path) -> Iterator[tuple[str, Any, Callable[..., Any], Any]]:
+    """Names, our tokenizers, their ids of lines and their texts of ids."""
+    cases: dict[str, tuple[Any, Any, Any]] = {
+        "T5": (write_t5, text.SentencePieceVocabularyTokenizer, transformers.T5Tokenizer),
+        "Marian": (write_marian, text.SentencePieceVocabularyTokenizer, transformers.MarianTokenizer),
+        "GPT-1": (write_gpt, text.CharacterPairTokenizer, transformers.OpenAIGPTTokenizer),
+        "GPT-2": (write_gpt2, text.BytePairTokenizer, transformers.GPT2Tokenizer),
+        "BERT": (write_bert, text.WordPieceTokenizer, transformers.BertTokenizer),
+    }
+    for name, (write, ours, theirs) in cases.items():
+        (base / name).mkdir()
+        write(base / name, lines)
+        reference = theirs.from_pretrained(base / name)
+
+        def ids(batch: list[str], reference: Any = reference, **options: Any) -> list[list[int]]:
+            return reference(batch, add_special_tokens=False, **options)["input_ids"]
+
+        # As theirs does, where ours can; T5's and Marian's end, padding and unknown tokens in texts are text to ours.
+        special = {} if ours is text.SentencePieceVocabularyTokenizer else {"special_tokens_in_text": True}
+        yield name, ours.from_files(base / name, **special), ids, reference
+        if name == "T5":
+            (base / "saved").mkdir()
+            reference.save_pretrained(base / "saved")
+            (base / "saved" / "spiece.model").unlink(missing_ok=True)
+            yield "T5, tokenizer.json", ours.from_files(base / "saved"), ids, reference
+        if name == "Marian":
+            target = ours.from_files(base / name, target=True)
+            yield (
+                "Marian, target",
+                target,
+                lambda batch, ids=ids, reference=reference: reference(
+                    text_target=batch, add_special_tokens=False
+                )["input_ids"],
+                reference,
+            )
+
+
+def compare(ours: Any, ids: Callable[..., Any], reference: Any, lines: list[str]) -> dict[str, Any]:
+    """How many lines have other ids, and how many of their texts differ from what the ids say."""
+    found = [row for i in range(0, len(lines), 1000) for row in ours.tokenize(lines[i : i + 1000]).to_list()]
+    expected = [row for i in range(0, len(lines), 1000) for row in ids(lines[i : i + 1000])]
+    different = [line for line, a, b in zip(lines, found, expected, strict=True) if a != b]
+    forged = [line for line in different if any(token in line for token in SPECIAL)]
+    # In texts, ours writes no special token.
+    special = {ours.pad_id, ours.unknown_id, ours.start_id, ours.end_id}
+    known = [row for row in expected if row and not special & set(row)][:2000]
+    if isinstance(ours, text.WordPieceTokenizer):
+        known = []  # BERT writes no text
+    texts = [each.decode() for each in ours.detokenize(known).numpy()] if known else []
+    said = reference.batch_decode(known, clean_up_tokenization_spaces=False) if known else []
+    return {
+        "lines": len(lines),
+        "lines_with_other_ids": len(different),
+        "of_these_with_special_tokens": len(forged),
+        "examples": [line for line in different if line not in forged][:5],
+        "ids": sum(map(len, expected)),
+        "unknown_ids": sum(row.count(ours.unknown_id) for row in expected),
+        "texts": len(known),
+        "texts_that_differ": sum(a != b for a, b in zip(texts, said, strict=True)),
+        "different_texts": [(a, b) for a, b in zip(texts, said, strict=True) if a != b][:3],
+    }
+
+
+def main() -> None:
+    """Compare, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--lines", type=int, default=10_000)
+    parser.add_argument("--results", type=pathlib.Path, default=measuring.RESULTS)
+    arguments = parser.parse_args()
+    warnings.filterwarnings("ignore", message="Recommended: pip install sacremoses")
+    corpora = {"real": real_lines(arguments.lines), "fuzzed": fuzzed_lines(arguments.lines)}
+    results, rows = [], []
+    with tempfile.TemporaryDirectory() as base:
+        for name, ours, ids, reference in contenders(corpora["real"], pathlib.Path(base)):
+            for kind, lines in corpora.items():
+                result = compare(ours, ids, reference, lines)
+                results.append({"tokenizer": name, "text": kind, **result})
+                shown = {key: str(value) for key, value in result.items() if not isinstance(value, list)}
+                rows.append({"tokenizer": name, "text": kind, **shown})
+                print(rows[-1], flush=True)
+    print(measuring.table(rows))
+    result = {
+        **measuring.machine(),
+        "transformers": transformers.__version__,
+        "sentencepiece": sentencepiece.__version__,
+        "results": results,
+    }
+    print(measuring.write_result("parity_tokenizers_of_folders", result, arguments.results))
+
+
+if __name__ == "__main__":
+    main()

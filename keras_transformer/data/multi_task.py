@@ -1,0 +1,122 @@
+"""Several tasks of text to text, each with a prefix that says which, mixed into one data set."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from keras_transformer.data.buckets import Buckets, Share
+from keras_transformer.data.pair_sources import Pairs
+from keras_transformer.data.pairs import (
+    Shapes,
+    Tokenizer,
+    check_ids,
+    teacher_forced,
+    tokenized_pairs,
+    within,
+)
+from keras_transformer.data.ragged_rows import RaggedRows
+
+
+def multi_task_pairs(
+    tasks: Mapping[str, Pairs],
+    tokenizer: Tokenizer,
+    batch_size: int | None = None,
+    *,
+    limit: int | None = None,
+    temperature: float = 1.0,
+    batch_tokens: int | None = None,
+    max_length: int = 512,
+    length_buckets: int | Sequence[int] = 4,
+    shuffle: bool = True,
+    seed: int = 0,
+) -> tf.data.Dataset:
+    r"""Makes the batches that teach one encoder-decoder model several tasks, told apart by the prefix of a source.
+
+    Task m, of $e_m$ pairs, has the share $r_m$ of the examples:
+
+    $$r_m = \frac{\min(e_m, K)^{1/T}}{\sum_n \min(e_n, K)^{1/T}}$$
+
+    An epoch has $\sum_n \min(e_n, K)$ examples, of each task and length as many as its share says. Where those are
+    fewer than a task's pairs, others are drawn in each epoch; where they are more, pairs come again after all were
+    there. With neither limit nor temperature every pair is there once.
+
+    Args:
+        tasks: Prefixes such as "translate English to German: " and the pairs of each, as `translation_pairs` takes
+            them.
+        tokenizer: For sources with their prefix, and targets.
+        batch_size: As for `translation_pairs`, as are the arguments below but the next two.
+        limit: K, beyond which a large task counts no more; by default there is none.
+        temperature: T. 1 mixes in proportion; the larger, the more equal are the shares.
+        batch_tokens: About how many positions are in each batch, instead of `batch_size`.
+        max_length: The longest source, with its prefix, and target to keep. Longer pairs are left out, and a warning
+            says how many.
+        length_buckets: How many lengths there may be, or which.
+        shuffle: Whether each epoch has another order, and other examples where not all are in it.
+        seed: Which.
+
+    Returns:
+        A dataset of known cardinality with the elements of `translation_pairs`, for `models.T5`.
+
+    Raises:
+        TypeError: If `tasks` is no mapping.
+        ValueError: If there is no task, a limit is out of its range, or as for `translation_pairs`.
+
+    Example:
+        >>> from keras_transformer.text import ByteTokenizer
+        >>> tokenizer = ByteTokenizer()
+        >>> tasks = {"double: ": [("a", "aa"), ("b", "bb")], "reverse: ": [("ab", "ba")]}
+        >>> inputs, labels = next(iter(multi_task_pairs(tasks, tokenizer, batch_size=4)))
+        >>> inputs["source_ids"].shape, labels.shape
+        (TensorShape([4, 16]), TensorShape([4, 16]))
+
+    References:
+        Raffel et al., "Exploring the Limits of Transfer Learning" (2020), section 3.5.2.
+    """
+    if not isinstance(tasks, Mapping):
+        raise TypeError(f"`tasks` must be a mapping of prefixes to pairs. Received: tasks={tasks!r}")
+    if not tasks:
+        raise ValueError("`tasks` must hold at least one task. Received: none")
+    if limit is not None and limit < 1:
+        raise ValueError(f"`limit` must be positive. Received: limit={limit}")
+    if not temperature > 0:
+        raise ValueError(f"`temperature` must be positive. Received: temperature={temperature}")
+    shapes = Shapes.of(batch_size, batch_tokens, max_length, length_buckets)
+    check_ids("tokenizer", tokenizer)
+    chunks = [tokenized_pairs(pairs, tokenizer, tokenizer, prefix) for prefix, pairs in tasks.items()]
+    sources, targets = zip(*itertools.chain.from_iterable(chunks), strict=True)
+    sources, targets = RaggedRows.concatenated(sources), RaggedRows.concatenated(targets)
+    ends = np.cumsum([0, *(sum(int(ids.nrows()) for ids, _ in parts) for parts in chunks)])
+    kept = [
+        start + within(sources.lengths[start:end], targets.lengths[start:end], shapes, f" of task {prefix!r}")
+        for prefix, start, end in zip(tasks, ends[:-1], ends[1:], strict=True)
+    ]
+    buckets = shapes.buckets(sources.lengths, targets.lengths, np.concatenate(kept))
+    task_of_row = np.repeat(np.arange(len(kept)), [len(rows) for rows in kept])
+    sizes = np.minimum([len(rows) for rows in kept], np.inf if limit is None else limit)
+    numbers = _apportioned(int(sizes.sum()), sizes ** (1 / temperature))
+    rows = buckets.batches(seed if shuffle else None, _shares(buckets, task_of_row, numbers))
+    return teacher_forced(rows, buckets, sources, targets, tokenizer, tokenizer)
+
+
+def _shares(buckets: Buckets, task_of_row: np.ndarray, numbers: np.ndarray) -> list[Share]:
+    """Each task's examples, of every length as many as it has of that length."""
+    shares = []
+    for task, number in enumerate(numbers):
+        of_task = [
+            np.flatnonzero((task_of_row == task) & (buckets.bucket_of_row == bucket))
+            for bucket in range(len(buckets.lengths))
+        ]
+        each = _apportioned(number, np.array([len(rows) for rows in of_task], float))
+        shares += [Share(rows, int(count)) for rows, count in zip(of_task, each, strict=True) if count]
+    return shares
+
+
+def _apportioned(total: int, weights: np.ndarray) -> np.ndarray:
+    """Integers in proportion to `weights` that add up to `total`, by largest remainders."""
+    exact = total * weights / weights.sum()
+    whole = np.floor(exact + 1e-9).astype(np.int64)
+    most = np.argsort(whole - exact, kind="stable")[: total - whole.sum()]
+    whole[most] += 1
+    return whole

@@ -1,0 +1,298 @@
+"""What pipelines of texts answer, as TensorFlow operations from strings on."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from keras_transformer.text import characters
+
+Tensor = Any
+
+_SPACES = [code for code in range(0x110000) if chr(code).isspace()]
+
+
+class Windows(NamedTuple):
+    """Parts of texts, each short enough to be read.
+
+    Attributes:
+        ids: int32, ragged (R, None).
+        owner: int32 (R,), the text that each is of.
+        start: int32 (R,), where in the text's ids it starts.
+        places: int32, ragged (R, None), where each id stands among those of all texts.
+    """
+
+    ids: tf.RaggedTensor
+    owner: Tensor
+    start: Tensor
+    places: tf.RaggedTensor
+
+
+class Words(NamedTuple):
+    """What stands between white space, ragged (B, None): the words, their first characters and what is behind them."""
+
+    text: tf.RaggedTensor
+    start: tf.RaggedTensor
+    end: tf.RaggedTensor
+
+
+def class_of_text(pipeline: Any, text: Tensor, text_pair: Tensor | None = None) -> dict[str, Tensor]:
+    """Strings (B,), or pairs of them → "label" (B,), "probabilities" (B, C)."""
+    first = pipeline.tokenizer.tokenize(text)
+    if text_pair is None:
+        windows = cut(pipeline, first, _room(pipeline, 2))
+        inputs = _inputs(pipeline, windows.ids)
+    else:
+        behind = pipeline.tokenizer.tokenize(text_pair)
+        windows = cut(pipeline, behind, _room(pipeline, 3) - _lengths(first))
+        inputs = _inputs(pipeline, tf.gather(first, windows.owner), windows.ids)
+    found = tf.nn.softmax(call(pipeline.model)(inputs))
+    probabilities = tf.math.unsorted_segment_mean(found, windows.owner, tf.size(text))
+    return {
+        "label": named(pipeline.labels, tf.argmax(probabilities, axis=-1)),
+        "probabilities": probabilities,
+    }
+
+
+def vector_of_text(pipeline: Any, text: Tensor) -> dict[str, Tensor]:
+    """Strings (B,) → "embedding" (B, D)."""
+    windows = cut(pipeline, pipeline.tokenizer.tokenize(text), _room(pipeline, 2))
+    weights = tf.cast(_lengths(windows.ids) + 2, tf.float32)[:, None]
+    vectors = weights * pipeline.vectors(_inputs(pipeline, windows.ids))
+    total, tokens = (
+        tf.math.unsorted_segment_sum(values, windows.owner, tf.size(text)) for values in (vectors, weights)
+    )
+    return {"embedding": normalized(pipeline, total / tokens)}
+
+
+def normalized(pipeline: Any, vectors: Tensor) -> Tensor:
+    """Vectors (B, D), of length 1 where the pipeline's are."""
+    return (
+        vectors / tf.maximum(tf.norm(vectors, axis=-1, keepdims=True), 1e-12)
+        if pipeline.normalize
+        else vectors
+    )
+
+
+def pieces_of_gaps(pipeline: Any, text: Tensor) -> dict[str, Tensor]:
+    """Strings (B,) → "pieces" and "probabilities" (B, G, top) for up to G gaps a text; "" and 0 fill up."""
+    tokenizer = pipeline.tokenizer
+    parts = tf.strings.split(_valid(text), pipeline.mask)  # (B, None)
+    ids = tokenizer.tokenize(parts.values)
+    gap = tf.fill([ids.nrows(), 1], tokenizer.mask_id)
+    ids = parts.with_values(tf.concat([ids, gap], axis=1)).merge_dims(1, 2)[:, :-1]
+    windows = cut(pipeline, ids, _room(pipeline, 2))
+    inputs = _inputs(pipeline, windows.ids)
+    gaps = tf.where(inputs["token_ids"] == tokenizer.mask_id)  # (N, 2)
+    found = tf.nn.softmax(tf.gather_nd(call(pipeline.model)(inputs), gaps))
+    best, index = tf.math.top_k(found, pipeline.top)
+    pieces = tf.constant([tokenizer.id_to_piece(id_) for id_ in range(tokenizer.vocabulary_size)])
+    rows = tf.size(text, tf.int64)
+    return {
+        "pieces": tf.RaggedTensor.from_value_rowids(tf.gather(pieces, index), gaps[:, 0], rows).to_tensor(""),
+        "probabilities": tf.RaggedTensor.from_value_rowids(best, gaps[:, 0], rows).to_tensor(0.0),
+    }
+
+
+def tags_of_words(pipeline: Any, text: Tensor) -> dict[str, Tensor]:
+    """Strings (B,) → "words", "labels", "probabilities", "starts", "ends" (B, W).
+
+    Rows of fewer words are filled up with "", -1 or 0.
+    """
+    words = words_of(text)
+    ids = pipeline.tokenizer.tokenize(words.text.values)  # (all words, None)
+    windows = cut(pipeline, words.text.with_values(ids).merge_dims(1, 2), _room(pipeline, 2))
+    logits = call(pipeline.model)(_inputs(pipeline, windows.ids))
+    found = tf.RaggedTensor.from_tensor(tf.nn.softmax(logits)[:, 1:], _lengths(windows.ids)).values
+    # Of windows that overlap, the first of those in which a token stands deepest.
+    inside = tf.ragged.range(_lengths(windows.ids))
+    depth = tf.minimum(inside, tf.expand_dims(_lengths(windows.ids), 1) - 1 - inside).values
+    number = tf.cast(inside.value_rowids(), tf.int32)
+    rank = depth * tf.size(windows.owner) - number
+    places, count = windows.places.values, tf.size(ids.values)
+    deepest = rank == tf.gather(tf.math.unsorted_segment_max(rank, places, count), places)
+    found = tf.math.unsorted_segment_sum(tf.where(deepest[:, None], found, 0.0), places, count)
+    known = ids.row_lengths() > 0
+    of_words = tf.gather(found, tf.boolean_mask(ids.row_starts(), known))
+    kept = words.text.with_values(known)
+    label = named(pipeline.labels, tf.argmax(of_words, axis=-1))
+
+    def dense(values: tf.RaggedTensor, filler: Any) -> Tensor:
+        return tf.ragged.boolean_mask(values, kept).to_tensor(filler)
+
+    def of_kept(values: Tensor, filler: Any) -> Tensor:
+        return tf.ragged.boolean_mask(words.start, kept).with_values(values).to_tensor(filler)
+
+    return {
+        "words": dense(words.text, ""),
+        "labels": of_kept(label, "" if label.dtype == tf.string else -1),
+        "probabilities": of_kept(tf.reduce_max(of_words, axis=-1), 0.0),
+        "starts": dense(words.start, -1),
+        "ends": dense(words.end, -1),
+    }
+
+
+def answer_in_context(pipeline: Any, question: Tensor, context: Tensor) -> dict[str, Tensor]:
+    """Strings (B,) each → "answer", "start", "end", "probability" (B,); "" and 0 where a context has no word."""
+    asked, words = pipeline.tokenizer.tokenize(question), words_of(context)
+    of_words = pipeline.tokenizer.tokenize(words.text.values)
+    ids = words.text.with_values(of_words).merge_dims(1, 2)
+    windows = cut(pipeline, ids, _room(pipeline, 3) - _lengths(asked))
+    asked = tf.gather(asked, windows.owner)
+    starts, ends = tf.unstack(call(pipeline.model)(_inputs(pipeline, asked, windows.ids)), axis=1)
+    places = tf.range(tf.shape(starts)[1])
+    first = (_lengths(asked) + 2)[:, None]
+    inside = (places >= first) & (places < first + _lengths(windows.ids)[:, None])
+    length = places - places[:, None] + 1
+    allowed = inside[:, :, None] & inside[:, None] & (length >= 1) & (length <= pipeline.max_answer_tokens)
+    sums = tf.where(allowed, starts[:, :, None] + ends[:, None], starts.dtype.min)
+    size = tf.size(places)
+    sums = tf.reshape(sums, [tf.size(windows.owner), size * size])
+    best, place = tf.reduce_max(sums, axis=1), tf.argmax(sums, axis=1, output_type=tf.int32)
+    probability = 1 / tf.reduce_sum(tf.exp(sums - best[:, None]), axis=1)
+    rows = tf.size(question)
+    # The window with the largest logits.
+    largest = best == tf.gather(tf.math.unsorted_segment_max(best, windows.owner, rows), windows.owner)
+    number = tf.where(largest, tf.range(tf.size(windows.owner)), 0)
+    number = tf.math.unsorted_segment_max(number, windows.owner, rows)  # (B,)
+    offset = tf.gather(windows.start - first[:, 0], number) + tf.cast(ids.row_starts(), tf.int32)
+    known = _lengths(ids) > 0
+
+    def character(token: Tensor, of: tf.RaggedTensor) -> Tensor:
+        word = tf.gather(tf.concat([of_words.value_rowids(), [0]], axis=0), tf.where(known, token, 0))
+        return tf.where(known, tf.gather(tf.concat([of.values, [0]], axis=0), word), 0)
+
+    start = character(tf.gather(place // size, number) + offset, words.start)
+    end = character(tf.gather(place % size, number) + offset, words.end)
+    return {
+        "answer": tf.strings.substr(_valid(context), start, end - start, unit="UTF8_CHAR"),
+        "start": start,
+        "end": end,
+        "probability": tf.where(known, tf.gather(probability, number), 0.0),
+    }
+
+
+def class_of_image(pipeline: Any, pixel_values: Tensor) -> dict[str, Tensor]:
+    """Images (B, height, width, channels) → "label" (B,), "probabilities" (B, C)."""
+    low, high = pipeline.model.value_range
+    inside = tf.reduce_all((pixel_values >= low) & (pixel_values <= high))
+    tf.debugging.Assert(inside, [f"an image has values that are not from {low} to {high}"])
+    if pipeline.resize:
+        pixel_values = pipeline.resized(pixel_values)
+    return _classes(pipeline, pipeline.model(pixel_values, training=False))
+
+
+def class_of_nodes(pipeline: Any, nodes: Tensor, edges: Tensor) -> dict[str, Tensor]:
+    """Nodes (B, T, D) and edges (B, E, 2), filled up with -1 → "label" (B, T), "probabilities" (B, T, C)."""
+    count = tf.shape(nodes, tf.int64)[1]
+    joined = tf.reduce_all((edges >= -1) & (edges < count))
+    tf.debugging.Assert(joined, ["an edge joins a node that is not there"])
+    tf.debugging.Assert(tf.reduce_all(tf.math.is_finite(nodes)), ["a node has features that are not finite"])
+    return _classes(pipeline, logits_of_nodes(pipeline, nodes, edges))
+
+
+def logits_of_nodes(pipeline: Any, nodes: Tensor, edges: Tensor) -> Tensor:
+    """Float32 logits (B, T, C)."""
+    # What computes edges needs one; −1 is none.
+    edges = tf.pad(tf.cast(edges, tf.int32), [[0, 0], [0, 1], [0, 0]], constant_values=-1)
+    return pipeline.model({"nodes": nodes, "edges": edges}, training=False)
+
+
+def _classes(pipeline: Any, logits: Tensor) -> dict[str, Tensor]:
+    return {
+        "label": named(pipeline.labels, tf.argmax(logits, axis=-1)),
+        "probabilities": tf.nn.softmax(logits),
+    }
+
+
+def named(labels: list[Any], index: Tensor) -> Tensor:
+    """The labels of classes: int64 where all are integers, else strings."""
+    if all(isinstance(label, int) for label in labels):
+        return tf.gather(tf.constant(labels, tf.int64), index)
+    return tf.gather(tf.constant([str(label) for label in labels]), index)
+
+
+def call(model: Any) -> Callable[[Any], Tensor]:
+    """The model, or what it classifies with, without dropout."""
+    return lambda inputs: getattr(model, "classify", model)(inputs, training=False)
+
+
+def words_of(text: Tensor) -> Words:
+    """The words of texts (B,)."""
+    codes = tf.strings.unicode_decode(text, "UTF-8")  # (B, None)
+    rows = codes.value_rowids()
+    place = tf.cast(tf.range(tf.size(rows, tf.int64)) - tf.gather(codes.row_starts(), rows), tf.int32)
+    blank = tf.reduce_any(codes.values[:, None] == tf.constant(_SPACES), axis=1)
+    new_row = characters.row_starts(rows)
+    starts = ~blank & (new_row | characters.shifted(blank, 1, True))
+    ends = ~blank & (characters.shifted(new_row, -1, True) | characters.shifted(blank, -1, True))
+    kept = (tf.boolean_mask(values, ~blank) for values in (codes.values, rows, starts))
+    words = characters.cut(*kept, codes.nrows())
+    return Words(
+        words,
+        words.with_values(tf.boolean_mask(place, starts)),
+        words.with_values(tf.boolean_mask(place, ends) + 1),
+    )
+
+
+def cut(pipeline: Any, ids: tf.RaggedTensor, room: Tensor) -> Windows:
+    """Windows of at most `room` (B,) ids each, which overlap by half; an error where the pipeline refuses them."""
+    lengths = _lengths(ids)
+    room = tf.broadcast_to(room, tf.shape(lengths))
+    beyond = tf.maximum(lengths - room, 0)
+    short = beyond == 0
+    fits = short | (room >= 2) if pipeline.long_texts == "window" else short
+    message = f"a text is longer than the {pipeline.encoder.max_length} positions of the model"
+    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(fits), [message])]):
+        lengths = tf.identity(lengths)  # so that nothing is read before
+    stride = tf.maximum(room - room // 2, 1)
+    count = 1 + (beyond + stride - 1) // stride
+    owner = tf.repeat(tf.range(tf.size(count)), count)
+    number = tf.ragged.range(count).values
+    start = tf.minimum(number * tf.gather(stride, owner), tf.gather(beyond, owner))
+    begin = tf.gather(tf.cast(ids.row_starts(), tf.int32), owner) + start
+    places = tf.ragged.range(begin, begin + tf.gather(tf.minimum(lengths, room), owner))
+    return Windows(places.with_values(tf.gather(ids.values, places.values)), owner, start, places)
+
+
+def _room(pipeline: Any, special: int) -> Tensor:
+    """How many ids fit beside the special ones."""
+    return tf.constant((pipeline.encoder.max_length or 2**30) - special)
+
+
+def _inputs(
+    pipeline: Any, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None
+) -> dict[str, Tensor]:
+    """The model's inputs for rows of ids, special ones around them."""
+    model, tokenizer = pipeline.model, pipeline.tokenizer
+    marks = getattr(model, "marks", None)
+    if marks is None:
+        before = _joined(tokenizer.start_id, first, tokenizer.end_id)
+        behind = before[:, :0] if second is None else _joined(second, tokenizer.end_id)
+        segments = tf.concat([tf.zeros_like(before), tf.ones_like(behind)], axis=1)
+        rows = tf.concat([before, behind], axis=1)
+        return {"token_ids": rows.to_tensor(tokenizer.pad_id), "segment_ids": segments.to_tensor(0)}
+    start, delimiter, extract = marks
+    if second is None:
+        return {"token_ids": _joined(start, first, extract).to_tensor(tokenizer.pad_id)}
+    orders = [(first, second), (second, first)] if model.symmetric else [(first, second)]
+    rows = [
+        _joined(start, one, delimiter, other, extract).to_tensor(tokenizer.pad_id) for one, other in orders
+    ]
+    return {"token_ids": tf.stack(rows, axis=1) if model.symmetric else rows[0]}
+
+
+def _joined(*parts: int | tf.RaggedTensor) -> tf.RaggedTensor:
+    """Ragged rows side by side, and between them columns of one id each."""
+    rows = next(part for part in parts if isinstance(part, tf.RaggedTensor)).nrows()
+    return tf.concat(
+        [part if isinstance(part, tf.RaggedTensor) else tf.fill([rows, 1], part) for part in parts], axis=1
+    )
+
+
+def _lengths(rows: tf.RaggedTensor) -> Tensor:
+    return tf.cast(rows.row_lengths(), tf.int32)
+
+
+def _valid(text: Tensor) -> Tensor:
+    return tf.strings.unicode_transcode(text, "UTF-8", "UTF-8", errors="replace")

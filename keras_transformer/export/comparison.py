@@ -1,0 +1,83 @@
+"""Comparing a part of an export with the pipeline, or with what was stored when it was made."""
+
+import functools
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from keras_transformer import serving
+from keras_transformer.export import forward, kinds, parity, tensors
+from keras_transformer.export.parts import settings_of
+
+ONNX = "onnx"
+
+
+class WithPipeline:
+    """Compares parts of an export with a pipeline, which answers once for all of them.
+
+    Args:
+        pipeline: the pipeline.
+        texts: to compare on; by default some made from the vocabulary.
+    """
+
+    def __init__(self, pipeline: Any, texts: Sequence[Any] | None = None) -> None:
+        self._pipeline = pipeline
+        self._texts = texts
+        self._config = settings_of(pipeline)
+        self._reference = functools.cache(functools.partial(parity.Reference.of, pipeline, texts))
+
+    def __call__(self, path: pathlib.Path, part: str, store: bool = False) -> dict[str, Any]:
+        """What `parity.json` says of a part.
+
+        Args:
+            path: the part's folder.
+            part: its name.
+            store: whether to write examples of tensors into the folder.
+
+        Raises:
+            ParityError: where an output differs.
+        """
+        config, pipeline = self._config, self._pipeline
+        if kinds.generates(pipeline):
+            reference = self._reference(part == ONNX and not serving.reads_text(config))
+            return parity.compare(reference, _generator(path, part, config, pipeline.tokenizer.model_bytes))
+        examples = self._examples if part == ONNX else [*self._examples, *self._answers]
+        report = tensors.compare(examples, _runner(path, part, config), tensors.tolerance(pipeline.model))
+        if store:
+            tensors.save(path / tensors.EXAMPLES, examples)
+        return report
+
+    @functools.cached_property
+    def _examples(self) -> list[tensors.Example]:
+        return forward.examples(self._pipeline)
+
+    @functools.cached_property
+    def _answers(self) -> list[tensors.Example]:
+        return forward.examples_of_answers(self._pipeline, self._texts)
+
+
+def with_stored(bundle: serving.Bundle, part: str, stored: dict[str, Any]) -> dict[str, Any]:
+    """Compare a part of an export with what the model gave when it was made; `stored` is what `parity.json` says."""
+    path, config = bundle.folder / part, bundle.config
+    if "examples" in stored:
+        tokenizer = bundle.checked(f"tokenizer/{config['tokenizer_file']}").read_bytes()
+        return parity.compare(parity.Reference.stored(stored), _generator(path, part, config, tokenizer))
+    examples = tensors.load(bundle.checked(f"{part}/{tensors.EXAMPLES}"))
+    return tensors.compare(examples, _runner(path, part, config), stored["tolerance"])
+
+
+def _generator(
+    path: pathlib.Path, part: str, config: dict[str, Any], tokenizer: bytes
+) -> Callable[[Sequence[Any]], parity.Answers]:
+    if part == ONNX:
+        return parity.OnnxGraphs(path, tokenizer, config)
+    return parity.SavedModel(path, config)
+
+
+def _runner(
+    path: pathlib.Path, part: str, config: dict[str, Any]
+) -> Callable[[str, tensors.Arrays], tensors.Arrays]:
+    if part != ONNX:
+        return tensors.SavedModel(path)
+    model = serving.Model(lambda name: path / f"{name}.onnx", config)
+    return lambda _graph, inputs: model.run(**inputs)

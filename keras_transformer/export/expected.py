@@ -1,0 +1,77 @@
+"""What pipelines that run a model once answer in Python, in the form that their SavedModels give it."""
+
+from typing import Any
+
+import numpy as np
+
+from keras_transformer.export.tensors import Arrays
+
+
+def class_of_text(pipeline: Any, text: list[str], text_pair: list[str] | None = None) -> Arrays:
+    """See `answers.class_of_text`; so are the others."""
+    return _classes(pipeline, pipeline.probabilities(text, text_pair))
+
+
+def class_of_image(pipeline: Any, pixel_values: np.ndarray) -> Arrays:
+    """Images (B, height, width, channels)."""
+    return _classes(pipeline, pipeline.probabilities(pixel_values))
+
+
+def class_of_nodes(pipeline: Any, nodes: np.ndarray, edges: np.ndarray) -> Arrays:
+    """Graphs of nodes (B, T, D) and edges (B, E, 2), filled up with -1."""
+    graphs = zip(nodes, edges, strict=True)
+    return _classes(
+        pipeline, np.stack([pipeline.probabilities(of, each[each[:, 0] >= 0]) for of, each in graphs])
+    )
+
+
+def vector_of_text(pipeline: Any, text: list[str]) -> Arrays:
+    """Of each text."""
+    return {"embedding": pipeline(text)}
+
+
+def pieces_of_gaps(pipeline: Any, text: list[str]) -> Arrays:
+    """Of each gap."""
+    rows = pipeline(text)
+    none = [("", 0.0)] * pipeline.top
+    most = max(map(len, rows))
+    rows = [[*row, *[none] * (most - len(row))] for row in rows]
+    return {
+        "pieces": np.array([[[piece for piece, _ in gap] for gap in row] for row in rows]),
+        "probabilities": np.array([[[share for _, share in gap] for gap in row] for row in rows], "float32"),
+    }
+
+
+def tags_of_words(pipeline: Any, text: list[str]) -> Arrays:
+    """Of each word."""
+    rows = pipeline(text)
+    names = _named(pipeline.labels)
+    fillers = ("", "" if names.dtype.kind == "U" else -1, 0.0, -1, -1)
+    most = max(map(len, rows))
+    columns = [
+        [[each[i] for each in row] + [filler] * (most - len(row)) for row in rows]
+        for i, filler in enumerate(fillers)
+    ]
+    kinds = (str, names.dtype.type, "float32", "int32", "int32")
+    names_ = ("words", "labels", "probabilities", "starts", "ends")
+    return {name: np.array(column, kind) for name, column, kind in zip(names_, columns, kinds, strict=True)}
+
+
+def answer_in_context(pipeline: Any, question: list[str], context: list[str]) -> Arrays:
+    """Of each question."""
+    spans = [pipeline(*pair) for pair in zip(question, context, strict=True)]
+    return {
+        "answer": np.array([span.text for span in spans]),
+        "start": np.array([span.start for span in spans], "int32"),
+        "end": np.array([span.end for span in spans], "int32"),
+        "probability": np.array([span.probability for span in spans], "float32"),
+    }
+
+
+def _classes(pipeline: Any, probabilities: np.ndarray) -> Arrays:
+    return {"label": _named(pipeline.labels)[probabilities.argmax(-1)], "probabilities": probabilities}
+
+
+def _named(labels: list[Any]) -> np.ndarray:
+    """Integers, or else strings."""
+    return np.array(labels if all(isinstance(label, int) for label in labels) else list(map(str, labels)))

@@ -1,0 +1,244 @@
+"""What is exported of pipelines that run a model once: ids, images or graphs to logits, texts to answers."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from keras_transformer.export import answers, expected
+from keras_transformer.export.graph import Graph
+from keras_transformer.export.parity import texts_from_vocabulary
+from keras_transformer.export.tensors import Arrays, Example
+from keras_transformer.pipelines import (
+    Embedding,
+    FillMask,
+    ImageClassification,
+    NodeClassification,
+    QuestionAnswering,
+    TextClassification,
+    TokenClassification,
+)
+from keras_transformer.serving.graphs import MODEL
+
+Tensor = Any
+
+DEFAULT = "serving_default"
+FORWARD = "forward"
+_BATCH = "batch_size"
+
+# Of each pipeline of texts its signatures: from which strings, by which function, and what Python answers.
+_PAIRS = {"classify_pairs": (("text", "text_pair"), answers.class_of_text, expected.class_of_text)}
+_ANSWERS: dict[type, dict[str, Any]] = {
+    TextClassification: {DEFAULT: (("text",), answers.class_of_text, expected.class_of_text), **_PAIRS},
+    TokenClassification: {DEFAULT: (("text",), answers.tags_of_words, expected.tags_of_words)},
+    QuestionAnswering: {
+        DEFAULT: (("question", "context"), answers.answer_in_context, expected.answer_in_context)
+    },
+    FillMask: {DEFAULT: (("text",), answers.pieces_of_gaps, expected.pieces_of_gaps)},
+    Embedding: {DEFAULT: (("text",), answers.vector_of_text, expected.vector_of_text)},
+}
+
+
+def signatures(pipeline: Any) -> dict[str, Graph]:
+    """Those of a SavedModel."""
+    if isinstance(pipeline, ImageClassification):
+        size = [None, None] if pipeline.resize else pipeline.model.image_size
+        default = Graph(
+            lambda pixel_values: answers.class_of_image(pipeline, pixel_values), [_images(pipeline, size)]
+        )
+    elif isinstance(pipeline, NodeClassification):
+        default = Graph(
+            lambda nodes, edges: answers.class_of_nodes(pipeline, nodes, edges), _nodes_and_edges(pipeline)
+        )
+    else:
+        found = {}
+        for name, (strings, function, _) in _signatures_of_texts(pipeline).items():
+            specs = [tf.TensorSpec([None], tf.string, name=each) for each in strings]
+            found[name] = Graph(functools.partial(function, pipeline), specs)
+        return {**found, FORWARD: _forward(pipeline)}
+    return {DEFAULT: default, FORWARD: _forward(pipeline)}
+
+
+def graphs(pipeline: Any) -> dict[str, Graph]:
+    """Those of ONNX, by the names of their files."""
+    return {MODEL: _forward(pipeline)}
+
+
+def examples(pipeline: Any) -> list[Example]:
+    """Inputs of the model, and its outputs."""
+    graph = _forward(pipeline)
+    found = []
+    for inputs in _random_inputs(pipeline):
+        outputs = graph.function(**{name: tf.constant(values) for name, values in inputs.items()})
+        found.append(Example(FORWARD, inputs, {name: tensor.numpy() for name, tensor in outputs.items()}))
+    return found
+
+
+def examples_of_answers(pipeline: Any, texts: Sequence[Any] | None = None) -> list[Example]:
+    """Inputs of the other signatures, and what the pipeline answers to them.
+
+    Args:
+        pipeline: the pipeline.
+        texts: of one with a tokenizer; pairs where it compares texts or answers questions. By default some made from
+            its vocabulary.
+
+    Raises:
+        ValueError: where `texts` are of another kind.
+    """
+    if isinstance(pipeline, ImageClassification | NodeClassification):
+        if texts is not None:
+            raise ValueError(
+                f"`texts` must be None for a {type(pipeline).__name__}. Received: texts={texts!r}"
+            )
+        images = isinstance(pipeline, ImageClassification)
+        python = expected.class_of_image if images else expected.class_of_nodes
+        return [Example(DEFAULT, inputs, python(pipeline, **inputs)) for inputs in _random_inputs(pipeline)]
+    found = []
+    for name, (strings, _, python) in _signatures_of_texts(pipeline).items():
+        given = texts is not None and name == DEFAULT
+        rows = _checked_rows(texts, len(strings)) if given else _default_rows(pipeline, len(strings), python)
+        for chosen in (rows, rows[:1]):
+            columns = [list(column) for column in zip(*chosen, strict=True)]
+            inputs = dict(zip(strings, map(np.array, columns), strict=True))
+            found.append(Example(name, inputs, python(pipeline, *columns)))
+    return found
+
+
+def _signatures_of_texts(pipeline: Any) -> dict[str, Any]:
+    found = next(signatures for kind, signatures in _ANSWERS.items() if isinstance(pipeline, kind))
+    if not isinstance(pipeline, TextClassification):
+        return found
+    if getattr(pipeline.model, "symmetric", False):  # it compares two texts
+        return {DEFAULT: _PAIRS["classify_pairs"]}
+    alone = getattr(pipeline.encoder, "num_segments", 2) < 2
+    return {name: signature for name, signature in found.items() if name == DEFAULT or not alone}
+
+
+def _forward(pipeline: Any) -> Graph:
+    """Ids, images or graphs to the model's outputs, named as Optimum names them."""
+    model = pipeline.model
+    if isinstance(pipeline, ImageClassification):
+        return Graph(
+            lambda pixel_values: {"logits": model(pixel_values, training=False)},
+            [_images(pipeline, model.image_size)],
+            {"pixel_values": [_BATCH], "logits": [_BATCH]},
+        )
+    if isinstance(pipeline, NodeClassification):
+        nodes = [_BATCH, "num_nodes"]
+        return Graph(
+            lambda nodes, edges: {"logits": answers.logits_of_nodes(pipeline, nodes, edges)},
+            _nodes_and_edges(pipeline),
+            {"nodes": nodes, "edges": [_BATCH, "num_edges"], "logits": nodes},
+        )
+    symmetric = getattr(model, "symmetric", False)  # it reads a pair in both orders
+    shape, row = (
+        ([None, 2, None], [_BATCH, None, "sequence_length"])
+        if symmetric
+        else ([None, None], [_BATCH, "sequence_length"])
+    )
+    names = ["input_ids", "attention_mask", *(["token_type_ids"] if _has_segments(pipeline) else [])]
+    outputs = {
+        QuestionAnswering: {"start_logits": row, "end_logits": row},
+        Embedding: {"last_hidden_state": row, "sentence_embedding": [_BATCH]},
+        TextClassification: {"logits": [_BATCH]},
+    }.get(type(pipeline), {"logits": row})
+
+    def forward(
+        input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        ids = tf.where(attention_mask != 0, input_ids, tf.constant(pipeline.encoder.pad_id, tf.int64))
+        inputs = {"token_ids": tf.cast(ids, tf.int32)}
+        if token_type_ids is not None:
+            inputs["segment_ids"] = tf.cast(token_type_ids, tf.int32)
+        if isinstance(pipeline, Embedding):
+            hidden = pipeline.encoder(inputs, training=False)
+            found = hidden, answers.normalized(pipeline, pipeline.pooled(hidden, inputs))
+        else:
+            logits = answers.call(model)(inputs)
+            found = tf.unstack(logits, axis=1) if isinstance(pipeline, QuestionAnswering) else (logits,)
+        return dict(zip(outputs, found, strict=True))
+
+    return Graph(
+        forward,
+        [tf.TensorSpec(shape, tf.int64, name=name) for name in names],
+        {**dict.fromkeys(names, row), **outputs},
+    )
+
+
+def _has_segments(pipeline: Any) -> bool:
+    return getattr(pipeline.encoder, "num_segments", 1) > 1
+
+
+def _images(pipeline: Any, size: Sequence[int | None]) -> tf.TensorSpec:
+    return tf.TensorSpec([None, *size, pipeline.model.num_channels], tf.float32, name="pixel_values")
+
+
+def _nodes_and_edges(pipeline: Any) -> list[tf.TensorSpec]:
+    return [
+        tf.TensorSpec([None, None, pipeline.model.num_features], tf.float32, name="nodes"),
+        tf.TensorSpec([None, None, 2], tf.int64, name="edges"),
+    ]
+
+
+def _random_inputs(pipeline: Any) -> list[Arrays]:
+    """A few of other sizes: rows full, half empty and empty; images; graphs with edges, and one without."""
+    random, model = np.random.default_rng(0), pipeline.model
+    if isinstance(pipeline, ImageClassification):
+        low, high = model.value_range
+        shape = (*model.image_size, model.num_channels)
+        return [
+            {"pixel_values": random.uniform(low, high, (count, *shape)).astype("float32")} for count in (3, 1)
+        ]
+    if isinstance(pipeline, NodeClassification):
+        edges = random.integers(0, 6, (2, 12, 2))
+        edges[0, 1], edges[0, 2], edges[1, 7:] = edges[0, 0], [3, 3], -1
+        return [
+            {
+                "nodes": random.normal(size=(len(each), nodes, model.num_features)).astype("float32"),
+                "edges": each,
+            }
+            for nodes, each in ((6, edges), (2, np.zeros((1, 0, 2), "int64")))
+        ]
+    encoder = pipeline.encoder
+    found = []
+    for rows, length in ((3, 12), (1, 4)):
+        length = min(length, encoder.max_length or length)
+        shape = (rows, 2, length) if getattr(model, "symmetric", False) else (rows, length)
+        ids = random.integers(0, encoder.vocabulary_size, shape)
+        ids[1:2, ..., length // 2 :] = ids[2:] = encoder.pad_id
+        inputs = {"input_ids": ids, "attention_mask": (ids != encoder.pad_id).astype("int64")}
+        if _has_segments(pipeline):
+            inputs["token_type_ids"] = random.integers(0, encoder.num_segments, shape)
+        found.append(inputs)
+    return found
+
+
+def _default_rows(pipeline: Any, columns: int, python: Any) -> list[tuple[str, ...]]:
+    texts = texts_from_vocabulary(pipeline.tokenizer)
+    if isinstance(pipeline, FillMask):
+        texts = [f"{text} {pipeline.mask} {other}" for text, other in zip(texts, texts[::-1], strict=True)]
+    rows = list(zip(*(texts[i:] + texts[:i] for i in range(columns)), strict=True))
+    found = [row for row in rows if _answers_to(pipeline, row, python)]
+    if not found:
+        raise ValueError(
+            "`texts` must be given where the pipeline refuses all that are made from its vocabulary. Received: None"
+        )
+    return found
+
+
+def _answers_to(pipeline: Any, row: tuple[str, ...], python: Any) -> bool:
+    try:
+        python(pipeline, *([text] for text in row))
+    except ValueError:  # too long, or nothing to look at
+        return False
+    return True
+
+
+def _checked_rows(texts: Sequence[Any], columns: int) -> list[tuple[str, ...]]:
+    rows = [tuple(row) if columns > 1 and isinstance(row, list | tuple) else (row,) for row in texts]
+    if not rows or any(len(row) != columns or not all(isinstance(text, str) for text in row) for row in rows):
+        kind = "strings" if columns == 1 else "pairs of strings"
+        raise ValueError(f"`texts` must be {kind}, one or more. Received: texts={texts!r}")
+    return rows

@@ -1,0 +1,136 @@
+"""What is exported of pipelines that generate: the loop as a whole, and the steps for loops of others."""
+
+import functools
+from typing import Any
+
+import tensorflow as tf
+
+from keras_transformer.export import functions
+from keras_transformer.export.graph import Axes, Graph
+from keras_transformer.export.parts import settings_of
+from keras_transformer.serving.graphs import DECODER, ENCODER, MODEL, loop_name
+
+_BATCH = "batch_size"
+_NEW = "sequence_length"
+_PAST = "past_sequence_length"
+_TOTAL = f"{_PAST} + {_NEW}"
+_PARTS = ("key", "value")
+
+
+def signatures(pipeline: Any) -> dict[str, Graph]:
+    """Those of a SavedModel."""
+    text = tf.TensorSpec([None], tf.string, name="text")
+    return {
+        "serving_default": Graph(functools.partial(functions.text_to_text, pipeline), [text]),
+        "generate_ids": Graph(
+            functools.partial(functions.text_to_ids, pipeline), [text, *functions.noise_spec(pipeline)]
+        ),
+    }
+
+
+def graphs(pipeline: Any) -> dict[str, Graph]:
+    """Those of ONNX, by the names of their files.
+
+    Of a model whose encoder gives no keys and values, such as Unlimiformer's, the loop alone.
+    """
+    model = pipeline.model
+    if not hasattr(model, "encode"):
+        steps = {MODEL: _decoder_alone(model)}
+    elif hasattr(model, "decoder_blocks"):
+        steps = {ENCODER: _encoder(model), DECODER: _decoder(model)}
+    else:
+        steps = {}
+    return {loop_name(settings_of(pipeline)): _loop(pipeline), **steps}
+
+
+def _loop(pipeline: Any) -> Graph:
+    def loop(input_ids: tf.Tensor, noise: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
+        out = functions.generate_ids(pipeline, tf.cast(input_ids, tf.int32), noise)
+        return {**out, "ids": tf.cast(out["ids"], tf.int64), "lengths": tf.cast(out["lengths"], tf.int64)}
+
+    length = "encoder_sequence_length" if hasattr(pipeline.model, "encode") else _NEW
+    return Graph(
+        loop,
+        [_ids("input_ids"), *functions.noise_spec(pipeline)],
+        {"input_ids": [_BATCH, length], **{name: [_BATCH] for name in ("noise", "ids", "lengths", "scores")}},
+    )
+
+
+def _encoder(model: Any) -> Graph:
+    source = [_BATCH, "encoder_sequence_length"]
+    present = _cache("present", len(model.decoder_blocks), source[1], ".encoder")
+    return Graph(
+        lambda input_ids, attention_mask: functions.encode(model, input_ids, attention_mask),
+        [_ids("input_ids"), _ids("attention_mask")],
+        {"input_ids": source, "attention_mask": source, **present},
+    )
+
+
+def _decoder(model: Any) -> Graph:
+    blocks, target = model.decoder_blocks, [_BATCH, _NEW]
+    own = _cache("past_key_values", len(blocks), _PAST, ".decoder")
+    cross = _cache("past_key_values", len(blocks), "encoder_sequence_length", ".encoder")
+    names = [*own, *cross]
+    return Graph(
+        lambda input_ids, mask, *past: functions.decode(
+            model, input_ids, mask, dict(zip(names, past, strict=True))
+        ),
+        [
+            _ids("input_ids"),
+            _ids("encoder_attention_mask"),
+            *_cache_specs(blocks[0].self_attention, own),
+            *_cache_specs(blocks[0].cross_attention, cross),
+        ],
+        {
+            "input_ids": target,
+            "encoder_attention_mask": [_BATCH, "encoder_sequence_length"],
+            **own,
+            **cross,
+            "logits": target,
+            **_cache("present", len(blocks), _TOTAL, ".decoder"),
+        },
+    )
+
+
+def _decoder_alone(model: Any) -> Graph:
+    new, past = [_BATCH, _NEW], _cache("past_key_values", len(model.blocks), _PAST)
+    return Graph(
+        lambda input_ids, mask, positions, *tensors: functions.continue_(
+            model, input_ids, mask, positions, dict(zip(past, tensors, strict=True))
+        ),
+        [
+            *map(_ids, ("input_ids", "attention_mask", "position_ids")),
+            *_cache_specs(model.blocks[0].self_attention, past),
+        ],
+        {
+            "input_ids": new,
+            "attention_mask": [_BATCH, _TOTAL],
+            "position_ids": new,
+            **past,
+            "logits": new,
+            **_cache("present", len(model.blocks), _TOTAL),
+        },
+    )
+
+
+def _ids(name: str) -> tf.TensorSpec:
+    return tf.TensorSpec([None, None], tf.int64, name=name)
+
+
+def _cache(prefix: str, layers: int, length: str, side: str = "") -> Axes:
+    """The axes of each layer's keys and values; how many heads there are, is known."""
+    return {
+        f"{prefix}.{layer}{side}.{part}": [_BATCH, None, length] for layer in range(layers) for part in _PARTS
+    }
+
+
+def _cache_specs(attention: Any, names: Axes) -> list[tf.TensorSpec]:
+    sizes = {"key": attention.key_dim, "value": attention.value_dim}
+    return [
+        tf.TensorSpec(
+            [None, attention.num_kv_heads, None, sizes[name.rsplit(".", 1)[1]]],
+            attention.compute_dtype,
+            name=name,
+        )
+        for name in names
+    ]

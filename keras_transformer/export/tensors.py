@@ -1,0 +1,137 @@
+"""Whether an export gives the model's own outputs, tensor for tensor."""
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_text  # noqa: F401  (a SavedModel has its operations)
+
+from keras_transformer.export.parity import ParityError
+
+EXAMPLES = "examples.npz"
+TOLERANCES = {"float32": 1e-4}  # absolute and relative, by what the model computes in
+_ROUGH = 5e-2
+
+Arrays = dict[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """Inputs of a graph, and what it must give.
+
+    Attributes:
+        graph: its name.
+        inputs: by name.
+        outputs: by name.
+    """
+
+    graph: str
+    inputs: Arrays
+    outputs: Arrays
+
+
+def tolerance(model: Any) -> float:
+    """How far an export's outputs may be from the model's."""
+    return TOLERANCES.get(model.compute_dtype, _ROUGH)
+
+
+def compare(examples: Sequence[Example], run: Callable[[str, Arrays], Arrays], most: float) -> dict[str, Any]:
+    """Compare an export with the model's outputs.
+
+    Args:
+        examples: inputs and the model's outputs.
+        run: a graph of the export, by its name, on inputs.
+        most: by how much numbers may differ, absolutely or relatively. Integers and strings must be equal.
+
+    Returns:
+        "tolerance", and "graphs", for each its number of compared "rows" and the "largest_difference" of a number.
+
+    Raises:
+        ParityError: where an output differs.
+    """
+    graphs: dict[str, dict[str, Any]] = {}
+    for example in examples:
+        found = run(example.graph, example.inputs)
+        if set(found) != set(example.outputs):
+            raise ParityError(
+                f"`{example.graph}` must give {sorted(example.outputs)}. Received: {sorted(found)}"
+            )
+        counts = graphs.setdefault(example.graph, {"rows": 0, "largest_difference": 0.0})
+        counts["rows"] += len(next(iter(example.inputs.values())))
+        for name, expected in example.outputs.items():
+            difference = _difference(example, name, expected, found[name], most)
+            counts["largest_difference"] = max(counts["largest_difference"], difference)
+    return {"tolerance": most, "graphs": graphs}
+
+
+def save(path: pathlib.Path, examples: Sequence[Example]) -> None:
+    """Write examples, for `load`."""
+    arrays = {}
+    for number, example in enumerate(examples):
+        for side in ("inputs", "outputs"):
+            for name, values in getattr(example, side).items():
+                arrays[f"{number}/{example.graph}/{side}/{name}"] = values
+    np.savez_compressed(path, **arrays)
+
+
+def load(path: pathlib.Path) -> list[Example]:
+    """The examples that `save` has written."""
+    found: dict[str, Example] = {}
+    with np.load(path) as arrays:
+        for key, values in arrays.items():
+            number, graph, side, name = key.split("/")
+            example = found.setdefault(number, Example(graph, {}, {}))
+            getattr(example, side)[name] = values
+    return list(found.values())
+
+
+class SavedModel:
+    """A SavedModel on disk, run by TensorFlow."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self._signatures = tf.saved_model.load(str(path)).signatures
+
+    def __call__(self, graph: str, inputs: Arrays) -> Arrays:
+        """The outputs of a signature."""
+        given = {name: tf.constant(values) for name, values in inputs.items()}
+        try:
+            found = self._signatures[graph](**given)
+        except tf.errors.InvalidArgumentError as error:
+            raise ValueError(
+                f"`inputs` must fit the model. Received: {error.message.splitlines()[0]}"
+            ) from error
+        return {name: _decoded(tensor.numpy()) for name, tensor in found.items()}
+
+
+def _difference(example: Example, name: str, expected: np.ndarray, found: np.ndarray, most: float) -> float:
+    """The largest difference of two numbers.
+
+    Raises:
+        ParityError: where it is too large, or what are no numbers differs.
+    """
+    floats = expected.dtype.kind == "f"
+    same = expected.shape == found.shape and (
+        np.allclose(found, expected, rtol=most, atol=most, equal_nan=False)
+        if floats
+        else np.array_equal(expected, found)
+    )
+    if not same:
+        raise ParityError(
+            f"`{example.graph}` must give the model's {name}. Expected: {_shown(expected)}. Received: {_shown(found)}"
+        )
+    return float(np.abs(found - expected, dtype="float32").max(initial=0)) if floats else 0.0
+
+
+def _shown(values: np.ndarray) -> str:
+    return f"{np.array2string(values, threshold=20, edgeitems=2)} of shape {values.shape}"
+
+
+def _decoded(values: np.ndarray) -> np.ndarray:
+    """Strings instead of bytes."""
+    if values.dtype.kind != "O":
+        return values
+    texts = [text.decode() for text in values.ravel()]
+    return np.array(texts, dtype=str).reshape(values.shape)

@@ -1,0 +1,241 @@
+"""What is fine-tuned on top of GPT: classifiers that go on modelling language."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer.layers import Dropout
+from keras_transformer.models.gpt import GPT
+from keras_transformer.ops.dropout import check_rate
+
+Tensor = Any
+
+NUM_MARKS = 3
+
+
+class _Headed(keras.Model):
+    """A decoder with a linear layer on the hidden state of the token that ends each row."""
+
+    def __init__(
+        self, decoder: GPT, units: int, marks: Sequence[int] | None, dropout: float | None, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.decoder = decoder
+        self.marks = _check_marks(marks, decoder)
+        self.dropout = check_rate("dropout", decoder.dropout if dropout is None else dropout)
+        self.drop = Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
+        self.drop.build((None, decoder.model_dim))
+        draw = keras.initializers.RandomNormal(stddev=0.02)
+        self.head = keras.layers.Dense(units, kernel_initializer=draw, dtype="float32", name="head")
+        self.head.build((None, decoder.model_dim))
+        self.built = True
+
+    def call(self, inputs: Tensor | dict[str, Tensor], training: bool | None = None) -> dict[str, Tensor]:
+        """Logits of the classes, and of what follows each token."""
+        ids = _ids(inputs)
+        hidden = self._hidden(ids, training)
+        tokens = self.decoder.logits(hidden)
+        return {
+            "classes": self._classes(ids, hidden, training),
+            "tokens": ops.reshape(tokens, (*ops.shape(ids), self.decoder.vocabulary_size)),
+        }
+
+    def classify(self, inputs: Tensor | dict[str, Tensor], training: bool | None = None) -> Tensor:
+        """The "classes" of `call` alone, without the cost of the other logits."""
+        ids = _ids(inputs)
+        return self._classes(ids, self._hidden(ids, training), training)
+
+    def compute_output_shape(self, input_shape: Any) -> dict[str, tuple[int | None, ...]]:
+        """Of each output."""
+        shape = input_shape["token_ids"] if isinstance(input_shape, dict) else input_shape
+        return {
+            "classes": self._classes_shape(tuple(shape)),
+            "tokens": (*shape, self.decoder.vocabulary_size),
+        }
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {
+            **super().get_config(),
+            "decoder": keras.saving.serialize_keras_object(self.decoder),
+            "marks": list(self.marks),
+            "dropout": self.dropout,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+        """The model whose `get_config` this is."""
+        decoder = keras.saving.deserialize_keras_object(config["decoder"], custom_objects=custom_objects)
+        return cls(**{**config, "decoder": decoder})
+
+    def _hidden(self, ids: Tensor, training: bool | None) -> Tensor:
+        """Hidden states (rows, T, D) of all rows, those of one example side by side."""
+        self._check_rank(len(ids.shape))
+        return self.decoder.hidden(ops.reshape(ids, (-1, ops.shape(ids)[-1])), training=training)
+
+    def _classes(self, ids: Tensor, hidden: Tensor, training: bool | None) -> Tensor:
+        rows = ops.reshape(ids, (-1, ops.shape(ids)[-1]))
+        places = ops.arange(ops.shape(rows)[1], dtype="int32")
+        last = ops.max(ops.where(ops.equal(rows, self.marks[-1]), places, 0), axis=1)
+        ends = ops.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]  # (rows, D)
+        ends = ops.reshape(ends, (*ops.shape(ids)[:-1], self.decoder.model_dim))
+        return self._logits(ends, training)
+
+    def _logits(self, ends: Tensor, training: bool | None) -> Tensor:
+        """Of the hidden states (B, D) or (B, R, D) at the ends of rows."""
+        raise NotImplementedError
+
+    def _classes_shape(self, shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        raise NotImplementedError
+
+    def _check_rank(self, rank: int) -> None:
+        raise NotImplementedError
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class GPTClassifier(_Headed):
+    r"""Classifies texts, or pairs of texts, by what GPT makes of the token that ends them.
+
+    $$P(y \mid x_1 \dots x_m) = \mathrm{softmax}(W h_L^m + b), \qquad
+    L_3 = -\log P(y \mid x) - \lambda \sum_t \log P(x_{t+1} \mid x_1 \dots x_t)$$
+
+    `data.fine_tuning` makes its batches; λ is a loss weight of `compile`, 0.5 in the paper:
+
+        model = GPTClassifier(gpt.with_more_tokens(3), num_classes=2)
+        losses = {"classes": SparseCategoricalCrossentropy(from_logits=True), "tokens": LabelSmoothedCrossentropy(0.0)}
+        model.compile(Adam(6.25e-5), losses, loss_weights={"classes": 1.0, "tokens": 0.5})
+
+    Args:
+        decoder: a `GPT`, best a trained one.
+        num_classes: C.
+        symmetric: whether the two texts of a pair are read in both orders and the two vectors added, so that neither
+            is the first.
+        marks: ids of the tokens that start a row, that stand between two texts and that end it; by default the
+            decoder's last three, as `decoder.with_more_tokens(3)` makes them.
+        dropout: probability for what is classified, by default the decoder's.
+        **kwargs: for `keras.Model`.
+
+    Call arguments:
+        inputs: ids (B, T), padded behind; where `symmetric` (B, 2, T). Or {"token_ids": the same}.
+
+    Shapes:
+        output: {"classes": (B, C), "tokens": (…, T, vocabulary_size) as the ids}, float32 logits
+
+    Raises:
+        ValueError: where `num_classes` is not positive, or `marks` are not three different ids.
+
+    Example:
+        >>> decoder = GPT(100, num_layers=1, num_heads=2, model_dim=16, max_length=8)
+        >>> model = GPTClassifier(decoder.with_more_tokens(3), num_classes=2)
+        >>> model(keras.ops.array([[100, 5, 6, 102]]))["classes"].shape
+        TensorShape([1, 2])
+
+    References:
+        Radford et al., "Improving Language Understanding by Generative Pre-Training" (2018), section 3.2, equations 3
+        to 5, and 3.3. There λ weighs sums; here, as in the authors' program, means over tokens.
+    """
+
+    def __init__(
+        self,
+        decoder: GPT,
+        num_classes: int,
+        symmetric: bool = False,
+        marks: Sequence[int] | None = None,
+        dropout: float | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if num_classes < 1:
+            raise ValueError(f"`num_classes` must be positive. Received: num_classes={num_classes}")
+        super().__init__(decoder, num_classes, marks, dropout, **kwargs)
+        self.num_classes = num_classes
+        self.symmetric = symmetric
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {**super().get_config(), "num_classes": self.num_classes, "symmetric": self.symmetric}
+
+    def _logits(self, ends: Tensor, training: bool | None) -> Tensor:
+        if self.symmetric:
+            ends = ops.sum(ends, axis=1)
+        return self.head(self.drop(ends, training=training))
+
+    def _classes_shape(self, shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        return (shape[0], self.num_classes)
+
+    def _check_rank(self, rank: int) -> None:
+        if rank != 2 + self.symmetric:
+            raise ValueError(
+                f"`inputs` must be ids {'(B, 2, T), both orders of a pair' if self.symmetric else '(B, T)'}. "
+                f"Received: ids of rank {rank}"
+            )
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class GPTMultipleChoice(_Headed):
+    r"""Chooses among answers: each is read behind the context, in a row of its own.
+
+    $$P(a_k) = \mathrm{softmax}_k(w^\top h_L^m(\mathrm{start}, \mathrm{context}, \mathrm{delimiter}, a_k,
+    \mathrm{extract}))$$
+
+    Trained as `GPTClassifier` is.
+
+    Args:
+        decoder: a `GPT`, best a trained one.
+        marks: as for `GPTClassifier`.
+        dropout: probability for what is judged, by default the decoder's.
+        **kwargs: for `keras.Model`.
+
+    Call arguments:
+        inputs: ids (B, K, T), padded behind; or {"token_ids": the same}. A row of padding is no answer.
+
+    Shapes:
+        output: {"classes": (B, K), "tokens": (B, K, T, vocabulary_size)}, float32 logits
+
+    Raises:
+        ValueError: where `marks` are not three different ids.
+
+    References:
+        Radford et al. (2018), section 3.3 and figure 1.
+    """
+
+    def __init__(
+        self, decoder: GPT, marks: Sequence[int] | None = None, dropout: float | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(decoder, 1, marks, dropout, **kwargs)
+
+    def _classes(self, ids: Tensor, hidden: Tensor, training: bool | None) -> Tensor:
+        logits = super()._classes(ids, hidden, training)
+        absent = ops.all(ops.equal(ids, self.decoder.pad_id), axis=-1)
+        return ops.where(absent, -1e9, logits)
+
+    def _logits(self, ends: Tensor, training: bool | None) -> Tensor:
+        return ops.squeeze(self.head(self.drop(ends, training=training)), axis=-1)
+
+    def _classes_shape(self, shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        return shape[:2]
+
+    def _check_rank(self, rank: int) -> None:
+        if rank != 3:
+            raise ValueError(
+                f"`inputs` must be ids (B, K, T), a row for each answer. Received: ids of rank {rank}"
+            )
+
+
+def _ids(inputs: Tensor | dict[str, Tensor]) -> Tensor:
+    return ops.convert_to_tensor(inputs["token_ids"] if isinstance(inputs, dict) else inputs)
+
+
+def _check_marks(marks: Sequence[int] | None, decoder: GPT) -> tuple[int, ...]:
+    size = decoder.vocabulary_size
+    checked = tuple(range(size - NUM_MARKS, size)) if marks is None else tuple(marks)
+    taken = {decoder.pad_id, decoder.end_id} if marks is None else {decoder.pad_id}
+    valid = len(set(checked)) == len(checked) == NUM_MARKS and all(0 <= mark < size for mark in checked)
+    if not valid or taken & set(checked):
+        raise ValueError(
+            f"`marks` must be {NUM_MARKS} different ids of the decoder's {size}, for start, delimiter and extract, "
+            "such as those that decoder.with_more_tokens(3) makes. "
+            f"Received: marks={marks} with pad_id={decoder.pad_id}, end_id={decoder.end_id}"
+        )
+    return checked

@@ -1,0 +1,253 @@
+"""A BPE tokenizer over characters with marked word ends, as GPT-1 has it, that runs inside the TensorFlow graph."""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Self
+
+import numpy as np
+import tensorflow as tf
+
+from keras_transformer.text import hugging_face_files, pair_training
+from keras_transformer.text.bert_words import BertWords
+from keras_transformer.text.characters import CodePointTable, shifted, tokenize_once
+from keras_transformer.text.pair_merging import PairMerger
+from keras_transformer.text.tokenizer import Compiled, Tokenizer, tokenize_around
+from keras_transformer.text.training_texts import Texts
+from keras_transformer.text.vocabulary import Vocabulary, deserialised, serialised
+
+SPECIAL_TOKENS = {"pad": "<pad>", "unknown": "<unk>", "start": "<s>", "end": "</s>"}
+_END = "</w>"
+
+
+class CharacterPairTokenizer(Tokenizer):
+    """Text to ids and back with BERT's words and BPE over their characters, eagerly and inside `tf.function`.
+
+    Words are cut as `WordPieceTokenizer` does it. The last character of each is marked by "</w>"; then neighbours are
+    merged, of all pairs those that come first in `merges` first. A character without a piece is unknown, alone. The
+    ids are those of the `tokenizers` library.
+
+    Args:
+        vocabulary: The pieces in the order of their ids.
+        merges: The pairs of pieces that become one, the first to be merged first.
+        lowercase: Whether letters become small and accents are dropped.
+        special_tokens: Roles and the tokens that have them: "pad", "unknown", "start", "end".
+        special_tokens_in_text: Whether "</s>" in a text is the special token.
+
+    Attributes:
+        pad_id: The id that fills rows; GPT-1 has one special token, which is all of them.
+        unknown_id: The id of what the vocabulary does not cover.
+        start_id: The id that starts a row; -1 where there is none.
+        end_id: The id that ends a row; -1 where there is none.
+        vocabulary_size: The number of pieces, special ones included.
+        blank_ids: The unknown id.
+
+    Raises:
+        TypeError: If a piece is not a str.
+        ValueError: If a piece is there twice, or a special token or a piece of `merges` is not there.
+
+    Example:
+        >>> tokenizer = CharacterPairTokenizer.train(["Hug hug hugs, hugging"], 20)
+        >>> tokenizer.pieces("hug hugs")
+        ['hug</w>', 'hug', 's</w>']
+
+    References:
+        Sennrich et al., "Neural Machine Translation of Rare Words with Subword Units",
+        https://arxiv.org/abs/1508.07909; Radford et al. (2018), section 4.1.
+    """
+
+    file_name = "character_pair.json"
+
+    def __init__(
+        self,
+        vocabulary: Sequence[str],
+        merges: Iterable[Sequence[str]],
+        *,
+        lowercase: bool = True,
+        special_tokens: Mapping[str, str] = SPECIAL_TOKENS,
+        special_tokens_in_text: bool = False,
+    ):
+        super().__init__()
+        # A tf.Module would wrap a dict.
+        self._settings = MappingProxyType(
+            {
+                "lowercase": lowercase,
+                "special_tokens": dict(special_tokens),
+                "special_tokens_in_text": special_tokens_in_text,
+            }
+        )
+        self._vocabulary = known = Vocabulary(vocabulary, special_tokens)
+        if "unknown" not in special_tokens:
+            raise ValueError(
+                "`special_tokens` must name a token for what is unknown. "
+                f"Received: special_tokens={dict(special_tokens)}"
+            )
+        self.pad_id, self.unknown_id, self.start_id, self.end_id = map(
+            known.role, ("pad", "unknown", "start", "end")
+        )
+        self.vocabulary_size: int = len(known.pieces)
+        self.blank_ids: tuple[int, ...] = (self.unknown_id,)
+        self._merger = PairMerger(known.ids, [tuple(pair) for pair in merges])
+        self._inside, self._last = (
+            CodePointTable(_symbols(known.ids, suffix, self.unknown_id)) for suffix in ("", _END)
+        )
+        self._compiled = Compiled(self._tokenize_texts)
+        self._words = BertWords(True, True, lowercase, lowercase)
+        with tf.init_scope(), tf.device("CPU"):
+            self._contents = tf.constant([piece.replace(_END, " ") for piece in known.pieces])
+
+    @classmethod
+    def train(
+        cls,
+        texts: Texts,
+        vocabulary_size: int = 8000,
+        *,
+        min_frequency: int = 2,
+        lowercase: bool = True,
+        special_tokens: Mapping[str, str] = SPECIAL_TOKENS,
+        special_tokens_in_text: bool = False,
+    ) -> Self:
+        """Trains a tokenizer; the same texts and arguments give the same merges.
+
+        Args:
+            texts: An iterable of texts (str or UTF-8 bytes) and `pathlib.Path`s of UTF-8 files, whose lines
+                are the texts; or one such path.
+            vocabulary_size: The largest number of pieces; special ones and characters, inside and at the end of
+                words, come first.
+            min_frequency: How often a pair must occur to become a piece.
+            lowercase: As for the constructor.
+            special_tokens: Roles and their tokens.
+            special_tokens_in_text: As for the constructor.
+
+        Returns:
+            The tokenizer.
+
+        Raises:
+            TypeError: If `texts` is a str, or holds something other than texts and paths.
+            ValueError: If `texts` hold no word, or `vocabulary_size` is too small.
+
+        Example:
+            >>> CharacterPairTokenizer.train(["hello hello"], 10).pieces("hello")
+            ['he', 'l', 'l', 'o</w>']
+        """
+        tokens = list(dict.fromkeys(special_tokens.values()))
+        settings = {
+            "lowercase": lowercase,
+            "special_tokens": special_tokens,
+            "special_tokens_in_text": special_tokens_in_text,
+        }
+        cutter = cls(tokens, [], **settings)
+        counts = pair_training.count_words(texts, cutter._words)
+        words = {(*word[:-1], word[-1] + _END): count for word, count in counts.items()}
+        alphabet = sorted({symbol for word in words for symbol in word})
+        merges = pair_training.learn_merges(
+            words, [*tokens, *alphabet], vocabulary_size, min_frequency, lambda left, right: left + right
+        )
+        pieces = dict.fromkeys([*tokens, *alphabet, *(merged for _, _, merged in merges)])
+        return cls(list(pieces), [(left, right) for left, right, _ in merges], **settings)
+
+    @classmethod
+    def from_files(cls, folder: str | os.PathLike[str], *, special_tokens_in_text: bool = False) -> Self:
+        """Reads the tokenizer of a folder that Hugging Face's libraries wrote: GPT-1's.
+
+        Its one special token, "<unk>", is also padding and end.
+
+        Args:
+            folder: Holds `tokenizer.json`, or `vocab.json` and `merges.txt`.
+            special_tokens_in_text: Whether special tokens are recognised in texts.
+
+        Returns:
+            The tokenizer.
+
+        Raises:
+            FileNotFoundError: If there are no such files.
+            ValueError: If a file is damaged or of another kind of tokenizer.
+
+        Example:
+            >>> CharacterPairTokenizer.from_files("openai-gpt").vocabulary_size  # doctest: +SKIP
+            40478
+        """
+        vocabulary, merges, settings = hugging_face_files.read_character_pair(folder)
+        return cls(vocabulary, merges, special_tokens_in_text=special_tokens_in_text, **settings)
+
+    @property
+    def vocabulary(self) -> tuple[str, ...]:
+        """The pieces in the order of their ids."""
+        return self._vocabulary.pieces
+
+    @property
+    def merges(self) -> Sequence[Sequence[str]]:
+        """The pairs of pieces that become one, the first to be merged first."""
+        return self._merger.merges
+
+    @property
+    def model_bytes(self) -> bytes:
+        """Vocabulary, merges and settings, serialised."""
+        return serialised(
+            {"vocabulary": self.vocabulary, "merges": self.merges, "settings": dict(self._settings)}
+        )
+
+    @classmethod
+    def from_model_bytes(cls, model: bytes) -> Self:
+        """Makes a tokenizer of what `model_bytes` returned.
+
+        Args:
+            model: The serialised tokenizer.
+
+        Returns:
+            The tokenizer.
+
+        Raises:
+            ValueError: If `model` is not one.
+        """
+        content = deserialised(model, {"vocabulary", "merges", "settings"})
+        return cls(content["vocabulary"], content["merges"], **content["settings"])
+
+    def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        return self._compiled(texts)
+
+    def _tokenize_texts(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        if self._settings["special_tokens_in_text"]:
+            return tokenize_around(texts, self._vocabulary.special_ids, self._tokenize_words)
+        return self._tokenize_words(texts)
+
+    def _tokenize_words(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        return tokenize_once(self._words(texts), self._merge)
+
+    def _merge(self, words: tf.Tensor) -> tf.RaggedTensor:
+        characters = tf.strings.unicode_decode(words, "UTF-8")
+        codes, places = characters.values, tf.cast(characters.value_rowids(), tf.int32)
+        last = places != shifted(places, -1, -1)
+        symbols = tf.where(last, self._last(codes), self._inside(codes))
+        return self._merger(symbols, places, tf.size(words))
+
+    def _join(self, ids: tf.RaggedTensor) -> tf.Tensor:
+        texts = tf.strings.reduce_join(ids.with_values(tf.gather(self._contents, ids.values)), axis=-1)
+        return tf.strings.regex_replace(texts, r" \z", "", replace_global=False)
+
+    def _id_to_piece(self, id_: int) -> str:
+        return self._vocabulary.pieces[id_]
+
+    def piece_to_id(self, piece: str) -> int:
+        """Returns the id of a piece, `unknown_id` where there is no such piece.
+
+        Args:
+            piece: The piece, with "</w>" behind where it ends a word.
+
+        Returns:
+            The id.
+
+        Example:
+            >>> CharacterPairTokenizer.train(["a"], 5).piece_to_id("a</w>")
+            4
+        """
+        return self._vocabulary.ids.get(piece, self.unknown_id)
+
+
+def _symbols(ids: Mapping[str, int], suffix: str, unknown_id: int) -> np.ndarray:
+    """The id of each code point with `suffix` behind it."""
+    symbols = np.full(0x110000, unknown_id, np.int32)
+    for piece, id_ in ids.items():
+        if len(piece) == 1 + len(suffix) and piece.endswith(suffix):
+            symbols[ord(piece[0])] = id_
+    return symbols

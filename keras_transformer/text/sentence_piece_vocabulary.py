@@ -1,0 +1,225 @@
+"""A SentencePiece tokenizer whose ids are those of a vocabulary of its own."""
+
+import base64
+import os
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Self
+
+import tensorflow as tf
+import tensorflow_text
+
+from keras_transformer.text import hugging_face_files
+from keras_transformer.text.sentence_piece_model import keeps_spaces, read_model
+from keras_transformer.text.shared_model import SharedModel
+from keras_transformer.text.tokenizer import Tokenizer, tokenize_around
+from keras_transformer.text.vocabulary import Vocabulary, deserialised, serialised
+
+SPECIAL_TOKENS = {"pad": "<pad>", "unknown": "<unk>", "start": "<pad>", "end": "</s>"}
+_SPACE = "\u2581"
+_UNKNOWN = " \u2047 "
+_PLACES = ("anywhere", "start")
+
+
+class SentencePieceVocabularyTokenizer(Tokenizer):
+    """Text to ids and back with a SentencePiece model that cuts and a vocabulary that numbers the pieces.
+
+    T5's vocabulary has sentinels behind the model's pieces, "<extra_id_99>" to "<extra_id_0>", which are recognised
+    in texts. Marian's is one for two languages, each with a SentencePiece model of its own; a text may begin with the
+    code of the language to translate to, such as ">>fra<<".
+
+    Args:
+        model: A serialised SentencePiece model.
+        vocabulary: The pieces in the order of their ids. What the model cuts and is not among them is unknown.
+        special_tokens: Roles and the tokens that have them: "pad", "unknown", "start", "end".
+        tokens_in_text: Pieces that are recognised in texts as they are written.
+        place_in_text: Where these may stand: "anywhere", or only at the "start".
+        unused: How many ids there are behind the vocabulary, which mean nothing: some models have more rows of
+            embeddings than their tokenizer has pieces.
+
+    Attributes:
+        pad_id: The id that fills rows.
+        unknown_id: The id of what the vocabulary does not cover.
+        start_id: The id that starts a target; T5 and Marian start with padding.
+        end_id: The id that ends a text; -1 where there is none.
+        vocabulary_size: The number of ids, special and unused ones included.
+        blank_ids: The ids that say nothing: the unknown one, unused ones, and those of pieces that are only spaces.
+
+    Raises:
+        TypeError: If a piece is not a str.
+        ValueError: If `model` is not a SentencePiece model, a piece is there twice, special tokens are missing, or an
+            argument is out of its range.
+
+    Example:
+        >>> from keras_transformer.text import SentencePieceTokenizer
+        >>> trained = SentencePieceTokenizer.train(["hello"], 20, "char")
+        >>> pieces = ["<pad>", "</s>", "<unk>", *"hel", "\u2581", "<extra_id_0>"]
+        >>> tokenizer = SentencePieceVocabularyTokenizer(trained.model_bytes, pieces, tokens_in_text=["<extra_id_0>"])
+        >>> tokenizer.tokenize("he<extra_id_0>o").numpy().tolist()
+        [6, 3, 4, 7, 6, 2]
+
+    References:
+        Raffel et al. (2020), section 3.1.4: sentinels. Junczys-Dowmunt et al., "Marian", https://arxiv.org/abs/1804.00344.
+    """
+
+    file_name = "sentencepiece_vocabulary.json"
+
+    def __init__(
+        self,
+        model: bytes,
+        vocabulary: Sequence[str],
+        *,
+        special_tokens: Mapping[str, str] = SPECIAL_TOKENS,
+        tokens_in_text: Sequence[str] = (),
+        place_in_text: str = "anywhere",
+        unused: int = 0,
+    ):
+        super().__init__()
+        # A tf.Module would wrap a dict.
+        self._settings = MappingProxyType(
+            {
+                "special_tokens": dict(special_tokens),
+                "tokens_in_text": list(tokens_in_text),
+                "place_in_text": place_in_text,
+                "unused": unused,
+            }
+        )
+        self._processor = read_model(model, with_padding=False)
+        self._model = model
+        self._vocabulary = known = Vocabulary(vocabulary, special_tokens)
+        if missing := [token for token in tokens_in_text if token not in known.ids]:
+            raise ValueError(
+                f"`tokens_in_text` must be in the vocabulary. Received: {missing[:5]}, which are not"
+            )
+        if place_in_text not in _PLACES:
+            raise ValueError(
+                f"`place_in_text` must be one of {_PLACES}. Received: place_in_text={place_in_text!r}"
+            )
+        if unused < 0:
+            raise ValueError(f"`unused` must not be negative. Received: unused={unused}")
+        if "unknown" not in special_tokens:
+            raise ValueError(
+                "`special_tokens` must name a token for what is unknown. "
+                f"Received: special_tokens={dict(special_tokens)}"
+            )
+        self._in_text = MappingProxyType({token: known.ids[token] for token in tokens_in_text})
+        self.pad_id, self.unknown_id, self.start_id, self.end_id = map(
+            known.role, ("pad", "unknown", "start", "end")
+        )
+        self.vocabulary_size: int = len(known.pieces) + unused
+        blank = {id_ for id_, piece in enumerate(known.pieces) if not piece.strip(_SPACE)}
+        behind = range(len(known.pieces), self.vocabulary_size)
+        self.blank_ids: tuple[int, ...] = tuple(sorted({*blank, *behind, self.unknown_id}))
+        self._set_tables()
+
+    def _set_tables(self) -> None:
+        pieces, special = self._vocabulary.pieces, self._vocabulary.special_ids
+        contents = {id_: piece.replace(_SPACE, " ") for id_, piece in enumerate(pieces)}
+        contents |= {self.unknown_id: _UNKNOWN}
+        contents |= dict.fromkeys(range(len(pieces), self.vocabulary_size), "")
+        # What the model has added in front, or spaces that mean nothing to it.
+        self._added = r"\A " if keeps_spaces(self._processor) else r"\A +"
+        ids = {piece: id_ for piece, id_ in self._vocabulary.ids.items() if piece not in special}
+        with tf.init_scope():
+            with tf.device("CPU"):
+                self._contents = tf.constant(list(contents.values()))
+                # By their text: what the model does not know may be a piece of the other language.
+                entries = tf.lookup.KeyValueTensorInitializer(
+                    list(ids), list(ids.values()), tf.string, tf.int32
+                )
+                self._ids = tf.lookup.StaticHashTable(entries, self.unknown_id)
+            self._tokenizer = tensorflow_text.SentencepieceTokenizer(self._model, out_type=tf.string)
+            self._tokenizer._model_resource = SharedModel(self._model)
+
+    @classmethod
+    def from_files(
+        cls, folder: str | os.PathLike[str], *, vocabulary_size: int | None = None, target: bool = False
+    ) -> Self:
+        """Reads the tokenizer of a folder that Hugging Face's libraries wrote: T5's or Marian's.
+
+        Args:
+            folder: Holds T5's `spiece.model` or `tokenizer.json`, or Marian's `vocab.json`, `source.spm` and
+                `target.spm`; and, perhaps, `tokenizer_config.json`.
+            vocabulary_size: How many ids the model has, where it has more than the tokenizer.
+            target: Whether Marian's texts are of the target language, as labels are. What is generated can be
+                detokenised by either.
+
+        Returns:
+            The tokenizer.
+
+        Raises:
+            FileNotFoundError: If there are no such files.
+            ValueError: If a file is damaged or of another kind of tokenizer, or has more than `vocabulary_size` pieces.
+
+        Example:
+            >>> tokenizer = SentencePieceVocabularyTokenizer.from_files(
+            ...     "downloads/t5-small", vocabulary_size=32128
+            ... )  # doctest: +SKIP
+        """
+        model, pieces, settings = hugging_face_files.read_sentence_piece(folder, target)
+        if pieces is None:  # T5's are those of the model, in its order, and sentinels behind them
+            processor = read_model(model, with_padding=False)
+            pieces = [processor.id_to_piece(i) for i in range(processor.vocab_size())]
+            pieces += settings["tokens_in_text"][::-1]
+        unused = 0 if vocabulary_size is None else vocabulary_size - len(pieces)
+        if unused < 0:
+            raise ValueError(
+                f"`vocabulary_size` must be at least {len(pieces)}, the pieces in the folder. "
+                f"Received: vocabulary_size={vocabulary_size}"
+            )
+        return cls(model, pieces, unused=unused, **{"special_tokens": SPECIAL_TOKENS, **settings})
+
+    @property
+    def vocabulary(self) -> tuple[str, ...]:
+        """The pieces in the order of their ids."""
+        return self._vocabulary.pieces
+
+    @property
+    def model_bytes(self) -> bytes:
+        """SentencePiece model, vocabulary and settings, serialised."""
+        model = base64.b64encode(self._model).decode()
+        return serialised({"model": model, "vocabulary": self.vocabulary, "settings": dict(self._settings)})
+
+    @classmethod
+    def from_model_bytes(cls, model: bytes) -> Self:
+        """Makes a tokenizer of what `model_bytes` returned.
+
+        Args:
+            model: The serialised tokenizer.
+
+        Returns:
+            The tokenizer.
+
+        Raises:
+            ValueError: If `model` is not one.
+        """
+        content = deserialised(model, {"model", "vocabulary", "settings"})
+        return cls(base64.b64decode(content["model"]), content["vocabulary"], **content["settings"])
+
+    def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        if not self._in_text:
+            return self._cut(texts)
+        anywhere = self._settings["place_in_text"] == "anywhere"
+        return tokenize_around(texts, dict(self._in_text), self._cut, anywhere)
+
+    def _cut(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        pieces = self._tokenizer.tokenize(texts)
+        return pieces.with_values(self._ids.lookup(pieces.values))
+
+    def _join(self, ids: tf.RaggedTensor) -> tf.Tensor:
+        texts = tf.strings.reduce_join(ids.with_values(tf.gather(self._contents, ids.values)), axis=-1)
+        return tf.strings.regex_replace(texts, self._added, "", replace_global=False)
+
+    def _id_to_piece(self, id_: int) -> str:
+        return self.vocabulary[id_] if id_ < len(self.vocabulary) else ""
+
+    def piece_to_id(self, piece: str) -> int:
+        """Returns the id of a piece, `unknown_id` where there is no such piece.
+
+        Args:
+            piece: The piece, with U+2581 for a space.
+
+        Returns:
+            The id.
+        """
+        return self._vocabulary.ids.get(piece, self.unknown_id)

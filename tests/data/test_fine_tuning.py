@@ -1,0 +1,126 @@
+import numpy as np
+import pytest
+
+from keras_transformer import data
+from keras_transformer.text import ByteTokenizer
+
+TOKENIZER = ByteTokenizer()
+START, DELIMITER, EXTRACT = MARKS = tuple(range(TOKENIZER.vocabulary_size, TOKENIZER.vocabulary_size + 3))
+TEXTS = ["to be", "or", "", "not to be é"]
+PAIRS = [("to", "be or"), ("not", ""), ("", "é")]
+
+
+def ids(text):
+    return TOKENIZER.tokenize(text).numpy().tolist()
+
+
+def rows(batches):
+    """Each row without padding, its next tokens, and its example's class."""
+    found = []
+    for inputs, labels in batches:
+        token_ids, following, classes = inputs["token_ids"], labels["tokens"], labels["classes"]
+        assert token_ids.shape == following.shape
+        flat = token_ids.numpy().reshape(-1, token_ids.shape[-1])
+        classes = np.repeat(classes, len(flat) // len(classes))
+        for row, after, label in zip(flat, following.numpy().reshape(flat.shape), classes, strict=True):
+            length = np.count_nonzero(row != TOKENIZER.pad_id)
+            assert (row[length:] == TOKENIZER.pad_id).all()
+            np.testing.assert_array_equal(after[: length - 1 if length else 0], row[1:length])
+            assert (after[max(0, length - 1) :] == TOKENIZER.pad_id).all()  # nothing follows the last
+            found.append((row[:length].tolist(), int(label)))
+    return found
+
+
+def made(examples, labels, task, **options):
+    options = {"batch_size": 2, "task": task, "shuffle": False, **options}
+    return data.fine_tuning(examples, labels, TOKENIZER, **options)
+
+
+def test_a_text_stands_between_start_and_extract():
+    batches = made(TEXTS, [1, 0, 2, 1], "classification")
+    assert len(batches) == 2
+    expected = [
+        ([START, *ids(text), EXTRACT], label) for text, label in zip(TEXTS, [1, 0, 2, 1], strict=True)
+    ]
+    assert rows(batches) == expected
+    assert all(inputs["token_ids"].shape == (2, len(ids(TEXTS[3])) + 2) for inputs, _ in batches)
+
+
+def test_of_entailment_the_premise_comes_first():
+    expected = [([START, *ids(a), DELIMITER, *ids(b), EXTRACT], 1) for a, b in PAIRS]
+    assert rows(made(PAIRS, [1, 1, 1], "entailment")) == expected
+
+
+def test_similarity_has_both_orders_and_exchanged_texts_exchange_rows():
+    found = rows(made(PAIRS, [0, 1, 0], "similarity"))
+    turned = rows(made([pair[::-1] for pair in PAIRS], [0, 1, 0], "similarity"))
+    assert found[0] == ([START, *ids("to"), DELIMITER, *ids("be or"), EXTRACT], 0)
+    assert len(found) == 6
+    assert turned == [row for i in range(0, 6, 2) for row in (found[i + 1], found[i])]
+
+
+def test_each_answer_stands_behind_the_context_and_missing_ones_are_padding():
+    examples = [("q", ["a", "bb"]), ("r", ["c", "d", "e"]), ("s", ("f",))]
+    batches = made(examples, [1, 2, 0], "multiple_choice", batch_size=3)
+    ((inputs, _),) = batches
+    assert inputs["token_ids"].shape == (3, 3, 6)
+    found = rows(batches)
+    expected = [
+        [START, *ids(context), DELIMITER, *ids(answers[k]), EXTRACT] if k < len(answers) else []
+        for context, answers in examples
+        for k in range(3)
+    ]
+    assert [row for row, _ in found] == expected
+
+
+def test_each_epoch_has_every_example_once_in_another_order():
+    batches = made(TEXTS * 3, list(range(12)), "classification", shuffle=True, seed=1)
+    epochs = [[label for _, label in rows(batches)] for _ in range(3)]
+    assert all(sorted(epoch) == list(range(12)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+
+
+def test_marks_may_be_any_ids_that_no_text_holds():
+    found = rows(made(["a"], [0], "classification", marks=(300, 301, 302)))
+    assert found == [([300, *ids("a"), 302], 0)]
+    with pytest.raises(ValueError, match=r"`marks` must be ids that stand in no text.*examples\[1\] with"):
+        made(["b", "a"], [0, 0], "classification", marks=(300, 301, ids("a")[0]))
+
+
+def test_nothing_is_cut():
+    assert rows(made(["abc"], [0], "classification", max_length=5))
+    for task, example in (("classification", "abcd"), ("similarity", ("ab", "c"))):
+        with pytest.raises(ValueError, match=r"must fit max_length=5 .*Received: 6 tokens in examples\[1\]"):
+            made(["a" if task == "classification" else ("a", "b"), example], [0, 0], task, max_length=5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((["a"], [0], "regression"), "`task` must be one of .*Received: task='regression'"),
+        ((["a"], [0, 1], "classification"), "`examples` and `labels` must be equally many"),
+        (([], [], "classification"), "`examples` and `labels` must be equally many, one at least"),
+        ((["a"], [-1], "classification"), "labels integers from 0 on"),
+        ((["a"], [0.5], "classification"), "labels integers from 0 on"),
+        (([("a", "b")], [0], "classification"), r"must be texts .*Received: examples\[0\]=\('a', 'b'\)"),
+        ((["ab"], [0], "entailment"), r"must be pairs of texts .*Received: examples\[0\]='ab'"),
+        (([("a", "b", "c")], [0], "similarity"), "must be pairs of texts"),
+        (([("a", "bc")], [0], "multiple_choice"), r"must be \(context, answers\)"),
+        (([("a", [])], [0], "multiple_choice"), r"must be \(context, answers\)"),
+        (([("a", ["b"])], [1], "multiple_choice"), r"labels\[0\]=1 of 1 answers"),
+    ],
+)
+def test_errors_name_the_argument_and_what_was_received(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        made(*arguments)
+
+
+def test_other_errors():
+    with pytest.raises(ValueError, match="`batch_size` must be positive. Received: batch_size=0"):
+        made(["a"], [0], "classification", batch_size=0)
+    with pytest.raises(ValueError, match="`marks` must be three different ids"):
+        made(["a"], [0], "classification", marks=(300, 300, 301))
+    with pytest.raises(ValueError, match="`tokenizer` must have padding that is no mark"):
+        made(["a"], [0], "classification", marks=(0, 300, 301))
+    with pytest.raises(TypeError, match="`examples` must be an iterable. Received: examples='text'"):
+        made("text", [0], "classification")

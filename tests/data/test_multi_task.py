@@ -1,0 +1,124 @@
+import collections
+
+import numpy as np
+import pytest
+
+from keras_transformer import data
+from keras_transformer.text import ByteTokenizer
+
+TOKENIZER = ByteTokenizer()
+
+
+def numbered(count, letter, length=1):
+    """Pairs that differ, of targets with a letter of their own."""
+    return [(f"{i:03}", f"{letter * length}{i:03}") for i in range(count)]
+
+
+TASKS = {
+    "a: ": numbered(12, "a"),
+    "b: ": [*numbered(20, "b"), *numbered(10, "b", 20)],
+    "c: ": numbered(6, "c"),
+}
+
+
+def texts(ids):
+    return [text.decode() for text in TOKENIZER.detokenize(ids).numpy()]
+
+
+def epoch(batches):
+    """The (source, target) of an epoch's rows but those of padding."""
+    rows = []
+    for inputs, labels in batches:
+        assert inputs["source_ids"].shape == inputs["target_ids"].shape == labels.shape
+        found = zip(texts(inputs["source_ids"]), texts(labels), strict=True)
+        rows += [row for row in found if row != ("", "")]
+    return rows
+
+
+def counts(rows):
+    return [sum(target[0] == letter for _, target in rows) for letter in "abc"]
+
+
+def made(tasks=TASKS, **options):
+    return data.multi_task_pairs(tasks, TOKENIZER, **{"batch_size": 8, **options})
+
+
+def test_without_limit_and_temperature_every_pair_is_there_once_behind_its_prefix():
+    batches = made()
+    expected = [(prefix + source, target) for prefix, pairs in TASKS.items() for source, target in pairs]
+    for _ in range(2):
+        assert sorted(epoch(batches)) == sorted(expected)
+    assert len(list(batches)) == len(batches)
+    one = {prefix: pairs for prefix, pairs in TASKS.items() if prefix == "b: "}
+    plain = data.translation_pairs(
+        [("b: " + source, target) for source, target in one["b: "]], TOKENIZER, 8, shuffle=False
+    )
+    assert epoch(made(one, shuffle=False)) == epoch(plain)
+
+
+@pytest.mark.parametrize(
+    ("limit", "temperature", "expected"),
+    [
+        (12, 1.0, [12, 12, 6]),
+        (1000, 1.0, [12, 30, 6]),
+        (None, float("inf"), [16, 16, 16]),
+        (None, 2.0, [14, 23, 10]),  # in proportion to the square roots of 12, 30 and 6: 14.7, 23.0, 10.3
+        (10, 2.0, [10, 9, 7]),
+    ],
+)
+def test_tasks_have_the_papers_shares(limit, temperature, expected):
+    sizes = np.minimum([12, 30, 6], limit or np.inf)
+    rates = sizes ** (1 / temperature) / (sizes ** (1 / temperature)).sum()
+    found = counts(epoch(made(limit=limit, temperature=temperature)))
+    assert sum(found) == sizes.sum()
+    assert np.abs(found - sizes.sum() * rates).max() < 1
+    if temperature in (1.0, float("inf")):
+        assert found == expected
+
+
+def test_of_a_task_beyond_the_limit_each_epoch_has_other_pairs_and_long_ones_among_them():
+    batches = made(limit=12)
+    epochs = [epoch(batches) for _ in range(8)]
+    of_b = [{row for row in rows if row[1][0] == "b"} for rows in epochs]
+    assert {len(rows) for rows in of_b} == {12}  # none twice in an epoch
+    assert len(set.union(*of_b)) == 30
+    assert {sum(len(target) > 20 for _, target in rows) for rows in of_b} == {4}  # a third, as of all
+    assert len({tuple(rows) for rows in epochs}) == 8
+
+
+def test_pairs_come_again_after_all_were_there():
+    rows = epoch(made(temperature=float("inf")))
+    times = collections.Counter(row for row in rows if row[1][0] == "c")
+    assert len(times) == 6
+    assert set(times.values()) == {2, 3}
+
+
+def test_the_same_seed_gives_the_same_batches():
+    first, again, other = (epoch(made(limit=12, seed=seed)) for seed in (3, 3, 4))
+    assert first == again != other
+    unshuffled = made(limit=12, shuffle=False)
+    assert epoch(unshuffled) == epoch(unshuffled)
+
+
+def test_long_pairs_are_left_out_by_task(caplog):
+    rows = epoch(made(max_length=12))
+    assert counts(rows) == [12, 20, 6]
+    assert "leaves out 10 of 30 pairs of task 'b: '" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tasks": {}}, "`tasks` must hold at least one task. Received: none"),
+        ({"limit": 0}, "`limit` must be positive. Received: limit=0"),
+        ({"temperature": 0.0}, "`temperature` must be positive. Received: temperature=0.0"),
+        ({"tasks": {"a: ": []}}, "`pairs` must hold at least one pair"),
+        ({"max_length": 6}, "`max_length` .* at least 7, .*12 pairs of task 'a: '. Received: a limit of 6"),
+        ({"batch_tokens": 8}, "`batch_size` and `batch_tokens` must not both be given"),
+    ],
+)
+def test_errors_name_the_argument_and_what_was_received(options, message):
+    with pytest.raises(ValueError, match=message):
+        made(**options)
+    with pytest.raises(TypeError, match="`tasks` must be a mapping"):
+        made([("a", "b")])

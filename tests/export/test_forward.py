@@ -1,0 +1,365 @@
+"""What is exported of pipelines that run a model once gives what they give."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer import cli, export, files, serving, text
+from keras_transformer.export import ParityError, comparison, forward, tensors
+from keras_transformer.models import (
+    BERT,
+    GAT,
+    GPT,
+    GPTClassifier,
+    MaskedLanguageModel,
+    SequenceClassifier,
+    SpanClassifier,
+    TokenClassifier,
+    ViT,
+)
+from keras_transformer.pipelines import (
+    Embedding,
+    FillMask,
+    ImageClassification,
+    NodeClassification,
+    QuestionAnswering,
+    TextClassification,
+    TokenClassification,
+)
+
+BYTES = text.ByteTokenizer()
+SMALL = {"num_layers": 1, "num_heads": 2, "model_dim": 8, "hidden_dim": 16}
+LONG = "abcdefghijklmnopqrstuvwxyz"  # longer than all but windows take
+TEXTS = ["a b", " ñ\u3000☃\n b\u00a0", "", "x", "ab cd ef", LONG]
+PAIRS = [("a", "b c"), ("", " ñ \u2003☃"), ("ab c", "x"), ("a", LONG)]
+
+
+def randomised(model):
+    random = np.random.default_rng(2)
+    for weight in model.trainable_weights:
+        weight.assign(random.normal(size=weight.shape))
+    return model
+
+
+def bert(head=lambda encoder: encoder, tokenizer=BYTES, **options):
+    """Random, and with much dropout, which must not be in an export."""
+    return randomised(head(BERT(tokenizer.vocabulary_size, **SMALL, max_length=20, dropout=0.5, **options)))
+
+
+def word_pieces():
+    return text.WordPieceTokenizer(
+        ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefx", "##b", "##x", "."]
+    )
+
+
+def gpt_classifier(symmetric):
+    decoder = GPT(
+        BYTES.vocabulary_size, **SMALL, max_length=20, dropout=0.5, pad_id=BYTES.pad_id, end_id=BYTES.end_id
+    )
+    return randomised(GPTClassifier(decoder.with_more_tokens(3), 3, symmetric=symmetric))
+
+
+def fill_mask(**options):
+    tokenizer = word_pieces()
+    return FillMask(bert(MaskedLanguageModel, tokenizer), tokenizer, **options)
+
+
+# Each with texts of its own; "window" reads what the others refuse.
+TEXT_PIPELINES = {
+    "text": (
+        lambda: TextClassification(bert(lambda e: SequenceClassifier(e, 3)), BYTES, ["x", "y", "z"]),
+        TEXTS[:5],
+    ),
+    "text, window": (
+        lambda: TextClassification(bert(lambda e: SequenceClassifier(e, 3)), BYTES, long_texts="window"),
+        TEXTS,
+    ),
+    "text, one segment": (
+        lambda: TextClassification(bert(lambda e: SequenceClassifier(e, 3, "mean"), num_segments=1), BYTES),
+        TEXTS[:5],
+    ),
+    "text, GPT": (lambda: TextClassification(gpt_classifier(False), BYTES, long_texts="window"), TEXTS),
+    "text, GPT, pairs": (lambda: TextClassification(gpt_classifier(True), BYTES), PAIRS[:3]),
+    "token": (
+        lambda: TokenClassification(bert(lambda e: TokenClassifier(e, 3)), BYTES, ["x", "y", "z"]),
+        TEXTS[:5],
+    ),
+    "token, window": (
+        lambda: TokenClassification(bert(lambda e: TokenClassifier(e, 3)), BYTES, long_texts="window"),
+        [*TEXTS, "a b cc d e ff g h i j k l mmmmm n o p"],
+    ),
+    "span": (lambda: QuestionAnswering(bert(SpanClassifier), BYTES, max_answer_tokens=2), PAIRS[:3]),
+    "span, window": (lambda: QuestionAnswering(bert(SpanClassifier), BYTES, long_texts="window"), PAIRS),
+    "embedding": (lambda: Embedding(bert(), BYTES), TEXTS[:5]),
+    "embedding, window": (
+        lambda: Embedding(bert(), BYTES, pooling="first", normalize=False, long_texts="window"),
+        TEXTS,
+    ),
+    "fill": (lambda: fill_mask(top=3), ["a [MASK] b", "[MASK][MASK]x☃", "c [MASK] d [MASK] ."]),
+}
+OTHERS = {
+    "image": lambda: ImageClassification(
+        randomised(ViT(8, 4, num_classes=3, **SMALL, dropout=0.5)), ["a", "b", "c"]
+    ),
+    "nodes": lambda: NodeClassification(randomised(GAT(5, 3, num_heads=(2, 1), head_dim=4, dropout=0.5))),
+}
+
+
+def run_of(pipeline):
+    """The signatures, called as they are; the slow tests export them."""
+    found = forward.signatures(pipeline)
+
+    def run(name, inputs):
+        outputs = found[name].function(*(tf.constant(values) for values in inputs.values()))
+        return {output: tensors._decoded(tensor.numpy()) for output, tensor in outputs.items()}
+
+    return run
+
+
+def check(pipeline, texts=None):
+    examples = [*forward.examples(pipeline), *forward.examples_of_answers(pipeline, texts)]
+    report = tensors.compare(examples, run_of(pipeline), 1e-4)
+    assert set(report["graphs"]) == set(forward.signatures(pipeline))
+    return examples
+
+
+@pytest.mark.parametrize("name", TEXT_PIPELINES)
+def test_from_texts_to_the_pipelines_answer(name):
+    make, texts = TEXT_PIPELINES[name]
+    pipeline = make()
+    examples = check(pipeline, texts)
+    assert {len(next(iter(one.inputs.values()))) for one in examples if one.graph == forward.DEFAULT} == {
+        1,
+        len(texts),
+    }
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_from_images_and_graphs_to_classes(name):
+    check(OTHERS[name]())
+
+
+def test_images_are_resized_where_the_pipeline_does():
+    pipeline = OTHERS["image"]()
+    pipeline.resize = True
+    images = np.random.default_rng(0).uniform(0, 255, (2, 11, 6, 3)).astype("float32")
+    found = run_of(pipeline)(forward.DEFAULT, {"pixel_values": images})
+    np.testing.assert_allclose(found["probabilities"], pipeline.probabilities(images), rtol=1e-4, atol=1e-4)
+
+
+def test_a_text_without_a_gap_or_a_word_has_an_empty_row():
+    filler = fill_mask(top=2)
+    found = run_of(filler)(forward.DEFAULT, {"text": np.array(["a [MASK]", "a"])})
+    assert found["pieces"].shape == (2, 1, 2)
+    assert found["pieces"][1].tolist() == [["", ""]]
+    answerer = QuestionAnswering(bert(SpanClassifier), BYTES)
+    found = run_of(answerer)(
+        forward.DEFAULT, {"question": np.array(["a", "a"]), "context": np.array([" ", "b"])}
+    )
+    assert {name: values[0] for name, values in found.items()} == {
+        "answer": "",
+        "start": 0,
+        "end": 0,
+        "probability": 0,
+    }
+    assert found["answer"][1] == "b"
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "message"),
+    [
+        ("text", {"text": ["a", LONG]}, "longer than the 20 positions of the model"),
+        ("span", {"question": ["a"], "context": [LONG]}, "longer than the 20 positions of the model"),
+        ("span, window", {"question": [LONG], "context": ["a"]}, "longer than the 20 positions of the model"),
+        (
+            "image",
+            {"pixel_values": np.full((1, 8, 8, 3), np.nan, "float32")},
+            "values that are not from 0.0 to 255.0",
+        ),
+        (
+            "image",
+            {"pixel_values": np.full((1, 8, 8, 3), 256, "float32")},
+            "values that are not from 0.0 to 255.0",
+        ),
+        ("nodes", {"nodes": np.ones((1, 2, 5), "float32"), "edges": np.array([[[0, 2]]])}, "joins a node"),
+        (
+            "nodes",
+            {"nodes": np.full((1, 2, 5), np.inf, "float32"), "edges": np.array([[[0, 1]]])},
+            "not finite",
+        ),
+    ],
+)
+def test_what_the_pipeline_refuses_is_an_invalid_argument(name, inputs, message):
+    pipeline = OTHERS[name]() if name in OTHERS else TEXT_PIPELINES[name][0]()
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        run_of(pipeline)(forward.DEFAULT, {key: np.array(values) for key, values in inputs.items()})
+
+
+@pytest.mark.parametrize("name", ["text", "span"])
+@pytest.mark.parametrize("texts", [[], [5], [["a", "b", "c"]], ["ab", ("a", "b")]], ids=repr)
+def test_texts_of_another_kind_are_named(name, texts):
+    with pytest.raises(ValueError, match="`texts` must be (pairs of )?strings"):
+        forward.examples_of_answers(TEXT_PIPELINES[name][0](), texts)
+
+
+def test_graphs_that_read_no_texts_are_compared_on_none(tmp_path):
+    for function in (export.saved_model, export.onnx):
+        with pytest.raises(ValueError, match="`texts` must be None for a ImageClassification"):
+            function(OTHERS["image"](), tmp_path / "it", texts=["a"])
+    with pytest.raises(ValueError, match="`texts` must be None for a TextClassification"):
+        export.onnx(TEXT_PIPELINES["text"][0](), tmp_path / "it", texts=["a"])
+
+
+EXAMPLE = tensors.Example(
+    "graph", {"x": np.ones((2, 1))}, {"y": np.array([1.0, 200.0], "float32"), "label": np.array(["ñ", ""])}
+)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"y": np.array([1.0003, 200.0], "float32")}, "`graph` must give the model's y"),
+        ({"y": np.array([1.0, np.nan], "float32")}, "`graph` must give the model's y"),
+        ({"y": np.array([[1.0, 200.0]], "float32")}, r"shape \(1, 2\)"),
+        ({"label": np.array(["n", ""])}, "`graph` must give the model's label"),
+        ({"more": np.zeros(1)}, r"must give \['label', 'y'\]. Received: \['label', 'more', 'y'\]"),
+    ],
+)
+def test_another_output_is_a_parity_error(changed, message):
+    with pytest.raises(ParityError, match=message):
+        tensors.compare([EXAMPLE], lambda *_: {**EXAMPLE.outputs, **changed}, 1e-4)
+
+
+def test_near_outputs_are_reported_with_their_distance():
+    near = {**EXAMPLE.outputs, "y": np.array([1.0, 200.01], "float32")}
+    report = tensors.compare([EXAMPLE, EXAMPLE], lambda *_: near, 1e-4)
+    assert report["graphs"]["graph"]["rows"] == 4
+    assert report["graphs"]["graph"]["largest_difference"] == pytest.approx(0.01, rel=0.01)
+
+
+def test_examples_are_read_as_they_were_written(tmp_path):
+    examples = [EXAMPLE, tensors.Example("other", {"text": np.array(["a", "☃ b"])}, {"n": np.array([1, -1])})]
+    tensors.save(tmp_path / "it.npz", examples)
+    again = tensors.load(tmp_path / "it.npz")
+    assert [one.graph for one in again] == ["graph", "other"]
+    for one, other in zip(examples, again, strict=True):
+        for side in ("inputs", "outputs"):
+            expected, found = getattr(one, side), getattr(other, side)
+            assert set(expected) == set(found)
+            for name in expected:
+                np.testing.assert_array_equal(expected[name], found[name])
+                assert expected[name].dtype == found[name].dtype
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    return OTHERS["image"]()
+
+
+@pytest.fixture(scope="module")
+def folder(classifier, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("exports") / "digits"
+    export.saved_model(classifier, folder)
+    export.onnx(classifier, folder)
+    return folder
+
+
+def everything(folder):
+    return {path: path.stat().st_mtime_ns for path in sorted(folder.rglob("*"))}
+
+
+def test_an_export_verifies_against_itself_and_its_pipeline(folder, classifier):
+    results = export.verify(folder)
+    assert set(results) == {"saved_model/digits/1", "onnx"}
+    assert set(results["onnx"]["graphs"]) == {"forward"}
+    assert set(results["saved_model/digits/1"]["graphs"]) == {"serving_default", "forward"}
+    assert export.verify(folder, classifier) == results
+    with pytest.raises(ParityError, match="`forward` must give the model's logits"):
+        export.verify(folder, ImageClassification(ViT(8, 4, num_classes=3, **SMALL), ["a", "b", "c"]))
+
+
+def test_an_exported_graph_of_other_weights_is_found(folder, tmp_path):
+    examples = tensors.load(folder / "onnx" / "examples.npz")
+    examples[0].outputs["logits"][0, 0] += 0.01
+    with pytest.raises(ParityError, match="logits"):
+        tensors.compare(
+            examples, comparison._runner(folder / "onnx", "onnx", serving.Bundle(folder).config), 1e-4
+        )
+
+
+def test_nothing_is_overwritten_and_a_failure_leaves_nothing(folder, classifier, tmp_path, monkeypatch):
+    before = everything(folder)
+    for function in (export.saved_model, export.onnx):
+        with pytest.raises(FileExistsError):
+            function(classifier, folder)
+    monkeypatch.setattr(tensors, "save", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        export.onnx(classifier, tmp_path / "new")
+    assert everything(folder) == before
+    assert everything(tmp_path) == {}
+
+
+def test_it_serves_without_tensorflow(folder, classifier):
+    served = serving.load(folder)
+    images = np.random.default_rng(3).integers(0, 256, (4, 8, 8, 3))
+    images[0, 0, 0] = 0, 255, 255
+    found = served.run(pixel_values=images)["logits"]
+    assert [served.config["labels"][i] for i in found.argmax(-1)] == classifier(images.astype("uint8"))
+    with pytest.raises(
+        ValueError, match="`pixel_values` must be from 0.0 to 255.0. Received: from 0.0 to 510.0"
+    ):
+        served.run(pixel_values=2 * images * (images == 255))
+    assert "tokenizer_file" not in served.config
+    assert not (folder / "tokenizer").exists()
+
+
+def test_the_command_line_verifies_it_and_generates_nothing(folder, capsys):
+    assert cli.main(["verify", str(folder)]) == 0
+    assert json.loads(capsys.readouterr().out) == export.verify(folder)
+    assert cli.main(["generate", str(folder), "a"]) == 2
+    assert "must be of a pipeline that generates" in capsys.readouterr().err
+
+
+def test_what_is_no_pipeline_is_named(tmp_path):
+    for function in (export.saved_model, export.onnx):
+        with pytest.raises(
+            ValueError, match="`pipeline` must be one of keras_transformer.pipelines. Received: ViT"
+        ):
+            function(OTHERS["image"]().model, tmp_path / "it")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*TEXT_PIPELINES, "nodes"])
+def test_every_kind_is_exported_verified_and_loaded(name, tmp_path):
+    pipeline = OTHERS[name]() if name in OTHERS else TEXT_PIPELINES[name][0]()
+    folder = tmp_path / "it"
+    path = export.saved_model(pipeline, folder)
+    export.onnx(pipeline, folder)
+    results = export.verify(folder)
+    assert results == export.verify(folder, pipeline)
+    assert all(
+        graph["largest_difference"] < 1e-4 for part in results.values() for graph in part["graphs"].values()
+    )
+    served = serving.load(folder)
+    (example, _) = forward.examples(pipeline)
+    found = served.run(**example.inputs)
+    for output, values in example.outputs.items():
+        np.testing.assert_allclose(found[output], values, rtol=1e-4, atol=1e-4)
+    with pytest.raises(ValueError, match="texts are for the export's SavedModel"):
+        served(["a"])
+    loaded = tf.saved_model.load(str(path))
+    if name in ("text", "token", "embedding"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="longer than the 20 positions of the model"):
+            loaded.signatures["serving_default"](text=tf.constant(["a", LONG]))
+    twice = [
+        loaded.signatures["forward"](**{key: tf.constant(values) for key, values in example.inputs.items()})
+        for _ in range(2)
+    ]
+    keras.tree.map_structure(np.testing.assert_array_equal, *twice)  # no dropout
+    (path / "examples.npz").write_bytes((path / "examples.npz").read_bytes()[:-1])
+    with pytest.raises(ValueError, match=r"examples\.npz is damaged"):
+        export.verify(folder)
+    assert files.read_json(folder / "config.json")["pipeline"] == type(pipeline).__name__

@@ -1,0 +1,206 @@
+"""A decoder alone, exported: the whole loop, and a step with a cache for loops of others."""
+
+import numpy as np
+import onnx
+import pytest
+import tensorflow as tf
+
+from keras_transformer import export, generation, relations, serving, text
+from keras_transformer.export import functions, generators
+from keras_transformer.generation import Beam, Contrastive, Greedy, NoRepeatNGram, Sample, Speculative
+from keras_transformer.models import GPT, Unlimiformer
+from keras_transformer.pipelines import TextGeneration, TextToText
+
+SENTENCES = ["to be, or not to be: that is the question", "whether 'tis nobler in the mind", "ñandú ☃"]
+PROMPTS = ["to be", "w", "the  que "]
+
+
+def writer(tokenizer, sampler="greedy", constraints=(), add_start=False, **options):
+    """Its dropout must not be in an export."""
+    sizes = {"num_layers": 2, "num_heads": 2, "model_dim": 8, "max_length": 40, "dropout": 0.5}
+    model = GPT(
+        tokenizer.vocabulary_size,
+        pad_id=tokenizer.pad_id,
+        end_id=tokenizer.end_id,
+        **{**sizes, "position_encoding": "rotary", **options},
+    )
+    random = np.random.default_rng(1)
+    for weight in model.trainable_weights:
+        weight.assign(random.normal(size=weight.shape) * 0.7)
+    return TextGeneration(
+        model,
+        tokenizer,
+        sampler,
+        constraints=constraints,
+        max_new_tokens=5,
+        max_source_tokens=30,
+        add_start=add_start,
+    )
+
+
+def rows_of(pipeline, prompts):
+    return [row[row != pipeline.model.pad_id].tolist() for row in pipeline.encode(prompts).numpy()]
+
+
+def steps(model, run, ids, split):
+    """Logits of ids (B, T), read in parts of which each sees those before it in the cache."""
+    mask = (ids != model.pad_id).astype("int64")
+    positions = np.maximum(mask.cumsum(axis=1) - 1, 0)
+    block = model.blocks[0].self_attention
+    shape = (len(ids), block.num_kv_heads, 0, block.key_dim)
+    past = {
+        f"past_key_values.{i}.{part}": np.zeros(shape, "float32")
+        for i in range(len(model.blocks))
+        for part in ("key", "value")
+    }
+    logits = []
+    for begin, end in zip([0, *split], [*split, ids.shape[1]], strict=True):
+        found = run(ids[:, begin:end], mask[:, :end], positions[:, begin:end], past)
+        logits.append(found.pop("logits"))
+        past = {
+            name.replace("present", "past_key_values"): np.asarray(value) for name, value in found.items()
+        }
+    return np.concatenate(logits, axis=1), past
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"position_encoding": "learned"},
+        {"num_kv_heads": 1},
+        {"position_encoding": "alibi"},
+        {"relation": relations.SlidingWindow(2)},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("split", [[], [1], [2, 3, 4]], ids=str)
+def test_the_step_gives_the_models_logits_however_many_tokens_come_at_once(options, split):
+    """Also for rows with padding in front, which the model itself sees behind."""
+    model = writer(text.ByteTokenizer(), **options).model
+    random = np.random.default_rng(0)
+    ids = random.integers(4, model.vocabulary_size, (3, 6))
+    ids[1, :2] = model.pad_id
+    ids[2, :5] = model.pad_id
+    found, past = steps(
+        model, lambda *given: functions.continue_(model, *map(tf.constant, given[:3]), given[3]), ids, split
+    )
+    for row in ids:
+        real = row[row != model.pad_id]
+        expected = np.asarray(model(real[None]))[0]
+        place = [list(each) for each in ids].index(list(row))
+        np.testing.assert_allclose(found[place, -len(real) :], expected, rtol=1e-4, atol=1e-4)
+    assert {value.shape[2] for value in past.values()} == {6}
+
+
+def test_the_loop_reads_prompts_of_one_token_and_padding_on_either_side():
+    pipeline = writer(text.ByteTokenizer(), num_layers=1)
+    spec = tf.TensorSpec([None, None], tf.int32)
+    run = tf.function(lambda ids: functions.generate_ids(pipeline, ids), [spec], autograph=False)
+    prompts = [[0, 0, 8, 9], [0, 7, 0, 0], [5, 6, 7, 8], [7, 0, 0, 0]]
+    expected = generation.generate(pipeline.model, np.array(prompts), max_new_tokens=5).best
+    np.testing.assert_array_equal(run(tf.constant(prompts))["ids"].numpy(), expected)
+    for alone in ([[7]], [[7, 0]]):
+        np.testing.assert_array_equal(run(tf.constant(alone))["ids"].numpy(), expected[1:2])
+
+
+def test_the_graphs_are_named_as_optimum_names_them():
+    found = generators.graphs(writer(text.ByteTokenizer()))
+    assert list(found) == ["generate_greedy", "model"]
+    assert [spec.name for spec in found["model"].inputs] == [
+        "input_ids",
+        "attention_mask",
+        "position_ids",
+        *(f"past_key_values.{i}.{part}" for i in range(2) for part in ("key", "value")),
+    ]
+
+
+def test_one_that_drafts_is_refused_with_a_way_out(tmp_path):
+    pipeline = writer(text.ByteTokenizer())
+    pipeline.sampler = Speculative(pipeline.model)
+    for function in (export.saved_model, export.onnx):
+        with pytest.raises(ValueError, match=r"must not draft: export `pipeline.with_settings\('greedy'\)`"):
+            function(pipeline, tmp_path / "new")
+
+
+CASES = {
+    "bytes": (text.ByteTokenizer, Greedy(), {"position_encoding": "learned"}),
+    "byte pairs, beam": (
+        lambda: text.BytePairTokenizer.train(SENTENCES, 290),
+        Beam(2, num_return=2),
+        {"constraints": [NoRepeatNGram(2)], "num_kv_heads": 1},
+    ),
+    "SentencePiece, samples": (
+        lambda: text.SentencePieceTokenizer.train(SENTENCES, 60),
+        Sample(1.2, top_p=0.9, seed=7, num_return=2),
+        {"add_start": True},
+    ),
+    "SentencePiece, contrastive": (
+        lambda: text.SentencePieceTokenizer.train(SENTENCES, 60),
+        Contrastive(),
+        {"position_encoding": "alibi"},
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_an_export_answers_as_the_pipeline_does(name, tmp_path):
+    tokenizer, sampler, options = CASES[name]
+    pipeline = writer(tokenizer(), sampler, **options)
+    folder = tmp_path / "it"
+    export.onnx(pipeline, folder)
+    results = export.verify(folder)
+    assert set(results["onnx"]["graphs"]) == {"onnx_loop", "onnx_steps"}
+    assert results == export.verify(folder, pipeline)
+    loop = serving.graphs.loop_name(serving.Bundle(folder).config)
+    assert {path.name for path in (folder / "onnx").iterdir()} == {f"{loop}.onnx", "model.onnx"}
+    served = serving.load(folder)
+    out = pipeline.generate(PROMPTS)
+    expected = out.ids if sampler.num_return > 1 else out.best
+    rows = rows_of(pipeline, PROMPTS)
+    np.testing.assert_array_equal(served.generate(rows)["ids"], expected)
+    with pytest.raises(ValueError, match="`texts` must have ids from 0 to"):
+        served.generate([[pipeline.model.vocabulary_size]])
+    if name.startswith("SentencePiece"):
+        assert served(PROMPTS) == pipeline(PROMPTS)
+        np.testing.assert_array_equal(served.generate(PROMPTS)["ids"], expected)
+        if not pipeline.add_start:
+            with pytest.raises(ValueError, match="`texts` must have a token each"):
+                served([""])
+    else:
+        for call in (served, served.generate):
+            with pytest.raises(ValueError, match="`texts` must be rows of ids"):
+                call(PROMPTS)
+    session = served.graphs.session("model")
+
+    def run(ids, mask, positions, past):
+        names = [output.name for output in session.get_outputs()]
+        feed = {"input_ids": ids, "attention_mask": mask, "position_ids": positions, **past}
+        return dict(zip(names, session.run(names, feed), strict=True))
+
+    ids = np.array([[7, 5, 6, 8]])
+    found, _ = steps(pipeline.model, run, ids, [1, 3])
+    np.testing.assert_allclose(found, np.asarray(pipeline.model(ids)), rtol=1e-4, atol=1e-4)
+    graph = onnx.load(folder / "onnx" / "model.onnx").graph
+    shapes = {
+        value.name: [size.dim_param or size.dim_value for size in value.type.tensor_type.shape.dim]
+        for value in [*graph.input, *graph.output]
+    }
+    heads = pipeline.model.blocks[0].self_attention.num_kv_heads
+    assert shapes["past_key_values.1.key"] == ["batch_size", heads, "past_sequence_length", 4]
+    assert shapes["present.1.value"] == ["batch_size", heads, "past_sequence_length + sequence_length", 4]
+    assert shapes["attention_mask"] == ["batch_size", "past_sequence_length + sequence_length"]
+
+
+@pytest.mark.slow
+def test_unlimiformer_is_exported_as_its_loop(random_transformer, pipeline, texts, tmp_path):
+    """Without the operation that XLA alone has; its steps have no keys and values to pass on."""
+    model = random_transformer(20, 1.5, vocabulary_size=pipeline.tokenizer.vocabulary_size)
+    long = TextToText(Unlimiformer(model, top_k=4, chunk_length=8), pipeline.tokenizer, max_new_tokens=6)
+    folder = tmp_path / "it"
+    path = export.saved_model(long, folder, texts=texts)
+    assert b"XlaDynamicUpdateSlice" not in (path / "saved_model.pb").read_bytes()
+    export.onnx(long, folder, texts=texts)
+    assert set(export.verify(folder)["onnx"]["graphs"]) == {"onnx_loop"}
+    assert [path.name for path in (folder / "onnx").iterdir()] == ["generate_greedy.onnx"]
+    assert serving.load(folder)(texts) == long(texts)

@@ -1,0 +1,209 @@
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_transformer.models import GPT, GPTClassifier, GPTMultipleChoice
+from keras_transformer.training import LabelSmoothedCrossentropy
+
+# On JAX every new shape compiles for seconds: one case of each law runs there.
+neutral = pytest.mark.backend_neutral
+
+CLOSE = {"rtol": 1e-4, "atol": 1e-4}
+START, DELIMITER, EXTRACT = MARKS = (10, 11, 12)
+ONE = np.array([[START, 5, 6, EXTRACT, 0, 0], [START, 7, DELIMITER, 8, 9, EXTRACT]])
+BOTH = np.array(
+    [
+        [[START, 5, DELIMITER, 6, 7, EXTRACT, 0], [START, 6, 7, DELIMITER, 5, EXTRACT, 0]],
+        [[START, 8, 9, DELIMITER, 6, 5, EXTRACT], [START, 6, 5, DELIMITER, 8, 9, EXTRACT]],
+    ]
+)
+
+
+def decoder(**options):
+    sizes = {"num_layers": 1, "num_heads": 2, "model_dim": 8, "max_length": 16, "dropout": 0.0, "end_id": 1}
+    return GPT(10, **{**sizes, **options}).with_more_tokens(3)
+
+
+def randomised(model):
+    """The model with every weight, biases too, random."""
+    random = np.random.default_rng(0)
+    for weight in model.trainable_weights:
+        weight.assign(random.normal(size=weight.shape) * 0.5)
+    return model
+
+
+def tiny(kind="classifier", **options):
+    made = {
+        "classifier": lambda: GPTClassifier(decoder(), 3, **options),
+        "similarity": lambda: GPTClassifier(decoder(), 3, symmetric=True, **options),
+        "choice": lambda: GPTMultipleChoice(decoder(), **options),
+    }
+    return randomised(made[kind]())
+
+
+INPUTS = {"classifier": ONE, "similarity": BOTH, "choice": BOTH}
+
+
+def answer(model, ids):
+    return {name: ops.convert_to_numpy(each) for name, each in model(np.asarray(ids)).items()}
+
+
+@neutral
+def test_classes_are_read_from_the_extract_token_wherever_it_stands():
+    model = tiny()
+    hidden = ops.convert_to_numpy(model.decoder.hidden(ONE))
+    kernel, bias = model.head.get_weights()
+    ends = np.stack([hidden[0, 3], hidden[1, 5]])
+    found = answer(model, ONE)
+    np.testing.assert_allclose(found["classes"], ends @ kernel + bias, **CLOSE)
+    np.testing.assert_allclose(found["tokens"], model.decoder(ONE), **CLOSE)
+    np.testing.assert_allclose(model.classify({"token_ids": ONE}), found["classes"], **CLOSE)
+
+
+@pytest.mark.parametrize("kind", INPUTS)
+def test_padding_changes_nothing_else(kind):
+    model, ids = tiny(kind), INPUTS[kind]
+    longer = np.pad(ids, [(0, 0)] * (ids.ndim - 1) + [(0, 3)])
+    found, expected = answer(model, longer), answer(model, ids)
+    np.testing.assert_allclose(found["classes"], expected["classes"], **CLOSE)
+    real = ids != 0
+    np.testing.assert_allclose(
+        found["tokens"][..., : ids.shape[-1], :][real], expected["tokens"][real], **CLOSE
+    )
+
+
+@neutral
+def test_similarity_does_not_know_which_text_is_the_first():
+    model = tiny("similarity")
+    expected = answer(model, BOTH)["classes"]
+    np.testing.assert_allclose(answer(model, BOTH[:, ::-1])["classes"], expected, **CLOSE)
+    once = randomised(GPTClassifier(model.decoder, 3))  # one order does
+    assert not np.allclose(answer(once, BOTH[:, 0])["classes"], answer(once, BOTH[:, 1])["classes"], **CLOSE)
+
+
+@neutral
+def test_an_answer_is_judged_without_the_others():
+    model = tiny("choice")
+    expected = answer(model, BOTH)["classes"]
+    np.testing.assert_allclose(answer(model, BOTH[:, ::-1])["classes"], expected[:, ::-1], **CLOSE)
+    np.testing.assert_allclose(answer(model, BOTH[:, :1])["classes"], expected[:, :1], **CLOSE)
+    more = np.concatenate([BOTH, np.zeros_like(BOTH[:, :1])], axis=1)
+    probabilities = ops.convert_to_numpy(ops.softmax(model(more)["classes"]))
+    assert (probabilities[:, 2] == 0).all()
+    np.testing.assert_allclose(probabilities[:, :2].sum(1), 1, **CLOSE)
+
+
+LOSSES = {
+    "classes": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    "tokens": LabelSmoothedCrossentropy(0.0),
+}
+
+
+def step(weight, ids=ONE, kind="classifier"):
+    """The weights after a step of gradient descent, `weight` that of the auxiliary loss."""
+    model = tiny(kind)
+    following = np.pad(ids, [(0, 0)] * (ids.ndim - 1) + [(0, 1)])[..., 1:]
+    losses = {"classes": LOSSES["classes"]} if weight is None else LOSSES
+    weights = None if weight is None else {"classes": 1.0, "tokens": weight}
+    model.compile(keras.optimizers.SGD(0.1), losses, loss_weights=weights, run_eagerly=True)
+    labels = {"classes": np.array([1, 0]), "tokens": following}
+    model.train_on_batch(ids, {name: labels[name] for name in losses})
+    return [ops.convert_to_numpy(weight) for weight in model.trainable_weights]
+
+
+def test_an_auxiliary_loss_of_weight_zero_is_none_and_gradients_are_linear_in_it():
+    without, zero, half, whole = (step(weight) for weight in (None, 0.0, 0.5, 1.0))
+    for expected, found, between, other in zip(without, zero, half, whole, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(between, (found + other) / 2, rtol=1e-4, atol=1e-5)
+    assert any(not np.allclose(a, b, rtol=1e-3, atol=1e-4) for a, b in zip(zero, whole, strict=True))
+
+
+@pytest.mark.parametrize("kind", INPUTS)
+def test_padding_teaches_nothing(kind):
+    ids = INPUTS[kind]
+    longer = np.pad(ids, [(0, 0)] * (ids.ndim - 1) + [(0, 2)])
+    for found, expected in zip(step(0.5, longer, kind), step(0.5, ids, kind), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@neutral
+def test_a_tiny_model_learns_its_task_and_to_model_its_texts():
+    """Right answers hold other words than wrong ones, and the context's second word is its first."""
+    keras.utils.set_random_seed(0)
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 2, 64)
+    ids = np.full((64, 2, 6), START)
+    ids[..., 1] = ids[..., 2] = random.integers(2, 6, (64, 1))
+    ids[..., 3], ids[..., 5] = DELIMITER, EXTRACT
+    ids[..., 4] = np.where(np.arange(2) == labels[:, None], 6, 8) + random.integers(0, 2, (64, 2))
+    model = GPTMultipleChoice(decoder(model_dim=16))
+    model.compile(
+        keras.optimizers.Adam(2e-2), LOSSES, loss_weights={"classes": 1.0, "tokens": 0.5},
+        metrics={"classes": ["accuracy"]},
+    )  # fmt: skip
+    following = np.pad(ids[..., 1:], [(0, 0), (0, 0), (0, 1)])
+    labels = {"classes": labels, "tokens": following}
+    history = model.fit(ids, labels, batch_size=32, epochs=12, verbose=0).history
+    assert history["classes_accuracy"][-1] > 0.95
+    assert history["tokens_loss"][-1] < 0.5 * history["tokens_loss"][0]
+
+
+@pytest.mark.parametrize("kind", INPUTS)
+def test_shapes_and_config_and_saved_file(kind, tmp_path):
+    model, ids = tiny(kind, dropout=0.1), INPUTS[kind]
+    found = answer(model, ids)
+    assert {name: each.shape for name, each in found.items()} == model.compute_output_shape(ids.shape)
+    assert all(each.dtype == "float32" for each in found.values())
+    config = model.get_config()
+    assert type(model).from_config(config).get_config() == config
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
+    assert loaded.get_config() == config
+    for name, each in answer(loaded, ids).items():
+        np.testing.assert_array_equal(each, found[name])
+
+
+def test_mixed_precision_is_finite_with_rows_of_padding():
+    model = randomised(GPTClassifier(decoder(dtype="mixed_float16"), 3, dtype="mixed_float16"))
+    found = answer(model, np.concatenate([ONE, np.zeros_like(ONE)]))
+    assert all(each.dtype == "float32" and np.isfinite(each).all() for each in found.values())
+
+
+@neutral
+def test_more_tokens_leave_the_others_as_they_were():
+    model = randomised(GPT(10, 1, 2, 8, max_length=16, dropout=0.0))
+    larger = model.with_more_tokens(3)
+    assert (larger.vocabulary_size, model.vocabulary_size) == (13, 10)
+    ids = np.array([[5, 6, 7]])
+    np.testing.assert_array_equal(larger(ids)[..., :10], model(ids))
+    rows = ops.convert_to_numpy(larger.embedding.embedding.embeddings)[10:]
+    assert 0 < np.abs(rows).max() < 0.1  # drawn, not trained
+    larger.positions.table.assign(np.zeros((16, 8)))
+    assert np.abs(ops.convert_to_numpy(model.positions.table)).max() > 0.1  # nothing is shared
+
+
+@neutral
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: GPTClassifier(decoder(), 0), "`num_classes` must be positive. Received: num_classes=0"),
+        (lambda: GPTClassifier(decoder(), 2, marks=(1, 2)), "`marks` must be 3 .*Received: marks=\\(1, 2\\)"),
+        (lambda: GPTClassifier(decoder(), 2, marks=(4, 5, 13)), "`marks` must be 3 different ids"),
+        (lambda: GPTClassifier(decoder(), 2, marks=(0, 5, 6)), "`marks` must be 3 .*pad_id=0"),
+        (
+            lambda: GPTMultipleChoice(GPT(10, 1, 2, 8, end_id=9)),
+            "`marks` must be 3 .*with_more_tokens.*end_id=9",
+        ),
+        (lambda: GPTClassifier(decoder(), 2, dropout=1.0), "`dropout` must be in"),
+        (lambda: decoder().with_more_tokens(0), "`number` must be positive. Received: number=0"),
+        (lambda: tiny()(BOTH), r"`inputs` must be ids \(B, T\). Received: ids of rank 3"),
+        (lambda: tiny("similarity")(ONE), r"`inputs` must be ids \(B, 2, T\), both orders.*rank 2"),
+        (lambda: tiny("choice")(ONE), r"`inputs` must be ids \(B, K, T\), a row for each answer.*rank 2"),
+        (lambda: tiny()(np.full((1, 17), 5)), "must be at most max_length=16 long"),
+    ],
+)
+def test_errors_name_the_argument_and_what_was_received(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -1,0 +1,91 @@
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer import data, pipelines
+from keras_transformer.models import GPT, GPTClassifier
+from keras_transformer.text import ByteTokenizer
+from keras_transformer.training import LabelSmoothedCrossentropy
+
+TOKENIZER = ByteTokenizer()
+TEXTS = ["a", "bcd", "", "é and so on"]
+CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+
+
+def tiny(symmetric=False, **options):
+    sizes = {"num_layers": 1, "num_heads": 2, "model_dim": 8, "max_length": 24, "dropout": 0.0}
+    decoder = GPT(TOKENIZER.vocabulary_size, **{**sizes, **options}, end_id=TOKENIZER.end_id)
+    model = GPTClassifier(decoder.with_more_tokens(3), 2, symmetric)
+    random = np.random.default_rng(0)
+    for weight in model.trainable_weights:
+        weight.assign(random.normal(size=weight.shape) * 0.5)
+    return model
+
+
+def expected(model, examples, task):
+    """The probabilities by the batches that the model is trained on, one example at a time."""
+    batches = data.fine_tuning(
+        examples, [0] * len(examples), TOKENIZER, 1, task=task, shuffle=False, max_length=24
+    )
+    return np.concatenate([keras.ops.softmax(model(inputs)["classes"]) for inputs, _ in batches])
+
+
+@pytest.mark.parametrize("batch_size", [1, 32])
+def test_answers_as_the_model_does_on_the_batches_it_is_trained_on(batch_size):
+    classifier = pipelines.TextClassification(tiny(), TOKENIZER, ["no", "yes"])
+    found = classifier.probabilities(TEXTS, batch_size=batch_size)
+    np.testing.assert_allclose(found, expected(classifier.model, TEXTS, "classification"), **CLOSE)
+    assert classifier(TEXTS) == [["no", "yes"][i] for i in found.argmax(1)]
+    assert classifier(TEXTS[1]) == classifier(TEXTS)[1]
+    found = classifier.probabilities(TEXTS, TEXTS[::-1], batch_size)
+    pairs = list(zip(TEXTS, TEXTS[::-1], strict=True))
+    np.testing.assert_allclose(found, expected(classifier.model, pairs, "entailment"), **CLOSE)
+
+
+def test_a_symmetric_one_does_not_know_which_text_is_the_first():
+    classifier = pipelines.TextClassification(tiny(symmetric=True), TOKENIZER)
+    found = classifier.probabilities(TEXTS, TEXTS[::-1])
+    pairs = list(zip(TEXTS, TEXTS[::-1], strict=True))
+    np.testing.assert_allclose(found, expected(classifier.model, pairs, "similarity"), **CLOSE)
+    np.testing.assert_allclose(found, classifier.probabilities(TEXTS[::-1], TEXTS), **CLOSE)
+    with pytest.raises(ValueError, match="`second` must be given"):
+        classifier(TEXTS)
+
+
+def test_long_texts_are_refused_or_averaged_over_windows():
+    long = "x" * 23
+    with pytest.raises(ValueError, match=r"`first` must have at most 22 .*Received: 23 tokens in first\[1\]"):
+        pipelines.TextClassification(tiny(), TOKENIZER)(["a", long])
+    classifier = pipelines.TextClassification(tiny(), TOKENIZER, long_texts="window")
+    windows = classifier.probabilities([long[:22], long[1:]]).mean(0)
+    np.testing.assert_allclose(classifier.probabilities(long), windows, **CLOSE)
+    endless = pipelines.TextClassification(tiny(position_encoding="rotary"), TOKENIZER)
+    assert endless([long * 2])[0] in (0, 1)
+
+
+def test_learns_by_fit_and_comes_back_from_its_folder(tmp_path):
+    keras.utils.set_random_seed(0)
+    texts = [f"{a}{b}" for a in "abcd" for b in "efgh"]
+    labels = [text[0] in "ab" for text in texts]
+    decoder = GPT(TOKENIZER.vocabulary_size, 1, 2, 16, max_length=8, dropout=0.0, end_id=TOKENIZER.end_id)
+    model = GPTClassifier(decoder.with_more_tokens(3), 2)
+    losses = {
+        "classes": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        "tokens": LabelSmoothedCrossentropy(0.0, pad_id=TOKENIZER.pad_id),
+    }
+    model.compile(
+        keras.optimizers.Adam(2e-2), losses, loss_weights={"classes": 1.0, "tokens": 0.5}, jit_compile=False
+    )
+    batches = data.fine_tuning(texts, labels, TOKENIZER, 16, shuffle=False)
+    model.fit(batches, epochs=30, shuffle=False, verbose=0)
+    classifier = pipelines.TextClassification(model, TOKENIZER, ["late", "early"])
+    assert classifier(texts) == [["late", "early"][label] for label in labels]
+    classifier.save(tmp_path / "it")
+    again = pipelines.load(tmp_path / "it")
+    np.testing.assert_array_equal(again.probabilities(texts), classifier.probabilities(texts))
+
+
+def test_the_tokenizer_has_all_ids_but_the_marks():
+    decoder = GPT(TOKENIZER.vocabulary_size + 4, 1, 2, 8, max_length=8, end_id=TOKENIZER.end_id)
+    with pytest.raises(ValueError, match="must have the same vocabulary_size, the marks .*Received: "):
+        pipelines.TextClassification(GPTClassifier(decoder, 2), TOKENIZER)

@@ -1,0 +1,247 @@
+"""Folders of `transformers`, tokenizer files included, as pipelines."""
+
+import io
+import json
+
+import keras
+import numpy as np
+import pytest
+import sentencepiece
+
+from keras_transformer import interop, pipelines, text
+from keras_transformer.models import (
+    BERT,
+    GPT,
+    T5,
+    MaskedLanguageModel,
+    Pretraining,
+    SequenceClassifier,
+    SpanClassifier,
+    TokenClassifier,
+    Transformer,
+    ViT,
+)
+
+pytest.importorskip("safetensors")
+
+TEXTS = ["to be or not to be", "la casa azul", "the blue house", "¿dónde está el perro?", "one two"] * 3
+SMALL = {"num_layers": 1, "num_heads": 2, "model_dim": 8, "hidden_dim": 16, "dropout": 0.0}
+CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+
+
+def randomised(model):
+    random = np.random.default_rng(1)
+    for weight in model.trainable_weights:
+        weight.assign(random.normal(size=weight.shape) * 0.7)
+    return model
+
+
+def change_config(folder, **changes):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **changes}))
+
+
+def sentence_piece(texts, **options):
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts),
+        model_writer=model,
+        vocab_size=45,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        **options,
+    )
+    return model.getvalue()
+
+
+def write_t5(folder, size, **options):
+    """T5, whose model has more rows than the tokenizer has pieces."""
+    model = randomised(T5(size, **SMALL, key_dim=4, **options))
+    interop.to_hugging_face(model, folder)
+    (folder / "spiece.model").write_bytes(sentence_piece(TEXTS, pad_id=0, eos_id=1, unk_id=2, bos_id=-1))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"extra_ids": 4}))
+    return model
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"activation": "geglu_tanh", "tied": False}], ids=["original", "v1.1"]
+)
+def test_t5_answers_with_sentinels_in_its_texts_and_comes_back_from_a_folder(options, tmp_path):
+    model = write_t5(tmp_path / "t5", 60, **options)
+    found = pipelines.from_hugging_face(tmp_path / "t5", max_new_tokens=4)
+    assert type(found) is pipelines.TextToText
+    assert found.tokenizer.vocabulary_size == model.vocabulary_size == 60
+    sentinel = found.tokenizer.piece_to_id("<extra_id_0>")
+    assert sentinel == len(found.tokenizer.vocabulary) - 1 < 60
+    ids = found.encode(["one <extra_id_0> two"]).numpy()[0]
+    one, two = found.tokenizer.tokenize(["one", "two"]).to_list()
+    assert ids.tolist() == [*one, sentinel, *two, model.end_id]
+    answers = found(TEXTS[:5])
+    found.save(tmp_path / "it")
+    assert pipelines.load(tmp_path / "it")(TEXTS[:5]) == answers
+    write_t5(tmp_path / "small", 20)
+    with pytest.raises(ValueError, match="`vocabulary_size` must be at least "):
+        pipelines.from_hugging_face(tmp_path / "small")
+
+
+def test_marian_has_the_ids_of_its_vocabulary(tmp_path):
+    models = sentence_piece(TEXTS[1::2]), sentence_piece(TEXTS[::2])
+    pieces = set()
+    folder = tmp_path / "marian"
+    for model in models:
+        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        pieces |= {processor.id_to_piece(id_) for id_ in range(3, processor.vocab_size())}
+    vocabulary = {piece: id_ for id_, piece in enumerate(["</s>", "<unk>", *sorted(pieces), "<pad>"])}
+    pad_id = vocabulary["<pad>"]
+    model = Transformer(
+        len(vocabulary), **SMALL, normalization="post", activation="silu", position_layout="halves", output_bias=True,
+        epsilon=1e-5,
+        pad_id=pad_id, start_id=pad_id, end_id=0,
+    )  # fmt: skip
+    interop.to_hugging_face(randomised(model), folder)
+    for name, content in zip(("source.spm", "target.spm"), models, strict=True):
+        (folder / name).write_bytes(content)
+    (folder / "vocab.json").write_text(json.dumps(vocabulary))
+    found = pipelines.from_hugging_face(folder, max_new_tokens=4)
+    cut = sentencepiece.SentencePieceProcessor(model_proto=models[0]).encode("la casa", out_type=str)
+    assert found.encode(["la casa"]).numpy().tolist() == [[*(vocabulary[piece] for piece in cut), 0]]
+    best = found.generate(["la casa"]).best[0]
+    pieces = [found.tokenizer.id_to_piece(int(id_)) for id_ in best if id_ not in (0, 1, pad_id)]
+    assert found("la casa").replace(" ⁇ ", "").strip() == "".join(pieces).replace("\u2581", " ").strip()
+    (folder / "vocab.json").write_text(json.dumps({**vocabulary, "more": len(vocabulary)}))
+    with pytest.raises(ValueError, match="`vocabulary_size` must be at least"):
+        pipelines.from_hugging_face(folder)
+
+
+@pytest.mark.parametrize(
+    ("cls", "roles", "token", "options"),
+    [
+        (text.CharacterPairTokenizer, ("unknown", "pad", "end"), "<unk>", {"normalization": "post"}),
+        (text.BytePairTokenizer, ("unknown", "pad", "start", "end"), "<|endoftext|>", {}),
+    ],
+    ids=["gpt", "gpt2"],
+)
+def test_gpt_goes_on_with_a_text(cls, roles, token, options, tmp_path):
+    tokenizer = cls.train(TEXTS, 300, special_tokens=dict.fromkeys(roles, token))
+    options = {"hidden_dim": 32, **options}
+    sizes = {**SMALL, **options}
+    model = GPT(
+        tokenizer.vocabulary_size, **sizes, max_length=32, pad_id=tokenizer.pad_id, end_id=tokenizer.end_id
+    )
+    interop.to_hugging_face(randomised(model), tmp_path / "it")
+    vocabulary = {piece: id_ for id_, piece in enumerate(tokenizer.vocabulary)}
+    (tmp_path / "it" / "vocab.json").write_text(json.dumps(vocabulary))
+    merges = "\n".join(["#version: 0.2", *map(" ".join, tokenizer.merges)])
+    (tmp_path / "it" / "merges.txt").write_text(merges)
+    found = pipelines.from_hugging_face(tmp_path / "it", max_new_tokens=4)
+    assert type(found) is pipelines.TextGeneration
+    assert found.tokenizer.vocabulary == tokenizer.vocabulary
+    assert found.tokenizer.tokenize(TEXTS).to_list() == tokenizer.tokenize(TEXTS).to_list()
+    expected = pipelines.TextGeneration(model, tokenizer, max_new_tokens=4)(TEXTS[:3])
+    assert found(TEXTS[:3]) == expected
+    (tmp_path / "it" / "merges.txt").unlink()
+    with pytest.raises(FileNotFoundError, match="must hold tokenizer.json, or vocab.json and merges.txt"):
+        pipelines.from_hugging_face(tmp_path / "it")
+
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", "##x", "."]
+LABELS = {"0": "no", "1": "yes", "2": "maybe"}
+HEADS = {
+    "masked": (MaskedLanguageModel, pipelines.FillMask, "a [MASK] c"),
+    "pretraining": (Pretraining, pipelines.FillMask, "a [MASK] c"),
+    "sequence": (lambda encoder: SequenceClassifier(encoder, 3), pipelines.TextClassification, "a b"),
+    "token": (lambda encoder: TokenClassifier(encoder, 3), pipelines.TokenClassification, "a b"),
+    "span": (SpanClassifier, pipelines.QuestionAnswering, None),
+    "encoder": (lambda encoder: encoder, pipelines.Embedding, "a b"),
+}
+
+
+def write_bert(folder, make=lambda encoder: encoder, pieces=PIECES):
+    model = randomised(make(BERT(len(PIECES), **SMALL, max_length=16)))
+    interop.to_hugging_face(model, folder)
+    change_config(folder, id2label=LABELS)
+    (folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
+    return model
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_bert_is_what_its_head_is_for(name, tmp_path):
+    make, pipeline, given = HEADS[name]
+    model = write_bert(tmp_path / "bert", make)
+    found = pipelines.from_hugging_face(tmp_path / "bert")
+    assert type(found) is pipeline
+    model = getattr(model, "masked_language_model", model)
+    classifies = pipeline in (pipelines.TextClassification, pipelines.TokenClassification)
+    expected = pipeline(
+        model, text.WordPieceTokenizer(PIECES), **({"labels": list(LABELS.values())} if classifies else {})
+    )
+    if given is None:
+        assert found("a b", "c d") == expected("a b", "c d")
+    elif pipeline is pipelines.Embedding:
+        np.testing.assert_allclose(found(given), expected(given), **CLOSE)
+    else:
+        assert repr(found(given)) == repr(expected(given))
+
+
+def test_a_vocabulary_of_another_size_is_refused(tmp_path):
+    write_bert(tmp_path / "bert", pieces=[*PIECES, "more"])
+    with pytest.raises(
+        ValueError, match="`model` and `tokenizer` must have the same vocabulary_size. Received: 15 and 16"
+    ):
+        pipelines.from_hugging_face(tmp_path / "bert")
+
+
+IMAGES = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 3)).astype("uint8")
+MEAN, DEVIATION = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+
+
+def write_vit(folder, **preprocessor):
+    model = randomised(ViT(8, 4, num_classes=3, **SMALL))
+    interop.to_hugging_face(model, folder)
+    change_config(folder, id2label=LABELS)
+    if preprocessor:
+        (folder / "preprocessor_config.json").write_text(json.dumps(preprocessor))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("preprocessor", "mean", "deviation"),
+    [
+        ({}, 0.5, 0.5),
+        ({"size": {"height": 8, "width": 8}, "image_mean": MEAN, "image_std": DEVIATION}, MEAN, DEVIATION),
+        ({"size": 8, "do_normalize": False}, 0.0, 1.0),
+    ],
+    ids=["default", "mean and deviation", "neither"],
+)
+def test_vit_sees_images_as_its_preprocessor_makes_them(preprocessor, mean, deviation, tmp_path):
+    model = write_vit(tmp_path / "vit", **preprocessor)
+    found = pipelines.from_hugging_face(tmp_path / "vit")
+    assert found.labels == list(LABELS.values())
+    normalised = (IMAGES / 255 - np.array(mean)) / np.array(deviation)
+    logits = model((normalised + 1) * 127.5)  # which maps to [−1, 1] itself
+    expected = keras.ops.convert_to_numpy(keras.ops.softmax(logits))
+    np.testing.assert_allclose(found.probabilities(IMAGES), expected, rtol=1e-3, atol=1e-5)
+    assert found(IMAGES[0]) == list(LABELS.values())[expected[0].argmax()]
+    assert found.resize
+
+
+def test_vit_resizes_only_as_its_preprocessor_does(tmp_path):
+    write_vit(tmp_path / "bicubic", resample=3, size=8)
+    assert not pipelines.from_hugging_face(tmp_path / "bicubic").resize
+    assert pipelines.from_hugging_face(tmp_path / "bicubic", resize=True).resize
+    for name, changes in (
+        ("size", {"size": 16}),
+        ("values", {"do_rescale": False}),
+        ("edge", {"size": {"shortest_edge": 8}}),
+    ):
+        write_vit(tmp_path / name, **changes)
+        with pytest.raises(
+            ValueError, match=r"must describe images of the model's size \(8, 8\) and values from 0 to 255"
+        ):
+            pipelines.from_hugging_face(tmp_path / name)
+
+
+def test_another_architecture_is_named(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    with pytest.raises(ValueError, match="must have a model_type among .*Received: model_type='llama'"):
+        pipelines.from_hugging_face(tmp_path)

@@ -1,0 +1,86 @@
+"""What runs once, from a graph made by hand."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from keras_transformer import serving
+
+CONFIG = {
+    "pipeline": "TextClassification",
+    "pad_id": 0,
+    "vocabulary_size": 9,
+    "num_segments": 2,
+    "max_length": 4,
+}
+INT, FLOAT = onnx.TensorProto.INT64, onnx.TensorProto.FLOAT
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    """logits = ids · mask + 10 · segments."""
+    row = ["batch_size", "sequence_length"]
+    nodes = [
+        helper.make_node("Mul", ["input_ids", "attention_mask"], ["masked"]),
+        helper.make_node("Constant", [], ["ten"], value=helper.make_tensor("", INT, [], [10])),
+        helper.make_node("Mul", ["token_type_ids", "ten"], ["segments"]),
+        helper.make_node("Add", ["masked", "segments"], ["sum"]),
+        helper.make_node("Cast", ["sum"], ["logits"], to=FLOAT),
+    ]
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    inputs = [helper.make_tensor_value_info(name, INT, row) for name in names]
+    outputs = [helper.make_tensor_value_info("logits", FLOAT, row)]
+    model = helper.make_model(
+        helper.make_graph(nodes, "model", inputs, outputs),
+        opset_imports=[helper.make_opsetid("", 18)],
+        ir_version=10,
+    )
+    path = tmp_path_factory.mktemp("graphs") / "model.onnx"
+    onnx.save(model, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(path):
+    return serving.Model(lambda name: path.with_name(f"{name}.onnx"), CONFIG)
+
+
+def test_masks_and_segments_have_defaults(model):
+    ids = np.array([[5, 6, 0], [7, 0, 0]], "int32")
+    np.testing.assert_array_equal(model.run(input_ids=ids)["logits"], ids)
+    np.testing.assert_array_equal(
+        model.run(input_ids=ids.tolist(), attention_mask=ids == 5)["logits"], 5 * (ids == 5)
+    )
+    np.testing.assert_array_equal(
+        model.run(input_ids=ids, token_type_ids=ids == 6)["logits"], ids + 10 * (ids == 6)
+    )
+    assert model.run(input_ids=ids)["logits"].dtype == np.float32
+    assert model.inputs == ["input_ids", "attention_mask", "token_type_ids"]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({}, "`arrays` must be input_ids, attention_mask, token_type_ids. Received: none"),
+        ({"input_ids": [[1]], "more": 1}, "Received: attention_mask, token_type_ids, input_ids, more"),
+        (
+            {"input_ids": [1, 2]},
+            r"`attention_mask` must be|`input_ids` must be int64 of shape \(batch_size, ",
+        ),
+        ({"input_ids": [[1.5]]}, "`input_ids` must be int64 .*Received: float64"),
+        ({"input_ids": [["a"]]}, "`input_ids` must be int64|`token_type_ids` must be int64"),
+        ({"input_ids": [[9]]}, "`input_ids` must be from 0 to 8. Received: from 9 to 9"),
+        ({"input_ids": [[-1]]}, "`input_ids` must be from 0 to 8"),
+        ({"input_ids": [[1]], "token_type_ids": [[2]]}, "`token_type_ids` must be from 0 to 1"),
+        ({"input_ids": [[1] * 5]}, "`input_ids` must have at most 4 columns. Received: 5"),
+    ],
+)
+def test_what_does_not_fit_is_named(model, arrays, message):
+    with pytest.raises(ValueError, match=message):
+        model.run(**arrays)
+
+
+def test_texts_are_for_the_saved_model(model):
+    with pytest.raises(ValueError, match="texts are for the export's SavedModel"):
+        model(["a"])

@@ -1,0 +1,207 @@
+import io
+import json
+
+import pytest
+import sentencepiece
+import tensorflow as tf
+
+from keras_transformer.text import SentencePieceTokenizer, SentencePieceVocabularyTokenizer
+
+TEXTS = ["to be or not to be", "la casa azul", "the blue house", "¿dónde está el perro?", "one two"] * 3
+SENTINELS = [f"<extra_id_{number}>" for number in range(3)]
+
+
+def trained(texts=TEXTS, size=60, **options):
+    """The bytes of a model as the `sentencepiece` library trains it."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts),
+        model_writer=model,
+        vocab_size=size,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        **options,
+    )
+    return model.getvalue()
+
+
+@pytest.fixture(scope="module")
+def t5_model():
+    return trained(pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
+
+
+@pytest.fixture(scope="module")
+def marian_models():
+    return trained(TEXTS[1::2], 40), trained(TEXTS[::2], 40)
+
+
+def pieces_of(model):
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    return [processor.id_to_piece(id_) for id_ in range(processor.vocab_size())]
+
+
+def write_t5(folder, model, **config):
+    folder.mkdir(exist_ok=True)
+    (folder / "spiece.model").write_bytes(model)
+    (folder / "tokenizer_config.json").write_text(json.dumps({"extra_ids": 3, **config}))
+    return folder
+
+
+def write_marian(folder, models, **config):
+    """Padding behind all pieces, those of both languages in alphabetical order; one of them is missing."""
+    folder.mkdir(exist_ok=True)
+    for name, model in zip(("source.spm", "target.spm"), models, strict=True):
+        (folder / name).write_bytes(model)
+    both = sorted({piece for model in models for piece in pieces_of(model)[3:]} - {"z"})
+    pieces = ["</s>", "<unk>", *both, ">>fra<<", ">>spa<<", "<pad>"]
+    (folder / "vocab.json").write_text(json.dumps({piece: id_ for id_, piece in enumerate(pieces)}))
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder
+
+
+class TestT5:
+    def test_ids_are_the_models_and_sentinels_stand_behind_them_in_reverse(self, t5_model, tmp_path):
+        tokenizer = SentencePieceVocabularyTokenizer.from_files(write_t5(tmp_path / "it", t5_model))
+        processor = sentencepiece.SentencePieceProcessor(model_proto=t5_model)
+        assert tokenizer.tokenize(TEXTS).to_list() == processor.encode(TEXTS)
+        assert (tokenizer.pad_id, tokenizer.end_id, tokenizer.unknown_id, tokenizer.start_id) == (0, 1, 2, 0)
+        size = processor.vocab_size()
+        assert [tokenizer.piece_to_id(sentinel) for sentinel in SENTINELS] == [size + 2, size + 1, size]
+        assert tokenizer.vocabulary_size == size + 3
+
+    def test_sentinels_in_texts_are_themselves_and_come_back(self, t5_model, tmp_path):
+        tokenizer = SentencePieceVocabularyTokenizer.from_files(write_t5(tmp_path / "it", t5_model))
+        first, second, third = (tokenizer.piece_to_id(sentinel) for sentinel in SENTINELS)
+        to, be = tokenizer.tokenize(["to", "be or"]).to_list()
+        text = "to <extra_id_0> be or<extra_id_2><extra_id_1>"
+        expected = [*to, first, *be, third, second]
+        assert tokenizer.tokenize(text).numpy().tolist() == expected
+        assert tf.function(tokenizer.tokenize)(tf.constant([text])).to_list() == [expected]
+        assert tokenizer.detokenize(expected).numpy() == b"to<extra_id_0> be or<extra_id_2><extra_id_1>"
+        assert tokenizer.end_id not in tokenizer.tokenize("to</s>").numpy()
+
+    def test_ids_that_the_model_has_more_say_nothing(self, t5_model, tmp_path):
+        folder = write_t5(tmp_path / "it", t5_model)
+        tokenizer = SentencePieceVocabularyTokenizer.from_files(folder, vocabulary_size=100)
+        known = len(tokenizer.vocabulary)
+        assert tokenizer.vocabulary_size == 100 > known
+        to = tokenizer.tokenize("to").numpy().tolist()
+        assert tokenizer.detokenize([*to, 99, known]).numpy() == b"to"
+        assert {99, known} < set(tokenizer.blank_ids)
+        assert SentencePieceVocabularyTokenizer.from_model_bytes(tokenizer.model_bytes).vocabulary_size == 100
+        with pytest.raises(
+            ValueError,
+            match=f"`vocabulary_size` must be at least {known}.*Received: vocabulary_size={known - 1}",
+        ):
+            SentencePieceVocabularyTokenizer.from_files(folder, vocabulary_size=known - 1)
+
+    def test_texts_come_back(self, t5_model, tmp_path):
+        tokenizer = SentencePieceVocabularyTokenizer.from_files(write_t5(tmp_path / "it", t5_model))
+        assert [each.decode() for each in tokenizer.detokenize(tokenizer.tokenize(TEXTS)).numpy()] == TEXTS
+        assert (
+            tokenizer.tokenize("  to   be ").numpy().tolist() == tokenizer.tokenize("to be").numpy().tolist()
+        )
+        assert "\u2047" in tokenizer.detokenize(tokenizer.tokenize("to ☃ be")).numpy().decode()
+
+    def test_a_model_in_json_cuts_alike(self, t5_model, tmp_path):
+        expected = SentencePieceVocabularyTokenizer.from_files(write_t5(tmp_path / "old", t5_model))
+        processor = sentencepiece.SentencePieceProcessor(model_proto=t5_model)
+        scores = [[piece, processor.get_score(id_)] for id_, piece in enumerate(pieces_of(t5_model))]
+        added = [{"id": id_, "content": expected.vocabulary[id_]} for id_ in (0, 1, 2)]
+        added += [{"id": expected.piece_to_id(sentinel), "content": sentinel} for sentinel in SENTINELS]
+        content = {"model": {"type": "Unigram", "unk_id": 2, "vocab": scores}, "added_tokens": added}
+        folder = tmp_path / "new"
+        folder.mkdir()
+        (folder / "tokenizer.json").write_text(json.dumps(content))
+        found = SentencePieceVocabularyTokenizer.from_files(folder)
+        assert found.vocabulary == expected.vocabulary
+        texts = [*TEXTS, "to <extra_id_1> be", "  to   be ", "to ☃ be", "</s>", ""]
+        assert found.tokenize(texts).to_list() == expected.tokenize(texts).to_list()
+        assert (found.pad_id, found.end_id, found.unknown_id) == (0, 1, 2)
+        for change, message in (
+            (
+                {"normalizer": {"type": "NFC"}},
+                r"must have a normalizer of type Precompiled.*Received: \['NFC'\]",
+            ),
+            ({"model": {**content["model"], "type": "BPE"}}, "must hold a model of type Unigram"),
+        ):
+            (folder / "tokenizer.json").write_text(json.dumps({**content, **change}))
+            with pytest.raises(ValueError, match=message):
+                SentencePieceVocabularyTokenizer.from_files(folder)
+
+
+class TestMarian:
+    def test_ids_are_those_of_the_vocabulary_whatever_the_models_are(self, marian_models, tmp_path):
+        folder = write_marian(tmp_path / "it", marian_models)
+        vocabulary = json.loads((folder / "vocab.json").read_text())
+        for target, model in zip((False, True), marian_models, strict=True):
+            tokenizer = SentencePieceVocabularyTokenizer.from_files(folder, target=target)
+            cut = sentencepiece.SentencePieceProcessor(model_proto=model).encode(TEXTS, out_type=str)
+            expected = [[vocabulary.get(piece, vocabulary["<unk>"]) for piece in row] for row in cut]
+            assert tokenizer.tokenize(TEXTS).to_list() == expected
+            assert tokenizer.pad_id == tokenizer.start_id == len(vocabulary) - 1 == vocabulary["<pad>"]
+            assert (tokenizer.end_id, tokenizer.unknown_id) == (0, 1)
+
+    def test_either_side_reads_what_is_generated(self, marian_models, tmp_path):
+        folder = write_marian(tmp_path / "it", marian_models)
+        source = SentencePieceVocabularyTokenizer.from_files(folder)
+        target = SentencePieceVocabularyTokenizer.from_files(folder, target=True)
+        ids = target.encode(["the blue house"], add_end=True)
+        assert (
+            source.detokenize(ids).numpy().tolist()
+            == target.detokenize(ids).numpy().tolist()
+            == [b"the blue house"]
+        )
+
+    def test_a_text_may_begin_with_the_code_of_a_language(self, marian_models, tmp_path):
+        tokenizer = SentencePieceVocabularyTokenizer.from_files(write_marian(tmp_path / "it", marian_models))
+        code, plain = tokenizer.piece_to_id(">>spa<<"), tokenizer.tokenize("one two").numpy().tolist()
+        assert tokenizer.tokenize(">>spa<< one two").numpy().tolist() == [code, *plain]
+        assert tokenizer.tokenize(">>spa<<one two").numpy().tolist() == [code, *plain]
+        assert code not in tokenizer.tokenize("one >>spa<< two").numpy()
+        assert tokenizer.tokenize([">>spa<<>>fra<< one"]).to_list()[0][0] == code
+
+
+def test_bad_folders_are_named(t5_model, marian_models, tmp_path):
+    load = SentencePieceVocabularyTokenizer.from_files
+    with pytest.raises(
+        FileNotFoundError, match=r"`folder` must hold spiece.model, or vocab.json and source.spm"
+    ):
+        load(tmp_path)
+    folder = write_marian(tmp_path / "two", marian_models, separate_vocabs=True)
+    with pytest.raises(ValueError, match="must have separate_vocabs=False. Received: separate_vocabs=True"):
+        load(folder)
+    (write_marian(tmp_path / "gap", marian_models) / "vocab.json").write_text(json.dumps({"</s>": 0, "a": 2}))
+    with pytest.raises(ValueError, match="must give each piece an id, from 0 on without a gap"):
+        load(tmp_path / "gap")
+    write_t5(tmp_path / "cut", t5_model[:-20])
+    with pytest.raises(ValueError, match="`model` must be a SentencePiece model"):
+        load(tmp_path / "cut")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tokens_in_text": ["<x>"]}, r"`tokens_in_text` must be in the vocabulary. Received: \['<x>'\]"),
+        ({"place_in_text": "end"}, "`place_in_text` must be one of .*Received: place_in_text='end'"),
+        ({"unused": -1}, "`unused` must not be negative. Received: unused=-1"),
+        ({"special_tokens": {"pad": "<pad>"}}, "`special_tokens` must name a token for what is unknown"),
+        ({"special_tokens": {"unknown": "<unk>"}}, "`special_tokens` must name a token for padding"),
+    ],
+)
+def test_errors_name_the_argument_and_what_was_received(options, message):
+    model = SentencePieceTokenizer.train(["hello"], 20, "char")
+    with pytest.raises(ValueError, match=message):
+        SentencePieceVocabularyTokenizer(model.model_bytes, ["<pad>", "</s>", "<unk>", "h"], **options)
+
+
+def test_a_character_of_the_other_language_has_its_id(tmp_path):
+    """The source's model does not know "u", which the vocabulary has for the target's."""
+    models = (
+        trained(["la casa", "el gato"], 20, model_type="char"),
+        trained(["blue house"], 14, model_type="char"),
+    )
+    tokenizer = SentencePieceVocabularyTokenizer.from_files(write_marian(tmp_path / "it", models))
+    assert tokenizer.pieces("la u☃") == ["\u2581", "l", "a", "\u2581", "<unk>"]
+    assert tokenizer.pieces("la u") == ["\u2581", "l", "a", "\u2581", "u"]
+    assert tokenizer.pad_id not in tokenizer.tokenize("la <pad>").numpy()
