@@ -1,6 +1,7 @@
 """Small models for the search: a decoder alone, an encoder–decoder of any block, and brute force."""
 
 import itertools
+import pathlib
 
 import keras
 import numpy as np
@@ -9,6 +10,27 @@ from keras import ops
 
 from keras_transformer.layers import DecoderBlock, FeedForward, MultiHeadAttention, TokenEmbedding
 from keras_transformer.models import Transformer
+
+# On JAX every eager call compiles; there the other files are of `make test-all` alone.
+QUICK_ON_JAX = {
+    "test_alignment.py",
+    "test_bad_input.py",
+    "test_generator.py",
+    "test_sampling.py",
+    "test_selection.py",
+}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    here = pathlib.Path(__file__).parent
+    for item in items:
+        if (
+            item.path.parent == here
+            and item.path.name not in QUICK_ON_JAX
+            and keras.backend.backend() == "jax"
+        ):
+            item.add_marker(pytest.mark.slow)
 
 
 class Decoder(keras.Model):

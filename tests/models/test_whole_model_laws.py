@@ -126,6 +126,7 @@ def test_lora_changes_nothing_at_first_and_then_trains_few_weights(name, tmp_pat
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 @each
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")
 def test_int8_answers_nearly_the_same(name):

@@ -327,7 +327,9 @@ STACKS = {
 
 @pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="JAX has static shapes")
 class TestUnknownShapes:
-    @pytest.mark.parametrize("compiled", [False, True], ids=["graph", "xla"])
+    @pytest.mark.parametrize(
+        "compiled", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["graph", "xla"]
+    )
     @pytest.mark.parametrize("kernel", STACKS)
     def test_gradients_of_a_stack_with_an_unknown_batch_equal_eager_ones(
         self, kernel, compiled, small_blocks
