@@ -8,12 +8,12 @@ from typing import Self
 import tensorflow as tf
 
 from keras_transformer.text import hugging_face_files, pair_training
-from keras_transformer.text.characters import tokenize_once
 from keras_transformer.text.gpt2_words import GPT2Words
 from keras_transformer.text.pair_merging import PairMerger
-from keras_transformer.text.tokenizer import Compiled, Tokenizer, tokenize_around
+from keras_transformer.text.tokenizer import Compiled
 from keras_transformer.text.training_texts import Texts
-from keras_transformer.text.vocabulary import Vocabulary, deserialised, serialised
+from keras_transformer.text.vocabulary import Vocabulary
+from keras_transformer.text.word_tokenizer import PairTokenizer
 
 SPECIAL_TOKENS = {"pad": "<pad>", "unknown": "<unk>", "start": "<s>", "end": "</s>"}
 
@@ -29,7 +29,7 @@ BYTE_CHARACTERS = _byte_characters()
 _BYTES = {character: byte for byte, character in enumerate(BYTE_CHARACTERS)}
 
 
-class BytePairTokenizer(Tokenizer):
+class BytePairTokenizer(PairTokenizer):
     """Text to ids and back with GPT-2's words and byte-level BPE, eagerly and inside `tf.function`.
 
     Words are cut by GPT-2's pattern; the bytes of each are merged, of all neighbours those that come first in
@@ -184,51 +184,7 @@ class BytePairTokenizer(Tokenizer):
         vocabulary, merges, settings = hugging_face_files.read_byte_pair(folder)
         return cls(vocabulary, merges, special_tokens_in_text=special_tokens_in_text, **settings)
 
-    @property
-    def vocabulary(self) -> tuple[str, ...]:
-        """The pieces in the order of their ids."""
-        return self._vocabulary.pieces
-
-    @property
-    def merges(self) -> Sequence[Sequence[str]]:
-        """The pairs of pieces that become one, the first to be merged first."""
-        return self._merger.merges
-
-    @property
-    def model_bytes(self) -> bytes:
-        """Vocabulary, merges and settings, serialised."""
-        return serialised(
-            {"vocabulary": self.vocabulary, "merges": self.merges, "settings": dict(self._settings)}
-        )
-
-    @classmethod
-    def from_model_bytes(cls, model: bytes) -> Self:
-        """Makes a tokenizer of what `model_bytes` returned.
-
-        Args:
-            model: The serialised tokenizer.
-
-        Returns:
-            The tokenizer.
-
-        Raises:
-            ValueError: If `model` is not one.
-        """
-        content = deserialised(model, {"vocabulary", "merges", "settings"})
-        return cls(content["vocabulary"], content["merges"], **content["settings"])
-
-    def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        return self._compiled(texts)
-
-    def _tokenize_texts(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        if self._settings["special_tokens_in_text"]:
-            return tokenize_around(texts, self._vocabulary.special_ids, self._tokenize_words)
-        return self._tokenize_words(texts)
-
-    def _tokenize_words(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        return tokenize_once(self._cut(texts), self._merge)
-
-    def _merge(self, words: tf.Tensor) -> tf.RaggedTensor:
+    def _split(self, words: tf.Tensor) -> tf.RaggedTensor:
         codes = tf.io.decode_raw(tf.strings.reduce_join(words), tf.uint8)
         symbols = tf.gather(self._byte_ids, tf.cast(codes, tf.int32))
         ends = tf.cumsum(tf.strings.length(words))
@@ -243,9 +199,6 @@ class BytePairTokenizer(Tokenizer):
     def _join(self, ids: tf.RaggedTensor) -> tf.Tensor:
         texts = tf.strings.reduce_join(ids.with_values(tf.gather(self._contents, ids.values)), axis=-1)
         return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
-
-    def _id_to_piece(self, id_: int) -> str:
-        return self._vocabulary.pieces[id_]
 
     def piece_to_id(self, piece: str) -> int:
         """Returns the id of a piece, `unknown_id` where there is no such piece.

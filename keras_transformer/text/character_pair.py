@@ -10,17 +10,18 @@ import tensorflow as tf
 
 from keras_transformer.text import hugging_face_files, pair_training
 from keras_transformer.text.bert_words import BertWords
-from keras_transformer.text.characters import CodePointTable, shifted, tokenize_once
+from keras_transformer.text.characters import CodePointTable, shifted
 from keras_transformer.text.pair_merging import PairMerger
-from keras_transformer.text.tokenizer import Compiled, Tokenizer, tokenize_around
+from keras_transformer.text.tokenizer import Compiled
 from keras_transformer.text.training_texts import Texts
-from keras_transformer.text.vocabulary import Vocabulary, deserialised, serialised
+from keras_transformer.text.vocabulary import Vocabulary
+from keras_transformer.text.word_tokenizer import PairTokenizer
 
 SPECIAL_TOKENS = {"pad": "<pad>", "unknown": "<unk>", "start": "<s>", "end": "</s>"}
 _END = "</w>"
 
 
-class CharacterPairTokenizer(Tokenizer):
+class CharacterPairTokenizer(PairTokenizer):
     """Text to ids and back with BERT's words and BPE over their characters, eagerly and inside `tf.function`.
 
     Words are cut as `WordPieceTokenizer` does it. The last character of each is marked by "</w>"; then neighbours are
@@ -170,51 +171,7 @@ class CharacterPairTokenizer(Tokenizer):
         vocabulary, merges, settings = hugging_face_files.read_character_pair(folder)
         return cls(vocabulary, merges, special_tokens_in_text=special_tokens_in_text, **settings)
 
-    @property
-    def vocabulary(self) -> tuple[str, ...]:
-        """The pieces in the order of their ids."""
-        return self._vocabulary.pieces
-
-    @property
-    def merges(self) -> Sequence[Sequence[str]]:
-        """The pairs of pieces that become one, the first to be merged first."""
-        return self._merger.merges
-
-    @property
-    def model_bytes(self) -> bytes:
-        """Vocabulary, merges and settings, serialised."""
-        return serialised(
-            {"vocabulary": self.vocabulary, "merges": self.merges, "settings": dict(self._settings)}
-        )
-
-    @classmethod
-    def from_model_bytes(cls, model: bytes) -> Self:
-        """Makes a tokenizer of what `model_bytes` returned.
-
-        Args:
-            model: The serialised tokenizer.
-
-        Returns:
-            The tokenizer.
-
-        Raises:
-            ValueError: If `model` is not one.
-        """
-        content = deserialised(model, {"vocabulary", "merges", "settings"})
-        return cls(content["vocabulary"], content["merges"], **content["settings"])
-
-    def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        return self._compiled(texts)
-
-    def _tokenize_texts(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        if self._settings["special_tokens_in_text"]:
-            return tokenize_around(texts, self._vocabulary.special_ids, self._tokenize_words)
-        return self._tokenize_words(texts)
-
-    def _tokenize_words(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        return tokenize_once(self._words(texts), self._merge)
-
-    def _merge(self, words: tf.Tensor) -> tf.RaggedTensor:
+    def _split(self, words: tf.Tensor) -> tf.RaggedTensor:
         characters = tf.strings.unicode_decode(words, "UTF-8")
         codes, places = characters.values, tf.cast(characters.value_rowids(), tf.int32)
         last = places != shifted(places, -1, -1)
@@ -224,9 +181,6 @@ class CharacterPairTokenizer(Tokenizer):
     def _join(self, ids: tf.RaggedTensor) -> tf.Tensor:
         texts = tf.strings.reduce_join(ids.with_values(tf.gather(self._contents, ids.values)), axis=-1)
         return tf.strings.regex_replace(texts, r" \z", "", replace_global=False)
-
-    def _id_to_piece(self, id_: int) -> str:
-        return self._vocabulary.pieces[id_]
 
     def piece_to_id(self, piece: str) -> int:
         """Returns the id of a piece, `unknown_id` where there is no such piece.

@@ -1,7 +1,7 @@
 """A list of pieces whose places are their ids, some of them with a role."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 ROLES = ("pad", "unknown", "start", "end", "mask")
@@ -59,7 +59,7 @@ def serialised(content: Mapping[str, Any]) -> bytes:
     return (json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n").encode()
 
 
-def deserialised(model: bytes, keys: set[str]) -> dict[str, Any]:
+def deserialised(model: bytes, keys: Collection[str]) -> dict[str, Any]:
     """What `serialised` wrote.
 
     Args:
@@ -78,7 +78,7 @@ def deserialised(model: bytes, keys: set[str]) -> dict[str, Any]:
         raise ValueError(
             f"`model` must be a serialised tokenizer. Received: {model[:50]!r}…; JSON says: {error}"
         ) from None
-    if not isinstance(content, dict) or content.keys() != keys:
+    if not isinstance(content, dict) or content.keys() != set(keys):
         found = sorted(content) if isinstance(content, dict) else content
         raise ValueError(f"`model` must hold {sorted(keys)} and nothing else. Received: {found!r}")
     return content

@@ -10,10 +10,10 @@ import tensorflow_text
 
 from keras_transformer.text import hugging_face_files, pair_training
 from keras_transformer.text.bert_words import BertWords
-from keras_transformer.text.characters import tokenize_once
-from keras_transformer.text.tokenizer import Compiled, Tokenizer, tokenize_around
+from keras_transformer.text.tokenizer import Compiled
 from keras_transformer.text.training_texts import Texts
-from keras_transformer.text.vocabulary import Vocabulary, deserialised, serialised
+from keras_transformer.text.vocabulary import Vocabulary
+from keras_transformer.text.word_tokenizer import WordTokenizer
 
 SPECIAL_TOKENS = {"pad": "[PAD]", "unknown": "[UNK]", "start": "[CLS]", "end": "[SEP]", "mask": "[MASK]"}
 _CONTINUES = "##"
@@ -23,7 +23,7 @@ _LONGEST_CHARACTER = 4
 _CLOSE = (".", "?", "!", ",", "n't", "'m", "'s", "'ve", "'re")
 
 
-class WordPieceTokenizer(Tokenizer):
+class WordPieceTokenizer(WordTokenizer):
     """Text to ids and back with BERT's words and WordPiece, eagerly and inside `tf.function`.
 
     Words are cut as BERT does it: control characters go, accents and capitals on request, white space,
@@ -199,32 +199,6 @@ class WordPieceTokenizer(Tokenizer):
         vocabulary, settings = hugging_face_files.read_word_piece(folder, SPECIAL_TOKENS)
         return cls(vocabulary, special_tokens_in_text=special_tokens_in_text, **settings)
 
-    @property
-    def vocabulary(self) -> tuple[str, ...]:
-        """The pieces in the order of their ids."""
-        return self._vocabulary.pieces
-
-    @property
-    def model_bytes(self) -> bytes:
-        """Vocabulary and settings, serialised."""
-        return serialised({"vocabulary": self.vocabulary, "settings": dict(self._settings)})
-
-    @classmethod
-    def from_model_bytes(cls, model: bytes) -> Self:
-        """Makes a tokenizer of what `model_bytes` returned.
-
-        Args:
-            model: The serialised tokenizer.
-
-        Returns:
-            The tokenizer.
-
-        Raises:
-            ValueError: If `model` is not one.
-        """
-        content = deserialised(model, {"vocabulary", "settings"})
-        return cls(content["vocabulary"], **content["settings"])
-
     def encode_pairs(self, first: Any, second: Any) -> dict[str, tf.Tensor]:
         """Turns pairs of texts into rows "[CLS] first [SEP] second [SEP]", padded to the longest.
 
@@ -266,18 +240,7 @@ class WordPieceTokenizer(Tokenizer):
             ids = tf.concat([before, behind], axis=1)
             return {"ids": ids.to_tensor(self.pad_id), "segment_ids": segments.to_tensor(0)}
 
-    def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        return self._compiled(texts)
-
-    def _tokenize_texts(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        if self._settings["special_tokens_in_text"]:
-            return tokenize_around(texts, self._vocabulary.special_ids, self._tokenize_words)
-        return self._tokenize_words(texts)
-
-    def _tokenize_words(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        return tokenize_once(self._words(texts), self._match)
-
-    def _match(self, words: tf.Tensor) -> tf.RaggedTensor:
+    def _split(self, words: tf.Tensor) -> tf.RaggedTensor:
         too_long = tf.strings.length(words, unit="UTF8_CHAR") > _LONGEST_WORD
         known = self._fast.tokenize(tf.where(too_long, "", words))
         unknown = tf.fill([tf.math.count_nonzero(too_long)], self.unknown_id)
@@ -289,9 +252,6 @@ class WordPieceTokenizer(Tokenizer):
         first = tf.concat([tf.ones_like(ids[:, :1]), tf.zeros_like(ids[:, 1:])], axis=1).values == 1
         texts = tf.where(first, tf.gather(self._alone, ids.values), tf.gather(self._behind, ids.values))
         return tf.strings.reduce_join(ids.with_values(texts), axis=-1)
-
-    def _id_to_piece(self, id_: int) -> str:
-        return self._vocabulary.pieces[id_]
 
     def piece_to_id(self, piece: str) -> int:
         """Returns the id of a piece, `unknown_id` where there is no such piece.

@@ -1,0 +1,97 @@
+"""What tokenizers have in common that cut texts into words, and words into pieces of a vocabulary."""
+
+import abc
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+import tensorflow as tf
+
+from keras_transformer.text.characters import tokenize_once
+from keras_transformer.text.pair_merging import PairMerger
+from keras_transformer.text.tokenizer import Compiled, Tokenizer, tokenize_around
+from keras_transformer.text.vocabulary import Vocabulary, deserialised, serialised
+
+
+class WordTokenizer(Tokenizer):
+    """A subclass sets the attributes, and defines `_split`, `_join` and `piece_to_id`.
+
+    Attributes:
+        _vocabulary: The pieces and the special ones among them.
+        _settings: The constructor's other arguments, "special_tokens_in_text" among them.
+        _words: Cuts strings (B,) into words, strings (B, None).
+        _compiled: `_tokenize_texts`, as a graph.
+    """
+
+    _vocabulary: Vocabulary
+    _settings: Mapping[str, Any]
+    _words: Callable[[tf.Tensor], tf.RaggedTensor]
+    _compiled: Compiled
+    _parts = frozenset({"vocabulary", "settings"})
+
+    @abc.abstractmethod
+    def _split(self, words: tf.Tensor) -> tf.RaggedTensor:
+        """Words (W,) → int32 ids (W, None)."""
+
+    @property
+    def vocabulary(self) -> tuple[str, ...]:
+        """The pieces in the order of their ids."""
+        return self._vocabulary.pieces
+
+    @property
+    def model_bytes(self) -> bytes:
+        """Vocabulary, settings and what else the constructor needs, serialised."""
+        settings = dict(self._settings)
+        return serialised({"vocabulary": self.vocabulary, **self._more(), "settings": settings})
+
+    @classmethod
+    def from_model_bytes(cls, model: bytes) -> Self:
+        """Makes a tokenizer of what `model_bytes` returned.
+
+        Args:
+            model: The serialised tokenizer.
+
+        Returns:
+            The tokenizer.
+
+        Raises:
+            ValueError: If `model` is not one.
+        """
+        content = deserialised(model, cls._parts)
+        settings = content.pop("settings")
+        return cls(**content, **settings)
+
+    def _more(self) -> dict[str, Any]:
+        """The constructor's arguments beside vocabulary and settings."""
+        return {}
+
+    def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        return self._compiled(texts)
+
+    def _tokenize_texts(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        if self._settings["special_tokens_in_text"]:
+            return tokenize_around(texts, self._vocabulary.special_ids, self._tokenize_words)
+        return self._tokenize_words(texts)
+
+    def _tokenize_words(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        return tokenize_once(self._cut(texts), self._split)
+
+    def _cut(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        return self._words(texts)
+
+    def _id_to_piece(self, id_: int) -> str:
+        return self._vocabulary.pieces[id_]
+
+
+class PairTokenizer(WordTokenizer):
+    """Merges neighbours of each word, by the `_merger` that a subclass sets beside the rest."""
+
+    _merger: PairMerger
+    _parts = frozenset({"vocabulary", "merges", "settings"})
+
+    @property
+    def merges(self) -> Sequence[Sequence[str]]:
+        """The pairs of pieces that become one, the first to be merged first."""
+        return self._merger.merges
+
+    def _more(self) -> dict[str, Any]:
+        return {"merges": self.merges}
