@@ -1,8 +1,9 @@
 """The chunked and the banded kernel: exact attention in memory that grows with n and not with n².
 
-Both are one loop over a static list of tiles. Forward it is an online softmax; backward every tile's weights are
-computed again. Tiles that the relation leaves empty are in no list, so they cost nothing, and the graph, its compile
-time and its temporary memory are those of one tile, however long the sequences. The plans differ:
+Both visit a static list of tiles in turns. Forward the tiles of a turn share their queries, and an online softmax
+meets them one after the other; backward they share their keys, and every tile's weights are computed again. Tiles that
+the relation leaves empty are in no list, so they cost nothing, and the graph, its compile time and its temporary memory
+are those of one tile, however long the sequences. The plans differ:
 
 - `chunked`: one block of queries beside one of keys, wherever the relation's block map is not empty;
 - `banded`: several blocks of queries at a time, each beside the few blocks of keys that a window reaches.
@@ -15,7 +16,9 @@ References:
 """
 
 import dataclasses
+import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -29,10 +32,15 @@ Tensor = Any
 
 BLOCK_SIZE = 512
 SMALLEST_BLOCK = 64
-BAND_BLOCK_SIZE = 128
+NARROW, NARROW_BLOCK_SIZE, BAND_BLOCK_SIZE = (
+    256,
+    64,
+    128,
+)  # a window's reach, and the blocks up to it and above it
 TINIEST_BLOCK = 2  # Keras warns of a softmax over one
-# Pairs of a tile, over all rows and heads: enough to keep every core at work, few enough for a cache.
-TILE_SIZE = 2**20
+# Pairs of a tile, over all rows and heads: enough to keep every core at work, few enough for a cache. A band has all
+# its tiles at the edge of its relation, and the fewer the less is written over.
+TILE_SIZE, BAND_TILE_SIZE = 2**20, 2**21
 MOST_BANDS = 64  # tiles of a band: TensorFlow copies what a loop has written whenever it writes outside XLA
 
 
@@ -68,6 +76,57 @@ class Plan:
         return len(self.rows) * self.count * self.width * self.size**2
 
 
+class Turns:
+    """The tiles in the order of a loop: those of a turn have one place, and where the predicate is needed come first.
+
+    Args:
+        places: where each tile lies, (M,).
+        num_partial: how many tiles, the first ones, need the predicate.
+    """
+
+    def __init__(self, places: np.ndarray, num_partial: int) -> None:
+        full = np.arange(len(places)) >= num_partial
+        self.tiles = np.lexsort((full, places)).astype("int32")
+        self.places, starts, counts = np.unique(places[self.tiles], return_index=True, return_counts=True)
+        self.starts, self.ends = starts.astype("int32"), (starts + counts).astype("int32")
+        self.middles = self.ends - np.add.reduceat(full[self.tiles], starts, dtype="int32")
+
+    def each(self, turn: Callable[[Tensor, Callable[..., Any], Any], Any], state: Any) -> Any:
+        """`state` after all turns.
+
+        Args:
+            turn: of a place, a function `visit` and the state, returns the next state; `visit(step, inner)` returns
+                `inner` after `inner = step(tile, inner, predicate)` for each tile of the turn.
+            state: before the first.
+        """
+        if not len(self.places):
+            return state
+        return ops.fori_loop(
+            0,
+            len(self.places),
+            lambda number, state: turn(
+                _at(self.places, number), functools.partial(self._visit, number), state
+            ),
+            state,
+        )
+
+    def _visit(self, number: Tensor, step: Callable[[Tensor, Any, bool], Any], state: Any) -> Any:
+        for starts, ends, predicate in (
+            (self.starts, self.middles, True),
+            (self.middles, self.ends, False),
+        ):
+            if (starts + 1 == ends).all():
+                state = step(_at(self.tiles, _at(starts, number)), state, predicate)
+            elif (starts < ends).any():
+                state = ops.fori_loop(
+                    _at(starts, number),
+                    _at(ends, number),
+                    lambda place, state, predicate=predicate: step(_at(self.tiles, place), state, predicate),
+                    state,
+                )
+        return state
+
+
 def chunked(problem: Problem) -> Plan:
     """Every pair of blocks that the relation does not leave empty."""
     num_queries, num_keys = problem.num_queries, problem.num_keys
@@ -88,12 +147,15 @@ def banded(problem: Problem) -> Plan:
     """Every block of queries beside the blocks of keys within the relation's reach."""
     longest = max(problem.num_queries, problem.num_keys)
     left, right = (min(reach or 0, longest) for reach in problem.relation.reach())
-    size = max(TINIEST_BLOCK, min(BAND_BLOCK_SIZE, longest))
+    largest = NARROW_BLOCK_SIZE if left + right <= NARROW else BAND_BLOCK_SIZE
+    size = max(TINIEST_BLOCK, min(largest, longest))
     before, after = -(-left // size), -(-right // size)
     width = before + 1 + after
     num_blocks = -(-problem.num_queries // size)
     pairs_of_a_block = (problem.num_rows or 1) * problem.num_heads * width * size**2
-    most = max(TILE_SIZE // (pairs_of_a_block * problem.score.pair_size), -(-num_blocks // MOST_BANDS), 1)
+    most = max(
+        BAND_TILE_SIZE // (pairs_of_a_block * problem.score.pair_size), -(-num_blocks // MOST_BANDS), 1
+    )
     # Tiles of one size, with as little beyond the end as can be.
     count = -(-num_blocks // -(-num_blocks // most))
     rows = np.arange(0, num_blocks, count, dtype="int32")
@@ -178,17 +240,18 @@ class _Cut:
         self, blocks: tuple[Tensor, ...], parameters: Parameters, told: dict[str, Tensor]
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """The output (Q, B, N, b, V), and largest logits and sums (Q, B, N, b, 1)."""
-        plan = self.plan
+        plan, arithmetic = self.plan, self.arithmetic
+        query, _, value, *_ = blocks
 
-        def visit(number: Tensor, state: Any, predicate: bool) -> Any:
-            row = _at(plan.rows, number)
-            tile = self._tile(blocks, told, number)
-            found = tuple(_read(whole, row, plan.count) for whole in state)
-            found = self.arithmetic.meet(found, tile, parameters, predicate)
-            return tuple(_write(whole, row, part) for whole, part in zip(state, found, strict=True))
+        def turn(row: Tensor, visit: Any, whole: Any) -> Any:
+            def step(number: Tensor, state: Any, predicate: bool) -> Any:
+                return arithmetic.meet(state, self._tile(blocks, told, number), parameters, predicate)
 
-        state = self.arithmetic.start(blocks[0], blocks[2])
-        return self.arithmetic.finish(self._loop(visit, state))
+            state = visit(step, arithmetic.start(_read(query, row, plan.count), value))
+            return tuple(_write(old, row, new) for old, new in zip(whole, state, strict=True))
+
+        turns = Turns(plan.rows, plan.num_partial)
+        return arithmetic.finish(turns.each(turn, arithmetic.start(query, value)))
 
     def backward(
         self,
@@ -206,34 +269,44 @@ class _Cut:
         expectation = ops.sum(upstream * output, axis=-1, keepdims=True)
         upstream = self.arithmetic.by_group(ops.cast(upstream, self.problem.value.dtype), blocks[0])
 
-        def visit(number: Tensor, sums: Any, predicate: bool) -> Any:
-            row, column = _at(plan.rows, number), _at(plan.columns, number)
-            by_query, by_key, by_value, by_bias, by_parameters = self.arithmetic.gradients(
-                self._tile(blocks, told, number),
-                parameters,
-                predicate,
-                *(_read(whole, row, plan.count) for whole in (upstream, largest, expectation)),
+        def turn(column: Tensor, visit: Any, sums: Any) -> Any:
+            def step(number: Tensor, sums: Any, predicate: bool) -> Any:
+                by_query, by_key, by_value, by_bias, by_parameters = sums
+                row = _at(plan.rows, number)
+                added = self.arithmetic.gradients(
+                    self._tile(blocks, told, number),
+                    parameters,
+                    predicate,
+                    *(_read(whole, row, plan.count) for whole in (upstream, largest, expectation)),
+                )
+                of_parameters = (*added[4][0], *added[4][1])
+                return (
+                    _add(by_query, row, added[0]),
+                    by_key + ops.cast(added[1], exact),
+                    by_value + ops.cast(added[2], exact),
+                    tuple(_write(whole, number * plan.count, added[3]) for whole in by_bias),
+                    tuple(
+                        old + ops.cast(new, exact)
+                        for old, new in zip(by_parameters, of_parameters, strict=True)
+                    ),
+                )
+
+            by_query, by_key, by_value, *others = sums
+            nothing = (ops.zeros_like(self._read_keys(block, column, -2), exact) for block in blocks[1:3])
+            by_query, *of_keys, by_bias, by_parameters = visit(step, (by_query, *nothing, *others))
+            by_key, by_value = (
+                self._add_keys(whole, column, new)
+                for whole, new in zip((by_key, by_value), of_keys, strict=True)
             )
-            of_blocks, of_parameters = sums
-            sums_of_blocks = [
-                _add(of_blocks[0], row, by_query),
-                self._add_keys(of_blocks[1], column, by_key),
-                self._add_keys(of_blocks[2], column, by_value),
-            ]
-            if by_bias is not None:
-                sums_of_blocks.append(_write(of_blocks[3], number * plan.count, by_bias))
-            added = (*by_parameters[0], *by_parameters[1])
-            return tuple(sums_of_blocks), tuple(
-                old + ops.cast(new, old.dtype) for old, new in zip(of_parameters, added, strict=True)
-            )
+            return by_query, by_key, by_value, by_bias, by_parameters
 
         flat = (*parameters[0], *parameters[1])
-        zeros = (
-            tuple(ops.zeros_like(block, dtype=exact) for block in blocks),
-            tuple(ops.zeros_like(parameter, dtype=exact) for parameter in flat),
+        by_query, by_key, by_value, *by_bias = (ops.zeros_like(block, exact) for block in blocks)
+        by_parameters = tuple(ops.zeros_like(parameter, exact) for parameter in flat)
+        by_query, by_key, by_value, by_bias, by_parameters = Turns(plan.columns, plan.num_partial).each(
+            turn, (by_query, by_key, by_value, tuple(by_bias), by_parameters)
         )
-        of_blocks, of_parameters = self._loop(visit, zeros)
-        gradients = zip((*of_blocks, *of_parameters), (*blocks, *flat), strict=True)
+        gradients = zip((by_query, by_key, by_value, *by_bias, *by_parameters), (*blocks, *flat), strict=True)
         return tuple(ops.cast(gradient, tensor.dtype) for gradient, tensor in gradients)
 
     def query_blocks(self, query: Tensor) -> Tensor:
@@ -266,22 +339,6 @@ class _Cut:
             for step in range(plan.width if many_keys else 1)
         ]
         return parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=-1)
-
-    def _loop(self, visit: Any, state: Any) -> Any:
-        """`state` after a visit to each tile."""
-        last = len(self.plan.rows)
-        for first, end, predicate in (
-            (0, self.plan.num_partial, True),
-            (self.plan.num_partial, last, False),
-        ):
-            if first < end:
-                state = ops.fori_loop(
-                    first,
-                    end,
-                    lambda number, state, predicate=predicate: visit(number, state, predicate),
-                    state,
-                )
-        return state
 
     def _tile(self, blocks: tuple[Tensor, ...], told: dict[str, Tensor], number: Tensor) -> Tile:
         plan = self.plan

@@ -30,15 +30,17 @@ def attend(problem: Problem) -> Tensor:
         logits = ops.maximum(logits + ops.cast(bias, logits.dtype), LOWEST_SCORE)
     allowed = edges.allowed()
     if allowed is not None:
-        logits = ops.where(allowed, logits, ops.cast(UNRELATED, logits.dtype))
+        allowed = ops.broadcast_to(allowed, ops.shape(logits))
+        logits = ops.where(allowed, logits, ops.full_like(logits, UNRELATED))
     largest = edges.largest_by_query(ops.stop_gradient(logits))  # (B·T, N)
     largest = ops.where(largest > LOWEST_SCORE * 10, largest, ops.zeros_like(largest))
     weights = ops.exp(logits - ops.take(largest, edges.queries, axis=0))
-    total = edges.sum_by_query(weights)[..., None]  # (B·T, N, 1)
+    total = ops.expand_dims(edges.sum_by_query(weights), -1)  # (B·T, N, 1)
+    share = 1.0 / (total + ops.cast(total == 0, total.dtype))  # zeros, and no gap, for a query without edges
     if problem.dropout:
         weights = ops.where(edges.kept(), weights / (1.0 - problem.dropout), ops.zeros_like(weights))
     values = ops.cast(edges.at_key(problem.value), weights.dtype)  # (B·E, N, V)
-    output = edges.sum_by_query(weights[..., None] * values) / ops.where(total > 0, total, 1.0)
+    output = edges.sum_by_query(ops.expand_dims(weights, -1) * values) * share
     output = ops.reshape(output, [-1, edges.num_queries, problem.num_heads, problem.value.shape[-1]])
     return ops.cast(output, problem.value.dtype)
 
@@ -153,9 +155,19 @@ def _each_once(edges: Tensor, num_queries: Any, num_keys: Any) -> tuple[Tensor, 
     source, target = edges[..., 0], edges[..., 1]
     exists = (source >= 0) & (target >= 0) & (source < num_keys) & (target < num_queries)
     source, target = ops.where(exists, source, num_keys), ops.where(exists, target, num_queries - 1)
-    for by_target in (False, True):  # argsort is stable
-        order = ops.argsort(target if by_target else source, axis=1)
-        source, target = (ops.take_along_axis(tensor, order, axis=1) for tensor in (source, target))
+    source, target = _by_target(source, target, num_queries, num_keys + 1)
     again = (source[:, 1:] == source[:, :-1]) & (target[:, 1:] == target[:, :-1])
     first = ops.concatenate([source[:, :1] >= 0, ~again], axis=1)
     return ops.minimum(source, num_keys - 1), target, first & (source < num_keys)
+
+
+def _by_target(source: Tensor, target: Tensor, num_targets: Any, num_sources: Any) -> tuple[Tensor, Tensor]:
+    """The pairs, rows of them (B, E), ordered by target and then by source."""
+    sizes = num_targets, num_sources
+    if all(isinstance(size, int) for size in sizes) and num_targets * num_sources < 2**31:
+        both = ops.sort(target * num_sources + source, axis=1)  # one sort, of one number a pair
+        return both % num_sources, both // num_sources
+    for by_target in (False, True):  # argsort is stable
+        order = ops.argsort(target if by_target else source, axis=1)
+        source, target = (ops.take_along_axis(tensor, order, axis=1) for tensor in (source, target))
+    return source, target

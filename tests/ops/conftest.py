@@ -10,8 +10,10 @@ def small_blocks(monkeypatch):
 
     monkeypatch.setattr(blockwise, "BLOCK_SIZE", 16)
     monkeypatch.setattr(blockwise, "SMALLEST_BLOCK", 4)
+    monkeypatch.setattr(blockwise, "NARROW_BLOCK_SIZE", 8)
     monkeypatch.setattr(blockwise, "BAND_BLOCK_SIZE", 8)
-    monkeypatch.setattr(blockwise, "TILE_SIZE", 9000)  # some bands are of one tile, some of many
+    monkeypatch.setattr(blockwise, "TILE_SIZE", 9000)
+    monkeypatch.setattr(blockwise, "BAND_TILE_SIZE", 9000)  # some bands are of one tile, some of many
     monkeypatch.setattr(linear, "BLOCK_SIZE", 8)
 
 

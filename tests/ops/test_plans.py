@@ -113,7 +113,7 @@ class TestPlans:
         self, relation, left, right, num_queries, num_keys, size, tile
     ):
         relation = SlidingWindow(left, right) & relation
-        with constants(BAND_BLOCK_SIZE=size, TILE_SIZE=tile):
+        with constants(NARROW_BLOCK_SIZE=size, BAND_BLOCK_SIZE=size, BAND_TILE_SIZE=tile):
             plan = blockwise.banded(problem(relation, num_queries, num_keys))
         self.check(relation, num_queries, num_keys, plan)
 
@@ -138,7 +138,7 @@ class TestPlans:
             assert plan.num_pairs == (4 * 5 // 2) * 16**2
 
     def test_bands_grow_with_the_length_and_the_reach_alone(self, small_blocks, monkeypatch):
-        monkeypatch.setattr(blockwise, "TILE_SIZE", 1)
+        monkeypatch.setattr(blockwise, "BAND_TILE_SIZE", 1)
         pairs = [blockwise.banded(problem(SlidingWindow(8), n, n)).num_pairs for n in (256, 512, 1024)]
         assert pairs == [256 * 16, 512 * 16, 1024 * 16]  # a query's own block and the one before
         assert blockwise.banded(problem(SlidingWindow(9), 256, 256)).num_pairs == 256 * 24
@@ -148,6 +148,24 @@ class TestPlans:
         plan = blockwise.banded(problem(SlidingWindow(256), length, length))
         assert len(plan.rows) <= blockwise.MOST_BANDS
         assert plan.num_pairs < 1.1 * length * (256 + 2 * blockwise.BAND_BLOCK_SIZE)
+
+    @given(st.lists(st.integers(0, 5), max_size=20), st.integers(0, 20))
+    @settings(deadline=None)
+    def test_turns_visit_every_tile_once_and_apply_the_predicate_where_it_is_needed(
+        self, places, num_partial
+    ):
+        num_partial = min(num_partial, len(places))
+        turns = blockwise.Turns(np.array(places, "int32"), num_partial)
+
+        def turn(place, visit, seen):
+            def step(tile, seen, predicate):
+                assert predicate == bool(tile < num_partial)
+                return ops.scatter_update(seen, [[tile]], [place + 10 * (1 + seen[tile])])
+
+            return visit(step, seen)
+
+        seen = ops.convert_to_numpy(turns.each(turn, ops.zeros(max(1, len(places)), "int32")))
+        assert seen[: len(places)].tolist() == [place + 10 for place in places]
 
     @pytest.mark.parametrize("kernel", ["chunked", "banded"])
     @pytest.mark.parametrize("lengths", [(100, 3), (3, 100), (16, 17)], ids=str)
@@ -175,6 +193,7 @@ def eager_to_choose(small_blocks, monkeypatch):
     monkeypatch.setattr(kernels, "FEW", 4)
     monkeypatch.setattr(kernels, "EDGE_COST", 2)
     monkeypatch.setattr(blockwise, "TILE_SIZE", 2**20)
+    monkeypatch.setattr(blockwise, "BAND_TILE_SIZE", 2**20)
 
 
 @pytest.fixture
