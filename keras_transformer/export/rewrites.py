@@ -1,11 +1,15 @@
 """What ONNX Runtime runs faster, put in place of what TensorFlow's operations convert to; the answers stay the same."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 Shapes = dict[str, list[int | None]]
+
+_SMALL = 4096  # elements of a constant that is compared with others
+_ENDLESS = 10**9  # what tf2onnx puts for an end that is not given
 
 
 def erfc(graph: Any, node: Any, *_: Any) -> None:
@@ -34,7 +38,16 @@ def select(graph: Any, node: Any, *_: Any) -> None:
     graph.make_node("Or", chosen, outputs=outputs, name=node.name, dtypes=[TensorProto.BOOL], shapes=[shape])
 
 
-HANDLERS = {"Erfc": (erfc, []), "SelectV2": (select, [])}
+def as_it_is(*_: Any) -> None:
+    """Less and Greater of integers, which tf2onnx compares as floats; ONNX Runtime knows integers."""
+
+
+HANDLERS = {
+    "Erfc": (erfc, []),
+    "SelectV2": (select, []),
+    "Less": (as_it_is, []),
+    "Greater": (as_it_is, []),
+}
 """For tf2onnx: what becomes of TensorFlow's operations, where its own answer will not do."""
 
 
@@ -45,18 +58,18 @@ def simplify(model: Any) -> Any:
       once, and copies nothing at each step.
     - A Dense layer's product needs no reshaping to two axes and back.
     - Layer normalisation is one operation.
+    - A reshape is told what is known of its result, and a lookup counts negative indices from the end by itself:
+      nothing asks for shapes to compute either.
+    - Equal constants are one, so that ONNX Runtime sees what is computed twice.
     """
     from onnx import shape_inference
 
     for graph in [*_graphs(model.graph)][::-1]:  # inner loops first
         _read_invariants_from_outside(graph)
+        _share_constants(graph)
     while True:
         shapes = _shapes(shape_inference.infer_shapes(model).graph)
-        changed = [
-            rewrite(graph, shapes)
-            for graph in _graphs(model.graph)
-            for rewrite in (_multiply_without_reshaping, _normalize_at_once)
-        ]
+        changed = [rewrite(graph, shapes) for graph in _graphs(model.graph) for rewrite in _REWRITES]
         if not any(changed):
             break
     _remove_unused(model.graph)
@@ -104,6 +117,20 @@ def _read_invariants_from_outside(graph: Any) -> None:
             del body.input[2 + number], body.output[1 + number], node.input[2 + number], node.output[number]
 
 
+def _share_constants(graph: Any) -> None:
+    """Make one of small constants with the same values."""
+    from onnx import numpy_helper
+
+    first: dict[tuple[Any, ...], str] = {}
+    for constant in graph.initializer:
+        if math.prod(constant.dims) > _SMALL:
+            continue
+        values = numpy_helper.to_array(constant)
+        same = first.setdefault((values.dtype.str, values.shape, values.tobytes()), constant.name)
+        if same != constant.name:
+            _rename(graph, constant.name, same)
+
+
 def _rename(graph: Any, old: str, new: str) -> None:
     """Make readers of one value read another."""
     for node in nodes(graph):
@@ -147,6 +174,90 @@ def _multiply_without_reshaping(graph: Any, shapes: Shapes) -> bool:
         last.op_type = "MatMul"
         last.input[:] = [first.input[0], product.input[1]]
         changed = True
+    return changed
+
+
+def _reshape_to_what_is_known(graph: Any, shapes: Shapes) -> bool:
+    """Reshape(x, computed) → Reshape(x, constant), where no more than one size of the result is unknown."""
+    from onnx import numpy_helper
+
+    made_by = {name: node for node in graph.node for name in node.output}
+    changed = False
+    for node in graph.node:
+        if node.op_type != "Reshape" or node.input[1] not in made_by:
+            continue
+        sizes = shapes.get(node.output[0], [None, None])
+        if sizes.count(None) > 1 or 0 in sizes:
+            continue
+        node.input[1] = f"{node.output[0]}_shape"
+        known = np.array([-1 if size is None else size for size in sizes], "int64")
+        graph.initializer.append(numpy_helper.from_array(known, node.input[1]))
+        changed = True
+    return changed
+
+
+def _skip_whole_slices(graph: Any, _: Shapes) -> bool:
+    """Slice(x, 0, ∞) → x: what remains of TensorFlow's x[:, None] beside an Unsqueeze."""
+    from onnx import numpy_helper
+
+    constants = {constant.name: constant for constant in graph.initializer}
+
+    def every(name: str, is_so: Callable[[np.ndarray], np.ndarray]) -> bool:
+        return name in constants and bool(is_so(numpy_helper.to_array(constants[name])).all())
+
+    whole = [
+        node
+        for node in graph.node
+        if node.op_type == "Slice"
+        and every(node.input[1], lambda starts: starts == 0)
+        and every(node.input[2], lambda ends: ends >= _ENDLESS)
+        and (len(node.input) < 5 or every(node.input[4], lambda steps: steps == 1))
+        and node.output[0] not in {output.name for output in graph.output}
+    ]
+    for node in whole:
+        _rename(graph, node.output[0], node.input[0])
+        graph.node.remove(node)
+    return bool(whole)
+
+
+def _look_up_as_given(graph: Any, shapes: Shapes) -> bool:
+    """Gather(x, Where(i < 0, i + size, i)) → Gather(x, i), which counts negative indices from the end."""
+    made_by = {name: node for node in graph.node for name in node.output}
+
+    def origin(name: str, *through: str) -> Any:
+        node = made_by.get(name)
+        while node is not None and node.op_type in through:
+            node = made_by.get(node.input[0])
+        return node
+
+    def is_size(name: str, data: str, axis: int) -> bool:
+        """Whether a value is the size of `data` along an axis."""
+        known = _constant(graph, name)
+        if known is not None:
+            return shapes.get(data, [None] * (axis + 1))[axis] == known
+        part = origin(name, "Cast", "Squeeze")
+        shape = origin(part.input[0], "Cast") if part is not None and part.op_type == "Slice" else None
+        if shape is None or shape.op_type != "Shape" or shape.input[0] != data:
+            return False
+        return _constant(graph, part.input[1]) == axis
+
+    changed = False
+    for node in graph.node:
+        choice = origin(node.input[1]) if node.op_type == "Gather" else None
+        if choice is None or choice.op_type != "Where":
+            continue
+        index = choice.input[2]
+        negative, fixed = origin(choice.input[0]), origin(choice.input[1])
+        if negative is None or fixed is None or (negative.op_type, fixed.op_type) != ("Less", "Add"):
+            continue
+        axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
+        if (
+            list(negative.input[:1]) == [index] == list(fixed.input[:1])
+            and _constant(graph, negative.input[1]) == 0
+            and is_size(fixed.input[1], node.input[0], axis)
+        ):
+            node.input[1] = index
+            changed = True
     return changed
 
 
@@ -222,10 +333,20 @@ def _as_vector(graph: Any, name: str, shapes: Shapes) -> str:
 
 
 def _constant(graph: Any, name: str) -> float | None:
+    """The number that a constant of the graph is."""
     from onnx import numpy_helper
 
-    found = [numpy_helper.to_array(each) for each in graph.initializer if each.name == name]
-    return float(found[0].item()) if found and found[0].size == 1 else None
+    found = [each for each in graph.initializer if each.name == name and math.prod(each.dims) == 1]
+    return float(numpy_helper.to_array(found[0]).item()) if found else None
+
+
+_REWRITES = (
+    _multiply_without_reshaping,
+    _reshape_to_what_is_known,
+    _skip_whole_slices,
+    _look_up_as_given,
+    _normalize_at_once,
+)
 
 
 def _remove_unused(graph: Any) -> None:

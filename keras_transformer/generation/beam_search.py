@@ -11,7 +11,7 @@ from keras_transformer.generation.constraints import FORBIDDEN, ForcedWords
 from keras_transformer.generation.independent import is_broken
 from keras_transformer.generation.rules import Rules
 from keras_transformer.generation.samplers import Beam
-from keras_transformer.generation.selection import top_k
+from keras_transformer.generation.selection import pick, top_k
 
 Tensor = Any
 State = dict[str, Tensor]
@@ -96,12 +96,12 @@ class BeamSearch:
                 self.rules.words, reached(shaped), state["ids"], step
             )
         entries = self._with_column(state["ancestors"], ops.arange(self.hypotheses), step)
-        own = _pick(ops.reshape(logits, [-1, self.hypotheses * vocabulary]), parents * vocabulary + tokens)
-        own = ops.where(_exists(scores), own - _pick(normalizer[..., 0], parents), 0.0)
+        own = pick(ops.reshape(logits, [-1, self.hypotheses * vocabulary]), parents * vocabulary + tokens)
+        own = ops.where(_exists(scores), own - pick(normalizer[..., 0], parents), 0.0)
         candidates = {
-            "ids": self._with_column(_pick(state["ids"], parents), tokens, step),
-            "token_scores": self._with_column(_pick(state["token_scores"], parents), own, step),
-            "ancestors": _pick(entries, parents),
+            "ids": self._with_column(pick(state["ids"], parents), tokens, step),
+            "token_scores": self._with_column(pick(state["token_scores"], parents), own, step),
+            "ancestors": pick(entries, parents),
             "newest": tokens,
             "scores": scores,
         }
@@ -113,8 +113,8 @@ class BeamSearch:
         else:  # their turn, not their score, is what they are ordered by
             turns = -ops.cast(ops.arange(scores.shape[1]), "float32")
             _, order = ops.top_k(ops.where(_exists(going_on), turns, FORBIDDEN), self.hypotheses)
-            going_on = _pick(going_on, order)
-        running = {name: _pick(values, order) for name, values in candidates.items()}
+            going_on = pick(going_on, order)
+        running = {name: pick(values, order) for name, values in candidates.items()}
         running["scores"] = going_on
         if self.limits is not None:
             full = (step + 1 >= self.limits)[:, None]
@@ -164,9 +164,9 @@ class BeamSearch:
         flat = [-1, self.hypotheses * siblings]
         _, index = top_k(ops.reshape(chosen, flat), count)
         return (
-            _pick(ops.reshape(found, flat), index),
+            pick(ops.reshape(found, flat), index),
             index // siblings,
-            _pick(ops.reshape(tokens, flat), index),
+            pick(ops.reshape(tokens, flat), index),
         )
 
     def _candidates_in_turn(
@@ -190,11 +190,11 @@ class BeamSearch:
         own = own + ops.arange(hypotheses, dtype="int32")[:, None] * vocabulary
         number = hypotheses * own.shape[2]
         index = ops.concatenate([ops.cast(best, "int32"), ops.reshape(own, [-1, number])], axis=1)  # (B, C)
-        found, parents, tokens = _pick(flat, index), index // vocabulary, index % vocabulary
+        found, parents, tokens = pick(flat, index), index // vocabulary, index % vocabulary
         earlier = np.tril(np.ones((index.shape[1], index.shape[1]), bool), -1)
         twice = ops.any(ops.logical_and(ops.equal(index[:, :, None], index[:, None, :]), earlier), axis=2)
         found = ops.where(twice, FORBIDDEN, found)
-        have = words.progress(self._with_column(_pick(ids, parents), tokens, step), step + 1)
+        have = words.progress(self._with_column(pick(ids, parents), tokens, step), step + 1)
         better = ops.logical_or(
             found[:, None, :] > found[:, :, None],
             ops.logical_and(ops.equal(found[:, None, :], found[:, :, None]), earlier),
@@ -203,7 +203,7 @@ class BeamSearch:
         rank = ops.sum(ops.cast(ops.logical_and(better, peers), "int32"), axis=2)
         turns = ops.cast(-(rank * (words.total + 1) + words.total - have), "float32")
         _, order = ops.top_k(ops.where(_exists(found), turns, FORBIDDEN), count)
-        return _pick(found, order), _pick(parents, order), _pick(tokens, order)
+        return pick(found, order), pick(parents, order), pick(tokens, order)
 
     def _num_candidates(self, scores: Tensor) -> int:
         """C. Each hypothesis has one continuation for each end token, so that many more leave R that go on."""
@@ -228,7 +228,7 @@ class BeamSearch:
         lengths = ops.zeros_like(state["ended_lengths"]) + length
 
         def merged(name: str, values: Tensor) -> Tensor:
-            return _pick(ops.concatenate([state[f"ended_{name}"], values], axis=1), order)
+            return pick(ops.concatenate([state[f"ended_{name}"], values], axis=1), order)
 
         return {
             "ended_ids": merged("ids", new["ids"]),
@@ -254,17 +254,6 @@ class BeamSearch:
         """(B, R, M) with `column`, (B, R) or (R,), written at `step`."""
         at = ops.equal(ops.arange(self.longest), step)
         return ops.where(at, ops.cast(column, values.dtype)[..., None], values)
-
-
-def _pick(values: Tensor, index: Tensor) -> Tensor:
-    """values[b, index[b, r]] for (B, J, …) and (B, R), by one gather over all rows."""
-    inner = [int(size) for size in values.shape[2:]]
-    count = values.shape[1]
-    row = ops.arange(ops.shape(values)[0], dtype="int32")[:, None] * count
-    flat = ops.reshape(row + ops.cast(index, "int32"), [-1])
-    return ops.reshape(
-        ops.take(ops.reshape(values, [-1, *inner]), flat, axis=0), [-1, index.shape[1], *inner]
-    )
 
 
 def _exists(scores: Tensor) -> Tensor:

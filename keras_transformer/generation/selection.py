@@ -35,8 +35,18 @@ def top_k(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     groups = ops.reshape(flat, [-1, num_groups, size])
     _, chosen = ops.top_k(ops.max(groups, axis=-1), count)
     chosen = ops.sort(ops.cast(chosen, "int32"), axis=-1)  # so that places have the order of indices
-    among = ops.take_along_axis(groups, chosen[:, :, None], axis=1)
-    found, place = ops.top_k(ops.reshape(among, [-1, count * size]), count)
+    found, place = ops.top_k(ops.reshape(pick(groups, chosen), [-1, count * size]), count)
     place = ops.cast(place, "int32")
-    index = ops.take_along_axis(chosen, place // size, axis=1) * size + place % size
+    index = pick(chosen, place // size) * size + place % size
     return ops.reshape(found, [*leading, count]), ops.reshape(index, [*leading, count])
+
+
+def pick(values: Tensor, index: Tensor) -> Tensor:
+    """values[b, index[b, r]] for (B, J, …) and (B, R), by one gather over all rows."""
+    inner = [int(size) for size in values.shape[2:]]
+    count = values.shape[1]
+    row = ops.arange(ops.shape(index)[0], dtype="int32")[:, None] * count
+    flat = ops.reshape(row + ops.cast(index, "int32"), [-1])
+    return ops.reshape(
+        ops.take(ops.reshape(values, [-1, *inner]), flat, axis=0), [-1, index.shape[1], *inner]
+    )

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("tf2onnx")
 
@@ -99,3 +100,65 @@ def test_nothing_unused_is_left():
     *_, graph = converted(layer, X)
     read = {name for node in graph.graph.node for name in node.input}
     assert {constant.name for constant in graph.graph.initializer} <= read
+
+
+def test_a_reshape_is_told_what_is_known():
+    def function(x):
+        shape = tf.shape(x)
+        return tf.reshape(x * 2, [shape[0], shape[1] * 2, 4])
+
+    kinds, found, expected, _ = converted(function, X)
+    assert kinds["Shape"] == 0
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_a_new_axis_takes_no_slice():
+    kinds, found, expected, _ = converted(lambda x: tf.tanh(x)[:, None] * x[:, :, None], X)
+    assert kinds["Slice"] == 0
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_slices_that_leave_something_out_stay():
+    kinds, found, expected, _ = converted(lambda x: (x[:, 1:, None] * x[:, None, ::2])[:, :1, :, :-1], X)
+    assert kinds["Slice"]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_lookups_count_negative_indices_themselves(axis):
+    index = np.array([-1, 0, 1, -2, 0], "int32")[:, None]
+
+    def function(x, index):
+        return keras.ops.take(tf.tanh(x), index[:, 0] - 0, axis=axis)
+
+    kinds, found, expected, _ = converted(function, X, index)
+    assert kinds["Where"] == kinds["Less"] == 0
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", [1, 2], ids="index + {}".format)
+def test_lookups_by_another_rule_keep_it(size):
+    index = np.array([-1, 0, 1, -2, 0], "int32")[:, None]
+
+    def function(x, index):
+        row = index[:, 0]
+        return tf.gather(x, tf.where(row < 0, row + size, row), axis=1)
+
+    kinds, found, expected, _ = converted(function, X, index + 1)
+    assert kinds["Where"]
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_equal_constants_are_one():
+    def function(x):
+        return [tf.gather(x * n, np.arange(2), axis=1) + tf.constant([1.0] * 8) for n in (1.5, 2.5)]
+
+    *_, graph = converted(lambda x: sum(function(x)), X)
+    values = [onnx.numpy_helper.to_array(constant) for constant in graph.graph.initializer]
+    assert len({(each.dtype, each.shape, each.tobytes()) for each in values}) == len(values)
+
+
+def test_integers_are_compared_as_integers():
+    close = np.array([[2**24, 2**24 + 1]], "int32")
+    _, found, _, _ = converted(lambda x: (x[:, :1] < x[:, 1:]) | (x[:, :1] > x[:, 1:]), close)
+    assert found.all()
