@@ -149,10 +149,10 @@ class Generator:
                     f"Received: limits from {given['limits'].min()} to {given['limits'].max()}"
                 )
         self._check_lengths(given)
+        rows = _checked_integers("rows", np.arange(batch_size) if rows is None else rows, batch_size)
         samples = isinstance(self.sampler, samplers.Sample)
         if samples:
-            rows = np.arange(batch_size) if rows is None else rows
-            given["rows"] = _checked_integers("rows", rows, batch_size)
+            given["rows"] = rows
             seed = self.sampler.seed if seed is None else seed
             given["seed"] = np.array([seed], np.uint32).view(np.int32)
         if noise is not None:

@@ -113,6 +113,11 @@ class Rules:
                     "`min_new_tokens` must be at most `max_new_tokens`. "
                     f"Received: {constraint.count} with max_new_tokens={max_new_tokens}"
                 )
+            if isinstance(constraint, EndTokens) and model.pad_id in {*constraint.ids()} - {model.end_id}:
+                raise ValueError(
+                    "`constraints` must have end tokens that are not padding. "
+                    f"Received: {constraint}, where pad_id={model.pad_id}"
+                )
             if isinstance(constraint, ForcedPrefix):
                 self._check_prefix(constraint, max_new_tokens)
         self._check_words(max_new_tokens)

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from keras import backend, ops
+from keras import backend, ops, tree
 
 from keras_transformer.ops.problem import Problem
 from keras_transformer.ops.tiles import Arithmetic, Parameters, Tile
@@ -101,7 +101,7 @@ class Turns:
         """
         if not len(self.places):
             return state
-        return ops.fori_loop(
+        return _one_by_one(
             0,
             len(self.places),
             lambda number, state: turn(
@@ -389,6 +389,19 @@ class _Cut:
 
     def _by_key(self, tensor: Tensor, axis: int = 1) -> Tensor:
         return _cut(tensor, axis, self.plan.size, self.plan.keys_before, self.plan.num_key_blocks)
+
+
+def _one_by_one(first: int, end: int, body: Callable[[Tensor, Any], Any], state: Any) -> Any:
+    """As `ops.fori_loop`, but an iteration waits for the one before: TensorFlow would run, and hold, ten at once."""
+
+    def unfinished(number: Tensor, state: Any) -> Tensor:
+        some = tree.flatten(state)[0]
+        never = some[(0,) * len(some.shape)] < float("-inf")
+        return ops.logical_and(number < end, ops.logical_not(never))
+
+    return ops.while_loop(
+        unfinished, lambda number, state: (number + 1, body(number, state)), (first, state)
+    )[1]
 
 
 def _cut(tensor: Tensor, axis: int, size: int, before: int, count: int) -> Tensor:

@@ -50,3 +50,14 @@ def test_scores_that_are_nan_are_named_by_row_and_step():
     with pytest.raises(ValueError, match=r"finite logits. Received: .* row 1 at step 2"):
         generation.score(Broken(), [[4], [4]], [[5, 6, 5], [5, 7, 5]])
     assert np.isfinite(generation.score(Broken(), [[4]], [[5, 6, 7]]).scores).all()
+
+
+def test_padding_ends_nothing(decoder):
+    with pytest.raises(ValueError, match=r"end tokens that are not padding. Received: .*pad_id=0"):
+        generate(decoder(), [[5]], constraints=[generation.EndTokens([0, 4])])
+
+
+@pytest.mark.parametrize("sampler", ["greedy", generation.Beam(2), generation.Sample()], ids=str)
+def test_numbers_of_rows_are_checked_whether_or_not_they_are_drawn_for(decoder, sampler):
+    with pytest.raises(ValueError, match=r"`rows` must be integers of shape"):
+        generate(decoder(), [[5]], sampler, rows="abc")
