@@ -396,7 +396,7 @@ def _one_by_one(first: int, end: int, body: Callable[[Tensor, Any], Any], state:
 
     def unfinished(number: Tensor, state: Any) -> Tensor:
         some = tree.flatten(state)[0]
-        never = some[(0,) * len(some.shape)] < float("-inf")
+        never = ops.cast(some[(0,) * len(some.shape)], "float32") < float("-inf")
         return ops.logical_and(number < end, ops.logical_not(never))
 
     return ops.while_loop(
