@@ -32,11 +32,8 @@ Tensor = Any
 
 BLOCK_SIZE = 512
 SMALLEST_BLOCK = 64
-NARROW, NARROW_BLOCK_SIZE, BAND_BLOCK_SIZE = (
-    256,
-    64,
-    128,
-)  # a window's reach, and the blocks up to it and above it
+NARROW = 256  # the reach of a window up to which its blocks are the smaller ones
+NARROW_BLOCK_SIZE, BAND_BLOCK_SIZE = 64, 128
 TINIEST_BLOCK = 2  # Keras warns of a softmax over one
 # Pairs of a tile, over all rows and heads: enough to keep every core at work, few enough for a cache. A band has all
 # its tiles at the edge of its relation, and the fewer the less is written over.
