@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Self
+from typing import Any, Self
 
 import tensorflow as tf
 
@@ -112,19 +112,8 @@ class ByteTokenizer(Tokenizer):
         return serialised({"settings": dict(self._settings)})
 
     @classmethod
-    def from_model_bytes(cls, model: bytes) -> Self:
-        """Makes a tokenizer of what `model_bytes` returned.
-
-        Args:
-            model: The serialised tokenizer.
-
-        Returns:
-            The tokenizer.
-
-        Raises:
-            ValueError: If `model` is not one.
-        """
-        return cls(**deserialised(model, {"settings"})["settings"])
+    def _arguments(cls, model: bytes) -> dict[str, Any]:
+        return deserialised(model, {"settings"})["settings"]
 
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         if self._settings["special_tokens_in_text"]:

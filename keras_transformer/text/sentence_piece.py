@@ -1,7 +1,7 @@
 """A SentencePiece tokenizer that runs inside the TensorFlow graph."""
 
 import re
-from typing import Self
+from typing import Any, Self
 
 import tensorflow as tf
 import tensorflow_text
@@ -118,19 +118,8 @@ class SentencePieceTokenizer(Tokenizer):
         return self._model
 
     @classmethod
-    def from_model_bytes(cls, model: bytes) -> Self:
-        """Makes a tokenizer of what `model_bytes` returned.
-
-        Args:
-            model: The serialised model.
-
-        Returns:
-            The tokenizer.
-
-        Raises:
-            ValueError: If `model` is not one.
-        """
-        return cls(model)
+    def _arguments(cls, model: bytes) -> dict[str, Any]:
+        return {"model": model}
 
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         return self._tokenizer.tokenize(texts)

@@ -4,7 +4,7 @@ import base64
 import os
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Self
+from typing import Any, Self
 
 import tensorflow as tf
 import tensorflow_text
@@ -181,20 +181,10 @@ class SentencePieceVocabularyTokenizer(Tokenizer):
         return serialised({"model": model, "vocabulary": self.vocabulary, "settings": dict(self._settings)})
 
     @classmethod
-    def from_model_bytes(cls, model: bytes) -> Self:
-        """Makes a tokenizer of what `model_bytes` returned.
-
-        Args:
-            model: The serialised tokenizer.
-
-        Returns:
-            The tokenizer.
-
-        Raises:
-            ValueError: If `model` is not one.
-        """
+    def _arguments(cls, model: bytes) -> dict[str, Any]:
         content = deserialised(model, {"model", "vocabulary", "settings"})
-        return cls(base64.b64decode(content["model"]), content["vocabulary"], **content["settings"])
+        settings = content.pop("settings")
+        return content | {"model": base64.b64decode(content["model"])} | settings
 
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         if not self._in_text:

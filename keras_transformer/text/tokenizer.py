@@ -19,7 +19,7 @@ class Tokenizer(tf.Module, abc.ABC):
 
     A `tf.Module` that holds a tokenizer as an attribute is saved by `tf.saved_model.save` with the tokenizer
     inside. A subclass sets the attributes and defines `_tokenize`, `_join`, `_id_to_piece`, `piece_to_id`,
-    `model_bytes`, `from_model_bytes` and `file_name`.
+    `model_bytes`, `_arguments` and `file_name`.
 
     Attributes:
         pad_id: The id that fills rows.
@@ -69,6 +69,10 @@ class Tokenizer(tf.Module, abc.ABC):
 
     @classmethod
     @abc.abstractmethod
+    def _arguments(cls, model: bytes) -> dict[str, Any]:
+        """The constructor's arguments that `model_bytes` has kept; raises as `from_model_bytes` does."""
+
+    @classmethod
     def from_model_bytes(cls, model: bytes) -> Self:
         """Makes a tokenizer of what `model_bytes` returned.
 
@@ -81,6 +85,7 @@ class Tokenizer(tf.Module, abc.ABC):
         Raises:
             ValueError: If `model` is not one.
         """
+        return cls(**cls._arguments(model))
 
     @property
     def sha256(self) -> str:

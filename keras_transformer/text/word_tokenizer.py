@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 import tensorflow as tf
 
@@ -44,21 +44,10 @@ class WordTokenizer(Tokenizer):
         return serialised({"vocabulary": self.vocabulary, **self._more(), "settings": settings})
 
     @classmethod
-    def from_model_bytes(cls, model: bytes) -> Self:
-        """Makes a tokenizer of what `model_bytes` returned.
-
-        Args:
-            model: The serialised tokenizer.
-
-        Returns:
-            The tokenizer.
-
-        Raises:
-            ValueError: If `model` is not one.
-        """
+    def _arguments(cls, model: bytes) -> dict[str, Any]:
         content = deserialised(model, cls._parts)
         settings = content.pop("settings")
-        return cls(**content, **settings)
+        return content | settings
 
     def _more(self) -> dict[str, Any]:
         """The constructor's arguments beside vocabulary and settings."""

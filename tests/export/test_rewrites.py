@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("tf2onnx")
 
@@ -150,12 +150,22 @@ def test_lookups_by_another_rule_keep_it(size):
 
 
 def test_equal_constants_are_one():
-    def function(x):
-        return [tf.gather(x * n, np.arange(2), axis=1) + tf.constant([1.0] * 8) for n in (1.5, 2.5)]
+    from onnx import TensorProto, helper, numpy_helper
 
-    *_, graph = converted(lambda x: sum(function(x)), X)
-    values = [onnx.numpy_helper.to_array(constant) for constant in graph.graph.initializer]
-    assert len({(each.dtype, each.shape, each.tobytes()) for each in values}) == len(values)
+    values = {
+        "one": np.arange(3, dtype="int64"),
+        "same": np.arange(3, dtype="int64"),
+        "typed": np.arange(3, dtype="int32"),
+        "shaped": np.arange(3, dtype="int64")[None],
+        "other": np.arange(1, 4, dtype="int64"),
+    }
+    nodes = [helper.make_node("Identity", [name], [f"{name}_out"]) for name in values]
+    outputs = [helper.make_tensor_value_info(f"{name}_out", TensorProto.UNDEFINED, None) for name in values]
+    constants = [numpy_helper.from_array(array, name) for name, array in values.items()]
+    model = helper.make_model(helper.make_graph(nodes, "g", [], outputs, constants))
+    graph = rewrites.simplify(model).graph
+    assert [node.input[0] for node in graph.node] == ["one", "one", "typed", "shaped", "other"]
+    assert [constant.name for constant in graph.initializer] == ["one", "typed", "shaped", "other"]
 
 
 def test_integers_are_compared_as_integers():

@@ -6,14 +6,14 @@ import pytest
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Blocks so small that a few dozen positions have many, some of them partial."""
-    from keras_transformer.ops import blockwise, linear
+    from keras_transformer.ops import linear, plans
 
-    monkeypatch.setattr(blockwise, "BLOCK_SIZE", 16)
-    monkeypatch.setattr(blockwise, "SMALLEST_BLOCK", 4)
-    monkeypatch.setattr(blockwise, "NARROW_BLOCK_SIZE", 8)
-    monkeypatch.setattr(blockwise, "BAND_BLOCK_SIZE", 8)
-    monkeypatch.setattr(blockwise, "TILE_SIZE", 9000)
-    monkeypatch.setattr(blockwise, "BAND_TILE_SIZE", 9000)  # some bands are of one tile, some of many
+    monkeypatch.setattr(plans, "BLOCK_SIZE", 16)
+    monkeypatch.setattr(plans, "SMALLEST_BLOCK", 4)
+    monkeypatch.setattr(plans, "NARROW_BLOCK_SIZE", 8)
+    monkeypatch.setattr(plans, "BAND_BLOCK_SIZE", 8)
+    monkeypatch.setattr(plans, "TILE_SIZE", 9000)
+    monkeypatch.setattr(plans, "BAND_TILE_SIZE", 9000)  # some bands are of one tile, some of many
     monkeypatch.setattr(linear, "BLOCK_SIZE", 8)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
 
-from keras_transformer.ops import attention, blockwise, explain, kernels, scores
+from keras_transformer.ops import attention, blockwise, edgewise, explain, kernels, plans, scores
 from keras_transformer.ops.problem import Problem
 from keras_transformer.relations import (
     EMPTY,
@@ -94,7 +94,7 @@ def constants(**values):
     """The kernels' constants, where hypothesis runs a test many times."""
     with pytest.MonkeyPatch.context() as patch:
         for key, value in values.items():
-            patch.setattr(blockwise, key, value)
+            patch.setattr(plans, key, value)
         yield
 
 
@@ -104,7 +104,7 @@ class TestPlans:
     def test_chunks_hold_every_related_pair_once(self, relation, num_queries, num_keys, size, width):
         score = scores.Additive(np.zeros((1, width))) if width > 1 else None
         with constants(BLOCK_SIZE=size * width):
-            plan = blockwise.chunked(problem(relation, num_queries, num_keys, score))
+            plan = plans.chunked(problem(relation, num_queries, num_keys, score))
         self.check(relation, num_queries, num_keys, plan)
 
     @given(RELATIONS, reaches, reaches, lengths, lengths, st.integers(1, 20), st.integers(1, 3000))
@@ -114,7 +114,7 @@ class TestPlans:
     ):
         relation = SlidingWindow(left, right) & relation
         with constants(NARROW_BLOCK_SIZE=size, BAND_BLOCK_SIZE=size, BAND_TILE_SIZE=tile):
-            plan = blockwise.banded(problem(relation, num_queries, num_keys))
+            plan = plans.banded(problem(relation, num_queries, num_keys))
         self.check(relation, num_queries, num_keys, plan)
 
     @staticmethod
@@ -130,7 +130,7 @@ class TestPlans:
         "relation", [Causal(), SlidingWindow(20), SlidingWindow(3, 5), Strided(40), ~Full()], ids=str
     )
     def test_chunks_are_the_blocks_that_are_not_empty(self, relation, length, small_blocks):
-        plan = blockwise.chunked(problem(relation, length, length))
+        plan = plans.chunked(problem(relation, length, length))
         blocks = relation.blocks(plan.size, length, length)
         assert plan.num_pairs == (blocks != EMPTY).sum() * plan.size**2
         assert plan.num_partial == (blocks == 1).sum()
@@ -138,16 +138,16 @@ class TestPlans:
             assert plan.num_pairs == (4 * 5 // 2) * 16**2
 
     def test_bands_grow_with_the_length_and_the_reach_alone(self, small_blocks, monkeypatch):
-        monkeypatch.setattr(blockwise, "BAND_TILE_SIZE", 1)
-        pairs = [blockwise.banded(problem(SlidingWindow(8), n, n)).num_pairs for n in (256, 512, 1024)]
+        monkeypatch.setattr(plans, "BAND_TILE_SIZE", 1)
+        pairs = [plans.banded(problem(SlidingWindow(8), n, n)).num_pairs for n in (256, 512, 1024)]
         assert pairs == [256 * 16, 512 * 16, 1024 * 16]  # a query's own block and the one before
-        assert blockwise.banded(problem(SlidingWindow(9), 256, 256)).num_pairs == 256 * 24
+        assert plans.banded(problem(SlidingWindow(9), 256, 256)).num_pairs == 256 * 24
 
     @pytest.mark.parametrize("length", [2**15, 2**17, 2**20])
     def test_long_bands_are_of_few_tiles_for_each_is_written_by_a_copy(self, length):
-        plan = blockwise.banded(problem(SlidingWindow(256), length, length))
-        assert len(plan.rows) <= blockwise.MOST_BANDS
-        assert plan.num_pairs < 1.1 * length * (256 + 2 * blockwise.BAND_BLOCK_SIZE)
+        plan = plans.banded(problem(SlidingWindow(256), length, length))
+        assert len(plan.rows) <= plans.MOST_BANDS
+        assert plan.num_pairs < 1.1 * length * (256 + 2 * plans.BAND_BLOCK_SIZE)
 
     @given(st.lists(st.integers(0, 5), max_size=20), st.integers(0, 20))
     @settings(deadline=None)
@@ -166,6 +166,31 @@ class TestPlans:
 
         seen = ops.convert_to_numpy(turns.each(turn, ops.zeros(max(1, len(places)), "int32")))
         assert seen[: len(places)].tolist() == [place + 10 for place in places]
+
+    @pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="what runs at once is TensorFlow's")
+    def test_turns_wait_for_the_one_before(self):
+        import tensorflow as tf
+
+        events = []
+
+        def note(event, place, value):
+            events.append((event, int(place)))
+            return value
+
+        def turn(place, visit, state):
+            # What a tile computes before it looks at the state, and after.
+            begun = tf.numpy_function(lambda place: note("begin", place, np.float32(0)), [place], tf.float32)
+            begun.set_shape([])
+            ended = tf.numpy_function(
+                lambda place, begun, state: note("end", place, state + begun),
+                [place, begun, state[0]],
+                tf.float32,
+            )
+            return [tf.ensure_shape(ended, [])]
+
+        turns = blockwise.Turns(np.arange(20, dtype="int32"), 20)
+        tf.function(lambda state: turns.each(turn, [state]), autograph=False)(tf.zeros([]))
+        assert events == [(event, place) for place in range(20) for event in ("begin", "end")]
 
     @pytest.mark.parametrize("kernel", ["chunked", "banded"])
     @pytest.mark.parametrize("lengths", [(100, 3), (3, 100), (16, 17)], ids=str)
@@ -192,8 +217,8 @@ def eager_to_choose(small_blocks, monkeypatch):
     monkeypatch.setattr(kernels, "SHORT_BAND", 12)
     monkeypatch.setattr(kernels, "FEW", 4)
     monkeypatch.setattr(kernels, "EDGE_COST", 2)
-    monkeypatch.setattr(blockwise, "TILE_SIZE", 2**20)
-    monkeypatch.setattr(blockwise, "BAND_TILE_SIZE", 2**20)
+    monkeypatch.setattr(plans, "TILE_SIZE", 2**20)
+    monkeypatch.setattr(plans, "BAND_TILE_SIZE", 2**20)
 
 
 @pytest.fixture
@@ -437,8 +462,17 @@ def test_nobody_related_gives_zeros_and_zero_gradients(kernel, gradients):
 
 
 def test_an_additive_score_of_large_heads_can_be_chunked():
-    x = normal(1, 3, 1, blockwise.BLOCK_SIZE + 1)
-    score = scores.Additive(normal(1, blockwise.BLOCK_SIZE + 1))
+    x = normal(1, 3, 1, plans.BLOCK_SIZE + 1)
+    score = scores.Additive(normal(1, plans.BLOCK_SIZE + 1))
     np.testing.assert_allclose(
         attention(x, x, x, score=score, kernel="chunked"), attention(x, x, x, score=score), **CLOSE
     )
+
+
+@neutral
+@pytest.mark.parametrize("num_nodes", [7, 60_000], ids="{} nodes".format)
+def test_edges_are_ordered_by_target_however_many_nodes_there_are(num_nodes):
+    edges = np.random.default_rng(0).integers(num_nodes - 5, num_nodes, (2, 40, 2)).astype("int32")
+    source, target = edgewise._by_target(edges[..., 0], edges[..., 1], num_nodes, num_nodes + 1)
+    found = np.stack([ops.convert_to_numpy(target), ops.convert_to_numpy(source)], axis=-1)
+    assert found.tolist() == [sorted(row) for row in edges[..., ::-1].tolist()]
