@@ -24,7 +24,7 @@ def generate_ids(pipeline: Any, source_ids: Tensor, noise: Tensor | None = None)
         _WithoutXla(model) if isinstance(model, Unlimiformer) else model,
         source_ids,
         pipeline.max_new_tokens,
-        ops.select_update,
+        ops.grow_update,
         sampler=pipeline.sampler,
         constraints=pipeline.constraints,
         noise=noise,

@@ -9,53 +9,17 @@ import numpy as np
 Shapes = dict[str, list[int | None]]
 
 _SMALL = 4096  # elements of a constant that is compared with others
+_RANDOM = frozenset(
+    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
+)
 _ENDLESS = 10**9  # what tf2onnx puts for an end that is not given
-
-
-def erfc(graph: Any, node: Any, *_: Any) -> None:
-    """Erfc, which TensorFlow's exact GELU consists of and tf2onnx does not know, as 1 − Erf."""
-    from onnx import helper
-
-    node.type, node.domain = "Erf", ""
-    dtype = helper.tensor_dtype_to_np_dtype(graph.get_dtype(node.output[0]))
-    one = graph.make_const(f"{node.name}_one", np.array(1, dtype))
-    graph.insert_new_node_on_output("Sub", node.output[0], inputs=[one.output[0], node.output[0]])
-
-
-def select(graph: Any, node: Any, *_: Any) -> None:
-    """SelectV2 as Where; tf2onnx makes six nodes of it, of which two multiply by zero what may be NaN."""
-    from onnx import TensorProto
-
-    if graph.get_dtype(node.output[0]) != TensorProto.BOOL:
-        node.type, node.domain = "Where", ""
-        return
-    # ONNX Runtime has no Where of booleans.
-    condition, yes, no = node.input
-    otherwise = graph.make_node("Not", [condition]).output[0]
-    chosen = [graph.make_node("And", pair).output[0] for pair in ([condition, yes], [otherwise, no])]
-    outputs, shape = node.output, graph.get_shape(node.output[0])
-    graph.remove_node(node.name)
-    graph.make_node("Or", chosen, outputs=outputs, name=node.name, dtypes=[TensorProto.BOOL], shapes=[shape])
-
-
-def as_it_is(*_: Any) -> None:
-    """Less and Greater of integers, which tf2onnx compares as floats; ONNX Runtime knows integers."""
-
-
-HANDLERS = {
-    "Erfc": (erfc, []),
-    "SelectV2": (select, []),
-    "Less": (as_it_is, []),
-    "Greater": (as_it_is, []),
-}
-"""For tf2onnx: what becomes of TensorFlow's operations, where its own answer will not do."""
 
 
 def simplify(model: Any) -> Any:
     """The same model of fewer and larger operations.
 
     - What a loop carries round unchanged, weights above all, it reads from outside: ONNX Runtime then packs weights
-      once, and copies nothing at each step.
+      once, and copies nothing at each step. What is computed from that alone is computed once, before the loop.
     - A Dense layer's product needs no reshaping to two axes and back.
     - Layer normalisation is one operation.
     - A reshape is told what is known of its result, and a lookup counts negative indices from the end by itself:
@@ -72,6 +36,8 @@ def simplify(model: Any) -> Any:
         changed = [rewrite(graph, shapes) for graph in _graphs(model.graph) for rewrite in _REWRITES]
         if not any(changed):
             break
+    for graph in [*_graphs(model.graph)][::-1]:
+        _compute_before_loops(graph)
     _remove_unused(model.graph)
     return model
 
@@ -115,6 +81,35 @@ def _read_invariants_from_outside(graph: Any) -> None:
             _rename(body, inside, outside)
             _rename(graph, node.output[number], outside)
             del body.input[2 + number], body.output[1 + number], node.input[2 + number], node.output[number]
+
+
+def _compute_before_loops(graph: Any) -> None:
+    """Move out of the graph's loops what their bodies compute from nothing of their own."""
+    for place, node in reversed([*enumerate(graph.node)]):
+        if node.op_type != "Loop":
+            continue
+        (body,) = _inner(node)
+        changing = {value.name for value in body.input}
+        returned = {value.name for value in body.output}
+        moved = []
+        for each in body.node:
+            if (
+                _inner(each)
+                or each.op_type in _RANDOM
+                or not changing.isdisjoint(each.input)
+                or not returned.isdisjoint(each.output)
+            ):
+                changing.update(each.output)
+            else:
+                moved.append(each)
+        needed = {name for each in moved for name in each.input}
+        constants = [constant for constant in body.initializer if constant.name in needed]
+        graph.initializer.extend(constants)
+        for constant in constants:
+            body.initializer.remove(constant)
+        for each in reversed(moved):
+            graph.node.insert(place, each)
+            body.node.remove(each)
 
 
 def _share_constants(graph: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_transformer.export import comparison, kinds, rewrites
+from keras_transformer.export import comparison, handlers, kinds, rewrites
 from keras_transformer.export.graph import Axes
 from keras_transformer.export.parts import new_part
 
@@ -101,7 +101,7 @@ def convert(
     logging.getLogger("tf2onnx").setLevel(logging.ERROR)
     traced = tf.function(function, input_signature=signature, autograph=False)
     model, _ = tf2onnx.convert.from_function(
-        traced, input_signature=signature, opset=OPSET, custom_op_handlers=rewrites.HANDLERS
+        traced, input_signature=signature, opset=OPSET, custom_op_handlers=handlers.HANDLERS
     )
     unknown = sorted({node.op_type for node in rewrites.nodes(model.graph) if not _is_known(node)})
     if unknown:

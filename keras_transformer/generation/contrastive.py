@@ -71,8 +71,8 @@ class _Step:
         """The cache with the whole prompt in it, and the state before the first step."""
         ids = self.prompt.ids
         length = self.prompt.before + 1
-        cache = self.model.empty_cache(
-            ops.shape(ids)[0], length + self.candidates * self.longest, self.candidates
+        cache = prompts.empty_cache(
+            self.model, self.prompt, length + self.candidates * self.longest, self.candidates, self.update
         )
         hidden, cache = self._read(ids, cache, 0, self.prompt.positions)
         batch = ops.zeros_like(ops.cast(ids[:, -1], "int32"))
@@ -161,7 +161,8 @@ class _Step:
         entries = ops.logical_or(kept, ops.logical_and(now, own))  # (B, R, M, R)
         entries = ops.reshape(entries, [-1, count, self.longest * count])
         prompt = ops.ones((ops.shape(entries)[0], count, self.prompt.before + 1), "bool")
-        return ops.concatenate([prompt, entries], axis=2)
+        count = self.prompt.before + 1 + (number + 1) * count
+        return prompts.written(ops.concatenate([prompt, entries], axis=2), count, self.update)
 
 
 def _unit(hidden: Tensor) -> Tensor:

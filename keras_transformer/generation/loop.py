@@ -139,7 +139,11 @@ class Loop:
         search = self.search
         options = {}
         if search.hypotheses > 1:
-            options["attention_mask"] = _visible(search, self.before, state, step)
+            options["attention_mask"] = prompts.written(
+                _visible(search, self.before, state, step),
+                self.before + (step + 1) * search.hypotheses,
+                self.update,
+            )
         if self.output_kernel is not None:
             options["output_kernel"] = self.output_kernel
         logits, cache = prompts.step(

@@ -6,6 +6,8 @@ from typing import Any
 
 from keras import ops
 
+from keras_transformer import ops as kt_ops
+
 Tensor = Any
 
 
@@ -62,15 +64,25 @@ def count_positions(real: Tensor) -> Tensor:
     return ops.maximum(ops.cumsum(ops.cast(real, "int32"), axis=1) - 1, 0)
 
 
+def empty_cache(
+    model: Any, prompt: Prompt, length: Any, hypotheses: int, update: Callable[..., Tensor]
+) -> Any:
+    """A cache with room for `length` entries, or for none where it is to grow."""
+    if update is kt_ops.grow_update:
+        # Zero, but a zero that TensorFlow cannot know: a size that it knows must not change from step to step.
+        length = ops.sum(ops.cast(prompt.blank[:0], "int32"))
+    options = {} if hypotheses == 1 else {"hypotheses": hypotheses}
+    return model.empty_cache(ops.shape(prompt.ids)[0], length, **options)
+
+
+def written(visible: Tensor, count: Tensor, update: Callable[..., Tensor]) -> Tensor:
+    """Of what a hypothesis may see (B, R, S), the first `count` entries where no others have been written yet."""
+    return visible[:, :, :count] if update is kt_ops.grow_update else visible
+
+
 def new_cache(model: Any, prompt: Prompt, hypotheses: int, steps: int, update: Callable[..., Tensor]) -> Any:
     """A cache that holds all of the prompt but its last token, with room for `steps` steps of all hypotheses."""
-    batch_size = ops.shape(prompt.ids)[0]
-    length = prompt.before + hypotheses * steps
-    cache = (
-        model.empty_cache(batch_size, length)
-        if hypotheses == 1
-        else model.empty_cache(batch_size, length, hypotheses)
-    )
+    cache = empty_cache(model, prompt, prompt.before + hypotheses * steps, hypotheses, update)
     if isinstance(prompt.before, int) and prompt.before == 0:
         return cache
     _, cache = step(

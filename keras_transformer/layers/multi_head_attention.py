@@ -189,8 +189,9 @@ class MultiHeadAttention(keras.layers.Layer):
         Where the relation looks back no more than k positions, k + 1 of them are enough, each with `hypotheses`
         entries: new tokens then replace the oldest.
         """
-        if self._window is not None and isinstance(length, int):
-            length = min(length, (self._window + 1) * hypotheses)
+        if self._window is not None:
+            enough = (self._window + 1) * hypotheses
+            length = min(length, enough) if isinstance(length, int) else enough
         shape = (batch_size, self.num_kv_heads, length)
         return {
             "key": ops.zeros((*shape, self.key_dim), self.compute_dtype),
@@ -223,7 +224,7 @@ class MultiHeadAttention(keras.layers.Layer):
             padding_mask: booleans (B, T), False where a new token is padding that none may attend to.
             attention_mask: booleans (B, T, S) or (1, T, S), which of the S tokens since the first, the new
                 ones included, each new token may attend to. The new tokens then share one position.
-            update: how to write, one of `ops.slice_update`, `ops.select_update` and `ops.append_update`.
+            update: how to write: `ops.slice_update`, `ops.select_update`, `ops.append_update` or `ops.grow_update`.
 
         Returns:
             The output (B, T, D) and the cache with the new tokens in it.
@@ -238,7 +239,7 @@ class MultiHeadAttention(keras.layers.Layer):
             # What the new tokens replace, the first of them still attend to.
             seen = {name: kt_ops.append_update(cache[name], new[name], slot) for name in cache}
             cache = {name: kt_ops.rolling_update(cache[name], new[name], slot) for name in cache}
-        elif rolling and count != 1:
+        elif rolling and (count != 1 or update is kt_ops.grow_update):
             seen = cache = {name: kt_ops.rolling_update(cache[name], new[name], slot) for name in cache}
         else:
             at = ops.mod(slot, size) if rolling else slot

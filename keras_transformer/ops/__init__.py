@@ -8,6 +8,7 @@ from keras_transformer.ops.biases import BucketBias as BucketBias
 from keras_transformer.ops.biases import LinearBias as LinearBias
 from keras_transformer.ops.biases import PositionBias as PositionBias
 from keras_transformer.ops.cache import append_update as append_update
+from keras_transformer.ops.cache import grow_update as grow_update
 from keras_transformer.ops.cache import rolling_update as rolling_update
 from keras_transformer.ops.cache import select_update as select_update
 from keras_transformer.ops.cache import slice_update as slice_update
@@ -25,6 +26,7 @@ __all__ = [
     "check_kernel",
     "dropout",
     "explain",
+    "grow_update",
     "retrieval_attention",
     "rolling_update",
     "scores",

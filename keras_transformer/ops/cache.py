@@ -1,7 +1,7 @@
 """Writing new keys and values into a cache.
 
-One signature, three ways: XLA wants a slice written in place, TensorFlow Serving and ONNX have no such operation
-and take a selection, and a decoder that ONNX Runtime calls token by token grows its cache.
+One signature, several ways: XLA wants a slice written in place; TensorFlow Serving and ONNX have no such operation, and
+copy least where a cache grows.
 
 Entries stand on the last axis but one of keys and values, (B, K, S, H), as the products of a step read them, and on the
 last of what has two axes, such as positions (B, S).
@@ -36,6 +36,11 @@ def select_update(cache: Tensor, new: Tensor, slot: Tensor) -> Tensor:
 def append_update(cache: Tensor, new: Tensor, slot: Tensor) -> Tensor:
     """Append `new` (…, T, H) to a cache that holds exactly the `slot` entries written so far."""
     return ops.concatenate([cache, ops.cast(new, cache.dtype)], axis=_axis(cache))
+
+
+def grow_update(cache: Tensor, new: Tensor, slot: Tensor) -> Tensor:
+    """`append_update` for a cache of a loop: layers that look back no further than a window keep no more than that."""
+    return append_update(cache, new, slot)
 
 
 def rolling_update(cache: Tensor, new: Tensor, slot: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_transformer import generation, relations
 from keras_transformer.generation import Beam
-from keras_transformer.ops import select_update
+from keras_transformer.ops import grow_update
 
 pytestmark = pytest.mark.backend_neutral
 
@@ -136,7 +136,7 @@ def test_beams_do_not_depend_on_the_mode_nor_on_how_the_cache_is_written(many, m
         if mode == "xla" and not ON_JAX:
             continue  # that is `expected`; an export runs without it
         loop = wrap(
-            lambda ids: generation.generate_ids(model, ids, 8, select_update, sampler=Beam(4, num_return=4))
+            lambda ids: generation.generate_ids(model, ids, 8, grow_update, sampler=Beam(4, num_return=4))
         )
         out = {name: ops.convert_to_numpy(value) for name, value in loop(ops.array(sources)).items()}
         np.testing.assert_array_equal(out["ids"], expected.ids, err_msg=mode)

@@ -7,7 +7,7 @@ from keras import ops
 
 import keras_transformer as kt
 from keras_transformer import generation
-from keras_transformer.ops import select_update
+from keras_transformer.ops import grow_update
 from keras_transformer.training import LabelSmoothedCrossentropy
 
 pytestmark = pytest.mark.backend_neutral
@@ -120,7 +120,7 @@ def test_ids_do_not_depend_on_xla(model, expected, jit_compile):
 
 def test_ids_do_not_depend_on_how_the_cache_is_written(model, expected, modes):
     for mode, wrap in modes.items():
-        run = wrap(lambda ids: generation.generate_ids(model, ids, MOST, select_update))
+        run = wrap(lambda ids: generation.generate_ids(model, ids, MOST, grow_update))
         if mode == "xla" and keras.backend.backend() == "tensorflow":
             continue  # what is exported runs without it
         out = {name: ops.convert_to_numpy(value) for name, value in run(ops.array(SOURCES)).items()}

@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_transformer import generation, relations
 from keras_transformer.generation import Beam, Sample
-from keras_transformer.ops import select_update
+from keras_transformer.ops import grow_update
 
 pytestmark = pytest.mark.backend_neutral
 
@@ -48,7 +48,7 @@ def test_modes_and_cache_updates_agree(decoder, modes, sampler, options):
     for mode, wrap in modes.items():
         if mode == "xla" and not ON_JAX:
             continue
-        loop = wrap(lambda ids: generation.generate_ids(model, ids, 6, select_update, sampler=sampler)["ids"])
+        loop = wrap(lambda ids: generation.generate_ids(model, ids, 6, grow_update, sampler=sampler)["ids"])
         np.testing.assert_array_equal(ops.convert_to_numpy(loop(ops.array(PROMPTS))), expected, err_msg=mode)
 
 
