@@ -2,7 +2,8 @@
 
 All have the same vocabulary, embeddings, number of weights (nearly), updates, batches, dropout, optimiser and pooling
 (the mean of all tokens). Weights are averaged over updates; each run's best epoch is chosen by the validation
-sentences. `--help` lists the options.
+sentences' cross-entropy. Pre-training, which fills gaps in the training sentences, passes on its embeddings, mixed
+with random ones. `--help` lists the options.
 """
 
 import argparse
@@ -40,11 +41,13 @@ class Settings:
     epochs: int = 8
     peak_rate: float = 1e-3
     averaging: float = 0.998
-    pretraining_rate: float = 2e-3
     weight_decay: float = 0.01
+    pretraining_rate: float = 2e-3
+    pretraining_gaps: float = 0.25
     pretraining_epochs: int = 30
+    pretraining_share: float = 0.5
     pretraining_length: int = 40
-    pretraining_dropout: float = 0.1
+    pretraining_dropout: float = 0.0
     boundaries: tuple[int, ...] = (17, 33, 49)
 
 
@@ -151,8 +154,8 @@ def rate(peak: float, updates: int) -> Any:
     )
 
 
-def pretrain(data: Data, settings: Settings, seed: int) -> tuple[list[Any], dict[str, Any]]:
-    """The weights of an encoder that has learnt to fill gaps in the training sentences, and how that went."""
+def pretrain(data: Data, settings: Settings, seed: int) -> tuple[Any, dict[str, Any]]:
+    """The embeddings of an encoder that has learnt to fill gaps in the training sentences, and how that went."""
     import keras
 
     from keras_transformer import models, training
@@ -160,18 +163,19 @@ def pretrain(data: Data, settings: Settings, seed: int) -> tuple[list[Any], dict
 
     encoder, _ = build(BERT, data, settings, settings.pretraining_dropout)
     model = models.MaskedLanguageModel(encoder)
-    tables = [weight for weight in encoder.trainable_weights if weight.name in ("embeddings", "table")]
-    size = keras.ops.std(tables[0])
     batches = masked_language_modeling(
         data.sentences,
         data.tokenizer,
-        2 * settings.batch_size,
+        settings.batch_size,
         max_length=min(settings.pretraining_length, data.length),
+        rate=settings.pretraining_gaps,
         seed=seed,
     )
     updates = settings.pretraining_epochs * len(batches)
     model.compile(
-        keras.optimizers.AdamW(rate(settings.pretraining_rate, updates), weight_decay=settings.weight_decay),
+        keras.optimizers.AdamW(
+            rate(settings.pretraining_rate, updates), weight_decay=settings.weight_decay, clipnorm=1.0
+        ),
         training.LabelSmoothedCrossentropy(0.0),
         metrics=[training.TokenAccuracy()],
         jit_compile=False,
@@ -179,11 +183,18 @@ def pretrain(data: Data, settings: Settings, seed: int) -> tuple[list[Any], dict
     start = time.perf_counter()
     history = model.fit(batches, epochs=settings.pretraining_epochs, verbose=0).history
     found = {name: values[-1] for name, values in history.items()}
-    # The norm of their sum undoes any common scale. As small as at first, they learn as quickly.
-    scale = size / keras.ops.std(tables[0])
-    for table in tables:
-        table.assign(scale * table)
-    return encoder.get_weights(), {**found, "updates": updates, "seconds": time.perf_counter() - start}
+    return table(encoder).numpy(), {**found, "updates": updates, "seconds": time.perf_counter() - start}
+
+
+def table(encoder: Any) -> Any:
+    """The weight that holds the embeddings of an encoder's tokens."""
+    return encoder.embedding.embedding.embeddings
+
+
+def mix(encoder: Any, learnt: np.ndarray, share: float) -> None:
+    """Make a share of the embeddings' variance that of learnt ones; the rest, random, tells words apart."""
+    drawn = table(encoder).numpy()
+    table(encoder).assign((1 - share) ** 0.5 * drawn + share**0.5 * drawn.std() / learnt.std() * learnt)
 
 
 def smoothed_loss(smoothing: float) -> Any:
@@ -200,14 +211,12 @@ def train(kind: str, data: Data, settings: Settings, seed: int) -> dict[str, Any
 
     keras.utils.set_random_seed(seed)
     run: dict[str, Any] = {"seed": seed}
-    weights = None
+    learnt = None
     if kind == PRETRAINED:
-        weights, run["pretraining"] = pretrain(data, settings, seed)
+        learnt, run["pretraining"] = pretrain(data, settings, seed)
     encoder, model = build(kind, data, settings, settings.dropout)
-    if weights is not None:
-        for old, new in zip(weights, encoder.weights, strict=True):
-            if "seed" not in new.name:
-                new.assign(old)
+    if learnt is not None:
+        mix(encoder, learnt, settings.pretraining_share)
     batches = data.batches("train", settings, seed)
     steps = sum(1 for _ in batches)
     updates = settings.epochs * steps
@@ -221,11 +230,11 @@ def train(kind: str, data: Data, settings: Settings, seed: int) -> dict[str, Any
             ema_overwrite_frequency=None,
         ),
         smoothed_loss(settings.label_smoothing),
-        metrics=["accuracy"],
+        metrics=["accuracy", keras.metrics.SparseCategoricalCrossentropy("crossentropy", from_logits=True)],
         jit_compile=False,
     )
     best = keras.callbacks.EarlyStopping(
-        "val_accuracy", mode="max", patience=settings.epochs, restore_best_weights=True
+        "val_crossentropy", mode="min", patience=settings.epochs, restore_best_weights=True
     )
     start = time.perf_counter()
     history = model.fit(
@@ -238,7 +247,8 @@ def train(kind: str, data: Data, settings: Settings, seed: int) -> dict[str, Any
     ).history
     return {
         **run,
-        "validation": 100 * best.best,
+        "validation": 100 * history["val_accuracy"][best.best_epoch],
+        "validation_crossentropy": best.best,
         "test": 100 * model.evaluate(data.batches("test", settings, None), verbose=0)[1],
         "epoch": best.best_epoch + 1,
         "parameters": model.count_params(),

@@ -1,17 +1,16 @@
 """What ONNX Runtime runs faster, put in place of what TensorFlow's operations convert to; the answers stay the same."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from keras_transformer.export import loops
+from keras_transformer.export.onnx_graphs import graphs, nodes, rename
+
 Shapes = dict[str, list[int | None]]
 
-_SMALL = 4096  # elements of a constant that is compared with others
-_RANDOM = frozenset(
-    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
-)
 _ENDLESS = 10**9  # what tf2onnx puts for an end that is not given
 
 
@@ -20,124 +19,36 @@ def simplify(model: Any) -> Any:
 
     - What a loop carries round unchanged, weights above all, it reads from outside: ONNX Runtime then packs weights
       once, and copies nothing at each step. What is computed from that alone is computed once, before the loop.
+      What two of its values would be alike, as the positions in every layer's cache, it carries once.
     - A Dense layer's product needs no reshaping to two axes and back.
     - Layer normalisation is one operation.
     - A reshape is told what is known of its result, and a lookup counts negative indices from the end by itself:
       nothing asks for shapes to compute either.
-    - Equal constants are one, so that ONNX Runtime sees what is computed twice.
+    - What is computed twice, from equal constants too, is computed once.
     """
     from onnx import shape_inference
 
-    for graph in [*_graphs(model.graph)][::-1]:  # inner loops first
-        _read_invariants_from_outside(graph)
-        _share_constants(graph)
+    for graph in [*graphs(model.graph)][::-1]:  # inner loops first
+        loops.read_invariants_from_outside(graph)
+        loops.share_constants(graph)
     while True:
         shapes = _shapes(shape_inference.infer_shapes(model).graph)
-        changed = [rewrite(graph, shapes) for graph in _graphs(model.graph) for rewrite in _REWRITES]
+        changed = [rewrite(graph, shapes) for graph in graphs(model.graph) for rewrite in _REWRITES]
         if not any(changed):
             break
-    for graph in [*_graphs(model.graph)][::-1]:
-        _compute_before_loops(graph)
+    for graph in [*graphs(model.graph)]:
+        loops.compute_once(graph)
+        loops.carry_equals_once(graph)
+    for graph in [*graphs(model.graph)][::-1]:
+        loops.compute_before_loops(graph)
     _remove_unused(model.graph)
     return model
-
-
-def nodes(graph: Any) -> Iterator[Any]:
-    """Every node, those of loop bodies and branches included."""
-    for each in _graphs(graph):
-        yield from each.node
-
-
-def _graphs(graph: Any) -> Iterator[Any]:
-    """A graph, and those inside it."""
-    yield graph
-    for node in graph.node:
-        for inner in _inner(node):
-            yield from _graphs(inner)
-
-
-def _inner(node: Any) -> list[Any]:
-    """Loop bodies and branches of a node."""
-    from onnx import AttributeProto
-
-    graphs = [attribute.g for attribute in node.attribute if attribute.type == AttributeProto.GRAPH]
-    return graphs + [graph for attribute in node.attribute for graph in attribute.graphs]
-
-
-def _read_invariants_from_outside(graph: Any) -> None:
-    """Drop from the graph's loops what their bodies return as they got it."""
-    for node in graph.node:
-        if node.op_type != "Loop":
-            continue
-        (body,) = _inner(node)
-        kept = {output.name for output in graph.output}
-        copies = {each.output[0]: each.input[0] for each in body.node if each.op_type == "Identity"}
-        for number in reversed(range(len(node.input) - 2)):
-            inside, outside = body.input[2 + number].name, node.input[2 + number]
-            returned = body.output[1 + number].name
-            others = [output.name for place, output in enumerate(body.output) if place != 1 + number]
-            if copies.get(returned, returned) != inside or inside in others or node.output[number] in kept:
-                continue
-            _rename(body, inside, outside)
-            _rename(graph, node.output[number], outside)
-            del body.input[2 + number], body.output[1 + number], node.input[2 + number], node.output[number]
-
-
-def _compute_before_loops(graph: Any) -> None:
-    """Move out of the graph's loops what their bodies compute from nothing of their own."""
-    for place, node in reversed([*enumerate(graph.node)]):
-        if node.op_type != "Loop":
-            continue
-        (body,) = _inner(node)
-        changing = {value.name for value in body.input}
-        returned = {value.name for value in body.output}
-        moved = []
-        for each in body.node:
-            if (
-                _inner(each)
-                or each.op_type in _RANDOM
-                or not changing.isdisjoint(each.input)
-                or not returned.isdisjoint(each.output)
-            ):
-                changing.update(each.output)
-            else:
-                moved.append(each)
-        needed = {name for each in moved for name in each.input}
-        constants = [constant for constant in body.initializer if constant.name in needed]
-        graph.initializer.extend(constants)
-        for constant in constants:
-            body.initializer.remove(constant)
-        for each in reversed(moved):
-            graph.node.insert(place, each)
-            body.node.remove(each)
-
-
-def _share_constants(graph: Any) -> None:
-    """Make one of small constants with the same values."""
-    from onnx import numpy_helper
-
-    first: dict[tuple[Any, ...], str] = {}
-    for constant in graph.initializer:
-        if math.prod(constant.dims) > _SMALL:
-            continue
-        values = numpy_helper.to_array(constant)
-        same = first.setdefault((values.dtype.str, values.shape, values.tobytes()), constant.name)
-        if same != constant.name:
-            _rename(graph, constant.name, same)
-
-
-def _rename(graph: Any, old: str, new: str) -> None:
-    """Make readers of one value read another."""
-    for node in nodes(graph):
-        for place, name in enumerate(node.input):
-            if name == old:
-                node.input[place] = new
 
 
 def _shapes(graph: Any) -> Shapes:
     """What is known of the shapes of values and constants."""
     known: Shapes = {}
-    for each in _graphs(graph):
+    for each in graphs(graph):
         for value in [*each.input, *each.value_info, *each.output]:
             if value.type.tensor_type.HasField("shape"):
                 dims = value.type.tensor_type.shape.dim
@@ -210,7 +121,7 @@ def _skip_whole_slices(graph: Any, _: Shapes) -> bool:
         and node.output[0] not in {output.name for output in graph.output}
     ]
     for node in whole:
-        _rename(graph, node.output[0], node.input[0])
+        rename(graph, node.output[0], node.input[0])
         graph.node.remove(node)
     return bool(whole)
 
@@ -348,14 +259,14 @@ def _remove_unused(graph: Any) -> None:
     """Drop nodes and constants that nothing reads any more."""
     while True:
         read = {name for node in nodes(graph) for name in node.input}
-        read |= {output.name for each in _graphs(graph) for output in each.output}
+        read |= {output.name for each in graphs(graph) for output in each.output}
         dead = 0
-        for each in [*_graphs(graph)]:
+        for each in [*graphs(graph)]:
             for node in [node for node in each.node if read.isdisjoint(node.output)]:
                 each.node.remove(node)
                 dead += 1
         if not dead:
             break
-    for each in _graphs(graph):
+    for each in graphs(graph):
         for constant in [constant for constant in each.initializer if constant.name not in read]:
             each.initializer.remove(constant)

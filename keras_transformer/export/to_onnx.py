@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_transformer.export import comparison, handlers, kinds, rewrites
+from keras_transformer.export import comparison, handlers, kinds, onnx_graphs, rewrites
 from keras_transformer.export.graph import Axes
 from keras_transformer.export.parts import new_part
 
@@ -103,7 +103,7 @@ def convert(
     model, _ = tf2onnx.convert.from_function(
         traced, input_signature=signature, opset=OPSET, custom_op_handlers=handlers.HANDLERS
     )
-    unknown = sorted({node.op_type for node in rewrites.nodes(model.graph) if not _is_known(node)})
+    unknown = sorted({node.op_type for node in onnx_graphs.nodes(model.graph) if not _is_known(node)})
     if unknown:
         raise ValueError(f"`model` must consist of operations that ONNX has. Received: {', '.join(unknown)}")
     model = rewrites.simplify(model)

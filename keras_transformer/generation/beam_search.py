@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.generation.constraints import FORBIDDEN, ForcedWords
-from keras_transformer.generation.independent import is_broken
+from keras_transformer.generation.independent import is_broken, log_normalizer
 from keras_transformer.generation.rules import Rules
 from keras_transformer.generation.samplers import Beam
 from keras_transformer.generation.selection import pick, top_k
@@ -77,7 +77,7 @@ class BeamSearch:
     def advance(self, state: State, logits: Tensor, step: Tensor) -> State:
         """The state one token further, from logits (B, R, V)."""
         vocabulary = logits.shape[-1]
-        normalizer = ops.logsumexp(logits, axis=-1)[..., None]  # (B, R, 1)
+        normalizer = log_normalizer(logits)[..., None]  # (B, R, 1)
         broken = ops.any(
             ops.logical_and(is_broken(logits, normalizer[..., 0]), _exists(state["scores"])), axis=1
         )

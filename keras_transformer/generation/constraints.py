@@ -14,7 +14,7 @@ from keras import ops
 Tensor = Any
 
 FORBIDDEN = -1e30
-"""The logit and the score of what cannot be: finite, so that no sum or difference of two is NaN."""
+"""The logit and the score of what cannot be, or less: finite, so that no sum or difference of two is NaN."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +77,7 @@ class MinNewTokens(Constraint):
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Without end tokens in the first `count` steps."""
         early = history.at < self.count
-        return ops.where(ops.logical_and(early, _is_one_of(history.end_ids, logits)), FORBIDDEN, logits)
+        return forbid(logits, ops.logical_and(early, _is_one_of(history.end_ids, logits)))
 
     def violated_by(self, sequence: tuple[int, ...], end_ids: tuple[int, ...]) -> bool:
         """Whether it ends too early."""
@@ -125,7 +125,7 @@ class NoRepeatNGram(Constraint):
         for offset, latest in enumerate(history.last(self.size - 1)):
             begun = history.ids[:, :, offset : longest - self.size + 1 + offset]
             repeated = ops.logical_and(repeated, ops.equal(begun, latest[:, :, None]))
-        return ops.where(_among(followers, repeated, logits), FORBIDDEN, logits)
+        return forbid(logits, _among(followers, repeated, logits))
 
     def violated_by(self, sequence: tuple[int, ...], end_ids: tuple[int, ...]) -> bool:
         """Whether it repeats an n-gram."""
@@ -152,8 +152,7 @@ class BannedWords(Constraint):
             complete = history.at >= len(word) - 1
             for id_, latest in zip(word, history.last(len(word) - 1), strict=False):
                 complete = ops.logical_and(complete, ops.equal(latest, id_)[:, :, None])
-            banned = ops.logical_and(complete, _is_one_of(word[-1:], logits))
-            logits = ops.where(banned, FORBIDDEN, logits)
+            logits = forbid(logits, ops.logical_and(complete, _is_one_of(word[-1:], logits)))
         return logits
 
     def ids(self) -> tuple[int, ...]:
@@ -179,7 +178,7 @@ class ForcedPrefix(Constraint):
         prefix = ops.convert_to_tensor(self.prefix, "int32")
         forced = ops.take(prefix, ops.minimum(history.at, len(self.prefix) - 1), axis=0)
         other = ops.not_equal(ops.arange(logits.shape[-1]), forced)
-        return ops.where(ops.logical_and(history.at < len(self.prefix), other), FORBIDDEN, logits)
+        return forbid(logits, ops.logical_and(history.at < len(self.prefix), other))
 
     def ids(self) -> tuple[int, ...]:
         """The prefix."""
@@ -232,7 +231,7 @@ class ForcedWords(Constraint):
         """Without end tokens where a word is missing."""
         missing = self.progress(history.ids, history.step) < self.total
         ends = _is_one_of(history.end_ids, logits)
-        return ops.where(ops.logical_and(missing[..., None], ends), FORBIDDEN, logits)
+        return forbid(logits, ops.logical_and(missing[..., None], ends))
 
     @property
     def total(self) -> int:
@@ -265,6 +264,11 @@ class ForcedWords(Constraint):
                     same = ops.logical_and(same, ops.equal(latest, id_))
                 begun = ops.maximum(begun, count * ops.cast(same, begun.dtype))
         return have + begun
+
+
+def forbid(logits: Tensor, which: Tensor) -> Tensor:
+    """The logits (B, R, V), `FORBIDDEN` where a mask, often of V alone, holds: beside that number no logit counts."""
+    return logits + ops.where(which, FORBIDDEN, 0.0)
 
 
 def get(identifier: Any) -> Constraint:

@@ -10,7 +10,7 @@ from keras import ops
 from keras_transformer import ops as kt_ops
 from keras_transformer.generation import prompts
 from keras_transformer.generation.constraints import FORBIDDEN
-from keras_transformer.generation.independent import is_broken, results_of_one
+from keras_transformer.generation.independent import is_broken, log_normalizer, results_of_one
 from keras_transformer.generation.rules import Rules
 from keras_transformer.generation.samplers import Contrastive
 from keras_transformer.generation.selection import top_k
@@ -98,7 +98,7 @@ class _Step:
 
     def __call__(self, number: Tensor, cache: Any, state: State) -> tuple[Tensor, Any, State]:
         logits = state["logits"]
-        normalizer = ops.logsumexp(logits, axis=-1)
+        normalizer = log_normalizer(logits)
         broken = ops.logical_and(is_broken(logits, normalizer), ops.logical_not(state["ended"]))
         shaped = self.rules(logits[:, None], state["ids"][:, None], number)[:, 0]
         best, index = top_k(shaped, self.candidates)  # (B, R)

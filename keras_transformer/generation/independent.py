@@ -70,7 +70,7 @@ class Independent:
 
     def advance(self, state: State, logits: Tensor, step: Tensor) -> State:
         """The state with one more token for each hypothesis, from logits (B, R, V)."""
-        normalizer = ops.logsumexp(logits, axis=-1)  # (B, R)
+        normalizer = log_normalizer(logits)  # (B, R)
         broken = ops.logical_and(is_broken(logits, normalizer), ops.logical_not(state["ended"]))
         candidates = self.rules(logits, state["ids"], step)
         if isinstance(self.sampler, Sample):
@@ -139,10 +139,16 @@ def results_of_one(state: State) -> dict[str, Tensor]:
 
 def is_broken(logits: Tensor, normalizer: Tensor) -> Tensor:
     """Where logits (…, V) have NaN or +∞, or nothing but −∞, by comparisons that every runtime has."""
-    # Of the logits too: XLA's exponential on a CPU can make a number of NaN. Not `logical_not`: TensorFlow rewrites
+    # The logits' sum too: XLA's exponential on a CPU can make a number of NaN. Not `logical_not`: TensorFlow rewrites
     # ¬(a < b) as a ≥ b, which NaN does not fulfil.
-    bad = ops.any(ops.where(logits < 1e38, False, True), axis=-1)
-    return ops.logical_or(bad, ops.where(ops.abs(normalizer) < 1e38, False, True))
+    whole = ops.logical_and(ops.sum(logits, axis=-1) < 1e38, ops.abs(normalizer) < 1e38)
+    return ops.where(whole, False, True)
+
+
+def log_normalizer(logits: Tensor) -> Tensor:
+    """Log Σ exp of logits (…, V); NaN where one is +∞ or all are −∞."""
+    highest = ops.max(logits, axis=-1, keepdims=True)
+    return ops.log(ops.sum(ops.exp(logits - highest), axis=-1)) + highest[..., 0]
 
 
 def highest(candidates: Tensor) -> tuple[Tensor, Tensor]:

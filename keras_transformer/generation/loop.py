@@ -105,7 +105,7 @@ class Loop:
         search: what chooses tokens.
         longest: M.
         before: how many entries the cache has from the prompt.
-        last_positions: integers (B, 1), of the prompts' last tokens.
+        last_positions: integers (B, R), of the prompts' last tokens.
         context: what the encoder has made of the source, or None for a decoder alone.
         output_kernel: what the model makes of its weights for all steps, if anything.
         prompt: what `start` reads.
@@ -152,7 +152,7 @@ class Loop:
             cache,
             self.context,
             slot=self.before + step * search.hypotheses,
-            positions=ops.repeat(self.last_positions + step, search.hypotheses, axis=1),
+            positions=self.last_positions + step,
             update=self.update,
             **options,
         )
@@ -181,7 +181,7 @@ def prepare(
         search,
         longest,
         prompt.before,
-        prompt.positions[:, -1:],
+        ops.repeat(prompt.positions[:, -1:], search.hypotheses, axis=1),
         prompt.context,
         kernel,
         update,

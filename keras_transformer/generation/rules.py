@@ -8,7 +8,6 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.generation.constraints import (
-    FORBIDDEN,
     BannedWords,
     Constraint,
     EndTokens,
@@ -16,6 +15,7 @@ from keras_transformer.generation.constraints import (
     ForcedWords,
     History,
     MinNewTokens,
+    forbid,
     get,
 )
 from keras_transformer.generation.samplers import Beam, Sampler
@@ -81,9 +81,7 @@ class Rules:
             logits = constraint(logits, history)
         if not self.never:
             return logits
-        index = ops.arange(logits.shape[-1])
-        allowed = ops.all(ops.stack([ops.not_equal(index, id_) for id_ in self.never]), axis=0)
-        return ops.where(allowed, logits, FORBIDDEN)
+        return forbid(logits, np.isin(np.arange(logits.shape[-1]), self.never))
 
     @property
     def words(self) -> ForcedWords | None:

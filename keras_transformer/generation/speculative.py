@@ -9,7 +9,7 @@ from keras import ops
 from keras_transformer import ops as kt_ops
 from keras_transformer.generation import prompts
 from keras_transformer.generation.constraints import FORBIDDEN
-from keras_transformer.generation.independent import highest, is_broken, results_of_one
+from keras_transformer.generation.independent import highest, is_broken, log_normalizer, results_of_one
 from keras_transformer.generation.rules import Rules
 from keras_transformer.generation.samplers import Speculative
 
@@ -149,7 +149,7 @@ class _Round:
         self, state: State, proposed: Tensor, logits: Tensor, chosen: Tensor, best: Tensor, ahead: Tensor
     ) -> State:
         """The state with the tokens that the model itself would have generated."""
-        normalizer = ops.logsumexp(logits, axis=-1)  # (B, K + 1)
+        normalizer = log_normalizer(logits)  # (B, K + 1)
         broken = is_broken(logits, normalizer)
         stuck = ops.logical_or(broken, best <= FORBIDDEN / 2)
         # A column is reached where every one before it was proposed rightly, and neither stuck nor ended.

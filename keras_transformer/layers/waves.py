@@ -20,7 +20,7 @@ def waves(positions: Tensor, frequencies: Sequence[float] | np.ndarray) -> tuple
 
     A plain float32 product p·ω is off by p·ω·2⁻²⁴, already 0.006 at position 100,000. Here the position is
     split into 4096·p₁ + p₀ and the frequency, counted in turns, into a multiple of 2⁻¹² and a small rest: whole
-    turns drop out of exact integers, and what is left is small.
+    turns drop out of exact products, and what is left is small.
 
     Args:
         positions: integers (…).
@@ -70,8 +70,6 @@ def check_max_wavelength(max_wavelength: float) -> float:
 
 def _fraction_of_turns(counts: Tensor, turns: np.ndarray) -> Tensor:
     """`counts` × `turns` but for whole turns: between 0 and 2, from integers below 4096 and turns in [0, 1)."""
-    coarse = np.floor(turns * _STEP)
-    rest = turns - coarse / _STEP
-    steps = counts * ops.convert_to_tensor(coarse, "float32")
-    whole = ops.floor(steps / _STEP)
-    return (steps - whole * _STEP) / _STEP + counts * ops.convert_to_tensor(rest, "float32")
+    coarse = np.floor(turns * _STEP) / _STEP
+    exact = counts * ops.convert_to_tensor(coarse, "float32")
+    return exact - ops.floor(exact) + counts * ops.convert_to_tensor(turns - coarse, "float32")

@@ -21,14 +21,14 @@ def attend(problem: Problem) -> Tensor:
     if allowed is None:
         return output
     has_neighbour = ops.any(allowed, axis=-1, keepdims=True)  # (B|1, N|1, T|1, 1)
-    return ops.where(ops.transpose(has_neighbour, (0, 2, 1, 3)), output, ops.zeros_like(output))
+    return ops.where(ops.transpose(has_neighbour, (0, 2, 1, 3)), output, ops.cast(0, output.dtype))
 
 
 def weights(problem: Problem) -> Tensor:
     """(B, N, T, S): rows that sum to one, or to zero where a query has no neighbour."""
     allowed = problem.allowed()
     weights = _softmax(logits(problem), allowed)
-    return weights if allowed is None else ops.where(allowed, weights, ops.zeros_like(weights))
+    return weights if allowed is None else ops.where(allowed, weights, ops.cast(0, weights.dtype))
 
 
 def logits(problem: Problem) -> Tensor:

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer import export, generation
-from keras_transformer.export import rewrites, to_onnx
+from keras_transformer.export import onnx_graphs, to_onnx
 
 LOOP, ENCODER, DECODER = "generate_greedy", "encoder_model", "decoder_model_merged"
 BATCH, SOURCE = "batch_size", "encoder_sequence_length"
@@ -104,7 +104,7 @@ def test_a_graph_is_valid_of_opset_18_and_of_known_operations(graphs, name):
     onnx.checker.check_model(model, full_check=True)
     assert {entry.domain: entry.version for entry in model.opset_import}[""] == 18
     assert model.graph.name == name
-    assert all(to_onnx._is_known(node) for node in rewrites.nodes(model.graph))
+    assert all(to_onnx._is_known(node) for node in onnx_graphs.nodes(model.graph))
     axes = [axis for _, dims in shapes([*model.graph.input, *model.graph.output]).values() for axis in dims]
     assert not [axis for axis in axes if str(axis).startswith("unk")]
 
@@ -212,8 +212,8 @@ def test_operations_inside_loop_bodies_are_looked_at():
     body = onnx.helper.make_graph([onnx.helper.make_node("Strange", [], ["y"])], "body", [], [])
     loop = onnx.helper.make_node("Loop", ["m", "c"], ["y"], body=body)
     graph = onnx.helper.make_graph([loop], "main", [], [])
-    assert [node.op_type for node in rewrites.nodes(graph)] == ["Loop", "Strange"]
-    assert [to_onnx._is_known(node) for node in rewrites.nodes(graph)] == [True, False]
+    assert [node.op_type for node in onnx_graphs.nodes(graph)] == ["Loop", "Strange"]
+    assert [to_onnx._is_known(node) for node in onnx_graphs.nodes(graph)] == [True, False]
 
 
 def test_exact_gelu_converts_and_agrees():

@@ -9,7 +9,7 @@ pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("tf2onnx")
 
-from keras_transformer.export import rewrites, to_onnx  # noqa: E402
+from keras_transformer.export import onnx_graphs, to_onnx  # noqa: E402
 
 X = np.random.default_rng(0).normal(size=(2, 3, 8)).astype("float32")
 
@@ -24,7 +24,12 @@ def converted(function, *inputs):
     session = onnxruntime.InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"])
     (found,) = session.run(["y"], dict(zip(names, inputs, strict=True)))
     expected = function(*map(tf.constant, inputs)).numpy()
-    return collections.Counter(node.op_type for node in rewrites.nodes(graph.graph)), found, expected, graph
+    return (
+        collections.Counter(node.op_type for node in onnx_graphs.nodes(graph.graph)),
+        found,
+        expected,
+        graph,
+    )
 
 
 def test_a_dense_layer_is_one_product_and_one_addition():
@@ -76,22 +81,6 @@ def test_a_choice_never_mixes_what_it_did_not_choose(dtype):
     kinds, found, expected, _ = converted(tf.where, condition, yes, no)
     assert kinds["Mul"] == 0
     np.testing.assert_array_equal(found, expected)
-
-
-def test_loops_read_their_weights_from_outside():
-    layer = keras.layers.Dense(8)
-    layer.build((None, None, 8))
-
-    def function(x):
-        def body(i, x, kept):
-            return i + 1, tf.tanh(layer(x)) + kept, kept
-
-        return sum(tf.while_loop(lambda i, *_: i < 3, body, (0, x, 2 * x))[1:])
-
-    _, found, expected, graph = converted(function, X)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
-    (loop,) = [node for node in graph.graph.node if node.op_type == "Loop"]
-    assert len(loop.input) == 2 + 2  # i and x: neither the weights nor what never changes
 
 
 def test_nothing_unused_is_left():
@@ -147,25 +136,6 @@ def test_lookups_by_another_rule_keep_it(size):
     kinds, found, expected, _ = converted(function, X, index + 1)
     assert kinds["Where"]
     np.testing.assert_array_equal(found, expected)
-
-
-def test_equal_constants_are_one():
-    from onnx import TensorProto, helper, numpy_helper
-
-    values = {
-        "one": np.arange(3, dtype="int64"),
-        "same": np.arange(3, dtype="int64"),
-        "typed": np.arange(3, dtype="int32"),
-        "shaped": np.arange(3, dtype="int64")[None],
-        "other": np.arange(1, 4, dtype="int64"),
-    }
-    nodes = [helper.make_node("Identity", [name], [f"{name}_out"]) for name in values]
-    outputs = [helper.make_tensor_value_info(f"{name}_out", TensorProto.UNDEFINED, None) for name in values]
-    constants = [numpy_helper.from_array(array, name) for name, array in values.items()]
-    model = helper.make_model(helper.make_graph(nodes, "g", [], outputs, constants))
-    graph = rewrites.simplify(model).graph
-    assert [node.input[0] for node in graph.node] == ["one", "one", "typed", "shaped", "other"]
-    assert [constant.name for constant in graph.initializer] == ["one", "typed", "shaped", "other"]
 
 
 def test_integers_are_compared_as_integers():

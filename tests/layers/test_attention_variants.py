@@ -7,7 +7,14 @@ from keras import ops
 
 from keras_transformer import layers
 from keras_transformer.layers import ALiBi, DecoderBlock, EncoderBlock, MultiHeadAttention, RelativeBias
-from keras_transformer.ops import append_update, rolling_update, scores, select_update, slice_update
+from keras_transformer.ops import (
+    append_update,
+    grow_update,
+    rolling_update,
+    scores,
+    select_update,
+    slice_update,
+)
 from keras_transformer.relations import Adjacency, Causal, Dilated, SlidingWindow, Strided
 
 neutral = pytest.mark.backend_neutral
@@ -125,7 +132,7 @@ def _for_blocks(options):
     "relation", [SlidingWindow(3), Dilated(2, 2), SlidingWindow(4) & Strided(2)], ids=repr
 )
 @pytest.mark.parametrize("pieces", [(1,) * 9, (4, 1, 4), (9,), (2, 6, 1)], ids=str)
-@pytest.mark.parametrize("update", [slice_update, select_update])
+@pytest.mark.parametrize("update", [slice_update, select_update, grow_update])
 def test_a_window_needs_a_cache_of_its_own_size(relation, pieces, update):
     layer = make(relation=relation, position_encoding="rotary", num_kv_heads=2)
     padding = np.ones((2, LENGTH), bool)

@@ -1,0 +1,126 @@
+"""Loops of ONNX graphs that carry and compute less; the answers stay the same."""
+
+import math
+from typing import Any
+
+from keras_transformer.export.onnx_graphs import inner, rename
+
+_SMALL = 4096  # elements of a constant that is compared with others
+_RANDOM = frozenset(
+    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
+)
+
+
+def read_invariants_from_outside(graph: Any) -> None:
+    """Drop from the graph's loops what their bodies return as they got it."""
+    for node in graph.node:
+        if node.op_type != "Loop":
+            continue
+        (body,) = inner(node)
+        kept = {output.name for output in graph.output}
+        copies = {each.output[0]: each.input[0] for each in body.node if each.op_type == "Identity"}
+        for number in reversed(range(len(node.input) - 2)):
+            inside, outside = body.input[2 + number].name, node.input[2 + number]
+            returned = body.output[1 + number].name
+            others = [output.name for place, output in enumerate(body.output) if place != 1 + number]
+            if copies.get(returned, returned) != inside or inside in others or node.output[number] in kept:
+                continue
+            rename(body, inside, outside)
+            rename(graph, node.output[number], outside)
+            del body.input[2 + number], body.output[1 + number], node.input[2 + number], node.output[number]
+
+
+def share_constants(graph: Any) -> None:
+    """Make one of small constants with the same values."""
+    from onnx import numpy_helper
+
+    first: dict[tuple[Any, ...], str] = {}
+    for constant in graph.initializer:
+        if math.prod(constant.dims) > _SMALL:
+            continue
+        values = numpy_helper.to_array(constant)
+        same = first.setdefault((values.dtype.str, values.shape, values.tobytes()), constant.name)
+        if same != constant.name:
+            rename(graph, constant.name, same)
+
+
+def compute_before_loops(graph: Any) -> None:
+    """Move out of the graph's loops what their bodies compute from nothing of their own."""
+    for place, node in reversed([*enumerate(graph.node)]):
+        if node.op_type != "Loop":
+            continue
+        (body,) = inner(node)
+        changing = {value.name for value in body.input}
+        returned = {value.name for value in body.output}
+        moved = []
+        for each in body.node:
+            if (
+                inner(each)
+                or each.op_type in _RANDOM
+                or not changing.isdisjoint(each.input)
+                or not returned.isdisjoint(each.output)
+            ):
+                changing.update(each.output)
+            else:
+                moved.append(each)
+        needed = {name for each in moved for name in each.input}
+        constants = [constant for constant in body.initializer if constant.name in needed]
+        graph.initializer.extend(constants)
+        for constant in constants:
+            body.initializer.remove(constant)
+        for each in reversed(moved):
+            graph.node.insert(place, each)
+            body.node.remove(each)
+
+
+def carry_equals_once(graph: Any) -> None:
+    """Drop from the graph's loops what they carry round twice: what starts and goes on alike."""
+    for node in graph.node:
+        if node.op_type != "Loop":
+            continue
+        (body,) = inner(node)
+        inside = [value.name for value in body.input[2:]]
+        classes = list(node.input[2:])  # equal where two may be the same: at first where they start alike
+        while True:
+            leaders = dict(reversed([*zip(classes, inside, strict=True)]))
+            same = _same_values(
+                body, {name: leaders[group] for group, name in zip(classes, inside, strict=True)}
+            )
+            returned = [same.get(value.name, value.name) for value in body.output[1 : 1 + len(inside)]]
+            finer = [f"{group} {name}" for group, name in zip(classes, returned, strict=True)]
+            if len({*finer}) == len({*classes}):
+                break
+            classes = finer
+        kept = {output.name for output in graph.output}
+        for number in reversed(range(len(inside))):
+            first = classes.index(classes[number])
+            if first != number and node.output[number] not in kept:
+                rename(body, inside[number], inside[first])
+                rename(graph, node.output[number], node.output[first])
+                del (
+                    body.input[2 + number],
+                    body.output[1 + number],
+                    node.input[2 + number],
+                    node.output[number],
+                )
+
+
+def compute_once(graph: Any) -> None:
+    """Read what is computed twice from where it is computed first."""
+    for name, first in _same_values(graph, {}).items():
+        rename(graph, name, first)
+
+
+def _same_values(graph: Any, same: dict[str, str]) -> dict[str, str]:
+    """Which values equal an earlier one, by its name, if those of `same` do."""
+    same, first = dict(same), {}
+    for node in graph.node:
+        if inner(node) or node.op_type in _RANDOM:
+            continue
+        settings = sorted(attribute.SerializeToString(deterministic=True) for attribute in node.attribute)
+        inputs = (same.get(name, name) for name in node.input)
+        key = (node.domain, node.op_type, len(node.output), *inputs, *settings)
+        earlier = first.setdefault(key, node)
+        if earlier is not node:
+            same |= dict(zip(node.output, earlier.output, strict=True))
+    return same

@@ -1,0 +1,122 @@
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+pytest.importorskip("onnx")
+onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("tf2onnx")
+
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+
+from keras_transformer.export import loops, rewrites, to_onnx  # noqa: E402
+
+X = np.random.default_rng(0).normal(size=(2, 3, 8)).astype("float32")
+
+
+def converted(function):
+    """The only loop of the graph and its body, once the graph has answered as TensorFlow does."""
+    spec = [tf.TensorSpec([None, 3, 8], tf.float32, name="x")]
+    graph = to_onnx.convert("f", lambda x: {"y": function(x)}, spec, {"x": [], "y": []})
+    session = onnxruntime.InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(session.run(["y"], {"x": X})[0], function(tf.constant(X)), atol=1e-5)
+    (loop,) = [node for node in graph.graph.node if node.op_type == "Loop"]
+    (body,) = [attribute.g for attribute in loop.attribute if attribute.name == "body"]
+    return loop, body, graph.graph
+
+
+def test_loops_read_their_weights_from_outside():
+    layer = keras.layers.Dense(8)
+    layer.build((None, None, 8))
+
+    def function(x):
+        def body(i, x, kept):
+            return i + 1, tf.tanh(layer(x)) + kept, kept
+
+        return sum(tf.while_loop(lambda i, *_: i < 3, body, (0, x, 2 * x))[1:])
+
+    loop, _, _ = converted(function)
+    assert len(loop.input) == 2 + 2  # i and x: neither the weights nor what never changes
+
+
+def test_what_never_changes_is_computed_before_the_loop():
+    def function(x):
+        def body(i, y):
+            return i + 1, y + tf.exp(tf.sin(x)) * tf.cos(y)
+
+        return tf.while_loop(lambda i, _: i < 3, body, (0, x))[1]
+
+    _, body, graph = converted(function)
+    inside, outside = ({node.op_type for node in each.node} for each in (body, graph))
+    assert {"Sin", "Exp"} <= outside
+    assert not {"Sin", "Exp"} & inside
+    assert "Cos" in inside
+
+
+def test_every_step_draws_its_own_numbers():
+    drawn = helper.make_node("RandomUniform", [], ["drawn"], shape=[1])
+    sums = helper.make_node("Add", ["x", "drawn"], ["x_out"])
+    same = helper.make_node("Identity", ["c"], ["c_out"])
+
+    def value(name, kind=TensorProto.FLOAT, shape=(1,)):
+        return helper.make_tensor_value_info(name, kind, shape)
+
+    states = [value("i", TensorProto.INT64, ()), value("c", TensorProto.BOOL, ()), value("x")]
+    body = helper.make_graph(
+        [drawn, sums, same], "body", states, [value("c_out", TensorProto.BOOL, ()), value("x_out")]
+    )
+    loop = helper.make_node("Loop", ["n", "yes", "start"], ["y"], body=body)
+    graph = helper.make_graph([loop], "g", [], [value("y")])
+    loops.compute_before_loops(graph)
+    assert [node.op_type for node in graph.node] == ["Loop"]
+
+
+@pytest.mark.parametrize(
+    ("start", "step", "carried"),
+    [
+        ((0, 0), lambda a, b: (a + 1, b + 1), 1),
+        ((0, 0), lambda a, b: (b + 1, a + 1), 1),
+        ((0, 0), lambda a, b: (a + 1, b + 2), 2),
+        ((0, 0), lambda a, b: (a + 1, tf.sin(a) + b), 2),
+        ((0, 1), lambda a, b: (a + 1, b + 1), 2),
+        ((0, 0, 0), lambda a, b, c: (a + 1, b + 1, c + a * b), 2),
+        ((0, 0, 0), lambda a, b, c: (a + b, b + c, c + 1), 3),
+    ],
+    ids=[
+        "alike",
+        "crosswise",
+        "other steps",
+        "one from the other",
+        "other starts",
+        "two of three",
+        "a chain",
+    ],
+)
+def test_what_goes_on_alike_is_carried_once(start, step, carried):
+    def function(x):
+        def body(i, *states):
+            return i + 1, *step(*states)
+
+        begun = [x + np.float32(each) for each in start]
+        states = tf.while_loop(lambda i, *_: i < 4, body, (0, *begun))[1:]
+        return tf.add_n([(place + 1.0) * state for place, state in enumerate(states)])
+
+    loop, _, _ = converted(function)
+    assert len(loop.input) == 2 + 1 + carried
+
+
+def test_equal_constants_are_one():
+    values = {
+        "one": np.arange(3, dtype="int64"),
+        "same": np.arange(3, dtype="int64"),
+        "typed": np.arange(3, dtype="int32"),
+        "shaped": np.arange(3, dtype="int64")[None],
+        "other": np.arange(1, 4, dtype="int64"),
+    }
+    nodes = [helper.make_node("Identity", [name], [f"{name}_out"]) for name in values]
+    outputs = [helper.make_tensor_value_info(f"{name}_out", TensorProto.UNDEFINED, None) for name in values]
+    constants = [numpy_helper.from_array(array, name) for name, array in values.items()]
+    model = helper.make_model(helper.make_graph(nodes, "g", [], outputs, constants))
+    graph = rewrites.simplify(model).graph
+    assert [node.input[0] for node in graph.node] == ["one", "one", "typed", "shaped", "other"]
+    assert [constant.name for constant in graph.initializer] == ["one", "typed", "shaped", "other"]
