@@ -184,15 +184,19 @@ class MultiHeadAttention(keras.layers.Layer):
         )
 
     def empty_cache(self, batch_size: Any, length: Any, hypotheses: int = 1) -> Cache:
-        """A cache for `step` with room for `length` entries: keys (B, K, length, H), values, positions (−1: nothing).
+        """A cache for `step` with room for `length` entries: keys (B·K, length, H), values, positions (−1: nothing).
 
+        Keys and values are (B, K, length, ·) where the batch size is a tensor; `step` takes both.
         Where the relation looks back no more than k positions, k + 1 of them are enough, each with `hypotheses`
         entries: new tokens then replace the oldest.
         """
         if self._window is not None:
             enough = (self._window + 1) * hypotheses
             length = min(length, enough) if isinstance(length, int) else enough
-        shape = (batch_size, self.num_kv_heads, length)
+        heads = self.num_kv_heads
+        # XLA would copy what has an axis of size one, as a batch of one is.
+        rows = (batch_size * heads,) if isinstance(batch_size, int) else (batch_size, heads)
+        shape = (*rows, length)
         return {
             "key": ops.zeros((*shape, self.key_dim), self.compute_dtype),
             "value": ops.zeros((*shape, self.value_dim), self.compute_dtype),
@@ -232,7 +236,10 @@ class MultiHeadAttention(keras.layers.Layer):
         positions = ops.cast(positions, "int32")
         query, key, value = self._heads(query, positions=positions)
         stored = positions if padding_mask is None else ops.where(padding_mask, positions, -1)
-        new = {"key": _heads_first(key), "value": _heads_first(value), "positions": stored}
+        new = {"key": _heads_first(key), "value": _heads_first(value)}
+        if len(cache["key"].shape) == 3:
+            new = {name: ops.reshape(each, [-1, *ops.shape(each)[2:]]) for name, each in new.items()}
+        new["positions"] = stored
         size, count = cache["positions"].shape[1], query.shape[1]
         rolling = self._rolls(size) and update is not kt_ops.append_update
         if rolling and attention_mask is None and count != 1:
@@ -252,8 +259,8 @@ class MultiHeadAttention(keras.layers.Layer):
             attention_mask = ops.take(attention_mask, ops.maximum(token, 0), axis=2)
         heads = kt_ops.attention(
             query,
-            _heads_first(seen["key"]),
-            _heads_first(seen["value"]),
+            self._from_cache(seen["key"]),
+            self._from_cache(seen["value"]),
             self.relation,
             score=self._score(),
             bias=self._bias(),
@@ -370,6 +377,12 @@ class MultiHeadAttention(keras.layers.Layer):
             "query_positions": positions,
             "key_positions": positions,
         }
+
+    def _from_cache(self, entries: Tensor) -> Tensor:
+        """(B·K, S, ·) or (B, K, S, ·) → (B, S, K, ·)."""
+        if len(entries.shape) == 3:
+            entries = ops.reshape(entries, [-1, self.num_kv_heads, *ops.shape(entries)[1:]])
+        return _heads_first(entries)
 
     @property
     def _window(self) -> int | None:

@@ -3,8 +3,8 @@
 One signature, several ways: XLA wants a slice written in place; TensorFlow Serving and ONNX have no such operation, and
 copy least where a cache grows.
 
-Entries stand on the last axis but one of keys and values, (B, K, S, H), as the products of a step read them, and on the
-last of what has two axes, such as positions (B, S).
+Entries stand on the last axis but one of keys and values, (B·K, S, H) or (B, K, S, H), as the products of a step read
+them, and on the last of what has two axes, such as positions (B, S).
 """
 
 from typing import Any

@@ -1,5 +1,6 @@
 """The dense kernel, the reference: the whole T×S matrix at once."""
 
+from collections.abc import Callable
 from typing import Any
 
 from keras import ops
@@ -34,8 +35,11 @@ def weights(problem: Problem) -> Tensor:
 def logits(problem: Problem) -> Tensor:
     """Log κ and bias of every pair, (B, N, T, S), in float32 or better."""
     query, key = problem.features()
-    compared = problem.score.compare(
-        group(query, problem.kv_heads), ops.transpose(key, (0, 2, 1, 3)), problem.score.parameters
+    compared = _on_one_axis(
+        lambda query, key: problem.score.compare(query, key, problem.score.parameters),
+        group(query, problem.kv_heads),
+        ops.transpose(key, (0, 2, 1, 3)),
+        problem.score.parameters,
     )  # (B, K, G·T, S)
     scores = problem.score.link(ops.cast(_ungroup(compared, query), problem.exact_dtype))  # (B, N, T, S)
     if problem.bias is None:
@@ -81,7 +85,22 @@ def _weighted_sum(weights: Tensor, value: Tensor) -> Tensor:
     kv_heads = value.shape[2]
     if num_heads != kv_heads:
         weights = ops.reshape(weights, [-1, kv_heads, num_heads // kv_heads * num_queries, num_keys])
-    output = ops.matmul(weights, ops.transpose(value, (0, 2, 1, 3)))  # (B, K, G·T, V)
+    output = _on_one_axis(ops.matmul, weights, ops.transpose(value, (0, 2, 1, 3)))  # (B, K, G·T, V)
     if num_heads != kv_heads:
         output = ops.reshape(output, [-1, num_heads, num_queries, value.shape[3]])
     return ops.transpose(output, (0, 2, 1, 3))
+
+
+def _on_one_axis(
+    product: Callable[[Tensor, Tensor], Tensor], left: Tensor, right: Tensor, by_head: tuple[Tensor, ...] = ()
+) -> Tensor:
+    """A product of (B, K, ·, ·) and (B, K, ·, ·), of (B·K, ·, ·) where that can be.
+
+    XLA on a CPU copies a matrix that stands transposed, and one that a loop carries, before it multiplies; not those of
+    three axes.
+    """
+    shapes = [*left.shape, *right.shape]
+    if None in shapes or by_head:
+        return product(left, right)
+    output = product(*(ops.reshape(each, [-1, *each.shape[2:]]) for each in (left, right)))
+    return ops.reshape(output, [*left.shape[:2], *output.shape[1:]])

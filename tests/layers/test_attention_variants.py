@@ -141,7 +141,7 @@ def test_a_window_needs_a_cache_of_its_own_size(relation, pieces, update):
     expected = layer(X, padding_mask=padding, positions=positions)
     cache = layer.empty_cache(2, 100)
     window = relation.reach()[0]
-    assert cache["key"].shape[2] == window + 1
+    assert cache["key"].shape[-2] == window + 1
     outputs, start = [], 0
     for piece in pieces:
         end = start + piece
@@ -155,7 +155,7 @@ def test_a_window_needs_a_cache_of_its_own_size(relation, pieces, update):
         )
         outputs.append(output)
         start = end
-    assert cache["key"].shape[2] == window + 1
+    assert cache["key"].shape[-2] == window + 1
     found = ops.convert_to_numpy(ops.concatenate(outputs, axis=1))
     np.testing.assert_allclose(found[padding], ops.convert_to_numpy(expected)[padding], **CLOSE)
 

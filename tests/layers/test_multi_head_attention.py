@@ -315,8 +315,8 @@ class TestSteps:
         layer = built((2, 5, 8), relation="causal", num_kv_heads=2, value_dim=5)
         cache = layer.empty_cache(2, 6)
         assert {name: tuple(part.shape) for name, part in cache.items()} == {
-            "key": (2, 2, 6, 3),
-            "value": (2, 2, 6, 5),
+            "key": (2 * 2, 6, 3),
+            "value": (2 * 2, 6, 5),
             "positions": (2, 6),
         }
         assert (np.asarray(cache["positions"]) == -1).all()
