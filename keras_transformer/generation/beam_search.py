@@ -30,6 +30,7 @@ class BeamSearch:
         longest: M.
         pad_id: fills up ended sequences.
         limits: integers (B,), the longest output of each row.
+        batch_size: B, by default asked of what is selected from, at each step.
     """
 
     sampler: Beam
@@ -37,6 +38,7 @@ class BeamSearch:
     longest: int
     pad_id: int
     limits: Tensor | None = None
+    batch_size: Any = None
 
     @property
     def hypotheses(self) -> int:
@@ -96,12 +98,14 @@ class BeamSearch:
                 self.rules.words, reached(shaped), state["ids"], step
             )
         entries = self._with_column(state["ancestors"], ops.arange(self.hypotheses), step)
-        own = pick(ops.reshape(logits, [-1, self.hypotheses * vocabulary]), parents * vocabulary + tokens)
-        own = ops.where(_exists(scores), own - pick(normalizer[..., 0], parents), 0.0)
+        own = self._pick(
+            ops.reshape(logits, [-1, self.hypotheses * vocabulary]), parents * vocabulary + tokens
+        )
+        own = ops.where(_exists(scores), own - self._pick(normalizer[..., 0], parents), 0.0)
         candidates = {
-            "ids": self._with_column(pick(state["ids"], parents), tokens, step),
-            "token_scores": self._with_column(pick(state["token_scores"], parents), own, step),
-            "ancestors": pick(entries, parents),
+            "ids": self._with_column(self._pick(state["ids"], parents), tokens, step),
+            "token_scores": self._with_column(self._pick(state["token_scores"], parents), own, step),
+            "ancestors": self._pick(entries, parents),
             "newest": tokens,
             "scores": scores,
         }
@@ -113,8 +117,8 @@ class BeamSearch:
         else:  # their turn, not their score, is what they are ordered by
             turns = -ops.cast(ops.arange(scores.shape[1]), "float32")
             _, order = ops.top_k(ops.where(_exists(going_on), turns, FORBIDDEN), self.hypotheses)
-            going_on = pick(going_on, order)
-        running = {name: pick(values, order) for name, values in candidates.items()}
+            going_on = self._pick(going_on, order)
+        running = {name: self._pick(values, order) for name, values in candidates.items()}
         running["scores"] = going_on
         if self.limits is not None:
             full = (step + 1 >= self.limits)[:, None]
@@ -156,17 +160,18 @@ class BeamSearch:
         """
         count, vocabulary = self._num_candidates(logits), logits.shape[-1]
         siblings = min(count, vocabulary)
-        highest, tokens = top_k(logits, siblings)  # (B, R, siblings)
+        num_rows = None if self.batch_size is None else self.batch_size * self.hypotheses
+        highest, tokens = top_k(logits, siblings, num_rows)  # (B, R, siblings)
         found = chosen = reached(highest)
         if self.sampler.diversity:
             rank = ops.cast(ops.arange(siblings), "float32")
             chosen = ops.where(_exists(found), found - self.sampler.diversity * rank, FORBIDDEN)
         flat = [-1, self.hypotheses * siblings]
-        _, index = top_k(ops.reshape(chosen, flat), count)
+        _, index = top_k(ops.reshape(chosen, flat), count, self.batch_size)
         return (
-            pick(ops.reshape(found, flat), index),
+            self._pick(ops.reshape(found, flat), index),
             index // siblings,
-            pick(ops.reshape(tokens, flat), index),
+            self._pick(ops.reshape(tokens, flat), index),
         )
 
     def _candidates_in_turn(
@@ -179,7 +184,7 @@ class BeamSearch:
         hypotheses, vocabulary = self.hypotheses, scores.shape[-1]
         count = self._num_candidates(scores)
         flat = ops.reshape(scores, [-1, hypotheses * vocabulary])
-        _, best = top_k(flat, count)
+        _, best = top_k(flat, count, self.batch_size)
         own = ops.concatenate(
             [
                 ops.cast(ops.top_k(scores, 1)[1], "int32"),
@@ -190,11 +195,11 @@ class BeamSearch:
         own = own + ops.arange(hypotheses, dtype="int32")[:, None] * vocabulary
         number = hypotheses * own.shape[2]
         index = ops.concatenate([ops.cast(best, "int32"), ops.reshape(own, [-1, number])], axis=1)  # (B, C)
-        found, parents, tokens = pick(flat, index), index // vocabulary, index % vocabulary
+        found, parents, tokens = self._pick(flat, index), index // vocabulary, index % vocabulary
         earlier = np.tril(np.ones((index.shape[1], index.shape[1]), bool), -1)
         twice = ops.any(ops.logical_and(ops.equal(index[:, :, None], index[:, None, :]), earlier), axis=2)
         found = ops.where(twice, FORBIDDEN, found)
-        have = words.progress(self._with_column(pick(ids, parents), tokens, step), step + 1)
+        have = words.progress(self._with_column(self._pick(ids, parents), tokens, step), step + 1)
         better = ops.logical_or(
             found[:, None, :] > found[:, :, None],
             ops.logical_and(ops.equal(found[:, None, :], found[:, :, None]), earlier),
@@ -203,7 +208,7 @@ class BeamSearch:
         rank = ops.sum(ops.cast(ops.logical_and(better, peers), "int32"), axis=2)
         turns = ops.cast(-(rank * (words.total + 1) + words.total - have), "float32")
         _, order = ops.top_k(ops.where(_exists(found), turns, FORBIDDEN), count)
-        return pick(found, order), pick(parents, order), pick(tokens, order)
+        return self._pick(found, order), self._pick(parents, order), self._pick(tokens, order)
 
     def _num_candidates(self, scores: Tensor) -> int:
         """C. Each hypothesis has one continuation for each end token, so that many more leave R that go on."""
@@ -228,7 +233,7 @@ class BeamSearch:
         lengths = ops.zeros_like(state["ended_lengths"]) + length
 
         def merged(name: str, values: Tensor) -> Tensor:
-            return pick(ops.concatenate([state[f"ended_{name}"], values], axis=1), order)
+            return self._pick(ops.concatenate([state[f"ended_{name}"], values], axis=1), order)
 
         return {
             "ended_ids": merged("ids", new["ids"]),
@@ -249,6 +254,9 @@ class BeamSearch:
         # At the limit the running ones compete as they are.
         hopeless = ops.logical_and(attainable <= worst, length < self.longest)
         return ops.where(hopeless[:, None], FORBIDDEN, scores)
+
+    def _pick(self, values: Tensor, index: Tensor) -> Tensor:
+        return pick(values, index, self.batch_size)
 
     def _with_column(self, values: Tensor, column: Tensor, step: Tensor) -> Tensor:
         """(B, R, M) with `column`, (B, R) or (R,), written at `step`."""

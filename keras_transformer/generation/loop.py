@@ -173,7 +173,7 @@ def prepare(
     prompt = prompts.prepare(model, source_ids, prefix_ids)
     if given.get("rows") is None:
         given["rows"] = ops.arange(ops.shape(source_ids)[0], dtype="int32")
-    search = new_search(model, sampler, rules, longest, **given)
+    search = new_search(model, sampler, rules, longest, batch_size=ops.shape(source_ids)[0], **given)
     one_row = source_ids.shape[0] == 1 and search.hypotheses == 1  # whose product needs no kernel of its own
     kernel = model.output_kernel() if hasattr(model, "output_kernel") and not one_row else None
     return Loop(
@@ -181,7 +181,7 @@ def prepare(
         search,
         longest,
         prompt.before,
-        ops.repeat(prompt.positions[:, -1:], search.hypotheses, axis=1),
+        prompt.positions[:, -1:] + ops.zeros((1, search.hypotheses), "int32"),
         prompt.context,
         kernel,
         update,
@@ -195,6 +195,7 @@ def new_search(
     rules: Rules,
     longest: int,
     *,
+    batch_size: Any = None,
     rows: Tensor | None = None,
     noise: Tensor | None = None,
     limits: Tensor | None = None,
@@ -203,7 +204,7 @@ def new_search(
     """What chooses tokens as a sampler says."""
     rules.check_sampler(sampler)
     if isinstance(sampler, Beam) and sampler.num_beams > 1:
-        return BeamSearch(sampler, rules, longest, model.pad_id, limits)
+        return BeamSearch(sampler, rules, longest, model.pad_id, limits, batch_size)
     return Independent(sampler, rules, longest, model.pad_id, rows, noise, limits, seed)
 
 

@@ -10,7 +10,7 @@ Tensor = Any
 LOWEST = -3e38
 
 
-def top_k(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def top_k(values: Tensor, count: int, num_rows: Any = None) -> tuple[Tensor, Tensor]:
     """The `count` highest of the last axis and where they stand, the highest first, the lower index where values tie.
 
     As `keras.ops.top_k`, which inside a loop XLA compiles to a sort of the whole axis. Here about √(count · L) values
@@ -20,33 +20,43 @@ def top_k(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     Args:
         values: (…, L), L known and no value below −10³⁸.
         count: at most L.
+        num_rows: how many lists of L there are, by default asked of `values`: what a loop need not ask again.
 
     Returns:
         (…, count) of the type of `values`, and int32 (…, count).
     """
     *leading, length = ops.shape(values)
-    size = math.isqrt(length // count)  # of a group
+    size = _group_size(length, count)
     if size < 2:
         found, index = ops.top_k(values, count)
         return found, ops.cast(index, "int32")
     num_groups = -(-length // size)
     flat = ops.reshape(values, [-1, length])
-    flat = ops.pad(flat, [[0, 0], [0, num_groups * size - length]], constant_values=LOWEST)
+    if length % size:
+        flat = ops.pad(flat, [[0, 0], [0, num_groups * size - length]], constant_values=LOWEST)
     groups = ops.reshape(flat, [-1, num_groups, size])
     _, chosen = ops.top_k(ops.max(groups, axis=-1), count)
-    chosen = ops.sort(ops.cast(chosen, "int32"), axis=-1)  # so that places have the order of indices
-    found, place = ops.top_k(ops.reshape(pick(groups, chosen), [-1, count * size]), count)
+    # In ascending order, so that places have the order of indices.
+    chosen = ops.cast(-ops.top_k(-ops.cast(chosen, "float32"), count)[0], "int32")
+    found, place = ops.top_k(ops.reshape(pick(groups, chosen, num_rows), [-1, count * size]), count)
     place = ops.cast(place, "int32")
-    index = pick(chosen, place // size) * size + place % size
+    index = pick(chosen, place // size, num_rows) * size + place % size
     return ops.reshape(found, [*leading, count]), ops.reshape(index, [*leading, count])
 
 
-def pick(values: Tensor, index: Tensor) -> Tensor:
-    """values[b, index[b, r]] for (B, J, …) and (B, R), by one gather over all rows."""
+def pick(values: Tensor, index: Tensor, num_rows: Any = None) -> Tensor:
+    """values[b, index[b, r]] for (B, J, …) and (B, R), by one gather over all rows; `num_rows` is B."""
     inner = [int(size) for size in values.shape[2:]]
-    count = values.shape[1]
-    row = ops.arange(ops.shape(index)[0], dtype="int32")[:, None] * count
+    num_rows = ops.shape(index)[0] if num_rows is None else num_rows
+    row = ops.arange(num_rows, dtype="int32")[:, None] * values.shape[1]
     flat = ops.reshape(row + ops.cast(index, "int32"), [-1])
     return ops.reshape(
         ops.take(ops.reshape(values, [-1, *inner]), flat, axis=0), [-1, index.shape[1], *inner]
     )
+
+
+def _group_size(length: int, count: int) -> int:
+    """About √(length / count), if possible a divisor of the length, which then needs no filling up."""
+    best = math.isqrt(length // count)
+    divisors = [size for size in range(best // 2 + 1, 2 * best) if length % size == 0]
+    return min(divisors, key=lambda size: abs(size - best)) if divisors else best
