@@ -9,8 +9,10 @@ as long as the limit. Ids are compared before anything is timed.
 import argparse
 import dataclasses
 import functools
+import json
 import os
 import pathlib
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -18,6 +20,7 @@ from typing import Any
 
 import measuring
 import numpy as np
+import products
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -321,6 +324,28 @@ def bandwidth(size: int) -> float:
     return size / min(measuring.seconds(lambda: matrix @ vector) for _ in range(200))
 
 
+def limits(shape: Shape, threads: int) -> dict[str, Any]:
+    """Seconds that a step takes at least: to read its weights, and for its products alone, by library and rows."""
+    command = [sys.executable, str(pathlib.Path(__file__).with_name("products.py"))]
+    sizes = {
+        "layers": shape.layers,
+        "products": shape.products,
+        "size": shape.size,
+        "vocabulary-size": shape.vocabulary_size,
+        "threads": threads,
+    }
+    options = [f"--{name}={size}" for name, size in sizes.items()]
+
+    def measured(library: str) -> dict[str, float]:
+        run = subprocess.run([*command, library, *options], check=True, stdout=subprocess.PIPE, text=True)
+        return json.loads(run.stdout)
+
+    return {
+        "seconds_to_read_weights": shape.weight_bytes / bandwidth(shape.weight_bytes),
+        "seconds_of_products": {library: measured(library) for library in products.LIBRARIES},
+    }
+
+
 def measure(name: str, folder: pathlib.Path, arguments: argparse.Namespace) -> dict[str, Any]:
     """One model's contenders in turn, for every column."""
     shape = SHAPES[name]
@@ -353,8 +378,7 @@ def measure(name: str, folder: pathlib.Path, arguments: argparse.Namespace) -> d
     finally:
         for one in workers.values():
             one.close()
-    limit = shape.weight_bytes / bandwidth(shape.weight_bytes)
-    return {"shape": dataclasses.asdict(shape), "columns": columns, "seconds_to_read_weights": limit}
+    return {"shape": dataclasses.asdict(shape), "columns": columns, **limits(shape, arguments.threads)}
 
 
 def _column(
@@ -421,8 +445,6 @@ def main() -> None:
         measuring.serve(lambda: worker(arguments.worker, arguments.folder, arguments.threads))
         return
     with tempfile.TemporaryDirectory() as folder:
-        import subprocess
-
         subprocess.run([sys.executable, __file__, "--prepare", "--folder", folder], check=True)
         results = {name: measure(name, pathlib.Path(folder), arguments) for name in arguments.shapes}
     path = measuring.write_result("generation", {"machine": measuring.machine(), **results}, arguments.output)
