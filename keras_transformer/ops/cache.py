@@ -39,7 +39,10 @@ def append_update(cache: Tensor, new: Tensor, slot: Tensor) -> Tensor:
 
 
 def grow_update(cache: Tensor, new: Tensor, slot: Tensor) -> Tensor:
-    """`append_update` for a cache of a loop: layers that look back no further than a window keep no more than that."""
+    """`append_update` for the cache of a TensorFlow loop, which may change its size from step to step.
+
+    Layers that look back no further than a window keep no more than that.
+    """
     return append_update(cache, new, slot)
 
 
