@@ -11,6 +11,8 @@ from keras_transformer.ops.problem import LOWEST_SCORE, UNRELATED, Problem
 
 Tensor = Any
 
+FEW_QUERIES = 32  # of a key head
+
 
 def attend(problem: Problem) -> Tensor:
     """(B, T, N, V)."""
@@ -94,13 +96,13 @@ def _weighted_sum(weights: Tensor, value: Tensor) -> Tensor:
 def _on_one_axis(
     product: Callable[[Tensor, Tensor], Tensor], left: Tensor, right: Tensor, by_head: tuple[Tensor, ...] = ()
 ) -> Tensor:
-    """A product of (B, K, ·, ·) and (B, K, ·, ·), of (B·K, ·, ·) where that can be.
+    """A product of (B, K, G·T, ·) and (B, K, ·, ·); for few queries, as in a step of generation, of (B·K, ·, ·).
 
     XLA on a CPU copies a matrix that stands transposed, and one that a loop carries, before it multiplies; not those of
-    three axes.
+    three axes. With many queries that copy pays.
     """
     shapes = [*left.shape, *right.shape]
-    if None in shapes or by_head:
+    if None in shapes or by_head or left.shape[2] > FEW_QUERIES:
         return product(left, right)
     output = product(*(ops.reshape(each, [-1, *each.shape[2:]]) for each in (left, right)))
     return ops.reshape(output, [*left.shape[:2], *output.shape[1:]])
