@@ -79,16 +79,14 @@ class BeamSearch:
     def advance(self, state: State, logits: Tensor, step: Tensor) -> State:
         """The state one token further, from logits (B, R, V)."""
         vocabulary = logits.shape[-1]
-        normalizer = log_normalizer(logits)[..., None]  # (B, R, 1)
-        broken = ops.any(
-            ops.logical_and(is_broken(logits, normalizer[..., 0]), _exists(state["scores"])), axis=1
-        )
+        normalizer = log_normalizer(logits)  # (B, R)
+        broken = ops.any(ops.logical_and(is_broken(logits, normalizer), _exists(state["scores"])), axis=1)
         shaped = self.rules(logits, state["ids"], step)
         alive = ops.logical_and(_exists(state["scores"]), ops.logical_not(broken)[:, None])[..., None]
 
         def reached(values: Tensor) -> Tensor:
             """The scores after tokens of these logits (B, R, ·)."""
-            scores = state["scores"][..., None] + ops.minimum(values - normalizer, 0.0)
+            scores = state["scores"][..., None] + ops.minimum(values - normalizer[..., None], 0.0)
             return ops.where(ops.logical_and(alive, _exists(values)), scores, FORBIDDEN)
 
         if self.rules.words is None:
@@ -101,7 +99,7 @@ class BeamSearch:
         own = self._pick(
             ops.reshape(logits, [-1, self.hypotheses * vocabulary]), parents * vocabulary + tokens
         )
-        own = ops.where(_exists(scores), own - self._pick(normalizer[..., 0], parents), 0.0)
+        own = ops.where(_exists(scores), own - self._pick(normalizer, parents), 0.0)
         candidates = {
             "ids": self._with_column(self._pick(state["ids"], parents), tokens, step),
             "token_scores": self._with_column(self._pick(state["token_scores"], parents), own, step),
@@ -230,7 +228,7 @@ class BeamSearch:
         ends = ops.logical_and(ends[:, :count], _exists(new["scores"]))
         ranking = ops.where(ends, ranking, FORBIDDEN)
         best, order = ops.top_k(ops.concatenate([state["ended_ranking"], ranking], axis=1), count)
-        lengths = ops.zeros_like(state["ended_lengths"]) + length
+        lengths = ops.cast(ends, "int32") * length
 
         def merged(name: str, values: Tensor) -> Tensor:
             return self._pick(ops.concatenate([state[f"ended_{name}"], values], axis=1), order)

@@ -8,7 +8,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_transformer.generation import samplers
+from keras_transformer.generation import checks, samplers
+from keras_transformer.generation.compilation import bucket, compiled
 from keras_transformer.generation.constraints import Constraint
 from keras_transformer.generation.loop import generate_ids
 from keras_transformer.generation.rules import Rules
@@ -115,7 +116,7 @@ class Generator:
             name: keras.ops.convert_to_numpy(value)[:batch_size]
             for name, value in self._compiled()(self._padded_all(given)).items()
         }
-        check_finite(result.pop("failed_step"))
+        checks.check_finite(result.pop("failed_step"))
         for name in ("ids", "token_scores"):
             result[name] = result[name][..., :longest]
         integers = ("ids", "lengths")
@@ -136,20 +137,21 @@ class Generator:
         seed: int | None = None,
     ) -> Arrays:
         """The inputs, checked."""
-        source_ids = self._checked("source_ids", source_ids)
+        source_ids = self._ids("source_ids", source_ids)
         batch_size = len(source_ids)
         given = {"source_ids": source_ids}
         if prefix_ids is not None:
-            given["prefix_ids"] = self._checked_prefix(prefix_ids, batch_size)
+            given["prefix_ids"] = checks.checked_prefix(self.model, prefix_ids, batch_size)
         if limits is not None:
-            given["limits"] = _checked_integers("limits", limits, batch_size)
+            given["limits"] = checks.checked_integers("limits", limits, batch_size)
             if batch_size and not 1 <= given["limits"].min() <= given["limits"].max() <= self.max_new_tokens:
                 raise ValueError(
                     f"`limits` must be in [1, {self.max_new_tokens}]. "
                     f"Received: limits from {given['limits'].min()} to {given['limits'].max()}"
                 )
-        self._check_lengths(given)
-        rows = _checked_integers("rows", np.arange(batch_size) if rows is None else rows, batch_size)
+        reads_last = isinstance(self.sampler, samplers.Contrastive)  # it looks at what follows each token
+        checks.check_lengths(self.model, given, self._longest(given), reads_last)
+        rows = checks.checked_integers("rows", np.arange(batch_size) if rows is None else rows, batch_size)
         samples = isinstance(self.sampler, samplers.Sample)
         if samples:
             given["rows"] = rows
@@ -205,9 +207,9 @@ class Generator:
     def _padded(self, values: np.ndarray, filling: int = 0) -> np.ndarray:
         """Filled up to the next power of two on each axis; noise, which is of M steps, in its first."""
         if values.ndim == 4:
-            shape = [_bucket(len(values), 1), values.shape[1], self.max_new_tokens, values.shape[3]]
+            shape = [bucket(len(values), 1), values.shape[1], self.max_new_tokens, values.shape[3]]
         else:
-            shape = [_bucket(size, smallest) for size, smallest in zip(values.shape, (1, 8), strict=False)]
+            shape = [bucket(size, smallest) for size, smallest in zip(values.shape, (1, 8), strict=False)]
         dtype = np.float32 if values.ndim == 4 else np.int32
         padded = np.full(shape, self.model.pad_id if values.ndim == 2 else filling, dtype)
         padded[tuple(slice(size) for size in values.shape)] = values
@@ -224,29 +226,10 @@ class Generator:
             np.zeros(tokens, np.float32),
         )
 
-    def _checked(self, name: str, ids: Any) -> np.ndarray:
-        try:
-            ids = np.asarray(keras.ops.convert_to_numpy(ids))
-        except ValueError as error:
-            raise ValueError(
-                f"`{name}` must be rows of one length, filled up with padding. Received: {str(ids)[:80]}"
-            ) from error
-        if ids.ndim != 2 or not (ids.size == 0 or np.issubdtype(ids.dtype, np.integer)):
-            raise ValueError(
-                f"`{name}` must be integers of shape (batch, length). "
-                f"Received: {name}.shape={ids.shape}, dtype={ids.dtype}"
-            )
-        if ids.size and not 0 <= ids.min() <= ids.max() < self.model.vocabulary_size:
-            raise ValueError(
-                f"`{name}` must be in [0, {self.model.vocabulary_size}). "
-                f"Received: ids from {ids.min()} to {ids.max()}"
-            )
-        return ids
-
     def checked_pair(self, source_ids: Any, target_ids: Any) -> tuple[np.ndarray, np.ndarray]:
         """Sources and targets, as many of the one as of the other."""
-        source_ids = self._checked("source_ids", source_ids)
-        target_ids = self._checked("target_ids", target_ids)
+        source_ids = self._ids("source_ids", source_ids)
+        target_ids = self._ids("target_ids", target_ids)
         if len(target_ids) != len(source_ids):
             raise ValueError(
                 "`target_ids` must have as many rows as `source_ids`. "
@@ -254,41 +237,8 @@ class Generator:
             )
         return source_ids, target_ids
 
-    def _checked_prefix(self, prefix_ids: Any, batch_size: int) -> np.ndarray:
-        if not hasattr(self.model, "encode"):
-            raise ValueError(
-                "`prefix_ids` must be None for a model without `encode`, whose prompts are its `source_ids`. "
-                "Received: both"
-            )
-        prefix_ids = self._checked("prefix_ids", prefix_ids)
-        if len(prefix_ids) != batch_size:
-            raise ValueError(
-                "`prefix_ids` must have as many rows as `source_ids`. "
-                f"Received: prefix_ids.shape={prefix_ids.shape}, {batch_size} sources"
-            )
-        return prefix_ids
-
-    def _check_lengths(self, given: Arrays) -> None:
-        """No prompt is empty, and the model has positions for it and what is generated."""
-        alone = not hasattr(self.model, "encode")
-        ids = given["source_ids"] if alone else given.get("prefix_ids", given["source_ids"][:, :0])
-        lengths = (ids != self.model.pad_id).sum(axis=1)
-        if alone and len(lengths) and not lengths.all():
-            raise ValueError(
-                f"`source_ids` must have a token in each row. Received: an empty prompt in row {lengths.argmin()}"
-            )
-        limit = getattr(self.model, "max_length", None)
-        # The last token generated is not read again, but by contrastive search, which looks at what follows it.
-        longest = self._longest(given)
-        read = int(isinstance(self.sampler, samplers.Contrastive))
-        room = None if limit is None else limit - longest - read + (1 if alone else 0)
-        if room is not None and lengths.max(initial=0) > room:
-            name = "source_ids" if alone else "prefix_ids"
-            raise ValueError(
-                f"`{name}` must have at most {room} tokens a row, for the model has {limit} positions and "
-                f"max_new_tokens is {longest}. "
-                f"Received: {lengths.max(initial=0)} tokens in row {lengths.argmax() if len(lengths) else 0}"
-            )
+    def _ids(self, name: str, ids: Any) -> np.ndarray:
+        return checks.checked_ids(name, ids, self.model.vocabulary_size)
 
 
 def generate(
@@ -335,11 +285,11 @@ def generate(
         least = most = max_new_tokens
         limits = np.repeat(max_new_tokens, batch_size)
     else:
-        limits = _checked_integers("max_new_tokens", max_new_tokens, batch_size)
+        limits = checks.checked_integers("max_new_tokens", max_new_tokens, batch_size)
         least, most = (int(limits.min()), int(limits.max())) if batch_size else (1, 1)
     Rules.of(model, least, min_new_tokens, constraints)  # raises for what is wrong
     # One program for all limits of a bucket; an empty batch runs none.
-    longest = _bucket(most, 8) if batch_size else most
+    longest = bucket(most, 8) if batch_size else most
     generator = cached_generator(Generator, model, sampler, longest, min_new_tokens, constraints)
     return generator(source_ids, prefix_ids, rows, noise, limits, seed_of(sampler))
 
@@ -370,64 +320,3 @@ def cached_generator(
 def seed_of(sampler: Any) -> int | None:
     """The seed of a sampler or its name, None where it draws nothing."""
     return getattr(samplers.get(sampler), "seed", None)
-
-
-def _checked_integers(name: str, values: Any, batch_size: int) -> np.ndarray:
-    values = np.asarray(values)
-    if values.shape != (batch_size,) or not (values.size == 0 or np.issubdtype(values.dtype, np.integer)):
-        raise ValueError(
-            f"`{name}` must be integers of shape (batch,). "
-            f"Received: {name}.shape={values.shape}, dtype={values.dtype}, {batch_size} sources"
-        )
-    return values
-
-
-def check_finite(failed_step: np.ndarray) -> None:
-    """Raise where any row has a step, rather than −1, at which its logits were not finite."""
-    for row, step in enumerate(failed_step):
-        if step >= 0:
-            raise ValueError(
-                "`model` must give finite logits. "
-                f"Received: NaN or infinite logits for row {row} at step {step}"
-            )
-
-
-def _bucket(size: int, smallest: int) -> int:
-    """The next power of two, so that only a few shapes are compiled."""
-    bucket = smallest
-    while bucket < size:
-        bucket *= 2
-    return bucket
-
-
-def compiled(variables: list[Any], function: Callable[[Any], Any], jit_compile: bool) -> Callable[[Any], Any]:
-    """`function` of a tree of arrays compiled for the backend; the variables' present values are used at every call."""
-    backend = keras.backend.backend()
-    if backend == "tensorflow":
-        import tensorflow as tf
-
-        traced = tf.function(function, jit_compile=jit_compile, autograph=False)
-
-        concrete: dict[Any, Callable[[Any], Any]] = {}
-
-        def run_tensorflow(arrays: Any) -> Any:
-            tensors = keras.tree.map_structure(tf.convert_to_tensor, arrays)
-            specs = keras.tree.map_structure(
-                lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), tensors
-            )
-            key = (tuple(arrays), *keras.tree.flatten(specs))
-            if key not in concrete:
-                concrete[key] = traced.get_concrete_function(specs)
-            return concrete[key](tensors)
-
-        return run_tensorflow
-    if backend == "jax":
-        import jax
-
-        def stateless(values: list[Tensor], arrays: Any) -> Any:
-            with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
-                return function(arrays)
-
-        run = jax.jit(stateless) if jit_compile else stateless
-        return lambda arrays: run([variable.value for variable in variables], arrays)
-    return function

@@ -142,19 +142,19 @@ def is_broken(logits: Tensor, normalizer: Tensor) -> Tensor:
     # The logits' sum too: XLA's exponential on a CPU can make a number of NaN. Not `logical_not`: TensorFlow rewrites
     # ¬(a < b) as a ≥ b, which NaN does not fulfil.
     whole = ops.logical_and(ops.sum(logits, axis=-1) < 1e38, ops.abs(normalizer) < 1e38)
-    return ops.where(whole, False, True)
+    return ops.equal(ops.cast(whole, "int32"), 0)
 
 
 def log_normalizer(logits: Tensor) -> Tensor:
     """Log Σ exp of logits (…, V); NaN where one is +∞ or all are −∞."""
-    highest = ops.max(logits, axis=-1, keepdims=True)
-    return ops.log(ops.sum(ops.exp(logits - highest), axis=-1)) + highest[..., 0]
+    highest = ops.max(logits, axis=-1)
+    return ops.log(ops.sum(ops.exp(logits - highest[..., None]), axis=-1)) + highest
 
 
 def highest(candidates: Tensor) -> tuple[Tensor, Tensor]:
     """The best id (B, R) of candidates (B, R, V), the lowest where several tie, and its value."""
     index = ops.arange(candidates.shape[-1], dtype="int32")
-    best = ops.max(candidates, axis=-1, keepdims=True)
+    best = ops.max(candidates, axis=-1)
     # Not argmax: TensorFlow's lowering of it has no ONNX form.
-    ids = ops.min(ops.where(ops.equal(candidates, best), index, candidates.shape[-1] - 1), axis=-1)
-    return ops.cast(ids, "int32"), best[..., 0]
+    ids = ops.min(ops.where(ops.equal(candidates, best[..., None]), index, candidates.shape[-1] - 1), axis=-1)
+    return ops.cast(ids, "int32"), best

@@ -4,9 +4,10 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import keras
 from keras import ops
 
-from keras_transformer import ops as kt_ops
+from keras_transformer.ops import cache as caches
 
 Tensor = Any
 
@@ -68,7 +69,12 @@ def empty_cache(
     model: Any, prompt: Prompt, length: Any, hypotheses: int, update: Callable[..., Tensor]
 ) -> Any:
     """A cache with room for `length` entries, or for none where it is to grow."""
-    if update is kt_ops.grow_update:
+    if caches.grows(update):
+        if keras.backend.backend() != "tensorflow":
+            raise ValueError(
+                "`update` must write into a cache of a fixed size, as `ops.slice_update` and `ops.select_update` do, "
+                f"on the {keras.backend.backend()} backend. Received: update={update.__name__}"
+            )
         # Zero, but a zero that TensorFlow cannot know: a size that it knows must not change from step to step.
         length = ops.sum(ops.cast(prompt.blank[:0], "int32"))
     options = {} if hypotheses == 1 else {"hypotheses": hypotheses}
@@ -77,7 +83,7 @@ def empty_cache(
 
 def written(visible: Tensor, count: Tensor, update: Callable[..., Tensor]) -> Tensor:
     """Of what a hypothesis may see (B, R, S), the first `count` entries where no others have been written yet."""
-    return visible[:, :, :count] if update is kt_ops.grow_update else visible
+    return visible[:, :, :count] if caches.grows(update) else visible
 
 
 def new_cache(model: Any, prompt: Prompt, hypotheses: int, steps: int, update: Callable[..., Tensor]) -> Any:

@@ -1,6 +1,7 @@
 """All constraints of one generation together, checked against each other and against the model."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -99,7 +100,7 @@ class Rules:
 
     def ends(self, tokens: Tensor) -> Tensor:
         """Which tokens end their sequence."""
-        return ops.any(ops.stack([ops.equal(tokens, id_) for id_ in self.end_ids]), axis=0)
+        return functools.reduce(ops.logical_or, [ops.equal(tokens, id_) for id_ in self.end_ids])
 
     def _check(self, model: Any, max_new_tokens: int) -> None:
         vocabulary = model.vocabulary_size

@@ -9,7 +9,8 @@ from keras import ops
 
 from keras_transformer import ops as kt_ops
 from keras_transformer.generation import prompts
-from keras_transformer.generation.generator import Generator, check_finite
+from keras_transformer.generation.checks import check_finite, check_lengths
+from keras_transformer.generation.generator import Generator
 
 Tensor = Any
 
@@ -60,7 +61,7 @@ class _Scorer(Generator):
     def score(self, source_ids: Any, target_ids: Any) -> Scores:
         """See `score`."""
         source_ids, target_ids = self.checked_pair(source_ids, target_ids)
-        self._check_lengths({"source_ids": source_ids})
+        check_lengths(self.model, {"source_ids": source_ids}, self.max_new_tokens)
         self._check_room(source_ids, target_ids)
         real = target_ids != self.model.pad_id
         gaps = np.flatnonzero((real[:, 1:] & ~real[:, :-1]).any(axis=1))

@@ -18,16 +18,16 @@ def top_k(values: Tensor, count: int, num_rows: Any = None) -> tuple[Tensor, Ten
     maxima.
 
     Args:
-        values: (…, L), L known and no value below −10³⁸.
+        values: (B, …, L), all sizes but B known and no value below −10³⁸.
         count: at most L.
         num_rows: how many lists of L there are, by default asked of `values`: what a loop need not ask again.
 
     Returns:
-        (…, count) of the type of `values`, and int32 (…, count).
+        (B, …, count) of the type of `values`, and int32 (B, …, count).
     """
-    *leading, length = ops.shape(values)
+    length = values.shape[-1]
     size = _group_size(length, count)
-    if size < 2:
+    if size < 4:  # a short list is sorted at once
         found, index = ops.top_k(values, count)
         return found, ops.cast(index, "int32")
     num_groups = -(-length // size)
@@ -41,7 +41,8 @@ def top_k(values: Tensor, count: int, num_rows: Any = None) -> tuple[Tensor, Ten
     found, place = ops.top_k(ops.reshape(pick(groups, chosen, num_rows), [-1, count * size]), count)
     place = ops.cast(place, "int32")
     index = pick(chosen, place // size, num_rows) * size + place % size
-    return ops.reshape(found, [*leading, count]), ops.reshape(index, [*leading, count])
+    shape = [-1, *values.shape[1:-1], count]
+    return ops.reshape(found, shape), ops.reshape(index, shape)
 
 
 def pick(values: Tensor, index: Tensor, num_rows: Any = None) -> Tensor:

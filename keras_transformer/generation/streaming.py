@@ -7,8 +7,9 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.generation.checks import check_finite
 from keras_transformer.generation.constraints import Constraint
-from keras_transformer.generation.generator import Arrays, Generator, cached_generator, check_finite, seed_of
+from keras_transformer.generation.generator import Arrays, Generator, cached_generator, seed_of
 from keras_transformer.generation.loop import Loop, new_search, prepare
 from keras_transformer.generation.rules import Rules
 from keras_transformer.generation.samplers import Contrastive, Speculative

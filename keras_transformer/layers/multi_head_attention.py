@@ -10,6 +10,7 @@ from keras_transformer import ops as kt_ops
 from keras_transformer import relations
 from keras_transformer.layers import position_encodings, score_layers
 from keras_transformer.layers.rotary_positions import RotaryPositions
+from keras_transformer.ops import cache as caches
 from keras_transformer.ops.dropout import check_rate
 
 Tensor = Any
@@ -240,22 +241,12 @@ class MultiHeadAttention(keras.layers.Layer):
         if len(cache["key"].shape) == 3:
             new = {name: ops.reshape(each, [-1, *ops.shape(each)[2:]]) for name, each in new.items()}
         new["positions"] = stored
-        size, count = cache["positions"].shape[1], query.shape[1]
-        rolling = self._rolls(size) and update is not kt_ops.append_update
-        if rolling and attention_mask is None and count != 1:
-            # What the new tokens replace, the first of them still attend to.
-            seen = {name: kt_ops.append_update(cache[name], new[name], slot) for name in cache}
-            cache = {name: kt_ops.rolling_update(cache[name], new[name], slot) for name in cache}
-        elif rolling and (count != 1 or update is kt_ops.grow_update):
-            seen = cache = {name: kt_ops.rolling_update(cache[name], new[name], slot) for name in cache}
-        else:
-            at = ops.mod(slot, size) if rolling else slot
-            seen = cache = {name: update(cache[name], new[name], at) for name in cache}
-        if rolling and attention_mask is not None:
-            last = slot + count - 1
-            token = last - ops.mod(
-                last + size - ops.arange(size), size
-            )  # that each entry holds; negative for none
+        size = cache["positions"].shape[1]
+        seen, cache = caches.write(
+            cache, new, slot, update, self._window, alternatives=attention_mask is not None
+        )
+        if attention_mask is not None and caches.rolls(size, self._window, update):
+            token = caches.held(slot + query.shape[1], size)
             attention_mask = ops.take(attention_mask, ops.maximum(token, 0), axis=2)
         heads = kt_ops.attention(
             query,
@@ -388,10 +379,6 @@ class MultiHeadAttention(keras.layers.Layer):
     def _window(self) -> int | None:
         """How far back the relation looks, if it is bounded."""
         return self.relation.reach()[0]
-
-    def _rolls(self, size: int | None) -> bool:
-        """Whether a cache of `size` entries may be overwritten from its beginning again."""
-        return self._window is not None and size is not None and size > self._window
 
     @staticmethod
     def _split(projected: Tensor, heads: int, size: int) -> Tensor:

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.layers.waves import check_layout, check_max_wavelength, geometric, pair_up, waves
+from keras_transformer.layers.waves import check_layout, check_max_wavelength, geometric, paired_waves
 
 Tensor = Any
 
@@ -65,8 +65,7 @@ class SinusoidalPositions(keras.layers.Layer):
 
     def encode(self, positions: Tensor, model_dim: int) -> Tensor:
         """PE(positions): float32 (…, D) for integers (…)."""
-        sines, cosines = waves(positions, geometric(self.max_wavelength, model_dim))
-        return pair_up(sines, cosines, self.layout)
+        return paired_waves(positions, geometric(self.max_wavelength, model_dim), self.layout)
 
     def shift_matrix(self, offset: int, model_dim: int) -> np.ndarray:
         r"""The matrix that moves every encoding by `offset` positions.

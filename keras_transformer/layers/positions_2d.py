@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer.layers.positions import table_initializer
-from keras_transformer.layers.waves import check_max_wavelength, geometric, pair_up, waves
+from keras_transformer.layers.waves import check_max_wavelength, geometric, paired_waves
 
 Tensor = Any
 
@@ -105,7 +105,7 @@ class Positions2D(keras.layers.Layer):
         """The sinusoidal encoding of a whole grid: float32 (height, width, D)."""
         frequencies = geometric(self.max_wavelength, model_dim // 2)
         rows, columns = (
-            pair_up(*waves(ops.arange(size), frequencies), layout="interleaved") for size in (height, width)
+            paired_waves(ops.arange(size), frequencies, "interleaved") for size in (height, width)
         )
         rows, columns = rows[:, None], columns[None]  # (height, 1, D/2), (1, width, D/2)
         return ops.concatenate([rows + ops.zeros_like(columns), columns + ops.zeros_like(rows)], axis=-1)

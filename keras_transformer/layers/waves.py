@@ -32,13 +32,18 @@ def waves(positions: Tensor, frequencies: Sequence[float] | np.ndarray) -> tuple
     Returns:
         The sines and the cosines.
     """
-    turns = np.asarray(frequencies, "float64") / (2 * math.pi)
-    positions = ops.expand_dims(ops.cast(positions, "float32"), -1)
-    high = ops.floor(positions / _STEP)
-    low = positions - high * _STEP
-    fraction = _fraction_of_turns(low, turns) + _fraction_of_turns(high, (turns * _STEP) % 1.0)
-    angles = (fraction - ops.round(fraction)) * (2 * math.pi)  # (…, F), between −π and π
+    angles = _turned(positions, frequencies) * (2 * math.pi)
     return ops.sin(angles), ops.cos(angles)
+
+
+def paired_waves(positions: Tensor, frequencies: Sequence[float] | np.ndarray, layout: str) -> Tensor:
+    """The sines and cosines of `waves` as `pair_up` puts them, (…, 2F): a cosine is a sine a quarter turn ahead."""
+    quarters = np.array([0.0, 0.25], "float32")
+    if layout == "halves":
+        frequencies, ahead = np.tile(frequencies, 2), np.repeat(quarters, len(frequencies))
+    else:
+        frequencies, ahead = np.repeat(frequencies, 2), np.tile(quarters, len(frequencies))
+    return ops.sin((_turned(positions, frequencies) + ahead) * (2 * math.pi))
 
 
 def pair_up(first: Tensor, second: Tensor, layout: str) -> Tensor:
@@ -66,6 +71,16 @@ def check_max_wavelength(max_wavelength: float) -> float:
     if max_wavelength <= 0:
         raise ValueError(f"`max_wavelength` must be positive. Received: max_wavelength={max_wavelength}")
     return max_wavelength
+
+
+def _turned(positions: Tensor, frequencies: Sequence[float] | np.ndarray) -> Tensor:
+    """How far waves have turned at positions (…), but for whole turns: (…, F), between −½ and ½."""
+    turns = np.asarray(frequencies, "float64") / (2 * math.pi)
+    positions = ops.expand_dims(ops.cast(positions, "float32"), -1)
+    high = ops.floor(positions / _STEP)
+    low = positions - high * _STEP
+    fraction = _fraction_of_turns(low, turns) + _fraction_of_turns(high, (turns * _STEP) % 1.0)
+    return fraction - ops.round(fraction)
 
 
 def _fraction_of_turns(counts: Tensor, turns: np.ndarray) -> Tensor:

@@ -7,11 +7,14 @@ Entries stand on the last axis but one of keys and values, (B·K, S, H) or (B, K
 them, and on the last of what has two axes, such as positions (B, S).
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from keras import ops
 
 Tensor = Any
+Entries = dict[str, Tensor]
+Update = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def slice_update(cache: Tensor, new: Tensor, slot: Tensor) -> Tensor:
@@ -54,6 +57,68 @@ def rolling_update(cache: Tensor, new: Tensor, slot: Tensor) -> Tensor:
     behind = ops.mod(slot + count - 1 + size - ops.arange(size), size)
     entry = ops.take(new, ops.maximum(count - 1 - behind, 0), axis=axis)
     return ops.where(_along(axis, behind < count, cache), ops.cast(entry, cache.dtype), cache)
+
+
+def grows(update: Update) -> bool:
+    """Whether what is written so holds the entries written and no others, and starts with none."""
+    return update in (append_update, grow_update)
+
+
+def write(
+    cache: Entries,
+    new: Entries,
+    slot: Any,
+    update: Update = slice_update,
+    window: int | None = None,
+    alternatives: bool = False,
+) -> tuple[Entries, Entries]:
+    """The entries of T new tokens in the cache of a layer.
+
+    Where the layer looks back no further than a window, a cache larger than that is overwritten from its beginning
+    again: the last S entries stay.
+
+    Args:
+        cache: S entries, by name; "positions" (B, S) is among them.
+        new: T of each.
+        slot: integer scalar, how many entries were written before, whatever the cache's size.
+        update: any of the functions above.
+        window: how far back the layer looks, if that is bounded.
+        alternatives: whether the new tokens are alternatives for one position; else they come one after the other,
+            and the first of them may attend to entries that the last of them replace.
+
+    Returns:
+        What the new tokens may attend to, and the cache.
+
+    Raises:
+        ValueError: where the cache is too small, if that is known.
+    """
+    size, count = cache["positions"].shape[1], new["positions"].shape[1]
+    rolling = rolls(size, window, update)
+    if rolling and not alternatives and count != 1:
+        seen = {name: append_update(cache[name], new[name], slot) for name in cache}
+        return seen, {name: rolling_update(cache[name], new[name], slot) for name in cache}
+    if rolling and (count != 1 or update is grow_update):
+        cache = {name: rolling_update(cache[name], new[name], slot) for name in cache}
+        return cache, cache
+    known = all(isinstance(number, int) for number in (size, count, slot))
+    if known and not rolling and not grows(update) and slot + count > size:
+        raise ValueError(
+            f"`slot` must leave room for {count} entries in a cache of {size}. Received: slot={slot}"
+        )
+    at = ops.mod(slot, size) if rolling else slot
+    cache = {name: update(cache[name], new[name], at) for name in cache}
+    return cache, cache
+
+
+def rolls(size: int | None, window: int | None, update: Update) -> bool:
+    """Whether a cache of `size` entries is overwritten from its beginning again."""
+    return window is not None and size is not None and size > window and update is not append_update
+
+
+def held(count: Any, size: int) -> Tensor:
+    """Integers (S,): which of `count` tokens each entry of a cache holds that is overwritten again; < 0 for none."""
+    last = count - 1
+    return last - ops.mod(last + size - ops.arange(size), size)
 
 
 def _axis(cache: Tensor) -> int:

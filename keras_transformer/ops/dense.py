@@ -21,10 +21,10 @@ def attend(problem: Problem) -> Tensor:
     if problem.dropout:
         weights = drop_elements(weights, problem.dropout, problem.seed)
     output = _weighted_sum(ops.cast(weights, problem.value.dtype), problem.value)
-    if allowed is None:
-        return output
-    has_neighbour = ops.any(allowed, axis=-1, keepdims=True)  # (B|1, N|1, T|1, 1)
-    return ops.where(ops.transpose(has_neighbour, (0, 2, 1, 3)), output, ops.cast(0, output.dtype))
+    if allowed is not None:
+        has_neighbour = ops.any(allowed, axis=-1, keepdims=True)  # (B|1, N|1, T|1, 1)
+        output = ops.where(has_neighbour, output, ops.cast(0, output.dtype))
+    return ops.transpose(output, (0, 2, 1, 3))
 
 
 def weights(problem: Problem) -> Tensor:
@@ -82,7 +82,7 @@ def _softmax(scores: Tensor, allowed: Tensor | None) -> Tensor:
 
 
 def _weighted_sum(weights: Tensor, value: Tensor) -> Tensor:
-    """(B, T, N, V) from weights (B, N, T, S) and values (B, S, K, V)."""
+    """(B, N, T, V) from weights (B, N, T, S) and values (B, S, K, V)."""
     _, num_heads, num_queries, num_keys = ops.shape(weights)
     kv_heads = value.shape[2]
     if num_heads != kv_heads:
@@ -90,7 +90,7 @@ def _weighted_sum(weights: Tensor, value: Tensor) -> Tensor:
     output = _on_one_axis(ops.matmul, weights, ops.transpose(value, (0, 2, 1, 3)))  # (B, K, G·T, V)
     if num_heads != kv_heads:
         output = ops.reshape(output, [-1, num_heads, num_queries, value.shape[3]])
-    return ops.transpose(output, (0, 2, 1, 3))
+    return output
 
 
 def _on_one_axis(

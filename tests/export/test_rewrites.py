@@ -142,3 +142,47 @@ def test_integers_are_compared_as_integers():
     close = np.array([[2**24, 2**24 + 1]], "int32")
     _, found, _, _ = converted(lambda x: (x[:, :1] < x[:, 1:]) | (x[:, :1] > x[:, 1:]), close)
     assert found.all()
+
+
+def test_what_is_reshaped_twice_is_reshaped_once():
+    def function(x):
+        heads = tf.reshape(tf.tanh(x), [-1, 3, 2, 4]) * 0.5
+        return tf.reshape(heads, [-1, 6, 4])
+
+    kinds, found, expected, _ = converted(function, X)
+    assert kinds["Reshape"] == 1
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_a_reshape_stays_for_its_other_reader():
+    def function(x):
+        heads = tf.reshape(tf.tanh(x), [-1, 3, 2, 4])
+        return tf.reshape(heads, [-1, 24]) + tf.reduce_max(heads, axis=[1, 2, 3])[:, None]
+
+    kinds, found, expected, _ = converted(function, X)
+    assert kinds["Reshape"] == 2
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_a_mask_that_broadcasts_is_added():
+    mask = np.array([[True, False, True, True]] * 2)[:, None]
+
+    def function(x, mask):
+        scores = tf.matmul(x, x[:, :, :], transpose_b=True)[:, :, :, None] * tf.ones(4)
+        return tf.nn.softmax(tf.where(mask[:, None], scores, -1e30))
+
+    kinds, found, expected, _ = converted(function, X, mask)
+    assert (kinds["Where"], kinds["Softmax"]) == (1, 1)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert (found[..., 1] == 0).all()
+
+
+def test_a_selection_that_no_softmax_alone_reads_stays():
+    mask = np.array([[True, False, True]] * 2)[:, None]
+
+    def function(x, mask):
+        scores = tf.where(mask, tf.matmul(x, x, transpose_b=True), -1e30)
+        return tf.nn.softmax(scores) + scores
+
+    _, found, expected, _ = converted(function, X, mask)
+    np.testing.assert_array_equal(found, expected)

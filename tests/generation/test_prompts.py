@@ -130,3 +130,9 @@ def test_logits_that_are_nan_are_named_by_row_and_step(decoder, sampler):
     with pytest.raises(ValueError, match=r"`model` must give finite logits. Received: .* row 1 at step 2"):
         run(Broken(), [[4, 9], [4, 5]], sampler, most=5)
     assert run(Broken(), [[4, 9]], sampler, most=5).lengths[0, 0] == 5
+
+
+@pytest.mark.skipif(not ON_JAX, reason="TensorFlow's loops may carry what grows")
+def test_a_cache_that_grows_is_refused_where_loops_carry_fixed_sizes(decoder):
+    with pytest.raises(ValueError, match=r"`update` must write into a cache of a fixed size.*grow_update"):
+        generation.generate_ids(decoder(5), ops.array(PROMPTS), 3, grow_update)

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.backend_neutral
     ("length", "count"), [(1, 1), (2, 2), (7, 1), (9, 8), (50, 3), (100, 7), (1000, 1), (1000, 16)]
 )
 @pytest.mark.parametrize("different", [2, 30, 10**6])
-@pytest.mark.parametrize("leading", [(), (3,), (2, 3)], ids=str)
+@pytest.mark.parametrize("leading", [(1,), (3,), (2, 3)], ids=str)
 def test_it_is_a_stable_sort(length, count, different, leading, modes):
     random = np.random.default_rng(length + different)
     values = random.integers(-different, different, (*leading, length)).astype("float32")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.layers.waves import geometric, pair_up, waves
+from keras_transformer.layers.waves import geometric, pair_up, paired_waves, waves
 
 pytestmark = pytest.mark.backend_neutral
 
@@ -43,3 +43,11 @@ def test_layouts():
     first, second = np.array([[1.0, 2.0]]), np.array([[3.0, 4.0]])
     np.testing.assert_array_equal(pair_up(first, second, "halves"), [[1, 2, 3, 4]])
     np.testing.assert_array_equal(pair_up(first, second, "interleaved"), [[1, 3, 2, 4]])
+
+
+@pytest.mark.parametrize("layout", ["halves", "interleaved"])
+def test_paired_waves_are_pairs_of_waves(layout):
+    positions = np.array([[0, 1, 5, 100], [511, 4095, 4096, 100_003]], "int32")
+    expected = pair_up(*waves(positions, FREQUENCIES), layout)
+    found = paired_waves(positions, FREQUENCIES, layout)
+    np.testing.assert_allclose(ops.convert_to_numpy(found), ops.convert_to_numpy(expected), atol=1e-6)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.ops import append_update, select_update, slice_update
+from keras_transformer.ops import append_update, cache, grow_update, select_update, slice_update
 
 pytestmark = pytest.mark.backend_neutral
 
@@ -69,3 +69,39 @@ def test_updates_agree_in_every_mode(modes, length):
         for update in (slice_update, select_update):
             found = wrap(update)(*map(ops.convert_to_tensor, (cache, new)), ops.convert_to_tensor(3, "int32"))
             np.testing.assert_array_equal(found, expected, err_msg=name)
+
+
+UPDATES = {update.__name__: update for update in (slice_update, select_update, append_update, grow_update)}
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("window", [None, 2], ids="window={}".format)
+@pytest.mark.parametrize("update", UPDATES.values(), ids=UPDATES)
+def test_new_tokens_find_those_in_their_window_in_any_cache(update, window, count):
+    """The numbers of tokens stand for their entries."""
+    total = 12
+    size = 0 if cache.grows(update) and (window is None or update is append_update) else total
+    entries = {"positions": ops.full((1, size if window is None else min(size, window + 1)), -1, "int32")}
+    for slot in range(0, total, count):
+        new = {"positions": ops.arange(slot, slot + count, dtype="int32")[None]}
+        seen, entries = cache.write(entries, new, slot, update, window)
+        for token in range(slot, slot + count):
+            needed = set(range(0 if window is None else max(token - window, 0), token + 1))
+            assert needed <= {*ops.convert_to_numpy(seen["positions"])[0].tolist()}
+    kept = ops.convert_to_numpy(entries["positions"])[0]
+    assert len(kept) == (total if window is None or update is append_update else window + 1)
+
+
+def test_which_token_an_entry_holds_follows_from_how_many_were_written():
+    entries = {"positions": ops.full((1, 3), -1, "int32")}
+    for slot in range(8):
+        _, entries = cache.write(entries, {"positions": ops.full((1, 1), slot)}, slot, window=2)
+        held = ops.convert_to_numpy(cache.held(slot + 1, 3))
+        np.testing.assert_array_equal(np.maximum(held, -1), ops.convert_to_numpy(entries["positions"])[0])
+
+
+@pytest.mark.parametrize("update", [slice_update, select_update])
+def test_a_cache_that_is_full_is_an_error(update):
+    entries = {"positions": ops.full((1, 3), -1, "int32")}
+    with pytest.raises(ValueError, match=r"`slot` must leave room for 2 entries in a cache of 3.*slot=2"):
+        cache.write(entries, {"positions": ops.zeros((1, 2), "int32")}, 2, update)

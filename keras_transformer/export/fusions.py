@@ -1,0 +1,112 @@
+"""Layer normalisation and softmax as ONNX Runtime computes them fastest; the answers stay the same up to rounding."""
+
+from typing import Any
+
+import numpy as np
+
+from keras_transformer.export import onnx_graphs
+from keras_transformer.export.onnx_graphs import Shapes
+
+_MASKED = -1e20  # a score that softmax makes 0
+
+
+def normalize_at_once(graph: Any, shapes: Shapes) -> bool:
+    """Layer normalisation as Keras computes it → LayerNormalization.
+
+    x · s + (β − mean · s) with s = γ / √(variance + ε).
+    """
+    from onnx import helper
+
+    made_by = {name: node for node in graph.node for name in node.output}
+
+    def origin(name: str, operation: str) -> Any:
+        node = made_by.get(name)
+        return node if node is not None and node.op_type == operation else None
+
+    changed = False
+    for last in graph.node:
+        match = _layer_normalization(last, origin) if last.op_type == "Add" else None
+        if match is None:
+            continue
+        x, gamma, beta, epsilon_name = match
+        epsilon, size = onnx_graphs.constant(graph, epsilon_name), shapes.get(x, [None])[-1]
+        sources = [shape.input[0] if (shape := origin(name, "Reshape")) else name for name in (gamma, beta)]
+        vectors = [_as_vector(graph, name, shapes) for name in sources]
+        if epsilon is None or size is None or any(shapes.get(name) != [size] for name in vectors):
+            continue
+        last.op_type = "LayerNormalization"
+        last.input[:] = [x, *vectors]
+        last.attribute.extend([helper.make_attribute("axis", -1), helper.make_attribute("epsilon", epsilon)])
+        changed = True
+    return changed
+
+
+def mask_by_addition(graph: Any, shapes: Shapes) -> bool:
+    """Softmax(Where(c, x, −10³⁰)) → Softmax(x + Where(c, 0, −10³⁰)), where the condition broadcasts.
+
+    ONNX Runtime adds what broadcasts faster than it selects by it, and layers share the mask.
+    """
+    from onnx import helper, numpy_helper
+
+    readers = onnx_graphs.readers(graph)
+    changed = False
+    for node in [*graph.node]:
+        if node.op_type != "Where" or {
+            getattr(each, "op_type", None) for each in readers[node.output[0]]
+        } != {"Softmax"}:
+            continue
+        condition, scores, lowest = node.input
+        sizes = [*zip(shapes.get(condition, [])[::-1], shapes.get(scores, [])[::-1], strict=False)]
+        number = onnx_graphs.constant(graph, lowest)
+        if number is None or number > _MASKED or not any(a == 1 != b for a, b in sizes):
+            continue
+        zero, mask = f"{lowest}_zero", f"{node.output[0]}_mask"
+        if zero not in shapes:
+            graph.initializer.append(numpy_helper.from_array(np.zeros([], "float32"), zero))
+            shapes[zero] = []
+        select = helper.make_node("Where", [condition, zero, lowest], [mask], mask)
+        graph.node.insert([*graph.node].index(node), select)
+        node.op_type = "Add"
+        node.input[:] = [scores, mask]
+        changed = True
+    return changed
+
+
+def _layer_normalization(last: Any, origin: Any) -> tuple[str, str, str, str] | None:
+    """The names of x, γ, β and ε, where `last` is the last addition of a layer normalisation."""
+    for scaled, rest in (last.input, last.input[::-1]):
+        product, shift = origin(scaled, "Mul"), origin(rest, "Add")
+        if product is None or shift is None:
+            continue
+        x, scale = product.input
+        gain, moved = origin(scale, "Mul"), origin(shift.input[0], "Mul")
+        negated = origin(moved.input[0], "Neg") if moved is not None else None
+        if gain is None or negated is None or moved.input[1] != scale:
+            continue
+        root = origin(gain.input[0], "Reciprocal")
+        root = origin(root.input[0], "Sqrt") if root is not None else None
+        spread = origin(root.input[0], "Add") if root is not None else None
+        variance = origin(spread.input[0], "ReduceMean") if spread is not None else None
+        square = origin(variance.input[0], "Mul") if variance is not None else None
+        centred = origin(square.input[0], "Sub") if square is not None else None
+        mean = origin(negated.input[0], "ReduceMean")
+        if centred is None or mean is None or square.input[0] != square.input[1]:
+            continue
+        if list(centred.input) == [x, negated.input[0]] and mean.input[0] == x:
+            return x, gain.input[1], shift.input[1], spread.input[1]
+    return None
+
+
+def _as_vector(graph: Any, name: str, shapes: Shapes) -> str:
+    """The name of a constant (1, 1, D) with its one axis alone; else the name itself."""
+    from onnx import numpy_helper
+
+    for constant in graph.initializer:
+        if constant.name == name and len(constant.dims) > 1 and set(constant.dims[:-1]) == {1}:
+            vector = f"{name}_vector"
+            if vector not in shapes:
+                values = numpy_helper.to_array(constant).reshape(-1)
+                graph.initializer.append(numpy_helper.from_array(values, vector))
+                shapes[vector] = [len(values)]
+            return vector
+    return name

@@ -1,0 +1,149 @@
+"""Graphs that reshape, slice and ask for sizes less; the answers stay the same."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from keras_transformer.export import onnx_graphs
+from keras_transformer.export.onnx_graphs import Shapes, rename
+
+_ENDLESS = 10**9  # what tf2onnx puts for an end that is not given
+
+
+def multiply_without_reshaping(graph: Any, shapes: Shapes) -> bool:
+    """Reshape(MatMul(Reshape(x), w)) → MatMul(x, w), where TensorFlow's tensordot has reshaped to two axes and back."""
+    made_by = {name: node for node in graph.node for name in node.output}
+    changed = False
+    for last in graph.node:
+        product = made_by.get(last.input[0]) if last.op_type == "Reshape" else None
+        if product is None or product.op_type != "MatMul" or not product.name.endswith("Tensordot/MatMul"):
+            continue
+        first = made_by.get(product.input[0])
+        if first is None or first.op_type != "Reshape":
+            continue
+        vectors, matrix = shapes.get(first.input[0], []), shapes.get(product.input[1], [])
+        if len(vectors) < 3 or len(matrix) != 2 or matrix[0] is None or vectors[-1] != matrix[0]:
+            continue
+        made = shapes.get(last.output[0], [])
+        if len(made) != len(vectors) or made[-1] not in (
+            None,
+            matrix[1],
+        ):  # it makes heads of the last axis, too
+            continue
+        last.op_type = "MatMul"
+        last.input[:] = [first.input[0], product.input[1]]
+        changed = True
+    return changed
+
+
+def reshape_to_what_is_known(graph: Any, shapes: Shapes) -> bool:
+    """Reshape(x, computed) → Reshape(x, constant), where no more than one size of the result is unknown."""
+    from onnx import numpy_helper
+
+    made_by = {name: node for node in graph.node for name in node.output}
+    changed = False
+    for node in graph.node:
+        if node.op_type != "Reshape" or node.input[1] not in made_by:
+            continue
+        sizes = shapes.get(node.output[0], [None, None])
+        if sizes.count(None) > 1 or 0 in sizes:
+            continue
+        node.input[1] = f"{node.output[0]}_shape"
+        known = np.array([-1 if size is None else size for size in sizes], "int64")
+        graph.initializer.append(numpy_helper.from_array(known, node.input[1]))
+        changed = True
+    return changed
+
+
+def reshape_once(graph: Any, shapes: Shapes) -> bool:
+    """Reshape(Reshape(x, a), b) → Reshape(x, b), also where a number multiplies what stands between."""
+    from onnx import numpy_helper
+
+    made_by = {name: node for node in graph.node for name in node.output}
+    readers = onnx_graphs.readers(graph)
+    small = {
+        each.name: numpy_helper.to_array(each) for each in graph.initializer if math.prod(each.dims) < 10
+    }
+    changed = False
+    for last in graph.node:
+        # A 0 stands for a size of what is reshaped.
+        if last.op_type != "Reshape" or not small.get(last.input[1], np.zeros(1)).all():
+            continue
+        reader, place = last, 0
+        between = made_by.get(last.input[0])
+        if between is not None and between.op_type == "Mul" and len(readers[between.output[0]]) == 1:
+            numbers = [shapes.get(name) in ([], [1]) and name in small for name in between.input]
+            if numbers.count(True) == 1:
+                reader, place = between, numbers.index(False)
+        first = made_by.get(reader.input[place])
+        if first is not None and first.op_type == "Reshape":
+            reader.input[place] = first.input[0]
+            changed = True
+    return changed
+
+
+def skip_whole_slices(graph: Any, _: Shapes) -> bool:
+    """Slice(x, 0, ∞) → x: what remains of TensorFlow's x[:, None] beside an Unsqueeze."""
+    from onnx import numpy_helper
+
+    constants = {constant.name: constant for constant in graph.initializer}
+
+    def every(name: str, is_so: Callable[[np.ndarray], np.ndarray]) -> bool:
+        return name in constants and bool(is_so(numpy_helper.to_array(constants[name])).all())
+
+    whole = [
+        node
+        for node in graph.node
+        if node.op_type == "Slice"
+        and every(node.input[1], lambda starts: starts == 0)
+        and every(node.input[2], lambda ends: ends >= _ENDLESS)
+        and (len(node.input) < 5 or every(node.input[4], lambda steps: steps == 1))
+        and node.output[0] not in {output.name for output in graph.output}
+    ]
+    for node in whole:
+        rename(graph, node.output[0], node.input[0])
+        graph.node.remove(node)
+    return bool(whole)
+
+
+def look_up_as_given(graph: Any, shapes: Shapes) -> bool:
+    """Gather(x, Where(i < 0, i + size, i)) → Gather(x, i), which counts negative indices from the end."""
+    made_by = {name: node for node in graph.node for name in node.output}
+
+    def origin(name: str, *through: str) -> Any:
+        node = made_by.get(name)
+        while node is not None and node.op_type in through:
+            node = made_by.get(node.input[0])
+        return node
+
+    def is_size(name: str, data: str, axis: int) -> bool:
+        """Whether a value is the size of `data` along an axis."""
+        known = onnx_graphs.constant(graph, name)
+        if known is not None:
+            return shapes.get(data, [None] * (axis + 1))[axis] == known
+        part = origin(name, "Cast", "Squeeze")
+        shape = origin(part.input[0], "Cast") if part is not None and part.op_type == "Slice" else None
+        if shape is None or shape.op_type != "Shape" or shape.input[0] != data:
+            return False
+        return onnx_graphs.constant(graph, part.input[1]) == axis
+
+    changed = False
+    for node in graph.node:
+        choice = origin(node.input[1]) if node.op_type == "Gather" else None
+        if choice is None or choice.op_type != "Where":
+            continue
+        index = choice.input[2]
+        negative, fixed = origin(choice.input[0]), origin(choice.input[1])
+        if negative is None or fixed is None or (negative.op_type, fixed.op_type) != ("Less", "Add"):
+            continue
+        axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
+        if (
+            list(negative.input[:1]) == [index] == list(fixed.input[:1])
+            and onnx_graphs.constant(graph, negative.input[1]) == 0
+            and is_size(fixed.input[1], node.input[0], axis)
+        ):
+            node.input[1] = index
+            changed = True
+    return changed
