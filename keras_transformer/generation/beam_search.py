@@ -16,6 +16,8 @@ from keras_transformer.generation.selection import pick, top_k
 Tensor = Any
 State = dict[str, Tensor]
 
+_LAST = 2**22  # more than the turns of any search, which float32 still counts one by one
+
 
 @dataclasses.dataclass(frozen=True)
 class BeamSearch:
@@ -204,7 +206,11 @@ class BeamSearch:
         )
         peers = ops.equal(have[:, None, :], have[:, :, None])
         rank = ops.sum(ops.cast(ops.logical_and(better, peers), "int32"), axis=2)
-        turns = ops.cast(-(rank * (words.total + 1) + words.total - have), "float32")
+        missing = words.total - have
+        left = (self.longest if self.limits is None else self.limits[:, None]) - step - 1
+        # Those that the limit leaves no room to complete come after all others.
+        turn = rank * (words.total + 1) + missing + ops.where(missing > left, _LAST, 0)
+        turns = -ops.cast(turn, "float32")
         _, order = ops.top_k(ops.where(_exists(found), turns, FORBIDDEN), count)
         return self._pick(found, order), self._pick(parents, order), self._pick(tokens, order)
 

@@ -74,20 +74,16 @@ class _Step:
         cache = prompts.empty_cache(
             self.model, self.prompt, length + self.candidates * self.longest, self.candidates, self.update
         )
-        hidden, cache = self._read(ids, cache, 0, self.prompt.positions)
+        hidden, cache = self._read(ids, cache, 0, self.prompt.positions, padding_mask=self.prompt.real)
         batch = ops.zeros_like(ops.cast(ids[:, -1], "int32"))
         rows = ops.repeat(batch[:, None], self.longest, axis=1)
-        # The last token is none of padding, though it may have padding's id.
-        real = ops.logical_or(
-            ops.not_equal(ids, self.model.pad_id), ops.equal(ops.arange(length), length - 1)
-        )
         seen = ops.concatenate(
             [_unit(hidden), ops.repeat(_unit(hidden[:, -1:]) * 0, self.longest, axis=1)], axis=1
         )
         return cache, {
             "logits": ops.cast(self.model.logits(hidden[:, -1:]), "float32")[:, 0],  # (B, V)
             "seen": seen,  # (B, P + M, D)
-            "real": ops.concatenate([real, ops.cast(rows, "bool")], axis=1),  # (B, P + M)
+            "real": ops.concatenate([self.prompt.real, ops.cast(rows, "bool")], axis=1),  # (B, P + M)
             "chosen": rows - 1,  # which of a step's candidates was kept
             "ids": rows + self.model.pad_id,
             "token_scores": ops.cast(rows, "float32"),
@@ -144,9 +140,17 @@ class _Step:
         return number + 1, cache, new
 
     def _read(
-        self, ids: Tensor, cache: Any, slot: Any, positions: Tensor, **options: Any
+        self,
+        ids: Tensor,
+        cache: Any,
+        slot: Any,
+        positions: Tensor,
+        padding_mask: Tensor | None = None,
+        **options: Any,
     ) -> tuple[Tensor, Any]:
-        given = () if self.prompt.context is None else (self.prompt.context,)
+        given = ()
+        if self.prompt.context is not None:
+            given, options["padding_mask"] = (self.prompt.context,), padding_mask
         return self.model.hidden_step(
             ids, cache, *given, slot=slot, positions=positions, update=self.update, **options
         )

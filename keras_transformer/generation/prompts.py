@@ -18,12 +18,14 @@ class Prompt:
 
     Attributes:
         ids: integers (B, P), P ≥ 1.
+        real: booleans (B, P), False for padding in front.
         positions: integers (B, P), counted over tokens that are no padding.
         blank: booleans (B,), rows that have nothing to be generated for.
         context: what the encoder has made of the source, or None for a decoder alone.
     """
 
     ids: Tensor
+    real: Tensor
     positions: Tensor
     blank: Tensor
     context: Any
@@ -40,15 +42,15 @@ def prepare(model: Any, source_ids: Tensor, prefix_ids: Tensor | None = None) ->
     blank = ops.all(ops.equal(source_ids, model.pad_id), axis=-1)
     if not hasattr(model, "encode"):
         ids, real = align(source_ids, ops.not_equal(source_ids, model.pad_id))
-        return Prompt(ids, count_positions(real), blank, None)
+        return Prompt(ids, real, count_positions(real), blank, None)
     context = model.encode(source_ids)
     ids = ops.full((ops.shape(source_ids)[0], 1), model.start_id, "int32")
+    real = ops.ones_like(ids, dtype="bool")  # though a start token may have padding's id
     if prefix_ids is not None:
-        started = ops.ones_like(ids, dtype="bool")  # by a token that may have padding's id
-        real = ops.concatenate([started, ops.not_equal(prefix_ids, model.pad_id)], axis=1)
+        real = ops.concatenate([real, ops.not_equal(prefix_ids, model.pad_id)], axis=1)
         ids, real = align(ops.concatenate([ids, ops.cast(prefix_ids, "int32")], axis=1), real)
-        return Prompt(ids, count_positions(real), blank, context)
-    return Prompt(ids, ops.zeros_like(ids), blank, context)
+        return Prompt(ids, real, count_positions(real), blank, context)
+    return Prompt(ids, real, ops.zeros_like(ids), blank, context)
 
 
 def align(ids: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
@@ -98,13 +100,18 @@ def new_cache(model: Any, prompt: Prompt, hypotheses: int, steps: int, update: C
         prompt.context,
         slot=0,
         positions=prompt.positions[:, :-1],
+        padding_mask=prompt.real[:, :-1],
         update=update,
     )
     return cache
 
 
-def step(model: Any, ids: Tensor, cache: Any, context: Any, **options: Any) -> tuple[Tensor, Any]:
-    """`model.step` of either kind: a decoder alone takes no context."""
-    return (
-        model.step(ids, cache, **options) if context is None else model.step(ids, cache, context, **options)
-    )
+def step(
+    model: Any, ids: Tensor, cache: Any, context: Any, padding_mask: Tensor | None = None, **options: Any
+) -> tuple[Tensor, Any]:
+    """`model.step` of either kind: a decoder alone takes no context, and knows padding by its id."""
+    if context is None:
+        return model.step(ids, cache, **options)
+    if padding_mask is not None:
+        options["padding_mask"] = padding_mask
+    return model.step(ids, cache, context, **options)

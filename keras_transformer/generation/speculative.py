@@ -94,7 +94,9 @@ class _Reader:
         cache = prompts.new_cache(model, prompt, num_tokens + 1, steps, update)
         return cls(model, prompt, cache, update)
 
-    def read(self, ids: Tensor, cache: Any, slot: Tensor, positions: Tensor) -> tuple[Tensor, Any]:
+    def read(
+        self, ids: Tensor, cache: Any, slot: Tensor, positions: Tensor, real: Tensor
+    ) -> tuple[Tensor, Any]:
         """Float32 logits (B, T, V) after ids (B, T), and the cache with them in it."""
         logits, cache = prompts.step(
             self.model,
@@ -103,6 +105,7 @@ class _Reader:
             self.prompt.context,
             slot=self.prompt.before + slot,
             positions=positions,
+            padding_mask=real,
             update=self.update,
         )
         return ops.cast(logits, "float32"), cache
@@ -136,10 +139,12 @@ class _Round:
                 written = ops.equal(ops.arange(self.longest), ahead[:, i : i + 1] - 1)
                 ids = ops.where(written, column, ids)
             histories.append(ids)
-            logits, draft_cache = self.draft.read(column, draft_cache, slot + i, positions[:, i : i + 1])
+            logits, draft_cache = self.draft.read(
+                column, draft_cache, slot + i, positions[:, i : i + 1], open_[:, i : i + 1]
+            )
             column, _ = highest(self.rules(logits, ids[:, None], ahead[:, i : i + 1]))
         proposed = ops.concatenate(read, axis=1)  # (B, K + 1), the newest token first
-        logits, model_cache = self.model.read(proposed, caches[0], slot, positions)
+        logits, model_cache = self.model.read(proposed, caches[0], slot, positions, open_)
         chosen, best = highest(self.rules(logits, ops.stack(histories, axis=1), ahead))
         state = self._kept(state, proposed, logits, chosen, best, ahead)
         kept = last + state["lengths"][:, None]

@@ -129,6 +129,7 @@ class EncoderDecoder(keras.Model):
         *,
         slot: Tensor,
         positions: Tensor,
+        padding_mask: Tensor | None = None,
         attention_mask: Tensor | None = None,
         output_kernel: Tensor | None = None,
         update: Callable[[Tensor, Tensor, Tensor], Tensor] = kt_ops.slice_update,
@@ -141,6 +142,8 @@ class EncoderDecoder(keras.Model):
             context: as `encode` returns it.
             slot: integer scalar, where in the cache to write.
             positions: integers (B, T) of the new tokens.
+            padding_mask: booleans (B, T), False where a new token is padding, by default where it has padding's id and
+                is no start token, at position 0, that has it too.
             attention_mask: booleans (B, T, S), which of the tokens in the cache, the new ones included, each new
                 token may attend to, where they are alternatives for one position.
             output_kernel: as `output_kernel` returns it, where it was called before.
@@ -149,8 +152,16 @@ class EncoderDecoder(keras.Model):
         Returns:
             Logits (B, T, vocabulary_size) in float32, and the cache with the new tokens in it.
         """
-        options = {"slot": slot, "positions": positions, "attention_mask": attention_mask, "update": update}
-        hidden, cache = self.hidden_step(target_ids, cache, context, **options)
+        hidden, cache = self.hidden_step(
+            target_ids,
+            cache,
+            context,
+            slot=slot,
+            positions=positions,
+            padding_mask=padding_mask,
+            attention_mask=attention_mask,
+            update=update,
+        )
         return self.logits(hidden, output_kernel), cache
 
     def hidden_step(
@@ -161,6 +172,7 @@ class EncoderDecoder(keras.Model):
         *,
         slot: Tensor,
         positions: Tensor,
+        padding_mask: Tensor | None = None,
         attention_mask: Tensor | None = None,
         update: Callable[[Tensor, Tensor, Tensor], Tensor] = kt_ops.slice_update,
         cross_attend: CrossAttend | None = None,
@@ -170,6 +182,8 @@ class EncoderDecoder(keras.Model):
         With `cross_attend` (see `DecoderBlock`), `context["projected"]` is a list of what each block's takes.
         """
         hidden = self._embed(target_ids, positions)
+        if padding_mask is None:
+            padding_mask = self._target_padding(target_ids, positions)
         new_cache = []
         for block, block_cache, projected in zip(
             self.decoder_blocks, cache, context["projected"], strict=True
@@ -180,7 +194,7 @@ class EncoderDecoder(keras.Model):
                 projected,
                 slot=slot,
                 positions=positions,
-                padding_mask=self._target_padding(target_ids, positions),
+                padding_mask=padding_mask,
                 memory_padding_mask=context["padding_mask"],
                 attention_mask=attention_mask,
                 update=update,

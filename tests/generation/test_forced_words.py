@@ -76,6 +76,18 @@ def test_narrow_beams_hold_the_words_and_scores_are_the_models(random_transforme
         assert holds(ids, words)
 
 
+@pytest.mark.parametrize("limits", [None, [4, 5, 4, 5]], ids=str)
+def test_hypotheses_that_cannot_hold_the_words_any_more_take_no_place(random_transformer, limits):
+    model, words = random_transformer(6), [[17, 18, 9]]
+    sources = np.random.default_rng(0).integers(4, 40, (4, 6))
+    generator = generation.Generator(
+        model, Beam(4, num_return=4), 5, jit_compile=ON_JAX, constraints=[ForcedWords(words)]
+    )
+    out = generator(sources, limits=limits)
+    assert (out.lengths > 0).all()
+    assert all(holds(ids, words) for row in out.ids for ids in row)
+
+
 def test_words_that_come_anyway_change_nothing_and_modes_agree(random_transformer, modes):
     model = random_transformer(6)
     sources = np.random.default_rng(0).integers(4, 40, (4, 6))

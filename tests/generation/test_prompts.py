@@ -4,7 +4,7 @@ import pytest
 from keras import ops
 
 from keras_transformer import generation, relations
-from keras_transformer.generation import Beam, Sample
+from keras_transformer.generation import Beam, Contrastive, Sample
 from keras_transformer.ops import grow_update, select_update
 
 pytestmark = pytest.mark.backend_neutral
@@ -86,6 +86,22 @@ def test_scores_equal_forced_decoding(decoder, random_transformer):
     assert generation.score(model, sources[:0], sources[:0]).scores.shape == (0,)
     with pytest.raises(ValueError, match="`target_ids` must have as many rows"):
         generation.score(model, sources, sources[:2])
+
+
+@pytest.mark.parametrize("start_id", [0, 2], ids="start_id={}".format)  # T5's start token has padding's id
+@pytest.mark.parametrize("sampler", ["greedy", Contrastive()], ids=repr)
+def test_a_target_goes_on_from_its_own_beginning(random_transformer, sampler, start_id):
+    model = random_transformer(6, num_layers=2, start_id=start_id)
+    sources = np.random.default_rng(0).integers(4, 40, (5, 6))
+    expected = run(model, sources, sampler, 9)
+    assert expected.lengths.max() > 4
+    for given in (1, 3):
+        found = run(model, sources, sampler, 9 - given, prefix_ids=expected.best[:, :given])
+        for row in np.flatnonzero(expected.lengths[:, 0] > given):
+            np.testing.assert_array_equal(found.best[row], expected.best[row, given:])
+            np.testing.assert_allclose(
+                found.token_scores[row, 0], expected.token_scores[row, 0, given:], rtol=1e-4, atol=1e-4
+            )
 
 
 def test_a_target_beyond_the_positions_is_named(decoder):
