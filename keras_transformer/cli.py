@@ -1,13 +1,14 @@
-"""The command line: `keras-transformer quickstart | train | evaluate | generate | export | verify`."""
+"""The command line: `keras-transformer COMMAND`, of which `keras-transformer --help` lists all."""
 
 import argparse
-import dataclasses
 import json
 import os
 import pathlib
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
+
+from keras_transformer import cli_generation
 
 _SERVE = """
 Translate with ONNX Runtime, without TensorFlow:
@@ -18,32 +19,6 @@ Serve with TensorFlow Serving, text to text:
     -v "{absolute}/export/saved_model/es-en:/models/es-en" tensorflow/serving
   curl -d '{{"instances": ["¿Dónde está la estación?"]}}' localhost:8501/v1/models/es-en:predict
 """
-
-_SETTINGS: dict[str, tuple[Any, str]] = {
-    "num_beams": (int, "of a beam: hypotheses side by side"),
-    "length_penalty": (float, "of a beam: above 0 for longer answers"),
-    "normalization": (str, "of a beam: gnmt or length"),
-    "diversity": (float, "of a beam"),
-    "temperature": (float, "of sampling"),
-    "top_k": (int, "of sampling and contrastive search"),
-    "top_p": (float, "of sampling"),
-    "min_p": (float, "of sampling"),
-    "seed": (int, "of sampling"),
-    "penalty_alpha": (float, "of contrastive search"),
-    "num_return": (int, "of a beam or sampling: answers for each text, a line each"),
-}
-_OTHERS: dict[str, tuple[Any, str]] = {
-    "sampler": (None, ""),
-    "max_new_tokens": (int, "the longest answer"),
-    "min_new_tokens": (int, "the shortest, without the end token"),
-    "repetition_penalty": (float, "above 1 against tokens that came before"),
-    "no_repeat_ngram": (int, "no sequence of so many tokens twice"),
-    "banned": (None, ""),
-    "forced": (None, ""),
-    "scores": (bool, "the log-probability, a tab and the answer"),
-    "json": (bool, "an object for each answer: text, scores, ids, the log-probability of each token"),
-    "stream": (bool, "print each answer as it comes"),
-}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -60,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options.run(options)
     except (ImportError, OSError, TypeError, ValueError) as error:
-        print(f"keras-transformer: error: {error}", file=sys.stderr)
+        print(f"keras-transformer: error: {' '.join(str(error).splitlines())}", file=sys.stderr)
         return 2
     return 0
 
@@ -103,80 +78,20 @@ def _evaluate(options: argparse.Namespace) -> None:
     from keras_transformer import pipelines
 
     _, _, test = _pairs(options.dataset, options.direction)
-    _show_scores(pipelines.evaluate(_load(options.path), test))
+    _show_scores(pipelines.evaluate(cli_generation.load(options.path), test))
 
 
-def _generate(options: argparse.Namespace) -> None:
-    texts = options.texts or [line.rstrip("\n") for line in sys.stdin]
-    chosen = [
-        name
-        for name in (*_SETTINGS, *_OTHERS)
-        if getattr(options, name) is not None and getattr(options, name) is not False
-    ]
-    pipeline = _load(options.path)
-    if not chosen:
-        for answer in pipeline(texts):
-            _say(_line(answer))
-        return
-    if not hasattr(pipeline, "with_settings"):
-        raise ValueError(
-            "`path` must be a pipeline where settings are given; an export has its own. "
-            f"Received: {', '.join(map(_flag, chosen))}"
+def _average(options: argparse.Namespace) -> None:
+    from keras_transformer import pipelines, training
+
+    if pathlib.Path(options.output).exists():
+        raise FileExistsError(
+            f"`--output` must be new. Received: {options.output}, which exists and is left as it is"
         )
-    pipeline = _with_settings(pipeline, options)
-    if options.stream:
-        for text in texts:
-            for piece in pipeline.stream(text):
-                print(" ".join(piece.split("\n")), end="", flush=True)
-            _say("")
-        return
-    for row, answers in enumerate(pipeline.answers(texts)):
-        for answer in answers:
-            if options.json:
-                _say(json.dumps({"row": row, **dataclasses.asdict(answer)}, ensure_ascii=False))
-            else:
-                _say((f"{answer.score:.4f}\t" if options.scores else "") + _line(answer.text))
-
-
-def _with_settings(pipeline: Any, options: argparse.Namespace) -> Any:
-    """The pipeline with what the command line says of sampler and constraints in place of its own."""
-    from keras_transformer import generation
-    from keras_transformer.generation import samplers
-
-    config = samplers.serialize(
-        pipeline.sampler if options.sampler is None else samplers.get(options.sampler)
-    )
-    for name in _SETTINGS:
-        if (value := getattr(options, name)) is None:
-            continue
-        if name not in config:
-            raise ValueError(
-                f"`{_flag(name)}` must be a setting of the sampler. Received: {config['sampler']}"
-            )
-        config[name] = value
-    given = [
-        (options.min_new_tokens, generation.MinNewTokens),
-        (options.repetition_penalty, generation.RepetitionPenalty),
-        (options.no_repeat_ngram, generation.NoRepeatNGram),
-        (_words(pipeline, options.banned), generation.BannedWords),
-        (_words(pipeline, options.forced), generation.ForcedWords),
-    ]
-    more = [constraint(value) for value, constraint in given if value is not None]
-    kept = [one for one in pipeline.constraints if type(one) not in {type(new) for new in more}]
-    return pipeline.with_settings(config, constraints=[*kept, *more], max_new_tokens=options.max_new_tokens)
-
-
-def _words(pipeline: Any, texts: Sequence[str] | None) -> list[list[int]] | None:
-    """The ids of each text, for constraints."""
-    return None if texts is None else [pipeline.tokenizer.tokenize([text]).to_list()[0] for text in texts]
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
-def _line(text: str) -> str:
-    return " ".join(text.splitlines())
+    pipeline = pipelines.load(options.path)
+    training.average_checkpoints(pipeline.model, options.weights)
+    pipeline.save(options.output)
+    _say(options.output)
 
 
 def _export(options: argparse.Namespace) -> None:
@@ -200,35 +115,6 @@ def _verify(options: argparse.Namespace) -> None:
 
     pipeline = pipelines.load(options.pipeline) if options.pipeline else None
     _say(json.dumps(export.verify(options.folder, pipeline), indent=2))
-
-
-def _load(path: str) -> Callable[[Sequence[str]], list[str]]:
-    """A pipeline, or an export, as a function from texts to texts."""
-    folder = pathlib.Path(path)
-    if (folder / "manifest.json").is_file():
-        from keras_transformer import serving
-
-        config = serving.Bundle(folder).config
-        if "generation" not in config:
-            raise ValueError(
-                "`path` must be of a pipeline that generates. "
-                f"Received: {folder}, the export of a {config['pipeline']}"
-            )
-        versions = [path for path in (folder / "saved_model").glob("*/*") if path.name.isdigit()]
-        if not versions or ((folder / "onnx").is_dir() and serving.reads_text(config)):
-            return serving.load(folder)
-        from keras_transformer.export import parity
-
-        saved_model = parity.SavedModel(max(versions, key=lambda version: int(version.name)), config)
-        return lambda texts: _first(saved_model(texts)[parity.SAVED_MODEL][1]) if texts else []
-    from keras_transformer import pipelines
-
-    return pipelines.load(folder)
-
-
-def _first(answers: Sequence[Any]) -> list[str]:
-    """Of several hypotheses for a text the first."""
-    return [answer if isinstance(answer, str) else answer[0] for answer in answers]
 
 
 def _pairs(dataset: str, direction: str) -> tuple[Any, Any, Any]:
@@ -283,19 +169,13 @@ def _parser() -> argparse.ArgumentParser:
     evaluate = command("evaluate", _evaluate, "translate a test set and score the answers")
     evaluate.add_argument("path", help="a pipeline or an export")
     dataset(evaluate, "es-en")
-    generate = command("generate", _generate, "one line of output for each text")
-    generate.add_argument("path", help="a pipeline or an export")
-    generate.add_argument("texts", nargs="*", help="by default the lines of standard input")
-    generate.add_argument("--sampler", help="greedy, beam, sample or contrastive; default: the pipeline's")
-    for name, (kind, text) in {**_SETTINGS, **_OTHERS}.items():
-        if kind is bool:
-            generate.add_argument(_flag(name), action="store_true", help=text)
-        elif kind is not None:
-            generate.add_argument(_flag(name), type=kind, help=text)
-    for name in ("banned", "forced"):
-        generate.add_argument(
-            _flag(name), action="append", metavar="TEXT", help=f"{name} in every answer; may be repeated"
-        )
+    cli_generation.add_commands(command)
+    average = command("average", _average, "a pipeline with the mean of several checkpoints of its model")
+    average.add_argument("path", help="a pipeline")
+    average.add_argument(
+        "weights", nargs="+", help="files that save_weights or a checkpoint callback has written"
+    )
+    average.add_argument("--output", required=True, metavar="FOLDER", help="a new folder, for the pipeline")
     export = command("export", _export, "write a pipeline as SavedModel and ONNX")
     export.add_argument("path", help="a pipeline")
     export.add_argument("folder", help="of the export")

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from keras_transformer import cli, pipelines, recipes
+from keras_transformer import cli, cli_generation, pipelines, recipes
 from keras_transformer.datasets import multi30k, phrasebook, spa_eng
 
 SMALL = recipes.TranslatorRecipe(
@@ -93,7 +93,7 @@ def test_an_empty_text_gives_an_empty_line_and_no_text_no_line(exported, capsys,
 
 
 def test_an_answer_of_several_lines_is_printed_as_one(capsys, monkeypatch):
-    monkeypatch.setattr(cli, "_load", lambda _: lambda texts: ["a\nb", "", "c\r\nd\u2028e"])
+    monkeypatch.setattr(cli_generation, "load", lambda _: lambda texts: ["a\nb", "", "c\r\nd\u2028e"])
     assert cli.main(["generate", "anything", "1", "2", "3"]) == 0
     assert lines(capsys) == ["a b", "", "c d e"]
 
@@ -182,9 +182,8 @@ def test_help_names_every_command(capsys):
         cli.main(["--help"])
     assert stopped.value.code == 0
     printed = capsys.readouterr().out
-    assert all(
-        name in printed for name in ("quickstart", "train", "evaluate", "generate", "export", "verify")
-    )
+    names = "quickstart train evaluate generate score align average export verify"
+    assert all(f"\n    {name}" in printed for name in names.split())
 
 
 def test_verify_prints_its_report(exported, saved, capsys):
@@ -291,6 +290,6 @@ def test_quickstart_refuses_a_folder_of_something_else(tmp_path, capsys):
 
 
 def test_unforeseen_errors_are_not_swallowed(monkeypatch):
-    monkeypatch.setattr(cli, "_load", never)
+    monkeypatch.setattr(cli_generation, "load", never)
     with pytest.raises(AssertionError, match="must not run"):
         cli.main(["generate", "x", "y"])

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.generation.checks import check_finite, is_integer
 from keras_transformer.generation.generator import Generator
 
 Tensor = Any
@@ -33,7 +34,8 @@ def align(
         float32 (B, T, S): row t belongs to the step that generates token t. Rows sum up to 1, those of padding to 0.
 
     Raises:
-        ValueError: where the model has no such weights, layer or head, or ids are wrong.
+        ValueError: where the model has no such weights, layer or head, or they are NaN, ids are wrong, a target has
+            padding before a token, or a source of a target is empty.
 
     Example:
         >>> out = generate(model, source_ids)
@@ -43,6 +45,11 @@ def align(
         raise ValueError(
             f"`model` must have `cross_attention_weights`. Received: model of type {type(model).__name__}"
         )
+    heads = np.atleast_1d(np.array(head, object)).tolist()
+    if not is_integer(layer):
+        raise ValueError(f"`layer` must be an integer. Received: layer={layer!r}")
+    if head is not None and not all(map(is_integer, heads)):
+        raise ValueError(f"`head` must be None, an integer or a list of integers. Received: head={head!r}")
     scorers = model.__dict__.setdefault("_scorers", {})
     aligner = scorers.setdefault("align", _Aligner(model, max_new_tokens=1))
     source_ids, target_ids = aligner.checked_pair(source_ids, target_ids)
@@ -52,14 +59,14 @@ def align(
     if not -len(weights) <= layer < len(weights):
         raise ValueError(f"`layer` must be one of {len(weights)}. Received: layer={layer}")
     chosen = keras.ops.convert_to_numpy(weights[layer])  # (B, N, T, S)
-    heads = range(chosen.shape[1]) if head is None else np.atleast_1d(head).tolist()
+    heads = list(range(chosen.shape[1])) if head is None else heads
     if not heads or not all(0 <= one < chosen.shape[1] for one in heads):
         raise ValueError(f"`head` must be in [0, {chosen.shape[1]}). Received: head={head}")
-    mean = chosen[:, list(heads)].mean(axis=1)[
-        : len(target_ids), : target_ids.shape[1], : source_ids.shape[1]
-    ]
-    real = (target_ids != model.pad_id)[:, :, None] & (source_ids != model.pad_id).any(axis=1)[:, None, None]
-    return np.where(real, mean, 0).astype(np.float32)
+    mean = chosen[:, heads].mean(axis=1)[: len(target_ids), : target_ids.shape[1], : source_ids.shape[1]]
+    mean = np.where((target_ids != model.pad_id)[:, :, None], mean, 0).astype(np.float32)
+    broken = np.isnan(mean).any(axis=-1)
+    check_finite(np.where(broken.any(axis=1), broken.argmax(axis=1), -1), "weights")
+    return mean
 
 
 class _Aligner(Generator):

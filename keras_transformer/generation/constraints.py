@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from keras_transformer.generation.checks import is_integer, is_number
+
 Tensor = Any
 
 FORBIDDEN = -1e30
@@ -95,8 +97,7 @@ class RepetitionPenalty(Constraint):
     factor: float
 
     def __post_init__(self) -> None:
-        is_number = isinstance(self.factor, int | float | np.number)
-        if not (is_number and 1 <= self.factor < float("inf")):
+        if not (is_number(self.factor) and 1 <= self.factor < float("inf")):
             raise ValueError(f"`factor` must be a number of at least 1. Received: factor={self.factor!r}")
         object.__setattr__(self, "factor", float(self.factor))
 
@@ -321,24 +322,20 @@ def _among(ids: Tensor, counted: Tensor, logits: Tensor) -> Tensor:
 
 
 def _count(name: str, count: Any, least: int) -> int:
-    if not _is_integer(count) or count < least:
+    if not is_integer(count) or count < least:
         raise ValueError(f"`{name}` must be an integer of at least {least}. Received: {name}={count!r}")
     return int(count)
 
 
 def _words(words: Any) -> tuple[tuple[int, ...], ...]:
-    if isinstance(words, str) or not isinstance(words, Sequence | np.ndarray):
-        raise ValueError(f"`words` must be a list of sequences of ids. Received: words={words!r}")
+    if isinstance(words, str) or not isinstance(words, Sequence | np.ndarray) or not len(words):
+        raise ValueError(f"`words` must be a list of at least one sequence of ids. Received: words={words!r}")
     return tuple(_ids("words", word) for word in words)
 
 
 def _ids(name: str, ids: Any) -> tuple[int, ...]:
     if isinstance(ids, str) or not isinstance(ids, Sequence | np.ndarray) or not len(ids):
         raise ValueError(f"`{name}` must hold sequences of at least one id. Received: {name}={ids!r}")
-    if any(not _is_integer(id_) or id_ < 0 for id_ in ids):
+    if any(not is_integer(id_) or id_ < 0 for id_ in ids):
         raise ValueError(f"`{name}` must hold ids, integers of at least 0. Received: {name}={ids!r}")
     return tuple(int(id_) for id_ in ids)
-
-
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)

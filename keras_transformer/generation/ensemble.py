@@ -4,8 +4,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from keras import ops
 
+from keras_transformer.generation.checks import check_generates, is_number
 from keras_transformer.generation.speculative import check_same_kind
 
 Tensor = Any
@@ -23,6 +25,7 @@ class Ensemble:
         weights: w, positive, scaled so as to sum up to 1; by default equal.
 
     Raises:
+        TypeError: where `models` is no list of models that generate.
         ValueError: where models do not go together or weights are wrong.
 
     Example:
@@ -37,19 +40,17 @@ class Ensemble:
             raise TypeError(f"`models` must be a list of models. Received: a {type(models).__name__}")
         if not models:
             raise ValueError("`models` must not be empty. Received: models=[]")
-        for other in models[1:]:
-            check_same_kind(models[0], other, "models")
-        weights = [1.0] * len(models) if weights is None else list(weights)
-        if len(weights) != len(models) or not all(0 < weight < math.inf for weight in weights):
-            raise ValueError(
-                f"`weights` must be a positive number for each of {len(models)} models. Received: weights={weights}"
-            )
+        for model in models:
+            check_generates("models", model)
+            check_same_kind(models[0], model, "models")
         self.models = list(models)
-        self.weights = [weight / sum(weights) for weight in weights]
+        self.weights = _shares([1.0] * len(models) if weights is None else weights, len(models))
         for name in ("vocabulary_size", "pad_id", "end_id"):
             setattr(self, name, getattr(models[0], name))
-        limits = [getattr(model, "max_length", None) for model in models]
-        self.max_length = min((limit for limit in limits if limit is not None), default=None)
+        limits = {f"models[{i}]": getattr(model, "max_length", None) for i, model in enumerate(models)}
+        bounded = {name: limit for name, limit in limits.items() if limit is not None}
+        self.bounded_by = min(bounded, key=lambda name: bounded[name], default=None)
+        self.max_length = bounded.get(self.bounded_by)
         if hasattr(models[0], "encode"):
             self.start_id = models[0].start_id
             self.encode = self._encode
@@ -77,3 +78,15 @@ class Ensemble:
 
     def _encode(self, source_ids: Tensor) -> list[Any]:
         return [model.encode(source_ids) for model in self.models]
+
+
+def _shares(weights: Any, count: int) -> list[float]:
+    """Weights that sum up to 1."""
+    given = np.array(weights, object)
+    if given.shape == (count,) and all(is_number(weight) and 0 < weight < math.inf for weight in given):
+        shares = [float(weight) / float(max(given)) for weight in given]  # no sum that overflows
+        if min(shares) > 0:
+            return [share / sum(shares) for share in shares]
+    raise ValueError(
+        f"`weights` must be a positive number for each of {count} models. Received: weights={weights!r}"
+    )

@@ -2,6 +2,7 @@
 
 import dataclasses
 import operator
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,11 +12,17 @@ import numpy as np
 from keras_transformer.generation import checks, samplers
 from keras_transformer.generation.compilation import bucket, compiled
 from keras_transformer.generation.constraints import Constraint
+from keras_transformer.generation.constraints import get as get_constraint
 from keras_transformer.generation.loop import generate_ids
 from keras_transformer.generation.rules import Rules
 
 Tensor = Any
 Arrays = dict[str, np.ndarray]
+
+MOST_KEPT = 32
+"""How many generators a model keeps; what has not been used for longest leaves."""
+
+_KEEPING = threading.Lock()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +66,8 @@ class Generator:
         constraints: what else may not be generated.
 
     Raises:
-        ValueError: where `sampler` is unknown, a limit is out of range or constraints contradict each other.
+        TypeError: where the model does not generate.
+        ValueError: where `sampler` is unknown, a setting is out of range or constraints contradict each other.
     """
 
     def __init__(
@@ -75,6 +83,11 @@ class Generator:
         self.model = model
         self.sampler = samplers.get(sampler)
         Rules.of(model, max_new_tokens, min_new_tokens, constraints).check_sampler(self.sampler)
+        checks.check_most(max_new_tokens)
+        if isinstance(self.sampler, samplers.Beam):
+            self.sampler.penalties(max_new_tokens)  # raises where they are no numbers of float32
+        if not isinstance(jit_compile, bool):
+            raise ValueError(f"`jit_compile` must be True or False. Received: jit_compile={jit_compile!r}")
         self.max_new_tokens = int(max_new_tokens)
         self.min_new_tokens = int(min_new_tokens)
         self.constraints = tuple(constraints)
@@ -96,17 +109,17 @@ class Generator:
         Args:
             source_ids: integers (B, S), the prompts where the model is a decoder alone.
             prefix_ids: integers (B, Q), what the targets of an encoder–decoder begin with.
-            rows: integers (B,), the number of each row that sampling draws for, by default 0, 1, 2, …
+            rows: integers (B,) in [0, 2³¹), the number of each row that sampling draws for, by default 0, 1, 2, …
             noise: floats (B, R, L, V) in [0, 1], what sampling draws with instead of its seed.
             limits: integers (B,) in [1, M], the longest output of each row; all by default M.
-            seed: what sampling draws for instead of its own seed.
+            seed: an integer in [0, 2³²), what sampling draws for instead of its own seed.
 
         Returns:
             A `Generation` of as many columns L as its longest limit; empty for B = 0.
 
         Raises:
-            ValueError: where ids are no matrix of ids in the vocabulary, a prompt is empty or too long, or the
-                model's logits are NaN.
+            ValueError: where ids are no matrix of ids in the vocabulary, a prompt is empty or too long, a prefix has
+                padding between tokens, nothing meets the constraints, or the model's logits are NaN.
         """
         given = self._given(source_ids, prefix_ids, rows, noise, limits, seed)
         batch_size, longest = len(given["source_ids"]), self._longest(given)
@@ -117,6 +130,7 @@ class Generator:
             for name, value in self._compiled()(self._padded_all(given)).items()
         }
         checks.check_finite(result.pop("failed_step"))
+        checks.check_found(result["scores"])
         for name in ("ids", "token_scores"):
             result[name] = result[name][..., :longest]
         integers = ("ids", "lengths")
@@ -143,16 +157,14 @@ class Generator:
         if prefix_ids is not None:
             given["prefix_ids"] = checks.checked_prefix(self.model, prefix_ids, batch_size)
         if limits is not None:
-            given["limits"] = checks.checked_integers("limits", limits, batch_size)
-            if batch_size and not 1 <= given["limits"].min() <= given["limits"].max() <= self.max_new_tokens:
-                raise ValueError(
-                    f"`limits` must be in [1, {self.max_new_tokens}]. "
-                    f"Received: limits from {given['limits'].min()} to {given['limits'].max()}"
-                )
+            given["limits"] = checks.checked_integers("limits", limits, batch_size, 1, self.max_new_tokens)
         reads_last = isinstance(self.sampler, samplers.Contrastive)  # it looks at what follows each token
-        checks.check_lengths(self.model, given, self._longest(given), reads_last)
+        draft = getattr(self.sampler, "draft", None)
+        checks.check_lengths(self.model, given, self._longest(given), reads_last, draft)
         rows = checks.checked_integers("rows", np.arange(batch_size) if rows is None else rows, batch_size)
         samples = isinstance(self.sampler, samplers.Sample)
+        if seed is not None:
+            checks.check_seed(seed)
         if samples:
             given["rows"] = rows
             seed = self.sampler.seed if seed is None else seed
@@ -163,11 +175,7 @@ class Generator:
                     f"`noise` must be None where nothing is drawn. Received: sampler={self.sampler}"
                 )
             shape = (batch_size, self.sampler.hypotheses, self._longest(given), self.model.vocabulary_size)
-            given["noise"] = np.asarray(keras.ops.convert_to_numpy(noise), np.float32)
-            if given["noise"].shape != shape or not ((given["noise"] >= 0) & (given["noise"] <= 1)).all():
-                raise ValueError(
-                    f"`noise` must be numbers in [0, 1] of shape {shape}. Received: noise.shape={given['noise'].shape}"
-                )
+            given["noise"] = checks.checked_noise(noise, shape)
         return given
 
     def _longest(self, given: Arrays) -> int:
@@ -227,7 +235,7 @@ class Generator:
         )
 
     def checked_pair(self, source_ids: Any, target_ids: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Sources and targets, as many of the one as of the other."""
+        """Sources and targets without gaps, as many of the one as of the other, and no target without a source."""
         source_ids = self._ids("source_ids", source_ids)
         target_ids = self._ids("target_ids", target_ids)
         if len(target_ids) != len(source_ids):
@@ -235,6 +243,10 @@ class Generator:
                 "`target_ids` must have as many rows as `source_ids`. "
                 f"Received: target_ids.shape={target_ids.shape}, {len(source_ids)} sources"
             )
+        pad_id = self.model.pad_id
+        wanted = not hasattr(self.model, "encode") or (target_ids != pad_id).any(axis=1)
+        checks.check_tokens(source_ids, pad_id, wanted)
+        checks.check_padding("target_ids", target_ids, pad_id)
         return source_ids, target_ids
 
     def _ids(self, name: str, ids: Any) -> np.ndarray:
@@ -255,6 +267,10 @@ def generate(
 ) -> Generation:
     """Generate target ids for source ids, or continue prompts.
 
+    Compiled in are the sampler's settings but its seed, `min_new_tokens` and `constraints`: each new combination
+    compiles anew, and the model keeps the last few dozen. All else is an input: ids, `max_new_tokens`, rows, noise and
+    seed may change from call to call, and only another power of two of rows, columns or tokens compiles anew.
+
     Args:
         model: an encoder–decoder such as `models.Transformer`, or a decoder alone (see `generate_ids`).
         source_ids: integers (B, S), filled up with the model's `pad_id`; the prompts of a decoder alone, with
@@ -265,58 +281,64 @@ def generate(
         min_new_tokens: tokens before an end token may come.
         constraints: what else may not be generated, such as `NoRepeatNGram(3)`.
         prefix_ids: integers (B, Q), what the targets of an encoder–decoder begin with; not part of the output.
-        rows: integers (B,), the number of each row that sampling draws for, by default 0, 1, 2, …
+        rows: integers (B,) in [0, 2³¹), the number of each row that sampling draws for, by default 0, 1, 2, …
         noise: floats (B, R, M, V) in [0, 1], what sampling draws with instead of its seed.
 
     Returns:
         A `Generation`.
 
     Raises:
-        ValueError: where an argument is out of range, or the model's logits are NaN.
+        TypeError: where the model does not generate.
+        ValueError: where an argument is out of range, nothing meets the constraints, or the model's logits are NaN.
 
     Example:
         >>> out = generate(model, source_ids, Beam(4, num_return=2), max_new_tokens=32)
         >>> out.ids.shape, out.best.shape
         ((2, 2, 32), (2, 32))
     """
-    is_batch = isinstance(source_ids, list | tuple) or np.ndim(source_ids)
-    batch_size = len(source_ids) if is_batch else 0  # what is no batch is refused below
-    if np.ndim(max_new_tokens) == 0:
-        least = most = max_new_tokens
-        limits = np.repeat(max_new_tokens, batch_size)
-    else:
-        limits = checks.checked_integers("max_new_tokens", max_new_tokens, batch_size)
-        least, most = (int(limits.min()), int(limits.max())) if batch_size else (1, 1)
-    Rules.of(model, least, min_new_tokens, constraints)  # raises for what is wrong
-    # One program for all limits of a bucket; an empty batch runs none.
-    longest = bucket(most, 8) if batch_size else most
-    generator = cached_generator(Generator, model, sampler, longest, min_new_tokens, constraints)
-    return generator(source_ids, prefix_ids, rows, noise, limits, seed_of(sampler))
+    settings = (sampler, max_new_tokens, min_new_tokens, constraints)
+    generator, inputs = kept_generator(Generator, model, source_ids, *settings)
+    return generator(prefix_ids=prefix_ids, rows=rows, noise=noise, **inputs)
 
 
-def cached_generator(
+def kept_generator(
     cls: Any,
     model: Any,
+    source_ids: Any,
     sampler: Any,
-    max_new_tokens: int,
+    max_new_tokens: Any,
     min_new_tokens: int,
     constraints: Sequence[Constraint],
-) -> Any:
-    """The model's generator of a class with these settings, made once."""
-    # On the model, so that compiled functions live as long as it does; past Keras' tracking of attributes.
-    generators = model.__dict__.setdefault("_generators", {})
+) -> tuple[Any, dict[str, Any]]:
+    """The model's generator of a class for all limits of a bucket, made once, and the inputs of this call."""
+    checks.check_generates("model", model)
+    source_ids = checks.checked_ids("source_ids", source_ids, model.vocabulary_size)
+    batch_size = len(source_ids)
+    if np.ndim(max_new_tokens) == 0:
+        least = most = max_new_tokens
+    else:
+        limits = checks.checked_integers("max_new_tokens", max_new_tokens, batch_size, 1, checks.MOST_TOKENS)
+        least, most = (int(limits.min()), int(limits.max())) if batch_size else (1, 1)
     sampler = samplers.get(sampler)
-    constraints = Rules.of(model, max_new_tokens, 0, constraints).constraints
+    Rules.of(model, least, min_new_tokens, constraints)  # raises for what is wrong
+    constraints = tuple(map(get_constraint, constraints))
+    checks.check_most(most)
+    inputs = {
+        "source_ids": source_ids,
+        "limits": np.broadcast_to(max_new_tokens, batch_size),
+        "seed": getattr(sampler, "seed", None),
+    }
     if isinstance(sampler, samplers.Sample):
         sampler = dataclasses.replace(sampler, seed=0)  # the seed is an input
-    key = (cls, sampler, max_new_tokens, min_new_tokens, constraints)
-    if key not in generators:
-        generators[key] = cls(
-            model, sampler, max_new_tokens, min_new_tokens=min_new_tokens, constraints=constraints
+    longest = bucket(most, 8) if batch_size else most  # an empty batch runs no program
+    key = (cls, sampler, longest, min_new_tokens, constraints)
+    with _KEEPING:
+        # On the model, so that compiled functions live as long as it does; past Keras' tracking of attributes.
+        kept = model.__dict__.setdefault("_generators", {})
+        generator = kept.pop(key, None) or cls(
+            model, sampler, longest, min_new_tokens=min_new_tokens, constraints=constraints
         )
-    return generators[key]
-
-
-def seed_of(sampler: Any) -> int | None:
-    """The seed of a sampler or its name, None where it draws nothing."""
-    return getattr(samplers.get(sampler), "seed", None)
+        kept[key] = generator  # the last used stands last
+        if len(kept) > MOST_KEPT:
+            del kept[next(iter(kept))]
+    return generator, inputs

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from keras_transformer.generation.checks import check_generates
 from keras_transformer.generation.constraints import (
     BannedWords,
     Constraint,
@@ -48,11 +49,7 @@ class Rules:
             TypeError: where the model does not generate.
             ValueError: where an argument is out of range or two of them contradict each other.
         """
-        if not hasattr(model, "step") or not hasattr(model, "empty_cache"):
-            raise TypeError(
-                "`model` must generate, with `step` and `empty_cache`, as `models.Transformer` and `models.GPT` do. "
-                f"Received: a {type(model).__name__}"
-            )
+        check_generates("model", model)
         constraints = _checked(constraints)
         for name, limit, least in (
             ("max_new_tokens", max_new_tokens, 1),

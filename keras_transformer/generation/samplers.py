@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from keras_transformer.generation.checks import check_generates, check_seed, is_integer, is_number
+
 NORMALIZATIONS = ("gnmt", "length")
 
 
@@ -35,7 +37,8 @@ class Beam:
 
     Args:
         num_beams: hypotheses that run side by side. More than there are sequences make the search exhaustive.
-        length_penalty: α. Above 0 it favours long sequences, below 0 short ones, at 0 the most probable.
+        length_penalty: α. Above 0 it favours long sequences, below 0 short ones, at 0 the most probable. Penalties of
+            all lengths must be normal numbers of float32.
         normalization: "gnmt" or "length".
         early_stopping: whether a row stops as soon as no running hypothesis can enter its n-best any more. The
             answer is the same; only the time differs.
@@ -62,8 +65,12 @@ class Beam:
         _unwrap(self)
         _check_positive("num_beams", self.num_beams)
         _check_positive("num_return", self.num_return)
-        _check_number("length_penalty", self.length_penalty, "finite", lambda value: -np.inf < value < np.inf)
-        _check_number("diversity", self.diversity, "finite and at least 0", lambda value: 0 <= value < np.inf)
+        _check_number(
+            "length_penalty", self.length_penalty, "a finite number", lambda value: -np.inf < value < np.inf
+        )
+        _check_number(
+            "diversity", self.diversity, "a finite number of at least 0", lambda value: 0 <= value < np.inf
+        )
         _check("early_stopping", self.early_stopping, "True or False", isinstance(self.early_stopping, bool))
         if self.num_return > self.num_beams:
             raise ValueError(
@@ -82,10 +89,22 @@ class Beam:
         return self.num_beams
 
     def penalties(self, longest: int) -> np.ndarray:
-        """What the scores of sequences of 0, 1, …, `longest` tokens are divided by; float32."""
+        """What the scores of sequences of 0, 1, …, `longest` tokens are divided by; float32.
+
+        Raises:
+            ValueError: where float32 has no normal number for one.
+        """
         lengths = np.maximum(np.arange(longest + 1), 1)  # a row without a source has no tokens and no score
         base = (5 + lengths) / 6 if self.normalization == "gnmt" else lengths
-        return np.power(base, float(self.length_penalty)).astype(np.float32)
+        with np.errstate(over="ignore", under="ignore"):
+            penalties = np.power(base, float(self.length_penalty))
+        limits = np.finfo(np.float32)
+        if not (limits.tiny <= penalties.min() <= penalties.max() <= limits.max):
+            raise ValueError(
+                "`length_penalty` must give finite and positive float32 numbers for sequences of up to "
+                f"{longest} tokens. Received: length_penalty={self.length_penalty}"
+            )
+        return penalties.astype(np.float32)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +117,7 @@ class Sample:
     shares stay as they are.
 
     Args:
-        temperature: τ. Below 1 the probable tokens become more probable.
+        temperature: τ in [1e-20, 1e20]. Below 1 the probable tokens become more probable.
         top_k: keeps the k most probable tokens; 0 for all.
         top_p: keeps the smallest set of the most probable tokens whose probabilities sum up to at least p.
         min_p: keeps tokens at least this much as probable as the most probable one.
@@ -124,13 +143,12 @@ class Sample:
     def __post_init__(self) -> None:
         _unwrap(self)
         _check_number(
-            "temperature", self.temperature, "positive and finite", lambda value: 0 < value < np.inf
+            "temperature", self.temperature, "a number in [1e-20, 1e20]", lambda value: 1e-20 <= value <= 1e20
         )
-        _check("top_k", self.top_k, "an integer of at least 0", _is_integer(self.top_k) and self.top_k >= 0)
-        _check_number("top_p", self.top_p, "in (0, 1]", lambda value: 0 < value <= 1)
-        _check_number("min_p", self.min_p, "in [0, 1]", lambda value: 0 <= value <= 1)
-        in_range = _is_integer(self.seed) and 0 <= self.seed < 2**32
-        _check("seed", self.seed, "an integer in [0, 2**32)", in_range)
+        _check("top_k", self.top_k, "an integer of at least 0", is_integer(self.top_k) and self.top_k >= 0)
+        _check_number("top_p", self.top_p, "a number in (0, 1]", lambda value: 0 < value <= 1)
+        _check_number("min_p", self.min_p, "a number in [0, 1]", lambda value: 0 <= value <= 1)
+        check_seed(self.seed)
         _check_positive("num_return", self.num_return)
 
     @property
@@ -148,6 +166,7 @@ class Speculative:
         num_tokens: K, how many tokens it proposes at a time.
 
     Raises:
+        TypeError: where the draft does not generate.
         ValueError: where `num_tokens` is out of range.
 
     References:
@@ -160,6 +179,7 @@ class Speculative:
 
     def __post_init__(self) -> None:
         _unwrap(self)
+        check_generates("draft", self.draft)
         _check_positive("num_tokens", self.num_tokens)
 
     @property
@@ -199,7 +219,9 @@ class Contrastive:
     def __post_init__(self) -> None:
         _unwrap(self)
         _check_positive("top_k", self.top_k)
-        _check_number("penalty_alpha", self.penalty_alpha, "in [0, 1]", lambda value: 0 <= value <= 1)
+        _check_number(
+            "penalty_alpha", self.penalty_alpha, "a number in [0, 1]", lambda value: 0 <= value <= 1
+        )
 
     @property
     def hypotheses(self) -> int:
@@ -264,16 +286,12 @@ def _unwrap(sampler: Any) -> None:
             object.__setattr__(sampler, field.name, value.item())
 
 
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 def _check_positive(name: str, value: Any) -> None:
-    _check(name, value, "a positive integer", _is_integer(value) and value > 0)
+    _check(name, value, "a positive integer", is_integer(value) and value > 0)
 
 
 def _check_number(name: str, value: Any, expectation: str, condition: Callable[[float], bool]) -> None:
-    _check(name, value, expectation, isinstance(value, int | float) and condition(value))
+    _check(name, value, expectation, is_number(value) and condition(value))
 
 
 def _check(name: str, value: Any, expectation: str, fulfilled: bool) -> None:

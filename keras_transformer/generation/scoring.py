@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_transformer import ops as kt_ops
 from keras_transformer.generation import prompts
-from keras_transformer.generation.checks import check_finite, check_lengths
+from keras_transformer.generation.checks import check_finite
 from keras_transformer.generation.generator import Generator
 
 Tensor = Any
@@ -35,15 +35,17 @@ def score(model: Any, source_ids: Any, target_ids: Any) -> Scores:
 
     Args:
         model: an encoder–decoder such as `models.Transformer`, or a decoder alone (see `generate_ids`).
-        source_ids: integers (B, S), the prompts where the model is a decoder alone.
+        source_ids: integers (B, S), the prompts where the model is a decoder alone; a token in each row.
         target_ids: integers (B, T) without a start token, the end token included where it counts; padding behind.
 
     Returns:
         The `Scores`.
 
     Raises:
-        ValueError: where ids are no matrix of ids in the vocabulary, a prompt is empty, prompt and target are too long
-            together, numbers of rows differ, a target has padding before a token, or the model's logits are NaN.
+        TypeError: where the model does not generate.
+        ValueError: where ids are no matrix of ids in the vocabulary, a prompt or the source of a target is empty,
+            prompt and target are too long together, numbers of rows differ, a target has padding before a token, or
+            the model's logits are NaN.
 
     Example:
         >>> out = generate(model, source_ids)
@@ -61,15 +63,8 @@ class _Scorer(Generator):
     def score(self, source_ids: Any, target_ids: Any) -> Scores:
         """See `score`."""
         source_ids, target_ids = self.checked_pair(source_ids, target_ids)
-        check_lengths(self.model, {"source_ids": source_ids}, self.max_new_tokens)
         self._check_room(source_ids, target_ids)
         real = target_ids != self.model.pad_id
-        gaps = np.flatnonzero((real[:, 1:] & ~real[:, :-1]).any(axis=1))
-        if len(gaps):
-            raise ValueError(
-                "`target_ids` must have padding behind the tokens alone. "
-                f"Received: padding before a token in row {gaps[0]}"
-            )
         lengths = real.sum(axis=1).astype(np.int32)
         if 0 in target_ids.shape:
             token_scores = np.zeros(target_ids.shape, np.float32)
@@ -89,8 +84,8 @@ class _Scorer(Generator):
             return
         alone = not hasattr(self.model, "encode")
         prompt = (source_ids != self.model.pad_id).sum(axis=1) if alone else 1
-        columns = np.arange(1, target_ids.shape[1] + 1)
-        read = prompt + np.max(np.where(target_ids != self.model.pad_id, columns, 0), axis=1) - 1
+        target = (target_ids != self.model.pad_id).sum(axis=1)
+        read = prompt + np.maximum(target, 1) - 1
         if read.max() > limit:
             raise ValueError(
                 f"`target_ids` must leave at most {limit} tokens to be read, for the model has so many positions. "

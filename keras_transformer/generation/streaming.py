@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_transformer.generation.checks import check_finite
 from keras_transformer.generation.constraints import Constraint
-from keras_transformer.generation.generator import Arrays, Generator, cached_generator, seed_of
+from keras_transformer.generation.generator import Arrays, Generator, kept_generator
 from keras_transformer.generation.loop import Loop, new_search, prepare
 from keras_transformer.generation.rules import Rules
 from keras_transformer.generation.samplers import Contrastive, Speculative
@@ -22,7 +22,7 @@ def stream(
     source_ids: Any,
     sampler: Any = "greedy",
     *,
-    max_new_tokens: int = 64,
+    max_new_tokens: Any = 64,
     min_new_tokens: int = 0,
     constraints: Sequence[Constraint] = (),
     prefix_ids: Any = None,
@@ -30,13 +30,14 @@ def stream(
 ) -> Iterator[np.ndarray]:
     """What `generate` generates, one token of each row at a time, as soon as it is known.
 
-    The prompt is read by one compiled function and every token made by another.
+    The prompt is read by one compiled function and every token made by another; what compiles them anew is said in
+    `generate`.
 
     Args:
         model: as in `generate`; so are the other arguments.
         source_ids: integers (B, S).
         sampler: one of a single hypothesis: greedy, sampling, or a beam of one.
-        max_new_tokens: M.
+        max_new_tokens: M, or integers (B,), one for each row, of which M is the largest.
         min_new_tokens: tokens before an end token may come.
         constraints: what else may not be generated.
         prefix_ids: integers (B, Q).
@@ -46,14 +47,16 @@ def stream(
         An iterator of int32 (B,), at most M times; padding for rows that have ended.
 
     Raises:
+        TypeError: where the model does not generate.
         ValueError: where an argument is out of range, at once; where the model's logits are NaN, at that token.
 
     Example:
         >>> for tokens in stream(model, source_ids, max_new_tokens=32):
         ...     print(tokens)
     """
-    streamer = cached_generator(Streamer, model, sampler, max_new_tokens, min_new_tokens, constraints)
-    return streamer.stream(source_ids, prefix_ids, rows, seed_of(sampler))
+    settings = (sampler, max_new_tokens, min_new_tokens, constraints)
+    streamer, inputs = kept_generator(Streamer, model, source_ids, *settings)
+    return streamer.stream(prefix_ids=prefix_ids, rows=rows, **inputs)
 
 
 class Streamer(Generator):
@@ -68,17 +71,22 @@ class Streamer(Generator):
             )
 
     def stream(
-        self, source_ids: Any, prefix_ids: Any = None, rows: Any = None, seed: int | None = None
+        self,
+        source_ids: Any,
+        prefix_ids: Any = None,
+        rows: Any = None,
+        limits: Any = None,
+        seed: int | None = None,
     ) -> Iterator[np.ndarray]:
         """See `stream`; the arguments are checked before the first token is asked for."""
-        return self._tokens(self._given(source_ids, prefix_ids, rows, seed=seed))
+        return self._tokens(self._given(source_ids, prefix_ids, rows, limits=limits, seed=seed))
 
     def _tokens(self, given: Arrays) -> Iterator[np.ndarray]:
         batch_size = len(given["source_ids"])
         if batch_size == 0:
             return
         known = self._compiled("_begin")(self._padded_all(given))
-        for _ in range(self.max_new_tokens):
+        for _ in range(self._longest(given)):
             if keras.ops.convert_to_numpy(known["state"]["ended"])[:batch_size].all():
                 return
             known |= self._compiled("_extend")(known)
@@ -92,8 +100,7 @@ class Streamer(Generator):
         rest = {
             "context": loop.context,
             "output_kernel": loop.output_kernel,
-            "rows": arrays.get("rows"),
-            "seed": arrays.get("seed"),
+            **{name: arrays.get(name) for name in ("rows", "limits", "seed")},
         }
         return {
             "step": step,
@@ -111,8 +118,7 @@ class Streamer(Generator):
             self.sampler,
             self._rules(),
             self.max_new_tokens,
-            rows=known.get("rows"),
-            seed=known.get("seed"),
+            **{name: known.get(name) for name in ("rows", "limits", "seed")},
         )
         placed = (
             known["before"],

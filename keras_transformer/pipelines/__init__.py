@@ -5,6 +5,8 @@ import pathlib
 from typing import Any
 
 from keras_transformer import files
+from keras_transformer.pipelines.answers import Alignment as Alignment
+from keras_transformer.pipelines.answers import Answer as Answer
 from keras_transformer.pipelines.embedding import Embedding as Embedding
 from keras_transformer.pipelines.evaluation import evaluate as evaluate
 from keras_transformer.pipelines.evaluation import scorers as scorers
@@ -17,12 +19,12 @@ from keras_transformer.pipelines.question_answering import QuestionAnswering as 
 from keras_transformer.pipelines.question_answering import Span as Span
 from keras_transformer.pipelines.text_classification import TextClassification as TextClassification
 from keras_transformer.pipelines.text_generation import TextGeneration as TextGeneration
-from keras_transformer.pipelines.text_to_text import Answer as Answer
 from keras_transformer.pipelines.text_to_text import TextToText as TextToText
 from keras_transformer.pipelines.token_classification import TaggedWord as TaggedWord
 from keras_transformer.pipelines.token_classification import TokenClassification as TokenClassification
 
 __all__ = [
+    "Alignment",
     "Answer",
     "Embedding",
     "FillMask",

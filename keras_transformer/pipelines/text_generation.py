@@ -1,11 +1,13 @@
 """Text that continues a text, by a decoder alone."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
+import numpy as np
 import tensorflow as tf
 
-from keras_transformer.pipelines.text_to_text import TextToText, check_limit
+from keras_transformer.pipelines import arguments
+from keras_transformer.pipelines.text_to_text import TextToText
 
 Tensor = Any
 
@@ -18,7 +20,7 @@ class TextGeneration(TextToText):
     Prompt and answer put together are the whole text: a space between them belongs to the answer.
 
     Args:
-        model: a decoder alone such as `models.GPT`.
+        model: a decoder alone such as `models.GPT`, or an `Ensemble` of some, which is not saved.
         tokenizer: with the model's vocabulary, such as `text.BytePairTokenizer`.
         generation: a sampler or its name.
         constraints: what else may not be generated, such as `generation.NoRepeatNGram(3)`.
@@ -28,6 +30,7 @@ class TextGeneration(TextToText):
         add_start: whether every prompt begins with the tokenizer's start id. An empty prompt needs it.
 
     Raises:
+        TypeError: where the model is of another kind.
         ValueError: where model and tokenizer do not belong together, or settings contradict each other.
 
     Example:
@@ -36,6 +39,8 @@ class TextGeneration(TextToText):
         [' to be: that']
     """
 
+    _kind: ClassVar[str] = "a decoder alone such as `models.GPT`"
+    _has_encoder: ClassVar[bool] = False
     _shared: ClassVar[tuple[str, ...]] = ("vocabulary_size", "pad_id", "end_id")
 
     def __init__(
@@ -49,7 +54,7 @@ class TextGeneration(TextToText):
         max_source_tokens: int | None = None,
         add_start: bool = False,
     ) -> None:
-        check_limit("max_new_tokens", max_new_tokens)
+        arguments.check_limit("max_new_tokens", max_new_tokens)
         limit = getattr(model, "max_length", None)
         room = None if limit is None else limit - max_new_tokens + 1
         if room is not None and room < 1:
@@ -76,6 +81,7 @@ class TextGeneration(TextToText):
                 f"Received: tokenizer.start_id={tokenizer.start_id}"
             )
         self.add_start = add_start
+        self._given_source_tokens = max_source_tokens
         self._anchor = _anchor(tokenizer, model)
 
     def encode(self, texts: Any) -> Tensor:
@@ -108,6 +114,34 @@ class TextGeneration(TextToText):
         return tf.strings.substr(
             self.tokenizer.detokenize(tf.concat([anchor, ids], axis=1)), len(self._anchor[1]), -1
         )
+
+    def _target_ids(self, texts: list[str], targets: list[str]) -> np.ndarray:
+        """Ids (B, T) of what follows the texts, with end tokens."""
+        anchor_id, anchor = self._anchor
+        wholes = [text + target for text, target in zip(texts, targets, strict=True)]
+        prompts, joint, anchored, alone = (
+            self.tokenizer.tokenize(of).to_list()
+            for of in (texts, wholes, [anchor.decode() + target for target in targets], targets)
+        )
+        rows = []
+        for row, (prompt, whole, after) in enumerate(zip(prompts, joint, anchored, strict=True)):
+            # A token may reach over the border; then what would follow another text.
+            if whole[: len(prompt)] == prompt:
+                ids = whole[len(prompt) :]
+            elif after[:1] == [anchor_id]:
+                ids = after[1:]
+            elif self._text(ids := alone[row]) != targets[row]:
+                raise ValueError(
+                    "`targets` must begin where a token of the whole text may begin. "
+                    f"Received: targets[{row}]={targets[row]!r} after texts[{row}]={texts[row]!r}"
+                )
+            rows.append([*ids, self.model.end_id])
+        return tf.ragged.constant(rows, dtype=tf.int32).to_tensor(self.model.pad_id).numpy()
+
+    def _as_given(self) -> Self:
+        given = super()._as_given()
+        given.max_source_tokens = self._given_source_tokens
+        return given
 
     def generation_config(self) -> dict[str, Any]:
         """The settings, as they are written beside a model."""

@@ -1,7 +1,7 @@
 """Text to text with an encoder–decoder."""
 
 import copy
-import dataclasses
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Self
 
@@ -12,35 +12,18 @@ from keras_transformer import generation
 from keras_transformer.generation import samplers
 from keras_transformer.generation.constraints import serialize as serialize_constraint
 from keras_transformer.generation.rules import Rules
+from keras_transformer.pipelines import arguments, batched
+from keras_transformer.pipelines.answers import Alignment, Answer
 from keras_transformer.pipelines.folders import Saved
 
 Tensor = Any
-
-
-@dataclasses.dataclass(frozen=True)
-class Answer:
-    """One of the outputs for a text.
-
-    Attributes:
-        text: the output.
-        score: its summed log-probability.
-        ranking_score: the same after a beam's length penalty.
-        ids: its tokens, the end token included.
-        token_scores: the log-probability of each.
-    """
-
-    text: str
-    score: float
-    ranking_score: float
-    ids: list[int]
-    token_scores: list[float]
 
 
 class TextToText(Saved):
     """A model, its tokenizer and the settings of generation: strings in, strings out.
 
     Args:
-        model: an encoder–decoder such as `models.Transformer`.
+        model: an encoder–decoder such as `models.Transformer`, or an `Ensemble` of some, which is not saved.
         tokenizer: with the model's vocabulary, such as `text.SentencePieceTokenizer`.
         generation: a sampler or its name.
         constraints: what else may not be generated, such as `generation.NoRepeatNGram(3)`.
@@ -48,6 +31,7 @@ class TextToText(Saved):
         max_source_tokens: the longest input, in tokens; a longer one is an error.
 
     Raises:
+        TypeError: where the model is of another kind.
         ValueError: where model and tokenizer do not belong together, or settings contradict each other.
 
     Example:
@@ -57,6 +41,8 @@ class TextToText(Saved):
     """
 
     _settings_file: ClassVar[str] = "generation_config.json"
+    _kind: ClassVar[str] = "an encoder–decoder such as `models.Transformer`"
+    _has_encoder: ClassVar[bool] = True
     # What model and tokenizer must agree on.
     _shared: ClassVar[tuple[str, ...]] = ("vocabulary_size", "pad_id", "start_id", "end_id")
 
@@ -70,8 +56,10 @@ class TextToText(Saved):
         max_new_tokens: int = 64,
         max_source_tokens: int = 512,
     ) -> None:
-        check_limit("max_new_tokens", max_new_tokens)
-        check_limit("max_source_tokens", max_source_tokens)
+        arguments.check_limit("max_new_tokens", max_new_tokens)
+        arguments.check_limit("max_source_tokens", max_source_tokens)
+        if not hasattr(model, "step") or hasattr(model, "encode") != self._has_encoder:
+            raise TypeError(f"`model` must be {self._kind}. Received: a {type(model).__name__}")
         for name in self._shared:
             if getattr(model, name) != getattr(tokenizer, name):
                 raise ValueError(
@@ -87,33 +75,60 @@ class TextToText(Saved):
         self.max_new_tokens = int(max_new_tokens)
         self.max_source_tokens = int(max_source_tokens)
 
-    def __call__(self, texts: str | Iterable[str], batch_size: int = 64) -> Any:
+    def __call__(
+        self,
+        texts: str | Iterable[str],
+        batch_size: int = 64,
+        *,
+        prefixes: str | Iterable[str] | None = None,
+        max_new_tokens: int | Sequence[int] | None = None,
+    ) -> Any:
         """The output texts.
 
         Args:
             texts: a list of any length, or one string. A text of nothing but spaces and unknown characters
-                gives an empty output.
+                gives an empty output, or its prefix alone.
             batch_size: rows that run together; it changes the speed alone.
+            prefixes: what the output of each text begins with, "" for nothing; a string for a string.
+            max_new_tokens: the longest output, or that of each text, up to the pipeline's own; a prefix does not
+                count.
 
         Returns:
             A list as long as `texts`, or a string for a string: of several hypotheses the first (see `answers`).
 
         Raises:
-            ValueError: where a text is no valid Unicode or has more than `max_source_tokens` tokens.
+            TypeError: where an argument is of another type.
+            ValueError: where a text is no valid Unicode or has more than `max_source_tokens` tokens, a limit is out of
+                range, a prefix has special tokens, or there are not as many as texts.
+
+        Example:
+            >>> translator(["la casa", "la casa"], prefixes=["the", "a"], max_new_tokens=8)
+            ['the house', 'a house']
         """
         if isinstance(texts, str):
-            return self([texts])[0]
-        out = self.generate(texts, batch_size)
+            prefixes = [prefixes] if isinstance(prefixes, str) else prefixes
+            return self([texts], batch_size, prefixes=prefixes, max_new_tokens=max_new_tokens)[0]
+        out, prefix_ids = self._generate(texts, batch_size, prefixes, max_new_tokens)
         if not len(out.ids):
             return []
-        return [decoded.decode() for decoded in self.decode(out.best).numpy()]
+        ids = np.concatenate([prefix_ids, out.best], axis=1)
+        return [decoded.decode() for decoded in self.decode(ids).numpy()]
 
-    def answers(self, texts: Iterable[str], batch_size: int = 64) -> list[list[Answer]]:
+    def answers(
+        self,
+        texts: Iterable[str],
+        batch_size: int = 64,
+        *,
+        prefixes: Iterable[str] | None = None,
+        max_new_tokens: int | Sequence[int] | None = None,
+    ) -> list[list[Answer]]:
         """All that the sampler's settings return for each text: the n-best of a beam, several samples.
 
         Args:
             texts: a list of any length.
             batch_size: rows that run together.
+            prefixes: as in a call.
+            max_new_tokens: as in a call.
 
         Returns:
             For each text its N answers, fewer where there are not so many different ones.
@@ -123,31 +138,43 @@ class TextToText(Saved):
             >>> [[one.text for one in of] for of in translator.answers(["la casa"])]
             [['the house', 'a house']]
         """
-        out = self.generate(texts, batch_size)
+        out, prefix_ids = self._generate(texts, batch_size, prefixes, max_new_tokens)
         return [
-            [self._answer(out, row, n) for n in range(out.ids.shape[1]) if out.scores[row, n] > -np.inf]
+            [
+                self._answer(out, row, n, prefix_ids[row])
+                for n in range(out.ids.shape[1])
+                if out.scores[row, n] > -np.inf
+            ]
             for row in range(len(out.ids))
         ]
 
-    def stream(self, text: str) -> Iterator[str]:
+    def stream(self, text: str, prefix: str = "", *, max_new_tokens: int | None = None) -> Iterator[str]:
         """The output text, piece by piece as it is generated; together the pieces are what a call answers.
 
+        Args:
+            text: one text.
+            prefix: what the output begins with; it comes with the first piece.
+            max_new_tokens: the longest output, up to the pipeline's own.
+
         Raises:
-            ValueError: where the sampler runs several hypotheses side by side.
+            TypeError: where an argument is of another type.
+            ValueError: where the sampler runs several hypotheses side by side, and as in a call.
         """
-        if not isinstance(text, str):
-            raise TypeError(f"`text` must be a string. Received: text={text!r}")
+        arguments.check_text("text", text)
+        arguments.check_text("prefix", prefix)
+        (limit,) = arguments.limits_of(max_new_tokens, 1, self.max_new_tokens)
+        prefix_ids = self._prefix_ids([prefix] if prefix else None, 1)
         tokens = generation.stream(
             self.model,
             self.encode([text]).numpy(),
             self.sampler,
-            max_new_tokens=self.max_new_tokens,
+            max_new_tokens=int(limit),
             constraints=self.constraints,
+            prefix_ids=prefix_ids if prefix_ids.size else None,
         )
-        return self._pieces(tokens)
+        return self._pieces(tokens, prefix_ids[0].tolist())
 
-    def _pieces(self, tokens: Iterator[np.ndarray]) -> Iterator[str]:
-        ids: list[int] = []
+    def _pieces(self, tokens: Iterator[np.ndarray], ids: list[int]) -> Iterator[str]:
         said = ""
         for token in tokens:
             ids.append(int(token[0]))
@@ -162,46 +189,156 @@ class TextToText(Saved):
     def _text(self, ids: Sequence[int] | np.ndarray) -> str:
         return self.decode(np.array([ids], np.int32)).numpy()[0].decode()
 
-    def _answer(self, out: generation.Generation, row: int, n: int) -> Answer:
+    def _answer(self, out: generation.Generation, row: int, n: int, prefix: np.ndarray) -> Answer:
         ids = out.ids[row, n, : out.lengths[row, n]]
         scores = out.token_scores[row, n, : len(ids)]
-        text = self._text(ids) if len(ids) else ""
+        text = self._text([*prefix, *ids]) if len(prefix) or len(ids) else ""
         numbers = (float(out.scores[row, n]), float(out.ranking_scores[row, n]))
         return Answer(text, *numbers, ids.tolist(), scores.tolist())
 
-    def generate(self, texts: Iterable[str], batch_size: int = 64) -> generation.Generation:
-        """The output ids, lengths and scores (see `generation.Generation`)."""
-        if batch_size < 1:
-            raise ValueError(f"`batch_size` must be positive. Received: batch_size={batch_size}")
-        if isinstance(texts, str):
-            raise TypeError(f"`texts` must be a list of strings. Received: texts={texts!r}")
-        texts = list(texts)
-        source_ids = self.encode(texts).numpy() if texts else np.zeros((0, 0), np.int32)
-        lengths = (source_ids != self.model.pad_id).sum(axis=1)
-        samples = isinstance(self.sampler, samplers.Sample)
-        order = np.argsort(lengths, kind="stable")  # rows of near length run together
-        parts = [
-            generation.generate(
-                self.model,
-                source_ids[rows, : max(1, lengths[rows].max())],
-                self.sampler,
-                max_new_tokens=self.max_new_tokens,
-                constraints=self.constraints,
-                rows=rows if samples else None,
+    def generate(
+        self,
+        texts: Iterable[str],
+        batch_size: int = 64,
+        *,
+        prefixes: Iterable[str] | None = None,
+        max_new_tokens: int | Sequence[int] | None = None,
+    ) -> generation.Generation:
+        """The output ids, without those of prefixes, lengths and scores (see `generation.Generation`)."""
+        return self._generate(texts, batch_size, prefixes, max_new_tokens)[0]
+
+    def _generate(
+        self, texts: Any, batch_size: int, prefixes: Any, max_new_tokens: Any
+    ) -> tuple[generation.Generation, np.ndarray]:
+        """What is generated, and the ids (B, Q) that come before it."""
+        arguments.check_limit("batch_size", batch_size)
+        texts = arguments.as_list("texts", texts)
+        limits = arguments.limits_of(max_new_tokens, len(texts), self.max_new_tokens)
+        longest = int(limits.max()) if texts else self.max_new_tokens
+        prefix_ids = self._prefix_ids(prefixes, len(texts))
+        if not texts:
+            empty = np.zeros((0, 0), np.int32)
+            out = generation.generate(self.model, empty, self.sampler, max_new_tokens=longest)
+            return out, prefix_ids
+        source_ids = self.encode(texts).numpy()
+        return batched.generate(self, source_ids, prefix_ids, limits, batch_size), prefix_ids
+
+    def _prefix_ids(self, prefixes: Any, count: int) -> np.ndarray:
+        """What the outputs begin with, integers (count, Q) with padding behind; Q = 0 for None."""
+        if prefixes is None or count == 0:
+            return np.zeros((count, 0), np.int32)
+        if not self._has_encoder:
+            raise ValueError(
+                f"`prefixes` must be None: a decoder's prompts are its texts. Received: prefixes={prefixes!r}"
             )
-            for rows in (order[i : i + batch_size] for i in range(0, len(order), batch_size))
+        ids = self.tokenizer.encode(arguments.one_for_each("prefixes", prefixes, count)).numpy()
+        special = np.isin(ids, [*{self.model.start_id, self.model.end_id} - {self.model.pad_id}]).any(axis=1)
+        if special.any():
+            raise ValueError(
+                f"`prefixes` must have no start or end token. Received: one in prefixes[{special.argmax()}]"
+            )
+        return ids
+
+    def score(self, texts: Iterable[str], targets: Iterable[str], batch_size: int = 64) -> list[Answer]:
+        """What the model thinks of given outputs.
+
+        Args:
+            texts: a list of any length.
+            targets: an output for each.
+            batch_size: rows that run together.
+
+        Returns:
+            An `Answer` for each target, its end token included.
+
+        Raises:
+            TypeError: where an argument is of another type.
+            ValueError: where a text says nothing or is too long, a target too long for the model's positions, or there
+                are not as many targets as texts.
+
+        Example:
+            >>> [answer.score for answer in translator.score(["la casa"] * 2, ["the house", "a house"])]
+            [-0.2, -3.1]
+        """
+        arguments.check_limit("batch_size", batch_size)
+        texts = arguments.as_list("texts", texts)
+        targets = arguments.one_for_each("targets", targets, len(texts))
+        if not texts:
+            return []
+        source_ids, target_ids = self._heard(texts), self._target_ids(texts, targets)
+        sources = (source_ids != self.model.pad_id).sum(axis=1)
+        lengths = (target_ids != self.model.pad_id).sum(axis=1)
+        self._check_positions(lengths if self._has_encoder else sources + lengths - 1)
+        scores, token_scores = batched.score(self.model, source_ids, target_ids, batch_size)
+        ranking = scores
+        if isinstance(self.sampler, samplers.Beam):
+            ranking = scores / self.sampler.penalties(int(lengths.max()))[lengths]
+        return [
+            Answer(
+                target,
+                float(scores[row]),
+                float(ranking[row]),
+                target_ids[row, : lengths[row]].tolist(),
+                token_scores[row, : lengths[row]].tolist(),
+            )
+            for row, target in enumerate(targets)
         ]
-        if not parts:
-            return generation.generate(
-                self.model, source_ids, self.sampler, max_new_tokens=self.max_new_tokens
-            )
-        back = np.argsort(order)
-        return generation.Generation(
-            *(
-                np.concatenate([getattr(part, field.name) for part in parts])[back]
-                for field in dataclasses.fields(generation.Generation)
-            )
+
+    def align(self, text: str, target: str | None = None, *, layer: int = -1, head: Any = None) -> Alignment:
+        """Which pieces of a text its output looks at, by the decoder's attention (see `generation.align`).
+
+        Args:
+            text: one text.
+            target: an output; by default what a call answers.
+            layer: which decoder layer.
+            head: which head, or several to take the mean of; by default all.
+
+        Returns:
+            The `Alignment`.
+
+        Raises:
+            TypeError: where an argument is of another type.
+            ValueError: where the text says nothing, or the model has no such weights, layer or head.
+
+        Example:
+            >>> found = translator.align("la casa")
+            >>> [(piece, found.source[row.argmax()]) for piece, row in zip(found.target, found.weights)]
+            [('▁the', '▁la'), ('▁house', '▁casa'), ('</s>', '</s>')]
+        """
+        arguments.check_text("text", text)
+        source_ids = self._heard([text])
+        if target is None:
+            out = self.generate([text])
+            target_ids = out.best[:, : out.lengths[0, 0]]
+        else:
+            arguments.check_text("target", target)
+            target_ids = self._target_ids([text], [target])
+        weights = generation.align(self.model, source_ids, target_ids, layer=layer, head=head)[0]
+        source, generated = (
+            [self.tokenizer.id_to_piece(id_) for id_ in ids[0].tolist()] for ids in (source_ids, target_ids)
         )
+        return Alignment(source, generated, weights)
+
+    def _heard(self, texts: list[str]) -> np.ndarray:
+        """Source ids (B, S) of texts that all say something."""
+        source_ids = self.encode(texts).numpy()
+        silent = (source_ids == self.model.pad_id).all(axis=1)
+        if silent.any():
+            row = silent.argmax()
+            raise ValueError(f"`texts` must say something each. Received: texts[{row}]={texts[row]!r}")
+        return source_ids
+
+    def _target_ids(self, texts: list[str], targets: list[str]) -> np.ndarray:
+        """Ids (B, T) of outputs, with their end tokens."""
+        return self.tokenizer.encode(targets, add_end=True).numpy()
+
+    def _check_positions(self, read: np.ndarray) -> None:
+        """Raise where the decoder would read more tokens, (B,), than it has positions."""
+        limit = getattr(self.model, "max_length", None)
+        if limit is not None and read.max() > limit:
+            raise ValueError(
+                f"`targets` must be short enough for the model's {limit} positions. "
+                f"Received: {read.max()} tokens to be read for targets[{read.argmax()}]"
+            )
 
     def encode(self, texts: Any) -> Tensor:
         """The source ids of texts, as TensorFlow operations: the same in Python and in an export.
@@ -243,11 +380,16 @@ class TextToText(Saved):
         self,
         generation: Any = None,
         *,
+        model: Any = None,
         constraints: Sequence[Any] | None = None,
         max_new_tokens: int | None = None,
     ) -> Self:
-        """The same model and tokenizer with other settings of generation; what is None stays."""
-        plain = copy.copy(self)
+        """The same pipeline with other settings of generation, or another model; what is None stays.
+
+        Example:
+            >>> both = translator.with_settings("beam", model=Ensemble([translator.model, other.model]))
+        """
+        plain = self._as_given()
         plain.sampler = samplers.Greedy()  # for one that drafts has no config
         settings = {
             **plain.generation_config(),
@@ -255,7 +397,29 @@ class TextToText(Saved):
             "constraints": self.constraints if constraints is None else constraints,
             "max_new_tokens": self.max_new_tokens if max_new_tokens is None else max_new_tokens,
         }
-        return type(self)(self.model, self.tokenizer, **settings)
+        return type(self)(self.model if model is None else model, self.tokenizer, **settings)
+
+    def _as_given(self) -> Self:
+        """A copy whose settings are those of the constructor, None for what it has derived."""
+        return copy.copy(self)
+
+    def save(self, folder: str | os.PathLike[str], overwrite: bool = False) -> None:
+        """Write model, tokenizer and settings as one folder, which `pipelines.load` reads.
+
+        Args:
+            folder: made whole or not at all.
+            overwrite: whether an existing pipeline may be replaced.
+
+        Raises:
+            FileExistsError: where `folder` exists and `overwrite` is False, or it is no pipeline.
+            ValueError: where the model is quantised or an `Ensemble`, or the sampler has a model that drafts.
+        """
+        if not hasattr(self.model, "save"):
+            raise ValueError(
+                "`model` must be one that Keras saves; save each model of an ensemble in a pipeline of its own. "
+                f"Received: a {type(self.model).__name__}"
+            )
+        Saved.save(self._as_given(), folder, overwrite)
 
     def settings(self) -> dict[str, Any]:
         """What is saved beside model and tokenizer: those of generation."""
@@ -269,11 +433,3 @@ class TextToText(Saved):
             "max_new_tokens": self.max_new_tokens,
             "max_source_tokens": self.max_source_tokens,
         }
-
-
-def check_limit(name: str, limit: Any) -> None:
-    """Raise where a number of tokens is no positive integer."""
-    if not isinstance(limit, int | np.integer) or isinstance(limit, bool):
-        raise TypeError(f"`{name}` must be an integer. Received: {name}={limit!r}")
-    if limit < 1:
-        raise ValueError(f"`{name}` must be positive. Received: {name}={limit}")

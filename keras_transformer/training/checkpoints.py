@@ -1,14 +1,15 @@
 """Averages of checkpoints."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
+import keras
 import numpy as np
 from keras import ops
 
 
-def average_checkpoints(model: Any, files: Sequence[str | os.PathLike[str]]) -> None:
+def average_checkpoints(model: Any, files: Iterable[str | os.PathLike[str]]) -> None:
     """Give a model the mean of the weights that it has saved at several times.
 
     Args:
@@ -16,7 +17,8 @@ def average_checkpoints(model: Any, files: Sequence[str | os.PathLike[str]]) -> 
         files: as `save_weights` or `save` have written them.
 
     Raises:
-        ValueError: where there are none, or one does not fit the model.
+        TypeError: where `model` is no Keras model or `files` no list of paths.
+        ValueError: where there are no files, or one does not fit the model.
 
     Example:
         >>> average_checkpoints(model, sorted(folder.glob("epoch-*.weights.h5"))[-5:])
@@ -24,17 +26,22 @@ def average_checkpoints(model: Any, files: Sequence[str | os.PathLike[str]]) -> 
     References:
         Vaswani et al., "Attention Is All You Need" (2017), section 6.1.
     """
-    files = list(files)
-    if not files:
+    if not isinstance(model, keras.Model):
+        raise TypeError(f"`model` must be a Keras model. Received: a {type(model).__name__}")
+    is_list = isinstance(files, Iterable) and not isinstance(files, str | os.PathLike)
+    listed = list(files) if is_list else [None]
+    if not all(isinstance(file, str | os.PathLike) for file in listed):
+        raise TypeError(f"`files` must be a list of paths. Received: files={files!r}")
+    if not listed:
         raise ValueError("`files` must not be empty. Received: files=[]")
     own = model.get_weights()
     try:
         sums = [np.zeros(weight.shape, np.float64) for weight in own]
-        for file in files:
+        for file in listed:
             model.load_weights(os.fspath(file))
             for total, weight in zip(sums, model.weights, strict=True):
                 total += ops.convert_to_numpy(ops.cast(weight.value, "float32"))
-        model.set_weights([total / len(files) for total in sums])
+        model.set_weights([total / len(listed) for total in sums])
     except BaseException:
         model.set_weights(own)
         raise

@@ -43,3 +43,28 @@ def test_what_is_wrong_is_named(random_transformer, decoder):
         generation.align(decoder(), SOURCES, TARGETS)
     with pytest.raises(ValueError, match="`target_ids` must have as many rows"):
         generation.align(model, SOURCES, TARGETS[:1])
+    with pytest.raises(ValueError, match="`target_ids` must have padding behind"):
+        generation.align(model, SOURCES[:1], [[5, 0, 6]])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"layer": layer} for layer in (1.0, "a", None, True)),
+        *({"head": head} for head in (1.5, 0.0, "a", True, [[0, 1]], [[0], [0, 1]], [True])),
+    ],
+    ids=str,
+)
+def test_layers_and_heads_that_are_no_integers_are_named(random_transformer, wrong):
+    (name,) = wrong
+    with pytest.raises(ValueError, match=rf"`{name}` must be .*integer.*Received: {name}="):
+        generation.align(random_transformer(3), SOURCES, TARGETS, **wrong)
+
+
+def test_weights_that_are_nan_are_named(random_transformer):
+    model = random_transformer(3)
+    table = ops.convert_to_numpy(model.embedding.embedding.embeddings).copy()
+    table[9] = np.nan  # of the second source
+    model.embedding.embedding.embeddings.assign(table)
+    with pytest.raises(ValueError, match=r"`model` must give finite weights. Received: .* row 1 at step 0"):
+        generation.align(model, SOURCES, np.where(TARGETS == 9, 8, TARGETS))

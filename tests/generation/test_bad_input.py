@@ -3,7 +3,7 @@ import pytest
 from keras import ops
 
 from keras_transformer import generation
-from keras_transformer.generation import Beam, Ensemble, generate, score
+from keras_transformer.generation import Beam, Ensemble, ForcedWords, NoRepeatNGram, generate, score
 
 pytestmark = pytest.mark.backend_neutral
 
@@ -16,10 +16,17 @@ def test_what_does_not_generate_is_named(decoder):
 
 
 def test_rows_of_different_lengths_are_named(decoder):
+    class Ragged:
+        """Rows as `tf.RaggedTensor` has them."""
+
+        row_splits = (0, 1, 3)
+
     with pytest.raises(
         ValueError, match=r"`source_ids` must be rows of one length.*Received: \[\[5\], \[5, 6\]\]"
     ):
         generate(decoder(), [[5], [5, 6]])
+    with pytest.raises(ValueError, match=r"`source_ids` must be rows of one length"):
+        generate(decoder(), Ragged())
 
 
 def test_early_stopping_is_a_boolean():
@@ -57,7 +64,99 @@ def test_padding_ends_nothing(decoder):
         generate(decoder(), [[5]], constraints=[generation.EndTokens([0, 4])])
 
 
+@pytest.mark.parametrize("draft", ["x", None], ids=str)
+def test_a_draft_that_does_not_generate_is_named(draft):
+    with pytest.raises(TypeError, match=r"`draft` must generate.*Received: a "):
+        generation.Speculative(draft)
+
+
+@pytest.mark.parametrize("models", [["a"], [None], [object()]], ids=str)
+def test_members_that_do_not_generate_are_named(models):
+    with pytest.raises(TypeError, match=r"`models` must generate.*Received: a "):
+        Ensemble(models)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32, "a", 1.5, True], ids=repr)
+def test_wrong_seeds_are_named(decoder, seed):
+    run = generation.Generator(decoder(), generation.Sample(), 3)
+    with pytest.raises(
+        ValueError, match=rf"`seed` must be an integer in \[0, 2\*\*32\). Received: seed={seed!r}"
+    ):
+        run([[5]], seed=seed)
+
+
+@pytest.mark.parametrize("row", [-1, 2**31, 2**32])
+def test_numbers_of_rows_beyond_int32_are_named(decoder, row):
+    with pytest.raises(ValueError, match=r"`rows` must be in \[0, 2147483647\]. Received: rows from"):
+        generate(decoder(), [[5]], "sample", rows=np.array([row]))
+
+
+@pytest.mark.parametrize("most", [9, [9], 2**31], ids=str)
+def test_more_tokens_than_a_model_has_positions_are_named(decoder, most):
+    with pytest.raises(ValueError, match=r"`max_new_tokens` must be at most .*Received: max_new_tokens="):
+        generate(decoder(max_length=8), [[5, 6]], max_new_tokens=most)
+    assert generate(decoder(max_length=8), [[5]], max_new_tokens=8).ids.shape == (1, 1, 8)
+
+
+def test_more_tokens_than_int32_counts_are_named(decoder):
+    for make in (generate, generation.stream):
+        with pytest.raises(
+            ValueError, match=r"`max_new_tokens` must be at most .*Received: max_new_tokens=2147483648"
+        ):
+            make(decoder(), [[5]], max_new_tokens=2**31)
+
+
+def test_what_has_too_few_positions_is_named(decoder):
+    long, short = decoder(max_length=32), decoder(max_length=8)
+    cases = {
+        "the draft": (long, generation.Speculative(short)),
+        r"models\[1\]": (Ensemble([long, short]), "greedy"),
+    }
+    for holder, (model, sampler) in cases.items():
+        for prompt, name, most in (([[5] * 7], "source_ids", 4), ([[5]], "max_new_tokens", 9)):
+            with pytest.raises(ValueError, match=rf"`{name}` must .*for {holder} has 8 positions"):
+                generate(model, prompt, sampler, max_new_tokens=most)
+
+
+@pytest.mark.parametrize("function", [score, generation.align], ids=["score", "align"])
+def test_a_target_without_a_source_is_named(translator, function):
+    model = translator(0, 9)
+    for sources in ([[5, 6], [0, 0]], np.zeros((2, 0), int)):
+        with pytest.raises(ValueError, match=r"`source_ids` must have a token in each row. .*row"):
+            function(model, sources, [[5, 3], [5, 3]])
+    if function is score:  # nothing is what is generated for no source
+        assert score(model, [[5, 6], [0, 0]], [[5, 3], [0, 0]]).scores[1] == 0
+
+
+@pytest.mark.parametrize("prefix", [[5, 0, 6], [0, 5, 0, 6], [5, 0, 0, 6, 0]], ids=str)
+def test_prefixes_with_padding_between_tokens_are_refused(translator, prefix):
+    with pytest.raises(ValueError, match=r"`prefix_ids` must have padding in front .*row 1"):
+        generate(translator(0, 9), [[5], [5]], prefix_ids=[[5] * len(prefix), prefix])
+
+
+def test_jit_compile_is_a_boolean(decoder):
+    with pytest.raises(ValueError, match=r"`jit_compile` must be True or False. Received: jit_compile='x'"):
+        generation.Generator(decoder(), jit_compile="x")
+
+
 @pytest.mark.parametrize("sampler", ["greedy", generation.Beam(2), generation.Sample()], ids=str)
 def test_numbers_of_rows_are_checked_whether_or_not_they_are_drawn_for(decoder, sampler):
     with pytest.raises(ValueError, match=r"`rows` must be integers of shape"):
         generate(decoder(), [[5]], sampler, rows="abc")
+
+
+@pytest.mark.parametrize(
+    ("constraints", "least"),
+    [
+        ([ForcedWords([[5, 6], [5, 7]]), NoRepeatNGram(1)], 0),
+        ([NoRepeatNGram(1), generation.BannedWords([[5]])], 7),
+    ],
+    ids=["words that exclude each other", "too few tokens"],
+)
+def test_constraints_that_nothing_meets_are_named(translator, constraints, least):
+    model = translator(0, 9)
+    with pytest.raises(
+        ValueError, match=r"`constraints` must leave a sequence.*Received: none was found for row 0"
+    ):
+        generate(model, [[4, 5]], Beam(3), max_new_tokens=8, min_new_tokens=least, constraints=constraints)
+    assert generate(model, [[0, 0]], Beam(3), max_new_tokens=8, constraints=constraints).lengths == 0

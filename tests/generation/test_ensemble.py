@@ -83,6 +83,20 @@ def test_models_that_do_not_go_together_are_named(translator, decoder):
     for models in ([translator(0, 9), translator(0, 10)], [translator(0, 12), decoder()], []):
         with pytest.raises(ValueError, match=r"`models` must .*Received: "):
             Ensemble(models)
-    for weights in ([1], [1, 0], [1, -1], [1, float("nan")]):
+    for weights in (
+        [1],
+        [1, 0],
+        [1, -1],
+        [1, float("nan")],
+        ["a", "b"],
+        [1, None],
+        [1, True],
+        1.0,
+        [1e-308, 1e300],
+    ):
         with pytest.raises(ValueError, match=r"`weights` must .*Received: weights="):
             Ensemble([decoder(), decoder()], weights)
+
+
+def test_large_weights_are_shares_too(decoder):
+    assert Ensemble([decoder(), decoder()], [1e308, 1e308]).weights == [0.5, 0.5]

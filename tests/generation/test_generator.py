@@ -1,4 +1,5 @@
 import json
+import re
 
 import keras
 import numpy as np
@@ -320,6 +321,23 @@ def test_generate_compiles_once_for_the_same_settings(make, monkeypatch):
     assert len(made) == 2
 
 
+def test_a_model_keeps_the_generators_that_were_used_last(make, monkeypatch):
+    monkeypatch.setattr(generation.generator, "MOST_KEPT", 2)
+    model, made = make(), []
+    original = generation.generator.Generator.__init__
+    monkeypatch.setattr(
+        generation.generator.Generator,
+        "__init__",
+        lambda self, *given, **options: (
+            made.append(options["min_new_tokens"]) or original(self, *given, **options)
+        ),
+    )
+    source = np.zeros((0, 3), int)  # for which nothing is compiled
+    for minimum in (0, 1, 0, 2, 0, 1, 0):
+        generate(model, source, min_new_tokens=minimum)
+    assert made == [0, 1, 2, 1]
+
+
 def test_a_model_saves_and_loads_after_it_has_generated(make, tmp_path):
     model = make()
     before = generate(model, SOURCES).best
@@ -404,11 +422,25 @@ def test_numpy_numbers_are_taken_as_pythons(model):
         lambda: generation.Sample(top_p=np.array([0.5, 0.6])),
         lambda: generation.Beam(2, length_penalty=None),
         lambda: generation.Contrastive(penalty_alpha="0.5"),
+        lambda: generation.Beam(2, length_penalty=True),
+        lambda: generation.Sample(temperature=True),
     ],
 )
 def test_settings_that_are_no_numbers_are_named(make):
     with pytest.raises(ValueError, match=r"` must be .*Received: "):
         make()
+
+
+@pytest.mark.parametrize(
+    ("alpha", "normalization"), [(-100.0, "length"), (100.0, "gnmt"), (-60, "gnmt"), (1e308, "length")]
+)
+def test_penalties_that_float32_does_not_have_are_named(model, alpha, normalization):
+    sampler = generation.Beam(2, alpha, normalization)
+    with pytest.raises(ValueError, match=rf"`length_penalty` must give .*{re.escape(str(alpha))}"):
+        generation.Generator(model, sampler, 64)
+    with pytest.raises(ValueError, match="`length_penalty` must give"):
+        generation.generate(model, SOURCES, sampler)
+    assert (sampler.penalties(1) > 0).all()
 
 
 @pytest.mark.parametrize("most", [0, -1])

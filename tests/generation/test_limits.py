@@ -100,7 +100,22 @@ def test_limits_must_fit_the_other_settings(model, decoder):
 def test_wrong_noise_is_named(model, shape):
     with pytest.raises(ValueError, match=r"`noise` must be numbers in .*Received: noise.shape="):
         generation.generate(model, SOURCES, "sample", max_new_tokens=6, noise=np.zeros(shape))
-    with pytest.raises(ValueError, match="`noise` must be numbers in"):
-        generation.generate(model, SOURCES, "sample", max_new_tokens=6, noise=np.full((5, 1, 6, 40), 2.0))
+
+
+@pytest.mark.parametrize(
+    ("noise", "received"),
+    [
+        (np.full((5, 1, 6, 40), 2.0), "noise from 2.0 to 2.0"),
+        (np.full((5, 1, 6, 40), np.nan), "noise from nan to nan"),
+        ("x", "x"),
+        ([[1], [1, 2]], r"\[\[1\], \[1, 2\]\]"),
+    ],
+    ids=["range", "nan", "text", "ragged"],
+)
+def test_noise_that_is_no_number_or_out_of_range_is_told_from_a_wrong_shape(model, noise, received):
+    with pytest.raises(
+        ValueError, match=rf"`noise` must be numbers in \[0, 1\] of shape .*Received: {received}"
+    ):
+        generation.generate(model, SOURCES, "sample", max_new_tokens=6, noise=noise)
     with pytest.raises(ValueError, match="`noise` must be None"):
-        generation.generate(model, SOURCES, max_new_tokens=6, noise=np.zeros((5, 1, 6, 40)))
+        generation.generate(model, SOURCES, max_new_tokens=6, noise=noise)

@@ -131,6 +131,8 @@ def test_the_most_probable_token_alone_is_greedy(model):
     "settings",
     [
         {"temperature": 0.0},
+        {"temperature": 1e-40},
+        {"temperature": 1e40},
         {"temperature": float("nan")},
         {"top_k": -1},
         {"top_k": 1.5},

@@ -58,6 +58,23 @@ def test_a_token_is_there_before_the_next_is_made_and_near_sizes_share_what_is_c
     assert len(traced) == 1
 
 
+def test_near_limits_and_other_seeds_share_what_is_compiled(decoder, monkeypatch):
+    traced = []
+    original = generation.streaming.Loop.extend
+    monkeypatch.setattr(
+        generation.streaming.Loop, "extend", lambda *given: traced.append(1) or original(*given)
+    )
+    model, sampler = decoder(5), Sample(seed=3)
+    for most in (9, 12, 16, [2, 11, 9]):
+        expected = generation.generate(model, PROMPTS, sampler, max_new_tokens=most)
+        traced.clear() if most == 9 else None
+        steps = np.stack(list(generation.stream(model, PROMPTS, sampler, max_new_tokens=most)), axis=1)
+        assert steps.shape[1] == expected.lengths.max()
+        np.testing.assert_array_equal(steps, expected.best[:, : steps.shape[1]])
+    list(generation.stream(model, PROMPTS, Sample(seed=4), max_new_tokens=10))
+    assert len(traced) == 1
+
+
 def test_what_cannot_be_streamed_is_named_at_once(decoder):
     model = decoder(5)
     for sampler in (Beam(2), Sample(num_return=2)):

@@ -1,13 +1,20 @@
-"""Samplers, constraints, n-best answers and streams of a pipeline, and the command line's settings for them."""
-
-import json
+"""Samplers, constraints, n-best answers and streams of a pipeline, and what kinds of models it takes."""
 
 import numpy as np
 import pytest
 
-from keras_transformer import cli, generation, pipelines
-from keras_transformer.generation import BannedWords, Beam, ForcedWords, NoRepeatNGram, Sample, Speculative
-from keras_transformer.pipelines import TextToText
+from keras_transformer import generation, pipelines
+from keras_transformer.generation import (
+    BannedWords,
+    Beam,
+    Ensemble,
+    ForcedWords,
+    NoRepeatNGram,
+    Sample,
+    Speculative,
+)
+from keras_transformer.models import BERT, GPT
+from keras_transformer.pipelines import TextGeneration, TextToText
 
 
 @pytest.fixture(scope="module")
@@ -101,46 +108,28 @@ def test_settings_that_contradict_each_other_are_named_from_the_beginning(pipeli
         pipeline.with_settings(constraints=[{"constraint": "Bann"}])
 
 
-def run(capsys, *arguments):
-    assert cli.main(["generate", *map(str, arguments)]) == 0
-    return capsys.readouterr().out.splitlines()
-
-
-def test_the_command_line_takes_settings(saved, beam, pipeline, capsys):
-    texts = ["la casa azul", "uno dos"]
-    answers = beam.answers(texts)
-    lines = [line.split("\t") for line in run(capsys, saved, *texts, "--scores")]
-    assert [line[1] for line in lines] == [one.text for of in answers for one in of]
-    np.testing.assert_allclose(
-        [float(line[0]) for line in lines], [one.score for of in answers for one in of], atol=1e-3
+@pytest.fixture(scope="module")
+def decoder(pipeline):
+    known = pipeline.model
+    return GPT(
+        known.vocabulary_size, 1, 2, 8, max_length=32, pad_id=known.pad_id, end_id=known.end_id, dropout=0.0
     )
-    found = [json.loads(line) for line in run(capsys, saved, *texts, "--json", "--num-return", "1")]
-    assert [one["row"] for one in found] == [0, 1]
-    assert [one["ids"] for one in found] == [of[0].ids for of in answers]
-    greedy = beam.with_settings("greedy")
-    assert run(capsys, saved, texts[0], "--sampler", "greedy", "--stream") == [greedy(texts[0])]
-    ids = pipeline.tokenizer.tokenize(["dos"]).to_list()[0]
-    (line,) = run(capsys, saved, texts[0], "--forced", "dos", "--num-return", "1", "--json")
-    assert " ".join(map(str, ids)) in " ".join(map(str, json.loads(line)["ids"]))
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--sampler", "bean"],
-        ["--temperature", "2"],
-        ["--num-beams", "0"],
-        ["--sampler", "greedy", "--forced", "uno"],
-        ["--stream"],
-        ["--max-new-tokens", "-1"],
-    ],
-    ids=" ".join,
-)
-def test_wrong_settings_are_one_line(saved, capsys, arguments):
-    assert cli.main(["generate", str(saved), "uno", *arguments]) == 2
-    assert "keras-transformer: error: `" in capsys.readouterr().err
+@pytest.mark.parametrize("kind", [TextToText, TextGeneration])
+def test_a_model_of_another_kind_is_refused(pipeline, decoder, kind):
+    bert = BERT(pipeline.model.vocabulary_size, 1, 2, 8, hidden_dim=8, max_length=32)
+    other = decoder if kind is TextToText else pipeline.model
+    for model in (other, Ensemble([other]), bert):
+        with pytest.raises(TypeError, match=f"`model` must be a.* Received: a {type(model).__name__}"):
+            kind(model, pipeline.tokenizer, max_new_tokens=8)
 
 
-def test_an_export_has_settings_of_its_own(exported, capsys):
-    assert cli.main(["generate", str(exported), "uno", "--scores"]) == 2
-    assert "`path` must be a pipeline where settings are given" in capsys.readouterr().err
+def test_an_ensemble_answers_and_is_not_saved(pipeline, texts, tmp_path):
+    both = pipeline.with_settings(model=Ensemble([pipeline.model, pipeline.model]))
+    assert both(texts[:3]) == pipeline(texts[:3])
+    (ours,), (theirs,) = (each.score(["uno"], ["one"]) for each in (both, pipeline))
+    assert ours.token_scores == pytest.approx(theirs.token_scores, abs=1e-4)
+    with pytest.raises(ValueError, match="`model` must be one that Keras saves.* Received: a Ensemble"):
+        both.save(tmp_path / "both")
+    assert list(tmp_path.iterdir()) == []

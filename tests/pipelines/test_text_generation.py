@@ -109,6 +109,19 @@ def test_learned_positions_limit_prompt_and_answer(byte_writer):
         TextGeneration(model, byte_writer.tokenizer, max_new_tokens=10, max_source_tokens=60)
 
 
+def test_the_longest_prompt_follows_the_longest_answer_where_it_was_not_given(byte_writer, tmp_path):
+    model = random_model(byte_writer.tokenizer, position_encoding="learned")
+    writer = TextGeneration(model, byte_writer.tokenizer, max_new_tokens=10)
+    writer.save(tmp_path / "derived")
+    for each in (writer, pipelines.load(tmp_path / "derived")):
+        assert each.generation_config()["max_source_tokens"] == 55
+        assert [each.with_settings(max_new_tokens=most).max_source_tokens for most in (30, 4)] == [35, 61]
+    given = TextGeneration(model, byte_writer.tokenizer, max_new_tokens=10, max_source_tokens=20)
+    given.save(tmp_path / "given")
+    for each in (given, pipelines.load(tmp_path / "given")):
+        assert each.with_settings(max_new_tokens=30).max_source_tokens == 20
+
+
 def test_model_and_tokenizer_must_belong_together(byte_writer):
     other = text.ByteTokenizer(extra_tokens=["<more>"])
     with pytest.raises(ValueError, match="must have the same vocabulary_size"):

@@ -1,6 +1,9 @@
+import pathlib
+
 import numpy as np
 import pytest
 
+from keras_transformer.generation import Ensemble
 from keras_transformer.training import average_checkpoints
 
 pytestmark = pytest.mark.backend_neutral
@@ -15,6 +18,17 @@ def test_the_weights_are_the_mean_of_those_saved(random_transformer, tmp_path):
     average_checkpoints(target, files)
     for found, *saved in zip(target.get_weights(), *(model.get_weights() for model in models), strict=True):
         np.testing.assert_allclose(found, np.mean(saved, axis=0), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("files", ["a.weights.h5", pathlib.Path("a.weights.h5"), None, [1]], ids=repr)
+def test_what_is_no_list_of_files_is_named(random_transformer, files):
+    with pytest.raises(TypeError, match=r"`files` must be a list of paths. Received: files="):
+        average_checkpoints(random_transformer(1), files)
+
+
+def test_what_is_no_keras_model_is_named(random_transformer):
+    with pytest.raises(TypeError, match="`model` must be a Keras model. Received: a Ensemble"):
+        average_checkpoints(Ensemble([random_transformer(1)]), ["a.weights.h5"])
 
 
 def test_an_error_leaves_the_weights_as_they_are(random_transformer, tmp_path):

@@ -1,0 +1,316 @@
+"""The command line's `generate`, `score` and `align`."""
+
+import argparse
+import dataclasses
+import json
+import pathlib
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+# Fields of samplers.
+_SETTINGS: dict[str, tuple[Any, str]] = {
+    "num_beams": (int, "of a beam: hypotheses side by side"),
+    "length_penalty": (float, "of a beam: above 0 for longer answers"),
+    "normalization": (str, "of a beam: gnmt or length"),
+    "diversity": (float, "of a beam"),
+    "early_stopping": (bool, "of a beam: stop once no better answer can come"),
+    "temperature": (float, "of sampling"),
+    "top_k": (int, "of sampling and contrastive search"),
+    "top_p": (float, "of sampling"),
+    "min_p": (float, "of sampling"),
+    "seed": (int, "of sampling"),
+    "penalty_alpha": (float, "of contrastive search"),
+    "num_tokens": (int, "of speculative search: how many the draft proposes at a time"),
+    "num_return": (int, "of a beam or sampling: answers for each text, a line each"),
+}
+_CONSTRAINTS: dict[str, tuple[Any, str]] = {
+    "min_new_tokens": (int, "the shortest answer, without the end token"),
+    "repetition_penalty": (float, "above 1 against tokens that came before"),
+    "no_repeat_ngram": (int, "no sequence of so many tokens twice"),
+}
+_REPEATED = {
+    "banned": ("TEXT", "in no answer; may be repeated"),
+    "forced": ("TEXT", "in every answer, for a beam; may be repeated"),
+    "end": ("TEXT", "one token that ends an answer too; may be repeated"),
+    "prefix": ("TEXT", "what answers begin with: once for all texts, or once for each"),
+    "ensemble": ("FOLDER", "a pipeline that generates with the first as one; may be repeated"),
+}
+_SHOWN = {
+    "scores": "the log-probability, a tab and the answer",
+    "json": "an object for each answer: text, scores, ids, the log-probability of each token",
+    "stream": "print each answer as it comes",
+}
+_NAMES = ("sampler", "draft", "max_new_tokens", *_SETTINGS, *_CONSTRAINTS, *_REPEATED, *_SHOWN)
+
+
+def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add the commands to a parser.
+
+    Args:
+        command: makes one of a name, a function of its options and a description.
+    """
+    _add_generate(command("generate", _generate, "one line of output for each text"))
+    score = command("score", _score, "the log-probability of a given output, a tab and the output")
+    score.add_argument("path", help="a pipeline")
+    score.add_argument(
+        "source", nargs="?", help="a text; by default lines of text, tab, output on standard input"
+    )
+    score.add_argument("target", nargs="?", help="its output")
+    align = command(
+        "align",
+        _align,
+        "for each piece of an output the piece of its text that it looks at most, and how much",
+    )
+    align.add_argument("path", help="a pipeline of an encoder-decoder")
+    align.add_argument("source", help="a text")
+    align.add_argument("target", nargs="?", help="an output; by default the pipeline's")
+    align.add_argument("--layer", type=int, default=-1, help="of the decoder; default: the last")
+    align.add_argument("--head", type=int, action="append", help="may be repeated; default: the mean of all")
+    align.add_argument(
+        "--output", metavar="FILE", help="draw all weights as a picture, such as attention.png"
+    )
+
+
+def _add_generate(generate: argparse.ArgumentParser) -> None:
+    generate.add_argument("path", help="a pipeline or an export")
+    generate.add_argument("texts", nargs="*", help="by default the lines of standard input")
+    generate.add_argument(
+        "--sampler", help="greedy, beam, sample, contrastive or speculative; default: the pipeline's"
+    )
+    generate.add_argument(
+        "--draft", metavar="FOLDER", help="of speculative search: the pipeline of a smaller model"
+    )
+    generate.add_argument(
+        "--max-new-tokens",
+        type=_integers,
+        metavar="N[,N...]",
+        help="the longest answer, or that of each text, such as 8 or 8,16,8",
+    )
+    for name, (kind, text) in {**_SETTINGS, **_CONSTRAINTS}.items():
+        option: dict[str, Any] = (
+            {"action": argparse.BooleanOptionalAction} if kind is bool else {"type": kind}
+        )
+        generate.add_argument(_flag(name), help=text, **option)
+    for name, (metavar, text) in _REPEATED.items():
+        generate.add_argument(_flag(name), action="append", metavar=metavar, help=text)
+    for name, text in _SHOWN.items():
+        generate.add_argument(_flag(name), action="store_true", default=None, help=text)
+
+
+def _generate(options: argparse.Namespace) -> None:
+    texts = options.texts or [line.rstrip("\n") for line in sys.stdin]
+    chosen = [name for name in _NAMES if getattr(options, name) is not None]
+    if options.stream and (options.scores or options.json):
+        raise ValueError("`--stream` must stand alone. Received: --stream with --scores or --json")
+    pipeline = load(options.path)
+    if not chosen:
+        for answer in pipeline(texts):
+            _say(_line(answer))
+        return
+    if not hasattr(pipeline, "with_settings"):
+        raise ValueError(
+            "`path` must be a pipeline where settings are given; an export has its own. "
+            f"Received: {', '.join(map(_flag, chosen))}"
+        )
+    pipeline = _with_settings(pipeline, options)
+    prefixes = _for_each("prefix", options.prefix, len(texts))
+    limits = _for_each("max_new_tokens", options.max_new_tokens, len(texts))
+    if options.stream:
+        for row, text in enumerate(texts):
+            prefix, limit = prefixes[row] if prefixes else "", limits[row] if limits else None
+            for piece in pipeline.stream(text, prefix, max_new_tokens=limit):
+                _say(" ".join(piece.split("\n")), end="")
+            _say("")
+        return
+    for row, answers in enumerate(pipeline.answers(texts, prefixes=prefixes, max_new_tokens=limits)):
+        for answer in answers:
+            if options.json:
+                _say(json.dumps({"row": row, **dataclasses.asdict(answer)}, ensure_ascii=False))
+            else:
+                _say((_number(answer.score) if options.scores else "") + _line(answer.text))
+
+
+def _score(options: argparse.Namespace) -> None:
+    if options.source is None:
+        pairs = [line.rstrip("\n").split("\t") for line in sys.stdin]
+    elif options.target is None:
+        raise ValueError("`target` must be given with `source`. Received: the source alone")
+    else:
+        pairs = [[options.source, options.target]]
+    for number, pair in enumerate(pairs, start=1):
+        if len(pair) != 2:
+            raise ValueError(
+                "Standard input must be lines of a text, one tab and an output. "
+                f"Received: {len(pair) - 1} tabs in line {number}"
+            )
+    sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
+    for answer in _load_pipeline("path", options.path).score(sources, targets):
+        _say(_number(answer.score) + _line(answer.text))
+
+
+def _align(options: argparse.Namespace) -> None:
+    found = _load_pipeline("path", options.path).align(
+        options.source, options.target, layer=options.layer, head=options.head
+    )
+    width = max(map(len, found.target), default=0)
+    across = max(map(len, found.source), default=0)
+    for piece, row in zip(found.target, found.weights, strict=True):
+        _say(f"{piece:{width}}  {found.source[row.argmax()]:{across}}  {row.max():.2f}")
+    if options.output is not None:
+        from keras_transformer import inspection
+
+        axes = inspection.plot_attention(found.weights, found.target, found.source)
+        axes.figure.savefig(options.output)
+
+
+def load(path: str) -> Callable[[Sequence[str]], list[str]]:
+    """A pipeline that generates, or the export of one, as a function from texts to texts."""
+    folder = pathlib.Path(path)
+    if not (folder / "manifest.json").is_file():
+        return _load_pipeline("path", path)
+    from keras_transformer import serving
+
+    config = serving.Bundle(folder).config
+    if "generation" not in config:
+        raise ValueError(
+            "`path` must be of a pipeline that generates. "
+            f"Received: {folder}, the export of a {config['pipeline']}"
+        )
+    versions = [path for path in (folder / "saved_model").glob("*/*") if path.name.isdigit()]
+    if not versions or ((folder / "onnx").is_dir() and serving.reads_text(config)):
+        return serving.load(folder)
+    from keras_transformer.export import parity
+
+    saved_model = parity.SavedModel(max(versions, key=lambda version: int(version.name)), config)
+    return lambda texts: _first(saved_model(texts)[parity.SAVED_MODEL][1]) if texts else []
+
+
+def _load_pipeline(name: str, folder: str | pathlib.Path) -> Any:
+    """The pipeline in a folder, one that generates."""
+    from keras_transformer import pipelines
+
+    pipeline = pipelines.load(folder)
+    if not isinstance(pipeline, pipelines.TextToText):
+        raise ValueError(
+            f"`{name}` must be of a pipeline that generates. Received: {folder}, of {type(pipeline).__name__}"
+        )
+    return pipeline
+
+
+def _first(answers: Sequence[Any]) -> list[str]:
+    """Of several hypotheses for a text the first."""
+    return [answer if isinstance(answer, str) else answer[0] for answer in answers]
+
+
+def _with_settings(pipeline: Any, options: argparse.Namespace) -> Any:
+    """The pipeline with what the command line says of models, sampler and constraints in place of its own."""
+    from keras_transformer import generation
+
+    given = [
+        (options.min_new_tokens, generation.MinNewTokens),
+        (options.repetition_penalty, generation.RepetitionPenalty),
+        (options.no_repeat_ngram, generation.NoRepeatNGram),
+        (_ids(pipeline, options.banned), generation.BannedWords),
+        (_ids(pipeline, options.forced), generation.ForcedWords),
+        (_end_ids(pipeline, options.end), generation.EndTokens),
+    ]
+    more = [constraint(value) for value, constraint in given if value is not None]
+    kept = [one for one in pipeline.constraints if type(one) not in {type(new) for new in more}]
+    model = None
+    if options.ensemble:
+        others = [_same_vocabulary("ensemble", folder, pipeline).model for folder in options.ensemble]
+        model = generation.Ensemble([pipeline.model, *others])
+    return pipeline.with_settings(
+        _sampler(pipeline, options),
+        model=model,
+        constraints=[*kept, *more],
+        max_new_tokens=max(options.max_new_tokens) if options.max_new_tokens else None,
+    )
+
+
+def _sampler(pipeline: Any, options: argparse.Namespace) -> Any:
+    """The sampler that is named, by default the pipeline's, with the settings that are given."""
+    from keras_transformer.generation import samplers
+
+    if (options.sampler == "speculative") != (options.draft is not None):
+        raise ValueError(
+            "`--draft` must be given with --sampler speculative, and with no other. "
+            f"Received: --sampler {options.sampler}, --draft {options.draft}"
+        )
+    if options.draft is not None:
+        sampler: Any = samplers.Speculative(_same_vocabulary("draft", options.draft, pipeline).model)
+    else:
+        sampler = pipeline.sampler if options.sampler is None else samplers.get(options.sampler)
+    given = {name: value for name in _SETTINGS if (value := getattr(options, name)) is not None}
+    fields = {field.name for field in dataclasses.fields(sampler)}
+    for name in given:
+        if name not in fields:
+            raise ValueError(
+                f"`{_flag(name)}` must be a setting of the sampler. Received: {type(sampler).__name__.lower()}"
+            )
+    return dataclasses.replace(sampler, **given)
+
+
+def _same_vocabulary(name: str, folder: str, pipeline: Any) -> Any:
+    """Another pipeline, with the same tokenizer."""
+    other = _load_pipeline(_flag(name), folder)
+    if other.tokenizer.sha256 != pipeline.tokenizer.sha256:
+        raise ValueError(
+            f"`{_flag(name)}` must be a pipeline with the tokenizer of `path`. Received: {folder}, which has another"
+        )
+    return other
+
+
+def _ids(pipeline: Any, texts: Sequence[str] | None) -> list[list[int]] | None:
+    """The ids of each text, for constraints."""
+    return None if texts is None else pipeline.tokenizer.tokenize(texts).to_list()
+
+
+def _end_ids(pipeline: Any, texts: Sequence[str] | None) -> list[int] | None:
+    """The ids of the tokens that read as the texts: as a piece within a word, as a text by itself."""
+    if texts is None:
+        return None
+    tokenizer, end_ids = pipeline.tokenizer, []
+    for text, ids in zip(texts, tokenizer.tokenize(texts).to_list(), strict=True):
+        piece = tokenizer.piece_to_id(text)
+        found = {*([] if piece == tokenizer.unknown_id else [piece]), *(ids if len(ids) == 1 else [])}
+        if not found - {tokenizer.unknown_id}:
+            raise ValueError(f"`--end` must be one token. Received: {text!r}, which is {len(ids)}")
+        end_ids += sorted(found)
+    return end_ids
+
+
+def _for_each(name: str, values: Sequence[Any] | None, count: int) -> list[Any] | None:
+    """What was given once for all texts, or once for each."""
+    if values is None:
+        return None
+    if len(values) not in (1, count):
+        raise ValueError(
+            f"`{_flag(name)}` must be given once, or once for each of {count} texts. Received: {len(values)}"
+        )
+    return list(values) * (count if len(values) == 1 else 1)
+
+
+def _integers(text: str) -> list[int]:
+    try:
+        return [int(one) for one in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be integers such as 8 or 8,16,8. Received: {text}") from None
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _number(score: float) -> str:
+    return f"{score:.4f}\t"
+
+
+def _line(text: str) -> str:
+    return " ".join(text.splitlines())
+
+
+def _say(line: str, end: str = "\n") -> None:
+    sys.stdout.write(line + end)
+    sys.stdout.flush()

@@ -1,0 +1,61 @@
+"""What is asked of a pipeline that generates, checked: texts, what goes with each of them, and limits."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+
+def check_limit(name: str, limit: Any) -> None:
+    """Raise where a number of tokens or rows is no positive integer."""
+    if not isinstance(limit, int | np.integer) or isinstance(limit, bool):
+        raise TypeError(f"`{name}` must be an integer. Received: {name}={limit!r}")
+    if limit < 1:
+        raise ValueError(f"`{name}` must be positive. Received: {name}={limit}")
+
+
+def check_text(name: str, text: Any) -> None:
+    """Raise where something is no string."""
+    if not isinstance(text, str):
+        raise TypeError(f"`{name}` must be a string. Received: {name}={text!r}")
+
+
+def as_list(name: str, texts: Any) -> list[Any]:
+    """A list of texts; whether each is one, the tokenizer says."""
+    if isinstance(texts, str) or not isinstance(texts, Iterable):
+        raise TypeError(f"`{name}` must be a list of strings. Received: {name}={texts!r}")
+    return list(texts)
+
+
+def one_for_each(name: str, texts: Any, count: int) -> list[str]:
+    """As many strings as there are texts."""
+    texts = as_list(name, texts)
+    if len(texts) != count:
+        raise ValueError(f"`{name}` must be one for each of {count} texts. Received: {len(texts)}")
+    for row, text in enumerate(texts):
+        check_text(f"{name}[{row}]", text)
+    return texts
+
+
+def limits_of(max_new_tokens: Any, count: int, most: int) -> np.ndarray:
+    """The longest output of each text, integers (count,): `most` for None."""
+    if max_new_tokens is None or isinstance(max_new_tokens, int | np.integer):
+        limits = [most if max_new_tokens is None else max_new_tokens] * count
+    elif isinstance(max_new_tokens, str) or not isinstance(max_new_tokens, Iterable):
+        raise TypeError(
+            "`max_new_tokens` must be an integer or one for each text. "
+            f"Received: max_new_tokens={max_new_tokens!r}"
+        )
+    else:
+        limits = list(max_new_tokens)
+    if len(limits) != count:
+        raise ValueError(
+            f"`max_new_tokens` must be an integer or one for each of {count} texts. Received: {len(limits)}"
+        )
+    for limit in limits:
+        check_limit("max_new_tokens", limit)
+        if limit > most:
+            raise ValueError(
+                f"`max_new_tokens` must be at most {most}, the pipeline's own. Received: max_new_tokens={limit}"
+            )
+    return np.array(limits, np.int32)

@@ -1,0 +1,257 @@
+"""What the command line offers of pipelines that generate."""
+
+import functools
+import io
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from keras_transformer import cli, pipelines, text
+from keras_transformer.generation import Beam, EndTokens, Ensemble, NoRepeatNGram
+from keras_transformer.models import BERT, GPT
+
+TEXTS = ["la casa azul", "uno dos"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("command_line")
+
+
+@pytest.fixture(autouse=True)
+def load(monkeypatch, loaded):
+    """A folder is loaded once: what its model has compiled is not compiled again."""
+    monkeypatch.setattr(pipelines, "load", loaded)
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    return functools.cache(pipelines.load)
+
+
+@pytest.fixture(scope="module")
+def saved(pipeline, folder):
+    path = folder / "beam"
+    pipeline.with_settings(Beam(3, num_return=2), constraints=[NoRepeatNGram(2)]).save(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def beam(saved, loaded):
+    return loaded(str(saved))
+
+
+@pytest.fixture(scope="module")
+def greedy(pipeline, folder):
+    pipeline.save(folder / "greedy")
+    return folder / "greedy"
+
+
+@pytest.fixture(scope="module")
+def translator(greedy, loaded):
+    return loaded(str(greedy))
+
+
+@pytest.fixture(scope="module")
+def other(pipeline, random_transformer, folder, loaded):
+    model = random_transformer(7, vocabulary_size=pipeline.tokenizer.vocabulary_size)
+    pipeline.with_settings(model=model).save(folder / "other")
+    return loaded(str(folder / "other"))
+
+
+@pytest.fixture(scope="module")
+def embedding(folder):
+    tokenizer = text.ByteTokenizer()
+    model = BERT(tokenizer.vocabulary_size, 1, 2, 8, hidden_dim=8, max_length=32, pad_id=tokenizer.pad_id)
+    pipelines.Embedding(model, tokenizer).save(folder / "embedding")
+    return folder / "embedding"
+
+
+@pytest.fixture(scope="module")
+def writer(folder):
+    tokenizer = text.ByteTokenizer()
+    model = GPT(
+        tokenizer.vocabulary_size, 1, 2, 8, max_length=32, pad_id=tokenizer.pad_id, end_id=tokenizer.end_id
+    )
+    pipelines.TextGeneration(model, tokenizer, max_new_tokens=12).save(folder / "writer")
+    return folder / "writer"
+
+
+def command(capsys, *arguments):
+    assert cli.main([*map(str, arguments)]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def run(capsys, *arguments):
+    return command(capsys, "generate", *arguments)
+
+
+def test_the_command_line_takes_settings(saved, beam, translator, capsys):
+    texts = TEXTS
+    answers = beam.answers(texts)
+    lines = [line.split("\t") for line in run(capsys, saved, *texts, "--scores")]
+    assert [line[1] for line in lines] == [one.text for of in answers for one in of]
+    np.testing.assert_allclose(
+        [float(line[0]) for line in lines], [one.score for of in answers for one in of], atol=1e-3
+    )
+    found = [json.loads(line) for line in run(capsys, saved, *texts, "--json", "--num-return", "1")]
+    assert [one["row"] for one in found] == [0, 1]
+    assert [one["ids"] for one in found] == [of[0].ids for of in answers]
+    greedy = beam.with_settings("greedy")
+    assert run(capsys, saved, texts[0], "--sampler", "greedy", "--stream") == [greedy(texts[0])]
+    ids = translator.tokenizer.tokenize(["dos"]).to_list()[0]
+    (line,) = run(capsys, saved, texts[0], "--forced", "dos", "--num-return", "1", "--json")
+    assert " ".join(map(str, ids)) in " ".join(map(str, json.loads(line)["ids"]))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--sampler", "bean"],
+        ["--temperature", "2"],
+        ["--num-beams", "0"],
+        ["--sampler", "greedy", "--forced", "uno"],
+        ["--stream"],
+        ["--max-new-tokens", "-1"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_settings_are_one_line(saved, capsys, arguments):
+    assert cli.main(["generate", str(saved), "uno", *arguments]) == 2
+    assert "keras-transformer: error: `" in capsys.readouterr().err
+
+
+def test_an_export_has_settings_of_its_own(exported, capsys):
+    assert cli.main(["generate", str(exported), "uno", "--scores"]) == 2
+    assert "`path` must be a pipeline where settings are given" in capsys.readouterr().err
+
+
+def test_prefixes_and_limits_go_with_their_texts(greedy, translator, capsys):
+    asked = [greedy, *TEXTS, "--prefix", "the", "--prefix", "one two", "--max-new-tokens", "2,5"]
+    expected = translator(TEXTS, prefixes=["the", "one two"], max_new_tokens=[2, 5])
+    assert run(capsys, *asked) == expected
+    assert run(capsys, *asked, "--stream") == expected
+    assert run(capsys, greedy, *TEXTS, "--prefix", "the", "--max-new-tokens", 2) == translator(
+        TEXTS, prefixes=["the"] * 2, max_new_tokens=2
+    )
+    longer = translator.with_settings(max_new_tokens=14)
+    assert run(capsys, greedy, *TEXTS, "--max-new-tokens", "14") == longer(TEXTS)
+
+
+def test_other_pipelines_draft_and_vote(greedy, other, folder, translator, capsys):
+    drafted = run(
+        capsys, greedy, *TEXTS, "--sampler", "speculative", "--draft", folder / "other", "--num-tokens", 2
+    )
+    assert drafted == translator(TEXTS)
+    both = translator.with_settings(model=Ensemble([translator.model, other.model]))
+    assert run(capsys, greedy, *TEXTS, "--ensemble", folder / "other") == both(TEXTS)
+
+
+def test_more_tokens_may_end_an_answer(greedy, translator, capsys):
+    first = translator.generate(TEXTS).best[:, 0]
+    piece = translator.tokenizer.id_to_piece(int(first[0]))
+    (found, _) = (json.loads(line) for line in run(capsys, greedy, *TEXTS, "--end", piece, "--json"))
+    ending = translator.with_settings(constraints=[EndTokens([int(first[0])])])
+    assert found["ids"] == ending.answers(TEXTS)[0][0].ids == [first[0]]
+
+
+def test_a_beam_may_go_on_to_its_end(saved, beam, capsys):
+    whole = beam.with_settings(Beam(3, num_return=2, early_stopping=False))
+    expected = [one.text for of in whole.answers(TEXTS) for one in of]
+    assert run(capsys, saved, *TEXTS, "--no-early-stopping") == expected
+
+
+def test_the_prompts_of_a_language_model_leave_room_for_what_is_asked(writer, capsys):
+    (longer,) = run(capsys, writer, "abc", "--max-new-tokens", 16, "--json")
+    assert len(json.loads(longer)["ids"]) == 16
+    assert len(run(capsys, writer, "a" * 24, "--max-new-tokens", 8)) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["--stream", "--json"], "`--stream` must stand alone"),
+        (["--stream", "--scores"], "`--stream` must stand alone"),
+        (["--sampler", "speculative"], "`--draft` must be given with --sampler speculative"),
+        (["--draft", "beam"], "`--draft` must be given with --sampler speculative"),
+        (
+            ["--sampler", "speculative", "--draft", "writer"],
+            "`--draft` must be a pipeline with the tokenizer",
+        ),
+        (["--ensemble", "writer"], "`--ensemble` must be a pipeline with the tokenizer of `path`"),
+        (["--ensemble", "embedding"], "`--ensemble` must be of a pipeline that generates"),
+        (["--early-stopping"], "`--early-stopping` must be a setting of the sampler. Received: greedy"),
+        (["--prefix", "a", "--prefix", "b"], "`--prefix` must be given once, or once for each of 1 texts"),
+        (["--max-new-tokens", "3,4"], "`--max-new-tokens` must be given once, or once for each of 1 texts"),
+        (["--end", "uno dos"], "`--end` must be one token"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_cannot_be_done_is_one_line(greedy, writer, embedding, folder, capsys, arguments, error):
+    folders = ("beam", "writer", "embedding")
+    arguments = [str(folder / one) if one in folders else one for one in arguments]
+    assert cli.main(["generate", str(greedy), "uno", *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"keras-transformer: error: {error}" in line
+
+
+@pytest.mark.parametrize(
+    "arguments", [["generate", "a"], ["generate", "a", "--scores"], ["score", "a", "b"], ["align", "a"]]
+)
+def test_a_pipeline_that_does_not_generate_is_refused(embedding, capsys, arguments):
+    name, *rest = arguments
+    assert cli.main([name, str(embedding), *rest]) == 2
+    assert "`path` must be of a pipeline that generates. Received: " in capsys.readouterr().err
+
+
+def test_score_prints_the_score_of_each_pair(greedy, translator, capsys, monkeypatch):
+    sources, targets = TEXTS, ["the blue house", "one two"]
+    expected = [f"{one.score:.4f}\t{one.text}" for one in translator.score(sources, targets)]
+    monkeypatch.setattr(sys, "stdin", io.StringIO("la casa azul\tthe blue house\nuno dos\tone two\n"))
+    assert command(capsys, "score", greedy) == expected
+    assert command(capsys, "score", greedy, sources[0], targets[0])[0].split("\t")[1] == targets[0]
+
+
+@pytest.mark.parametrize("given", ["uno", "uno\tone\tdos", "uno\tone\n\n"])
+def test_lines_that_are_no_pairs_are_named(greedy, capsys, monkeypatch, given):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(given))
+    assert cli.main(["score", str(greedy)]) == 2
+    assert "one tab and an output. Received: " in capsys.readouterr().err
+    assert cli.main(["score", str(greedy), "uno"]) == 2
+    assert "`target` must be given" in capsys.readouterr().err
+
+
+def test_align_prints_a_line_for_each_piece_and_draws(greedy, translator, tmp_path, capsys):
+    found = translator.align("la casa", "the house")
+    picture = tmp_path / "attention.png"
+    lines = command(capsys, "align", greedy, "la casa", "the house", "--output", picture)
+    columns = [line.split() for line in lines]
+    assert [piece for piece, _, _ in columns] == found.target
+    assert [piece for _, piece, _ in columns] == [found.source[i] for i in found.weights.argmax(axis=1)]
+    assert [float(weight) for *_, weight in columns] == pytest.approx(found.weights.max(axis=1), abs=0.01)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    answered = [
+        line.split()[0] for line in command(capsys, "align", greedy, "la casa", "--head", 0, "--head", 1)
+    ]
+    assert answered == translator.align("la casa").target
+
+
+def test_average_saves_a_pipeline_with_the_mean_of_weights(
+    greedy, other, translator, loaded, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(pipelines, "load", loaded.__wrapped__)  # a model of its own, for it changes
+    files = [str(tmp_path / name) for name in ("a.weights.h5", "b.weights.h5")]
+    for file, model in zip(files, (translator.model, other.model), strict=True):
+        model.save_weights(file)
+    arguments = ["average", str(greedy), *files, "--output", str(tmp_path / "mean")]
+    assert command(capsys, *arguments) == [str(tmp_path / "mean")]
+    averaged = pipelines.load(tmp_path / "mean")
+    assert averaged.generation_config() == translator.generation_config()
+    for mean, *both in zip(
+        *(model.get_weights() for model in (averaged.model, translator.model, other.model)), strict=True
+    ):
+        np.testing.assert_allclose(mean, sum(both) / 2, atol=1e-6)
+    assert cli.main(arguments) == 2
+    assert "`--output` must be new" in capsys.readouterr().err
