@@ -70,7 +70,7 @@ def test_a_draft_that_does_not_generate_is_named(draft):
         generation.Speculative(draft)
 
 
-@pytest.mark.parametrize("models", [["a"], [None], [object()]], ids=str)
+@pytest.mark.parametrize("models", [["a"], [None], [object()]], ids=["text", "None", "object"])
 def test_members_that_do_not_generate_are_named(models):
     with pytest.raises(TypeError, match=r"`models` must generate.*Received: a "):
         Ensemble(models)
