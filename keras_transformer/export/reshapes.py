@@ -27,11 +27,10 @@ def multiply_without_reshaping(graph: Any, shapes: Shapes) -> bool:
         if len(vectors) < 3 or len(matrix) != 2 or matrix[0] is None or vectors[-1] != matrix[0]:
             continue
         made = shapes.get(last.output[0], [])
-        if len(made) != len(vectors) or made[-1] not in (
-            None,
-            matrix[1],
-        ):  # it makes heads of the last axis, too
+        if len(made) != len(vectors) or made[-1] not in (None, matrix[1]):
             continue
+        if any(size not in (None, before) for size, before in zip(made[:-1], vectors[:-1], strict=True)):
+            continue  # it makes other axes: heads, or one of all rows
         last.op_type = "MatMul"
         last.input[:] = [first.input[0], product.input[1]]
         changed = True

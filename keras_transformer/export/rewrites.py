@@ -1,5 +1,6 @@
 """What ONNX Runtime runs faster, put in place of what TensorFlow's operations convert to; the answers stay the same."""
 
+from collections.abc import Callable
 from typing import Any
 
 from keras_transformer.export import fusions, loops, reshapes
@@ -8,7 +9,6 @@ from keras_transformer.export.onnx_graphs import Shapes, graphs, nodes
 _REWRITES = (
     reshapes.multiply_without_reshaping,
     reshapes.reshape_to_what_is_known,
-    reshapes.reshape_once,
     reshapes.skip_whole_slices,
     reshapes.look_up_as_given,
     fusions.normalize_at_once,
@@ -28,16 +28,11 @@ def simplify(model: Any) -> Any:
       nothing asks for shapes to compute either.
     - What is computed twice, from equal constants too, is computed once.
     """
-    from onnx import shape_inference
-
     for graph in [*graphs(model.graph)][::-1]:  # inner loops first
         loops.read_invariants_from_outside(graph)
         loops.share_constants(graph)
-    while True:
-        shapes = _shapes(shape_inference.infer_shapes(model).graph)
-        changed = [rewrite(graph, shapes) for graph in graphs(model.graph) for rewrite in _REWRITES]
-        if not any(changed):
-            break
+    _rewrite(model, *_REWRITES)
+    _rewrite(model, reshapes.reshape_once)  # last: others know a product by the reshapes around it
     for graph in [*graphs(model.graph)]:
         loops.compute_once(graph)
         loops.carry_equals_once(graph)
@@ -45,6 +40,17 @@ def simplify(model: Any) -> Any:
         loops.compute_before_loops(graph)
     _remove_unused(model.graph)
     return model
+
+
+def _rewrite(model: Any, *rewrites: Callable[[Any, Shapes], bool]) -> None:
+    """Rewrite all graphs of a model until nothing changes."""
+    from onnx import shape_inference
+
+    while True:
+        shapes = _shapes(shape_inference.infer_shapes(model).graph)
+        changed = [rewrite(graph, shapes) for graph in graphs(model.graph) for rewrite in rewrites]
+        if not any(changed):
+            break
 
 
 def _shapes(graph: Any) -> Shapes:

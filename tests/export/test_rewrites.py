@@ -154,6 +154,19 @@ def test_what_is_reshaped_twice_is_reshaped_once():
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
+def test_heads_of_a_product_over_all_nodes_keep_their_shape():
+    layer = keras.layers.Dense(6)
+    layer.build((None, None, 8))
+
+    def function(x):
+        rows = tf.reshape(layer(x), [tf.shape(x)[0], tf.shape(x)[1], 1, 6])
+        return tf.reshape(rows, [-1, 1, 6])
+
+    _, found, expected, _ = converted(function, X)
+    assert found.shape == (6, 1, 6)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
 def test_a_reshape_stays_for_its_other_reader():
     def function(x):
         heads = tf.reshape(tf.tanh(x), [-1, 3, 2, 4])
