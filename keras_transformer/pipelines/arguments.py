@@ -5,10 +5,12 @@ from typing import Any
 
 import numpy as np
 
+from keras_transformer.generation.checks import is_integer
+
 
 def check_limit(name: str, limit: Any) -> None:
     """Raise where a number of tokens or rows is no positive integer."""
-    if not isinstance(limit, int | np.integer) or isinstance(limit, bool):
+    if not is_integer(limit):
         raise TypeError(f"`{name}` must be an integer. Received: {name}={limit!r}")
     if limit < 1:
         raise ValueError(f"`{name}` must be positive. Received: {name}={limit}")

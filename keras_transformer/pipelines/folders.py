@@ -29,8 +29,13 @@ class Saved:
 
         Raises:
             FileExistsError: where `folder` exists and `overwrite` is False, or it is no pipeline.
-            ValueError: where the model is quantised.
+            ValueError: where the model is quantised or an `Ensemble`, or a sampler has a model that drafts.
         """
+        if not hasattr(self.model, "save"):
+            raise ValueError(
+                "`model` must be one that Keras saves; save each model of an ensemble in a pipeline of its own. "
+                f"Received: a {type(self.model).__name__}"
+            )
         if pathlib.Path(folder).exists() and overwrite and not is_pipeline(folder):
             raise FileExistsError(
                 f"`folder` must be new or a pipeline where overwrite=True. Received: folder={str(folder)!r}"

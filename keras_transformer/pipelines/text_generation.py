@@ -1,7 +1,7 @@
 """Text that continues a text, by a decoder alone."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -138,13 +138,12 @@ class TextGeneration(TextToText):
             rows.append([*ids, self.model.end_id])
         return tf.ragged.constant(rows, dtype=tf.int32).to_tensor(self.model.pad_id).numpy()
 
-    def _as_given(self) -> Self:
-        given = super()._as_given()
-        given.max_source_tokens = self._given_source_tokens
-        return given
+    def settings(self) -> dict[str, Any]:
+        """The constructor's arguments besides model and tokenizer."""
+        return {**super().settings(), "max_source_tokens": self._given_source_tokens}
 
     def generation_config(self) -> dict[str, Any]:
-        """The settings, as they are written beside a model."""
+        """The settings as an export has them: what was derived is in place of what was not given."""
         return {**super().generation_config(), "add_start": self.add_start}
 
 

@@ -1,7 +1,6 @@
 """Text to text with an encoder–decoder."""
 
 import copy
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Self
 
@@ -389,44 +388,22 @@ class TextToText(Saved):
         Example:
             >>> both = translator.with_settings("beam", model=Ensemble([translator.model, other.model]))
         """
-        plain = self._as_given()
+        plain = copy.copy(self)
         plain.sampler = samplers.Greedy()  # for one that drafts has no config
         settings = {
-            **plain.generation_config(),
+            **plain.settings(),
             "generation": self.sampler if generation is None else generation,
             "constraints": self.constraints if constraints is None else constraints,
             "max_new_tokens": self.max_new_tokens if max_new_tokens is None else max_new_tokens,
         }
         return type(self)(self.model if model is None else model, self.tokenizer, **settings)
 
-    def _as_given(self) -> Self:
-        """A copy whose settings are those of the constructor, None for what it has derived."""
-        return copy.copy(self)
-
-    def save(self, folder: str | os.PathLike[str], overwrite: bool = False) -> None:
-        """Write model, tokenizer and settings as one folder, which `pipelines.load` reads.
-
-        Args:
-            folder: made whole or not at all.
-            overwrite: whether an existing pipeline may be replaced.
-
-        Raises:
-            FileExistsError: where `folder` exists and `overwrite` is False, or it is no pipeline.
-            ValueError: where the model is quantised or an `Ensemble`, or the sampler has a model that drafts.
-        """
-        if not hasattr(self.model, "save"):
-            raise ValueError(
-                "`model` must be one that Keras saves; save each model of an ensemble in a pipeline of its own. "
-                f"Received: a {type(self.model).__name__}"
-            )
-        Saved.save(self._as_given(), folder, overwrite)
-
     def settings(self) -> dict[str, Any]:
-        """What is saved beside model and tokenizer: those of generation."""
+        """The constructor's arguments besides model and tokenizer."""
         return self.generation_config()
 
     def generation_config(self) -> dict[str, Any]:
-        """The settings, as they are written beside a model."""
+        """The settings as an export has them: what was derived is in place of what was not given."""
         return {
             "generation": samplers.serialize(self.sampler),
             "constraints": [serialize_constraint(constraint) for constraint in self.constraints],
