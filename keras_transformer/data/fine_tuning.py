@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.data.ragged_rows import RaggedRows
-from keras_transformer.data.token_lists import numbered, token_lists
+from keras_transformer.data.token_lists import numbered, padding_values, token_lists
 
 TASKS = ("classification", "entailment", "similarity", "multiple_choice")
 _NO_ROW = -1
@@ -16,7 +16,8 @@ _NO_ROW = -1
 class Tokenizer(Protocol):
     """What is needed of a tokenizer; those of `keras_transformer.text` have it."""
 
-    pad_id: int
+    pad_id: int | None
+    end_id: int
     vocabulary_size: int
 
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
@@ -61,7 +62,8 @@ def fine_tuning(
         A dataset of known cardinality with elements `({"token_ids": ids}, {"classes": (B,), "tokens": next ids})`, all
         int32: ids and next ids are (B, T), for "similarity" (B, 2, T), for "multiple_choice" (B, K, T) with K the most
         answers there are; T is the length of the longest row. Both are padded with `pad_id`, which losses and metrics
-        are to leave out. For `models.GPTClassifier` and `models.GPTMultipleChoice`.
+        ignore; where that is None, ids with `end_id` and next ids with −1. For `models.GPTClassifier` and
+        `models.GPTMultipleChoice`.
 
     Raises:
         TypeError: If `examples` is one string.
@@ -84,7 +86,7 @@ def fine_tuning(
         raise ValueError(f"`task` must be one of {TASKS}. Received: task={task!r}")
     if batch_size < 1:
         raise ValueError(f"`batch_size` must be positive. Received: batch_size={batch_size}")
-    marks = _check_marks(marks, tokenizer)
+    marks, padding = _check_marks(marks, tokenizer), padding_values(tokenizer)
     texts = [_texts(example, task, i) for i, example in enumerate(examples)]
     ids = token_lists([text for each in texts for text in each], tokenizer)
     rows_of = [_rows([next(ids) for _ in each], marks, task, max_length, i) for i, each in enumerate(texts)]
@@ -102,8 +104,10 @@ def fine_tuning(
     def batch(examples: tf.Tensor) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
         rows = tf.reshape(tf.gather(places, examples), [-1])
         ids, lengths = tokens.gather(rows, tf.constant(length, tf.int64))
-        ids = tf.where(tf.range(length, dtype=tf.int64) < lengths, ids, tokenizer.pad_id)
-        following = tf.pad(ids[:, 1:], [[0, 0], [0, 1]], constant_values=tokenizer.pad_id)
+        column = tf.range(length, dtype=tf.int64)
+        following = tf.pad(ids[:, 1:], [[0, 0], [0, 1]])
+        following = tf.where(column + 1 < lengths, following, padding[1])
+        ids = tf.where(column < lengths, ids, padding[0])
         ids, following = (tf.reshape(each, [-1, *shape[1:]]) for each in (ids, following))
         return {"token_ids": ids}, {"classes": tf.gather(classes, examples), "tokens": following}
 
@@ -157,7 +161,7 @@ def _check_marks(marks: Sequence[int] | None, tokenizer: Tokenizer) -> tuple[int
         raise ValueError(
             f"`marks` must be three different ids, for start, delimiter and extract. Received: marks={marks}"
         )
-    if tokenizer.pad_id < 0 or tokenizer.pad_id in checked:
+    if padding_values(tokenizer)[0] in checked:
         raise ValueError(
             "`tokenizer` must have padding that is no mark. "
             f"Received: tokenizer.pad_id={tokenizer.pad_id}, marks={checked}"

@@ -6,7 +6,7 @@ from typing import Protocol
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.data.token_lists import tokenized
+from keras_transformer.data.token_lists import check_special_ids, padding_values, tokenized
 
 Batch = tuple[dict[str, tf.Tensor], tf.Tensor]
 
@@ -14,7 +14,7 @@ Batch = tuple[dict[str, tf.Tensor], tf.Tensor]
 class Tokenizer(Protocol):
     """What is needed of a tokenizer; those of `keras_transformer.text` have it."""
 
-    pad_id: int
+    pad_id: int | None
     end_id: int
 
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
@@ -41,9 +41,9 @@ def language_modeling(
 
     Args:
         texts: Strings. Empty ones are left out.
-        tokenizer: With an end id.
-        batch_size: B, the rows of every batch: the last one is filled up with rows of padding, which losses and metrics
-            are to leave out.
+        tokenizer: With an end id. Labels of padding are its `pad_id`, or −1 where that is None; ids are then `end_id`.
+        batch_size: B, the rows of every batch: the last one is padded with rows of padding, whose labels losses and
+            metrics ignore.
         length: T.
         separate: Whether each token sees the tokens of its own text alone.
         shuffle: Whether each epoch has another order, and other cuts.
@@ -71,14 +71,12 @@ def language_modeling(
     for name, number in (("batch_size", batch_size), ("length", length)):
         if number < 1:
             raise ValueError(f"`{name}` must be positive. Received: {name}={number}")
-    if min(tokenizer.pad_id, tokenizer.end_id) < 0:
-        raise ValueError(
-            "`tokenizer` must have padding and an end. "
-            f"Received: pad_id={tokenizer.pad_id}, end_id={tokenizer.end_id}"
-        )
+    check_special_ids("tokenizer", tokenizer, ("end_id",))
     flat, starts = _concatenated(texts, tokenizer)
     rows = _Packed if separate else _Stream
-    return rows(flat, starts, length, tokenizer.pad_id).batches(batch_size, seed if shuffle else None)
+    return rows(flat, starts, length, padding_values(tokenizer)).batches(
+        batch_size, seed if shuffle else None
+    )
 
 
 def _concatenated(texts: Iterable[str], tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
@@ -99,10 +97,10 @@ def _concatenated(texts: Iterable[str], tokenizer: Tokenizer) -> tuple[np.ndarra
 class _Stream:
     """One stream, cut every T tokens."""
 
-    def __init__(self, flat: np.ndarray, starts: np.ndarray, length: int, pad_id: int) -> None:
+    def __init__(self, flat: np.ndarray, starts: np.ndarray, length: int, padding: tuple[int, int]) -> None:
         with tf.device("CPU:0"):  # a data set's functions cannot read a GPU's memory
             self.flat = tf.constant(flat)
-        self.predicted, self.length, self.pad_id = len(flat) - 1, length, pad_id
+        self.predicted, self.length, self.padding = len(flat) - 1, length, padding
 
     def batches(self, batch_size: int, seed: int | None) -> tf.data.Dataset:
         # The first row is short by the epoch's shift, so that each token is in one row.
@@ -122,14 +120,16 @@ class _Stream:
         places = tf.maximum(first, 0)[:, None] + tf.range(self.length, dtype=tf.int64)  # (B, T)
         real = places < behind
         places = tf.where(real, places, 0)
-        ids, labels = (tf.where(real, tf.gather(self.flat, places + shift), self.pad_id) for shift in (0, 1))
+        ids, labels = (
+            tf.where(real, tf.gather(self.flat, places + shift), self.padding[shift]) for shift in (0, 1)
+        )
         return {"token_ids": ids}, labels
 
 
 class _Packed:
     """Whole texts, each in one row, if it is not longer than one."""
 
-    def __init__(self, flat: np.ndarray, starts: np.ndarray, length: int, pad_id: int) -> None:
+    def __init__(self, flat: np.ndarray, starts: np.ndarray, length: int, padding: tuple[int, int]) -> None:
         # Pieces of up to T tokens to be read; the last token of a text, its end, is predicted alone.
         first, size = [], []
         for start, end in zip(starts[:-1], starts[1:] - 1, strict=True):
@@ -143,10 +143,10 @@ class _Packed:
         within = np.arange(len(piece)) - np.repeat(np.cumsum(size) - size, size)
         at = row[piece], column[piece] + within
         arrays = {
-            "token_ids": (flat[first[piece] + within], pad_id),
+            "token_ids": (flat[first[piece] + within], padding[0]),
             "segment_ids": (segment[piece], 0),
             "positions": (within, 0),
-            "labels": (flat[first[piece] + within + 1], pad_id),
+            "labels": (flat[first[piece] + within + 1], padding[1]),
         }
         self.tensors = {}
         for name, (values, filling) in arrays.items():

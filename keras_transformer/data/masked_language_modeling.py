@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.data.ragged_rows import RaggedRows
-from keras_transformer.data.token_lists import numbered, token_lists
+from keras_transformer.data.token_lists import check_special_ids, numbered, token_lists
 
 _MASKED, _RANDOM = 0.8, 0.1
 
@@ -264,11 +264,7 @@ def _batches(count: int, batch_size: int, shuffle: bool, seed: int, batch: Any) 
 
 
 def _check(tokenizer: Tokenizer, batch_size: int, max_length: int, rate: float) -> None:
-    for name in ("pad_id", "start_id", "end_id", "mask_id"):
-        if getattr(tokenizer, name, -1) < 0:
-            raise ValueError(
-                f"`tokenizer` must have a {name}. Received: {name}={getattr(tokenizer, name, None)}"
-            )
+    check_special_ids("tokenizer", tokenizer, ("pad_id", "start_id", "end_id", "mask_id"))
     for name, number, least in (("batch_size", batch_size, 1), ("max_length", max_length, 5)):
         if number < least:
             raise ValueError(f"`{name}` must be at least {least}. Received: {name}={number}")

@@ -9,14 +9,15 @@ import tensorflow as tf
 from keras_transformer.data.buckets import Buckets, Share
 from keras_transformer.data.pair_sources import Pairs
 from keras_transformer.data.pairs import (
+    SPECIAL_IDS,
     Shapes,
     Tokenizer,
-    check_ids,
     teacher_forced,
     tokenized_pairs,
     within,
 )
 from keras_transformer.data.ragged_rows import RaggedRows
+from keras_transformer.data.token_lists import check_special_ids
 
 
 def multi_task_pairs(
@@ -83,7 +84,7 @@ def multi_task_pairs(
     if not temperature > 0:
         raise ValueError(f"`temperature` must be positive. Received: temperature={temperature}")
     shapes = Shapes.of(batch_size, batch_tokens, max_length, length_buckets)
-    check_ids("tokenizer", tokenizer)
+    check_special_ids("tokenizer", tokenizer, SPECIAL_IDS)
     chunks = [tokenized_pairs(pairs, tokenizer, tokenizer, prefix) for prefix, pairs in tasks.items()]
     sources, targets = zip(*itertools.chain.from_iterable(chunks), strict=True)
     sources, targets = RaggedRows.concatenated(sources), RaggedRows.concatenated(targets)

@@ -10,7 +10,9 @@ import tensorflow as tf
 from keras_transformer.data.buckets import Buckets, check_lengths, choose_lengths
 from keras_transformer.data.pair_sources import Pairs, string_chunks
 from keras_transformer.data.ragged_rows import RaggedRows
+from keras_transformer.data.token_lists import check_special_ids
 
+SPECIAL_IDS = ("pad_id", "start_id", "end_id")
 _BATCH_SIZE = 64
 _LOGGER = logging.getLogger("keras_transformer")
 
@@ -86,8 +88,8 @@ def translation_pairs(
     """
     target_tokenizer = target_tokenizer or tokenizer
     shapes = Shapes.of(batch_size, batch_tokens, max_length, length_buckets)
-    check_ids("tokenizer", tokenizer)
-    check_ids("target_tokenizer", target_tokenizer)
+    for argument, one in (("tokenizer", tokenizer), ("target_tokenizer", target_tokenizer)):
+        check_special_ids(argument, one, SPECIAL_IDS)
     sources, targets = zip(*tokenized_pairs(pairs, tokenizer, target_tokenizer), strict=True)
     sources, targets = RaggedRows.concatenated(sources), RaggedRows.concatenated(targets)
     kept = within(sources.lengths, targets.lengths, shapes)
@@ -171,15 +173,6 @@ def _rows_of(batch_size: int | None, batch_tokens: int | None) -> Callable[[int]
             f"Received: batch_size={batch_size}, batch_tokens={batch_tokens}"
         )
     return lambda length: max(1, batch_tokens // length)
-
-
-def check_ids(argument: str, tokenizer: Tokenizer) -> None:
-    """Raises where a tokenizer lacks an id."""
-    if min(tokenizer.pad_id, tokenizer.start_id, tokenizer.end_id) < 0:
-        raise ValueError(
-            f"`{argument}` must have padding, start and end ids. Received: pad_id={tokenizer.pad_id}, "
-            f"start_id={tokenizer.start_id}, end_id={tokenizer.end_id}"
-        )
 
 
 def tokenized_pairs(

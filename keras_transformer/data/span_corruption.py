@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.data.ragged_rows import RaggedRows
-from keras_transformer.data.token_lists import numbered, token_lists
+from keras_transformer.data.token_lists import check_special_ids, numbered, token_lists
 
 
 class Tokenizer(Protocol):
@@ -192,11 +192,7 @@ def _sentinels(given: Sequence[int] | None, tokenizer: Tokenizer, most: int, hel
 
 
 def _check(tokenizer: Tokenizer, batch_size: int, max_length: int, rate: float, mean_span: float) -> None:
-    if min(tokenizer.pad_id, tokenizer.end_id) < 0:
-        raise ValueError(
-            "`tokenizer` must have padding and an end. "
-            f"Received: pad_id={tokenizer.pad_id}, end_id={tokenizer.end_id}"
-        )
+    check_special_ids("tokenizer", tokenizer, ("pad_id", "end_id"))
     for name, number, least in (("batch_size", batch_size, 1), ("max_length", max_length, 3)):
         if number < least:
             raise ValueError(f"`{name}` must be at least {least}. Received: {name}={number}")

@@ -1,6 +1,6 @@
 """Texts as lists of ids."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import tensorflow as tf
 
@@ -26,6 +26,25 @@ def token_lists(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[list[int
     """The ids of each text."""
     for ids in tokenized(texts, tokenizer):
         yield from ids.to_list()
+
+
+def check_special_ids(argument: str, tokenizer: Tokenizer, names: Sequence[str]) -> None:
+    """Raises where a tokenizer lacks one of the ids named.
+
+    Args:
+        argument: The tokenizer's name in errors.
+        tokenizer: The tokenizer.
+        names: Such as "pad_id".
+    """
+    found = {name: getattr(tokenizer, name, None) for name in names}
+    if any(id_ is None or id_ < 0 for id_ in found.values()):
+        received = ", ".join(f"{name}={id_}" for name, id_ in found.items())
+        raise ValueError(f"`{argument}` must have {' and '.join(names)}. Received: {received}")
+
+
+def padding_values(tokenizer: Tokenizer) -> tuple[int, int]:
+    """The padding values of ids and of labels: `pad_id` for both, or `end_id` and −1 where that is None."""
+    return (tokenizer.end_id, -1) if tokenizer.pad_id is None else (tokenizer.pad_id, tokenizer.pad_id)
 
 
 def numbered(count: int, shuffle: bool, seed: int) -> tuple[tf.data.Dataset, tf.data.Dataset]:

@@ -271,13 +271,14 @@ def _inputs(
         behind = before[:, :0] if second is None else _joined(second, tokenizer.end_id)
         segments = tf.concat([tf.zeros_like(before), tf.ones_like(behind)], axis=1)
         rows = tf.concat([before, behind], axis=1)
-        return {"token_ids": rows.to_tensor(tokenizer.pad_id), "segment_ids": segments.to_tensor(0)}
+        return {"token_ids": rows.to_tensor(tokenizer.padding_value), "segment_ids": segments.to_tensor(0)}
     start, delimiter, extract = marks
     if second is None:
-        return {"token_ids": _joined(start, first, extract).to_tensor(tokenizer.pad_id)}
+        return {"token_ids": _joined(start, first, extract).to_tensor(tokenizer.padding_value)}
     orders = [(first, second), (second, first)] if model.symmetric else [(first, second)]
     rows = [
-        _joined(start, one, delimiter, other, extract).to_tensor(tokenizer.pad_id) for one, other in orders
+        _joined(start, one, delimiter, other, extract).to_tensor(tokenizer.padding_value)
+        for one, other in orders
     ]
     return {"token_ids": tf.stack(rows, axis=1) if model.symmetric else rows[0]}
 

@@ -148,8 +148,7 @@ def _forward(pipeline: Any) -> Graph:
     def forward(
         input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
     ) -> dict[str, Tensor]:
-        ids = tf.where(attention_mask != 0, input_ids, tf.constant(pipeline.encoder.pad_id, tf.int64))
-        inputs = {"token_ids": tf.cast(ids, tf.int32)}
+        inputs = _masked(pipeline.encoder, input_ids, attention_mask)
         if token_type_ids is not None:
             inputs["segment_ids"] = tf.cast(token_type_ids, tf.int32)
         if isinstance(pipeline, Embedding):
@@ -165,6 +164,14 @@ def _forward(pipeline: Any) -> Graph:
         [tf.TensorSpec(shape, tf.int64, name=name) for name in names],
         {**dict.fromkeys(names, row), **outputs},
     )
+
+
+def _masked(encoder: Any, input_ids: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:
+    """Ids in which padding has the `pad_id`, or ids and mask for a model without one."""
+    real = attention_mask != 0
+    if encoder.pad_id is None:
+        return {"token_ids": tf.cast(input_ids, tf.int32), "padding_mask": real}
+    return {"token_ids": tf.cast(tf.where(real, input_ids, encoder.pad_id), tf.int32)}
 
 
 def _has_segments(pipeline: Any) -> bool:
@@ -207,8 +214,9 @@ def _random_inputs(pipeline: Any) -> list[Arrays]:
         length = min(length, encoder.max_length or length)
         shape = (rows, 2, length) if getattr(model, "symmetric", False) else (rows, length)
         ids = random.integers(0, encoder.vocabulary_size, shape)
-        ids[1:2, ..., length // 2 :] = ids[2:] = encoder.pad_id
-        inputs = {"input_ids": ids, "attention_mask": (ids != encoder.pad_id).astype("int64")}
+        real = np.ones_like(ids) if encoder.pad_id is None else (ids != encoder.pad_id).astype("int64")
+        real[1:2, ..., length // 2 :] = real[2:] = 0
+        inputs = {"input_ids": np.where(real, ids, pipeline.tokenizer.padding_value), "attention_mask": real}
         if _has_segments(pipeline):
             inputs["token_type_ids"] = random.integers(0, encoder.num_segments, shape)
         found.append(inputs)

@@ -5,13 +5,18 @@ from typing import Any
 import tensorflow as tf
 
 from keras_transformer import generation, ops
+from keras_transformer.generation.checks import padding_value
 from keras_transformer.models import Unlimiformer
 
 Tensor = Any
 
 
-def generate_ids(pipeline: Any, source_ids: Tensor, noise: Tensor | None = None) -> dict[str, Tensor]:
+def generate_ids(
+    pipeline: Any, source_ids: Tensor, padding_mask: Tensor | None = None, noise: Tensor | None = None
+) -> dict[str, Tensor]:
     """The whole generation loop: int32 ids (B, S) → "ids" (B, M), "lengths" (B,), "scores" (B,).
+
+    The mask, booleans (B, S), False for padding, is needed for a model without a `pad_id` alone.
 
     Where the sampler returns N > 1 hypotheses, they are an axis after the first. Sampling draws with `noise`,
     (B, N, M, V), or what its seed makes for rows 0, 1, 2, …
@@ -19,7 +24,9 @@ def generate_ids(pipeline: Any, source_ids: Tensor, noise: Tensor | None = None)
     model = pipeline.model
     if not hasattr(model, "encode"):
         # What comes before the last token of a prompt is read at once, and must be something.
-        source_ids = tf.pad(source_ids, [[0, 0], [0, 1]], constant_values=model.pad_id)
+        column = [[0, 0], [0, 1]]
+        source_ids = tf.pad(source_ids, column, constant_values=padding_value(model))
+        padding_mask = None if padding_mask is None else tf.pad(padding_mask, column)
     out = generation.generate_ids(
         _WithoutXla(model) if isinstance(model, Unlimiformer) else model,
         source_ids,
@@ -27,6 +34,7 @@ def generate_ids(pipeline: Any, source_ids: Tensor, noise: Tensor | None = None)
         ops.grow_update,
         sampler=pipeline.sampler,
         constraints=pipeline.constraints,
+        padding_mask=padding_mask,
         noise=noise,
     )
     several = pipeline.sampler.num_return > 1
@@ -56,7 +64,7 @@ def noise_spec(pipeline: Any) -> list[tf.TensorSpec]:
 
 def text_to_ids(pipeline: Any, texts: Tensor, noise: Tensor | None = None) -> dict[str, Tensor]:
     """Strings (B,) → "ids" (B, M), "lengths" (B,), "scores" (B,); see `generate_ids`."""
-    return generate_ids(pipeline, pipeline.encode(texts), noise)
+    return generate_ids(pipeline, **pipeline.preprocess(texts), noise=noise)
 
 
 def text_to_text(pipeline: Any, texts: Tensor) -> dict[str, Tensor]:
@@ -127,12 +135,12 @@ def continue_(
         {**{part: past[f"past_key_values.{i}.{part}"] for part in ("key", "value")}, "positions": stored}
         for i in layers
     ]
-    ids = tf.where(real[:, length:], input_ids, tf.constant(model.pad_id, input_ids.dtype))
     logits, cache = model.step(
-        tf.cast(ids, tf.int32),
+        tf.cast(input_ids, tf.int32),
         cache,
         slot=length,
         positions=tf.cast(position_ids, tf.int32),
+        padding_mask=real[:, length:],
         update=ops.append_update,
     )
     return {

@@ -44,16 +44,23 @@ def graphs(pipeline: Any) -> dict[str, Graph]:
 
 
 def _loop(pipeline: Any) -> Graph:
-    def loop(input_ids: tf.Tensor, noise: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
-        out = functions.generate_ids(pipeline, tf.cast(input_ids, tf.int32), noise)
+    def loop(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
+        given = dict(zip((spec.name for spec in inputs), tensors, strict=True))
+        mask = given.get("attention_mask")
+        out = functions.generate_ids(
+            pipeline,
+            tf.cast(given["input_ids"], tf.int32),
+            None if mask is None else mask != 0,
+            given.get("noise"),
+        )
         return {**out, "ids": tf.cast(out["ids"], tf.int64), "lengths": tf.cast(out["lengths"], tf.int64)}
 
+    # A `pad_id` says what is padding; without one, the mask does.
+    ids = ["input_ids", *(["attention_mask"] if pipeline.model.pad_id is None else [])]
+    inputs = [*map(_ids, ids), *functions.noise_spec(pipeline)]
     length = "encoder_sequence_length" if hasattr(pipeline.model, "encode") else _NEW
-    return Graph(
-        loop,
-        [_ids("input_ids"), *functions.noise_spec(pipeline)],
-        {"input_ids": [_BATCH, length], **{name: [_BATCH] for name in ("noise", "ids", "lengths", "scores")}},
-    )
+    axes = {name: [_BATCH] for name in ("noise", "ids", "lengths", "scores")}
+    return Graph(loop, inputs, {**axes, **{name: [_BATCH, length] for name in ids}})
 
 
 def _encoder(model: Any) -> Graph:

@@ -85,9 +85,8 @@ class Reference:
             return scores.scores / sampler.penalties(pipeline.max_new_tokens)[scores.lengths]
 
         if as_ids:
-            given = [
-                [int(id_) for id_ in row if id_ != model.pad_id] for row in pipeline.encode(texts).numpy()
-            ]
+            inputs = pipeline.preprocess(texts)
+            given = tf.ragged.boolean_mask(inputs["source_ids"], inputs["padding_mask"]).to_list()
             answers = ids.tolist()
         else:
             given = texts
@@ -158,7 +157,7 @@ class OnnxGraphs:
         if self._steps:
             rows = served.encode(texts)
             parts = [
-                served.graphs.generate_by_steps(served.padded(rows[begin : begin + _BATCH]))
+                served.graphs.generate_by_steps(*served.padded(rows[begin : begin + _BATCH]))
                 for begin in range(0, len(rows), _BATCH)
             ]
             by_graph[ONNX_STEPS] = np.concatenate(parts)

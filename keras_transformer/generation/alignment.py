@@ -52,7 +52,7 @@ def align(
         raise ValueError(f"`head` must be None, an integer or a list of integers. Received: head={head!r}")
     scorers = model.__dict__.setdefault("_scorers", {})
     aligner = scorers.setdefault("align", _Aligner(model, max_new_tokens=1))
-    source_ids, target_ids = aligner.checked_pair(source_ids, target_ids)
+    source_ids, _, target_ids, real = aligner.checked_pair(source_ids, target_ids)
     if 0 in source_ids.shape or 0 in target_ids.shape:
         return np.zeros((*target_ids.shape, source_ids.shape[1]), np.float32)
     weights = aligner.weights(source_ids, target_ids)
@@ -63,7 +63,7 @@ def align(
     if not heads or not all(0 <= one < chosen.shape[1] for one in heads):
         raise ValueError(f"`head` must be in [0, {chosen.shape[1]}). Received: head={head}")
     mean = chosen[:, heads].mean(axis=1)[: len(target_ids), : target_ids.shape[1], : source_ids.shape[1]]
-    mean = np.where((target_ids != model.pad_id)[:, :, None], mean, 0).astype(np.float32)
+    mean = np.where(real[:, :, None], mean, 0).astype(np.float32)
     broken = np.isnan(mean).any(axis=-1)
     check_finite(np.where(broken.any(axis=1), broken.argmax(axis=1), -1), "weights")
     return mean

@@ -30,7 +30,7 @@ class BeamSearch:
         sampler: the beam's settings.
         rules: what may be generated.
         longest: M.
-        pad_id: fills up ended sequences.
+        padding_value: the id after the end of a sequence.
         limits: integers (B,), the longest output of each row.
         batch_size: B, by default asked of what is selected from, at each step.
     """
@@ -38,7 +38,7 @@ class BeamSearch:
     sampler: Beam
     rules: Rules
     longest: int
-    pad_id: int
+    padding_value: int
     limits: Tensor | None = None
     batch_size: Any = None
 
@@ -51,7 +51,7 @@ class BeamSearch:
         """The state before the first step, from the last tokens of the prompts (B,): one hypothesis, R times."""
         newest = ops.repeat(newest[:, None], self.hypotheses, axis=1)
         nothing = ops.repeat(ops.zeros_like(newest)[:, :, None], self.longest, axis=2)
-        ids, token_scores = nothing + self.pad_id, ops.cast(nothing, "float32")
+        ids, token_scores = nothing + self.padding_value, ops.cast(nothing, "float32")
         first = ops.equal(ops.arange(self.hypotheses), 0)
         blank = blank[:, None]
         return {
@@ -143,7 +143,7 @@ class BeamSearch:
         token_scores = ops.where(found[..., None], ended["ended_token_scores"], 0.0)
         absent = ops.convert_to_tensor(float("-inf"), "float32")
         return {
-            "ids": ops.where(found[..., None], ended["ended_ids"], self.pad_id)[:, :count],
+            "ids": ops.where(found[..., None], ended["ended_ids"], self.padding_value)[:, :count],
             "lengths": ops.where(found, ended["ended_lengths"], 0)[:, :count],
             "scores": ops.where(found, ops.sum(token_scores, axis=-1), absent)[:, :count],
             "ranking_scores": ops.where(found, ended["ended_ranking"], absent)[:, :count],

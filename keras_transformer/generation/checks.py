@@ -20,12 +20,51 @@ def is_number(value: Any) -> bool:
 
 
 def check_generates(name: str, model: Any) -> None:
-    """Raise where a model has not what generation asks for."""
+    """Raise where a model lacks a method or an id that generation needs."""
     if not hasattr(model, "step") or not hasattr(model, "empty_cache"):
         raise TypeError(
             f"`{name}` must generate, with `step` and `empty_cache`, as `models.Transformer` and `models.GPT` do. "
             f"Received: a {type(model).__name__}"
         )
+    if hasattr(model, "encode") and model.pad_id is None:
+        raise TypeError(
+            f"`{name}` must have a `pad_id`, as every encoder–decoder. Received: a {type(model).__name__} with "
+            "pad_id=None"
+        )
+
+
+def padding_value(model: Any) -> int:
+    """The id after the end of a sequence: `pad_id`, or `end_id` for a model without one."""
+    return model.end_id if model.pad_id is None else model.pad_id
+
+
+def checked_mask(name: str, mask: Any, ids: np.ndarray) -> np.ndarray:
+    """Booleans of the shape of ids; numbers other than 0 count as True."""
+    mask = np.asarray(keras.ops.convert_to_numpy(mask))
+    if mask.shape != ids.shape or mask.dtype.kind not in "biu":
+        raise ValueError(
+            f"`{name}` must be booleans of shape {ids.shape}, that of the ids. "
+            f"Received: {name}.shape={mask.shape}, dtype={mask.dtype}"
+        )
+    return mask.astype(bool)
+
+
+def source_mask(model: Any, source_ids: np.ndarray, padding_mask: Any = None) -> np.ndarray:
+    """Booleans (B, S), False for padding: by the `pad_id` of the model and by the given mask."""
+    real = np.ones_like(source_ids, bool) if model.pad_id is None else source_ids != model.pad_id
+    return real if padding_mask is None else real & checked_mask("padding_mask", padding_mask, source_ids)
+
+
+def target_mask(model: Any, target_ids: np.ndarray, padding_mask: Any = None) -> np.ndarray:
+    """Booleans (B, T), False for padding; without a `pad_id` and a mask, end tokens after the last end are padding."""
+    if padding_mask is not None or model.pad_id is not None:
+        real = np.ones_like(target_ids, bool) if model.pad_id is None else target_ids != model.pad_id
+        if padding_mask is not None:
+            real &= checked_mask("target_padding_mask", padding_mask, target_ids)
+        return real
+    index = np.arange(target_ids.shape[1])
+    last = np.where(target_ids != model.end_id, index, -1).max(axis=1, initial=-1)
+    return index <= last[:, None] + 1
 
 
 def check_seed(seed: Any) -> None:
@@ -77,14 +116,13 @@ def checked_prefix(model: Any, prefix_ids: Any, batch_size: int) -> np.ndarray:
             "`prefix_ids` must have as many rows as `source_ids`. "
             f"Received: prefix_ids.shape={prefix_ids.shape}, {batch_size} sources"
         )
-    check_padding("prefix_ids", prefix_ids, model.pad_id, in_front=True)
+    check_padding("prefix_ids", prefix_ids != model.pad_id, in_front=True)
     return prefix_ids
 
 
-def check_padding(name: str, ids: np.ndarray, pad_id: int, in_front: bool = False) -> None:
-    """Raise where padding stands between tokens, or anywhere but behind them unless it may stand in front."""
-    real = (ids != pad_id).astype(np.int8)
-    begins = np.diff(real, axis=1, prepend=np.int8(not in_front)) > 0
+def check_padding(name: str, real: np.ndarray, in_front: bool = False) -> None:
+    """Raise where padding, False in (B, T), stands between tokens, or before them unless it may."""
+    begins = np.diff(real.astype(np.int8), axis=1, prepend=np.int8(not in_front)) > 0
     wrong = begins.sum(axis=1) > int(in_front)
     if wrong.any():
         where = "in front of the tokens or behind them" if in_front else "behind the tokens alone"
@@ -94,9 +132,9 @@ def check_padding(name: str, ids: np.ndarray, pad_id: int, in_front: bool = Fals
         )
 
 
-def check_tokens(source_ids: np.ndarray, pad_id: int, wanted: np.ndarray | bool = True) -> None:
-    """Raise where a row that is `wanted` has nothing but padding."""
-    empty = (source_ids == pad_id).all(axis=1) & wanted
+def check_tokens(real: np.ndarray, wanted: np.ndarray | bool = True) -> None:
+    """Raise where a row of (B, S) that is `wanted` has nothing but padding."""
+    empty = ~real.any(axis=1) & wanted
     if empty.any():
         raise ValueError(
             f"`source_ids` must have a token in each row. Received: nothing but padding in row {empty.argmax()}"
@@ -155,15 +193,26 @@ def check_found(scores: np.ndarray) -> None:
 
 
 def check_lengths(
-    model: Any, given: dict[str, np.ndarray], longest: int, reads_last: bool = False, draft: Any = None
+    model: Any,
+    sources: np.ndarray,
+    prefixes: np.ndarray,
+    longest: int,
+    reads_last: bool = False,
+    draft: Any = None,
 ) -> None:
-    """No prompt is empty, and model and draft have positions for it and the `longest` tokens that are generated.
+    """Raise for an empty prompt, and where model or draft have no positions for it and the new tokens.
 
-    The last of them needs no position where it is not read again.
+    Args:
+        model: the model.
+        sources: booleans (B, S), False for padding.
+        prefixes: the same of target prefixes, (B, Q).
+        longest: how many tokens are generated at most.
+        reads_last: whether the last of them is read again, and so needs a position.
+        draft: the draft model, or None.
     """
     alone = not hasattr(model, "encode")
     if alone:
-        check_tokens(given["source_ids"], model.pad_id)
+        check_tokens(sources)
     limits = {
         getattr(model, "bounded_by", "the model"): getattr(model, "max_length", None),
         "the draft": getattr(draft, "max_length", None),
@@ -181,8 +230,7 @@ def check_lengths(
             f"`max_new_tokens` must be at most {most}, for {holder} has {limit} positions. "
             f"Received: max_new_tokens={longest}"
         )
-    ids = given["source_ids"] if alone else given.get("prefix_ids", given["source_ids"][:, :0])
-    lengths = (ids != model.pad_id).sum(axis=1)
+    lengths = (sources if alone else prefixes).sum(axis=1)
     room = most - longest + int(alone)
     if lengths.max(initial=0) > room:
         name = "source_ids" if alone else "prefix_ids"

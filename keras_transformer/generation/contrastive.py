@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_transformer import ops as kt_ops
 from keras_transformer.generation import prompts
+from keras_transformer.generation.checks import padding_value
 from keras_transformer.generation.constraints import FORBIDDEN
 from keras_transformer.generation.independent import is_broken, log_normalizer, results_of_one
 from keras_transformer.generation.rules import Rules
@@ -28,10 +29,11 @@ def generate_ids(
     prefix_ids: Tensor | None = None,
     limits: Tensor | None = None,
     update: Callable[[Tensor, Tensor, Tensor], Tensor] = kt_ops.slice_update,
+    padding_mask: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """What `loop.generate_ids` returns, by `Contrastive`."""
     check_model(model)
-    prompt = prompts.prepare(model, source_ids, prefix_ids)
+    prompt = prompts.prepare(model, source_ids, prefix_ids, padding_mask)
     step = _Step(model, sampler, rules, longest, prompt, limits, update)
 
     def unfinished(number: Tensor, _cache: Any, state: State) -> Tensor:
@@ -85,7 +87,7 @@ class _Step:
             "seen": seen,  # (B, P + M, D)
             "real": ops.concatenate([self.prompt.real, ops.cast(rows, "bool")], axis=1),  # (B, P + M)
             "chosen": rows - 1,  # which of a step's candidates was kept
-            "ids": rows + self.model.pad_id,
+            "ids": rows + padding_value(self.model),
             "token_scores": ops.cast(rows, "float32"),
             "lengths": batch,
             "ended": self.prompt.blank,
@@ -100,7 +102,7 @@ class _Step:
         best, index = top_k(shaped, self.candidates)  # (B, R)
         possible = best > FORBIDDEN / 2
         ended = ops.logical_or(ops.logical_or(state["ended"], broken), ops.logical_not(possible[:, 0]))
-        tokens = ops.where(ended[:, None], self.model.pad_id, index)
+        tokens = ops.where(ended[:, None], padding_value(self.model), index)
         hidden, cache = self._read(
             tokens,
             cache,
@@ -148,11 +150,17 @@ class _Step:
         padding_mask: Tensor | None = None,
         **options: Any,
     ) -> tuple[Tensor, Any]:
-        given = ()
-        if self.prompt.context is not None:
-            given, options["padding_mask"] = (self.prompt.context,), padding_mask
-        return self.model.hidden_step(
-            ids, cache, *given, slot=slot, positions=positions, update=self.update, **options
+        return prompts.step(
+            self.model,
+            ids,
+            cache,
+            self.prompt.context,
+            padding_mask,
+            "hidden_step",
+            slot=slot,
+            positions=positions,
+            update=self.update,
+            **options,
         )
 
     def _visible(self, chosen: Tensor, number: Tensor) -> Tensor:

@@ -33,7 +33,7 @@ class Generation:
     score −∞. Samples are in the order in which they were drawn.
 
     Attributes:
-        ids: int32 (B, N, M), the end token included, padding after it.
+        ids: int32 (B, N, M), the end token included; after it padding, which is `end_id` for a model without `pad_id`.
         lengths: int32 (B, N), the end token included.
         scores: float32 (B, N), summed log-probabilities under the model's own distribution.
         ranking_scores: float32 (B, N), what hypotheses are ranked by.
@@ -103,6 +103,7 @@ class Generator:
         noise: Any = None,
         limits: Any = None,
         seed: int | None = None,
+        padding_mask: Any = None,
     ) -> Generation:
         """Generate for a batch of padded sources.
 
@@ -113,6 +114,7 @@ class Generator:
             noise: floats (B, R, L, V) in [0, 1], what sampling draws with instead of its seed.
             limits: integers (B,) in [1, M], the longest output of each row; all by default M.
             seed: an integer in [0, 2³²), what sampling draws for instead of its own seed.
+            padding_mask: booleans (B, S), False for padding; ids equal to the model's `pad_id` are padding too.
 
         Returns:
             A `Generation` of as many columns L as its longest limit; empty for B = 0.
@@ -121,7 +123,7 @@ class Generator:
             ValueError: where ids are no matrix of ids in the vocabulary, a prompt is empty or too long, a prefix has
                 padding between tokens, nothing meets the constraints, or the model's logits are NaN.
         """
-        given = self._given(source_ids, prefix_ids, rows, noise, limits, seed)
+        given = self._given(source_ids, prefix_ids, rows, noise, limits, seed, padding_mask)
         batch_size, longest = len(given["source_ids"]), self._longest(given)
         if batch_size == 0:
             return self._empty()
@@ -149,18 +151,21 @@ class Generator:
         noise: Any = None,
         limits: Any = None,
         seed: int | None = None,
+        padding_mask: Any = None,
     ) -> Arrays:
         """The inputs, checked."""
         source_ids = self._ids("source_ids", source_ids)
         batch_size = len(source_ids)
-        given = {"source_ids": source_ids}
+        real = checks.source_mask(self.model, source_ids, padding_mask)
+        given = self._masked(source_ids, real)
         if prefix_ids is not None:
             given["prefix_ids"] = checks.checked_prefix(self.model, prefix_ids, batch_size)
         if limits is not None:
             given["limits"] = checks.checked_integers("limits", limits, batch_size, 1, self.max_new_tokens)
         reads_last = isinstance(self.sampler, samplers.Contrastive)  # it looks at what follows each token
         draft = getattr(self.sampler, "draft", None)
-        checks.check_lengths(self.model, given, self._longest(given), reads_last, draft)
+        prefixes = given["prefix_ids"] != self.model.pad_id if "prefix_ids" in given else real[:, :0]
+        checks.check_lengths(self.model, real, prefixes, self._longest(given), reads_last, draft)
         rows = checks.checked_integers("rows", np.arange(batch_size) if rows is None else rows, batch_size)
         samples = isinstance(self.sampler, samplers.Sample)
         if seed is not None:
@@ -209,19 +214,27 @@ class Generator:
         )
 
     def _padded_all(self, given: Arrays) -> Arrays:
-        """Each filled up with padding to one of a few shapes; rows that come to be have a limit of 1."""
-        return {name: self._padded(values, int(name == "limits")) for name, values in given.items()}
+        """Pad each input to one of a few shapes; padding rows have a limit of 1."""
+        ids = dict.fromkeys(("source_ids", "prefix_ids", "target_ids"), checks.padding_value(self.model))
+        values_of = {**ids, "limits": 1}
+        return {name: self._padded(values, values_of.get(name, 0)) for name, values in given.items()}
 
-    def _padded(self, values: np.ndarray, filling: int = 0) -> np.ndarray:
-        """Filled up to the next power of two on each axis; noise, which is of M steps, in its first."""
+    def _padded(self, values: np.ndarray, padding_value: int) -> np.ndarray:
+        """Pad to the next power of two on each axis; noise, which is of M steps, on the first."""
         if values.ndim == 4:
             shape = [bucket(len(values), 1), values.shape[1], self.max_new_tokens, values.shape[3]]
         else:
             shape = [bucket(size, smallest) for size, smallest in zip(values.shape, (1, 8), strict=False)]
-        dtype = np.float32 if values.ndim == 4 else np.int32
-        padded = np.full(shape, self.model.pad_id if values.ndim == 2 else filling, dtype)
+        dtype = {"f": np.float32, "b": np.bool_}.get(values.dtype.kind, np.int32)
+        padded = np.full(shape, padding_value, dtype)
         padded[tuple(slice(size) for size in values.shape)] = values
         return padded
+
+    def _masked(self, source_ids: np.ndarray, real: np.ndarray) -> Arrays:
+        """Ids in which padding has the `pad_id`, or ids and mask for a model without one."""
+        if self.model.pad_id is None:
+            return {"source_ids": source_ids, "padding_mask": real}
+        return {"source_ids": np.where(real, source_ids, self.model.pad_id)}
 
     def _empty(self) -> Generation:
         shape = (0, self.sampler.num_return)
@@ -234,8 +247,13 @@ class Generator:
             np.zeros(tokens, np.float32),
         )
 
-    def checked_pair(self, source_ids: Any, target_ids: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Sources and targets without gaps, as many of the one as of the other, and no target without a source."""
+    def checked_pair(
+        self, source_ids: Any, target_ids: Any, padding_mask: Any = None, target_padding_mask: Any = None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Ids and masks, False for padding, of sources and of targets.
+
+        There are as many targets as sources, no target without a source, and no padding before a token of a target.
+        """
         source_ids = self._ids("source_ids", source_ids)
         target_ids = self._ids("target_ids", target_ids)
         if len(target_ids) != len(source_ids):
@@ -243,11 +261,11 @@ class Generator:
                 "`target_ids` must have as many rows as `source_ids`. "
                 f"Received: target_ids.shape={target_ids.shape}, {len(source_ids)} sources"
             )
-        pad_id = self.model.pad_id
-        wanted = not hasattr(self.model, "encode") or (target_ids != pad_id).any(axis=1)
-        checks.check_tokens(source_ids, pad_id, wanted)
-        checks.check_padding("target_ids", target_ids, pad_id)
-        return source_ids, target_ids
+        sources = checks.source_mask(self.model, source_ids, padding_mask)
+        targets = checks.target_mask(self.model, target_ids, target_padding_mask)
+        checks.check_tokens(sources, not hasattr(self.model, "encode") or targets.any(axis=1))
+        checks.check_padding("target_ids", targets)
+        return source_ids, sources, target_ids, targets
 
     def _ids(self, name: str, ids: Any) -> np.ndarray:
         return checks.checked_ids(name, ids, self.model.vocabulary_size)
@@ -262,6 +280,7 @@ def generate(
     min_new_tokens: int = 0,
     constraints: Sequence[Constraint] = (),
     prefix_ids: Any = None,
+    padding_mask: Any = None,
     rows: Any = None,
     noise: Any = None,
 ) -> Generation:
@@ -273,14 +292,16 @@ def generate(
 
     Args:
         model: an encoder–decoder such as `models.Transformer`, or a decoder alone (see `generate_ids`).
-        source_ids: integers (B, S), filled up with the model's `pad_id`; the prompts of a decoder alone, with
-            padding on either side.
+        source_ids: integers (B, S), padded with the model's `pad_id`, or with any id where a `padding_mask` is given;
+            the prompts of a decoder-only model, padded on either side.
         sampler: a sampler or its name.
         max_new_tokens: M, the longest output, the end token included; or integers (B,), one for each row, of which M is
             the largest.
         min_new_tokens: tokens before an end token may come.
         constraints: what else may not be generated, such as `NoRepeatNGram(3)`.
         prefix_ids: integers (B, Q), what the targets of an encoder–decoder begin with; not part of the output.
+        padding_mask: booleans (B, S), False for padding; ids equal to the model's `pad_id` are padding too. A model
+            whose `pad_id` is None, such as GPT-2, has no other way to say what is padding.
         rows: integers (B,) in [0, 2³¹), the number of each row that sampling draws for, by default 0, 1, 2, …
         noise: floats (B, R, M, V) in [0, 1], what sampling draws with instead of its seed.
 
@@ -298,7 +319,7 @@ def generate(
     """
     settings = (sampler, max_new_tokens, min_new_tokens, constraints)
     generator, inputs = kept_generator(Generator, model, source_ids, *settings)
-    return generator(prefix_ids=prefix_ids, rows=rows, noise=noise, **inputs)
+    return generator(prefix_ids=prefix_ids, padding_mask=padding_mask, rows=rows, noise=noise, **inputs)
 
 
 def kept_generator(

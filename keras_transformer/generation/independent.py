@@ -23,7 +23,7 @@ class Independent:
         sampler: greedy, sampling, or a beam of one, which is greedy.
         rules: what may be generated.
         longest: M.
-        pad_id: fills up ended sequences.
+        padding_value: the id after the end of a sequence.
         rows: integers (B,), what the noise of each row is drawn for.
         noise: uniform numbers (B, R, M, V) to draw with instead.
         limits: integers (B,), the longest output of each row.
@@ -33,7 +33,7 @@ class Independent:
     sampler: Greedy | Sample | Beam
     rules: Rules
     longest: int
-    pad_id: int
+    padding_value: int
     rows: Tensor | None = None
     noise: Tensor | None = None
     limits: Tensor | None = None
@@ -50,7 +50,7 @@ class Independent:
         nothing = ops.repeat(ops.zeros_like(newest)[:, :, None], self.longest, axis=2)
         return {
             "newest": newest,
-            "ids": nothing + self.pad_id,
+            "ids": nothing + self.padding_value,
             "token_scores": ops.cast(nothing, "float32"),
             "lengths": ops.zeros_like(newest),
             "ended": ops.repeat(blank[:, None], self.hypotheses, axis=1),
@@ -83,7 +83,7 @@ class Independent:
             own = best
         # A sequence that no token may follow is cut there.
         stops = ops.logical_or(ops.logical_or(state["ended"], broken), best <= FORBIDDEN / 2)
-        token = ops.where(stops, self.pad_id, token)
+        token = ops.where(stops, self.padding_value, token)
         column = ops.logical_and(
             ops.equal(ops.arange(self.longest), step), ops.logical_not(stops)[:, :, None]
         )

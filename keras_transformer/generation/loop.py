@@ -17,6 +17,7 @@ from keras import ops
 from keras_transformer import ops as kt_ops
 from keras_transformer.generation import contrastive, prompts, samplers, speculative
 from keras_transformer.generation.beam_search import BeamSearch
+from keras_transformer.generation.checks import padding_value
 from keras_transformer.generation.constraints import Constraint
 from keras_transformer.generation.independent import Independent
 from keras_transformer.generation.rules import Rules
@@ -35,6 +36,7 @@ def generate_ids(
     min_new_tokens: int = 0,
     constraints: Sequence[Constraint] = (),
     prefix_ids: Tensor | None = None,
+    padding_mask: Tensor | None = None,
     rows: Tensor | None = None,
     noise: Tensor | None = None,
     limits: Tensor | None = None,
@@ -46,7 +48,8 @@ def generate_ids(
 
     A model has `empty_cache`, `step`, `vocabulary_size`, `pad_id` and `end_id`. One with `encode` and `start_id`, as
     `models.Transformer`, decodes from what `encode(source_ids)` returns, which is the third argument of its
-    `step`; one without is a decoder alone, continues `source_ids` itself, and its `step` has no such argument.
+    `step`; one without is a decoder alone, continues `source_ids` itself, and its `step` has no such argument. Its
+    `pad_id` may be None: then its `step` takes a `padding_mask`, and ended sequences are padded with `end_id`.
     More than one hypothesis needs the arguments `attention_mask` of `step` and `hypotheses` of `empty_cache`.
 
     Args:
@@ -59,6 +62,7 @@ def generate_ids(
         constraints: what else may not be generated (see `constraints`).
         prefix_ids: integers (B, Q), what the target of an encoder–decoder begins with, padding on either side; not
             part of the output.
+        padding_mask: booleans (B, S), False for padding in `source_ids`; ids equal to `pad_id` are padding too.
         rows: integers (B,), the number of each row that sampling draws for, by default 0, 1, 2, …
         noise: float32 (B, R, M, V) in [0, 1], what sampling draws with instead of `sampling.uniform`: the input of
             graphs that have no integer hashes.
@@ -78,7 +82,9 @@ def generate_ids(
     if isinstance(sampler, Speculative | Contrastive):
         rules.check_sampler(sampler)
         run = speculative.generate_ids if isinstance(sampler, Speculative) else contrastive.generate_ids
-        return run(model, source_ids, max_new_tokens, rules, sampler, prefix_ids, limits, update)
+        return run(
+            model, source_ids, max_new_tokens, rules, sampler, prefix_ids, limits, update, padding_mask
+        )
     loop = prepare(
         model,
         sampler,
@@ -87,6 +93,7 @@ def generate_ids(
         source_ids,
         prefix_ids,
         update,
+        padding_mask=padding_mask,
         rows=rows,
         noise=noise,
         limits=limits,
@@ -167,10 +174,12 @@ def prepare(
     source_ids: Tensor,
     prefix_ids: Tensor | None = None,
     update: Callable[[Tensor, Tensor, Tensor], Tensor] = kt_ops.slice_update,
+    *,
+    padding_mask: Tensor | None = None,
     **given: Tensor | None,
 ) -> Loop:
     """The loop of one generation; `given` are `rows`, `noise`, `limits` and `seed` of `generate_ids`."""
-    prompt = prompts.prepare(model, source_ids, prefix_ids)
+    prompt = prompts.prepare(model, source_ids, prefix_ids, padding_mask)
     if given.get("rows") is None:
         given["rows"] = ops.arange(ops.shape(source_ids)[0], dtype="int32")
     search = new_search(model, sampler, rules, longest, batch_size=ops.shape(source_ids)[0], **given)
@@ -204,8 +213,8 @@ def new_search(
     """What chooses tokens as a sampler says."""
     rules.check_sampler(sampler)
     if isinstance(sampler, Beam) and sampler.num_beams > 1:
-        return BeamSearch(sampler, rules, longest, model.pad_id, limits, batch_size)
-    return Independent(sampler, rules, longest, model.pad_id, rows, noise, limits, seed)
+        return BeamSearch(sampler, rules, longest, padding_value(model), limits, batch_size)
+    return Independent(sampler, rules, longest, padding_value(model), rows, noise, limits, seed)
 
 
 def _visible(search: Any, before: Any, state: Any, step: Tensor) -> Tensor:

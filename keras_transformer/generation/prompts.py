@@ -37,11 +37,19 @@ class Prompt:
         return (ops.shape(self.ids)[1] if length is None else length) - 1
 
 
-def prepare(model: Any, source_ids: Tensor, prefix_ids: Tensor | None = None) -> Prompt:
+def prepare(
+    model: Any, source_ids: Tensor, prefix_ids: Tensor | None = None, padding_mask: Tensor | None = None
+) -> Prompt:
     """The prompt of a model: its source itself where it has no `encode`, else a start token and the target prefix."""
-    blank = ops.all(ops.equal(source_ids, model.pad_id), axis=-1)
+    if model.pad_id is None:
+        real = ops.ones_like(source_ids, "bool") if padding_mask is None else ops.cast(padding_mask, "bool")
+    else:
+        if padding_mask is not None:
+            source_ids = ops.where(padding_mask, source_ids, ops.cast(model.pad_id, source_ids.dtype))
+        real = ops.not_equal(source_ids, model.pad_id)
+    blank = ops.logical_not(ops.any(real, axis=-1))
     if not hasattr(model, "encode"):
-        ids, real = align(source_ids, ops.not_equal(source_ids, model.pad_id))
+        ids, real = align(source_ids, real)
         return Prompt(ids, real, count_positions(real), blank, None)
     context = model.encode(source_ids)
     ids = ops.full((ops.shape(source_ids)[0], 1), model.start_id, "int32")
@@ -107,11 +115,19 @@ def new_cache(model: Any, prompt: Prompt, hypotheses: int, steps: int, update: C
 
 
 def step(
-    model: Any, ids: Tensor, cache: Any, context: Any, padding_mask: Tensor | None = None, **options: Any
+    model: Any,
+    ids: Tensor,
+    cache: Any,
+    context: Any,
+    padding_mask: Tensor | None = None,
+    method: str = "step",
+    **options: Any,
 ) -> tuple[Tensor, Any]:
-    """`model.step` of either kind: a decoder alone takes no context, and knows padding by its id."""
-    if context is None:
-        return model.step(ids, cache, **options)
-    if padding_mask is not None:
+    """`model.step`, or another method of its arguments, of either kind of model.
+
+    A decoder-only model takes no context, and no mask where its `pad_id` says what is padding.
+    """
+    given = () if context is None else (context,)
+    if padding_mask is not None and (given or model.pad_id is None):
         options["padding_mask"] = padding_mask
-    return model.step(ids, cache, context, **options)
+    return getattr(model, method)(ids, cache, *given, **options)

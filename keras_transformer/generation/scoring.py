@@ -30,13 +30,18 @@ class Scores:
     lengths: np.ndarray
 
 
-def score(model: Any, source_ids: Any, target_ids: Any) -> Scores:
+def score(
+    model: Any, source_ids: Any, target_ids: Any, *, padding_mask: Any = None, target_padding_mask: Any = None
+) -> Scores:
     """Log-probabilities of targets, given their sources.
 
     Args:
         model: an encoder–decoder such as `models.Transformer`, or a decoder alone (see `generate_ids`).
         source_ids: integers (B, S), the prompts where the model is a decoder alone; a token in each row.
-        target_ids: integers (B, T) without a start token, the end token included where it counts; padding behind.
+        target_ids: integers (B, T) without a start token, the end token included where it counts, padded on the right.
+        padding_mask: booleans (B, S), False for padding of the sources, as for `generate`.
+        target_padding_mask: booleans (B, T), False for padding of the targets. By default ids equal to `pad_id` are
+            padding; where the model has none, the end tokens after the last end.
 
     Returns:
         The `Scores`.
@@ -54,38 +59,37 @@ def score(model: Any, source_ids: Any, target_ids: Any) -> Scores:
     """
     scorers = model.__dict__.setdefault("_scorers", {})
     scorer = scorers.setdefault("score", _Scorer(model, max_new_tokens=1))
-    return scorer.score(source_ids, target_ids)
+    return scorer.score(source_ids, target_ids, padding_mask, target_padding_mask)
 
 
 class _Scorer(Generator):
     """Compiled as a generator is, and given the same inputs."""
 
-    def score(self, source_ids: Any, target_ids: Any) -> Scores:
+    def score(self, source_ids: Any, target_ids: Any, padding_mask: Any, target_padding_mask: Any) -> Scores:
         """See `score`."""
-        source_ids, target_ids = self.checked_pair(source_ids, target_ids)
-        self._check_room(source_ids, target_ids)
-        real = target_ids != self.model.pad_id
+        source_ids, sources, target_ids, real = self.checked_pair(
+            source_ids, target_ids, padding_mask, target_padding_mask
+        )
+        self._check_room(sources, real)
         lengths = real.sum(axis=1).astype(np.int32)
         if 0 in target_ids.shape:
             token_scores = np.zeros(target_ids.shape, np.float32)
         else:
-            given = {"source_ids": source_ids, "target_ids": target_ids}
-            out = self._compiled()({name: self._padded(values) for name, values in given.items()})
+            given = {**self._masked(source_ids, sources), "target_ids": target_ids}
+            out = self._compiled()(self._padded_all(given))
             found = keras.ops.convert_to_numpy(out)[: len(target_ids), : target_ids.shape[1]]
             token_scores = np.where(real, found, 0).astype(np.float32)
             broken = np.isnan(token_scores)
             check_finite(np.where(broken.any(axis=1), broken.argmax(axis=1), -1))
         return Scores(token_scores.sum(axis=1), token_scores, lengths)
 
-    def _check_room(self, source_ids: np.ndarray, target_ids: np.ndarray) -> None:
-        """The model has positions for prompt and target together; the last token is not read."""
+    def _check_room(self, sources: np.ndarray, targets: np.ndarray) -> None:
+        """Raise where the model has no positions for prompt and target together; the last token is not read."""
         limit = getattr(self.model, "max_length", None)
-        if limit is None or 0 in target_ids.shape:
+        if limit is None or 0 in targets.shape:
             return
-        alone = not hasattr(self.model, "encode")
-        prompt = (source_ids != self.model.pad_id).sum(axis=1) if alone else 1
-        target = (target_ids != self.model.pad_id).sum(axis=1)
-        read = prompt + np.maximum(target, 1) - 1
+        prompt = 1 if hasattr(self.model, "encode") else sources.sum(axis=1)
+        read = prompt + np.maximum(targets.sum(axis=1), 1) - 1
         if read.max() > limit:
             raise ValueError(
                 f"`target_ids` must leave at most {limit} tokens to be read, for the model has so many positions. "
@@ -96,15 +100,19 @@ class _Scorer(Generator):
         return score_ids(self.model, **arrays)
 
 
-def score_ids(model: Any, source_ids: Tensor, target_ids: Tensor) -> Tensor:
+def score_ids(
+    model: Any, source_ids: Tensor, target_ids: Tensor, padding_mask: Tensor | None = None
+) -> Tensor:
     """The log-probability (B, T) of each target token, by one pass over prompt and target."""
-    prompt = prompts.prepare(model, source_ids)
+    prompt = prompts.prepare(model, source_ids, padding_mask=padding_mask)
     ids = ops.concatenate([ops.cast(prompt.ids, "int32"), ops.cast(target_ids, "int32")], axis=1)[:, :-1]
     following = prompt.positions[:, -1:] + 1 + ops.arange(target_ids.shape[1], dtype="int32")
     positions = ops.concatenate([prompt.positions, following], axis=1)[:, :-1]
+    # Padding of a target comes after its tokens, which do not see it.
+    real = ops.concatenate([prompt.real, ops.ones_like(target_ids, "bool")], axis=1)[:, :-1]
     cache = model.empty_cache(ops.shape(ids)[0], ids.shape[1])
     logits, _ = prompts.step(
-        model, ids, cache, prompt.context, slot=0, positions=positions, update=kt_ops.slice_update
+        model, ids, cache, prompt.context, real, slot=0, positions=positions, update=kt_ops.slice_update
     )
     logits = ops.cast(logits[:, prompt.before :], "float32")
     log_probabilities = ops.log_softmax(logits, axis=-1)

@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_transformer import ops as kt_ops
 from keras_transformer.generation import prompts
+from keras_transformer.generation.checks import padding_value
 from keras_transformer.generation.constraints import FORBIDDEN
 from keras_transformer.generation.independent import highest, is_broken, log_normalizer, results_of_one
 from keras_transformer.generation.rules import Rules
@@ -26,6 +27,7 @@ def generate_ids(
     prefix_ids: Tensor | None = None,
     limits: Tensor | None = None,
     update: Callable[[Tensor, Tensor, Tensor], Tensor] = kt_ops.slice_update,
+    padding_mask: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """What `loop.generate_ids` returns for `Greedy`, by `sampler.draft` proposing and `model` checking.
 
@@ -35,16 +37,16 @@ def generate_ids(
     """
     check_same_kind(model, sampler.draft, "draft")
     both = [
-        _Reader.of(each, source_ids, prefix_ids, sampler.num_tokens, longest, update)
+        _Reader.of(each, source_ids, prefix_ids, sampler.num_tokens, longest, update, padding_mask)
         for each in (model, sampler.draft)
     ]
     prompt = both[0].prompt
     batch = ops.zeros_like(ops.cast(prompt.ids[:, -1], "int32"))
     limits = batch + longest if limits is None else limits
-    round_ = _Round(both[0], both[1], rules, sampler.num_tokens, longest, model.pad_id, limits)
+    round_ = _Round(both[0], both[1], rules, sampler.num_tokens, longest, padding_value(model), limits)
     start = {
         "newest": ops.cast(prompt.ids[:, -1], "int32"),
-        "ids": ops.repeat(batch[:, None], longest, axis=1) + model.pad_id,
+        "ids": ops.repeat(batch[:, None], longest, axis=1) + padding_value(model),
         "token_scores": ops.cast(ops.repeat(batch[:, None], longest, axis=1), "float32"),
         "lengths": batch,
         "ended": prompt.blank,
@@ -89,8 +91,9 @@ class _Reader:
         num_tokens: int,
         steps: int,
         update: Any,
+        padding_mask: Tensor | None,
     ) -> "_Reader":
-        prompt = prompts.prepare(model, source_ids, prefix_ids)
+        prompt = prompts.prepare(model, source_ids, prefix_ids, padding_mask)
         cache = prompts.new_cache(model, prompt, num_tokens + 1, steps, update)
         return cls(model, prompt, cache, update)
 
@@ -120,7 +123,7 @@ class _Round:
     rules: Rules
     num_tokens: int
     longest: int
-    pad_id: int
+    padding_value: int
     limits: Tensor
 
     def __call__(self, number: Tensor, caches: list[Any], state: State) -> tuple[Tensor, list[Any], State]:
@@ -133,7 +136,7 @@ class _Round:
         draft_cache, column, ids = caches[1], state["newest"][:, None], state["ids"]
         read, histories = [], []
         for i in range(self.num_tokens + 1):
-            column = ops.where(open_[:, i : i + 1], column, self.pad_id)
+            column = ops.where(open_[:, i : i + 1], column, self.padding_value)
             read.append(column)
             if i:
                 written = ops.equal(ops.arange(self.longest), ahead[:, i : i + 1] - 1)

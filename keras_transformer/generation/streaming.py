@@ -26,6 +26,7 @@ def stream(
     min_new_tokens: int = 0,
     constraints: Sequence[Constraint] = (),
     prefix_ids: Any = None,
+    padding_mask: Any = None,
     rows: Any = None,
 ) -> Iterator[np.ndarray]:
     """What `generate` generates, one token of each row at a time, as soon as it is known.
@@ -41,6 +42,7 @@ def stream(
         min_new_tokens: tokens before an end token may come.
         constraints: what else may not be generated.
         prefix_ids: integers (B, Q).
+        padding_mask: booleans (B, S).
         rows: integers (B,).
 
     Returns:
@@ -56,7 +58,7 @@ def stream(
     """
     settings = (sampler, max_new_tokens, min_new_tokens, constraints)
     streamer, inputs = kept_generator(Streamer, model, source_ids, *settings)
-    return streamer.stream(prefix_ids=prefix_ids, rows=rows, **inputs)
+    return streamer.stream(prefix_ids=prefix_ids, padding_mask=padding_mask, rows=rows, **inputs)
 
 
 class Streamer(Generator):
@@ -77,9 +79,11 @@ class Streamer(Generator):
         rows: Any = None,
         limits: Any = None,
         seed: int | None = None,
+        padding_mask: Any = None,
     ) -> Iterator[np.ndarray]:
         """See `stream`; the arguments are checked before the first token is asked for."""
-        return self._tokens(self._given(source_ids, prefix_ids, rows, limits=limits, seed=seed))
+        given = {"prefix_ids": prefix_ids, "rows": rows, "limits": limits, "seed": seed}
+        return self._tokens(self._given(source_ids, padding_mask=padding_mask, **given))
 
     def _tokens(self, given: Arrays) -> Iterator[np.ndarray]:
         batch_size = len(given["source_ids"])

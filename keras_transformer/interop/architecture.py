@@ -78,6 +78,7 @@ class Architecture:
         tied: names that may be in files and equal the named parameter.
         activations: our names of activations by theirs.
         complete: fills in what `config.json` leaves to be derived.
+        optional: settings of `config.json` that may be absent or null, which is None here.
         make: makes a model of our arguments, by default `model` itself.
         describe: our arguments of a model.
         rename: takes names in older files to those of today.
@@ -96,6 +97,7 @@ class Architecture:
     tied: Mapping[str, str] = dataclasses.field(default_factory=dict)
     activations: Mapping[str, str] = dataclasses.field(default_factory=lambda: ACTIVATIONS)
     complete: Callable[[dict[str, Any]], dict[str, Any]] = dict
+    optional: frozenset[str] = frozenset()
     make: Callable[..., Any] | None = None
     describe: Callable[[Any], dict[str, Any]] = lambda model: model.get_config()
     rename: Callable[[str], str] = str
@@ -116,7 +118,7 @@ class Architecture:
         names = [name for theirs in self.settings.values() for name in _names(theirs)]
         config = self.complete(config)
         for name in names:
-            if config.get(name) is None:
+            if config.get(name) is None and name not in self.optional:
                 raise ValueError(f"`config.json` of a {self.model_type} must have {name!r}. Received: none")
         arguments = dict(self.fixed)
         for ours, theirs in self.settings.items():

@@ -53,19 +53,25 @@ def _parameters(words: str, positions: str, model: GPT) -> Parameters:
 
 
 def _complete_gpt2(config: dict[str, Any]) -> dict[str, Any]:
-    """The width of the feed-forward networks; and padding, which GPT-2 has none of, as its end token."""
+    """Add the width of the feed-forward networks; an end token is no padding, though files may say so."""
     pad_id, width = config.get("pad_token_id"), config.get("n_inner")
     return {
         **config,
         "n_inner": 4 * config["n_embd"] if width is None else width,
-        "pad_token_id": config["eos_token_id"] if pad_id is None else pad_id,
+        "pad_token_id": None if pad_id == config["eos_token_id"] else pad_id,
     }
 
 
 def _complete_gpt(config: dict[str, Any]) -> dict[str, Any]:
-    """What this architecture has no setting for: a width of 4 D, and padding and end as its unknown token, 0."""
-    ids = {name: config.get(name) or 0 for name in ("pad_token_id", "eos_token_id")}
-    return {**config, **ids, "n_inner": 4 * config["n_embd"]}
+    """Add what this architecture has no setting for: a width of 4 D, and as end its unknown token, 0."""
+    end_id = config.get("eos_token_id") or 0
+    pad_id = config.get("pad_token_id")
+    return {
+        **config,
+        "eos_token_id": end_id,
+        "pad_token_id": None if pad_id == end_id else pad_id,
+        "n_inner": 4 * config["n_embd"],
+    }
 
 
 GPT2 = Architecture(
@@ -86,6 +92,7 @@ GPT2 = Architecture(
     ignored=r"\.attn\.(bias|masked_bias)$",  # the causal mask
     tied={"lm_head.weight": "transformer.wte.weight"},
     complete=_complete_gpt2,
+    optional=frozenset({"pad_token_id"}),
 )
 
 OPENAI_GPT = Architecture(
@@ -103,4 +110,5 @@ OPENAI_GPT = Architecture(
     # This class alone means the tanh approximation by "gelu".
     activations={"gelu": "gelu_tanh", **{name: ACTIVATIONS[name] for name in ("relu", "silu", "swish")}},
     complete=_complete_gpt,
+    optional=frozenset({"pad_token_id"}),
 )

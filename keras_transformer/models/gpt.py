@@ -51,13 +51,15 @@ class GPT(Presets, keras.Model):
         relation: which earlier tokens a token attends to, by default all. Must not look ahead.
         use_bias: whether attention and feed-forward networks have biases.
         epsilon: of the norms.
-        pad_id: fills up short rows on the right; never attended to.
-        end_id: ends a text.
+        pad_id: the padding id, never attended to; or None, as GPT-1 and GPT-2 have none: then a `padding_mask` says
+            where padding is.
+        end_id: the id that ends a text.
         **kwargs: for `keras.Model`.
 
     Call arguments:
         inputs: ids (B, T); or {"token_ids": (B, T)}, where several texts are packed in a row also with
-            "segment_ids" (B, T), within which attention stays, and "positions" (B, T), which restart in each.
+            "segment_ids" (B, T), within which attention stays, and "positions" (B, T), which restart in each; and
+            where the ids do not say what is padding, with "padding_mask" (B, T), False for padding.
 
     Shapes:
         output: (B, T, vocabulary_size), float32 logits of the token that follows each token
@@ -86,7 +88,7 @@ class GPT(Presets, keras.Model):
             "model_dim": 768,
             "max_length": 512,
             "normalization": "post",
-            "pad_id": 0,
+            "pad_id": None,
             "end_id": 0,
         },
         **{
@@ -96,7 +98,7 @@ class GPT(Presets, keras.Model):
                 "num_heads": heads,
                 "model_dim": size,
                 "max_length": 1024,
-                "pad_id": 50256,
+                "pad_id": None,
                 "end_id": 50256,
             }
             for name, layers, heads, size in (
@@ -126,7 +128,7 @@ class GPT(Presets, keras.Model):
         relation: Any = "causal",
         use_bias: bool = True,
         epsilon: float = 1e-5,
-        pad_id: int = 0,
+        pad_id: int | None = 0,
         end_id: int = 3,
         **kwargs: Any,
     ) -> None:
@@ -135,8 +137,11 @@ class GPT(Presets, keras.Model):
             if size < 1:
                 raise ValueError(f"`{name}` must be positive. Received: {name}={size}")
         for name, id_ in (("pad_id", pad_id), ("end_id", end_id)):
-            if not 0 <= id_ < vocabulary_size:
-                raise ValueError(f"`{name}` must be in [0, {vocabulary_size}). Received: {name}={id_}")
+            optional = name == "pad_id"
+            if not (id_ is None and optional) and not 0 <= id_ < vocabulary_size:
+                raise ValueError(
+                    f"`{name}` must be in [0, {vocabulary_size}){' or None' * optional}. Received: {name}={id_}"
+                )
         learned = position_encoding == "learned"
         self.vocabulary_size = vocabulary_size
         self.num_layers = num_layers
@@ -199,11 +204,12 @@ class GPT(Presets, keras.Model):
         """The last hidden states (B, T, D), from which `logits` are made, for what is called with."""
         given = inputs if isinstance(inputs, dict) else {"token_ids": inputs}
         ids = given["token_ids"]
+        padding_mask = self._padding_mask(ids, given.get("padding_mask"))
         hidden = self.drop(self._embed(ids, given.get("positions")), training=training)
         for block in self.blocks:
             hidden = block(
                 hidden,
-                padding_mask=ops.not_equal(ids, self.pad_id),
+                padding_mask=padding_mask,
                 segment_ids=given.get("segment_ids"),
                 training=training,
             )
@@ -220,6 +226,7 @@ class GPT(Presets, keras.Model):
         *,
         slot: Tensor,
         positions: Tensor,
+        padding_mask: Tensor | None = None,
         attention_mask: Tensor | None = None,
         output_kernel: Tensor | None = None,
         update: Callable[[Tensor, Tensor, Tensor], Tensor] = kt_ops.slice_update,
@@ -231,6 +238,7 @@ class GPT(Presets, keras.Model):
             cache: as `empty_cache` makes it and earlier steps return it.
             slot: integer scalar, where in the cache to write.
             positions: integers (B, T) of the new tokens.
+            padding_mask: booleans (B, T), False for padding; tokens with the `pad_id` are padding too.
             attention_mask: booleans (B, T, S), which of the tokens in the cache, the new ones included, each new
                 token may attend to, where they are alternatives for one position.
             output_kernel: as `output_kernel` returns it, where it was called before.
@@ -239,8 +247,15 @@ class GPT(Presets, keras.Model):
         Returns:
             Logits (B, T, vocabulary_size) in float32, and the cache with the new tokens in it.
         """
-        options = {"slot": slot, "positions": positions, "attention_mask": attention_mask, "update": update}
-        hidden, cache = self.hidden_step(token_ids, cache, **options)
+        hidden, cache = self.hidden_step(
+            token_ids,
+            cache,
+            slot=slot,
+            positions=positions,
+            padding_mask=padding_mask,
+            attention_mask=attention_mask,
+            update=update,
+        )
         return self.logits(hidden, output_kernel), cache
 
     def hidden_step(
@@ -250,11 +265,13 @@ class GPT(Presets, keras.Model):
         *,
         slot: Tensor,
         positions: Tensor,
+        padding_mask: Tensor | None = None,
         attention_mask: Tensor | None = None,
         update: Callable[[Tensor, Tensor, Tensor], Tensor] = kt_ops.slice_update,
     ) -> tuple[Tensor, list[Cache]]:
         """As `step`, with the last hidden states (B, T, D), from which `logits` are made, in their place."""
         positions = ops.reshape(positions, ops.shape(token_ids))  # a graph knows as much of its shape
+        padding_mask = self._padding_mask(token_ids, padding_mask)
         hidden = self._embed(token_ids, positions)
         new_cache = []
         for block, block_cache in zip(self.blocks, cache, strict=True):
@@ -263,7 +280,7 @@ class GPT(Presets, keras.Model):
                 block_cache,
                 slot=slot,
                 positions=positions,
-                padding_mask=ops.not_equal(token_ids, self.pad_id),
+                padding_mask=padding_mask,
                 attention_mask=attention_mask,
                 update=update,
             )
@@ -345,6 +362,13 @@ class GPT(Presets, keras.Model):
                 ends_a_branch = weight.path.endswith("output/kernel")
                 stddev = 0.02 / (2 * self.num_layers) ** 0.5 if ends_a_branch else 0.02
                 weight.assign(keras.initializers.RandomNormal(stddev=stddev)(weight.shape, weight.dtype))
+
+    def _padding_mask(self, ids: Tensor, padding_mask: Tensor | None) -> Tensor | None:
+        """Booleans (B, T), False for padding by the given mask or by id; None where nothing is padding."""
+        if self.pad_id is None:
+            return padding_mask
+        by_id = ops.not_equal(ids, self.pad_id)
+        return by_id if padding_mask is None else ops.logical_and(by_id, padding_mask)
 
     def _embed(self, ids: Tensor, positions: Tensor | None) -> Tensor:
         hidden = self.embedding(ids)

@@ -35,7 +35,7 @@ class _Headed(keras.Model):
     def call(self, inputs: Tensor | dict[str, Tensor], training: bool | None = None) -> dict[str, Tensor]:
         """Logits of the classes, and of what follows each token."""
         ids = _ids(inputs)
-        hidden = self._hidden(ids, training)
+        hidden = self._hidden(inputs, training)
         tokens = self.decoder.logits(hidden)
         return {
             "classes": self._classes(ids, hidden, training),
@@ -44,8 +44,7 @@ class _Headed(keras.Model):
 
     def classify(self, inputs: Tensor | dict[str, Tensor], training: bool | None = None) -> Tensor:
         """The "classes" of `call` alone, without the cost of the other logits."""
-        ids = _ids(inputs)
-        return self._classes(ids, self._hidden(ids, training), training)
+        return self._classes(_ids(inputs), self._hidden(inputs, training), training)
 
     def compute_output_shape(self, input_shape: Any) -> dict[str, tuple[int | None, ...]]:
         """Of each output."""
@@ -70,10 +69,15 @@ class _Headed(keras.Model):
         decoder = keras.saving.deserialize_keras_object(config["decoder"], custom_objects=custom_objects)
         return cls(**{**config, "decoder": decoder})
 
-    def _hidden(self, ids: Tensor, training: bool | None) -> Tensor:
+    def _hidden(self, inputs: Tensor | dict[str, Tensor], training: bool | None) -> Tensor:
         """Hidden states (rows, T, D) of all rows, those of one example side by side."""
+        ids = _ids(inputs)
         self._check_rank(len(ids.shape))
-        return self.decoder.hidden(ops.reshape(ids, (-1, ops.shape(ids)[-1])), training=training)
+        given = {"token_ids": ids}
+        if isinstance(inputs, dict) and "padding_mask" in inputs:
+            given["padding_mask"] = inputs["padding_mask"]
+        rows = {name: ops.reshape(values, (-1, ops.shape(ids)[-1])) for name, values in given.items()}
+        return self.decoder.hidden(rows, training=training)
 
     def _classes(self, ids: Tensor, hidden: Tensor, training: bool | None) -> Tensor:
         rows = ops.reshape(ids, (-1, ops.shape(ids)[-1]))
@@ -118,7 +122,8 @@ class GPTClassifier(_Headed):
         **kwargs: for `keras.Model`.
 
     Call arguments:
-        inputs: ids (B, T), padded behind; where `symmetric` (B, 2, T). Or {"token_ids": the same}.
+        inputs: ids (B, T), padded on the right; where `symmetric` (B, 2, T). Or {"token_ids": the same,
+            "padding_mask": booleans of the same shape}.
 
     Shapes:
         output: {"classes": (B, C), "tokens": (…, T, vocabulary_size) as the ids}, float32 logits
@@ -188,7 +193,8 @@ class GPTMultipleChoice(_Headed):
         **kwargs: for `keras.Model`.
 
     Call arguments:
-        inputs: ids (B, K, T), padded behind; or {"token_ids": the same}. A row of padding is no answer.
+        inputs: ids (B, K, T), padded on the right; or {"token_ids": the same, "padding_mask": booleans (B, K, T)}. A
+            row without the last mark is no answer.
 
     Shapes:
         output: {"classes": (B, K), "tokens": (B, K, T, vocabulary_size)}, float32 logits
@@ -207,8 +213,8 @@ class GPTMultipleChoice(_Headed):
 
     def _classes(self, ids: Tensor, hidden: Tensor, training: bool | None) -> Tensor:
         logits = super()._classes(ids, hidden, training)
-        absent = ops.all(ops.equal(ids, self.decoder.pad_id), axis=-1)
-        return ops.where(absent, -1e9, logits)
+        present = ops.any(ops.equal(ids, self.marks[-1]), axis=-1)
+        return ops.where(present, logits, -1e9)
 
     def _logits(self, ends: Tensor, training: bool | None) -> Tensor:
         return ops.squeeze(self.head(self.drop(ends, training=training)), axis=-1)

@@ -1,21 +1,27 @@
 """Generation and scores of any number of rows: those of near length run together, and come back in their order."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from keras_transformer import generation
+from keras_transformer.generation.checks import padding_value
 
 
 def generate(
-    pipeline: Any, source_ids: np.ndarray, prefix_ids: np.ndarray, limits: np.ndarray, batch_size: int
+    pipeline: Any,
+    inputs: Mapping[str, np.ndarray],
+    prefix_ids: np.ndarray,
+    limits: np.ndarray,
+    batch_size: int,
 ) -> generation.Generation:
     """Generate with a pipeline's model and settings.
 
     Args:
         pipeline: with `model`, `sampler` and `constraints`.
-        source_ids: integers (B, S), B ≥ 1.
+        inputs: what the pipeline's `preprocess` makes of B ≥ 1 texts, as arrays.
         prefix_ids: integers (B, Q), Q = 0 where there are none.
         limits: integers (B,), the longest output of each row.
         batch_size: rows that run together.
@@ -23,49 +29,53 @@ def generate(
     Returns:
         A `Generation` of as many columns as the largest limit.
     """
-    pad_id, samples = pipeline.model.pad_id, isinstance(pipeline.sampler, generation.Sample)
-    lengths = (source_ids != pad_id).sum(axis=1)
+    samples = isinstance(pipeline.sampler, generation.Sample)
+    lengths = inputs["padding_mask"].sum(axis=1)
     rows_of = _batches(lengths, batch_size)
     parts = [
         generation.generate(
             pipeline.model,
-            source_ids[rows, : max(1, lengths[rows].max())],
-            pipeline.sampler,
+            sampler=pipeline.sampler,
             max_new_tokens=limits[rows],
             constraints=pipeline.constraints,
             prefix_ids=prefix_ids[rows] if prefix_ids.size else None,
             rows=rows if samples else None,
+            **{name: values[rows, : max(1, lengths[rows].max())] for name, values in inputs.items()},
         )
         for rows in rows_of
     ]
     back = np.argsort(np.concatenate(rows_of))
-    fillings = {"ids": pad_id, "token_scores": 0}
+    padding_values = {"ids": padding_value(pipeline.model), "token_scores": 0}
 
     def joined(name: str) -> np.ndarray:
         values = [getattr(part, name) for part in parts]
-        if name in fillings:
-            values = [_widened(one, limits.max(), fillings[name]) for one in values]
+        if name in padding_values:
+            values = [_widened(one, limits.max(), padding_values[name]) for one in values]
         return np.concatenate(values)[back]
 
     return generation.Generation(*(joined(field.name) for field in dataclasses.fields(generation.Generation)))
 
 
 def score(
-    model: Any, source_ids: np.ndarray, target_ids: np.ndarray, batch_size: int
+    model: Any, sources: Mapping[str, np.ndarray], targets: Mapping[str, np.ndarray], batch_size: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Log-probabilities of targets: of the whole (B,) and of each token (B, T).
 
     Args:
         model: as in `generation.score`.
-        source_ids: integers (B, S), B ≥ 1.
-        target_ids: integers (B, T), padding behind.
+        sources: "source_ids" (B, S) and "padding_mask", B ≥ 1.
+        targets: "target_ids" (B, T) and "target_padding_mask".
         batch_size: rows that run together.
     """
-    sources, targets = ((ids != model.pad_id).sum(axis=1) for ids in (source_ids, target_ids))
-    scores, token_scores = np.zeros(len(source_ids)), np.zeros(target_ids.shape)
-    for rows in _batches(sources + targets, batch_size):
-        width, longest = sources[rows].max(), targets[rows].max()
-        out = generation.score(model, source_ids[rows, :width], target_ids[rows, :longest])
+    read, scored = sources["padding_mask"].sum(axis=1), targets["target_padding_mask"].sum(axis=1)
+    scores, token_scores = np.zeros(len(read)), np.zeros(targets["target_ids"].shape)
+    for rows in _batches(read + scored, batch_size):
+        width, longest = read[rows].max(), scored[rows].max()
+        out = generation.score(
+            model,
+            **{name: values[rows, :width] for name, values in sources.items()},
+            **{name: values[rows, :longest] for name, values in targets.items()},
+        )
         scores[rows], token_scores[rows, :longest] = out.scores, out.token_scores
     return scores, token_scores
 
@@ -76,6 +86,6 @@ def _batches(lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
     return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
 
 
-def _widened(values: np.ndarray, length: int, filling: int) -> np.ndarray:
-    """(B, N, M) filled up to (B, N, length)."""
-    return np.pad(values, [(0, 0), (0, 0), (0, length - values.shape[2])], constant_values=filling)
+def _widened(values: np.ndarray, length: int, padding_value: int) -> np.ndarray:
+    """Pad (B, N, M) to (B, N, length)."""
+    return np.pad(values, [(0, 0), (0, 0), (0, length - values.shape[2])], constant_values=padding_value)

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-import numpy as np
 import tensorflow as tf
 
 from keras_transformer.pipelines import arguments
@@ -27,7 +26,10 @@ class TextGeneration(TextToText):
         max_new_tokens: the longest answer, in tokens.
         max_source_tokens: the longest prompt, in tokens; a longer one is an error. By default what the model's
             positions leave beside `max_new_tokens`, or 512 where they have no end.
-        add_start: whether every prompt begins with the tokenizer's start id. An empty prompt needs it.
+        add_start: whether every prompt begins with the tokenizer's start id, which of GPT-2 is its end id. An empty
+            prompt needs it.
+        special_tokens: whether a special token written in a prompt, such as "<|endoftext|>" between documents, is one
+            token rather than text.
 
     Raises:
         TypeError: where the model is of another kind.
@@ -53,6 +55,7 @@ class TextGeneration(TextToText):
         max_new_tokens: int = 64,
         max_source_tokens: int | None = None,
         add_start: bool = False,
+        special_tokens: bool = False,
     ) -> None:
         arguments.check_limit("max_new_tokens", max_new_tokens)
         limit = getattr(model, "max_length", None)
@@ -75,36 +78,38 @@ class TextGeneration(TextToText):
                 f"`max_source_tokens` and `max_new_tokens` must fit the model's {limit} positions together. "
                 f"Received: {self.max_source_tokens} and {max_new_tokens}"
             )
-        if add_start and tokenizer.start_id in (-1, model.pad_id):
+        if add_start and (tokenizer.start_id < 0 or tokenizer.start_id == model.pad_id):
             raise ValueError(
                 "`add_start` must be False for a tokenizer without a start id that is no padding. "
                 f"Received: tokenizer.start_id={tokenizer.start_id}"
             )
         self.add_start = add_start
+        self.special_tokens = special_tokens
         self._given_source_tokens = max_source_tokens
         self._anchor = _anchor(tokenizer, model)
 
-    def encode(self, texts: Any) -> Tensor:
-        """The prompts' ids, as TensorFlow operations: the same in Python and in an export.
+    def preprocess(self, texts: Any) -> dict[str, Tensor]:
+        """The inputs of the model, as TensorFlow operations: the same in Python and in an export.
 
         Args:
             texts: a list of strings, or a string tensor (B,).
 
         Returns:
-            int32 (B, S), padded on the right.
+            "source_ids", int32 (B, S), the prompts' ids, padded on the right; "padding_mask", booleans (B, S), False
+            for padding.
 
         Raises:
             ValueError: where a text is too long or has no token (inside a graph the first is a
                 tf.errors.InvalidArgumentError, and what has no token is continued by nothing).
         """
-        ids = self.tokenizer.encode(texts, add_start=self.add_start)
-        lengths = tf.math.count_nonzero(ids != self.model.pad_id, axis=1)
-        self._check_length(lengths)
-        if tf.executing_eagerly() and (empty := tf.where(lengths == 0)[:, 0].numpy()).size:
+        rows = self.tokenizer.encode_ragged(
+            texts, add_start=self.add_start, special_tokens=self.special_tokens
+        )
+        if tf.executing_eagerly() and (empty := tf.where(rows.row_lengths() == 0)[:, 0].numpy()).size:
             raise ValueError(
                 f"`texts` must have a token each. Received: none in texts[{empty[0]}]={texts[empty[0]]!r}"
             )
-        return ids
+        return self._padded_inputs(rows)
 
     def decode(self, ids: Any) -> Tensor:
         """The texts, strings (B,), that generated ids (B, M) add to what stands before them."""
@@ -115,12 +120,12 @@ class TextGeneration(TextToText):
             self.tokenizer.detokenize(tf.concat([anchor, ids], axis=1)), len(self._anchor[1]), -1
         )
 
-    def _target_ids(self, texts: list[str], targets: list[str]) -> np.ndarray:
-        """Ids (B, T) of what follows the texts, with end tokens."""
+    def _target_rows(self, texts: list[str], targets: list[str]) -> tf.RaggedTensor:
+        """Ids (B, None) of what follows the texts, with end tokens."""
         anchor_id, anchor = self._anchor
         wholes = [text + target for text, target in zip(texts, targets, strict=True)]
         prompts, joint, anchored, alone = (
-            self.tokenizer.tokenize(of).to_list()
+            self.tokenizer.tokenize(of, special_tokens=self.special_tokens).to_list()
             for of in (texts, wholes, [anchor.decode() + target for target in targets], targets)
         )
         rows = []
@@ -136,7 +141,7 @@ class TextGeneration(TextToText):
                     f"Received: targets[{row}]={targets[row]!r} after texts[{row}]={texts[row]!r}"
                 )
             rows.append([*ids, self.model.end_id])
-        return tf.ragged.constant(rows, dtype=tf.int32).to_tensor(self.model.pad_id).numpy()
+        return tf.ragged.constant(rows, dtype=tf.int32)
 
     def settings(self) -> dict[str, Any]:
         """The constructor's arguments besides model and tokenizer."""
@@ -144,7 +149,11 @@ class TextGeneration(TextToText):
 
     def generation_config(self) -> dict[str, Any]:
         """The settings as an export has them: what was derived is in place of what was not given."""
-        return {**super().generation_config(), "add_start": self.add_start}
+        return {
+            **super().generation_config(),
+            "add_start": self.add_start,
+            "special_tokens": self.special_tokens,
+        }
 
 
 def _anchor(tokenizer: Any, model: Any) -> tuple[int, bytes]:

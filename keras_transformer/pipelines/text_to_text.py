@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from keras_transformer import generation
 from keras_transformer.generation import samplers
+from keras_transformer.generation.checks import padding_value
 from keras_transformer.generation.constraints import serialize as serialize_constraint
 from keras_transformer.generation.rules import Rules
 from keras_transformer.pipelines import arguments, batched
@@ -60,10 +61,12 @@ class TextToText(Saved):
         if not hasattr(model, "step") or hasattr(model, "encode") != self._has_encoder:
             raise TypeError(f"`model` must be {self._kind}. Received: a {type(model).__name__}")
         for name in self._shared:
-            if getattr(model, name) != getattr(tokenizer, name):
+            known, others = getattr(model, name), getattr(tokenizer, name)
+            # A model without padding is given masks, so that the tokenizer's padding does not matter.
+            if known != others and not (name == "pad_id" and known is None):
                 raise ValueError(
                     f"`model` and `tokenizer` must have the same {name}. Received: "
-                    f"model.{name}={getattr(model, name)}, tokenizer.{name}={getattr(tokenizer, name)}"
+                    f"model.{name}={known}, tokenizer.{name}={others}"
                 )
         self.model = model
         self.tokenizer = tokenizer
@@ -165,11 +168,11 @@ class TextToText(Saved):
         prefix_ids = self._prefix_ids([prefix] if prefix else None, 1)
         tokens = generation.stream(
             self.model,
-            self.encode([text]).numpy(),
-            self.sampler,
+            sampler=self.sampler,
             max_new_tokens=int(limit),
             constraints=self.constraints,
             prefix_ids=prefix_ids if prefix_ids.size else None,
+            **self._inputs([text]),
         )
         return self._pieces(tokens, prefix_ids[0].tolist())
 
@@ -219,8 +222,7 @@ class TextToText(Saved):
             empty = np.zeros((0, 0), np.int32)
             out = generation.generate(self.model, empty, self.sampler, max_new_tokens=longest)
             return out, prefix_ids
-        source_ids = self.encode(texts).numpy()
-        return batched.generate(self, source_ids, prefix_ids, limits, batch_size), prefix_ids
+        return batched.generate(self, self._inputs(texts), prefix_ids, limits, batch_size), prefix_ids
 
     def _prefix_ids(self, prefixes: Any, count: int) -> np.ndarray:
         """What the outputs begin with, integers (count, Q) with padding behind; Q = 0 for None."""
@@ -263,11 +265,12 @@ class TextToText(Saved):
         targets = arguments.one_for_each("targets", targets, len(texts))
         if not texts:
             return []
-        source_ids, target_ids = self._heard(texts), self._target_ids(texts, targets)
-        sources = (source_ids != self.model.pad_id).sum(axis=1)
-        lengths = (target_ids != self.model.pad_id).sum(axis=1)
-        self._check_positions(lengths if self._has_encoder else sources + lengths - 1)
-        scores, token_scores = batched.score(self.model, source_ids, target_ids, batch_size)
+        sources, rows = self._heard(texts), self._target_rows(texts, targets)
+        target_ids, real = (each.numpy() for each in self._padded(rows))
+        lengths = real.sum(axis=1)
+        self._check_positions(lengths + (0 if self._has_encoder else sources["padding_mask"].sum(axis=1) - 1))
+        given = {"target_ids": target_ids, "target_padding_mask": real}
+        scores, token_scores = batched.score(self.model, sources, given, batch_size)
         ranking = scores
         if isinstance(self.sampler, samplers.Beam):
             ranking = scores / self.sampler.penalties(int(lengths.max()))[lengths]
@@ -304,31 +307,31 @@ class TextToText(Saved):
             [('▁the', '▁la'), ('▁house', '▁casa'), ('</s>', '</s>')]
         """
         arguments.check_text("text", text)
-        source_ids = self._heard([text])
+        source_ids = self._heard([text])["source_ids"]
         if target is None:
             out = self.generate([text])
             target_ids = out.best[:, : out.lengths[0, 0]]
         else:
             arguments.check_text("target", target)
-            target_ids = self._target_ids([text], [target])
+            target_ids = self._target_rows([text], [target]).to_tensor().numpy()
         weights = generation.align(self.model, source_ids, target_ids, layer=layer, head=head)[0]
         source, generated = (
             [self.tokenizer.id_to_piece(id_) for id_ in ids[0].tolist()] for ids in (source_ids, target_ids)
         )
         return Alignment(source, generated, weights)
 
-    def _heard(self, texts: list[str]) -> np.ndarray:
-        """Source ids (B, S) of texts that all say something."""
-        source_ids = self.encode(texts).numpy()
-        silent = (source_ids == self.model.pad_id).all(axis=1)
-        if silent.any():
-            row = silent.argmax()
+    def _heard(self, texts: list[str]) -> dict[str, np.ndarray]:
+        """The inputs of the model, for texts none of which is empty."""
+        inputs = self._inputs(texts)
+        empty = ~inputs["padding_mask"].any(axis=1)
+        if empty.any():
+            row = empty.argmax()
             raise ValueError(f"`texts` must say something each. Received: texts[{row}]={texts[row]!r}")
-        return source_ids
+        return inputs
 
-    def _target_ids(self, texts: list[str], targets: list[str]) -> np.ndarray:
-        """Ids (B, T) of outputs, with their end tokens."""
-        return self.tokenizer.encode(targets, add_end=True).numpy()
+    def _target_rows(self, texts: list[str], targets: list[str]) -> tf.RaggedTensor:
+        """Ids (B, None) of outputs, with their end tokens."""
+        return self.tokenizer.encode_ragged(targets, add_end=True)
 
     def _check_positions(self, read: np.ndarray) -> None:
         """Raise where the decoder would read more tokens, (B,), than it has positions."""
@@ -340,40 +343,63 @@ class TextToText(Saved):
             )
 
     def encode(self, texts: Any) -> Tensor:
-        """The source ids of texts, as TensorFlow operations: the same in Python and in an export.
+        """The "source_ids" of `preprocess` alone."""
+        return self.preprocess(texts)["source_ids"]
+
+    def preprocess(self, texts: Any) -> dict[str, Tensor]:
+        """The inputs of the model, as TensorFlow operations: the same in Python and in an export.
 
         Args:
             texts: a list of strings, or a string tensor (B,).
 
         Returns:
-            int32 (B, S): tokens and the end id, then padding; all padding for a text that has only spaces and
-            unknown characters, or nothing.
+            "source_ids", int32 (B, S): tokens and the end id, then padding; all padding for a text that has only
+            spaces and unknown characters, or nothing. "padding_mask", booleans (B, S), False for padding.
 
         Raises:
             ValueError: where a text is too long (tf.errors.InvalidArgumentError inside a graph).
         """
-        ids = self.tokenizer.encode(texts, add_end=True)
-        silent = tf.constant([self.model.pad_id, self.model.end_id, *self.tokenizer.blank_ids])
-        says_something = tf.reduce_any(tf.reduce_all(ids[:, :, None] != silent, axis=-1), axis=1)
-        ids = tf.where(says_something[:, None], ids, self.model.pad_id)
-        self._check_length(tf.math.count_nonzero(ids != self.model.pad_id, axis=1))
-        return ids
+        rows = self.tokenizer.encode_ragged(texts, add_end=True)
+        no_text = tf.constant([self.model.pad_id, self.model.end_id, *self.tokenizer.blank_ids])
+        is_text = tf.reduce_all(rows.values[:, None] != no_text, axis=-1)
+        has_text = tf.reduce_any(rows.with_values(is_text), axis=1)
+        return self._padded_inputs(
+            tf.ragged.boolean_mask(rows, rows.with_values(tf.repeat(has_text, rows.row_lengths())))
+        )
+
+    def _inputs(self, texts: list[str]) -> dict[str, np.ndarray]:
+        return {name: values.numpy() for name, values in self.preprocess(texts).items()}
+
+    def _padded_inputs(self, rows: tf.RaggedTensor) -> dict[str, Tensor]:
+        """Padded source ids and their mask, after the check of their length."""
+        rows = self._checked_length(rows)
+        ids, real = self._padded(rows)
+        return {"source_ids": ids, "padding_mask": real}
+
+    def _padded(self, rows: tf.RaggedTensor) -> tuple[Tensor, Tensor]:
+        """Ids (B, S) padded to the longest row, and booleans (B, S), False for padding."""
+        ids = rows.to_tensor(padding_value(self.model))
+        return ids, tf.sequence_mask(rows.row_lengths(), tf.shape(ids)[1])
 
     def decode(self, ids: Any) -> Tensor:
         """The texts, strings (B,), of generated ids (B, M), as TensorFlow operations."""
         return self.tokenizer.detokenize(ids)
 
-    def _check_length(self, lengths: Tensor) -> None:
-        limit = self.max_source_tokens
+    def _checked_length(self, rows: tf.RaggedTensor) -> tf.RaggedTensor:
+        """Rows of at most `max_source_tokens` ids; the error for others comes before anything reads them."""
+        limit, lengths = self.max_source_tokens, rows.row_lengths()
+        expected = f"`texts` must have at most {limit} tokens each (max_source_tokens). Received:"
         if not tf.executing_eagerly():
-            tf.debugging.assert_less_equal(
-                lengths, tf.constant(limit, lengths.dtype), f"a text is longer than {limit} tokens"
+            longest = tf.argmax(tf.concat([lengths, [0]], axis=0))
+            fits = tf.debugging.Assert(
+                tf.reduce_all(lengths <= limit),
+                [expected, tf.reduce_max(lengths), "tokens in texts at index", longest],
             )
-        elif len(lengths) and (longest := int(np.argmax(lengths))) >= 0 and lengths[longest] > limit:
-            raise ValueError(
-                f"`texts` must have at most {limit} tokens each (max_source_tokens). "
-                f"Received: {int(lengths[longest])} tokens in texts[{longest}]"
-            )
+            with tf.control_dependencies([fits]):
+                return rows.with_values(tf.identity(rows.values))
+        if len(lengths) and lengths[longest := int(np.argmax(lengths))] > limit:
+            raise ValueError(f"{expected} {int(lengths[longest])} tokens in texts[{longest}]")
+        return rows
 
     def with_settings(
         self,

@@ -35,7 +35,8 @@ class OfTexts(folders.Saved):
         self.encoder = getattr(model, "encoder", getattr(model, "decoder", model))
         ids = len({*range(tokenizer.vocabulary_size), *(self._marks or ())})
         for name, known in (("vocabulary_size", ids), ("pad_id", tokenizer.pad_id)):
-            if getattr(self.encoder, name) != known:
+            of_model = getattr(self.encoder, name)
+            if of_model != known and not (name == "pad_id" and of_model is None):
                 marks = (
                     f", the marks {self._marks} among them"
                     if name == "vocabulary_size" and self._marks
@@ -43,7 +44,7 @@ class OfTexts(folders.Saved):
                 )
                 raise ValueError(
                     f"`model` and `tokenizer` must have the same {name}{marks}. Received: "
-                    f"{getattr(self.encoder, name)} and {known}"
+                    f"{of_model} and {known}"
                 )
         if self._marks is None and min(tokenizer.start_id, tokenizer.end_id) < 0:
             raise ValueError(
@@ -108,9 +109,10 @@ class OfTexts(folders.Saved):
 
     def _batch(self, rows: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
         length = max(map(_length, rows))
-        fillers = {"token_ids": self.tokenizer.pad_id, "segment_ids": 0}
+        padding_values = {"token_ids": self.tokenizer.padding_value, "segment_ids": 0}
         return {
-            name: np.stack([_padded(row[name], length, fillers[name]) for row in rows]) for name in rows[0]
+            name: np.stack([_padded(row[name], length, padding_values[name]) for row in rows])
+            for name in rows[0]
         }
 
 
@@ -118,10 +120,10 @@ def _length(row: dict[str, Any]) -> int:
     return np.shape(row["token_ids"])[-1]
 
 
-def _padded(ids: Any, length: int, filler: int) -> np.ndarray:
+def _padded(ids: Any, length: int, padding_value: int) -> np.ndarray:
     ids = np.asarray(ids, "int32")
-    behind = [(0, 0)] * (ids.ndim - 1) + [(0, length - ids.shape[-1])]
-    return np.pad(ids, behind, constant_values=filler)
+    widths = [(0, 0)] * (ids.ndim - 1) + [(0, length - ids.shape[-1])]
+    return np.pad(ids, widths, constant_values=padding_value)
 
 
 def as_list(texts: str | Iterable[str]) -> tuple[list[str], bool]:

@@ -34,9 +34,10 @@ class Graphs:
         providers: Sequence[Any] | None = None,
     ) -> None:
         self._path = path
-        self.pad_id: int = config["pad_id"]
+        self.pad_id: int | None = config["pad_id"]
         self.start_id: int | None = config["start_id"]  # a decoder alone has none
         self.end_id: int = config["end_id"]
+        self.padding_value = self.end_id if self.pad_id is None else self.pad_id
         self.max_new_tokens: int = config["max_new_tokens"]
         self.max_source_tokens: int = config["max_source_tokens"]
         self.vocabulary_size: int = config["vocabulary_size"]
@@ -57,21 +58,34 @@ class Graphs:
         """N, how many hypotheses there are for each row."""
         return self.sampler.get("num_return", 1)
 
+    def padding_mask(self, input_ids: np.ndarray) -> np.ndarray:
+        """Int64 (B, S), 0 for ids equal to `pad_id`; 1 everywhere where that is None."""
+        return np.ones_like(input_ids) if self.pad_id is None else (input_ids != self.pad_id).astype(np.int64)
+
     def generate(
-        self, input_ids: np.ndarray, rows: np.ndarray | None = None, noise: np.ndarray | None = None
+        self,
+        input_ids: np.ndarray,
+        rows: np.ndarray | None = None,
+        noise: np.ndarray | None = None,
+        attention_mask: np.ndarray | None = None,
     ) -> dict[str, np.ndarray]:
         """The whole loop in one run.
 
         Args:
-            input_ids: int64 (B, S), filled up with `pad_id`.
+            input_ids: int64 (B, S), padded with `pad_id`, or with any id where `attention_mask` is given.
             rows: integers (B,), the number of each row that sampling draws for, by default 0, 1, 2, …
             noise: float32 (B, N, M, V), what sampling draws with instead of its seed.
+            attention_mask: int64 (B, S), 0 for padding, for a model without a `pad_id`; by default 1.
 
         Returns:
             "ids" int64 (B, M), "lengths" int64 (B,), "scores" float32 (B,); with an axis of N after the first where
             N > 1.
         """
         given = {"input_ids": input_ids}
+        if self.pad_id is None:
+            given["attention_mask"] = (
+                self.padding_mask(input_ids) if attention_mask is None else attention_mask
+            )
         if self.sampler["sampler"] == "sample":
             given["noise"] = (
                 self.noise(np.arange(len(input_ids)) if rows is None else rows) if noise is None else noise
@@ -83,15 +97,19 @@ class Graphs:
         """What the sampler's seed makes for rows of these numbers, float32 (B, N, M, V)."""
         return uniform(self.sampler["seed"], rows, self.num_return, self.max_new_tokens, self.vocabulary_size)
 
-    def generate_by_steps(self, input_ids: np.ndarray) -> np.ndarray:
+    def generate_by_steps(
+        self, input_ids: np.ndarray, attention_mask: np.ndarray | None = None
+    ) -> np.ndarray:
         """Greedy ids (B, M), token by token from the graphs of a step.
 
         For callers that keep the loop to themselves; slower than `generate`. Samplers and constraints are the
-        loop's.
+        loop's. The arguments are those of `generate`.
         """
-        step = self._encoded(input_ids) if self.start_id is not None else self._prompted(input_ids)
-        ids = np.full((len(input_ids), self.max_new_tokens), self.pad_id, np.int64)
-        ended = (input_ids == self.pad_id).all(axis=1)
+        mask = self.padding_mask(input_ids) if attention_mask is None else attention_mask
+        first = self._encoded if self.start_id is not None else self._prompted
+        step = first(input_ids, mask)
+        ids = np.full((len(input_ids), self.max_new_tokens), self.padding_value, np.int64)
+        ended = ~mask.any(axis=1)
         token = None
         never = [id_ for id_ in (self.pad_id, self.start_id) if id_ not in (None, self.end_id)]
         for column in range(self.max_new_tokens):
@@ -99,16 +117,15 @@ class Graphs:
                 break
             logits = step(token)[:, -1]
             logits[:, never] = -np.inf
-            best = np.where(ended, self.pad_id, logits.argmax(axis=-1))
+            best = np.where(ended, self.padding_value, logits.argmax(axis=-1))
             ids[:, column] = best
             ended |= best == self.end_id
             token = best[:, None]
         return ids
 
-    def _encoded(self, input_ids: np.ndarray) -> Callable[[np.ndarray | None], np.ndarray]:
+    def _encoded(self, input_ids: np.ndarray, mask: np.ndarray) -> Callable[[np.ndarray | None], np.ndarray]:
         """From a token of each row, None before the first, to the logits of the next one."""
         encoder = self.session(ENCODER)
-        mask = (input_ids != self.pad_id).astype(np.int64)
         names = [output.name for output in encoder.get_outputs()]
         memory = encoder.run(names, {"input_ids": input_ids, "attention_mask": mask})
         feed = {_as_past(name): tensor for name, tensor in zip(names, memory, strict=True)}
@@ -120,14 +137,14 @@ class Graphs:
 
         return step
 
-    def _prompted(self, input_ids: np.ndarray) -> Callable[[np.ndarray | None], np.ndarray]:
+    def _prompted(self, input_ids: np.ndarray, mask: np.ndarray) -> Callable[[np.ndarray | None], np.ndarray]:
         """The same of a decoder alone, which reads its prompts at the first step, the last token last."""
-        order = np.argsort(input_ids != self.pad_id, axis=1, kind="stable")  # padding first
+        order = np.argsort(mask != 0, axis=1, kind="stable")  # padding first
+        first, first_mask = (np.take_along_axis(each, order, axis=1) for each in (input_ids, mask))
         feed = self._empty(MODEL, "past_key_values", input_ids)
 
         def step(token: np.ndarray | None) -> np.ndarray:
-            new = np.take_along_axis(input_ids, order, axis=1) if token is None else token
-            real = new != self.pad_id if token is None else np.ones_like(new)
+            new, real = (first, first_mask) if token is None else (token, np.ones_like(token))
             before = feed.get("attention_mask", np.zeros((len(new), 0), np.int64))
             feed["attention_mask"] = mask = np.concatenate([before, real], axis=1).astype(np.int64)
             feed["position_ids"] = np.maximum(mask.cumsum(axis=1) - 1, 0)[:, -new.shape[1] :]

@@ -50,7 +50,7 @@ class Model:
 
         Args:
             **arrays: the graph's inputs. Of ids, `attention_mask` may be left out, which is then 1 where there is no
-                padding, and `token_type_ids`, which are then 0.
+                padding (everywhere, if the model has no padding id), and `token_type_ids`, which are then 0.
 
         Returns:
             Such as "logits"; `export/README.md` lists them.
@@ -60,7 +60,9 @@ class Model:
         """
         if "input_ids" in arrays:
             ids = np.asarray(arrays["input_ids"])
-            defaults = {"attention_mask": ids != self.config["pad_id"], "token_type_ids": np.zeros_like(ids)}
+            pad_id = self.config["pad_id"]
+            real = np.ones_like(ids) if pad_id is None else ids != pad_id
+            defaults = {"attention_mask": real, "token_type_ids": np.zeros_like(ids)}
             arrays = {**{name: defaults[name] for name in self.inputs if name in defaults}, **arrays}
         if set(arrays) != set(self.inputs):
             raise ValueError(

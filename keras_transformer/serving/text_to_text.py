@@ -61,11 +61,12 @@ class TextToText:
         order = sorted(range(len(rows)), key=lambda row: len(rows[row]))  # near lengths run together
         count = self.graphs.num_return
         shape = (len(rows), count) if count > 1 else (len(rows),)
-        ids = np.full((*shape, self.graphs.max_new_tokens), self.graphs.pad_id, np.int64)
+        ids = np.full((*shape, self.graphs.max_new_tokens), self.graphs.padding_value, np.int64)
         lengths, scores = np.zeros(shape, np.int64), np.zeros(shape, np.float32)
         for begin in range(0, len(order), batch_size):
             chosen = order[begin : begin + batch_size]
-            part = self.graphs.generate(self.padded([rows[row] for row in chosen]), np.array(chosen))
+            input_ids, mask = self.padded([rows[row] for row in chosen])
+            part = self.graphs.generate(input_ids, np.array(chosen), attention_mask=mask)
             ids[chosen], lengths[chosen], scores[chosen] = part["ids"], part["lengths"], part["scores"]
         return {"ids": ids, "lengths": lengths, "scores": scores}
 
@@ -93,9 +94,11 @@ class TextToText:
             )
         return [id_ for id_ in ids.tolist() if id_ != self.graphs.pad_id]
 
-    def padded(self, rows: Sequence[Sequence[int]]) -> np.ndarray:
-        """Rows of ids as one int64 matrix (B, S), S at least 1."""
-        ids = np.full((len(rows), max(map(len, rows), default=0) or 1), self.graphs.pad_id, np.int64)
+    def padded(self, rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+        """Ids and mask, 0 for padding, of rows of ids: int64 (B, S), S at least 1."""
+        ids = np.full((len(rows), max(map(len, rows), default=0) or 1), self.graphs.padding_value, np.int64)
+        mask = np.zeros_like(ids)
         for row, content in enumerate(rows):
             ids[row, : len(content)] = content
-        return ids
+            mask[row, : len(content)] = 1
+        return ids, mask

@@ -4,6 +4,7 @@ The `sentencepiece` package is the C++ library that tensorflow_text runs inside 
 same. (The operators of onnxruntime-extensions give them too, but crash where TensorFlow is imported.)
 """
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,6 +37,7 @@ class Tokenizer:
         # An answer to a prompt begins with the space that stands between them; one to a text stands for itself.
         self._continues = config["start_id"] is None
         self._first = [self._processor.bos_id()] if config.get("add_start") else []
+        self._special_ids = self._in_text() if config.get("special_tokens") else {}
         if self._continues:
             self._guard_id, self._guard = self._anchor()
             return
@@ -64,7 +66,7 @@ class Tokenizer:
             raise ValueError(
                 f"`texts` must be valid Unicode, without lone surrogates. Received: texts[{row}]={text!r}"
             ) from error
-        ids = self._processor.encode(text)
+        ids = self._ids(text)
         if self._continues:
             if not (prompt := [*self._first, *ids]):
                 raise ValueError(f"`texts` must have a token each. Received: none in texts[{row}]={text!r}")
@@ -84,6 +86,26 @@ class Tokenizer:
         # As in the TensorFlow graph: something stands in front of the text, so that it keeps its own spaces.
         text = self._processor.decode([self._guard_id, *kept]).removeprefix(self._guard)
         return text if self._continues else text.removeprefix(" ")
+
+    def _in_text(self) -> dict[str, int]:
+        """Special tokens and their ids."""
+        processor = self._processor
+        ids = processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()
+        return {processor.id_to_piece(id_): id_ for id_ in ids if id_ >= 0}
+
+    def _ids(self, text: str) -> list[int]:
+        """The ids of a text, in which special tokens are text unless the settings say otherwise."""
+        if not self._special_ids:
+            return self._processor.encode(text)
+        pattern = "|".join(map(re.escape, sorted(self._special_ids, key=len, reverse=True)))
+        parts = re.split(f"({pattern})", text)
+        return [
+            id_
+            for part in parts
+            for id_ in (
+                [self._special_ids[part]] if part in self._special_ids else self._processor.encode(part)
+            )
+        ]
 
     def _anchor(self) -> tuple[int, str]:
         """An ordinary token, and its text."""

@@ -45,7 +45,7 @@ class BytePairTokenizer(PairTokenizer):
         special_tokens_in_text: Whether "</s>" in a text is the special token.
 
     Attributes:
-        pad_id: The id that fills rows; it may be the end id.
+        pad_id: The padding id; None where there is none, as for GPT-2.
         unknown_id: The id of the unknown token, which no text leads to; -1 where there is none.
         start_id: The id that starts a row; -1 where there is none.
         end_id: The id that ends a row; -1 where there is none.
@@ -94,8 +94,9 @@ class BytePairTokenizer(PairTokenizer):
                 f"Received: {len(known.pieces)} pieces, without {missing[:5]} and {len(missing[5:])} more"
             )
         self._merger = PairMerger(known.ids, [tuple(pair) for pair in merges])
-        self.pad_id, self.unknown_id, self.start_id, self.end_id, self.mask_id = map(
-            known.role, ("pad", "unknown", "start", "end", "mask")
+        self.pad_id = known.pad_id
+        self.unknown_id, self.start_id, self.end_id, self.mask_id = map(
+            known.role, ("unknown", "start", "end", "mask")
         )
         self.vocabulary_size: int = len(known.pieces)
         contents = [_content(piece) for piece in known.pieces]
@@ -163,7 +164,7 @@ class BytePairTokenizer(PairTokenizer):
     def from_files(cls, folder: str | os.PathLike[str], *, special_tokens_in_text: bool = False) -> Self:
         """Reads the tokenizer of a folder that Hugging Face's libraries wrote, such as GPT-2's or RoBERTa's.
 
-        Where it names no token for padding, as GPT-2's does not, the end token is used.
+        Where it names no token for padding, as GPT-2's does not, `pad_id` is None.
 
         Args:
             folder: Holds `tokenizer.json`, or `vocab.json` and `merges.txt` and, perhaps,

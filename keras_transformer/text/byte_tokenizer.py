@@ -26,7 +26,7 @@ class ByteTokenizer(Tokenizer):
         special_tokens_in_text: Whether "</s>" in a text is the special token rather than four bytes.
 
     Attributes:
-        pad_id: The id that fills rows.
+        pad_id: The padding id, None where there is none.
         unknown_id: The id of the unknown token, which no text leads to; -1 where there is none.
         start_id: The id that starts a row; -1 where there is none.
         end_id: The id that ends a row; -1 where there is none.
@@ -70,9 +70,8 @@ class ByteTokenizer(Tokenizer):
         self._vocabulary = known = Vocabulary([*first, *bytes_, *extra_tokens], special_tokens)
         self._special_ids = {**known.special_ids, **{token: known.ids[token] for token in extra_tokens}}
         self._offset = len(first)
-        self.pad_id, self.unknown_id, self.start_id, self.end_id = map(
-            known.role, ("pad", "unknown", "start", "end")
-        )
+        self.pad_id = known.pad_id
+        self.unknown_id, self.start_id, self.end_id = map(known.role, ("unknown", "start", "end"))
         self.vocabulary_size: int = len(known.pieces)
         blank = {self._offset + byte for byte in b" \t\n\r\v\f"} | {self.unknown_id}
         self.blank_ids: tuple[int, ...] = tuple(sorted(blank - {-1}))
@@ -105,6 +104,11 @@ class ByteTokenizer(Tokenizer):
         """
         settings = hugging_face_files.read_bytes(folder)
         return cls(special_tokens_in_text=special_tokens_in_text, **settings)
+
+    @property
+    def special_token_ids(self) -> dict[str, int]:
+        """The special tokens and their ids."""
+        return dict(self._special_ids)
 
     @property
     def model_bytes(self) -> bytes:

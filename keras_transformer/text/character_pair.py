@@ -36,7 +36,7 @@ class CharacterPairTokenizer(PairTokenizer):
         special_tokens_in_text: Whether "</s>" in a text is the special token.
 
     Attributes:
-        pad_id: The id that fills rows; GPT-1 has one special token, which is all of them.
+        pad_id: The padding id; None where there is none, as for GPT-1.
         unknown_id: The id of what the vocabulary does not cover.
         start_id: The id that starts a row; -1 where there is none.
         end_id: The id that ends a row; -1 where there is none.
@@ -83,9 +83,8 @@ class CharacterPairTokenizer(PairTokenizer):
                 "`special_tokens` must name a token for what is unknown. "
                 f"Received: special_tokens={dict(special_tokens)}"
             )
-        self.pad_id, self.unknown_id, self.start_id, self.end_id = map(
-            known.role, ("pad", "unknown", "start", "end")
-        )
+        self.pad_id = known.pad_id
+        self.unknown_id, self.start_id, self.end_id = map(known.role, ("unknown", "start", "end"))
         self.vocabulary_size: int = len(known.pieces)
         self.blank_ids: tuple[int, ...] = (self.unknown_id,)
         self._merger = PairMerger(known.ids, [tuple(pair) for pair in merges])
@@ -151,7 +150,7 @@ class CharacterPairTokenizer(PairTokenizer):
     def from_files(cls, folder: str | os.PathLike[str], *, special_tokens_in_text: bool = False) -> Self:
         """Reads the tokenizer of a folder that Hugging Face's libraries wrote: GPT-1's.
 
-        Its one special token, "<unk>", is also padding and end.
+        Its one special token, "<unk>", is also the end; there is no padding.
 
         Args:
             folder: Holds `tokenizer.json`, or `vocab.json` and `merges.txt`.

@@ -101,8 +101,8 @@ def read_byte_pair(folder: Folder) -> tuple[list[str], list[tuple[str, ...]], di
     roles = _roles(config, _NAMES)
     if not roles and _END_OF_TEXT in pieces:
         roles = dict.fromkeys(("unknown", "start", "end"), _END_OF_TEXT)
-    if "pad" not in roles and "end" in roles:
-        roles["pad"] = roles["end"]
+    if "pad" in roles and roles["pad"] == roles.get("end"):  # GPT-2's files may say so; an end is no padding
+        del roles["pad"]
     return pieces, merges, {"add_prefix_space": prefix_space, "special_tokens": roles}
 
 
@@ -136,8 +136,8 @@ def read_character_pair(folder: Folder) -> tuple[list[str], list[tuple[str, ...]
 
 
 def _unknown_is_all(unknown: str) -> dict[str, str]:
-    """GPT-1 has one special token: nothing else can end a text, nor fill rows."""
-    return dict.fromkeys(("unknown", "pad", "end"), unknown)
+    """The roles of GPT-1's one special token: nothing else can end a text."""
+    return dict.fromkeys(("unknown", "end"), unknown)
 
 
 def _pairs_of_json(

@@ -6,13 +6,13 @@ import numpy as np
 import tensorflow as tf
 
 
-def to_dense_ids(ids: Any, vocabulary_size: int, *, pad_id: int, unknown_id: int) -> tf.Tensor:
+def to_dense_ids(ids: Any, vocabulary_size: int, *, padding_value: int, unknown_id: int) -> tf.Tensor:
     """Turns ids into a dense tensor of ids that are in the vocabulary.
 
     Args:
         ids: Integers of rank 1 to 3: a tensor, dense or ragged, an array or lists.
         vocabulary_size: The number of ids.
-        pad_id: What fills the rows of ragged ids.
+        padding_value: The id that pads the rows of ragged ids.
         unknown_id: What stands, inside a graph, for an id outside the vocabulary.
 
     Returns:
@@ -22,7 +22,7 @@ def to_dense_ids(ids: Any, vocabulary_size: int, *, pad_id: int, unknown_id: int
         TypeError: If `ids` are not integers.
         ValueError: If `ids` have another rank or, eagerly, if one is outside the vocabulary.
     """
-    dense = _to_tensor(ids, pad_id)
+    dense = _to_tensor(ids, padding_value)
     if not dense.dtype.is_integer:
         raise TypeError(f"`ids` must be integers. Received: ids={ids!r}")
     if dense.shape.rank not in (1, 2, 3):
@@ -41,7 +41,7 @@ def to_dense_ids(ids: Any, vocabulary_size: int, *, pad_id: int, unknown_id: int
     return tf.cast(tf.where(known, dense, unknown_id), tf.int32)
 
 
-def _to_tensor(ids: Any, pad_id: int) -> tf.Tensor:
+def _to_tensor(ids: Any, padding_value: int) -> tf.Tensor:
     if isinstance(ids, list | tuple | np.ndarray):
         try:
             array = np.asarray(ids)
@@ -50,5 +50,5 @@ def _to_tensor(ids: Any, pad_id: int) -> tf.Tensor:
         except ValueError:
             ids = tf.ragged.constant(ids)
     if isinstance(ids, tf.RaggedTensor):
-        ids = ids.to_tensor(tf.cast(pad_id, ids.dtype) if ids.dtype.is_integer else None)
+        ids = ids.to_tensor(tf.cast(padding_value, ids.dtype) if ids.dtype.is_integer else None)
     return tf.convert_to_tensor(ids)

@@ -26,7 +26,7 @@ class SentencePieceTokenizer(Tokenizer):
         model: A serialised SentencePiece model that has a padding id.
 
     Attributes:
-        pad_id: The id that fills rows, 0 in trained models.
+        pad_id: The padding id, 0 in trained models.
         unknown_id: The id of what the vocabulary does not cover, 1 in trained models.
         start_id: The id that starts a target, 2 in trained models; -1 where the model has none.
         end_id: The id that ends a text, 3 in trained models; -1 where the model has none.
@@ -111,6 +111,15 @@ class SentencePieceTokenizer(Tokenizer):
                 texts, vocabulary_size, model, character_coverage, normalization, byte_fallback
             )
         )
+
+    @property
+    def special_token_ids(self) -> dict[str, int]:
+        """The special tokens and their ids."""
+        return {
+            self._processor.id_to_piece(id_): id_
+            for id_ in (self.pad_id, self.unknown_id, self.start_id, self.end_id)
+            if id_ >= 0
+        }
 
     @property
     def model_bytes(self) -> bytes:

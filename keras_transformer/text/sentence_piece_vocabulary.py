@@ -38,7 +38,7 @@ class SentencePieceVocabularyTokenizer(Tokenizer):
             embeddings than their tokenizer has pieces.
 
     Attributes:
-        pad_id: The id that fills rows.
+        pad_id: The padding id, None where there is none.
         unknown_id: The id of what the vocabulary does not cover.
         start_id: The id that starts a target; T5 and Marian start with padding.
         end_id: The id that ends a text; -1 where there is none.
@@ -103,9 +103,8 @@ class SentencePieceVocabularyTokenizer(Tokenizer):
                 f"Received: special_tokens={dict(special_tokens)}"
             )
         self._in_text = MappingProxyType({token: known.ids[token] for token in tokens_in_text})
-        self.pad_id, self.unknown_id, self.start_id, self.end_id = map(
-            known.role, ("pad", "unknown", "start", "end")
-        )
+        self.pad_id = known.pad_id
+        self.unknown_id, self.start_id, self.end_id = map(known.role, ("unknown", "start", "end"))
         self.vocabulary_size: int = len(known.pieces) + unused
         blank = {id_ for id_, piece in enumerate(known.pieces) if not piece.strip(_SPACE)}
         behind = range(len(known.pieces), self.vocabulary_size)
@@ -173,6 +172,11 @@ class SentencePieceVocabularyTokenizer(Tokenizer):
     def vocabulary(self) -> tuple[str, ...]:
         """The pieces in the order of their ids."""
         return self._vocabulary.pieces
+
+    @property
+    def special_token_ids(self) -> dict[str, int]:
+        """The special tokens and their ids."""
+        return self._vocabulary.special_ids
 
     @property
     def model_bytes(self) -> bytes:

@@ -22,7 +22,7 @@ class Tokenizer(tf.Module, abc.ABC):
     `model_bytes`, `_arguments` and `file_name`.
 
     Attributes:
-        pad_id: The id that fills rows.
+        pad_id: The padding id; None where there is none, as for GPT-2.
         unknown_id: The id of what the vocabulary does not cover; -1 where there is none.
         start_id: The id that starts a row; -1 where there is none.
         end_id: The id that ends a row; -1 where there is none.
@@ -31,7 +31,7 @@ class Tokenizer(tf.Module, abc.ABC):
         file_name: The name of the file that `save` writes beside its description.
     """
 
-    pad_id: int
+    pad_id: int | None
     unknown_id: int
     start_id: int
     end_id: int
@@ -64,6 +64,11 @@ class Tokenizer(tf.Module, abc.ABC):
 
     @property
     @abc.abstractmethod
+    def special_token_ids(self) -> dict[str, int]:
+        """The special tokens and their ids."""
+
+    @property
+    @abc.abstractmethod
     def model_bytes(self) -> bytes:
         """The whole tokenizer, serialised."""
 
@@ -71,6 +76,11 @@ class Tokenizer(tf.Module, abc.ABC):
     @abc.abstractmethod
     def _arguments(cls, model: bytes) -> dict[str, Any]:
         """The constructor's arguments that `model_bytes` has kept; raises as `from_model_bytes` does."""
+
+    @property
+    def padding_value(self) -> int:
+        """The id that pads short rows: `pad_id`, or `end_id` where there is none."""
+        return self.end_id if self.pad_id is None else self.pad_id
 
     @classmethod
     def from_model_bytes(cls, model: bytes) -> Self:
@@ -92,11 +102,13 @@ class Tokenizer(tf.Module, abc.ABC):
         """The SHA-256 digest of `model_bytes`, in hexadecimal."""
         return hashlib.sha256(self.model_bytes).hexdigest()
 
-    def tokenize(self, texts: Any) -> tf.RaggedTensor | tf.Tensor:
+    def tokenize(self, texts: Any, *, special_tokens: bool = False) -> tf.RaggedTensor | tf.Tensor:
         """Turns texts into ids, without special ids around them.
 
         Args:
             texts: A list of B str, or a string tensor (B,), whose invalid UTF-8 becomes U+FFFD; or one str.
+            special_tokens: Whether a special token written in a text, such as "<|endoftext|>", is one token. By
+                default it is text like any other, unless the tokenizer was made to recognise it.
 
         Returns:
             int32 `tf.RaggedTensor` (B, None); for one str an int32 tensor (None,).
@@ -112,16 +124,21 @@ class Tokenizer(tf.Module, abc.ABC):
         # Strings exist on the CPU alone, and so little arithmetic is not worth the way to an accelerator.
         with tf.device("CPU"):
             strings = to_string_tensor(texts)
-            ids = self._tokenize(tf.reshape(strings, [-1]))
+            flat = tf.reshape(strings, [-1])
+            specials = self.special_token_ids if special_tokens else {}
+            ids = tokenize_around(flat, specials, self._tokenize) if specials else self._tokenize(flat)
             return ids.values if strings.shape.rank == 0 else ids
 
-    def encode(self, texts: Any, *, add_start: bool = False, add_end: bool = False) -> tf.Tensor:
-        """Turns texts into rows of ids, padded with `pad_id` to the longest.
+    def encode(
+        self, texts: Any, *, add_start: bool = False, add_end: bool = False, special_tokens: bool = False
+    ) -> tf.Tensor:
+        """Turns texts into rows of ids, padded to the longest with `pad_id`, or with `end_id` if that is None.
 
         Args:
             texts: As for `tokenize`.
             add_start: Whether each row starts with `start_id`.
-            add_end: Whether `end_id` stands behind each row's ids.
+            add_end: Whether each row ends with `end_id`.
+            special_tokens: As for `tokenize`.
 
         Returns:
             int32 tensor (B, L); for one str (L,).
@@ -134,6 +151,27 @@ class Tokenizer(tf.Module, abc.ABC):
             >>> tokenizer.encode(["hello", ""], add_end=True)[1].numpy()  # doctest: +SKIP
             array([3, 0, 0, 0, 0, 0], dtype=int32)
         """
+        rows = self.encode_ragged(texts, add_start=add_start, add_end=add_end, special_tokens=special_tokens)
+        return rows.to_tensor(self.padding_value) if isinstance(rows, tf.RaggedTensor) else rows
+
+    def encode_ragged(
+        self, texts: Any, *, add_start: bool = False, add_end: bool = False, special_tokens: bool = False
+    ) -> tf.RaggedTensor | tf.Tensor:
+        """Turns texts into rows of ids without padding; their lengths say what padding would hide.
+
+        Args:
+            texts: As for `tokenize`.
+            add_start: Whether each row starts with `start_id`.
+            add_end: Whether each row ends with `end_id`.
+            special_tokens: As for `tokenize`.
+
+        Returns:
+            int32 `tf.RaggedTensor` (B, None); for one str an int32 tensor (L,).
+
+        Raises:
+            TypeError: If `texts` is not text.
+            ValueError: As for `encode`.
+        """
         for argument, wanted, special in (
             ("add_start", add_start, self.start_id),
             ("add_end", add_end, self.end_id),
@@ -142,16 +180,16 @@ class Tokenizer(tf.Module, abc.ABC):
                 raise ValueError(
                     f"`{argument}` must be False: the tokenizer has no such id. Received: {argument}=True"
                 )
-        ids = self.tokenize(texts)
+        ids = self.tokenize(texts, special_tokens=special_tokens)
         one = not isinstance(ids, tf.RaggedTensor)
         rows = tf.RaggedTensor.from_tensor(ids[None]) if one else ids
         column = tf.ones([rows.nrows(), 1], tf.int32)
         parts = [column * self.start_id] * add_start + [rows] + [column * self.end_id] * add_end
-        dense = tf.concat(parts, axis=1).to_tensor(self.pad_id)
-        return dense[0] if one else dense
+        joined = tf.concat(parts, axis=1)
+        return joined.values if one else joined
 
     def detokenize(self, ids: Any) -> tf.Tensor:
-        """Turns ids into text: each row up to its first end id, padding and start ids left out.
+        """Turns ids into text: each row up to its first end id, without padding and start ids.
 
         Where one id is both start and end, as GPT-2's is, it ends no row in whose first column it stands.
 
@@ -171,16 +209,20 @@ class Tokenizer(tf.Module, abc.ABC):
             >>> tokenizer.detokenize(tokenizer.tokenize("hello")).numpy()  # doctest: +SKIP
             b'hello'
         """
-        unknown_id = self.pad_id if self.unknown_id < 0 else self.unknown_id
+        unknown_id = self.padding_value if self.unknown_id < 0 else self.unknown_id
         with tf.device("CPU"):
-            dense = to_dense_ids(ids, self.vocabulary_size, pad_id=self.pad_id, unknown_id=unknown_id)
+            dense = to_dense_ids(
+                ids, self.vocabulary_size, padding_value=self.padding_value, unknown_id=unknown_id
+            )
             shape = tf.shape(dense)
             rows = tf.reshape(dense, [tf.reduce_prod(shape[:-1]), shape[-1]])  # (B·R, T)
             ends = rows == self.end_id
             if self.start_id == self.end_id:
                 ends &= tf.range(shape[-1]) > 0
             ended = tf.cumsum(tf.cast(ends, tf.int32), axis=1) > 0
-            kept = ~ended & (rows != self.pad_id) & (rows != self.start_id)
+            kept = ~ended & (rows != self.start_id)
+            if self.pad_id is not None:
+                kept &= rows != self.pad_id
             texts = self._join(tf.ragged.boolean_mask(rows, kept))
             return tf.ensure_shape(tf.reshape(texts, shape[:-1]), dense.shape[:-1])
 

@@ -17,7 +17,7 @@ class Vocabulary:
 
     Raises:
         TypeError: If a piece is not a str.
-        ValueError: If a piece is there twice, a special token is not there, or none is for padding.
+        ValueError: If a piece is there twice, a special token is not there, or none has the role "pad" or "end".
     """
 
     def __init__(self, pieces: Sequence[str], special_tokens: Mapping[str, str]):
@@ -38,15 +38,20 @@ class Vocabulary:
             raise ValueError(
                 f"`vocabulary` must hold every special token. Received: {len(self.pieces)} pieces without {missing}"
             )
-        if "pad" not in self.special_tokens:
+        if not {"pad", "end"} & self.special_tokens.keys():
             raise ValueError(
-                "`special_tokens` must name a token for padding, which may have another role too. "
+                "`special_tokens` must name a token for padding or for the end of a text, to pad rows with. "
                 f"Received: special_tokens={self.special_tokens}"
             )
 
     def role(self, role: str) -> int:
         """The id of the token with that role, −1 where there is none."""
         return self.ids[self.special_tokens[role]] if role in self.special_tokens else -1
+
+    @property
+    def pad_id(self) -> int | None:
+        """The id of the padding token, None where there is none."""
+        return self.ids[self.special_tokens["pad"]] if "pad" in self.special_tokens else None
 
     @property
     def special_ids(self) -> dict[str, int]:

@@ -101,8 +101,9 @@ class WordPieceTokenizer(WordTokenizer):
                 "`special_tokens` must name a token for what is unknown. "
                 f"Received: special_tokens={dict(special_tokens)}"
             )
-        self.pad_id, self.unknown_id, self.start_id, self.end_id, self.mask_id = map(
-            known.role, ("pad", "unknown", "start", "end", "mask")
+        self.pad_id = known.pad_id
+        self.unknown_id, self.start_id, self.end_id, self.mask_id = map(
+            known.role, ("unknown", "start", "end", "mask")
         )
         self.vocabulary_size: int = len(known.pieces)
         self.blank_ids: tuple[int, ...] = (self.unknown_id,)

@@ -38,6 +38,11 @@ class WordTokenizer(Tokenizer):
         return self._vocabulary.pieces
 
     @property
+    def special_token_ids(self) -> dict[str, int]:
+        """The special tokens and their ids."""
+        return self._vocabulary.special_ids
+
+    @property
     def model_bytes(self) -> bytes:
         """Vocabulary, settings and what else the constructor needs, serialised."""
         settings = dict(self._settings)

@@ -19,7 +19,7 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
 
     Args:
         smoothing: ε in [0, 1).
-        pad_id: the label to ignore.
+        pad_id: the label to ignore; None to ignore negative labels.
         name: shown by Keras.
         **kwargs: for `keras.losses.Loss`. The reduction is always the mean over valid tokens.
 
@@ -38,7 +38,7 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
     def __init__(
         self,
         smoothing: float = 0.1,
-        pad_id: int = 0,
+        pad_id: int | None = 0,
         name: str = "label_smoothed_crossentropy",
         **kwargs: Any,
     ) -> None:
@@ -51,7 +51,7 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
     def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None) -> Tensor:
         """The mean over valid tokens, a scalar."""
         # Keras' own reduction divides by the number of all elements unless it finds a Keras mask.
-        valid = ops.cast(ops.not_equal(y_true, self.pad_id), "float32")
+        valid = valid_labels(y_true, self.pad_id)
         losses = self.call(y_true, y_pred)
         weights = valid if sample_weight is None else valid * per_token(sample_weight)
         return ops.divide_no_nan(ops.sum(losses * weights), ops.sum(valid))
@@ -94,6 +94,12 @@ def _smoothed_crossentropy(logits: Tensor, labels: Tensor, smoothing: float) -> 
         return losses, gradient
 
     return crossentropy(logits)
+
+
+def valid_labels(labels: Tensor, pad_id: int | None) -> Tensor:
+    """Float32 of the shape of the labels: 0 for padding, which is the `pad_id` or, if None, a negative label."""
+    valid = ops.greater_equal(labels, 0) if pad_id is None else ops.not_equal(labels, pad_id)
+    return ops.cast(valid, "float32")
 
 
 def take_labels(values: Tensor, labels: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.training.losses import per_token, take_labels
+from keras_transformer.training.losses import per_token, take_labels, valid_labels
 
 Tensor = Any
 
@@ -13,7 +13,7 @@ Tensor = Any
 class _TokenMean(keras.metrics.Metric):
     """A mean over the tokens that are not padding."""
 
-    def __init__(self, name: str, pad_id: int, **kwargs: Any) -> None:
+    def __init__(self, name: str, pad_id: int | None, **kwargs: Any) -> None:
         super().__init__(name=name, **kwargs)
         self.pad_id = pad_id
         self.total = self.add_weight(name="total", initializer="zeros")
@@ -25,7 +25,7 @@ class _TokenMean(keras.metrics.Metric):
 
     def update_state(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None) -> None:
         """Add a batch: labels (B, T), logits (B, T, V)."""
-        weights = ops.cast(ops.not_equal(y_true, self.pad_id), "float32")
+        weights = valid_labels(y_true, self.pad_id)
         if sample_weight is not None:
             weights = weights * per_token(sample_weight)
         self.total.assign_add(ops.sum(self.per_token(y_true, y_pred) * weights))
@@ -48,11 +48,11 @@ class Perplexity(_TokenMean):
 
     Args:
         name: shown by Keras.
-        pad_id: the label to ignore.
+        pad_id: the label to ignore; None to ignore negative labels.
         **kwargs: for `keras.metrics.Metric`.
     """
 
-    def __init__(self, name: str = "perplexity", pad_id: int = 0, **kwargs: Any) -> None:
+    def __init__(self, name: str = "perplexity", pad_id: int | None = 0, **kwargs: Any) -> None:
         super().__init__(name, pad_id, **kwargs)
 
     def per_token(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
@@ -71,11 +71,11 @@ class TokenAccuracy(_TokenMean):
 
     Args:
         name: shown by Keras.
-        pad_id: the label to ignore.
+        pad_id: the label to ignore; None to ignore negative labels.
         **kwargs: for `keras.metrics.Metric`.
     """
 
-    def __init__(self, name: str = "token_accuracy", pad_id: int = 0, **kwargs: Any) -> None:
+    def __init__(self, name: str = "token_accuracy", pad_id: int | None = 0, **kwargs: Any) -> None:
         super().__init__(name, pad_id, **kwargs)
 
     def per_token(self, y_true: Tensor, y_pred: Tensor) -> Tensor:

@@ -131,5 +131,19 @@ def test_errors_name_the_argument_and_what_was_received(arguments, error, messag
 
 
 def test_a_tokenizer_without_an_end_is_refused():
-    with pytest.raises(ValueError, match="`tokenizer` must have padding and an end. .*end_id=-1"):
+    with pytest.raises(ValueError, match="`tokenizer` must have end_id. Received: end_id=-1"):
         language_modeling(TEXTS, ByteTokenizer({"pad": "<pad>"}))
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_without_padding_labels_of_padding_are_negative(separate):
+    without = ByteTokenizer({"unknown": "<unk>", "end": "</s>"})
+    dataset = language_modeling(TEXTS, without, 4, length=9, separate=separate, shuffle=False)
+    ids, labels = (
+        np.concatenate(each)
+        for each in zip(*((inputs["token_ids"], after) for inputs, after in dataset), strict=True)
+    )
+    assert labels.min() == -1
+    assert (ids[labels == -1] == without.end_id).all()
+    ends = sum(map(bool, TEXTS))
+    assert (labels == without.end_id).sum() == ends  # what padding would hide is learned

@@ -158,5 +158,5 @@ def test_errors_name_the_argument_and_what_was_received(make, message):
 def test_a_tokenizer_without_a_mask_is_refused():
     roles = {"pad": "[PAD]", "unknown": "[UNK]", "start": "[CLS]", "end": "[SEP]"}
     tokenizer = WordPieceTokenizer([*SPECIAL[:4], "a"], special_tokens=roles)
-    with pytest.raises(ValueError, match="`tokenizer` must have a mask_id. Received: mask_id=-1"):
+    with pytest.raises(ValueError, match="`tokenizer` must have .*mask_id. Received: .*mask_id=-1"):
         masked_language_modeling(["a"], tokenizer)

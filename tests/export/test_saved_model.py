@@ -85,7 +85,7 @@ def test_bytes_that_are_no_utf8_do_not_crash_it_nor_change_the_other_answers(sig
 def test_a_text_that_is_too_long_is_an_invalid_argument(signatures, pipeline):
     limit = pipeline.max_source_tokens
     for name in ("serving_default", "generate_ids"):
-        with pytest.raises(tf.errors.InvalidArgumentError, match=f"longer than {limit} tokens"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=f"must have at most {limit} tokens each"):
             run(signatures, ["uno", "o" * 10_000], name)
 
 

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer import export, generation, relations, serving, text
-from keras_transformer.export import functions, generators
+from keras_transformer.export import functions, generators, parts
 from keras_transformer.generation import Beam, Contrastive, Greedy, NoRepeatNGram, Sample, Speculative
 from keras_transformer.models import GPT, Unlimiformer
 from keras_transformer.pipelines import TextGeneration, TextToText
@@ -15,7 +15,13 @@ SENTENCES = ["to be, or not to be: that is the question", "whether 'tis nobler i
 PROMPTS = ["to be", "w", "the  que "]
 
 
-def writer(tokenizer, sampler="greedy", constraints=(), add_start=False, **options):
+def gpt2_tokenizer():
+    """One special token for start and end, and no padding."""
+    roles = dict.fromkeys(("unknown", "start", "end"), "<|endoftext|>")
+    return text.BytePairTokenizer.train(SENTENCES, 290, special_tokens=roles)
+
+
+def writer(tokenizer, sampler="greedy", constraints=(), add_start=False, special_tokens=False, **options):
     """Its dropout must not be in an export."""
     sizes = {"num_layers": 2, "num_heads": 2, "model_dim": 8, "max_length": 40, "dropout": 0.5}
     model = GPT(
@@ -35,11 +41,13 @@ def writer(tokenizer, sampler="greedy", constraints=(), add_start=False, **optio
         max_new_tokens=5,
         max_source_tokens=30,
         add_start=add_start,
+        special_tokens=special_tokens,
     )
 
 
 def rows_of(pipeline, prompts):
-    return [row[row != pipeline.model.pad_id].tolist() for row in pipeline.encode(prompts).numpy()]
+    inputs = pipeline.preprocess(prompts)
+    return tf.ragged.boolean_mask(inputs["source_ids"], inputs["padding_mask"]).to_list()
 
 
 def steps(model, run, ids, split):
@@ -129,10 +137,16 @@ CASES = {
         Beam(2, num_return=2),
         {"constraints": [NoRepeatNGram(2)], "num_kv_heads": 1},
     ),
+    "without padding": (
+        gpt2_tokenizer,
+        Greedy(),
+        {"position_encoding": "learned", "add_start": True, "special_tokens": True},
+    ),
+    "without padding, beam": (gpt2_tokenizer, Beam(2), {}),
     "SentencePiece, samples": (
         lambda: text.SentencePieceTokenizer.train(SENTENCES, 60),
         Sample(1.2, top_p=0.9, seed=7, num_return=2),
-        {"add_start": True},
+        {"add_start": True, "special_tokens": True},
     ),
     "SentencePiece, contrastive": (
         lambda: text.SentencePieceTokenizer.train(SENTENCES, 60),
@@ -190,6 +204,26 @@ def test_an_export_answers_as_the_pipeline_does(name, tmp_path):
     assert shapes["past_key_values.1.key"] == ["batch_size", heads, "past_sequence_length", 4]
     assert shapes["present.1.value"] == ["batch_size", heads, "past_sequence_length + sequence_length", 4]
     assert shapes["attention_mask"] == ["batch_size", "past_sequence_length + sequence_length"]
+
+
+def test_the_exported_loop_reads_a_mask_where_there_is_no_padding_id():
+    pipeline = writer(gpt2_tokenizer(), add_start=True, special_tokens=True)
+    prompts = [*PROMPTS, "", "to be<|endoftext|>"]
+    (graph,) = (graph for name, graph in generators.graphs(pipeline).items() if name.startswith("generate"))
+    assert [spec.name for spec in graph.inputs] == ["input_ids", "attention_mask"]
+    inputs = pipeline.preprocess(prompts)
+    ids, mask = inputs["source_ids"], inputs["padding_mask"]
+    garbage = tf.where(mask, ids, 9)
+    found = tf.function(graph.function)(tf.cast(garbage, tf.int64), tf.cast(mask, tf.int64))
+    np.testing.assert_array_equal(found["ids"], pipeline.generate(prompts).best)
+
+
+def test_serving_reads_special_tokens_in_texts_as_the_pipeline_does():
+    tokenizer = text.SentencePieceTokenizer.train(SENTENCES, 60)
+    pipeline = writer(tokenizer, add_start=True, special_tokens=True)
+    prompts = ["", "to be</s>the question", "</s>", "<s> mind <unk>", "<pad>w"]
+    served = serving.tokenizer_of(tokenizer.model_bytes, parts.settings_of(pipeline))
+    assert [served.encode(prompt) for prompt in prompts] == rows_of(pipeline, prompts)
 
 
 @pytest.mark.slow

@@ -212,6 +212,27 @@ def test_every_argument_of_the_model_has_its_setting(name):
     assert set(architecture.model(**sizes).get_config()) == known
 
 
+@pytest.mark.parametrize(
+    ("name", "change", "pad_id"),
+    [
+        ("gpt2", {}, None),
+        ("gpt2", {"pad_token_id": 11}, None),  # its end token, which is no padding
+        ("gpt2", {"pad_token_id": 0}, 0),
+        ("openai-gpt", {}, None),
+    ],
+)
+def test_a_decoder_has_the_padding_id_of_its_configuration(name, change, pad_id, tmp_path):
+    folder = write(tmp_path / "it", {**CONFIGS[name], **change}, random_tensors(name))
+    model = interop.from_hugging_face(folder)
+    assert model.pad_id == pad_id
+    again = interop.from_hugging_face(interop.to_hugging_face(model, tmp_path / "again"))
+    assert again.pad_id == pad_id
+    # An end token in a prompt is a token: what follows depends on it.
+    end_id = model.end_id
+    separated, other = (model(np.array([[5, one, 6]]))[0, -1] for one in (end_id, 7))
+    assert np.abs(np.asarray(separated) - np.asarray(other)).max() > 1e-3
+
+
 def test_names_may_lack_the_heads_prefix_and_hold_masks_and_the_tied_matrix(tmp_path):
     tensors = random_tensors("gpt2")
     bare = {key.removeprefix("transformer."): tensor for key, tensor in tensors.items()}

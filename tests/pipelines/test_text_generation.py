@@ -137,3 +137,63 @@ def test_exported_as_saved_model_it_answers_the_same(byte_writer, tmp_path):
     served = tf.saved_model.load(str(path)).signatures["serving_default"]
     answers = [one.decode() for one in served(text=tf.constant(["xyz", "abcd"]))["text"].numpy()]
     assert answers == byte_writer(["xyz", "abcd"])
+
+
+END_OF_TEXT = {"unknown": "<|endoftext|>", "start": "<|endoftext|>", "end": "<|endoftext|>"}
+
+
+@pytest.fixture(scope="module")
+def gpt2():
+    """A pipeline as GPT-2's: one special token for start and end, and no padding."""
+    tokenizer = text.BytePairTokenizer.train(TEXTS, 290, special_tokens=END_OF_TEXT)
+    model = random_model(tokenizer, position_encoding="learned")
+    return TextGeneration(model, tokenizer, max_new_tokens=6, add_start=True, special_tokens=True)
+
+
+def test_an_empty_prompt_starts_from_the_end_token(gpt2):
+    end_id = gpt2.tokenizer.end_id
+    assert gpt2.tokenizer.pad_id is None
+    assert gpt2.model.pad_id is None
+    inputs = gpt2.preprocess([""])
+    assert inputs["source_ids"].numpy().tolist() == [[end_id]]
+    out = generation.generate(gpt2.model, np.array([[end_id]]), max_new_tokens=6)
+    np.testing.assert_array_equal(gpt2.generate([""]).ids, out.ids)
+
+
+def test_special_tokens_in_a_prompt_are_single_tokens_where_asked(gpt2):
+    end_id, prompt = gpt2.tokenizer.end_id, "to be<|endoftext|>the question"
+    ids = gpt2.encode([prompt]).numpy()[0].tolist()
+    parts = gpt2.tokenizer.tokenize(["to be", "the question"]).to_list()
+    assert ids == [end_id, *parts[0], end_id, *parts[1]]
+    plain = TextGeneration(gpt2.model, gpt2.tokenizer, max_new_tokens=6)
+    assert end_id not in plain.encode([prompt]).numpy()[0].tolist()
+
+
+def test_prompts_with_end_tokens_are_answered_alone_as_in_a_batch(gpt2):
+    prompts = ["", "<|endoftext|>", "to be<|endoftext|>", "whether 'tis nobler in the mind", "w"]
+    inputs = gpt2.preprocess(prompts)
+    assert inputs["padding_mask"].numpy().sum(axis=1).tolist()[:2] == [1, 2]
+    together, out = gpt2(prompts), gpt2.generate(prompts)
+    for row, prompt in enumerate(prompts):
+        assert gpt2([prompt]) == [together[row]]
+        assert (out.best[row, out.lengths[row, 0] :] == gpt2.model.end_id).all()
+    targets = [" to", " be", " or", "s", "hat"]
+    scores = [answer.score for answer in gpt2.score(prompts, targets)]
+    alone = [gpt2.score([one], [target])[0].score for one, target in zip(prompts, targets, strict=True)]
+    np.testing.assert_allclose(scores, alone, rtol=1e-4)
+
+
+def test_without_padding_a_saved_pipeline_answers_the_same(gpt2, tmp_path):
+    gpt2.save(tmp_path / "gpt2")
+    again = pipelines.load(tmp_path / "gpt2")
+    assert (again.model.pad_id, again.add_start, again.special_tokens) == (None, True, True)
+    prompts = ["", "to be<|endoftext|>"]
+    assert again(prompts) == gpt2(prompts)
+
+
+def test_too_long_a_text_is_named_in_a_graph_before_it_is_looked_up(gpt2):
+    run = tf.function(lambda texts: gpt2.model(gpt2.preprocess(texts)["source_ids"]))
+    for texts in (["to be", "w" * 200], ["w" * 200, "to be"]):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"must have at most 59 tokens") as error:
+            run(tf.constant(texts))
+        assert f"index] [{texts.index('w' * 200)}]" in str(error.value)

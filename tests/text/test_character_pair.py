@@ -7,7 +7,7 @@ from keras_transformer.text import CharacterPairTokenizer
 TEXTS = ["low lower lowest", "new newer newest", "wide widest"]
 PIECES = ["<unk>", *"abc", "a</w>", "b</w>", "c</w>", "ab", "abc</w>", "bc</w>"]
 MERGES = [("a", "b"), ("ab", "c</w>"), ("b", "c</w>")]
-ROLES = dict.fromkeys(("unknown", "pad", "end"), "<unk>")
+ROLES = dict.fromkeys(("unknown", "end"), "<unk>")
 
 
 def test_words_end_with_a_mark_and_merges_come_in_their_order():
@@ -44,7 +44,7 @@ def test_files_of_gpt(tmp_path):
     expected = CharacterPairTokenizer(PIECES, MERGES, special_tokens=ROLES)
     old = CharacterPairTokenizer.from_files(write(tmp_path / "old", MERGES))
     assert old.model_bytes == expected.model_bytes
-    assert (old.pad_id, old.unknown_id, old.end_id, old.start_id) == (0, 0, 0, -1)
+    assert (old.pad_id, old.unknown_id, old.end_id, old.start_id) == (None, 0, 0, -1)
     content = {
         "normalizer": {"type": "BertNormalizer", "lowercase": True, "strip_accents": None},
         "pre_tokenizer": {"type": "BertPreTokenizer"},

@@ -96,7 +96,8 @@ def test_gpt2_files(tmp_path):
     loaded = BytePairTokenizer.from_files(old)
     assert loaded.vocabulary == tuple(GPT2)
     assert loaded.merges == MERGES
-    assert loaded.pad_id == loaded.start_id == loaded.end_id == loaded.unknown_id == GPT2[END]
+    assert loaded.pad_id is None
+    assert loaded.start_id == loaded.end_id == loaded.unknown_id == loaded.padding_value == GPT2[END]
     assert loaded.pieces("hello the") == ["hello", "Ġt", "he"]
     config = {"add_prefix_space": True, "bos_token": END, "eos_token": END}
     spaced = write(tmp_path / "spaced", vocab_json=GPT2, merges_txt=merges, tokenizer_config_json=config)

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.training import LabelSmoothedCrossentropy
+from keras_transformer.training import LabelSmoothedCrossentropy, Perplexity, TokenAccuracy
 
 pytestmark = pytest.mark.backend_neutral
 
@@ -146,3 +146,17 @@ def test_a_smoothing_outside_0_1_is_refused(smoothing):
         ValueError, match=rf"`smoothing` must be in \[0, 1\). Received: smoothing={smoothing}"
     ):
         LabelSmoothedCrossentropy(smoothing)
+
+
+def test_without_a_padding_id_negative_labels_are_ignored():
+    labels = np.where(LABELS == 0, -1, LABELS)
+    labels[0, 0] = 0  # a token like any other
+    expected, _ = one_hot_reference(labels, LOGITS, 0.1, pad_id=-1)
+    np.testing.assert_allclose(
+        LabelSmoothedCrossentropy(0.1, pad_id=None)(labels, LOGITS), expected, rtol=1e-5
+    )
+    perplexity, accuracy = Perplexity(pad_id=None), TokenAccuracy(pad_id=None)
+    for metric, reference in ((perplexity, Perplexity(pad_id=-1)), (accuracy, TokenAccuracy(pad_id=-1))):
+        for each in (metric, reference):
+            each.update_state(labels, LOGITS)
+        np.testing.assert_allclose(metric.result(), reference.result())
