@@ -151,7 +151,7 @@ def compare(ours: Any, theirs: Any, corpora: dict[str, list[str]]) -> dict[str, 
         different = [line for line, a, b in zip(lines, found, expected, strict=True) if a != b]
         # Random ids make strange bytes, which decoders must replace alike.
         chance = random.Random(1)
-        first = max(ours.pad_id, ours.unknown_id, ours.start_id, ours.end_id, ours.mask_id) + 1
+        first = max(ours.special_token_ids.values()) + 1
         ids = [[chance.randrange(first, ours.vocabulary_size) for _ in range(9)] for _ in lines[:2000]]
         texts = [each.decode() for each in ours.detokenize(ids).numpy()]
         result[name] = {
