@@ -180,3 +180,21 @@ def test_an_lstm_has_as_many_weights_as_the_blocks(monkeypatch):
     d, h, n = settings.model_dim, settings.hidden_dim, settings.num_layers
     lstm = 4 * (units * units + d * units) + (n - 1) * 8 * units * units
     assert lstm == pytest.approx(n * (4 * d * d + 2 * d * h), rel=0.02)
+
+
+def test_unlimiformer_reports_mean_and_deviation_over_seeds(monkeypatch, tmp_path, capsys):
+    module = script("unlimiformer", monkeypatch)
+    percent = {0: 100.0, 5: 92.5, 10: 95.0}
+    monkeypatch.setattr(
+        module, "train", lambda _, seed: {"seed": seed, "exact_percent": {"whole": percent[seed]}}
+    )
+    module.main(["--seeds", "0", "5", "10", "--lengths", "--output", str(tmp_path)])
+    result = json.loads((tmp_path / "unlimiformer.json").read_text())
+    values = list(percent.values())
+    assert [run["exact_percent"]["whole"] for run in result["runs"]] == values
+    found = result["exact_percent"]["whole"]
+    assert found["mean"] == pytest.approx(np.mean(values))
+    assert found["standard_deviation"] == pytest.approx(np.std(values, ddof=1))
+    printed = capsys.readouterr().out
+    assert " 95.83 ± 3.82 % exact: whole" in printed
+    assert "standard deviation over 3 seeds" in printed
