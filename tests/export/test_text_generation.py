@@ -130,12 +130,12 @@ CASES = {
         {"constraints": [NoRepeatNGram(2)], "num_kv_heads": 1},
     ),
     "SentencePiece, samples": (
-        lambda: text.SentencePieceTokenizer.train(SENTENCES, 60),
+        lambda: text.SentencePieceTokenizer.train(SENTENCES, 320),
         Sample(1.2, top_p=0.9, seed=7, num_return=2),
         {"add_start": True},
     ),
     "SentencePiece, contrastive": (
-        lambda: text.SentencePieceTokenizer.train(SENTENCES, 60),
+        lambda: text.SentencePieceTokenizer.train(SENTENCES, 60, byte_fallback=False),
         Contrastive(),
         {"position_encoding": "alibi"},
     ),
