@@ -145,6 +145,12 @@ def median(values: Iterable[float]) -> float:
     return statistics.median(values)
 
 
+def mean_and_deviation(values: Sequence[float]) -> dict[str, float]:
+    """The mean of the runs of several seeds, and their standard deviation (0 for a single one)."""
+    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+    return {"mean": statistics.mean(values), "standard_deviation": deviation}
+
+
 def peak_memory_mib() -> float:
     """The most resident memory this process has had."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -133,7 +133,8 @@ def pipeline(random_transformer, sentence_pairs):
     """An untrained translator whose answers differ in words and length; not to be changed by a test."""
     from keras_transformer import pipelines, text
 
-    tokenizer = text.SentencePieceTokenizer.train([side for pair in sentence_pairs for side in pair], 100)
+    sides = [side for pair in sentence_pairs for side in pair]
+    tokenizer = text.SentencePieceTokenizer.train(sides, 100, byte_fallback=False)
     model = random_transformer(20, 1.5, vocabulary_size=tokenizer.vocabulary_size)
     return pipelines.TextToText(model, tokenizer, max_new_tokens=10, max_source_tokens=200)
 

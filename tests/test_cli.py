@@ -12,7 +12,7 @@ from keras_transformer import cli, cli_generation, pipelines, recipes
 from keras_transformer.datasets import multi30k, phrasebook, spa_eng
 
 SMALL = recipes.TranslatorRecipe(
-    vocabulary_size=80,
+    vocabulary_size=336,
     num_layers=1,
     num_heads=2,
     model_dim=16,

@@ -8,7 +8,7 @@ from keras_transformer import export, pipelines, recipes, serving
 from keras_transformer.datasets import phrasebook
 
 SMALL = recipes.TranslatorRecipe(
-    vocabulary_size=80,
+    vocabulary_size=336,
     num_layers=1,
     num_heads=2,
     model_dim=16,

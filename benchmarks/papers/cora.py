@@ -7,7 +7,6 @@ import argparse
 import dataclasses
 import os
 import pathlib
-import statistics
 import sys
 import time
 from collections.abc import Sequence
@@ -115,14 +114,12 @@ def measure(graph: Any, seeds: Sequence[int], settings: Settings) -> dict[str, A
         )
         parameters = model.count_params()
         keras.backend.clear_session()
-    accuracies = [run["test"] for run in runs]
-    deviation = statistics.stdev(accuracies) if len(runs) > 1 else 0.0
+    test = measuring.mean_and_deviation([run["test"] for run in runs])
     return {
         "parameters": parameters,
         "test": {
-            "mean": statistics.mean(accuracies),
-            "standard_deviation": deviation,
-            "standard_error": deviation / len(runs) ** 0.5,
+            **test,
+            "standard_error": test["standard_deviation"] / len(runs) ** 0.5,
             "runs": len(runs),
         },
         "published": PUBLISHED,

@@ -86,7 +86,7 @@ def train(train: Pairs, validation: Pairs, settings: Settings, seed: int, folder
 
     keras.utils.set_random_seed(seed)
     tokenizer = text.SentencePieceTokenizer.train(
-        [side for pair in train for side in pair], settings.vocabulary_size, "bpe"
+        [side for pair in train for side in pair], settings.vocabulary_size, "bpe", byte_fallback=False
     )
     options = {"batch_tokens": settings.batch_tokens, "max_length": settings.max_length, "length_buckets": 4}
     batches = data.translation_pairs(train, tokenizer, **options, seed=seed)

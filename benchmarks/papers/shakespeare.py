@@ -11,7 +11,6 @@ import itertools
 import json
 import os
 import pathlib
-import statistics
 import sys
 import time
 from collections.abc import Sequence
@@ -189,9 +188,7 @@ def report(epoch: int, logs: dict[str, float]) -> None:
 
 def summary(runs: list[dict[str, Any]]) -> dict[str, float]:
     """The last validation losses over seeds."""
-    losses = [run["final"] for run in runs]
-    deviation = statistics.stdev(losses) if len(losses) > 1 else 0.0
-    return {"mean": statistics.mean(losses), "standard_deviation": deviation}
+    return measuring.mean_and_deviation([run["final"] for run in runs])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -4,6 +4,8 @@ All have the same vocabulary, embeddings, number of weights (nearly), updates, b
 (the mean of all tokens). Weights are averaged over updates. The validation sentences' cross-entropy says how many
 epochs are best; then the model is trained anew for as many, on training and validation sentences. Pre-training, which
 fills gaps in the training sentences, passes on its embeddings, mixed with random ones. `--help` lists the options.
+
+`--train`, `--validation` and `--test` name files of other sentences: a label, a tab and the sentence on each line.
 """
 
 import argparse
@@ -11,7 +13,6 @@ import dataclasses
 import itertools
 import os
 import pathlib
-import statistics
 import sys
 import time
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ import measuring
 
 BERT, PRETRAINED, CAUSAL, LSTM = "bert", "bert_pretrained", "causal", "lstm"
 BOTH = "train and validation"
+FILES = ("train", "validation", "test")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,14 +58,43 @@ class Settings:
 PUBLISHED = 83.5
 
 
+def read(files: Sequence[pathlib.Path]) -> tuple[list[list[tuple[str, int]]], list[str]]:
+    """The (sentence, class) pairs of files of `label<TAB>sentence` lines, and the classes, the labels of the first."""
+    parts = []
+    for path in files:
+        part, expected = [], f"{path} must have a label, a tab and a sentence on each line"
+        for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
+            label, _, sentence = line.partition("\t")
+            if line and not (label and sentence.strip()):
+                raise ValueError(f"{expected}. Received: {line!r} in line {number}")
+            if line:
+                part.append((sentence, label))
+        if not part:
+            raise ValueError(f"{expected}. Received: no line")
+        parts.append(part)
+    classes = sorted({label for _, label in parts[0]})
+    for path, part in zip(files, parts, strict=True):
+        if unknown := sorted({label for _, label in part} - set(classes)):
+            raise ValueError(
+                f"{path} must have the labels of {files[0]} alone: {classes}. Received: {unknown}"
+            )
+    return [[(sentence, classes.index(label)) for sentence, label in part] for part in parts], classes
+
+
 class Data:
-    """Sentences as ids."""
+    """Sentences as ids.
 
-    def __init__(self, settings: Settings, folder: pathlib.Path | None) -> None:
+    Args:
+        settings: The vocabulary's and the batches' sizes.
+        parts: The (sentence, class) pairs for training, validation and test.
+        num_classes: The number of classes.
+    """
+
+    def __init__(self, settings: Settings, parts: Sequence[list[tuple[str, int]]], num_classes: int) -> None:
         from keras_transformer import text
-        from keras_transformer.datasets import sst2
 
-        self.parts = dict(zip(("train", "validation", "test"), sst2.load_data(folder), strict=True))
+        self.num_classes = num_classes
+        self.parts = dict(zip(FILES, parts, strict=True))
         self.parts[BOTH] = [*self.parts["train"], *self.parts["validation"]]
         self.sentences = [sentence for sentence, _ in self.parts["train"]]
         self.tokenizer = text.WordPieceTokenizer.train(self.sentences, settings.vocabulary_size)
@@ -121,7 +152,7 @@ def build(kind: str, data: Data, settings: Settings, dropout: float) -> Any:
             hidden = keras.layers.LSTM(lstm_units(settings), return_sequences=True)(hidden)
             hidden = keras.layers.Dropout(dropout)(hidden)
         pooled = keras.layers.GlobalAveragePooling1D()(hidden)
-        return None, keras.Model(ids, keras.layers.Dense(2)(pooled))
+        return None, keras.Model(ids, keras.layers.Dense(data.num_classes)(pooled))
     encoder = models.BERT(
         data.tokenizer.vocabulary_size,
         num_layers=settings.num_layers,
@@ -135,7 +166,7 @@ def build(kind: str, data: Data, settings: Settings, dropout: float) -> Any:
         relation="causal" if kind == CAUSAL else None,
         epsilon=1e-6,
     )
-    return encoder, models.SequenceClassifier(encoder, 2, pooling="mean")
+    return encoder, models.SequenceClassifier(encoder, data.num_classes, pooling="mean")
 
 
 def lstm_units(settings: Settings) -> int:
@@ -199,12 +230,12 @@ def mix(encoder: Any, learnt: np.ndarray, share: float) -> None:
     table(encoder).assign((1 - share) ** 0.5 * drawn + share**0.5 * drawn.std() / learnt.std() * learnt)
 
 
-def smoothed_loss(smoothing: float) -> Any:
-    """Cross-entropy of two classes, label-smoothed."""
+def smoothed_loss(smoothing: float, num_classes: int) -> Any:
+    """Cross-entropy of the classes, label-smoothed."""
     import keras
 
     crossentropy = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=smoothing)
-    return lambda labels, logits: crossentropy(keras.ops.one_hot(labels, 2), logits)
+    return lambda labels, logits: crossentropy(keras.ops.one_hot(labels, num_classes), logits)
 
 
 def fit(
@@ -228,7 +259,7 @@ def fit(
             ema_momentum=settings.averaging,
             ema_overwrite_frequency=None,
         ),
-        smoothed_loss(settings.label_smoothing),
+        smoothed_loss(settings.label_smoothing, data.num_classes),
         metrics=["accuracy", keras.metrics.SparseCategoricalCrossentropy("crossentropy", from_logits=True)],
         jit_compile=False,
     )
@@ -279,13 +310,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--data", type=pathlib.Path, help="folder of stsa.binary.* (default: see the data set)"
     )
+    for part in FILES:
+        parser.add_argument(
+            f"--{part}", type=pathlib.Path, help="file of label<TAB>sentence lines, for all three"
+        )
     parser.add_argument("--output", type=pathlib.Path, default=measuring.RESULTS, help="folder of the JSON")
     options = parser.parse_args(arguments)
+    files = [path for part in FILES if (path := getattr(options, part))]
+    if files and (len(files) < len(FILES) or options.data):
+        parser.error("--train, --validation and --test go together, and without --data")
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     given = dict(pair.split("=") for pair in options.set)
     settings = Settings(**{name: type(getattr(Settings, name))(value) for name, value in given.items()})
     start, busy = time.perf_counter(), time.process_time()
-    data, measured = Data(settings, options.data), {}
+    if files:
+        parts, classes = read(files)
+        source = {
+            "files": {part: str(path) for part, path in zip(FILES, files, strict=True)},
+            "classes": classes,
+        }
+    else:
+        from keras_transformer.datasets import sst2
+
+        parts, classes = sst2.load_data(options.data), ["negative", "positive"]
+        source = {"published": PUBLISHED}
+    data, measured = Data(settings, parts, len(classes)), {}
     for kind, seed in itertools.product(options.models, options.seeds):
         run = train(kind, data, settings, seed)
         print(
@@ -296,9 +345,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
         runs = [*measured.get(kind, {"runs": []})["runs"], run]
         accuracies = [each["test"] for each in runs]
-        error = statistics.stdev(accuracies) / len(runs) ** 0.5 if len(runs) > 1 else 0.0
+        test = measuring.mean_and_deviation(accuracies)
+        error = test["standard_deviation"] / len(runs) ** 0.5
         measured[kind] = {
-            "test": {"mean": statistics.mean(accuracies), "standard_error": error},
+            "test": {"mean": test["mean"], "standard_error": error},
             "runs": runs,
         }
         result = {
@@ -306,10 +356,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "wall_seconds": time.perf_counter() - start,
             "cpu_seconds": time.process_time() - busy,
             "settings": dataclasses.asdict(settings),
-            "published": PUBLISHED,
+            **source,
             "models": measured,
         }
-        written = measuring.write_result("sst2", result, options.output)
+        written = measuring.write_result("text_classification" if files else "sst2", result, options.output)
     rows = [
         {
             "model": kind,

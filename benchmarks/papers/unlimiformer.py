@@ -2,7 +2,7 @@
 
 A small Transformer learns the task on sources that its encoder reads at once. Then it is given long ones: cut off after
 what it can read; whole; read in chunks with attention to all of their states; as an Unlimiformer, with no training
-more; and as one after a few updates with retrieval.
+more; and as one after a few updates with retrieval. Each seed draws its own weights and data.
 The memory of generating is XLA's own count for several source lengths, on the JAX backend in a process of its own.
 `--help` lists the options.
 """
@@ -104,11 +104,12 @@ def exact(model: Any, source: Any, target: Any) -> float:
 
 
 def train(settings: Settings, seed: int) -> dict[str, Any]:
-    """Train on short sources, test on long ones."""
+    """Train on short sources, test on long ones; the data take the four seeds after `seed`."""
     import keras
 
     from keras_transformer import models
 
+    start, busy = time.perf_counter(), time.process_time()
     keras.utils.set_random_seed(seed)
     chunk = settings.chunk_length
     names = ("vocabulary_size", "num_layers", "num_heads", "model_dim", "hidden_dim")
@@ -136,6 +137,8 @@ def train(settings: Settings, seed: int) -> dict[str, Any]:
         "exact_percent": accuracy,
         "losses": losses,
         "tuning_losses": tuning_losses,
+        "seconds": time.perf_counter() - start,
+        "cpu_seconds": time.process_time() - busy,
     }
 
 
@@ -169,12 +172,30 @@ def memory(settings: Settings, times: int) -> dict[str, Any]:
     }
 
 
+def memory_by_length(lengths: Sequence[int]) -> list[dict[str, Any]]:
+    """`memory` of every length, in a process of its own."""
+    if not lengths:
+        return []
+    worker = measuring.Worker(__file__, "memory", [])
+    try:
+        worker.ask(None, 120)
+        return [worker.ask({"times": times}, 300) for times in lengths]
+    finally:
+        worker.close()
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Train, test, count memory, write JSON."""
+    """Count memory, train and test every seed, write JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        nargs="+",
+        default=[0, 7, 14, 21, 28],
+        help="five or more apart (default: 0 7 14 21 28)",
+    )
     parser.add_argument("--updates", type=int, default=Settings.updates, help="on short sources")
-    parser.add_argument("--lengths", type=int, nargs="+", default=[8, 32, 128], help="in chunks, for memory")
+    parser.add_argument("--lengths", type=int, nargs="*", default=[8, 32, 128], help="in chunks, for memory")
     parser.add_argument("--output", type=pathlib.Path, default=measuring.RESULTS, help="folder of the JSON")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -184,28 +205,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.environ["KERAS_BACKEND"] = "jax"
         measuring.serve(lambda: lambda times: memory(settings, times))
         return
-    start, busy = time.perf_counter(), time.process_time()
-    measured = train(settings, options.seed)
-    worker = measuring.Worker(__file__, "memory", [])
-    try:
-        worker.ask(None, 120)
-        by_length = [worker.ask({"times": times}, 300) for times in options.lengths]
-    finally:
-        worker.close()
-    result = {
-        **measuring.machine(),
-        "wall_seconds": time.perf_counter() - start,
-        "cpu_seconds": time.process_time() - busy,
-        "settings": dataclasses.asdict(settings),
-        **measured,
-        "memory": by_length,
-    }
-    for name, percent in measured["exact_percent"].items():
-        print(f"{percent:6.2f} % exact: {name}")
+    by_length = memory_by_length(options.lengths)
+    runs: list[dict[str, Any]] = []
+    for seed in options.seeds:
+        runs.append(train(settings, seed))
+        names = runs[0]["exact_percent"]
+        found = {
+            name: measuring.mean_and_deviation([run["exact_percent"][name] for run in runs]) for name in names
+        }
+        result = {
+            **measuring.machine(),
+            "settings": dataclasses.asdict(settings),
+            "exact_percent": found,
+            "runs": runs,
+            "memory": by_length,
+        }
+        written = measuring.write_result("unlimiformer", result, options.output)
+    for name, each in found.items():
+        print(f"{each['mean']:6.2f} ± {each['standard_deviation']:.2f} % exact: {name}")
+    print(f"Mean and standard deviation over {len(runs)} seeds")
     for row in by_length:
         sizes = f"store {row['store_bytes']:,} bytes, beside it {row['beyond_store_bytes']:,}"
         print(f"{row['source_tokens']:6,} tokens: {sizes}")
-    print(f"Written to {measuring.write_result('unlimiformer', result, options.output)}")
+    print(f"Written to {written}")
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ def translation_pairs(
     Example:
         >>> from keras_transformer.text import SentencePieceTokenizer
         >>> pairs = [("hola", "hello"), ("adiós", "bye")]
-        >>> tokenizer = SentencePieceTokenizer.train([text for pair in pairs for text in pair], 50, "char")
+        >>> tokenizer = SentencePieceTokenizer.train([text for pair in pairs for text in pair], 300, "char")
         >>> inputs, labels = next(iter(translation_pairs(pairs, tokenizer, batch_size=2)))
         >>> inputs["source_ids"].shape, inputs["target_ids"].shape, labels.shape
         (TensorShape([2, 8]), TensorShape([2, 8]), TensorShape([2, 8]))

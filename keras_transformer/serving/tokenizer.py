@@ -42,7 +42,7 @@ class Tokenizer:
             self._guard_id, self._guard = self._anchor()
             return
         self._guard_id = self._processor.unk_id()
-        keeps_spaces = "".join(self._processor.encode("  a", out_type=str)) == "\u2581\u2581\u2581a"
+        keeps_spaces = self._processor.normalize("  a") == "\u2581\u2581\u2581a"
         self._guard = self._processor.decode([self._guard_id]) if keeps_spaces else ""
 
     def encode(self, text: str, row: int = 0) -> list[int]:
@@ -82,9 +82,9 @@ class Tokenizer:
             if id_ not in self._not_text:
                 kept.append(id_)
         if not self._guard:
-            return self._processor.decode(kept)
+            return self._text(kept)
         # As in the TensorFlow graph: something stands in front of the text, so that it keeps its own spaces.
-        text = self._processor.decode([self._guard_id, *kept]).removeprefix(self._guard)
+        text = self._text([self._guard_id, *kept]).removeprefix(self._guard)
         return text if self._continues else text.removeprefix(" ")
 
     def _in_text(self) -> dict[str, int]:
@@ -106,6 +106,10 @@ class Tokenizer:
                 [self._special_ids[part]] if part in self._special_ids else self._processor.encode(part)
             )
         ]
+
+    def _text(self, ids: list[int]) -> str:
+        # Where no piece covers a space, as in a word model, its mark comes back from bytes, as it is.
+        return self._processor.decode(ids).replace("\u2581", " ")
 
     def _anchor(self) -> tuple[int, str]:
         """An ordinary token, and its text."""

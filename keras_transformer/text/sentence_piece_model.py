@@ -45,4 +45,4 @@ def keeps_spaces(processor: sentencepiece.SentencePieceProcessor) -> bool:
     Returns:
         `True` for models of `SentencePieceTokenizer.train` without NMT normalisation.
     """
-    return "".join(processor.encode("  a", out_type=str)) == "\u2581\u2581\u2581a"
+    return processor.normalize("  a") == "\u2581\u2581\u2581a"

@@ -16,6 +16,7 @@ PAD_ID, UNKNOWN_ID, START_ID, END_ID = 0, 1, 2, 3
 _MODELS = ("unigram", "bpe", "char", "word")
 _NORMALIZATIONS = ("identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf")
 _SMALLEST_VOCABULARY = 5
+_NUM_BYTES = 256
 _SMALLEST_COVERAGE = 0.98
 # With fewer or more threads the sums of the unigram trainer, and so the model, would differ by machine.
 _NUM_THREADS = 16
@@ -49,7 +50,7 @@ def train_sentence_piece(
         TypeError: If `texts` is a str, or holds something other than texts and paths.
         ValueError: If an argument has a value that cannot be trained with.
     """
-    _check(vocabulary_size, model, character_coverage, normalization)
+    _check(vocabulary_size, model, character_coverage, normalization, byte_fallback)
     source = _Texts(texts)
     if source.first is None:
         raise ValueError(f"`texts` must hold at least one text that is not empty. Received: texts={texts!r}")
@@ -74,19 +75,27 @@ def train_sentence_piece(
             minloglevel=2,
         )
     except RuntimeError as error:
-        raise (source.error or _translated(error, vocabulary_size)) from None
+        raise (source.error or _translated(error, vocabulary_size, byte_fallback)) from None
     return writer.getvalue()
 
 
-def _check(vocabulary_size: Any, model: Any, character_coverage: Any, normalization: Any) -> None:
+def _check(
+    vocabulary_size: Any, model: Any, character_coverage: Any, normalization: Any, byte_fallback: bool
+) -> None:
+    # Unigram and BPE models need a piece for each character too, which the trainer counts.
+    with_bytes = byte_fallback and model in ("char", "word")
+    smallest = _SMALLEST_VOCABULARY + _NUM_BYTES * with_bytes
     if (
         not isinstance(vocabulary_size, int)
         or isinstance(vocabulary_size, bool)
-        or not _SMALLEST_VOCABULARY <= vocabulary_size < 2**31
+        or not smallest <= vocabulary_size < 2**31
     ):
+        parts = (
+            f"the four special ids{', the 256 bytes of `byte_fallback`' if with_bytes else ''} and a piece"
+        )
         raise ValueError(
-            f"`vocabulary_size` must be an integer from {_SMALLEST_VOCABULARY} (the four special ids and a "
-            f"piece) to {2**31 - 1}. Received: vocabulary_size={vocabulary_size!r}"
+            f"`vocabulary_size` must be an integer from {smallest} ({parts}) to {2**31 - 1}. "
+            f"Received: vocabulary_size={vocabulary_size!r}, byte_fallback={byte_fallback}"
         )
     if model not in _MODELS:
         raise ValueError(f"`model` must be one of {_MODELS}. Received: model={model!r}")
@@ -120,12 +129,18 @@ class _Texts:
             raise
 
 
-def _translated(error: RuntimeError, vocabulary_size: int) -> ValueError:
+def _translated(error: RuntimeError, vocabulary_size: int, byte_fallback: bool) -> ValueError:
     message = str(error)
     if found := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
+        smallest = int(found[1])
+        parts = "each of their characters and each special piece needs an id"
+        if byte_fallback:
+            parts += (
+                f", and each of the 256 bytes (at least {smallest - _NUM_BYTES} with byte_fallback=False)"
+            )
         return ValueError(
-            f"`vocabulary_size` must be at least {found[1]} for these texts: each of their characters and "
-            f"each special piece needs an id. Received: vocabulary_size={vocabulary_size}"
+            f"`vocabulary_size` must be at least {smallest} for these texts: {parts}. "
+            f"Received: vocabulary_size={vocabulary_size}, byte_fallback={byte_fallback}"
         )
     if found := re.search(r"value <= (\d+)", message):
         return ValueError(

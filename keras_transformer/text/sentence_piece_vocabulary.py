@@ -52,7 +52,7 @@ class SentencePieceVocabularyTokenizer(Tokenizer):
 
     Example:
         >>> from keras_transformer.text import SentencePieceTokenizer
-        >>> trained = SentencePieceTokenizer.train(["hello"], 20, "char")
+        >>> trained = SentencePieceTokenizer.train(["hello"], 20, "char", byte_fallback=False)
         >>> pieces = ["<pad>", "</s>", "<unk>", *"hel", "\u2581", "<extra_id_0>"]
         >>> tokenizer = SentencePieceVocabularyTokenizer(trained.model_bytes, pieces, tokens_in_text=["<extra_id_0>"])
         >>> tokenizer.tokenize("he<extra_id_0>o").numpy().tolist()

@@ -174,9 +174,98 @@ def test_sst2(monkeypatch, tmp_path, capsys):
     assert "test accuracy" in capsys.readouterr().out
 
 
+@pytest.fixture
+def topics(tmp_path):
+    """Files of labelled sentences of three classes, none of them a number."""
+    random, files = np.random.default_rng(0), {}
+    for part, count in (("train", 24), ("validation", 6), ("test", 9)):
+        labels = ["music", "film", "a book"] * count
+        lines = [f"{label}\t{' '.join(random.choice(WORDS, 6))}" for label in labels[:count]]
+        files[part] = tmp_path / f"{part}.tsv"
+        files[part].write_text("\n".join(lines) + "\n")
+    return files
+
+
+def file_options(files):
+    return [option for part, path in files.items() for option in (f"--{part}", str(path))]
+
+
+def test_labelled_sentences_are_read_from_files(topics, monkeypatch):
+    module = script("sst2", monkeypatch)
+    topics["train"].write_text("b\tone\ttwo\na\t three \nb\tfour\u2028five\n")
+    for part in ("validation", "test"):
+        topics[part].write_text("a\tsix")
+    parts, classes = module.read(list(topics.values()))
+    assert classes == ["a", "b"]
+    assert parts == [[("one\ttwo", 1), (" three ", 0), ("four\u2028five", 1)], [("six", 0)], [("six", 0)]]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            "a\tfine\ndull\n",
+            "validation.tsv must have a label, a tab and a sentence.*Received: 'dull' in line 2",
+        ),
+        ("\tfine\n", "Received: '.tfine'"),
+        ("a\t \n", "must have a label, a tab and a sentence"),
+        ("\n", "validation.tsv must have .*Received: no line"),
+        ("new\tfine\n", r"must have the labels of .*train.tsv alone: \['a book', .*Received: \['new'\]"),
+    ],
+)
+def test_files_that_are_not_labelled_sentences_are_refused(topics, monkeypatch, content, message):
+    module = script("sst2", monkeypatch)
+    topics["validation"].write_text(content)
+    with pytest.raises(ValueError, match=message):
+        module.read(list(topics.values()))
+
+
+def test_files_for_training_need_those_for_validation_and_test(topics, monkeypatch, capsys):
+    module = script("sst2", monkeypatch)
+    del topics["test"]
+    with pytest.raises(SystemExit):
+        module.main(file_options(topics))
+    assert "--train, --validation and --test go together" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")
+def test_text_classification_of_files(topics, monkeypatch, tmp_path, capsys):
+    module = script("sst2", monkeypatch)
+    sizes = {"vocabulary_size": 60, "num_layers": 1, "num_heads": 2, "model_dim": 16, "hidden_dim": 32}
+    smaller(module, monkeypatch, **sizes, batch_size=4, epochs=1)
+    output = ["--output", str(tmp_path)]
+    module.main(["--seeds", "0", "--models", "bert", "lstm", *file_options(topics), *output])
+    result = json.loads((tmp_path / "text_classification.json").read_text())
+    assert result["classes"] == ["a book", "film", "music"]
+    assert result["files"]["test"] == str(topics["test"])
+    assert "published" not in result
+    for each in result["models"].values():
+        assert each["runs"][0]["test"] in [pytest.approx(100 * right / 9) for right in range(10)]
+    assert "test accuracy" in capsys.readouterr().out
+
+
 def test_an_lstm_has_as_many_weights_as_the_blocks(monkeypatch):
     settings = script("sst2", monkeypatch).Settings()
     units = sys.modules["sst2"].lstm_units(settings)
     d, h, n = settings.model_dim, settings.hidden_dim, settings.num_layers
     lstm = 4 * (units * units + d * units) + (n - 1) * 8 * units * units
     assert lstm == pytest.approx(n * (4 * d * d + 2 * d * h), rel=0.02)
+
+
+def test_unlimiformer_reports_mean_and_deviation_over_seeds(monkeypatch, tmp_path, capsys):
+    module = script("unlimiformer", monkeypatch)
+    percent = {0: 100.0, 5: 92.5, 10: 95.0}
+    monkeypatch.setattr(
+        module, "train", lambda _, seed: {"seed": seed, "exact_percent": {"whole": percent[seed]}}
+    )
+    module.main(["--seeds", "0", "5", "10", "--lengths", "--output", str(tmp_path)])
+    result = json.loads((tmp_path / "unlimiformer.json").read_text())
+    values = list(percent.values())
+    assert [run["exact_percent"]["whole"] for run in result["runs"]] == values
+    found = result["exact_percent"]["whole"]
+    assert found["mean"] == pytest.approx(np.mean(values))
+    assert found["standard_deviation"] == pytest.approx(np.std(values, ddof=1))
+    printed = capsys.readouterr().out
+    assert " 95.83 ± 3.82 % exact: whole" in printed
+    assert "standard deviation over 3 seeds" in printed

@@ -24,7 +24,9 @@ PAIRS = list({(words("aeio", 9), words("bcdf", 9)) for _ in range(300)})
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return SentencePieceTokenizer.train([text for pair in PAIRS for text in pair], 60, "char")
+    return SentencePieceTokenizer.train(
+        [text for pair in PAIRS for text in pair], 60, "char", byte_fallback=False
+    )
 
 
 def batches(dataset):
@@ -158,7 +160,7 @@ def test_nothing_is_logged_when_all_pairs_fit(tokenizer, caplog):
 
 
 def test_the_target_tokenizer_gives_the_targets_ids(tokenizer):
-    other = SentencePieceTokenizer.train([target for _, target in PAIRS], 200, "word")
+    other = SentencePieceTokenizer.train([target for _, target in PAIRS], 200, "word", byte_fallback=False)
     found = batches(
         translation_pairs(PAIRS[:5], tokenizer, 5, target_tokenizer=other, shuffle=False, length_buckets=1)
     )

@@ -1,4 +1,4 @@
-"""Data sets that are read from a folder: MNIST, SST-2 and Cora."""
+"""Data sets that are read from a folder: MNIST, SST-2 and Planetoid's graphs."""
 
 import collections
 import gzip
@@ -75,27 +75,40 @@ def old_pickle(matrix):
     )
 
 
-@pytest.fixture
-def cora(tmp_path, monkeypatch):
-    """Six nodes: two to learn from, two others, and the test set 5, 4, whose rows stand in that order."""
+def plain(value):
+    return pickle.dumps(value, protocol=3).replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
+
+
+def written_graph(tmp_path, monkeypatch, name, features, labels, test_index, graph):
+    """The files of a graph whose first two nodes are for training and the third for validation.
+
+    The test set's rows stand in the order of its index.
+    """
     monkeypatch.setattr(planetoid, "_NUM_VALIDATION", 1)
-    features = np.eye(6, dtype="float32")
-    labels = np.eye(3, dtype="int32")[[0, 1, 2, 0, 1, 2]]
-    graph = collections.defaultdict(list, {0: [1, 1, 0], 1: [0], 2: [], 3: [5], 4: [], 5: []})
-
-    def plain(value):
-        return pickle.dumps(value, protocol=3).replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
-
+    others = min(test_index)
     contents = {
         "y": plain(labels[:2]),
-        "tx": old_pickle(features[[5, 4]]),
-        "ty": plain(labels[[5, 4]]),
-        "allx": old_pickle(features[:4]),
-        "ally": plain(labels[:4]),
-        "graph": plain(graph),
-        "test.index": b"5\n4\n",
+        "tx": old_pickle(features[test_index]),
+        "ty": plain(labels[test_index]),
+        "allx": old_pickle(features[:others]),
+        "ally": plain(labels[:others]),
+        "graph": plain(collections.defaultdict(list, graph)),
+        "test.index": "".join(f"{index}\n" for index in test_index).encode(),
     }
-    return written(tmp_path / "planetoid", contents, planetoid, monkeypatch, prefix="ind.cora.")
+    folder = written(tmp_path / "planetoid", contents, planetoid, monkeypatch, prefix=f"ind.{name}.")
+    monkeypatch.setattr(planetoid, "_SHA256", {name: planetoid._SHA256})
+    return folder
+
+
+@pytest.fixture
+def cora(tmp_path, monkeypatch):
+    labels = np.eye(3, dtype="int32")[[0, 1, 2, 0, 1, 2]]
+    graph = {0: [1, 1, 0], 1: [0], 2: [], 3: [5], 4: [], 5: []}
+    return written_graph(tmp_path, monkeypatch, "cora", np.eye(6, dtype="float32"), labels, [5, 4], graph)
+
+
+def parts(graph):
+    return {name: np.flatnonzero(getattr(graph, name)).tolist() for name in ("train", "validation", "test")}
 
 
 def test_cora_puts_the_test_set_in_its_places(cora):
@@ -104,8 +117,70 @@ def test_cora_puts_the_test_set_in_its_places(cora):
     assert graph.labels.tolist() == [0, 1, 2, 0, 1, 2]
     # Both directions of each, once, without loops.
     assert graph.edges.tolist() == [[0, 1], [1, 0], [3, 5], [5, 3]]
-    parts = {name: np.flatnonzero(getattr(graph, name)).tolist() for name in ("train", "validation", "test")}
-    assert parts == {"train": [0, 1], "validation": [2], "test": [4, 5]}
+    assert parts(graph) == {"train": [0, 1], "validation": [2], "test": [4, 5]}
+
+
+def reference_planetoid(folder, name):
+    """Features and one-hot labels as in Kipf and Welling's GCN, `gcn/utils.py`."""
+    sparse = pytest.importorskip("scipy.sparse")
+
+    def load(part):
+        content = (folder / f"ind.{name}.{part}").read_bytes()
+        return pickle.loads(content.replace(b"cscipy.sparse.csr\n", b"cscipy.sparse._csr\n"))
+
+    reorder = [int(line) for line in (folder / f"ind.{name}.test.index").read_text().split()]
+    ordered, full = np.sort(reorder), range(min(reorder), max(reorder) + 1)
+    tx, ty = load("tx"), load("ty")
+    tx_extended = sparse.lil_matrix((len(full), tx.shape[1]))
+    tx_extended[ordered - min(ordered), :] = tx
+    ty_extended = np.zeros((len(full), ty.shape[1]))
+    ty_extended[ordered - min(ordered), :] = ty
+    features = sparse.vstack((load("allx"), tx_extended)).tolil()
+    features[reorder, :] = features[ordered, :]
+    labels = np.vstack((load("ally"), ty_extended))
+    labels[reorder, :] = labels[ordered, :]
+    return features.toarray(), labels
+
+
+@pytest.mark.filterwarnings("ignore:numpy.core:DeprecationWarning")
+def test_gaps_in_the_test_index_equal_the_reference(tmp_path, monkeypatch):
+    # Nodes 5 and 7 are not in the test index.
+    random, index = np.random.default_rng(0), [6, 9, 4, 8]
+    features = (random.random((10, 7)) < 0.5).astype("float32")
+    labels = np.eye(3, dtype="int32")[[0, 1, 2, 0, 1, 2, 1, 0, 2, 1]]
+    graph = {node: [] for node in range(10)} | {0: [4, 9], 6: [6, 0]}
+    folder = written_graph(tmp_path, monkeypatch, "citeseer", features, labels, index, graph)
+    found = planetoid.load_data(folder, "citeseer")
+    expected_features, expected_labels = reference_planetoid(folder, "citeseer")
+    np.testing.assert_array_equal(found.nodes, expected_features)
+    np.testing.assert_array_equal(found.labels, expected_labels.argmax(1))
+    assert not found.nodes[[5, 7]].any()
+    assert found.labels[[5, 7]].tolist() == [0, 0]
+    assert parts(found) == {"train": [0, 1], "validation": [2], "test": [4, 6, 8, 9]}
+    assert found.edges.tolist() == [[0, 4], [0, 6], [0, 9], [4, 0], [6, 0], [9, 0]]
+    assert (found.nodes.dtype, found.labels.dtype) == ("float32", "int32")
+
+
+def test_pubmed_keeps_the_values_of_its_features(tmp_path, monkeypatch):
+    features = np.random.default_rng(0).random((6, 4)) * (np.arange(4) != 2)
+    labels = np.eye(3, dtype="float64")[[0, 1, 2, 0, 1, 2]]
+    folder = written_graph(tmp_path, monkeypatch, "pubmed", features, labels, [4, 5], {0: [5]})
+    found = planetoid.load_data(folder, "pubmed")
+    np.testing.assert_array_equal(found.nodes, features.astype("float32"))
+    assert found.nodes.dtype == "float32"
+    assert found.labels.tolist() == [0, 1, 2, 0, 1, 2]
+
+
+def test_every_graph_has_the_hashes_of_its_files():
+    assert list(planetoid._SHA256) == ["cora", "citeseer", "pubmed"]
+    for hashes in planetoid._SHA256.values():
+        assert set(hashes) == {"y", "tx", "ty", "allx", "ally", "graph", "test.index"}
+        assert all(len(bytes.fromhex(each)) == 32 for each in hashes.values())
+
+
+def test_an_unknown_graph_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"`name` must be one of \('cora', .*Received: name='nell'"):
+        planetoid.load_data(tmp_path, "nell")
 
 
 class Evil:
@@ -118,8 +193,7 @@ def test_a_pickle_of_anything_else_is_not_opened(cora, monkeypatch, capsys):
     (cora / "ind.cora.graph").write_bytes(content)
     with pytest.raises(ValueError, match="must have the sha256"):
         planetoid.load_data(cora)
-    hashes = planetoid._SHA256 | {"graph": hashlib.sha256(content).hexdigest()}
-    monkeypatch.setattr(planetoid, "_SHA256", hashes)
+    monkeypatch.setitem(planetoid._SHA256["cora"], "graph", hashlib.sha256(content).hexdigest())
     with pytest.raises(
         pickle.UnpicklingError, match=r"arrays, sparse matrices.*Found: (__builtin__|builtins).print"
     ):
@@ -146,12 +220,22 @@ class TestRealFiles:
         )
         assert {label for part in (train, validation, test) for _, label in part} == {0, 1}
 
-    def test_cora(self):
-        graph = planetoid.load_data()
-        assert graph.nodes.shape == (2_708, 1_433)
-        assert set(np.unique(graph.nodes)) == {0, 1}
-        assert graph.edges.shape == (2 * 5_278, 2)
+    @pytest.mark.parametrize(
+        ("name", "nodes", "features", "classes", "citations"),
+        [
+            ("cora", 2_708, 1_433, 7, 5_278),
+            ("citeseer", 3_327, 3_703, 6, 4_552),
+            ("pubmed", 19_717, 500, 3, 44_324),
+        ],
+    )
+    def test_citation_graph(self, real_data, name, nodes, features, classes, citations):
+        if not (real_data / "planetoid" / f"ind.{name}.graph").is_file():
+            pytest.skip(f"{real_data} has no ind.{name}.*")
+        graph = planetoid.load_data(name=name)
+        assert graph.nodes.shape == (nodes, features)
+        assert (set(np.unique(graph.nodes)) == {0, 1}) == (name != "pubmed")
+        assert graph.edges.shape == (2 * citations, 2)
         counts = [int(part.sum()) for part in (graph.train, graph.validation, graph.test)]
-        assert counts == [140, 500, 1_000]
-        assert np.bincount(graph.labels[graph.train]).tolist() == [20] * 7
+        assert counts == [20 * classes, 500, 1_000]
+        assert np.bincount(graph.labels[graph.train]).tolist() == [20] * classes
         assert not (graph.train & graph.test).any()

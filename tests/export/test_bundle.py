@@ -257,7 +257,9 @@ def test_an_export_of_another_tokenizer_or_settings_is_refused(
     other = TextToText(pipeline.model, pipeline.tokenizer, max_new_tokens=11, max_source_tokens=200)
     with pytest.raises(ValueError, match="another pipeline.*differs in max_new_tokens"):
         export.saved_model(other, exported, name="tiny", version=2)
-    tokenizer = text.SentencePieceTokenizer.train([source for source, _ in sentence_pairs], 50)
+    tokenizer = text.SentencePieceTokenizer.train(
+        [source for source, _ in sentence_pairs], 50, byte_fallback=False
+    )
     model = random_transformer(0, vocabulary_size=tokenizer.vocabulary_size)
     other = TextToText(model, tokenizer, max_new_tokens=10, max_source_tokens=200)
     with pytest.raises(ValueError, match="another pipeline.*tokenizer_sha256"):

@@ -144,12 +144,12 @@ CASES = {
     ),
     "without padding, beam": (gpt2_tokenizer, Beam(2), {}),
     "SentencePiece, samples": (
-        lambda: text.SentencePieceTokenizer.train(SENTENCES, 60),
+        lambda: text.SentencePieceTokenizer.train(SENTENCES, 320),
         Sample(1.2, top_p=0.9, seed=7, num_return=2),
         {"add_start": True, "special_tokens": True},
     ),
     "SentencePiece, contrastive": (
-        lambda: text.SentencePieceTokenizer.train(SENTENCES, 60),
+        lambda: text.SentencePieceTokenizer.train(SENTENCES, 60, byte_fallback=False),
         Contrastive(),
         {"position_encoding": "alibi"},
     ),

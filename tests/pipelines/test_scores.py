@@ -86,7 +86,7 @@ def test_an_alignment_is_that_of_the_answer(pipeline):
 TEXTS = ["to be, or not to be: that is the question", "whether 'tis nobler in the mind to suffer", "ñandú ☃"]
 TOKENIZERS = {
     "byte_pair": lambda: text.BytePairTokenizer.train(TEXTS, 290),
-    "sentence_piece": lambda: text.SentencePieceTokenizer.train(TEXTS, 60),
+    "sentence_piece": lambda: text.SentencePieceTokenizer.train(TEXTS, 320),
     "character_pair": lambda: text.CharacterPairTokenizer.train([*TEXTS, "w"], 80),
     "bytes": text.ByteTokenizer,
 }

@@ -10,7 +10,7 @@ TEXTS = ["to be, or not to be: that is the question", "whether 'tis nobler in th
 PROMPTS = ["to be", "the question", "w", "mind to suffer to be or not", "the  que "]
 TOKENIZERS = {
     "byte_pair": lambda: text.BytePairTokenizer.train(TEXTS, 290),
-    "sentence_piece": lambda: text.SentencePieceTokenizer.train(TEXTS, 60),
+    "sentence_piece": lambda: text.SentencePieceTokenizer.train(TEXTS, 320),
     "character_pair": lambda: text.CharacterPairTokenizer.train([*TEXTS, "w"], 80),
     "bytes": text.ByteTokenizer,
 }

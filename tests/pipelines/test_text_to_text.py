@@ -325,7 +325,9 @@ def test_settings_that_make_no_sense_are_a_value_error(copied, content):
 
 
 def test_the_tokenizer_of_another_pipeline_is_refused(copied, sentence_pairs):
-    other = text.SentencePieceTokenizer.train([target for _, target in sentence_pairs], 60)
+    other = text.SentencePieceTokenizer.train(
+        [target for _, target in sentence_pairs], 60, byte_fallback=False
+    )
     other.save(copied / "tokenizer")
     with pytest.raises(ValueError, match="same vocabulary_size|tokenizer"):
         pipelines.load(copied)
@@ -334,7 +336,7 @@ def test_the_tokenizer_of_another_pipeline_is_refused(copied, sentence_pairs):
 def test_another_tokenizer_of_the_same_size_is_refused(copied, pipeline, sentence_pairs):
     size = pipeline.tokenizer.vocabulary_size
     other = text.SentencePieceTokenizer.train(
-        [side[::-1] for pair in sentence_pairs for side in pair] * 2, size
+        [side[::-1] for pair in sentence_pairs for side in pair] * 2, size, byte_fallback=False
     )
     if other.vocabulary_size != size:
         pytest.skip("no tokenizer of that size")

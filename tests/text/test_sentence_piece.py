@@ -9,7 +9,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_transformer import text
+from keras_transformer import serving, text
 from keras_transformer.text import SentencePieceTokenizer
 
 CHARACTERS = "abcdeéñß¿ \t\n\r€😀\u00a0\u200b\ufeff"
@@ -30,7 +30,9 @@ MODELS = ("unigram", "bpe", "char", "word")
 def tokenizers():
     word_texts = [" ".join(WORDS), "  ".join(WORDS), " abc", "dé "]
     return {
-        model: SentencePieceTokenizer.train(word_texts if model == "word" else TEXTS, 100, model)
+        model: SentencePieceTokenizer.train(
+            word_texts if model == "word" else TEXTS, 100, model, byte_fallback=False
+        )
         for model in MODELS
     }
 
@@ -64,24 +66,77 @@ def test_the_round_trip_of_a_word_model_is_lossless_for_seen_words(tokenizers, w
     assert decoded(tokenizer.detokenize(tokenizer.tokenize([" ".join(words)]))) == [" ".join(words)]
 
 
-@given(
-    texts=st.lists(
-        st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\u2581\0")), max_size=4
-    )
-)
-@settings(max_examples=60, deadline=None)
-def test_byte_fallback_covers_every_text(byte_tokenizer, texts):
-    assert decoded(byte_tokenizer.detokenize(byte_tokenizer.tokenize(texts))) == texts
+@pytest.fixture(scope="module")
+def byte_tokenizers():
+    """Of the default arguments, but for the model."""
+    return {model: SentencePieceTokenizer.train(TEXTS, 400, model) for model in MODELS}
 
 
 @pytest.fixture(scope="module")
-def byte_tokenizer():
-    return SentencePieceTokenizer.train(TEXTS, 400, byte_fallback=True)
+def byte_tokenizer(byte_tokenizers):
+    return byte_tokenizers["unigram"]
+
+
+@pytest.mark.parametrize("model", MODELS)
+@given(
+    texts=st.lists(
+        st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\u2581"))
+        | st.text("a é☃😀\0\u2585⁇\n"),
+        max_size=4,
+    )
+)
+@settings(max_examples=60, deadline=None)
+def test_the_round_trip_of_every_text_is_lossless_by_default(byte_tokenizers, model, texts):
+    tokenizer = byte_tokenizers[model]
+    ids = tokenizer.tokenize(texts)
+    assert tokenizer.unknown_id not in ids.values.numpy()
+    assert decoded(tokenizer.detokenize(ids)) == texts
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_round_trip_of_bytes_holds_in_a_graph_and_when_served(byte_tokenizers, model):
+    tokenizer = byte_tokenizers[model]
+    texts = ["", " ", "☃", " ☃  uno ☃ ", "ab\0c\u2585 ⁇", "日本語\n😀", "  x"]
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+    def round_trip(strings):
+        return tokenizer.detokenize(tokenizer.encode(strings, add_end=True))
+
+    assert decoded(round_trip(texts)) == texts
+    served = serving_tokenizer(tokenizer)
+    rows = tokenizer.tokenize(texts).to_list()
+    assert [served.decode(row) for row in rows] == texts
+    assert [served.encode(text) for text in texts[2:]] == [[*row, tokenizer.end_id] for row in rows[2:]]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_served_text_of_broken_bytes_equals_the_graphs(byte_tokenizers, model):
+    tokenizer = byte_tokenizers[model]
+    random = np.random.default_rng(0)
+    parts = [tokenizer.piece_to_id(f"<0x{byte:02X}>") for byte in (0xC3, 0xA9, 0xE2, 0x96, 0x81, 0xF0, 0x20)]
+    ids = [tokenizer.unknown_id, *parts * 8, *range(4, tokenizer.vocabulary_size)]
+    rows = [random.choice(ids, random.integers(0, 9)).tolist() for _ in range(500)]
+    served = serving_tokenizer(tokenizer)
+    expected = decoded(tokenizer.detokenize(tf.ragged.constant(rows, dtype=tf.int32)))
+    assert [served.decode(row) for row in rows] == expected
+
+
+def serving_tokenizer(tokenizer):
+    names = ("pad_id", "start_id", "end_id", "blank_ids")
+    return serving.tokenizer.Tokenizer(
+        tokenizer.model_bytes, {name: getattr(tokenizer, name) for name in names}
+    )
+
+
+def test_a_model_without_byte_fallback_keeps_its_unknown_characters(tokenizer):
+    (ids,) = tokenizer.tokenize(["abc ☃"]).to_list()
+    assert ids[-1] == tokenizer.unknown_id
+    assert decoded(tokenizer.detokenize([ids])) == ["abc  ⁇ "]
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_training_is_deterministic(model):
-    first, second = (SentencePieceTokenizer.train(iter(TEXTS), 60, model).model_bytes for _ in range(2))
+    first, second = (SentencePieceTokenizer.train(iter(TEXTS), 300, model).model_bytes for _ in range(2))
     assert first == second
 
 
@@ -98,7 +153,7 @@ def test_special_ids_and_pieces(tokenizer):
 
 
 def test_text_cannot_forge_special_ids():
-    tokenizer = SentencePieceTokenizer.train(["< / > s p a d u n k"], 100, "char")
+    tokenizer = SentencePieceTokenizer.train(["< / > s p a d u n k"], 300, "char")
     ids = tokenizer.tokenize(["<s> </s> <pad> <unk>"]).values.numpy()
     assert not set(ids.tolist()) & {0, 1, 2, 3}
 
@@ -259,19 +314,19 @@ def test_training_reads_files_by_line(tmp_path):
     first, second = tmp_path / "a.txt", tmp_path / "b.txt"
     first.write_bytes("hola mundo\r\n\nadiós\n".encode())
     second.write_bytes("qué tal".encode())
-    expected = SentencePieceTokenizer.train(texts, 60).model_bytes
-    assert SentencePieceTokenizer.train([first, second], 60).model_bytes == expected
-    assert SentencePieceTokenizer.train([first, "qué tal".encode()], 60).model_bytes == expected
-    assert SentencePieceTokenizer.train(second, 60, "char").vocabulary_size == 4 + len(set("qué tal"))
+    expected = SentencePieceTokenizer.train(texts, 300).model_bytes
+    assert SentencePieceTokenizer.train([first, second], 300).model_bytes == expected
+    assert SentencePieceTokenizer.train([first, "qué tal".encode()], 300).model_bytes == expected
+    assert SentencePieceTokenizer.train(second, 300, "char").vocabulary_size == 260 + len(set("qué tal"))
 
 
 def test_long_texts_and_reserved_characters_are_trained_on():
-    tokenizer = SentencePieceTokenizer.train(["a" * 50_000 + "b", "c\u2585d"], 50, "char")
+    tokenizer = SentencePieceTokenizer.train(["a" * 50_000 + "b", "c\u2585d"], 300, "char")
     assert decoded(tokenizer.detokenize(tokenizer.tokenize(["abcd"]))) == ["abcd"]
 
 
 def test_normalization_is_applied_where_asked_for():
-    tokenizer = SentencePieceTokenizer.train(["\uff46\uff55 full"], 50, "char", normalization="nfkc")
+    tokenizer = SentencePieceTokenizer.train(["\uff46\uff55 full"], 300, "char", normalization="nfkc")
     assert decoded(tokenizer.detokenize(tokenizer.tokenize(["\uff46\uff55"]))) == ["fu"]
 
 
@@ -284,8 +339,20 @@ def test_normalization_is_applied_where_asked_for():
         ({"texts": ["a", "\ud800"]}, ValueError, r"`texts` must be text.*texts\[1\]"),
         ({"texts": []}, ValueError, "`texts` must hold at least one text that is not empty"),
         ({"texts": ["", ""]}, ValueError, "`texts` must hold at least one text that is not empty"),
-        ({"vocabulary_size": 6}, ValueError, "must be at least 11 for these texts.*vocabulary_size=6"),
-        ({"vocabulary_size": 6, "model": "bpe"}, ValueError, "must be at least 11 for these texts"),
+        (
+            {"vocabulary_size": 6, "byte_fallback": False},
+            ValueError,
+            "must be at least 11 for these texts: .* needs an id. Received: vocabulary_size=6, byte_fallback=False",
+        ),
+        (
+            {"vocabulary_size": 266},
+            ValueError,
+            "must be at least 267 for these texts: .*256 bytes .at least 11 with byte_fallback=False.*"
+            "vocabulary_size=266, byte_fallback=True",
+        ),
+        ({"vocabulary_size": 266, "model": "bpe"}, ValueError, "must be at least 267 for these texts"),
+        ({"vocabulary_size": 260, "model": "char"}, ValueError, "from 261 .*256 bytes of `byte_fallback`"),
+        ({"vocabulary_size": 260, "model": "word"}, ValueError, "from 261 .*byte_fallback=True"),
         (
             {"vocabulary_size": 4},
             ValueError,
@@ -300,7 +367,7 @@ def test_normalization_is_applied_where_asked_for():
 )
 def test_training_refuses(arguments, error, message):
     with pytest.raises(error, match=message):
-        SentencePieceTokenizer.train(**{"texts": ["abc def"], "vocabulary_size": 50, **arguments})
+        SentencePieceTokenizer.train(**{"texts": ["abc def"], "vocabulary_size": 300, **arguments})
 
 
 def test_training_names_the_line_that_is_not_utf8(tmp_path):
@@ -388,7 +455,7 @@ def test_a_failed_save_leaves_the_old_files(tokenizer, tmp_path, monkeypatch):
         raise OSError("disk full")
 
     monkeypatch.setattr("os.replace", fail)
-    other = SentencePieceTokenizer.train(["other"], 20, "char")
+    other = SentencePieceTokenizer.train(["other"], 300, "char")
     with pytest.raises(OSError, match="disk full"):
         other.save(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["sentencepiece.model", "tokenizer.json"]
@@ -396,7 +463,7 @@ def test_a_failed_save_leaves_the_old_files(tokenizer, tmp_path, monkeypatch):
 
 
 def test_tokenizer_survives_setting_the_seed():
-    tokenizer = SentencePieceTokenizer.train(["hola mundo"], 20, "char")
+    tokenizer = SentencePieceTokenizer.train(["hola mundo"], 300, "char")
     before = tokenizer.tokenize(["hola"]).to_list()
     keras.utils.set_random_seed(1)  # clears TensorFlow's cache of kernels
     assert tokenizer.tokenize(["hola"]).to_list() == before

@@ -190,7 +190,7 @@ def test_bad_folders_are_named(t5_model, marian_models, tmp_path):
     ],
 )
 def test_errors_name_the_argument_and_what_was_received(options, message):
-    model = SentencePieceTokenizer.train(["hello"], 20, "char")
+    model = SentencePieceTokenizer.train(["hello"], 20, "char", byte_fallback=False)
     with pytest.raises(ValueError, match=message):
         SentencePieceVocabularyTokenizer(model.model_bytes, ["<pad>", "</s>", "<unk>", "h"], **options)
 

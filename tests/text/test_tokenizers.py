@@ -27,7 +27,7 @@ GPT2_ROLES = dict.fromkeys(("pad", "unknown", "start", "end"), "<|endoftext|>")
 
 def with_vocabulary():
     """Pieces in another order than the model's, a sentinel and unused ids behind them."""
-    trained = SentencePieceTokenizer.train(TEXTS, 60)
+    trained = SentencePieceTokenizer.train(TEXTS, 60, byte_fallback=False)
     pieces = [trained.id_to_piece(id_) for id_ in range(trained.vocabulary_size)]
     roles = {"pad": "<pad>", "unknown": "<unk>", "start": "<s>", "end": "</s>"}
     return SentencePieceVocabularyTokenizer(
@@ -42,7 +42,7 @@ def with_vocabulary():
 @pytest.fixture(scope="module")
 def tokenizers():
     return {
-        "sentence_piece": SentencePieceTokenizer.train(TEXTS, 60),
+        "sentence_piece": SentencePieceTokenizer.train(TEXTS, 320),
         "word_piece": WordPieceTokenizer.train(TEXTS, 80),
         "byte_pair": BytePairTokenizer.train(TEXTS, 280),
         "byte": ByteTokenizer(),

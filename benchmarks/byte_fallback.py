@@ -1,0 +1,85 @@
+"""SentencePiece with and without byte fallback: tokens a character and round trips, on its own and on another corpus.
+
+Unigram tokenizers are trained on the English and Spanish sentences of spa-eng and on Don Quijote, and read the other
+corpus too (Spanish in both cases), inside a TensorFlow graph. `--help` lists the options.
+"""
+
+import argparse
+import gzip
+import itertools
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import measuring
+
+BATCH = 1000
+
+
+def corpora(folder: pathlib.Path) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """The texts to train on, and the Spanish ones of each corpus to read, without repetitions."""
+    pairs = gzip.decompress((folder / "spa-eng" / "spa.txt.gz").read_bytes()).decode().splitlines()
+    english, spanish = zip(*(pair.split("\t")[:2] for pair in pairs), strict=True)
+    lines = [line for line in (folder / "quijote" / "quijote.txt").read_text().split("\n") if line]
+    trained = {"spa-eng": [*english, *spanish], "quijote": lines}
+    return trained, {"spa-eng": list(dict.fromkeys(spanish)), "quijote": list(dict.fromkeys(lines))}
+
+
+def read(tokenizer: Any, texts: list[str]) -> dict[str, float]:
+    """Tokens a character, the percentage of unknown tokens, and the texts that do not come back as they are."""
+    import tensorflow as tf
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
+    def round_trip(batch: tf.Tensor) -> tuple[tf.RaggedTensor, tf.Tensor]:
+        ids = tokenizer.tokenize(batch)
+        return ids, tokenizer.detokenize(ids)
+
+    tokens = unknown = wrong = 0
+    for start in range(0, len(texts), BATCH):
+        batch = texts[start : start + BATCH]
+        ids, found = round_trip(tf.constant(batch))
+        tokens += len(ids.values)
+        unknown += int(tf.reduce_sum(tf.cast(ids.values == tokenizer.unknown_id, tf.int32)))
+        wrong += sum(text.decode() != given for text, given in zip(found.numpy(), batch, strict=True))
+    characters = sum(map(len, texts))
+    return {
+        "texts": len(texts),
+        "tokens_per_character": tokens / characters,
+        "unknown_percent": 100 * unknown / tokens,
+        "texts_that_differ": wrong,
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train, read, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[2000, 8000], help="(default: 2000 8000)")
+    parser.add_argument(
+        "--data",
+        type=pathlib.Path,
+        default=pathlib.Path(os.environ.get("KERAS_TRANSFORMER_DATA", ".")),
+        help="folder of spa-eng and quijote (default: KERAS_TRANSFORMER_DATA)",
+    )
+    parser.add_argument("--output", type=pathlib.Path, default=measuring.RESULTS, help="folder of the JSON")
+    options = parser.parse_args(arguments)
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    from keras_transformer import text
+
+    trained, tested = corpora(options.data)
+    rows: list[dict[str, Any]] = []
+    for (name, texts), size, fallback in itertools.product(trained.items(), options.sizes, (False, True)):
+        tokenizer = text.SentencePieceTokenizer.train(texts, size, byte_fallback=fallback)
+        for other, lines in tested.items():
+            setting = {"trained_on": name, "vocabulary_size": size, "byte_fallback": fallback, "read": other}
+            rows.append({**setting, **read(tokenizer, lines)})
+            measuring.write_result("byte_fallback", {**measuring.machine(), "results": rows}, options.output)
+    shown = [
+        {key: f"{value:.3g}" if isinstance(value, float) else str(value) for key, value in row.items()}
+        for row in rows
+    ]
+    print(measuring.table(shown))
+
+
+if __name__ == "__main__":
+    main()
