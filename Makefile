@@ -1,27 +1,45 @@
 PYTHON ?= python3
+VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 BIN := .venv/bin
-INSTALLED := .venv/.installed
+# A stamp for each Python: an environment of another one is made anew.
+INSTALLED := .venv/.installed-$(VERSION)
+INSTALLED_OLDEST := .venv-oldest/.installed-$(VERSION)
 
-.PHONY: help quickstart test test-all check format notebooks benchmarks clean
+.PHONY: help quickstart test test-oldest test-all check format notebooks benchmarks clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-$(INSTALLED): pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+# Environment, constraints.
+define install
+	$(PYTHON) -m venv $(if $(wildcard $@),,--clear) $(1)
+	$(1)/bin/python -m pip install --quiet --constraint $(2) --editable '.[dev]'
 	@touch $@
+endef
+
+# Environment, which tests.
+define run_tests
+	$(1)/bin/python -m pytest -n 2 --dist loadfile -m '$(2)'
+	KERAS_BACKEND=jax $(1)/bin/python -m pytest -n 2 --dist loadfile -m 'backend_neutral and $(2)'
+endef
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(call install,.venv,constraints.txt)
+
+$(INSTALLED_OLDEST): pyproject.toml constraints-oldest.txt
+	$(call install,.venv-oldest,constraints-oldest.txt)
 
 quickstart: $(INSTALLED)  ## Train, evaluate, export and verify a small translator: results in runs/quickstart
 	$(BIN)/keras-transformer quickstart
 
 test: $(INSTALLED)  ## The tests, on TensorFlow and what is backend-neutral on JAX too
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow and not gpu'
-	KERAS_BACKEND=jax $(BIN)/python -m pytest -n 2 --dist loadfile -m 'backend_neutral and not slow and not gpu'
+	$(call run_tests,.venv,not slow and not gpu)
+
+test-oldest: $(INSTALLED_OLDEST)  ## The same tests with the lowest supported versions, those of Colab
+	$(call run_tests,.venv-oldest,not slow and not gpu)
 
 test-all: $(INSTALLED)  ## Every test, the slow ones too
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not gpu'
-	KERAS_BACKEND=jax $(BIN)/python -m pytest -n 2 --dist loadfile -m 'backend_neutral and not gpu'
+	$(call run_tests,.venv,not gpu)
 
 check: $(INSTALLED)  ## Lint, format, import contract, types of the pure core
 	$(BIN)/ruff check .
@@ -47,4 +65,4 @@ benchmarks: .venv-bench/.installed  ## Measure beside KerasHub and PyTorch: resu
 	@touch $@
 
 clean:  ## Remove environments and results
-	rm -rf .venv .venv-bench runs build *.egg-info
+	rm -rf .venv .venv-oldest .venv-bench runs build *.egg-info

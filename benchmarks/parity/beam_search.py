@@ -11,10 +11,10 @@ runs with 1 to 8 beams and several length penalties. Definitions, and how they c
 - Both look at 2·R candidates a step, move those that end among the R best to a set of their own, and let hypotheses
   that are cut at the limit compete. At the limit `transformers` takes the R best candidates, ours the R best that end
   and the R best that do not: the same n-best.
-- `early_stopping="never"` stops where nothing better can come, as ours always does: ids must be identical.
-  `early_stopping=False`, the default there, bounds what can come by the present length, and `True` stops as soon as R
-  have ended: both may stop too early for a positive length penalty. Rows that differ are counted, with how often the
-  hypothesis that `transformers` returns has the lower ranking score.
+- `early_stopping="never"` stops where nothing better can come, as our `True`. `False`, the default there, bounds what
+  can come by the present length (our "heuristic"), and `True` stops as soon as R have ended (our "num_beams"): both
+  may stop too early for a positive length penalty.
+- `RepetitionPenalty` is applied to log-probabilities under beam search and to logits under greedy search.
 - Neither generates padding, nor the start token, which is the same id in Marian.
 """
 
@@ -41,6 +41,9 @@ BEAMS = (1, 2, 3, 4, 6, 8)
 PENALTIES = (-1.0, 0.0, 0.6, 1.0)
 VOCABULARY, PAD, END = 60, 59, 0
 NEAR = 1e-4
+EARLY_STOPPING = {"never": True, False: "heuristic", True: "num_beams"}
+FACTORS = (1.2, 1.5, 3.0)
+REPETITION_ROWS = 48
 
 
 def make(folder: pathlib.Path, seed: int) -> transformers.MarianMTModel:
@@ -75,7 +78,13 @@ def make(folder: pathlib.Path, seed: int) -> transformers.MarianMTModel:
 
 
 def theirs(
-    model: Any, sources: np.ndarray, beams: int, penalty: float, early_stopping: Any, most: int
+    model: Any,
+    sources: np.ndarray,
+    beams: int,
+    penalty: float,
+    early_stopping: Any,
+    most: int,
+    **settings: Any,
 ) -> np.ndarray:
     """The ids (B, M) that `transformers` finds."""
     out = model.generate(
@@ -92,11 +101,41 @@ def theirs(
             eos_token_id=END,
             decoder_start_token_id=PAD,
             suppress_tokens=[PAD],
+            **settings,
         ),
     ).numpy()[:, 1:]
     ids = np.full((len(sources), most), PAD)
     ids[:, : out.shape[1]] = out
     return ids
+
+
+def sources_of(rows: int) -> np.ndarray:
+    """Random sources (rows, 10) of several lengths."""
+    random = np.random.default_rng(0)
+    sources = random.integers(1, PAD, (rows, 10))
+    for row, length in enumerate(random.integers(2, 11, rows)):
+        sources[row, length - 1] = END
+        sources[row, length:] = PAD
+    return sources
+
+
+def compare_repetition_penalties(peer: Any, model: Any, most: int) -> list[dict[str, Any]]:
+    """Count the rows whose ids are equal with a repetition penalty."""
+    results, sources = [], sources_of(REPETITION_ROWS)
+    for beams in (1, 2, 4, 8):
+        for factor in FACTORS:
+            out = generation.Generator(
+                model,
+                generation.Beam(beams, 1.0, "length"),
+                most,
+                jit_compile=False,
+                constraints=[generation.RepetitionPenalty(factor)],
+            )(sources)
+            ids = theirs(peer, sources, beams, 1.0, "never", most, repetition_penalty=factor)
+            same = int((ids == out.best).all(axis=1).sum())
+            results.append({"beams": beams, "factor": factor, "rows": len(sources), "identical": same})
+            print(results[-1], flush=True)
+    return results
 
 
 def main() -> None:
@@ -112,11 +151,7 @@ def main() -> None:
     parser.add_argument("--output", type=pathlib.Path, default=measuring.RESULTS, help="folder of the JSON")
     options = parser.parse_args()
     start = time.perf_counter()
-    random = np.random.default_rng(0)
-    sources = random.integers(1, PAD, (options.rows, 10))
-    for row, length in enumerate(random.integers(2, 11, options.rows)):
-        sources[row, length - 1] = END
-        sources[row, length:] = PAD
+    sources = sources_of(options.rows)
     results = []
     with tempfile.TemporaryDirectory() as folder:
         peer = make(pathlib.Path(folder), options.seed)
@@ -135,10 +170,10 @@ def main() -> None:
     print(f"logits differ by at most {difference:.1e}")
     for beams in options.beams:
         for penalty in options.penalties:
-            sampler = generation.Beam(beams, penalty, "length")
-            out = generation.Generator(model, sampler, options.tokens, jit_compile=False)(sources)
             powers = np.maximum(np.arange(options.tokens + 1), 1.0) ** penalty
-            for early_stopping in ("never", False, True) if beams > 1 else (False,):
+            for early_stopping in EARLY_STOPPING if beams > 1 else (False,):
+                sampler = generation.Beam(beams, penalty, "length", EARLY_STOPPING[early_stopping])
+                out = generation.Generator(model, sampler, options.tokens, jit_compile=False)(sources)
                 ids = theirs(peer, sources, beams, penalty, early_stopping, options.tokens)
                 differs = (ids != out.best).any(axis=1)
                 # The end token may look like nothing else, so lengths are counted over what is no padding.
@@ -159,9 +194,14 @@ def main() -> None:
                     }
                 )
                 print(results[-1], flush=True)
-    exact = [one for one in results if one["early_stopping"] == "never" or one["beams"] == 1]
-    total, same = sum(one["rows"] for one in exact), sum(one["identical"] + one["near_ties"] for one in exact)
-    print(f"identical where both stop at the provable end: {same} of {total}")
+    total, same = (
+        sum(one["rows"] for one in results),
+        sum(one["identical"] + one["near_ties"] for one in results),
+    )
+    print(f"identical: {same} of {total}")
+    penalised = compare_repetition_penalties(peer, model, options.tokens)
+    for one in penalised:
+        total, same = total + one["rows"], same + one["identical"]
     report = {
         **measuring.machine(),
         "seed": options.seed,
@@ -170,10 +210,11 @@ def main() -> None:
         "largest_difference_of_logits": difference,
         "identical": {
             "rows": total,
-            "identical": sum(one["identical"] for one in exact),
+            "identical": sum(one["identical"] for one in [*results, *penalised]),
             "or_near_ties": same,
         },
         "results": results,
+        "repetition_penalty": penalised,
     }
     print(f"written to {measuring.write_result('beam_search', report, options.output)}")
     sys.exit(0 if same == total else 1)

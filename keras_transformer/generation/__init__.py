@@ -4,6 +4,7 @@ from keras_transformer.generation import constraints as constraints
 from keras_transformer.generation.alignment import align as align
 from keras_transformer.generation.constraints import BannedWords as BannedWords
 from keras_transformer.generation.constraints import EndTokens as EndTokens
+from keras_transformer.generation.constraints import ForcedLastToken as ForcedLastToken
 from keras_transformer.generation.constraints import ForcedPrefix as ForcedPrefix
 from keras_transformer.generation.constraints import ForcedWords as ForcedWords
 from keras_transformer.generation.constraints import MinNewTokens as MinNewTokens
@@ -30,6 +31,7 @@ __all__ = [
     "Contrastive",
     "EndTokens",
     "Ensemble",
+    "ForcedLastToken",
     "ForcedPrefix",
     "ForcedWords",
     "Generation",

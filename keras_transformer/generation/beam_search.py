@@ -83,12 +83,13 @@ class BeamSearch:
         vocabulary = logits.shape[-1]
         normalizer = log_normalizer(logits)  # (B, R)
         broken = ops.any(ops.logical_and(is_broken(logits, normalizer), _exists(state["scores"])), axis=1)
-        shaped = self.rules(logits, state["ids"], step)
+        log_probabilities = logits - normalizer[..., None]
+        shaped = self.rules(log_probabilities, state["ids"], step, self.limits)
         alive = ops.logical_and(_exists(state["scores"]), ops.logical_not(broken)[:, None])[..., None]
 
         def reached(values: Tensor) -> Tensor:
-            """The scores after tokens of these logits (B, R, ·)."""
-            scores = state["scores"][..., None] + ops.minimum(values - normalizer[..., None], 0.0)
+            """The scores after tokens of these log-probabilities (B, R, ·)."""
+            scores = state["scores"][..., None] + ops.minimum(values, 0.0)
             return ops.where(ops.logical_and(alive, _exists(values)), scores, FORBIDDEN)
 
         if self.rules.words is None:
@@ -98,10 +99,8 @@ class BeamSearch:
                 self.rules.words, reached(shaped), state["ids"], step
             )
         entries = self._with_column(state["ancestors"], ops.arange(self.hypotheses), step)
-        own = self._pick(
-            ops.reshape(logits, [-1, self.hypotheses * vocabulary]), parents * vocabulary + tokens
-        )
-        own = ops.where(_exists(scores), own - self._pick(normalizer, parents), 0.0)
+        flat = ops.reshape(log_probabilities, [-1, self.hypotheses * vocabulary])
+        own = ops.where(_exists(scores), self._pick(flat, parents * vocabulary + tokens), 0.0)
         candidates = {
             "ids": self._with_column(self._pick(state["ids"], parents), tokens, step),
             "token_scores": self._with_column(self._pick(state["token_scores"], parents), own, step),
@@ -126,7 +125,7 @@ class BeamSearch:
             ended = self._merge_ended(ended, running, cut, step + 1)
             running["scores"] = going_on = ops.where(full, FORBIDDEN, going_on)
         if self.sampler.early_stopping:
-            running["scores"] = self._without_hopeless(going_on, ended["ended_ranking"], step + 1)
+            running["scores"] = self._without_stopped(going_on, ended["ended_ranking"], step + 1)
         failed = ops.logical_and(broken, state["failed_step"] < 0)
         return {**running, **ended, "failed_step": ops.where(failed, step, state["failed_step"])}
 
@@ -152,16 +151,16 @@ class BeamSearch:
         }
 
     def _best_candidates(
-        self, logits: Tensor, reached: Callable[[Tensor], Tensor]
+        self, shaped: Tensor, reached: Callable[[Tensor], Tensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Score, parent and token (B, C) of the best continuations, from logits (B, R, V), the best first.
+        """Score, parent and token (B, C) of the best continuations, from log-probabilities (B, R, V), the best first.
 
-        All of them are among the C best of each hypothesis, which its logits tell as well as its scores.
+        All of them are among the C best of each hypothesis, whose order its score does not change.
         """
-        count, vocabulary = self._num_candidates(logits), logits.shape[-1]
+        count, vocabulary = self._num_candidates(shaped), shaped.shape[-1]
         siblings = min(count, vocabulary)
         num_rows = None if self.batch_size is None else self.batch_size * self.hypotheses
-        highest, tokens = top_k(logits, siblings, num_rows)  # (B, R, siblings)
+        highest, tokens = top_k(shaped, siblings, num_rows)  # (B, R, siblings)
         found = chosen = reached(highest)
         if self.sampler.diversity:
             rank = ops.cast(ops.arange(siblings), "float32")
@@ -246,18 +245,25 @@ class BeamSearch:
             "ended_ranking": best,
         }
 
-    def _without_hopeless(self, scores: Tensor, ended_ranking: Tensor, length: Tensor) -> Tensor:
-        """The running scores, `FORBIDDEN` in rows where none can enter the n-best any more.
+    def _without_stopped(self, scores: Tensor, ended_ranking: Tensor, length: Tensor) -> Tensor:
+        """The running scores, `FORBIDDEN` in rows that stop early.
 
         Scores only fall, and what divides them is largest at the next length or at the last.
         """
         penalties = ops.convert_to_tensor(self.sampler.penalties(self.longest))
-        following = ops.take(penalties, ops.minimum(length + 1, self.longest), axis=0)
-        attainable = ops.max(scores, axis=1) / ops.maximum(following, penalties[-1])
-        worst = ended_ranking[:, self.sampler.num_return - 1]
+        if self.sampler.early_stopping is True:
+            following = ops.take(penalties, ops.minimum(length + 1, self.longest), axis=0)
+            penalty, rank = ops.maximum(following, penalties[-1]), self.sampler.num_return
+        else:
+            penalty, rank = ops.take(penalties, length, axis=0), self.hypotheses
+        worst = ended_ranking[:, rank - 1]
+        if self.sampler.early_stopping == "num_beams":
+            stops = _exists(worst)
+        else:
+            stops = ops.max(scores, axis=1) / penalty <= worst
         # At the limit the running ones compete as they are.
-        hopeless = ops.logical_and(attainable <= worst, length < self.longest)
-        return ops.where(hopeless[:, None], FORBIDDEN, scores)
+        stops = ops.logical_and(stops, length < self.longest)
+        return ops.where(stops[:, None], FORBIDDEN, scores)
 
     def _pick(self, values: Tensor, index: Tensor) -> Tensor:
         return pick(values, index, self.batch_size)

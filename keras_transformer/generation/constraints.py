@@ -27,11 +27,13 @@ class History:
         ids: integers (B, R, M); only those before `step` count.
         step: integer scalar, or one for each hypothesis (B, R).
         end_ids: the tokens that end a sequence.
+        limits: integers (B,), the longest output of each row; by default M.
     """
 
     ids: Tensor
     step: Tensor
     end_ids: tuple[int, ...]
+    limits: Tensor | None = None
 
     @property
     def at(self) -> Tensor:
@@ -42,6 +44,11 @@ class History:
     def written(self) -> Tensor:
         """Booleans (M,) or (B, R, M): which columns of `ids` count."""
         return ops.arange(self.ids.shape[-1]) < self.at
+
+    @property
+    def at_limit(self) -> Tensor:
+        """Whether this step's token is the last one: a scalar, (B, 1, 1) or (B, R, 1)."""
+        return self.at + 1 >= (self.ids.shape[-1] if self.limits is None else self.limits[:, None, None])
 
     def last(self, count: int) -> list[Tensor]:
         """The last `count` ids, the oldest first: (B, R) each, anything where there are fewer."""
@@ -56,7 +63,10 @@ class Constraint(abc.ABC):
 
     @abc.abstractmethod
     def __call__(self, logits: Tensor, history: History) -> Tensor:
-        """The logits (B, R, V), none of them higher than before."""
+        """The logits (B, R, V), none of them higher than before unless it is forced.
+
+        Where a beam is searched they are log-probabilities.
+        """
 
     def ids(self) -> tuple[int, ...]:
         """The ids it names, which must be in the vocabulary."""
@@ -89,6 +99,9 @@ class MinNewTokens(Constraint):
 @dataclasses.dataclass(frozen=True)
 class RepetitionPenalty(Constraint):
     """Tokens generated before become less likely: logits above 0 are divided by `factor`, others multiplied.
+
+    A `Beam` applies it to log-probabilities, as `transformers` does: hypotheses of different normalizers compete there,
+    and none of their log-probabilities is above 0.
 
     References:
         Keskar et al., "CTRL" (2019), section 4.1.
@@ -178,8 +191,7 @@ class ForcedPrefix(Constraint):
         """Nothing but the prefix's token while there is one."""
         prefix = ops.convert_to_tensor(self.prefix, "int32")
         forced = ops.take(prefix, ops.minimum(history.at, len(self.prefix) - 1), axis=0)
-        other = ops.not_equal(ops.arange(logits.shape[-1]), forced)
-        return forbid(logits, ops.logical_and(history.at < len(self.prefix), other))
+        return force(logits, history.at < len(self.prefix), ops.equal(ops.arange(logits.shape[-1]), forced))
 
     def ids(self) -> tuple[int, ...]:
         """The prefix."""
@@ -206,6 +218,28 @@ class EndTokens(Constraint):
     def ids(self) -> tuple[int, ...]:
         """The end tokens."""
         return self.end_ids
+
+
+@dataclasses.dataclass(frozen=True)
+class ForcedLastToken(Constraint):
+    """One of some tokens at the limit, such as the end token for sequences that would be cut there.
+
+    Args:
+        token_ids: the tokens, all as probable as each other there.
+    """
+
+    token_ids: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "token_ids", _ids("token_ids", self.token_ids))
+
+    def __call__(self, logits: Tensor, history: History) -> Tensor:
+        """Nothing but the tokens at the limit."""
+        return force(logits, history.at_limit, _is_one_of(self.token_ids, logits))
+
+    def ids(self) -> tuple[int, ...]:
+        """The tokens."""
+        return self.token_ids
 
 
 @dataclasses.dataclass(frozen=True)
@@ -270,6 +304,16 @@ class ForcedWords(Constraint):
 def forbid(logits: Tensor, which: Tensor) -> Tensor:
     """The logits (B, R, V), `FORBIDDEN` where a mask, often of V alone, holds: beside that number no logit counts."""
     return logits + ops.where(which, FORBIDDEN, 0.0)
+
+
+def force(logits: Tensor, condition: Tensor, which: Tensor) -> Tensor:
+    """The logits (B, R, V), where a condition holds 0 for the tokens of a mask and `FORBIDDEN` for all others.
+
+    A forced token has probability 1, so that it adds nothing to the score of a hypothesis. One that is forbidden stays
+    forbidden.
+    """
+    allowed = ops.logical_and(which, logits > FORBIDDEN / 2)
+    return ops.where(condition, ops.where(allowed, 0.0, FORBIDDEN), logits)
 
 
 def get(identifier: Any) -> Constraint:

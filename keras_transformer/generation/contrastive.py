@@ -98,7 +98,7 @@ class _Step:
         logits = state["logits"]
         normalizer = log_normalizer(logits)
         broken = ops.logical_and(is_broken(logits, normalizer), ops.logical_not(state["ended"]))
-        shaped = self.rules(logits[:, None], state["ids"][:, None], number)[:, 0]
+        shaped = self.rules(logits[:, None], state["ids"][:, None], number, self.limits)[:, 0]
         best, index = top_k(shaped, self.candidates)  # (B, R)
         possible = best > FORBIDDEN / 2
         ended = ops.logical_or(ops.logical_or(state["ended"], broken), ops.logical_not(possible[:, 0]))

@@ -72,7 +72,7 @@ class Independent:
         """The state with one more token for each hypothesis, from logits (B, R, V)."""
         normalizer = log_normalizer(logits)  # (B, R)
         broken = ops.logical_and(is_broken(logits, normalizer), ops.logical_not(state["ended"]))
-        candidates = self.rules(logits, state["ids"], step)
+        candidates = self.rules(logits, state["ids"], step, self.limits)
         if isinstance(self.sampler, Sample):
             candidates = sampling.draw(candidates, self.sampler, self._noise(logits, step))
         token, best = highest(candidates)

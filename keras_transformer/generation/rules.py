@@ -13,6 +13,7 @@ from keras_transformer.generation.constraints import (
     BannedWords,
     Constraint,
     EndTokens,
+    ForcedLastToken,
     ForcedPrefix,
     ForcedWords,
     History,
@@ -72,9 +73,9 @@ class Rules:
         """Whether any constraint changes logits."""
         return any(not isinstance(constraint, EndTokens) for constraint in self.constraints)
 
-    def __call__(self, logits: Tensor, ids: Tensor, step: Tensor) -> Tensor:
+    def __call__(self, logits: Tensor, ids: Tensor, step: Tensor, limits: Tensor | None = None) -> Tensor:
         """The logits (B, R, V) after all constraints, `FORBIDDEN` where a token must not come."""
-        history = History(ids, step, self.end_ids)
+        history = History(ids, step, self.end_ids, limits)
         for constraint in self.constraints:
             logits = constraint(logits, history)
         if not self.never:
@@ -113,6 +114,11 @@ class Rules:
                 raise ValueError(
                     "`constraints` must have end tokens that are not padding. "
                     f"Received: {constraint}, where pad_id={model.pad_id}"
+                )
+            if isinstance(constraint, ForcedLastToken) and set(constraint.token_ids) <= set(self.never):
+                raise ValueError(
+                    "`constraints` must force tokens that can be generated: no padding, no start token. "
+                    f"Received: {constraint}"
                 )
             if isinstance(constraint, ForcedPrefix):
                 self._check_prefix(constraint, max_new_tokens)

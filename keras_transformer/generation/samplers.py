@@ -9,6 +9,7 @@ import numpy as np
 from keras_transformer.generation.checks import check_generates, check_seed, is_integer, is_number
 
 NORMALIZATIONS = ("gnmt", "length")
+_STOPPING = ("heuristic", "num_beams")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,8 +41,11 @@ class Beam:
         length_penalty: α. Above 0 it favours long sequences, below 0 short ones, at 0 the most probable. Penalties of
             all lengths must be normal numbers of float32.
         normalization: "gnmt" or "length".
-        early_stopping: whether a row stops as soon as no running hypothesis can enter its n-best any more. The
-            answer is the same; only the time differs.
+        early_stopping: when a row stops before the limit. True as soon as no running hypothesis can enter its n-best
+            any more; the answer is the same as with False, never, and only the time differs. The two others are of
+            `transformers` and may stop too early for a positive length penalty: "heuristic" (`False` there) as soon as
+            `num_beams` hypotheses have ended and none that runs has a better score at its present length, "num_beams"
+            (`True` there) as soon as so many have ended.
         num_return: how many of the best are returned.
         diversity: γ. The k-th best continuation of a hypothesis is chosen as though its log-probability were
             γ·(k−1) lower, so that not all hypotheses descend from one. 0 for plain beam search.
@@ -57,7 +61,7 @@ class Beam:
     num_beams: int = 4
     length_penalty: float = 0.6
     normalization: str = "gnmt"
-    early_stopping: bool = True
+    early_stopping: bool | str = True
     num_return: int = 1
     diversity: float = 0.0
 
@@ -71,7 +75,12 @@ class Beam:
         _check_number(
             "diversity", self.diversity, "a finite number of at least 0", lambda value: 0 <= value < np.inf
         )
-        _check("early_stopping", self.early_stopping, "True or False", isinstance(self.early_stopping, bool))
+        _check(
+            "early_stopping",
+            self.early_stopping,
+            f"True, False or one of {list(_STOPPING)}",
+            isinstance(self.early_stopping, bool) or self.early_stopping in _STOPPING,
+        )
         if self.num_return > self.num_beams:
             raise ValueError(
                 "`num_return` must be at most `num_beams`. "

@@ -145,10 +145,10 @@ class _Round:
             logits, draft_cache = self.draft.read(
                 column, draft_cache, slot + i, positions[:, i : i + 1], open_[:, i : i + 1]
             )
-            column, _ = highest(self.rules(logits, ids[:, None], ahead[:, i : i + 1]))
+            column, _ = highest(self.rules(logits, ids[:, None], ahead[:, i : i + 1], self.limits))
         proposed = ops.concatenate(read, axis=1)  # (B, K + 1), the newest token first
         logits, model_cache = self.model.read(proposed, caches[0], slot, positions, open_)
-        chosen, best = highest(self.rules(logits, ops.stack(histories, axis=1), ahead))
+        chosen, best = highest(self.rules(logits, ops.stack(histories, axis=1), ahead, self.limits))
         state = self._kept(state, proposed, logits, chosen, best, ahead)
         kept = last + state["lengths"][:, None]
         return number + 1, [_forget(model_cache, kept), _forget(draft_cache, kept)], state

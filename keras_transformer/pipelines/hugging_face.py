@@ -11,6 +11,7 @@ import numpy as np
 from keras_transformer import files, interop, text
 from keras_transformer.pipelines.embedding import Embedding
 from keras_transformer.pipelines.fill_mask import FillMask
+from keras_transformer.pipelines.hugging_face_generation import settings_from
 from keras_transformer.pipelines.image_classification import ImageClassification
 from keras_transformer.pipelines.question_answering import QuestionAnswering
 from keras_transformer.pipelines.text_classification import TextClassification
@@ -38,7 +39,9 @@ def from_hugging_face(folder: str | os.PathLike[str], **settings: Any) -> Any:
         folder: with what `interop.from_hugging_face` reads, and the tokenizer's files; for ViT perhaps
             `preprocessor_config.json`, whose mean and standard deviation become part of the weights: images have values
             from 0 to 255.
-        **settings: for the pipeline, such as `generation` and `max_new_tokens`. Labels are the folder's.
+        **settings: for the pipeline, such as `generation` and `max_new_tokens`. Labels are the folder's, and by default
+            so are `generation`, `constraints` and `max_new_tokens`: those of `generation_config.json`, or of
+            `config.json` where that file is absent. What has no equal here is named in a `UserWarning`.
 
     Returns:
         The pipeline.
@@ -62,12 +65,13 @@ def _text_to_text(folder: pathlib.Path, model: Any, config: Any, settings: Mappi
     tokenizer = text.SentencePieceVocabularyTokenizer.from_files(
         folder, vocabulary_size=model.vocabulary_size
     )
-    return TextToText(model, tokenizer, **settings)
+    return TextToText(model, tokenizer, **settings_from(folder, model, settings))
 
 
 def _generation(tokenizer_class: Any) -> Callable[..., TextGeneration]:
     def make(folder: pathlib.Path, model: Any, config: Any, settings: Mapping[str, Any]) -> TextGeneration:
-        return TextGeneration(model, tokenizer_class.from_files(folder), **settings)
+        tokenizer = tokenizer_class.from_files(folder)
+        return TextGeneration(model, tokenizer, **settings_from(folder, model, settings))
 
     return make
 

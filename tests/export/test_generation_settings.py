@@ -9,11 +9,20 @@ import tensorflow as tf
 
 from keras_transformer import export, generation, serving
 from keras_transformer.export import functions
-from keras_transformer.generation import BannedWords, Beam, MinNewTokens, NoRepeatNGram, Sample
+from keras_transformer.generation import (
+    BannedWords,
+    Beam,
+    ForcedLastToken,
+    MinNewTokens,
+    NoRepeatNGram,
+    RepetitionPenalty,
+    Sample,
+)
 from keras_transformer.generation.sampling import uniform
 
 SETTINGS = {
     "beam": (Beam(3), [NoRepeatNGram(2), MinNewTokens(2)]),
+    "forced": (Beam(3, 1.0, "length", "num_beams"), [RepetitionPenalty(3.0), ForcedLastToken([3])]),
     "n-best": (Beam(4, 1.0, "length", num_return=3), []),
     "sample": (Sample(1.2, top_k=20, top_p=0.95, seed=7), []),
     "samples": (Sample(1.2, seed=7, num_return=2), [BannedWords([[5], [6, 7]])]),

@@ -169,6 +169,11 @@ def reference_beam(forced):
             ]
             going = [one for one in candidates if one[0][-1] != model.end_id]
             running = going[: beam.num_beams]
+            best = sorted((one[2] for one in ended), reverse=True)[: beam.num_beams]
+            if beam.early_stopping in ("heuristic", "num_beams") and len(best) == beam.num_beams and running:
+                nothing_better = running[0][1] / penalties[step + 1] <= best[-1]
+                if step + 1 < longest and (beam.early_stopping == "num_beams" or nothing_better):
+                    running = []
         ended += [(ids, total, total / penalties[longest]) for ids, total in running]
         return sorted(ended, key=lambda one: -one[2])[: beam.num_return]
 

@@ -29,8 +29,10 @@ def test_rows_of_different_lengths_are_named(decoder):
         generate(decoder(), Ragged())
 
 
-def test_early_stopping_is_a_boolean():
-    with pytest.raises(ValueError, match=r"`early_stopping` must be True or False. Received: .*never"):
+def test_unknown_early_stopping_is_refused():
+    with pytest.raises(
+        ValueError, match=r"`early_stopping` must be True, False or one of .*Received: .*never"
+    ):
         Beam(4, early_stopping="never")
 
 

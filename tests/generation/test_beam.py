@@ -67,6 +67,22 @@ def test_cached_beams_equal_a_search_that_calls_the_whole_model(translator, refe
             np.testing.assert_allclose(out.ranking_scores[row, found], ranking, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("early_stopping", ["heuristic", "num_beams"])
+def test_early_stopping_by_the_present_length_and_by_the_number_of_ended_hypotheses(
+    translator, reference_beam, early_stopping
+):
+    model, most = translator(1, 9), 9
+    beam = Beam(2, 2.0, "length", early_stopping, num_return=2)
+    out = run(model, beam, most)
+    for row, source in enumerate(SOURCES):
+        expected = reference_beam(model, source, beam, most, [1, 3, 4, 5, 6, 7, 8])
+        for found, (ids, _, ranking) in enumerate(expected):
+            assert tuple(out.ids[row, found, : out.lengths[row, found]]) == ids
+            np.testing.assert_allclose(out.ranking_scores[row, found], ranking, rtol=1e-4, atol=1e-4)
+    exact = run(model, Beam(2, 2.0, "length", num_return=2), most)
+    assert (exact.ids != out.ids).any()
+
+
 @pytest.mark.parametrize(
     "options", [{}, {"relation": relations.SlidingWindow(2), "layers": 2}, {"num_kv_heads": 2}], ids=str
 )

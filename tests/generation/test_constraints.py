@@ -9,6 +9,7 @@ from keras_transformer.generation import (
     BannedWords,
     Beam,
     EndTokens,
+    ForcedLastToken,
     ForcedPrefix,
     ForcedWords,
     MinNewTokens,
@@ -125,9 +126,47 @@ def test_a_repetition_penalty_lowers_what_came_before(translator, forced):
     assert (plain.ids != out.ids).any()
 
 
+def test_a_beam_lowers_log_probabilities_of_repeated_tokens(translator, forced, every_sequence):
+    model, factor = translator(2), 3.0
+    rows = every_sequence([1, 3, 4, 5], [3], MOST)
+    beam = Beam(130, 0.0, num_return=130)
+    constraints = [RepetitionPenalty(factor)]
+    out = generation.Generator(model, beam, MOST, jit_compile=ON_JAX, constraints=constraints)(SOURCES)
+    seen = np.array([[token in row[:step] for step, token in enumerate(row)] for row in rows])
+    for row, source in enumerate(SOURCES):
+        scores = forced(model, source, rows)
+        ranking = np.where(seen, scores * factor, scores).sum(axis=1)
+        order = np.argsort(-ranking)
+        np.testing.assert_allclose(out.ranking_scores[row][: len(rows)], ranking[order], rtol=1e-4, atol=1e-4)
+        np.testing.assert_array_equal(out.ids[row, :5], rows[order[:5]])
+        np.testing.assert_allclose(out.scores[row, 0], scores[order[0]].sum(), rtol=1e-4, atol=1e-4)
+
+
+def test_forced_tokens_end_what_would_be_cut_and_cost_nothing(translator, forced, every_sequence):
+    model = translator(2)
+    rows = every_sequence([1, 3, 4, 5], [3], MOST)
+    rows = rows[(rows[:, 0] == 5) & ((rows == 3).any(axis=1))]
+    constraints = [ForcedPrefix([5]), ForcedLastToken([3])]
+    beam = Beam(130, 0.6, num_return=130)
+    out = generation.Generator(model, beam, MOST, jit_compile=ON_JAX, constraints=constraints)(SOURCES)
+    for row, source in enumerate(SOURCES):
+        free = forced(model, source, rows)
+        free[:, [0, -1]] = 0.0
+        ranking = free.sum(axis=1) / beam.penalties(MOST)[(rows != 0).sum(axis=1)]
+        found = out.scores[row] > -np.inf
+        assert {tuple(ids) for ids in out.ids[row][found]} == {tuple(ids) for ids in rows}
+        np.testing.assert_allclose(
+            out.ranking_scores[row][found], np.sort(ranking)[::-1], rtol=1e-4, atol=1e-4
+        )
+        scores = forced(model, source, out.ids[row][found]).sum(axis=1)
+        np.testing.assert_allclose(out.scores[row][found], scores, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("constraints", "options"),
     [
+        ([ForcedLastToken([0])], {}),
+        ([ForcedLastToken([6])], {}),
         ([ForcedPrefix([4]), BannedWords([[4]])], {}),
         ([ForcedPrefix([4, 5]), ForcedPrefix([5])], {}),
         ([ForcedPrefix([4, 4]), NoRepeatNGram(1)], {}),
@@ -172,6 +211,7 @@ def test_contradictions_are_named(translator, constraints, options):
         lambda: BannedWords(5),
         lambda: RepetitionPenalty("2"),
         lambda: ForcedPrefix([]),
+        lambda: ForcedLastToken([]),
         lambda: EndTokens([-1]),
         lambda: EndTokens([True]),
     ],

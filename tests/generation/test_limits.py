@@ -5,7 +5,16 @@ import numpy as np
 import pytest
 
 from keras_transformer import generation
-from keras_transformer.generation import Beam, MinNewTokens, Sample, sampling
+from keras_transformer.generation import (
+    BannedWords,
+    Beam,
+    Contrastive,
+    ForcedLastToken,
+    MinNewTokens,
+    Sample,
+    Speculative,
+    sampling,
+)
 
 pytestmark = pytest.mark.backend_neutral
 
@@ -35,6 +44,25 @@ def test_each_row_is_as_if_its_limit_were_the_only_one(model, sampler):
         assert not out.ids[row, :, limit:].any()
         np.testing.assert_array_equal(out.lengths[row], alone.lengths[0])
         np.testing.assert_allclose(out.ranking_scores[row], alone.ranking_scores[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    ["greedy", Beam(3), Sample(2.0), Contrastive(3), "speculative"],
+    ids=lambda value: str(value)[:11],
+)
+def test_a_forced_last_token_comes_at_the_limit_of_each_row(model, random_transformer, sampler):
+    sampler = Speculative(random_transformer(7), 3) if sampler == "speculative" else sampler
+    constraints = [ForcedLastToken([model.end_id]), BannedWords([[5, 6]])]
+    out = generation.generate(model, SOURCES, sampler, max_new_tokens=LIMITS, constraints=constraints)
+    plain = generation.generate(model, SOURCES, sampler, max_new_tokens=LIMITS, constraints=constraints[1:])
+    for row, limit in enumerate(LIMITS):
+        length = out.lengths[row, 0]
+        assert out.ids[row, 0, length - 1] == model.end_id
+        assert length <= limit
+        if sampler != Beam(3):
+            np.testing.assert_array_equal(out.ids[row, 0, : limit - 1], plain.ids[row, 0, : limit - 1])
+    assert (plain.ids != out.ids).any()
 
 
 def test_other_limits_seeds_and_noise_compile_nothing_new(random_transformer, monkeypatch):

@@ -30,6 +30,11 @@ CASES = {
             generation.RepetitionPenalty(1.2),
         ),
     ),
+    "forced last token": (
+        {},
+        Beam(3, 2.0, "length", "heuristic", num_return=2),
+        (generation.RepetitionPenalty(3.0), generation.ForcedLastToken([3])),
+    ),
 }
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from keras_transformer import interop, pipelines, text
+from keras_transformer import generation, interop, pipelines, text
 from keras_transformer.models import (
     BERT,
     GPT,
@@ -82,6 +82,29 @@ def test_t5_answers_with_sentinels_in_its_texts_and_comes_back_from_a_folder(opt
     write_t5(tmp_path / "small", 20)
     with pytest.raises(ValueError, match="`vocabulary_size` must be at least "):
         pipelines.from_hugging_face(tmp_path / "small")
+
+
+def test_answers_are_those_of_the_folders_generation_config(tmp_path):
+    write_t5(tmp_path / "t5", 60)
+    settings = {"num_beams": 3, "max_length": 7, "no_repeat_ngram_size": 2, "forced_eos_token_id": 1}
+    (tmp_path / "t5" / "generation_config.json").write_text(json.dumps(settings))
+    found = pipelines.from_hugging_face(tmp_path / "t5")
+    expected = pipelines.TextToText(
+        found.model,
+        found.tokenizer,
+        generation.Beam(3, 1.0, "length", "heuristic"),
+        constraints=[generation.NoRepeatNGram(2), generation.ForcedLastToken([1])],
+        max_new_tokens=6,
+    )
+    assert found.generation_config() == expected.generation_config()
+    answers = found(TEXTS[:5])
+    assert answers == expected(TEXTS[:5])
+    found.save(tmp_path / "it")
+    assert pipelines.load(tmp_path / "it")(TEXTS[:5]) == answers
+    greedy = pipelines.from_hugging_face(tmp_path / "t5", generation="greedy", max_new_tokens=4)
+    assert greedy.sampler == generation.Greedy()
+    assert greedy.max_new_tokens == 4
+    assert greedy.constraints == found.constraints
 
 
 def test_marian_has_the_ids_of_its_vocabulary(tmp_path):

@@ -1,0 +1,203 @@
+"""Settings of generation from a folder of Hugging Face's `transformers`."""
+
+import pathlib
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from keras_transformer import files, generation
+from keras_transformer.generation.constraints import Constraint
+
+GENERATION_CONFIG = "generation_config.json"
+_CONFIG = "config.json"
+
+# Settings that no sampler or constraint has, and the values that change nothing; None never does.
+_SAMPLER_ONLY_THERE = {
+    "num_beam_groups": 1,
+    "diversity_penalty": 0.0,
+    "penalty_alpha": 0.0,
+    "dola_layers": None,
+    "guidance_scale": 1.0,
+}
+_BEAM_ONLY_THERE = {"renormalize_logits": False}
+_SAMPLING_ONLY_THERE = {"typical_p": 1.0, "top_h": None, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0}
+_CONSTRAINTS_ONLY_THERE = {
+    "encoder_repetition_penalty": 1.0,
+    "encoder_no_repeat_ngram_size": 0,
+    "exponential_decay_length_penalty": None,
+    "begin_suppress_tokens": None,
+    "sequence_bias": None,
+    "constraints": None,
+    "force_words_ids": None,
+    "watermarking_config": None,
+    "token_healing": False,
+    "stop_strings": None,
+    "max_time": None,
+}
+_EARLY_STOPPING = {True: "num_beams", False: "heuristic", "never": True}
+_TOP_K = 50  # of `transformers`, where a folder says nothing
+
+
+def settings_from(folder: pathlib.Path, model: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments `generation`, `constraints` and `max_new_tokens` of a pipeline that generates.
+
+    They are those of generation_config.json; without that file those in config.json, where `transformers` had them
+    once. An encoder–decoder's `max_length` and `min_length` count the start token there, and a prompt's tokens count
+    in many settings of a decoder alone. A setting that has no counterpart is named in one `UserWarning`.
+
+    Args:
+        folder: with generation_config.json or config.json.
+        model: the model that generates.
+        given: arguments of the caller, which replace those of the folder.
+
+    Returns:
+        The arguments, `given` among them.
+
+    Raises:
+        ValueError: where a setting is out of range.
+    """
+    path = folder / GENERATION_CONFIG
+    path = path if path.is_file() else folder / _CONFIG
+    config = {name: value for name, value in files.read_json(path).items() if value is not None}
+    found: dict[str, Any] = {}
+    left_out: dict[str, Any] = {}
+    without_prompt: dict[str, Any] = {}
+    if "generation" not in given:
+        found["generation"] = _sampler(config)
+        left_out.update(_sampler_left_out(config))
+    if "max_new_tokens" not in given:
+        found.update(_max_new_tokens(config, model))
+        if "max_new_tokens" not in found:  # a prompt has its share of `max_length`
+            left_out.update(_changed(config, {"max_length": None}))
+    if "constraints" not in given:
+        limit = given.get("max_new_tokens", found.get("max_new_tokens"))
+        found["constraints"] = _constraints(config, model, limit)
+        left_out.update(_constraints_left_out(config, model))
+        without_prompt.update({} if _encodes(model) else _counting_prompts(config))
+    _warn(path, {"not supported": left_out, "for generated tokens only, not the prompt's": without_prompt})
+    return {**found, **given}
+
+
+def _warn(path: pathlib.Path, settings: Mapping[str, Mapping[str, Any]]) -> None:
+    parts = [
+        f"{what}: " + ", ".join(f"{name}={value!r}" for name, value in named.items())
+        for what, named in settings.items()
+        if named
+    ]
+    if parts:
+        warnings.warn(
+            f"`{path}` has settings of generation that differ here. {'; '.join(parts)}", stacklevel=5
+        )
+
+
+def _encodes(model: Any) -> bool:
+    return hasattr(model, "encode")
+
+
+def _sampler(config: Mapping[str, Any]) -> Any:
+    num_beams, num_return = config.get("num_beams", 1), config.get("num_return_sequences", 1)
+    if num_beams > 1:
+        early_stopping = config.get("early_stopping", False)
+        return generation.Beam(
+            num_beams,
+            float(config.get("length_penalty", 1.0)),
+            "length",
+            early_stopping=_EARLY_STOPPING.get(early_stopping, early_stopping),
+            num_return=num_return,
+        )
+    if not config.get("do_sample", False):
+        return generation.Greedy()
+    return generation.Sample(
+        float(config.get("temperature", 1.0)),
+        config.get("top_k", _TOP_K),
+        float(config.get("top_p", 1.0)),
+        float(config.get("min_p", 0.0)),
+        num_return=num_return,
+    )
+
+
+def _sampler_left_out(config: Mapping[str, Any]) -> dict[str, Any]:
+    samples, beams = config.get("do_sample", False), config.get("num_beams", 1) > 1
+    neutral = {
+        **_SAMPLER_ONLY_THERE,
+        **(_SAMPLING_ONLY_THERE if samples else {}),
+        **({"do_sample": False, **_BEAM_ONLY_THERE} if beams else {}),
+    }
+    return _changed(config, neutral)
+
+
+def _max_new_tokens(config: Mapping[str, Any], model: Any) -> dict[str, int]:
+    if "max_new_tokens" in config:
+        return {"max_new_tokens": config["max_new_tokens"]}
+    if "max_length" in config and _encodes(model):
+        return {"max_new_tokens": config["max_length"] - 1}
+    return {}
+
+
+def _constraints(config: Mapping[str, Any], model: Any, limit: int | None) -> list[Constraint]:
+    found: list[Constraint] = []
+    if (factor := config.get("repetition_penalty", 1.0)) > 1:
+        found.append(generation.RepetitionPenalty(factor))
+    if size := config.get("no_repeat_ngram_size", 0):
+        found.append(generation.NoRepeatNGram(size))
+    if words := _banned_words(config, model):
+        found.append(generation.BannedWords(words))
+    if more := [id_ for id_ in _end_ids(config, model) if id_ != model.end_id]:
+        found.append(generation.EndTokens(more))
+    last = _as_list(config.get("forced_eos_token_id"))
+    least = config.get("min_new_tokens", config.get("min_length", 0) - 1 if _encodes(model) else 0)
+    if limit is not None:  # there what is forced at the limit comes before what is longer than it
+        least = min(least, limit - bool(last))
+    if least > 0:
+        found.append(generation.MinNewTokens(least))
+    if "forced_bos_token_id" in config and _encodes(model):
+        found.append(generation.ForcedPrefix([config["forced_bos_token_id"]]))
+    if last:
+        found.append(generation.ForcedLastToken(last))
+    return found
+
+
+def _constraints_left_out(config: Mapping[str, Any], model: Any) -> dict[str, Any]:
+    found = _changed(config, _CONSTRAINTS_ONLY_THERE)
+    if config.get("repetition_penalty", 1.0) < 1:
+        found["repetition_penalty"] = config["repetition_penalty"]
+    if model.end_id not in _end_ids(config, model):
+        found["eos_token_id"] = config["eos_token_id"]
+    if _encodes(model):
+        if config.get("decoder_start_token_id", model.start_id) != model.start_id:
+            found["decoder_start_token_id"] = config["decoder_start_token_id"]
+        return found
+    if "forced_bos_token_id" in config:  # there after a prompt of one token
+        found["forced_bos_token_id"] = config["forced_bos_token_id"]
+    if "min_new_tokens" not in config:
+        found.update(_changed(config, {"min_length": 0}))
+    return found
+
+
+def _counting_prompts(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of constraints that look at prompts there."""
+    found = _changed(config, {"repetition_penalty": 1.0, "no_repeat_ngram_size": 0})
+    if any(len(word) > 1 for word in config.get("bad_words_ids", ())):
+        found["bad_words_ids"] = config["bad_words_ids"]
+    return found
+
+
+def _banned_words(config: Mapping[str, Any], model: Any) -> list[list[int]]:
+    """The words that must not come, without those that never do: padding, the start token and an end token alone."""
+    never = {model.pad_id, getattr(model, "start_id", None)} - {model.end_id}
+    ends = [[id_] for id_ in _end_ids(config, model)]
+    words = [word for word in config.get("bad_words_ids", ()) if word not in ends]
+    words += [[id_] for id_ in config.get("suppress_tokens", ())]
+    return [word for word in words if not never & set(word)]
+
+
+def _end_ids(config: Mapping[str, Any], model: Any) -> list[int]:
+    return _as_list(config.get("eos_token_id", model.end_id))
+
+
+def _as_list(ids: Any) -> list[int]:
+    return [] if ids is None else list(ids) if isinstance(ids, list) else [ids]
+
+
+def _changed(config: Mapping[str, Any], neutral: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: config[name] for name, value in neutral.items() if name in config and config[name] != value}

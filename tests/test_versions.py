@@ -1,0 +1,87 @@
+"""Supported versions: what pyproject.toml allows, what the constraints pin, what Colab has."""
+
+import json
+import pathlib
+import tomllib
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = pathlib.Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+OWN = canonicalize_name(PROJECT["name"])
+# Of a Colab runtime of August 2026; it has neither onnx nor onnxruntime nor tf2onnx.
+COLAB = {
+    "h5py": "3.16.0",
+    "ipykernel": "6.17.1",
+    "ipython": "7.34.0",
+    "jax": "0.7.2",
+    "jaxlib": "0.7.2",
+    "keras": "3.13.2",
+    "matplotlib": "3.10.0",
+    "ml-dtypes": "0.6.0",
+    "networkx": "3.6.1",
+    "numpy": "2.1.3",
+    "pillow": "11.3.0",
+    "protobuf": "5.29.6",
+    "safetensors": "0.8.0",
+    "scikit-learn": "1.6.1",
+    "scipy": "1.16.3",
+    "sentencepiece": "0.2.2",
+    "tensorflow": "2.20.0",
+    "tensorflow-text": "2.20.1",
+    "tokenizers": "0.22.2",
+}
+
+
+def requirements(texts):
+    found = [Requirement(text) for text in texts]
+    return {canonicalize_name(one.name): one for one in found if canonicalize_name(one.name) != OWN}
+
+
+RUNTIME = requirements(PROJECT["dependencies"])
+ONNX = requirements(PROJECT["optional-dependencies"]["onnx"])
+ALL = RUNTIME | requirements(text for texts in PROJECT["optional-dependencies"].values() for text in texts)
+
+
+def pins(name):
+    lines = [line for line in (ROOT / name).read_text().splitlines() if not line.startswith("#")]
+    return {canonicalize_name(package): version for package, version in (line.split("==") for line in lines)}
+
+
+def test_colabs_versions_meet_every_requirement():
+    met = {name: ALL[name].specifier.contains(version) for name, version in COLAB.items() if name in ALL}
+    assert met.keys() >= RUNTIME.keys()
+    assert all(met.values()), met
+
+
+def test_the_onnx_extra_keeps_colabs_protobuf():
+    # 1.23 is the first that needs another than Colab's; pip takes the newest that is allowed.
+    assert ONNX["onnx"].specifier.contains("1.22.0")
+    assert not ONNX["onnx"].specifier.contains("1.23.0")
+
+
+@pytest.mark.parametrize("name", ["constraints.txt", "constraints-oldest.txt"])
+def test_constraints_pin_what_is_required(name):
+    pinned = pins(name)
+    assert pinned.keys() >= ALL.keys()
+    assert all(ALL[package].specifier.contains(pinned[package]) for package in ALL)
+
+
+def test_the_oldest_versions_are_colabs_and_the_floors():
+    oldest = pins("constraints-oldest.txt")
+    assert {package: oldest[package] for package in COLAB} == COLAB
+    for package, requirement in {**RUNTIME, **ONNX}.items():
+        (floor,) = (one.version for one in requirement.specifier if one.operator == ">=")
+        assert f"{oldest[package]}.".startswith(f"{floor}."), f"{package}>={floor} is not what is tested"
+
+
+def test_notebooks_upgrade_nothing():
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        cells = json.loads(path.read_text())["cells"]
+        lines = [line for cell in cells for line in cell["source"] if "pip install" in line]
+        assert lines, path.name
+        for line in lines:
+            assert not {"-U", "--upgrade", "--force-reinstall"} & set(line.split()), line
+            assert not set("<>=") & set(line), line
