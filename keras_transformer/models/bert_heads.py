@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer.layers import Dropout
+from keras_transformer.layers.feed_forward import activation_function
 from keras_transformer.layers.residual import new_norm
 from keras_transformer.models.bert import draw_weights
 from keras_transformer.ops.dropout import check_rate
@@ -46,6 +47,9 @@ class MaskedLanguageModel(_Headed):
 
     $$\mathrm{logits}_t = \mathrm{norm}(f(W h_t + b))\, E^\top + c$$
 
+    f is the encoder's activation; of a gated one such as "swiglu", which has no meaning on one map, what its gate
+    applies (SiLU).
+
     Args:
         encoder: a `BERT`.
         **kwargs: for `keras.Model`.
@@ -70,6 +74,7 @@ class MaskedLanguageModel(_Headed):
         super().__init__(encoder, **kwargs)
         size = encoder.model_dim
         self.transform = self._head(size, "transform", size, self.dtype_policy)
+        self.activation = activation_function(encoder.activation)
         self.norm = new_norm("layer", encoder.epsilon, dtype=self.dtype_policy, name="norm")
         self.norm.build((None, None, size))
         self.bias = self.add_weight(
@@ -90,7 +95,7 @@ class MaskedLanguageModel(_Headed):
         positions = inputs.get("masked_positions") if isinstance(inputs, dict) else None
         if positions is not None:
             hidden = ops.take_along_axis(hidden, ops.cast(positions, "int32")[..., None], axis=1)  # (B, M, D)
-        hidden = self.norm(self.encoder.activation(self.transform(hidden)))
+        hidden = self.norm(self.activation(self.transform(hidden)))
         return self.encoder.embedding.logits(hidden) + self.bias
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:

@@ -155,6 +155,20 @@ def test_every_tensor_is_read_and_written_back_under_its_name(name, tmp_path):
     assert not unread
 
 
+@pytest.mark.parametrize("name", ["gelu_new", "gelu_fast", "gelu_pytorch_tanh"])
+def test_every_name_of_the_tanh_approximation_is_the_same_activation_in_encoder_and_head(name, tmp_path):
+    tensors = random_tensors(CASES["BertForPreTraining"][1])
+    read = [
+        interop.from_hugging_face(write(tmp_path / each, "BertForPreTraining", tensors, hidden_act=each))
+        for each in (name, "gelu_new", "gelu")
+    ]
+    assert read[0].encoder.activation == "gelu_tanh"
+    found, same, exact = (answers(model)[0] for model in read)
+    np.testing.assert_array_equal(found, same)
+    difference = np.abs(found - exact).max()
+    assert 0 < difference < 0.01
+
+
 def test_a_convolution_over_patches_is_the_product_with_cut_patches(tmp_path):
     name = "ViTForImageClassification"
     tensors = random_tensors(CASES[name][1])

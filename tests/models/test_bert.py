@@ -132,6 +132,42 @@ def test_a_masked_language_model_answers_at_the_positions_asked_for():
     np.testing.assert_allclose(some, np.take_along_axis(every, positions[..., None], 1), **CLOSE)
 
 
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def gelu_tanh(x):
+    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+@pytest.mark.parametrize("head", ["masked", "pretraining"])
+@pytest.mark.parametrize(
+    ("activation", "function"),
+    [
+        ("gelu_tanh", gelu_tanh),
+        ("relu", lambda x: np.maximum(x, 0)),
+        ("glu", sigmoid),
+        ("reglu", lambda x: np.maximum(x, 0)),
+        ("geglu_tanh", gelu_tanh),
+        ("swiglu", lambda x: x * sigmoid(x)),
+        (None, lambda x: x),
+    ],
+)
+def test_the_transformation_before_the_logits_has_the_encoders_activation(
+    head, activation, function, tmp_path
+):
+    model = tiny(head, activation=activation)
+    masked = getattr(model, "masked_language_model", model)
+    kernel, bias = (np.asarray(weight) for weight in masked.transform.weights)
+    transformed = function(np.asarray(model.encoder(INPUTS)) @ kernel + bias)
+    expected = masked.encoder.embedding.logits(masked.norm(transformed)) + masked.bias
+    found = answer(model)
+    np.testing.assert_allclose(found if head == "masked" else found["tokens"], expected, **CLOSE)
+    model.save(tmp_path / "it.keras")
+    again = answer(keras.saving.load_model(tmp_path / "it.keras"))
+    keras.tree.map_structure(np.testing.assert_array_equal, again, found)
+
+
 def test_its_output_matrix_is_the_embeddings():
     model = tiny("masked")
     before = answer(model)
