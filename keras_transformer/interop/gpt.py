@@ -22,6 +22,8 @@ _SETTINGS = {
     "model_dim": "n_embd",
     "max_length": "n_positions",
     "dropout": "resid_pdrop",
+    "attention_dropout": "attn_pdrop",
+    "embedding_dropout": "embd_pdrop",
     "epsilon": "layer_norm_epsilon",
     "pad_id": "pad_token_id",
     "end_id": "eos_token_id",
@@ -33,7 +35,7 @@ _FIXED = {
     "relation": keras.saving.serialize_keras_object(Causal()),
     "use_bias": True,
 }
-_DEFAULTS = {"resid_pdrop": 0.1, "layer_norm_epsilon": 1e-5}
+_DEFAULTS = {"resid_pdrop": 0.1, "attn_pdrop": 0.1, "embd_pdrop": 0.1, "layer_norm_epsilon": 1e-5}
 
 
 def _parameters(words: str, positions: str, model: GPT) -> Parameters:
@@ -57,7 +59,7 @@ def _complete_gpt2(config: dict[str, Any]) -> dict[str, Any]:
     pad_id, width = config.get("pad_token_id"), config.get("n_inner")
     return {
         **config,
-        "n_inner": 4 * config["n_embd"] if width is None else width,
+        "n_inner": 4 * (config.get("n_embd") or 0) if width is None else width,
         "pad_token_id": config["eos_token_id"] if pad_id is None else pad_id,
     }
 
@@ -65,7 +67,7 @@ def _complete_gpt2(config: dict[str, Any]) -> dict[str, Any]:
 def _complete_gpt(config: dict[str, Any]) -> dict[str, Any]:
     """What this architecture has no setting for: a width of 4 D, and padding and end as its unknown token, 0."""
     ids = {name: config.get(name) or 0 for name in ("pad_token_id", "eos_token_id")}
-    return {**config, **ids, "n_inner": 4 * config["n_embd"]}
+    return {**config, **ids, "n_inner": 4 * (config.get("n_embd") or 0)}
 
 
 GPT2 = Architecture(
