@@ -10,6 +10,7 @@ What is not compared again keeps its place in the JSON.
 
 import argparse
 import dataclasses
+import functools
 import gc
 import json
 import pathlib
@@ -27,7 +28,7 @@ from hugging_face import randomise
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 import measuring
 
-from keras_transformer import interop
+from keras_transformer import interop, pipelines
 from keras_transformer.interop import bert, vit
 
 LIMITS = {"outputs": 1e-4, "loss": 1e-3, "gradients": 1e-3}
@@ -53,7 +54,7 @@ VIT_SIZES = {
     },
     "base": {"num_labels": 1000},
 }
-# What each class gives, in the order of our outputs.
+# What each class gives, in the order of our outputs; of `BertModel` a variant alone is compared.
 OUTPUTS = {
     "BertForPreTraining": ("seq_relationship_logits", "prediction_logits"),
     "BertForMaskedLM": ("logits",),
@@ -61,6 +62,40 @@ OUTPUTS = {
     "BertForTokenClassification": ("logits",),
     "BertForQuestionAnswering": ("start_logits", "end_logits"),
     "ViTForImageClassification": ("logits",),
+    "BertModel": ("last_hidden_state",),
+}
+LABELS = {"num_labels": 5, "problem_type": "multi_label_classification"}
+# Configurations beside the published ones, small alone: the class, its settings, and arguments of its constructor.
+VARIANTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    **{
+        f"{name}, {activation}": (name, {"hidden_act": activation}, {})
+        for name in ("BertForPreTraining", "BertForMaskedLM")
+        for activation in ("gelu_new", "gelu_fast", "gelu_pytorch_tanh")
+    },
+    "BertForSequenceClassification, several labels": ("BertForSequenceClassification", LABELS, {}),
+    "BertForSequenceClassification, a number": (
+        "BertForSequenceClassification",
+        {"num_labels": 1, "problem_type": "regression"},
+        {},
+    ),
+    "BertForSequenceClassification, numbers": (
+        "BertForSequenceClassification",
+        {"num_labels": 3, "problem_type": "regression"},
+        {},
+    ),
+    "BertForTokenClassification, two dropouts": (
+        "BertForTokenClassification",
+        {"hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0.2},
+        {},
+    ),
+    "BertModel, without pooler": ("BertModel", {}, {"add_pooling_layer": False}),
+    "ViTForImageClassification, patches of 8 by 4": ("ViTForImageClassification", {"patch_size": [8, 4]}, {}),
+    "ViTForImageClassification, no biases of queries, keys and values": (
+        "ViTForImageClassification",
+        {"qkv_bias": False},
+        {},
+    ),
+    "ViTForImageClassification, several labels": ("ViTForImageClassification", LABELS, {}),
 }
 ARCHITECTURES = {
     each.class_name: each for each in (*bert.ARCHITECTURES, vit.VIT) if each.class_name in OUTPUTS
@@ -92,22 +127,29 @@ def our_outputs(output: Any) -> list[Any]:
 
 def compare(name: str, size: str, seed: int) -> dict[str, Any]:
     """All that is compared of one class."""
+    name, changes, options = VARIANTS.get(name, (name, {}, {}))
     architecture, random = ARCHITECTURES[name], np.random.default_rng(seed)
     of_texts = name.startswith("Bert")
     config = transformers.BertConfig if of_texts else transformers.ViTConfig
-    settings = (BERT_SIZES if of_texts else VIT_SIZES)[size]
-    theirs = getattr(transformers, name)(config(**settings)).eval()
+    settings = {**(BERT_SIZES if of_texts else VIT_SIZES)[size], **changes}
+    theirs = getattr(transformers, name)(config(**settings), **options).eval()
     randomise(theirs, seed)
     given = texts(theirs.config.vocab_size, random) if of_texts else images(theirs.config.image_size, random)
     inputs, their_inputs, valid = given
     with tempfile.TemporaryDirectory() as folder:
         theirs.save_pretrained(folder)
-        ours = interop.from_hugging_face(folder, dropout=0.0)
+        ours = interop.from_hugging_face(folder, dropout=0.0, attention_dropout=0.0)
         interop.to_hugging_face(ours, pathlib.Path(folder) / "back")
-        back = getattr(transformers, name).from_pretrained(pathlib.Path(folder) / "back").eval()
+        back = getattr(transformers, name).from_pretrained(pathlib.Path(folder) / "back", **options).eval()
+        answers = (
+            compare_answers(theirs, pathlib.Path(folder)) if "problem_type" in changes and of_texts else {}
+        )
     expected = [getattr(theirs(**their_inputs), output) for output in OUTPUTS[name]]
     with torch.no_grad():
         again = [getattr(back(**their_inputs), output) for output in OUTPUTS[name]]
+    # The names of one activation are one name when written, and their programs round otherwise.
+    renamed = back.config.hidden_act != theirs.config.hidden_act
+    same = functools.partial(torch.allclose, rtol=0, atol=1e-5) if renamed else torch.equal
     weights = ours.trainable_weights
     with tf.GradientTape() as tape:
         found = our_outputs(ours(inputs, training=True))
@@ -127,8 +169,28 @@ def compare(name: str, size: str, seed: int) -> dict[str, Any]:
         "outputs, largest": max(float(each.detach().abs().max()) for each in expected_kept),
         "loss": abs(float(loss) / their_loss.item() - 1),
         **_worst_gradient(architecture, ours, theirs, dict(zip(map(id, weights), gradients, strict=True))),
-        "written back": all(torch.equal(a.detach(), b) for a, b in zip(expected, again, strict=True)),
+        **answers,
+        "written back": all(same(a.detach(), b) for a, b in zip(expected, again, strict=True)),
     }
+
+
+def compare_answers(theirs: Any, folder: pathlib.Path) -> dict[str, float]:
+    """The largest difference of a score between `pipeline("text-classification", top_k=None)` and our pipeline."""
+    words = [f"w{i}" for i in range(theirs.config.vocab_size - 5)]
+    (folder / "vocab.txt").write_text(
+        "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]) + "\n"
+    )
+    tokenizer = transformers.BertTokenizer.from_pretrained(folder)
+    given = [" ".join(words[7 * i : 7 * i + 5 + i]) for i in range(4)]
+    found = transformers.pipeline("text-classification", theirs, tokenizer=tokenizer, top_k=None)(given)
+    ours = pipelines.from_hugging_face(folder)
+    scores = [dict(zip(ours.labels, row.tolist(), strict=True)) for row in ours.scores(given)]
+    differences = [
+        abs(row[each["label"]] - each["score"])
+        for row, expected in zip(scores, found, strict=True)
+        for each in expected
+    ]
+    return {"scores of texts": max(differences)}
 
 
 def _valid(output: Any, valid: np.ndarray | None, mask: Any) -> Any:
@@ -186,7 +248,8 @@ def _in_file(name: str) -> str:
 def main() -> None:
     """Compare, print a table, write JSON; status 1 where a limit is exceeded."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--classes", nargs="*", default=list(OUTPUTS), choices=list(OUTPUTS))
+    names = [name for name in OUTPUTS if name != "BertModel"] + list(VARIANTS)
+    parser.add_argument("--classes", nargs="*", default=names, choices=names)
     parser.add_argument("--sizes", nargs="*", default=["small", "base"], choices=["small", "base"])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=pathlib.Path, default=measuring.RESULTS)
@@ -197,6 +260,8 @@ def main() -> None:
     machine = measuring.machine()
     for name in arguments.classes:
         for size in arguments.sizes:
+            if name in VARIANTS and size == "base":
+                continue
             start = time.perf_counter()
             result = compare(name, size, arguments.seed)
             measured = {"seconds": time.perf_counter() - start, "command": machine["command"]}
@@ -204,6 +269,7 @@ def main() -> None:
             content = {"machine": machine, "limits": LIMITS, "results": results}
             measuring.write_result(written.stem, content, arguments.output)
             good &= all(result[each] <= limit for each, limit in LIMITS.items()) and result["written back"]
+            good &= result.get("scores of texts", 0.0) <= LIMITS["outputs"]
             row = {"model": f"{name}, {size}", "parameters": f"{result['parameters']:,}"}
             row |= {each: f"{result[each]:.1e}" for each in LIMITS}
             table.append(row | {"written back": "equal" if result["written back"] else "differs"})

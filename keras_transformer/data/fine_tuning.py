@@ -38,6 +38,14 @@ def fine_tuning(
 ) -> tf.data.Dataset:
     """Makes the batches that teach a language model a task, and to go on modelling the task's texts.
 
+    What the labels are is what the model's `problem_type` is, and the loss that is compiled for "classes":
+
+        each example's class       integers (n,)     "single_label_classification"  SparseCategoricalCrossentropy
+        which classes it has       0 or 1, (n, C)    "multi_label_classification"   BinaryCrossentropy
+        numbers                    floats (n,), (n, C)    "regression"              MeanSquaredError
+
+    Cross-entropies are from logits.
+
     Each example becomes R rows of tokens, which begin and end with marks and have one between two texts:
 
         classification    text                  start text extract
@@ -48,7 +56,7 @@ def fine_tuning(
 
     Args:
         examples: Texts, or tuples of them, as the task has it.
-        labels: Each example's class; with "multiple_choice" which answer is right. Integers (n,).
+        labels: Of each example, see above; with "multiple_choice" which answer is right, integers (n,).
         tokenizer: Its texts must hold no mark.
         batch_size: B, the examples in each batch; the last may be smaller.
         task: One of the above. A pair whose order says nothing is one of "similarity".
@@ -59,8 +67,9 @@ def fine_tuning(
         seed: Which orders.
 
     Returns:
-        A dataset of known cardinality with elements `({"token_ids": ids}, {"classes": (B,), "tokens": next ids})`, all
-        int32: ids and next ids are (B, T), for "similarity" (B, 2, T), for "multiple_choice" (B, K, T) with K the most
+        A dataset of known cardinality with elements `({"token_ids": ids}, {"classes": labels, "tokens": next ids})`.
+        Labels are int32 (B,), or float32 (B, C) where an example has several or they are numbers. The others are int32:
+        ids and next ids are (B, T), for "similarity" (B, 2, T), for "multiple_choice" (B, K, T) with K the most
         answers there are; T is the length of the longest row. Both are padded with `pad_id`, which losses and metrics
         ignore; where that is None, ids with `end_id` and next ids with −1. For `models.GPTClassifier` and
         `models.GPTMultipleChoice`.
@@ -68,7 +77,7 @@ def fine_tuning(
     Raises:
         TypeError: If `examples` is one string.
         ValueError: If a row is longer than `max_length` (none is ever cut), an example is not what the task has,
-            `labels` are not as many integers from 0 on, a text holds a mark, or an argument is out of its range.
+            `labels` are not as many or none of the above, a text holds a mark, or an argument is out of its range.
 
     Example:
         >>> from keras_transformer.text import ByteTokenizer
@@ -91,7 +100,7 @@ def fine_tuning(
     ids = token_lists([text for each in texts for text in each], tokenizer)
     rows_of = [_rows([next(ids) for _ in each], marks, task, max_length, i) for i, each in enumerate(texts)]
     rows_each = max(map(len, rows_of), default=0)
-    classes = _check_labels(labels, rows_of, task)
+    targets = _check_labels(labels, rows_of, task)
     flat = [row for rows in rows_of for row in rows]
     tokens = RaggedRows.concatenated([tf.ragged.constant(flat, tf.int32)])
     places = np.full((len(texts), rows_each), _NO_ROW)
@@ -99,7 +108,7 @@ def fine_tuning(
     length = max(map(len, flat))
     shape = [None, length] if task in ("classification", "entailment") else [None, rows_each, length]
     with tf.device("CPU:0"):  # a data set's functions cannot read a GPU's memory
-        places, classes = tf.constant(places), tf.constant(classes, tf.int32)
+        places, targets = tf.constant(places), tf.constant(targets)
 
     def batch(examples: tf.Tensor) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
         rows = tf.reshape(tf.gather(places, examples), [-1])
@@ -109,7 +118,7 @@ def fine_tuning(
         following = tf.where(column + 1 < lengths, following, padding[1])
         ids = tf.where(column < lengths, ids, padding[0])
         ids, following = (tf.reshape(each, [-1, *shape[1:]]) for each in (ids, following))
-        return {"token_ids": ids}, {"classes": tf.gather(classes, examples), "tokens": following}
+        return {"token_ids": ids}, {"classes": tf.gather(targets, examples), "tokens": following}
 
     numbers, _ = numbered(len(texts), shuffle, seed)
     dataset = numbers.batch(batch_size).map(batch, tf.data.AUTOTUNE, deterministic=True)
@@ -170,21 +179,29 @@ def _check_marks(marks: Sequence[int] | None, tokenizer: Tokenizer) -> tuple[int
 
 
 def _check_labels(labels: Any, rows_of: Sequence[Sequence[Any]], task: str) -> np.ndarray:
-    classes = np.asarray(labels)
-    integers = classes.dtype.kind in "iub" and classes.shape == (len(rows_of),)
-    if not rows_of or not integers or classes.min() < 0:
+    """Classes, int32 (n,); or several labels or numbers of each example, float32 (n, C)."""
+    found, chooses = np.asarray(labels), task == "multiple_choice"
+    integers = found.dtype.kind in "iub"
+    classes = integers and found.ndim == 1 and (found >= 0).all()
+    several = integers and found.ndim == 2 and np.isin(found, (0, 1)).all()
+    numbers = found.dtype.kind == "f" and found.ndim in (1, 2) and np.isfinite(found).all()
+    valid = classes or ((several or numbers) and not chooses)
+    if not valid or not found.size or len(found) != len(rows_of):
+        others = "" if chooses else ", 0 or 1 for each of several, or finite floats"
         raise ValueError(
-            "`examples` and `labels` must be equally many, one at least, and labels integers from 0 on. "
-            f"Received: {len(rows_of)} examples and labels {str(labels)[:50]}"
+            "`examples` and `labels` must be equally many, one at least, and labels integers from 0 on"
+            f"{others}. Received: {len(rows_of)} examples and labels {str(labels)[:50]}"
         )
+    if not classes:
+        return found.reshape(len(found), -1).astype("float32")
     if task == "multiple_choice":
-        wrong = np.flatnonzero(classes >= [len(rows) for rows in rows_of])
+        wrong = np.flatnonzero(found >= [len(rows) for rows in rows_of])
         if len(wrong):
             raise ValueError(
                 "`labels` must say which answer is right, from 0 on. "
-                f"Received: labels[{wrong[0]}]={classes[wrong[0]]} of {len(rows_of[wrong[0]])} answers"
+                f"Received: labels[{wrong[0]}]={found[wrong[0]]} of {len(rows_of[wrong[0]])} answers"
             )
-    return classes
+    return found.astype("int32")
 
 
 def _rows(

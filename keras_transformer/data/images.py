@@ -18,7 +18,8 @@ def image_batches(
 
     Args:
         images: (n, height, width, channels), of any dtype, which the batches keep.
-        labels: Integers (n,).
+        labels: Integers (n,); or (n, C) of 0 or 1, or of numbers, where the model's `problem_type` is another than
+            single-label classification.
         batch_size: Images in each batch; the last may be smaller.
         shift: How many pixels an image may be moved up or down, and left or right; what comes in is zero.
         flip: Whether half of the images are mirrored left to right.
@@ -37,9 +38,9 @@ def image_batches(
         (3, TensorShape([None, 8, 8, 1]))
     """
     images, labels = np.asarray(images), np.asarray(labels)
-    if images.ndim != 4 or not len(images) or labels.shape != images.shape[:1]:
+    if images.ndim != 4 or not len(images) or labels.shape[:1] != images.shape[:1] or labels.ndim > 2:
         raise ValueError(
-            "`images` must be (n, height, width, channels) and `labels` (n,), n > 0. "
+            "`images` must be (n, height, width, channels) and `labels` (n,) or (n, C), n > 0. "
             f"Received: images.shape={images.shape}, labels.shape={labels.shape}"
         )
     for name, number, least in (("batch_size", batch_size, 1), ("shift", shift, 0)):

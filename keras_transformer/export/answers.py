@@ -37,7 +37,7 @@ class Words(NamedTuple):
 
 
 def class_of_text(pipeline: Any, text: Tensor, text_pair: Tensor | None = None) -> dict[str, Tensor]:
-    """Strings (B,), or pairs of them → "label" (B,), "probabilities" (B, C)."""
+    """Strings (B,), or pairs of them → what `_of_classes` gives."""
     first = pipeline.tokenizer.tokenize(text)
     if text_pair is None:
         windows = cut(pipeline, first, _room(pipeline, 2))
@@ -46,12 +46,8 @@ def class_of_text(pipeline: Any, text: Tensor, text_pair: Tensor | None = None) 
         behind = pipeline.tokenizer.tokenize(text_pair)
         windows = cut(pipeline, behind, _room(pipeline, 3) - _lengths(first))
         inputs = _inputs(pipeline, tf.gather(first, windows.owner), windows.ids)
-    found = tf.nn.softmax(call(pipeline.model)(inputs))
-    probabilities = tf.math.unsorted_segment_mean(found, windows.owner, tf.size(text))
-    return {
-        "label": named(pipeline.labels, tf.argmax(probabilities, axis=-1)),
-        "probabilities": probabilities,
-    }
+    found = scores(pipeline, call(pipeline.model)(inputs))
+    return _of_classes(pipeline, tf.math.unsorted_segment_mean(found, windows.owner, tf.size(text)))
 
 
 def vector_of_text(pipeline: Any, text: Tensor) -> dict[str, Tensor]:
@@ -173,13 +169,13 @@ def answer_in_context(pipeline: Any, question: Tensor, context: Tensor) -> dict[
 
 
 def class_of_image(pipeline: Any, pixel_values: Tensor) -> dict[str, Tensor]:
-    """Images (B, height, width, channels) → "label" (B,), "probabilities" (B, C)."""
+    """Images (B, height, width, channels) → what `_of_classes` gives."""
     low, high = pipeline.model.value_range
     inside = tf.reduce_all((pixel_values >= low) & (pixel_values <= high))
     tf.debugging.Assert(inside, [f"an image has values that are not from {low} to {high}"])
     if pipeline.resize:
         pixel_values = pipeline.resized(pixel_values)
-    return _classes(pipeline, pipeline.model(pixel_values, training=False))
+    return _of_classes(pipeline, scores(pipeline, pipeline.model(pixel_values, training=False)))
 
 
 def class_of_nodes(pipeline: Any, nodes: Tensor, edges: Tensor) -> dict[str, Tensor]:
@@ -188,7 +184,7 @@ def class_of_nodes(pipeline: Any, nodes: Tensor, edges: Tensor) -> dict[str, Ten
     joined = tf.reduce_all((edges >= -1) & (edges < count))
     tf.debugging.Assert(joined, ["an edge joins a node that is not there"])
     tf.debugging.Assert(tf.reduce_all(tf.math.is_finite(nodes)), ["a node has features that are not finite"])
-    return _classes(pipeline, logits_of_nodes(pipeline, nodes, edges))
+    return _best(pipeline, tf.nn.softmax(logits_of_nodes(pipeline, nodes, edges)))
 
 
 def logits_of_nodes(pipeline: Any, nodes: Tensor, edges: Tensor) -> Tensor:
@@ -198,10 +194,33 @@ def logits_of_nodes(pipeline: Any, nodes: Tensor, edges: Tensor) -> Tensor:
     return pipeline.model({"nodes": nodes, "edges": edges}, training=False)
 
 
-def _classes(pipeline: Any, logits: Tensor) -> dict[str, Tensor]:
+def scores(pipeline: Any, logits: Tensor) -> Tensor:
+    """The probabilities that logits (B, C) stand for, or the numbers of a regression."""
+    functions = {"multi_label_classification": tf.sigmoid, "regression": tf.identity}
+    return functions.get(pipeline.problem_type, tf.nn.softmax)(logits)
+
+
+def _of_classes(pipeline: Any, found: Tensor) -> dict[str, Tensor]:
+    """What a pipeline answers to scores (B, C).
+
+    "label" (B,) and "probabilities" (B, C); of a multi-label classification "labels" (B, L), those above the threshold
+    and then "" or −1, in place of the first; of a regression "values" (B, C) alone.
+    """
+    if pipeline.problem_type == "regression":
+        return {"values": found}
+    if pipeline.problem_type != "multi_label_classification":
+        return _best(pipeline, found)
+    classes = tf.broadcast_to(tf.range(tf.shape(found)[1]), tf.shape(found))
+    chosen = tf.ragged.boolean_mask(classes, found > pipeline.threshold)
+    labels = named(pipeline.labels, chosen.values)
+    filler = "" if labels.dtype == tf.string else -1
+    return {"labels": chosen.with_values(labels).to_tensor(filler), "probabilities": found}
+
+
+def _best(pipeline: Any, probabilities: Tensor) -> dict[str, Tensor]:
     return {
-        "label": named(pipeline.labels, tf.argmax(logits, axis=-1)),
-        "probabilities": tf.nn.softmax(logits),
+        "label": named(pipeline.labels, tf.argmax(probabilities, axis=-1)),
+        "probabilities": probabilities,
     }
 
 

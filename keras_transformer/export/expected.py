@@ -9,18 +9,18 @@ from keras_transformer.export.tensors import Arrays
 
 def class_of_text(pipeline: Any, text: list[str], text_pair: list[str] | None = None) -> Arrays:
     """See `answers.class_of_text`; so are the others."""
-    return _classes(pipeline, pipeline.probabilities(text, text_pair))
+    return _of_classes(pipeline, pipeline.scores(text, text_pair))
 
 
 def class_of_image(pipeline: Any, pixel_values: np.ndarray) -> Arrays:
     """Images (B, height, width, channels)."""
-    return _classes(pipeline, pipeline.probabilities(pixel_values))
+    return _of_classes(pipeline, pipeline.scores(pixel_values))
 
 
 def class_of_nodes(pipeline: Any, nodes: np.ndarray, edges: np.ndarray) -> Arrays:
     """Graphs of nodes (B, T, D) and edges (B, E, 2), filled up with -1."""
     graphs = zip(nodes, edges, strict=True)
-    return _classes(
+    return _best(
         pipeline, np.stack([pipeline.probabilities(of, each[each[:, 0] >= 0]) for of, each in graphs])
     )
 
@@ -68,7 +68,19 @@ def answer_in_context(pipeline: Any, question: list[str], context: list[str]) ->
     }
 
 
-def _classes(pipeline: Any, probabilities: np.ndarray) -> Arrays:
+def _of_classes(pipeline: Any, scores: np.ndarray) -> Arrays:
+    if pipeline.problem_type == "regression":
+        return {"values": scores}
+    if pipeline.problem_type != "multi_label_classification":
+        return _best(pipeline, scores)
+    names, chosen = _named(pipeline.labels), scores > pipeline.threshold
+    filler = "" if names.dtype.kind == "U" else -1
+    most = chosen.sum(1).max()
+    rows = [[*names[row], *[filler] * (most - row.sum())] for row in chosen]
+    return {"labels": np.array(rows, names.dtype).reshape(len(rows), most), "probabilities": scores}
+
+
+def _best(pipeline: Any, probabilities: np.ndarray) -> Arrays:
     return {"label": _named(pipeline.labels)[probabilities.argmax(-1)], "probabilities": probabilities}
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.export import answers, expected
-from keras_transformer.export.graph import Graph
+from keras_transformer.export.graph import Axes, Graph
 from keras_transformer.export.parity import texts_from_vocabulary
 from keras_transformer.export.tensors import Arrays, Example
 from keras_transformer.pipelines import (
@@ -121,9 +121,9 @@ def _forward(pipeline: Any) -> Graph:
     model = pipeline.model
     if isinstance(pipeline, ImageClassification):
         return Graph(
-            lambda pixel_values: {"logits": model(pixel_values, training=False)},
+            lambda pixel_values: _with_probabilities(pipeline, model(pixel_values, training=False)),
             [_images(pipeline, model.image_size)],
-            {"pixel_values": [_BATCH], "logits": [_BATCH]},
+            {"pixel_values": [_BATCH], **_outputs_of_classes(pipeline)},
         )
     if isinstance(pipeline, NodeClassification):
         nodes = [_BATCH, "num_nodes"]
@@ -142,7 +142,7 @@ def _forward(pipeline: Any) -> Graph:
     outputs = {
         QuestionAnswering: {"start_logits": row, "end_logits": row},
         Embedding: {"last_hidden_state": row, "sentence_embedding": [_BATCH]},
-        TextClassification: {"logits": [_BATCH]},
+        TextClassification: _outputs_of_classes(pipeline),
     }.get(type(pipeline), {"logits": row})
 
     def forward(
@@ -156,6 +156,8 @@ def _forward(pipeline: Any) -> Graph:
             found = hidden, answers.normalized(pipeline, pipeline.pooled(hidden, inputs))
         else:
             logits = answers.call(model)(inputs)
+            if isinstance(pipeline, TextClassification):
+                return _with_probabilities(pipeline, logits)
             found = tf.unstack(logits, axis=1) if isinstance(pipeline, QuestionAnswering) else (logits,)
         return dict(zip(outputs, found, strict=True))
 
@@ -172,6 +174,18 @@ def _masked(encoder: Any, input_ids: Tensor, attention_mask: Tensor) -> dict[str
     if encoder.pad_id is None:
         return {"token_ids": tf.cast(input_ids, tf.int32), "padding_mask": real}
     return {"token_ids": tf.cast(tf.where(real, input_ids, encoder.pad_id), tf.int32)}
+
+
+def _outputs_of_classes(pipeline: Any) -> Axes:
+    """The outputs of a classifier; the logits of a regression are its numbers."""
+    regression = getattr(pipeline, "problem_type", None) == "regression"
+    return {name: [_BATCH] for name in ("logits", *([] if regression else ["probabilities"]))}
+
+
+def _with_probabilities(pipeline: Any, logits: Tensor) -> dict[str, Tensor]:
+    if pipeline.problem_type == "regression":
+        return {"logits": logits}
+    return {"logits": logits, "probabilities": answers.scores(pipeline, logits)}
 
 
 def _has_segments(pipeline: Any) -> bool:

@@ -77,6 +77,8 @@ def settings_of(pipeline: Any) -> dict[str, Any]:
     if not hasattr(pipeline, "sampler"):
         names = ("max_length", "num_segments", "image_size", "num_channels", "value_range", "num_features")
         settings |= {name: getattr(known, name) for name in names if hasattr(known, name)}
+    if hasattr(pipeline, "problem_type"):
+        settings["problem_type"] = pipeline.problem_type
     own = pipeline.generation_config if hasattr(pipeline, "generation_config") else pipeline.settings
     return json.loads(json.dumps({**settings, **own()}))
 

@@ -1,6 +1,7 @@
 """What is to be known of an architecture to read and write its weights: a table of settings and one of names."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -18,6 +19,30 @@ ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
+
+# Of our arguments those that by default are as another one; where a file has them equal, overriding that one overrides
+# them too.
+FOLLOWING = {
+    "attention_dropout": "dropout",
+    "embedding_dropout": "dropout",
+    "hidden_dropout": "dropout",
+    "num_decoder_layers": "num_layers",
+}
+# The types of our arguments in a `config.json`; all others are integers.
+_FLOATS = {"dropout", "attention_dropout", "embedding_dropout", "hidden_dropout", "epsilon"}
+_TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    **dict.fromkeys(_FLOATS, ("a number", lambda value: _is_number(value) and math.isfinite(value))),
+    **dict.fromkeys(("activation", "problem_type"), ("a string", lambda value: isinstance(value, str))),
+    **dict.fromkeys(("tied", "qkv_bias"), ("a boolean", lambda value: isinstance(value, bool))),
+    **dict.fromkeys(
+        ("image_size", "patch_size"),
+        (
+            "an integer or two",
+            lambda value: all(map(_is_integer, _listed(value))) and len(_listed(value)) <= 2,
+        ),
+    ),
+}
+_INTEGER: tuple[str, Callable[[Any], bool]] = ("an integer", lambda value: _is_integer(value))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +105,7 @@ class Architecture:
         complete: fills in what `config.json` leaves to be derived.
         optional: settings of `config.json` that may be absent or null, which is None here.
         make: makes a model of our arguments, by default `model` itself.
+        present: our arguments that say whether there is something, and a name in files that is there if so.
         describe: our arguments of a model.
         rename: takes names in older files to those of today.
     """
@@ -99,6 +125,7 @@ class Architecture:
     complete: Callable[[dict[str, Any]], dict[str, Any]] = dict
     optional: frozenset[str] = frozenset()
     make: Callable[..., Any] | None = None
+    present: Mapping[str, str] = dataclasses.field(default_factory=dict)
     describe: Callable[[Any], dict[str, Any]] = lambda model: model.get_config()
     rename: Callable[[str], str] = str
 
@@ -106,9 +133,10 @@ class Architecture:
         """Our constructor's arguments for a `config.json`.
 
         Raises:
-            ValueError: where a setting is absent, or one that our model does not have.
+            ValueError: where a setting is absent, of another type, or one that our model does not have.
         """
         config = {**self.defaults, **config}
+        self._check_types(config)
         for name, value in self.required.items():
             if name in config and config[name] != value:
                 raise ValueError(
@@ -117,6 +145,7 @@ class Architecture:
                 )
         names = [name for theirs in self.settings.values() for name in _names(theirs)]
         config = self.complete(config)
+        self._check_types(config)
         for name in names:
             if config.get(name) is None and name not in self.optional:
                 raise ValueError(f"`config.json` of a {self.model_type} must have {name!r}. Received: none")
@@ -128,8 +157,13 @@ class Architecture:
                     f"`config.json` of a {self.model_type} must have one value for {' and '.join(theirs)}. "
                     f"Received: {[first, *others]}"
                 )
-            arguments[ours] = self._activation(first) if ours == "activation" else first
-        return arguments
+            arguments[ours] = self._activation(str(theirs), first) if ours == "activation" else first
+        following = {
+            name: None
+            for name, other in FOLLOWING.items()
+            if name in arguments and arguments[name] == arguments[other]
+        }
+        return {**arguments, **following}
 
     def config(self, model: keras.Model) -> dict[str, Any]:
         """The `config.json` of one of our models.
@@ -150,6 +184,12 @@ class Architecture:
         differing = {name: found[name] for name, value in self.fixed.items() if found[name] != value}
         if not differing:  # what reading it back would give tells what it cannot say
             again = self.arguments(config)
+            followed = {
+                name: again[other]
+                for name, other in FOLLOWING.items()
+                if name in again and again[name] is None
+            }
+            again |= followed
             differing = {name: found[name] for name in again if found[name] != again[name]}
         if differing:
             raise ValueError(
@@ -163,12 +203,41 @@ class Architecture:
             "model_type": self.model_type,
         }
 
-    def _activation(self, name: str) -> str:
+    def _check_types(self, config: Mapping[str, Any]) -> None:
+        """Raise where a setting that stands there is of another type than ours."""
+        for ours, theirs in self.settings.items():
+            expected, fits = type_of(ours)
+            for name in _names(theirs):
+                if config.get(name) is not None and not fits(config[name]):
+                    raise ValueError(
+                        f"`config.json` of a {self.model_type} must have {expected} as {name}. "
+                        f"Received: {name}={config[name]!r}"
+                    )
+
+    def _activation(self, key: str, name: str) -> str:
         if name not in self.activations:
             raise ValueError(
-                f"`config.json` must have an activation among {sorted(self.activations)}. Received: {name!r}"
+                f"`config.json` of a {self.model_type} must have an activation among {sorted(self.activations)} "
+                f"as {key}. Received: {key}={name!r}"
             )
         return self.activations[name]
+
+
+def type_of(ours: str) -> tuple[str, Callable[[Any], bool]]:
+    """Return in words what one of our arguments must be in a `config.json`, and whether a value is that."""
+    return _TYPES.get(ours, _INTEGER)
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def _names(theirs: str | tuple[str, ...]) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from keras_transformer.models import (
     SpanClassifier,
     TokenClassifier,
 )
+from keras_transformer.models.problem_types import check_problem_type
 from keras_transformer.relations import Full
 
 _SETTINGS = {
@@ -26,11 +27,13 @@ _SETTINGS = {
     "hidden_dim": "intermediate_size",
     "max_length": "max_position_embeddings",
     "num_segments": "type_vocab_size",
-    "dropout": ("hidden_dropout_prob", "attention_probs_dropout_prob"),
+    "dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
     "activation": "hidden_act",
     "epsilon": "layer_norm_eps",
     "pad_id": "pad_token_id",
 }
+_OF_HEAD = ("num_classes", "problem_type", "pooling")
 _TIED = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
@@ -59,7 +62,7 @@ def _encoder(prefix: str, encoder: BERT, pools: bool) -> Parameters:
         yield from encoder_block(name, "self", block)
         yield from norm(f"{name}.attention.output.LayerNorm", block.attention_residual.norm)
         yield from norm(f"{name}.output.LayerNorm", block.feed_forward_residual.norm)
-    if pools:
+    if pools and encoder.pooler is not None:
         yield from dense(f"{prefix}pooler.dense", encoder.pooler)
 
 
@@ -86,20 +89,31 @@ def _parameters(head: Callable[[Any], Parameters] | None, pools: bool, model: An
 
 def _make(model: type[keras.Model], **arguments: Any) -> keras.Model:
     """The model around an encoder, both of one dtype."""
-    of_head = {name: arguments.pop(name) for name in ("num_classes", "pooling") if name in arguments}
+    of_head = {name: arguments.pop(name) for name in _OF_HEAD if name in arguments}
     dtype = {name: arguments[name] for name in ("dtype",) if name in arguments}
     return model(BERT(**arguments), **of_head, **dtype)
 
 
 def _describe(model: Any) -> dict[str, Any]:
-    of_head = {name: getattr(model, name) for name in ("num_classes", "pooling") if hasattr(model, name)}
+    of_head = {name: getattr(model, name) for name in _OF_HEAD if hasattr(model, name)}
     return {**model.encoder.get_config(), **of_head}
 
 
 def count_labels(config: dict[str, Any]) -> dict[str, Any]:
     """The number of classes, which may stand there as their names alone; two where nothing is said."""
     labels = config.get("id2label")
+    if not isinstance(labels, dict | None):
+        raise ValueError(
+            f"`config.json` must have names by their numbers as id2label. Received: id2label={labels!r}"
+        )
     return {**config, "num_labels": config.get("num_labels") or (len(labels) if labels else 2)}
+
+
+def complete_classifier(config: dict[str, Any]) -> dict[str, Any]:
+    """The number of classes, and what their logits stand for."""
+    config = count_labels(config)
+    problem_type = check_problem_type(config.get("problem_type"), config["num_labels"])
+    return {**config, "problem_type": problem_type}
 
 
 def _rename(name: str) -> str:
@@ -118,7 +132,11 @@ def _architecture(
         model_type="bert",
         class_name=class_name,
         model=model,
-        settings={**_SETTINGS, **({"num_classes": "num_labels"} if labels else {})},
+        settings={
+            **_SETTINGS,
+            **({"num_classes": "num_labels"} if labels else {}),
+            **({"problem_type": "problem_type"} if model is SequenceClassifier else {}),
+        },
         fixed={
             "normalization": "post",
             "relation": keras.saving.serialize_keras_object(Full()),
@@ -129,7 +147,8 @@ def _architecture(
         parameters=functools.partial(_parameters, head, pools),
         ignored=r"position_ids$" if pools else r"position_ids$|pooler\.dense\.|seq_relationship\.",
         tied=_TIED if head in (_masked, _pretraining) else {},
-        complete=count_labels if labels else dict,
+        complete=complete_classifier if model is SequenceClassifier else count_labels if labels else dict,
+        present={"pooler": "pooler.dense.weight"} if head is None else {},
         make=None if head is None else functools.partial(_make, model),
         describe=(lambda model: model.get_config()) if head is None else _describe,
         rename=_rename,

@@ -22,6 +22,8 @@ _SETTINGS = {
     "model_dim": "n_embd",
     "max_length": "n_positions",
     "dropout": "resid_pdrop",
+    "attention_dropout": "attn_pdrop",
+    "embedding_dropout": "embd_pdrop",
     "epsilon": "layer_norm_epsilon",
     "pad_id": "pad_token_id",
     "end_id": "eos_token_id",
@@ -33,7 +35,7 @@ _FIXED = {
     "relation": keras.saving.serialize_keras_object(Causal()),
     "use_bias": True,
 }
-_DEFAULTS = {"resid_pdrop": 0.1, "layer_norm_epsilon": 1e-5}
+_DEFAULTS = {"resid_pdrop": 0.1, "attn_pdrop": 0.1, "embd_pdrop": 0.1, "layer_norm_epsilon": 1e-5}
 
 
 def _parameters(words: str, positions: str, model: GPT) -> Parameters:
@@ -57,7 +59,7 @@ def _complete_gpt2(config: dict[str, Any]) -> dict[str, Any]:
     pad_id, width = config.get("pad_token_id"), config.get("n_inner")
     return {
         **config,
-        "n_inner": 4 * config["n_embd"] if width is None else width,
+        "n_inner": 4 * (config.get("n_embd") or 0) if width is None else width,
         "pad_token_id": None if pad_id == config["eos_token_id"] else pad_id,
     }
 
@@ -70,7 +72,7 @@ def _complete_gpt(config: dict[str, Any]) -> dict[str, Any]:
         **config,
         "eos_token_id": end_id,
         "pad_token_id": None if pad_id == end_id else pad_id,
-        "n_inner": 4 * config["n_embd"],
+        "n_inner": 4 * (config.get("n_embd") or 0),
     }
 
 

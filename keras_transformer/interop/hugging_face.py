@@ -14,10 +14,10 @@ from keras_transformer import files
 from keras_transformer.interop import bert, gpt, marian, t5, vit
 from keras_transformer.interop.architecture import Architecture, Parameter
 
-_ALL = (gpt.GPT2, gpt.OPENAI_GPT, marian.MARIAN, *bert.ARCHITECTURES, t5.T5_GENERATION, vit.VIT)
+ALL = (gpt.GPT2, gpt.OPENAI_GPT, marian.MARIAN, *bert.ARCHITECTURES, t5.T5_GENERATION, vit.VIT)
 # Where a model type has several classes, `config.json` says which; here stands the first.
 ARCHITECTURES: dict[str, Architecture] = {
-    architecture.model_type: architecture for architecture in reversed(_ALL)
+    architecture.model_type: architecture for architecture in reversed(ALL)
 }
 
 CONFIG = "config.json"
@@ -56,7 +56,8 @@ def from_hugging_face(folder: str | os.PathLike[str], **kwargs: Any) -> keras.Mo
             for name, tensor in ((architecture.rename(old), tensor) for old, tensor in found.items())
             if not re.search(architecture.ignored, name)
         }
-        model = (architecture.make or architecture.model)(**arguments)
+        there = {ours: name in tensors for ours, name in architecture.present.items()}
+        model = (architecture.make or architecture.model)(**{**there, **arguments})
         parameters = _named(architecture, model)
         _check(folder, architecture, parameters, tensors)
         for name, parameter in parameters.items():
@@ -85,9 +86,9 @@ def to_hugging_face(model: keras.Model, folder: str | os.PathLike[str]) -> pathl
     _safetensors()
     import safetensors.numpy
 
-    candidates = [each for each in _ALL if type(model) is each.model]
+    candidates = [each for each in ALL if type(model) is each.model]
     if not candidates:
-        known = sorted({each.model.__name__ for each in _ALL})
+        known = sorted({each.model.__name__ for each in ALL})
         raise ValueError(f"`model` must be one of {known}. Received: a {type(model).__name__}")
     reasons = []
     for architecture in candidates:
@@ -123,7 +124,7 @@ def _read_config(folder: pathlib.Path) -> dict[str, Any]:
 
 def _architecture(folder: pathlib.Path, config: dict[str, Any]) -> Architecture:
     """The one of the class that `config.json` names, or the only one of the model type."""
-    candidates = {each.class_name: each for each in _ALL if each.model_type == config["model_type"]}
+    candidates = {each.class_name: each for each in ALL if each.model_type == config["model_type"]}
     if len(candidates) == 1:
         return next(iter(candidates.values()))
     names = [name for name in config.get("architectures") or () if name in candidates]

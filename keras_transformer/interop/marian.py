@@ -46,7 +46,7 @@ def _parameters(model: Transformer) -> Parameters:
 
 def _complete(config: dict[str, Any]) -> dict[str, Any]:
     """The target's vocabulary, by default the source's."""
-    return {**config, "decoder_vocab_size": config.get("decoder_vocab_size") or config["vocab_size"]}
+    return {**config, "decoder_vocab_size": config.get("decoder_vocab_size") or config.get("vocab_size")}
 
 
 MARIAN = Architecture(
@@ -55,11 +55,14 @@ MARIAN = Architecture(
     model=Transformer,
     settings={
         "vocabulary_size": ("vocab_size", "decoder_vocab_size"),
-        "num_layers": ("encoder_layers", "decoder_layers"),
+        "num_layers": "encoder_layers",
+        "num_decoder_layers": "decoder_layers",
         "num_heads": ("encoder_attention_heads", "decoder_attention_heads"),
         "model_dim": "d_model",
         "hidden_dim": ("encoder_ffn_dim", "decoder_ffn_dim"),
         "dropout": "dropout",
+        "attention_dropout": "attention_dropout",
+        "hidden_dropout": "activation_dropout",
         "activation": "activation_function",
         "pad_id": "pad_token_id",
         "start_id": "decoder_start_token_id",
@@ -72,7 +75,14 @@ MARIAN = Architecture(
         "position_layout": "halves",
         "output_bias": True,
     },
-    defaults={"dropout": 0.1, "activation_function": "gelu", "scale_embedding": False, "eos_token_id": 0},
+    defaults={
+        "dropout": 0.1,
+        "attention_dropout": 0.0,
+        "activation_dropout": 0.0,
+        "activation_function": "gelu",
+        "scale_embedding": False,
+        "eos_token_id": 0,
+    },
     required={
         "scale_embedding": True,
         "share_encoder_decoder_embeddings": True,

@@ -67,7 +67,8 @@ T5_GENERATION = Architecture(
     model=T5,
     settings={
         "vocabulary_size": "vocab_size",
-        "num_layers": ("num_layers", "num_decoder_layers"),
+        "num_layers": "num_layers",
+        "num_decoder_layers": "num_decoder_layers",
         "num_heads": "num_heads",
         "model_dim": "d_model",
         "hidden_dim": "d_ff",

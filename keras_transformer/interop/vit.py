@@ -1,19 +1,20 @@
 """The Vision Transformer."""
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
 from keras import ops
 
 from keras_transformer.interop.architecture import Architecture, Parameter, Parameters, dense, norm
-from keras_transformer.interop.bert import count_labels, encoder_block
+from keras_transformer.interop.bert import complete_classifier, encoder_block
 from keras_transformer.models import ViT
 
 
 @dataclasses.dataclass(frozen=True)
 class _Patches(Parameter):
-    """A convolution's kernel (D, channels, size, size), here a matrix (size · size · channels, D)."""
+    """A convolution's kernel (D, channels, height, width), here a matrix (height · width · channels, D)."""
 
     @property
     def file_shape(self) -> tuple[int, ...]:
@@ -48,12 +49,12 @@ class _Positions(Parameter):
 
 
 def _parameters(model: ViT) -> Parameters:
-    size, dim, patches = model.patch_size, model.model_dim, model.grid_shape[0] * model.grid_shape[1]
+    dim, patches = model.model_dim, math.prod(model.grid_shape)
     yield "vit.embeddings.cls_token", Parameter((model.class_token,), shape=(1, 1, dim))
     table = (model.class_position, model.positions.table)
     yield "vit.embeddings.position_embeddings", _Positions(table, shape=(1, 1 + patches, dim))
     projection = "vit.embeddings.patch_embeddings.projection"
-    kernel_shape = (dim, model.num_channels, size, size)
+    kernel_shape = (dim, model.num_channels, *model.patch_size)
     yield f"{projection}.weight", _Patches((model.embedding.kernel,), shape=kernel_shape)
     yield f"{projection}.bias", Parameter((model.embedding.bias,))
     for i, block in enumerate(model.blocks):
@@ -67,8 +68,22 @@ def _parameters(model: ViT) -> Parameters:
 
 def _describe(model: ViT) -> dict[str, Any]:
     found = model.get_config()
-    height, width = found["image_size"]
-    return {**found, "image_size": height if height == width else [height, width]}
+    return {**found, **{name: _size(found[name]) for name in ("image_size", "patch_size")}}
+
+
+def _size(pair: list[int]) -> int | list[int]:
+    """Return one number where height and width are equal."""
+    return pair[0] if pair[0] == pair[1] else pair
+
+
+def _complete(config: dict[str, Any]) -> dict[str, Any]:
+    """Sizes as `_describe` gives them, and what there is of classes."""
+    sizes = {
+        name: _size(config[name])
+        for name in ("image_size", "patch_size")
+        if isinstance(config.get(name), list) and len(config[name]) == 2
+    }
+    return complete_classifier({**config, **sizes})
 
 
 VIT = Architecture(
@@ -80,11 +95,14 @@ VIT = Architecture(
         "patch_size": "patch_size",
         "num_channels": "num_channels",
         "num_classes": "num_labels",
+        "problem_type": "problem_type",
         "num_layers": "num_hidden_layers",
         "num_heads": "num_attention_heads",
         "model_dim": "hidden_size",
         "hidden_dim": "intermediate_size",
-        "dropout": ("hidden_dropout_prob", "attention_probs_dropout_prob"),
+        "dropout": "hidden_dropout_prob",
+        "attention_dropout": "attention_probs_dropout_prob",
+        "qkv_bias": "qkv_bias",
         "activation": "hidden_act",
         "epsilon": "layer_norm_eps",
     },
@@ -95,9 +113,10 @@ VIT = Architecture(
         "attention_probs_dropout_prob": 0.0,
         "layer_norm_eps": 1e-12,
         "num_channels": 3,
+        "qkv_bias": True,
     },
-    required={"qkv_bias": True},
+    required={},
     parameters=_parameters,
-    complete=count_labels,
+    complete=_complete,
     describe=_describe,
 )

@@ -38,6 +38,8 @@ class _Block(keras.layers.Layer):
         use_bias: bool = True,
         epsilon: float = 1e-6,
         hidden_dropout: float | None = None,
+        attention_dropout: float | None = None,
+        qkv_bias: bool | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -57,9 +59,9 @@ class _Block(keras.layers.Layer):
         self.key_dim = key_dim
         self.use_bias = use_bias
         self.epsilon = epsilon
-        self.hidden_dropout = check_rate(
-            "hidden_dropout", dropout if hidden_dropout is None else hidden_dropout
-        )
+        self.hidden_dropout = check_rate("hidden_dropout", hidden_dropout, dropout)
+        self.attention_dropout = check_rate("attention_dropout", attention_dropout, dropout)
+        self.qkv_bias = use_bias if qkv_bias is None else qkv_bias
         self.supports_masking = True
 
     def _attention(
@@ -74,8 +76,9 @@ class _Block(keras.layers.Layer):
             # Each attention has weights of its own.
             score=score_layers.get(score_layers.serialize(self.score)),
             kernel=self.kernel,
-            dropout=self.dropout,
+            dropout=self.attention_dropout,
             use_bias=self.use_bias,
+            qkv_bias=self.qkv_bias,
             dtype=self.dtype_policy,
             name=name,
         )
@@ -130,6 +133,8 @@ class _Block(keras.layers.Layer):
             "use_bias": self.use_bias,
             "epsilon": self.epsilon,
             "hidden_dropout": self.hidden_dropout,
+            "attention_dropout": self.attention_dropout,
+            "qkv_bias": self.qkv_bias,
         }
 
 
@@ -154,6 +159,8 @@ class EncoderBlock(_Block):
         use_bias: whether attention and feed-forward network have biases.
         epsilon: of the normalisations.
         hidden_dropout: probability for hidden units, by default `dropout`.
+        attention_dropout: probability for attention weights, by default `dropout`.
+        qkv_bias: whether the projections to queries, keys and values have biases, by default `use_bias`.
         **kwargs: for `keras.layers.Layer`.
 
     Call arguments:
@@ -221,19 +228,7 @@ class DecoderBlock(_Block):
         num_heads: heads of both attentions, a divisor of D.
         hidden_dim: width of the feed-forward network.
         relation: of the self-attention, by default causal.
-        activation: of the feed-forward network, gated ones too (see `FeedForward`).
-        normalization: "pre", "post" or "sandwich".
-        dropout: probability, for attention weights, hidden units and sublayer outputs.
-        norm: "layer" or "rms".
-        num_kv_heads: key/value heads, see `MultiHeadAttention`; so are the three arguments below.
-        position_encoding: what the self-attention knows of positions.
-        score: how query and key are compared.
-        kernel: how attention is computed.
-        key_dim: the size of a head, by default D / `num_heads`.
-        use_bias: whether attention and feed-forward network have biases.
-        epsilon: of the normalisations.
-        hidden_dropout: probability for hidden units, by default `dropout`.
-        **kwargs: for `keras.layers.Layer`.
+        **kwargs: the other arguments of `EncoderBlock`, and those of `keras.layers.Layer`.
 
     Call arguments:
         inputs: (B, T, D).

@@ -85,7 +85,7 @@ class FeedForward(keras.layers.Layer):
         options = {"use_bias": self.use_bias, "dtype": self.dtype_policy}
         self.hidden = keras.layers.Dense(
             self.hidden_dim,
-            activation={**_NAMED, **_GATED}.get(self.activation, self.activation),
+            activation=activation_function(self.activation),
             name="hidden",
             **options,
         )
@@ -125,6 +125,11 @@ def get_activation(activation: Any) -> Any:
     """The activation that an identifier stands for: one of ours by its name, others as Keras gets them."""
     ours = isinstance(activation, str) and (activation in _NAMED or activation in _GATED)
     return activation if ours else keras.activations.get(activation)
+
+
+def activation_function(activation: Any) -> Callable[[Tensor], Tensor]:
+    """Return f of an activation that `get_activation` gave; of a gated network it is what the gate applies."""
+    return {**_NAMED, **_GATED}.get(activation, activation)
 
 
 def serialize_activation(activation: Any) -> Any:

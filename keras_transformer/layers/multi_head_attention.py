@@ -1,5 +1,6 @@
 """Multi-head attention over any relation, with a key/value cache for generation."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -40,6 +41,7 @@ class MultiHeadAttention(keras.layers.Layer):
         dropout: probability of dropping an attention weight while training.
         use_bias: whether the four projections have a bias.
         seed: makes dropout reproducible.
+        qkv_bias: whether those to queries, keys and values have one, by default `use_bias`.
         **kwargs: for `keras.layers.Layer`.
 
     Call arguments:
@@ -85,6 +87,7 @@ class MultiHeadAttention(keras.layers.Layer):
         dropout: float = 0.0,
         use_bias: bool = True,
         seed: int | None = None,
+        qkv_bias: bool | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -106,6 +109,7 @@ class MultiHeadAttention(keras.layers.Layer):
         self.kernel = kt_ops.check_kernel(kernel)
         self.dropout = check_rate("dropout", dropout)
         self.use_bias = use_bias
+        self.qkv_bias = use_bias if qkv_bias is None else qkv_bias
         self.seed = seed
         self.seed_generator = keras.random.SeedGenerator(seed)
         self.supports_masking = True
@@ -313,10 +317,12 @@ class MultiHeadAttention(keras.layers.Layer):
             "dropout": self.dropout,
             "use_bias": self.use_bias,
             "seed": self.seed,
+            "qkv_bias": self.qkv_bias,
         }
 
     def _project_to(self, size: int, name: str, input_shape: Any) -> keras.layers.Dense:
-        layer = keras.layers.Dense(size, use_bias=self.use_bias, dtype=self.dtype_policy, name=name)
+        use_bias = self.use_bias if name == "output" else self.qkv_bias
+        layer = keras.layers.Dense(size, use_bias=use_bias, dtype=self.dtype_policy, name=name)
         layer.build(input_shape)
         return layer
 
@@ -402,9 +408,4 @@ def _with_head_axis(mask: Tensor | None) -> Tensor | None:
 def _all_of(*masks: Tensor | None) -> Tensor | None:
     """Where every mask that is given is True."""
     given = [ops.cast(mask, "bool") for mask in masks if mask is not None]
-    if not given:
-        return None
-    merged = given[0]
-    for mask in given[1:]:
-        merged = merged & mask
-    return merged
+    return functools.reduce(ops.logical_and, given) if given else None

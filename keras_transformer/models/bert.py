@@ -38,6 +38,8 @@ class BERT(Presets, keras.Model):
         normalization: "post" (the paper's), "pre" or "sandwich".
         relation: who may attend to whom, by default all; "causal" makes it an encoder like GPT.
         epsilon: of the norms.
+        attention_dropout: probability for attention weights, by default `dropout`.
+        pooler: whether there is a pooler, which `pool` and models with `pooling="pooler"` need.
         pad_id: fills up short rows; never attended to.
         **kwargs: for `keras.Model`.
 
@@ -89,6 +91,8 @@ class BERT(Presets, keras.Model):
         *,
         relation: Any = None,
         epsilon: float = 1e-12,
+        attention_dropout: float | None = None,
+        pooler: bool = True,
         pad_id: int = 0,
         **kwargs: Any,
     ) -> None:
@@ -106,6 +110,7 @@ class BERT(Presets, keras.Model):
         self.max_length = max_length
         self.num_segments = num_segments
         self.dropout = check_rate("dropout", dropout)
+        self.attention_dropout = check_rate("attention_dropout", attention_dropout, dropout)
         self.activation = get_activation(activation)
         self.normalization = normalization
         self.relation = relations.get(relation)
@@ -129,6 +134,7 @@ class BERT(Presets, keras.Model):
                 dropout=dropout,
                 epsilon=epsilon,
                 hidden_dropout=0.0,
+                attention_dropout=attention_dropout,
                 name=f"block_{i}",
                 **dtype,
             )
@@ -138,7 +144,9 @@ class BERT(Presets, keras.Model):
         self.final_norm = (
             None if normalization == "post" else new_norm("layer", epsilon, name="final_norm", **dtype)
         )
-        self.pooler = keras.layers.Dense(model_dim, activation="tanh", name="pooler", **dtype)
+        self.pooler = (
+            keras.layers.Dense(model_dim, activation="tanh", name="pooler", **dtype) if pooler else None
+        )
         self._build_weights()
 
     def call(self, inputs: Tensor | dict[str, Tensor], training: bool | None = None) -> Tensor:
@@ -154,7 +162,13 @@ class BERT(Presets, keras.Model):
         return hidden if self.final_norm is None else self.final_norm(hidden)
 
     def pool(self, hidden: Tensor) -> Tensor:
-        """One vector for each text, (B, D), made from its first token's."""
+        """One vector for each text, (B, D), made from its first token's.
+
+        Raises:
+            ValueError: where the model has no pooler.
+        """
+        if self.pooler is None:
+            raise ValueError("`pool` needs a model with a pooler. Received: a BERT with pooler=False")
         return self.pooler(hidden[:, 0])
 
     def padding_mask(self, inputs: Tensor | dict[str, Tensor]) -> Tensor:
@@ -183,6 +197,8 @@ class BERT(Presets, keras.Model):
             "normalization": self.normalization,
             "relation": keras.saving.serialize_keras_object(self.relation),
             "epsilon": self.epsilon,
+            "attention_dropout": self.attention_dropout,
+            "pooler": self.pooler is not None,
             "pad_id": self.pad_id,
         }
 
@@ -193,7 +209,8 @@ class BERT(Presets, keras.Model):
         for layer in (self.positions, self.embedding_norm, self.drop, *self.blocks, self.final_norm):
             if layer is not None:
                 layer.build(shape)
-        self.pooler.build((None, self.model_dim))
+        if self.pooler is not None:
+            self.pooler.build((None, self.model_dim))
         self.built = True
         draw_weights(self.trainable_weights)
 

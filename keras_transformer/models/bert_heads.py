@@ -6,8 +6,10 @@ import keras
 from keras import ops
 
 from keras_transformer.layers import Dropout
+from keras_transformer.layers.feed_forward import activation_function
 from keras_transformer.layers.residual import new_norm
 from keras_transformer.models.bert import draw_weights
+from keras_transformer.models.problem_types import check_problem_type
 from keras_transformer.ops.dropout import check_rate
 
 Tensor = Any
@@ -21,7 +23,12 @@ class _Headed(keras.Model):
     def __init__(self, encoder: Any, pools: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.encoder = encoder
-        encoder.pooler.trainable = pools
+        if encoder.pooler is not None:
+            encoder.pooler.trainable = pools
+        elif pools:
+            raise ValueError(
+                f"`encoder` must have a pooler for a {type(self).__name__}. Received: an encoder with pooler=False"
+            )
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""
@@ -45,6 +52,9 @@ class MaskedLanguageModel(_Headed):
     r"""Says which tokens stand where some were masked, with the encoder's embedding matrix E.
 
     $$\mathrm{logits}_t = \mathrm{norm}(f(W h_t + b))\, E^\top + c$$
+
+    f is the encoder's activation; of a gated one such as "swiglu", which has no meaning on one map, what its gate
+    applies (SiLU).
 
     Args:
         encoder: a `BERT`.
@@ -70,6 +80,7 @@ class MaskedLanguageModel(_Headed):
         super().__init__(encoder, **kwargs)
         size = encoder.model_dim
         self.transform = self._head(size, "transform", size, self.dtype_policy)
+        self.activation = activation_function(encoder.activation)
         self.norm = new_norm("layer", encoder.epsilon, dtype=self.dtype_policy, name="norm")
         self.norm.build((None, None, size))
         self.bias = self.add_weight(
@@ -90,7 +101,7 @@ class MaskedLanguageModel(_Headed):
         positions = inputs.get("masked_positions") if isinstance(inputs, dict) else None
         if positions is not None:
             hidden = ops.take_along_axis(hidden, ops.cast(positions, "int32")[..., None], axis=1)  # (B, M, D)
-        hidden = self.norm(self.encoder.activation(self.transform(hidden)))
+        hidden = self.norm(self.activation(self.transform(hidden)))
         return self.encoder.embedding.logits(hidden) + self.bias
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
@@ -120,11 +131,11 @@ class Pretraining(_Headed):
     """
 
     def __init__(self, encoder: Any, **kwargs: Any) -> None:
-        super().__init__(encoder, **kwargs)
+        super().__init__(encoder, pools=True, **kwargs)
         self.masked_language_model = MaskedLanguageModel(
             encoder, dtype=self.dtype_policy, name="masked_language_model"
         )
-        encoder.pooler.trainable = True
+        encoder.pooler.trainable = True  # its masked language model needs none
         self.next_sentence = self._head(2, "next_sentence", encoder.model_dim)
         self.built = True
 
@@ -144,23 +155,34 @@ class Pretraining(_Headed):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class SequenceClassifier(_Headed):
-    """Classifies texts, or pairs of texts whose segments are 0 and 1.
+    """Classifies texts, or pairs of texts whose segments are 0 and 1, or predicts numbers.
+
+    The loss of `compile` is that of the problem, on logits:
+
+    | `problem_type` | labels | loss |
+    |---|---|---|
+    | "single_label_classification" | integers (B,) | `keras.losses.SparseCategoricalCrossentropy(from_logits=True)` |
+    | "multi_label_classification" | 0 or 1, floats (B, C) | `keras.losses.BinaryCrossentropy(from_logits=True)` |
+    | "regression" | floats (B, C) | `keras.losses.MeanSquaredError()` |
 
     Args:
         encoder: a `BERT`.
         num_classes: C.
         pooling: "pooler" (the paper's: the first token's vector, transformed) or "mean" (of all tokens).
         dropout: probability for what is classified, by default the encoder's.
+        problem_type: "single_label_classification", "multi_label_classification" or "regression"; by default regression
+            for one class and single-label classification for several.
         **kwargs: for `keras.Model`.
 
     Call arguments:
         inputs: the encoder's.
 
     Shapes:
-        output: (B, C), float32 logits
+        output: (B, C), float32 logits; of a regression the predicted numbers
 
     Raises:
-        ValueError: where `num_classes` is not positive or `pooling` unknown.
+        ValueError: where `num_classes` is not positive, `pooling` or `problem_type` unknown, or a single-label
+            classifier has one class.
 
     References:
         Devlin et al. (2019), section 4.1.
@@ -172,14 +194,16 @@ class SequenceClassifier(_Headed):
         num_classes: int,
         pooling: str = "pooler",
         dropout: float | None = None,
+        problem_type: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(encoder, pooling == "pooler", **kwargs)
         if pooling not in POOLINGS:
             raise ValueError(f"`pooling` must be one of {POOLINGS}. Received: pooling={pooling!r}")
-        self.num_classes = _check_classes(num_classes)
+        self.problem_type = check_problem_type(problem_type, num_classes)
+        self.num_classes = num_classes
         self.pooling = pooling
-        self.dropout = check_rate("dropout", encoder.dropout if dropout is None else dropout)
+        self.dropout = check_rate("dropout", dropout, encoder.dropout)
         self.drop = Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
         self.drop.build((None, encoder.model_dim))
         self.head = self._head(num_classes, "head", encoder.model_dim)
@@ -205,6 +229,7 @@ class SequenceClassifier(_Headed):
             "num_classes": self.num_classes,
             "pooling": self.pooling,
             "dropout": self.dropout,
+            "problem_type": self.problem_type,
         }
 
 
@@ -233,8 +258,10 @@ class TokenClassifier(_Headed):
 
     def __init__(self, encoder: Any, num_classes: int, dropout: float | None = None, **kwargs: Any) -> None:
         super().__init__(encoder, **kwargs)
-        self.num_classes = _check_classes(num_classes)
-        self.dropout = check_rate("dropout", encoder.dropout if dropout is None else dropout)
+        if num_classes < 1:
+            raise ValueError(f"`num_classes` must be positive. Received: num_classes={num_classes}")
+        self.num_classes = num_classes
+        self.dropout = check_rate("dropout", dropout, encoder.dropout)
         self.drop = Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
         self.drop.build((None, encoder.model_dim))
         self.head = self._head(num_classes, "head", encoder.model_dim)
@@ -293,9 +320,3 @@ def mean_of_tokens(hidden: Tensor, padding_mask: Tensor) -> Tensor:
     weights = ops.cast(padding_mask, "float32")[..., None]
     total = ops.sum(ops.cast(hidden, "float32") * weights, axis=1)
     return total / ops.maximum(ops.sum(weights, axis=1), 1)
-
-
-def _check_classes(num_classes: int) -> int:
-    if num_classes < 1:
-        raise ValueError(f"`num_classes` must be positive. Received: num_classes={num_classes}")
-    return num_classes

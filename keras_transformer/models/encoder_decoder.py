@@ -23,7 +23,8 @@ class EncoderDecoder(keras.Model):
 
     Args:
         vocabulary_size: of source and target alike.
-        num_layers: blocks in the encoder, and in the decoder.
+        num_layers: blocks in the encoder.
+        num_decoder_layers: blocks in the decoder, by default `num_layers`.
         pad_id: fills up short rows; never attended to.
         start_id: what the decoder starts from; may be the `pad_id`.
         end_id: ends a sequence.
@@ -41,10 +42,22 @@ class EncoderDecoder(keras.Model):
     model_dim: int
 
     def __init__(
-        self, vocabulary_size: int, num_layers: int, pad_id: int, start_id: int, end_id: int, **kwargs: Any
+        self,
+        vocabulary_size: int,
+        num_layers: int,
+        num_decoder_layers: int | None,
+        pad_id: int,
+        start_id: int,
+        end_id: int,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        for name, size in (("vocabulary_size", vocabulary_size), ("num_layers", num_layers)):
+        num_decoder_layers = num_layers if num_decoder_layers is None else num_decoder_layers
+        for name, size in (
+            ("vocabulary_size", vocabulary_size),
+            ("num_layers", num_layers),
+            ("num_decoder_layers", num_decoder_layers),
+        ):
             if size < 1:
                 raise ValueError(f"`{name}` must be positive. Received: {name}={size}")
         for name, id_ in (("pad_id", pad_id), ("start_id", start_id), ("end_id", end_id)):
@@ -52,6 +65,7 @@ class EncoderDecoder(keras.Model):
                 raise ValueError(f"`{name}` must be in [0, {vocabulary_size}). Received: {name}={id_}")
         self.vocabulary_size = vocabulary_size
         self.num_layers = num_layers
+        self.num_decoder_layers = num_decoder_layers
         self.pad_id, self.start_id, self.end_id = pad_id, start_id, end_id
         # A Keras mask would hide a start token that looks like padding.
         self._masked_id = None if start_id == pad_id else pad_id
@@ -89,7 +103,7 @@ class EncoderDecoder(keras.Model):
 
         With `cross_attend` (see `DecoderBlock`), `memory` is a list of what each block's takes.
         """
-        memories = [memory] * self.num_layers if cross_attend is None else memory
+        memories = [memory] * self.num_decoder_layers if cross_attend is None else memory
         hidden = self._embed(target_ids, training=training)
         for block, block_memory in zip(self.decoder_blocks, memories, strict=True):
             hidden = block(

@@ -50,6 +50,8 @@ class GPT(Presets, keras.Model):
         num_kv_heads: key/value heads of each attention, see `layers.MultiHeadAttention`.
         relation: which earlier tokens a token attends to, by default all. Must not look ahead.
         use_bias: whether attention and feed-forward networks have biases.
+        attention_dropout: probability for attention weights, by default `dropout`.
+        embedding_dropout: probability for embeddings, by default `dropout`.
         epsilon: of the norms.
         pad_id: the padding id, never attended to; or None, as GPT-1 and GPT-2 have none: then a `padding_mask` says
             where padding is.
@@ -127,6 +129,8 @@ class GPT(Presets, keras.Model):
         num_kv_heads: int | None = None,
         relation: Any = "causal",
         use_bias: bool = True,
+        attention_dropout: float | None = None,
+        embedding_dropout: float | None = None,
         epsilon: float = 1e-5,
         pad_id: int | None = 0,
         end_id: int = 3,
@@ -150,6 +154,8 @@ class GPT(Presets, keras.Model):
         self.hidden_dim = 4 * model_dim if hidden_dim is None else hidden_dim
         self.max_length = max_length if learned else None
         self.dropout = check_rate("dropout", dropout)
+        self.attention_dropout = check_rate("attention_dropout", attention_dropout, dropout)
+        self.embedding_dropout = check_rate("embedding_dropout", embedding_dropout, dropout)
         self.activation = get_activation(activation)
         self.normalization = normalization
         self.norm = norm
@@ -169,7 +175,7 @@ class GPT(Presets, keras.Model):
             vocabulary_size, model_dim, scale=False, pad_id=pad_id, name="embedding", **dtype
         )
         self.positions = LearnedPositions(max_length, name="positions", **dtype) if learned else None
-        self.drop = Dropout(dropout, name="dropout", **dtype)
+        self.drop = Dropout(self.embedding_dropout, name="dropout", **dtype)
         self.blocks = [
             DecoderBlock(
                 num_heads,
@@ -185,6 +191,7 @@ class GPT(Presets, keras.Model):
                 use_bias=use_bias,
                 epsilon=epsilon,
                 hidden_dropout=0.0,
+                attention_dropout=attention_dropout,
                 name=f"block_{i}",
                 **dtype,
             )
@@ -341,6 +348,8 @@ class GPT(Presets, keras.Model):
             "num_kv_heads": self.num_kv_heads,
             "relation": keras.saving.serialize_keras_object(self.relation),
             "use_bias": self.use_bias,
+            "attention_dropout": self.attention_dropout,
+            "embedding_dropout": self.embedding_dropout,
             "epsilon": self.epsilon,
             "pad_id": self.pad_id,
             "end_id": self.end_id,

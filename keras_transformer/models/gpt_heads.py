@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_transformer.layers import Dropout
 from keras_transformer.models.gpt import GPT
+from keras_transformer.models.problem_types import check_problem_type
 from keras_transformer.ops.dropout import check_rate
 
 Tensor = Any
@@ -24,7 +25,7 @@ class _Headed(keras.Model):
         super().__init__(**kwargs)
         self.decoder = decoder
         self.marks = _check_marks(marks, decoder)
-        self.dropout = check_rate("dropout", decoder.dropout if dropout is None else dropout)
+        self.dropout = check_rate("dropout", dropout, decoder.dropout)
         self.drop = Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
         self.drop.build((None, decoder.model_dim))
         draw = keras.initializers.RandomNormal(stddev=0.02)
@@ -100,7 +101,7 @@ class _Headed(keras.Model):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class GPTClassifier(_Headed):
-    r"""Classifies texts, or pairs of texts, by what GPT makes of the token that ends them.
+    r"""Classifies texts, or pairs of texts, by what GPT makes of the token that ends them, or predicts numbers.
 
     $$P(y \mid x_1 \dots x_m) = \mathrm{softmax}(W h_L^m + b), \qquad
     L_3 = -\log P(y \mid x) - \lambda \sum_t \log P(x_{t+1} \mid x_1 \dots x_t)$$
@@ -119,6 +120,9 @@ class GPTClassifier(_Headed):
         marks: ids of the tokens that start a row, that stand between two texts and that end it; by default the
             decoder's last three, as `decoder.with_more_tokens(3)` makes them.
         dropout: probability for what is classified, by default the decoder's.
+        problem_type: "single_label_classification", "multi_label_classification" or "regression"; by default regression
+            for one class and single-label classification for several;
+            of "classes" the loss is the one of `SequenceClassifier`.
         **kwargs: for `keras.Model`.
 
     Call arguments:
@@ -126,10 +130,11 @@ class GPTClassifier(_Headed):
             "padding_mask": booleans of the same shape}.
 
     Shapes:
-        output: {"classes": (B, C), "tokens": (…, T, vocabulary_size) as the ids}, float32 logits
+        output: {"classes": (B, C), "tokens": (…, T, vocabulary_size) as the ids}, float32 logits; of a regression
+            "classes" are the predicted numbers
 
     Raises:
-        ValueError: where `num_classes` is not positive, or `marks` are not three different ids.
+        ValueError: where `num_classes` and `problem_type` do not go together, or `marks` are not three different ids.
 
     Example:
         >>> decoder = GPT(100, num_layers=1, num_heads=2, model_dim=16, max_length=8)
@@ -149,17 +154,23 @@ class GPTClassifier(_Headed):
         symmetric: bool = False,
         marks: Sequence[int] | None = None,
         dropout: float | None = None,
+        problem_type: str | None = None,
         **kwargs: Any,
     ) -> None:
-        if num_classes < 1:
-            raise ValueError(f"`num_classes` must be positive. Received: num_classes={num_classes}")
+        problem_type = check_problem_type(problem_type, num_classes)
         super().__init__(decoder, num_classes, marks, dropout, **kwargs)
         self.num_classes = num_classes
+        self.problem_type = problem_type
         self.symmetric = symmetric
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""
-        return {**super().get_config(), "num_classes": self.num_classes, "symmetric": self.symmetric}
+        return {
+            **super().get_config(),
+            "num_classes": self.num_classes,
+            "problem_type": self.problem_type,
+            "symmetric": self.symmetric,
+        }
 
     def _logits(self, ends: Tensor, training: bool | None) -> Tensor:
         if self.symmetric:

@@ -30,7 +30,7 @@ class T5(Presets, EncoderDecoder):
 
     Args:
         vocabulary_size: rows of E.
-        num_layers: blocks in the encoder, and in the decoder.
+        num_layers: blocks in the encoder, and by default in the decoder.
         num_heads: heads of every attention.
         model_dim: D.
         hidden_dim: width of the feed-forward networks.
@@ -41,6 +41,7 @@ class T5(Presets, EncoderDecoder):
         num_buckets: of each table B.
         max_distance: from where on every distance is in the last bucket.
         epsilon: of the norms.
+        num_decoder_layers: blocks in the decoder, by default `num_layers`.
         pad_id: fills up short rows; never attended to.
         start_id: what the decoder starts from: the `pad_id`, as published.
         end_id: ends a sequence.
@@ -109,12 +110,13 @@ class T5(Presets, EncoderDecoder):
         num_buckets: int = 32,
         max_distance: int = 128,
         epsilon: float = 1e-6,
+        num_decoder_layers: int | None = None,
         pad_id: int = 0,
         start_id: int = 0,
         end_id: int = 1,
         **kwargs: Any,
     ) -> None:
-        super().__init__(vocabulary_size, num_layers, pad_id, start_id, end_id, **kwargs)
+        super().__init__(vocabulary_size, num_layers, num_decoder_layers, pad_id, start_id, end_id, **kwargs)
         self.num_heads = num_heads
         self.model_dim = model_dim
         self.hidden_dim = hidden_dim
@@ -153,7 +155,7 @@ class T5(Presets, EncoderDecoder):
         ]
         self.decoder_blocks = [
             DecoderBlock(name=f"decoder_{i}", position_encoding=self.decoder_bias, **block)
-            for i in range(num_layers)
+            for i in range(self.num_decoder_layers)
         ]
         self.final_norms = {
             name: new_norm("rms", epsilon=epsilon, name=name, **dtype)
@@ -183,6 +185,7 @@ class T5(Presets, EncoderDecoder):
             **super().get_config(),
             "vocabulary_size": self.vocabulary_size,
             "num_layers": self.num_layers,
+            "num_decoder_layers": self.num_decoder_layers,
             "num_heads": self.num_heads,
             "model_dim": self.model_dim,
             "hidden_dim": self.hidden_dim,

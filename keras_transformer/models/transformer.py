@@ -25,7 +25,7 @@ class Transformer(EncoderDecoder):
 
     Args:
         vocabulary_size: of source and target alike.
-        num_layers: blocks in the encoder, and in the decoder.
+        num_layers: blocks in the encoder, and by default in the decoder.
         num_heads: heads of every attention, a divisor of `model_dim`.
         model_dim: D.
         hidden_dim: width of the feed-forward networks.
@@ -36,6 +36,9 @@ class Transformer(EncoderDecoder):
         epsilon: of the norms.
         position_layout: of the sinusoidal positions, "interleaved" (the paper's) or "halves" (Marian's).
         output_bias: whether a bias is added to the logits (Marian's).
+        attention_dropout: probability for attention weights, by default `dropout`.
+        hidden_dropout: probability for hidden units of the feed-forward networks, by default `dropout`.
+        num_decoder_layers: blocks in the decoder, by default `num_layers`.
         pad_id: fills up short rows; never attended to.
         start_id: what the decoder starts from; may be the `pad_id`, as Marian's is.
         end_id: ends a sequence.
@@ -75,18 +78,23 @@ class Transformer(EncoderDecoder):
         epsilon: float = 1e-6,
         position_layout: str = "interleaved",
         output_bias: bool = False,
+        attention_dropout: float | None = None,
+        hidden_dropout: float | None = None,
+        num_decoder_layers: int | None = None,
         pad_id: int = 0,
         start_id: int = 2,
         end_id: int = 3,
         **kwargs: Any,
     ) -> None:
-        super().__init__(vocabulary_size, num_layers, pad_id, start_id, end_id, **kwargs)
+        super().__init__(vocabulary_size, num_layers, num_decoder_layers, pad_id, start_id, end_id, **kwargs)
         if model_dim % 2:
             raise ValueError(f"`model_dim` must be even. Received: model_dim={model_dim}")
         self.num_heads = num_heads
         self.model_dim = model_dim
         self.hidden_dim = hidden_dim
         self.dropout = check_rate("dropout", dropout)
+        self.attention_dropout = check_rate("attention_dropout", attention_dropout, dropout)
+        self.hidden_dropout = check_rate("hidden_dropout", hidden_dropout, dropout)
         self.activation = get_activation(activation)
         self.normalization = normalization
         self.norm = norm
@@ -105,11 +113,15 @@ class Transformer(EncoderDecoder):
             "normalization": normalization,
             "norm": norm,
             "dropout": dropout,
+            "attention_dropout": attention_dropout,
+            "hidden_dropout": hidden_dropout,
             "epsilon": epsilon,
             **dtype,
         }
         self.encoder_blocks = [EncoderBlock(name=f"encoder_{i}", **block) for i in range(num_layers)]
-        self.decoder_blocks = [DecoderBlock(name=f"decoder_{i}", **block) for i in range(num_layers)]
+        self.decoder_blocks = [
+            DecoderBlock(name=f"decoder_{i}", **block) for i in range(self.num_decoder_layers)
+        ]
         # Without post-norm a stack leaves its sum of residuals unnormalised.
         final_norms = () if normalization == "post" else ("encoder_norm", "decoder_norm")
         self.final_norms = {name: new_norm(norm, epsilon=epsilon, name=name, **dtype) for name in final_norms}
@@ -154,6 +166,7 @@ class Transformer(EncoderDecoder):
             **super().get_config(),
             "vocabulary_size": self.vocabulary_size,
             "num_layers": self.num_layers,
+            "num_decoder_layers": self.num_decoder_layers,
             "num_heads": self.num_heads,
             "model_dim": self.model_dim,
             "hidden_dim": self.hidden_dim,
@@ -164,6 +177,8 @@ class Transformer(EncoderDecoder):
             "epsilon": self.epsilon,
             "position_layout": self.position_layout,
             "output_bias": self.output_bias is not None,
+            "attention_dropout": self.attention_dropout,
+            "hidden_dropout": self.hidden_dropout,
             "pad_id": self.pad_id,
             "start_id": self.start_id,
             "end_id": self.end_id,

@@ -1,5 +1,7 @@
 """The Vision Transformer: an encoder whose tokens are the patches of an image."""
 
+import math
+import numbers
 from typing import Any, ClassVar
 
 import keras
@@ -11,6 +13,7 @@ from keras_transformer.layers import Dropout, EncoderBlock, Positions2D
 from keras_transformer.layers.feed_forward import get_activation, serialize_activation
 from keras_transformer.layers.residual import new_norm
 from keras_transformer.models.presets import Presets
+from keras_transformer.models.problem_types import check_problem_type
 from keras_transformer.ops.dropout import check_rate
 
 Tensor = Any
@@ -27,7 +30,7 @@ class ViT(Presets, keras.Model):
 
     Args:
         image_size: height and width, or one number for both; multiples of `patch_size`.
-        patch_size: of a patch, height and width alike.
+        patch_size: height and width, or one number for both.
         num_classes: C, or None for a model without head, whose output is what the head would see.
         num_layers: blocks.
         num_heads: heads of every attention, a divisor of `model_dim`.
@@ -42,13 +45,16 @@ class ViT(Presets, keras.Model):
         num_channels: of the images.
         value_range: of the images' values, mapped to [−1, 1].
         epsilon: of the norms.
+        attention_dropout: probability for attention weights, by default `dropout`.
+        qkv_bias: whether the projections to queries, keys and values have biases.
+        problem_type: of a model with head, as for `SequenceClassifier`, whose losses are those of this model too.
         **kwargs: for `keras.Model`.
 
     Call arguments:
         inputs: images (B, height, width, channels), integers or floats in `value_range`.
 
     Shapes:
-        output: (B, C), float32 logits; (B, D) without head
+        output: (B, C), float32 logits, or of a regression the predicted numbers; (B, D) without head
 
     Raises:
         ValueError: where a size is not positive, the patches do not fill the image, or an argument has an unknown
@@ -88,7 +94,7 @@ class ViT(Presets, keras.Model):
     def __init__(
         self,
         image_size: int | tuple[int, int],
-        patch_size: int,
+        patch_size: int | tuple[int, int],
         num_classes: int | None,
         num_layers: int = 12,
         num_heads: int = 12,
@@ -103,17 +109,17 @@ class ViT(Presets, keras.Model):
         num_channels: int = 3,
         value_range: tuple[float, float] = (0.0, 255.0),
         epsilon: float = 1e-6,
+        attention_dropout: float | None = None,
+        qkv_bias: bool = True,
+        problem_type: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        sizes = {"patch_size": patch_size, "num_layers": num_layers, "num_channels": num_channels}
-        if num_classes is not None:
-            sizes["num_classes"] = num_classes
-        for name, size in sizes.items():
+        for name, size in (("num_layers", num_layers), ("num_channels", num_channels)):
             if size < 1:
                 raise ValueError(f"`{name}` must be positive. Received: {name}={size}")
-        self.image_size = _pair(image_size)
-        if any(size < patch_size or size % patch_size for size in self.image_size):
+        self.image_size, self.patch_size = _pair("image_size", image_size), _pair("patch_size", patch_size)
+        if any(size % patch for size, patch in zip(self.image_size, self.patch_size, strict=True)):
             raise ValueError(
                 "`image_size` must be multiples of patch_size. "
                 f"Received: image_size={image_size}, patch_size={patch_size}"
@@ -126,13 +132,15 @@ class ViT(Presets, keras.Model):
             raise ValueError(
                 f"`value_range` must be a lowest and a highest value. Received: value_range={value_range}"
             )
-        self.patch_size = patch_size
         self.num_classes = num_classes
+        self.problem_type = None if num_classes is None else check_problem_type(problem_type, num_classes)
         self.num_layers = num_layers
         self.num_heads = num_heads
         self.model_dim = model_dim
         self.hidden_dim = hidden_dim
         self.dropout = check_rate("dropout", dropout)
+        self.attention_dropout = check_rate("attention_dropout", attention_dropout, dropout)
+        self.qkv_bias = qkv_bias
         self.pooling = pooling
         self.positions_kind = positions
         self.window = window
@@ -140,7 +148,8 @@ class ViT(Presets, keras.Model):
         self.num_channels = num_channels
         self.value_range = (float(value_range[0]), float(value_range[1]))
         self.epsilon = epsilon
-        self.grid_shape = (self.image_size[0] // patch_size, self.image_size[1] // patch_size)
+        height, width = self.patch_size
+        self.grid_shape = (self.image_size[0] // height, self.image_size[1] // width)
         dtype = {"dtype": self.dtype_policy}
         # A convolution whose stride is its size, as a product with a matrix, which LoRA and quantisation know.
         self.embedding = keras.layers.Dense(model_dim, name="embedding", **dtype)
@@ -155,6 +164,8 @@ class ViT(Presets, keras.Model):
                 activation=activation,
                 dropout=dropout,
                 epsilon=epsilon,
+                attention_dropout=attention_dropout,
+                qkv_bias=qkv_bias,
                 name=f"block_{i}",
                 **dtype,
             )
@@ -217,7 +228,7 @@ class ViT(Presets, keras.Model):
         return {
             **super().get_config(),
             "image_size": list(self.image_size),
-            "patch_size": self.patch_size,
+            "patch_size": list(self.patch_size),
             "num_classes": self.num_classes,
             "num_layers": self.num_layers,
             "num_heads": self.num_heads,
@@ -231,11 +242,14 @@ class ViT(Presets, keras.Model):
             "num_channels": self.num_channels,
             "value_range": list(self.value_range),
             "epsilon": self.epsilon,
+            "attention_dropout": self.attention_dropout,
+            "qkv_bias": self.qkv_bias,
+            "problem_type": self.problem_type,
         }
 
     def _build_weights(self) -> None:
         height, width = self.grid_shape
-        self.embedding.build((None, height, width, self.patch_size**2 * self.num_channels))
+        self.embedding.build((None, height, width, math.prod(self.patch_size) * self.num_channels))
         self.positions.build((None, height, width, self.model_dim))
         if self.pooling == "token":
             self.class_token, self.class_position = (
@@ -258,10 +272,10 @@ class ViT(Presets, keras.Model):
         self._check(images)
         low, high = self.value_range
         images = (ops.cast(images, "float32") - low) * (2 / (high - low)) - 1
-        (height, width), size = self.grid_shape, self.patch_size
-        cut = ops.reshape(images, [-1, height, size, width, size, self.num_channels])
+        (height, width), (rows, columns) = self.grid_shape, self.patch_size
+        cut = ops.reshape(images, [-1, height, rows, width, columns, self.num_channels])
         patches = ops.reshape(
-            ops.transpose(cut, (0, 1, 3, 2, 4, 5)), [-1, height, width, size * size * self.num_channels]
+            ops.transpose(cut, (0, 1, 3, 2, 4, 5)), [-1, height, width, rows * columns * self.num_channels]
         )
         hidden = self.positions(self.embedding(ops.cast(patches, self.compute_dtype)))
         hidden = ops.reshape(hidden, [-1, height * width, self.model_dim])
@@ -295,11 +309,10 @@ class ViT(Presets, keras.Model):
         return relations.Adjacency(np.argwhere(near).tolist(), len(near))
 
 
-def _pair(image_size: int | tuple[int, int]) -> tuple[int, int]:
-    """Height and width."""
-    pair = (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
-    if len(pair) != 2 or min(pair) < 1:
-        raise ValueError(
-            f"`image_size` must be a positive height and width. Received: image_size={image_size}"
-        )
-    return pair[0], pair[1]
+def _pair(name: str, size: int | tuple[int, int]) -> tuple[int, int]:
+    """Return a height and a width."""
+    pair = tuple(size) if isinstance(size, list | tuple) else (size, size)
+    integers = all(isinstance(each, numbers.Integral) and not isinstance(each, bool) for each in pair)
+    if len(pair) != 2 or not integers or min(pair) < 1:
+        raise ValueError(f"`{name}` must be a positive height and width. Received: {name}={size!r}")
+    return int(pair[0]), int(pair[1])

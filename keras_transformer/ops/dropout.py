@@ -57,9 +57,10 @@ def keep_mask(rate: float, seed: Tensor, coordinates: Sequence[Tensor]) -> Tenso
     return ops.greater_equal(state, _constant(min(round(rate * 2**32), 2**32 - 1)))
 
 
-def check_rate(name: str, rate: float) -> float:
-    """`rate`, if it is a dropout probability in [0, 1)."""
-    if not 0 <= rate < 1:
+def check_rate(name: str, rate: float | None, default: float | None = None) -> float:
+    """Return `rate`, or `default` where it is None, if that is a dropout probability in [0, 1)."""
+    rate = default if rate is None else rate
+    if rate is None or not 0 <= rate < 1:
         raise ValueError(f"`{name}` must be in [0, 1). Received: {name}={rate}")
     return rate
 

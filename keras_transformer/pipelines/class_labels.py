@@ -1,9 +1,13 @@
-"""The names of the classes of a classifier."""
+"""What a classifier says of its classes: names, scores and answers."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
+from keras_transformer.serving import classes
+
+_LOWEST = -80.0  # whose exponential a float32 still holds
 
 
 def check(labels: Sequence[Any] | None, num_classes: int) -> list[Any]:
@@ -22,6 +26,47 @@ def check(labels: Sequence[Any] | None, num_classes: int) -> list[Any]:
             f"`labels` must name each of the model's {num_classes} classes. Received: {len(labels)} labels"
         )
     return labels
+
+
+def problem_type(model: Any) -> str:
+    """Return what the logits of a model stand for: single-label classification where it has no `problem_type`."""
+    return getattr(model, "problem_type", "single_label_classification")
+
+
+def check_threshold(threshold: float) -> float:
+    """Return `threshold` if it is a probability."""
+    if not 0 <= threshold <= 1:
+        raise ValueError(f"`threshold` must be in [0, 1]. Received: threshold={threshold}")
+    return threshold
+
+
+def scores(pipeline: Any, logits: np.ndarray) -> np.ndarray:
+    """Return the probabilities that logits (…, C) stand for, or the numbers of a regression, float32."""
+    if pipeline.problem_type == "regression":
+        return logits
+    if pipeline.problem_type == "multi_label_classification":
+        return 1 / (1 + np.exp(-np.maximum(logits, _LOWEST)))
+    return softmax(logits)
+
+
+def probabilities(pipeline: Any, found: np.ndarray) -> np.ndarray:
+    """Return scores that are probabilities.
+
+    Raises:
+        ValueError: where they are the numbers of a regression.
+    """
+    if pipeline.problem_type == "regression":
+        raise ValueError(
+            "`probabilities` needs a classifier; `scores` are the numbers of a regression. "
+            f"Received: problem_type={pipeline.problem_type!r}"
+        )
+    return found
+
+
+def answers(pipeline: Any, found: np.ndarray) -> Any:
+    """Return the answer to each row of scores (B, C), or the one to (C,)."""
+    rows = classes.answers(np.atleast_2d(found), pipeline.labels, pipeline.problem_type, pipeline.threshold)
+    return rows if found.ndim > 1 else rows[0]
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

@@ -10,12 +10,16 @@ from keras_transformer.pipelines import class_labels, folders
 
 
 class ImageClassification(folders.Saved):
-    """An image classifier and the names of its classes.
+    """An image classifier and the names of its classes; or a regression.
+
+    What it answers is the model's `problem_type`, see `TextClassification`.
 
     Args:
         model: such as `models.ViT`, with a head.
         labels: a name for each class, by default its number.
         resize: whether images of another size are scaled to the model's, or else refused.
+        threshold: the probability above which a label is part of the answer, where the model's `problem_type` is
+            "multi_label_classification".
 
     Raises:
         ValueError: where the model has no head, or another number of classes than labels.
@@ -26,15 +30,23 @@ class ImageClassification(folders.Saved):
         ['dog', 'cat']
     """
 
-    def __init__(self, model: Any, labels: Sequence[Any] | None = None, resize: bool = False) -> None:
+    def __init__(
+        self,
+        model: Any,
+        labels: Sequence[Any] | None = None,
+        resize: bool = False,
+        threshold: float = 0.5,
+    ) -> None:
         if model.num_classes is None:
             raise ValueError("`model` must have a head. Received: model.num_classes=None")
         self.model = model
         self.labels = class_labels.check(labels, model.num_classes)
         self.resize = resize
+        self.problem_type = class_labels.problem_type(model)
+        self.threshold = class_labels.check_threshold(threshold)
 
-    def __call__(self, images: Any, batch_size: int = 64) -> list[Any]:
-        """The most probable label of each image.
+    def __call__(self, images: Any, batch_size: int = 64) -> Any:
+        """Return the label, the labels or the number of each image.
 
         Args:
             images: (n, height, width, channels), or one without the first axis; values in the model's
@@ -42,27 +54,34 @@ class ImageClassification(folders.Saved):
             batch_size: images that run together; it changes the speed alone.
 
         Returns:
-            A list as long as `images`, or a label for one image.
+            A list of answers as long as `images`, or one answer for one image.
 
         Raises:
             ValueError: where images have another size, or values that are not in the model's range.
         """
-        best = self.probabilities(images, batch_size).argmax(-1)
-        return [self.labels[i] for i in best] if best.ndim else self.labels[best]
+        return class_labels.answers(self, self.scores(images, batch_size))
 
     def probabilities(self, images: Any, batch_size: int = 64) -> np.ndarray:
-        """The probability of each class, float32 (n, C), or (C,) for one image."""
+        """Return the probability of each class, float32 (n, C), or (C,) for one image.
+
+        Raises:
+            ValueError: as in a call, or where the model is a regression.
+        """
+        return class_labels.probabilities(self, self.scores(images, batch_size))
+
+    def scores(self, images: Any, batch_size: int = 64) -> np.ndarray:
+        """Return what the answers are made from, float32 (n, C), or (C,) for one image: probabilities, or numbers."""
         if batch_size < 1:
             raise ValueError(f"`batch_size` must be positive. Received: batch_size={batch_size}")
         images = np.asarray(images)
         if images.ndim == 3:
-            return self.probabilities(images[None], batch_size)[0]
+            return self.scores(images[None], batch_size)[0]
         images = self._checked(images)
         logits = [
             keras.ops.convert_to_numpy(self.model(images[i : i + batch_size], training=False))
             for i in range(0, max(1, len(images)), batch_size)
         ]
-        return class_labels.softmax(np.concatenate(logits))
+        return class_labels.scores(self, np.concatenate(logits))
 
     def resized(self, images: Any) -> Any:
         """Float images scaled to the model's size."""
@@ -72,7 +91,7 @@ class ImageClassification(folders.Saved):
 
     def settings(self) -> dict[str, Any]:
         """The constructor's arguments besides the model."""
-        return {"labels": self.labels, "resize": self.resize}
+        return {"labels": self.labels, "resize": self.resize, "threshold": self.threshold}
 
     def _checked(self, images: np.ndarray) -> np.ndarray:
         size, (low, high) = self.model.image_size, self.model.value_range

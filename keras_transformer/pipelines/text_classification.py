@@ -10,17 +10,29 @@ from keras_transformer.pipelines import class_labels, texts
 
 
 class TextClassification(texts.OfTexts):
-    """A classifier of texts, its tokenizer and the names of its classes.
+    """A classifier of texts, its tokenizer and the names of its classes; or a regression.
+
+    What it answers is the model's `problem_type`, as in `pipeline("text-classification")` of `transformers`:
+
+    | `problem_type` | a call answers | `scores` are |
+    |---|---|---|
+    | "single_label_classification" | the most probable label | softmax of the logits |
+    | "multi_label_classification" | the list of all labels above `threshold` | sigmoid of each logit |
+    | "regression" | a number; of several classes the list of numbers | the logits |
+
+    `dict(zip(classifier.labels, classifier.scores(text)))` is what `top_k=None` gives there.
 
     Args:
         model: such as `models.SequenceClassifier` or `models.GPTClassifier`.
         tokenizer: with the model's vocabulary; of `models.GPTClassifier` it may lack the marks.
         labels: a name for each class, by default its number.
         long_texts: whether texts that are too long are refused ("refuse"), or the probabilities of windows averaged
-            ("window"); of pairs, the second is read through windows.
+            ("window"); of pairs, the second is read through windows. Numbers are averaged too.
+        threshold: the probability above which a label is part of the answer, where the model's `problem_type` is
+            "multi_label_classification".
 
     Raises:
-        ValueError: where model, tokenizer and labels do not belong together.
+        ValueError: where model, tokenizer and labels do not belong together, or `threshold` is no probability.
 
     Example:
         >>> classifier = TextClassification(model, tokenizer, ["negative", "positive"])
@@ -29,15 +41,22 @@ class TextClassification(texts.OfTexts):
     """
 
     def __init__(
-        self, model: Any, tokenizer: Any, labels: Sequence[Any] | None = None, long_texts: str = "refuse"
+        self,
+        model: Any,
+        tokenizer: Any,
+        labels: Sequence[Any] | None = None,
+        long_texts: str = "refuse",
+        threshold: float = 0.5,
     ) -> None:
         super().__init__(model, tokenizer, long_texts)
         self.labels = class_labels.check(labels, model.num_classes)
+        self.problem_type = class_labels.problem_type(model)
+        self.threshold = class_labels.check_threshold(threshold)
 
     def __call__(
         self, first: str | Iterable[str], second: str | Iterable[str] | None = None, batch_size: int = 32
     ) -> Any:
-        """The most probable label of each text, or each pair.
+        """Return the label, the labels or the number of each text, or each pair.
 
         Args:
             first: a list of texts, or one string.
@@ -45,30 +64,39 @@ class TextClassification(texts.OfTexts):
             batch_size: rows that run together; it changes the speed alone.
 
         Returns:
-            A list of labels, or one label for one string.
+            A list of answers (see above), or one answer for one string.
 
         Raises:
             ValueError: where a text is too long, or there are more texts on one side.
         """
-        best = self.probabilities(first, second, batch_size).argmax(-1)
-        return [self.labels[i] for i in best] if best.ndim else self.labels[best]
+        return class_labels.answers(self, self.scores(first, second, batch_size))
 
     def probabilities(
         self, first: str | Iterable[str], second: str | Iterable[str] | None = None, batch_size: int = 32
     ) -> np.ndarray:
-        """The probability of each class, float32 (n, C), or (C,) for one string."""
+        """Return the probability of each class, float32 (n, C), or (C,) for one string.
+
+        Raises:
+            ValueError: as in a call, or where the model is a regression.
+        """
+        return class_labels.probabilities(self, self.scores(first, second, batch_size))
+
+    def scores(
+        self, first: str | Iterable[str], second: str | Iterable[str] | None = None, batch_size: int = 32
+    ) -> np.ndarray:
+        """Return what the answers are made from, float32 (n, C), or (C,) for one string: probabilities, or numbers."""
         first, one = texts.as_list(first)
         rows, owners = self._rows(first, second)
         found = np.zeros((len(first), len(self.labels)), "float32")
         classify = getattr(self.model, "classify", None)
         for owner, logits in zip(owners, self._run(rows, batch_size, classify), strict=True):
-            found[owner] += class_labels.softmax(logits)
+            found[owner] += class_labels.scores(self, logits)
         found /= np.bincount(owners, minlength=len(first))[:, None] if owners else 1
         return found[0] if one else found
 
     def settings(self) -> dict[str, Any]:
         """The constructor's arguments besides model and tokenizer."""
-        return {**super().settings(), "labels": self.labels}
+        return {**super().settings(), "labels": self.labels, "threshold": self.threshold}
 
     def _rows(self, first: list[str], second: Any) -> tuple[list[dict[str, list[int]]], list[int]]:
         """Rows of ids, and which text each belongs to."""

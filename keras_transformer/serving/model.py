@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_transformer.serving import classes
 from keras_transformer.serving.graphs import MODEL, new_session
 
 
@@ -23,8 +24,9 @@ class Model:
 
     Example:
         >>> model = load("export/reviews")
-        >>> logits = model.run(input_ids=ids, attention_mask=ids != 0, token_type_ids=0 * ids)["logits"]
-        >>> [model.config["labels"][i] for i in logits.argmax(-1)]
+        >>> model.run(input_ids=ids, attention_mask=ids != 0, token_type_ids=0 * ids)["probabilities"]
+        array([[0.1, 0.9]], dtype=float32)
+        >>> model.answers(input_ids=ids)
         ['positive']
     """
 
@@ -72,6 +74,27 @@ class Model:
         self._check(feed)
         names = [output.name for output in self._session.get_outputs()]
         return dict(zip(names, self._session.run(names, feed), strict=True))
+
+    def answers(self, **arrays: Any) -> list[Any]:
+        """Return what the pipeline answers: labels, or numbers where `config["problem_type"]` is "regression".
+
+        Args:
+            **arrays: as for `run`.
+
+        Returns:
+            For each input the most probable label; of a multi-label classification the list of all labels above
+            `config["threshold"]`; of a regression the number, or a list of several.
+
+        Raises:
+            ValueError: as `run`, or where the pipeline does not classify texts or images.
+        """
+        if "problem_type" not in self.config:
+            raise ValueError(
+                f"`answers` needs an export of a classifier of texts or images. Received: {self.config['pipeline']}"
+            )
+        found, config = self.run(**arrays), self.config
+        scores = found.get("probabilities", found["logits"])
+        return classes.answers(scores, config["labels"], config["problem_type"], config["threshold"])
 
     def _check(self, feed: dict[str, np.ndarray]) -> None:
         """Raise where values are outside of what the model knows."""

@@ -101,7 +101,13 @@ def test_nothing_is_cut():
         ((["a"], [0, 1], "classification"), "`examples` and `labels` must be equally many"),
         (([], [], "classification"), "`examples` and `labels` must be equally many, one at least"),
         ((["a"], [-1], "classification"), "labels integers from 0 on"),
-        ((["a"], [0.5], "classification"), "labels integers from 0 on"),
+        ((["a"], [float("nan")], "classification"), "labels integers from 0 on, .* or finite floats"),
+        ((["a"], [[0, 2]], "classification"), "labels integers from 0 on, 0 or 1 for each of several"),
+        ((["a"], [[[0, 1]]], "classification"), "labels integers from 0 on"),
+        ((["a"], 1, "classification"), "`examples` and `labels` must be equally many"),
+        ((["a"], [[0, 1], [1, 0]], "classification"), "`examples` and `labels` must be equally many"),
+        (([("a", ["b"])], [0.5], "multiple_choice"), "labels integers from 0 on. Received"),
+        (([("a", ["b"])], [[1]], "multiple_choice"), "labels integers from 0 on. Received"),
         (([("a", "b")], [0], "classification"), r"must be texts .*Received: examples\[0\]=\('a', 'b'\)"),
         ((["ab"], [0], "entailment"), r"must be pairs of texts .*Received: examples\[0\]='ab'"),
         (([("a", "b", "c")], [0], "similarity"), "must be pairs of texts"),
@@ -124,3 +130,22 @@ def test_other_errors():
         made(["a"], [0], "classification", marks=(0, 300, 301))
     with pytest.raises(TypeError, match="`examples` must be an iterable. Received: examples='text'"):
         made("text", [0], "classification")
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        (
+            [[1, 0, 1], [0, 0, 0], [True, True, False], [0, 0, 1]],
+            [[1, 0, 1], [0, 0, 0], [1, 1, 0], [0, 0, 1]],
+        ),
+        ([0.5, -2.0, 1e3, 0.0], [[0.5], [-2], [1000], [0]]),
+        (np.arange(8.0).reshape(4, 2), [[0, 1], [2, 3], [4, 5], [6, 7]]),
+    ],
+    ids=["several labels", "a number", "numbers"],
+)
+def test_labels_may_be_several_for_a_text_or_numbers(labels, expected):
+    batches = made(TEXTS, labels, "classification")
+    assert batches.element_spec[1]["classes"].dtype == "float32"
+    found = np.concatenate([given["classes"] for _, given in batches])
+    np.testing.assert_array_equal(found, np.array(expected, "float32"))

@@ -66,3 +66,11 @@ def test_half_of_the_images_are_mirrored():
 def test_errors_name_the_argument_and_what_was_received(arguments, message):
     with pytest.raises(ValueError, match=message):
         image_batches(**{"images": IMAGES, "labels": LABELS, **arguments})
+
+
+def test_labels_may_be_several_for_an_image():
+    several = np.eye(5, 3, dtype="float32")
+    for images, labels in image_batches(IMAGES, several, batch_size=2):
+        np.testing.assert_array_equal(labels, several[(images[:, 0, 0, 0] - 1) // 36])
+    with pytest.raises(ValueError, match=r"labels.shape=\(5, 3, 1\)"):
+        image_batches(IMAGES, several[..., None])

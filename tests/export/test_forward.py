@@ -32,6 +32,7 @@ from keras_transformer.pipelines import (
 
 BYTES = text.ByteTokenizer()
 SMALL = {"num_layers": 1, "num_heads": 2, "model_dim": 8, "hidden_dim": 16}
+SEVERAL = "multi_label_classification"
 LONG = "abcdefghijklmnopqrstuvwxyz"  # longer than all but windows take
 TEXTS = ["a b", " ñ\u3000☃\n b\u00a0", "", "x", "ab cd ef", LONG]
 PAIRS = [("a", "b c"), ("", " ñ \u2003☃"), ("ab c", "x"), ("a", LONG)]
@@ -55,11 +56,22 @@ def word_pieces():
     )
 
 
-def gpt_classifier(symmetric):
+def gpt_classifier(symmetric, problem_type=None):
     decoder = GPT(
         BYTES.vocabulary_size, **SMALL, max_length=20, dropout=0.5, pad_id=BYTES.pad_id, end_id=BYTES.end_id
     )
-    return randomised(GPTClassifier(decoder.with_more_tokens(3), 3, symmetric=symmetric))
+    return randomised(
+        GPTClassifier(decoder.with_more_tokens(3), 3, symmetric=symmetric, problem_type=problem_type)
+    )
+
+
+def several_labels():
+    """Of which texts have labels, and numbers of them, of their own."""
+    model = bert(lambda encoder: SequenceClassifier(encoder, 3, "mean", problem_type=SEVERAL))
+    pipeline = TextClassification(model, BYTES, ["x", "y", "z"], "window", 0.4)
+    probabilities = np.clip(pipeline.scores(TEXTS), 1e-6, 1 - 1e-6)
+    model.head.bias.assign_sub(np.log(probabilities / (1 - probabilities)).mean(0))
+    return pipeline
 
 
 def fill_mask(**options):
@@ -83,6 +95,16 @@ TEXT_PIPELINES = {
     ),
     "text, GPT": (lambda: TextClassification(gpt_classifier(False), BYTES, long_texts="window"), TEXTS),
     "text, GPT, pairs": (lambda: TextClassification(gpt_classifier(True), BYTES), PAIRS[:3]),
+    "text, several labels": (several_labels, TEXTS),
+    "text, GPT, several labels": (
+        lambda: TextClassification(gpt_classifier(False, SEVERAL), BYTES),
+        TEXTS[:5],
+    ),
+    "text, number": (
+        lambda: TextClassification(bert(lambda e: SequenceClassifier(e, 1)), BYTES, long_texts="window"),
+        TEXTS,
+    ),
+    "text, GPT, numbers": (lambda: TextClassification(gpt_classifier(False, "regression"), BYTES), TEXTS[:5]),
     "token": (
         lambda: TokenClassification(bert(lambda e: TokenClassifier(e, 3)), BYTES, ["x", "y", "z"]),
         TEXTS[:5],
@@ -104,6 +126,10 @@ OTHERS = {
     "image": lambda: ImageClassification(
         randomised(ViT(8, 4, num_classes=3, **SMALL, dropout=0.5)), ["a", "b", "c"]
     ),
+    "image, several labels": lambda: ImageClassification(
+        randomised(ViT(8, 4, num_classes=3, **SMALL, problem_type=SEVERAL)), ["a", "b", "c"]
+    ),
+    "image, number": lambda: ImageClassification(randomised(ViT(8, (8, 2), num_classes=1, **SMALL))),
     "nodes": lambda: NodeClassification(randomised(GAT(5, 3, num_heads=(2, 1), head_dim=4, dropout=0.5))),
 }
 
@@ -308,6 +334,7 @@ def test_it_serves_without_tensorflow(folder, classifier):
     images[0, 0, 0] = 0, 255, 255
     found = served.run(pixel_values=images)["logits"]
     assert [served.config["labels"][i] for i in found.argmax(-1)] == classifier(images.astype("uint8"))
+    assert served.answers(pixel_values=images) == classifier(images.astype("uint8"))
     with pytest.raises(
         ValueError, match="`pixel_values` must be from 0.0 to 255.0. Received: from 0.0 to 510.0"
     ):
@@ -331,8 +358,48 @@ def test_what_is_no_pipeline_is_named(tmp_path):
             function(OTHERS["image"]().model, tmp_path / "it")
 
 
+@pytest.mark.parametrize("name", ["text, several labels", "text, number"])
+def test_onnx_gives_probabilities_of_several_labels_and_numbers_and_serving_answers_with_them(name, tmp_path):
+    pipeline, texts = TEXT_PIPELINES[name][0](), TEXTS[:5]
+    report = files.read_json(export.onnx(pipeline, tmp_path / "it").parent / "parity.json")
+    assert report["onnx"]["graphs"]["forward"]["largest_difference"] < 1e-4
+    served = serving.load(tmp_path / "it")
+    assert served.config["problem_type"] == pipeline.problem_type
+    rows, _ = pipeline._rows(texts, None)
+    batch = pipeline._batch(rows)
+    inputs = {"input_ids": batch["token_ids"], "token_type_ids": batch["segment_ids"]}
+    found = served.run(**inputs)
+    regression = pipeline.problem_type == "regression"
+    scores = found["logits" if regression else "probabilities"]
+    np.testing.assert_allclose(scores, pipeline.scores(texts), rtol=1e-4, atol=1e-4)
+    assert set(found) == ({"logits"} if regression else {"logits", "probabilities"})
+    if regression:
+        np.testing.assert_allclose(served.answers(**inputs), pipeline(texts), rtol=1e-4, atol=1e-4)
+    else:
+        assert served.answers(**inputs) == pipeline(texts)
+
+
+def test_several_labels_fill_up_with_nothing_and_numbers_are_float32():
+    found = run_of(TEXT_PIPELINES["text, several labels"][0]())(forward.DEFAULT, {"text": np.array(TEXTS)})
+    answers = TEXT_PIPELINES["text, several labels"][0]()(TEXTS)
+    assert [[label for label in row if label] for row in found["labels"].tolist()] == answers
+    assert found["labels"].shape == (len(TEXTS), max(map(len, answers)))
+    assert len(set(map(len, answers))) > 1
+    found = run_of(TEXT_PIPELINES["text, number"][0]())(forward.DEFAULT, {"text": np.array(TEXTS)})
+    assert {name: (values.shape, values.dtype) for name, values in found.items()} == {
+        "values": ((len(TEXTS), 1), "float32")
+    }
+
+
+def test_only_a_classifier_serves_answers():
+    model = object.__new__(serving.Model)
+    model.config = {"pipeline": "Embedding"}
+    with pytest.raises(ValueError, match="`answers` needs an export of a classifier .*Received: Embedding"):
+        model.answers(input_ids=np.zeros((1, 2)))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*TEXT_PIPELINES, "nodes"])
+@pytest.mark.parametrize("name", [*TEXT_PIPELINES, "image, several labels", "image, number", "nodes"])
 def test_every_kind_is_exported_verified_and_loaded(name, tmp_path):
     pipeline = OTHERS[name]() if name in OTHERS else TEXT_PIPELINES[name][0]()
     folder = tmp_path / "it"

@@ -227,3 +227,18 @@ def test_exact_gelu_converts_and_agrees():
     x = np.linspace(-6, 6, 101, dtype="float32")
     (y,) = onnxruntime.InferenceSession(model.SerializeToString()).run(["y"], {"x": x})
     np.testing.assert_allclose(y, keras.ops.convert_to_numpy(gelu(x)["y"]), atol=1e-6)
+
+
+@pytest.mark.slow
+def test_encoder_and_decoder_of_other_depths_are_exported_and_verified(
+    pipeline, random_transformer, tmp_path
+):
+    model = random_transformer(
+        20, 1.5, vocabulary_size=pipeline.model.vocabulary_size, num_layers=2, num_decoder_layers=1
+    )
+    other = type(pipeline)(model, pipeline.tokenizer, max_new_tokens=10)
+    export.saved_model(other, tmp_path / "it")
+    export.onnx(other, tmp_path / "it")
+    assert export.verify(tmp_path / "it") == export.verify(tmp_path / "it", other)
+    graph = onnx.load(tmp_path / "it" / "onnx" / f"{ENCODER}.onnx").graph
+    assert len(graph.output) == 2  # keys and values of the decoder's one layer

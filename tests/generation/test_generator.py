@@ -94,9 +94,11 @@ def test_cached_ids_lengths_and_scores_equal_the_uncached(model, expected):
     [
         {"normalization": "post", "seed": 7},
         {"num_layers": 2, "num_heads": 4, "activation": "gelu", "end_factor": 3.0},
+        {"num_layers": 2, "num_decoder_layers": 1, "end_factor": 3.0},
+        {"num_layers": 1, "num_decoder_layers": 2, "seed": 5, "end_factor": 3.0},
         {"pad_id": 7, "start_id": 9, "end_id": 11, "end_factor": 4.0},
     ],
-    ids=["post-norm", "two-layers", "other-special-ids"],
+    ids=["post-norm", "two-layers", "shallow-decoder", "deep-decoder", "other-special-ids"],
 )
 def test_cached_equals_uncached_for_other_models(make, options):
     model = make(**options)

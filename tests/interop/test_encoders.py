@@ -155,6 +155,20 @@ def test_every_tensor_is_read_and_written_back_under_its_name(name, tmp_path):
     assert not unread
 
 
+@pytest.mark.parametrize("name", ["gelu_new", "gelu_fast", "gelu_pytorch_tanh"])
+def test_every_name_of_the_tanh_approximation_is_the_same_activation_in_encoder_and_head(name, tmp_path):
+    tensors = random_tensors(CASES["BertForPreTraining"][1])
+    read = [
+        interop.from_hugging_face(write(tmp_path / each, "BertForPreTraining", tensors, hidden_act=each))
+        for each in (name, "gelu_new", "gelu")
+    ]
+    assert read[0].encoder.activation == "gelu_tanh"
+    found, same, exact = (answers(model)[0] for model in read)
+    np.testing.assert_array_equal(found, same)
+    difference = np.abs(found - exact).max()
+    assert 0 < difference < 0.01
+
+
 def test_a_convolution_over_patches_is_the_product_with_cut_patches(tmp_path):
     name = "ViTForImageClassification"
     tensors = random_tensors(CASES[name][1])
@@ -194,8 +208,10 @@ def test_old_names_of_norms_and_tied_copies_are_known(tmp_path):
     [
         ({"architectures": ["BertLMHeadModel"]}, r"must have architectures with one of .*BertLMHeadModel"),
         ({"is_decoder": True}, "must have is_decoder=False"),
-        ({"hidden_dropout_prob": 0.3}, "must have one value for hidden_dropout_prob and attention"),
-        ({"hidden_act": "mish"}, "activation among .*Received: 'mish'"),
+        ({"hidden_size": "8"}, "must have an integer as hidden_size. Received: hidden_size='8'"),
+        ({"num_labels": "3"}, "must have an integer as num_labels. Received: num_labels='3'"),
+        ({"id2label": "abc"}, "must have names by their numbers as id2label. Received: id2label='abc'"),
+        ({"hidden_act": "mish"}, "activation among .*Received: hidden_act='mish'"),
         ({"id2label": {"0": "a", "1": "b"}}, r"classifier.bias of shape \(3,\) instead of \(2,\)"),
         ({"num_hidden_layers": 1}, "unknown: bert.encoder.layer.1"),
         ({"num_hidden_layers": 3}, "missing: bert.encoder.layer.2"),
@@ -227,3 +243,97 @@ def test_another_pooling_is_not_written(tmp_path):
     model = SequenceClassifier(BERT(13, 1, 2, 8, max_length=9), 3, "mean")
     with pytest.raises(ValueError, match="`model` must be one that .* computes.*pooling='mean'"):
         interop.to_hugging_face(model, tmp_path / "it")
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "found"),
+    [
+        (
+            "BertForTokenClassification",
+            {"hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0.2},
+            {"dropout": 0.3, "attention_dropout": 0.2},
+        ),
+        (
+            "ViTForImageClassification",
+            {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.2},
+            {"dropout": 0.0, "attention_dropout": 0.2},
+        ),
+    ],
+)
+def test_two_dropout_rates_are_read_and_written(name, changes, found, tmp_path):
+    model = interop.from_hugging_face(write(tmp_path / "it", name, random_tensors(CASES[name][1]), **changes))
+    encoder = getattr(model, "encoder", model) if name.startswith("Bert") else model
+    assert {argument: getattr(encoder, argument) for argument in found} == found
+    written = interop.to_hugging_face(model, tmp_path / "back")
+    config = json.loads((written / "config.json").read_text())
+    assert {key: config[key] for key in changes} == changes
+
+
+def test_bert_without_a_pooler_is_read_and_written(tmp_path):
+    tensors = random_tensors(bert_shapes("", pooler=False))
+    model = interop.from_hugging_face(write(tmp_path / "it", "BertModel", tensors))
+    assert model.pooler is None
+    whole = interop.from_hugging_face(write(tmp_path / "whole", "BertModel", random_tensors(bert_shapes(""))))
+    np.testing.assert_array_equal(answers(model)[0], answers(whole)[0])
+    written = interop.to_hugging_face(model, tmp_path / "back")
+    assert safetensors.load_file(written / "model.safetensors").keys() == tensors.keys()
+    tensors["pooler.dense.weight"] = np.ones((8, 8), "float32")
+    with pytest.raises(ValueError, match="missing: pooler.dense.bias"):
+        interop.from_hugging_face(write(tmp_path / "half", "BertModel", tensors))
+
+
+@pytest.mark.parametrize(("patch_size", "patches"), [([8, 4], 3), ([4, 4], 6), ([2, 6], 8)])
+@pytest.mark.parametrize("qkv_bias", [True, False])
+def test_vit_may_have_other_patches_than_squares_and_lack_biases(patch_size, patches, qkv_bias, tmp_path):
+    name = "ViTForImageClassification"
+    shapes = {
+        **CASES[name][1],
+        "vit.embeddings.position_embeddings": (1, 1 + patches, 8),
+        "vit.embeddings.patch_embeddings.projection.weight": (8, 3, *patch_size),
+    }
+    if not qkv_bias:
+        shapes = {
+            key: shape
+            for key, shape in shapes.items()
+            if not key.endswith(("query.bias", "key.bias", "value.bias"))
+        }
+    tensors = random_tensors(shapes)
+    changes = {"patch_size": patch_size, "qkv_bias": qkv_bias}
+    model = interop.from_hugging_face(write(tmp_path / "it", name, tensors, **changes))
+    height, width = patch_size
+    kernel = tensors["vit.embeddings.patch_embeddings.projection.weight"]
+    last = IMAGES[0, 8 - height :, 12 - width :] / 127.5 - 1
+    embedded = np.einsum("hwc,dchw->d", last, kernel)
+    embedded += tensors["vit.embeddings.patch_embeddings.projection.bias"]
+    embedded += tensors["vit.embeddings.position_embeddings"][0, -1]
+    np.testing.assert_allclose(model._embed(IMAGES, training=False)[0, -1], embedded, rtol=1e-4, atol=1e-4)
+    written = interop.to_hugging_face(model, tmp_path / "back")
+    config = json.loads((written / "config.json").read_text())
+    assert config["patch_size"] == (4 if patch_size == [4, 4] else patch_size)
+    assert config["qkv_bias"] == qkv_bias
+    back = safetensors.load_file(written / "model.safetensors")
+    assert back.keys() == tensors.keys()
+    for key, tensor in tensors.items():
+        np.testing.assert_array_equal(back[key], tensor, err_msg=key)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"patch_size": "4"}, "must have an integer or two as patch_size. Received: patch_size='4'"),
+        (
+            {"patch_size": [4, 4, 4]},
+            r"must have an integer or two as patch_size. Received: patch_size=\[4, 4, 4\]",
+        ),
+        (
+            {"image_size": [8, 1.5]},
+            r"must have an integer or two as image_size. Received: image_size=\[8, 1.5\]",
+        ),
+        ({"qkv_bias": "yes"}, "must have a boolean as qkv_bias. Received: qkv_bias='yes'"),
+    ],
+)
+def test_settings_of_another_type_are_named(changes, message, tmp_path):
+    name = "ViTForImageClassification"
+    folder = write(tmp_path / "it", name, random_tensors(CASES[name][1]), **changes)
+    with pytest.raises(ValueError, match=message):
+        interop.from_hugging_face(folder)

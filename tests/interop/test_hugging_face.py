@@ -314,17 +314,40 @@ def test_a_file_that_is_cut_off_is_named(saved):
     ("name", "settings", "message"),
     [
         ("gpt2", {"model_type": "llama"}, "model_type among .*Received: model_type='llama'"),
-        ("gpt2", {"activation_function": "tanh"}, "an activation among .*Received: 'tanh'"),
+        (
+            "gpt2",
+            {"activation_function": "tanh"},
+            "an activation among .*Received: activation_function='tanh'",
+        ),
         (
             "gpt2",
             {"scale_attn_weights": False},
             "must have scale_attn_weights=True.*scale_attn_weights=False",
         ),
         ("gpt2", {"n_head": None}, "must have 'n_head'. Received: none"),
+        ("gpt2", {"n_positions": "16"}, "must have an integer as n_positions. Received: n_positions='16'"),
+        ("gpt2", {"n_embd": "8"}, "must have an integer as n_embd. Received: n_embd='8'"),
+        ("gpt2", {"n_embd": None}, "must have 'n_embd'. Received: none"),
+        ("openai-gpt", {"n_layer": 2.0}, "must have an integer as n_layer. Received: n_layer=2.0"),
+        ("openai-gpt", {"n_head": True}, "must have an integer as n_head. Received: n_head=True"),
+        ("gpt2", {"attn_pdrop": "0.1"}, "must have a number as attn_pdrop. Received: attn_pdrop='0.1'"),
+        (
+            "gpt2",
+            {"resid_pdrop": float("nan")},
+            "must have a number as resid_pdrop. Received: resid_pdrop=nan",
+        ),
+        (
+            "gpt2",
+            {"layer_norm_epsilon": [1e-5]},
+            "must have a number as layer_norm_epsilon. Received: .*1e-05",
+        ),
+        ("gpt2", {"activation_function": 3}, "must have a string as activation_function. Received: .*=3"),
+        ("gpt2", {"vocab_size": {}}, "must have an integer as vocab_size. Received: vocab_size={}"),
+        ("marian", {"vocab_size": None}, "must have 'vocab_size'. Received: none"),
         (
             "marian",
-            {"decoder_layers": 3},
-            r"one value for encoder_layers and decoder_layers. Received: \[2, 3\]",
+            {"decoder_layers": "2"},
+            "must have an integer as decoder_layers. Received: decoder_layers='2'",
         ),
         ("marian", {"scale_embedding": False}, "must have scale_embedding=True"),
         ("marian", {"decoder_vocab_size": 9}, "one value for vocab_size and decoder_vocab_size"),
@@ -379,3 +402,38 @@ def test_nothing_is_overwritten(saved, tmp_path):
     model = interop.from_hugging_face(saved("gpt2"))
     with pytest.raises(FileExistsError, match="exists already"):
         interop.to_hugging_face(model, tmp_path / "model")
+
+
+@neutral
+def test_marians_encoder_and_decoder_may_differ_in_depth_and_its_dropouts_in_rate(tmp_path):
+    tensors = {
+        key: tensor for key, tensor in random_tensors("marian").items() if ".decoder.layers.1" not in key
+    }
+    settings = {"decoder_layers": 1, "dropout": 0.1, "attention_dropout": 0.2, "activation_dropout": 0.0}
+    config = {**CONFIGS["marian"], **settings}
+    model = interop.from_hugging_face(write(tmp_path / "model", config, tensors))
+    assert (len(model.encoder_blocks), len(model.decoder_blocks)) == (2, 1)
+    assert (model.dropout, model.attention_dropout, model.hidden_dropout) == (0.1, 0.2, 0.0)
+    written = interop.to_hugging_face(model, tmp_path / "again")
+    found = json.loads((written / "config.json").read_text())
+    assert {name: found[name] for name in config} == config
+    np.testing.assert_array_equal(logits(interop.from_hugging_face(written)), logits(model))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "openai-gpt"])
+def test_gpts_three_dropouts_are_read_and_written(name, tmp_path):
+    rates = {"resid_pdrop": 0.1, "attn_pdrop": 0.2, "embd_pdrop": 0.0}
+    model = interop.from_hugging_face(
+        write(tmp_path / "model", {**CONFIGS[name], **rates}, random_tensors(name))
+    )
+    assert (model.dropout, model.attention_dropout, model.embedding_dropout) == tuple(rates.values())
+    written = json.loads((interop.to_hugging_face(model, tmp_path / "again") / "config.json").read_text())
+    assert {rate: written[rate] for rate in rates} == rates
+
+
+def test_overriding_the_dropout_overrides_those_that_equal_it(saved, tmp_path):
+    model = interop.from_hugging_face(saved("gpt2"), dropout=0.0)
+    assert (model.dropout, model.attention_dropout, model.embedding_dropout) == (0.0, 0.0, 0.0)
+    config = {**CONFIGS["gpt2"], "attn_pdrop": 0.2}
+    model = interop.from_hugging_face(write(tmp_path / "other", config, random_tensors("gpt2")), dropout=0.0)
+    assert (model.dropout, model.attention_dropout, model.embedding_dropout) == (0.0, 0.2, 0.0)

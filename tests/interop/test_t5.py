@@ -124,8 +124,18 @@ def test_a_file_may_hold_the_tied_matrix_and_a_table_of_no_use(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"num_decoder_layers": 3}, r"one value for num_layers and num_decoder_layers. Received: \[2, 3\]"),
-        ({"feed_forward_proj": "gated-tanh"}, "an activation among .*Received: 'gated-tanh'"),
+        ({"num_decoder_layers": 3}, "missing: decoder.block.2"),
+        ({"num_decoder_layers": 1}, "unknown: decoder.block.1"),
+        (
+            {"num_decoder_layers": 2.5},
+            "must have an integer as num_decoder_layers. Received: num_decoder_layers=2.5",
+        ),
+        ({"dropout_rate": "0.1"}, "must have a number as dropout_rate. Received: dropout_rate='0.1'"),
+        ({"tie_word_embeddings": "no"}, "must have a boolean as tie_word_embeddings. Received: .*'no'"),
+        (
+            {"feed_forward_proj": "gated-tanh"},
+            "an activation among .*Received: feed_forward_proj='gated-tanh'",
+        ),
         ({"is_encoder_decoder": False}, "must have is_encoder_decoder=True"),
         ({"tie_word_embeddings": False}, "missing: lm_head.weight"),
         ({"d_kv": 4}, r"of shape \(6, 8\) instead of \(8, 8\)"),
@@ -137,3 +147,20 @@ def test_settings_and_weights_that_do_not_fit_are_named(tmp_path, settings, mess
     folder = write(tmp_path / "model", "original", random_tensors("original"), **settings)
     with pytest.raises(ValueError, match=message):
         interop.from_hugging_face(folder)
+
+
+@neutral
+@pytest.mark.parametrize("deeper", ["encoder", "decoder"])
+def test_encoder_and_decoder_may_differ_in_depth(deeper, tmp_path):
+    shallower = "decoder" if deeper == "encoder" else "encoder"
+    tensors = random_tensors("v1.1")
+    tensors = {key: tensor for key, tensor in tensors.items() if not key.startswith(f"{shallower}.block.1.")}
+    key = "num_decoder_layers" if deeper == "encoder" else "num_layers"
+    layers = {"num_layers": 2, "num_decoder_layers": 2, key: 1}
+    model = interop.from_hugging_face(write(tmp_path / "model", "v1.1", tensors, **layers))
+    assert (len(model.encoder_blocks), len(model.decoder_blocks)) == tuple(layers.values())
+    written = interop.to_hugging_face(model, tmp_path / "again")
+    config = json.loads((written / "config.json").read_text())
+    assert {name: config[name] for name in layers} == layers
+    assert safetensors.load_file(written / "model.safetensors").keys() == tensors.keys()
+    np.testing.assert_array_equal(logits(interop.from_hugging_face(written)), logits(model))

@@ -179,6 +179,11 @@ def test_sizes_biases_and_norms_are_the_blocks_too(kind):
     assert {weight.name for weight in block.weights} == {"kernel", "scale"}
     assert block.feed_forward_residual.norm.epsilon == 0.1
     assert (block.feed_forward.dropout, block.feed_forward_residual.dropout) == (0.5, 0.0)
+    other = built(kind, dropout=0.1, attention_dropout=0.2, qkv_bias=False)
+    attention = other.attention if kind == "encoder" else other.cross_attention
+    assert (attention.dropout, other.feed_forward.dropout) == (0.2, 0.1)
+    assert (attention.key_projection.use_bias, attention.output_projection.use_bias) == (False, True)
+    assert type(other).from_config(other.get_config()).get_config() == other.get_config()
     again = type(block).from_config(block.get_config())
     assert again.get_config() == block.get_config()
 

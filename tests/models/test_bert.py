@@ -132,6 +132,42 @@ def test_a_masked_language_model_answers_at_the_positions_asked_for():
     np.testing.assert_allclose(some, np.take_along_axis(every, positions[..., None], 1), **CLOSE)
 
 
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def gelu_tanh(x):
+    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+@pytest.mark.parametrize("head", ["masked", "pretraining"])
+@pytest.mark.parametrize(
+    ("activation", "function"),
+    [
+        ("gelu_tanh", gelu_tanh),
+        ("relu", lambda x: np.maximum(x, 0)),
+        ("glu", sigmoid),
+        ("reglu", lambda x: np.maximum(x, 0)),
+        ("geglu_tanh", gelu_tanh),
+        ("swiglu", lambda x: x * sigmoid(x)),
+        (None, lambda x: x),
+    ],
+)
+def test_the_transformation_before_the_logits_has_the_encoders_activation(
+    head, activation, function, tmp_path
+):
+    model = tiny(head, activation=activation)
+    masked = getattr(model, "masked_language_model", model)
+    kernel, bias = (np.asarray(weight) for weight in masked.transform.weights)
+    transformed = function(np.asarray(model.encoder(INPUTS)) @ kernel + bias)
+    expected = masked.encoder.embedding.logits(masked.norm(transformed)) + masked.bias
+    found = answer(model)
+    np.testing.assert_allclose(found if head == "masked" else found["tokens"], expected, **CLOSE)
+    model.save(tmp_path / "it.keras")
+    again = answer(keras.saving.load_model(tmp_path / "it.keras"))
+    keras.tree.map_structure(np.testing.assert_array_equal, again, found)
+
+
 def test_its_output_matrix_is_the_embeddings():
     model = tiny("masked")
     before = answer(model)
@@ -302,3 +338,29 @@ def test_exports_with_any_batch_size_and_length(tmp_path):
 def test_errors_name_the_argument_and_what_was_received(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_attention_weights_may_have_a_dropout_of_their_own():
+    model = tiny(dropout=0.0, attention_dropout=0.5)
+    assert [block.attention.dropout for block in model.blocks] == [0.5, 0.5]
+    assert model.drop.rate == model.blocks[0].attention_residual.dropout == 0
+    assert not np.allclose(model(INPUTS, training=True), model(INPUTS), **CLOSE)
+    assert BERT.from_config(model.get_config()).get_config() == model.get_config()
+    assert tiny(dropout=0.3).attention_dropout == 0.3
+
+
+def test_without_a_pooler_it_encodes_but_does_not_pool(tmp_path):
+    model = tiny(pooler=False)
+    assert tiny().count_params() - model.count_params() == 8 * 8 + 8
+    assert not [weight.path for weight in model.weights if "pooler" in weight.path]
+    with pytest.raises(ValueError, match="`pool` needs a model with a pooler"):
+        model.pool(answer(model))
+    model.save(tmp_path / "it.keras")
+    np.testing.assert_array_equal(keras.saving.load_model(tmp_path / "it.keras")(INPUTS), model(INPUTS))
+    for head in ("masked", "mean", "token", "span"):
+        assert np.isfinite(answer(tiny(head, pooler=False))).all()
+    for head in ("pretraining", "sequence"):
+        with pytest.raises(
+            ValueError, match="`encoder` must have a pooler.*Received: an encoder with pooler=False"
+        ):
+            tiny(head, pooler=False)

@@ -295,3 +295,11 @@ def test_is_a_layer_of_a_functional_model():
 def test_errors_name_the_argument_and_what_was_received(arguments, message):
     with pytest.raises(ValueError, match=message):
         GPT(**{**TINY, **arguments})
+
+
+def test_attention_weights_and_embeddings_may_have_dropouts_of_their_own():
+    model = GPT(20, 1, 2, 8, max_length=9, dropout=0.1, attention_dropout=0.2, embedding_dropout=0.3)
+    block = model.blocks[0]
+    rates = (block.self_attention.dropout, model.drop.rate, block.feed_forward_residual.dropout)
+    assert rates == (0.2, 0.3, 0.1)
+    assert GPT.from_config(model.get_config()).get_config() == model.get_config()

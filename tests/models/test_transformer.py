@@ -331,3 +331,34 @@ def test_quantises_before_its_first_call():
     model.quantize("int8")
     ids = np.array([[4, 5, 3]])
     assert np.isfinite(ops.convert_to_numpy(model({"source_ids": ids, "target_ids": ids}))).all()
+
+
+def test_encoder_and_decoder_may_differ_in_depth():
+    model = tiny(num_layers=1, num_decoder_layers=3)
+    assert (len(model.encoder_blocks), len(model.decoder_blocks)) == (1, 3)
+    assert (model.num_layers, model.num_decoder_layers) == (1, 3)
+    assert Transformer.from_config(model.get_config()).get_config() == model.get_config()
+    assert tiny(num_layers=2).num_decoder_layers == 2
+    assert len(model.cross_attention_weights(SOURCE, TARGET)) == 3
+    with pytest.raises(
+        ValueError, match="`num_decoder_layers` must be positive. Received: num_decoder_layers=0"
+    ):
+        tiny(num_decoder_layers=0)
+
+
+def test_attention_and_hidden_units_may_have_dropouts_of_their_own():
+    model = tiny(dropout=0.0, attention_dropout=0.5, hidden_dropout=0.2)
+    block = model.decoder_blocks[0]
+    assert (block.self_attention.dropout, block.cross_attention.dropout) == (0.5, 0.5)
+    assert (block.feed_forward.dropout, block.feed_forward_residual.dropout, model.drop.rate) == (
+        0.2,
+        0.0,
+        0.0,
+    )
+    assert Transformer.from_config(model.get_config()).get_config() == model.get_config()
+    as_dropout = tiny(dropout=0.3)
+    assert (as_dropout.attention_dropout, as_dropout.hidden_dropout) == (0.3, 0.3)
+    with pytest.raises(
+        ValueError, match=r"`attention_dropout` must be in \[0, 1\). Received: attention_dropout=1"
+    ):
+        tiny(attention_dropout=1)

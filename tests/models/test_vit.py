@@ -72,6 +72,56 @@ def test_patches_are_cut_row_by_row_and_values_mapped_to_minus_one_to_one():
     np.testing.assert_allclose(model._embed(IMAGES, training=False), expected, **CLOSE)
 
 
+@pytest.mark.parametrize("patch_size", [pytest.param((8, 4), marks=neutral), [4, 6], (2, 3)])
+def test_patches_may_be_higher_than_wide_or_wider_than_high(patch_size, tmp_path):
+    model = tiny(pooling="mean", patch_size=patch_size)
+    height, width = patch_size
+    assert model.grid_shape == (8 // height, 12 // width)
+    kernel, bias = (np.asarray(weight) for weight in model.embedding.weights)
+    scaled = IMAGES / 127.5 - 1
+    patches = [
+        scaled[:, y : y + height, x : x + width].reshape(2, -1) @ kernel + bias
+        for y in range(0, 8, height)
+        for x in range(0, 12, width)
+    ]
+    expected = np.stack(patches, axis=1) + np.asarray(model.positions.table).reshape(len(patches), 8)
+    np.testing.assert_allclose(model._embed(IMAGES, training=False), expected, **CLOSE)
+    model.save(tmp_path / "it.keras")
+    np.testing.assert_array_equal(keras.saving.load_model(tmp_path / "it.keras")(IMAGES), model(IMAGES))
+    larger = model.resized((16, 24))
+    assert larger.patch_size == tuple(patch_size)
+    assert larger.positions.table.shape == (16 // height, 24 // width, 8)
+
+
+def test_equal_sides_are_one_number():
+    np.testing.assert_array_equal(logits(tiny(patch_size=(4, 4))), logits(tiny()))
+
+
+def test_projections_to_queries_keys_and_values_may_lack_biases():
+    model = tiny(qkv_bias=False)
+    attention = model.blocks[1].attention
+    biased = [layer.use_bias for layer in (attention.query_projection, attention.output_projection)]
+    assert biased == [False, True]
+    assert tiny().count_params() - model.count_params() == 2 * 3 * 8
+    with_zeros = tiny()
+    values = iter(model.trainable_weights)
+    for weight in with_zeros.trainable_weights:
+        lacking = weight.path.endswith(("query/bias", "key/bias", "value/bias"))
+        weight.assign(np.zeros(weight.shape) if lacking else next(values))
+    np.testing.assert_allclose(logits(with_zeros), logits(model), **CLOSE)
+    assert ViT.from_config(model.get_config()).get_config() == model.get_config()
+
+
+def test_attention_weights_may_have_a_dropout_of_their_own():
+    model = tiny(attention_dropout=0.5)
+    assert (model.blocks[0].attention.dropout, model.blocks[0].feed_forward.dropout, model.drop.rate) == (
+        0.5,
+        0,
+        0,
+    )
+    assert not np.allclose(model(IMAGES, training=True), logits(model), **CLOSE)
+
+
 @pytest.mark.parametrize("dtype", ["uint8", "int32", "float32", "float64"])
 def test_integer_and_float_images_agree(dtype):
     model = tiny()
@@ -239,7 +289,19 @@ def test_config_round_trip_is_the_identity():
             lambda: tiny(patch_size=5),
             r"`image_size` must be multiples of patch_size. Received: .*\(8, 12\).*5",
         ),
-        (lambda: tiny(patch_size=0), "`patch_size` must be positive. Received: patch_size=0"),
+        (lambda: tiny(patch_size=0), "`patch_size` must be a positive height .*Received: patch_size=0"),
+        (
+            lambda: tiny(patch_size=(4, 4, 4)),
+            r"`patch_size` must be a positive .*Received: patch_size=\(4, 4, 4\)",
+        ),
+        (
+            lambda: tiny(patch_size=(4, "4")),
+            r"`patch_size` must be a positive .*Received: patch_size=\(4, '4'\)",
+        ),
+        (
+            lambda: tiny(patch_size=(8, 8)),
+            r"`image_size` must be multiples of patch_size. Received: .*\(8, 8\)",
+        ),
         (lambda: tiny(image_size=(8, 0)), r"`image_size` must be a positive .*Received: image_size=\(8, 0\)"),
         (lambda: tiny(num_classes=0), "`num_classes` must be positive. Received: num_classes=0"),
         (lambda: tiny(num_heads=3), "`num_heads` must divide"),

@@ -41,7 +41,7 @@ CASES = {
     "gpt classifier": (lambda dtype: models.GPTClassifier(decoder(dtype), 2, dtype=dtype), IDS),
     "bert pre-training": (lambda dtype: models.Pretraining(encoder(dtype), dtype=dtype), SEGMENTS),
     "bert classifier": (lambda dtype: models.SequenceClassifier(encoder(dtype), 3, dtype=dtype), SEGMENTS),
-    "t5": (lambda dtype: models.T5(16, **SIZES, key_dim=8, dtype=dtype), PAIRS),
+    "t5": (lambda dtype: models.T5(16, **SIZES, key_dim=8, num_decoder_layers=2, dtype=dtype), PAIRS),
     "t5 v1.1": (lambda dtype: models.T5(16, **SIZES, key_dim=8, **V1_1, dtype=dtype), PAIRS),
     "vit": (lambda dtype: models.ViT(8, 4, num_classes=3, **SIZES, dtype=dtype), IMAGES),
     "gat": (lambda dtype: models.GAT(16, 3, (2, 1), 8, dropout=0.0, dtype=dtype), GRAPHS),

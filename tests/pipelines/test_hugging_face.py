@@ -218,8 +218,8 @@ IMAGES = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 3)).astype("uint8")
 MEAN, DEVIATION = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 
 
-def write_vit(folder, **preprocessor):
-    model = randomised(ViT(8, 4, num_classes=3, **SMALL))
+def write_vit(folder, patch_size=4, **preprocessor):
+    model = randomised(ViT(8, patch_size, num_classes=3, **SMALL))
     interop.to_hugging_face(model, folder)
     change_config(folder, id2label=LABELS)
     if preprocessor:
@@ -227,6 +227,7 @@ def write_vit(folder, **preprocessor):
     return model
 
 
+@pytest.mark.parametrize("patch_size", [4, (8, 2)])
 @pytest.mark.parametrize(
     ("preprocessor", "mean", "deviation"),
     [
@@ -236,8 +237,8 @@ def write_vit(folder, **preprocessor):
     ],
     ids=["default", "mean and deviation", "neither"],
 )
-def test_vit_sees_images_as_its_preprocessor_makes_them(preprocessor, mean, deviation, tmp_path):
-    model = write_vit(tmp_path / "vit", **preprocessor)
+def test_vit_sees_images_as_its_preprocessor_makes_them(patch_size, preprocessor, mean, deviation, tmp_path):
+    model = write_vit(tmp_path / "vit", patch_size, **preprocessor)
     found = pipelines.from_hugging_face(tmp_path / "vit")
     assert found.labels == list(LABELS.values())
     normalised = (IMAGES / 255 - np.array(mean)) / np.array(deviation)

@@ -1,0 +1,127 @@
+"""Print which keys of a `config.json` are read, refused by name, or ignored, from the tables that read them.
+
+    .venv-bench/bin/python benchmarks/parity/configurations.py            # as in benchmarks/parity/README.md
+
+Without `transformers` the ignored keys are not listed.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from keras_transformer.interop.architecture import Architecture, type_of
+from keras_transformer.interop.hugging_face import ALL, ARCHITECTURES
+from keras_transformer.models.problem_types import PROBLEM_TYPES
+
+CONFIGS = {
+    "bert": "BertConfig",
+    "gpt2": "GPT2Config",
+    "marian": "MarianConfig",
+    "openai-gpt": "OpenAIGPTConfig",
+    "t5": "T5Config",
+    "vit": "ViTConfig",
+}
+# Keys that other keys are derived from, which no table names.
+DERIVING = {
+    "bert": ("id2label", "architectures"),
+    "vit": ("id2label",),
+    "t5": ("scale_decoder_outputs",),
+}
+
+
+def table(model_type: str) -> str:
+    """The keys of a model type, a row each, as Markdown."""
+    rows: dict[str, str] = {}
+    for architecture in _of_type(model_type):
+        for ours, theirs in architecture.settings.items():
+            for key in _names(theirs):
+                rows.setdefault(key, f"| `{key}` | {_accepted(architecture, ours, theirs, key)} |")
+        for key, value in architecture.required.items():
+            absent = "may be absent" if _may_be_absent(architecture, key) else "must be there"
+            rows.setdefault(key, f"| `{key}` | {_shown(value)} alone; {absent} |")
+    return "\n".join(["| key | accepted |", "|---|---|", *(rows[key] for key in sorted(rows))])
+
+
+def ignored(model_type: str) -> list[str]:
+    """The keys that `transformers` writes for a model type and that nothing here reads."""
+    import transformers
+
+    known = set(DERIVING.get(model_type, ())) | {"model_type"}
+    for architecture in _of_type(model_type):
+        known |= {key for theirs in architecture.settings.values() for key in _names(theirs)}
+        known |= architecture.required.keys()
+    config = getattr(transformers, CONFIGS[model_type])()
+    return sorted(key for key in config.to_dict().keys() - known if not key.startswith("_"))
+
+
+def classes(model_type: str) -> list[str]:
+    """What `transformers` calls the classes that are read."""
+    return [architecture.class_name for architecture in _of_type(model_type)]
+
+
+def sample(architecture: Architecture) -> dict[str, Any]:
+    """A `config.json` with all keys that are read."""
+    config = dict(architecture.required)
+    for ours, theirs in architecture.settings.items():
+        for key in _names(theirs):
+            candidates = (8, 0.5, True, next(iter(architecture.activations)))
+            values = (
+                (None,)
+                if ours == "problem_type"
+                else (value for value in candidates if type_of(ours)[1](value))
+            )
+            config[key] = next(iter(values))
+    return config
+
+
+def _accepted(architecture: Architecture, ours: str, theirs: Any, key: str) -> str:
+    text = type_of(ours)[0]
+    if ours == "activation":
+        text = f"one of {', '.join(f'`{name}`' for name in sorted(architecture.activations))}"
+    elif ours == "problem_type":
+        text = f"one of {', '.join(f'`{name}`' for name in PROBLEM_TYPES)}"
+    others = [f"`{other}`" for other in _names(theirs) if other != key]
+    if others:
+        text += f", the same as {' and '.join(others)}"
+    if key in architecture.defaults:
+        return f"{text}; {_shown(architecture.defaults[key])} where absent"
+    return f"{text}; may be absent" if _may_be_absent(architecture, key) else f"{text}; must be there"
+
+
+def _may_be_absent(architecture: Architecture, key: str) -> bool:
+    config = sample(architecture)
+    del config[key]
+    try:
+        architecture.arguments(config)
+    except ValueError:
+        return False
+    return True
+
+
+def _of_type(model_type: str) -> list[Architecture]:
+    return [architecture for architecture in ALL if architecture.model_type == model_type]
+
+
+def _names(theirs: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (theirs,) if isinstance(theirs, str) else theirs
+
+
+def _shown(value: Any) -> str:
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def pages() -> Iterator[str]:
+    """A section for each model type."""
+    try:
+        import transformers
+    except ImportError:
+        transformers = None
+    for model_type in sorted(ARCHITECTURES):
+        yield f"### {model_type}\n\nClasses: {', '.join(f'`{name}`' for name in classes(model_type))}."
+        yield table(model_type)
+        if transformers is not None:
+            keys = ", ".join(f"`{key}`" for key in ignored(model_type))
+            yield f"Ignored, of what `transformers` {transformers.__version__} writes: {keys}."
+
+
+if __name__ == "__main__":
+    print("\n\n".join(pages()))

@@ -1,0 +1,31 @@
+"""What the logits of a classifier stand for, by the names of `transformers`."""
+
+PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
+
+
+def check_problem_type(problem_type: str | None, num_classes: int) -> str:
+    """Return `problem_type`, by default regression for one class and single-label classification for several.
+
+    Args:
+        problem_type: one of `PROBLEM_TYPES`, or None.
+        num_classes: C, the number of logits.
+
+    Raises:
+        ValueError: where `num_classes` is not positive, `problem_type` is unknown, or one class is all there is to
+            choose from.
+    """
+    if num_classes < 1:
+        raise ValueError(f"`num_classes` must be positive. Received: num_classes={num_classes}")
+    single = PROBLEM_TYPES[0]
+    if problem_type is None:
+        return single if num_classes > 1 else "regression"
+    if problem_type not in PROBLEM_TYPES:
+        raise ValueError(
+            f"`problem_type` must be one of {PROBLEM_TYPES}. Received: problem_type={problem_type!r}"
+        )
+    if problem_type == single and num_classes == 1:
+        raise ValueError(
+            f"`problem_type` must be another than {single!r} for one class. "
+            f"Received: problem_type={problem_type!r}, num_classes={num_classes}"
+        )
+    return problem_type

@@ -1,0 +1,222 @@
+"""Answers of classifiers with several labels for an input, and of regressions."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer import data, interop, pipelines
+from keras_transformer.models import BERT, GPT, GPTClassifier, SequenceClassifier, ViT
+from keras_transformer.pipelines import ImageClassification, TextClassification
+from keras_transformer.text import ByteTokenizer, WordPieceTokenizer
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", "."]
+WORDS, BYTES = WordPieceTokenizer(PIECES), ByteTokenizer()
+SIZES = {"num_layers": 1, "num_heads": 2, "model_dim": 8, "hidden_dim": 16, "dropout": 0.0}
+TEXTS = ["a b c", "h", "a b. c", "", "c a", "d e f a b"]
+IMAGES = np.random.default_rng(0).uniform(0, 255, (6, 8, 8, 3)).astype("float32")
+CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+LABELS = ["x", "y", "z"]
+
+
+def randomised(model):
+    random = np.random.default_rng(3)
+    for weight in model.trainable_weights:
+        weight.assign(random.normal(size=weight.shape) * 0.7)
+    model.head.kernel.assign(random.normal(size=model.head.kernel.shape) * 3)
+    return model
+
+
+def bert(num_classes, problem_type):
+    encoder = BERT(len(PIECES), **SIZES, max_length=12)
+    return randomised(SequenceClassifier(encoder, num_classes, problem_type=problem_type))
+
+
+def gpt(num_classes, problem_type):
+    decoder = GPT(BYTES.vocabulary_size, **SIZES, max_length=24, end_id=BYTES.end_id)
+    return randomised(GPTClassifier(decoder.with_more_tokens(3), num_classes, problem_type=problem_type))
+
+
+def vit(num_classes, problem_type):
+    return randomised(ViT(8, 4, num_classes, **SIZES, problem_type=problem_type))
+
+
+def logits_of(classifier, given):
+    if isinstance(classifier, ImageClassification):
+        return keras.ops.convert_to_numpy(classifier.model(given))
+    run = getattr(classifier.model, "classify", classifier.model)
+    rows, _ = classifier._rows(list(given), None)
+    return np.concatenate([run(classifier._batch([row])) for row in rows])
+
+
+def centred(classifier, given):
+    """The pipeline with logits around 0, so that its inputs have answers of their own."""
+    classifier.model.head.bias.assign_sub(logits_of(classifier, given).mean(0))
+    return classifier
+
+
+# Makers of pipelines, and what they are given.
+MAKERS = {
+    "bert": (lambda *of, **options: centred(TextClassification(bert(*of), WORDS, **options), TEXTS), TEXTS),
+    "gpt": (lambda *of, **options: centred(TextClassification(gpt(*of), BYTES, **options), TEXTS), TEXTS),
+    "vit": (lambda *of, **options: centred(ImageClassification(vit(*of), **options), IMAGES), IMAGES),
+}
+each = pytest.mark.parametrize("name", MAKERS)
+
+
+@each
+def test_of_several_labels_each_has_a_probability_of_its_own(name, tmp_path):
+    make, given = MAKERS[name]
+    classifier = make(3, "multi_label_classification", labels=LABELS)
+    expected = 1 / (1 + np.exp(-logits_of(classifier, given).astype("float64")))
+    np.testing.assert_allclose(classifier.scores(given), expected, **CLOSE)
+    np.testing.assert_array_equal(classifier.probabilities(given), classifier.scores(given))
+    answers = classifier(given)
+    assert answers == [[label for label, p in zip(LABELS, row, strict=True) if p > 0.5] for row in expected]
+    assert len({len(labels) for labels in answers}) > 1  # so that they are no argmax
+    assert classifier(given[0]) == answers[0]
+    np.testing.assert_allclose(classifier.scores(given[0]), expected[0], **CLOSE)
+    strict = make(3, "multi_label_classification", labels=LABELS, threshold=0.9)
+    assert all(set(found) <= set(more) for found, more in zip(strict(given), answers, strict=True))
+    assert strict(given) == [
+        [label for label, p in zip(LABELS, row, strict=True) if p > 0.9] for row in expected
+    ]
+    strict.save(tmp_path / "it")
+    again = pipelines.load(tmp_path / "it")
+    assert (again.problem_type, again.threshold) == ("multi_label_classification", 0.9)
+    assert again(given) == strict(given)
+
+
+@each
+def test_a_regression_answers_with_a_number(name, tmp_path):
+    make, given = MAKERS[name]
+    classifier = make(1, None)
+    numbers = logits_of(classifier, given)
+    np.testing.assert_allclose(classifier.scores(given), numbers, **CLOSE)
+    np.testing.assert_allclose(classifier(given), numbers[:, 0], **CLOSE)
+    assert isinstance(classifier(given[0]), float)
+    assert numbers.min() < 0  # so that they are no probabilities
+    with pytest.raises(ValueError, match="`probabilities` needs a classifier; .*problem_type='regression'"):
+        classifier.probabilities(given)
+    classifier.save(tmp_path / "it")
+    assert pipelines.load(tmp_path / "it")(given) == classifier(given)
+
+
+@each
+def test_a_regression_of_several_numbers_answers_with_all(name):
+    make, given = MAKERS[name]
+    classifier = make(3, "regression", labels=LABELS)
+    np.testing.assert_allclose(classifier(given), logits_of(classifier, given), **CLOSE)
+    assert [type(number) for number in classifier(given[0])] == [float] * 3
+
+
+@each
+def test_nothing_has_no_answers(name):
+    make, given = MAKERS[name]
+    for of in ((3, "multi_label_classification"), (1, None), (3, None)):
+        assert make(*of)(given[:0]) == []
+
+
+def test_scores_of_long_texts_are_averaged_over_windows():
+    long = "a b c d e f g h a b c d e f"
+    windows = [" ".join(long.split()[start : start + 10]) for start in (0, 4)]
+    for of in ((3, "multi_label_classification"), (2, "regression")):
+        classifier = MAKERS["bert"][0](*of, long_texts="window")
+        expected = classifier.scores(windows).mean(0)
+        np.testing.assert_allclose(classifier.scores(long), expected, **CLOSE)
+
+
+def test_probabilities_of_extreme_logits_are_finite():
+    classifier = MAKERS["vit"][0](2, "multi_label_classification")
+    classifier.model.head.kernel.assign(np.zeros((8, 2)))
+    classifier.model.head.bias.assign([-1e6, 1e6])
+    np.testing.assert_allclose(classifier.scores(IMAGES[0]), [0, 1], atol=1e-6)
+
+
+@pytest.mark.parametrize("threshold", [-0.1, 1.5])
+def test_a_threshold_is_a_probability(threshold):
+    for make, _ in MAKERS.values():
+        with pytest.raises(
+            ValueError, match=rf"`threshold` must be in \[0, 1\]. Received: threshold={threshold}"
+        ):
+            make(3, "multi_label_classification", threshold=threshold)
+
+
+@pytest.mark.parametrize(
+    ("labels", "loss"),
+    [
+        ([[a in text for a in "abc"] for text in TEXTS], keras.losses.BinaryCrossentropy(from_logits=True)),
+        ([len(text) / 4 for text in TEXTS], keras.losses.MeanSquaredError()),
+    ],
+    ids=["several labels", "a number"],
+)
+def test_gpt_learns_several_labels_and_numbers_by_fit(labels, loss):
+    keras.utils.set_random_seed(0)
+    several = isinstance(labels[0], list)
+    decoder = GPT(BYTES.vocabulary_size, 1, 2, 16, max_length=16, dropout=0.0, end_id=BYTES.end_id)
+    model = GPTClassifier(
+        decoder.with_more_tokens(3),
+        3 if several else 1,
+        problem_type="multi_label_classification" if several else None,
+    )
+    model.compile(keras.optimizers.Adam(2e-2), {"classes": loss, "tokens": None}, jit_compile=False)
+    batches = data.fine_tuning(TEXTS, labels, BYTES, 6, shuffle=False)
+    model.fit(batches, epochs=60, shuffle=False, verbose=0)
+    found = TextClassification(model, BYTES, list("abc") if several else None)(TEXTS)
+    if several:
+        assert found == [[a for a in "abc" if a in text] for text in TEXTS]
+    else:
+        np.testing.assert_allclose(found, labels, atol=0.2)
+
+
+@pytest.mark.parametrize(
+    ("num_classes", "settings", "expected"),
+    [
+        (3, {"problem_type": "multi_label_classification"}, "multi_label_classification"),
+        (3, {"problem_type": "single_label_classification"}, "single_label_classification"),
+        (3, {"problem_type": None}, "single_label_classification"),
+        (3, {"problem_type": "regression"}, "regression"),
+        (1, {"problem_type": None}, "regression"),
+        (1, {"problem_type": "regression"}, "regression"),
+    ],
+)
+@pytest.mark.parametrize("name", ["bert", "vit"])
+def test_a_folder_of_transformers_says_what_it_is_and_is_written_with_it(
+    name, num_classes, settings, expected, tmp_path
+):
+    pytest.importorskip("safetensors")
+    make, given = MAKERS[name]
+    written = make(num_classes, expected)
+    folder = interop.to_hugging_face(written.model, tmp_path / "it")
+    config = json.loads((folder / "config.json").read_text())
+    assert config["problem_type"] == expected
+    names = {str(i): f"LABEL_{i}" for i in range(num_classes)}
+    del config["num_labels"]
+    (folder / "config.json").write_text(json.dumps({**config, "id2label": names, **settings}))
+    (folder / "vocab.txt").write_text("\n".join(PIECES) + "\n")
+    found = pipelines.from_hugging_face(folder)
+    assert (found.problem_type, found.labels) == (expected, list(names.values()))
+    np.testing.assert_allclose(found.scores(given), written.scores(given), rtol=1e-3, atol=1e-4)
+    again = interop.to_hugging_face(found.model, tmp_path / "again")
+    assert json.loads((again / "config.json").read_text())["problem_type"] == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"problem_type": "ranking"}, "`problem_type` must be one of .*Received: problem_type='ranking'"),
+        ({"problem_type": 3}, "must have a string as problem_type. Received: problem_type=3"),
+        (
+            {"problem_type": "single_label_classification", "num_labels": 1},
+            "`problem_type` must be another than .*num_classes=1",
+        ),
+    ],
+)
+def test_another_problem_type_in_a_folder_is_refused(settings, message, tmp_path):
+    pytest.importorskip("safetensors")
+    folder = interop.to_hugging_face(bert(3, None), tmp_path / "it")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **settings}))
+    with pytest.raises(ValueError, match=message):
+        interop.from_hugging_face(folder)
