@@ -59,7 +59,7 @@ def test_one_string_gives_one_string(served, pipeline, texts):
 def test_an_empty_list_gives_an_empty_list(served):
     assert served([]) == []
     assert served.generate([])["ids"].shape == (0, 10)
-    assert served.padded([]).shape[0] == 0
+    assert served.padded([])[0].shape[0] == 0
 
 
 def test_any_iterable_of_strings_will_do(served, pipeline, texts):
@@ -72,8 +72,10 @@ def test_nothing_but_spaces_and_unknown_characters_gives_nothing(served, silent,
 
 
 def test_the_loop_and_the_steps_give_the_same_ids(served, texts):
-    ids = served.padded(served.encode(texts))
-    np.testing.assert_array_equal(served.graphs.generate_by_steps(ids), served.graphs.generate(ids)["ids"])
+    ids, mask = served.padded(served.encode(texts))
+    np.testing.assert_array_equal(
+        served.graphs.generate_by_steps(ids, mask), served.graphs.generate(ids)["ids"]
+    )
 
 
 @pytest.mark.parametrize("broken", [None, 5, b"uno", ["uno"]], ids=repr)
@@ -142,7 +144,7 @@ def test_a_damaged_step_graph_is_found_when_it_is_used(damaged, texts):
     (damaged / "onnx" / "decoder_model_merged.onnx").write_bytes(b"")
     assert served("uno")
     with pytest.raises(ValueError, match=r"decoder_model_merged\.onnx.*damaged"):
-        served.graphs.generate_by_steps(served.padded(served.encode(["uno"])))
+        served.graphs.generate_by_steps(*served.padded(served.encode(["uno"])))
 
 
 def test_providers_may_be_chosen(exported, pipeline):
