@@ -74,7 +74,7 @@ def settings_from(folder: pathlib.Path, model: Any, given: Mapping[str, Any]) ->
         found["constraints"] = _constraints(config, model, limit)
         left_out.update(_constraints_left_out(config, model))
         without_prompt.update({} if _encodes(model) else _counting_prompts(config))
-    _warn(path, {"not supported": left_out, "for generated tokens only, not the prompt's": without_prompt})
+    _warn(path, {"not supported": left_out, "applied to generated tokens, not to the prompt": without_prompt})
     return {**found, **given}
 
 
@@ -86,7 +86,7 @@ def _warn(path: pathlib.Path, settings: Mapping[str, Mapping[str, Any]]) -> None
     ]
     if parts:
         warnings.warn(
-            f"`{path}` has settings of generation that differ here. {'; '.join(parts)}", stacklevel=5
+            f"`{path}` has generation settings that are not fully supported. {'; '.join(parts)}", stacklevel=5
         )
 
 

@@ -155,11 +155,11 @@ def test_settings_that_change_nothing_are_not_named(read):
 
 def test_settings_that_count_a_prompt_are_named(read):
     settings = {"max_length": 30, "min_length": 3, "no_repeat_ngram_size": 2, "bad_words_ids": [[5], [6, 7]]}
-    with pytest.warns(UserWarning, match="settings of generation that differ here") as caught:
+    with pytest.warns(UserWarning, match="generation settings that are not fully supported") as caught:
         found = read(settings, DECODER)
     (warning,) = caught
     assert str(warning.message).endswith(
-        "not supported: max_length=30, min_length=3; for generated tokens only, not the prompt's: "
+        "not supported: max_length=30, min_length=3; applied to generated tokens, not to the prompt: "
         "no_repeat_ngram_size=2, bad_words_ids=[[5], [6, 7]]"
     )
     assert found == {
