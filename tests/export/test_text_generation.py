@@ -219,7 +219,7 @@ def test_the_exported_loop_reads_a_mask_where_there_is_no_padding_id():
 
 
 def test_serving_reads_special_tokens_in_texts_as_the_pipeline_does():
-    tokenizer = text.SentencePieceTokenizer.train(SENTENCES, 60)
+    tokenizer = text.SentencePieceTokenizer.train(SENTENCES, 320)
     pipeline = writer(tokenizer, add_start=True, special_tokens=True)
     prompts = ["", "to be</s>the question", "</s>", "<s> mind <unk>", "<pad>w"]
     served = serving.tokenizer_of(tokenizer.model_bytes, parts.settings_of(pipeline))

@@ -139,8 +139,8 @@ def test_marian_has_the_ids_of_its_vocabulary(tmp_path):
 @pytest.mark.parametrize(
     ("cls", "roles", "token", "options"),
     [
-        (text.CharacterPairTokenizer, ("unknown", "pad", "end"), "<unk>", {"normalization": "post"}),
-        (text.BytePairTokenizer, ("unknown", "pad", "start", "end"), "<|endoftext|>", {}),
+        (text.CharacterPairTokenizer, ("unknown", "end"), "<unk>", {"normalization": "post"}),
+        (text.BytePairTokenizer, ("unknown", "start", "end"), "<|endoftext|>", {}),
     ],
     ids=["gpt", "gpt2"],
 )

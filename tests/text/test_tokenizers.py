@@ -280,7 +280,7 @@ def test_special_tokens_must_be_in_the_vocabulary():
     with pytest.raises(ValueError, match=r"`vocabulary` must hold every special token.*without \{'mask': "):
         WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a"])
     with pytest.raises(ValueError, match=r"`special_tokens` must name a token for padding"):
-        ByteTokenizer({"end": "</s>"})
+        ByteTokenizer({"unknown": "<unk>"})
     with pytest.raises(ValueError, match=r"vocabulary\[0\]=vocabulary\[257\]='<pad>'"):
         ByteTokenizer({"pad": "<pad>"}, ["<pad>"])
 
