@@ -72,7 +72,7 @@ class Cases:
         )
 
     def answers(self) -> dict[str, Callable[[], Any]]:
-        """What each case answers."""
+        """Return a function for each case that computes its answers."""
         return {**self._searches(), **self._decoders(), **self._encoders(), **self._others()}
 
     def _searches(self) -> dict[str, Callable[[], Any]]:

@@ -54,7 +54,7 @@ def ignored(model_type: str) -> list[str]:
 
 
 def classes(model_type: str) -> list[str]:
-    """What `transformers` calls the classes that are read."""
+    """Return the names of the classes of `transformers` that are read."""
     return [architecture.class_name for architecture in _of_type(model_type)]
 
 

@@ -201,7 +201,7 @@ def scores(pipeline: Any, logits: Tensor) -> Tensor:
 
 
 def _of_classes(pipeline: Any, found: Tensor) -> dict[str, Tensor]:
-    """What a pipeline answers to scores (B, C).
+    """Return the answers of a classifier for scores (B, C).
 
     "label" (B,) and "probabilities" (B, C); of a multi-label classification "labels" (B, L), those above the threshold
     and then "" or −1, in place of the first; of a regression "values" (B, C) alone.

@@ -1,4 +1,4 @@
-"""What the logits of a classifier stand for, by the names of `transformers`."""
+"""Problem types of classifiers, by the names of `transformers`."""
 
 PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
 

@@ -1,4 +1,4 @@
-"""What a classifier says of its classes: names, scores and answers."""
+"""Names, scores and answers of classifiers."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -43,7 +43,7 @@ def settings_from(folder: pathlib.Path, model: Any, given: Mapping[str, Any]) ->
 
     They are those of generation_config.json; without that file those in config.json, where `transformers` had them
     once. An encoder–decoder's `max_length` and `min_length` count the start token there, and a prompt's tokens count
-    in many settings of a decoder alone. A setting that has no counterpart is named in one `UserWarning`.
+    in many settings of a decoder-only model. A setting that has no counterpart is named in one `UserWarning`.
 
     Args:
         folder: with generation_config.json or config.json.

@@ -1,4 +1,4 @@
-"""What the logits of classifiers stand for: one value that every classifier takes, keeps and checks alike."""
+"""Problem types: one value that every classifier takes, saves and checks alike."""
 
 import keras
 import numpy as np
