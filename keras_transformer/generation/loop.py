@@ -48,7 +48,7 @@ def generate_ids(
 
     A model has `empty_cache`, `step`, `vocabulary_size`, `pad_id` and `end_id`. One with `encode` and `start_id`, as
     `models.Transformer`, decodes from what `encode(source_ids)` returns, which is the third argument of its
-    `step`; one without is a decoder alone, continues `source_ids` itself, and its `step` has no such argument. Its
+    `step`; one without is decoder-only, continues `source_ids` itself, and its `step` has no such argument. Its
     `pad_id` may be None: then its `step` takes a `padding_mask`, and ended sequences are padded with `end_id`.
     More than one hypothesis needs the arguments `attention_mask` of `step` and `hypotheses` of `empty_cache`.
 

@@ -75,17 +75,20 @@ class Graphs:
             input_ids: int64 (B, S), padded with `pad_id`, or with any id where `attention_mask` is given.
             rows: integers (B,), the number of each row that sampling draws for, by default 0, 1, 2, …
             noise: float32 (B, N, M, V), what sampling draws with instead of its seed.
-            attention_mask: int64 (B, S), 0 for padding, for a model without a `pad_id`; by default 1.
+            attention_mask: integers (B, S), 0 for padding, by default where ids equal `pad_id`; a model without one
+                has no other way to say what is padding.
 
         Returns:
             "ids" int64 (B, M), "lengths" int64 (B,), "scores" float32 (B,); with an axis of N after the first where
             N > 1.
         """
-        given = {"input_ids": input_ids}
+        mask = (
+            self.padding_mask(input_ids) if attention_mask is None else np.asarray(attention_mask, np.int64)
+        )
         if self.pad_id is None:
-            given["attention_mask"] = (
-                self.padding_mask(input_ids) if attention_mask is None else attention_mask
-            )
+            given = {"input_ids": input_ids, "attention_mask": mask}
+        else:
+            given = {"input_ids": np.where(mask != 0, input_ids, self.pad_id)}
         if self.sampler["sampler"] == "sample":
             given["noise"] = (
                 self.noise(np.arange(len(input_ids)) if rows is None else rows) if noise is None else noise

@@ -78,6 +78,13 @@ def test_the_loop_and_the_steps_give_the_same_ids(served, texts):
     )
 
 
+def test_a_mask_hides_what_the_padding_id_hides(served, texts):
+    ids, mask = served.padded(served.encode(texts))
+    garbage = np.where(mask, ids, 7)
+    expected = served.graphs.generate(ids)["ids"]
+    np.testing.assert_array_equal(served.graphs.generate(garbage, attention_mask=mask)["ids"], expected)
+
+
 @pytest.mark.parametrize("broken", [None, 5, b"uno", ["uno"]], ids=repr)
 def test_what_is_no_string_is_named_with_its_row(served, broken):
     with pytest.raises(TypeError, match=r"texts\[1\]"):
