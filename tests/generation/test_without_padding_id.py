@@ -104,12 +104,15 @@ def test_forced_scores_equal_generated_ones(model):
     np.testing.assert_array_equal(masked.scores, found.scores)
 
 
-def test_a_masked_forward_pass_equals_rows_alone(model):
-    ids, mask = padded(PROMPTS, 0)
-    found = keras.ops.convert_to_numpy(model({"token_ids": ids, "padding_mask": mask}))
+@pytest.mark.parametrize("left", [False, True])
+def test_a_masked_forward_pass_equals_rows_alone(model, left):
+    ids, mask = padded(PROMPTS, 0, left)
+    positions = np.maximum(mask.cumsum(axis=1) - 1, 0)
+    inputs = {"token_ids": ids, "positions": positions, "padding_mask": mask}
+    found = keras.ops.convert_to_numpy(model(inputs))
     for i, row in enumerate(PROMPTS):
         alone = keras.ops.convert_to_numpy(model(np.array([row])))[0]
-        np.testing.assert_allclose(found[i, : len(row)], alone, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(found[i, mask[i]], alone, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("make", [lambda: model_of(0), lambda: Transformer(12, 1, 2, 8, 16)])

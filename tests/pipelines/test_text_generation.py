@@ -197,3 +197,16 @@ def test_too_long_a_text_is_named_in_a_graph_before_it_is_looked_up(gpt2):
         with pytest.raises(tf.errors.InvalidArgumentError, match=r"must have at most 59 tokens") as error:
             run(tf.constant(texts))
         assert f"index] [{texts.index('w' * 200)}]" in str(error.value)
+
+
+def test_padded_ids_depend_on_the_check_of_their_length(gpt2):
+    run = tf.function(gpt2.preprocess, [tf.TensorSpec([None], tf.string)])
+    graph = run.get_concrete_function().graph
+    before = [op for op in graph.get_operations() if op.type == "RaggedTensorToTensor"][-1:]
+    reached = set()
+    while before:
+        op = before.pop()
+        if op.name not in reached:
+            reached.add(op.name)
+            before += [*op.control_inputs, *(tensor.op for tensor in op.inputs)]
+    assert any(name.startswith("Assert/AssertGuard") for name in reached)
