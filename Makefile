@@ -5,7 +5,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed-$(VERSION)
 INSTALLED_OLDEST := .venv-oldest/.installed-$(VERSION)
 
-.PHONY: help quickstart test test-oldest test-all check format notebooks benchmarks clean
+.PHONY: help quickstart test test-jax test-exports test-oldest test-all check format notebooks benchmarks clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -20,8 +20,10 @@ endef
 # Environment, which tests.
 define run_tests
 	$(1)/bin/python -m pytest -n 2 --dist loadfile -m '$(2)'
-	KERAS_BACKEND=jax $(1)/bin/python -m pytest -n 2 --dist loadfile -m 'backend_neutral and $(2)'
 endef
+QUICK := not slow and not gpu
+# The quick tests compile small models once and run them once: XLA takes two thirds of the time without optimising.
+COMPILE_QUICKLY := XLA_FLAGS=--xla_backend_optimization_level=0
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(call install,.venv,constraints.txt)
@@ -32,14 +34,21 @@ $(INSTALLED_OLDEST): pyproject.toml constraints-oldest.txt
 quickstart: $(INSTALLED)  ## Train, evaluate, export and verify a small translator: results in runs/quickstart
 	$(BIN)/keras-transformer quickstart
 
-test: $(INSTALLED)  ## The tests, on TensorFlow and what is backend-neutral on JAX too
-	$(call run_tests,.venv,not slow and not gpu)
+test: $(INSTALLED)  ## The quick tests, on TensorFlow
+	$(COMPILE_QUICKLY) $(call run_tests,.venv,$(QUICK))
 
-test-oldest: $(INSTALLED_OLDEST)  ## The same tests with the lowest supported versions, those of Colab
-	$(call run_tests,.venv-oldest,not slow and not gpu)
+test-jax: $(INSTALLED)  ## The quick tests of what runs on any backend, on JAX
+	$(COMPILE_QUICKLY) KERAS_BACKEND=jax $(call run_tests,.venv,backend_neutral and $(QUICK))
 
-test-all: $(INSTALLED)  ## Every test, the slow ones too
+test-exports: $(INSTALLED)  ## The slow tests of exports, the README's code and the quickstart
+	$(call run_tests,.venv,slow and not gpu) tests/export tests/test_readme.py tests/test_quickstart.py
+
+test-oldest: $(INSTALLED_OLDEST)  ## The quick tests with the lowest supported versions, those of Colab
+	$(COMPILE_QUICKLY) $(call run_tests,.venv-oldest,$(QUICK))
+
+test-all: $(INSTALLED)  ## Every test, on TensorFlow and what runs on any backend on JAX too
 	$(call run_tests,.venv,not gpu)
+	KERAS_BACKEND=jax $(call run_tests,.venv,backend_neutral and not gpu)
 
 check: $(INSTALLED)  ## Lint, format, import contract, types of the pure core
 	$(BIN)/ruff check .

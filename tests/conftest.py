@@ -10,6 +10,22 @@ hypothesis.settings.register_profile("same", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("same")
 
 
+def pytest_collection_modifyitems(items):
+    """Mark all variants of a test marked `slow_variants` as slow but the first that this backend runs."""
+    import keras
+
+    quick = set()
+    for item in items:
+        if item.get_closest_marker("slow_variants") is None or item.get_closest_marker("slow"):
+            continue
+        test = item.nodeid.split("[")[0]
+        runs = keras.backend.backend() != "jax" or item.get_closest_marker("backend_neutral")
+        if runs and test not in quick:
+            quick.add(test)
+        else:
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session")
 def real_data() -> pathlib.Path:
     """The folder of real data sets; tests that need it are skipped where it is absent."""

@@ -70,6 +70,7 @@ def test_generate_prints_one_line_for_each_text_from_pipeline_and_export(
         assert lines(capsys) == pipeline(texts)
 
 
+@pytest.mark.slow
 def test_generate_runs_an_export_that_is_a_saved_model_only(damaged, pipeline, texts, capsys):
     shutil.rmtree(damaged / "onnx")
     texts = [one.replace("\n", " ") for one in texts]
@@ -77,6 +78,7 @@ def test_generate_runs_an_export_that_is_a_saved_model_only(damaged, pipeline, t
     assert lines(capsys) == pipeline(texts)
 
 
+@pytest.mark.slow
 def test_generate_reads_lines_from_standard_input(exported, pipeline, capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO("uno dos\n\nla casa azul\nhoy llueve"))
     assert cli.main(["generate", str(exported)]) == 0
@@ -109,6 +111,7 @@ def test_generate_on_an_export_starts_no_tensorflow(exported, pipeline):
     assert (done.returncode, done.stdout, done.stderr) == (0, pipeline("uno dos") + "\n", "")
 
 
+@pytest.mark.slow
 def test_the_module_runs_as_a_program_in_a_pipe(exported, pipeline):
     done = subprocess.run(
         [sys.executable, "-m", "keras_transformer.cli", "generate", str(exported)],
@@ -121,6 +124,7 @@ def test_the_module_runs_as_a_program_in_a_pipe(exported, pipeline):
     assert done.stderr == b""
 
 
+@pytest.mark.slow
 def test_an_error_of_the_program_is_one_line_and_status_2(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "keras_transformer.cli", "verify", str(tmp_path / "absent")],
@@ -186,6 +190,7 @@ def test_help_names_every_command(capsys):
     assert all(f"\n    {name}" in printed for name in names.split())
 
 
+@pytest.mark.slow
 def test_verify_prints_its_report(exported, saved, capsys):
     for more in ([], ["--pipeline", str(saved)]):
         assert cli.main(["verify", str(exported), *more]) == 0
@@ -194,6 +199,7 @@ def test_verify_prints_its_report(exported, saved, capsys):
         assert set(report) == {"onnx", "saved_model/tiny/1"}
 
 
+@pytest.mark.slow
 def test_export_writes_both_formats_and_prints_their_folders(quick, saved, tmp_path, capsys):
     out = tmp_path / "es-en"
     assert cli.main(["export", str(saved), str(out)]) == 0
@@ -202,6 +208,7 @@ def test_export_writes_both_formats_and_prints_their_folders(quick, saved, tmp_p
     check_error(capsys, ["export", saved, out], "next free one is 2")
 
 
+@pytest.mark.slow
 def test_export_takes_a_format_a_name_and_a_version(quick, saved, tmp_path, capsys):
     out = tmp_path / "new"
     arguments = ["export", str(saved), str(out), "--formats", "saved_model", "--name", "m", "--version", "4"]

@@ -57,6 +57,7 @@ def test_quickstart_trains_evaluates_exports_and_verifies(tiny, tmp_path):
     export.verify(folder / "export", pipeline, ["hoy llueve"])
 
 
+@pytest.mark.slow
 def test_a_recipe_trains_for_epochs_and_ends_at_a_rate_of_zero(tiny, sentence_pairs):
     pipeline, history = SMALL.train(sentence_pairs[:2] * 24, sentence_pairs[:1], epochs=2, verbose=0)
     assert len(history.epoch) == 2

@@ -293,6 +293,7 @@ class TestStacks:
             with pytest.raises(AssertionError):
                 check_front_leaves_rows(attend, X, 3, [row])
 
+    @pytest.mark.slow_variants
     @pytest.mark.parametrize("relation", [Causal(), Full()], ids=repr)
     def test_without_a_bound_no_row_is_left(self, relation):
         assert relation.reach()[0] is None

@@ -137,6 +137,7 @@ class TestData:
 
 
 class TestModel:
+    @pytest.mark.slow
     def test_outputs_change_with_related_tokens_and_their_own_only(self, benchmark, small, task):
         relations = benchmark.relations_of(task, small, np.random.default_rng(0))
         models = {name: benchmark.build_model(relation, small, 0) for name, relation in relations.items()}
@@ -148,6 +149,7 @@ class TestModel:
             np.testing.assert_array_equal(changed, relations[name].matrix(n) | np.eye(n, dtype=bool))
         assert len({model.count_params() for model in models.values()}) == 1
 
+    @pytest.mark.slow_variants
     def test_starts_from_the_same_weights_whatever_the_relation(self, benchmark, small, task):
         relations = benchmark.relations_of(task, small, np.random.default_rng(0))
         first, *others = (benchmark.build_model(relation, small, 7) for relation in relations.values())
@@ -157,6 +159,7 @@ class TestModel:
 
 
 class TestRun:
+    @pytest.mark.slow
     def test_trains_at_every_size_reports_and_draws(self, benchmark, small, tmp_path, monkeypatch):
         pytest.importorskip("matplotlib")
         every = benchmark.relations_of
@@ -179,6 +182,7 @@ class TestRun:
         benchmark.plot(result).savefig(tmp_path / "drawn.png")
         assert (tmp_path / "drawn.png").stat().st_size > 10_000
 
+    @pytest.mark.slow
     def test_trains_from_the_same_weights_and_optimizer_each_time(self, benchmark, small):
         relations = benchmark.relations_of("graph", small, np.random.default_rng(0))
         model = benchmark.build_model(relations[benchmark.RIGHT], small, 0)

@@ -47,6 +47,7 @@ def smaller(module, monkeypatch, **settings):
     monkeypatch.setattr(module, "Settings", small)
 
 
+@pytest.mark.slow
 def test_cora(monkeypatch, tmp_path, capsys):
     from keras_transformer.datasets import planetoid
 
@@ -73,6 +74,7 @@ def test_cora(monkeypatch, tmp_path, capsys):
     assert "over 2 seeds" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")
 def test_mnist(monkeypatch, tmp_path, capsys):
     from keras_transformer.datasets import mnist

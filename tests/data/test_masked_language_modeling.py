@@ -32,6 +32,7 @@ def test_labels_are_what_stood_at_the_masked_positions():
     assert {tuple(row[:14]) for row in rows} == {(*row, *[0] * (14 - len(row))) for row in expected}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whole_words", [False, True])
 def test_special_ids_are_never_chosen_and_no_position_twice(whole_words):
     for token_ids, positions, labels in batches(epochs=20, rate=0.4, whole_words=whole_words):
@@ -48,6 +49,7 @@ def test_as_many_are_chosen_as_the_rate_says():
             assert np.count_nonzero(labels) == expected[np.count_nonzero(token_ids) - 2]
 
 
+@pytest.mark.slow
 def test_whole_words_are_chosen_whole():
     sizes = set()
     for token_ids, positions, labels in batches(TEXTS[2:3], epochs=60, rate=0.3, whole_words=True):
@@ -62,6 +64,7 @@ def test_whole_words_are_chosen_whole():
     assert len(sizes) > 1
 
 
+@pytest.mark.slow
 def test_four_fifths_are_masked_a_tenth_is_another_token_and_a_tenth_stays():
     kinds = {"masked": 0, "same": 0, "other": 0}
     for token_ids, positions, labels in batches(TEXTS[:1] * 40, epochs=25, rate=0.5):
@@ -77,6 +80,7 @@ def test_four_fifths_are_masked_a_tenth_is_another_token_and_a_tenth_stays():
         assert abs(kinds[kind] / total - share) < 4 * (share * (1 - share) / total) ** 0.5, kind
 
 
+@pytest.mark.slow
 def test_another_epoch_masks_other_tokens_and_the_same_seed_the_same():
     first, second = (np.stack([row[0] for row in batches(epochs=2, shuffle=False)]) for _ in range(2))
     np.testing.assert_array_equal(first, second)
@@ -105,6 +109,7 @@ def pairs(epochs=1, **options):
                 yield ids, inputs["segment_ids"][row], int(labels["next_sentence"][row])
 
 
+@pytest.mark.slow
 def test_half_of_the_sentences_follow_and_half_are_of_another_document():
     document_of = {sentence: number for number, document in enumerate(DOCUMENTS) for sentence in document}
     counts, seconds = [0, 0], set()
@@ -127,6 +132,7 @@ def test_half_of_the_sentences_follow_and_half_are_of_another_document():
     assert seconds == set(document_of)
 
 
+@pytest.mark.slow
 def test_pairs_that_are_too_long_keep_the_beginning_of_each():
     rows = {
         " ".join(TOKENIZER.id_to_piece(int(id_)) for id_ in ids)

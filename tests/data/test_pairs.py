@@ -88,6 +88,7 @@ def test_laws_of_every_batch(tokenizer, arguments):
         assert rows == {expected}
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_every_pair_occurs_once_an_epoch(tokenizer, shuffle):
     dataset = translation_pairs(PAIRS, tokenizer, 16, shuffle=shuffle)

@@ -77,6 +77,7 @@ def test_as_many_tokens_and_spans_are_missing_as_asked(rate, mean_span):
         assert len(spans(labels)) == min(max(1, round(missing / mean_span)), size - missing + 1)
 
 
+@pytest.mark.slow
 def test_every_token_is_missing_as_often_as_its_rate_says():
     text = "abcdefghijklmnopqrst"
     found = rows([text] * 20, epochs=40, rate=0.3, mean_span=2.0)

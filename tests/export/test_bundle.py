@@ -77,11 +77,13 @@ def test_verify_passes_on_a_good_export(exported):
             assert counts == {"identical": part["texts"], "near_ties": 0}
 
 
+@pytest.mark.slow
 def test_verify_compares_with_a_pipeline_on_given_texts(exported, pipeline, texts):
     results = export.verify(str(exported), pipeline, texts)
     assert {part["texts"] for part in results.values()} == {len(texts)}
 
 
+@pytest.mark.slow
 def test_verify_passes_wherever_the_folder_is(damaged):
     moved = damaged.rename(damaged.parent / "elsewhere ñ")
     assert set(export.verify(moved)) == {"onnx", "saved_model/tiny/1"}
@@ -141,6 +143,7 @@ def test_texts_without_a_pipeline_are_an_error(exported):
         export.verify(exported, texts=["uno"])
 
 
+@pytest.mark.slow
 def test_other_weights_are_a_parity_error(exported, pipeline, random_transformer, texts):
     model = random_transformer(5, vocabulary_size=pipeline.tokenizer.vocabulary_size)
     other = TextToText(model, pipeline.tokenizer, max_new_tokens=10, max_source_tokens=200)
@@ -148,6 +151,7 @@ def test_other_weights_are_a_parity_error(exported, pipeline, random_transformer
         export.verify(exported, other, texts[:3])
 
 
+@pytest.mark.slow
 def test_an_exchanged_graph_is_found_though_its_digest_is_right(damaged):
     """The answers are compared too: someone may have written the manifest anew."""
     manifest = json.loads((damaged / "manifest.json").read_text())
@@ -161,6 +165,7 @@ def test_an_exchanged_graph_is_found_though_its_digest_is_right(damaged):
         export.verify(damaged)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("function", [export.saved_model, export.onnx])
 @pytest.mark.parametrize("failing", ["writing", "comparing", "tokenizer", "parity", "manifest"])
 def test_a_failing_export_leaves_nothing_behind(quick, tmp_path, monkeypatch, pipeline, function, failing):
@@ -193,6 +198,7 @@ def test_a_failing_export_leaves_nothing_behind(quick, tmp_path, monkeypatch, pi
     assert everything(tmp_path) == {}
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("failing", ["comparing", "manifest"])
 def test_a_failing_export_leaves_an_existing_one_as_it_is(quick, damaged, monkeypatch, pipeline, failing):
     before = everything(damaged.parent)
@@ -203,6 +209,7 @@ def test_a_failing_export_leaves_an_existing_one_as_it_is(quick, damaged, monkey
     assert everything(damaged.parent) == before
 
 
+@pytest.mark.slow
 def test_a_graph_that_answers_otherwise_does_not_take_its_place(
     quick, tmp_path, pipeline, random_transformer, texts
 ):
@@ -267,6 +274,7 @@ def test_an_export_of_another_tokenizer_or_settings_is_refused(
     assert everything(exported) == before
 
 
+@pytest.mark.slow
 def test_another_weights_version_beside_the_first_can_be_verified_with_its_pipeline(
     damaged, monkeypatch, pipeline, random_transformer, texts
 ):

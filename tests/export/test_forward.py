@@ -152,6 +152,7 @@ def check(pipeline, texts=None):
     return examples
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("name", TEXT_PIPELINES)
 def test_from_texts_to_the_pipelines_answer(name):
     make, texts = TEXT_PIPELINES[name]
@@ -176,6 +177,7 @@ def test_images_are_resized_where_the_pipeline_does():
     np.testing.assert_allclose(found["probabilities"], pipeline.probabilities(images), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_text_without_a_gap_or_a_word_has_an_empty_row():
     filler = fill_mask(top=2)
     found = run_of(filler)(forward.DEFAULT, {"text": np.array(["a [MASK]", "a"])})
@@ -231,6 +233,7 @@ def test_texts_of_another_kind_are_named(name, texts):
         forward.examples_of_answers(TEXT_PIPELINES[name][0](), texts)
 
 
+@pytest.mark.slow
 def test_graphs_that_read_no_texts_are_compared_on_none(tmp_path):
     for function in (export.saved_model, export.onnx):
         with pytest.raises(ValueError, match="`texts` must be None for a ImageClassification"):
@@ -358,6 +361,7 @@ def test_what_is_no_pipeline_is_named(tmp_path):
             function(OTHERS["image"]().model, tmp_path / "it")
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("name", ["text, several labels", "text, number"])
 def test_onnx_gives_probabilities_of_several_labels_and_numbers_and_serving_answers_with_them(name, tmp_path):
     pipeline, texts = TEXT_PIPELINES[name][0](), TEXTS[:5]

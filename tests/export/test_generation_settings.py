@@ -46,6 +46,7 @@ def test_servings_noise_is_generations():
     np.testing.assert_array_equal(serving.noise.uniform(2**32 - 5, rows, 3, 5, 50), expected)
 
 
+@pytest.mark.slow_variants
 def test_what_is_exported_answers_as_python_does_without_xla(changed, texts):
     texts = texts[:6]
     expected = expected_ids(changed, texts)

@@ -117,6 +117,7 @@ def test_the_tokenizer_is_in_the_graph_and_no_file_outside_is_named(folder):
     assert b"/tmp" not in content
 
 
+@pytest.mark.slow
 def test_plain_tensorflow_answers_the_same_without_this_package(folder, pipeline, texts):
     program = """
         import json, sys
@@ -137,6 +138,7 @@ def test_plain_tensorflow_answers_the_same_without_this_package(folder, pipeline
     assert json.loads(done.stdout.strip().splitlines()[-1]) == pipeline(texts)
 
 
+@pytest.mark.slow
 def test_version_2_stands_beside_1(quick, damaged, pipeline):
     before = (damaged / "saved_model" / "tiny" / "1" / "saved_model.pb").read_bytes()
     path = export.saved_model(pipeline, damaged, name="tiny", version=2)
@@ -172,6 +174,7 @@ def test_a_name_that_is_no_plain_folder_name_is_refused(quick, tmp_path, pipelin
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_name_is_by_default_the_folders(quick, tmp_path, monkeypatch, pipeline):
     monkeypatch.chdir(tmp_path)
     assert export.saved_model(pipeline, "es-en").as_posix() == "es-en/saved_model/es-en/1"
@@ -189,6 +192,7 @@ def test_another_backend_is_refused(monkeypatch, tmp_path, pipeline):
             function(pipeline, tmp_path / "new")
 
 
+@pytest.mark.slow
 def test_a_saved_model_alone_verifies_and_answers_in_a_fresh_process(damaged, pipeline):
     shutil.rmtree(damaged / "onnx")
     (damaged / "saved_model" / "tiny" / ".2.temporary").mkdir()

@@ -71,6 +71,7 @@ def steps(model, run, ids, split):
     return np.concatenate(logits, axis=1), past
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     "options",
     [
@@ -100,6 +101,7 @@ def test_the_step_gives_the_models_logits_however_many_tokens_come_at_once(optio
     assert {value.shape[2] for value in past.values()} == {6}
 
 
+@pytest.mark.slow
 def test_the_loop_reads_prompts_of_one_token_and_padding_on_either_side():
     pipeline = writer(text.ByteTokenizer(), num_layers=1)
     spec = tf.TensorSpec([None, None], tf.int32)
@@ -206,6 +208,7 @@ def test_an_export_answers_as_the_pipeline_does(name, tmp_path):
     assert shapes["attention_mask"] == ["batch_size", "past_sequence_length + sequence_length"]
 
 
+@pytest.mark.slow
 def test_the_exported_loop_reads_a_mask_where_there_is_no_padding_id():
     pipeline = writer(gpt2_tokenizer(), add_start=True, special_tokens=True)
     prompts = [*PROMPTS, "", "to be<|endoftext|>"]

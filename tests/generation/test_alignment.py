@@ -26,6 +26,7 @@ def test_rows_sum_to_one_and_are_the_models_weights(random_transformer):
     assert (np.abs(one[0] - both[0]) > 1e-3).any()
 
 
+@pytest.mark.slow
 def test_rows_do_not_depend_on_those_beside_them(random_transformer):
     model = random_transformer(3)
     together = generation.align(model, SOURCES, TARGETS)
@@ -34,6 +35,7 @@ def test_rows_do_not_depend_on_those_beside_them(random_transformer):
     assert generation.align(model, SOURCES[:0], TARGETS[:0]).shape == (0, 5, 4)
 
 
+@pytest.mark.slow
 def test_what_is_wrong_is_named(random_transformer, decoder):
     model = random_transformer(3)
     for wrong in ({"layer": 1}, {"layer": -2}, {"head": 2}, {"head": [0, 5]}, {"head": []}, {"head": -1}):
@@ -61,6 +63,7 @@ def test_layers_and_heads_that_are_no_integers_are_named(random_transformer, wro
         generation.align(random_transformer(3), SOURCES, TARGETS, **wrong)
 
 
+@pytest.mark.slow
 def test_weights_that_are_nan_are_named(random_transformer):
     model = random_transformer(3)
     table = ops.convert_to_numpy(model.embedding.embedding.embeddings).copy()

@@ -93,6 +93,7 @@ def test_numbers_of_rows_beyond_int32_are_named(decoder, row):
         generate(decoder(), [[5]], "sample", rows=np.array([row]))
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("most", [9, [9], 2**31], ids=str)
 def test_more_tokens_than_a_model_has_positions_are_named(decoder, most):
     with pytest.raises(ValueError, match=r"`max_new_tokens` must be at most .*Received: max_new_tokens="):
@@ -120,6 +121,7 @@ def test_what_has_too_few_positions_is_named(decoder):
                 generate(model, prompt, sampler, max_new_tokens=most)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("function", [score, generation.align], ids=["score", "align"])
 def test_a_target_without_a_source_is_named(translator, function):
     model = translator(0, 9)
@@ -147,6 +149,7 @@ def test_numbers_of_rows_are_checked_whether_or_not_they_are_drawn_for(decoder, 
         generate(decoder(), [[5]], sampler, rows="abc")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("constraints", "least"),
     [

@@ -31,6 +31,7 @@ def lengths_of(rows):
     return (rows != 0).sum(axis=1)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("normalization", ["gnmt", "length"])
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, -1.0])
 def test_a_beam_wide_enough_is_exhaustive_search(translator, forced, every_sequence, alpha, normalization):
@@ -53,6 +54,7 @@ def test_a_beam_wide_enough_is_exhaustive_search(translator, forced, every_seque
         assert (out.scores[row, 40:] == -np.inf).all()
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_cached_beams_equal_a_search_that_calls_the_whole_model(translator, reference_beam, options, seed):
@@ -67,6 +69,7 @@ def test_cached_beams_equal_a_search_that_calls_the_whole_model(translator, refe
             np.testing.assert_allclose(out.ranking_scores[row, found], ranking, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("early_stopping", ["heuristic", "num_beams"])
 def test_early_stopping_by_the_present_length_and_by_the_number_of_ended_hypotheses(
     translator, reference_beam, early_stopping
@@ -83,6 +86,7 @@ def test_early_stopping_by_the_present_length_and_by_the_number_of_ended_hypothe
     assert (exact.ids != out.ids).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [{}, {"relation": relations.SlidingWindow(2), "layers": 2}, {"num_kv_heads": 2}], ids=str
 )
@@ -98,6 +102,7 @@ def test_beams_of_a_decoder_continue_prompts(decoder, reference_beam, options):
             np.testing.assert_allclose(out.scores[row, found], score, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_beam_of_one_is_greedy(random_transformer):
     model = random_transformer(6)
     sources = np.random.default_rng(0).integers(4, 40, (12, 6))
@@ -120,6 +125,7 @@ def many(random_transformer):
     return model, sources, run(model, Beam(4, num_return=4), 8, sources, compiled=True)
 
 
+@pytest.mark.slow
 def test_the_n_best_are_sorted_and_distinct_and_scored_by_the_model(many, forced):
     model, sources, out = many
     assert (np.diff(out.ranking_scores, axis=1) <= 0).all()
@@ -136,6 +142,7 @@ def test_the_n_best_are_sorted_and_distinct_and_scored_by_the_model(many, forced
     np.testing.assert_array_equal(fewer.ids, out.ids[:, :2])
 
 
+@pytest.mark.slow
 def test_rows_do_not_depend_on_their_neighbours_nor_on_padding(many):
     model, sources, out = many
     for row in (0, 4):
@@ -148,6 +155,7 @@ def test_rows_do_not_depend_on_their_neighbours_nor_on_padding(many):
     assert with_blank.scores[2, 0] == 0
 
 
+@pytest.mark.slow
 def test_beams_do_not_depend_on_the_mode_nor_on_how_the_cache_is_written(many, modes):
     model, sources, expected = many
     for mode, wrap in modes.items():
@@ -159,6 +167,7 @@ def test_beams_do_not_depend_on_the_mode_nor_on_how_the_cache_is_written(many, m
         np.testing.assert_allclose(out["scores"], expected.scores, rtol=1e-4, atol=1e-4, err_msg=mode)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("alpha", "normalization"),
     [(-1.0, "length"), (-1.0, "gnmt"), (0.0, "gnmt"), (0.6, "gnmt"), (1.0, "length"), (3.0, "length")],
@@ -170,6 +179,7 @@ def test_stopping_early_changes_nothing_but_the_time(many, alpha, normalization)
         np.testing.assert_array_equal(getattr(early, name), getattr(late, name))
 
 
+@pytest.mark.slow
 def test_stopping_early_saves_steps(many):
     """Counted by a model whose `step` runs eagerly."""
     model, sources, _ = many
@@ -192,6 +202,7 @@ def test_stopping_early_saves_steps(many):
     assert counts[0] < counts[1] == 30
 
 
+@pytest.mark.slow
 def test_diversity_spreads_the_hypotheses_over_parents(many):
     model, sources, plain = many
     diverse = run(model, Beam(4, num_return=4, diversity=5.0), 8, sources)
@@ -204,6 +215,7 @@ def test_diversity_spreads_the_hypotheses_over_parents(many):
         assert len({tuple(ids) for ids in row}) == 4
 
 
+@pytest.mark.slow
 def test_a_prefix_and_a_longer_decoder_prompt_share_one_cache(translator, forced):
     model = translator(4, 9)
     prefixes = np.array([[6, 7, 0], [0, 6, 7], [8, 0, 0], [0, 0, 0]])

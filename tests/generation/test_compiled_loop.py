@@ -11,6 +11,7 @@ import keras_transformer as kt
 from keras_transformer import generation
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="asks TensorFlow for XLA's program")
 @pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.parametrize("batch_size", [1, 2])

@@ -49,6 +49,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("constraint", "allows"), CASES.values(), ids=CASES)
 def test_a_wide_beam_finds_exactly_the_sequences_that_are_allowed(
     translator, forced, every_sequence, constraint, allows
@@ -66,6 +67,7 @@ def test_a_wide_beam_finds_exactly_the_sequences_that_are_allowed(
         np.testing.assert_allclose(out.scores[row][found], np.sort(scores)[::-1], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     "sampler", ["greedy", Sample(temperature=3.0, num_return=4), Beam(3, num_return=3)], ids=repr
 )
@@ -84,6 +86,7 @@ def test_every_sampler_keeps_to_it(translator, sampler, constraint, allows):
         assert not set(ids[:-1]) & ends
 
 
+@pytest.mark.slow
 @pytest.mark.backend_neutral
 def test_min_new_tokens_is_the_constraint_and_several_hold_at_once(translator):
     model = translator(3)
@@ -101,6 +104,7 @@ def test_min_new_tokens_is_the_constraint_and_several_hold_at_once(translator):
         assert 1 not in ids
 
 
+@pytest.mark.slow
 @pytest.mark.backend_neutral
 def test_a_repetition_penalty_lowers_what_came_before(translator, forced):
     """Against the same rule in NumPy."""
@@ -126,6 +130,7 @@ def test_a_repetition_penalty_lowers_what_came_before(translator, forced):
     assert (plain.ids != out.ids).any()
 
 
+@pytest.mark.slow
 def test_a_beam_lowers_log_probabilities_of_repeated_tokens(translator, forced, every_sequence):
     model, factor = translator(2), 3.0
     rows = every_sequence([1, 3, 4, 5], [3], MOST)
@@ -142,6 +147,7 @@ def test_a_beam_lowers_log_probabilities_of_repeated_tokens(translator, forced, 
         np.testing.assert_allclose(out.scores[row, 0], scores[order[0]].sum(), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_forced_tokens_end_what_would_be_cut_and_cost_nothing(translator, forced, every_sequence):
     model = translator(2)
     rows = every_sequence([1, 3, 4, 5], [3], MOST)

@@ -85,6 +85,7 @@ def by_whole_passes(model, source, sampler, most):
     return ids, scores
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"relation": relations.SlidingWindow(2)}], ids=str)
 def test_a_decoders_choices_are_those_of_whole_passes(gpt, options):
     model, sampler = gpt(**options), Contrastive(3, 0.8)
@@ -96,6 +97,7 @@ def test_a_decoders_choices_are_those_of_whole_passes(gpt, options):
     assert (out.ids != run(model, "greedy", 6, PROMPTS).ids).any()
 
 
+@pytest.mark.slow
 def test_an_encoder_decoders_choices_are_those_of_whole_passes_in_every_mode(random_transformer, modes):
     model, sampler = random_transformer(6), Contrastive(4, 0.5)
     sources = np.random.default_rng(0).integers(4, 40, (4, 6))
@@ -112,6 +114,7 @@ def test_an_encoder_decoders_choices_are_those_of_whole_passes_in_every_mode(ran
     np.testing.assert_array_equal(ops.convert_to_numpy(loop(ops.array(sources))), expected.ids)
 
 
+@pytest.mark.slow
 def test_no_penalty_and_one_candidate_are_greedy_and_constraints_hold(gpt):
     model = gpt()
     greedy = run(model, "greedy", 6, PROMPTS)

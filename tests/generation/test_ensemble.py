@@ -35,6 +35,7 @@ class Mean:
         return ops.log(sum(shares))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", [None, [3, 1]], ids=str)
 def test_beams_of_an_ensemble_are_those_of_the_mean_distribution(translator, reference_beam, weights):
     models = [translator(1, 9), translator(2, 9)]
@@ -48,6 +49,7 @@ def test_beams_of_an_ensemble_are_those_of_the_mean_distribution(translator, ref
             np.testing.assert_allclose(out.scores[row, found], score, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_an_ensemble_is_a_model_for_all_of_generation(decoder):
     models = [decoder(5), decoder(6)]
     ensemble = Ensemble(models)
@@ -61,6 +63,7 @@ def test_an_ensemble_is_a_model_for_all_of_generation(decoder):
     np.testing.assert_array_equal(np.stack(steps, axis=1), out.best[:, : len(steps)])
 
 
+@pytest.mark.slow
 def test_one_model_or_the_same_twice_is_that_model(translator):
     model = translator(1, 9)
     expected = run(model, "greedy", 6, SOURCES)
@@ -70,6 +73,7 @@ def test_one_model_or_the_same_twice_is_that_model(translator):
         np.testing.assert_allclose(out.scores, expected.scores, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_new_weights_of_a_member_are_used(translator):
     models = [translator(1, 9), translator(2, 9)]
     ensemble = Ensemble(models)

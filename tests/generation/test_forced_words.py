@@ -42,6 +42,7 @@ def test_progress_counts_what_is_there_and_how_far_a_word_has_been_begun(ids, le
     assert int(found[0, 0]) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [[[4]], [[4, 5]], [[5], [4]], [[1, 5, 4]]], ids=str)
 def test_a_beam_wide_enough_is_exhaustive_search_among_what_holds_the_words(
     translator, forced, every_sequence, words
@@ -58,6 +59,7 @@ def test_a_beam_wide_enough_is_exhaustive_search_among_what_holds_the_words(
         assert (out.scores[row, len(best) :] == -np.inf).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beams", [2, 3, 5])
 def test_narrow_beams_hold_the_words_and_scores_are_the_models(random_transformer, forced, beams):
     model, words = random_transformer(6), [[17, 18], [9], [30, 31, 32]]
@@ -76,6 +78,7 @@ def test_narrow_beams_hold_the_words_and_scores_are_the_models(random_transforme
         assert holds(ids, words)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limits", [None, [4, 5, 4, 5]], ids=str)
 def test_hypotheses_that_cannot_hold_the_words_any_more_take_no_place(random_transformer, limits):
     model, words = random_transformer(6), [[17, 18, 9]]
@@ -88,6 +91,7 @@ def test_hypotheses_that_cannot_hold_the_words_any_more_take_no_place(random_tra
     assert all(holds(ids, words) for row in out.ids for ids in row)
 
 
+@pytest.mark.slow
 def test_words_that_come_anyway_change_nothing_and_modes_agree(random_transformer, modes):
     model = random_transformer(6)
     sources = np.random.default_rng(0).integers(4, 40, (4, 6))
@@ -102,6 +106,7 @@ def test_words_that_come_anyway_change_nothing_and_modes_agree(random_transforme
     np.testing.assert_array_equal(ops.convert_to_numpy(out), expected.ids)
 
 
+@pytest.mark.slow
 def test_words_fit_other_constraints_and_row_limits(translator):
     model = translator(3, 12)
     words = [[6, 7], [8]]

@@ -89,6 +89,7 @@ def test_cached_ids_lengths_and_scores_equal_the_uncached(model, expected):
     np.testing.assert_allclose(out.scores[:, 0], expected[2], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     "options",
     [
@@ -114,6 +115,7 @@ def test_cached_equals_uncached_for_other_models(make, options):
     assert not np.isin(ids[:, 0], [model.pad_id, model.start_id]).any()
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("jit_compile", [True, False])
 def test_ids_do_not_depend_on_xla(model, expected, jit_compile):
     out = generation.Generator(model, max_new_tokens=MOST, jit_compile=jit_compile)(SOURCES)
@@ -121,6 +123,7 @@ def test_ids_do_not_depend_on_xla(model, expected, jit_compile):
     np.testing.assert_allclose(out.scores[:, 0], expected[2], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("update", [select_update, grow_update])
 def test_ids_do_not_depend_on_how_the_cache_is_written(model, expected, modes, update):
     if update is grow_update and keras.backend.backend() != "tensorflow":
@@ -165,6 +168,7 @@ def test_a_row_of_padding_generates_nothing_and_leaves_the_others_alone(model, e
     np.testing.assert_array_equal(np.delete(out.best, 2, axis=0), expected[0])
 
 
+@pytest.mark.slow
 def test_only_padding_and_sources_of_no_columns_generate_nothing(model):
     for source in (np.zeros((12, 9), int), np.zeros((12, 0), int)):
         out = generate(model, source)
@@ -207,6 +211,7 @@ def test_scores_are_the_summed_log_softmax_of_a_forced_pass(model):
     assert (out.scores < 0).all()
 
 
+@pytest.mark.slow
 def test_pad_and_start_are_never_generated_even_where_they_are_most_probable(make):
     model = make()
     table = model.embedding.embedding.embeddings
@@ -229,6 +234,7 @@ def test_pad_and_start_are_never_generated_even_where_they_are_most_probable(mak
     )
 
 
+@pytest.mark.slow
 def test_the_lowest_of_equal_candidates_is_taken(make):
     model = make()
     table = model.embedding.embedding.embeddings
@@ -252,6 +258,7 @@ def test_new_weights_are_used_by_the_next_call(make):
     np.testing.assert_array_equal(generate(model, SOURCES).best, uncached(model, SOURCES)[0])
 
 
+@pytest.mark.slow
 def test_fit_between_two_calls_changes_the_second(make):
     model = make()
     model.compile(keras.optimizers.SGD(0.5), LabelSmoothedCrossentropy(0.1))
@@ -265,6 +272,7 @@ def test_fit_between_two_calls_changes_the_second(make):
     np.testing.assert_array_equal(generate(model, SOURCES).best, uncached(model, SOURCES)[0])
 
 
+@pytest.mark.slow
 def test_quantised_weights_are_used_by_the_next_call(make):
     model = make()
     before = generate(model, SOURCES)
@@ -274,6 +282,7 @@ def test_quantised_weights_are_used_by_the_next_call(make):
     np.testing.assert_allclose(generate(model, SOURCES).scores, quantised.scores, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_lora_weights_are_used_by_the_next_call(make):
     model = make()
     generate(model, SOURCES)
@@ -287,6 +296,7 @@ def test_lora_weights_are_used_by_the_next_call(make):
     np.testing.assert_array_equal(generate(model, SOURCES).best, fresh.best)
 
 
+@pytest.mark.slow
 def test_near_sizes_share_what_is_compiled(model, monkeypatch):
     traced = []
     original = generation.generator.generate_ids
@@ -308,6 +318,7 @@ def test_near_sizes_share_what_is_compiled(model, monkeypatch):
     assert traced == [(8, 16), (16, 16), (8, 32), (1, 8)]
 
 
+@pytest.mark.slow
 def test_generate_compiles_once_for_the_same_settings(make, monkeypatch):
     model = make()
     made = []
@@ -340,6 +351,7 @@ def test_a_model_keeps_the_generators_that_were_used_last(make, monkeypatch):
     assert made == [0, 1, 2, 1]
 
 
+@pytest.mark.slow
 def test_a_model_saves_and_loads_after_it_has_generated(make, tmp_path):
     model = make()
     before = generate(model, SOURCES).best
@@ -348,6 +360,7 @@ def test_a_model_saves_and_loads_after_it_has_generated(make, tmp_path):
     np.testing.assert_array_equal(generate(loaded, SOURCES).best, before)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("policy", "jit_compile"), [("mixed_bfloat16", False), ("mixed_float16", True)])
 def test_mixed_precision_generates_finite_scores_and_ends(make, policy, jit_compile):
     model = make(dtype=policy)
@@ -405,6 +418,7 @@ def test_wrong_source_ids_are_named(model, source_ids):
         generate(model, source_ids)
 
 
+@pytest.mark.slow
 def test_numpy_numbers_are_taken_as_pythons(model):
     sampler = generation.Beam(np.int64(2), length_penalty=np.float32(1))
     assert json.loads(json.dumps(generation.samplers.serialize(sampler)))["num_beams"] == 2

@@ -28,6 +28,7 @@ def model(random_transformer):
     return random_transformer(6)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     "sampler", ["greedy", Beam(3, num_return=2), Beam(3, -1.0), Sample(seed=5)], ids=repr
 )
@@ -46,6 +47,7 @@ def test_each_row_is_as_if_its_limit_were_the_only_one(model, sampler):
         np.testing.assert_allclose(out.ranking_scores[row], alone.ranking_scores[0], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sampler",
     ["greedy", Beam(3), Sample(2.0), Contrastive(3), "speculative"],
@@ -65,6 +67,7 @@ def test_a_forced_last_token_comes_at_the_limit_of_each_row(model, random_transf
     assert (plain.ids != out.ids).any()
 
 
+@pytest.mark.slow
 def test_other_limits_seeds_and_noise_compile_nothing_new(random_transformer, monkeypatch):
     traced = []
     original = generation.generator.generate_ids
@@ -98,6 +101,7 @@ def test_other_limits_seeds_and_noise_compile_nothing_new(random_transformer, mo
     assert (drawn[1] != drawn[2]).any()
 
 
+@pytest.mark.slow
 def test_the_seeds_noise_given_is_the_seed(model):
     sampler = Sample(1.5, seed=11, num_return=2)
     expected = generation.generate(model, SOURCES, sampler, max_new_tokens=6)

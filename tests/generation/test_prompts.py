@@ -24,6 +24,7 @@ def run(model, prompts, sampler="greedy", most=6, **options):
     return generation.Generator(model, sampler, most, jit_compile=ON_JAX)(prompts, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
 def test_prompts_with_padding_equal_single_rows_and_whole_passes(decoder, options):
     model = decoder(5, **options)
@@ -42,6 +43,7 @@ def test_prompts_with_padding_equal_single_rows_and_whole_passes(decoder, option
     assert len({tuple(row) for row in out.best}) > 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["greedy", Beam(3, num_return=2), Sample(seed=3, num_return=2)], ids=repr)
 @pytest.mark.parametrize("options", [{}, {"relation": relations.SlidingWindow(2)}], ids=str)
 def test_modes_and_cache_updates_agree(decoder, modes, sampler, options):
@@ -54,6 +56,7 @@ def test_modes_and_cache_updates_agree(decoder, modes, sampler, options):
         np.testing.assert_array_equal(ops.convert_to_numpy(loop(ops.array(PROMPTS))), expected, err_msg=mode)
 
 
+@pytest.mark.slow
 def test_prompts_of_near_lengths_share_what_is_compiled(decoder, monkeypatch):
     traced = []
     original = generation.generator.generate_ids
@@ -70,6 +73,7 @@ def test_prompts_of_near_lengths_share_what_is_compiled(decoder, monkeypatch):
     assert len(traced) == 2
 
 
+@pytest.mark.slow
 def test_scores_equal_forced_decoding(decoder, random_transformer):
     model = decoder(5)
     for sampler in ("greedy", Beam(3), Sample(seed=1)):
@@ -88,6 +92,7 @@ def test_scores_equal_forced_decoding(decoder, random_transformer):
         generation.score(model, sources, sources[:2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start_id", [0, 2], ids="start_id={}".format)  # T5's start token has padding's id
 @pytest.mark.parametrize("sampler", ["greedy", Contrastive()], ids=repr)
 def test_a_target_goes_on_from_its_own_beginning(random_transformer, sampler, start_id):
@@ -128,6 +133,7 @@ def test_wrong_prompts_are_named(decoder, translator):
             run(translator(), [[5]], prefix_ids=wrong)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("sampler", ["greedy", Beam(2), Sample()], ids=repr)
 def test_logits_that_are_nan_are_named_by_row_and_step(decoder, sampler):
     class Broken:

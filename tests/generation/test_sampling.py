@@ -93,6 +93,7 @@ def expected(model):
     return generation.Generator(model, SAMPLER, 8)(SOURCES)
 
 
+@pytest.mark.slow
 def test_a_seed_reproduces_row_by_row_whatever_the_batch(model, expected):
     assert len({tuple(ids) for row in expected.ids for ids in row}) > 20
     run = generation.Generator(model, SAMPLER, 8, jit_compile=ON_JAX)

@@ -33,6 +33,7 @@ def check_same(found, expected):
     np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("num_tokens", [1, 3])
 @pytest.mark.parametrize(
     "options",
@@ -50,6 +51,7 @@ def test_a_decoders_ids_are_greedys_whatever_the_draft(decoder, options, num_tok
         check_same(run(model, Speculative(draft, num_tokens), 7, PROMPTS), expected)
 
 
+@pytest.mark.slow
 def test_an_encoder_decoders_ids_are_greedys_and_rows_are_independent(random_transformer):
     model = random_transformer(6)
     expected = run(model, "greedy", 9, SOURCES)
@@ -65,6 +67,7 @@ def test_an_encoder_decoders_ids_are_greedys_and_rows_are_independent(random_tra
     np.testing.assert_array_equal(alone.ids[0], expected.ids[3])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start_id", [0, 2], ids="start_id={}".format)  # T5's start token has padding's id
 def test_a_last_round_that_reaches_past_the_limit_changes_nothing(random_transformer, start_id):
     model = random_transformer(6, end_factor=0.0, start_id=start_id)
@@ -73,6 +76,7 @@ def test_a_last_round_that_reaches_past_the_limit_changes_nothing(random_transfo
     check_same(run(model, Speculative(model, 4), 7, SOURCES), expected)
 
 
+@pytest.mark.slow
 def test_constraints_prefixes_and_limits_hold(random_transformer):
     model, draft = random_transformer(6), random_transformer(7)
     constraints = [
@@ -91,6 +95,7 @@ def test_constraints_prefixes_and_limits_hold(random_transformer):
         check_same(run(model, Speculative(each, 3), 9, SOURCES, constraints=constraints, **given), expected)
 
 
+@pytest.mark.slow
 def test_a_draft_that_is_right_saves_steps(random_transformer):
     if ON_JAX:
         pytest.skip("JAX traces the body once, whatever the number of steps")
@@ -114,6 +119,7 @@ def test_a_draft_that_is_right_saves_steps(random_transformer):
     assert len(steps) <= longest
 
 
+@pytest.mark.slow
 def test_positions_are_never_asked_for_beyond_the_models(decoder):
     asked = []
     model, draft = decoder(5, max_length=10), decoder(6, max_length=10)

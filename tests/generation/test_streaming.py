@@ -12,6 +12,7 @@ SOURCES = np.array([[4, 5, 4, 3], [5, 3, 0, 0], [4, 4, 5, 5], [0, 0, 0, 0]])
 PROMPTS = np.array([[5, 6, 7, 8, 9], [0, 0, 4, 5, 6], [4, 5, 6, 0, 0]])
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     ("sampler", "options"),
     [
@@ -30,6 +31,7 @@ def test_the_tokens_are_those_of_generate(random_transformer, sampler, options):
     assert steps[0].shape == (4,)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"relation": relations.SlidingWindow(2)}], ids=str)
 def test_prompts_and_prefixes_are_continued(decoder, translator, options):
     model = decoder(5, **options)
@@ -58,6 +60,7 @@ def test_a_token_is_there_before_the_next_is_made_and_near_sizes_share_what_is_c
     assert len(traced) == 1
 
 
+@pytest.mark.slow
 def test_near_limits_and_other_seeds_share_what_is_compiled(decoder, monkeypatch):
     traced = []
     original = generation.streaming.Loop.extend

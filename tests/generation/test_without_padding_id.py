@@ -52,6 +52,7 @@ def uncached(model, row):
     return [*new, *[END] * (NEW - len(new))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left", [False, True])
 def test_greedy_equals_uncached_forward_passes(model, left):
     ids, mask = padded(PROMPTS, 7, left)
@@ -59,6 +60,7 @@ def test_greedy_equals_uncached_forward_passes(model, left):
     np.testing.assert_array_equal(out.best, [uncached(model, row) for row in PROMPTS])
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda sampler: type(sampler).__name__)
 def test_a_padded_batch_equals_its_rows_alone(model, sampler):
     ids, mask = padded(PROMPTS, END)
@@ -69,6 +71,7 @@ def test_a_padded_batch_equals_its_rows_alone(model, sampler):
         np.testing.assert_allclose(out.scores[i], alone.scores[0], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_end_tokens_follow_the_end(model):
     ids, mask = padded(PROMPTS, 0)
     out = g.generate(model, ids, g.Sample(4.0, seed=5), max_new_tokens=NEW, padding_mask=mask)
@@ -86,6 +89,7 @@ def test_speculation_gives_the_greedy_ids(model):
     np.testing.assert_array_equal(found.ids, expected.ids)
 
 
+@pytest.mark.slow
 def test_streamed_tokens_equal_generated_ones(model):
     ids, mask = padded(PROMPTS, 0)
     out = g.generate(model, ids, max_new_tokens=NEW, padding_mask=mask)
@@ -93,6 +97,7 @@ def test_streamed_tokens_equal_generated_ones(model):
     np.testing.assert_array_equal(streamed, out.best[:, : streamed.shape[1]])
 
 
+@pytest.mark.slow
 def test_forced_scores_equal_generated_ones(model):
     ids, mask = padded(PROMPTS, 0)
     out = g.generate(model, ids, max_new_tokens=NEW, padding_mask=mask)
@@ -115,6 +120,7 @@ def test_a_masked_forward_pass_equals_rows_alone(model, left):
         np.testing.assert_allclose(found[i, mask[i]], alone, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [lambda: model_of(0), lambda: Transformer(12, 1, 2, 8, 16)])
 def test_a_mask_hides_what_the_padding_id_hides(make):
     model = make()

@@ -39,6 +39,7 @@ def drawn(figure):
     return graph_axes, np.asarray(image.get_array()) > 0, lines
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     "relation",
     [

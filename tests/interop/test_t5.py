@@ -76,6 +76,7 @@ def logits(model):
     return ops.convert_to_numpy(model(INPUTS))
 
 
+@pytest.mark.slow_variants
 @each
 @neutral
 def test_a_folder_read_and_written_is_the_same(version, tmp_path):
@@ -149,6 +150,7 @@ def test_settings_and_weights_that_do_not_fit_are_named(tmp_path, settings, mess
         interop.from_hugging_face(folder)
 
 
+@pytest.mark.slow_variants
 @neutral
 @pytest.mark.parametrize("deeper", ["encoder", "decoder"])
 def test_encoder_and_decoder_may_differ_in_depth(deeper, tmp_path):

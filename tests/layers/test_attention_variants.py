@@ -76,6 +76,7 @@ def test_causal_steps_equal_one_call(options):
         np.testing.assert_allclose(ops.concatenate(outputs, axis=1), expected, **CLOSE)
 
 
+@pytest.mark.slow_variants
 @variants
 def test_every_kernel_gives_the_same_output(options):
     relation = SlidingWindow(3)
@@ -128,6 +129,7 @@ def _for_blocks(options):
     return {name: value for name, value in options.items() if name != "value_dim"}
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     "relation", [SlidingWindow(3), Dilated(2, 2), SlidingWindow(4) & Strided(2)], ids=repr
 )

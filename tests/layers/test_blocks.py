@@ -226,6 +226,7 @@ class TestKerasMasks:
         np.testing.assert_allclose(hidden, bare, **CLOSE)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("kind", BLOCKS)
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
 def test_dropout_only_while_training(kind, normalization):
@@ -263,6 +264,7 @@ def test_config_round_trip_is_the_identity(kind, arguments):
         assert config[name] == arguments[name]
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
 def test_a_functional_model_of_blocks_saves_and_reloads_equal(normalization, tmp_path):
     x, memory = keras.Input((None, 8)), keras.Input((None, 6))

@@ -121,6 +121,7 @@ def test_errors_name_the_argument_and_what_was_received(layer, options, message)
         layer(**options)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
 def test_blocks_take_every_norm_and_gate_and_reload_equal(normalization, norm, tmp_path):

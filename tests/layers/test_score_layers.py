@@ -151,6 +151,7 @@ class Attention(keras.layers.Layer):
 
 
 class TestInALayer:
+    @pytest.mark.slow_variants
     @pytest.mark.parametrize("kind", ON_JAX_TOO)
     @pytest.mark.parametrize("kernel", ["dense", "chunked"])
     def test_fit_changes_the_weights_and_the_file_keeps_them(self, kind, kernel, tmp_path):

@@ -61,6 +61,7 @@ def flat(output):
     )
 
 
+@pytest.mark.slow
 def test_parameters_count_as_published():
     """One layer of BERT-base is built, and eleven more are counted."""
     base, block = BERT.from_preset("base", num_layers=1), 7_087_872
@@ -140,6 +141,7 @@ def gelu_tanh(x):
     return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("head", ["masked", "pretraining"])
 @pytest.mark.parametrize(
     ("activation", "function"),
@@ -180,6 +182,7 @@ def test_its_output_matrix_is_the_embeddings():
     assert not np.delete(differs, 11, axis=-1).any()
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("head", HEADS)
 def test_shapes_and_config_and_saved_file(head, tmp_path):
     model = tiny(head, dropout=0.1)
@@ -224,6 +227,7 @@ def sentences(count, seed=0):
     return np.concatenate([np.full((count, 1), 2), rows, np.full((count, 1), 3)], axis=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=neutral)], ids=["graph", "xla"])
 def test_learns_what_was_masked(jit_compile):
     keras.utils.set_random_seed(0)
@@ -242,6 +246,7 @@ def test_learns_what_was_masked(jit_compile):
     assert history.history["token_accuracy"][-1] > 0.9
 
 
+@pytest.mark.slow
 def test_pretraining_learns_both_tasks_by_fit():
     keras.utils.set_random_seed(0)
     model = Pretraining(BERT(13, 1, 2, 16, max_length=8, dropout=0.0))
@@ -261,6 +266,7 @@ def test_pretraining_learns_both_tasks_by_fit():
         assert history[name][-1] < 0.7 * history[name][0]
 
 
+@pytest.mark.slow
 def test_a_classifier_of_pairs_learns_by_fit():
     """Whether the second segment holds the word 5, whatever the first holds."""
     keras.utils.set_random_seed(1)
@@ -291,6 +297,7 @@ def test_padding_is_no_answer():
     assert (logits[~padding] > -1e3).all()
 
 
+@pytest.mark.slow
 def test_lora_changes_nothing_at_first_and_int8_little():
     model = tiny("sequence", model_dim=32, hidden_dim=64)
     before = answer(model)

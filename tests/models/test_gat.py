@@ -140,6 +140,7 @@ def compiled(model, rate=0.02, **options):
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=neutral)], ids=["graph", "xla"])
 def test_learns_the_labels_of_nodes_from_those_that_are_known(jit_compile):
     keras.utils.set_random_seed(0)
@@ -153,6 +154,7 @@ def test_learns_the_labels_of_nodes_from_those_that_are_known(jit_compile):
     assert accuracy > 0.85
 
 
+@pytest.mark.slow
 def test_only_nodes_of_weight_teach():
     nodes, edges, labels = communities()
     known = np.arange(40)[None] < 8
@@ -182,6 +184,7 @@ def test_dropout_only_while_training():
     assert not np.allclose(model(inputs, training=True), model(inputs, training=True))
 
 
+@pytest.mark.slow
 def test_mixed_precision_trains_finite_and_near():
     nodes, edges, labels = communities()
     exact, model = tiny(num_classes=2), tiny(num_classes=2, dtype="mixed_float16")
@@ -201,6 +204,7 @@ def test_a_saved_model_reloads_equal(tmp_path):
     assert len(again.losses) == len(model.losses) > 0
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("score", ["gat", "gatv2"])
 def test_lora_learns_in_few_weights_and_int8_answers_nearly_the_same(score):
     model = tiny(score=score, num_features=64, head_dim=8)
@@ -273,6 +277,7 @@ def test_exports_with_any_number_of_graphs_nodes_and_edges(tmp_path):
         np.testing.assert_allclose(found, logits(model, nodes, edges), **CLOSE)
 
 
+@pytest.mark.slow
 def test_learns_from_batches_of_padded_graphs_and_their_adjacency():
     """Inductive: the class of every node of graphs of several sizes; padded nodes weigh nothing."""
     keras.utils.set_random_seed(0)

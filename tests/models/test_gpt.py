@@ -125,6 +125,7 @@ def test_padding_changes_no_other_logits(options):
     np.testing.assert_allclose(renamed[IDS != 0], logits(model)[IDS != 0], **CLOSE)
 
 
+@pytest.mark.slow_variants
 @each
 def test_texts_packed_in_a_row_are_as_apart(options):
     model = tiny(**options)
@@ -136,6 +137,7 @@ def test_texts_packed_in_a_row_are_as_apart(options):
     np.testing.assert_allclose(found[0, 5:], logits(model)[1, :3], **CLOSE)
 
 
+@pytest.mark.slow_variants
 @each
 @pytest.mark.parametrize(
     ("update", "lengths", "room"),
@@ -173,6 +175,7 @@ class Uncached:
         return ops.take(logits, slot + ops.arange(ids.shape[1]), axis=1), cache
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     ("options", "sampler"),
     [
@@ -189,6 +192,7 @@ def test_generates_with_its_cache_what_it_would_without(options, sampler):
     np.testing.assert_allclose(cached.scores, plain.scores, **CLOSE)
 
 
+@pytest.mark.slow
 def test_a_beam_scores_its_hypotheses_as_calls_do_and_beats_greedy():
     model = tiny(normalization="post")
     prompts = np.array([[5, 6, 7, 8], [9, 4, 0, 0]])
@@ -225,6 +229,7 @@ def test_config_round_trip_is_the_identity(options):
     assert [weight.path for weight in again.weights] == [weight.path for weight in model.weights]
 
 
+@pytest.mark.slow_variants
 @each
 def test_a_saved_model_reloads_equal_in_safe_mode(options, tmp_path):
     model = tiny(**options)
@@ -234,6 +239,7 @@ def test_a_saved_model_reloads_equal_in_safe_mode(options, tmp_path):
     np.testing.assert_array_equal(logits(again), logits(model))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=neutral)], ids=["graph", "xla"])
 def test_a_tiny_model_learns_to_count(jit_compile):
     keras.utils.set_random_seed(0)
@@ -252,6 +258,7 @@ def test_mixed_precision_is_finite_with_rows_of_padding(policy):
     assert np.isfinite(ops.convert_to_numpy(found)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")
 def test_quantises_and_takes_steps():
     model = tiny(num_layers=1)

@@ -128,6 +128,7 @@ def test_padding_teaches_nothing(kind):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @neutral
 def test_a_tiny_model_learns_its_task_and_to_model_its_texts():
     """Right answers hold other words than wrong ones, and the context's second word is its first."""

@@ -63,6 +63,7 @@ def test_a_vit_without_head_has_none():
     assert ViT(8, 4, None, **SIZES).problem_type is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("problem_type", "labels", "loss"),
     [

@@ -173,6 +173,7 @@ def test_one_table_serves_a_stack():
     assert all(block.self_attention.position_encoding is model.decoder_bias for block in model.decoder_blocks)
 
 
+@pytest.mark.slow_variants
 @each
 def test_padding_changes_no_other_logits(options):
     model = tiny(**options)
@@ -199,6 +200,7 @@ def test_positions_count_by_their_distance_alone():
     assert not np.allclose(swapped[0], logits(model)[0], **CLOSE)
 
 
+@pytest.mark.slow_variants
 @each
 @pytest.mark.parametrize(
     ("update", "lengths", "room"),
@@ -223,6 +225,7 @@ def test_steps_equal_one_call(options, update, lengths, room):
     np.testing.assert_allclose(np.concatenate(outputs, axis=1)[VALID], logits(model)[VALID], **CLOSE)
 
 
+@pytest.mark.slow_variants
 @each
 @pytest.mark.parametrize(
     "sampler",
@@ -269,6 +272,7 @@ def test_config_round_trip_is_the_identity(options):
     assert [weight.path for weight in again.weights] == [weight.path for weight in model.weights]
 
 
+@pytest.mark.slow_variants
 @each
 def test_a_saved_model_reloads_equal_in_safe_mode(options, tmp_path):
     model = tiny(**options)

@@ -124,6 +124,7 @@ def test_word_order_matters():
     )
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
 @pytest.mark.parametrize(
     ("update", "lengths", "room"),
@@ -158,6 +159,7 @@ def test_prompts_padded_on_the_left_continue_as_without_padding():
     np.testing.assert_allclose(output[:, -1], expected, **CLOSE)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
 def test_a_saved_model_reloads_equal_in_safe_mode(normalization, tmp_path):
     model = tiny(normalization=normalization, activation="gelu", dropout=0.2, pad_id=1, start_id=5, end_id=6)
@@ -168,6 +170,7 @@ def test_a_saved_model_reloads_equal_in_safe_mode(normalization, tmp_path):
     np.testing.assert_array_equal(logits(again), logits(model))
 
 
+@pytest.mark.slow
 def test_a_compiled_model_reloads_compiled_and_goes_on_training(tmp_path):
     model = tiny(num_layers=1, dropout=0.0)
     model.compile(
@@ -191,6 +194,7 @@ def test_a_compiled_model_reloads_compiled_and_goes_on_training(tmp_path):
     )  # Adam's moments came back too
 
 
+@pytest.mark.slow
 def test_weights_save_and_load_alone(tmp_path):
     model, other = tiny(), Transformer(**TINY)
     assert not np.allclose(logits(other), logits(model))
@@ -241,6 +245,7 @@ def reversals(count, length=6, vocabulary=12):
     return {"source_ids": source, "target_ids": target}, labels
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=neutral)], ids=["graph", "xla"])
 def test_a_tiny_model_learns_to_reverse(jit_compile):
     keras.utils.set_random_seed(0)
@@ -263,6 +268,7 @@ def test_a_tiny_model_learns_to_reverse(jit_compile):
     assert (ids[:, 1:] == labels)[valid].mean() > 0.95
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["mixed_float16"])
 def test_mixed_precision_training_stays_finite_with_rows_of_padding(policy):
     model = Transformer(**{**TINY, "num_layers": 1}, dropout=0.1, dtype=policy)
@@ -325,6 +331,7 @@ def test_summary_shows_every_layer_built(capsys):
     assert "unbuilt" not in printed
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")
 def test_quantises_before_its_first_call():
     model = Transformer(20, num_layers=1, num_heads=2, model_dim=8, hidden_dim=16)

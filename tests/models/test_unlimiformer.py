@@ -57,6 +57,7 @@ def stepped(model, source=SOURCE, target=TARGET):
     return np.concatenate(outputs, axis=1)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     ("options", "overlap"),
     [
@@ -83,6 +84,7 @@ def test_steps_equal_one_call_and_so_do_the_two_ways_to_encode():
     np.testing.assert_allclose(stepped(long), logits(long), **CLOSE)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("block", [4, 7, 31, 100])
 def test_searching_block_by_block_finds_the_same(monkeypatch, block):
     long = Unlimiformer(tiny(), top_k=3, chunk_length=8, overlap=4)
@@ -97,6 +99,7 @@ def test_a_source_of_one_chunk_gives_what_the_model_does():
     np.testing.assert_allclose(logits(Unlimiformer(model, 40, 40)), logits(model), **CLOSE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 8])
 def test_padding_behind_the_source_changes_nothing(count):
     long = Unlimiformer(tiny(), top_k=5, chunk_length=8, overlap=4)
@@ -145,6 +148,7 @@ def test_each_head_attends_to_its_k_best_keys_alone():
     assert np.abs(retrieved(changed) - retrieved(store)).max() > 1e-6
 
 
+@pytest.mark.slow
 def test_a_token_beyond_what_any_head_retrieves_changes_nothing_but_one_retrieved_does():
     long = Unlimiformer(
         tiny(vocabulary_size=30), top_k=1, chunk_length=1, overlap=0
@@ -158,6 +162,7 @@ def test_a_token_beyond_what_any_head_retrieves_changes_nothing_but_one_retrieve
     assert 0 < changed.sum() <= 2 * 2 * 4
 
 
+@pytest.mark.slow
 def test_beam_search_finds_what_it_does_with_full_attention_to_one_chunk(random_transformer):
     model = random_transformer(3)
     source = np.random.default_rng(0).integers(4, 40, (3, 14))
@@ -185,6 +190,7 @@ def test_generates_from_long_sources_as_its_calls_foretell(random_transformer):
         np.testing.assert_array_equal(foretold.argmax(-1), ids[0])
 
 
+@pytest.mark.slow
 def test_graph_and_xla_say_what_eager_does(modes):
     long = Unlimiformer(tiny(), top_k=3, chunk_length=8, overlap=4)
     expected = logits(long)
@@ -193,6 +199,7 @@ def test_graph_and_xla_say_what_eager_does(modes):
         np.testing.assert_allclose(found, expected, **CLOSE, err_msg=name)
 
 
+@pytest.mark.slow
 @neutral
 def test_fit_trains_the_model_through_retrieval():
     model = tiny(dropout=0.1)
@@ -227,6 +234,7 @@ def test_gradients_are_those_of_full_attention_where_all_is_retrieved():
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @neutral
 def test_reloads_from_a_keras_file_and_its_config(tmp_path):
     long = Unlimiformer(tiny(), top_k=3, chunk_length=8, overlap=2)
@@ -238,6 +246,7 @@ def test_reloads_from_a_keras_file_and_its_config(tmp_path):
     np.testing.assert_array_equal(logits(loaded), logits(long))
 
 
+@pytest.mark.slow
 def test_mixed_precision_comes_near():
     expected = logits(Unlimiformer(tiny(), top_k=29, chunk_length=8))
     found = logits(Unlimiformer(tiny(dtype="mixed_bfloat16"), top_k=29, chunk_length=8))
@@ -245,6 +254,7 @@ def test_mixed_precision_comes_near():
     np.testing.assert_allclose(found, expected, atol=0.15)
 
 
+@pytest.mark.slow
 def test_a_quantised_key_projection_is_read_as_it_is():
     model = tiny()
     for block in model.decoder_blocks:
@@ -254,6 +264,7 @@ def test_a_quantised_key_projection_is_read_as_it_is():
     )
 
 
+@pytest.mark.slow
 def test_the_pipeline_answers_long_texts(pipeline):
     from keras_transformer.pipelines import TextToText
 

@@ -72,6 +72,7 @@ def test_patches_are_cut_row_by_row_and_values_mapped_to_minus_one_to_one():
     np.testing.assert_allclose(model._embed(IMAGES, training=False), expected, **CLOSE)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("patch_size", [pytest.param((8, 4), marks=neutral), [4, 6], (2, 3)])
 def test_patches_may_be_higher_than_wide_or_wider_than_high(patch_size, tmp_path):
     model = tiny(pooling="mean", patch_size=patch_size)
@@ -122,6 +123,7 @@ def test_attention_weights_may_have_a_dropout_of_their_own():
     assert not np.allclose(model(IMAGES, training=True), logits(model), **CLOSE)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("dtype", ["uint8", "int32", "float32", "float64"])
 def test_integer_and_float_images_agree(dtype):
     model = tiny()
@@ -213,6 +215,7 @@ def stripes(count, seed=0):
     return (200 * images[..., None] + random.integers(0, 50, (count, 8, 8, 1))).astype("uint8"), labels
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=neutral)], ids=["graph", "xla"])
 def test_learns_to_tell_stripes(jit_compile):
     keras.utils.set_random_seed(0)
@@ -225,6 +228,7 @@ def test_learns_to_tell_stripes(jit_compile):
     assert model.evaluate(*stripes(64, seed=1), verbose=0)[1] > 0.9
 
 
+@pytest.mark.slow
 def test_mixed_precision_trains_finite_and_near():
     exact, model = tiny(), tiny(dtype="mixed_bfloat16")
     np.testing.assert_allclose(logits(model), logits(exact), atol=0.3)
@@ -259,6 +263,7 @@ def test_exports_with_any_batch_size(tmp_path):
         np.testing.assert_allclose(served.serve(images), logits(model, images), **CLOSE)
 
 
+@pytest.mark.slow
 def test_lora_changes_nothing_at_first_and_int8_little():
     model = tiny(model_dim=32, hidden_dim=64)
     before = logits(model)

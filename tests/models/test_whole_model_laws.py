@@ -95,6 +95,7 @@ def size(weights):
     return sum(int(np.prod(weight.shape)) for weight in weights)
 
 
+@pytest.mark.slow_variants
 @of_each(SLOW)
 def test_lora_changes_nothing_at_first_and_then_trains_few_weights(name, tmp_path):
     model, inputs = tiny(name), CASES[name][1]
@@ -139,6 +140,7 @@ def test_int8_answers_nearly_the_same(name):
         np.testing.assert_allclose(found, expected, atol=0.1 * np.abs(expected).max())
 
 
+@pytest.mark.slow_variants
 @each
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
 def test_mixed_precision_answers_nearly_the_same_in_float32(name, policy):

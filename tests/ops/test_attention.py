@@ -303,6 +303,7 @@ def test_every_mode_gives_the_same_and_drops_the_same_pairs(modes):
         np.testing.assert_allclose(output, found["eager"], rtol=1e-5, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.slow
 def test_lengths_may_be_unknown_when_traced():
     if keras.config.backend() != "tensorflow":
         pytest.skip("JAX has static shapes")

@@ -25,7 +25,7 @@ ON_JAX, MORE = pairwise(
 )
 COVERING = [
     *(pytest.param(case, id=name(case), marks=neutral) for case in ON_JAX),
-    *(pytest.param(case, id=name(case)) for case in MORE),
+    *(pytest.param(case, id=name(case), marks=pytest.mark.slow) for case in MORE),
 ]
 # Every kernel with every relation, score and mode that it takes, the other axes by chance.
 GRID = [
@@ -134,6 +134,7 @@ def test_float64_stays_float64(kernel, small_blocks, pull_back):
         check(typical(kernel, score=score), pull_back, "float64")
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     "kernel",
     [
@@ -157,12 +158,14 @@ def test_every_mode_gives_the_same(kernel, small_blocks, modes):
 class TestLeakage:
     """Changing a key and its value changes no bit of the output of a query that may not see it."""
 
+    @pytest.mark.slow_variants
     @pytest.mark.parametrize("dropout", ["", "dropout"])
     @pytest.mark.parametrize("dtype", AXES["dtype"])
     @pytest.mark.parametrize("kernel", ["dense", "chunked", "banded", "edges"])
     def test_what_a_query_may_not_see_changes_nothing(self, kernel, dtype, dropout, small_blocks, modes):
         self.check(typical(kernel, dtype=dtype, dropout=dropout), modes)
 
+    @pytest.mark.slow_variants
     @pytest.mark.parametrize("kernel", ["dense", "chunked", "banded", "edges"])
     @neutral
     def test_nor_on_another_backend(self, kernel, small_blocks, modes):
@@ -198,6 +201,7 @@ class TestLeakage:
         assert checked > 1000
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("hidden", ["-1e9", "lowest float32", "-inf"])
 @pytest.mark.parametrize("kernel", ["dense", "chunked", "banded", "edges"])
 def test_a_bias_may_be_an_additive_mask(kernel, hidden, small_blocks, pull_back):

@@ -100,6 +100,7 @@ def constants(**values):
 
 
 class TestPlans:
+    @pytest.mark.slow
     @given(RELATIONS, lengths, lengths, st.integers(1, 20), st.sampled_from([1, 4]))
     @settings(max_examples=150, deadline=None)
     def test_chunks_hold_every_related_pair_once(self, relation, num_queries, num_keys, size, width):
@@ -150,6 +151,7 @@ class TestPlans:
         assert len(plan.rows) <= plans.MOST_BANDS
         assert plan.num_pairs < 1.1 * length * (256 + 2 * plans.BAND_BLOCK_SIZE)
 
+    @pytest.mark.slow
     @given(st.lists(st.integers(0, 5), max_size=20), st.integers(0, 20))
     @settings(deadline=None)
     def test_turns_visit_every_tile_once_and_apply_the_predicate_where_it_is_needed(
@@ -369,6 +371,7 @@ STACKS = {
 
 @pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="JAX has static shapes")
 class TestUnknownShapes:
+    @pytest.mark.slow_variants
     @pytest.mark.parametrize(
         "compiled", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["graph", "xla"]
     )
@@ -424,6 +427,7 @@ class TestUnknownShapes:
         with pytest.raises(ValueError, match="`kernel` cannot be 'chunked' where lengths are not known"):
             chunked(x, y)
 
+    @pytest.mark.slow_variants
     @pytest.mark.parametrize("compiled", [False, True], ids=["graph", "xla"])
     def test_edges_of_unknown_lengths(self, compiled):
         import tensorflow as tf

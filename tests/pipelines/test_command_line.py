@@ -88,6 +88,7 @@ def run(capsys, *arguments):
     return command(capsys, "generate", *arguments)
 
 
+@pytest.mark.slow
 def test_the_command_line_takes_settings(saved, beam, translator, capsys):
     texts = TEXTS
     answers = beam.answers(texts)
@@ -128,6 +129,7 @@ def test_an_export_has_settings_of_its_own(exported, capsys):
     assert "`path` must be a pipeline where settings are given" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_prefixes_and_limits_go_with_their_texts(greedy, translator, capsys):
     asked = [greedy, *TEXTS, "--prefix", "the", "--prefix", "one two", "--max-new-tokens", "2,5"]
     expected = translator(TEXTS, prefixes=["the", "one two"], max_new_tokens=[2, 5])
@@ -140,6 +142,7 @@ def test_prefixes_and_limits_go_with_their_texts(greedy, translator, capsys):
     assert run(capsys, greedy, *TEXTS, "--max-new-tokens", "14") == longer(TEXTS)
 
 
+@pytest.mark.slow
 def test_other_pipelines_draft_and_vote(greedy, other, folder, translator, capsys):
     drafted = run(
         capsys, greedy, *TEXTS, "--sampler", "speculative", "--draft", folder / "other", "--num-tokens", 2
@@ -149,6 +152,7 @@ def test_other_pipelines_draft_and_vote(greedy, other, folder, translator, capsy
     assert run(capsys, greedy, *TEXTS, "--ensemble", folder / "other") == both(TEXTS)
 
 
+@pytest.mark.slow
 def test_more_tokens_may_end_an_answer(greedy, translator, capsys):
     first = translator.generate(TEXTS).best[:, 0]
     piece = translator.tokenizer.id_to_piece(int(first[0]))
@@ -157,12 +161,14 @@ def test_more_tokens_may_end_an_answer(greedy, translator, capsys):
     assert found["ids"] == ending.answers(TEXTS)[0][0].ids == [first[0]]
 
 
+@pytest.mark.slow
 def test_a_beam_may_go_on_to_its_end(saved, beam, capsys):
     whole = beam.with_settings(Beam(3, num_return=2, early_stopping=False))
     expected = [one.text for of in whole.answers(TEXTS) for one in of]
     assert run(capsys, saved, *TEXTS, "--no-early-stopping") == expected
 
 
+@pytest.mark.slow
 def test_the_prompts_of_a_language_model_leave_room_for_what_is_asked(writer, capsys):
     (longer,) = run(capsys, writer, "abc", "--max-new-tokens", 16, "--json")
     assert len(json.loads(longer)["ids"]) == 16
@@ -223,6 +229,7 @@ def test_lines_that_are_no_pairs_are_named(greedy, capsys, monkeypatch, given):
     assert "`target` must be given" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_align_prints_a_line_for_each_piece_and_draws(greedy, translator, tmp_path, capsys):
     found = translator.align("la casa", "the house")
     picture = tmp_path / "attention.png"

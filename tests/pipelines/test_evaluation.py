@@ -93,6 +93,7 @@ def test_without_sacrebleu_the_extra_is_named(monkeypatch):
         pipelines.evaluate(Answering(), REFERENCES)
 
 
+@pytest.mark.slow
 def test_a_real_pipeline_is_scored(pipeline, sentence_pairs):
     sources = [source for source, _ in sentence_pairs]
     own = list(zip(sources, pipeline(sources), strict=True))

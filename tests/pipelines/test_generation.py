@@ -29,6 +29,7 @@ def saved(beam, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_answers_are_what_generate_gives(beam, texts):
     texts = texts[:5]
     out = beam.generate(texts)
@@ -45,18 +46,21 @@ def test_answers_are_what_generate_gives(beam, texts):
     assert [one.text for one in beam.answers([""])[0]] == [""]
 
 
+@pytest.mark.slow
 def test_settings_are_saved_and_loaded(beam, saved, texts):
     loaded = pipelines.load(saved)
     assert (loaded.sampler, loaded.constraints) == (beam.sampler, beam.constraints)
     assert loaded(texts[:3]) == beam(texts[:3])
 
 
+@pytest.mark.slow
 def test_samples_do_not_depend_on_the_batch_size(pipeline, texts):
     sampling = pipeline.with_settings(Sample(1.3, seed=4))
     assert sampling(texts[:7], batch_size=3) == sampling(texts[:7])
     assert sampling(texts[:7]) != pipeline(texts[:7])
 
 
+@pytest.mark.slow
 def test_near_lengths_compile_nothing_new(random_transformer, pipeline, monkeypatch):
     traced = []
     original = generation.generator.generate_ids
@@ -81,6 +85,7 @@ def _counting(function, calls):
     return lambda *args, **kwargs: calls.append(1) or function(*args, **kwargs)
 
 
+@pytest.mark.slow
 def test_the_pieces_of_a_stream_are_the_answer(pipeline, texts):
     for text in (*texts[:4], ""):
         pieces = list(pipeline.stream(text))
@@ -125,6 +130,7 @@ def test_a_model_of_another_kind_is_refused(pipeline, decoder, kind):
             kind(model, pipeline.tokenizer, max_new_tokens=8)
 
 
+@pytest.mark.slow
 def test_an_ensemble_answers_and_is_not_saved(pipeline, texts, tmp_path):
     both = pipeline.with_settings(model=Ensemble([pipeline.model, pipeline.model]))
     assert both(texts[:3]) == pipeline(texts[:3])

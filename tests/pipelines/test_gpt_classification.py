@@ -30,6 +30,7 @@ def expected(model, examples, task):
     return np.concatenate([keras.ops.softmax(model(inputs)["classes"]) for inputs, _ in batches])
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("batch_size", [1, 32])
 def test_answers_as_the_model_does_on_the_batches_it_is_trained_on(batch_size):
     classifier = pipelines.TextClassification(tiny(), TOKENIZER, ["no", "yes"])
@@ -42,6 +43,7 @@ def test_answers_as_the_model_does_on_the_batches_it_is_trained_on(batch_size):
     np.testing.assert_allclose(found, expected(classifier.model, pairs, "entailment"), **CLOSE)
 
 
+@pytest.mark.slow
 def test_a_symmetric_one_does_not_know_which_text_is_the_first():
     classifier = pipelines.TextClassification(tiny(symmetric=True), TOKENIZER)
     found = classifier.probabilities(TEXTS, TEXTS[::-1])
@@ -52,6 +54,7 @@ def test_a_symmetric_one_does_not_know_which_text_is_the_first():
         classifier(TEXTS)
 
 
+@pytest.mark.slow
 def test_long_texts_are_refused_or_averaged_over_windows():
     long = "x" * 23
     with pytest.raises(ValueError, match=r"`first` must have at most 22 .*Received: 23 tokens in first\[1\]"):
@@ -63,6 +66,7 @@ def test_long_texts_are_refused_or_averaged_over_windows():
     assert endless([long * 2])[0] in (0, 1)
 
 
+@pytest.mark.slow
 def test_learns_by_fit_and_comes_back_from_its_folder(tmp_path):
     keras.utils.set_random_seed(0)
     texts = [f"{a}{b}" for a in "abcd" for b in "efgh"]

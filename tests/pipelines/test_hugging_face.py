@@ -63,6 +63,7 @@ def write_t5(folder, size, **options):
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [{}, {"activation": "geglu_tanh", "tied": False}], ids=["original", "v1.1"]
 )
@@ -84,6 +85,7 @@ def test_t5_answers_with_sentinels_in_its_texts_and_comes_back_from_a_folder(opt
         pipelines.from_hugging_face(tmp_path / "small")
 
 
+@pytest.mark.slow
 def test_answers_are_those_of_the_folders_generation_config(tmp_path):
     write_t5(tmp_path / "t5", 60)
     settings = {"num_beams": 3, "max_length": 7, "no_repeat_ngram_size": 2, "forced_eos_token_id": 1}
@@ -136,6 +138,7 @@ def test_marian_has_the_ids_of_its_vocabulary(tmp_path):
         pipelines.from_hugging_face(folder)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     ("cls", "roles", "token", "options"),
     [
@@ -187,6 +190,7 @@ def write_bert(folder, make=lambda encoder: encoder, pieces=PIECES):
     return model
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("name", HEADS)
 def test_bert_is_what_its_head_is_for(name, tmp_path):
     make, pipeline, given = HEADS[name]
@@ -227,6 +231,7 @@ def write_vit(folder, patch_size=4, **preprocessor):
     return model
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("patch_size", [4, (8, 2)])
 @pytest.mark.parametrize(
     ("preprocessor", "mean", "deviation"),

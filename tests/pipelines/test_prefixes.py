@@ -13,6 +13,7 @@ PREFIXES = ["the house", "", "one two three", "one", "the"]
 LIMITS = [3, 10, 1, 4, 6]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["greedy", Beam(3, num_return=2), Sample(seed=3)], ids=str)
 def test_each_row_keeps_its_prefix_and_its_limit(pipeline, sampler):
     pipeline = pipeline.with_settings(sampler)
@@ -40,6 +41,7 @@ def test_each_row_keeps_its_prefix_and_its_limit(pipeline, sampler):
     assert texts == [answers[0].text for answers in rows]
 
 
+@pytest.mark.slow
 def test_a_stream_begins_with_its_prefix_and_keeps_its_limit(pipeline):
     expected = pipeline(TEXTS, prefixes=PREFIXES, max_new_tokens=LIMITS)
     for row, answer in enumerate(expected):
@@ -89,6 +91,7 @@ def test_a_prefix_has_no_special_tokens(random_transformer):
         TextToText(model, tokenizer)(["a", "b"], prefixes=["c", "d</s>"])
 
 
+@pytest.mark.slow
 def test_a_decoder_alone_has_prompts_in_place_of_prefixes():
     tokenizer = text.ByteTokenizer()
     model = GPT(tokenizer.vocabulary_size, 1, 2, 8, pad_id=tokenizer.pad_id, end_id=tokenizer.end_id)

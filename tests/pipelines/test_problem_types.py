@@ -65,6 +65,7 @@ MAKERS = {
 each = pytest.mark.parametrize("name", MAKERS)
 
 
+@pytest.mark.slow_variants
 @each
 def test_of_several_labels_each_has_a_probability_of_its_own(name, tmp_path):
     make, given = MAKERS[name]
@@ -88,6 +89,7 @@ def test_of_several_labels_each_has_a_probability_of_its_own(name, tmp_path):
     assert again(given) == strict(given)
 
 
+@pytest.mark.slow_variants
 @each
 def test_a_regression_answers_with_a_number(name, tmp_path):
     make, given = MAKERS[name]
@@ -111,6 +113,7 @@ def test_a_regression_of_several_numbers_answers_with_all(name):
     assert [type(number) for number in classifier(given[0])] == [float] * 3
 
 
+@pytest.mark.slow_variants
 @each
 def test_nothing_has_no_answers(name):
     make, given = MAKERS[name]
@@ -143,6 +146,7 @@ def test_a_threshold_is_a_probability(threshold):
             make(3, "multi_label_classification", threshold=threshold)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("labels", "loss"),
     [
@@ -170,6 +174,7 @@ def test_gpt_learns_several_labels_and_numbers_by_fit(labels, loss):
         np.testing.assert_allclose(found, labels, atol=0.2)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     ("num_classes", "settings", "expected"),
     [

@@ -36,6 +36,7 @@ def test_the_score_of_an_answer_is_what_generation_gave_it(pipeline, ended, batc
         assert ours.ranking_score == ours.score
 
 
+@pytest.mark.slow
 def test_scores_are_those_of_the_ids_whatever_is_beside_them(pipeline):
     targets = ["the blue house", "one", "", "two one two one two"]
     beam = pipeline.with_settings(Beam(2, length_penalty=1.0, normalization="length"))
@@ -64,6 +65,7 @@ def test_arguments_that_are_wrong_are_named(pipeline, arguments, error):
         pipeline.score(*arguments)
 
 
+@pytest.mark.slow
 def test_an_alignment_is_that_of_the_answer(pipeline):
     found = pipeline.align("la casa azul")
     out = pipeline.generate(["la casa azul"])
@@ -92,6 +94,7 @@ TOKENIZERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_a_continuation_is_scored_where_it_stands(name):
     tokenizer = TOKENIZERS[name]()

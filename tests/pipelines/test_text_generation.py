@@ -47,6 +47,7 @@ def byte_writer():
     return TextGeneration(random_model(tokenizer), tokenizer, max_new_tokens=6)
 
 
+@pytest.mark.slow
 def test_prompt_and_answer_together_are_the_text_of_all_ids(writer):
     out = writer.generate(PROMPTS)
     answers = [answer.decode() for answer in writer.decode(out.best).numpy()]
@@ -65,6 +66,7 @@ def test_prompts_are_read_as_they_are(writer):
         assert row[row != writer.model.pad_id].tolist() == writer.tokenizer.tokenize(prompt).numpy().tolist()
 
 
+@pytest.mark.slow
 def test_answers_do_not_depend_on_the_batch_nor_its_order(byte_writer):
     prompts = ["abcd", "f", "xyz"]  # one bucket of lengths
     answers = byte_writer(prompts)
@@ -74,6 +76,7 @@ def test_answers_do_not_depend_on_the_batch_nor_its_order(byte_writer):
     assert byte_writer([]) == []
 
 
+@pytest.mark.slow
 def test_a_stream_is_the_answer_in_pieces(byte_writer):
     assert "".join(byte_writer.stream("abcd")) == byte_writer("abcd")
 
@@ -109,6 +112,7 @@ def test_learned_positions_limit_prompt_and_answer(byte_writer):
         TextGeneration(model, byte_writer.tokenizer, max_new_tokens=10, max_source_tokens=60)
 
 
+@pytest.mark.slow
 def test_the_longest_prompt_follows_the_longest_answer_where_it_was_not_given(byte_writer, tmp_path):
     model = random_model(byte_writer.tokenizer, position_encoding="learned")
     writer = TextGeneration(model, byte_writer.tokenizer, max_new_tokens=10)
@@ -132,6 +136,7 @@ def test_model_and_tokenizer_must_belong_together(byte_writer):
         TextGeneration(model, without, add_start=True)
 
 
+@pytest.mark.slow
 def test_exported_as_saved_model_it_answers_the_same(byte_writer, tmp_path):
     path = export.saved_model(byte_writer, tmp_path / "writer", texts=["abcd", "f"])
     served = tf.saved_model.load(str(path)).signatures["serving_default"]
@@ -150,6 +155,7 @@ def gpt2():
     return TextGeneration(model, tokenizer, max_new_tokens=6, add_start=True, special_tokens=True)
 
 
+@pytest.mark.slow
 def test_an_empty_prompt_starts_from_the_end_token(gpt2):
     end_id = gpt2.tokenizer.end_id
     assert gpt2.tokenizer.pad_id is None
@@ -169,6 +175,7 @@ def test_special_tokens_in_a_prompt_are_single_tokens_where_asked(gpt2):
     assert end_id not in plain.encode([prompt]).numpy()[0].tolist()
 
 
+@pytest.mark.slow
 def test_prompts_with_end_tokens_are_answered_alone_as_in_a_batch(gpt2):
     prompts = ["", "<|endoftext|>", "to be<|endoftext|>", "whether 'tis nobler in the mind", "w"]
     inputs = gpt2.preprocess(prompts)
@@ -183,6 +190,7 @@ def test_prompts_with_end_tokens_are_answered_alone_as_in_a_batch(gpt2):
     np.testing.assert_allclose(scores, alone, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_without_padding_a_saved_pipeline_answers_the_same(gpt2, tmp_path):
     gpt2.save(tmp_path / "gpt2")
     again = pipelines.load(tmp_path / "gpt2")

@@ -49,6 +49,7 @@ def test_the_answers_differ_by_row(answers, texts):
     assert len(set(answers)) > len(set(texts)) // 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [1, 3, 64])
 def test_answers_and_their_order_do_not_depend_on_the_batch_size(pipeline, texts, answers, batch_size):
     assert pipeline(texts, batch_size=batch_size) == answers
@@ -85,6 +86,7 @@ def test_nothing_but_spaces_and_unknown_characters_gives_nothing(pipeline, silen
     assert pipeline.generate([silent]).lengths.tolist() == [[0]]
 
 
+@pytest.mark.slow
 def test_a_text_that_says_something_is_answered_whatever_else_it_holds(pipeline):
     out = pipeline.generate(["☃ uno ☃", "a"])
     assert (out.lengths > 0).all()
@@ -162,6 +164,7 @@ def test_a_model_that_does_not_belong_to_the_tokenizer_is_refused(
         TextToText(random_transformer(0, **options), pipeline.tokenizer)
 
 
+@pytest.mark.slow
 @MANY
 @given(st.lists(TEXTS, min_size=1, max_size=4))
 def test_ids_are_the_same_in_python_in_a_graph_and_in_serving(pipeline, inputs):
@@ -179,6 +182,7 @@ def texts_of(pipeline, ids):
     return pipeline.tokenizer.detokenize([ids]).numpy()[0].decode(), served
 
 
+@pytest.mark.slow
 @MANY
 @given(st.lists(st.sampled_from([0, 2, 3, *range(4, 74)]), min_size=1, max_size=12))
 def test_ids_become_the_same_text_in_the_pipeline_and_in_serving(pipeline, ids):
@@ -210,6 +214,7 @@ def test_saving_what_was_loaded_changes_nothing_but_times(saved, tmp_path):
         assert again[name] == once[name]
 
 
+@pytest.mark.slow
 def test_a_folder_may_be_moved(saved, tmp_path, texts, answers):
     moved = shutil.copytree(saved, tmp_path / "elsewhere" / "ñ o")
     assert pipelines.load(moved)(texts[:3]) == answers[:3]
@@ -346,6 +351,7 @@ def test_another_tokenizer_of_the_same_size_is_refused(copied, pipeline, sentenc
         pipelines.load(copied)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")
 def test_a_quantised_model_is_refused_before_it_is_saved(pipeline, random_transformer, tmp_path):
     model = random_transformer(1, vocabulary_size=pipeline.tokenizer.vocabulary_size)

@@ -37,6 +37,7 @@ def test_text_is_cut_by_the_pattern_of_gpt2(text, expected):
     assert words(text) == expected
 
 
+@pytest.mark.slow
 def test_merges_are_applied_in_their_order():
     assert tokenizer([("b", "c"), ("a", "b")]).pieces("abc") == ["a", "bc"]
     assert tokenizer([("a", "b"), ("b", "c")]).pieces("abc") == ["ab", "c"]
@@ -46,6 +47,7 @@ def test_merges_are_applied_in_their_order():
     assert tokenizer([("a", "a"), ("aa", "aa")]).pieces("aaaaaaa") == ["aaaa", "aa", "a"]
 
 
+@pytest.mark.slow
 def test_a_merge_that_makes_a_piece_of_an_earlier_merge_is_followed_by_that_one():
     merges = [("b", "c"), ("abc", "a"), ("a", "bc")]
     assert tokenizer(merges).pieces("abcabc") == ["abca", "bc"]

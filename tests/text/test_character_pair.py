@@ -10,6 +10,7 @@ MERGES = [("a", "b"), ("ab", "c</w>"), ("b", "c</w>")]
 ROLES = dict.fromkeys(("unknown", "end"), "<unk>")
 
 
+@pytest.mark.slow
 def test_words_end_with_a_mark_and_merges_come_in_their_order():
     tokenizer = CharacterPairTokenizer(PIECES, MERGES, special_tokens=ROLES)
     assert tokenizer.pieces("abc ab bc aBÇ c") == ["abc</w>", "a", "b</w>", "bc</w>", "abc</w>", "c</w>"]
@@ -21,6 +22,7 @@ def test_words_end_with_a_mark_and_merges_come_in_their_order():
     assert cased.tokenize("aBc").numpy().tolist() == [1, 0, 6]
 
 
+@pytest.mark.slow
 def test_training_merges_what_is_frequent():
     tokenizer = CharacterPairTokenizer.train(TEXTS, 40)
     pieces = tokenizer.pieces("lowest")

@@ -71,6 +71,7 @@ def gpt2_json(**changes):
     }
 
 
+@pytest.mark.slow
 def test_bert_files(tmp_path):
     config = {"do_lower_case": True, "strip_accents": False, "cls_token": {"content": "[CLS]"}}
     old = write(tmp_path / "old", vocab_txt="\n".join(PIECES) + "\n", tokenizer_config_json=config)

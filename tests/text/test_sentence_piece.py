@@ -46,6 +46,7 @@ def decoded(tensor):
     return [each.decode() for each in np.ravel(tensor.numpy()).tolist()]
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("model", ["unigram", "bpe", "char"])
 @given(texts=st.lists(st.text(CHARACTERS, max_size=20), max_size=5))
 @settings(max_examples=60, deadline=None)
@@ -59,6 +60,7 @@ def test_the_round_trip_is_lossless_for_trained_characters(tokenizers, model, te
     assert decoded(tokenizer.detokenize(tokenizer.encode(texts, add_start=True, add_end=True))) == texts
 
 
+@pytest.mark.slow
 @given(words=st.lists(st.sampled_from(WORDS), max_size=8))
 @settings(max_examples=60, deadline=None)
 def test_the_round_trip_of_a_word_model_is_lossless_for_seen_words(tokenizers, words):
@@ -77,6 +79,7 @@ def byte_tokenizer(byte_tokenizers):
     return byte_tokenizers["unigram"]
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("model", MODELS)
 @given(
     texts=st.lists(

@@ -69,6 +69,7 @@ class TestT5:
         assert [tokenizer.piece_to_id(sentinel) for sentinel in SENTINELS] == [size + 2, size + 1, size]
         assert tokenizer.vocabulary_size == size + 3
 
+    @pytest.mark.slow
     def test_sentinels_in_texts_are_themselves_and_come_back(self, t5_model, tmp_path):
         tokenizer = SentencePieceVocabularyTokenizer.from_files(write_t5(tmp_path / "it", t5_model))
         first, second, third = (tokenizer.piece_to_id(sentinel) for sentinel in SENTINELS)

@@ -60,6 +60,7 @@ def decoded(tensor):
     return [each.decode() for each in np.ravel(tensor.numpy()).tolist()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["byte_pair", "byte"])
 @given(texts=st.lists(ANY_TEXT, max_size=4))
 @settings(max_examples=60)
@@ -71,6 +72,7 @@ def test_bytes_cover_every_text(tokenizers, name, texts):
     assert decoded(tokenizer.detokenize(tokenizer.encode(texts, add_start=True, add_end=True))) == texts
 
 
+@pytest.mark.slow
 @given(texts=st.lists(st.text(st.sampled_from("helo wrdítqu¿?!,' \t\n\0中"), max_size=20), max_size=4))
 @settings(max_examples=60)
 def test_text_made_of_words_has_the_same_words(tokenizers, texts):
@@ -81,6 +83,7 @@ def test_text_made_of_words_has_the_same_words(tokenizers, texts):
     assert tokenizer.tokenize(made).to_list() == tokenizer.tokenize(known).to_list()
 
 
+@pytest.mark.slow_variants
 def test_eager_graph_and_saved_model_agree(tokenizer, tmp_path):
     class Server(tf.Module):
         def __init__(self):
@@ -104,11 +107,13 @@ def test_eager_graph_and_saved_model_agree(tokenizer, tmp_path):
     np.testing.assert_array_equal(tokenizer.encode(texts, add_start=True, add_end=True), eager)
 
 
+@pytest.mark.slow_variants
 def test_a_data_set_can_tokenize(tokenizer):
     data = tf.data.Dataset.from_tensor_slices(TEXTS).batch(3).map(tokenizer.tokenize)
     assert [row for batch in data for row in batch.to_list()] == tokenizer.tokenize(TEXTS).to_list()
 
 
+@pytest.mark.slow_variants
 def test_rows_do_not_depend_on_each_other(tokenizer):
     alone = [tokenizer.tokenize(each).numpy().tolist() for each in ["", *TEXTS, " ", ""]]
     assert tokenizer.tokenize(["", *TEXTS, " ", ""]).to_list() == alone
@@ -136,6 +141,7 @@ def test_special_ids_come_first_and_text_cannot_forge_them(tokenizer):
     assert not {0, 2, 3} & set(ids)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("name", ["word_piece", "byte_pair", "byte", "character_pair"])
 def test_special_tokens_in_texts_are_recognised_where_that_is_wanted(tokenizers, name):
     plain = tokenizers[name]
@@ -201,6 +207,7 @@ def test_invalid_bytes_in_tensors_become_replacement_characters(tokenizer):
     assert broken.to_list() == replaced.to_list()
 
 
+@pytest.mark.slow_variants
 def test_save_and_load(tokenizer, tmp_path):
     tokenizer.save(tmp_path / "new")
     tokenizer.save(tmp_path / "new")
@@ -235,6 +242,7 @@ def test_damaged_models_are_refused(tokenizers, name):
             load(other)
 
 
+@pytest.mark.slow_variants
 def test_a_tokenizer_can_be_made_inside_a_graph(tokenizer):
     made = []
 
@@ -246,6 +254,7 @@ def test_a_tokenizer_can_be_made_inside_a_graph(tokenizer):
     np.testing.assert_array_equal(trace(), made[0].tokenize("hello"))
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("cls", [WordPieceTokenizer, BytePairTokenizer, CharacterPairTokenizer])
 def test_training_is_deterministic_and_reads_files(cls, tmp_path):
     (tmp_path / "a.txt").write_bytes("\r\n".join(TEXTS[:4]).encode())

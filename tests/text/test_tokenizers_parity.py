@@ -81,6 +81,7 @@ def differing(ours, theirs, lines):
     return [(line, a, b.ids) for line, a, b in zip(lines, ids, encoded, strict=True) if a != b.ids]
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("lowercase", [True, False])
 @pytest.mark.parametrize("special", [True, False])
 def test_word_piece(lines, lowercase, special):
@@ -103,6 +104,7 @@ def test_word_piece(lines, lowercase, special):
     assert [text.decode() for text in ours.detokenize(ids).numpy()] == theirs.decode_batch(ids)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("prefix", [True, False])
 @pytest.mark.parametrize("special", [True, False])
 def test_byte_pair(lines, prefix, special):
@@ -119,6 +121,7 @@ def test_byte_pair(lines, prefix, special):
     assert [text.decode() for text in ours.detokenize(ids).numpy()] == theirs.decode_batch(ids)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("lowercase", "special"), [(True, False), (False, True)])
 def test_character_pair(lines, lowercase, special):
     ours = CharacterPairTokenizer.train(
@@ -143,6 +146,7 @@ def test_character_pair(lines, lowercase, special):
     assert [text.decode() for text in ours.detokenize(ids).numpy()] == theirs.decode_batch(ids)
 
 
+@pytest.mark.slow
 def test_merges_of_any_order():
     chance = random.Random(4)
     kinds = set()

@@ -66,6 +66,7 @@ def test_detokenize_joins_pieces_and_cleans_up_on_request():
     ]
 
 
+@pytest.mark.slow
 def test_pairs_have_segments():
     made = tokenizer("a", "b", "c")
     assert (made.start_id, made.end_id, made.mask_id) == (2, 3, 4)
@@ -83,6 +84,7 @@ def test_pairs_have_segments():
         tokenizer("a", special_tokens=roles).encode_pairs(["a"], ["a"])
 
 
+@pytest.mark.slow
 def test_training_finds_frequent_pieces():
     made = WordPieceTokenizer.train(["hug hugs hugging bug"] * 3 + ["rare"], 40, min_frequency=2)
     assert made.vocabulary[:5] == tuple(SPECIAL)
