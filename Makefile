@@ -1,6 +1,10 @@
 PYTHON ?= python3
 VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 BIN := .venv/bin
+# Both distributions are installed in one command: alone, the first would look for the second on the package index.
+PROJECTS := pyproject.toml export/serving/pyproject.toml
+# TensorFlow reads its log level when Keras imports it, before a command could set it.
+export TF_CPP_MIN_LOG_LEVEL ?= 2
 # A stamp for each Python: an environment of another one is made anew.
 INSTALLED := .venv/.installed-$(VERSION)
 INSTALLED_OLDEST := .venv-oldest/.installed-$(VERSION)
@@ -13,7 +17,7 @@ help:  ## List the targets
 # Environment, constraints.
 define install
 	$(PYTHON) -m venv $(if $(wildcard $@),,--clear) $(1)
-	$(1)/bin/python -m pip install --quiet --constraint $(2) --editable '.[dev]'
+	$(1)/bin/python -m pip install --quiet --constraint $(2) --editable ./export/serving --editable '.[dev]'
 	@touch $@
 endef
 
@@ -25,10 +29,10 @@ QUICK := not slow and not gpu
 # The quick tests compile small models once and run them once: XLA takes two thirds of the time without optimising.
 COMPILE_QUICKLY := XLA_FLAGS=--xla_backend_optimization_level=0
 
-$(INSTALLED): pyproject.toml constraints.txt
+$(INSTALLED): $(PROJECTS) constraints.txt
 	$(call install,.venv,constraints.txt)
 
-$(INSTALLED_OLDEST): pyproject.toml constraints-oldest.txt
+$(INSTALLED_OLDEST): $(PROJECTS) constraints-oldest.txt
 	$(call install,.venv-oldest,constraints-oldest.txt)
 
 quickstart: $(INSTALLED)  ## Train, evaluate, export and verify a small translator: results in runs/quickstart
@@ -41,7 +45,7 @@ test-jax: $(INSTALLED)  ## The quick tests of what runs on any backend, on JAX
 	$(COMPILE_QUICKLY) KERAS_BACKEND=jax $(call run_tests,.venv,backend_neutral and $(QUICK))
 
 test-exports: $(INSTALLED)  ## The slow tests of exports, the README's code and the quickstart
-	$(call run_tests,.venv,slow and not gpu) tests/export tests/test_readme.py tests/test_quickstart.py
+	$(call run_tests,.venv,slow and not gpu) tests/export tests/serving tests/test_readme.py tests/test_quickstart.py
 
 test-oldest: $(INSTALLED_OLDEST)  ## The quick tests with the lowest supported versions, those of Colab
 	$(COMPILE_QUICKLY) $(call run_tests,.venv-oldest,$(QUICK))
@@ -50,7 +54,7 @@ test-all: $(INSTALLED)  ## Every test, on TensorFlow and what runs on any backen
 	$(call run_tests,.venv,not gpu)
 	KERAS_BACKEND=jax $(call run_tests,.venv,backend_neutral and not gpu)
 
-check: $(INSTALLED)  ## Lint, format, import contract, types of the pure core
+check: $(INSTALLED)  ## Lint, format, import contract, types of the pure core and of serving
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
@@ -68,10 +72,11 @@ benchmarks: .venv-bench/.installed  ## Measure beside KerasHub and PyTorch: resu
 	.venv-bench/bin/python benchmarks/attention.py
 	.venv-bench/bin/python benchmarks/generation.py
 
-.venv-bench/.installed: benchmarks/requirements.txt pyproject.toml
+.venv-bench/.installed: benchmarks/requirements.txt $(PROJECTS)
 	$(PYTHON) -m venv .venv-bench
-	.venv-bench/bin/python -m pip install --quiet --requirement benchmarks/requirements.txt --editable .
+	.venv-bench/bin/python -m pip install --quiet --requirement benchmarks/requirements.txt \
+		--editable ./export/serving --editable .
 	@touch $@
 
 clean:  ## Remove environments and results
-	rm -rf .venv .venv-oldest .venv-bench runs build *.egg-info
+	rm -rf .venv .venv-oldest .venv-bench runs build *.egg-info export/serving/build export/serving/*.egg-info

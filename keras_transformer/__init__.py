@@ -1,57 +1,25 @@
 """Transformers for Keras 3: attention as one operator, trained by `fit()`, served as SavedModel and ONNX.
 
-Subpackages are imported on first use, so that `keras_transformer.serving` starts without TensorFlow or Keras.
+Importing the package registers its classes with Keras, whose `load_model` then finds them. The other subpackages, among
+them those that need TensorFlow, are imported on first use.
 """
 
 import importlib
 from typing import Any
 
-from keras_transformer import _registration
+from keras_transformer import layers, models, ops, relations, training
 
 __version__ = "0.1.0"
 
-_SUBPACKAGES = (
-    "data",
-    "datasets",
-    "export",
-    "generation",
-    "inspection",
-    "interop",
-    "layers",
-    "models",
-    "ops",
-    "pipelines",
-    "relations",
-    "serving",
-    "text",
-    "training",
-)
-__all__ = ["__version__", "load_model", *_SUBPACKAGES]
-
-_registration.install()
+_ON_FIRST_USE = ("data", "datasets", "export", "generation", "inspection", "interop", "pipelines", "text")
+__all__ = ["__version__", "layers", "models", "ops", "relations", "training", *_ON_FIRST_USE]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _SUBPACKAGES:
+    if name in _ON_FIRST_USE:
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     return sorted(__all__)
-
-
-def load_model(path: Any, **kwargs: Any) -> Any:
-    """Load a `.keras` file that holds layers of this package, as `keras.models.load_model` does.
-
-    Args:
-        path: the file.
-        **kwargs: passed on to `keras.models.load_model`.
-
-    Returns:
-        The model, compiled if it was saved compiled.
-    """
-    import keras
-
-    _registration.register()
-    return keras.models.load_model(path, **kwargs)

@@ -51,7 +51,8 @@ def _quickstart(options: argparse.Namespace) -> None:
 
 
 def _train(options: argparse.Namespace) -> None:
-    from keras_transformer import files, pipelines, recipes
+    from keras_transformer import pipelines, recipes
+    from keras_transformer_serving import files
 
     output = pathlib.Path(options.output or f"runs/{pathlib.Path(options.dataset).stem}-{options.direction}")
     # What would be in the way after the training is found before it.

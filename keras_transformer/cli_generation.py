@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import keras_transformer_serving as serving
+
 # Fields of samplers.
 _SETTINGS: dict[str, tuple[Any, str]] = {
     "num_beams": (int, "of a beam: hypotheses side by side"),
@@ -167,10 +169,8 @@ def _align(options: argparse.Namespace) -> None:
 def load(path: str) -> Callable[[Sequence[str]], list[str]]:
     """A pipeline that generates, or the export of one, as a function from texts to texts."""
     folder = pathlib.Path(path)
-    if not (folder / "manifest.json").is_file():
+    if not serving.bundle.is_bundle(folder):
         return _load_pipeline("path", path)
-    from keras_transformer import serving
-
     config = serving.Bundle(folder).config
     if "generation" not in config:
         raise ValueError(

@@ -10,9 +10,10 @@ from typing import Any
 
 import keras
 
-from keras_transformer import data, files, models, pipelines, text, training
+from keras_transformer import data, models, pipelines, text, training
 from keras_transformer.datasets import phrasebook
 from keras_transformer.pipelines.folders import is_pipeline
+from keras_transformer_serving import files
 
 Pairs = Sequence[tuple[str, str]]
 

@@ -3,7 +3,8 @@ import pathlib
 
 import pytest
 
-from keras_transformer import export, pipelines, recipes, serving
+import keras_transformer_serving as serving
+from keras_transformer import export, pipelines, recipes
 from keras_transformer.datasets import phrasebook
 
 pytestmark = pytest.mark.slow

@@ -4,7 +4,8 @@ import json
 import numpy as np
 import pytest
 
-from keras_transformer import export, pipelines, recipes, serving
+import keras_transformer_serving as serving
+from keras_transformer import export, pipelines, recipes
 from keras_transformer.datasets import phrasebook
 
 SMALL = recipes.TranslatorRecipe(

@@ -9,8 +9,11 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = pathlib.Path(__file__).parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-OWN = canonicalize_name(PROJECT["name"])
+PROJECT, SERVING = (
+    tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"]
+    for folder in ("", "export/serving")
+)
+OWN = {canonicalize_name(project["name"]) for project in (PROJECT, SERVING)}
 # Of a Colab runtime of August 2026; it has neither onnx nor onnxruntime nor tf2onnx.
 COLAB = {
     "h5py": "3.16.0",
@@ -37,12 +40,16 @@ COLAB = {
 
 def requirements(texts):
     found = [Requirement(text) for text in texts]
-    return {canonicalize_name(one.name): one for one in found if canonicalize_name(one.name) != OWN}
+    return {canonicalize_name(one.name): one for one in found if canonicalize_name(one.name) not in OWN}
 
 
 RUNTIME = requirements(PROJECT["dependencies"])
-ONNX = requirements(PROJECT["optional-dependencies"]["onnx"])
-ALL = RUNTIME | requirements(text for texts in PROJECT["optional-dependencies"].values() for text in texts)
+ONNX = requirements(PROJECT["optional-dependencies"]["onnx"] + SERVING["optional-dependencies"]["cpu"])
+ALL = (
+    RUNTIME
+    | ONNX
+    | requirements(text for texts in PROJECT["optional-dependencies"].values() for text in texts)
+)
 
 
 def pins(name):
@@ -54,6 +61,19 @@ def test_colabs_versions_meet_every_requirement():
     met = {name: ALL[name].specifier.contains(version) for name, version in COLAB.items() if name in ALL}
     assert met.keys() >= RUNTIME.keys()
     assert all(met.values()), met
+
+
+def test_the_dependencies_of_serving_are_of_the_main_package_with_the_same_floors():
+    assert requirements(SERVING["dependencies"]).items() <= RUNTIME.items()
+    assert SERVING["requires-python"] == PROJECT["requires-python"]
+
+
+def test_no_extra_has_both_builds_of_onnxruntime():
+    """They overwrite each other's files; the development environment has the CPU's."""
+    extras = PROJECT["optional-dependencies"]
+    assert extras["gpu"] == ["keras-transformer-serving[gpu]"]
+    assert [name for name in extras if any("serving[cpu]" in text for text in extras[name])] == ["onnx"]
+    assert not any("gpu" in text for name in extras if name != "gpu" for text in extras[name])
 
 
 def test_the_onnx_extra_keeps_colabs_protobuf():

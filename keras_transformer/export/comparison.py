@@ -5,7 +5,7 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from keras_transformer import serving
+import keras_transformer_serving as serving
 from keras_transformer.export import forward, kinds, parity, tensors
 from keras_transformer.export.parts import settings_of
 
@@ -60,8 +60,8 @@ def with_stored(bundle: serving.Bundle, part: str, stored: dict[str, Any]) -> di
     """Compare a part of an export with what the model gave when it was made; `stored` is what `parity.json` says."""
     path, config = bundle.folder / part, bundle.config
     if "examples" in stored:
-        tokenizer = bundle.checked(f"tokenizer/{config['tokenizer_file']}").read_bytes()
-        return parity.compare(parity.Reference.stored(stored), _generator(path, part, config, tokenizer))
+        generator = _generator(path, part, config, bundle.tokenizer_model)
+        return parity.compare(parity.Reference.stored(stored), generator)
     examples = tensors.load(bundle.checked(f"{part}/{tensors.EXAMPLES}"))
     return tensors.compare(examples, _runner(path, part, config), stored["tolerance"])
 

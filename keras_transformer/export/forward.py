@@ -20,7 +20,7 @@ from keras_transformer.pipelines import (
     TextClassification,
     TokenClassification,
 )
-from keras_transformer.serving.graphs import MODEL
+from keras_transformer_serving.graphs import MODEL
 
 Tensor = Any
 

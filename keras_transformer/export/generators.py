@@ -8,7 +8,7 @@ import tensorflow as tf
 from keras_transformer.export import functions
 from keras_transformer.export.graph import Axes, Graph
 from keras_transformer.export.parts import settings_of
-from keras_transformer.serving.graphs import DECODER, ENCODER, MODEL, loop_name
+from keras_transformer_serving.graphs import DECODER, ENCODER, MODEL, loop_name
 
 _BATCH = "batch_size"
 _NEW = "sequence_length"

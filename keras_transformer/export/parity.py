@@ -9,8 +9,9 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text  # noqa: F401  (a SavedModel has its operations)
 
+import keras_transformer_serving as serving
 from keras_transformer import generation
-from keras_transformer.serving.noise import uniform
+from keras_transformer_serving.graphs import DECODER, MODEL
 
 NEAR_TIE = 1e-4  # sums of float32 in another order may swap two candidates whose logits are nearer than this
 SAVED_MODEL = "saved_model"
@@ -135,19 +136,15 @@ class SavedModel:
         if self._sampler["sampler"] != "sample":
             return {}
         shape = (self._sampler["num_return"], self._most, self._vocabulary)
-        return {"noise": tf.constant(uniform(self._sampler["seed"], np.arange(rows), *shape))}
+        return {"noise": tf.constant(serving.uniform_noise(self._sampler["seed"], np.arange(rows), *shape))}
 
 
 class OnnxGraphs:
     """The ONNX graphs in a folder, run by ONNX Runtime with the tokenizer that serving uses."""
 
     def __init__(self, path: pathlib.Path, tokenizer_model: bytes, config: dict[str, Any]) -> None:
-        from keras_transformer import serving  # needs ONNX Runtime, which a SavedModel does without
-
         graphs = serving.Graphs(lambda name: path / f"{name}.onnx", config)
-        self._steps = any(
-            (path / f"{name}.onnx").exists() for name in (serving.graphs.DECODER, serving.graphs.MODEL)
-        )
+        self._steps = any((path / f"{name}.onnx").exists() for name in (DECODER, MODEL))
         self._served = serving.TextToText(graphs, serving.tokenizer_of(tokenizer_model, config))
 
     def __call__(self, texts: Sequence[Any]) -> Answers:

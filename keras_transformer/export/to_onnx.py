@@ -26,9 +26,9 @@ def onnx(
     `generate_contrastive.onnx`, by the pipeline's sampler, holds the whole loop with its key/value cache and
     constraints: "input_ids" int64 (B, S) → "ids" int64 (B, M), "lengths" int64 (B,), "scores" float32 (B,), each with
     an axis of N after the first where N > 1 hypotheses are returned. Where it samples it takes "noise" float32
-    (B, N, M, V) too, uniform numbers such as `serving.noise.uniform` makes. For servers with a loop of their own there
-    are `encoder_model.onnx`, which projects keys and values once, and `decoder_model_merged.onnx`, which takes a past
-    of any length, 0 included; of a decoder alone one `model.onnx`; of Unlimiformer nothing.
+    (B, N, M, V) too, uniform numbers as of `keras_transformer_serving.uniform_noise`. For servers with a loop of their
+    own there are `encoder_model.onnx`, which projects keys and values once, and `decoder_model_merged.onnx`, which
+    takes a past of any length, 0 included; of a decoder alone one `model.onnx`; of Unlimiformer nothing.
 
     Of the others, `model.onnx` goes from ids, images or graphs to the model's outputs. Tensors are named as Optimum
     names them; `export/README.md` lists them.

@@ -4,9 +4,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from keras_transformer import files, serving
 from keras_transformer.export import comparison
-from keras_transformer.export.parts import PARITY
+from keras_transformer_serving import Bundle
 
 
 def verify(
@@ -36,13 +35,11 @@ def verify(
     """
     if texts is not None and pipeline is None:
         raise ValueError("`pipeline` must be given with `texts`. Received: pipeline=None")
-    bundle = serving.Bundle(folder)
-    problems = bundle.problems()
-    if problems:
-        raise ValueError(f"`{folder}` must be as it was exported. Received: {'; '.join(problems)}")
+    bundle = Bundle(folder)
+    bundle.check()
     compare = None if pipeline is None else comparison.WithPipeline(pipeline, texts)
     results = {}
-    for part, stored in files.read_json(bundle.checked(PARITY)).items():
+    for part, stored in bundle.parity.items():
         if compare is None:
             report = comparison.with_stored(bundle, part, stored)
         else:

@@ -10,9 +10,9 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_transformer import files
 from keras_transformer.interop import bert, gpt, marian, t5, vit
 from keras_transformer.interop.architecture import Architecture, Parameter
+from keras_transformer_serving import files
 
 ALL = (gpt.GPT2, gpt.OPENAI_GPT, marian.MARIAN, *bert.ARCHITECTURES, t5.T5_GENERATION, vit.VIT)
 # Where a model type has several classes, `config.json` says which; here stands the first.

@@ -4,7 +4,6 @@ import os
 import pathlib
 from typing import Any
 
-from keras_transformer import files
 from keras_transformer.pipelines.answers import Alignment as Alignment
 from keras_transformer.pipelines.answers import Answer as Answer
 from keras_transformer.pipelines.embedding import Embedding as Embedding
@@ -22,6 +21,7 @@ from keras_transformer.pipelines.text_generation import TextGeneration as TextGe
 from keras_transformer.pipelines.text_to_text import TextToText as TextToText
 from keras_transformer.pipelines.token_classification import TaggedWord as TaggedWord
 from keras_transformer.pipelines.token_classification import TokenClassification as TokenClassification
+from keras_transformer_serving import bundle, files
 
 __all__ = [
     "Alignment",
@@ -74,9 +74,9 @@ def load(folder: str | os.PathLike[str]) -> Any:
         ValueError: where a file in it is damaged.
     """
     config_file = pathlib.Path(folder) / "config.json"
-    if config_file.with_name("manifest.json").is_file():
+    if bundle.is_bundle(folder):
         raise FileNotFoundError(
-            "`folder` must be a pipeline, not an export, which `keras_transformer.serving.load` reads. "
+            "`folder` must be a pipeline, not an export, which `keras_transformer_serving.load` reads. "
             f"Received: folder={str(folder)!r}"
         )
     config = files.read_json(config_file) if config_file.is_file() else {}

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer.serving import classes
+from keras_transformer_serving.model import postprocess
 
 _LOWEST = -80.0  # whose exponential a float32 still holds
 
@@ -65,7 +65,7 @@ def probabilities(pipeline: Any, found: np.ndarray) -> np.ndarray:
 
 def answers(pipeline: Any, found: np.ndarray) -> Any:
     """Return the answer to each row of scores (B, C), or the one to (C,)."""
-    rows = classes.answers(np.atleast_2d(found), pipeline.labels, pipeline.problem_type, pipeline.threshold)
+    rows = postprocess(np.atleast_2d(found), pipeline.labels, pipeline.problem_type, pipeline.threshold)
     return rows if found.ndim > 1 else rows[0]
 
 

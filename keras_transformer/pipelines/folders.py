@@ -6,7 +6,8 @@ from typing import Any, ClassVar, Self
 
 import keras
 
-from keras_transformer import files, text
+from keras_transformer import text
+from keras_transformer_serving import bundle, files
 
 CONFIG = "config.json"
 
@@ -80,7 +81,7 @@ class Saved:
 def is_pipeline(folder: str | os.PathLike[str]) -> bool:
     """Whether `save` has written the folder, as far as its `config.json` tells."""
     path = pathlib.Path(folder) / CONFIG
-    if not path.is_file() or path.with_name("manifest.json").is_file():  # an export has both
+    if not path.is_file() or bundle.is_bundle(folder):  # an export has both
         return False
     config = files.read_json(path)
     return isinstance(config, dict) and "pipeline" in config

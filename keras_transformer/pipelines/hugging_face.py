@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_transformer import files, interop, text
+from keras_transformer import interop, text
 from keras_transformer.pipelines.embedding import Embedding
 from keras_transformer.pipelines.fill_mask import FillMask
 from keras_transformer.pipelines.hugging_face_generation import settings_from
@@ -18,6 +18,7 @@ from keras_transformer.pipelines.text_classification import TextClassification
 from keras_transformer.pipelines.text_generation import TextGeneration
 from keras_transformer.pipelines.text_to_text import TextToText
 from keras_transformer.pipelines.token_classification import TokenClassification
+from keras_transformer_serving import files
 
 _PREPROCESSOR = "preprocessor_config.json"
 _BILINEAR = 2

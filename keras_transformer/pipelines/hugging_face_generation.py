@@ -5,8 +5,9 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from keras_transformer import files, generation
+from keras_transformer import generation
 from keras_transformer.generation.constraints import Constraint
+from keras_transformer_serving import files
 
 GENERATION_CONFIG = "generation_config.json"
 _CONFIG = "config.json"

@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from keras_transformer import files
+from keras_transformer_serving import files
 
 DESCRIPTION = "tokenizer.json"
 FORMAT_VERSION = 1

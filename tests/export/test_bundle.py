@@ -8,9 +8,11 @@ import weakref
 
 import pytest
 
-from keras_transformer import export, files, serving
+import keras_transformer_serving as serving
+from keras_transformer import export
 from keras_transformer.export import ParityError, parity, parts, to_onnx, to_saved_model
 from keras_transformer.pipelines import TextToText
+from keras_transformer_serving import bundle, files
 
 FILES = [
     "onnx/generate_greedy.onnx",
@@ -173,8 +175,8 @@ def test_a_failing_export_leaves_nothing_behind(quick, tmp_path, monkeypatch, pi
         "writing": (to_saved_model if function is export.saved_model else to_onnx, "_write"),
         "comparing": (parity, "compare"),
         "tokenizer": (pipeline.tokenizer, "save"),
-        "parity": (parts.files, "write_json"),
-        "manifest": (parts, "_write_manifest"),
+        "parity": (files, "write_json"),
+        "manifest": (bundle, "write_manifest"),
     }[failing]
     if failing == "writing":
         if function is export.onnx:
@@ -202,7 +204,7 @@ def test_a_failing_export_leaves_nothing_behind(quick, tmp_path, monkeypatch, pi
 @pytest.mark.parametrize("failing", ["comparing", "manifest"])
 def test_a_failing_export_leaves_an_existing_one_as_it_is(quick, damaged, monkeypatch, pipeline, failing):
     before = everything(damaged.parent)
-    where = (parity, "compare") if failing == "comparing" else (parts, "_write_manifest")
+    where = (parity, "compare") if failing == "comparing" else (bundle, "write_manifest")
     monkeypatch.setattr(*where, fail)
     with pytest.raises(OSError, match="disk full"):
         export.saved_model(pipeline, damaged, name="tiny", version=2, texts=["uno"])

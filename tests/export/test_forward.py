@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer import cli, export, files, serving, text
+import keras_transformer_serving as serving
+from keras_transformer import cli, export, text
 from keras_transformer.export import ParityError, comparison, forward, tensors
 from keras_transformer.models import (
     BERT,
@@ -29,6 +30,7 @@ from keras_transformer.pipelines import (
     TextClassification,
     TokenClassification,
 )
+from keras_transformer_serving import files
 
 BYTES = text.ByteTokenizer()
 SMALL = {"num_layers": 1, "num_heads": 2, "model_dim": 8, "hidden_dim": 16}

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer import export, generation, serving
+import keras_transformer_serving as serving
+from keras_transformer import export, generation
 from keras_transformer.export import functions
 from keras_transformer.generation import (
     BannedWords,
@@ -43,7 +44,7 @@ def expected_ids(pipeline, texts):
 def test_servings_noise_is_generations():
     rows = np.array([3, 0, 2**20])
     expected = keras.ops.convert_to_numpy(uniform(2**32 - 5, rows, 3, np.arange(5), 50))
-    np.testing.assert_array_equal(serving.noise.uniform(2**32 - 5, rows, 3, 5, 50), expected)
+    np.testing.assert_array_equal(serving.uniform_noise(2**32 - 5, rows, 3, 5, 50), expected)
 
 
 @pytest.mark.slow_variants

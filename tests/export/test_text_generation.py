@@ -5,7 +5,8 @@ import onnx
 import pytest
 import tensorflow as tf
 
-from keras_transformer import export, generation, relations, serving, text
+import keras_transformer_serving as serving
+from keras_transformer import export, generation, relations, text
 from keras_transformer.export import functions, generators, parts
 from keras_transformer.generation import Beam, Contrastive, Greedy, NoRepeatNGram, Sample, Speculative
 from keras_transformer.models import GPT, Unlimiformer

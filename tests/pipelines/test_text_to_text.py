@@ -8,9 +8,11 @@ import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from keras_transformer import files, generation, pipelines, serving, text
+import keras_transformer_serving as serving
+from keras_transformer import generation, pipelines, text
 from keras_transformer.export.parts import settings_of
 from keras_transformer.pipelines import TextToText
+from keras_transformer_serving import files
 
 MANY = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 # Letters of the vocabulary beside whatever Unicode has.

@@ -9,7 +9,8 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_transformer import serving, text
+import keras_transformer_serving as serving
+from keras_transformer import text
 from keras_transformer.text import SentencePieceTokenizer
 
 CHARACTERS = "abcdeéñß¿ \t\n\r€😀\u00a0\u200b\ufeff"
@@ -126,9 +127,7 @@ def test_served_text_of_broken_bytes_equals_the_graphs(byte_tokenizers, model):
 
 def serving_tokenizer(tokenizer):
     names = ("pad_id", "start_id", "end_id", "blank_ids")
-    return serving.tokenizer.Tokenizer(
-        tokenizer.model_bytes, {name: getattr(tokenizer, name) for name in names}
-    )
+    return serving.Tokenizer(tokenizer.model_bytes, {name: getattr(tokenizer, name) for name in names})
 
 
 def test_a_model_without_byte_fallback_keeps_its_unknown_characters(tokenizer):

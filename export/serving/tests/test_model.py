@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from keras_transformer import serving
+import keras_transformer_serving as serving
 
 CONFIG = {
     "pipeline": "TextClassification",

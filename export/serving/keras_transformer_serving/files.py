@@ -1,4 +1,4 @@
-"""Files and folders that are either there in whole or not at all. Standard library only."""
+"""Atomic writing of files and folders, and digests. Standard library only."""
 
 import contextlib
 import hashlib
@@ -13,22 +13,22 @@ from typing import Any
 
 @contextlib.contextmanager
 def new_folder(path: str | os.PathLike[str], overwrite: bool = False) -> Iterator[pathlib.Path]:
-    """A folder to fill, which takes its name only once the block has ended without an error.
+    """Create a folder atomically: it takes its name when the block ends without an error.
 
     Args:
-        path: the name; its parents are made.
-        overwrite: whether a folder of that name may be replaced.
+        path: the name; its parents are created.
+        overwrite: whether to replace an existing folder.
 
     Yields:
-        A temporary folder. After an error it is removed, and what stood at `path` is untouched.
+        A temporary folder to write into. After an error it is removed, and `path` is unchanged.
 
     Raises:
-        FileExistsError: where `path` is a file, or a folder that is not empty and `overwrite` is False.
-        NotADirectoryError: where `path` is below a file.
+        FileExistsError: if `path` is a file, or a folder that is not empty and `overwrite` is False.
+        NotADirectoryError: if `path` is below a file.
     """
     path = pathlib.Path(path).absolute()
     _check_free(path, overwrite)
-    beside = nearest_folder(path)  # so that a failure leaves no empty parents behind
+    beside = nearest_folder(path)  # a failure leaves no empty parents
     temporary = pathlib.Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=beside))
     try:
         yield temporary
@@ -44,10 +44,10 @@ def new_folder(path: str | os.PathLike[str], overwrite: bool = False) -> Iterato
 
 
 def nearest_folder(path: str | os.PathLike[str]) -> pathlib.Path:
-    """The nearest folder above `path` that exists.
+    """Return the nearest existing folder above `path`.
 
     Raises:
-        NotADirectoryError: where `path` is below a file.
+        NotADirectoryError: if `path` is below a file.
     """
     path = pathlib.Path(path).absolute()
     nearest = next(parent for parent in path.parents if parent.exists())
@@ -67,7 +67,7 @@ def _check_free(path: pathlib.Path, overwrite: bool) -> None:
 
 
 def _replace(path: pathlib.Path, new: pathlib.Path, beside: pathlib.Path) -> None:
-    """Put `new` where a folder stands, which comes back if that fails."""
+    """Replace a folder by `new`, or restore it if that fails."""
     aside = pathlib.Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=beside))
     try:
         os.replace(path, aside / "old")
@@ -81,7 +81,7 @@ def _replace(path: pathlib.Path, new: pathlib.Path, beside: pathlib.Path) -> Non
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write a file so that a reader sees the old content or the new one, never a part."""
+    """Write a file atomically: a reader sees the old content or the new one, never a part."""
     path = pathlib.Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -92,15 +92,15 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
 
 
 def write_json(path: str | os.PathLike[str], content: Any) -> None:
-    """Write `content` as JSON, in one step."""
+    """Write `content` as JSON, atomically."""
     write_bytes(path, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
-    """The content of a JSON file.
+    """Read a JSON file.
 
     Raises:
-        ValueError: where it is damaged.
+        ValueError: if it is damaged.
     """
     content = pathlib.Path(path).read_bytes()
     try:
@@ -110,6 +110,6 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 
 
 def sha256(path: str | os.PathLike[str]) -> str:
-    """The SHA-256 digest of a file, in hexadecimal."""
+    """Return the SHA-256 digest of a file, in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

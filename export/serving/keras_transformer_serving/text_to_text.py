@@ -1,12 +1,12 @@
-"""Text to text with exported ONNX graphs."""
+"""Exports of pipelines that generate: texts in, texts out."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from keras_transformer.serving.graphs import Graphs
-from keras_transformer.serving.tokenizer import Tokenizer
+from keras_transformer_serving.graphs import Graphs
+from keras_transformer_serving.tokenizer import Tokenizer
 
 _NO_TEXT = (
     "`texts` must be rows of ids, for `generate`: the export's tokenizer needs TensorFlow, so that texts are for its "
@@ -15,11 +15,11 @@ _NO_TEXT = (
 
 
 class TextToText:
-    """An exported pipeline that generates: strings in, strings out; or ids, by `generate`.
+    """An exported pipeline that generates: from texts to texts, or to token ids by `generate`.
 
     Args:
         graphs: the export's graphs.
-        tokenizer: the export's tokenizer; None where it needs TensorFlow, so that ids alone can be read.
+        tokenizer: the export's tokenizer; None if it needs TensorFlow, so that inputs must be token ids.
     """
 
     def __init__(self, graphs: Graphs, tokenizer: Tokenizer | None) -> None:
@@ -27,19 +27,19 @@ class TextToText:
         self.tokenizer = tokenizer
 
     def __call__(self, texts: str | Iterable[str], batch_size: int = 64) -> Any:
-        """The output texts.
+        """Generate texts.
 
         Args:
-            texts: a list of any length, or one string. A text of nothing but spaces and unknown characters
-                gives an empty output; a prompt must have a token.
-            batch_size: rows that run together.
+            texts: strings, or one string. A text of only spaces and unknown characters gives an empty output; a
+                prompt must have at least one token.
+            batch_size: the number of texts in a batch.
 
         Returns:
-            A list as long as `texts`, or a string for a string: of several hypotheses the first.
+            The first hypothesis of each text: a list as long as `texts`, or a string for a string.
 
         Raises:
-            TypeError: where a text is no string.
-            ValueError: where a text is no valid Unicode or too long, or there is no tokenizer.
+            TypeError: if a text is not a string.
+            ValueError: if a text is not valid Unicode or too long, or there is no tokenizer.
         """
         if self.tokenizer is None:
             raise ValueError(_NO_TEXT)
@@ -49,16 +49,26 @@ class TextToText:
         return [self.tokenizer.decode(row if row.ndim == 1 else row[0]) for row in ids]
 
     def generate(self, texts: Sequence[Any], batch_size: int = 64) -> dict[str, np.ndarray]:
-        """Generate for B texts, or rows of ids: "ids" int64 (B, M), "lengths" int64 (B,), "scores" float32 (B,).
+        """Generate token ids.
 
-        With an axis of N after the first where the export's settings return N > 1 hypotheses.
+        Args:
+            texts: B strings, or lists of token ids.
+            batch_size: the number of texts in a batch.
+
+        Returns:
+            "ids" int64 (B, M), "lengths" int64 (B,), "scores" float32 (B,); with an axis N after the first if the
+            export returns N > 1 hypotheses.
+
+        Raises:
+            TypeError: as for a call.
+            ValueError: as for a call, or if ids are out of range.
         """
         if batch_size < 1:
             raise ValueError(f"`batch_size` must be positive. Received: batch_size={batch_size}")
         if isinstance(texts, str):
             raise TypeError(f"`texts` must be a list of strings. Received: texts={texts!r}")
         rows = self.encode(texts)
-        order = sorted(range(len(rows)), key=lambda row: len(rows[row]))  # near lengths run together
+        order = sorted(range(len(rows)), key=lambda row: len(rows[row]))  # batches of similar lengths
         count = self.graphs.num_return
         shape = (len(rows), count) if count > 1 else (len(rows),)
         ids = np.full((*shape, self.graphs.max_new_tokens), self.graphs.padding_value, np.int64)
@@ -71,7 +81,7 @@ class TextToText:
         return {"ids": ids, "lengths": lengths, "scores": scores}
 
     def encode(self, texts: Sequence[Any]) -> list[list[int]]:
-        """The source ids of each text, or row of ids; none for one of nothing but spaces and unknown characters."""
+        """Return the source ids of each text or list of ids; none for only spaces and unknown characters."""
         rows = [self._ids(text, row) for row, text in enumerate(texts)]
         limit = self.graphs.max_source_tokens
         for row, ids in enumerate(rows):
@@ -95,7 +105,7 @@ class TextToText:
         return [id_ for id_ in ids.tolist() if id_ != self.graphs.pad_id]
 
     def padded(self, rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
-        """Ids and mask, 0 for padding, of rows of ids: int64 (B, S), S at least 1."""
+        """Return padded ids and their mask (0 for padding), both int64 (B, S), S at least 1."""
         ids = np.full((len(rows), max(map(len, rows), default=0) or 1), self.graphs.padding_value, np.int64)
         mask = np.zeros_like(ids)
         for row, content in enumerate(rows):

@@ -1,4 +1,4 @@
-"""What runs once: ids, images or graphs in, the model's outputs out."""
+"""Exports of pipelines that do not generate: token ids, images or graphs in, the model's outputs out."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -6,21 +6,20 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer.serving import classes
-from keras_transformer.serving.graphs import MODEL, new_session
+from keras_transformer_serving.graphs import MODEL, new_session
 
 
 class Model:
-    """An exported pipeline that runs its model once.
+    """An exported pipeline that does not generate.
 
     Args:
-        path: the file of a graph, by its name.
+        path: from a graph's name to its file.
         config: the export's settings.
-        providers: ONNX Runtime's execution providers, by default those of this machine, GPUs first.
+        providers: ONNX Runtime's execution providers, by default all that are available, GPUs first.
 
     Attributes:
-        config: the settings: `labels`, special ids, sizes.
-        inputs: the names of what `run` takes.
+        config: the export's settings: `labels`, special token ids, sizes.
+        inputs: the names of the arguments of `run`.
 
     Example:
         >>> model = load("export/reviews")
@@ -41,24 +40,24 @@ class Model:
         self.inputs = [entry.name for entry in self._session.get_inputs()]
 
     def __call__(self, *_: Any) -> Any:
-        """Refuses texts, which are for the export's SavedModel."""
+        """Raise a ValueError: only the export's SavedModel takes texts."""
         raise ValueError(
             f"`run` must be called, with arrays {', '.join(self.inputs)}: texts are for the export's SavedModel. "
-            f"Received: a call of what `keras_transformer.serving` loads from a {self.config['pipeline']}"
+            f"Received: a call of what `keras_transformer_serving` loads from a {self.config['pipeline']}"
         )
 
     def run(self, **arrays: Any) -> dict[str, np.ndarray]:
-        """The model's outputs.
+        """Return the model's outputs.
 
         Args:
-            **arrays: the graph's inputs. Of ids, `attention_mask` may be left out, which is then 1 where there is no
-                padding (everywhere, if the model has no padding id), and `token_type_ids`, which are then 0.
+            **arrays: the graph's inputs. `attention_mask` is by default 1 where `input_ids` are not the padding id
+                (everywhere, if the model has none), `token_type_ids` are by default 0.
 
         Returns:
-            Such as "logits"; `export/README.md` lists them.
+            By name, such as "logits"; `export/README.md` lists them.
 
         Raises:
-            ValueError: where an input is missing or unknown, has another shape, or values that the model does not take.
+            ValueError: if an input is missing or unknown, has another shape, or values out of range.
         """
         if "input_ids" in arrays:
             ids = np.asarray(arrays["input_ids"])
@@ -76,17 +75,16 @@ class Model:
         return dict(zip(names, self._session.run(names, feed), strict=True))
 
     def answers(self, **arrays: Any) -> list[Any]:
-        """Return what the pipeline answers: labels, or numbers where `config["problem_type"]` is "regression".
+        """Return the classifier's labels, or numbers if `config["problem_type"]` is "regression".
 
         Args:
             **arrays: as for `run`.
 
         Returns:
-            For each input the most probable label; of a multi-label classification the list of all labels above
-            `config["threshold"]`; of a regression the number, or a list of several.
+            As `postprocess`.
 
         Raises:
-            ValueError: as `run`, or where the pipeline does not classify texts or images.
+            ValueError: as `run`, or if the pipeline does not classify texts or images.
         """
         if "problem_type" not in self.config:
             raise ValueError(
@@ -94,10 +92,10 @@ class Model:
             )
         found, config = self.run(**arrays), self.config
         scores = found.get("probabilities", found["logits"])
-        return classes.answers(scores, config["labels"], config["problem_type"], config["threshold"])
+        return postprocess(scores, config["labels"], config["problem_type"], config["threshold"])
 
     def _check(self, feed: dict[str, np.ndarray]) -> None:
-        """Raise where values are outside of what the model knows."""
+        """Raise if values are out of range."""
         config = self.config
         ranges: dict[str, tuple[float, float]] = {}
         if "input_ids" in feed:
@@ -113,17 +111,37 @@ class Model:
             ranges["pixel_values"] = tuple(config["value_range"])
         if "nodes" in feed:
             ranges["edges"] = (-1, feed["nodes"].shape[1] - 1)
-            ranges["nodes"] = (np.finfo(np.float32).min, np.finfo(np.float32).max)
+            ranges["nodes"] = (float(np.finfo(np.float32).min), float(np.finfo(np.float32).max))
         for name, (low, high) in ranges.items():
             values = feed[name]
-            if not ((values >= low) & (values <= high)).all():  # NaN is neither
+            if not ((values >= low) & (values <= high)).all():  # false for NaN
                 raise ValueError(
                     f"`{name}` must be from {low} to {high}. Received: from {values.min()} to {values.max()}"
                 )
 
 
+def postprocess(scores: np.ndarray, labels: Sequence[Any], problem_type: str, threshold: float) -> list[Any]:
+    """Return the answers of a classifier.
+
+    Args:
+        scores: (B, C), the probability of each class, or the numbers of a regression.
+        labels: the names of the C classes.
+        problem_type: "single_label_classification", "multi_label_classification" or "regression".
+        threshold: the least probability of a label in a multi-label classification.
+
+    Returns:
+        A list of B answers: the most probable label; the list of all labels above the threshold in a multi-label
+        classification; the number, or a list of C > 1 numbers, in a regression.
+    """
+    if problem_type == "regression":
+        return [row[0] if len(row) == 1 else row for row in scores.tolist()]
+    if problem_type == "multi_label_classification":
+        return [[labels[i] for i in np.flatnonzero(row > threshold).tolist()] for row in scores]
+    return [labels[i] for i in scores.argmax(-1).tolist()]
+
+
 def _checked(entry: Any, values: Any) -> np.ndarray:
-    """Values as the array that an input takes."""
+    """Return values as an array of the type of an input."""
     array = np.asarray(values)
     wanted = np.int64 if entry.type == "tensor(int64)" else np.float32
     shape = [size if isinstance(size, int) else None for size in entry.shape]

@@ -12,17 +12,17 @@ import sentencepiece
 
 
 def reads_text(config: dict[str, Any]) -> bool:
-    """Whether an export's tokenizer runs without TensorFlow."""
-    return config["tokenizer_class"] == "SentencePieceTokenizer"
+    """Return whether an export's tokenizer runs without TensorFlow."""
+    return bool(config["tokenizer_class"] == "SentencePieceTokenizer")
 
 
 def tokenizer_of(model: bytes, config: dict[str, Any]) -> "Tokenizer | None":
-    """The tokenizer of an export, None where it needs TensorFlow."""
+    """Return the tokenizer of an export, or None if it needs TensorFlow."""
     return Tokenizer(model, config) if reads_text(config) else None
 
 
 class Tokenizer:
-    """Text to ids and back.
+    """A SentencePiece tokenizer, with the special tokens of an export.
 
     Args:
         model: a serialised SentencePiece model.
@@ -34,7 +34,7 @@ class Tokenizer:
         self._end_id = config["end_id"]
         self._not_text = {config["pad_id"], config["start_id"], self._processor.bos_id()}
         self._blank = set(config["blank_ids"])
-        # An answer to a prompt begins with the space that stands between them; one to a text stands for itself.
+        # A continuation keeps the space between it and its prompt; a translation has no leading space.
         self._continues = config["start_id"] is None
         self._first = [self._processor.bos_id()] if config.get("add_start") else []
         self._special_ids = self._in_text() if config.get("special_tokens") else {}
@@ -46,17 +46,17 @@ class Tokenizer:
         self._guard = self._processor.decode([self._guard_id]) if keeps_spaces else ""
 
     def encode(self, text: str, row: int = 0) -> list[int]:
-        """The ids of a text and the end id; none at all if it has only spaces and unknown characters.
+        """Return the ids of a text and the end id; no ids for only spaces and unknown characters.
 
-        A prompt has no end id, and must have a token.
+        A prompt has no end id, and must have at least one token.
 
         Args:
             text: the text.
-            row: where it stands, for errors.
+            row: its index in the batch, for errors.
 
         Raises:
-            TypeError: where it is no string.
-            ValueError: where it is no valid Unicode, or a prompt without tokens.
+            TypeError: if it is not a string.
+            ValueError: if it is not valid Unicode, or a prompt without tokens.
         """
         if not isinstance(text, str):
             raise TypeError(f"`texts` must be strings. Received: texts[{row}]={text!r}")
@@ -74,7 +74,7 @@ class Tokenizer:
         return [] if self._blank.issuperset(ids) else [*ids, self._end_id]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids, up to the end id."""
+        """Return the text of ids, up to the end id."""
         kept = []
         for id_ in map(int, ids):
             if id_ == self._end_id:
@@ -83,20 +83,21 @@ class Tokenizer:
                 kept.append(id_)
         if not self._guard:
             return self._text(kept)
-        # As in the TensorFlow graph: something stands in front of the text, so that it keeps its own spaces.
+        # As in the TensorFlow graph: an anchor before the text keeps its leading spaces.
         text = self._text([self._guard_id, *kept]).removeprefix(self._guard)
         return text if self._continues else text.removeprefix(" ")
 
     def _in_text(self) -> dict[str, int]:
-        """Special tokens and their ids."""
+        """Return the special tokens and their ids."""
         processor = self._processor
         ids = processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()
         return {processor.id_to_piece(id_): id_ for id_ in ids if id_ >= 0}
 
     def _ids(self, text: str) -> list[int]:
-        """The ids of a text, in which special tokens are text unless the settings say otherwise."""
+        """Return the ids of a text, with special tokens parsed if the settings say so."""
         if not self._special_ids:
-            return self._processor.encode(text)
+            ids: list[int] = self._processor.encode(text)
+            return ids
         pattern = "|".join(map(re.escape, sorted(self._special_ids, key=len, reverse=True)))
         parts = re.split(f"({pattern})", text)
         return [
@@ -108,11 +109,12 @@ class Tokenizer:
         ]
 
     def _text(self, ids: list[int]) -> str:
-        # Where no piece covers a space, as in a word model, its mark comes back from bytes, as it is.
-        return self._processor.decode(ids).replace("\u2581", " ")
+        # A model without a piece for spaces, such as a word model, decodes U+2581 from bytes unchanged.
+        text: str = self._processor.decode(ids)
+        return text.replace("\u2581", " ")
 
     def _anchor(self) -> tuple[int, str]:
-        """An ordinary token, and its text."""
+        """Return an ordinary token and its text."""
         others = {*self._not_text, self._end_id, *self._blank}
         candidates = (id_ for id_ in range(self._processor.get_piece_size()) if id_ not in others)
         texts = ((id_, self._processor.decode([id_])) for id_ in candidates)

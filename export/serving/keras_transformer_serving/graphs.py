@@ -1,4 +1,4 @@
-"""The ONNX graphs of an export: ids in, ids out."""
+"""Generation by the ONNX graphs of an export: token ids in, token ids out."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -6,15 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer.serving.noise import uniform
-
 ENCODER = "encoder_model"
 DECODER = "decoder_model_merged"
-MODEL = "model"  # a decoder alone, or what runs once
+MODEL = "model"  # a decoder-only model, or a model that does not generate
 
 
 def loop_name(config: dict[str, Any]) -> str:
-    """The name of the graph that holds the whole loop, from an export's settings."""
+    """Return the name of the graph with the whole generation loop, from an export's settings."""
     return f"generate_{config['generation']['sampler']}"
 
 
@@ -22,9 +20,9 @@ class Graphs:
     """Generation by ONNX Runtime.
 
     Args:
-        path: the file of a graph, by its name.
+        path: from a graph's name to its file.
         config: the export's settings.
-        providers: ONNX Runtime's execution providers, by default those of this machine, GPUs first.
+        providers: ONNX Runtime's execution providers, by default all that are available, GPUs first.
     """
 
     def __init__(
@@ -35,7 +33,7 @@ class Graphs:
     ) -> None:
         self._path = path
         self.pad_id: int | None = config["pad_id"]
-        self.start_id: int | None = config["start_id"]  # a decoder alone has none
+        self.start_id: int | None = config["start_id"]  # None for a decoder-only model
         self.end_id: int = config["end_id"]
         self.padding_value = self.end_id if self.pad_id is None else self.pad_id
         self.max_new_tokens: int = config["max_new_tokens"]
@@ -45,21 +43,21 @@ class Graphs:
         self._loop = loop_name(config)
         self._providers = providers
         self._sessions: dict[str, Any] = {}
-        self.session(self._loop)  # a damaged file is found now, not at the first request
+        self.session(self._loop)  # find a damaged file now, not at the first request
 
     def session(self, name: str) -> Any:
-        """ONNX Runtime's session of a graph."""
+        """Return ONNX Runtime's session of a graph."""
         if name not in self._sessions:
             self._sessions[name] = new_session(self._path(name), self._providers)
         return self._sessions[name]
 
     @property
     def num_return(self) -> int:
-        """N, how many hypotheses there are for each row."""
-        return self.sampler.get("num_return", 1)
+        """The number of hypotheses returned for each input, N."""
+        return int(self.sampler.get("num_return", 1))
 
     def padding_mask(self, input_ids: np.ndarray) -> np.ndarray:
-        """Int64 (B, S), 0 for ids equal to `pad_id`; 1 everywhere where that is None."""
+        """Return the mask int64 (B, S): 0 where `input_ids` equal `pad_id`; all ones if that is None."""
         return np.ones_like(input_ids) if self.pad_id is None else (input_ids != self.pad_id).astype(np.int64)
 
     def generate(
@@ -69,17 +67,17 @@ class Graphs:
         noise: np.ndarray | None = None,
         attention_mask: np.ndarray | None = None,
     ) -> dict[str, np.ndarray]:
-        """The whole loop in one run.
+        """Generate, with the whole loop in one graph.
 
         Args:
             input_ids: int64 (B, S), padded with `pad_id`, or with any id where `attention_mask` is given.
-            rows: integers (B,), the number of each row that sampling draws for, by default 0, 1, 2, …
-            noise: float32 (B, N, M, V), what sampling draws with instead of its seed.
-            attention_mask: integers (B, S), 0 for padding, by default where ids equal `pad_id`; a model without one
-                has no other way to say what is padding.
+            rows: integers (B,), the index of each input that the noise of sampling depends on, by default 0, 1, 2, …
+            noise: float32 (B, N, M, V), the uniform noise of sampling, by default from the sampler's seed.
+            attention_mask: integers (B, S), 0 for padding, by default where ids equal `pad_id`. A model without a
+                `pad_id` needs it where there is padding.
 
         Returns:
-            "ids" int64 (B, M), "lengths" int64 (B,), "scores" float32 (B,); with an axis of N after the first where
+            "ids" int64 (B, M), "lengths" int64 (B,), "scores" float32 (B,); with an axis N after the first if
             N > 1.
         """
         mask = (
@@ -97,16 +95,18 @@ class Graphs:
         return dict(zip(names, self.session(self._loop).run(names, given), strict=True))
 
     def noise(self, rows: np.ndarray) -> np.ndarray:
-        """What the sampler's seed makes for rows of these numbers, float32 (B, N, M, V)."""
-        return uniform(self.sampler["seed"], rows, self.num_return, self.max_new_tokens, self.vocabulary_size)
+        """Return the noise of the sampler's seed for inputs of these indices (B,): float32 (B, N, M, V)."""
+        return uniform_noise(
+            self.sampler["seed"], rows, self.num_return, self.max_new_tokens, self.vocabulary_size
+        )
 
     def generate_by_steps(
         self, input_ids: np.ndarray, attention_mask: np.ndarray | None = None
     ) -> np.ndarray:
-        """Greedy ids (B, M), token by token from the graphs of a step.
+        """Generate greedily (B, M), one token at a time, with the graphs of a single step.
 
-        For callers that keep the loop to themselves; slower than `generate`. Samplers and constraints are the
-        loop's. The arguments are those of `generate`.
+        An example of a generation loop outside the graphs; slower than `generate`. The sampler and the constraints of
+        the export do not apply. The arguments are those of `generate`.
         """
         mask = self.padding_mask(input_ids) if attention_mask is None else attention_mask
         first = self._encoded if self.start_id is not None else self._prompted
@@ -127,7 +127,7 @@ class Graphs:
         return ids
 
     def _encoded(self, input_ids: np.ndarray, mask: np.ndarray) -> Callable[[np.ndarray | None], np.ndarray]:
-        """From a token of each row, None before the first, to the logits of the next one."""
+        """Return a function from the last tokens (B, 1), None at first, to the next tokens' logits, with an encoder."""
         encoder = self.session(ENCODER)
         names = [output.name for output in encoder.get_outputs()]
         memory = encoder.run(names, {"input_ids": input_ids, "attention_mask": mask})
@@ -141,7 +141,7 @@ class Graphs:
         return step
 
     def _prompted(self, input_ids: np.ndarray, mask: np.ndarray) -> Callable[[np.ndarray | None], np.ndarray]:
-        """The same of a decoder alone, which reads its prompts at the first step, the last token last."""
+        """Return the same function for a decoder-only model, whose first step reads the left-padded prompts."""
         order = np.argsort(mask != 0, axis=1, kind="stable")  # padding first
         first, first_mask = (np.take_along_axis(each, order, axis=1) for each in (input_ids, mask))
         feed = self._empty(MODEL, "past_key_values", input_ids)
@@ -157,16 +157,16 @@ class Graphs:
         return step
 
     def _step(self, name: str, feed: dict[str, np.ndarray]) -> np.ndarray:
-        """Logits (B, T, V); what the cache holds then is in `feed`."""
+        """Return the logits (B, T, V), and update the cache in `feed`."""
         session = self.session(name)
         outputs = [output.name for output in session.get_outputs()]
         results = dict(zip(outputs, session.run(outputs, feed), strict=True))
-        logits = results.pop("logits")
+        logits: np.ndarray = results.pop("logits")
         feed |= {_as_past(output): cache for output, cache in results.items()}
         return logits
 
     def _empty(self, name: str, part: str, input_ids: np.ndarray) -> dict[str, np.ndarray]:
-        """A past of no tokens."""
+        """Return an empty cache."""
         return {
             entry.name: np.zeros((len(input_ids), entry.shape[1], 0, entry.shape[3]), _DTYPES[entry.type])
             for entry in self.session(name).get_inputs()
@@ -175,12 +175,54 @@ class Graphs:
 
 
 def new_session(path: str | os.PathLike[str], providers: Sequence[Any] | None = None) -> Any:
-    """ONNX Runtime's session of a file, by default with all providers that this machine has, GPUs first."""
+    """Return ONNX Runtime's session of a file, by default with all available providers, GPUs first.
+
+    Raises:
+        ImportError: if ONNX Runtime is not installed.
+    """
     try:
         import onnxruntime
     except ImportError as error:
-        raise ImportError("serving needs ONNX Runtime: pip install 'keras-transformer-kit[onnx]'") from error
+        raise ImportError(
+            "serving needs ONNX Runtime: pip install 'keras-transformer-serving[cpu]', "
+            "or 'keras-transformer-serving[gpu]' for NVIDIA GPUs; never both"
+        ) from error
     return onnxruntime.InferenceSession(path, providers=providers or onnxruntime.get_available_providers())
+
+
+def uniform_noise(
+    seed: int, rows: np.ndarray, hypotheses: int, steps: int, vocabulary_size: int
+) -> np.ndarray:
+    """Return uniform numbers in (0, 1) that depend on (seed, row, hypothesis, step, id) alone.
+
+    A counter-based hash: bit for bit the noise of `keras_transformer.generation`.
+
+    Args:
+        seed: an integer in [0, 2³²).
+        rows: integers (B,), the index of each input.
+        hypotheses: the number of hypotheses of each input, N.
+        steps: the number of steps, M.
+        vocabulary_size: V.
+
+    Returns:
+        float32 (B, N, M, V).
+    """
+    golden = np.uint32(0x9E3779B1)
+    state = _mix(np.array([seed], np.uint32) + golden)
+    for axis, values in enumerate([rows, *map(np.arange, (hypotheses, steps, vocabulary_size))]):
+        numbers = np.asarray(values).astype(np.uint32).reshape([1] * axis + [-1] + [1] * (3 - axis))
+        state = _mix(state + numbers * golden)
+    uniform = (state >> np.uint32(9)).astype(np.float32) + np.float32(0.5)
+    noise: np.ndarray = uniform * np.float32(2.0**-23)
+    return noise
+
+
+def _mix(state: np.ndarray) -> np.ndarray:
+    """Apply the 32-bit finaliser of MurmurHash3."""
+    state = (state ^ (state >> np.uint32(16))) * np.uint32(0x85EBCA6B)
+    state = (state ^ (state >> np.uint32(13))) * np.uint32(0xC2B2AE35)
+    mixed: np.ndarray = state ^ (state >> np.uint32(16))
+    return mixed
 
 
 def _as_past(name: str) -> str:

@@ -1,0 +1,92 @@
+"""Reading and writing the format, without a model."""
+
+import hashlib
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import keras_transformer_serving as serving
+from keras_transformer_serving import bundle
+
+CONFIG = {"pipeline": "ImageClassification"}
+
+
+def write(folder, part="onnx", config=CONFIG, content=b"graph"):
+    with bundle.new_part(folder, part, config, {"onnx": "1.0"}) as (new, parity):
+        (new / "model.onnx").write_bytes(content)
+        parity["tolerance"] = 0.1
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write(tmp_path / "export")
+    return tmp_path / "export"
+
+
+def test_what_is_written_is_read(folder):
+    found = serving.Bundle(folder)
+    found.check()
+    assert found.config == CONFIG
+    assert found.parity == {"onnx": {"tolerance": 0.1}}
+    assert found.manifest["versions"] == {"onnx": "1.0"}
+    digest = hashlib.sha256(b"graph").hexdigest()
+    assert found.manifest["files"]["onnx/model.onnx"] == {"size": 5, "sha256": digest}
+    assert found.checked("onnx/model.onnx").read_bytes() == b"graph"
+
+
+def test_parts_are_added_to_an_export_with_the_same_settings(folder):
+    write(folder, "saved_model/it/1", content=b"other")
+    found = serving.Bundle(folder)
+    found.check()
+    assert found.parity.keys() == {"onnx", "saved_model/it/1"}
+    with pytest.raises(ValueError, match="holds an export of another pipeline.*differs in pipeline"):
+        write(folder, "saved_model/it/2", {"pipeline": "FillMask"})
+    with pytest.raises(FileExistsError, match="onnx"):
+        write(folder)
+
+
+def test_a_failing_part_leaves_no_file(tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(bundle, "write_manifest", fail)
+    with pytest.raises(OSError, match="disk full"):
+        write(tmp_path / "a" / "export")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("format_", [0, 2, "1", None])
+def test_another_format_is_refused(folder, format_):
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps({**manifest, "format": format_}))
+    with pytest.raises(ValueError, match=r"manifest\.json` must be of format 1;.*Received: "):
+        serving.Bundle(folder)
+
+
+def test_without_onnx_runtime_load_names_the_extra(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(ImportError, match=r"pip install 'keras-transformer-serving\[cpu\]'"):
+        serving.load(folder)
+
+
+@pytest.mark.parametrize("absent", [["onnxruntime"], ["keras", "keras_transformer", "tensorflow", "jax"]])
+def test_the_import_needs_numpy_and_sentencepiece_alone(absent):
+    program = f"import sys; sys.modules.update(dict.fromkeys({absent})); import keras_transformer_serving"
+    environment = {**os.environ, "PYTHONPATH": str(pathlib.Path(serving.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+
+
+def test_uniform_noise_depends_on_seed_and_index_alone():
+    noise = serving.uniform_noise(7, np.array([0, 5]), 2, 3, 11)
+    assert noise.shape == (2, 2, 3, 11)
+    assert noise.dtype == np.float32
+    assert 0 < noise.min() < noise.max() < 1
+    np.testing.assert_array_equal(serving.uniform_noise(7, np.array([5]), 2, 3, 11), noise[1:])
+    np.testing.assert_array_equal(serving.uniform_noise(7, np.array([5]), 1, 2, 9), noise[1:, :1, :2, :9])
+    assert (serving.uniform_noise(8, np.array([0, 5]), 2, 3, 11) != noise).mean() > 0.9

@@ -1,0 +1,131 @@
+"""What `import keras_transformer` brings."""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import keras
+import pytest
+
+import keras_transformer as kt
+
+
+def run(code, *arguments, backend="jax"):
+    """Return what a fresh process prints as JSON on its last line."""
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": backend}
+    done = subprocess.run(
+        [sys.executable, "-W", "error::UserWarning", "-c", textwrap.dedent(code), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A model of layers, relations, a loss, a metric and a schedule."""
+    model = kt.models.Transformer(12, num_layers=1, num_heads=2, model_dim=8, hidden_dim=16)
+    model.compile(
+        keras.optimizers.Adam(kt.training.TransformerSchedule(8)),
+        kt.training.LabelSmoothedCrossentropy(0.1),
+        metrics=[kt.training.Perplexity()],
+    )
+    model.optimizer.build(model.trainable_variables)
+    path = tmp_path_factory.mktemp("import") / "model.keras"
+    model.save(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("backend", "imports"),
+    [
+        ("jax", "import keras_transformer, keras"),
+        pytest.param("jax", "import keras, keras_transformer", marks=pytest.mark.slow),
+        pytest.param("tensorflow", "import keras_transformer, keras", marks=pytest.mark.slow),
+        pytest.param(
+            "tensorflow",
+            "import tensorflow as tf; keras = tf.keras; import keras_transformer",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_keras_loads_a_saved_model_after_the_import_alone(saved, backend, imports):
+    code = f"""
+    import json, sys
+    {imports}
+    model = keras.models.load_model(sys.argv[1])
+    print(json.dumps([type(model).__module__, type(model).__name__, type(model.loss).__name__]))
+    """
+    expected = ["keras_transformer.models.transformer", "Transformer", "LabelSmoothedCrossentropy"]
+    assert run(code, saved, backend=backend) == expected
+
+
+def test_on_jax_the_core_training_and_generation_import_no_tensorflow():
+    code = """
+    import json, sys
+    import keras_transformer as kt
+    kt.models, kt.training, kt.generation, kt.inspection
+    names = "tensorflow", "tensorflow_text", "keras_transformer_serving"
+    print(json.dumps([name for name in names if name in sys.modules]))
+    """
+    assert run(code) == []
+
+
+@pytest.mark.slow
+def test_on_jax_models_train_and_generate_without_tensorflow():
+    code = """
+    import json, sys
+    sys.modules.update(dict.fromkeys(["tensorflow", "tensorflow_text", "keras_transformer_serving"]))
+    import keras_transformer as kt
+    import numpy as np
+    model = kt.models.Transformer(12, num_layers=1, num_heads=2, model_dim=8, hidden_dim=16)
+    model.compile("adam", kt.training.LabelSmoothedCrossentropy(0.1))
+    ids = np.full((2, 3), 5)
+    model.fit({"source_ids": ids, "target_ids": ids}, ids, verbose=0)
+    print(json.dumps(kt.generation.generate(model, ids, max_new_tokens=4).ids.shape))
+    """
+    assert run(code) == [2, 1, 4]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(set(kt.__all__) - {"__version__"}))
+def test_every_subpackage_may_be_imported_first(name):
+    code = f"""
+    import json
+    import keras_transformer.{name}
+    import keras
+    print(json.dumps(keras.saving.get_registered_object("keras_transformer>Causal") is not None))
+    """
+    assert run(code, backend="tensorflow")
+
+
+def test_every_public_name_exists():
+    for name in kt.__all__:
+        assert getattr(kt, name) is not None
+    assert set(kt.__all__) <= set(dir(kt))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        kt.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize("name", ["ops", "layers", "models", "training"])
+def test_every_name_in_all_exists(name):
+    module = importlib.import_module(f"keras_transformer.{name}")
+    for public in module.__all__:
+        assert hasattr(module, public)
+
+
+def test_every_serialisable_class_is_registered_under_the_package():
+    for module, names in (
+        (kt.relations, ("Full", "Causal", "And", "Or", "Not")),
+        (kt.layers, kt.layers.__all__),
+        (kt.models, kt.models.__all__),
+        (kt.training, ("LabelSmoothedCrossentropy", "Perplexity", "TokenAccuracy", "TransformerSchedule")),
+    ):
+        for name in names:
+            assert keras.saving.get_registered_name(getattr(module, name)) == f"keras_transformer>{name}"
