@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+from keras_transformer.arguments import check_not_negative
+
 __all__ = ["load_data"]
 
 Pair = tuple[str, str]
@@ -47,9 +49,7 @@ def load_data(
         >>> len(train), len(validation), len(test)
         (22171, 1000, 1500)
     """
-    for name, value in (("num_validation", num_validation), ("num_test", num_test)):
-        if value < 0:
-            raise ValueError(f"`{name}` must not be negative. Received: {name}={value}")
+    check_not_negative(num_validation=num_validation, num_test=num_test)
     families = list(_families().values())
     rng = random.Random(f"split-{seed}")
     available = sum(map(len, families))
