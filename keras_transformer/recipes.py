@@ -11,6 +11,7 @@ from typing import Any
 import keras
 
 from keras_transformer import data, models, pipelines, text, training
+from keras_transformer.arguments import check_positive
 from keras_transformer.datasets import phrasebook
 from keras_transformer.pipelines.folders import is_pipeline
 from keras_transformer_serving import files
@@ -110,8 +111,7 @@ class TranslatorRecipe:
         Raises:
             ValueError: where an argument is out of range.
         """
-        if epochs < 1:
-            raise ValueError(f"`epochs` must be positive. Received: epochs={epochs}")
+        check_positive(epochs=epochs)
         callbacks = [] if minutes is None else [training.TimeBudget(minutes, self.peak_rate)]
         tokenizer = self.tokenizer(train)
         batches = self.batches(train, tokenizer, shuffle=True)

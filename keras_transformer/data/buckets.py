@@ -7,6 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.arguments import check_positive
+
 _MULTIPLE = 8
 
 
@@ -59,8 +61,7 @@ def check_lengths(length_buckets: int | Sequence[int], max_length: int) -> tuple
         ValueError: If it is neither a positive integer nor increasing positive integers up to `max_length`.
     """
     if isinstance(length_buckets, int):
-        if length_buckets < 1:
-            raise ValueError(f"`length_buckets` must be positive. Received: length_buckets={length_buckets}")
+        check_positive(length_buckets=length_buckets)
         return None
     lengths = tuple(length_buckets)
     increasing = all(isinstance(length, int) for length in lengths) and all(

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.arguments import check_one_of, check_positive
 from keras_transformer.data.ragged_rows import RaggedRows
 from keras_transformer.data.token_lists import numbered, padding_values, token_lists
 
@@ -91,10 +92,8 @@ def fine_tuning(
     """
     if isinstance(examples, str | bytes):
         raise TypeError(f"`examples` must be an iterable. Received: examples={str(examples)[:50]!r}")
-    if task not in TASKS:
-        raise ValueError(f"`task` must be one of {TASKS}. Received: task={task!r}")
-    if batch_size < 1:
-        raise ValueError(f"`batch_size` must be positive. Received: batch_size={batch_size}")
+    check_one_of(TASKS, task=task)
+    check_positive(batch_size=batch_size)
     marks, padding = _check_marks(marks, tokenizer), padding_values(tokenizer)
     texts = [_texts(example, task, i) for i, example in enumerate(examples)]
     ids = token_lists([text for each in texts for text in each], tokenizer)

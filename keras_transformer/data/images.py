@@ -3,6 +3,8 @@
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.arguments import check_at_least
+
 
 def image_batches(
     images: np.ndarray,
@@ -43,9 +45,8 @@ def image_batches(
             "`images` must be (n, height, width, channels) and `labels` (n,) or (n, C), n > 0. "
             f"Received: images.shape={images.shape}, labels.shape={labels.shape}"
         )
-    for name, number, least in (("batch_size", batch_size, 1), ("shift", shift, 0)):
-        if number < least:
-            raise ValueError(f"`{name}` must be at least {least}. Received: {name}={number}")
+    check_at_least(1, batch_size=batch_size)
+    check_at_least(0, shift=shift)
     rows = tf.data.Dataset.range(len(images))
     if shuffle:
         rows = rows.shuffle(len(images), seed=seed, reshuffle_each_iteration=True)

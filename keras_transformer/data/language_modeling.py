@@ -6,6 +6,7 @@ from typing import Protocol
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.arguments import check_positive
 from keras_transformer.data.token_lists import check_special_ids, padding_values, tokenized
 
 Batch = tuple[dict[str, tf.Tensor], tf.Tensor]
@@ -68,9 +69,7 @@ def language_modeling(
         Radford et al. (2019), section 2; separate texts: Krell et al., "Efficient Sequence Packing without
         Cross-contamination" (2021).
     """
-    for name, number in (("batch_size", batch_size), ("length", length)):
-        if number < 1:
-            raise ValueError(f"`{name}` must be positive. Received: {name}={number}")
+    check_positive(batch_size=batch_size, length=length)
     check_special_ids("tokenizer", tokenizer, ("end_id",))
     flat, starts = _concatenated(texts, tokenizer)
     rows = _Packed if separate else _Stream

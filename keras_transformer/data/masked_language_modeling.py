@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.arguments import check_at_least, check_fraction
 from keras_transformer.data.ragged_rows import RaggedRows
 from keras_transformer.data.token_lists import check_special_ids, numbered, token_lists
 
@@ -265,8 +266,6 @@ def _batches(count: int, batch_size: int, shuffle: bool, seed: int, batch: Any) 
 
 def _check(tokenizer: Tokenizer, batch_size: int, max_length: int, rate: float) -> None:
     check_special_ids("tokenizer", tokenizer, ("pad_id", "start_id", "end_id", "mask_id"))
-    for name, number, least in (("batch_size", batch_size, 1), ("max_length", max_length, 5)):
-        if number < least:
-            raise ValueError(f"`{name}` must be at least {least}. Received: {name}={number}")
-    if not 0 < rate < 1:
-        raise ValueError(f"`rate` must be between 0 and 1. Received: rate={rate}")
+    check_at_least(1, batch_size=batch_size)
+    check_at_least(5, max_length=max_length)
+    check_fraction(rate=rate)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.arguments import check_positive
 from keras_transformer.data.buckets import Buckets, Share
 from keras_transformer.data.pair_sources import Pairs
 from keras_transformer.data.pairs import (
@@ -79,10 +80,9 @@ def multi_task_pairs(
         raise TypeError(f"`tasks` must be a mapping of prefixes to pairs. Received: tasks={tasks!r}")
     if not tasks:
         raise ValueError("`tasks` must hold at least one task. Received: none")
-    if limit is not None and limit < 1:
-        raise ValueError(f"`limit` must be positive. Received: limit={limit}")
-    if not temperature > 0:
-        raise ValueError(f"`temperature` must be positive. Received: temperature={temperature}")
+    if limit is not None:
+        check_positive(limit=limit)
+    check_positive(temperature=temperature)
     shapes = Shapes.of(batch_size, batch_tokens, max_length, length_buckets)
     check_special_ids("tokenizer", tokenizer, SPECIAL_IDS)
     chunks = [tokenized_pairs(pairs, tokenizer, tokenizer, prefix) for prefix, pairs in tasks.items()]

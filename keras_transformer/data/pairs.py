@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol, Self
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.arguments import check_positive
 from keras_transformer.data.buckets import Buckets, check_lengths, choose_lengths
 from keras_transformer.data.pair_sources import Pairs, string_chunks
 from keras_transformer.data.ragged_rows import RaggedRows
@@ -163,8 +164,8 @@ def teacher_forced(
 
 def _rows_of(batch_size: int | None, batch_tokens: int | None) -> Callable[[int], int]:
     for argument, size in (("batch_size", batch_size), ("batch_tokens", batch_tokens)):
-        if size is not None and size < 1:
-            raise ValueError(f"`{argument}` must be positive. Received: {argument}={size}")
+        if size is not None:
+            check_positive(**{argument: size})
     if batch_tokens is None:
         return lambda length: batch_size or _BATCH_SIZE
     if batch_size is not None:

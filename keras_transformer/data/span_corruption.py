@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.arguments import check_at_least, check_fraction
 from keras_transformer.data.ragged_rows import RaggedRows
 from keras_transformer.data.token_lists import check_special_ids, numbered, token_lists
 
@@ -193,10 +194,7 @@ def _sentinels(given: Sequence[int] | None, tokenizer: Tokenizer, most: int, hel
 
 def _check(tokenizer: Tokenizer, batch_size: int, max_length: int, rate: float, mean_span: float) -> None:
     check_special_ids("tokenizer", tokenizer, ("pad_id", "end_id"))
-    for name, number, least in (("batch_size", batch_size, 1), ("max_length", max_length, 3)):
-        if number < least:
-            raise ValueError(f"`{name}` must be at least {least}. Received: {name}={number}")
-    if not 0 < rate < 1:
-        raise ValueError(f"`rate` must be between 0 and 1. Received: rate={rate}")
-    if mean_span < 1:
-        raise ValueError(f"`mean_span` must be at least 1. Received: mean_span={mean_span}")
+    check_at_least(1, batch_size=batch_size)
+    check_at_least(3, max_length=max_length)
+    check_fraction(rate=rate)
+    check_at_least(1, mean_span=mean_span)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_transformer.arguments import check_one_of
 from keras_transformer.datasets import files
 
 _COMMIT = "af6abf468a772cc055bec88c52e4d6f51b7c37e3"
@@ -99,8 +100,7 @@ def load_data(folder: str | os.PathLike[str] | None = None, name: str = "cora") 
     References:
         Yang et al., "Revisiting Semi-Supervised Learning with Graph Embeddings" (2016).
     """
-    if name not in _SHA256:
-        raise ValueError(f"`name` must be one of {tuple(_SHA256)}. Received: name={name!r}")
+    check_one_of(tuple(_SHA256), name=name)
     part = {
         key: files.content("planetoid", f"ind.{name}.{key}", ADDRESS, sha256, folder)
         for key, sha256 in _SHA256[name].items()

@@ -7,6 +7,7 @@ import zipfile
 import zlib
 from collections.abc import Iterable
 
+from keras_transformer.arguments import check_one_of, check_positive_integer
 from keras_transformer.datasets import files
 
 ADDRESS = "https://storage.googleapis.com/download.tensorflow.org/data/spa-eng.zip"
@@ -49,11 +50,8 @@ def load_data(
     Example:
         >>> train, validation, test = load_data("en-es")  # doctest: +SKIP
     """
-    if direction not in DIRECTIONS:
-        raise ValueError(f"`direction` must be one of {DIRECTIONS}. Received: direction={direction!r}")
-    for argument, size in (("validation", validation), ("test", test)):
-        if not isinstance(size, int) or size < 1:
-            raise ValueError(f"`{argument}` must be a positive integer. Received: {argument}={size!r}")
+    check_one_of(DIRECTIONS, direction=direction)
+    check_positive_integer(validation=validation, test=test)
     parts = _split(_english_spanish(), seed, validation, test)
     if direction == "en-es":
         return parts

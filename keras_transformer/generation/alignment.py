@@ -7,7 +7,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.generation.checks import check_finite, is_integer
+from keras_transformer.arguments import is_integer
+from keras_transformer.generation.checks import check_finite
 from keras_transformer.generation.generator import Generator
 
 Tensor = Any

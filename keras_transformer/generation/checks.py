@@ -5,18 +5,10 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_transformer.arguments import is_integer
+
 MOST_TOKENS = 2**30
 """As many as int32 counts, with room to fill up to a power of two."""
-
-
-def is_integer(value: Any) -> bool:
-    """Whether it is an integer of Python or NumPy; booleans are none."""
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
-
-
-def is_number(value: Any) -> bool:
-    """Whether it is an integer or a float of Python or NumPy; booleans are none."""
-    return is_integer(value) or isinstance(value, float | np.floating)
 
 
 def check_generates(name: str, model: Any) -> None:

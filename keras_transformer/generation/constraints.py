@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_transformer.generation.checks import is_integer, is_number
+from keras_transformer.arguments import is_integer, is_number
 
 Tensor = Any
 

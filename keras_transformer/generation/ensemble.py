@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_transformer.generation.checks import check_generates, is_number
+from keras_transformer.arguments import is_number
+from keras_transformer.generation.checks import check_generates
 from keras_transformer.generation.speculative import check_same_kind
 
 Tensor = Any

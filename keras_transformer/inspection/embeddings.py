@@ -7,6 +7,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_transformer.arguments import check_positive
+
 # Where a label may stand: towards these directions, ever further from its point (in typographic points).
 _DIRECTIONS = np.array([(1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, 1), (1, -1), (-1, -1)])
 _DISTANCES = (4.0, 10.0, 18.0, 28.0, 40.0)
@@ -43,8 +45,7 @@ def nearest_tokens(
             "`tokens` must have a string for each row of `embeddings`. "
             f"Received: {len(tokens)} tokens, embeddings.shape={matrix.shape}"
         )
-    if k < 1:
-        raise ValueError(f"`k` must be positive. Received: k={k}")
+    check_positive(k=k)
     vector, own = _query(matrix, tokens, query)
     similarities = _unit(matrix) @ _unit(vector)
     order = [index for index in np.argsort(-similarities, kind="stable") if index != own]

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer import relations
+from keras_transformer.arguments import is_integer
 
 _MOST_NODES = 64
 _BEFORE, _AFTER, _BOTH, _UNRELATED, _INK = "#2a6fbb", "#d1622b", "#66788a", "#eef1f4", "#2b3440"
@@ -45,8 +46,7 @@ def plot_relation(
 
     relation = relations.get(relation)
     for name, number in (("num_queries", num_queries), ("num_keys", num_keys)):
-        is_integer = isinstance(number, (int, np.integer)) and not isinstance(number, bool)
-        if not (is_integer and 1 <= number <= _MOST_NODES) and (name, number) != ("num_keys", None):
+        if not (is_integer(number) and 1 <= number <= _MOST_NODES) and (name, number) != ("num_keys", None):
             raise ValueError(
                 f"`{name}` must be an integer from 1 to {_MOST_NODES}: more positions cannot be told apart. "
                 f"Received: {name}={number!r}"

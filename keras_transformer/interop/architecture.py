@@ -9,6 +9,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.arguments import is_integer, is_number
+
 # Our activations by Keras' or our names; `transformers` has several names for the tanh approximation of GELU.
 ACTIVATIONS = {
     "gelu_new": "gelu_tanh",
@@ -31,18 +33,18 @@ FOLLOWING = {
 # The types of our arguments in a `config.json`; all others are integers.
 _FLOATS = {"dropout", "attention_dropout", "embedding_dropout", "hidden_dropout", "epsilon"}
 _TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    **dict.fromkeys(_FLOATS, ("a number", lambda value: _is_number(value) and math.isfinite(value))),
+    **dict.fromkeys(_FLOATS, ("a number", lambda value: is_number(value) and math.isfinite(value))),
     **dict.fromkeys(("activation", "problem_type"), ("a string", lambda value: isinstance(value, str))),
     **dict.fromkeys(("tied", "qkv_bias"), ("a boolean", lambda value: isinstance(value, bool))),
     **dict.fromkeys(
         ("image_size", "patch_size"),
         (
             "an integer or two",
-            lambda value: all(map(_is_integer, _listed(value))) and len(_listed(value)) <= 2,
+            lambda value: all(map(is_integer, _listed(value))) and len(_listed(value)) <= 2,
         ),
     ),
 }
-_INTEGER: tuple[str, Callable[[Any], bool]] = ("an integer", lambda value: _is_integer(value))
+_INTEGER: tuple[str, Callable[[Any], bool]] = ("an integer", lambda value: is_integer(value))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,14 +228,6 @@ class Architecture:
 def type_of(ours: str) -> tuple[str, Callable[[Any], bool]]:
     """Return in words what one of our arguments must be in a `config.json`, and whether a value is that."""
     return _TYPES.get(ours, _INTEGER)
-
-
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _listed(value: Any) -> list[Any]:

@@ -7,10 +7,11 @@ import keras
 
 from keras_transformer import ops as kt_ops
 from keras_transformer import relations
+from keras_transformer.arguments import check_one_of, check_positive
 from keras_transformer.layers import position_encodings, score_layers
 from keras_transformer.layers.feed_forward import FeedForward, get_activation, serialize_activation
 from keras_transformer.layers.multi_head_attention import Cache, MultiHeadAttention
-from keras_transformer.layers.residual import Residual, check_norm, check_normalization
+from keras_transformer.layers.residual import NORMALIZATIONS, NORMS, Residual
 from keras_transformer.ops.dropout import check_rate
 
 Tensor = Any
@@ -43,15 +44,16 @@ class _Block(keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if num_heads < 1:
-            raise ValueError(f"`num_heads` must be positive. Received: num_heads={num_heads}")
+        check_positive(num_heads=num_heads)
         self.num_heads = num_heads
         self.hidden_dim = hidden_dim
         self.relation = relations.get(relation)
         self.activation = get_activation(activation)
-        self.normalization = check_normalization(normalization)
+        check_one_of(NORMALIZATIONS, normalization=normalization)
+        check_one_of(tuple(NORMS), norm=norm)
+        self.normalization = normalization
         self.dropout = check_rate("dropout", dropout)
-        self.norm = check_norm(norm)
+        self.norm = norm
         self.num_kv_heads = num_kv_heads
         self.position_encoding = position_encodings.get(position_encoding, num_heads)
         self.score = score_layers.get(score)

@@ -6,6 +6,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.arguments import check_positive
+
 Tensor = Any
 
 
@@ -44,9 +46,7 @@ class TokenEmbedding(keras.layers.Layer):
         self, vocabulary_size: int, model_dim: int, scale: bool = True, pad_id: int | None = 0, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
-        for name, size in (("vocabulary_size", vocabulary_size), ("model_dim", model_dim)):
-            if size < 1:
-                raise ValueError(f"`{name}` must be positive. Received: {name}={size}")
+        check_positive(vocabulary_size=vocabulary_size, model_dim=model_dim)
         self.vocabulary_size = vocabulary_size
         self.model_dim = model_dim
         self.scale = scale

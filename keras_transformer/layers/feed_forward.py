@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 
+from keras_transformer.arguments import check_positive
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.ops.dropout import check_rate
 
@@ -70,8 +71,7 @@ class FeedForward(keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if hidden_dim < 1:
-            raise ValueError(f"`hidden_dim` must be positive. Received: hidden_dim={hidden_dim}")
+        check_positive(hidden_dim=hidden_dim)
         self.hidden_dim = hidden_dim
         self.activation = get_activation(activation)
         self.dropout = check_rate("dropout", dropout)

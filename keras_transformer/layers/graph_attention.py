@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_transformer import ops as kt_ops
+from keras_transformer.arguments import check_positive
 from keras_transformer.layers import score_layers
 from keras_transformer.layers.score_layers import AdditiveScore, GATScore, ScoreLayer
 from keras_transformer.ops import scores
@@ -89,9 +90,7 @@ class GraphAttention(keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        for name, size in (("num_heads", num_heads), ("head_dim", head_dim)):
-            if size < 1:
-                raise ValueError(f"`{name}` must be positive. Received: {name}={size}")
+        check_positive(num_heads=num_heads, head_dim=head_dim)
         self.num_heads = num_heads
         self.head_dim = head_dim
         self.concat = concat

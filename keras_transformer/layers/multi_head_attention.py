@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_transformer import ops as kt_ops
 from keras_transformer import relations
+from keras_transformer.arguments import check_positive
 from keras_transformer.layers import position_encodings, score_layers
 from keras_transformer.layers.rotary_positions import RotaryPositions
 from keras_transformer.ops import cache as caches
@@ -95,9 +96,12 @@ class MultiHeadAttention(keras.layers.Layer):
         self.key_dim = key_dim
         self.value_dim = key_dim if value_dim is None else value_dim
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        for name in ("num_heads", "key_dim", "value_dim", "num_kv_heads"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be positive. Received: {name}={getattr(self, name)}")
+        check_positive(
+            num_heads=self.num_heads,
+            key_dim=self.key_dim,
+            value_dim=self.value_dim,
+            num_kv_heads=self.num_kv_heads,
+        )
         if num_heads % self.num_kv_heads:
             raise ValueError(
                 "`num_kv_heads` must divide `num_heads`. "

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.arguments import check_positive
 from keras_transformer.layers.positions import table_initializer
 from keras_transformer.ops.biases import BucketBias, LinearBias, PositionBias, check_buckets
 
@@ -17,8 +18,7 @@ class _BiasLayer(keras.layers.Layer):
 
     def __init__(self, num_heads: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if num_heads < 1:
-            raise ValueError(f"`num_heads` must be positive. Received: num_heads={num_heads}")
+        check_positive(num_heads=num_heads)
         self.num_heads = num_heads
         self.supports_masking = True
 

@@ -6,7 +6,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.layers.waves import check_layout, check_max_wavelength, geometric, paired_waves
+from keras_transformer.arguments import check_one_of, check_positive
+from keras_transformer.layers.waves import LAYOUTS, geometric, paired_waves
 
 Tensor = Any
 
@@ -47,8 +48,10 @@ class SinusoidalPositions(keras.layers.Layer):
 
     def __init__(self, max_wavelength: float = 10000.0, layout: str = "interleaved", **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.max_wavelength = check_max_wavelength(max_wavelength)
-        self.layout = check_layout(layout)
+        check_positive(max_wavelength=max_wavelength)
+        check_one_of(LAYOUTS, layout=layout)
+        self.max_wavelength = max_wavelength
+        self.layout = layout
         self.supports_masking = True
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
@@ -149,8 +152,7 @@ class LearnedPositions(keras.layers.Layer):
 
     def __init__(self, max_length: int, initializer: Any = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if max_length < 1:
-            raise ValueError(f"`max_length` must be positive. Received: max_length={max_length}")
+        check_positive(max_length=max_length)
         self.max_length = max_length
         self.initializer = table_initializer(initializer)
         self.supports_masking = True

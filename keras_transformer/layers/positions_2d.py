@@ -5,8 +5,9 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.arguments import check_one_of, check_positive
 from keras_transformer.layers.positions import table_initializer
-from keras_transformer.layers.waves import check_max_wavelength, geometric, paired_waves
+from keras_transformer.layers.waves import geometric, paired_waves
 
 Tensor = Any
 
@@ -56,15 +57,15 @@ class Positions2D(keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if kind not in KINDS:
-            raise ValueError(f"`kind` must be one of {KINDS}. Received: kind={kind!r}")
+        check_one_of(KINDS, kind=kind)
+        check_positive(max_wavelength=max_wavelength)
         if grid_shape is not None and (len(grid_shape) != 2 or min(grid_shape) < 1):
             raise ValueError(
                 f"`grid_shape` must be a positive height and width. Received: grid_shape={grid_shape}"
             )
         self.kind = kind
         self.grid_shape = None if grid_shape is None else tuple(grid_shape)
-        self.max_wavelength = check_max_wavelength(max_wavelength)
+        self.max_wavelength = max_wavelength
         self.initializer = table_initializer(initializer)
         self._table_shape = self.grid_shape
         self.supports_masking = True

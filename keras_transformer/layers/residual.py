@@ -4,6 +4,7 @@ from typing import Any
 
 import keras
 
+from keras_transformer.arguments import check_one_of
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.ops.dropout import check_rate
 
@@ -49,10 +50,11 @@ class Residual(keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.normalization = check_normalization(normalization)
+        check_one_of(NORMALIZATIONS, normalization=normalization)
+        self.normalization = normalization
         self.dropout = check_rate("dropout", dropout)
         self.epsilon = epsilon
-        self.norm_kind = check_norm(norm)
+        self.norm_kind = norm
         self.norm = self._new_norm("norm")
         self.output_norm = self._new_norm("output_norm") if normalization == "sandwich" else None
         self.drop = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
@@ -92,22 +94,7 @@ class Residual(keras.layers.Layer):
 
 def new_norm(norm: str, epsilon: float = 1e-6, **kwargs: Any) -> keras.layers.Layer:
     """A normalisation layer: "layer" or "rms"."""
-    layer = NORMS[check_norm(norm)](epsilon=epsilon, **kwargs)
+    check_one_of(tuple(NORMS), norm=norm)
+    layer = NORMS[norm](epsilon=epsilon, **kwargs)
     layer.supports_masking = True  # Keras' RMSNormalization would warn of a mask it ignores
     return layer
-
-
-def check_normalization(normalization: str) -> str:
-    """`normalization`, if it is known."""
-    if normalization not in NORMALIZATIONS:
-        raise ValueError(
-            f"`normalization` must be one of {NORMALIZATIONS}. Received: normalization={normalization!r}"
-        )
-    return normalization
-
-
-def check_norm(norm: str) -> str:
-    """`norm`, if it is known."""
-    if norm not in NORMS:
-        raise ValueError(f"`norm` must be one of {tuple(NORMS)}. Received: norm={norm!r}")
-    return norm

@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer import ops as kt_ops
+from keras_transformer.arguments import check_positive
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.score_layers import ScoreLayer
 
@@ -72,8 +73,7 @@ class RetrievalAttention(keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if k < 1:
-            raise ValueError(f"`k` must be positive. Received: k={k}")
+        check_positive(k=k)
         self.k = k
         self.attention = MultiHeadAttention(
             num_heads,

@@ -5,8 +5,9 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.arguments import check_one_of, check_positive
 from keras_transformer.layers import rotary_scaling
-from keras_transformer.layers.waves import check_layout, check_max_wavelength, geometric, pair_up, waves
+from keras_transformer.layers.waves import LAYOUTS, geometric, pair_up, waves
 
 Tensor = Any
 
@@ -61,9 +62,11 @@ class RotaryPositions(keras.layers.Layer):
         super().__init__(**kwargs)
         if rotary_dim is not None and (rotary_dim < 2 or rotary_dim % 2):
             raise ValueError(f"`rotary_dim` must be positive and even. Received: rotary_dim={rotary_dim}")
-        self.max_wavelength = check_max_wavelength(max_wavelength)
+        check_positive(max_wavelength=max_wavelength)
+        check_one_of(LAYOUTS, layout=layout)
+        self.max_wavelength = max_wavelength
         self.scaling = rotary_scaling.get(scaling)
-        self.layout = check_layout(layout)
+        self.layout = layout
         self.rotary_dim = rotary_dim
         self.supports_masking = True
 

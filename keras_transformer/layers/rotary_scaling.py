@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_transformer.arguments import check_at_least, check_positive
 from keras_transformer.layers.waves import geometric
 
 
@@ -23,8 +24,7 @@ class RotaryScaling(abc.ABC):
     factor: float
 
     def __post_init__(self) -> None:
-        if self.factor < 1:
-            raise ValueError(f"`factor` must be at least 1. Received: factor={self.factor}")
+        check_at_least(1, factor=self.factor)
 
     @abc.abstractmethod
     def frequencies(self, max_wavelength: float, size: int) -> np.ndarray:
@@ -110,19 +110,14 @@ class YaRNScaling(RotaryScaling):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.original_length < 1:
-            raise ValueError(
-                f"`original_length` must be positive. Received: original_length={self.original_length}"
-            )
+        check_positive(original_length=self.original_length)
         if not 0 < self.beta_slow <= self.beta_fast:
             raise ValueError(
                 "`beta_slow` must be positive and at most `beta_fast`. "
                 f"Received: beta_slow={self.beta_slow}, beta_fast={self.beta_fast}"
             )
-        if self.attention_factor is not None and self.attention_factor <= 0:
-            raise ValueError(
-                f"`attention_factor` must be positive. Received: attention_factor={self.attention_factor}"
-            )
+        if self.attention_factor is not None:
+            check_positive(attention_factor=self.attention_factor)
 
     def frequencies(self, max_wavelength: float, size: int) -> np.ndarray:
         """High frequencies kept, low ones divided by s, a ramp between."""

@@ -59,20 +59,6 @@ def geometric(max_wavelength: float, size: int) -> np.ndarray:
     return max_wavelength ** (-np.arange(0, size, 2, dtype="float64") / size)
 
 
-def check_layout(layout: str) -> str:
-    """`layout`, if it is known."""
-    if layout not in LAYOUTS:
-        raise ValueError(f"`layout` must be one of {LAYOUTS}. Received: layout={layout!r}")
-    return layout
-
-
-def check_max_wavelength(max_wavelength: float) -> float:
-    """`max_wavelength`, if it is positive."""
-    if max_wavelength <= 0:
-        raise ValueError(f"`max_wavelength` must be positive. Received: max_wavelength={max_wavelength}")
-    return max_wavelength
-
-
 def _turned(positions: Tensor, frequencies: Sequence[float] | np.ndarray) -> Tensor:
     """How far waves have turned at positions (…), but for whole turns: (…, F), between −½ and ½."""
     turns = np.asarray(frequencies, "float64") / (2 * math.pi)

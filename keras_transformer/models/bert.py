@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer import relations
+from keras_transformer.arguments import check_positive
 from keras_transformer.layers import Dropout, EncoderBlock, LearnedPositions, TokenEmbedding
 from keras_transformer.layers.feed_forward import get_activation, serialize_activation
 from keras_transformer.layers.residual import new_norm
@@ -97,9 +98,7 @@ class BERT(Presets, keras.Model):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        for name, size in (("num_layers", num_layers), ("num_segments", num_segments)):
-            if size < 1:
-                raise ValueError(f"`{name}` must be positive. Received: {name}={size}")
+        check_positive(num_layers=num_layers, num_segments=num_segments)
         if not 0 <= pad_id < vocabulary_size:
             raise ValueError(f"`pad_id` must be in [0, {vocabulary_size}). Received: pad_id={pad_id}")
         self.vocabulary_size = vocabulary_size

@@ -5,6 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.arguments import check_one_of, check_positive
 from keras_transformer.layers import Dropout
 from keras_transformer.layers.feed_forward import activation_function
 from keras_transformer.layers.residual import new_norm
@@ -198,8 +199,7 @@ class SequenceClassifier(_Headed):
         **kwargs: Any,
     ) -> None:
         super().__init__(encoder, pooling == "pooler", **kwargs)
-        if pooling not in POOLINGS:
-            raise ValueError(f"`pooling` must be one of {POOLINGS}. Received: pooling={pooling!r}")
+        check_one_of(POOLINGS, pooling=pooling)
         self.problem_type = check_problem_type(problem_type, num_classes)
         self.num_classes = num_classes
         self.pooling = pooling
@@ -258,8 +258,7 @@ class TokenClassifier(_Headed):
 
     def __init__(self, encoder: Any, num_classes: int, dropout: float | None = None, **kwargs: Any) -> None:
         super().__init__(encoder, **kwargs)
-        if num_classes < 1:
-            raise ValueError(f"`num_classes` must be positive. Received: num_classes={num_classes}")
+        check_positive(num_classes=num_classes)
         self.num_classes = num_classes
         self.dropout = check_rate("dropout", dropout, encoder.dropout)
         self.drop = Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")

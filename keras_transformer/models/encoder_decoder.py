@@ -8,6 +8,7 @@ import keras
 from keras import ops
 
 from keras_transformer import ops as kt_ops
+from keras_transformer.arguments import check_positive
 from keras_transformer.layers.blocks import CrossAttend
 from keras_transformer.layers.multi_head_attention import Cache
 
@@ -53,13 +54,9 @@ class EncoderDecoder(keras.Model):
     ) -> None:
         super().__init__(**kwargs)
         num_decoder_layers = num_layers if num_decoder_layers is None else num_decoder_layers
-        for name, size in (
-            ("vocabulary_size", vocabulary_size),
-            ("num_layers", num_layers),
-            ("num_decoder_layers", num_decoder_layers),
-        ):
-            if size < 1:
-                raise ValueError(f"`{name}` must be positive. Received: {name}={size}")
+        check_positive(
+            vocabulary_size=vocabulary_size, num_layers=num_layers, num_decoder_layers=num_decoder_layers
+        )
         for name, id_ in (("pad_id", pad_id), ("start_id", start_id), ("end_id", end_id)):
             if not 0 <= id_ < vocabulary_size:
                 raise ValueError(f"`{name}` must be in [0, {vocabulary_size}). Received: {name}={id_}")

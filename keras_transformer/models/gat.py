@@ -6,6 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.arguments import check_positive
 from keras_transformer.layers import Dropout, GraphAttention, score_layers
 from keras_transformer.ops.dropout import check_rate
 
@@ -73,9 +74,7 @@ class GAT(keras.Model):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        for name, size in (("num_features", num_features), ("num_classes", num_classes)):
-            if size < 1:
-                raise ValueError(f"`{name}` must be positive. Received: {name}={size}")
+        check_positive(num_features=num_features, num_classes=num_classes)
         if not num_heads:
             raise ValueError(
                 f"`num_heads` must hold a number for each layer. Received: num_heads={num_heads}"

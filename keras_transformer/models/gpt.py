@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_transformer import ops as kt_ops
 from keras_transformer import relations
+from keras_transformer.arguments import check_positive
 from keras_transformer.layers import (
     DecoderBlock,
     Dropout,
@@ -137,9 +138,7 @@ class GPT(Presets, keras.Model):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        for name, size in (("vocabulary_size", vocabulary_size), ("num_layers", num_layers)):
-            if size < 1:
-                raise ValueError(f"`{name}` must be positive. Received: {name}={size}")
+        check_positive(vocabulary_size=vocabulary_size, num_layers=num_layers)
         for name, id_ in (("pad_id", pad_id), ("end_id", end_id)):
             optional = name == "pad_id"
             if not (id_ is None and optional) and not 0 <= id_ < vocabulary_size:
@@ -314,8 +313,7 @@ class GPT(Presets, keras.Model):
         Raises:
             ValueError: where `number` is not positive.
         """
-        if number < 1:
-            raise ValueError(f"`number` must be positive. Received: number={number}")
+        check_positive(number=number)
         config = {**self.get_config(), "vocabulary_size": self.vocabulary_size + number}
         model = type(self).from_config(config)
         for old, new in zip(self.weights, model.weights, strict=True):

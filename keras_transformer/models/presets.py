@@ -2,6 +2,8 @@
 
 from typing import Any, ClassVar, Self
 
+from keras_transformer.arguments import check_one_of
+
 
 class Presets:
     """Gives a model `from_preset`, where `presets` holds its constructor's arguments by name."""
@@ -19,6 +21,5 @@ class Presets:
         Raises:
             ValueError: where `name` is unknown.
         """
-        if name not in cls.presets:
-            raise ValueError(f"`name` must be one of {sorted(cls.presets)}. Received: name={name!r}")
+        check_one_of(sorted(cls.presets), name=name)
         return cls(**{**cls.presets[name], **kwargs})

@@ -1,5 +1,7 @@
 """Problem types of classifiers, by the names of `transformers`."""
 
+from keras_transformer.arguments import check_one_of, check_positive
+
 PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
 
 
@@ -14,15 +16,11 @@ def check_problem_type(problem_type: str | None, num_classes: int) -> str:
         ValueError: where `num_classes` is not positive, `problem_type` is unknown, or one class is all there is to
             choose from.
     """
-    if num_classes < 1:
-        raise ValueError(f"`num_classes` must be positive. Received: num_classes={num_classes}")
+    check_positive(num_classes=num_classes)
     single = PROBLEM_TYPES[0]
     if problem_type is None:
         return single if num_classes > 1 else "regression"
-    if problem_type not in PROBLEM_TYPES:
-        raise ValueError(
-            f"`problem_type` must be one of {PROBLEM_TYPES}. Received: problem_type={problem_type!r}"
-        )
+    check_one_of(PROBLEM_TYPES, problem_type=problem_type)
     if problem_type == single and num_classes == 1:
         raise ValueError(
             f"`problem_type` must be another than {single!r} for one class. "

@@ -10,6 +10,7 @@ import keras
 from keras import ops
 
 from keras_transformer import ops as kt_ops
+from keras_transformer.arguments import check_positive
 from keras_transformer.layers.multi_head_attention import Cache, MultiHeadAttention
 from keras_transformer.models.encoder_decoder import Context, EncoderDecoder
 from keras_transformer.ops.dropout import dropout as drop_elements
@@ -73,9 +74,7 @@ class Unlimiformer(keras.Model):
     ) -> None:
         super().__init__(**kwargs)
         overlap = chunk_length // 2 if overlap is None else overlap
-        for name, size in (("top_k", top_k), ("chunk_length", chunk_length)):
-            if size < 1:
-                raise ValueError(f"`{name}` must be positive. Received: {name}={size}")
+        check_positive(top_k=top_k, chunk_length=chunk_length)
         if not 0 <= overlap < chunk_length:
             raise ValueError(
                 f"`overlap` must be in [0, chunk_length). Received: overlap={overlap}, chunk_length={chunk_length}"

@@ -1,7 +1,6 @@
 """The Vision Transformer: an encoder whose tokens are the patches of an image."""
 
 import math
-import numbers
 from typing import Any, ClassVar
 
 import keras
@@ -9,6 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer import relations
+from keras_transformer.arguments import check_not_negative, check_one_of, check_positive, is_integer
 from keras_transformer.layers import Dropout, EncoderBlock, Positions2D
 from keras_transformer.layers.feed_forward import get_activation, serialize_activation
 from keras_transformer.layers.residual import new_norm
@@ -115,19 +115,16 @@ class ViT(Presets, keras.Model):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        for name, size in (("num_layers", num_layers), ("num_channels", num_channels)):
-            if size < 1:
-                raise ValueError(f"`{name}` must be positive. Received: {name}={size}")
+        check_positive(num_layers=num_layers, num_channels=num_channels)
         self.image_size, self.patch_size = _pair("image_size", image_size), _pair("patch_size", patch_size)
         if any(size % patch for size, patch in zip(self.image_size, self.patch_size, strict=True)):
             raise ValueError(
                 "`image_size` must be multiples of patch_size. "
                 f"Received: image_size={image_size}, patch_size={patch_size}"
             )
-        if pooling not in POOLINGS:
-            raise ValueError(f"`pooling` must be one of {POOLINGS}. Received: pooling={pooling!r}")
-        if window is not None and window < 0:
-            raise ValueError(f"`window` must not be negative. Received: window={window}")
+        check_one_of(POOLINGS, pooling=pooling)
+        if window is not None:
+            check_not_negative(window=window)
         if len(value_range) != 2 or value_range[0] >= value_range[1]:
             raise ValueError(
                 f"`value_range` must be a lowest and a highest value. Received: value_range={value_range}"
@@ -312,7 +309,6 @@ class ViT(Presets, keras.Model):
 def _pair(name: str, size: int | tuple[int, int]) -> tuple[int, int]:
     """Return a height and a width."""
     pair = tuple(size) if isinstance(size, list | tuple) else (size, size)
-    integers = all(isinstance(each, numbers.Integral) and not isinstance(each, bool) for each in pair)
-    if len(pair) != 2 or not integers or min(pair) < 1:
+    if len(pair) != 2 or not all(map(is_integer, pair)) or min(pair) < 1:
         raise ValueError(f"`{name}` must be a positive height and width. Received: {name}={size!r}")
     return int(pair[0]), int(pair[1])

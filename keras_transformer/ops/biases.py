@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from keras_transformer.arguments import check_positive
+
 Tensor = Any
 
 
@@ -83,8 +85,7 @@ class LinearBias(PositionBias):
     num_heads: int
 
     def __post_init__(self) -> None:
-        if self.num_heads < 1:
-            raise ValueError(f"`num_heads` must be positive. Received: num_heads={self.num_heads}")
+        check_positive(num_heads=self.num_heads)
 
     @property
     def parameters(self) -> tuple[Tensor, ...]:

@@ -8,6 +8,7 @@ from typing import Any
 from keras import ops
 
 from keras_transformer import relations
+from keras_transformer.arguments import check_positive
 from keras_transformer.ops import dense, kernels, scores
 from keras_transformer.ops.problem import UNRELATED, Problem
 
@@ -61,8 +62,7 @@ def retrieval_attention(
     References:
         Bertsch et al., "Unlimiformer: Long-Range Transformers with Unlimited Length Input" (2023), section 2.
     """
-    if k < 1:
-        raise ValueError(f"`k` must be positive. Received: k={k}")
+    check_positive(k=k)
     problem = Problem(
         query,
         key,

@@ -16,6 +16,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.arguments import check_one_of, check_positive
+
 Tensor = Any
 Map = Callable[[Tensor], Tensor]
 
@@ -101,7 +103,8 @@ class ScaledDotProduct(Score):
     soft_cap: float | None = None
 
     def __post_init__(self) -> None:
-        _check_positive("soft_cap", self.soft_cap)
+        if self.soft_cap is not None:
+            check_positive(soft_cap=self.soft_cap)
 
     def features(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         return _scaled(query, self.scale), key
@@ -159,7 +162,8 @@ class RBF(Score):
     width: float | None = None
 
     def __post_init__(self) -> None:
-        _check_positive("width", self.width)
+        if self.width is not None:
+            check_positive(width=self.width)
 
     def features(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         variance = query.shape[-1] ** 0.5 if self.width is None else self.width**2
@@ -236,11 +240,7 @@ class LinearFeatures(Score):
     feature_map: str = "elu"
 
     def __post_init__(self) -> None:
-        if self.feature_map not in _FEATURE_MAPS:
-            raise ValueError(
-                f"`feature_map` must be one of {sorted(_FEATURE_MAPS)}. "
-                f"Received: feature_map={self.feature_map!r}"
-            )
+        check_one_of(sorted(_FEATURE_MAPS), feature_map=self.feature_map)
 
     def features(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         positive = _FEATURE_MAPS[self.feature_map]
@@ -285,10 +285,7 @@ class Additive(Score):
         return int(self.vectors.shape[0])
 
     def __post_init__(self) -> None:
-        if self.activation not in _ACTIVATIONS:
-            raise ValueError(
-                f"`activation` must be one of {sorted(_ACTIVATIONS)}. Received: activation={self.activation!r}"
-            )
+        check_one_of(sorted(_ACTIVATIONS), activation=self.activation)
 
     @property
     def parameters(self) -> tuple[Tensor, ...]:
@@ -476,8 +473,3 @@ _ACTIVATIONS: dict[str, tuple[Map, Map]] = {
     "tanh": (ops.tanh, lambda x: 1.0 - ops.square(ops.tanh(x))),
     "leaky_relu": (_leaky, _leaky_slope),
 }
-
-
-def _check_positive(name: str, value: float | None) -> None:
-    if value is not None and not value > 0:
-        raise ValueError(f"`{name}` must be positive. Received: {name}={value}")

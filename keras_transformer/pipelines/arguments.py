@@ -5,15 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer.generation.checks import is_integer
+from keras_transformer.arguments import check_positive, is_integer
 
 
 def check_limit(name: str, limit: Any) -> None:
     """Raise where a number of tokens or rows is no positive integer."""
     if not is_integer(limit):
         raise TypeError(f"`{name}` must be an integer. Received: {name}={limit!r}")
-    if limit < 1:
-        raise ValueError(f"`{name}` must be positive. Received: {name}={limit}")
+    check_positive(**{name: limit})
 
 
 def check_text(name: str, text: Any) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_transformer.arguments import check_one_of
 from keras_transformer.models.bert_heads import mean_of_tokens
 from keras_transformer.pipelines import texts
 
@@ -40,8 +41,7 @@ class Embedding(texts.OfTexts):
         long_texts: str = "refuse",
     ) -> None:
         super().__init__(model, tokenizer, long_texts)
-        if pooling not in POOLINGS:
-            raise ValueError(f"`pooling` must be one of {POOLINGS}. Received: pooling={pooling!r}")
+        check_one_of(POOLINGS, pooling=pooling)
         self.pooling = pooling
         self.normalize = normalize
 

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_transformer.arguments import check_positive
 from keras_transformer.pipelines import class_labels, folders
 
 
@@ -71,8 +72,7 @@ class ImageClassification(folders.Saved):
 
     def scores(self, images: Any, batch_size: int = 64) -> np.ndarray:
         """Return what the answers are made from, float32 (n, C), or (C,) for one image: probabilities, or numbers."""
-        if batch_size < 1:
-            raise ValueError(f"`batch_size` must be positive. Received: batch_size={batch_size}")
+        check_positive(batch_size=batch_size)
         images = np.asarray(images)
         if images.ndim == 3:
             return self.scores(images[None], batch_size)[0]

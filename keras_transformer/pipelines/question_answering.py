@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_transformer.arguments import check_positive
 from keras_transformer.pipelines import class_labels, texts, words
 
 
@@ -47,10 +48,7 @@ class QuestionAnswering(texts.OfTexts):
         self, model: Any, tokenizer: Any, max_answer_tokens: int = 30, long_texts: str = "refuse"
     ) -> None:
         super().__init__(model, tokenizer, long_texts)
-        if max_answer_tokens < 1:
-            raise ValueError(
-                f"`max_answer_tokens` must be positive. Received: max_answer_tokens={max_answer_tokens}"
-            )
+        check_positive(max_answer_tokens=max_answer_tokens)
         self.max_answer_tokens = max_answer_tokens
 
     def __call__(self, question: str, context: str, batch_size: int = 32) -> Span:

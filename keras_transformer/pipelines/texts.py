@@ -7,6 +7,7 @@ import keras
 import numpy as np
 
 from keras_transformer import data
+from keras_transformer.arguments import check_one_of, check_positive
 from keras_transformer.pipelines import folders
 
 LONG_TEXTS = ("refuse", "window")
@@ -26,8 +27,7 @@ class OfTexts(folders.Saved):
     """
 
     def __init__(self, model: Any, tokenizer: Any, long_texts: str = "refuse") -> None:
-        if long_texts not in LONG_TEXTS:
-            raise ValueError(f"`long_texts` must be one of {LONG_TEXTS}. Received: long_texts={long_texts!r}")
+        check_one_of(LONG_TEXTS, long_texts=long_texts)
         self.model = model
         self.tokenizer = tokenizer
         self.long_texts = long_texts
@@ -95,8 +95,7 @@ class OfTexts(folders.Saved):
 
     def _run(self, rows: Sequence[dict[str, Any]], batch_size: int, function: Any = None) -> list[np.ndarray]:
         """What the model says of each row; rows of near length run together."""
-        if batch_size < 1:
-            raise ValueError(f"`batch_size` must be positive. Received: batch_size={batch_size}")
+        check_positive(batch_size=batch_size)
         function = function or (lambda inputs: self.model(inputs, training=False))
         order = sorted(range(len(rows)), key=lambda i: _length(rows[i]))
         outputs: list[Any] = [None] * len(rows)

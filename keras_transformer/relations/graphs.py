@@ -10,6 +10,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.arguments import is_integer
 from keras_transformer.relations import symmetries, tiling
 from keras_transformer.relations.integers import check_integer
 from keras_transformer.relations.relation import Edges, Reach, Relation, Tensor
@@ -223,5 +224,4 @@ def _checked(edges: Any, num_nodes: int) -> Edges:
 
 
 def _is_node(value: Any, num_nodes: int) -> bool:
-    is_integer = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    return is_integer and 0 <= value < num_nodes
+    return is_integer(value) and 0 <= value < num_nodes

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import numpy as np
+from keras_transformer.arguments import is_integer
 
 # Positions in tensors have 32 bits; so must what is added to them.
 _LARGEST = 2**30
@@ -12,8 +12,7 @@ def check_integer(name: str, value: Any, lowest: int, optional: bool = False) ->
     """The Python integer that a value is, at least `lowest`; None passes where `optional`."""
     if optional and value is None:
         return None
-    is_integer = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    if not is_integer or not lowest <= value <= _LARGEST:
+    if not is_integer(value) or not lowest <= value <= _LARGEST:
         alternative = ", or None" if optional else ""
         raise ValueError(
             f"`{name}` must be an integer from {lowest} to {_LARGEST}{alternative}. Received: {name}={value!r}"

@@ -17,6 +17,8 @@ of a fixed group means the same in both sets, and `AUTOMORPHISMS` is true of any
 union of an order and its complement is complete, but lists what the order does.
 """
 
+from keras_transformer.arguments import check_one_of
+
 SEPARATE_PERMUTATIONS = "permutations of queries and keys apart"
 PERMUTATIONS = "permutations"
 INCREASING_RELABELLINGS = "increasing relabellings"
@@ -48,6 +50,5 @@ def kept_under(largest: str) -> frozenset[str]:
         >>> sorted(kept_under(TRANSLATIONS))
         ['automorphisms of the graph', 'translations']
     """
-    if largest not in _EACH_HOLDS_THE_NEXT:
-        raise ValueError(f"`largest` must be one of {_EACH_HOLDS_THE_NEXT}. Received: largest={largest!r}")
+    check_one_of(_EACH_HOLDS_THE_NEXT, largest=largest)
     return frozenset(_EACH_HOLDS_THE_NEXT[_EACH_HOLDS_THE_NEXT.index(largest) :])

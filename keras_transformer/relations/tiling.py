@@ -2,14 +2,14 @@
 
 import numpy as np
 
+from keras_transformer.arguments import check_positive
+
 EMPTY, PARTIAL, FULL = 0, 1, 2
 
 
 def num_blocks(block_size: int, num_queries: int, num_keys: int) -> tuple[int, int]:
     """Blocks of queries and of keys."""
-    for name, value in (("block_size", block_size), ("num_queries", num_queries), ("num_keys", num_keys)):
-        if value < 1:
-            raise ValueError(f"`{name}` must be positive. Received: {name}={value}")
+    check_positive(block_size=block_size, num_queries=num_queries, num_keys=num_keys)
     return -(-num_queries // block_size), -(-num_keys // block_size)
 
 

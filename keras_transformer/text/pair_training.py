@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_transformer.arguments import check_positive_integer
 from keras_transformer.text.training_texts import Texts, read_texts
 
 _TEXTS_AT_ONCE = 1000
@@ -77,9 +78,7 @@ def learn_merges(
     Raises:
         ValueError: If a limit is not a positive integer, or `vocabulary_size` is too small for `pieces`.
     """
-    for name, value in (("vocabulary_size", vocabulary_size), ("min_frequency", min_frequency)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}")
+    check_positive_integer(vocabulary_size=vocabulary_size, min_frequency=min_frequency)
     if vocabulary_size < len(pieces):
         raise ValueError(
             f"`vocabulary_size` must be at least {len(pieces)} for these texts: each special token and each "

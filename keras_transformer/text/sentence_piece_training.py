@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import sentencepiece
 
+from keras_transformer.arguments import check_one_of, is_integer
 from keras_transformer.text.training_texts import Texts, read_texts
 
 Model = Literal["unigram", "bpe", "char", "word"]
@@ -85,11 +86,7 @@ def _check(
     # Unigram and BPE models need a piece for each character too, which the trainer counts.
     with_bytes = byte_fallback and model in ("char", "word")
     smallest = _SMALLEST_VOCABULARY + _NUM_BYTES * with_bytes
-    if (
-        not isinstance(vocabulary_size, int)
-        or isinstance(vocabulary_size, bool)
-        or not smallest <= vocabulary_size < 2**31
-    ):
+    if not is_integer(vocabulary_size) or not smallest <= vocabulary_size < 2**31:
         parts = (
             f"the four special ids{', the 256 bytes of `byte_fallback`' if with_bytes else ''} and a piece"
         )
@@ -97,12 +94,8 @@ def _check(
             f"`vocabulary_size` must be an integer from {smallest} ({parts}) to {2**31 - 1}. "
             f"Received: vocabulary_size={vocabulary_size!r}, byte_fallback={byte_fallback}"
         )
-    if model not in _MODELS:
-        raise ValueError(f"`model` must be one of {_MODELS}. Received: model={model!r}")
-    if normalization not in _NORMALIZATIONS:
-        raise ValueError(
-            f"`normalization` must be one of {_NORMALIZATIONS}. Received: normalization={normalization!r}"
-        )
+    check_one_of(_MODELS, model=model)
+    check_one_of(_NORMALIZATIONS, normalization=normalization)
     if not _SMALLEST_COVERAGE <= character_coverage <= 1:
         raise ValueError(
             f"`character_coverage` must be between {_SMALLEST_COVERAGE} and 1. "

@@ -9,6 +9,7 @@ from typing import Any, Self
 import tensorflow as tf
 import tensorflow_text
 
+from keras_transformer.arguments import check_not_negative, check_one_of
 from keras_transformer.text import hugging_face_files
 from keras_transformer.text.sentence_piece_model import keeps_spaces, read_model
 from keras_transformer.text.shared_model import SharedModel
@@ -91,12 +92,8 @@ class SentencePieceVocabularyTokenizer(Tokenizer):
             raise ValueError(
                 f"`tokens_in_text` must be in the vocabulary. Received: {missing[:5]}, which are not"
             )
-        if place_in_text not in _PLACES:
-            raise ValueError(
-                f"`place_in_text` must be one of {_PLACES}. Received: place_in_text={place_in_text!r}"
-            )
-        if unused < 0:
-            raise ValueError(f"`unused` must not be negative. Received: unused={unused}")
+        check_one_of(_PLACES, place_in_text=place_in_text)
+        check_not_negative(unused=unused)
         if "unknown" not in special_tokens:
             raise ValueError(
                 "`special_tokens` must name a token for what is unknown. "

@@ -1,15 +1,10 @@
-"""A SentencePiece model made of the `tokenizer.json` of a unigram model, as newer versions of `transformers` save T5's.
-
-The model is written in its own format, Protocol Buffers: fields of a number and a kind, whose values follow.
-"""
+"""SentencePiece models from the `tokenizer.json` of a unigram model, as newer versions of `transformers` save T5's."""
 
 import base64
-import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-_VARINT, _BYTES, _FLOAT = 0, 2, 5
-_NORMAL, _UNKNOWN, _CONTROL = 1, 2, 3
+from sentencepiece import sentencepiece_model_pb2
 
 
 def sentence_piece_model(
@@ -33,13 +28,14 @@ def sentence_piece_model(
         ValueError: If the normalizer is another than SentencePiece's.
     """
     special = set(special)
-    content = b""
+    model = sentencepiece_model_pb2.ModelProto()
+    model.trainer_spec.model_type = sentencepiece_model_pb2.TrainerSpec.UNIGRAM
+    model.normalizer_spec.precompiled_charsmap = _charsmap(normalizer)
+    kinds = sentencepiece_model_pb2.ModelProto.SentencePiece
     for id_, (piece, score) in enumerate(vocabulary):
-        kind = _UNKNOWN if id_ == unknown_id else _CONTROL if piece in special else _NORMAL
-        fields = _field(1, piece.encode()) + _field(2, float(score)) + _field(3, kind)
-        content += _field(1, fields)
-    settings = _field(2, _charsmap(normalizer))
-    return content + _field(2, _field(3, 1)) + _field(3, settings)
+        kind = kinds.UNKNOWN if id_ == unknown_id else kinds.CONTROL if piece in special else kinds.NORMAL
+        model.pieces.add(piece=piece, score=score, type=kind)
+    return model.SerializeToString()
 
 
 def _charsmap(normalizer: Mapping[str, Any] | None) -> bytes:
@@ -56,19 +52,3 @@ def _charsmap(normalizer: Mapping[str, Any] | None) -> bytes:
             f"Received: {[step.get('type') for step in steps]}"
         )
     return base64.b64decode(found[0]) if found else b""
-
-
-def _field(number: int, value: bytes | int | float) -> bytes:
-    """A field: its number and kind, and its value."""
-    if isinstance(value, bytes):
-        return _varint(number << 3 | _BYTES) + _varint(len(value)) + value
-    if isinstance(value, float):
-        return _varint(number << 3 | _FLOAT) + struct.pack("<f", value)
-    return _varint(number << 3 | _VARINT) + _varint(value)
-
-
-def _varint(value: int) -> bytes:
-    """Seven bits a byte, the lowest first, with the eighth set in all but the last."""
-    if value < 0x80:
-        return bytes([value])
-    return bytes([value & 0x7F | 0x80]) + _varint(value >> 7)

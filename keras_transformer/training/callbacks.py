@@ -6,6 +6,8 @@ from typing import Any
 
 import keras
 
+from keras_transformer.arguments import check_fraction
+
 
 class TimeBudget(keras.callbacks.Callback):
     r"""Trains for a given time, and ends at a learning rate of zero.
@@ -35,8 +37,7 @@ class TimeBudget(keras.callbacks.Callback):
         for name, value in (("minutes", minutes), ("peak_rate", peak_rate)):
             if not 0 < value < math.inf:
                 raise ValueError(f"`{name}` must be positive and finite. Received: {name}={value}")
-        if not 0 < warmup < 1:
-            raise ValueError(f"`warmup` must be between 0 and 1. Received: warmup={warmup}")
+        check_fraction(warmup=warmup)
         self.seconds = 60 * minutes
         self.peak_rate = peak_rate
         self.warmup = warmup

@@ -5,6 +5,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.arguments import check_positive
+
 Tensor = Any
 
 
@@ -30,9 +32,7 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
     """
 
     def __init__(self, model_dim: int, warmup_steps: int = 4000, scale: float = 1.0) -> None:
-        for name, value in (("model_dim", model_dim), ("warmup_steps", warmup_steps), ("scale", scale)):
-            if value <= 0:
-                raise ValueError(f"`{name}` must be positive. Received: {name}={value}")
+        check_positive(model_dim=model_dim, warmup_steps=warmup_steps, scale=scale)
         self.model_dim = model_dim
         self.warmup_steps = warmup_steps
         self.scale = scale

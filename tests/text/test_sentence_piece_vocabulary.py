@@ -1,11 +1,14 @@
+import base64
 import io
 import json
 
 import pytest
 import sentencepiece
 import tensorflow as tf
+from sentencepiece import sentencepiece_model_pb2
 
 from keras_transformer.text import SentencePieceTokenizer, SentencePieceVocabularyTokenizer
+from keras_transformer.text.unigram_files import sentence_piece_model
 
 TEXTS = ["to be or not to be", "la casa azul", "the blue house", "¿dónde está el perro?", "one two"] * 3
 SENTINELS = [f"<extra_id_{number}>" for number in range(3)]
@@ -129,6 +132,18 @@ class TestT5:
             (folder / "tokenizer.json").write_text(json.dumps({**content, **change}))
             with pytest.raises(ValueError, match=message):
                 SentencePieceVocabularyTokenizer.from_files(folder)
+
+    def test_normalization_of_a_model_in_json_is_the_models(self, t5_model):
+        parsed = sentencepiece_model_pb2.ModelProto.FromString(t5_model)
+        vocabulary = [(piece.piece, piece.score) for piece in parsed.pieces]
+        charsmap = base64.b64encode(parsed.normalizer_spec.precompiled_charsmap).decode()
+        normalizer = {"type": "Precompiled", "precompiled_charsmap": charsmap}
+        written = sentence_piece_model(vocabulary, 2, ("<pad>", "</s>"), normalizer)
+        found, expected = (
+            sentencepiece.SentencePieceProcessor(model_proto=model) for model in (written, t5_model)
+        )
+        assert found.normalize("ﬁ  ①") == expected.normalize("ﬁ  ①") == "\u2581fi\u25811"
+        assert [found.is_control(id_) for id_ in range(4)] == [True, True, False, False]
 
 
 class TestMarian:

@@ -1,0 +1,62 @@
+"""Checks of arguments that many functions share.
+
+Each takes arguments by their names and raises a `ValueError` with the first that fails:
+
+    check_positive(num_heads=num_heads, head_dim=head_dim)
+"""
+
+from collections.abc import Container
+from typing import Any
+
+import numpy as np
+
+
+def is_integer(value: Any) -> bool:
+    """Return whether it is an integer of Python or NumPy; booleans are none."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def is_number(value: Any) -> bool:
+    """Return whether it is an integer or a float of Python or NumPy; booleans are none."""
+    return is_integer(value) or isinstance(value, float | np.floating)
+
+
+def check_positive(**values: float) -> None:
+    """Raise unless each value is more than 0."""
+    for name, value in values.items():
+        _require(value > 0, name, value, "be positive")
+
+
+def check_positive_integer(**values: Any) -> None:
+    """Raise unless each value is an integer of at least 1."""
+    for name, value in values.items():
+        _require(is_integer(value) and value > 0, name, value, "be a positive integer")
+
+
+def check_not_negative(**values: float) -> None:
+    """Raise unless each value is at least 0."""
+    for name, value in values.items():
+        _require(value >= 0, name, value, "not be negative")
+
+
+def check_at_least(least: float, **values: float) -> None:
+    """Raise unless each value is at least `least`."""
+    for name, value in values.items():
+        _require(value >= least, name, value, f"be at least {least}")
+
+
+def check_fraction(**values: float) -> None:
+    """Raise unless each value is between 0 and 1, which are refused."""
+    for name, value in values.items():
+        _require(0 < value < 1, name, value, "be between 0 and 1")
+
+
+def check_one_of(choices: Container[Any], **values: Any) -> None:
+    """Raise unless each value is in `choices`, written as they are given."""
+    for name, value in values.items():
+        _require(value in choices, name, value, f"be one of {choices}")
+
+
+def _require(condition: bool, name: str, value: Any, expectation: str) -> None:
+    if not condition:
+        raise ValueError(f"`{name}` must {expectation}. Received: {name}={value!r}")
