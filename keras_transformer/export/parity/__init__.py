@@ -1,0 +1,1 @@
+"""Compare exports with pipelines."""

@@ -1,0 +1,1 @@
+"""Convert pipelines to ONNX graphs."""

@@ -1,0 +1,1 @@
+"""Search strategies: greedy, sampling, beam, contrastive, speculative."""

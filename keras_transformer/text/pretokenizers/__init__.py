@@ -1,0 +1,1 @@
+"""Pre-tokenizers: split text into words in the TensorFlow graph."""
