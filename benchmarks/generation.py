@@ -132,7 +132,7 @@ def build_onnx(name: str, folder: pathlib.Path, threads: int, int8: bool = False
     import tensorflow as tf
 
     from keras_transformer import ops
-    from keras_transformer.export import to_onnx
+    from keras_transformer.export.to_onnx import conversion
 
     generation, model = _ours(name, folder, threads)
 
@@ -147,7 +147,7 @@ def build_onnx(name: str, folder: pathlib.Path, threads: int, int8: bool = False
 
         spec = [tf.TensorSpec([None, None], tf.int32, name="input_ids")]
         axes = {"input_ids": ["batch_size", "sequence_length"], "ids": ["batch_size"]}
-        graph = to_onnx.convert("generate", loop, spec, axes)
+        graph = conversion.convert("generate", loop, spec, axes)
         path = str(folder / f"{name}-{beams}-{tokens}-{os.getpid()}.onnx")
         import onnx
 

@@ -25,7 +25,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from keras_transformer import text
-from keras_transformer.text import pair_training
+from keras_transformer.text.training import pair_merges
 
 DATA = pathlib.Path(
     os.environ.get("KERAS_TRANSFORMER_DATA", pathlib.Path(__file__).parents[2] / "shared" / "data")
@@ -95,7 +95,7 @@ def fuzzed_lines(number: int, seed: int = 0) -> list[str]:
 
 def characters(tokenizer: Any, lines: list[str]) -> list[str]:
     """What a vocabulary needs so that few words are unknown, whose ids would say nothing about their characters."""
-    words = pair_training.count_words(lines, tokenizer._words)
+    words = pair_merges.count_words(lines, tokenizer._words)
     pieces = {piece for word in words for each in word for piece in (each, f"##{each}")}
     return sorted(pieces - set(tokenizer.vocabulary))
 

@@ -1,4 +1,4 @@
-"""Writes keras_transformer/text/unicode_tables.py: how the `tokenizers` library takes each code point.
+"""Writes keras_transformer/text/pretokenizers/unicode_tables.py: how the `tokenizers` library takes each code point.
 
 Each of its parts knows another version of Unicode, and none of them Python's, so it is asked about all 1,112,064.
 Needs `pip install tokenizers`; takes half a minute.

@@ -208,10 +208,11 @@ def quick(exported, monkeypatch):
 
     import onnx
 
-    from keras_transformer.export import to_onnx, to_saved_model
+    from keras_transformer.export import to_saved_model
+    from keras_transformer.export.to_onnx import conversion
 
     def write(_, path):
         shutil.copytree(exported / "saved_model" / "tiny" / "1", path, dirs_exist_ok=True)
 
     monkeypatch.setattr(to_saved_model, "_write", write)
-    monkeypatch.setattr(to_onnx, "convert", lambda name, *_: onnx.load(exported / "onnx" / f"{name}.onnx"))
+    monkeypatch.setattr(conversion, "convert", lambda name, *_: onnx.load(exported / "onnx" / f"{name}.onnx"))

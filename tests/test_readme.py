@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from keras_transformer import cli
+from keras_transformer.cli import main
 from keras_transformer.datasets import phrasebook
 
 README = pathlib.Path(__file__).resolve().parents[1] / "README.md"
@@ -38,7 +38,7 @@ def test_the_python_blocks_run_one_after_the_other(readme, tmp_path, monkeypatch
 
 
 def test_every_command_it_names_exists(readme):
-    parser = cli._parser()
+    parser = main._parser()
     commands = [
         line.split("#")[0].split()[1:]
         for block in blocks(readme, "sh")

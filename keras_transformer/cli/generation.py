@@ -180,10 +180,10 @@ def load(path: str) -> Callable[[Sequence[str]], list[str]]:
     versions = [path for path in (folder / "saved_model").glob("*/*") if path.name.isdigit()]
     if not versions or ((folder / "onnx").is_dir() and serving.reads_text(config)):
         return serving.load(folder)
-    from keras_transformer.export import parity
+    from keras_transformer.export.parity import generation
 
-    saved_model = parity.SavedModel(max(versions, key=lambda version: int(version.name)), config)
-    return lambda texts: _first(saved_model(texts)[parity.SAVED_MODEL][1]) if texts else []
+    saved_model = generation.SavedModel(max(versions, key=lambda version: int(version.name)), config)
+    return lambda texts: _first(saved_model(texts)[generation.SAVED_MODEL][1]) if texts else []
 
 
 def _load_pipeline(name: str, folder: str | pathlib.Path) -> Any:

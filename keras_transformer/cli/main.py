@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from keras_transformer import cli_generation
+from keras_transformer.cli import generation
 
 _SERVE = """
 Translate with ONNX Runtime, without TensorFlow:
@@ -79,7 +79,7 @@ def _evaluate(options: argparse.Namespace) -> None:
     from keras_transformer import pipelines
 
     _, _, test = _pairs(options.dataset, options.direction)
-    _show_scores(pipelines.evaluate(cli_generation.load(options.path), test))
+    _show_scores(pipelines.evaluate(generation.load(options.path), test))
 
 
 def _average(options: argparse.Namespace) -> None:
@@ -170,7 +170,7 @@ def _parser() -> argparse.ArgumentParser:
     evaluate = command("evaluate", _evaluate, "translate a test set and score the answers")
     evaluate.add_argument("path", help="a pipeline or an export")
     dataset(evaluate, "es-en")
-    cli_generation.add_commands(command)
+    generation.add_commands(command)
     average = command("average", _average, "a pipeline with the mean of several checkpoints of its model")
     average.add_argument("path", help="a pipeline")
     average.add_argument(

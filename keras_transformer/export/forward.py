@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.export import answers, expected
+from keras_transformer.export import serving_functions
 from keras_transformer.export.graph import Axes, Graph
-from keras_transformer.export.parity import texts_from_vocabulary
-from keras_transformer.export.tensors import Arrays, Example
+from keras_transformer.export.parity import reference_outputs
+from keras_transformer.export.parity.generation import texts_from_vocabulary
+from keras_transformer.export.parity.outputs import Arrays, Example
 from keras_transformer.pipelines import (
     Embedding,
     FillMask,
@@ -29,15 +30,30 @@ FORWARD = "forward"
 _BATCH = "batch_size"
 
 # Of each pipeline of texts its signatures: from which strings, by which function, and what Python answers.
-_PAIRS = {"classify_pairs": (("text", "text_pair"), answers.class_of_text, expected.class_of_text)}
+_PAIRS = {
+    "classify_pairs": (
+        ("text", "text_pair"),
+        serving_functions.class_of_text,
+        reference_outputs.class_of_text,
+    )
+}
 _ANSWERS: dict[type, dict[str, Any]] = {
-    TextClassification: {DEFAULT: (("text",), answers.class_of_text, expected.class_of_text), **_PAIRS},
-    TokenClassification: {DEFAULT: (("text",), answers.tags_of_words, expected.tags_of_words)},
-    QuestionAnswering: {
-        DEFAULT: (("question", "context"), answers.answer_in_context, expected.answer_in_context)
+    TextClassification: {
+        DEFAULT: (("text",), serving_functions.class_of_text, reference_outputs.class_of_text),
+        **_PAIRS,
     },
-    FillMask: {DEFAULT: (("text",), answers.pieces_of_gaps, expected.pieces_of_gaps)},
-    Embedding: {DEFAULT: (("text",), answers.vector_of_text, expected.vector_of_text)},
+    TokenClassification: {
+        DEFAULT: (("text",), serving_functions.tags_of_words, reference_outputs.tags_of_words)
+    },
+    QuestionAnswering: {
+        DEFAULT: (
+            ("question", "context"),
+            serving_functions.answer_in_context,
+            reference_outputs.answer_in_context,
+        )
+    },
+    FillMask: {DEFAULT: (("text",), serving_functions.pieces_of_gaps, reference_outputs.pieces_of_gaps)},
+    Embedding: {DEFAULT: (("text",), serving_functions.vector_of_text, reference_outputs.vector_of_text)},
 }
 
 
@@ -46,11 +62,13 @@ def signatures(pipeline: Any) -> dict[str, Graph]:
     if isinstance(pipeline, ImageClassification):
         size = [None, None] if pipeline.resize else pipeline.model.image_size
         default = Graph(
-            lambda pixel_values: answers.class_of_image(pipeline, pixel_values), [_images(pipeline, size)]
+            lambda pixel_values: serving_functions.class_of_image(pipeline, pixel_values),
+            [_images(pipeline, size)],
         )
     elif isinstance(pipeline, NodeClassification):
         default = Graph(
-            lambda nodes, edges: answers.class_of_nodes(pipeline, nodes, edges), _nodes_and_edges(pipeline)
+            lambda nodes, edges: serving_functions.class_of_nodes(pipeline, nodes, edges),
+            _nodes_and_edges(pipeline),
         )
     else:
         found = {}
@@ -93,7 +111,7 @@ def examples_of_answers(pipeline: Any, texts: Sequence[Any] | None = None) -> li
                 f"`texts` must be None for a {type(pipeline).__name__}. Received: texts={texts!r}"
             )
         images = isinstance(pipeline, ImageClassification)
-        python = expected.class_of_image if images else expected.class_of_nodes
+        python = reference_outputs.class_of_image if images else reference_outputs.class_of_nodes
         return [Example(DEFAULT, inputs, python(pipeline, **inputs)) for inputs in _random_inputs(pipeline)]
     found = []
     for name, (strings, _, python) in _signatures_of_texts(pipeline).items():
@@ -128,7 +146,7 @@ def _forward(pipeline: Any) -> Graph:
     if isinstance(pipeline, NodeClassification):
         nodes = [_BATCH, "num_nodes"]
         return Graph(
-            lambda nodes, edges: {"logits": answers.logits_of_nodes(pipeline, nodes, edges)},
+            lambda nodes, edges: {"logits": serving_functions.logits_of_nodes(pipeline, nodes, edges)},
             _nodes_and_edges(pipeline),
             {"nodes": nodes, "edges": [_BATCH, "num_edges"], "logits": nodes},
         )
@@ -153,9 +171,9 @@ def _forward(pipeline: Any) -> Graph:
             inputs["segment_ids"] = tf.cast(token_type_ids, tf.int32)
         if isinstance(pipeline, Embedding):
             hidden = pipeline.encoder(inputs, training=False)
-            found = hidden, answers.normalized(pipeline, pipeline.pooled(hidden, inputs))
+            found = hidden, serving_functions.normalized(pipeline, pipeline.pooled(hidden, inputs))
         else:
-            logits = answers.call(model)(inputs)
+            logits = serving_functions.call(model)(inputs)
             if isinstance(pipeline, TextClassification):
                 return _with_probabilities(pipeline, logits)
             found = tf.unstack(logits, axis=1) if isinstance(pipeline, QuestionAnswering) else (logits,)
@@ -185,7 +203,7 @@ def _outputs_of_classes(pipeline: Any) -> Axes:
 def _with_probabilities(pipeline: Any, logits: Tensor) -> dict[str, Tensor]:
     if pipeline.problem_type == "regression":
         return {"logits": logits}
-    return {"logits": logits, "probabilities": answers.scores(pipeline, logits)}
+    return {"logits": logits, "probabilities": serving_functions.scores(pipeline, logits)}
 
 
 def _has_segments(pipeline: Any) -> bool:

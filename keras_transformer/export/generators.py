@@ -5,9 +5,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_transformer.export import functions
+from keras_transformer.export import serving_signatures
+from keras_transformer.export.bundle_writer import settings_of
 from keras_transformer.export.graph import Axes, Graph
-from keras_transformer.export.parts import settings_of
 from keras_transformer_serving.graphs import DECODER, ENCODER, MODEL, loop_name
 
 _BATCH = "batch_size"
@@ -21,9 +21,10 @@ def signatures(pipeline: Any) -> dict[str, Graph]:
     """Those of a SavedModel."""
     text = tf.TensorSpec([None], tf.string, name="text")
     return {
-        "serving_default": Graph(functools.partial(functions.text_to_text, pipeline), [text]),
+        "serving_default": Graph(functools.partial(serving_signatures.text_to_text, pipeline), [text]),
         "generate_ids": Graph(
-            functools.partial(functions.text_to_ids, pipeline), [text, *functions.noise_spec(pipeline)]
+            functools.partial(serving_signatures.text_to_ids, pipeline),
+            [text, *serving_signatures.noise_spec(pipeline)],
         ),
     }
 
@@ -47,7 +48,7 @@ def _loop(pipeline: Any) -> Graph:
     def loop(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
         given = dict(zip((spec.name for spec in inputs), tensors, strict=True))
         mask = given.get("attention_mask")
-        out = functions.generate_ids(
+        out = serving_signatures.generate_ids(
             pipeline,
             tf.cast(given["input_ids"], tf.int32),
             None if mask is None else mask != 0,
@@ -57,7 +58,7 @@ def _loop(pipeline: Any) -> Graph:
 
     # A `pad_id` says what is padding; without one, the mask does.
     ids = ["input_ids", *(["attention_mask"] if pipeline.model.pad_id is None else [])]
-    inputs = [*map(_ids, ids), *functions.noise_spec(pipeline)]
+    inputs = [*map(_ids, ids), *serving_signatures.noise_spec(pipeline)]
     length = "encoder_sequence_length" if hasattr(pipeline.model, "encode") else _NEW
     axes = {name: [_BATCH] for name in ("noise", "ids", "lengths", "scores")}
     return Graph(loop, inputs, {**axes, **{name: [_BATCH, length] for name in ids}})
@@ -67,7 +68,7 @@ def _encoder(model: Any) -> Graph:
     source = [_BATCH, "encoder_sequence_length"]
     present = _cache("present", len(model.decoder_blocks), source[1], ".encoder")
     return Graph(
-        lambda input_ids, attention_mask: functions.encode(model, input_ids, attention_mask),
+        lambda input_ids, attention_mask: serving_signatures.encode(model, input_ids, attention_mask),
         [_ids("input_ids"), _ids("attention_mask")],
         {"input_ids": source, "attention_mask": source, **present},
     )
@@ -79,7 +80,7 @@ def _decoder(model: Any) -> Graph:
     cross = _cache("past_key_values", len(blocks), "encoder_sequence_length", ".encoder")
     names = [*own, *cross]
     return Graph(
-        lambda input_ids, mask, *past: functions.decode(
+        lambda input_ids, mask, *past: serving_signatures.decode(
             model, input_ids, mask, dict(zip(names, past, strict=True))
         ),
         [
@@ -102,7 +103,7 @@ def _decoder(model: Any) -> Graph:
 def _decoder_alone(model: Any) -> Graph:
     new, past = [_BATCH, _NEW], _cache("past_key_values", len(model.blocks), _PAST)
     return Graph(
-        lambda input_ids, mask, positions, *tensors: functions.continue_(
+        lambda input_ids, mask, positions, *tensors: serving_signatures.continue_(
             model, input_ids, mask, positions, dict(zip(past, tensors, strict=True))
         ),
         [

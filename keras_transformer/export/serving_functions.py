@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from keras_transformer.text import characters
+from keras_transformer.text.pretokenizers import characters
 
 Tensor = Any
 

@@ -5,7 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_transformer import generation, ops
-from keras_transformer.generation.checks import padding_value
+from keras_transformer.generation.validation import padding_value
 from keras_transformer.models import Unlimiformer
 
 Tensor = Any

@@ -9,8 +9,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_transformer.export import comparison, kinds
-from keras_transformer.export.parts import new_part
+from keras_transformer.export import kinds
+from keras_transformer.export.bundle_writer import new_part
+from keras_transformer.export.parity import comparison
 
 
 def saved_model(

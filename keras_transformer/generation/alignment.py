@@ -8,8 +8,8 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.arguments import is_integer
-from keras_transformer.generation.checks import check_finite
 from keras_transformer.generation.generator import Generator
+from keras_transformer.generation.validation import check_finite
 
 Tensor = Any
 

@@ -8,8 +8,8 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.arguments import is_number
-from keras_transformer.generation.checks import check_generates
-from keras_transformer.generation.speculative import check_same_kind
+from keras_transformer.generation.search.speculative import check_same_kind
+from keras_transformer.generation.validation import check_generates
 
 Tensor = Any
 

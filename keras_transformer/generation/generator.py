@@ -9,12 +9,12 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_transformer.generation import checks, samplers
+from keras_transformer.generation import samplers, validation
 from keras_transformer.generation.compilation import bucket, compiled
 from keras_transformer.generation.constraints import Constraint
 from keras_transformer.generation.constraints import get as get_constraint
+from keras_transformer.generation.logits_processors import Rules
 from keras_transformer.generation.loop import generate_ids
-from keras_transformer.generation.rules import Rules
 
 Tensor = Any
 Arrays = dict[str, np.ndarray]
@@ -83,7 +83,7 @@ class Generator:
         self.model = model
         self.sampler = samplers.get(sampler)
         Rules.of(model, max_new_tokens, min_new_tokens, constraints).check_sampler(self.sampler)
-        checks.check_most(max_new_tokens)
+        validation.check_most(max_new_tokens)
         if isinstance(self.sampler, samplers.Beam):
             self.sampler.penalties(max_new_tokens)  # raises where they are no numbers of float32
         if not isinstance(jit_compile, bool):
@@ -131,8 +131,8 @@ class Generator:
             name: keras.ops.convert_to_numpy(value)[:batch_size]
             for name, value in self._compiled()(self._padded_all(given)).items()
         }
-        checks.check_finite(result.pop("failed_step"))
-        checks.check_found(result["scores"])
+        validation.check_finite(result.pop("failed_step"))
+        validation.check_found(result["scores"])
         for name in ("ids", "token_scores"):
             result[name] = result[name][..., :longest]
         integers = ("ids", "lengths")
@@ -156,20 +156,24 @@ class Generator:
         """The inputs, checked."""
         source_ids = self._ids("source_ids", source_ids)
         batch_size = len(source_ids)
-        real = checks.source_mask(self.model, source_ids, padding_mask)
+        real = validation.source_mask(self.model, source_ids, padding_mask)
         given = self._masked(source_ids, real)
         if prefix_ids is not None:
-            given["prefix_ids"] = checks.checked_prefix(self.model, prefix_ids, batch_size)
+            given["prefix_ids"] = validation.checked_prefix(self.model, prefix_ids, batch_size)
         if limits is not None:
-            given["limits"] = checks.checked_integers("limits", limits, batch_size, 1, self.max_new_tokens)
+            given["limits"] = validation.checked_integers(
+                "limits", limits, batch_size, 1, self.max_new_tokens
+            )
         reads_last = isinstance(self.sampler, samplers.Contrastive)  # it looks at what follows each token
         draft = getattr(self.sampler, "draft", None)
         prefixes = given["prefix_ids"] != self.model.pad_id if "prefix_ids" in given else real[:, :0]
-        checks.check_lengths(self.model, real, prefixes, self._longest(given), reads_last, draft)
-        rows = checks.checked_integers("rows", np.arange(batch_size) if rows is None else rows, batch_size)
+        validation.check_lengths(self.model, real, prefixes, self._longest(given), reads_last, draft)
+        rows = validation.checked_integers(
+            "rows", np.arange(batch_size) if rows is None else rows, batch_size
+        )
         samples = isinstance(self.sampler, samplers.Sample)
         if seed is not None:
-            checks.check_seed(seed)
+            validation.check_seed(seed)
         if samples:
             given["rows"] = rows
             seed = self.sampler.seed if seed is None else seed
@@ -180,7 +184,7 @@ class Generator:
                     f"`noise` must be None where nothing is drawn. Received: sampler={self.sampler}"
                 )
             shape = (batch_size, self.sampler.hypotheses, self._longest(given), self.model.vocabulary_size)
-            given["noise"] = checks.checked_noise(noise, shape)
+            given["noise"] = validation.checked_noise(noise, shape)
         return given
 
     def _longest(self, given: Arrays) -> int:
@@ -215,7 +219,7 @@ class Generator:
 
     def _padded_all(self, given: Arrays) -> Arrays:
         """Pad each input to one of a few shapes; padding rows have a limit of 1."""
-        ids = dict.fromkeys(("source_ids", "prefix_ids", "target_ids"), checks.padding_value(self.model))
+        ids = dict.fromkeys(("source_ids", "prefix_ids", "target_ids"), validation.padding_value(self.model))
         values_of = {**ids, "limits": 1}
         return {name: self._padded(values, values_of.get(name, 0)) for name, values in given.items()}
 
@@ -261,14 +265,14 @@ class Generator:
                 "`target_ids` must have as many rows as `source_ids`. "
                 f"Received: target_ids.shape={target_ids.shape}, {len(source_ids)} sources"
             )
-        sources = checks.source_mask(self.model, source_ids, padding_mask)
-        targets = checks.target_mask(self.model, target_ids, target_padding_mask)
-        checks.check_tokens(sources, not hasattr(self.model, "encode") or targets.any(axis=1))
-        checks.check_padding("target_ids", targets)
+        sources = validation.source_mask(self.model, source_ids, padding_mask)
+        targets = validation.target_mask(self.model, target_ids, target_padding_mask)
+        validation.check_tokens(sources, not hasattr(self.model, "encode") or targets.any(axis=1))
+        validation.check_padding("target_ids", targets)
         return source_ids, sources, target_ids, targets
 
     def _ids(self, name: str, ids: Any) -> np.ndarray:
-        return checks.checked_ids(name, ids, self.model.vocabulary_size)
+        return validation.checked_ids(name, ids, self.model.vocabulary_size)
 
 
 def generate(
@@ -332,18 +336,20 @@ def kept_generator(
     constraints: Sequence[Constraint],
 ) -> tuple[Any, dict[str, Any]]:
     """The model's generator of a class for all limits of a bucket, made once, and the inputs of this call."""
-    checks.check_generates("model", model)
-    source_ids = checks.checked_ids("source_ids", source_ids, model.vocabulary_size)
+    validation.check_generates("model", model)
+    source_ids = validation.checked_ids("source_ids", source_ids, model.vocabulary_size)
     batch_size = len(source_ids)
     if np.ndim(max_new_tokens) == 0:
         least = most = max_new_tokens
     else:
-        limits = checks.checked_integers("max_new_tokens", max_new_tokens, batch_size, 1, checks.MOST_TOKENS)
+        limits = validation.checked_integers(
+            "max_new_tokens", max_new_tokens, batch_size, 1, validation.MOST_TOKENS
+        )
         least, most = (int(limits.min()), int(limits.max())) if batch_size else (1, 1)
     sampler = samplers.get(sampler)
     Rules.of(model, least, min_new_tokens, constraints)  # raises for what is wrong
     constraints = tuple(map(get_constraint, constraints))
-    checks.check_most(most)
+    validation.check_most(most)
     inputs = {
         "source_ids": source_ids,
         "limits": np.broadcast_to(max_new_tokens, batch_size),

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_transformer.generation.checks import check_generates
 from keras_transformer.generation.constraints import (
     BannedWords,
     Constraint,
@@ -22,6 +21,7 @@ from keras_transformer.generation.constraints import (
     get,
 )
 from keras_transformer.generation.samplers import Beam, Sampler
+from keras_transformer.generation.validation import check_generates
 
 Tensor = Any
 

@@ -15,13 +15,14 @@ from typing import Any
 from keras import ops
 
 from keras_transformer import ops as kt_ops
-from keras_transformer.generation import contrastive, prompts, samplers, speculative
-from keras_transformer.generation.beam_search import BeamSearch
-from keras_transformer.generation.checks import padding_value
+from keras_transformer.generation import prompts, samplers
 from keras_transformer.generation.constraints import Constraint
-from keras_transformer.generation.independent import Independent
-from keras_transformer.generation.rules import Rules
+from keras_transformer.generation.logits_processors import Rules
 from keras_transformer.generation.samplers import Beam, Contrastive, Sampler, Speculative
+from keras_transformer.generation.search import contrastive, speculative
+from keras_transformer.generation.search.beam import BeamSearch
+from keras_transformer.generation.search.sampling import Independent
+from keras_transformer.generation.validation import padding_value
 
 Tensor = Any
 

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.ops import cache as caches
+from keras_transformer.ops import kv_cache as caches
 
 Tensor = Any
 

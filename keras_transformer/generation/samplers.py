@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.arguments import is_integer, is_number
-from keras_transformer.generation.checks import check_generates, check_seed
+from keras_transformer.generation.validation import check_generates, check_seed
 
 NORMALIZATIONS = ("gnmt", "length")
 _STOPPING = ("heuristic", "num_beams")

@@ -9,8 +9,8 @@ from keras import ops
 
 from keras_transformer import ops as kt_ops
 from keras_transformer.generation import prompts
-from keras_transformer.generation.checks import check_finite
 from keras_transformer.generation.generator import Generator
+from keras_transformer.generation.validation import check_finite
 
 Tensor = Any
 

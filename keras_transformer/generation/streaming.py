@@ -7,12 +7,12 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.generation.checks import check_finite
 from keras_transformer.generation.constraints import Constraint
 from keras_transformer.generation.generator import Arrays, Generator, kept_generator
+from keras_transformer.generation.logits_processors import Rules
 from keras_transformer.generation.loop import Loop, new_search, prepare
-from keras_transformer.generation.rules import Rules
 from keras_transformer.generation.samplers import Contrastive, Speculative
+from keras_transformer.generation.validation import check_finite
 
 Tensor = Any
 

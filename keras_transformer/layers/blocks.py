@@ -8,11 +8,12 @@ import keras
 from keras_transformer import ops as kt_ops
 from keras_transformer import relations
 from keras_transformer.arguments import check_one_of, check_positive
-from keras_transformer.layers import position_encodings, score_layers
+from keras_transformer.layers import score_layers
 from keras_transformer.layers.feed_forward import FeedForward, get_activation, serialize_activation
 from keras_transformer.layers.multi_head_attention import Cache, MultiHeadAttention
+from keras_transformer.layers.positions import attention_encodings
 from keras_transformer.layers.residual import NORMALIZATIONS, NORMS, Residual
-from keras_transformer.ops.dropout import check_rate
+from keras_transformer.ops.random import check_rate
 
 Tensor = Any
 CrossAttend = Callable[[MultiHeadAttention, Tensor, Any, Tensor | None, bool | None], Tensor]
@@ -55,7 +56,7 @@ class _Block(keras.layers.Layer):
         self.dropout = check_rate("dropout", dropout)
         self.norm = norm
         self.num_kv_heads = num_kv_heads
-        self.position_encoding = position_encodings.get(position_encoding, num_heads)
+        self.position_encoding = attention_encodings.get(position_encoding, num_heads)
         self.score = score_layers.get(score)
         self.kernel = kt_ops.check_kernel(kernel)
         self.key_dim = key_dim

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 
 from keras_transformer import ops as kt_ops
-from keras_transformer.ops.dropout import check_rate
+from keras_transformer.ops.random import check_rate
 
 Tensor = Any
 

@@ -8,7 +8,7 @@ import keras
 
 from keras_transformer.arguments import check_positive
 from keras_transformer.layers.dropout import Dropout
-from keras_transformer.ops.dropout import check_rate
+from keras_transformer.ops.random import check_rate
 
 Tensor = Any
 

@@ -11,7 +11,7 @@ from keras_transformer.arguments import check_positive
 from keras_transformer.layers import score_layers
 from keras_transformer.layers.score_layers import AdditiveScore, GATScore, ScoreLayer
 from keras_transformer.ops import scores
-from keras_transformer.ops.dropout import check_rate
+from keras_transformer.ops.random import check_rate
 from keras_transformer.ops.shapes import check_edges
 
 Tensor = Any

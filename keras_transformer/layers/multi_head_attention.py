@@ -10,10 +10,11 @@ from keras import ops
 from keras_transformer import ops as kt_ops
 from keras_transformer import relations
 from keras_transformer.arguments import check_positive
-from keras_transformer.layers import position_encodings, score_layers
-from keras_transformer.layers.rotary_positions import RotaryPositions
-from keras_transformer.ops import cache as caches
-from keras_transformer.ops.dropout import check_rate
+from keras_transformer.layers import score_layers
+from keras_transformer.layers.positions import attention_encodings
+from keras_transformer.layers.positions.rotary import RotaryPositions
+from keras_transformer.ops import kv_cache as caches
+from keras_transformer.ops.random import check_rate
 
 Tensor = Any
 Cache = dict[str, Tensor]
@@ -108,7 +109,7 @@ class MultiHeadAttention(keras.layers.Layer):
                 f"Received: num_heads={num_heads}, num_kv_heads={num_kv_heads}"
             )
         self.relation = relations.get(relation)
-        self.position_encoding = position_encodings.get(position_encoding, num_heads)
+        self.position_encoding = attention_encodings.get(position_encoding, num_heads)
         self.score = score_layers.get(score)
         self.kernel = kt_ops.check_kernel(kernel)
         self.dropout = check_rate("dropout", dropout)
@@ -352,7 +353,7 @@ class MultiHeadAttention(keras.layers.Layer):
 
     def _bias(self) -> kt_ops.PositionBias | None:
         encoding = self.position_encoding
-        return encoding.bias() if isinstance(encoding, position_encodings.BIASES) else None
+        return encoding.bias() if isinstance(encoding, attention_encodings.BIASES) else None
 
     def _score(self) -> kt_ops.scores.Score:
         return self.score.score() if isinstance(self.score, score_layers.ScoreLayer) else self.score

@@ -11,7 +11,7 @@ from keras_transformer.layers import Dropout, EncoderBlock, LearnedPositions, To
 from keras_transformer.layers.feed_forward import get_activation, serialize_activation
 from keras_transformer.layers.residual import new_norm
 from keras_transformer.models.presets import Presets
-from keras_transformer.ops.dropout import check_rate
+from keras_transformer.ops.random import check_rate
 
 Tensor = Any
 

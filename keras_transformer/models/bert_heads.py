@@ -11,7 +11,7 @@ from keras_transformer.layers.feed_forward import activation_function
 from keras_transformer.layers.residual import new_norm
 from keras_transformer.models.bert import draw_weights
 from keras_transformer.models.problem_types import check_problem_type
-from keras_transformer.ops.dropout import check_rate
+from keras_transformer.ops.random import check_rate
 
 Tensor = Any
 

@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_transformer.arguments import check_positive
 from keras_transformer.layers import Dropout, GraphAttention, score_layers
-from keras_transformer.ops.dropout import check_rate
+from keras_transformer.ops.random import check_rate
 
 Tensor = Any
 

@@ -14,13 +14,13 @@ from keras_transformer.layers import (
     Dropout,
     LearnedPositions,
     TokenEmbedding,
-    position_encodings,
 )
 from keras_transformer.layers.feed_forward import get_activation, serialize_activation
 from keras_transformer.layers.multi_head_attention import Cache
+from keras_transformer.layers.positions import attention_encodings
 from keras_transformer.layers.residual import new_norm
 from keras_transformer.models.presets import Presets
-from keras_transformer.ops.dropout import check_rate
+from keras_transformer.ops.random import check_rate
 
 Tensor = Any
 
@@ -162,7 +162,7 @@ class GPT(Presets, keras.Model):
         self.position_encoding = (
             "learned"
             if learned
-            else keras.saving.serialize_keras_object(position_encodings.get(position_encoding, num_heads))
+            else keras.saving.serialize_keras_object(attention_encodings.get(position_encoding, num_heads))
         )
         self.num_kv_heads = num_kv_heads
         self.relation = _backward(relations.get(relation))
@@ -186,7 +186,7 @@ class GPT(Presets, keras.Model):
                 norm=norm,
                 num_kv_heads=num_kv_heads,
                 # Each block has weights of its own.
-                position_encoding=None if learned else position_encodings.get(self._encoding(), num_heads),
+                position_encoding=None if learned else attention_encodings.get(self._encoding(), num_heads),
                 use_bias=use_bias,
                 epsilon=epsilon,
                 hidden_dropout=0.0,

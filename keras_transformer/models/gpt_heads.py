@@ -9,7 +9,7 @@ from keras import ops
 from keras_transformer.layers import Dropout
 from keras_transformer.models.gpt import GPT
 from keras_transformer.models.problem_types import check_problem_type
-from keras_transformer.ops.dropout import check_rate
+from keras_transformer.ops.random import check_rate
 
 Tensor = Any
 

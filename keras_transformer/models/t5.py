@@ -9,7 +9,7 @@ from keras_transformer.layers.feed_forward import get_activation, serialize_acti
 from keras_transformer.layers.residual import new_norm
 from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.models.presets import Presets
-from keras_transformer.ops.dropout import check_rate
+from keras_transformer.ops.random import check_rate
 from keras_transformer.ops.scores import ScaledDotProduct
 
 Tensor = Any

@@ -10,7 +10,7 @@ from keras_transformer.layers.blocks import head_dim
 from keras_transformer.layers.feed_forward import get_activation, serialize_activation
 from keras_transformer.layers.residual import new_norm
 from keras_transformer.models.encoder_decoder import EncoderDecoder
-from keras_transformer.ops.dropout import check_rate
+from keras_transformer.ops.random import check_rate
 
 Tensor = Any
 

@@ -13,8 +13,8 @@ from keras_transformer import ops as kt_ops
 from keras_transformer.arguments import check_positive
 from keras_transformer.layers.multi_head_attention import Cache, MultiHeadAttention
 from keras_transformer.models.encoder_decoder import Context, EncoderDecoder
-from keras_transformer.ops.dropout import dropout as drop_elements
-from keras_transformer.ops.problem import UNRELATED
+from keras_transformer.ops.attention_inputs import UNRELATED
+from keras_transformer.ops.random import dropout as drop_elements
 from keras_transformer.ops.scores import ScaledDotProduct
 
 Tensor = Any

@@ -7,13 +7,13 @@ from keras_transformer.ops.attention import explain as explain
 from keras_transformer.ops.biases import BucketBias as BucketBias
 from keras_transformer.ops.biases import LinearBias as LinearBias
 from keras_transformer.ops.biases import PositionBias as PositionBias
-from keras_transformer.ops.cache import append_update as append_update
-from keras_transformer.ops.cache import grow_update as grow_update
-from keras_transformer.ops.cache import rolling_update as rolling_update
-from keras_transformer.ops.cache import select_update as select_update
-from keras_transformer.ops.cache import slice_update as slice_update
-from keras_transformer.ops.dropout import dropout as dropout
-from keras_transformer.ops.kernels import check_kernel as check_kernel
+from keras_transformer.ops.dispatch import check_kernel as check_kernel
+from keras_transformer.ops.kv_cache import append_update as append_update
+from keras_transformer.ops.kv_cache import grow_update as grow_update
+from keras_transformer.ops.kv_cache import rolling_update as rolling_update
+from keras_transformer.ops.kv_cache import select_update as select_update
+from keras_transformer.ops.kv_cache import slice_update as slice_update
+from keras_transformer.ops.random import dropout as dropout
 from keras_transformer.ops.retrieval import retrieval_attention as retrieval_attention
 
 __all__ = [

@@ -6,9 +6,9 @@ Axes: B batch, T queries, S keys, N query heads, K key/value heads, H head size,
 from typing import Any
 
 from keras_transformer import relations
-from keras_transformer.ops import dense, kernels, scores
+from keras_transformer.ops import dense, dispatch, scores
+from keras_transformer.ops.attention_inputs import Problem
 from keras_transformer.ops.biases import PositionBias
-from keras_transformer.ops.problem import Problem
 
 Tensor = Any
 AnyRelation = relations.Relation | str | dict[str, Any] | None
@@ -101,7 +101,7 @@ def attention(
         dropout,
         seed,
     )
-    return kernels.attend(problem, kernel)
+    return dispatch.attend(problem, kernel)
 
 
 def attention_weights(
@@ -168,7 +168,7 @@ def explain(
     score: AnyScore = "scaled_dot_product",
     kernel: str = "auto",
     **options: Any,
-) -> kernels.Explanation:
+) -> dispatch.Explanation:
     """Which kernel `attention` would use, why, and what it costs.
 
     Args:
@@ -192,4 +192,4 @@ def explain(
         'banded'
     """
     problem = Problem(query, key, value, relations.get(relation), scores.get(score), **options)
-    return kernels.explain(problem, kernel)
+    return dispatch.explain(problem, kernel)

@@ -11,7 +11,7 @@ from typing import Any
 from keras import backend, ops
 
 from keras_transformer.ops.biases import PositionBias
-from keras_transformer.ops.dropout import check_rate, keep_mask
+from keras_transformer.ops.random import check_rate, keep_mask
 from keras_transformer.ops.scores import Score
 from keras_transformer.ops.shapes import (
     check_bias,

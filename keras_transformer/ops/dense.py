@@ -5,9 +5,9 @@ from typing import Any
 
 from keras import ops
 
+from keras_transformer.ops.attention_inputs import LOWEST_SCORE, UNRELATED, Problem
 from keras_transformer.ops.biases import PositionBias
-from keras_transformer.ops.dropout import dropout as drop_elements
-from keras_transformer.ops.problem import LOWEST_SCORE, UNRELATED, Problem
+from keras_transformer.ops.random import dropout as drop_elements
 
 Tensor = Any
 

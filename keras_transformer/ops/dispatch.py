@@ -6,8 +6,9 @@ from typing import Any
 
 from keras import ops
 
-from keras_transformer.ops import blockwise, dense, edgewise, linear, plans
-from keras_transformer.ops.problem import Problem
+from keras_transformer.ops import dense, edges, linear
+from keras_transformer.ops.attention_inputs import Problem
+from keras_transformer.ops.blockwise import kernel, schedule
 from keras_transformer.ops.scores import LinearFeatures
 from keras_transformer.relations import Bipartite, Causal, Full
 
@@ -101,7 +102,7 @@ def choose(problem: Problem, kernel: str) -> tuple[str, str]:
     pairs = num_queries * num_keys
     if pairs > SHORT_BAND**2 and not _obstacle_to_band(problem):
         left, right = problem.relation.reach()
-        if 2 * plans.banded(problem).num_pairs < pairs:
+        if 2 * schedule.banded(problem).num_pairs < pairs:
             return "banded", f"a query sees {left} keys back and {right} ahead of {num_keys}"
     weights = 4 * (problem.num_rows or 1) * problem.num_heads * pairs
     if min(num_queries, num_keys) <= FEW or (pairs <= SHORT**2 and weights <= MUCH):
@@ -162,12 +163,12 @@ def _obstacle_to_linear(problem: Problem) -> str | None:
     return None
 
 
-_PLANS = {"chunked": plans.chunked, "banded": plans.banded}
+_PLANS = {"chunked": schedule.chunked, "banded": schedule.banded}
 _ATTEND: dict[str, Callable[[Problem], Tensor]] = {
     "dense": dense.attend,
-    "chunked": lambda problem: blockwise.attend(problem, plans.chunked(problem)),
-    "banded": lambda problem: blockwise.attend(problem, plans.banded(problem)),
-    "edges": edgewise.attend,
+    "chunked": lambda problem: kernel.attend(problem, schedule.chunked(problem)),
+    "banded": lambda problem: kernel.attend(problem, schedule.banded(problem)),
+    "edges": edges.attend,
     "linear": linear.attend,
 }
 _OBSTACLES: dict[str, Callable[[Problem], str | None]] = {

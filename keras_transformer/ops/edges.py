@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from keras_transformer.ops.attention_inputs import LOWEST_SCORE, UNRELATED, Problem
 from keras_transformer.ops.biases import PositionBias
-from keras_transformer.ops.problem import LOWEST_SCORE, UNRELATED, Problem
 from keras_transformer.relations import Bipartite, Full
 
 Tensor = Any

@@ -12,8 +12,8 @@ from typing import Any
 
 from keras import ops
 
+from keras_transformer.ops.attention_inputs import Problem
 from keras_transformer.ops.dense import group
-from keras_transformer.ops.problem import Problem
 from keras_transformer.relations import Causal
 
 Tensor = Any

@@ -9,8 +9,8 @@ from keras import ops
 
 from keras_transformer import relations
 from keras_transformer.arguments import check_positive
-from keras_transformer.ops import dense, kernels, scores
-from keras_transformer.ops.problem import UNRELATED, Problem
+from keras_transformer.ops import dense, dispatch, scores
+from keras_transformer.ops.attention_inputs import UNRELATED, Problem
 
 Tensor = Any
 
@@ -74,7 +74,7 @@ def retrieval_attention(
         seed=seed,
     )
     if problem.num_keys is not None and problem.num_keys <= k:
-        return kernels.attend(problem, "auto")
+        return dispatch.attend(problem, "auto")
     logits = dense.logits(problem)  # (B, N, T, S)
     allowed = problem.allowed()
     if allowed is not None:

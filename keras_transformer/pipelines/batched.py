@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer import generation
-from keras_transformer.generation.checks import padding_value
+from keras_transformer.generation.validation import padding_value
 
 
 def generate(

@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from keras_transformer import generation
 from keras_transformer.generation import samplers
-from keras_transformer.generation.checks import padding_value
 from keras_transformer.generation.constraints import serialize as serialize_constraint
-from keras_transformer.generation.rules import Rules
+from keras_transformer.generation.logits_processors import Rules
+from keras_transformer.generation.validation import padding_value
 from keras_transformer.pipelines import arguments, batched
 from keras_transformer.pipelines.answers import Alignment, Answer
 from keras_transformer.pipelines.folders import Saved

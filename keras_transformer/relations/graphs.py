@@ -12,8 +12,13 @@ from keras import ops
 
 from keras_transformer.arguments import is_integer
 from keras_transformer.relations import symmetries, tiling
+from keras_transformer.relations.base import (
+    Edges,
+    Reach,
+    Relation,
+    Tensor,
+)
 from keras_transformer.relations.integers import check_integer
-from keras_transformer.relations.relation import Edges, Reach, Relation, Tensor
 
 # A table of all pairs of nodes, one byte each, stays below 1 GiB, and their numbers within 32 bits.
 _LARGEST_TABLE = 32_000

@@ -4,9 +4,9 @@ from typing import Any
 
 import keras
 
+from keras_transformer.relations.base import Relation
 from keras_transformer.relations.graphs import Bipartite
 from keras_transformer.relations.positional import Causal, Full
-from keras_transformer.relations.relation import Relation
 
 _NAMES: dict[str, type[Relation]] = {"bipartite": Bipartite, "causal": Causal, "full": Full}
 

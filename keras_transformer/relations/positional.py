@@ -8,8 +8,8 @@ import keras
 import numpy as np
 
 from keras_transformer.relations import symmetries, tiling
+from keras_transformer.relations.base import Reach, Relation, Tensor
 from keras_transformer.relations.integers import check_integer
-from keras_transformer.relations.relation import Reach, Relation, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

@@ -2,14 +2,14 @@
 
 import os
 
-from keras_transformer.text import folders
-from keras_transformer.text.byte_pair import BytePairTokenizer
-from keras_transformer.text.byte_tokenizer import ByteTokenizer
-from keras_transformer.text.character_pair import CharacterPairTokenizer
-from keras_transformer.text.sentence_piece import SentencePieceTokenizer
-from keras_transformer.text.sentence_piece_vocabulary import SentencePieceVocabularyTokenizer
-from keras_transformer.text.tokenizer import Tokenizer
-from keras_transformer.text.word_piece import WordPieceTokenizer
+from keras_transformer.text.tokenizers import folders
+from keras_transformer.text.tokenizers.base import Tokenizer
+from keras_transformer.text.tokenizers.byte import ByteTokenizer
+from keras_transformer.text.tokenizers.byte_pair import BytePairTokenizer
+from keras_transformer.text.tokenizers.marian import SentencePieceVocabularyTokenizer
+from keras_transformer.text.tokenizers.openai_gpt import CharacterPairTokenizer
+from keras_transformer.text.tokenizers.sentence_piece import SentencePieceTokenizer
+from keras_transformer.text.tokenizers.word_piece import WordPieceTokenizer
 
 __all__ = [
     "BytePairTokenizer",

@@ -10,7 +10,9 @@ import pytest
 
 import keras_transformer_serving as serving
 from keras_transformer import export
-from keras_transformer.export import ParityError, parity, parts, to_onnx, to_saved_model
+from keras_transformer.export import ParityError, bundle_writer, to_saved_model
+from keras_transformer.export.parity import generation
+from keras_transformer.export.to_onnx import conversion
 from keras_transformer.pipelines import TextToText
 from keras_transformer_serving import bundle, files
 
@@ -64,7 +66,7 @@ def test_no_temporary_folder_stands_beside_or_in_an_export(exported):
 
 def test_config_says_all_that_running_needs(exported, pipeline):
     config = json.loads((exported / "config.json").read_text())
-    assert config == parts.settings_of(pipeline)
+    assert config == bundle_writer.settings_of(pipeline)
     assert (config["pad_id"], config["start_id"], config["end_id"]) == (0, 2, 3)
     assert config["max_new_tokens"] == pipeline.max_new_tokens
     assert config["tokenizer_sha256"] == files.sha256(exported / "tokenizer" / "sentencepiece.model")
@@ -172,21 +174,21 @@ def test_an_exchanged_graph_is_found_though_its_digest_is_right(damaged):
 @pytest.mark.parametrize("failing", ["writing", "comparing", "tokenizer", "parity", "manifest"])
 def test_a_failing_export_leaves_nothing_behind(quick, tmp_path, monkeypatch, pipeline, function, failing):
     where = {
-        "writing": (to_saved_model if function is export.saved_model else to_onnx, "_write"),
-        "comparing": (parity, "compare"),
+        "writing": (to_saved_model if function is export.saved_model else conversion, "_write"),
+        "comparing": (generation, "compare"),
         "tokenizer": (pipeline.tokenizer, "save"),
         "parity": (files, "write_json"),
         "manifest": (bundle, "write_manifest"),
     }[failing]
     if failing == "writing":
         if function is export.onnx:
-            convert, done = to_onnx.convert, []
+            convert, done = conversion.convert, []
 
             def halfway(name, *rest):
                 done.append(name)
                 return fail() if len(done) == 3 else convert(name, *rest)
 
-            where, replacement = (to_onnx, "convert"), halfway
+            where, replacement = (conversion, "convert"), halfway
         else:
 
             def replacement(_, path):
@@ -204,7 +206,7 @@ def test_a_failing_export_leaves_nothing_behind(quick, tmp_path, monkeypatch, pi
 @pytest.mark.parametrize("failing", ["comparing", "manifest"])
 def test_a_failing_export_leaves_an_existing_one_as_it_is(quick, damaged, monkeypatch, pipeline, failing):
     before = everything(damaged.parent)
-    where = (parity, "compare") if failing == "comparing" else (bundle, "write_manifest")
+    where = (generation, "compare") if failing == "comparing" else (bundle, "write_manifest")
     monkeypatch.setattr(*where, fail)
     with pytest.raises(OSError, match="disk full"):
         export.saved_model(pipeline, damaged, name="tiny", version=2, texts=["uno"])

@@ -8,8 +8,10 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer_serving as serving
-from keras_transformer import cli, export, text
-from keras_transformer.export import ParityError, comparison, forward, tensors
+from keras_transformer import export, text
+from keras_transformer.cli import main
+from keras_transformer.export import ParityError, forward
+from keras_transformer.export.parity import comparison, outputs
 from keras_transformer.models import (
     BERT,
     GAT,
@@ -142,14 +144,14 @@ def run_of(pipeline):
 
     def run(name, inputs):
         outputs = found[name].function(*(tf.constant(values) for values in inputs.values()))
-        return {output: tensors._decoded(tensor.numpy()) for output, tensor in outputs.items()}
+        return {output: outputs._decoded(tensor.numpy()) for output, tensor in outputs.items()}
 
     return run
 
 
 def check(pipeline, texts=None):
     examples = [*forward.examples(pipeline), *forward.examples_of_answers(pipeline, texts)]
-    report = tensors.compare(examples, run_of(pipeline), 1e-4)
+    report = outputs.compare(examples, run_of(pipeline), 1e-4)
     assert set(report["graphs"]) == set(forward.signatures(pipeline))
     return examples
 
@@ -244,7 +246,7 @@ def test_graphs_that_read_no_texts_are_compared_on_none(tmp_path):
         export.onnx(TEXT_PIPELINES["text"][0](), tmp_path / "it", texts=["a"])
 
 
-EXAMPLE = tensors.Example(
+EXAMPLE = outputs.Example(
     "graph", {"x": np.ones((2, 1))}, {"y": np.array([1.0, 200.0], "float32"), "label": np.array(["ñ", ""])}
 )
 
@@ -261,20 +263,20 @@ EXAMPLE = tensors.Example(
 )
 def test_another_output_is_a_parity_error(changed, message):
     with pytest.raises(ParityError, match=message):
-        tensors.compare([EXAMPLE], lambda *_: {**EXAMPLE.outputs, **changed}, 1e-4)
+        outputs.compare([EXAMPLE], lambda *_: {**EXAMPLE.outputs, **changed}, 1e-4)
 
 
 def test_near_outputs_are_reported_with_their_distance():
     near = {**EXAMPLE.outputs, "y": np.array([1.0, 200.01], "float32")}
-    report = tensors.compare([EXAMPLE, EXAMPLE], lambda *_: near, 1e-4)
+    report = outputs.compare([EXAMPLE, EXAMPLE], lambda *_: near, 1e-4)
     assert report["graphs"]["graph"]["rows"] == 4
     assert report["graphs"]["graph"]["largest_difference"] == pytest.approx(0.01, rel=0.01)
 
 
 def test_examples_are_read_as_they_were_written(tmp_path):
-    examples = [EXAMPLE, tensors.Example("other", {"text": np.array(["a", "☃ b"])}, {"n": np.array([1, -1])})]
-    tensors.save(tmp_path / "it.npz", examples)
-    again = tensors.load(tmp_path / "it.npz")
+    examples = [EXAMPLE, outputs.Example("other", {"text": np.array(["a", "☃ b"])}, {"n": np.array([1, -1])})]
+    outputs.save(tmp_path / "it.npz", examples)
+    again = outputs.load(tmp_path / "it.npz")
     assert [one.graph for one in again] == ["graph", "other"]
     for one, other in zip(examples, again, strict=True):
         for side in ("inputs", "outputs"):
@@ -313,10 +315,10 @@ def test_an_export_verifies_against_itself_and_its_pipeline(folder, classifier):
 
 
 def test_an_exported_graph_of_other_weights_is_found(folder, tmp_path):
-    examples = tensors.load(folder / "onnx" / "examples.npz")
+    examples = outputs.load(folder / "onnx" / "examples.npz")
     examples[0].outputs["logits"][0, 0] += 0.01
     with pytest.raises(ParityError, match="logits"):
-        tensors.compare(
+        outputs.compare(
             examples, comparison._runner(folder / "onnx", "onnx", serving.Bundle(folder).config), 1e-4
         )
 
@@ -326,7 +328,7 @@ def test_nothing_is_overwritten_and_a_failure_leaves_nothing(folder, classifier,
     for function in (export.saved_model, export.onnx):
         with pytest.raises(FileExistsError):
             function(classifier, folder)
-    monkeypatch.setattr(tensors, "save", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    monkeypatch.setattr(outputs, "save", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
         export.onnx(classifier, tmp_path / "new")
     assert everything(folder) == before
@@ -349,9 +351,9 @@ def test_it_serves_without_tensorflow(folder, classifier):
 
 
 def test_the_command_line_verifies_it_and_generates_nothing(folder, capsys):
-    assert cli.main(["verify", str(folder)]) == 0
+    assert main.main(["verify", str(folder)]) == 0
     assert json.loads(capsys.readouterr().out) == export.verify(folder)
-    assert cli.main(["generate", str(folder), "a"]) == 2
+    assert main.main(["generate", str(folder), "a"]) == 2
     assert "must be of a pipeline that generates" in capsys.readouterr().err
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import keras_transformer_serving as serving
 from keras_transformer import export, generation
-from keras_transformer.export import functions
+from keras_transformer.export import serving_signatures
 from keras_transformer.generation import (
     BannedWords,
     Beam,
@@ -19,7 +19,7 @@ from keras_transformer.generation import (
     RepetitionPenalty,
     Sample,
 )
-from keras_transformer.generation.sampling import uniform
+from keras_transformer.generation.search.categorical import uniform
 
 SETTINGS = {
     "beam": (Beam(3), [NoRepeatNGram(2), MinNewTokens(2)]),
@@ -51,7 +51,7 @@ def test_servings_noise_is_generations():
 def test_what_is_exported_answers_as_python_does_without_xla(changed, texts):
     texts = texts[:6]
     expected = expected_ids(changed, texts)
-    run = tf.function(lambda texts: functions.text_to_ids(changed, texts), autograph=False)
+    run = tf.function(lambda texts: serving_signatures.text_to_ids(changed, texts), autograph=False)
     np.testing.assert_array_equal(run(tf.constant(texts))["ids"].numpy(), expected)
 
 

@@ -9,7 +9,7 @@ pytest.importorskip("tf2onnx")
 
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
-from keras_transformer.export import loops, rewrites, to_onnx  # noqa: E402
+from keras_transformer.export.to_onnx import conversion, loops, rewrites  # noqa: E402
 
 X = np.random.default_rng(0).normal(size=(2, 3, 8)).astype("float32")
 
@@ -17,7 +17,7 @@ X = np.random.default_rng(0).normal(size=(2, 3, 8)).astype("float32")
 def converted(function):
     """The only loop of the graph and its body, once the graph has answered as TensorFlow does."""
     spec = [tf.TensorSpec([None, 3, 8], tf.float32, name="x")]
-    graph = to_onnx.convert("f", lambda x: {"y": function(x)}, spec, {"x": [], "y": []})
+    graph = conversion.convert("f", lambda x: {"y": function(x)}, spec, {"x": [], "y": []})
     session = onnxruntime.InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"])
     np.testing.assert_allclose(session.run(["y"], {"x": X})[0], function(tf.constant(X)), atol=1e-5)
     (loop,) = [node for node in graph.graph.node if node.op_type == "Loop"]

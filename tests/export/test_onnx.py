@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer import export, generation
-from keras_transformer.export import onnx_graphs, to_onnx
+from keras_transformer.export.to_onnx import conversion, graph_traversal
 
 LOOP, ENCODER, DECODER = "generate_greedy", "encoder_model", "decoder_model_merged"
 BATCH, SOURCE = "batch_size", "encoder_sequence_length"
@@ -104,7 +104,7 @@ def test_a_graph_is_valid_of_opset_18_and_of_known_operations(graphs, name):
     onnx.checker.check_model(model, full_check=True)
     assert {entry.domain: entry.version for entry in model.opset_import}[""] == 18
     assert model.graph.name == name
-    assert all(to_onnx._is_known(node) for node in onnx_graphs.nodes(model.graph))
+    assert all(conversion._is_known(node) for node in graph_traversal.nodes(model.graph))
     axes = [axis for _, dims in shapes([*model.graph.input, *model.graph.output]).values() for axis in dims]
     assert not [axis for axis in axes if str(axis).startswith("unk")]
 
@@ -203,7 +203,7 @@ def test_an_operation_that_onnx_does_not_have_is_named(tmp_path):
 
     spec = tf.TensorSpec([None, 2], tf.float32, name="x")
     with pytest.raises(ValueError, match="operations that ONNX has. Received: .*Lgamma"):
-        to_onnx.convert(
+        conversion.convert(
             "graph", lambda x: {"y": tf.math.lgamma(x)}, [spec], {"x": ["batch_size"], "y": ["batch_size"]}
         )
 
@@ -212,8 +212,8 @@ def test_operations_inside_loop_bodies_are_looked_at():
     body = onnx.helper.make_graph([onnx.helper.make_node("Strange", [], ["y"])], "body", [], [])
     loop = onnx.helper.make_node("Loop", ["m", "c"], ["y"], body=body)
     graph = onnx.helper.make_graph([loop], "main", [], [])
-    assert [node.op_type for node in onnx_graphs.nodes(graph)] == ["Loop", "Strange"]
-    assert [to_onnx._is_known(node) for node in onnx_graphs.nodes(graph)] == [True, False]
+    assert [node.op_type for node in graph_traversal.nodes(graph)] == ["Loop", "Strange"]
+    assert [conversion._is_known(node) for node in graph_traversal.nodes(graph)] == [True, False]
 
 
 def test_exact_gelu_converts_and_agrees():
@@ -223,7 +223,7 @@ def test_exact_gelu_converts_and_agrees():
     def gelu(x):
         return {"y": keras.activations.gelu(x, approximate=False)}
 
-    model = to_onnx.convert("gelu", gelu, signature, {"x": ["n"], "y": ["n"]})
+    model = conversion.convert("gelu", gelu, signature, {"x": ["n"], "y": ["n"]})
     x = np.linspace(-6, 6, 101, dtype="float32")
     (y,) = onnxruntime.InferenceSession(model.SerializeToString()).run(["y"], {"x": x})
     np.testing.assert_allclose(y, keras.ops.convert_to_numpy(gelu(x)["y"]), atol=1e-6)

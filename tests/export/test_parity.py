@@ -3,7 +3,8 @@ import json
 import numpy as np
 import pytest
 
-from keras_transformer.export import ParityError, parity
+from keras_transformer.export import ParityError
+from keras_transformer.export.parity import generation
 from keras_transformer.pipelines import TextToText
 
 TEXTS = ["a", "b", "c"]
@@ -13,7 +14,7 @@ OTHER = np.array([[5, 9, 3, 0], [7, 3, 0, 0], [8, 8, 8, 8]])
 
 
 def reference(gap=None):
-    return parity.Reference(TEXTS, IDS, ANSWERS, gap)
+    return generation.Reference(TEXTS, IDS, ANSWERS, gap)
 
 
 def answering(ids=IDS, answers=ANSWERS, name="graph"):
@@ -21,7 +22,7 @@ def answering(ids=IDS, answers=ANSWERS, name="graph"):
 
 
 def test_equal_answers_are_counted_as_identical():
-    report = parity.compare(reference(), answering())
+    report = generation.compare(reference(), answering())
     assert report["texts"] == 3
     assert report["graphs"] == {"graph": {"identical": 3, "near_ties": 0}}
     assert report["examples"] == {"texts": TEXTS, "ids": IDS.tolist(), "answers": ANSWERS}
@@ -34,7 +35,7 @@ def test_a_difference_at_a_near_tie_is_counted_and_the_place_is_the_first_that_d
         asked.append(place)
         return 5e-5
 
-    report = parity.compare(reference(gap), answering(OTHER, ["five nine", "seven", "eight"]))
+    report = generation.compare(reference(gap), answering(OTHER, ["five nine", "seven", "eight"]))
     assert report["graphs"] == {"graph": {"identical": 2, "near_ties": 1}}
     assert asked == [(0, 1, 6, 9)]
 
@@ -44,27 +45,27 @@ def test_a_difference_anywhere_else_is_an_error_that_says_where(distance):
     with pytest.raises(
         ParityError, match=r"`graph` must answer.*input 0, 'a'.*'five six' \[5, 6, 3, 0\].*'five nine'"
     ):
-        parity.compare(reference(lambda *_: distance), answering(OTHER, ["five nine", "seven", "eight"]))
+        generation.compare(reference(lambda *_: distance), answering(OTHER, ["five nine", "seven", "eight"]))
 
 
 def test_without_the_model_any_difference_is_an_error():
     with pytest.raises(ParityError, match="input 0"):
-        parity.compare(reference(), answering(OTHER, ["five nine", "seven", "eight"]))
+        generation.compare(reference(), answering(OTHER, ["five nine", "seven", "eight"]))
 
 
 def test_equal_ids_with_another_text_are_an_error_even_at_a_tie():
     with pytest.raises(ParityError, match="input 2"):
-        parity.compare(reference(lambda *_: 0.0), answering(IDS, ["five six", "seven", "EIGHT"]))
+        generation.compare(reference(lambda *_: 0.0), answering(IDS, ["five six", "seven", "EIGHT"]))
 
 
 def test_ids_of_another_width_are_an_error():
     with pytest.raises(ParityError, match="input 0"):
-        parity.compare(reference(lambda *_: 0.0), answering(IDS[:, :3]))
+        generation.compare(reference(lambda *_: 0.0), answering(IDS[:, :3]))
 
 
 def test_missing_rows_are_an_error():
     with pytest.raises(ValueError):  # noqa: PT011
-        parity.compare(reference(), answering(IDS[:2], ANSWERS[:2]))
+        generation.compare(reference(), answering(IDS[:2], ANSWERS[:2]))
 
 
 def test_every_graph_is_compared():
@@ -72,7 +73,7 @@ def test_every_graph_is_compared():
         return {**answering(name="first")(texts), **answering(OTHER, name="second")(texts)}
 
     with pytest.raises(ParityError, match="`second`"):
-        parity.compare(reference(), exported)
+        generation.compare(reference(), exported)
 
 
 def test_an_export_that_passed_with_a_near_tie_passes_again_without_the_model():
@@ -83,20 +84,20 @@ def test_an_export_that_passed_with_a_near_tie_passes_again_without_the_model():
         ids, answers = zip(*(others[text] for text in texts), strict=True)
         return {"graph": (np.array(ids), list(answers))}
 
-    report = parity.compare(reference(lambda *_: 5e-5), exported)
-    stored = parity.Reference.stored(json.loads(json.dumps(report)))
-    parity.compare(stored, exported)
+    report = generation.compare(reference(lambda *_: 5e-5), exported)
+    stored = generation.Reference.stored(json.loads(json.dumps(report)))
+    generation.compare(stored, exported)
 
 
 def test_what_is_stored_is_an_equal_reference():
-    report = parity.compare(reference(lambda *_: 0.0), answering())
-    stored = parity.Reference.stored(json.loads(json.dumps(report)))
+    report = generation.compare(reference(lambda *_: 0.0), answering())
+    stored = generation.Reference.stored(json.loads(json.dumps(report)))
     assert (stored.texts, stored.answers, stored.gap) == (TEXTS, ANSWERS, None)
     np.testing.assert_array_equal(stored.ids, IDS)
 
 
 def test_a_pipelines_reference_holds_its_answers_and_logit_distances(pipeline, texts):
-    made = parity.Reference.of(pipeline, texts)
+    made = generation.Reference.of(pipeline, texts)
     assert made.texts == texts
     assert made.answers == pipeline(texts)
     np.testing.assert_array_equal(made.ids, pipeline.generate(texts).best)
@@ -114,21 +115,21 @@ def test_a_pipelines_reference_holds_its_answers_and_logit_distances(pipeline, t
 
 
 def test_by_default_texts_come_from_the_vocabulary_with_awkward_ones(pipeline):
-    made = parity.Reference.of(pipeline)
+    made = generation.Reference.of(pipeline)
     assert len(made.texts) > 20
     assert "" in made.texts
     assert any(len(one) > 40 for one in made.texts)
     assert len(set(made.answers)) > 5
-    assert parity.Reference.of(pipeline).texts == made.texts
+    assert generation.Reference.of(pipeline).texts == made.texts
 
 
 def test_no_texts_are_an_error(pipeline):
     with pytest.raises(ValueError, match="`texts` must not be empty"):
-        parity.Reference.of(pipeline, [])
+        generation.Reference.of(pipeline, [])
 
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("limit", [1, 8, 20])
 def test_a_pipeline_for_short_texts_has_a_default_reference_too(pipeline, limit):
     short = TextToText(pipeline.model, pipeline.tokenizer, max_new_tokens=10, max_source_tokens=limit)
-    assert len(parity.Reference.of(short).texts) > 1
+    assert len(generation.Reference.of(short).texts) > 1

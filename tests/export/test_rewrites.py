@@ -9,7 +9,7 @@ pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("tf2onnx")
 
-from keras_transformer.export import onnx_graphs, to_onnx  # noqa: E402
+from keras_transformer.export.to_onnx import conversion, graph_traversal  # noqa: E402
 
 X = np.random.default_rng(0).normal(size=(2, 3, 8)).astype("float32")
 
@@ -20,12 +20,14 @@ def converted(function, *inputs):
     spec = [
         tf.TensorSpec([None, *x.shape[1:]], x.dtype, name=name) for name, x in zip(names, inputs, strict=True)
     ]
-    graph = to_onnx.convert("f", lambda *x: {"y": function(*x)}, spec, {name: [] for name in [*names, "y"]})
+    graph = conversion.convert(
+        "f", lambda *x: {"y": function(*x)}, spec, {name: [] for name in [*names, "y"]}
+    )
     session = onnxruntime.InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"])
     (found,) = session.run(["y"], dict(zip(names, inputs, strict=True)))
     expected = function(*map(tf.constant, inputs)).numpy()
     return (
-        collections.Counter(node.op_type for node in onnx_graphs.nodes(graph.graph)),
+        collections.Counter(node.op_type for node in graph_traversal.nodes(graph.graph)),
         found,
         expected,
         graph,

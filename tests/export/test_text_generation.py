@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import keras_transformer_serving as serving
 from keras_transformer import export, generation, relations, text
-from keras_transformer.export import functions, generators, parts
+from keras_transformer.export import bundle_writer, generators, serving_signatures
 from keras_transformer.generation import Beam, Contrastive, Greedy, NoRepeatNGram, Sample, Speculative
 from keras_transformer.models import GPT, Unlimiformer
 from keras_transformer.pipelines import TextGeneration, TextToText
@@ -92,7 +92,10 @@ def test_the_step_gives_the_models_logits_however_many_tokens_come_at_once(optio
     ids[1, :2] = model.pad_id
     ids[2, :5] = model.pad_id
     found, past = steps(
-        model, lambda *given: functions.continue_(model, *map(tf.constant, given[:3]), given[3]), ids, split
+        model,
+        lambda *given: serving_signatures.continue_(model, *map(tf.constant, given[:3]), given[3]),
+        ids,
+        split,
     )
     for row in ids:
         real = row[row != model.pad_id]
@@ -106,7 +109,7 @@ def test_the_step_gives_the_models_logits_however_many_tokens_come_at_once(optio
 def test_the_loop_reads_prompts_of_one_token_and_padding_on_either_side():
     pipeline = writer(text.ByteTokenizer(), num_layers=1)
     spec = tf.TensorSpec([None, None], tf.int32)
-    run = tf.function(lambda ids: functions.generate_ids(pipeline, ids), [spec], autograph=False)
+    run = tf.function(lambda ids: serving_signatures.generate_ids(pipeline, ids), [spec], autograph=False)
     prompts = [[0, 0, 8, 9], [0, 7, 0, 0], [5, 6, 7, 8], [7, 0, 0, 0]]
     expected = generation.generate(pipeline.model, np.array(prompts), max_new_tokens=5).best
     np.testing.assert_array_equal(run(tf.constant(prompts))["ids"].numpy(), expected)
@@ -226,7 +229,7 @@ def test_serving_reads_special_tokens_in_texts_as_the_pipeline_does():
     tokenizer = text.SentencePieceTokenizer.train(SENTENCES, 320)
     pipeline = writer(tokenizer, add_start=True, special_tokens=True)
     prompts = ["", "to be</s>the question", "</s>", "<s> mind <unk>", "<pad>w"]
-    served = serving.tokenizer_of(tokenizer.model_bytes, parts.settings_of(pipeline))
+    served = serving.tokenizer_of(tokenizer.model_bytes, bundle_writer.settings_of(pipeline))
     assert [served.encode(prompt) for prompt in prompts] == rows_of(pipeline, prompts)
 
 

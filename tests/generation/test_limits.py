@@ -13,8 +13,8 @@ from keras_transformer.generation import (
     MinNewTokens,
     Sample,
     Speculative,
-    sampling,
 )
+from keras_transformer.generation.search import categorical
 
 pytestmark = pytest.mark.backend_neutral
 
@@ -105,7 +105,7 @@ def test_other_limits_seeds_and_noise_compile_nothing_new(random_transformer, mo
 def test_the_seeds_noise_given_is_the_seed(model):
     sampler = Sample(1.5, seed=11, num_return=2)
     expected = generation.generate(model, SOURCES, sampler, max_new_tokens=6)
-    noise = keras.ops.convert_to_numpy(sampling.uniform(11, np.arange(5), 2, np.arange(6), 40))
+    noise = keras.ops.convert_to_numpy(categorical.uniform(11, np.arange(5), 2, np.arange(6), 40))
     other = Sample(1.5, seed=12, num_return=2)
     out = generation.generate(model, SOURCES, other, max_new_tokens=6, noise=noise)
     np.testing.assert_array_equal(out.ids, expected.ids)

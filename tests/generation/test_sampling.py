@@ -4,7 +4,8 @@ import pytest
 from keras import ops
 
 from keras_transformer import generation
-from keras_transformer.generation import Sample, sampling
+from keras_transformer.generation import Sample
+from keras_transformer.generation.search import categorical
 
 pytestmark = pytest.mark.backend_neutral
 
@@ -15,8 +16,8 @@ ALL = set(range(8)) - {6}
 
 def draws(sampler, count=20_000):
     """Ids drawn from `LOGITS`, one for each of `count` rows."""
-    noise = sampling.uniform(sampler.seed, ops.arange(count), 1, 0, len(LOGITS))
-    perturbed = sampling.draw(ops.broadcast_to(ops.array(LOGITS), (count, 1, 8)), sampler, noise)
+    noise = categorical.uniform(sampler.seed, ops.arange(count), 1, 0, len(LOGITS))
+    perturbed = categorical.draw(ops.broadcast_to(ops.array(LOGITS), (count, 1, 8)), sampler, noise)
     return ops.convert_to_numpy(ops.argmax(perturbed, axis=-1))[:, 0]
 
 
@@ -59,7 +60,7 @@ def test_frequencies_are_those_of_the_filtered_distribution(settings, kept):
 
 def test_noise_is_uniform_and_the_same_in_every_mode(modes):
     def make(rows):
-        return sampling.uniform(7, rows, 3, ops.arange(5), 50)
+        return categorical.uniform(7, rows, 3, ops.arange(5), 50)
 
     expected = None
     for wrap in modes.values():
@@ -72,10 +73,10 @@ def test_noise_is_uniform_and_the_same_in_every_mode(modes):
     np.testing.assert_allclose(shares, 0.05, atol=0.006)
     assert len(np.unique(expected)) > 0.99 * expected.size
     np.testing.assert_array_equal(
-        ops.convert_to_numpy(sampling.uniform(7, ops.array([3]), 3, 4, 50))[0], expected[3, :, 4]
+        ops.convert_to_numpy(categorical.uniform(7, ops.array([3]), 3, 4, 50))[0], expected[3, :, 4]
     )
     assert (
-        ops.convert_to_numpy(sampling.uniform(8, ops.arange(40), 3, ops.arange(5), 50)) != expected
+        ops.convert_to_numpy(categorical.uniform(8, ops.arange(40), 3, ops.arange(5), 50)) != expected
     ).mean() > 0.99
 
 
@@ -116,7 +117,7 @@ def test_scores_are_of_the_model_itself(model, expected, forced):
 
 
 def test_given_noise_takes_the_place_of_the_seed(model, expected):
-    noise = sampling.uniform(SAMPLER.seed, ops.arange(9), 3, ops.arange(8), 40)
+    noise = categorical.uniform(SAMPLER.seed, ops.arange(9), 3, ops.arange(8), 40)
     other = Sample(temperature=1.5, top_p=0.95, seed=99, num_return=3)
     out = generation.generate_ids(model, ops.array(SOURCES), 8, sampler=other, noise=noise)
     np.testing.assert_array_equal(ops.convert_to_numpy(out["ids"]), expected.ids)

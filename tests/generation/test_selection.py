@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_transformer.generation.selection import top_k
+from keras_transformer.generation.search.top_k import top_k
 
 pytestmark = pytest.mark.backend_neutral
 

@@ -5,7 +5,13 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.layers import LinearScaling, NTKScaling, RotaryPositions, YaRNScaling, rotary_scaling
+from keras_transformer.layers import (
+    LinearScaling,
+    NTKScaling,
+    RotaryPositions,
+    YaRNScaling,
+)
+from keras_transformer.layers.positions import rotary_scaling
 
 # On JAX every new shape compiles: one case of each law runs there.
 neutral = pytest.mark.backend_neutral

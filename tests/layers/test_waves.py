@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.layers.waves import geometric, pair_up, paired_waves, waves
+from keras_transformer.layers.positions.sinusoids import (
+    geometric,
+    pair_up,
+    paired_waves,
+    waves,
+)
 
 pytestmark = pytest.mark.backend_neutral
 

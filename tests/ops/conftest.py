@@ -6,14 +6,15 @@ import pytest
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Blocks so small that a few dozen positions have many, some of them partial."""
-    from keras_transformer.ops import linear, plans
+    from keras_transformer.ops import linear
+    from keras_transformer.ops.blockwise import schedule
 
-    monkeypatch.setattr(plans, "BLOCK_SIZE", 16)
-    monkeypatch.setattr(plans, "SMALLEST_BLOCK", 4)
-    monkeypatch.setattr(plans, "NARROW_BLOCK_SIZE", 8)
-    monkeypatch.setattr(plans, "BAND_BLOCK_SIZE", 8)
-    monkeypatch.setattr(plans, "TILE_SIZE", 9000)
-    monkeypatch.setattr(plans, "BAND_TILE_SIZE", 9000)  # some bands are of one tile, some of many
+    monkeypatch.setattr(schedule, "BLOCK_SIZE", 16)
+    monkeypatch.setattr(schedule, "SMALLEST_BLOCK", 4)
+    monkeypatch.setattr(schedule, "NARROW_BLOCK_SIZE", 8)
+    monkeypatch.setattr(schedule, "BAND_BLOCK_SIZE", 8)
+    monkeypatch.setattr(schedule, "TILE_SIZE", 9000)
+    monkeypatch.setattr(schedule, "BAND_TILE_SIZE", 9000)  # some bands are of one tile, some of many
     monkeypatch.setattr(linear, "BLOCK_SIZE", 8)
 
 

@@ -12,7 +12,7 @@ from keras import ops
 
 from keras_transformer.ops import BucketBias, LinearBias, scores
 from keras_transformer.ops.biases import buckets, slopes
-from keras_transformer.ops.dropout import keep_mask
+from keras_transformer.ops.random import keep_mask
 from keras_transformer.relations import (
     Adjacency,
     Causal,

@@ -7,7 +7,13 @@ from keras import ops
 
 from keras_transformer import relations
 from keras_transformer.layers import GraphAttention, MultiHeadAttention
-from keras_transformer.ops import LinearBias, attention, explain, plans, scores
+from keras_transformer.ops import (
+    LinearBias,
+    attention,
+    explain,
+    scores,
+)
+from keras_transformer.ops.blockwise import schedule
 
 neutral = pytest.mark.backend_neutral
 
@@ -144,8 +150,8 @@ def test_jax_may_transform_it_in_any_order(monkeypatch):
         pytest.skip("transformations of JAX")
     import jax
 
-    monkeypatch.setattr(plans, "BLOCK_SIZE", 8)
-    monkeypatch.setattr(plans, "SMALLEST_BLOCK", 8)
+    monkeypatch.setattr(schedule, "BLOCK_SIZE", 8)
+    monkeypatch.setattr(schedule, "SMALLEST_BLOCK", 8)
     x = jax.numpy.asarray(np.random.default_rng(0).normal(size=(1, 20, 2, 4)).astype("float32"))
     told = {
         "padding_mask": jax.numpy.arange(20)[None] < 15,

@@ -2,7 +2,13 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.ops import append_update, cache, grow_update, select_update, slice_update
+from keras_transformer.ops import (
+    append_update,
+    grow_update,
+    kv_cache,
+    select_update,
+    slice_update,
+)
 
 pytestmark = pytest.mark.backend_neutral
 
@@ -15,7 +21,7 @@ def axis_of(shape):
 
 
 def written(cache, new, slot):
-    expected, axis = cache.copy(), axis_of(cache.shape)
+    expected, axis = kv_cache.copy(), axis_of(kv_cache.shape)
     expected[(slice(None),) * axis + (slice(slot, slot + new.shape[axis]),)] = new
     return expected
 
@@ -29,45 +35,47 @@ def some(shape, length=None):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("slot", [0, 2, 4])
 def test_slice_and_select_write_one_token_at_the_slot_and_nothing_else(shape, slot):
-    cache, new = some(shape), some(shape, 1)
-    expected = written(cache, new, slot)
+    kv_cache, new = some(shape), some(shape, 1)
+    expected = written(kv_cache, new, slot)
     for index in (slot, ops.convert_to_tensor(slot, "int32")):
-        np.testing.assert_array_equal(slice_update(cache, new, index), expected)
-        np.testing.assert_array_equal(select_update(cache, new, index), expected)
+        np.testing.assert_array_equal(slice_update(kv_cache, new, index), expected)
+        np.testing.assert_array_equal(select_update(kv_cache, new, index), expected)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize(("slot", "length"), [(0, 3), (2, 3), (0, 5), (1, 2)])
 def test_slice_and_select_write_several_tokens(shape, slot, length):
-    cache, new = some(shape), some(shape, length)
+    kv_cache, new = some(shape), some(shape, length)
     for index in (slot, ops.convert_to_tensor(slot, "int32")):
-        np.testing.assert_array_equal(slice_update(cache, new, index), written(cache, new, slot))
-        np.testing.assert_array_equal(select_update(cache, new, index), written(cache, new, slot))
+        np.testing.assert_array_equal(slice_update(kv_cache, new, index), written(kv_cache, new, slot))
+        np.testing.assert_array_equal(select_update(kv_cache, new, index), written(kv_cache, new, slot))
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("length", [1, 3])
 def test_append_grows_the_cache_from_nothing(shape, length):
-    cache, first, then = some(shape, 0), some(shape, length), some(shape, 1)
-    cache = append_update(cache, first, 0)
-    np.testing.assert_array_equal(cache, first)
-    cache = append_update(cache, then, length)
-    np.testing.assert_array_equal(cache, np.concatenate([first, then], axis=axis_of(shape)))
+    kv_cache, first, then = some(shape, 0), some(shape, length), some(shape, 1)
+    kv_cache = append_update(kv_cache, first, 0)
+    np.testing.assert_array_equal(kv_cache, first)
+    kv_cache = append_update(kv_cache, then, length)
+    np.testing.assert_array_equal(kv_cache, np.concatenate([first, then], axis=axis_of(shape)))
 
 
 @pytest.mark.parametrize("update", [slice_update, select_update, append_update])
 def test_the_cache_keeps_its_type(update):
-    cache = ops.zeros((2, 4, 3), "float16")
-    assert "float16" in str(update(cache, ops.ones((2, 1, 3), "float32"), 1).dtype)
+    kv_cache = ops.zeros((2, 4, 3), "float16")
+    assert "float16" in str(update(kv_cache, ops.ones((2, 1, 3), "float32"), 1).dtype)
 
 
 @pytest.mark.parametrize("length", [1, 2])
 def test_updates_agree_in_every_mode(modes, length):
-    cache, new = some(SHAPES[-1]), some(SHAPES[-1], length)
-    expected = written(cache, new, 3)
+    kv_cache, new = some(SHAPES[-1]), some(SHAPES[-1], length)
+    expected = written(kv_cache, new, 3)
     for name, wrap in modes.items():
         for update in (slice_update, select_update):
-            found = wrap(update)(*map(ops.convert_to_tensor, (cache, new)), ops.convert_to_tensor(3, "int32"))
+            found = wrap(update)(
+                *map(ops.convert_to_tensor, (kv_cache, new)), ops.convert_to_tensor(3, "int32")
+            )
             np.testing.assert_array_equal(found, expected, err_msg=name)
 
 
@@ -80,11 +88,11 @@ UPDATES = {update.__name__: update for update in (slice_update, select_update, a
 def test_new_tokens_find_those_in_their_window_in_any_cache(update, window, count):
     """The numbers of tokens stand for their entries."""
     total = 12
-    size = 0 if cache.grows(update) and (window is None or update is append_update) else total
+    size = 0 if kv_cache.grows(update) and (window is None or update is append_update) else total
     entries = {"positions": ops.full((1, size if window is None else min(size, window + 1)), -1, "int32")}
     for slot in range(0, total, count):
         new = {"positions": ops.arange(slot, slot + count, dtype="int32")[None]}
-        seen, entries = cache.write(entries, new, slot, update, window)
+        seen, entries = kv_cache.write(entries, new, slot, update, window)
         for token in range(slot, slot + count):
             needed = set(range(0 if window is None else max(token - window, 0), token + 1))
             assert needed <= {*ops.convert_to_numpy(seen["positions"])[0].tolist()}
@@ -95,8 +103,8 @@ def test_new_tokens_find_those_in_their_window_in_any_cache(update, window, coun
 def test_which_token_an_entry_holds_follows_from_how_many_were_written():
     entries = {"positions": ops.full((1, 3), -1, "int32")}
     for slot in range(8):
-        _, entries = cache.write(entries, {"positions": ops.full((1, 1), slot)}, slot, window=2)
-        held = ops.convert_to_numpy(cache.held(slot + 1, 3))
+        _, entries = kv_cache.write(entries, {"positions": ops.full((1, 1), slot)}, slot, window=2)
+        held = ops.convert_to_numpy(kv_cache.held(slot + 1, 3))
         np.testing.assert_array_equal(np.maximum(held, -1), ops.convert_to_numpy(entries["positions"])[0])
 
 
@@ -104,4 +112,4 @@ def test_which_token_an_entry_holds_follows_from_how_many_were_written():
 def test_a_cache_that_is_full_is_an_error(update):
     entries = {"positions": ops.full((1, 3), -1, "int32")}
     with pytest.raises(ValueError, match=r"`slot` must leave room for 2 entries in a cache of 3.*slot=2"):
-        cache.write(entries, {"positions": ops.zeros((1, 2), "int32")}, 2, update)
+        kv_cache.write(entries, {"positions": ops.zeros((1, 2), "int32")}, 2, update)

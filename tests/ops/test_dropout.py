@@ -5,7 +5,7 @@ import pytest
 from keras import ops
 
 from keras_transformer.ops import dropout
-from keras_transformer.ops.dropout import keep_mask
+from keras_transformer.ops.random import keep_mask
 
 pytestmark = pytest.mark.backend_neutral
 

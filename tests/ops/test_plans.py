@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
 
-from keras_transformer.ops import attention, blockwise, edgewise, explain, kernels, plans, scores
-from keras_transformer.ops.problem import Problem
+from keras_transformer.ops import attention, dispatch, explain, scores
+from keras_transformer.ops.attention_inputs import Problem
+from keras_transformer.ops.blockwise import kernel, schedule
 from keras_transformer.relations import (
     EMPTY,
     Adjacency,
@@ -95,7 +96,7 @@ def constants(**values):
     """The kernels' constants, where hypothesis runs a test many times."""
     with pytest.MonkeyPatch.context() as patch:
         for key, value in values.items():
-            patch.setattr(plans, key, value)
+            patch.setattr(schedule, key, value)
         yield
 
 
@@ -106,7 +107,7 @@ class TestPlans:
     def test_chunks_hold_every_related_pair_once(self, relation, num_queries, num_keys, size, width):
         score = scores.Additive(np.zeros((1, width))) if width > 1 else None
         with constants(BLOCK_SIZE=size * width):
-            plan = plans.chunked(problem(relation, num_queries, num_keys, score))
+            plan = schedule.chunked(problem(relation, num_queries, num_keys, score))
         self.check(relation, num_queries, num_keys, plan)
 
     @given(RELATIONS, reaches, reaches, lengths, lengths, st.integers(1, 20), st.integers(1, 3000))
@@ -116,7 +117,7 @@ class TestPlans:
     ):
         relation = SlidingWindow(left, right) & relation
         with constants(NARROW_BLOCK_SIZE=size, BAND_BLOCK_SIZE=size, BAND_TILE_SIZE=tile):
-            plan = plans.banded(problem(relation, num_queries, num_keys))
+            plan = schedule.banded(problem(relation, num_queries, num_keys))
         self.check(relation, num_queries, num_keys, plan)
 
     @staticmethod
@@ -132,7 +133,7 @@ class TestPlans:
         "relation", [Causal(), SlidingWindow(20), SlidingWindow(3, 5), Strided(40), ~Full()], ids=str
     )
     def test_chunks_are_the_blocks_that_are_not_empty(self, relation, length, small_blocks):
-        plan = plans.chunked(problem(relation, length, length))
+        plan = schedule.chunked(problem(relation, length, length))
         blocks = relation.blocks(plan.size, length, length)
         assert plan.num_pairs == (blocks != EMPTY).sum() * plan.size**2
         assert plan.num_partial == (blocks == 1).sum()
@@ -140,16 +141,16 @@ class TestPlans:
             assert plan.num_pairs == (4 * 5 // 2) * 16**2
 
     def test_bands_grow_with_the_length_and_the_reach_alone(self, small_blocks, monkeypatch):
-        monkeypatch.setattr(plans, "BAND_TILE_SIZE", 1)
-        pairs = [plans.banded(problem(SlidingWindow(8), n, n)).num_pairs for n in (256, 512, 1024)]
+        monkeypatch.setattr(schedule, "BAND_TILE_SIZE", 1)
+        pairs = [schedule.banded(problem(SlidingWindow(8), n, n)).num_pairs for n in (256, 512, 1024)]
         assert pairs == [256 * 16, 512 * 16, 1024 * 16]  # a query's own block and the one before
-        assert plans.banded(problem(SlidingWindow(9), 256, 256)).num_pairs == 256 * 24
+        assert schedule.banded(problem(SlidingWindow(9), 256, 256)).num_pairs == 256 * 24
 
     @pytest.mark.parametrize("length", [2**15, 2**17, 2**20])
     def test_long_bands_are_of_few_tiles_for_each_is_written_by_a_copy(self, length):
-        plan = plans.banded(problem(SlidingWindow(256), length, length))
-        assert len(plan.rows) <= plans.MOST_BANDS
-        assert plan.num_pairs < 1.1 * length * (256 + 2 * plans.BAND_BLOCK_SIZE)
+        plan = schedule.banded(problem(SlidingWindow(256), length, length))
+        assert len(plan.rows) <= schedule.MOST_BANDS
+        assert plan.num_pairs < 1.1 * length * (256 + 2 * schedule.BAND_BLOCK_SIZE)
 
     @pytest.mark.slow
     @given(st.lists(st.integers(0, 5), max_size=20), st.integers(0, 20))
@@ -158,7 +159,7 @@ class TestPlans:
         self, places, num_partial
     ):
         num_partial = min(num_partial, len(places))
-        turns = blockwise.Turns(np.array(places, "int32"), num_partial)
+        turns = kernel.Turns(np.array(places, "int32"), num_partial)
 
         def turn(place, visit, seen):
             def step(tile, seen, predicate):
@@ -188,7 +189,7 @@ class TestPlans:
             ended = python(lambda place, *values: note("end", place, sum(values)), [place, begun, state[0]])
             return [tf.ensure_shape(ended, [])]
 
-        turns = blockwise.Turns(np.arange(20, dtype="int32"), 20)
+        turns = kernel.Turns(np.arange(20, dtype="int32"), 20)
         tf.function(lambda state: turns.each(turn, [state]), autograph=False)(tf.zeros([]))
         assert events == [(event, place) for place in range(20) for event in ("begin", "end")]
 
@@ -213,21 +214,21 @@ def test_a_window_as_long_as_the_sequence_is_causal(kernel, left, small_blocks):
 @pytest.fixture
 def eager_to_choose(small_blocks, monkeypatch):
     """ "auto" takes the special kernels for short sequences too."""
-    monkeypatch.setattr(kernels, "SHORT", 12)
-    monkeypatch.setattr(kernels, "SHORT_BAND", 12)
-    monkeypatch.setattr(kernels, "FEW", 4)
-    monkeypatch.setattr(kernels, "EDGE_COST", 2)
-    monkeypatch.setattr(plans, "TILE_SIZE", 2**20)
-    monkeypatch.setattr(plans, "BAND_TILE_SIZE", 2**20)
+    monkeypatch.setattr(dispatch, "SHORT", 12)
+    monkeypatch.setattr(dispatch, "SHORT_BAND", 12)
+    monkeypatch.setattr(dispatch, "FEW", 4)
+    monkeypatch.setattr(dispatch, "EDGE_COST", 2)
+    monkeypatch.setattr(schedule, "TILE_SIZE", 2**20)
+    monkeypatch.setattr(schedule, "BAND_TILE_SIZE", 2**20)
 
 
 @pytest.fixture
 def used(monkeypatch):
     """The kernels that `attention` used, in order."""
     names = []
-    for key, function in list(kernels._ATTEND.items()):
+    for key, function in list(dispatch._ATTEND.items()):
         record = lambda given, key=key, function=function: names.append(key) or function(given)  # noqa: E731
-        monkeypatch.setitem(kernels._ATTEND, key, record)
+        monkeypatch.setitem(dispatch._ATTEND, key, record)
     return names
 
 
@@ -273,7 +274,7 @@ class TestAuto:
         x = normal(2, 64, 2, 4)
         attention(x, x, x, relation, **options)
         assert used == [kernel] == [explain(x, x, x, relation, **options).kernel]
-        assert kernels.SHORT == 12
+        assert dispatch.SHORT == 12
 
     def test_short_sequences_are_dense(self, used):
         attention(X, X, X, SlidingWindow(2))
@@ -464,8 +465,8 @@ def test_nobody_related_gives_zeros_and_zero_gradients(kernel, gradients):
 
 
 def test_an_additive_score_of_large_heads_can_be_chunked():
-    x = normal(1, 3, 1, plans.BLOCK_SIZE + 1)
-    score = scores.Additive(normal(1, plans.BLOCK_SIZE + 1))
+    x = normal(1, 3, 1, schedule.BLOCK_SIZE + 1)
+    score = scores.Additive(normal(1, schedule.BLOCK_SIZE + 1))
     np.testing.assert_allclose(
         attention(x, x, x, score=score, kernel="chunked"), attention(x, x, x, score=score), **CLOSE
     )
@@ -475,6 +476,6 @@ def test_an_additive_score_of_large_heads_can_be_chunked():
 @pytest.mark.parametrize("num_nodes", [7, 60_000], ids="{} nodes".format)
 def test_edges_are_ordered_by_target_however_many_nodes_there_are(num_nodes):
     edges = np.random.default_rng(0).integers(num_nodes - 5, num_nodes, (2, 40, 2)).astype("int32")
-    source, target = edgewise._by_target(edges[..., 0], edges[..., 1], num_nodes, num_nodes + 1)
+    source, target = edges._by_target(edges[..., 0], edges[..., 1], num_nodes, num_nodes + 1)
     found = np.stack([ops.convert_to_numpy(target), ops.convert_to_numpy(source)], axis=-1)
     assert found.tolist() == [sorted(row) for row in edges[..., ::-1].tolist()]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import keras_transformer_serving as serving
 from keras_transformer import generation, pipelines, text
-from keras_transformer.export.parts import settings_of
+from keras_transformer.export.bundle_writer import settings_of
 from keras_transformer.pipelines import TextToText
 from keras_transformer_serving import files
 

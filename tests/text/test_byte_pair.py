@@ -2,8 +2,8 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.text import BytePairTokenizer
-from keras_transformer.text.byte_pair import BYTE_CHARACTERS, SPECIAL_TOKENS
-from keras_transformer.text.gpt2_words import GPT2Words
+from keras_transformer.text.pretokenizers.gpt2 import GPT2Words
+from keras_transformer.text.tokenizers.byte_pair import BYTE_CHARACTERS, SPECIAL_TOKENS
 
 BYTES = [*SPECIAL_TOKENS.values(), *BYTE_CHARACTERS]
 

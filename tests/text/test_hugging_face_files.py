@@ -3,7 +3,7 @@ import json
 import pytest
 
 from keras_transformer.text import BytePairTokenizer, ByteTokenizer, WordPieceTokenizer
-from keras_transformer.text.byte_pair import BYTE_CHARACTERS
+from keras_transformer.text.tokenizers.byte_pair import BYTE_CHARACTERS
 
 TEXTS = ["hello world, it's here", "¿Qué hay? ¡Adiós!", "Hello ünder the wörld [MASK]", "<|endoftext|>don't"]
 PIECES = [

@@ -5,17 +5,11 @@ import random
 import pytest
 import tensorflow as tf
 
-from keras_transformer.text import (
-    BytePairTokenizer,
-    CharacterPairTokenizer,
-    WordPieceTokenizer,
-    byte_pair,
-    character_pair,
-    pair_training,
-    word_piece,
-)
-from keras_transformer.text.bert_words import BertWords
-from keras_transformer.text.gpt2_words import GPT2Words
+from keras_transformer.text import BytePairTokenizer, CharacterPairTokenizer, WordPieceTokenizer
+from keras_transformer.text.pretokenizers.bert import BertWords
+from keras_transformer.text.pretokenizers.gpt2 import GPT2Words
+from keras_transformer.text.tokenizers import byte_pair, openai_gpt, word_piece
+from keras_transformer.text.training import pair_merges
 
 tokenizers = pytest.importorskip("tokenizers")
 
@@ -88,7 +82,7 @@ def test_word_piece(lines, lowercase, special):
     settings = {"lowercase": lowercase, "special_tokens_in_text": special, "clean_up": True}
     trained = WordPieceTokenizer.train(lines[:400], 3000, **settings)
     # Of what is unknown the ids would say nothing: so there is a piece for every character.
-    words = pair_training.count_words(lines, trained._words)
+    words = pair_merges.count_words(lines, trained._words)
     more = sorted({piece for word in words for each in word for piece in (each, f"##{each}")})
     ours = WordPieceTokenizer(list(dict.fromkeys([*trained.vocabulary, *more])), **settings)
     vocabulary = {piece: id_ for id_, piece in enumerate(ours.vocabulary)}
@@ -137,7 +131,7 @@ def test_character_pair(lines, lowercase, special):
     theirs.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
     theirs.decoder = tokenizers.decoders.BPEDecoder(suffix="</w>")
     if special:
-        theirs.add_special_tokens(list(character_pair.SPECIAL_TOKENS.values()))
+        theirs.add_special_tokens(list(openai_gpt.SPECIAL_TOKENS.values()))
     assert differing(ours, theirs, lines) == []
     unknown = (ours.tokenize(lines).values.numpy() == ours.unknown_id).mean()
     assert 0.01 < unknown < 0.9

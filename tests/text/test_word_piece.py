@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.text import WordPieceTokenizer
-from keras_transformer.text.bert_words import BertWords
+from keras_transformer.text.pretokenizers.bert import BertWords
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 

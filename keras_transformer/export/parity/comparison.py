@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras_transformer_serving as serving
-from keras_transformer.export import forward, kinds, parity, tensors
-from keras_transformer.export.parts import settings_of
+from keras_transformer.export import forward, kinds
+from keras_transformer.export.bundle_writer import settings_of
+from keras_transformer.export.parity import generation, outputs
 
 ONNX = "onnx"
 
@@ -24,7 +25,7 @@ class WithPipeline:
         self._pipeline = pipeline
         self._texts = texts
         self._config = settings_of(pipeline)
-        self._reference = functools.cache(functools.partial(parity.Reference.of, pipeline, texts))
+        self._reference = functools.cache(functools.partial(generation.Reference.of, pipeline, texts))
 
     def __call__(self, path: pathlib.Path, part: str, store: bool = False) -> dict[str, Any]:
         """What `parity.json` says of a part.
@@ -40,19 +41,21 @@ class WithPipeline:
         config, pipeline = self._config, self._pipeline
         if kinds.generates(pipeline):
             reference = self._reference(part == ONNX and not serving.reads_text(config))
-            return parity.compare(reference, _generator(path, part, config, pipeline.tokenizer.model_bytes))
+            return generation.compare(
+                reference, _generator(path, part, config, pipeline.tokenizer.model_bytes)
+            )
         examples = self._examples if part == ONNX else [*self._examples, *self._answers]
-        report = tensors.compare(examples, _runner(path, part, config), tensors.tolerance(pipeline.model))
+        report = outputs.compare(examples, _runner(path, part, config), outputs.tolerance(pipeline.model))
         if store:
-            tensors.save(path / tensors.EXAMPLES, examples)
+            outputs.save(path / outputs.EXAMPLES, examples)
         return report
 
     @functools.cached_property
-    def _examples(self) -> list[tensors.Example]:
+    def _examples(self) -> list[outputs.Example]:
         return forward.examples(self._pipeline)
 
     @functools.cached_property
-    def _answers(self) -> list[tensors.Example]:
+    def _answers(self) -> list[outputs.Example]:
         return forward.examples_of_answers(self._pipeline, self._texts)
 
 
@@ -61,23 +64,23 @@ def with_stored(bundle: serving.Bundle, part: str, stored: dict[str, Any]) -> di
     path, config = bundle.folder / part, bundle.config
     if "examples" in stored:
         generator = _generator(path, part, config, bundle.tokenizer_model)
-        return parity.compare(parity.Reference.stored(stored), generator)
-    examples = tensors.load(bundle.checked(f"{part}/{tensors.EXAMPLES}"))
-    return tensors.compare(examples, _runner(path, part, config), stored["tolerance"])
+        return generation.compare(generation.Reference.stored(stored), generator)
+    examples = outputs.load(bundle.checked(f"{part}/{outputs.EXAMPLES}"))
+    return outputs.compare(examples, _runner(path, part, config), stored["tolerance"])
 
 
 def _generator(
     path: pathlib.Path, part: str, config: dict[str, Any], tokenizer: bytes
-) -> Callable[[Sequence[Any]], parity.Answers]:
+) -> Callable[[Sequence[Any]], generation.Answers]:
     if part == ONNX:
-        return parity.OnnxGraphs(path, tokenizer, config)
-    return parity.SavedModel(path, config)
+        return generation.OnnxGraphs(path, tokenizer, config)
+    return generation.SavedModel(path, config)
 
 
 def _runner(
     path: pathlib.Path, part: str, config: dict[str, Any]
-) -> Callable[[str, tensors.Arrays], tensors.Arrays]:
+) -> Callable[[str, outputs.Arrays], outputs.Arrays]:
     if part != ONNX:
-        return tensors.SavedModel(path)
+        return outputs.SavedModel(path)
     model = serving.Model(lambda name: path / f"{name}.onnx", config)
     return lambda _graph, inputs: model.run(**inputs)

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text  # noqa: F401  (a SavedModel has its operations)
 
-from keras_transformer.export.parity import ParityError
+from keras_transformer.export.parity.generation import ParityError
 
 EXAMPLES = "examples.npz"
 TOLERANCES = {"float32": 1e-4}  # absolute and relative, by what the model computes in

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer.export.tensors import Arrays
+from keras_transformer.export.parity.outputs import Arrays
 
 
 def class_of_text(pipeline: Any, text: list[str], text_pair: list[str] | None = None) -> Arrays:

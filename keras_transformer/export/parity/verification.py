@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from keras_transformer.export import comparison
+from keras_transformer.export.parity import comparison
 from keras_transformer_serving import Bundle
 
 

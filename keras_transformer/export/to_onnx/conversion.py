@@ -9,9 +9,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_transformer.export import comparison, handlers, kinds, onnx_graphs, rewrites
+from keras_transformer.export import kinds
+from keras_transformer.export.bundle_writer import new_part
 from keras_transformer.export.graph import Axes
-from keras_transformer.export.parts import new_part
+from keras_transformer.export.parity import comparison
+from keras_transformer.export.to_onnx import graph_traversal, rewrites, tf2onnx_handlers
 
 ONNX = "onnx"
 OPSET = 18  # tf2onnx's default, 15, keeps ONNX Runtime from fusing layer normalisation; above 18 it raises
@@ -101,9 +103,9 @@ def convert(
     logging.getLogger("tf2onnx").setLevel(logging.ERROR)
     traced = tf.function(function, input_signature=signature, autograph=False)
     model, _ = tf2onnx.convert.from_function(
-        traced, input_signature=signature, opset=OPSET, custom_op_handlers=handlers.HANDLERS
+        traced, input_signature=signature, opset=OPSET, custom_op_handlers=tf2onnx_handlers.HANDLERS
     )
-    unknown = sorted({node.op_type for node in onnx_graphs.nodes(model.graph) if not _is_known(node)})
+    unknown = sorted({node.op_type for node in graph_traversal.nodes(model.graph) if not _is_known(node)})
     if unknown:
         raise ValueError(f"`model` must consist of operations that ONNX has. Received: {', '.join(unknown)}")
     model = rewrites.simplify(model)

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer.export import onnx_graphs
-from keras_transformer.export.onnx_graphs import Shapes
+from keras_transformer.export.to_onnx import graph_traversal
+from keras_transformer.export.to_onnx.graph_traversal import Shapes
 
 _MASKED = -1e20  # a score that softmax makes 0
 
@@ -29,7 +29,7 @@ def normalize_at_once(graph: Any, shapes: Shapes) -> bool:
         if match is None:
             continue
         x, gamma, beta, epsilon_name = match
-        epsilon, size = onnx_graphs.constant(graph, epsilon_name), shapes.get(x, [None])[-1]
+        epsilon, size = graph_traversal.constant(graph, epsilon_name), shapes.get(x, [None])[-1]
         sources = [shape.input[0] if (shape := origin(name, "Reshape")) else name for name in (gamma, beta)]
         vectors = [_as_vector(graph, name, shapes) for name in sources]
         if epsilon is None or size is None or any(shapes.get(name) != [size] for name in vectors):
@@ -48,7 +48,7 @@ def mask_by_addition(graph: Any, shapes: Shapes) -> bool:
     """
     from onnx import helper, numpy_helper
 
-    readers = onnx_graphs.readers(graph)
+    readers = graph_traversal.readers(graph)
     changed = False
     for node in [*graph.node]:
         if node.op_type != "Where" or {
@@ -57,7 +57,7 @@ def mask_by_addition(graph: Any, shapes: Shapes) -> bool:
             continue
         condition, scores, lowest = node.input
         sizes = [*zip(shapes.get(condition, [])[::-1], shapes.get(scores, [])[::-1], strict=False)]
-        number = onnx_graphs.constant(graph, lowest)
+        number = graph_traversal.constant(graph, lowest)
         if number is None or number > _MASKED or not any(a == 1 != b for a, b in sizes):
             continue
         zero, mask = f"{lowest}_zero", f"{node.output[0]}_mask"

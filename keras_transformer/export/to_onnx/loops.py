@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from keras_transformer.export.onnx_graphs import inner, rename
+from keras_transformer.export.to_onnx.graph_traversal import inner, rename
 
 _SMALL = 4096  # elements of a constant that is compared with others
 _RANDOM = frozenset(

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer.export import onnx_graphs
-from keras_transformer.export.onnx_graphs import Shapes, rename
+from keras_transformer.export.to_onnx import graph_traversal
+from keras_transformer.export.to_onnx.graph_traversal import Shapes, rename
 
 _ENDLESS = 10**9  # what tf2onnx puts for an end that is not given
 
@@ -61,7 +61,7 @@ def reshape_once(graph: Any, shapes: Shapes) -> bool:
     from onnx import numpy_helper
 
     made_by = {name: node for node in graph.node for name in node.output}
-    readers = onnx_graphs.readers(graph)
+    readers = graph_traversal.readers(graph)
     small = {
         each.name: numpy_helper.to_array(each) for each in graph.initializer if math.prod(each.dims) < 10
     }
@@ -119,14 +119,14 @@ def look_up_as_given(graph: Any, shapes: Shapes) -> bool:
 
     def is_size(name: str, data: str, axis: int) -> bool:
         """Whether a value is the size of `data` along an axis."""
-        known = onnx_graphs.constant(graph, name)
+        known = graph_traversal.constant(graph, name)
         if known is not None:
             return shapes.get(data, [None] * (axis + 1))[axis] == known
         part = origin(name, "Cast", "Squeeze")
         shape = origin(part.input[0], "Cast") if part is not None and part.op_type == "Slice" else None
         if shape is None or shape.op_type != "Shape" or shape.input[0] != data:
             return False
-        return onnx_graphs.constant(graph, part.input[1]) == axis
+        return graph_traversal.constant(graph, part.input[1]) == axis
 
     changed = False
     for node in graph.node:
@@ -140,7 +140,7 @@ def look_up_as_given(graph: Any, shapes: Shapes) -> bool:
         axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
         if (
             list(negative.input[:1]) == [index] == list(fixed.input[:1])
-            and onnx_graphs.constant(graph, negative.input[1]) == 0
+            and graph_traversal.constant(graph, negative.input[1]) == 0
             and is_size(fixed.input[1], node.input[0], axis)
         ):
             node.input[1] = index

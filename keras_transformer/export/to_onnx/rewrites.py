@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from keras_transformer.export import fusions, loops, reshapes
-from keras_transformer.export.onnx_graphs import Shapes, graphs, nodes
+from keras_transformer.export.to_onnx import fusions, loops, reshapes
+from keras_transformer.export.to_onnx.graph_traversal import Shapes, graphs, nodes
 
 _REWRITES = (
     reshapes.multiply_without_reshaping,

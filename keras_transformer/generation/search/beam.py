@@ -8,10 +8,10 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.generation.constraints import FORBIDDEN, ForcedWords
-from keras_transformer.generation.independent import is_broken, log_normalizer
-from keras_transformer.generation.rules import Rules
+from keras_transformer.generation.logits_processors import Rules
 from keras_transformer.generation.samplers import Beam
-from keras_transformer.generation.selection import pick, top_k
+from keras_transformer.generation.search.sampling import is_broken, log_normalizer
+from keras_transformer.generation.search.top_k import pick, top_k
 
 Tensor = Any
 State = dict[str, Tensor]

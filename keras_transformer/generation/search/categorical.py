@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_transformer.generation.constraints import FORBIDDEN
 from keras_transformer.generation.samplers import Sample
-from keras_transformer.generation.selection import top_k
+from keras_transformer.generation.search.top_k import top_k
 
 Tensor = Any
 

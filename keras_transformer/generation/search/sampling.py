@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_transformer.generation import sampling
 from keras_transformer.generation.constraints import FORBIDDEN
-from keras_transformer.generation.rules import Rules
+from keras_transformer.generation.logits_processors import Rules
 from keras_transformer.generation.samplers import Beam, Greedy, Sample
+from keras_transformer.generation.search import categorical
 
 Tensor = Any
 State = dict[str, Tensor]
@@ -74,7 +74,7 @@ class Independent:
         broken = ops.logical_and(is_broken(logits, normalizer), ops.logical_not(state["ended"]))
         candidates = self.rules(logits, state["ids"], step, self.limits)
         if isinstance(self.sampler, Sample):
-            candidates = sampling.draw(candidates, self.sampler, self._noise(logits, step))
+            candidates = categorical.draw(candidates, self.sampler, self._noise(logits, step))
         token, best = highest(candidates)
         if isinstance(self.sampler, Sample) or self.rules.shapes_logits:
             chosen = ops.equal(ops.arange(logits.shape[-1], dtype="int32"), token[..., None])
@@ -121,7 +121,7 @@ class Independent:
             return ops.take(self.noise, step, axis=2)
         vocabulary = logits.shape[-1]
         seed = self.sampler.seed if self.seed is None else self.seed
-        return sampling.uniform(seed, self.rows, self.hypotheses, step, vocabulary)
+        return categorical.uniform(seed, self.rows, self.hypotheses, step, vocabulary)
 
 
 def results_of_one(state: State) -> dict[str, Tensor]:

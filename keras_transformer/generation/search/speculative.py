@@ -8,11 +8,16 @@ from keras import ops
 
 from keras_transformer import ops as kt_ops
 from keras_transformer.generation import prompts
-from keras_transformer.generation.checks import padding_value
 from keras_transformer.generation.constraints import FORBIDDEN
-from keras_transformer.generation.independent import highest, is_broken, log_normalizer, results_of_one
-from keras_transformer.generation.rules import Rules
+from keras_transformer.generation.logits_processors import Rules
 from keras_transformer.generation.samplers import Speculative
+from keras_transformer.generation.search.sampling import (
+    highest,
+    is_broken,
+    log_normalizer,
+    results_of_one,
+)
+from keras_transformer.generation.validation import padding_value
 
 Tensor = Any
 State = dict[str, Tensor]

@@ -7,7 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.arguments import check_one_of, check_positive
-from keras_transformer.layers.waves import LAYOUTS, geometric, paired_waves
+from keras_transformer.layers.positions.sinusoids import LAYOUTS, geometric, paired_waves
 
 Tensor = Any
 

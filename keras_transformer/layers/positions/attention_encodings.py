@@ -4,8 +4,8 @@ from typing import Any
 
 import keras
 
-from keras_transformer.layers.position_biases import ALiBi, RelativeBias
-from keras_transformer.layers.rotary_positions import RotaryPositions
+from keras_transformer.layers.positions.biases import ALiBi, RelativeBias
+from keras_transformer.layers.positions.rotary import RotaryPositions
 
 PositionEncoding = RotaryPositions | ALiBi | RelativeBias
 BIASES = (ALiBi, RelativeBias)

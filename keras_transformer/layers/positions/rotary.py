@@ -6,8 +6,13 @@ import keras
 from keras import ops
 
 from keras_transformer.arguments import check_one_of, check_positive
-from keras_transformer.layers import rotary_scaling
-from keras_transformer.layers.waves import LAYOUTS, geometric, pair_up, waves
+from keras_transformer.layers.positions import rotary_scaling
+from keras_transformer.layers.positions.sinusoids import (
+    LAYOUTS,
+    geometric,
+    pair_up,
+    waves,
+)
 
 Tensor = Any
 

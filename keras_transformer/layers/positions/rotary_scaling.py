@@ -10,7 +10,7 @@ import keras
 import numpy as np
 
 from keras_transformer.arguments import check_at_least, check_positive
-from keras_transformer.layers.waves import geometric
+from keras_transformer.layers.positions.sinusoids import geometric
 
 
 @dataclasses.dataclass(frozen=True)

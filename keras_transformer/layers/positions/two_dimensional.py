@@ -6,8 +6,8 @@ import keras
 from keras import ops
 
 from keras_transformer.arguments import check_one_of, check_positive
-from keras_transformer.layers.positions import table_initializer
-from keras_transformer.layers.waves import geometric, paired_waves
+from keras_transformer.layers.positions.absolute import table_initializer
+from keras_transformer.layers.positions.sinusoids import geometric, paired_waves
 
 Tensor = Any
 

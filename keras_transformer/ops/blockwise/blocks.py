@@ -14,9 +14,9 @@ from typing import Any
 
 from keras import ops
 
+from keras_transformer.ops.attention_inputs import LOWEST_SCORE, UNRELATED, Problem
 from keras_transformer.ops.biases import PositionBias
-from keras_transformer.ops.dropout import keep_mask
-from keras_transformer.ops.problem import LOWEST_SCORE, UNRELATED, Problem
+from keras_transformer.ops.random import keep_mask
 
 Tensor = Any
 State = tuple[Tensor, Tensor, Tensor]

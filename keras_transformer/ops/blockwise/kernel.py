@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 from keras import backend, ops, tree
 
-from keras_transformer.ops.plans import Plan
-from keras_transformer.ops.problem import Problem
-from keras_transformer.ops.tiles import Arithmetic, Parameters, Tile
+from keras_transformer.ops.attention_inputs import Problem
+from keras_transformer.ops.blockwise.blocks import Arithmetic, Parameters, Tile
+from keras_transformer.ops.blockwise.schedule import Plan
 
 Tensor = Any
 

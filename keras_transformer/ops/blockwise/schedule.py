@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from keras_transformer.ops.problem import Problem
+from keras_transformer.ops.attention_inputs import Problem
 from keras_transformer.relations import FULL, PARTIAL
 
 BLOCK_SIZE = 512

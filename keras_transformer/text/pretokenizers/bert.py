@@ -5,8 +5,14 @@ import unicodedata
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.text import unicode_tables
-from keras_transformer.text.characters import CodePointTable, cut, members, row_starts, shifted
+from keras_transformer.text.pretokenizers import unicode_tables
+from keras_transformer.text.pretokenizers.characters import (
+    CodePointTable,
+    cut,
+    members,
+    row_starts,
+    shifted,
+)
 
 _SPACE, _ALONE, _ACCENT = 1, 2, 4
 _KEPT = 0

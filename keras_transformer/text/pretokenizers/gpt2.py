@@ -3,8 +3,14 @@
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.text import unicode_tables
-from keras_transformer.text.characters import CodePointTable, cut, members, row_starts, shifted
+from keras_transformer.text.pretokenizers import unicode_tables
+from keras_transformer.text.pretokenizers.characters import (
+    CodePointTable,
+    cut,
+    members,
+    row_starts,
+    shifted,
+)
 
 _OTHER, _LETTER, _NUMBER, _SPACE = range(4)
 

@@ -9,9 +9,9 @@ from typing import Any, Self
 
 import tensorflow as tf
 
-from keras_transformer.text import folders
-from keras_transformer.text.ids import to_dense_ids
-from keras_transformer.text.strings import to_string_tensor
+from keras_transformer.text.tokenizers import folders
+from keras_transformer.text.tokenizers.ids import to_dense_ids
+from keras_transformer.text.tokenizers.strings import to_string_tensor
 
 
 class Tokenizer(tf.Module, abc.ABC):

@@ -7,9 +7,9 @@ from typing import Any, Self
 
 import tensorflow as tf
 
-from keras_transformer.text import hugging_face_files
-from keras_transformer.text.tokenizer import Tokenizer, tokenize_around
-from keras_transformer.text.vocabulary import Vocabulary, deserialised, serialised
+from keras_transformer.text.tokenizers import hugging_face
+from keras_transformer.text.tokenizers.base import Tokenizer, tokenize_around
+from keras_transformer.text.tokenizers.vocabulary import Vocabulary, deserialised, serialised
 
 SPECIAL_TOKENS = {"pad": "<pad>", "unknown": "<unk>", "start": "<s>", "end": "</s>"}
 
@@ -102,7 +102,7 @@ class ByteTokenizer(Tokenizer):
             >>> ByteTokenizer.from_files("byt5-small").vocabulary_size  # doctest: +SKIP
             384
         """
-        settings = hugging_face_files.read_bytes(folder)
+        settings = hugging_face.read_bytes(folder)
         return cls(special_tokens_in_text=special_tokens_in_text, **settings)
 
     @property

@@ -7,13 +7,14 @@ from typing import Self
 
 import tensorflow as tf
 
-from keras_transformer.text import hugging_face_files, pair_training
-from keras_transformer.text.gpt2_words import GPT2Words
-from keras_transformer.text.pair_merging import PairMerger
-from keras_transformer.text.tokenizer import Compiled
-from keras_transformer.text.training_texts import Texts
-from keras_transformer.text.vocabulary import Vocabulary
-from keras_transformer.text.word_tokenizer import PairTokenizer
+from keras_transformer.text.pretokenizers.gpt2 import GPT2Words
+from keras_transformer.text.tokenizers import hugging_face
+from keras_transformer.text.tokenizers.base import Compiled
+from keras_transformer.text.tokenizers.pair_merging import PairMerger
+from keras_transformer.text.tokenizers.subword import PairTokenizer
+from keras_transformer.text.tokenizers.vocabulary import Vocabulary
+from keras_transformer.text.training import pair_merges
+from keras_transformer.text.training.texts import Texts
 
 SPECIAL_TOKENS = {"pad": "<pad>", "unknown": "<unk>", "start": "<s>", "end": "</s>"}
 
@@ -150,11 +151,11 @@ class BytePairTokenizer(PairTokenizer):
             "special_tokens_in_text": special_tokens_in_text,
         }
         cutter = cls([*tokens, *alphabet], [], **settings)
-        counts = pair_training.count_words(texts, cutter._cut)
+        counts = pair_merges.count_words(texts, cutter._cut)
         words = {
             tuple(BYTE_CHARACTERS[byte] for byte in word.encode()): count for word, count in counts.items()
         }
-        merges = pair_training.learn_merges(
+        merges = pair_merges.learn_merges(
             words, [*tokens, *alphabet], vocabulary_size, min_frequency, lambda left, right: left + right
         )
         pieces = dict.fromkeys([*tokens, *alphabet, *(merged for _, _, merged in merges)])
@@ -182,7 +183,7 @@ class BytePairTokenizer(PairTokenizer):
             >>> BytePairTokenizer.from_files("gpt2").vocabulary_size  # doctest: +SKIP
             50257
         """
-        vocabulary, merges, settings = hugging_face_files.read_byte_pair(folder)
+        vocabulary, merges, settings = hugging_face.read_byte_pair(folder)
         return cls(vocabulary, merges, special_tokens_in_text=special_tokens_in_text, **settings)
 
     def _split(self, words: tf.Tensor) -> tf.RaggedTensor:

@@ -5,8 +5,8 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from keras_transformer.text.unigram_files import sentence_piece_model
-from keras_transformer.text.vocabulary import ROLES
+from keras_transformer.text.tokenizers.unigram_files import sentence_piece_model
+from keras_transformer.text.tokenizers.vocabulary import ROLES
 from keras_transformer_serving import files
 
 Folder = str | os.PathLike[str]

@@ -10,11 +10,11 @@ import tensorflow as tf
 import tensorflow_text
 
 from keras_transformer.arguments import check_not_negative, check_one_of
-from keras_transformer.text import hugging_face_files
-from keras_transformer.text.sentence_piece_model import keeps_spaces, read_model
-from keras_transformer.text.shared_model import SharedModel
-from keras_transformer.text.tokenizer import Tokenizer, tokenize_around
-from keras_transformer.text.vocabulary import Vocabulary, deserialised, serialised
+from keras_transformer.text.tokenizers import hugging_face
+from keras_transformer.text.tokenizers.base import Tokenizer, tokenize_around
+from keras_transformer.text.tokenizers.sentence_piece_model import keeps_spaces, read_model
+from keras_transformer.text.tokenizers.shared_model import SharedModel
+from keras_transformer.text.tokenizers.vocabulary import Vocabulary, deserialised, serialised
 
 SPECIAL_TOKENS = {"pad": "<pad>", "unknown": "<unk>", "start": "<pad>", "end": "</s>"}
 _SPACE = "\u2581"
@@ -152,7 +152,7 @@ class SentencePieceVocabularyTokenizer(Tokenizer):
             ...     "downloads/t5-small", vocabulary_size=32128
             ... )  # doctest: +SKIP
         """
-        model, pieces, settings = hugging_face_files.read_sentence_piece(folder, target)
+        model, pieces, settings = hugging_face.read_sentence_piece(folder, target)
         if pieces is None:  # T5's are those of the model, in its order, and sentinels behind them
             processor = read_model(model, with_padding=False)
             pieces = [processor.id_to_piece(i) for i in range(processor.vocab_size())]

@@ -8,14 +8,15 @@ from typing import Self
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.text import hugging_face_files, pair_training
-from keras_transformer.text.bert_words import BertWords
-from keras_transformer.text.characters import CodePointTable, shifted
-from keras_transformer.text.pair_merging import PairMerger
-from keras_transformer.text.tokenizer import Compiled
-from keras_transformer.text.training_texts import Texts
-from keras_transformer.text.vocabulary import Vocabulary
-from keras_transformer.text.word_tokenizer import PairTokenizer
+from keras_transformer.text.pretokenizers.bert import BertWords
+from keras_transformer.text.pretokenizers.characters import CodePointTable, shifted
+from keras_transformer.text.tokenizers import hugging_face
+from keras_transformer.text.tokenizers.base import Compiled
+from keras_transformer.text.tokenizers.pair_merging import PairMerger
+from keras_transformer.text.tokenizers.subword import PairTokenizer
+from keras_transformer.text.tokenizers.vocabulary import Vocabulary
+from keras_transformer.text.training import pair_merges
+from keras_transformer.text.training.texts import Texts
 
 SPECIAL_TOKENS = {"pad": "<pad>", "unknown": "<unk>", "start": "<s>", "end": "</s>"}
 _END = "</w>"
@@ -137,10 +138,10 @@ class CharacterPairTokenizer(PairTokenizer):
             "special_tokens_in_text": special_tokens_in_text,
         }
         cutter = cls(tokens, [], **settings)
-        counts = pair_training.count_words(texts, cutter._words)
+        counts = pair_merges.count_words(texts, cutter._words)
         words = {(*word[:-1], word[-1] + _END): count for word, count in counts.items()}
         alphabet = sorted({symbol for word in words for symbol in word})
-        merges = pair_training.learn_merges(
+        merges = pair_merges.learn_merges(
             words, [*tokens, *alphabet], vocabulary_size, min_frequency, lambda left, right: left + right
         )
         pieces = dict.fromkeys([*tokens, *alphabet, *(merged for _, _, merged in merges)])
@@ -167,7 +168,7 @@ class CharacterPairTokenizer(PairTokenizer):
             >>> CharacterPairTokenizer.from_files("openai-gpt").vocabulary_size  # doctest: +SKIP
             40478
         """
-        vocabulary, merges, settings = hugging_face_files.read_character_pair(folder)
+        vocabulary, merges, settings = hugging_face.read_character_pair(folder)
         return cls(vocabulary, merges, special_tokens_in_text=special_tokens_in_text, **settings)
 
     def _split(self, words: tf.Tensor) -> tf.RaggedTensor:

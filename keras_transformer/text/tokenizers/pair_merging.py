@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.text.characters import shifted
+from keras_transformer.text.pretokenizers.characters import shifted
 
 _NEVER = np.iinfo(np.int32).max
 

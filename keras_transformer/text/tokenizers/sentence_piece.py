@@ -6,12 +6,12 @@ from typing import Any, Self
 import tensorflow as tf
 import tensorflow_text
 
-from keras_transformer.text.sentence_piece_model import keeps_spaces, read_model
-from keras_transformer.text.sentence_piece_training import Model, train_sentence_piece
-from keras_transformer.text.shared_model import SharedModel
-from keras_transformer.text.strings import to_utf8
-from keras_transformer.text.tokenizer import Tokenizer
-from keras_transformer.text.training_texts import Texts
+from keras_transformer.text.tokenizers.base import Tokenizer
+from keras_transformer.text.tokenizers.sentence_piece_model import keeps_spaces, read_model
+from keras_transformer.text.tokenizers.shared_model import SharedModel
+from keras_transformer.text.tokenizers.strings import to_utf8
+from keras_transformer.text.training.sentence_piece import Model, train_sentence_piece
+from keras_transformer.text.training.texts import Texts
 
 
 class SentencePieceTokenizer(Tokenizer):

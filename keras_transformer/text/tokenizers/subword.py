@@ -6,10 +6,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_transformer.text.characters import tokenize_once
-from keras_transformer.text.pair_merging import PairMerger
-from keras_transformer.text.tokenizer import Compiled, Tokenizer, tokenize_around
-from keras_transformer.text.vocabulary import Vocabulary, deserialised, serialised
+from keras_transformer.text.pretokenizers.characters import tokenize_once
+from keras_transformer.text.tokenizers.base import Compiled, Tokenizer, tokenize_around
+from keras_transformer.text.tokenizers.pair_merging import PairMerger
+from keras_transformer.text.tokenizers.vocabulary import Vocabulary, deserialised, serialised
 
 
 class WordTokenizer(Tokenizer):

@@ -8,12 +8,13 @@ from typing import Any, Self
 import tensorflow as tf
 import tensorflow_text
 
-from keras_transformer.text import hugging_face_files, pair_training
-from keras_transformer.text.bert_words import BertWords
-from keras_transformer.text.tokenizer import Compiled
-from keras_transformer.text.training_texts import Texts
-from keras_transformer.text.vocabulary import Vocabulary
-from keras_transformer.text.word_tokenizer import WordTokenizer
+from keras_transformer.text.pretokenizers.bert import BertWords
+from keras_transformer.text.tokenizers import hugging_face
+from keras_transformer.text.tokenizers.base import Compiled
+from keras_transformer.text.tokenizers.subword import WordTokenizer
+from keras_transformer.text.tokenizers.vocabulary import Vocabulary
+from keras_transformer.text.training import pair_merges
+from keras_transformer.text.training.texts import Texts
 
 SPECIAL_TOKENS = {"pad": "[PAD]", "unknown": "[UNK]", "start": "[CLS]", "end": "[SEP]", "mask": "[MASK]"}
 _CONTINUES = "##"
@@ -160,15 +161,15 @@ class WordPieceTokenizer(WordTokenizer):
         tokens = list(dict.fromkeys(special_tokens.values()))
         # Words are cut by the code that will cut them in use; for that any vocabulary does.
         cutter = cls(tokens, special_tokens=special_tokens, **settings)
-        counts = pair_training.count_words(texts, cutter._words)
-        known = pair_training.most_frequent_characters(counts, alphabet_limit)
+        counts = pair_merges.count_words(texts, cutter._words)
+        known = pair_merges.most_frequent_characters(counts, alphabet_limit)
         words = {
             (word[0], *(_CONTINUES + character for character in word[1:])): count
             for word, count in counts.items()
             if len(word) <= _LONGEST_WORD and known.issuperset(word)
         }
         alphabet = sorted({symbol for word in words for symbol in word})
-        merges = pair_training.learn_merges(
+        merges = pair_merges.learn_merges(
             words,
             [*tokens, *alphabet],
             vocabulary_size,
@@ -197,7 +198,7 @@ class WordPieceTokenizer(WordTokenizer):
             >>> WordPieceTokenizer.from_files("bert-base-uncased").vocabulary_size  # doctest: +SKIP
             30522
         """
-        vocabulary, settings = hugging_face_files.read_word_piece(folder, SPECIAL_TOKENS)
+        vocabulary, settings = hugging_face.read_word_piece(folder, SPECIAL_TOKENS)
         return cls(vocabulary, special_tokens_in_text=special_tokens_in_text, **settings)
 
     def encode_pairs(self, first: Any, second: Any) -> dict[str, tf.Tensor]:

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_transformer.arguments import check_positive_integer
-from keras_transformer.text.training_texts import Texts, read_texts
+from keras_transformer.text.training.texts import Texts, read_texts
 
 _TEXTS_AT_ONCE = 1000
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import sentencepiece
 
 from keras_transformer.arguments import check_one_of, is_integer
-from keras_transformer.text.training_texts import Texts, read_texts
+from keras_transformer.text.training.texts import Texts, read_texts
 
 Model = Literal["unigram", "bpe", "char", "word"]
 

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable, Iterator
 
-from keras_transformer.text.strings import to_utf8
+from keras_transformer.text.tokenizers.strings import to_utf8
 
 Texts = Iterable[str | bytes | os.PathLike[str]] | os.PathLike[str]
 
