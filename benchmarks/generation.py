@@ -18,9 +18,9 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
+import matrix_multiplications
 import measuring
 import numpy as np
-import products
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -326,7 +326,7 @@ def bandwidth(size: int) -> float:
 
 def limits(shape: Shape, threads: int) -> dict[str, Any]:
     """Seconds that a step takes at least: to read its weights, and for its products alone, by library and rows."""
-    command = [sys.executable, str(pathlib.Path(__file__).with_name("products.py"))]
+    command = [sys.executable, str(pathlib.Path(__file__).with_name("matrix_multiplications.py"))]
     sizes = {
         "layers": shape.layers,
         "products": shape.products,
@@ -342,7 +342,7 @@ def limits(shape: Shape, threads: int) -> dict[str, Any]:
 
     return {
         "seconds_to_read_weights": shape.weight_bytes / bandwidth(shape.weight_bytes),
-        "seconds_of_products": {library: measured(library) for library in products.LIBRARIES},
+        "seconds_of_products": {library: measured(library) for library in matrix_multiplications.LIBRARIES},
     }
 
 

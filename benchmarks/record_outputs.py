@@ -3,8 +3,8 @@
 Models have random weights that NumPy draws from a seed, tokenizers are trained on the generated phrasebook: two
 checkouts on one machine must answer alike.
 
-    .venv/bin/python benchmarks/answers.py record /tmp/before.json             # --help lists the options
-    .venv/bin/python benchmarks/answers.py compare /tmp/before.json /tmp/after.json
+    .venv/bin/python benchmarks/record_outputs.py record /tmp/before.json             # --help lists the options
+    .venv/bin/python benchmarks/record_outputs.py compare /tmp/before.json /tmp/after.json
 """
 
 import argparse

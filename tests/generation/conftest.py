@@ -17,7 +17,7 @@ QUICK_ON_JAX = {
     "test_bad_input.py",
     "test_generator.py",
     "test_sampling.py",
-    "test_selection.py",
+    "test_top_k.py",
 }
 
 
