@@ -2,7 +2,7 @@
 
 What no step can beat, as long as its library does not multiply faster. Each library in a process of its own:
 
-    .venv-bench/bin/python benchmarks/matrix_multiplications.py XLA --layers 3 --products 14   # --help lists the options
+    .venv-bench/bin/python benchmarks/matrix_multiplications.py XLA --layers 3 --products 14   # or --help
 """
 
 import argparse

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from keras_transformer import pipelines, recipes
-from keras_transformer.cli import generation, main
+from keras_transformer.cli import commands, generation
 from keras_transformer.datasets import multi30k, phrasebook, spa_eng
 
 SMALL = recipes.TranslatorRecipe(
@@ -52,7 +52,7 @@ def lines(capsys):
 
 def check_error(capsys, arguments, *words):
     """The command ends with status 2 and one line on standard error that holds `words`."""
-    status = main.main([str(argument) for argument in arguments])
+    status = commands.main([str(argument) for argument in arguments])
     printed = capsys.readouterr()
     ours = [line for line in printed.err.splitlines() if "LOG(INFO)" not in line]
     assert status == 2
@@ -67,7 +67,7 @@ def test_generate_prints_one_line_for_each_text_from_pipeline_and_export(
 ):
     texts = [one.replace("\n", " ") for one in texts]
     for path in (saved, exported):
-        assert main.main(["generate", str(path), *texts]) == 0
+        assert commands.main(["generate", str(path), *texts]) == 0
         assert lines(capsys) == pipeline(texts)
 
 
@@ -75,29 +75,29 @@ def test_generate_prints_one_line_for_each_text_from_pipeline_and_export(
 def test_generate_runs_an_export_that_is_a_saved_model_only(damaged, pipeline, texts, capsys):
     shutil.rmtree(damaged / "onnx")
     texts = [one.replace("\n", " ") for one in texts]
-    assert main.main(["generate", str(damaged), *texts]) == 0
+    assert commands.main(["generate", str(damaged), *texts]) == 0
     assert lines(capsys) == pipeline(texts)
 
 
 @pytest.mark.slow
 def test_generate_reads_lines_from_standard_input(exported, pipeline, capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO("uno dos\n\nla casa azul\nhoy llueve"))
-    assert main.main(["generate", str(exported)]) == 0
+    assert commands.main(["generate", str(exported)]) == 0
     expected = pipeline(["uno dos", "la casa azul", "hoy llueve"])
     assert lines(capsys) == [expected[0], "", *expected[1:]]
 
 
 def test_an_empty_text_gives_an_empty_line_and_no_text_no_line(exported, capsys, monkeypatch):
-    assert main.main(["generate", str(exported), ""]) == 0
+    assert commands.main(["generate", str(exported), ""]) == 0
     assert capsys.readouterr().out == "\n"
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
-    assert main.main(["generate", str(exported)]) == 0
+    assert commands.main(["generate", str(exported)]) == 0
     assert capsys.readouterr().out == ""
 
 
 def test_an_answer_of_several_lines_is_printed_as_one(capsys, monkeypatch):
     monkeypatch.setattr(generation, "load", lambda _: lambda texts: ["a\nb", "", "c\r\nd\u2028e"])
-    assert main.main(["generate", "anything", "1", "2", "3"]) == 0
+    assert commands.main(["generate", "anything", "1", "2", "3"]) == 0
     assert lines(capsys) == ["a b", "", "c d e"]
 
 
@@ -118,7 +118,7 @@ def test_generate_on_an_export_needs_no_tensorflow(exported, pipeline):
 @pytest.mark.slow
 def test_the_module_runs_as_a_program_in_a_pipe(exported, pipeline):
     done = subprocess.run(
-        [sys.executable, "-m", "keras_transformer.cli.main", "generate", str(exported)],
+        [sys.executable, "-m", "keras_transformer.cli", "generate", str(exported)],
         input="mañana viene el ñandú\n\n".encode(),
         capture_output=True,
         env={**os.environ, "PYTHONUTF8": "1", "KERAS_BACKEND": "jax"},
@@ -131,7 +131,7 @@ def test_the_module_runs_as_a_program_in_a_pipe(exported, pipeline):
 @pytest.mark.slow
 def test_an_error_of_the_program_is_one_line_and_status_2(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-m", "keras_transformer.cli.main", "verify", str(tmp_path / "absent")],
+        [sys.executable, "-m", "keras_transformer.cli", "verify", str(tmp_path / "absent")],
         capture_output=True,
         text=True,
     )
@@ -180,14 +180,14 @@ def test_a_damaged_pipeline_is_an_error(saved, tmp_path, capsys, name, content):
 @pytest.mark.parametrize("arguments", [[], ["fly"], ["generate"], ["train", "--dataset", "other"]])
 def test_a_wrong_command_line_is_status_2_with_its_usage(arguments, capsys):
     with pytest.raises(SystemExit) as stopped:
-        main.main(arguments)
+        commands.main(arguments)
     assert stopped.value.code == 2
     assert "usage: keras-transformer" in capsys.readouterr().err
 
 
 def test_help_names_every_command(capsys):
     with pytest.raises(SystemExit) as stopped:
-        main.main(["--help"])
+        commands.main(["--help"])
     assert stopped.value.code == 0
     printed = capsys.readouterr().out
     names = "quickstart train evaluate generate score align average export verify"
@@ -197,7 +197,7 @@ def test_help_names_every_command(capsys):
 @pytest.mark.slow
 def test_verify_prints_its_report(exported, saved, capsys):
     for more in ([], ["--pipeline", str(saved)]):
-        assert main.main(["verify", str(exported), *more]) == 0
+        assert commands.main(["verify", str(exported), *more]) == 0
         report = json.loads(capsys.readouterr().out)
         assert report["onnx"]["graphs"]["onnx_loop"]["near_ties"] == 0
         assert set(report) == {"onnx", "saved_model/tiny/1"}
@@ -206,7 +206,7 @@ def test_verify_prints_its_report(exported, saved, capsys):
 @pytest.mark.slow
 def test_export_writes_both_formats_and_prints_their_folders(quick, saved, tmp_path, capsys):
     out = tmp_path / "es-en"
-    assert main.main(["export", str(saved), str(out)]) == 0
+    assert commands.main(["export", str(saved), str(out)]) == 0
     assert lines(capsys) == [f"{out}/saved_model/es-en/1", f"{out}/onnx"]
     assert (out / "manifest.json").is_file()
     check_error(capsys, ["export", saved, out], "next free one is 2")
@@ -216,13 +216,13 @@ def test_export_writes_both_formats_and_prints_their_folders(quick, saved, tmp_p
 def test_export_takes_a_format_a_name_and_a_version(quick, saved, tmp_path, capsys):
     out = tmp_path / "new"
     arguments = ["export", str(saved), str(out), "--formats", "saved_model", "--name", "m", "--version", "4"]
-    assert main.main(arguments) == 0
+    assert commands.main(arguments) == 0
     assert lines(capsys) == [f"{out}/saved_model/m/4"]
     assert not (out / "onnx").exists()
 
 
 def test_evaluate_prints_scores_with_their_signatures(exported, tiny_data, capsys):
-    assert main.main(["evaluate", str(exported)]) == 0
+    assert commands.main(["evaluate", str(exported)]) == 0
     found = lines(capsys)
     assert [line.split()[0] for line in found] == ["bleu", "chrf", "exact"]
     assert "tok:13a" in found[0]
@@ -230,10 +230,10 @@ def test_evaluate_prints_scores_with_their_signatures(exported, tiny_data, capsy
 
 
 def test_the_direction_turns_the_phrasebook_round(monkeypatch, tiny_data, sentence_pairs):
-    train, _, test = main._pairs("phrasebook", "en-es")
+    train, _, test = commands._pairs("phrasebook", "en-es")
     assert train[:2] == [(target, source) for source, target in sentence_pairs[:2]]
     assert len(test) == 4
-    assert main._pairs("phrasebook", "es-en")[2] == sentence_pairs[:4]
+    assert commands._pairs("phrasebook", "es-en")[2] == sentence_pairs[:4]
 
 
 @pytest.mark.parametrize("direction", ["de-en", "es_en", "es", ""])
@@ -246,7 +246,7 @@ def test_an_unknown_direction_is_named(exported, capsys, monkeypatch, tmp_path, 
 @pytest.mark.slow
 def test_train_writes_a_pipeline_and_a_report(tiny_data, tmp_path, capsys):
     out = tmp_path / "a" / "run"
-    assert main.main(["train", "--minutes", "0.01", "--output", str(out)]) == 0
+    assert commands.main(["train", "--minutes", "0.01", "--output", str(out)]) == 0
     assert "exact match" in capsys.readouterr().out
     report = json.loads((out / "report.json").read_text())
     assert {"bleu", "chrf", "exact_match", "epochs", "minutes"} <= set(report)
@@ -264,7 +264,7 @@ def test_train_refuses_an_existing_output_before_any_training(tiny_data, tmp_pat
     if kind == "folder":
         (out / "notes.txt").write_text("")
     before = sorted(tmp_path.rglob("*"))
-    monkeypatch.setattr(main, "_pairs", never)
+    monkeypatch.setattr(commands, "_pairs", never)
     check_error(capsys, ["train", "--output", out], "--output", out)
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -288,7 +288,7 @@ def test_quickstart_prints_how_to_serve(monkeypatch, tmp_path, capsys):
     called = []
     monkeypatch.setattr(recipes, "quickstart", lambda *arguments: called.append(arguments))
     monkeypatch.setattr(sys, "argv", ["/somewhere/keras-transformer"])
-    assert main.main(["quickstart", "--output", str(tmp_path / "q"), "--epochs", "2"]) == 0
+    assert commands.main(["quickstart", "--output", str(tmp_path / "q"), "--epochs", "2"]) == 0
     assert called[0][:2] == (tmp_path / "q", 2)
     printed = capsys.readouterr().out
     assert f"{tmp_path}/q/export" in printed
@@ -303,4 +303,4 @@ def test_quickstart_refuses_a_folder_of_something_else(tmp_path, capsys):
 def test_unforeseen_errors_are_not_swallowed(monkeypatch):
     monkeypatch.setattr(generation, "load", never)
     with pytest.raises(AssertionError, match="must not run"):
-        main.main(["generate", "x", "y"])
+        commands.main(["generate", "x", "y"])

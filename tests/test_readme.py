@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from keras_transformer.cli import main
+from keras_transformer.cli import commands
 from keras_transformer.datasets import phrasebook
 
 README = pathlib.Path(__file__).resolve().parents[1] / "README.md"
@@ -38,15 +38,15 @@ def test_the_python_blocks_run_one_after_the_other(readme, tmp_path, monkeypatch
 
 
 def test_every_command_it_names_exists(readme):
-    parser = main._parser()
-    commands = [
+    parser = commands._parser()
+    named = [
         line.split("#")[0].split()[1:]
         for block in blocks(readme, "sh")
         for line in block.splitlines()
         if line.startswith("keras-transformer ")
     ]
-    assert commands
-    for arguments in commands:
+    assert named
+    for arguments in named:
         parser.parse_args([argument.strip('"') for argument in arguments if not argument.startswith("the")])
 
 

@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_transformer.ops import dense, edges, linear
 from keras_transformer.ops.attention_inputs import Problem
-from keras_transformer.ops.blockwise import kernel, schedule
+from keras_transformer.ops.blockwise import passes, schedule
 from keras_transformer.ops.scores import LinearFeatures
 from keras_transformer.relations import Bipartite, Causal, Full
 
@@ -166,8 +166,8 @@ def _obstacle_to_linear(problem: Problem) -> str | None:
 _PLANS = {"chunked": schedule.chunked, "banded": schedule.banded}
 _ATTEND: dict[str, Callable[[Problem], Tensor]] = {
     "dense": dense.attend,
-    "chunked": lambda problem: kernel.attend(problem, schedule.chunked(problem)),
-    "banded": lambda problem: kernel.attend(problem, schedule.banded(problem)),
+    "chunked": lambda problem: passes.attend(problem, schedule.chunked(problem)),
+    "banded": lambda problem: passes.attend(problem, schedule.banded(problem)),
     "edges": edges.attend,
     "linear": linear.attend,
 }

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import keras_transformer_serving as serving
 from keras_transformer import export, text
-from keras_transformer.cli import main
+from keras_transformer.cli import commands
 from keras_transformer.export import ParityError, forward
 from keras_transformer.export.parity import comparison, outputs
 from keras_transformer.models import (
@@ -143,8 +143,8 @@ def run_of(pipeline):
     found = forward.signatures(pipeline)
 
     def run(name, inputs):
-        outputs = found[name].function(*(tf.constant(values) for values in inputs.values()))
-        return {output: outputs._decoded(tensor.numpy()) for output, tensor in outputs.items()}
+        tensors = found[name].function(*(tf.constant(values) for values in inputs.values()))
+        return {output: outputs._decoded(tensor.numpy()) for output, tensor in tensors.items()}
 
     return run
 
@@ -351,9 +351,9 @@ def test_it_serves_without_tensorflow(folder, classifier):
 
 
 def test_the_command_line_verifies_it_and_generates_nothing(folder, capsys):
-    assert main.main(["verify", str(folder)]) == 0
+    assert commands.main(["verify", str(folder)]) == 0
     assert json.loads(capsys.readouterr().out) == export.verify(folder)
-    assert main.main(["generate", str(folder), "a"]) == 2
+    assert commands.main(["generate", str(folder), "a"]) == 2
     assert "must be of a pipeline that generates" in capsys.readouterr().err
 
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
 
-from keras_transformer.ops import attention, dispatch, explain, scores
+from keras_transformer.ops import attention, dispatch, edges, explain, scores
 from keras_transformer.ops.attention_inputs import Problem
-from keras_transformer.ops.blockwise import kernel, schedule
+from keras_transformer.ops.blockwise import passes, schedule
 from keras_transformer.relations import (
     EMPTY,
     Adjacency,
@@ -159,7 +159,7 @@ class TestPlans:
         self, places, num_partial
     ):
         num_partial = min(num_partial, len(places))
-        turns = kernel.Turns(np.array(places, "int32"), num_partial)
+        turns = passes.Turns(np.array(places, "int32"), num_partial)
 
         def turn(place, visit, seen):
             def step(tile, seen, predicate):
@@ -189,7 +189,7 @@ class TestPlans:
             ended = python(lambda place, *values: note("end", place, sum(values)), [place, begun, state[0]])
             return [tf.ensure_shape(ended, [])]
 
-        turns = kernel.Turns(np.arange(20, dtype="int32"), 20)
+        turns = passes.Turns(np.arange(20, dtype="int32"), 20)
         tf.function(lambda state: turns.each(turn, [state]), autograph=False)(tf.zeros([]))
         assert events == [(event, place) for place in range(20) for event in ("begin", "end")]
 
@@ -475,7 +475,7 @@ def test_an_additive_score_of_large_heads_can_be_chunked():
 @neutral
 @pytest.mark.parametrize("num_nodes", [7, 60_000], ids="{} nodes".format)
 def test_edges_are_ordered_by_target_however_many_nodes_there_are(num_nodes):
-    edges = np.random.default_rng(0).integers(num_nodes - 5, num_nodes, (2, 40, 2)).astype("int32")
-    source, target = edges._by_target(edges[..., 0], edges[..., 1], num_nodes, num_nodes + 1)
+    pairs = np.random.default_rng(0).integers(num_nodes - 5, num_nodes, (2, 40, 2)).astype("int32")
+    source, target = edges._by_target(pairs[..., 0], pairs[..., 1], num_nodes, num_nodes + 1)
     found = np.stack([ops.convert_to_numpy(target), ops.convert_to_numpy(source)], axis=-1)
-    assert found.tolist() == [sorted(row) for row in edges[..., ::-1].tolist()]
+    assert found.tolist() == [sorted(row) for row in pairs[..., ::-1].tolist()]

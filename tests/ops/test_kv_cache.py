@@ -21,7 +21,7 @@ def axis_of(shape):
 
 
 def written(cache, new, slot):
-    expected, axis = kv_cache.copy(), axis_of(kv_cache.shape)
+    expected, axis = cache.copy(), axis_of(cache.shape)
     expected[(slice(None),) * axis + (slice(slot, slot + new.shape[axis]),)] = new
     return expected
 
@@ -35,47 +35,45 @@ def some(shape, length=None):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("slot", [0, 2, 4])
 def test_slice_and_select_write_one_token_at_the_slot_and_nothing_else(shape, slot):
-    kv_cache, new = some(shape), some(shape, 1)
-    expected = written(kv_cache, new, slot)
+    cache, new = some(shape), some(shape, 1)
+    expected = written(cache, new, slot)
     for index in (slot, ops.convert_to_tensor(slot, "int32")):
-        np.testing.assert_array_equal(slice_update(kv_cache, new, index), expected)
-        np.testing.assert_array_equal(select_update(kv_cache, new, index), expected)
+        np.testing.assert_array_equal(slice_update(cache, new, index), expected)
+        np.testing.assert_array_equal(select_update(cache, new, index), expected)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize(("slot", "length"), [(0, 3), (2, 3), (0, 5), (1, 2)])
 def test_slice_and_select_write_several_tokens(shape, slot, length):
-    kv_cache, new = some(shape), some(shape, length)
+    cache, new = some(shape), some(shape, length)
     for index in (slot, ops.convert_to_tensor(slot, "int32")):
-        np.testing.assert_array_equal(slice_update(kv_cache, new, index), written(kv_cache, new, slot))
-        np.testing.assert_array_equal(select_update(kv_cache, new, index), written(kv_cache, new, slot))
+        np.testing.assert_array_equal(slice_update(cache, new, index), written(cache, new, slot))
+        np.testing.assert_array_equal(select_update(cache, new, index), written(cache, new, slot))
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("length", [1, 3])
 def test_append_grows_the_cache_from_nothing(shape, length):
-    kv_cache, first, then = some(shape, 0), some(shape, length), some(shape, 1)
-    kv_cache = append_update(kv_cache, first, 0)
-    np.testing.assert_array_equal(kv_cache, first)
-    kv_cache = append_update(kv_cache, then, length)
-    np.testing.assert_array_equal(kv_cache, np.concatenate([first, then], axis=axis_of(shape)))
+    cache, first, then = some(shape, 0), some(shape, length), some(shape, 1)
+    cache = append_update(cache, first, 0)
+    np.testing.assert_array_equal(cache, first)
+    cache = append_update(cache, then, length)
+    np.testing.assert_array_equal(cache, np.concatenate([first, then], axis=axis_of(shape)))
 
 
 @pytest.mark.parametrize("update", [slice_update, select_update, append_update])
 def test_the_cache_keeps_its_type(update):
-    kv_cache = ops.zeros((2, 4, 3), "float16")
-    assert "float16" in str(update(kv_cache, ops.ones((2, 1, 3), "float32"), 1).dtype)
+    cache = ops.zeros((2, 4, 3), "float16")
+    assert "float16" in str(update(cache, ops.ones((2, 1, 3), "float32"), 1).dtype)
 
 
 @pytest.mark.parametrize("length", [1, 2])
 def test_updates_agree_in_every_mode(modes, length):
-    kv_cache, new = some(SHAPES[-1]), some(SHAPES[-1], length)
-    expected = written(kv_cache, new, 3)
+    cache, new = some(SHAPES[-1]), some(SHAPES[-1], length)
+    expected = written(cache, new, 3)
     for name, wrap in modes.items():
         for update in (slice_update, select_update):
-            found = wrap(update)(
-                *map(ops.convert_to_tensor, (kv_cache, new)), ops.convert_to_tensor(3, "int32")
-            )
+            found = wrap(update)(*map(ops.convert_to_tensor, (cache, new)), ops.convert_to_tensor(3, "int32"))
             np.testing.assert_array_equal(found, expected, err_msg=name)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from keras_transformer import pipelines, text
-from keras_transformer.cli import main
+from keras_transformer.cli import commands
 from keras_transformer.generation import Beam, EndTokens, Ensemble, NoRepeatNGram
 from keras_transformer.models import BERT, GPT
 
@@ -81,7 +81,7 @@ def writer(folder):
 
 
 def command(capsys, *arguments):
-    assert main.main([*map(str, arguments)]) == 0
+    assert commands.main([*map(str, arguments)]) == 0
     return capsys.readouterr().out.splitlines()
 
 
@@ -121,12 +121,12 @@ def test_the_command_line_takes_settings(saved, beam, translator, capsys):
     ids=" ".join,
 )
 def test_wrong_settings_are_one_line(saved, capsys, arguments):
-    assert main.main(["generate", str(saved), "uno", *arguments]) == 2
+    assert commands.main(["generate", str(saved), "uno", *arguments]) == 2
     assert "keras-transformer: error: `" in capsys.readouterr().err
 
 
 def test_an_export_has_settings_of_its_own(exported, capsys):
-    assert main.main(["generate", str(exported), "uno", "--scores"]) == 2
+    assert commands.main(["generate", str(exported), "uno", "--scores"]) == 2
     assert "`path` must be a pipeline where settings are given" in capsys.readouterr().err
 
 
@@ -199,7 +199,7 @@ def test_the_prompts_of_a_language_model_leave_room_for_what_is_asked(writer, ca
 def test_what_cannot_be_done_is_one_line(greedy, writer, embedding, folder, capsys, arguments, error):
     folders = ("beam", "writer", "embedding")
     arguments = [str(folder / one) if one in folders else one for one in arguments]
-    assert main.main(["generate", str(greedy), "uno", *arguments]) == 2
+    assert commands.main(["generate", str(greedy), "uno", *arguments]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert f"keras-transformer: error: {error}" in line
 
@@ -209,7 +209,7 @@ def test_what_cannot_be_done_is_one_line(greedy, writer, embedding, folder, caps
 )
 def test_a_pipeline_that_does_not_generate_is_refused(embedding, capsys, arguments):
     name, *rest = arguments
-    assert main.main([name, str(embedding), *rest]) == 2
+    assert commands.main([name, str(embedding), *rest]) == 2
     assert "`path` must be of a pipeline that generates. Received: " in capsys.readouterr().err
 
 
@@ -224,9 +224,9 @@ def test_score_prints_the_score_of_each_pair(greedy, translator, capsys, monkeyp
 @pytest.mark.parametrize("given", ["uno", "uno\tone\tdos", "uno\tone\n\n"])
 def test_lines_that_are_no_pairs_are_named(greedy, capsys, monkeypatch, given):
     monkeypatch.setattr(sys, "stdin", io.StringIO(given))
-    assert main.main(["score", str(greedy)]) == 2
+    assert commands.main(["score", str(greedy)]) == 2
     assert "one tab and an output. Received: " in capsys.readouterr().err
-    assert main.main(["score", str(greedy), "uno"]) == 2
+    assert commands.main(["score", str(greedy), "uno"]) == 2
     assert "`target` must be given" in capsys.readouterr().err
 
 
@@ -261,5 +261,5 @@ def test_average_saves_a_pipeline_with_the_mean_of_weights(
         *(model.get_weights() for model in (averaged.model, translator.model, other.model)), strict=True
     ):
         np.testing.assert_allclose(mean, sum(both) / 2, atol=1e-6)
-    assert main.main(arguments) == 2
+    assert commands.main(arguments) == 2
     assert "`--output` must be new" in capsys.readouterr().err

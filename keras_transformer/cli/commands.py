@@ -187,7 +187,3 @@ def _parser() -> argparse.ArgumentParser:
     verify.add_argument("folder", help="an export")
     verify.add_argument("--pipeline", help="compare with this pipeline instead of the stored answers")
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())
