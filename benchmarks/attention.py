@@ -30,14 +30,14 @@ class Case:
     steps: int
     heads: int = 4
     size: int = 64
-    reach: int = 0
+    bandwidth: int = 0
 
     def pairs(self) -> int:
         """Related pairs of a query and a key."""
         if self.relation == "causal":
             return self.length * (self.length + 1) // 2
         if self.relation == "window":
-            return self.length * (self.reach + 1) - self.reach * (self.reach + 1) // 2
+            return self.length * (self.bandwidth + 1) - self.bandwidth * (self.bandwidth + 1) // 2
         return CORA_EDGES + CORA_NODES
 
     def operations(self) -> int:
@@ -47,7 +47,7 @@ class Case:
 
 COMPARED = (
     Case("causal, n = 8,192", "causal", 8192, (PEER, OURS), 3),
-    Case("window 128, n = 8,192", "window", 8192, (PEER, OURS), 3, reach=128),
+    Case("window 128, n = 8,192", "window", 8192, (PEER, OURS), 3, bandwidth=128),
     Case("Cora-size graph, 8 heads × 8", "graph", CORA_NODES, (PEER, DENSE, OURS), 5, heads=8, size=8),
     Case("Cora-size graph, 8 heads × 64", "graph", CORA_NODES, (PEER, DENSE, OURS), 5, heads=8),
     Case("causal, n = 128", "causal", 128, (PEER, DENSE, OURS), 300),
@@ -56,8 +56,11 @@ COMPARED = (
 GROWING = (
     *(Case(f"causal, n = {n:,}", "causal", n, (PEER, OURS), 3) for n in (1024, 2048, 4096)),
     *(Case(f"causal, n = {n:,}", "causal", n, (OURS,), 1) for n in (16384, 32768)),
-    *(Case(f"window 256, n = {n:,}", "window", n, (PEER, OURS), 3, reach=256) for n in (1024, 4096, 8192)),
-    *(Case(f"window 256, n = {n:,}", "window", n, (OURS,), 3, reach=256) for n in (32768, 131072)),
+    *(
+        Case(f"window 256, n = {n:,}", "window", n, (PEER, OURS), 3, bandwidth=256)
+        for n in (1024, 4096, 8192)
+    ),
+    *(Case(f"window 256, n = {n:,}", "window", n, (OURS,), 3, bandwidth=256) for n in (32768, 131072)),
 )
 CASES = {case.name: case for case in (*COMPARED, *GROWING)}
 
@@ -72,7 +75,7 @@ def step_of(case: Case, contender: str) -> tuple[Callable[..., Any], list[np.nda
     shape = (1, case.length, case.heads, case.size)
     tensors = [random.standard_normal(shape, dtype="float32") for _ in range(3)]
     edges = _graph(random) if case.relation == "graph" else None
-    window = kt.relations.SlidingWindow(case.reach) if case.relation == "window" else None
+    window = kt.relations.SlidingWindow(case.bandwidth) if case.relation == "window" else None
     if contender == PEER:
         if case.relation == "causal":
             return lambda *tensors: ops.dot_product_attention(*tensors, is_causal=True), tensors, []
@@ -318,7 +321,7 @@ def _points(
     """(n, figure) of the cases with 4 heads × 64; of several at one length the smallest."""
     found: dict[int, float] = {}
     for case in cases:
-        fits = case["relation"] in relations and case["length"] >= 1024 and case["reach"] in (0, 256)
+        fits = case["relation"] in relations and case["length"] >= 1024 and case["bandwidth"] in (0, 256)
         figure = best(case, contender, quantity)
         if fits and figure == figure:
             found[case["length"]] = min(figure, found.get(case["length"], figure))

@@ -37,7 +37,7 @@ class Settings:
     batch_size: int = 32
     learning_rate: float = 3e-3
     num_positions: int = 32
-    reach: int = 2
+    bandwidth: int = 2
     noise: float = 0.1
     model_dim: int = 64
     num_heads: int = 2
@@ -56,27 +56,30 @@ def relations_of(task: str, settings: Settings, random: np.random.Generator) -> 
     """The four relations; `right` is the task's own, `loose` contains it, `wrong` shares no pair with it."""
     from keras_transformer import relations
 
-    n, reach = settings.num_positions, settings.reach
+    n, bandwidth = settings.num_positions, settings.bandwidth
     if task == LOCAL:
-        right = relations.SlidingWindow(reach, reach)
+        right = relations.SlidingWindow(bandwidth, bandwidth)
         away = [((j + n // 2) % n, i) for i, j in np.argwhere(right.matrix(n))]
-        loose, wrong = relations.SlidingWindow(3 * reach + 1, 3 * reach + 1), relations.Adjacency(away, n)
+        loose, wrong = (
+            relations.SlidingWindow(3 * bandwidth + 1, 3 * bandwidth + 1),
+            relations.Adjacency(away, n),
+        )
     else:
-        parts = random_graphs(n, 2 * reach + 1, 3, reach, random)
+        parts = random_graphs(n, 2 * bandwidth + 1, 3, bandwidth, random)
         right, wrong = relations.Adjacency(parts[0], n), relations.Adjacency(parts[1], n)
         loose = relations.Adjacency(itertools.chain(*parts), n)
     return {RIGHT: right, LOOSE: loose, COMPLETE: relations.Full(), WRONG: wrong}
 
 
 def random_graphs(
-    num_nodes: int, degree: int, count: int, reach: int, random: np.random.Generator
+    num_nodes: int, degree: int, count: int, bandwidth: int, random: np.random.Generator
 ) -> list[list[tuple[int, int]]]:
     """Edges of graphs without a common edge, whose nodes all have `degree` sources and `degree` targets.
 
-    Each graph joins `degree` random permutations. No edge is a loop or as short as `reach`.
+    Each graph joins `degree` random permutations. No edge is a loop or as short as `bandwidth`.
     """
     nodes = np.arange(num_nodes)
-    taken = np.abs(nodes[:, None] - nodes) <= reach
+    taken = np.abs(nodes[:, None] - nodes) <= bandwidth
     graphs: list[list[tuple[int, int]]] = []
     for _ in range(count):
         graphs.append([])

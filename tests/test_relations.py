@@ -283,7 +283,7 @@ def test_relations_take_no_arrays_into_their_hash_or_repr():
 @quick
 @given(RELATIONS, SIZES, SIZES)
 def test_no_pair_is_beyond_the_reach(relation, num_queries, num_keys):
-    behind, ahead = relation.reach()
+    behind, ahead = relation.bandwidth()
     queries, keys = np.nonzero(relation.matrix(num_queries, num_keys))
     assert behind is None or (behind >= 0 and (queries - keys <= behind).all())
     assert ahead is None or (ahead >= 0 and (keys - queries <= ahead).all())
@@ -295,7 +295,7 @@ def test_no_pair_is_beyond_the_reach(relation, num_queries, num_keys):
 def test_the_reach_of_simple_relations_is_exact(kind, data):
     relation = data.draw(ATOMS[kind])
     queries, keys = np.nonzero(relation.matrix(40))
-    for bound, offsets in zip(relation.reach(), (queries - keys, keys - queries), strict=True):
+    for bound, offsets in zip(relation.bandwidth(), (queries - keys, keys - queries), strict=True):
         if bound is None:
             assert offsets.max() > 20
         else:
@@ -321,7 +321,7 @@ def test_the_reach_of_simple_relations_is_exact(kind, data):
     ids=str,
 )
 def test_reach_of_examples(relation, expected):
-    assert relation.reach() == expected
+    assert relation.bandwidth() == expected
 
 
 class TestEdges:
@@ -649,7 +649,7 @@ class TestArguments:
 
     def test_of_a_graph_too_large_for_a_table_leave_its_edges_and_blocks(self):
         graph = Adjacency([(0, 1), (99_999, 99_998)], 100_000)
-        assert graph.reach() == (1, 1)
+        assert graph.bandwidth() == (1, 1)
         np.testing.assert_array_equal(graph.blocks(50_000, 10**5, 10**5), np.diag([PARTIAL] * 2))
         with pytest.raises(ValueError, match="`num_nodes` must be at most .*Received: num_nodes=100000"):
             graph.matrix(3)

@@ -283,7 +283,7 @@ class TestStacks:
 
     @pytest.mark.parametrize("relation", [Dilated(1, 2), SlidingWindow(1) | Dilated(1, 2)], ids=repr)
     def test_the_reach_says_where_for_other_relations(self, relation):
-        behind, ahead = relation.reach()
+        behind, ahead = relation.bandwidth()
         assert ahead == 0
         check_front_leaves_rows(self.stack(relation), X, 3, range(self.LAYERS * behind, LENGTH))
 
@@ -296,7 +296,7 @@ class TestStacks:
     @pytest.mark.slow_variants
     @pytest.mark.parametrize("relation", [Causal(), Full()], ids=repr)
     def test_without_a_bound_no_row_is_left(self, relation):
-        assert relation.reach()[0] is None
+        assert relation.bandwidth()[0] is None
         for row in range(LENGTH):
             with pytest.raises(AssertionError):
                 check_front_leaves_rows(self.stack(relation), X, 3, [row])

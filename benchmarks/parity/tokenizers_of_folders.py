@@ -91,7 +91,7 @@ def write_pairs(tokenizer: Any, folder: pathlib.Path, **config: str) -> None:
 def write_gpt(folder: pathlib.Path, lines: list[str]) -> None:
     """GPT-1."""
     roles = dict.fromkeys(("unknown", "pad", "end"), "<unk>")
-    write_pairs(text.CharacterPairTokenizer.train(lines, VOCABULARY, special_tokens=roles), folder)
+    write_pairs(text.OpenAIGPTTokenizer.train(lines, VOCABULARY, special_tokens=roles), folder)
 
 
 def write_gpt2(folder: pathlib.Path, lines: list[str]) -> None:
@@ -109,9 +109,9 @@ def write_bert(folder: pathlib.Path, lines: list[str]) -> None:
 def contenders(lines: list[str], base: pathlib.Path) -> Iterator[tuple[str, Any, Callable[..., Any], Any]]:
     """Names, our tokenizers, their ids of lines and their texts of ids."""
     cases: dict[str, tuple[Any, Any, Any]] = {
-        "T5": (write_t5, text.SentencePieceVocabularyTokenizer, transformers.T5Tokenizer),
-        "Marian": (write_marian, text.SentencePieceVocabularyTokenizer, transformers.MarianTokenizer),
-        "GPT-1": (write_gpt, text.CharacterPairTokenizer, transformers.OpenAIGPTTokenizer),
+        "T5": (write_t5, text.MarianT5Tokenizer, transformers.T5Tokenizer),
+        "Marian": (write_marian, text.MarianT5Tokenizer, transformers.MarianTokenizer),
+        "GPT-1": (write_gpt, text.OpenAIGPTTokenizer, transformers.OpenAIGPTTokenizer),
         "GPT-2": (write_gpt2, text.BytePairTokenizer, transformers.GPT2Tokenizer),
         "BERT": (write_bert, text.WordPieceTokenizer, transformers.BertTokenizer),
     }
@@ -124,7 +124,7 @@ def contenders(lines: list[str], base: pathlib.Path) -> Iterator[tuple[str, Any,
             return reference(batch, add_special_tokens=False, **options)["input_ids"]
 
         # As theirs does, where ours can; T5's and Marian's end, padding and unknown tokens in texts are text to ours.
-        special = {} if ours is text.SentencePieceVocabularyTokenizer else {"special_tokens_in_text": True}
+        special = {} if ours is text.MarianT5Tokenizer else {"special_tokens_in_text": True}
         yield name, ours.from_files(base / name, **special), ids, reference
         if name == "T5":
             (base / "saved").mkdir()

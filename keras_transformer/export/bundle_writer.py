@@ -56,7 +56,7 @@ def settings_of(pipeline: Any) -> dict[str, Any]:
             "tokenizer_file": tokenizer.file_name,
             "tokenizer_sha256": tokenizer.sha256,
             "vocabulary_size": known.vocabulary_size,  # that of marks included, which a tokenizer may not have
-            "blank_ids": list(tokenizer.blank_ids),
+            "empty_ids": list(tokenizer.empty_ids),
             "pad_id": known.pad_id,
             "start_id": getattr(known, "start_id", None),  # what has no encoder, or only that, has none
             "end_id": getattr(known, "end_id", None),

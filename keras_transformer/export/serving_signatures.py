@@ -111,7 +111,7 @@ def decode(
         tf.cast(input_ids, tf.int32),
         cache,
         context,
-        slot=length,
+        cache_index=length,
         positions=tf.broadcast_to(length + tf.range(shape[1]), shape),
         update=ops.append_update,
     )
@@ -138,7 +138,7 @@ def continue_(
     logits, cache = model.step(
         tf.cast(input_ids, tf.int32),
         cache,
-        slot=length,
+        cache_index=length,
         positions=tf.cast(position_ids, tf.int32),
         padding_mask=real[:, length:],
         update=ops.append_update,

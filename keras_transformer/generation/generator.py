@@ -13,7 +13,7 @@ from keras_transformer.generation import samplers, validation
 from keras_transformer.generation.compilation import bucket, compiled
 from keras_transformer.generation.constraints import Constraint
 from keras_transformer.generation.constraints import get as get_constraint
-from keras_transformer.generation.logits_processors import Rules
+from keras_transformer.generation.logits_processors import LogitsProcessors
 from keras_transformer.generation.loop import generate_ids
 
 Tensor = Any
@@ -82,7 +82,7 @@ class Generator:
     ) -> None:
         self.model = model
         self.sampler = samplers.get(sampler)
-        Rules.of(model, max_new_tokens, min_new_tokens, constraints).check_sampler(self.sampler)
+        LogitsProcessors.of(model, max_new_tokens, min_new_tokens, constraints).check_sampler(self.sampler)
         validation.check_most(max_new_tokens)
         if isinstance(self.sampler, samplers.Beam):
             self.sampler.penalties(max_new_tokens)  # raises where they are no numbers of float32
@@ -347,7 +347,7 @@ def kept_generator(
         )
         least, most = (int(limits.min()), int(limits.max())) if batch_size else (1, 1)
     sampler = samplers.get(sampler)
-    Rules.of(model, least, min_new_tokens, constraints)  # raises for what is wrong
+    LogitsProcessors.of(model, least, min_new_tokens, constraints)  # raises for what is wrong
     constraints = tuple(map(get_constraint, constraints))
     validation.check_most(most)
     inputs = {

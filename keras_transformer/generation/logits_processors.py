@@ -27,7 +27,7 @@ Tensor = Any
 
 
 @dataclasses.dataclass(frozen=True)
-class Rules:
+class LogitsProcessors:
     """What may be generated, and what ends it.
 
     Attributes:
@@ -43,7 +43,7 @@ class Rules:
     @classmethod
     def of(
         cls, model: Any, max_new_tokens: int, min_new_tokens: int = 0, constraints: Sequence[Constraint] = ()
-    ) -> "Rules":
+    ) -> "LogitsProcessors":
         """The rules for a model.
 
         Raises:
@@ -64,9 +64,9 @@ class Rules:
         more = [constraint.end_ids for constraint in constraints if isinstance(constraint, EndTokens)]
         end_ids = tuple(dict.fromkeys([model.end_id, *(id_ for ids in more for id_ in ids)]))
         special = {model.pad_id, getattr(model, "start_id", None)} - {None, *end_ids}
-        rules = cls(constraints, end_ids, tuple(sorted(special)))
-        rules._check(model, max_new_tokens)
-        return rules
+        logits_processors = cls(constraints, end_ids, tuple(sorted(special)))
+        logits_processors._check(model, max_new_tokens)
+        return logits_processors
 
     @property
     def shapes_logits(self) -> bool:

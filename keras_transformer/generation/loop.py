@@ -17,11 +17,11 @@ from keras import ops
 from keras_transformer import ops as kt_ops
 from keras_transformer.generation import prompts, samplers
 from keras_transformer.generation.constraints import Constraint
-from keras_transformer.generation.logits_processors import Rules
+from keras_transformer.generation.logits_processors import LogitsProcessors
 from keras_transformer.generation.samplers import Beam, Contrastive, Sampler, Speculative
 from keras_transformer.generation.search import contrastive, speculative
 from keras_transformer.generation.search.beam import BeamSearch
-from keras_transformer.generation.search.sampling import Independent
+from keras_transformer.generation.search.sampling import SamplingSearch
 from keras_transformer.generation.validation import padding_value
 
 Tensor = Any
@@ -79,17 +79,25 @@ def generate_ids(
         are fewer than N different sequences, the others have no tokens and scores of −∞.
     """
     sampler = samplers.get(sampler)
-    rules = Rules.of(model, max_new_tokens, min_new_tokens, constraints)
+    logits_processors = LogitsProcessors.of(model, max_new_tokens, min_new_tokens, constraints)
     if isinstance(sampler, Speculative | Contrastive):
-        rules.check_sampler(sampler)
+        logits_processors.check_sampler(sampler)
         run = speculative.generate_ids if isinstance(sampler, Speculative) else contrastive.generate_ids
         return run(
-            model, source_ids, max_new_tokens, rules, sampler, prefix_ids, limits, update, padding_mask
+            model,
+            source_ids,
+            max_new_tokens,
+            logits_processors,
+            sampler,
+            prefix_ids,
+            limits,
+            update,
+            padding_mask,
         )
     loop = prepare(
         model,
         sampler,
-        rules,
+        logits_processors,
         max_new_tokens,
         source_ids,
         prefix_ids,
@@ -159,7 +167,7 @@ class Loop:
             state["newest"],
             cache,
             self.context,
-            slot=self.before + step * search.hypotheses,
+            cache_index=self.before + step * search.hypotheses,
             positions=self.last_positions + step,
             update=self.update,
             **options,
@@ -170,7 +178,7 @@ class Loop:
 def prepare(
     model: Any,
     sampler: Sampler,
-    rules: Rules,
+    logits_processors: LogitsProcessors,
     longest: int,
     source_ids: Tensor,
     prefix_ids: Tensor | None = None,
@@ -183,7 +191,9 @@ def prepare(
     prompt = prompts.prepare(model, source_ids, prefix_ids, padding_mask)
     if given.get("rows") is None:
         given["rows"] = ops.arange(ops.shape(source_ids)[0], dtype="int32")
-    search = new_search(model, sampler, rules, longest, batch_size=ops.shape(source_ids)[0], **given)
+    search = new_search(
+        model, sampler, logits_processors, longest, batch_size=ops.shape(source_ids)[0], **given
+    )
     one_row = source_ids.shape[0] == 1 and search.hypotheses == 1  # whose product needs no kernel of its own
     kernel = model.output_kernel() if hasattr(model, "output_kernel") and not one_row else None
     return Loop(
@@ -202,7 +212,7 @@ def prepare(
 def new_search(
     model: Any,
     sampler: Sampler,
-    rules: Rules,
+    logits_processors: LogitsProcessors,
     longest: int,
     *,
     batch_size: Any = None,
@@ -212,10 +222,12 @@ def new_search(
     seed: Tensor | None = None,
 ) -> Any:
     """What chooses tokens as a sampler says."""
-    rules.check_sampler(sampler)
+    logits_processors.check_sampler(sampler)
     if isinstance(sampler, Beam) and sampler.num_beams > 1:
-        return BeamSearch(sampler, rules, longest, padding_value(model), limits, batch_size)
-    return Independent(sampler, rules, longest, padding_value(model), rows, noise, limits, seed)
+        return BeamSearch(sampler, logits_processors, longest, padding_value(model), limits, batch_size)
+    return SamplingSearch(
+        sampler, logits_processors, longest, padding_value(model), rows, noise, limits, seed
+    )
 
 
 def _visible(search: Any, before: Any, state: Any, step: Tensor) -> Tensor:

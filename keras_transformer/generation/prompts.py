@@ -106,7 +106,7 @@ def new_cache(model: Any, prompt: Prompt, hypotheses: int, steps: int, update: C
         prompt.ids[:, :-1],
         cache,
         prompt.context,
-        slot=0,
+        cache_index=0,
         positions=prompt.positions[:, :-1],
         padding_mask=prompt.real[:, :-1],
         update=update,

@@ -112,7 +112,14 @@ def score_ids(
     real = ops.concatenate([prompt.real, ops.ones_like(target_ids, "bool")], axis=1)[:, :-1]
     cache = model.empty_cache(ops.shape(ids)[0], ids.shape[1])
     logits, _ = prompts.step(
-        model, ids, cache, prompt.context, real, slot=0, positions=positions, update=kt_ops.slice_update
+        model,
+        ids,
+        cache,
+        prompt.context,
+        real,
+        cache_index=0,
+        positions=positions,
+        update=kt_ops.slice_update,
     )
     logits = ops.cast(logits[:, prompt.before :], "float32")
     log_probabilities = ops.log_softmax(logits, axis=-1)

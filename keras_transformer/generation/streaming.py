@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_transformer.generation.constraints import Constraint
 from keras_transformer.generation.generator import Arrays, Generator, kept_generator
-from keras_transformer.generation.logits_processors import Rules
+from keras_transformer.generation.logits_processors import LogitsProcessors
 from keras_transformer.generation.loop import Loop, new_search, prepare
 from keras_transformer.generation.samplers import Contrastive, Speculative
 from keras_transformer.generation.validation import check_finite
@@ -134,5 +134,5 @@ class Streamer(Generator):
         step, cache, state = loop.extend(known["step"], known["cache"], known["state"])
         return {"step": step, "cache": cache, "state": state}
 
-    def _rules(self) -> Rules:
-        return Rules.of(self.model, self.max_new_tokens, self.min_new_tokens, self.constraints)
+    def _rules(self) -> LogitsProcessors:
+        return LogitsProcessors.of(self.model, self.max_new_tokens, self.min_new_tokens, self.constraints)

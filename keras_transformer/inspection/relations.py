@@ -61,7 +61,7 @@ def plot_relation(
     _draw_matrix(matrix, comparable, matrix_axes)
     if num_keys is not None or not comparable:
         _draw_columns(matrix, comparable, graph_axes)
-    elif relation.edges() is None and relation.reach() != (None, None):
+    elif relation.edges() is None and relation.bandwidth() != (None, None):
         _draw_line(matrix, graph_axes)
     else:
         _draw_circle(matrix, graph_axes)

@@ -336,7 +336,7 @@ class DecoderBlock(_Block):
         cache: Cache,
         projected: dict[str, Tensor] | None = None,
         *,
-        slot: Tensor,
+        cache_index: Tensor,
         positions: Tensor,
         padding_mask: Tensor | None = None,
         memory_padding_mask: Tensor | None = None,
@@ -350,7 +350,7 @@ class DecoderBlock(_Block):
             inputs: (B, T, D), the new tokens.
             cache: of the self-attention, see `MultiHeadAttention.step`.
             projected: the memory, by `cross_attention.project`, where there is one.
-            slot: integer scalar, where in the cache to write.
+            cache_index: integer scalar, where in the cache to write.
             positions: integers (B, T) of the new tokens.
             padding_mask: booleans (B, T) of the new tokens.
             memory_padding_mask: booleans (B, S) of the memory.
@@ -365,7 +365,7 @@ class DecoderBlock(_Block):
         attended, cache = self.self_attention.step(
             entered,
             cache,
-            slot=slot,
+            cache_index=cache_index,
             positions=positions,
             padding_mask=padding_mask,
             attention_mask=attention_mask,

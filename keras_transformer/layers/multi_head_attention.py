@@ -218,7 +218,7 @@ class MultiHeadAttention(keras.layers.Layer):
         query: Tensor,
         cache: Cache,
         *,
-        slot: Tensor,
+        cache_index: Tensor,
         positions: Tensor,
         padding_mask: Tensor | None = None,
         attention_mask: Tensor | None = None,
@@ -233,7 +233,7 @@ class MultiHeadAttention(keras.layers.Layer):
         Args:
             query: (B, T, D), the new tokens.
             cache: as `empty_cache` makes it and earlier steps return it.
-            slot: integer scalar, where in the cache to write: how many tokens came before, whatever its length.
+            cache_index: integer scalar, where in the cache to write: how many tokens came before, whatever its length.
             positions: integers (B, T), what the relation compares.
             padding_mask: booleans (B, T), False where a new token is padding that none may attend to.
             attention_mask: booleans (B, T, S) or (1, T, S), which of the S tokens since the first, the new
@@ -252,10 +252,10 @@ class MultiHeadAttention(keras.layers.Layer):
         new["positions"] = stored
         size = cache["positions"].shape[1]
         seen, cache = caches.write(
-            cache, new, slot, update, self._window, alternatives=attention_mask is not None
+            cache, new, cache_index, update, self._window, alternatives=attention_mask is not None
         )
         if attention_mask is not None and caches.rolls(size, self._window, update):
-            token = caches.held(slot + query.shape[1], size)
+            token = caches.held(cache_index + query.shape[1], size)
             attention_mask = ops.take(attention_mask, ops.maximum(token, 0), axis=2)
         heads = kt_ops.attention(
             query,
@@ -389,7 +389,7 @@ class MultiHeadAttention(keras.layers.Layer):
     @property
     def _window(self) -> int | None:
         """How far back the relation looks, if it is bounded."""
-        return self.relation.reach()[0]
+        return self.relation.bandwidth()[0]
 
     @staticmethod
     def _split(projected: Tensor, heads: int, size: int) -> Tensor:

@@ -138,7 +138,7 @@ class EncoderDecoder(keras.Model):
         cache: list[Cache],
         context: Context,
         *,
-        slot: Tensor,
+        cache_index: Tensor,
         positions: Tensor,
         padding_mask: Tensor | None = None,
         attention_mask: Tensor | None = None,
@@ -151,7 +151,7 @@ class EncoderDecoder(keras.Model):
             target_ids: integers (B, T), the new tokens.
             cache: as `empty_cache` makes it and earlier steps return it.
             context: as `encode` returns it.
-            slot: integer scalar, where in the cache to write.
+            cache_index: integer scalar, where in the cache to write.
             positions: integers (B, T) of the new tokens.
             padding_mask: booleans (B, T), False where a new token is padding, by default where it has padding's id and
                 is no start token, at position 0, that has it too.
@@ -167,7 +167,7 @@ class EncoderDecoder(keras.Model):
             target_ids,
             cache,
             context,
-            slot=slot,
+            cache_index=cache_index,
             positions=positions,
             padding_mask=padding_mask,
             attention_mask=attention_mask,
@@ -181,7 +181,7 @@ class EncoderDecoder(keras.Model):
         cache: list[Cache],
         context: Context,
         *,
-        slot: Tensor,
+        cache_index: Tensor,
         positions: Tensor,
         padding_mask: Tensor | None = None,
         attention_mask: Tensor | None = None,
@@ -203,7 +203,7 @@ class EncoderDecoder(keras.Model):
                 hidden,
                 block_cache,
                 projected,
-                slot=slot,
+                cache_index=cache_index,
                 positions=positions,
                 padding_mask=padding_mask,
                 memory_padding_mask=context["padding_mask"],

@@ -230,7 +230,7 @@ class GPT(Presets, keras.Model):
         token_ids: Tensor,
         cache: list[Cache],
         *,
-        slot: Tensor,
+        cache_index: Tensor,
         positions: Tensor,
         padding_mask: Tensor | None = None,
         attention_mask: Tensor | None = None,
@@ -242,7 +242,7 @@ class GPT(Presets, keras.Model):
         Args:
             token_ids: integers (B, T), the new tokens; padding may stand on either side.
             cache: as `empty_cache` makes it and earlier steps return it.
-            slot: integer scalar, where in the cache to write.
+            cache_index: integer scalar, where in the cache to write.
             positions: integers (B, T) of the new tokens.
             padding_mask: booleans (B, T), False for padding; tokens with the `pad_id` are padding too.
             attention_mask: booleans (B, T, S), which of the tokens in the cache, the new ones included, each new
@@ -256,7 +256,7 @@ class GPT(Presets, keras.Model):
         hidden, cache = self.hidden_step(
             token_ids,
             cache,
-            slot=slot,
+            cache_index=cache_index,
             positions=positions,
             padding_mask=padding_mask,
             attention_mask=attention_mask,
@@ -269,7 +269,7 @@ class GPT(Presets, keras.Model):
         token_ids: Tensor,
         cache: list[Cache],
         *,
-        slot: Tensor,
+        cache_index: Tensor,
         positions: Tensor,
         padding_mask: Tensor | None = None,
         attention_mask: Tensor | None = None,
@@ -284,7 +284,7 @@ class GPT(Presets, keras.Model):
             hidden, block_cache = block.step(
                 hidden,
                 block_cache,
-                slot=slot,
+                cache_index=cache_index,
                 positions=positions,
                 padding_mask=padding_mask,
                 attention_mask=attention_mask,
@@ -387,6 +387,6 @@ class GPT(Presets, keras.Model):
 
 def _backward(relation: relations.Relation) -> relations.Relation:
     """`relation`, if it relates no token to a later one."""
-    if relation.reach()[1] != 0:
+    if relation.bandwidth()[1] != 0:
         raise ValueError(f"`relation` must not look ahead. Received: relation={relation!r}")
     return relation

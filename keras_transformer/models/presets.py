@@ -6,12 +6,12 @@ from keras_transformer.arguments import check_one_of
 
 
 class Presets:
-    """Gives a model `from_preset`, where `presets` holds its constructor's arguments by name."""
+    """Gives a model `from_size`, where `presets` holds its constructor's arguments by name."""
 
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
 
     @classmethod
-    def from_preset(cls, name: str, **kwargs: Any) -> Self:
+    def from_size(cls, name: str, **kwargs: Any) -> Self:
         """A model of a published size with random weights.
 
         Args:

@@ -101,7 +101,7 @@ def choose(problem: Problem, kernel: str) -> tuple[str, str]:
         return "linear", "the score is a product of features, which can be summed before it is taken"
     pairs = num_queries * num_keys
     if pairs > SHORT_BAND**2 and not _obstacle_to_band(problem):
-        left, right = problem.relation.reach()
+        left, right = problem.relation.bandwidth()
         if 2 * schedule.banded(problem).num_pairs < pairs:
             return "banded", f"a query sees {left} keys back and {right} ahead of {num_keys}"
     weights = 4 * (problem.num_rows or 1) * problem.num_heads * pairs
@@ -129,7 +129,7 @@ def _obstacle_to_blocks(problem: Problem) -> str | None:
 
 
 def _obstacle_to_band(problem: Problem) -> str | None:
-    if None in problem.relation.reach():
+    if None in problem.relation.bandwidth():
         return "the relation reaches without bound"
     if not problem.at_indices:
         return "positions are given, so that near positions may have far indices"

@@ -17,18 +17,18 @@ Entries = dict[str, Tensor]
 Update = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-def slice_update(cache: Tensor, new: Tensor, slot: Tensor) -> Tensor:
-    """Write `new` (…, T, H) over `cache` (…, S, H) from index `slot` on, in place under XLA."""
+def slice_update(cache: Tensor, new: Tensor, cache_index: Tensor) -> Tensor:
+    """Write `new` (…, T, H) over `cache` (…, S, H) from index `cache_index` on, in place under XLA."""
     start = [0] * len(cache.shape)
-    start[_axis(cache)] = slot
+    start[_axis(cache)] = cache_index
     return ops.slice_update(cache, start, ops.cast(new, cache.dtype))
 
 
-def select_update(cache: Tensor, new: Tensor, slot: Tensor) -> Tensor:
-    """The same by comparing every index with `slot`: converts to ONNX and runs without XLA."""
+def select_update(cache: Tensor, new: Tensor, cache_index: Tensor) -> Tensor:
+    """The same by comparing every index with `cache_index`: converts to ONNX and runs without XLA."""
     axis = _axis(cache)
     # How far each entry stands from the first of the new ones.
-    behind = ops.arange(ops.shape(cache)[axis]) - slot
+    behind = ops.arange(ops.shape(cache)[axis]) - cache_index
     count = ops.shape(new)[axis]
     if new.shape[axis] != 1:  # one token broadcasts over the entries
         new = ops.take(new, ops.clip(behind, 0, count - 1), axis=axis)
@@ -36,25 +36,25 @@ def select_update(cache: Tensor, new: Tensor, slot: Tensor) -> Tensor:
     return ops.where(_along(axis, fresh, cache), ops.cast(new, cache.dtype), cache)
 
 
-def append_update(cache: Tensor, new: Tensor, slot: Tensor) -> Tensor:
-    """Append `new` (…, T, H) to a cache that holds exactly the `slot` entries written so far."""
+def append_update(cache: Tensor, new: Tensor, cache_index: Tensor) -> Tensor:
+    """Append `new` (…, T, H) to a cache that holds exactly the `cache_index` entries written so far."""
     return ops.concatenate([cache, ops.cast(new, cache.dtype)], axis=_axis(cache))
 
 
-def grow_update(cache: Tensor, new: Tensor, slot: Tensor) -> Tensor:
+def grow_update(cache: Tensor, new: Tensor, cache_index: Tensor) -> Tensor:
     """`append_update` for the cache of a TensorFlow loop, which may change its size from step to step.
 
     Layers that look back no further than a window keep no more than that.
     """
-    return append_update(cache, new, slot)
+    return append_update(cache, new, cache_index)
 
 
-def rolling_update(cache: Tensor, new: Tensor, slot: Tensor) -> Tensor:
-    """Write `new` (…, T, H) over `cache` (…, S, H) from index `slot` mod S on and round its end: the last S stay."""
+def rolling_update(cache: Tensor, new: Tensor, cache_index: Tensor) -> Tensor:
+    """Write `new` (…, T, H) over `cache` (…, S, H) from `cache_index` mod S on, round its end: the last S stay."""
     axis = _axis(cache)
     size, count = cache.shape[axis], ops.shape(new)[axis]
     # How many tokens came after each entry's. Nothing negative: as ONNX, `mod` rounds towards zero.
-    behind = ops.mod(slot + count - 1 + size - ops.arange(size), size)
+    behind = ops.mod(cache_index + count - 1 + size - ops.arange(size), size)
     entry = ops.take(new, ops.maximum(count - 1 - behind, 0), axis=axis)
     return ops.where(_along(axis, behind < count, cache), ops.cast(entry, cache.dtype), cache)
 
@@ -67,7 +67,7 @@ def grows(update: Update) -> bool:
 def write(
     cache: Entries,
     new: Entries,
-    slot: Any,
+    cache_index: Any,
     update: Update = slice_update,
     window: int | None = None,
     alternatives: bool = False,
@@ -80,7 +80,7 @@ def write(
     Args:
         cache: S entries, by name; "positions" (B, S) is among them.
         new: T of each.
-        slot: integer scalar, how many entries were written before, whatever the cache's size.
+        cache_index: integer scalar, how many entries were written before, whatever the cache's size.
         update: any of the functions above.
         window: how far back the layer looks, if that is bounded.
         alternatives: whether the new tokens are alternatives for one position; else they come one after the other,
@@ -95,17 +95,18 @@ def write(
     size, count = cache["positions"].shape[1], new["positions"].shape[1]
     rolling = rolls(size, window, update)
     if rolling and not alternatives and count != 1:
-        seen = {name: append_update(cache[name], new[name], slot) for name in cache}
-        return seen, {name: rolling_update(cache[name], new[name], slot) for name in cache}
+        seen = {name: append_update(cache[name], new[name], cache_index) for name in cache}
+        return seen, {name: rolling_update(cache[name], new[name], cache_index) for name in cache}
     if rolling and (count != 1 or update is grow_update):
-        cache = {name: rolling_update(cache[name], new[name], slot) for name in cache}
+        cache = {name: rolling_update(cache[name], new[name], cache_index) for name in cache}
         return cache, cache
-    known = all(isinstance(number, int) for number in (size, count, slot))
-    if known and not rolling and not grows(update) and slot + count > size:
+    known = all(isinstance(number, int) for number in (size, count, cache_index))
+    if known and not rolling and not grows(update) and cache_index + count > size:
         raise ValueError(
-            f"`slot` must leave room for {count} entries in a cache of {size}. Received: slot={slot}"
+            f"`cache_index` must leave room for {count} entries in a cache of {size}. "
+            f"Received: cache_index={cache_index}"
         )
-    at = ops.mod(slot, size) if rolling else slot
+    at = ops.mod(cache_index, size) if rolling else cache_index
     cache = {name: update(cache[name], new[name], at) for name in cache}
     return cache, cache
 

@@ -63,9 +63,7 @@ def from_hugging_face(folder: str | os.PathLike[str], **settings: Any) -> Any:
 
 
 def _text_to_text(folder: pathlib.Path, model: Any, config: Any, settings: Mapping[str, Any]) -> TextToText:
-    tokenizer = text.SentencePieceVocabularyTokenizer.from_files(
-        folder, vocabulary_size=model.vocabulary_size
-    )
+    tokenizer = text.MarianT5Tokenizer.from_files(folder, vocabulary_size=model.vocabulary_size)
     return TextToText(model, tokenizer, **settings_from(folder, model, settings))
 
 
@@ -146,7 +144,7 @@ _PIPELINES: dict[str, Callable[..., Any]] = {
     "marian": _text_to_text,
     "t5": _text_to_text,
     "gpt2": _generation(text.BytePairTokenizer),
-    "openai-gpt": _generation(text.CharacterPairTokenizer),
+    "openai-gpt": _generation(text.OpenAIGPTTokenizer),
     "bert": _bert,
     "vit": _vit,
 }

@@ -158,7 +158,7 @@ class TextGeneration(TextToText):
 
 def _anchor(tokenizer: Any, model: Any) -> tuple[int, bytes]:
     """An ordinary token, and its text; best one that this text alone leads to, which ends words if any token does."""
-    others = {model.pad_id, model.end_id, tokenizer.start_id, *tokenizer.blank_ids}
+    others = {model.pad_id, model.end_id, tokenizer.start_id, *tokenizer.empty_ids}
     ids = sorted(set(range(tokenizer.vocabulary_size)) - others)
     texts = tokenizer.detokenize(tf.constant(ids, tf.int32, [len(ids), 1])).numpy().tolist()
     words = {id_: text for id_, text in zip(ids, texts, strict=True) if text.isascii() and text.isalnum()}

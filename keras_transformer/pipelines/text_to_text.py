@@ -360,7 +360,7 @@ class TextToText(Saved):
             ValueError: where a text is too long (tf.errors.InvalidArgumentError inside a graph).
         """
         rows = self.tokenizer.encode_ragged(texts, add_end=True)
-        no_text = tf.constant([self.model.pad_id, self.model.end_id, *self.tokenizer.blank_ids])
+        no_text = tf.constant([self.model.pad_id, self.model.end_id, *self.tokenizer.empty_ids])
         is_text = tf.reduce_all(rows.values[:, None] != no_text, axis=-1)
         has_text = tf.reduce_any(rows.with_values(is_text), axis=1)
         return self._padded_inputs(

@@ -11,7 +11,7 @@ from keras_transformer.relations.tiling import FULL, PARTIAL, num_blocks
 
 Tensor = Any
 Edges = tuple[tuple[int, int], ...]
-Reach = tuple[int | None, int | None]
+Bandwidth = tuple[int | None, int | None]
 
 
 class Relation(abc.ABC):
@@ -51,7 +51,7 @@ class Relation(abc.ABC):
         """
         return np.full(num_blocks(block_size, num_queries, num_keys), PARTIAL, np.uint8)
 
-    def reach(self) -> Reach:
+    def bandwidth(self) -> Bandwidth:
         r"""How far behind and ahead of its own position a query may look, over positions 0, 1, 2, …
 
         $$(\max_{i \sim j} (i - j), \; \max_{i \sim j} (j - i))$$
@@ -124,8 +124,8 @@ class And(Relation):
         both: np.ndarray = np.minimum(self.left.blocks(*sizes), self.right.blocks(*sizes))
         return both
 
-    def reach(self) -> Reach:
-        (behind, ahead), (other_behind, other_ahead) = self.left.reach(), self.right.reach()
+    def bandwidth(self) -> Bandwidth:
+        (behind, ahead), (other_behind, other_ahead) = self.left.bandwidth(), self.right.bandwidth()
         return _nearer(behind, other_behind), _nearer(ahead, other_ahead)
 
     def edges(self) -> Edges | None:
@@ -159,8 +159,8 @@ class Or(Relation):
         both: np.ndarray = np.maximum(self.left.blocks(*sizes), self.right.blocks(*sizes))
         return both
 
-    def reach(self) -> Reach:
-        (behind, ahead), (other_behind, other_ahead) = self.left.reach(), self.right.reach()
+    def bandwidth(self) -> Bandwidth:
+        (behind, ahead), (other_behind, other_ahead) = self.left.bandwidth(), self.right.bandwidth()
         return _farther(behind, other_behind), _farther(ahead, other_ahead)
 
     def edges(self) -> Edges | None:

@@ -13,8 +13,8 @@ from keras import ops
 from keras_transformer.arguments import is_integer
 from keras_transformer.relations import symmetries, tiling
 from keras_transformer.relations.base import (
+    Bandwidth,
     Edges,
-    Reach,
     Relation,
     Tensor,
 )
@@ -96,7 +96,7 @@ class GlobalTokens(Relation):
         every = (queries == last_query - first_query + 1) | (keys == last_key - first_key + 1)
         return tiling.kinds((queries > 0) | (keys > 0), every)
 
-    def reach(self) -> Reach:
+    def bandwidth(self) -> Bandwidth:
         return (None, None) if self.indices else (0, 0)
 
     def get_config(self) -> dict[str, Any]:
@@ -181,7 +181,7 @@ class Adjacency(Relation):
         )
         return tiling.kinds(count > 0, count == (last_query - first_query + 1) * (last_key - first_key + 1))
 
-    def reach(self) -> Reach:
+    def bandwidth(self) -> Bandwidth:
         sources, targets = self._edge_array
         behind = int(np.max(targets - sources, initial=0))
         return behind, int(np.max(sources - targets, initial=0))

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from keras_transformer.relations import symmetries, tiling
-from keras_transformer.relations.base import Reach, Relation, Tensor
+from keras_transformer.relations.base import Bandwidth, Relation, Tensor
 from keras_transformer.relations.integers import check_integer
 
 
@@ -52,7 +52,7 @@ class Causal(Relation):
         )
         return tiling.kinds(first_key <= last_query, last_key <= first_query)
 
-    def reach(self) -> Reach:
+    def bandwidth(self) -> Bandwidth:
         return None, 0
 
 
@@ -117,7 +117,7 @@ class SlidingWindow(Relation):
             some, every = some & (highest >= -self.right), every & (lowest >= -self.right)
         return tiling.kinds(some, every)
 
-    def reach(self) -> Reach:
+    def bandwidth(self) -> Bandwidth:
         return self.left, self.right
 
 
@@ -167,7 +167,7 @@ class PrefixLM(Relation):
             first_key <= np.maximum(end, last_query), last_key <= np.maximum(end, first_query)
         )
 
-    def reach(self) -> Reach:
+    def bandwidth(self) -> Bandwidth:
         return None, max(self.length - 1, 0)
 
 
@@ -220,7 +220,7 @@ class Strided(Relation):
         first = np.maximum(lowest, 0) if self.causal else lowest
         return _multiples(self.stride, first, highest, lowest, highest)
 
-    def reach(self) -> Reach:
+    def bandwidth(self) -> Bandwidth:
         return None, (0 if self.causal else None)
 
 
@@ -272,7 +272,7 @@ class Dilated(Relation):
         farthest = self.window * self.rate
         return _multiples(self.rate, np.maximum(lowest, 0), np.minimum(highest, farthest), lowest, highest)
 
-    def reach(self) -> Reach:
+    def bandwidth(self) -> Bandwidth:
         return self.window * self.rate, 0
 
 

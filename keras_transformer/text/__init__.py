@@ -6,17 +6,17 @@ from keras_transformer.text.tokenizers import folders
 from keras_transformer.text.tokenizers.base import Tokenizer
 from keras_transformer.text.tokenizers.byte import ByteTokenizer
 from keras_transformer.text.tokenizers.byte_pair import BytePairTokenizer
-from keras_transformer.text.tokenizers.marian import SentencePieceVocabularyTokenizer
-from keras_transformer.text.tokenizers.openai_gpt import CharacterPairTokenizer
+from keras_transformer.text.tokenizers.marian_t5 import MarianT5Tokenizer
+from keras_transformer.text.tokenizers.openai_gpt import OpenAIGPTTokenizer
 from keras_transformer.text.tokenizers.sentence_piece import SentencePieceTokenizer
 from keras_transformer.text.tokenizers.word_piece import WordPieceTokenizer
 
 __all__ = [
     "BytePairTokenizer",
     "ByteTokenizer",
-    "CharacterPairTokenizer",
+    "MarianT5Tokenizer",
+    "OpenAIGPTTokenizer",
     "SentencePieceTokenizer",
-    "SentencePieceVocabularyTokenizer",
     "Tokenizer",
     "WordPieceTokenizer",
     "load",
@@ -26,10 +26,10 @@ _CLASSES: dict[str, type[Tokenizer]] = {
     each.__name__: each
     for each in (
         SentencePieceTokenizer,
-        SentencePieceVocabularyTokenizer,
+        MarianT5Tokenizer,
         WordPieceTokenizer,
         BytePairTokenizer,
-        CharacterPairTokenizer,
+        OpenAIGPTTokenizer,
         ByteTokenizer,
     )
 }

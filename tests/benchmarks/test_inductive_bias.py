@@ -75,7 +75,7 @@ class TestRelations:
         random = benchmark.random_of("graph", seed, benchmark.GRAPH_STREAM)
         right = benchmark.relations_of("graph", small, random)[benchmark.RIGHT].matrix(small.num_positions)
         assert set(right.sum(0)) == set(right.sum(1)) == {5}
-        assert np.abs(np.subtract(*np.nonzero(right))).min() > small.reach
+        assert np.abs(np.subtract(*np.nonzero(right))).min() > small.bandwidth
 
     def test_another_seed_draws_another_graph(self, benchmark, small):
         drawn = [

@@ -58,7 +58,7 @@ def by_whole_passes(model, source, sampler, most):
             ops.array([ids]),
             model.empty_cache(1, len(ids)),
             *context,
-            slot=0,
+            cache_index=0,
             positions=ops.arange(len(ids))[None],
         )
         logits = ops.convert_to_numpy(model.logits(hidden))[0, -1].astype(float)

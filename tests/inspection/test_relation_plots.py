@@ -62,7 +62,7 @@ def test_draws_the_matrix_and_a_line_for_each_pair_of_nodes(relation):
     np.testing.assert_array_equal(shown, matrix)
     assert [text.get_text() for text in graph_axes.texts] == list("0123456")
     between = matrix & ~np.eye(7, dtype=bool)
-    on_a_line = relation.edges() is None and relation.reach() != (None, None)
+    on_a_line = relation.edges() is None and relation.bandwidth() != (None, None)
     assert len(lines) == (between.sum() if on_a_line else np.triu(between | between.T).sum())
     (nodes,) = graph_axes.collections
     filled = [to_hex(colour) != "#ffffff" for colour in nodes.get_facecolors()]

@@ -71,7 +71,9 @@ def test_causal_steps_equal_one_call(options):
         outputs = []
         for start, end in ((0, 4), (4, 5), (5, 9)):
             positions = np.broadcast_to(np.arange(start, end), (2, end - start))
-            output, cache = layer.step(X[:, start:end], cache, slot=start, positions=positions, update=update)
+            output, cache = layer.step(
+                X[:, start:end], cache, cache_index=start, positions=positions, update=update
+            )
             outputs.append(output)
         np.testing.assert_allclose(ops.concatenate(outputs, axis=1), expected, **CLOSE)
 
@@ -120,7 +122,9 @@ def test_a_block_steps_as_it_is_called(options):
     projected = block.cross_attention.project(memory)
     outputs = []
     for i in range(LENGTH):
-        output, cache = block.step(X[:, i : i + 1], cache, projected, slot=i, positions=np.full((2, 1), i))
+        output, cache = block.step(
+            X[:, i : i + 1], cache, projected, cache_index=i, positions=np.full((2, 1), i)
+        )
         outputs.append(output)
     np.testing.assert_allclose(ops.concatenate(outputs, axis=1), expected, **CLOSE)
 
@@ -142,7 +146,7 @@ def test_a_window_needs_a_cache_of_its_own_size(relation, pieces, update):
     positions = np.cumsum(padding, axis=1) - 1
     expected = layer(X, padding_mask=padding, positions=positions)
     cache = layer.empty_cache(2, 100)
-    window = relation.reach()[0]
+    window = relation.bandwidth()[0]
     assert cache["key"].shape[-2] == window + 1
     outputs, start = [], 0
     for piece in pieces:
@@ -150,7 +154,7 @@ def test_a_window_needs_a_cache_of_its_own_size(relation, pieces, update):
         output, cache = layer.step(
             X[:, start:end],
             cache,
-            slot=start,
+            cache_index=start,
             positions=positions[:, start:end],
             padding_mask=padding[:, start:end],
             update=update,

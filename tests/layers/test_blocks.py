@@ -117,20 +117,20 @@ def test_steps_equal_one_call(normalization, update, lengths, room):
     block = built("decoder", normalization=normalization)
     expected = block(X, MEMORY, memory_padding_mask=MEMORY_PADDING)
     cache, projected = block.self_attention.empty_cache(2, room), block.cross_attention.project(MEMORY)
-    outputs, slot = [], 0
+    outputs, cache_index = [], 0
     for length in lengths:
-        positions = np.broadcast_to(np.arange(slot, slot + length, dtype="int32"), (2, length))
+        positions = np.broadcast_to(np.arange(cache_index, cache_index + length, dtype="int32"), (2, length))
         output, cache = block.step(
-            X[:, slot : slot + length],
+            X[:, cache_index : cache_index + length],
             cache,
             projected,
-            slot=slot,
+            cache_index=cache_index,
             positions=positions,
             memory_padding_mask=MEMORY_PADDING,
             update=update,
         )
         outputs.append(output)
-        slot += length
+        cache_index += length
     np.testing.assert_allclose(np.concatenate(outputs, axis=1), expected, **CLOSE)
 
 
@@ -145,9 +145,11 @@ def test_without_a_memory_a_decoder_block_is_a_causal_encoder_block(normalizatio
     more = {"padding_mask": PADDING, "segment_ids": np.array([[1, 1, 2, 2, 2]] * 2)}
     np.testing.assert_allclose(decoder(X, **more), encoder(X, **more), **CLOSE)
     cache, outputs = decoder.self_attention.empty_cache(2, 5), []
-    for slot in range(5):
-        at = np.full((2, 1), slot, "int32")
-        output, cache = decoder.step(X[:, slot : slot + 1], cache, slot=slot, positions=at)
+    for cache_index in range(5):
+        at = np.full((2, 1), cache_index, "int32")
+        output, cache = decoder.step(
+            X[:, cache_index : cache_index + 1], cache, cache_index=cache_index, positions=at
+        )
         outputs.append(output)
     np.testing.assert_allclose(np.concatenate(outputs, axis=1), encoder(X), **CLOSE)
 

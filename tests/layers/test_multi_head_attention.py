@@ -237,19 +237,19 @@ def run_steps(layer, x, lengths, update, cache_length, positions=None, padding_m
     positions = (
         np.broadcast_to(np.arange(x.shape[1], dtype="int32"), x.shape[:2]) if positions is None else positions
     )
-    outputs, slot = [], 0
+    outputs, cache_index = [], 0
     for length in lengths:
-        now = slice(slot, slot + length)
+        now = slice(cache_index, cache_index + length)
         output, cache = layer.step(
             x[:, now],
             cache,
-            slot=slot,
+            cache_index=cache_index,
             positions=positions[:, now],
             padding_mask=None if padding_mask is None else padding_mask[:, now],
             update=update,
         )
         outputs.append(output)
-        slot += length
+        cache_index += length
     return np.concatenate(outputs, axis=1)
 
 
@@ -299,15 +299,15 @@ class TestSteps:
         layer = built(x.shape, relation="causal")
         expected = layer(x)
 
-        def one(x, cache, slot, positions):
-            return layer.step(x, cache, slot=slot, positions=positions)
+        def one(x, cache, cache_index, positions):
+            return layer.step(x, cache, cache_index=cache_index, positions=positions)
 
         step = modes["xla"](one)
         cache = layer.empty_cache(2, 4)
         for t in range(4):
-            slot = ops.convert_to_tensor(t, "int32")
+            cache_index = ops.convert_to_tensor(t, "int32")
             output, cache = step(
-                ops.convert_to_tensor(x[:, t : t + 1]), cache, slot, ops.full((2, 1), t, "int32")
+                ops.convert_to_tensor(x[:, t : t + 1]), cache, cache_index, ops.full((2, 1), t, "int32")
             )
             np.testing.assert_allclose(output[:, 0], expected[:, t], **CLOSE)
 
@@ -320,7 +320,7 @@ class TestSteps:
             "positions": (2, 6),
         }
         assert (np.asarray(cache["positions"]) == -1).all()
-        _, new = layer.step(normal(2, 1, 8), cache, slot=2, positions=np.array([[2], [2]]))
+        _, new = layer.step(normal(2, 1, 8), cache, cache_index=2, positions=np.array([[2], [2]]))
         assert (np.asarray(cache["positions"]) == -1).all()
         np.testing.assert_array_equal(new["positions"], [[-1, -1, 2, -1, -1, -1]] * 2)
 
@@ -330,8 +330,8 @@ class TestSteps:
         cache = layer.empty_cache(2, 9)
         dirty = {**cache, "key": cache["key"] + 50.0, "value": cache["value"] - 50.0}
         positions = np.broadcast_to(np.arange(3, dtype="int32"), (2, 3))
-        clean, _ = layer.step(x, cache, slot=0, positions=positions)
-        found, _ = layer.step(x, dirty, slot=0, positions=positions)
+        clean, _ = layer.step(x, cache, cache_index=0, positions=positions)
+        found, _ = layer.step(x, dirty, cache_index=0, positions=positions)
         np.testing.assert_array_equal(found, clean)
 
 

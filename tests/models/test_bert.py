@@ -64,7 +64,7 @@ def flat(output):
 @pytest.mark.slow
 def test_parameters_count_as_published():
     """One layer of BERT-base is built, and eleven more are counted."""
-    base, block = BERT.from_preset("base", num_layers=1), 7_087_872
+    base, block = BERT.from_size("base", num_layers=1), 7_087_872
     embeddings, pooler = (30522 + 512 + 2 + 2) * 768, 768 * 768 + 768
     assert base.count_params() == embeddings + block + pooler
     assert base.count_params() + 11 * block == 109_482_240
@@ -78,7 +78,7 @@ def test_parameters_count_as_published():
     ("name", "parameters"), [("tiny", 4_385_920), ("base", 109_482_240), ("large", 335_141_888)]
 )
 def test_published_sizes_have_their_parameter_counts(name, parameters):
-    assert BERT.from_preset(name).count_params() == parameters
+    assert BERT.from_size(name).count_params() == parameters
 
 
 @pytest.mark.parametrize("head", [None, pytest.param("pretraining", marks=neutral)])
@@ -335,7 +335,7 @@ def test_exports_with_any_batch_size_and_length(tmp_path):
         (lambda: tiny(num_heads=3), "`num_heads` must divide"),
         (lambda: tiny(pad_id=13), "`pad_id` must be .*Received: pad_id=13"),
         (lambda: tiny(max_length=0), "`max_length` must be positive. Received: max_length=0"),
-        (lambda: BERT.from_preset("huge"), "`name` must be one of .*Received: name='huge'"),
+        (lambda: BERT.from_size("huge"), "`name` must be one of .*Received: name='huge'"),
         (lambda: SequenceClassifier(tiny(), 0), "`num_classes` must be positive. Received: num_classes=0"),
         (lambda: SequenceClassifier(tiny(), 2, "max"), "`pooling` must be one of .*Received: pooling='max'"),
         (lambda: TokenClassifier(tiny(), -1), "`num_classes` must be positive. Received: num_classes=-1"),

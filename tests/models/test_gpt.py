@@ -75,18 +75,18 @@ def test_presets_have_the_published_parameter_counts(name, parameters):
 
 @pytest.mark.slow
 def test_the_smallest_presets_built_have_them_too():
-    assert GPT.from_preset("gpt2").count_params() == 124_439_808
-    assert GPT.from_preset("gpt").count_params() == 116_534_784
+    assert GPT.from_size("gpt2").count_params() == 124_439_808
+    assert GPT.from_size("gpt").count_params() == 116_534_784
 
 
 @neutral
 def test_a_preset_can_be_overridden():
-    model = GPT.from_preset(
+    model = GPT.from_size(
         "gpt2", num_layers=1, num_heads=2, model_dim=8, vocabulary_size=9, end_id=1, pad_id=0
     )
     assert (model.max_length, model.hidden_dim, model.vocabulary_size) == (1024, 32, 9)
     with pytest.raises(ValueError, match="`name` must be one of .*Received: name='gpt5'"):
-        GPT.from_preset("gpt5")
+        GPT.from_size("gpt5")
 
 
 def test_weights_are_drawn_as_published():
@@ -146,14 +146,18 @@ def test_texts_packed_in_a_row_are_as_apart(options):
 )
 def test_steps_equal_one_call(options, update, lengths, room):
     model = tiny(**options)
-    cache, outputs, slot = model.empty_cache(2, room), [], 0
+    cache, outputs, cache_index = model.empty_cache(2, room), [], 0
     for length in lengths:
-        positions = np.broadcast_to(np.arange(slot, slot + length, dtype="int32"), (2, length))
+        positions = np.broadcast_to(np.arange(cache_index, cache_index + length, dtype="int32"), (2, length))
         output, cache = model.step(
-            IDS[:, slot : slot + length], cache, slot=slot, positions=positions, update=update
+            IDS[:, cache_index : cache_index + length],
+            cache,
+            cache_index=cache_index,
+            positions=positions,
+            update=update,
         )
         outputs.append(output)
-        slot += length
+        cache_index += length
     np.testing.assert_allclose(np.concatenate(outputs, axis=1)[IDS != 0], logits(model)[IDS != 0], **CLOSE)
 
 
@@ -169,10 +173,10 @@ class Uncached:
     def empty_cache(self, batch_size, length):
         return ops.zeros((batch_size, length), "int32")
 
-    def step(self, ids, cache, *, slot, positions, update):
-        cache = update(cache, ids, slot)
+    def step(self, ids, cache, *, cache_index, positions, update):
+        cache = update(cache, ids, cache_index)
         logits = self.model(cache)
-        return ops.take(logits, slot + ops.arange(ids.shape[1]), axis=1), cache
+        return ops.take(logits, cache_index + ops.arange(ids.shape[1]), axis=1), cache
 
 
 @pytest.mark.slow_variants
@@ -268,7 +272,7 @@ def test_quantises_and_takes_steps():
     assert not np.array_equal(found, expected)
     np.testing.assert_allclose(found, expected, atol=0.1 * np.abs(expected).max())
     positions = np.arange(5, dtype="int32")[None]
-    stepped, _ = model.step(IDS[:1], model.empty_cache(1, 5), slot=0, positions=positions)
+    stepped, _ = model.step(IDS[:1], model.empty_cache(1, 5), cache_index=0, positions=positions)
     np.testing.assert_allclose(stepped[0], found, **CLOSE)
 
 

@@ -78,13 +78,13 @@ def test_presets_have_the_published_parameter_counts(name, parameters):
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "parameters"), [("t5_small", 60_506_624), ("v1_1_small", 76_961_152)])
 def test_the_smallest_presets_built_have_them_too(name, parameters):
-    assert T5.from_preset(name).count_params() == parameters
+    assert T5.from_size(name).count_params() == parameters
 
 
 @neutral
 def test_a_preset_can_be_overridden():
     sizes = {"num_layers": 1, "num_heads": 2, "model_dim": 8, "hidden_dim": 16, "vocabulary_size": 9}
-    model = T5.from_preset("v1_1_small", **sizes)
+    model = T5.from_size("v1_1_small", **sizes)
     assert (model.key_dim, model.activation, model.tied, model.vocabulary_size) == (
         64,
         "geglu_tanh",
@@ -92,7 +92,7 @@ def test_a_preset_can_be_overridden():
         9,
     )
     with pytest.raises(ValueError, match="`name` must be one of .*Received: name='t6'"):
-        T5.from_preset("t6")
+        T5.from_size("t6")
 
 
 def test_weights_are_drawn_as_published():
@@ -214,14 +214,19 @@ def test_positions_count_by_their_distance_alone():
 def test_steps_equal_one_call(options, update, lengths, room):
     model = tiny(**options)
     context, cache = model.encode(SOURCE), model.empty_cache(2, room)
-    outputs, slot = [], 0
+    outputs, cache_index = [], 0
     for length in lengths:
-        positions = np.broadcast_to(np.arange(slot, slot + length, dtype="int32"), (2, length))
+        positions = np.broadcast_to(np.arange(cache_index, cache_index + length, dtype="int32"), (2, length))
         output, cache = model.step(
-            TARGET[:, slot : slot + length], cache, context, slot=slot, positions=positions, update=update
+            TARGET[:, cache_index : cache_index + length],
+            cache,
+            context,
+            cache_index=cache_index,
+            positions=positions,
+            update=update,
         )
         outputs.append(ops.convert_to_numpy(output))
-        slot += length
+        cache_index += length
     np.testing.assert_allclose(np.concatenate(outputs, axis=1)[VALID], logits(model)[VALID], **CLOSE)
 
 

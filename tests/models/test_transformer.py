@@ -135,15 +135,20 @@ def test_steps_equal_one_call(normalization, update, lengths, room):
     model = tiny(normalization=normalization)
     expected = logits(model)
     context, cache = model.encode(SOURCE), model.empty_cache(2, room)
-    outputs, slot = [], 0
+    outputs, cache_index = [], 0
     for length in lengths:
-        positions = np.broadcast_to(np.arange(slot, slot + length, dtype="int32"), (2, length))
+        positions = np.broadcast_to(np.arange(cache_index, cache_index + length, dtype="int32"), (2, length))
         output, cache = model.step(
-            TARGET[:, slot : slot + length], cache, context, slot=slot, positions=positions, update=update
+            TARGET[:, cache_index : cache_index + length],
+            cache,
+            context,
+            cache_index=cache_index,
+            positions=positions,
+            update=update,
         )
         assert keras.backend.standardize_dtype(output.dtype) == "float32"
         outputs.append(output)
-        slot += length
+        cache_index += length
     valid = TARGET != 0
     np.testing.assert_allclose(np.concatenate(outputs, axis=1)[valid], expected[valid], **CLOSE)
 
@@ -154,7 +159,11 @@ def test_prompts_padded_on_the_left_continue_as_without_padding():
     target = padded(TARGET[:, :2], 3, "left")
     positions = np.maximum(np.arange(5) - 3, 0)[None].repeat(2, axis=0)
     output, _ = model.step(
-        target, model.empty_cache(2, 5), model.encode(SOURCE), slot=0, positions=positions.astype("int32")
+        target,
+        model.empty_cache(2, 5),
+        model.encode(SOURCE),
+        cache_index=0,
+        positions=positions.astype("int32"),
     )
     np.testing.assert_allclose(output[:, -1], expected, **CLOSE)
 

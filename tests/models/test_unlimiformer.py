@@ -50,9 +50,15 @@ def states_by_hand(model, row, chunk_length, overlap):
 def stepped(model, source=SOURCE, target=TARGET):
     context, cache = model.encode(source), model.empty_cache(len(target), target.shape[1])
     outputs = []
-    for slot in range(target.shape[1]):
-        positions = np.full((len(target), 1), slot, "int32")
-        output, cache = model.step(target[:, slot : slot + 1], cache, context, slot=slot, positions=positions)
+    for cache_index in range(target.shape[1]):
+        positions = np.full((len(target), 1), cache_index, "int32")
+        output, cache = model.step(
+            target[:, cache_index : cache_index + 1],
+            cache,
+            context,
+            cache_index=cache_index,
+            positions=positions,
+        )
         outputs.append(np.asarray(output))
     return np.concatenate(outputs, axis=1)
 
@@ -314,7 +320,9 @@ def test_memory_beside_the_store_grows_with_the_source_by_its_ids_and_mask_alone
     def beyond(length):
         def step(source):
             context, cache = long.encode(source), long.empty_cache(1, 1)
-            return long.step(TARGET[:1, :1], cache, context, slot=0, positions=np.zeros((1, 1), "int32"))
+            return long.step(
+                TARGET[:1, :1], cache, context, cache_index=0, positions=np.zeros((1, 1), "int32")
+            )
 
         compiled = jax.jit(step).lower(np.ones((1, length), "int32")).compile()
         return compiled.memory_analysis().temp_size_in_bytes - length * 32 * 4

@@ -45,7 +45,7 @@ def logits(model, images=IMAGES):
     ],
 )
 def test_published_sizes_have_their_parameter_counts(name, num_classes, parameters):
-    assert ViT.from_preset(name, num_classes=num_classes).count_params() == parameters
+    assert ViT.from_size(name, num_classes=num_classes).count_params() == parameters
 
 
 def test_parameters_count_as_the_formulas_say():
@@ -56,7 +56,7 @@ def test_parameters_count_as_the_formulas_say():
     assert tiny().count_params() == count(2, 8, 16, 6, 48, 3, token=1)
     assert tiny(pooling="mean").count_params() == count(2, 8, 16, 6, 48, 3, token=0)
     # The same formula gives the paper's ViT-B/16; one layer is built, eleven more are counted.
-    size, block = ViT.from_preset("b16", num_layers=1), 7_087_872
+    size, block = ViT.from_size("b16", num_layers=1), 7_087_872
     assert size.count_params() + 11 * block == count(12, 768, 3072, 196, 768, 1000, token=1) == 86_567_656
     assert 86_567_656 - (768 * 1000 + 1000) == 85_798_656
 
@@ -314,7 +314,7 @@ def test_config_round_trip_is_the_identity():
         (lambda: tiny(positions="rotary"), "`kind` must be one of"),
         (lambda: tiny(window=-1), "`window` must not be negative. Received: window=-1"),
         (lambda: tiny(value_range=(1, 0)), r"`value_range` must be .*Received: value_range=\(1, 0\)"),
-        (lambda: ViT.from_preset("b8"), "`name` must be one of .*Received: name='b8'"),
+        (lambda: ViT.from_size("b8"), "`name` must be one of .*Received: name='b8'"),
         (
             lambda: logits(tiny(), IMAGES[:, :4]),
             r"`inputs` must be images .*\(B, 8, 12, 3\); `resized`.*4, 12, 3",

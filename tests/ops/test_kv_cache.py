@@ -20,9 +20,9 @@ def axis_of(shape):
     return 2 if len(shape) == 4 else 1
 
 
-def written(cache, new, slot):
+def written(cache, new, cache_index):
     expected, axis = cache.copy(), axis_of(cache.shape)
-    expected[(slice(None),) * axis + (slice(slot, slot + new.shape[axis]),)] = new
+    expected[(slice(None),) * axis + (slice(cache_index, cache_index + new.shape[axis]),)] = new
     return expected
 
 
@@ -33,22 +33,22 @@ def some(shape, length=None):
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("slot", [0, 2, 4])
-def test_slice_and_select_write_one_token_at_the_slot_and_nothing_else(shape, slot):
+@pytest.mark.parametrize("cache_index", [0, 2, 4])
+def test_slice_and_select_write_one_token_at_the_slot_and_nothing_else(shape, cache_index):
     cache, new = some(shape), some(shape, 1)
-    expected = written(cache, new, slot)
-    for index in (slot, ops.convert_to_tensor(slot, "int32")):
+    expected = written(cache, new, cache_index)
+    for index in (cache_index, ops.convert_to_tensor(cache_index, "int32")):
         np.testing.assert_array_equal(slice_update(cache, new, index), expected)
         np.testing.assert_array_equal(select_update(cache, new, index), expected)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize(("slot", "length"), [(0, 3), (2, 3), (0, 5), (1, 2)])
-def test_slice_and_select_write_several_tokens(shape, slot, length):
+@pytest.mark.parametrize(("cache_index", "length"), [(0, 3), (2, 3), (0, 5), (1, 2)])
+def test_slice_and_select_write_several_tokens(shape, cache_index, length):
     cache, new = some(shape), some(shape, length)
-    for index in (slot, ops.convert_to_tensor(slot, "int32")):
-        np.testing.assert_array_equal(slice_update(cache, new, index), written(cache, new, slot))
-        np.testing.assert_array_equal(select_update(cache, new, index), written(cache, new, slot))
+    for index in (cache_index, ops.convert_to_tensor(cache_index, "int32")):
+        np.testing.assert_array_equal(slice_update(cache, new, index), written(cache, new, cache_index))
+        np.testing.assert_array_equal(select_update(cache, new, index), written(cache, new, cache_index))
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -88,10 +88,10 @@ def test_new_tokens_find_those_in_their_window_in_any_cache(update, window, coun
     total = 12
     size = 0 if kv_cache.grows(update) and (window is None or update is append_update) else total
     entries = {"positions": ops.full((1, size if window is None else min(size, window + 1)), -1, "int32")}
-    for slot in range(0, total, count):
-        new = {"positions": ops.arange(slot, slot + count, dtype="int32")[None]}
-        seen, entries = kv_cache.write(entries, new, slot, update, window)
-        for token in range(slot, slot + count):
+    for cache_index in range(0, total, count):
+        new = {"positions": ops.arange(cache_index, cache_index + count, dtype="int32")[None]}
+        seen, entries = kv_cache.write(entries, new, cache_index, update, window)
+        for token in range(cache_index, cache_index + count):
             needed = set(range(0 if window is None else max(token - window, 0), token + 1))
             assert needed <= {*ops.convert_to_numpy(seen["positions"])[0].tolist()}
     kept = ops.convert_to_numpy(entries["positions"])[0]
@@ -100,14 +100,18 @@ def test_new_tokens_find_those_in_their_window_in_any_cache(update, window, coun
 
 def test_which_token_an_entry_holds_follows_from_how_many_were_written():
     entries = {"positions": ops.full((1, 3), -1, "int32")}
-    for slot in range(8):
-        _, entries = kv_cache.write(entries, {"positions": ops.full((1, 1), slot)}, slot, window=2)
-        held = ops.convert_to_numpy(kv_cache.held(slot + 1, 3))
+    for cache_index in range(8):
+        _, entries = kv_cache.write(
+            entries, {"positions": ops.full((1, 1), cache_index)}, cache_index, window=2
+        )
+        held = ops.convert_to_numpy(kv_cache.held(cache_index + 1, 3))
         np.testing.assert_array_equal(np.maximum(held, -1), ops.convert_to_numpy(entries["positions"])[0])
 
 
 @pytest.mark.parametrize("update", [slice_update, select_update])
 def test_a_cache_that_is_full_is_an_error(update):
     entries = {"positions": ops.full((1, 3), -1, "int32")}
-    with pytest.raises(ValueError, match=r"`slot` must leave room for 2 entries in a cache of 3.*slot=2"):
+    with pytest.raises(
+        ValueError, match=r"`cache_index` must leave room for 2 entries in a cache of 3.*slot=2"
+    ):
         kv_cache.write(entries, {"positions": ops.zeros((1, 2), "int32")}, 2, update)

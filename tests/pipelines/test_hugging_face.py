@@ -142,7 +142,7 @@ def test_marian_has_the_ids_of_its_vocabulary(tmp_path):
 @pytest.mark.parametrize(
     ("cls", "roles", "token", "options"),
     [
-        (text.CharacterPairTokenizer, ("unknown", "end"), "<unk>", {"normalization": "post"}),
+        (text.OpenAIGPTTokenizer, ("unknown", "end"), "<unk>", {"normalization": "post"}),
         (text.BytePairTokenizer, ("unknown", "start", "end"), "<|endoftext|>", {}),
     ],
     ids=["gpt", "gpt2"],

@@ -89,7 +89,7 @@ TEXTS = ["to be, or not to be: that is the question", "whether 'tis nobler in th
 TOKENIZERS = {
     "byte_pair": lambda: text.BytePairTokenizer.train(TEXTS, 290),
     "sentence_piece": lambda: text.SentencePieceTokenizer.train(TEXTS, 320),
-    "character_pair": lambda: text.CharacterPairTokenizer.train([*TEXTS, "w"], 80),
+    "character_pair": lambda: text.OpenAIGPTTokenizer.train([*TEXTS, "w"], 80),
     "bytes": text.ByteTokenizer,
 }
 

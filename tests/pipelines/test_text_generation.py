@@ -11,7 +11,7 @@ PROMPTS = ["to be", "the question", "w", "mind to suffer to be or not", "the  qu
 TOKENIZERS = {
     "byte_pair": lambda: text.BytePairTokenizer.train(TEXTS, 290),
     "sentence_piece": lambda: text.SentencePieceTokenizer.train(TEXTS, 320),
-    "character_pair": lambda: text.CharacterPairTokenizer.train([*TEXTS, "w"], 80),
+    "character_pair": lambda: text.OpenAIGPTTokenizer.train([*TEXTS, "w"], 80),
     "bytes": text.ByteTokenizer,
 }
 

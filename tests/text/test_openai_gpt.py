@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from keras_transformer.text import CharacterPairTokenizer
+from keras_transformer.text import OpenAIGPTTokenizer
 
 TEXTS = ["low lower lowest", "new newer newest", "wide widest"]
 PIECES = ["<unk>", *"abc", "a</w>", "b</w>", "c</w>", "ab", "abc</w>", "bc</w>"]
@@ -12,19 +12,19 @@ ROLES = dict.fromkeys(("unknown", "end"), "<unk>")
 
 @pytest.mark.slow
 def test_words_end_with_a_mark_and_merges_come_in_their_order():
-    tokenizer = CharacterPairTokenizer(PIECES, MERGES, special_tokens=ROLES)
+    tokenizer = OpenAIGPTTokenizer(PIECES, MERGES, special_tokens=ROLES)
     assert tokenizer.pieces("abc ab bc aBÇ c") == ["abc</w>", "a", "b</w>", "bc</w>", "abc</w>", "c</w>"]
     assert tokenizer.tokenize("a☃c ☃").numpy().tolist() == [1, 0, 6, 0]  # each unknown character alone
     assert tokenizer.detokenize(tokenizer.tokenize("abc  ab")).numpy() == b"abc ab"
     ids = [PIECES.index(piece) for piece in ("ab", "c</w>", "abc</w>", "a")]
     assert tokenizer.detokenize(ids).numpy() == b"abc abc a"
-    cased = CharacterPairTokenizer(PIECES, MERGES, special_tokens=ROLES, lowercase=False)
+    cased = OpenAIGPTTokenizer(PIECES, MERGES, special_tokens=ROLES, lowercase=False)
     assert cased.tokenize("aBc").numpy().tolist() == [1, 0, 6]
 
 
 @pytest.mark.slow
 def test_training_merges_what_is_frequent():
-    tokenizer = CharacterPairTokenizer.train(TEXTS, 40)
+    tokenizer = OpenAIGPTTokenizer.train(TEXTS, 40)
     pieces = tokenizer.pieces("lowest")
     assert "".join(pieces) == "lowest</w>"
     assert len(pieces) == 2
@@ -43,8 +43,8 @@ def write(folder, merges, **config):
 
 
 def test_files_of_gpt(tmp_path):
-    expected = CharacterPairTokenizer(PIECES, MERGES, special_tokens=ROLES)
-    old = CharacterPairTokenizer.from_files(write(tmp_path / "old", MERGES))
+    expected = OpenAIGPTTokenizer(PIECES, MERGES, special_tokens=ROLES)
+    old = OpenAIGPTTokenizer.from_files(write(tmp_path / "old", MERGES))
     assert old.model_bytes == expected.model_bytes
     assert (old.pad_id, old.unknown_id, old.end_id, old.start_id) == (None, 0, 0, -1)
     content = {
@@ -60,7 +60,7 @@ def test_files_of_gpt(tmp_path):
     (tmp_path / "new").mkdir()
     file = tmp_path / "new" / "tokenizer.json"
     file.write_text(json.dumps(content))
-    assert CharacterPairTokenizer.from_files(tmp_path / "new").model_bytes == expected.model_bytes
+    assert OpenAIGPTTokenizer.from_files(tmp_path / "new").model_bytes == expected.model_bytes
     for change, message in (
         (
             {"pre_tokenizer": {"type": "ByteLevel"}},
@@ -74,13 +74,13 @@ def test_files_of_gpt(tmp_path):
     ):
         file.write_text(json.dumps({**content, **change}))
         with pytest.raises(ValueError, match=message):
-            CharacterPairTokenizer.from_files(tmp_path / "new")
+            OpenAIGPTTokenizer.from_files(tmp_path / "new")
 
 
 def test_errors_name_the_argument_and_what_was_received(tmp_path):
     with pytest.raises(ValueError, match="`merges` must hold pairs of pieces of the vocabulary"):
-        CharacterPairTokenizer.from_files(write(tmp_path / "it", [("c", "a")]))
+        OpenAIGPTTokenizer.from_files(write(tmp_path / "it", [("c", "a")]))
     with pytest.raises(ValueError, match="`special_tokens` must name a token for what is unknown"):
-        CharacterPairTokenizer(PIECES, MERGES, special_tokens={"pad": "<unk>"})
+        OpenAIGPTTokenizer(PIECES, MERGES, special_tokens={"pad": "<unk>"})
     with pytest.raises(FileNotFoundError, match="must hold tokenizer.json, or vocab.json and merges.txt"):
-        CharacterPairTokenizer.from_files(tmp_path)
+        OpenAIGPTTokenizer.from_files(tmp_path)

@@ -126,7 +126,7 @@ def test_served_text_of_broken_bytes_equals_the_graphs(byte_tokenizers, model):
 
 
 def serving_tokenizer(tokenizer):
-    names = ("pad_id", "start_id", "end_id", "blank_ids")
+    names = ("pad_id", "start_id", "end_id", "empty_ids")
     return serving.Tokenizer(tokenizer.model_bytes, {name: getattr(tokenizer, name) for name in names})
 
 

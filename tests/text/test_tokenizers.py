@@ -14,9 +14,9 @@ from keras_transformer import text
 from keras_transformer.text import (
     BytePairTokenizer,
     ByteTokenizer,
-    CharacterPairTokenizer,
+    MarianT5Tokenizer,
+    OpenAIGPTTokenizer,
     SentencePieceTokenizer,
-    SentencePieceVocabularyTokenizer,
     WordPieceTokenizer,
 )
 
@@ -30,7 +30,7 @@ def with_vocabulary():
     trained = SentencePieceTokenizer.train(TEXTS, 60, byte_fallback=False)
     pieces = [trained.id_to_piece(id_) for id_ in range(trained.vocabulary_size)]
     roles = {"pad": "<pad>", "unknown": "<unk>", "start": "<s>", "end": "</s>"}
-    return SentencePieceVocabularyTokenizer(
+    return MarianT5Tokenizer(
         trained.model_bytes,
         [*pieces[:4], *pieces[:3:-1], "<extra_id_0>"],
         special_tokens=roles,
@@ -46,7 +46,7 @@ def tokenizers():
         "word_piece": WordPieceTokenizer.train(TEXTS, 80),
         "byte_pair": BytePairTokenizer.train(TEXTS, 280),
         "byte": ByteTokenizer(),
-        "character_pair": CharacterPairTokenizer.train(TEXTS, 100),
+        "character_pair": OpenAIGPTTokenizer.train(TEXTS, 100),
         "vocabulary": with_vocabulary(),
     }
 
@@ -171,9 +171,9 @@ def test_pieces_and_their_ids(tokenizer):
 
 
 def test_blank_ids_are_those_of_spaces(tokenizer):
-    assert set(tokenizer.tokenize(["  ", " "]).values.numpy().tolist()) <= set(tokenizer.blank_ids)
-    assert not set(tokenizer.tokenize("hello").numpy().tolist()) <= set(tokenizer.blank_ids)
-    others = set(tokenizer.blank_ids) - {tokenizer.unknown_id}
+    assert set(tokenizer.tokenize(["  ", " "]).values.numpy().tolist()) <= set(tokenizer.empty_ids)
+    assert not set(tokenizer.tokenize("hello").numpy().tolist()) <= set(tokenizer.empty_ids)
+    others = set(tokenizer.empty_ids) - {tokenizer.unknown_id}
     assert all(not tokenizer.detokenize([id_]).numpy().strip() for id_ in others)
 
 
@@ -255,7 +255,7 @@ def test_a_tokenizer_can_be_made_inside_a_graph(tokenizer):
 
 
 @pytest.mark.slow_variants
-@pytest.mark.parametrize("cls", [WordPieceTokenizer, BytePairTokenizer, CharacterPairTokenizer])
+@pytest.mark.parametrize("cls", [WordPieceTokenizer, BytePairTokenizer, OpenAIGPTTokenizer])
 def test_training_is_deterministic_and_reads_files(cls, tmp_path):
     (tmp_path / "a.txt").write_bytes("\r\n".join(TEXTS[:4]).encode())
     (tmp_path / "b.txt").write_bytes("\n".join(TEXTS[4:]).encode() + b"\n")
@@ -265,7 +265,7 @@ def test_training_is_deterministic_and_reads_files(cls, tmp_path):
     assert cls.train([tmp_path / "b.txt", tmp_path / "a.txt"], 300).model_bytes == expected
 
 
-@pytest.mark.parametrize("cls", [WordPieceTokenizer, BytePairTokenizer, CharacterPairTokenizer])
+@pytest.mark.parametrize("cls", [WordPieceTokenizer, BytePairTokenizer, OpenAIGPTTokenizer])
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [

@@ -5,7 +5,7 @@ import random
 import pytest
 import tensorflow as tf
 
-from keras_transformer.text import BytePairTokenizer, CharacterPairTokenizer, WordPieceTokenizer
+from keras_transformer.text import BytePairTokenizer, OpenAIGPTTokenizer, WordPieceTokenizer
 from keras_transformer.text.pretokenizers.bert import BertWords
 from keras_transformer.text.pretokenizers.gpt2 import GPT2Words
 from keras_transformer.text.tokenizers import byte_pair, openai_gpt, word_piece
@@ -118,9 +118,7 @@ def test_byte_pair(lines, prefix, special):
 @pytest.mark.slow
 @pytest.mark.parametrize(("lowercase", "special"), [(True, False), (False, True)])
 def test_character_pair(lines, lowercase, special):
-    ours = CharacterPairTokenizer.train(
-        lines[:400], 4000, lowercase=lowercase, special_tokens_in_text=special
-    )
+    ours = OpenAIGPTTokenizer.train(lines[:400], 4000, lowercase=lowercase, special_tokens_in_text=special)
     vocabulary = {piece: id_ for id_, piece in enumerate(ours.vocabulary)}
     theirs = tokenizers.Tokenizer(
         tokenizers.models.BPE(

@@ -33,7 +33,7 @@ class Tokenizer:
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         self._end_id = config["end_id"]
         self._not_text = {config["pad_id"], config["start_id"], self._processor.bos_id()}
-        self._blank = set(config["blank_ids"])
+        self._blank = set(config["empty_ids"])
         # A continuation keeps the space between it and its prompt; a translation has no leading space.
         self._continues = config["start_id"] is None
         self._first = [self._processor.bos_id()] if config.get("add_start") else []

@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.generation.constraints import FORBIDDEN, ForcedWords
-from keras_transformer.generation.logits_processors import Rules
+from keras_transformer.generation.logits_processors import LogitsProcessors
 from keras_transformer.generation.samplers import Beam
 from keras_transformer.generation.search.sampling import is_broken, log_normalizer
 from keras_transformer.generation.search.top_k import pick, top_k
@@ -28,7 +28,7 @@ class BeamSearch:
 
     Attributes:
         sampler: the beam's settings.
-        rules: what may be generated.
+        logits_processors: what may be generated.
         longest: M.
         padding_value: the id after the end of a sequence.
         limits: integers (B,), the longest output of each row.
@@ -36,7 +36,7 @@ class BeamSearch:
     """
 
     sampler: Beam
-    rules: Rules
+    logits_processors: LogitsProcessors
     longest: int
     padding_value: int
     limits: Tensor | None = None
@@ -84,7 +84,7 @@ class BeamSearch:
         normalizer = log_normalizer(logits)  # (B, R)
         broken = ops.any(ops.logical_and(is_broken(logits, normalizer), _exists(state["scores"])), axis=1)
         log_probabilities = logits - normalizer[..., None]
-        shaped = self.rules(log_probabilities, state["ids"], step, self.limits)
+        shaped = self.logits_processors(log_probabilities, state["ids"], step, self.limits)
         alive = ops.logical_and(_exists(state["scores"]), ops.logical_not(broken)[:, None])[..., None]
 
         def reached(values: Tensor) -> Tensor:
@@ -92,11 +92,11 @@ class BeamSearch:
             scores = state["scores"][..., None] + ops.minimum(values, 0.0)
             return ops.where(ops.logical_and(alive, _exists(values)), scores, FORBIDDEN)
 
-        if self.rules.words is None:
+        if self.logits_processors.words is None:
             scores, parents, tokens = self._best_candidates(shaped, reached)
         else:
             scores, parents, tokens = self._candidates_in_turn(
-                self.rules.words, reached(shaped), state["ids"], step
+                self.logits_processors.words, reached(shaped), state["ids"], step
             )
         entries = self._with_column(state["ancestors"], ops.arange(self.hypotheses), step)
         flat = ops.reshape(log_probabilities, [-1, self.hypotheses * vocabulary])
@@ -108,10 +108,10 @@ class BeamSearch:
             "newest": tokens,
             "scores": scores,
         }
-        ends = self.rules.ends(tokens)
+        ends = self.logits_processors.ends(tokens)
         ended = self._merge_ended(state, candidates, ends, step + 1)
         going_on = ops.where(ends, FORBIDDEN, scores)
-        if self.rules.words is None:
+        if self.logits_processors.words is None:
             going_on, order = ops.top_k(going_on, self.hypotheses)
         else:  # their turn, not their score, is what they are ordered by
             turns = -ops.cast(ops.arange(scores.shape[1]), "float32")
@@ -215,11 +215,13 @@ class BeamSearch:
 
     def _num_candidates(self, scores: Tensor) -> int:
         """C. Each hypothesis has one continuation for each end token, so that many more leave R that go on."""
-        return min((1 + len(self.rules.end_ids)) * self.hypotheses, self.hypotheses * scores.shape[-1])
+        return min(
+            (1 + len(self.logits_processors.end_ids)) * self.hypotheses, self.hypotheses * scores.shape[-1]
+        )
 
     def _is_complete(self, ids: Tensor, length: Any) -> Tensor:
         """Whether hypotheses (B, R, M) have all that they must."""
-        words = self.rules.words
+        words = self.logits_processors.words
         if words is None:
             return ops.ones_like(ids[..., 0], dtype="bool")
         return ops.equal(words.progress(ids, length), words.total)

@@ -10,7 +10,7 @@ from keras import ops
 from keras_transformer import ops as kt_ops
 from keras_transformer.generation import prompts
 from keras_transformer.generation.constraints import FORBIDDEN
-from keras_transformer.generation.logits_processors import Rules
+from keras_transformer.generation.logits_processors import LogitsProcessors
 from keras_transformer.generation.samplers import Contrastive
 from keras_transformer.generation.search.sampling import is_broken, log_normalizer, results_of_one
 from keras_transformer.generation.search.top_k import top_k
@@ -24,7 +24,7 @@ def generate_ids(
     model: Any,
     source_ids: Tensor,
     longest: int,
-    rules: Rules,
+    logits_processors: LogitsProcessors,
     sampler: Contrastive,
     prefix_ids: Tensor | None = None,
     limits: Tensor | None = None,
@@ -34,7 +34,7 @@ def generate_ids(
     """What `loop.generate_ids` returns, by `Contrastive`."""
     check_model(model)
     prompt = prompts.prepare(model, source_ids, prefix_ids, padding_mask)
-    step = _Step(model, sampler, rules, longest, prompt, limits, update)
+    step = _Step(model, sampler, logits_processors, longest, prompt, limits, update)
 
     def unfinished(number: Tensor, _cache: Any, state: State) -> Tensor:
         return ops.logical_and(number < longest, ops.logical_not(ops.all(state["ended"])))
@@ -58,7 +58,7 @@ class _Step:
 
     model: Any
     sampler: Contrastive
-    rules: Rules
+    logits_processors: LogitsProcessors
     longest: int
     prompt: prompts.Prompt
     limits: Tensor | None
@@ -98,7 +98,7 @@ class _Step:
         logits = state["logits"]
         normalizer = log_normalizer(logits)
         broken = ops.logical_and(is_broken(logits, normalizer), ops.logical_not(state["ended"]))
-        shaped = self.rules(logits[:, None], state["ids"][:, None], number, self.limits)[:, 0]
+        shaped = self.logits_processors(logits[:, None], state["ids"][:, None], number, self.limits)[:, 0]
         best, index = top_k(shaped, self.candidates)  # (B, R)
         possible = best > FORBIDDEN / 2
         ended = ops.logical_or(ops.logical_or(state["ended"], broken), ops.logical_not(possible[:, 0]))
@@ -123,7 +123,7 @@ class _Step:
         column = ops.logical_and(ops.equal(ops.arange(self.longest), number), ops.logical_not(ended)[:, None])
         at = ops.equal(ops.arange(self.prompt.before + 1 + self.longest), self.prompt.before + 1 + number)
         last = ops.take_along_axis(hidden, kept[..., None], axis=1)  # (B, 1, D)
-        stops = ops.logical_or(ended, self.rules.ends(token))
+        stops = ops.logical_or(ended, self.logits_processors.ends(token))
         if self.limits is not None:
             stops = ops.logical_or(stops, number + 1 >= self.limits)
         new = {
@@ -145,7 +145,7 @@ class _Step:
         self,
         ids: Tensor,
         cache: Any,
-        slot: Any,
+        cache_index: Any,
         positions: Tensor,
         padding_mask: Tensor | None = None,
         **options: Any,
@@ -157,7 +157,7 @@ class _Step:
             self.prompt.context,
             padding_mask,
             "hidden_step",
-            slot=slot,
+            cache_index=cache_index,
             positions=positions,
             update=self.update,
             **options,

@@ -7,7 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.generation.constraints import FORBIDDEN
-from keras_transformer.generation.logits_processors import Rules
+from keras_transformer.generation.logits_processors import LogitsProcessors
 from keras_transformer.generation.samplers import Beam, Greedy, Sample
 from keras_transformer.generation.search import categorical
 
@@ -16,12 +16,12 @@ State = dict[str, Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
-class Independent:
+class SamplingSearch:
     """One token a step for each of R hypotheses (see `loop` for what a search is).
 
     Attributes:
         sampler: greedy, sampling, or a beam of one, which is greedy.
-        rules: what may be generated.
+        logits_processors: what may be generated.
         longest: M.
         padding_value: the id after the end of a sequence.
         rows: integers (B,), what the noise of each row is drawn for.
@@ -31,7 +31,7 @@ class Independent:
     """
 
     sampler: Greedy | Sample | Beam
-    rules: Rules
+    logits_processors: LogitsProcessors
     longest: int
     padding_value: int
     rows: Tensor | None = None
@@ -72,11 +72,11 @@ class Independent:
         """The state with one more token for each hypothesis, from logits (B, R, V)."""
         normalizer = log_normalizer(logits)  # (B, R)
         broken = ops.logical_and(is_broken(logits, normalizer), ops.logical_not(state["ended"]))
-        candidates = self.rules(logits, state["ids"], step, self.limits)
+        candidates = self.logits_processors(logits, state["ids"], step, self.limits)
         if isinstance(self.sampler, Sample):
             candidates = categorical.draw(candidates, self.sampler, self._noise(logits, step))
         token, best = highest(candidates)
-        if isinstance(self.sampler, Sample) or self.rules.shapes_logits:
+        if isinstance(self.sampler, Sample) or self.logits_processors.shapes_logits:
             chosen = ops.equal(ops.arange(logits.shape[-1], dtype="int32"), token[..., None])
             own = ops.max(ops.where(chosen, logits, FORBIDDEN), axis=-1)  # as the model itself has it
         else:
@@ -88,7 +88,7 @@ class Independent:
             ops.equal(ops.arange(self.longest), step), ops.logical_not(stops)[:, :, None]
         )
         failed = ops.logical_and(ops.any(broken, axis=1), state["failed_step"] < 0)
-        ended = ops.logical_or(stops, self.rules.ends(token))
+        ended = ops.logical_or(stops, self.logits_processors.ends(token))
         if self.limits is not None:
             ended = ops.logical_or(ended, (step + 1 >= self.limits)[:, None])
         return {

@@ -9,7 +9,7 @@ from keras import ops
 from keras_transformer import ops as kt_ops
 from keras_transformer.generation import prompts
 from keras_transformer.generation.constraints import FORBIDDEN
-from keras_transformer.generation.logits_processors import Rules
+from keras_transformer.generation.logits_processors import LogitsProcessors
 from keras_transformer.generation.samplers import Speculative
 from keras_transformer.generation.search.sampling import (
     highest,
@@ -27,7 +27,7 @@ def generate_ids(
     model: Any,
     source_ids: Tensor,
     longest: int,
-    rules: Rules,
+    logits_processors: LogitsProcessors,
     sampler: Speculative,
     prefix_ids: Tensor | None = None,
     limits: Tensor | None = None,
@@ -48,7 +48,9 @@ def generate_ids(
     prompt = both[0].prompt
     batch = ops.zeros_like(ops.cast(prompt.ids[:, -1], "int32"))
     limits = batch + longest if limits is None else limits
-    round_ = _Round(both[0], both[1], rules, sampler.num_tokens, longest, padding_value(model), limits)
+    round_ = _Round(
+        both[0], both[1], logits_processors, sampler.num_tokens, longest, padding_value(model), limits
+    )
     start = {
         "newest": ops.cast(prompt.ids[:, -1], "int32"),
         "ids": ops.repeat(batch[:, None], longest, axis=1) + padding_value(model),
@@ -103,7 +105,7 @@ class _Reader:
         return cls(model, prompt, cache, update)
 
     def read(
-        self, ids: Tensor, cache: Any, slot: Tensor, positions: Tensor, real: Tensor
+        self, ids: Tensor, cache: Any, cache_index: Tensor, positions: Tensor, real: Tensor
     ) -> tuple[Tensor, Any]:
         """Float32 logits (B, T, V) after ids (B, T), and the cache with them in it."""
         logits, cache = prompts.step(
@@ -111,7 +113,7 @@ class _Reader:
             ids,
             cache,
             self.prompt.context,
-            slot=self.prompt.before + slot,
+            cache_index=self.prompt.before + cache_index,
             positions=positions,
             padding_mask=real,
             update=self.update,
@@ -125,7 +127,7 @@ class _Round:
 
     model: _Reader
     draft: _Reader
-    rules: Rules
+    logits_processors: LogitsProcessors
     num_tokens: int
     longest: int
     padding_value: int
@@ -133,7 +135,7 @@ class _Round:
 
     def __call__(self, number: Tensor, caches: list[Any], state: State) -> tuple[Tensor, list[Any], State]:
         last = self.model.prompt.positions[:, -1:]  # (B, 1)
-        slot = number * (self.num_tokens + 1)
+        cache_index = number * (self.num_tokens + 1)
         ahead = state["lengths"][:, None] + ops.arange(self.num_tokens + 1, dtype="int32")  # (B, K + 1)
         # No entry is written, and no position asked for, where a row has no room or has ended.
         open_ = ops.logical_and(ahead < self.limits[:, None], ops.logical_not(state["ended"])[:, None])
@@ -148,12 +150,16 @@ class _Round:
                 ids = ops.where(written, column, ids)
             histories.append(ids)
             logits, draft_cache = self.draft.read(
-                column, draft_cache, slot + i, positions[:, i : i + 1], open_[:, i : i + 1]
+                column, draft_cache, cache_index + i, positions[:, i : i + 1], open_[:, i : i + 1]
             )
-            column, _ = highest(self.rules(logits, ids[:, None], ahead[:, i : i + 1], self.limits))
+            column, _ = highest(
+                self.logits_processors(logits, ids[:, None], ahead[:, i : i + 1], self.limits)
+            )
         proposed = ops.concatenate(read, axis=1)  # (B, K + 1), the newest token first
-        logits, model_cache = self.model.read(proposed, caches[0], slot, positions, open_)
-        chosen, best = highest(self.rules(logits, ops.stack(histories, axis=1), ahead, self.limits))
+        logits, model_cache = self.model.read(proposed, caches[0], cache_index, positions, open_)
+        chosen, best = highest(
+            self.logits_processors(logits, ops.stack(histories, axis=1), ahead, self.limits)
+        )
         state = self._kept(state, proposed, logits, chosen, best, ahead)
         kept = last + state["lengths"][:, None]
         return number + 1, [_forget(model_cache, kept), _forget(draft_cache, kept)], state
@@ -168,7 +174,7 @@ class _Round:
         # A column is reached where every one before it was proposed rightly, and neither stuck nor ended.
         right = ops.equal(proposed[:, 1:], chosen[:, :-1])
         passed = ops.logical_and(
-            right, ops.logical_not(ops.logical_or(stuck, self.rules.ends(chosen))[:, :-1])
+            right, ops.logical_not(ops.logical_or(stuck, self.logits_processors.ends(chosen))[:, :-1])
         )
         first = ops.logical_not(state["ended"])[:, None]
         reached = ops.cumprod(ops.cast(ops.concatenate([first, passed], axis=1), "int32"), axis=1)
@@ -183,7 +189,9 @@ class _Round:
         written = ops.logical_and(behind >= 0, behind < count[:, None])
         column = ops.clip(behind, 0, self.num_tokens)
         lengths = state["lengths"] + count
-        ends = ops.any(ops.logical_and(reached, ops.logical_or(stuck, self.rules.ends(chosen))), axis=1)
+        ends = ops.any(
+            ops.logical_and(reached, ops.logical_or(stuck, self.logits_processors.ends(chosen))), axis=1
+        )
         newest = ops.take_along_axis(chosen, ops.maximum(count - 1, 0)[:, None], axis=1)[:, 0]
         failed = ops.logical_and(ops.any(ops.logical_and(reached, broken), axis=1), state["failed_step"] < 0)
         return {

@@ -70,7 +70,7 @@ def chunked(problem: Problem) -> Plan:
 def banded(problem: Problem) -> Plan:
     """Every block of queries beside the blocks of keys within the relation's reach."""
     longest = max(problem.num_queries, problem.num_keys)
-    left, right = (min(reach or 0, longest) for reach in problem.relation.reach())
+    left, right = (min(bandwidth or 0, longest) for bandwidth in problem.relation.bandwidth())
     largest = NARROW_BLOCK_SIZE if left + right <= NARROW else BAND_BLOCK_SIZE
     size = max(TINIEST_BLOCK, min(largest, longest))
     before, after = -(-left // size), -(-right // size)

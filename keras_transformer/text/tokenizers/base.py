@@ -27,7 +27,7 @@ class Tokenizer(tf.Module, abc.ABC):
         start_id: The id that starts a row; -1 where there is none.
         end_id: The id that ends a row; -1 where there is none.
         vocabulary_size: The number of ids, special ones included.
-        blank_ids: The ids that say nothing: the unknown one, and those of pieces that are only spaces.
+        empty_ids: The ids that say nothing: the unknown one, and those of pieces that are only spaces.
         file_name: The name of the file that `save` writes beside its description.
     """
 
@@ -36,7 +36,7 @@ class Tokenizer(tf.Module, abc.ABC):
     start_id: int
     end_id: int
     vocabulary_size: int
-    blank_ids: tuple[int, ...]
+    empty_ids: tuple[int, ...]
     file_name: str
 
     @abc.abstractmethod

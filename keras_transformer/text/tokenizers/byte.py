@@ -31,7 +31,7 @@ class ByteTokenizer(Tokenizer):
         start_id: The id that starts a row; -1 where there is none.
         end_id: The id that ends a row; -1 where there is none.
         vocabulary_size: The number of ids.
-        blank_ids: The unknown id, and those of ASCII white space.
+        empty_ids: The unknown id, and those of ASCII white space.
 
     Raises:
         ValueError: If a token is there twice or none is for padding.
@@ -74,7 +74,7 @@ class ByteTokenizer(Tokenizer):
         self.unknown_id, self.start_id, self.end_id = map(known.role, ("unknown", "start", "end"))
         self.vocabulary_size: int = len(known.pieces)
         blank = {self._offset + byte for byte in b" \t\n\r\v\f"} | {self.unknown_id}
-        self.blank_ids: tuple[int, ...] = tuple(sorted(blank - {-1}))
+        self.empty_ids: tuple[int, ...] = tuple(sorted(blank - {-1}))
         contents = [
             *map(str.encode, first),
             *(bytes([byte]) for byte in range(256)),

@@ -52,7 +52,7 @@ class BytePairTokenizer(PairTokenizer):
         end_id: The id that ends a row; -1 where there is none.
         mask_id: The id of the mask token; -1 where there is none.
         vocabulary_size: The number of pieces, special ones included.
-        blank_ids: The unknown id, and those of pieces that are only white space.
+        empty_ids: The unknown id, and those of pieces that are only white space.
 
     Raises:
         TypeError: If a piece is not a str.
@@ -102,7 +102,7 @@ class BytePairTokenizer(PairTokenizer):
         self.vocabulary_size: int = len(known.pieces)
         contents = [_content(piece) for piece in known.pieces]
         blank = {id_ for id_, content in enumerate(contents) if content.isspace()}
-        self.blank_ids: tuple[int, ...] = tuple(sorted(blank | {self.unknown_id} - {-1}))
+        self.empty_ids: tuple[int, ...] = tuple(sorted(blank | {self.unknown_id} - {-1}))
         self._compiled = Compiled(self._tokenize_texts)
         self._words = GPT2Words()
         with tf.init_scope(), tf.device("CPU"):

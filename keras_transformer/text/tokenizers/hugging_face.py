@@ -113,7 +113,7 @@ def read_character_pair(folder: Folder) -> tuple[list[str], list[tuple[str, ...]
         folder: The folder.
 
     Returns:
-        The vocabulary, the merges, and the settings of `CharacterPairTokenizer`.
+        The vocabulary, the merges, and the settings of `OpenAIGPTTokenizer`.
 
     Raises:
         FileNotFoundError: If there are no such files.
@@ -173,7 +173,7 @@ def read_sentence_piece(folder: Folder, target: bool) -> tuple[bytes, list[str] 
 
     Returns:
         The SentencePiece model, the vocabulary unless it is the model's, and the settings of
-        `SentencePieceVocabularyTokenizer`.
+        `MarianT5Tokenizer`.
 
     Raises:
         FileNotFoundError: If there are no such files.

@@ -22,7 +22,7 @@ SPECIAL_TOKENS = {"pad": "<pad>", "unknown": "<unk>", "start": "<s>", "end": "</
 _END = "</w>"
 
 
-class CharacterPairTokenizer(PairTokenizer):
+class OpenAIGPTTokenizer(PairTokenizer):
     """Text to ids and back with BERT's words and BPE over their characters, eagerly and inside `tf.function`.
 
     Words are cut as `WordPieceTokenizer` does it. The last character of each is marked by "</w>"; then neighbours are
@@ -42,14 +42,14 @@ class CharacterPairTokenizer(PairTokenizer):
         start_id: The id that starts a row; -1 where there is none.
         end_id: The id that ends a row; -1 where there is none.
         vocabulary_size: The number of pieces, special ones included.
-        blank_ids: The unknown id.
+        empty_ids: The unknown id.
 
     Raises:
         TypeError: If a piece is not a str.
         ValueError: If a piece is there twice, or a special token or a piece of `merges` is not there.
 
     Example:
-        >>> tokenizer = CharacterPairTokenizer.train(["Hug hug hugs, hugging"], 20)
+        >>> tokenizer = OpenAIGPTTokenizer.train(["Hug hug hugs, hugging"], 20)
         >>> tokenizer.pieces("hug hugs")
         ['hug</w>', 'hug', 's</w>']
 
@@ -87,7 +87,7 @@ class CharacterPairTokenizer(PairTokenizer):
         self.pad_id = known.pad_id
         self.unknown_id, self.start_id, self.end_id = map(known.role, ("unknown", "start", "end"))
         self.vocabulary_size: int = len(known.pieces)
-        self.blank_ids: tuple[int, ...] = (self.unknown_id,)
+        self.empty_ids: tuple[int, ...] = (self.unknown_id,)
         self._merger = PairMerger(known.ids, [tuple(pair) for pair in merges])
         self._inside, self._last = (
             CodePointTable(_symbols(known.ids, suffix, self.unknown_id)) for suffix in ("", _END)
@@ -128,7 +128,7 @@ class CharacterPairTokenizer(PairTokenizer):
             ValueError: If `texts` hold no word, or `vocabulary_size` is too small.
 
         Example:
-            >>> CharacterPairTokenizer.train(["hello hello"], 10).pieces("hello")
+            >>> OpenAIGPTTokenizer.train(["hello hello"], 10).pieces("hello")
             ['he', 'l', 'l', 'o</w>']
         """
         tokens = list(dict.fromkeys(special_tokens.values()))
@@ -165,7 +165,7 @@ class CharacterPairTokenizer(PairTokenizer):
             ValueError: If a file is damaged or of another kind of tokenizer.
 
         Example:
-            >>> CharacterPairTokenizer.from_files("openai-gpt").vocabulary_size  # doctest: +SKIP
+            >>> OpenAIGPTTokenizer.from_files("openai-gpt").vocabulary_size  # doctest: +SKIP
             40478
         """
         vocabulary, merges, settings = hugging_face.read_character_pair(folder)
@@ -192,7 +192,7 @@ class CharacterPairTokenizer(PairTokenizer):
             The id.
 
         Example:
-            >>> CharacterPairTokenizer.train(["a"], 5).piece_to_id("a</w>")
+            >>> OpenAIGPTTokenizer.train(["a"], 5).piece_to_id("a</w>")
             4
         """
         return self._vocabulary.ids.get(piece, self.unknown_id)

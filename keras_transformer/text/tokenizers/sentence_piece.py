@@ -32,7 +32,7 @@ class SentencePieceTokenizer(Tokenizer):
         start_id: The id that starts a target, 2 in trained models; -1 where the model has none.
         end_id: The id that ends a text, 3 in trained models; -1 where the model has none.
         vocabulary_size: The number of pieces, special ids included.
-        blank_ids: The ids that say nothing: the unknown one, and those of pieces that are only spaces.
+        empty_ids: The ids that say nothing: the unknown one, and those of pieces that are only spaces.
 
     Raises:
         ValueError: If `model` is not a SentencePiece model or has no padding id.
@@ -57,7 +57,7 @@ class SentencePieceTokenizer(Tokenizer):
         self.start_id: int = self._processor.bos_id()
         self.end_id: int = self._processor.eos_id()
         self.vocabulary_size: int = self._processor.vocab_size()
-        self.blank_ids: tuple[int, ...] = (
+        self.empty_ids: tuple[int, ...] = (
             self.unknown_id,
             *(
                 id_

@@ -49,7 +49,7 @@ class WordPieceTokenizer(WordTokenizer):
         end_id: The id of "[SEP]".
         mask_id: The id of "[MASK]"; -1 where there is none.
         vocabulary_size: The number of pieces, special ones included.
-        blank_ids: The unknown id.
+        empty_ids: The unknown id.
 
     Raises:
         TypeError: If a piece is not a str.
@@ -107,7 +107,7 @@ class WordPieceTokenizer(WordTokenizer):
             known.role, ("unknown", "start", "end", "mask")
         )
         self.vocabulary_size: int = len(known.pieces)
-        self.blank_ids: tuple[int, ...] = (self.unknown_id,)
+        self.empty_ids: tuple[int, ...] = (self.unknown_id,)
         self._compiled = Compiled(self._tokenize_texts)
         self._words = BertWords(clean_text, isolate_ideographs, self._settings["strip_accents"], lowercase)
         with tf.init_scope(), tf.device("CPU"):

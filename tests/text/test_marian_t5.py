@@ -7,7 +7,7 @@ import sentencepiece
 import tensorflow as tf
 from sentencepiece import sentencepiece_model_pb2
 
-from keras_transformer.text import SentencePieceTokenizer, SentencePieceVocabularyTokenizer
+from keras_transformer.text import MarianT5Tokenizer, SentencePieceTokenizer
 from keras_transformer.text.tokenizers.unigram_files import sentence_piece_model
 
 TEXTS = ["to be or not to be", "la casa azul", "the blue house", "¿dónde está el perro?", "one two"] * 3
@@ -64,7 +64,7 @@ def write_marian(folder, models, **config):
 
 class TestT5:
     def test_ids_are_the_models_and_sentinels_stand_behind_them_in_reverse(self, t5_model, tmp_path):
-        tokenizer = SentencePieceVocabularyTokenizer.from_files(write_t5(tmp_path / "it", t5_model))
+        tokenizer = MarianT5Tokenizer.from_files(write_t5(tmp_path / "it", t5_model))
         processor = sentencepiece.SentencePieceProcessor(model_proto=t5_model)
         assert tokenizer.tokenize(TEXTS).to_list() == processor.encode(TEXTS)
         assert (tokenizer.pad_id, tokenizer.end_id, tokenizer.unknown_id, tokenizer.start_id) == (0, 1, 2, 0)
@@ -74,7 +74,7 @@ class TestT5:
 
     @pytest.mark.slow
     def test_sentinels_in_texts_are_themselves_and_come_back(self, t5_model, tmp_path):
-        tokenizer = SentencePieceVocabularyTokenizer.from_files(write_t5(tmp_path / "it", t5_model))
+        tokenizer = MarianT5Tokenizer.from_files(write_t5(tmp_path / "it", t5_model))
         first, second, third = (tokenizer.piece_to_id(sentinel) for sentinel in SENTINELS)
         to, be = tokenizer.tokenize(["to", "be or"]).to_list()
         text = "to <extra_id_0> be or<extra_id_2><extra_id_1>"
@@ -86,21 +86,21 @@ class TestT5:
 
     def test_ids_that_the_model_has_more_say_nothing(self, t5_model, tmp_path):
         folder = write_t5(tmp_path / "it", t5_model)
-        tokenizer = SentencePieceVocabularyTokenizer.from_files(folder, vocabulary_size=100)
+        tokenizer = MarianT5Tokenizer.from_files(folder, vocabulary_size=100)
         known = len(tokenizer.vocabulary)
         assert tokenizer.vocabulary_size == 100 > known
         to = tokenizer.tokenize("to").numpy().tolist()
         assert tokenizer.detokenize([*to, 99, known]).numpy() == b"to"
-        assert {99, known} < set(tokenizer.blank_ids)
-        assert SentencePieceVocabularyTokenizer.from_model_bytes(tokenizer.model_bytes).vocabulary_size == 100
+        assert {99, known} < set(tokenizer.empty_ids)
+        assert MarianT5Tokenizer.from_model_bytes(tokenizer.model_bytes).vocabulary_size == 100
         with pytest.raises(
             ValueError,
             match=f"`vocabulary_size` must be at least {known}.*Received: vocabulary_size={known - 1}",
         ):
-            SentencePieceVocabularyTokenizer.from_files(folder, vocabulary_size=known - 1)
+            MarianT5Tokenizer.from_files(folder, vocabulary_size=known - 1)
 
     def test_texts_come_back(self, t5_model, tmp_path):
-        tokenizer = SentencePieceVocabularyTokenizer.from_files(write_t5(tmp_path / "it", t5_model))
+        tokenizer = MarianT5Tokenizer.from_files(write_t5(tmp_path / "it", t5_model))
         assert [each.decode() for each in tokenizer.detokenize(tokenizer.tokenize(TEXTS)).numpy()] == TEXTS
         assert (
             tokenizer.tokenize("  to   be ").numpy().tolist() == tokenizer.tokenize("to be").numpy().tolist()
@@ -108,7 +108,7 @@ class TestT5:
         assert "\u2047" in tokenizer.detokenize(tokenizer.tokenize("to ☃ be")).numpy().decode()
 
     def test_a_model_in_json_cuts_alike(self, t5_model, tmp_path):
-        expected = SentencePieceVocabularyTokenizer.from_files(write_t5(tmp_path / "old", t5_model))
+        expected = MarianT5Tokenizer.from_files(write_t5(tmp_path / "old", t5_model))
         processor = sentencepiece.SentencePieceProcessor(model_proto=t5_model)
         scores = [[piece, processor.get_score(id_)] for id_, piece in enumerate(pieces_of(t5_model))]
         added = [{"id": id_, "content": expected.vocabulary[id_]} for id_ in (0, 1, 2)]
@@ -117,7 +117,7 @@ class TestT5:
         folder = tmp_path / "new"
         folder.mkdir()
         (folder / "tokenizer.json").write_text(json.dumps(content))
-        found = SentencePieceVocabularyTokenizer.from_files(folder)
+        found = MarianT5Tokenizer.from_files(folder)
         assert found.vocabulary == expected.vocabulary
         texts = [*TEXTS, "to <extra_id_1> be", "  to   be ", "to ☃ be", "</s>", ""]
         assert found.tokenize(texts).to_list() == expected.tokenize(texts).to_list()
@@ -131,7 +131,7 @@ class TestT5:
         ):
             (folder / "tokenizer.json").write_text(json.dumps({**content, **change}))
             with pytest.raises(ValueError, match=message):
-                SentencePieceVocabularyTokenizer.from_files(folder)
+                MarianT5Tokenizer.from_files(folder)
 
     def test_normalization_of_a_model_in_json_is_the_models(self, t5_model):
         parsed = sentencepiece_model_pb2.ModelProto.FromString(t5_model)
@@ -151,7 +151,7 @@ class TestMarian:
         folder = write_marian(tmp_path / "it", marian_models)
         vocabulary = json.loads((folder / "vocab.json").read_text())
         for target, model in zip((False, True), marian_models, strict=True):
-            tokenizer = SentencePieceVocabularyTokenizer.from_files(folder, target=target)
+            tokenizer = MarianT5Tokenizer.from_files(folder, target=target)
             cut = sentencepiece.SentencePieceProcessor(model_proto=model).encode(TEXTS, out_type=str)
             expected = [[vocabulary.get(piece, vocabulary["<unk>"]) for piece in row] for row in cut]
             assert tokenizer.tokenize(TEXTS).to_list() == expected
@@ -160,8 +160,8 @@ class TestMarian:
 
     def test_either_side_reads_what_is_generated(self, marian_models, tmp_path):
         folder = write_marian(tmp_path / "it", marian_models)
-        source = SentencePieceVocabularyTokenizer.from_files(folder)
-        target = SentencePieceVocabularyTokenizer.from_files(folder, target=True)
+        source = MarianT5Tokenizer.from_files(folder)
+        target = MarianT5Tokenizer.from_files(folder, target=True)
         ids = target.encode(["the blue house"], add_end=True)
         assert (
             source.detokenize(ids).numpy().tolist()
@@ -170,7 +170,7 @@ class TestMarian:
         )
 
     def test_a_text_may_begin_with_the_code_of_a_language(self, marian_models, tmp_path):
-        tokenizer = SentencePieceVocabularyTokenizer.from_files(write_marian(tmp_path / "it", marian_models))
+        tokenizer = MarianT5Tokenizer.from_files(write_marian(tmp_path / "it", marian_models))
         code, plain = tokenizer.piece_to_id(">>spa<<"), tokenizer.tokenize("one two").numpy().tolist()
         assert tokenizer.tokenize(">>spa<< one two").numpy().tolist() == [code, *plain]
         assert tokenizer.tokenize(">>spa<<one two").numpy().tolist() == [code, *plain]
@@ -179,7 +179,7 @@ class TestMarian:
 
 
 def test_bad_folders_are_named(t5_model, marian_models, tmp_path):
-    load = SentencePieceVocabularyTokenizer.from_files
+    load = MarianT5Tokenizer.from_files
     with pytest.raises(
         FileNotFoundError, match=r"`folder` must hold spiece.model, or vocab.json and source.spm"
     ):
@@ -208,7 +208,7 @@ def test_bad_folders_are_named(t5_model, marian_models, tmp_path):
 def test_errors_name_the_argument_and_what_was_received(options, message):
     model = SentencePieceTokenizer.train(["hello"], 20, "char", byte_fallback=False)
     with pytest.raises(ValueError, match=message):
-        SentencePieceVocabularyTokenizer(model.model_bytes, ["<pad>", "</s>", "<unk>", "h"], **options)
+        MarianT5Tokenizer(model.model_bytes, ["<pad>", "</s>", "<unk>", "h"], **options)
 
 
 def test_a_character_of_the_other_language_has_its_id(tmp_path):
@@ -217,7 +217,7 @@ def test_a_character_of_the_other_language_has_its_id(tmp_path):
         trained(["la casa", "el gato"], 20, model_type="char"),
         trained(["blue house"], 14, model_type="char"),
     )
-    tokenizer = SentencePieceVocabularyTokenizer.from_files(write_marian(tmp_path / "it", models))
+    tokenizer = MarianT5Tokenizer.from_files(write_marian(tmp_path / "it", models))
     assert tokenizer.pieces("la u☃") == ["\u2581", "l", "a", "\u2581", "<unk>"]
     assert tokenizer.pieces("la u") == ["\u2581", "l", "a", "\u2581", "u"]
     assert tokenizer.pad_id not in tokenizer.tokenize("la <pad>").numpy()

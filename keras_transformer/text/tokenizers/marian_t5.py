@@ -22,7 +22,7 @@ _UNKNOWN = " \u2047 "
 _PLACES = ("anywhere", "start")
 
 
-class SentencePieceVocabularyTokenizer(Tokenizer):
+class MarianT5Tokenizer(Tokenizer):
     """Text to ids and back with a SentencePiece model that cuts and a vocabulary that numbers the pieces.
 
     T5's vocabulary has sentinels behind the model's pieces, "<extra_id_99>" to "<extra_id_0>", which are recognised
@@ -44,7 +44,7 @@ class SentencePieceVocabularyTokenizer(Tokenizer):
         start_id: The id that starts a target; T5 and Marian start with padding.
         end_id: The id that ends a text; -1 where there is none.
         vocabulary_size: The number of ids, special and unused ones included.
-        blank_ids: The ids that say nothing: the unknown one, unused ones, and those of pieces that are only spaces.
+        empty_ids: The ids that say nothing: the unknown one, unused ones, and those of pieces that are only spaces.
 
     Raises:
         TypeError: If a piece is not a str.
@@ -55,7 +55,7 @@ class SentencePieceVocabularyTokenizer(Tokenizer):
         >>> from keras_transformer.text import SentencePieceTokenizer
         >>> trained = SentencePieceTokenizer.train(["hello"], 20, "char", byte_fallback=False)
         >>> pieces = ["<pad>", "</s>", "<unk>", *"hel", "\u2581", "<extra_id_0>"]
-        >>> tokenizer = SentencePieceVocabularyTokenizer(trained.model_bytes, pieces, tokens_in_text=["<extra_id_0>"])
+        >>> tokenizer = MarianT5Tokenizer(trained.model_bytes, pieces, tokens_in_text=["<extra_id_0>"])
         >>> tokenizer.tokenize("he<extra_id_0>o").numpy().tolist()
         [6, 3, 4, 7, 6, 2]
 
@@ -105,7 +105,7 @@ class SentencePieceVocabularyTokenizer(Tokenizer):
         self.vocabulary_size: int = len(known.pieces) + unused
         blank = {id_ for id_, piece in enumerate(known.pieces) if not piece.strip(_SPACE)}
         behind = range(len(known.pieces), self.vocabulary_size)
-        self.blank_ids: tuple[int, ...] = tuple(sorted({*blank, *behind, self.unknown_id}))
+        self.empty_ids: tuple[int, ...] = tuple(sorted({*blank, *behind, self.unknown_id}))
         self._set_tables()
 
     def _set_tables(self) -> None:
@@ -148,7 +148,7 @@ class SentencePieceVocabularyTokenizer(Tokenizer):
             ValueError: If a file is damaged or of another kind of tokenizer, or has more than `vocabulary_size` pieces.
 
         Example:
-            >>> tokenizer = SentencePieceVocabularyTokenizer.from_files(
+            >>> tokenizer = MarianT5Tokenizer.from_files(
             ...     "downloads/t5-small", vocabulary_size=32128
             ... )  # doctest: +SKIP
         """
