@@ -45,7 +45,7 @@ test-jax: $(INSTALLED)  ## The quick tests of what runs on any backend, on JAX
 	$(COMPILE_QUICKLY) KERAS_BACKEND=jax $(call run_tests,.venv,backend_neutral and $(QUICK))
 
 test-exports: $(INSTALLED)  ## The slow tests of exports, the README's code and the quickstart
-	$(call run_tests,.venv,slow and not gpu) tests/export tests/serving tests/test_readme.py tests/test_quickstart.py
+	$(call run_tests,.venv,slow and not gpu) tests/export tests/serving tests/test_docs.py tests/test_quickstart.py
 
 test-oldest: $(INSTALLED_OLDEST)  ## The quick tests with the lowest supported versions, those of Colab
 	$(COMPILE_QUICKLY) $(call run_tests,.venv-oldest,$(QUICK))

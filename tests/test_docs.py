@@ -1,0 +1,64 @@
+"""The pages that users read: their code runs, their commands parse, their links exist."""
+
+import contextlib
+import pathlib
+import re
+import sys
+
+import pytest
+
+from keras_transformer.cli import commands
+from keras_transformer.datasets import phrasebook
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+# The README first: the other pages continue its example.
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "export" / "README.md"]
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+def blocks(page, language):
+    text = page.read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.slow
+def test_python_blocks_run_one_after_the_other(tmp_path, monkeypatch):
+    """Train on few sentences: the score does not matter here."""
+    train, validation, test = phrasebook.load_data(3000, num_validation=50, num_test=50)
+    monkeypatch.setattr(phrasebook, "load_data", lambda: (train[:300], validation, test))
+    monkeypatch.chdir(tmp_path)
+    lines = ["\t".join(pair) for pair in train]
+    (tmp_path / "pairs.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    shared = {}
+    for page in PAGES[:-1]:  # export/README.md serves the quickstart's export
+        for number, block in enumerate(blocks(page, "python")):
+            with contextlib.redirect_stdout(sys.stderr):
+                exec(compile(block, f"{page.name}, block {number}", "exec"), shared)
+    assert (tmp_path / "export" / "es-en" / "manifest.json").is_file()
+
+
+def test_commands_parse():
+    parser = commands._parser()
+    lines = [line for page in PAGES for block in blocks(page, "sh") for line in block.splitlines()]
+    named = [line.split("#")[0].split()[1:] for line in lines if line.startswith("keras-transformer ")]
+    assert named
+    for arguments in named:
+        parser.parse_args([argument.strip('"') for argument in arguments if not argument.startswith("the")])
+
+
+@each_page
+def test_links_exist(page):
+    links = [
+        link for link in re.findall(r"\]\(([^)]+)\)", page.read_text(encoding="utf-8")) if "://" not in link
+    ]
+    missing = [link for link in links if not (page.parent / link.split("#")[0]).exists()]
+    assert not missing
+
+
+@each_page
+def test_no_placeholder_is_left(page):
+    assert not re.findall(r"@@\w+@@|TODO|FIXME", page.read_text(encoding="utf-8"))
+
+
+def test_readme_is_a_front_page():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
