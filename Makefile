@@ -9,7 +9,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 INSTALLED := .venv/.installed-$(VERSION)
 INSTALLED_OLDEST := .venv-oldest/.installed-$(VERSION)
 
-.PHONY: help quickstart test test-jax test-exports test-oldest test-all check format notebooks benchmarks clean
+.PHONY: help quickstart test test-jax test-exports test-oldest test-all check import-graph format notebooks benchmarks clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -59,6 +59,9 @@ check: $(INSTALLED)  ## Lint, format, import contract, types of the pure core an
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
+
+import-graph: $(INSTALLED)  ## Draw which subpackages import which: docs/architecture.md
+	$(BIN)/python docs/import_graph.py
 
 format: $(INSTALLED)  ## Format the code
 	$(BIN)/ruff check --fix .

@@ -3,6 +3,7 @@
 import contextlib
 import pathlib
 import re
+import runpy
 import sys
 
 import pytest
@@ -62,3 +63,9 @@ def test_no_placeholder_is_left(page):
 
 def test_readme_is_a_front_page():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
+
+
+def test_import_graph_is_current():
+    script = runpy.run_path(str(ROOT / "docs" / "import_graph.py"))
+    drawn = script["mermaid"](script["reduced"](script["imports"]()))
+    assert drawn in (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"), "run make import-graph"
