@@ -66,6 +66,7 @@ def test_keras_loads_a_saved_model_after_the_import_alone(saved, backend, import
     assert run(code, saved, backend=backend) == expected
 
 
+@pytest.mark.slow
 def test_on_jax_the_core_training_and_generation_import_no_tensorflow():
     code = """
     import json, sys

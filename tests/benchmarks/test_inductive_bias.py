@@ -149,7 +149,7 @@ class TestModel:
             np.testing.assert_array_equal(changed, relations[name].matrix(n) | np.eye(n, dtype=bool))
         assert len({model.count_params() for model in models.values()}) == 1
 
-    @pytest.mark.slow_variants
+    @pytest.mark.slow
     def test_starts_from_the_same_weights_whatever_the_relation(self, benchmark, small, task):
         relations = benchmark.relations_of(task, small, np.random.default_rng(0))
         first, *others = (benchmark.build_model(relation, small, 7) for relation in relations.values())

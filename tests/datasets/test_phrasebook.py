@@ -59,6 +59,7 @@ def test_sizes(splits):
     assert 22_000 <= len(train) + len(validation) + len(test) <= 26_000
 
 
+@pytest.mark.slow
 def test_same_seed_same_data_in_another_process():
     digest = hashlib.sha256(repr(phrasebook.load_data(seed=3)).encode()).hexdigest()
     run = subprocess.run(

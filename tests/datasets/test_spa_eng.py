@@ -143,6 +143,7 @@ def test_references_keep_order_and_drop_duplicates():
     assert list(references) == ["b", "a"]
 
 
+@pytest.mark.slow
 def test_the_data_sets_are_imported_on_first_use_and_without_tensorflow():
     program = (
         "import sys; from keras_transformer import datasets; names = dir(datasets); "

@@ -128,7 +128,7 @@ def test_no_texts_are_an_error(pipeline):
         generation.Reference.of(pipeline, [])
 
 
-@pytest.mark.slow_variants
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [1, 8, 20])
 def test_a_pipeline_for_short_texts_has_a_default_reference_too(pipeline, limit):
     short = TextToText(pipeline.model, pipeline.tokenizer, max_new_tokens=10, max_source_tokens=limit)

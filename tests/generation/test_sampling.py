@@ -109,6 +109,7 @@ def test_a_seed_reproduces_row_by_row_whatever_the_batch(model, expected):
     np.testing.assert_array_equal(fewer(SOURCES).ids, expected.ids[:, :1])
 
 
+@pytest.mark.slow
 def test_scores_are_of_the_model_itself(model, expected, forced):
     for row, source in enumerate(SOURCES):
         scores = forced(model, source, expected.ids[row])

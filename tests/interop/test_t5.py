@@ -107,6 +107,7 @@ def test_a_linear_map_is_transposed_and_a_table_is_not(tmp_path):
     np.testing.assert_array_equal(model.decoder_bias.table, table)
 
 
+@pytest.mark.slow
 def test_a_file_may_hold_the_tied_matrix_and_a_table_of_no_use(tmp_path):
     tensors = random_tensors("original")
     expected = logits(interop.from_hugging_face(write(tmp_path / "plain", "original", tensors)))

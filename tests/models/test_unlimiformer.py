@@ -179,6 +179,7 @@ def test_beam_search_finds_what_it_does_with_full_attention_to_one_chunk(random_
     np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_generates_from_long_sources_as_its_calls_foretell(random_transformer):
     long = Unlimiformer(random_transformer(3), top_k=4, chunk_length=8, overlap=4)
     source = np.random.default_rng(0).integers(4, 40, (3, 30))

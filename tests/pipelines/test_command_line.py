@@ -246,6 +246,7 @@ def test_align_prints_a_line_for_each_piece_and_draws(greedy, translator, tmp_pa
     assert answered == translator.align("la casa").target
 
 
+@pytest.mark.slow
 def test_average_saves_a_pipeline_with_the_mean_of_weights(
     greedy, other, translator, loaded, tmp_path, capsys, monkeypatch
 ):

@@ -89,7 +89,7 @@ def test_of_several_labels_each_has_a_probability_of_its_own(name, tmp_path):
     assert again(given) == strict(given)
 
 
-@pytest.mark.slow_variants
+@pytest.mark.slow
 @each
 def test_a_regression_answers_with_a_number(name, tmp_path):
     make, given = MAKERS[name]
