@@ -174,9 +174,9 @@ def quickstart(
     """
     folder = pathlib.Path(folder)
     if folder.exists() and not _is_earlier_quickstart(folder):
-        held = sorted(path.name for path in folder.iterdir())[:5] if folder.is_dir() else "a file"
+        content = sorted(path.name for path in folder.iterdir())[:5] if folder.is_dir() else "a file"
         raise FileExistsError(
-            f"`folder` must be new or an earlier quickstart. Received: {folder}, with {held}"
+            f"`folder` must be new or an earlier quickstart. Received: {folder}, with {content}"
         )
     with files.new_folder(folder, overwrite=True) as new:
         return _quickstart(new, epochs, say, verbose)
