@@ -51,7 +51,7 @@ def write_t5(folder, model, **config):
 
 
 def write_marian(folder, models, **config):
-    """Padding behind all pieces, those of both languages in alphabetical order; one of them is missing."""
+    """Pieces of both languages in alphabetical order, one of them missing, then padding."""
     folder.mkdir(exist_ok=True)
     for name, model in zip(("source.spm", "target.spm"), models, strict=True):
         (folder / name).write_bytes(model)

@@ -1,4 +1,4 @@
-"""What holds for every tokenizer, whatever its pieces."""
+"""Properties of all tokenizers."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ GPT2_ROLES = dict.fromkeys(("pad", "unknown", "start", "end"), "<|endoftext|>")
 
 
 def with_vocabulary():
-    """Pieces in another order than the model's, a sentinel and unused ids behind them."""
+    """Pieces in another order than the model's, then a sentinel and unused ids."""
     trained = SentencePieceTokenizer.train(TEXTS, 60, byte_fallback=False)
     pieces = [trained.id_to_piece(id_) for id_ in range(trained.vocabulary_size)]
     roles = {"pad": "<pad>", "unknown": "<unk>", "start": "<s>", "end": "</s>"}
@@ -115,8 +115,8 @@ def test_a_data_set_can_tokenize(tokenizer):
 
 @pytest.mark.slow_variants
 def test_rows_do_not_depend_on_each_other(tokenizer):
-    alone = [tokenizer.tokenize(each).numpy().tolist() for each in ["", *TEXTS, " ", ""]]
-    assert tokenizer.tokenize(["", *TEXTS, " ", ""]).to_list() == alone
+    single = [tokenizer.tokenize(each).numpy().tolist() for each in ["", *TEXTS, " ", ""]]
+    assert tokenizer.tokenize(["", *TEXTS, " ", ""]).to_list() == single
     assert tokenizer.tokenize([]).to_list() == []
     assert tokenizer.encode([]).shape == (0, 0)
     assert tokenizer.detokenize([]).numpy() == b""
@@ -300,7 +300,7 @@ def test_adding_missing_special_ids_is_refused():
     for argument in ("add_start", "add_end"):
         with pytest.raises(ValueError, match=f"`{argument}` must be False"):
             tokenizer.encode(["a"], **{argument: True})
-    # Without an unknown id one outside the vocabulary says nothing.
+    # Without an unknown id, an id outside the vocabulary decodes to nothing.
     assert decoded(tf.function(tokenizer.detokenize)(tf.constant([[98, 500, 99]]))) == ["ab"]
 
 

@@ -18,7 +18,7 @@ def words(text, lowercase=True, strip_accents=None, clean=True, isolate_ideograp
     return " ".join(word.decode() for word in found.values.numpy().tolist())
 
 
-def test_words_are_split_greedily_into_the_longest_pieces():
+def test_words_are_split_greedily():
     made = tokenizer("a", "ab", "##b", "##bc", "##c", "##cd")
     assert made.pieces("abc") == ["ab", "##c"]
     assert made.pieces("abcd") == ["ab", "##cd"]

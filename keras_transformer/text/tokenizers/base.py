@@ -28,7 +28,7 @@ class Tokenizer(tf.Module, abc.ABC):
         end_id: The id that ends a row; -1 where there is none.
         vocabulary_size: The number of ids, special ones included.
         empty_ids: The ids without content: the unknown id, and those of pieces of spaces only.
-        file_name: The name of the file that `save` writes beside its description.
+        file_name: The name of the file that `save` writes in addition to the description.
     """
 
     pad_id: int | None

@@ -23,7 +23,7 @@ _END_OF_TEXT = "<|endoftext|>"
 
 
 def read_word_piece(folder: Folder, special_tokens: Mapping[str, str]) -> tuple[list[str], dict[str, Any]]:
-    """Read a BERT tokenizer: `tokenizer.json`, or `vocab.txt` beside `tokenizer_config.json`.
+    """Read a BERT tokenizer: `tokenizer.json`, or `vocab.txt` and `tokenizer_config.json`.
 
     Args:
         folder: The folder.
@@ -74,7 +74,7 @@ def read_word_piece(folder: Folder, special_tokens: Mapping[str, str]) -> tuple[
 
 
 def read_byte_pair(folder: Folder) -> tuple[list[str], list[tuple[str, ...]], dict[str, Any]]:
-    """Read a GPT-2 tokenizer: `tokenizer.json`, or `vocab.json` and `merges.txt` beside `tokenizer_config.json`.
+    """Read a GPT-2 tokenizer: `tokenizer.json`, or `vocab.json`, `merges.txt` and `tokenizer_config.json`.
 
     Args:
         folder: The folder.
@@ -167,7 +167,7 @@ def _pairs_of_text(path: pathlib.Path) -> tuple[list[str], list[tuple[str, ...]]
 def read_sentence_piece(folder: Folder, target: bool) -> tuple[bytes, list[str] | None, dict[str, Any]]:
     """Read a tokenizer of T5, `spiece.model` or `tokenizer.json`, or of Marian.
 
-    Marian's is `vocab.json` beside `source.spm` and `target.spm`.
+    Marian's files are `vocab.json`, `source.spm` and `target.spm`.
 
     Args:
         folder: The folder.
