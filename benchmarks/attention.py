@@ -21,7 +21,7 @@ CORA_NODES, CORA_EDGES = 2708, 10556  # directed, as in the Planetoid files; sel
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """An attention to compute, by whom, and how often in a round."""
+    """A configuration of attention, its contenders, and the number of steps in a round."""
 
     name: str
     relation: str
@@ -33,7 +33,7 @@ class Case:
     bandwidth: int = 0
 
     def pairs(self) -> int:
-        """Related pairs of a query and a key."""
+        """The number of related pairs of a query and a key."""
         if self.relation == "causal":
             return self.length * (self.length + 1) // 2
         if self.relation == "window":
@@ -41,7 +41,7 @@ class Case:
         return CORA_EDGES + CORA_NODES
 
     def operations(self) -> int:
-        """In the seven matrix products of forward and backward pass, over related pairs alone."""
+        """Floating-point operations of the seven matrix multiplications of both passes, over related pairs only."""
         return 7 * 2 * self.pairs() * self.heads * self.size
 
 
@@ -66,7 +66,7 @@ CASES = {case.name: case for case in (*COMPARED, *GROWING)}
 
 
 def step_of(case: Case, contender: str) -> tuple[Callable[..., Any], list[np.ndarray], list[np.ndarray]]:
-    """The attention as a function of query, key, value and what they are told of their pairs; and random tensors."""
+    """Return the attention as a function of query, key, value and edges or masks, and random inputs."""
     from keras import ops
 
     import keras_transformer as kt
@@ -94,7 +94,7 @@ def step_of(case: Case, contender: str) -> tuple[Callable[..., Any], list[np.nda
 
 
 def _graph(random: np.random.Generator) -> np.ndarray:
-    """A random graph of Cora's size, each edge in both directions, and self-loops: [source, target]."""
+    """Return a random graph of Cora's size, [source, target], with both directions of each edge and self-loops."""
     ends = np.array([random.choice(CORA_NODES, 2, replace=False) for _ in range(CORA_EDGES // 2)])
     loops = np.repeat(np.arange(CORA_NODES)[:, None], 2, axis=1)
     return np.concatenate([ends, ends[:, ::-1], loops]).astype("int32")
@@ -107,7 +107,7 @@ def _matrix(edges: np.ndarray) -> np.ndarray:
 
 
 def build(name: str, threads: int) -> Callable[..., dict[str, Any]]:
-    """A worker's function from a number of steps to what they took.
+    """Return a worker's function from a number of steps to their time and memory.
 
     Args:
         name: "case | contender | backend | XLA or not".
@@ -121,12 +121,12 @@ def build(name: str, threads: int) -> Callable[..., dict[str, Any]]:
         _on_jax if backend == "jax" else functools.partial(_on_tensorflow, jit=mode == "XLA", threads=threads)
     )
     warm = np.ones((1, 64, 2, 8), "float32")
-    # Compilers are loaded before memory is looked at.
+    # Load the compilers before measuring memory.
     compiled(lambda query, key, value: query * key + value, [warm] * 3, [])()
     function, tensors, pairs = step_of(case, contender)
     run = compiled(function, tensors, pairs)
     del tensors
-    before = _peak_bytes(backend)  # the inputs are not what attention adds; the gradients are
+    before = _peak_bytes(backend)  # attention's memory includes gradients but not inputs
     first = measuring.seconds(run)
     run()
 
@@ -179,7 +179,7 @@ def _on_jax(
 
 
 def _peak_bytes(backend: str) -> float:
-    """The most memory so far: of the process, or of the GPU where JAX has one."""
+    """Return the peak memory of the process, or of the GPU if JAX has one."""
     if backend == "jax":
         import jax
 
@@ -190,7 +190,7 @@ def _peak_bytes(backend: str) -> float:
 
 
 def measure(case: Case, options: argparse.Namespace) -> dict[str, Any]:
-    """Every contender of a case, one round after the other."""
+    """Measure every contender of a case in rounds."""
     modes = ("XLA",) if options.backend == "jax" else ("graph", "XLA")
     workers, skipped = [], {}
     for contender in case.contenders:
@@ -204,7 +204,7 @@ def measure(case: Case, options: argparse.Namespace) -> dict[str, Any]:
                 skipped[f"{contender}, {mode}"] = str(error)
                 worker.close()
     try:
-        answers = measuring.in_turn(workers, options.rounds, {"steps": case.steps}, 120 + 40 * case.steps)
+        answers = measuring.round_robin(workers, options.rounds, {"steps": case.steps}, 120 + 40 * case.steps)
     finally:
         for worker in workers:
             worker.close()
@@ -224,13 +224,13 @@ def measure(case: Case, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def best(case: dict[str, Any], contender: str, quantity: str) -> float:
-    """The smaller of a contender's figures with and without XLA; not a number where it was not measured."""
+    """Return the smaller of a contender's figures with and without XLA; NaN if not measured."""
     found = [c[quantity] for name, c in case["contenders"].items() if name.rpartition(", ")[0] == contender]
     return min(found, default=float("nan"))
 
 
 def main() -> None:
-    """Measure, print a table, draw, write JSON."""
+    """Measure, print a table, plot, and write JSON."""
     options = _options()
     if options.worker:
         measuring.serve(lambda: build(options.worker, options.threads))
@@ -256,7 +256,7 @@ def main() -> None:
 
 
 def report(result: dict[str, Any]) -> str:
-    """What was measured, as Markdown."""
+    """Return the measurements as Markdown."""
     rows = []
     for case in result["cases"].values():
         for name, c in case["contenders"].items():
@@ -290,7 +290,7 @@ def report(result: dict[str, Any]) -> str:
 
 
 def plot(result: dict[str, Any], path: pathlib.Path) -> pathlib.Path:
-    """Time and memory over the length."""
+    """Plot time and memory over the sequence length."""
     import matplotlib.pyplot as plt
 
     figure, panels = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")

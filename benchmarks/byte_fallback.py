@@ -1,4 +1,4 @@
-"""SentencePiece with and without byte fallback: tokens a character and round trips, on its own and on another corpus.
+"""SentencePiece with and without byte fallback: tokens per character and round trips, in domain and out of domain.
 
 Unigram tokenizers are trained on the English and Spanish sentences of spa-eng and on Don Quijote, and read the other
 corpus too (Spanish in both cases), inside a TensorFlow graph. `--help` lists the options.
@@ -18,7 +18,7 @@ BATCH = 1000
 
 
 def corpora(folder: pathlib.Path) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """The texts to train on, and the Spanish ones of each corpus to read, without repetitions."""
+    """Return the training texts, and the distinct Spanish texts of each corpus for evaluation."""
     pairs = gzip.decompress((folder / "spa-eng" / "spa.txt.gz").read_bytes()).decode().splitlines()
     english, spanish = zip(*(pair.split("\t")[:2] for pair in pairs), strict=True)
     lines = [line for line in (folder / "quijote" / "quijote.txt").read_text().split("\n") if line]
@@ -27,7 +27,7 @@ def corpora(folder: pathlib.Path) -> tuple[dict[str, list[str]], dict[str, list[
 
 
 def read(tokenizer: Any, texts: list[str]) -> dict[str, float]:
-    """Tokens a character, the percentage of unknown tokens, and the texts that do not come back as they are."""
+    """Return tokens per character, the percentage of unknown tokens, and the texts that do not round-trip."""
     import tensorflow as tf
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
@@ -52,7 +52,7 @@ def read(tokenizer: Any, texts: list[str]) -> dict[str, float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Train, read, print and write."""
+    """Train and evaluate tokenizers, print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[2000, 8000], help="(default: 2000 8000)")
     parser.add_argument(

@@ -33,44 +33,44 @@ Generate = Callable[[np.ndarray, int, int], np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """A model and what it is asked for.
+    """A model and the sizes of its requests.
 
     Attributes:
         contenders: their names.
         given: tokens of each source or prompt.
         tokens: that are generated.
         layers: of the decoder.
-        products: of the decoder's vectors with D × D matrices in each layer, all steps alike.
+        matmuls: the number of D × D matrices by which each decoder layer multiplies vectors in a step.
     """
 
     contenders: tuple[str, ...]
     given: int
     tokens: int
     layers: int
-    products: int
+    matmuls: int
     size: int = 256
     vocabulary_size: int = 8000
 
     @property
     def weight_bytes(self) -> int:
-        """float32 weights that one step reads."""
-        return 4 * (self.layers * self.products * self.size**2 + self.vocabulary_size * self.size)
+        """The bytes of float32 weights that one step reads."""
+        return 4 * (self.layers * self.matmuls * self.size**2 + self.vocabulary_size * self.size)
 
     def ids(self, batch_size: int) -> np.ndarray:
-        """Random sources."""
+        """Return random sources."""
         random = np.random.default_rng(batch_size)
         return random.integers(4, self.vocabulary_size - 1, (batch_size, self.given), dtype="int32")
 
 
 SHAPES = {
-    # Self-attention is 4 products, cross-attention 2 (keys and values are read once), feed-forward 8.
+    # Self-attention has 4 multiplications, cross-attention 2 (keys and values are projected once), feed-forward 8.
     "seq2seq": Shape((XLA, GRAPH, GRAPH_INT8, HUGGING_FACE, CT2, CT2_INT8), 32, 32, 3, 14),
     "gpt": Shape((XLA, GRAPH, HUB, HUGGING_FACE), 16, 64, 4, 12),
 }
 
 
 def prepare(folder: pathlib.Path) -> None:
-    """Write the models: as `transformers` saves them, and the first as CTranslate2 has it."""
+    """Write the models in the format of `transformers`, and the first also in that of CTranslate2."""
     import ctranslate2.converters.transformers as converters
     import torch
     import transformers
@@ -299,7 +299,7 @@ def _beam(generation: Any, beams: int) -> Any:
 
 
 def worker(contender: str, folder: pathlib.Path, threads: int) -> Callable[..., dict[str, Any]]:
-    """What answers requests: the ids of one case, or the seconds that they take."""
+    """Return a worker's function from requests to the ids of one case, or to their time in seconds."""
 
     @functools.cache
     def built(name: str) -> Generate:
@@ -318,18 +318,18 @@ def worker(contender: str, folder: pathlib.Path, threads: int) -> Callable[..., 
 
 
 def bandwidth(size: int) -> float:
-    """Bytes a second at which this machine multiplies a vector by a matrix of `size` bytes."""
+    """Measure the bytes per second of multiplying a vector by a matrix of `size` bytes."""
     matrix = np.ones((size // 4 // 256, 256), "float32")
     vector = np.ones(256, "float32")
     return size / min(measuring.seconds(lambda: matrix @ vector) for _ in range(200))
 
 
 def limits(shape: Shape, threads: int) -> dict[str, Any]:
-    """Seconds that a step takes at least: to read its weights, and for its products alone, by library and rows."""
+    """Measure lower bounds of a step in seconds: reading its weights, and its matrix multiplications, by library."""
     command = [sys.executable, str(pathlib.Path(__file__).with_name("matrix_multiplications.py"))]
     sizes = {
         "layers": shape.layers,
-        "products": shape.products,
+        "matmuls": shape.matmuls,
         "size": shape.size,
         "vocabulary-size": shape.vocabulary_size,
         "threads": threads,
@@ -342,12 +342,12 @@ def limits(shape: Shape, threads: int) -> dict[str, Any]:
 
     return {
         "seconds_to_read_weights": shape.weight_bytes / bandwidth(shape.weight_bytes),
-        "seconds_of_products": {library: measured(library) for library in matrix_multiplications.LIBRARIES},
+        "seconds_of_matmuls": {library: measured(library) for library in matrix_multiplications.LIBRARIES},
     }
 
 
 def measure(name: str, folder: pathlib.Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    """One model's contenders in turn, for every column."""
+    """Measure the contenders of one model in rounds, for every column."""
     shape = SHAPES[name]
     shared = ["--folder", str(folder), "--threads", str(arguments.threads)]
     workers = {
@@ -370,7 +370,7 @@ def measure(name: str, folder: pathlib.Path, arguments: argparse.Namespace) -> d
                 except measuring.WorkerError as error:
                     print(f"{name} {batch_size}x{beams}: {contender}: {error}", file=sys.stderr)
             answers = {
-                tokens: measuring.in_turn(able, arguments.rounds, {**case, "tokens": tokens}, 600)
+                tokens: measuring.round_robin(able, arguments.rounds, {**case, "tokens": tokens}, 600)
                 for tokens in (shape.tokens, 1)
             }
             columns.append(_column(shape, case, shown, answers))

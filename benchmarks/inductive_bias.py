@@ -1,4 +1,4 @@
-"""Accuracy over training samples: attention to all, to who matters, to more than who matters, and to others.
+"""Accuracy over training samples with full attention, the right relation, a looser one and a wrong one.
 
 Each position's label is the majority of the tokens that are related to it: in a window around it, or along the
 edges of a random graph. README.md beside this file says what is equal for all. `--help` lists the options.
@@ -22,7 +22,7 @@ import numpy as np
 
 COMPLETE, RIGHT, LOOSE, WRONG = "complete", "right", "loose", "wrong"
 LOCAL, GRAPH = "local", "graph"
-# A seed's data, order and initial weights are drawn apart, and the same for every relation.
+# A seed's data, order and initial weights are drawn separately, and are the same for every relation.
 GRAPH_STREAM, TEST_STREAM, VALIDATION_STREAM, TRAINING_STREAM, ORDER_STREAM = range(5)
 
 
@@ -48,12 +48,12 @@ class Settings:
 
 
 def random_of(task: str, seed: int, stream: int) -> np.random.Generator:
-    """The generator of one of a seed's random choices."""
+    """Return the generator of one of a seed's random choices."""
     return np.random.default_rng([(LOCAL, GRAPH).index(task), seed, stream])
 
 
 def relations_of(task: str, settings: Settings, random: np.random.Generator) -> dict[str, Any]:
-    """The four relations; `right` is the task's own, `loose` contains it, `wrong` shares no pair with it."""
+    """Return the four relations: `right` is the task's own, `loose` contains it, `wrong` is disjoint from it."""
     from keras_transformer import relations
 
     n, bandwidth = settings.num_positions, settings.bandwidth
@@ -98,7 +98,7 @@ def random_graphs(
 def draw(
     matrix: np.ndarray, samples: int, noise: float, random: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Random bits (B, T), and for each position the majority among its related ones (B, T).
+    """Return random bits (B, T), and the majority among each position's related ones (B, T).
 
     A tie goes to the position's own bit. With probability `noise` a label is a fair coin instead.
     """
@@ -110,7 +110,7 @@ def draw(
 
 
 def own_token_accuracy(matrix: np.ndarray, noise: float) -> float:
-    """The best accuracy of who sees no token but the position's own, averaged over positions."""
+    """Return the best accuracy from only a position's own token, averaged over positions."""
     agreeing = []
     for row, related in enumerate(matrix):
         others = int(related.sum()) - 1
@@ -128,7 +128,7 @@ def build_model(relation: Any, settings: Settings, seed: int) -> Any:
     keras.utils.set_random_seed(seed)
     tokens = keras.Input((settings.num_positions,), dtype="int32")
     hidden = layers.TokenEmbedding(2, settings.model_dim, pad_id=None)(tokens)
-    # Of the embedding's own size: who must find out whom to attend to knows positions as well as tokens.
+    # As large as the embedding, so that full attention can learn from positions as well as from tokens.
     positions = keras.initializers.RandomNormal(stddev=1.0)
     hidden = layers.LearnedPositions(settings.num_positions, initializer=positions)(hidden)
     hidden = layers.EncoderBlock(settings.num_heads, settings.hidden_dim, relation, activation="gelu")(hidden)
@@ -141,7 +141,7 @@ def build_model(relation: Any, settings: Settings, seed: int) -> Any:
 
 
 def batches(size: int, settings: Settings, random: np.random.Generator) -> Iterator[np.ndarray]:
-    """The samples of all updates between two validations, epoch after epoch shuffled."""
+    """Return the samples of all updates between two validations, reshuffled in each epoch."""
     needed = settings.updates * settings.batch_size
     order = np.concatenate([random.permutation(size) for _ in range(-(-needed // size))])[:needed]
     block = settings.updates_between_validations * settings.batch_size
@@ -150,7 +150,7 @@ def batches(size: int, settings: Settings, random: np.random.Generator) -> Itera
 
 
 def train(model: Any, data: dict, order: Iterator[np.ndarray], settings: Settings) -> dict[str, Any]:
-    """Train from the weights as they are; the test accuracy of the weights with the best validation accuracy."""
+    """Train from the initial weights; return the test accuracy of the weights of best validation accuracy."""
     for variable in model.optimizer.variables:
         variable.assign(np.zeros(variable.shape, variable.dtype))
 
@@ -169,7 +169,7 @@ def train(model: Any, data: dict, order: Iterator[np.ndarray], settings: Setting
 
 
 def measure(settings: Settings, names: Sequence[str] = (LOCAL, GRAPH)) -> dict[str, Any]:
-    """Every relation, seed and size of the tasks of these names; a model is compiled once for all sizes."""
+    """Train every relation, seed and size of the named tasks; each model is compiled once for all sizes."""
     tasks: dict[str, Any] = {task: {"relations": {}} for task in names}
     for task, seed in itertools.product(tasks, range(settings.seeds)):
         chosen = relations_of(task, settings, random_of(task, seed, GRAPH_STREAM))
@@ -207,7 +207,7 @@ def measure(settings: Settings, names: Sequence[str] = (LOCAL, GRAPH)) -> dict[s
 
 
 def report(result: dict[str, Any]) -> str:
-    """A table for each task, in percent: mean and standard error over seeds."""
+    """Return a table for each task, in percent: mean and standard error over seeds."""
     tables, limits = [], [f"ceiling {100 * result['ceiling']:.1f}"]
     for name, task in result["tasks"].items():
         rows = []
@@ -217,12 +217,12 @@ def report(result: dict[str, Any]) -> str:
             cells = {f"{size:,}": f"{100 * mean:.1f} ± {100 * error:.1f}" for size, mean, error in measured}
             rows.append(row | cells)
         tables.append(measuring.table(rows))
-        limits.append(f"own token alone {100 * task['own_token']:.1f} ({name})")
+        limits.append(f"own token only {100 * task['own_token']:.1f} ({name})")
     return "\n\n".join([*tables, ", ".join(limits)])
 
 
 def plot(result: dict[str, Any]) -> Any:
-    """A panel for each task: accuracy over training samples, bands of one standard error, limits as lines."""
+    """Plot accuracy over training samples for each task, with bands of one standard error and limits as lines."""
     from matplotlib.figure import Figure
 
     titles = {LOCAL: "Label: majority of a window", GRAPH: "Label: majority of neighbours in a random graph"}
@@ -238,7 +238,7 @@ def plot(result: dict[str, Any]) -> Any:
             label = f"{attention}: {entry['related_pairs']:,} pairs"
             axes.plot(sizes, mean, color=colour, marker=marker, ms=5, zorder=3, label=label)
             axes.fill_between(sizes, mean - error, mean + error, color=colour, alpha=0.25, lw=0)
-        limits = {task["own_token"]: "own token alone", 0.5: "a coin", result["ceiling"]: "ceiling"}
+        limits = {task["own_token"]: "own token only", 0.5: "a coin", result["ceiling"]: "ceiling"}
         for height, text in limits.items():
             axes.axhline(100 * height, color=ink, lw=0.9, ls=(0, (4, 3)), zorder=1)
             axes.text(sizes[-1], 100 * height + 0.4, text, fontsize=8, color=ink, ha="right", va="bottom")
@@ -253,7 +253,7 @@ def plot(result: dict[str, Any]) -> Any:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print tables, write JSON and a picture."""
+    """Measure, print tables, write JSON and a plot."""
     options = _options(arguments)
     os.environ["KERAS_BACKEND"] = options.backend
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"

@@ -1,8 +1,8 @@
-"""How long the products of one generation step take alone: a vector, or a few, by every matrix of the decoder.
+"""Time of only the matrix multiplications of one generation step: a vector, or a few, by every decoder matrix.
 
 What no step can beat, as long as its library does not multiply faster. Each library in a process of its own:
 
-    .venv-bench/bin/python benchmarks/matrix_multiplications.py XLA --layers 3 --products 14   # or --help
+    .venv-bench/bin/python benchmarks/matrix_multiplications.py XLA --layers 3 --matmuls 14   # or --help
 """
 
 import argparse
@@ -20,14 +20,14 @@ STEPS = 50
 Shapes = list[tuple[int, int]]
 
 
-def matrices(layers: int, products: int, size: int, vocabulary_size: int) -> Shapes:
-    """The shapes of a decoder whose layers have as many weights as `products` matrices D × D, 8 in feed-forward."""
-    layer = [(size, size)] * (products - 8) + [(size, 4 * size), (4 * size, size)]
+def matrices(layers: int, matmuls: int, size: int, vocabulary_size: int) -> Shapes:
+    """Return the shapes of a decoder whose layers have the weights of `matmuls` D × D matrices, 8 in feed-forward."""
+    layer = [(size, size)] * (matmuls - 8) + [(size, 4 * size), (4 * size, size)]
     return [*layers * layer, (size, vocabulary_size)]
 
 
 def xla(shapes: Shapes, threads: int) -> Callable[[int], float]:
-    """Seconds of one step of a compiled loop, by rows."""
+    """Measure seconds per step of a compiled loop, by rows."""
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(threads)
@@ -52,7 +52,7 @@ def xla(shapes: Shapes, threads: int) -> Callable[[int], float]:
 
 
 def onnx_runtime(shapes: Shapes, threads: int) -> Callable[[int], float]:
-    """Seconds of one run of a graph of nothing but products, by rows."""
+    """Measure seconds per run of a graph of only matrix multiplications, by rows."""
     import onnxruntime
     from onnx import TensorProto, helper, numpy_helper
 
@@ -67,7 +67,7 @@ def onnx_runtime(shapes: Shapes, threads: int) -> Callable[[int], float]:
     ]
     graph = helper.make_graph(
         nodes,
-        "products",
+        "matmuls",
         [helper.make_tensor_value_info(f"x{size}", TensorProto.FLOAT, [None, size]) for size in sizes],
         [helper.make_tensor_value_info(f"y{i}", TensorProto.FLOAT, None) for i in range(len(shapes))],
         weights,
@@ -101,13 +101,13 @@ def main() -> None:
     )
     parser.add_argument("library", choices=list(LIBRARIES))
     parser.add_argument("--layers", type=int, required=True, help="of the decoder")
-    parser.add_argument("--products", type=int, required=True, help="D × D matrices' worth of each layer")
+    parser.add_argument("--matmuls", type=int, required=True, help="D × D matrices' worth of each layer")
     parser.add_argument("--size", type=int, default=256, help="D (default: 256)")
     parser.add_argument("--vocabulary-size", type=int, default=8000, help="(default: 8000)")
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 4, 8, 32], help="(default: 1 4 8 32)")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-    shapes = matrices(options.layers, options.products, options.size, options.vocabulary_size)
+    shapes = matrices(options.layers, options.matmuls, options.size, options.vocabulary_size)
     seconds = LIBRARIES[options.library](shapes, options.threads)
     print(json.dumps({rows: seconds(rows) for rows in options.rows}))
 

@@ -1,4 +1,4 @@
-"""Measures contenders in turn, each in a process of its own, and writes down what was measured where.
+"""Measure contenders in rounds, each in a process of its own, and record results with their environment.
 
 TensorFlow's and PyTorch's thread pools disturb each other in one process, so each contender builds once in a
 worker, which then waits: only one works at a time.
@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-# How many cores' worth of other processes' work a measurement may have beside it before it is repeated.
+# The load of other processes, in cores, above which a measurement is repeated.
 QUIET = 0.1
 RESULTS = pathlib.Path(__file__).parent / "results"
 VERSIONED = (
@@ -36,11 +36,11 @@ VERSIONED = (
 
 
 class WorkerError(RuntimeError):
-    """A contender that cannot be measured, and why."""
+    """The reason why a contender cannot be measured."""
 
 
 class Worker:
-    """A process that runs `script --worker NAME` and answers one JSON line to each that it gets."""
+    """A process that runs `script --worker NAME` and answers each JSON line with one JSON line."""
 
     def __init__(self, script: str, name: str, arguments: Sequence[str]) -> None:
         self.name = name
@@ -53,7 +53,7 @@ class Worker:
         )
 
     def ask(self, request: dict[str, Any] | None, timeout: float) -> dict[str, Any]:
-        """The answer to `request`; of None, the message that says it is ready."""
+        """Return the answer to `request`; for None, the message that the worker is ready."""
         if request is not None:
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
@@ -74,9 +74,9 @@ class Worker:
 
 
 def serve(build: Callable[[], Callable[..., Any]]) -> None:
-    """Be a worker: build, then answer each request on standard input with what the built function returns."""
+    """Run as a worker: build a function, then answer each request on standard input with its result."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print must not mix with answers
+    os.dup2(2, 1)  # keep the output of libraries out of the answers
 
     def answer(compute: Callable[[], dict[str, Any]]) -> None:
         try:
@@ -104,7 +104,7 @@ def serve(build: Callable[[], Callable[..., Any]]) -> None:
 
 
 def _busy_seconds() -> float:
-    """Seconds that all cores together have worked; zero where the system does not say."""
+    """Return the busy seconds of all cores together; 0 if the system does not report them."""
     try:
         fields = pathlib.Path("/proc/stat").read_text().split(maxsplit=9)[1:9]
     except OSError:
@@ -113,10 +113,10 @@ def _busy_seconds() -> float:
     return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 
-def in_turn(
+def round_robin(
     workers: Iterable[Worker], rounds: int, request: dict[str, Any], timeout: float, tries: int = 3
 ) -> dict[str, list[dict[str, Any]]]:
-    """Every worker's answers, one round over all workers after the other, so that noise hits all alike.
+    """Return every worker's answers, in rounds over all workers, so that noise affects all equally.
 
     Each answer's "others" says how many cores other processes kept busy meanwhile. Where that is more than
     `QUIET` the measurement is repeated, `tries` times at most, and the quietest kept.
@@ -134,30 +134,30 @@ def in_turn(
 
 
 def seconds(function: Callable[[], Any]) -> float:
-    """How long a call takes."""
+    """Measure the time of a call in seconds."""
     start = time.perf_counter()
     function()
     return time.perf_counter() - start
 
 
 def median(values: Iterable[float]) -> float:
-    """The middle value."""
+    """Return the median."""
     return statistics.median(values)
 
 
 def mean_and_deviation(values: Sequence[float]) -> dict[str, float]:
-    """The mean of the runs of several seeds, and their standard deviation (0 for a single one)."""
+    """Return the mean and standard deviation over seeds (0 for a single one)."""
     deviation = statistics.stdev(values) if len(values) > 1 else 0.0
     return {"mean": statistics.mean(values), "standard_deviation": deviation}
 
 
 def peak_memory_mib() -> float:
-    """The most resident memory this process has had."""
+    """Return the peak resident memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def machine() -> dict[str, Any]:
-    """What the numbers depend on besides the code."""
+    """Return the environment of a measurement: hardware, versions and settings."""
     model = platform.machine()
     with contextlib.suppress(OSError):
         lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
@@ -177,7 +177,7 @@ def machine() -> dict[str, Any]:
 
 
 def table(rows: Sequence[dict[str, str]]) -> str:
-    """The rows as a Markdown table."""
+    """Return rows as a Markdown table."""
     names = list(rows[0])
     widths = [max(len(name), *(len(row[name]) for row in rows)) for name in names]
 
@@ -197,7 +197,7 @@ def table(rows: Sequence[dict[str, str]]) -> str:
 
 
 def write_result(name: str, result: dict[str, Any], folder: pathlib.Path = RESULTS) -> pathlib.Path:
-    """Write `result` as JSON, and say where."""
+    """Write `result` as JSON, and print its path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.json"
     path.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")

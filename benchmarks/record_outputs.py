@@ -1,4 +1,4 @@
-"""Record what every pipeline and every sampler answers, and compare two versions of the code.
+"""Record the outputs of every pipeline and sampler, and compare two versions of the code.
 
 Models have random weights that NumPy draws from a seed, tokenizers are trained on the generated phrasebook: two
 checkouts on one machine must answer alike.
@@ -27,7 +27,7 @@ NEW_TOKENS = 12
 
 
 def randomised(model: Any, seed: int = 0) -> Any:
-    """Weights of such sizes that answers depend on the inputs."""
+    """Scale random weights so that outputs depend on the inputs."""
     random = np.random.default_rng(seed)
     for weight in model.trainable_weights:
         if "gamma" in weight.path:
@@ -38,7 +38,7 @@ def randomised(model: Any, seed: int = 0) -> Any:
 
 
 class Cases:
-    """The pipelines, made as they are asked for."""
+    """The pipelines, created on first use."""
 
     def __init__(self, count: int) -> None:
         from keras_transformer import models, text
@@ -72,7 +72,7 @@ class Cases:
         )
 
     def answers(self) -> dict[str, Callable[[], Any]]:
-        """Return a function for each case that computes its answers."""
+        """Return a function for each case that computes its outputs."""
         return {**self._searches(), **self._decoders(), **self._encoders(), **self._others()}
 
     def _searches(self) -> dict[str, Callable[[], Any]]:
@@ -209,7 +209,7 @@ def _generation(out: Any) -> dict[str, Any]:
 
 
 def _lists(values: Any) -> Any:
-    """Arrays, tuples and answers as lists and dictionaries."""
+    """Convert arrays, tuples and outputs to lists and dictionaries."""
     if dataclasses.is_dataclass(values):
         return _generation(values)
     if isinstance(values, list | tuple):
@@ -218,7 +218,7 @@ def _lists(values: Any) -> Any:
 
 
 def record(path: pathlib.Path, count: int, only: list[str] | None) -> None:
-    """Write all answers."""
+    """Write all outputs."""
     found = {}
     for name, answer in Cases(count).answers().items():
         if only and name not in only:
@@ -230,7 +230,7 @@ def record(path: pathlib.Path, count: int, only: list[str] | None) -> None:
 
 
 def differences(one: Any, other: Any) -> int:
-    """How many values differ."""
+    """Return the number of differing values."""
     if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
         return sum(differences(one[name], other[name]) for name in one)
     if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
@@ -241,7 +241,7 @@ def differences(one: Any, other: Any) -> int:
 
 
 def compare(paths: list[pathlib.Path]) -> bool:
-    """Print what differs; whether nothing does."""
+    """Print differences; return whether there are none."""
     before, after = (json.loads(path.read_text()) for path in paths)
     good = True
     for name in sorted({*before, *after}):
@@ -257,14 +257,14 @@ def compare(paths: list[pathlib.Path]) -> bool:
 
 
 def _rows(answers: Any) -> list[Any]:
-    """Answers by text: those of a generation are columns."""
+    """Return outputs by text: those of a generation are columns."""
     if isinstance(answers, dict):
         return [list(row) for row in zip(*(answers[name] for name in sorted(answers)), strict=True)]
     return answers
 
 
 def main() -> None:
-    """Record, or compare; status 1 where answers differ."""
+    """Record or compare outputs; return status 1 if they differ."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     recorder = commands.add_parser("record", help="write the answers of this checkout")

@@ -52,7 +52,7 @@ OTHERS = (
 
 
 def real_lines(number: int) -> list[str]:
-    """Lines of several sets in turn, spread over each."""
+    """Return interleaved lines of several data sets, evenly spaced within each."""
 
     def lines(name: str) -> list[str]:
         path = DATA / name
@@ -67,7 +67,7 @@ def real_lines(number: int) -> list[str]:
 
 
 def fuzzed_lines(number: int, seed: int = 0) -> list[str]:
-    """Strings of characters of a few ranges, words, tricks and repetitions."""
+    """Return random strings of several character ranges, words, edge cases and repetitions."""
     chance = random.Random(seed)
     known = [[int(end, 16) for end in each.split("-")] for each in RANGES.split()]
     tricks = [*WORDS.split(), *OTHERS.split("|")]
@@ -94,7 +94,7 @@ def fuzzed_lines(number: int, seed: int = 0) -> list[str]:
 
 
 def characters(tokenizer: Any, lines: list[str]) -> list[str]:
-    """What a vocabulary needs so that few words are unknown, whose ids would say nothing about their characters."""
+    """Return texts whose vocabulary leaves few words unknown, as unknown ids would hide differences."""
     words = pair_merges.count_words(lines, tokenizer._words)
     pieces = {piece for word in words for each in word for piece in (each, f"##{each}")}
     return sorted(pieces - set(tokenizer.vocabulary))
@@ -130,17 +130,17 @@ def contenders(corpora: dict[str, list[str]]) -> Iterator[tuple[str, Any, Any, d
 
 
 def batches(lines: list[str]) -> list[list[str]]:
-    """The lines, a thousand at a time."""
+    """Yield lines in chunks of a thousand."""
     return [lines[start : start + BATCH] for start in range(0, len(lines), BATCH)]
 
 
 def lines_a_second(encode: Callable[[], Any], number: int) -> float:
-    """The best of a few runs."""
+    """Return the shortest time of several runs."""
     return round(number / min(measuring.seconds(encode) for _ in range(REPEATS)))
 
 
 def compare(ours: Any, theirs: Any, corpora: dict[str, list[str]]) -> dict[str, Any]:
-    """How many lines differ, and how many are done in a second."""
+    """Return the number of differing lines, and lines per second."""
     encode = tf.function(ours.tokenize, [tf.TensorSpec([None], tf.string)], autograph=False)
     result: dict[str, Any] = {}
     for name, lines in corpora.items():

@@ -45,11 +45,11 @@ class Shapes:
 
     @property
     def tokens(self) -> int:
-        """Source and target tokens of a step."""
+        """The number of source and target tokens of a step."""
         return 2 * self.batch_size * self.length
 
-    def products(self) -> dict[tuple[int, int, int], int]:
-        """How often a forward pass multiplies (rows, inner) with (inner, columns), weights on the right."""
+    def matmuls(self) -> dict[tuple[int, int, int], int]:
+        """Return the number of multiplications of (rows, inner) by weights (inner, columns) in a forward pass."""
         rows, model, hidden = self.batch_size * self.length, self.model_dim, self.hidden_dim
         return {
             (rows, model, model): 4 * self.num_layers + 8 * self.num_layers,
@@ -59,8 +59,8 @@ class Shapes:
         }
 
     def step_operations(self) -> float:
-        """Floating-point operations in the matrix products of a step: forward once, backward twice that."""
-        weights = sum(2 * math.prod(shape) * count for shape, count in self.products().items())
+        """Floating-point operations in the matrix multiplications of a step: forward once, backward twice that."""
+        weights = sum(2 * math.prod(shape) * count for shape, count in self.matmuls().items())
         # Per encoder block one attention, per decoder block two; scores and weighted sum each.
         attention = 3 * self.num_layers * 2 * 2 * self.batch_size * self.length**2 * self.model_dim
         return 3.0 * (weights + attention)
@@ -219,7 +219,7 @@ def _torch_model(torch: Any, shapes: Shapes) -> Any:
 def _keras(threads: int) -> Any:
     os.environ["KERAS_BACKEND"] = "tensorflow"
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # the CPU is what is compared
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # compare on the CPU
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(threads)
@@ -251,7 +251,7 @@ def _fit(keras: Any, model: Any, loss: Any, shapes: Shapes, jit: bool) -> tuple[
 
 
 def build_contender(name: str, shapes: Shapes, threads: int) -> Callable[..., dict[str, Any]]:
-    """A worker's function from a number of steps to what they took."""
+    """Return a worker's function from a number of steps to their time and memory."""
     builders = {"ours": build_ours, "keras_hub": build_keras_hub, "torch": build_torch}
     choice = CONTENDERS[name]
     parameters, steps_of = builders[choice["library"]](shapes, choice["jit"], threads)
@@ -269,7 +269,7 @@ def build_contender(name: str, shapes: Shapes, threads: int) -> Callable[..., di
 
 
 def build_limit(name: str, shapes: Shapes, threads: int) -> Callable[..., dict[str, Any]]:
-    """A worker's function that measures how fast matrix products of the step's shapes can be.
+    """A worker's function that measures the speed of matrix multiplications of the step's shapes.
 
     A step computes each product three times: forward x·W, and backward dy·Wᵀ and xᵀ·dy.
     """
@@ -279,7 +279,7 @@ def build_limit(name: str, shapes: Shapes, threads: int) -> Callable[..., dict[s
     def draw(*shape: int) -> Any:
         return finish(random.standard_normal(shape, dtype="float32"))
 
-    sizes = {*shapes.products(), (2048, 2048, 2048)}
+    sizes = {*shapes.matmuls(), (2048, 2048, 2048)}
     operands = {
         size: (draw(size[0], size[1]), draw(size[1], size[2]), draw(size[0], size[2])) for size in sizes
     }
@@ -296,9 +296,9 @@ def build_limit(name: str, shapes: Shapes, threads: int) -> Callable[..., dict[s
             three(size)
             times[size] = min(measuring.seconds(lambda size=size: three(size)) for _ in range(max(3, steps)))
         rate = {"×".join(map(str, size)): 6e-9 * math.prod(size) / times[size] for size in sizes}
-        products = shapes.products()
-        operations = sum(6e-9 * math.prod(size) * count for size, count in products.items())
-        weighted = operations / sum(times[size] * count for size, count in products.items())
+        matmuls = shapes.matmuls()
+        operations = sum(6e-9 * math.prod(size) * count for size, count in matmuls.items())
+        weighted = operations / sum(times[size] * count for size, count in matmuls.items())
         return {"rates": rate, "weighted": weighted, "best": max(rate.values())}
 
     return measure
@@ -336,7 +336,7 @@ def main() -> None:
             worker.close()
         print(f"built {name}" if name not in skipped else f"skipped {name}", file=sys.stderr, flush=True)
     try:
-        answers = measuring.in_turn(
+        answers = measuring.round_robin(
             workers, options.rounds, {"steps": options.steps}, 120 + 10 * options.steps
         )
     finally:
@@ -455,7 +455,7 @@ def _report(result: dict[str, Any]) -> str:
         f"{shapes['num_layers']}+{shapes['num_layers']} layers, d {shapes['model_dim']}, feed-forward "
         f"{shapes['hidden_dim']}, {shapes['num_heads']} heads, vocabulary {shapes['vocabulary_size']:,}, batch "
         f"{shapes['batch_size']} × {shapes['length']} source and {shapes['length']} target tokens, dropout "
-        f"{shapes['dropout']}, Adam; {result['step_gflop']:.1f} GFLOP a step in matrix products",
+        f"{shapes['dropout']}, Adam; {result['step_gflop']:.1f} GFLOP a step in matrix multiplications",
         *(
             f"Limit, {name}: {limit['weighted_gflops']:.0f} GFLOP/s over the step's shapes, "
             f"{limit['best_gflops']:.0f} at best ("

@@ -1,4 +1,4 @@
-"""Writes keras_transformer/text/pretokenizers/unicode_tables.py: how the `tokenizers` library takes each code point.
+"""Generate keras_transformer/text/pretokenizers/unicode_tables.py from the behaviour of the `tokenizers` library.
 
 Each of its parts knows another version of Unicode, and none of them Python's, so it is asked about all 1,112,064.
 Needs `pip install tokenizers`; takes half a minute.
@@ -19,34 +19,34 @@ TABLES = pathlib.Path(__file__).parents[1] / "keras_transformer" / "text" / "uni
 
 
 def bert(**options: bool) -> Callable[[str], str]:
-    """BERT's normaliser with nothing but the given options."""
+    """Return BERT's normaliser with only the given options."""
     names = ("clean_text", "handle_chinese_chars", "strip_accents", "lowercase")
     return normalizers.BertNormalizer(**{name: options.get(name, False) for name in names}).normalize_str
 
 
 def gpt2_class(code: int) -> str:
-    """Which of its neighbours a character makes one word with: letters, numbers, others or none."""
+    """Return the class of characters with which a character forms one word: letters, numbers, others or none."""
     split = pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str
     return next((name for name in "a1!" if len(split(f"{name}{chr(code)}{name}")) == 1), " ")
 
 
 def probe() -> dict[str, list[int]]:
-    """The sets of code points."""
+    """Return the sets of code points."""
     clean, isolate, strip = bert(clean_text=True), bert(handle_chinese_chars=True), bert(strip_accents=True)
     words = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
     decompose = normalizers.NFD().normalize_str
-    kinds = {code: gpt2_class(code) for code in CODE_POINTS}
+    classes = {code: gpt2_class(code) for code in CODE_POINTS}
     counts = {code: len(words(f"a{chr(code)}a")) for code in CODE_POINTS}
 
     def moves(code: int) -> bool:
-        # Nothing with a combining class stays where it is both in front of class 1 and behind class 240.
+        # A character with a combining class is reordered before class 1 or after class 240.
         return any(decompose(pair) != pair for pair in (chr(code) + "\u0334", "\u0345" + chr(code)))
 
     marked = [code for code in CODE_POINTS if unicodedata.combining(chr(code))]
     return {
-        "WHITESPACE": [code for code in CODE_POINTS if kinds[code] == " "],
-        "LETTERS": [code for code in CODE_POINTS if kinds[code] == "a"],
-        "NUMBERS": [code for code in CODE_POINTS if kinds[code] == "1"],
+        "WHITESPACE": [code for code in CODE_POINTS if classes[code] == " "],
+        "LETTERS": [code for code in CODE_POINTS if classes[code] == "a"],
+        "NUMBERS": [code for code in CODE_POINTS if classes[code] == "1"],
         "PUNCTUATION": [code for code in CODE_POINTS if counts[code] == 3],
         "REMOVED": [code for code in CODE_POINTS if not clean(chr(code))],
         "IDEOGRAPHS": [code for code in CODE_POINTS if isolate(chr(code)) != chr(code)],
@@ -57,14 +57,14 @@ def probe() -> dict[str, list[int]]:
 
 
 def lower_case() -> list[tuple[int, int]]:
-    """Each capital letter and its small one; the one that becomes two is kept apart."""
+    """Return each upper-case letter with its lower case, except for the one with two characters."""
     lower = bert(lowercase=True)
     pairs = [(code, lower(chr(code))) for code in CODE_POINTS]
     return [(code, ord(small)) for code, small in pairs if small != chr(code) and len(small) == 1]
 
 
 def base36(number: int) -> str:
-    """A number in as few characters as `int(text, 36)` reads."""
+    """Format a number in base 36."""
     digits = ""
     sign, number = "-" * (number < 0), abs(number)
     while number or not digits:
@@ -74,7 +74,7 @@ def base36(number: int) -> str:
 
 
 def runs(codes: Iterable[int]) -> list[int]:
-    """How many code points are outside, then inside, then outside, and so on."""
+    """Return run lengths: the number of code points outside the set, then inside it, and so on."""
     numbers, end = [], 0
     for _, group in itertools.groupby(enumerate(codes), lambda item: item[1] - item[0]):
         members = [code for _, code in group]
@@ -84,7 +84,7 @@ def runs(codes: Iterable[int]) -> list[int]:
 
 
 def lower_runs(pairs: list[tuple[int, int]]) -> list[int]:
-    """Start, count, step and difference of each run of capitals."""
+    """Return start, count, step and offset of each run of upper-case letters."""
     numbers: list[int] = []
     while pairs:
         first, small = pairs[0]
@@ -97,7 +97,7 @@ def lower_runs(pairs: list[tuple[int, int]]) -> list[int]:
 
 
 def constant(name: str, comment: str, numbers: list[int]) -> str:
-    """A constant of the module."""
+    """Return the source of a constant of the module."""
     lines = textwrap.wrap(" ".join(map(base36, numbers)), 110)
     return f'# {comment}\n{name} = """\n' + "\n".join(lines) + '\n"""\n'
 
@@ -107,24 +107,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--to", type=pathlib.Path, default=TABLES)
     comments = {
-        "WHITESPACE": "Where words end.",
-        "LETTERS": "What GPT-2's pattern takes for letters,",
-        "NUMBERS": "and for numbers.",
-        "PUNCTUATION": "What BERT takes for punctuation: each a word of its own.",
-        "REMOVED": "What BERT removes: control characters, private ones, U+0000 and U+FFFD.",
-        "IDEOGRAPHS": "What BERT takes for Chinese: each a word of its own.",
-        "DECOMPOSED": "What has a canonical decomposition.",
+        "WHITESPACE": "White space, at which words end.",
+        "LETTERS": "Letters of GPT-2's pattern.",
+        "NUMBERS": "Numbers of GPT-2's pattern.",
+        "PUNCTUATION": "Punctuation in BERT: each character is a word.",
+        "REMOVED": "Characters that BERT removes: control and private characters, U+0000 and U+FFFD.",
+        "IDEOGRAPHS": "Chinese characters in BERT: each is a word.",
+        "DECOMPOSED": "Characters with a canonical decomposition.",
         "ACCENTS": "The nonspacing marks that BERT strips after decomposition.",
-        "COMBINING": "What has a combining class, and so moves in a decomposition.",
+        "COMBINING": "Characters with a combining class, which are reordered in a decomposition.",
     }
     sets = probe()
     parts = [
         f'"""Sets of code points, as the `tokenizers` library {tokenizers.__version__} has them.\n\n'
-        "Written by benchmarks/unicode_tables.py. Numbers in base 36: how many code points are outside, how many "
-        'then inside,\nand so on.\n"""\n',
+        "Written by benchmarks/unicode_tables.py. Run lengths in base 36: the numbers of code points outside the set, "
+        'then\ninside it, and so on.\n"""\n',
         *(constant(name, comment, runs(sets[name])) for name, comment in comments.items()),
         constant(
-            "LOWER", "Start, count, step and what to add, for each run of capitals.", lower_runs(lower_case())
+            "LOWER",
+            "Start, count, step and offset of each run of upper-case letters.",
+            lower_runs(lower_case()),
         ),
     ]
     parser.parse_args().to.write_text("\n".join(parts))

@@ -1,6 +1,6 @@
-"""Checks of arguments that many functions share.
+"""Checks of arguments, shared by many functions.
 
-Each takes arguments by their names and raises a `ValueError` with the first that fails:
+Each takes keyword arguments and raises a `ValueError` for the first that fails:
 
     check_positive(num_heads=num_heads, head_dim=head_dim)
 """
@@ -12,12 +12,12 @@ import numpy as np
 
 
 def is_integer(value: Any) -> bool:
-    """Return whether it is an integer of Python or NumPy; booleans are none."""
+    """Return whether a value is a Python or NumPy integer other than a boolean."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def is_number(value: Any) -> bool:
-    """Return whether it is an integer or a float of Python or NumPy; booleans are none."""
+    """Return whether a value is a Python or NumPy integer or float other than a boolean."""
     return is_integer(value) or isinstance(value, float | np.floating)
 
 
@@ -46,13 +46,13 @@ def check_at_least(least: float, **values: float) -> None:
 
 
 def check_fraction(**values: float) -> None:
-    """Raise unless each value is between 0 and 1, which are refused."""
+    """Raise unless each value is between 0 and 1, exclusive."""
     for name, value in values.items():
         _require(0 < value < 1, name, value, "be between 0 and 1")
 
 
 def check_one_of(choices: Container[Any], **values: Any) -> None:
-    """Raise unless each value is in `choices`, written as they are given."""
+    """Raise unless each value is in `choices`."""
     for name, value in values.items():
         _require(value in choices, name, value, f"be one of {choices}")
 

@@ -1,4 +1,4 @@
-"""Whole trainings, from data to a pipeline: what the command line runs."""
+"""Training recipes from data to a pipeline, as run by the command line."""
 
 import contextlib
 import dataclasses
@@ -21,21 +21,21 @@ Pairs = Sequence[tuple[str, str]]
 
 @dataclasses.dataclass(frozen=True)
 class TranslatorRecipe:
-    """Sizes and settings of a translator and its training.
+    """Sizes and hyperparameters of a translator and its training.
 
     Attributes:
-        vocabulary_size: the most pieces that the tokenizer, shared by both languages, may have.
-        num_layers: blocks in the encoder, and in the decoder.
-        num_heads: heads of every attention.
+        vocabulary_size: the maximum number of pieces of the tokenizer, shared by both languages.
+        num_layers: the number of encoder blocks, and of decoder blocks.
+        num_heads: the number of attention heads.
         model_dim: D.
-        hidden_dim: width of the feed-forward networks.
-        dropout: probability.
-        peak_rate: the highest learning rate.
-        batch_tokens: target tokens a batch, padding included.
-        max_length: longer sentences, in tokens, are left out of training, and counted.
-        max_new_tokens: the longest translation.
-        jit_compile: whether training is compiled by XLA, which pays off where it goes on for minutes.
-        seed: of weights, dropout and the order of the data.
+        hidden_dim: the width of the feed-forward networks.
+        dropout: the dropout rate.
+        peak_rate: the peak learning rate.
+        batch_tokens: the number of target tokens per batch, including padding.
+        max_length: the maximum number of tokens of a sentence; longer ones are dropped from training with a warning.
+        max_new_tokens: the maximum number of tokens of a translation.
+        jit_compile: whether to compile training with XLA, which pays off for trainings of minutes and more.
+        seed: the seed of weights, dropout and the order of the data.
     """
 
     vocabulary_size: int = 8000
@@ -52,13 +52,13 @@ class TranslatorRecipe:
     seed: int = 0
 
     def tokenizer(self, pairs: Pairs) -> text.SentencePieceTokenizer:
-        """A tokenizer for both languages."""
+        """Train a tokenizer for both languages."""
         return text.SentencePieceTokenizer.train(
             [side for pair in pairs for side in pair], self.vocabulary_size
         )
 
     def model(self, tokenizer: text.SentencePieceTokenizer, learning_rate: Any) -> models.Transformer:
-        """A compiled model."""
+        """Create and compile a model."""
         keras.utils.set_random_seed(self.seed)
         model = models.Transformer(
             tokenizer.vocabulary_size,
@@ -78,7 +78,7 @@ class TranslatorRecipe:
         return model
 
     def batches(self, pairs: Pairs, tokenizer: text.SentencePieceTokenizer, shuffle: bool) -> Any:
-        """`pairs` as batches for `fit`."""
+        """Return batches of pairs for `fit`."""
         return data.translation_pairs(
             pairs,
             tokenizer,
@@ -96,20 +96,20 @@ class TranslatorRecipe:
         minutes: float | None = None,
         verbose: int | str = "auto",
     ) -> tuple[pipelines.TextToText, keras.callbacks.History]:
-        """Train tokenizer and model, with a learning rate that rises, then falls to zero at the end.
+        """Train tokenizer and model, with a learning rate that warms up, then decays to zero.
 
         Args:
-            train: (source, target) sentences.
-            validation: the same, for the figures shown after each epoch.
-            epochs: passes over the data.
-            minutes: ends training earlier, whatever the number of epochs.
+            train: (source, target) sentences for training.
+            validation: (source, target) sentences for validation after each epoch.
+            epochs: the maximum number of epochs.
+            minutes: the maximum duration of training.
             verbose: as for `fit`.
 
         Returns:
-            The pipeline, and what `fit` recorded.
+            The pipeline, and the history of `fit`.
 
         Raises:
-            ValueError: where an argument is out of range.
+            ValueError: if an argument is out of range.
         """
         check_positive(epochs=epochs)
         callbacks = [] if minutes is None else [training.TimeBudget(minutes, self.peak_rate)]
@@ -158,25 +158,25 @@ def quickstart(
     """Train, evaluate, export and verify a Spanish to English translator on the embedded phrasebook.
 
     Args:
-        folder: for `pipeline/`, `export/` and `report.json`; an earlier quickstart there is replaced, once the new
-            one is complete.
-        epochs: of training.
-        say: shows a line of progress.
+        folder: the folder for `pipeline/`, `export/` and `report.json`; an earlier quickstart there is replaced when
+            the new one is complete.
+        epochs: the number of training epochs.
+        say: a function that prints a line of progress.
         verbose: as for `fit`.
 
     Returns:
-        What `report.json` holds: "exact_match" and "bleu" on the held-out split, "parity" of the exports with the
+        The content of `report.json`: "exact_match" and "bleu" on the held-out split, "parity" of the exports with the
         model on 1,000 held-out sentences, "seconds" of each stage.
 
     Raises:
-        FileExistsError: where `folder` holds something else.
-        ValueError: where `epochs` is not positive.
+        FileExistsError: if `folder` has other content.
+        ValueError: if `epochs` is not positive.
     """
     folder = pathlib.Path(folder)
     if folder.exists() and not _is_earlier_quickstart(folder):
-        held = sorted(path.name for path in folder.iterdir())[:5] if folder.is_dir() else "a file"
+        content = sorted(path.name for path in folder.iterdir())[:5] if folder.is_dir() else "a file"
         raise FileExistsError(
-            f"`folder` must be new or an earlier quickstart. Received: {folder}, with {held}"
+            f"`folder` must be new or an earlier quickstart. Received: {folder}, with {content}"
         )
     with files.new_folder(folder, overwrite=True) as new:
         return _quickstart(new, epochs, say, verbose)
@@ -185,7 +185,7 @@ def quickstart(
 def _quickstart(
     folder: pathlib.Path, epochs: int, say: Callable[[str], None], verbose: int | str
 ) -> dict[str, Any]:
-    from keras_transformer import export  # needs the extra "onnx", which training does without
+    from keras_transformer import export  # needs the extra "onnx", which training does not
 
     seconds: dict[str, float] = {}
 
@@ -228,7 +228,7 @@ def _quickstart(
 
 
 def _is_earlier_quickstart(folder: pathlib.Path) -> bool:
-    """Whether the folder holds what a quickstart writes, and nothing else."""
+    """Return whether a folder has exactly the files of a quickstart."""
     if not folder.is_dir():
         return False
     names = {path.name for path in folder.iterdir()}

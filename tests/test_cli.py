@@ -143,7 +143,7 @@ def test_an_error_of_the_program_is_one_line_and_status_2(tmp_path):
 
 
 @pytest.mark.parametrize("command", ["generate", "evaluate", "export", "verify"])
-def test_a_missing_folder_is_named(tmp_path, capsys, tiny_data, command):
+def test_a_missing_folder_is_refused(tmp_path, capsys, tiny_data, command):
     rest = {"generate": ["uno"], "export": [tmp_path / "out"]}.get(command, [])
     check_error(capsys, [command, tmp_path / "absent", *rest], "absent")
     assert list(tmp_path.iterdir()) == []
@@ -229,7 +229,7 @@ def test_evaluate_prints_scores_with_their_signatures(exported, tiny_data, capsy
     assert found[2] == "exact match 0.0% of 4 sentences"
 
 
-def test_the_direction_turns_the_phrasebook_round(monkeypatch, tiny_data, sentence_pairs):
+def test_the_direction_swaps_the_pairs(monkeypatch, tiny_data, sentence_pairs):
     train, _, test = commands._pairs("phrasebook", "en-es")
     assert train[:2] == [(target, source) for source, target in sentence_pairs[:2]]
     assert len(test) == 4
@@ -237,7 +237,7 @@ def test_the_direction_turns_the_phrasebook_round(monkeypatch, tiny_data, senten
 
 
 @pytest.mark.parametrize("direction", ["de-en", "es_en", "es", ""])
-def test_an_unknown_direction_is_named(exported, capsys, monkeypatch, tmp_path, direction):
+def test_an_unknown_direction_is_refused(exported, capsys, monkeypatch, tmp_path, direction):
     monkeypatch.setattr(type(SMALL), "train", never)
     check_error(capsys, ["evaluate", exported, "--direction", direction], "--direction")
     check_error(capsys, ["train", "--direction", direction, "--output", tmp_path / "run"], "--direction")
@@ -276,9 +276,7 @@ def test_train_refuses_an_output_below_a_file_before_any_training(tiny_data, tmp
 
 
 @pytest.mark.parametrize("minutes", ["0", "-1", "nan", "inf"])
-def test_train_refuses_minutes_that_are_no_time_before_any_training(
-    tiny_data, tmp_path, capsys, monkeypatch, minutes
-):
+def test_train_refuses_invalid_minutes_before_any_training(tiny_data, tmp_path, capsys, monkeypatch, minutes):
     monkeypatch.setattr(type(SMALL), "model", never)
     check_error(capsys, ["train", "--minutes", minutes, "--output", tmp_path / "run"], "minutes")
     assert list(tmp_path.iterdir()) == []

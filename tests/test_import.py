@@ -1,4 +1,4 @@
-"""What `import keras_transformer` brings."""
+"""Effects of `import keras_transformer`."""
 
 import importlib
 import json
@@ -55,7 +55,7 @@ def saved(tmp_path_factory):
         ),
     ],
 )
-def test_keras_loads_a_saved_model_after_the_import_alone(saved, backend, imports):
+def test_importing_the_package_is_enough_to_load_a_saved_model(saved, backend, imports):
     code = f"""
     import json, sys
     {imports}

@@ -35,7 +35,7 @@ def test_ids_are_identical_in_keras_saved_model_and_onnx_over_the_whole_held_out
             assert counts == {"identical": 1500, "near_ties": 0}, graph
 
 
-def test_the_translator_is_right_on_held_out_sentences(folder, test_pairs):
+def test_the_translator_translates_held_out_sentences(folder, test_pairs):
     scores = pipelines.evaluate(serving.load(folder / "export"), test_pairs)
     assert scores["exact_match"] >= 0.95
     assert scores["sentences"] == 1500

@@ -69,7 +69,7 @@ def test_a_recipe_trains_for_epochs_and_ends_at_a_rate_of_zero(tiny, sentence_pa
     assert pipeline.model.optimizer.beta_2 == 0.98
 
 
-def test_the_seed_makes_weights_equal(sentence_pairs):
+def test_equal_seeds_give_equal_weights(sentence_pairs):
     tokenizer = SMALL.tokenizer(sentence_pairs)
     models = [dataclasses.replace(SMALL, seed=seed).model(tokenizer, 0.1).get_weights() for seed in (0, 0, 1)]
     assert all(np.array_equal(a, b) for a, b in zip(models[0], models[1], strict=True))
@@ -91,7 +91,7 @@ def test_a_very_short_training_has_a_schedule_too(steps):
     assert all(0 < rate <= SMALL.peak_rate * 1.0001 for rate in rates)
 
 
-def test_an_earlier_quickstart_stays_until_the_new_one_is_complete(tiny, tmp_path, monkeypatch):
+def test_an_earlier_quickstart_is_kept_until_the_new_one_is_complete(tiny, tmp_path, monkeypatch):
     earlier(tmp_path)
     before = sorted(tmp_path.rglob("*"))
     monkeypatch.setattr(recipes.TranslatorRecipe, "train", never)
@@ -112,7 +112,7 @@ def test_quickstart_refuses_a_folder_of_something_else(tiny, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("name", ["export", "pipeline"])
-def test_quickstart_deletes_nothing_that_it_has_not_made(tiny, tmp_path, monkeypatch, name):
+def test_quickstart_deletes_only_its_own_files(tiny, tmp_path, monkeypatch, name):
     """A folder that holds someone's own export/ is no earlier quickstart (this repository has one)."""
     monkeypatch.setattr(recipes.TranslatorRecipe, "train", never)
     (tmp_path / name).mkdir()

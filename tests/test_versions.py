@@ -57,7 +57,7 @@ def pins(name):
     return {canonicalize_name(package): version for package, version in (line.split("==") for line in lines)}
 
 
-def test_colabs_versions_meet_every_requirement():
+def test_colabs_versions_satisfy_every_requirement():
     met = {name: ALL[name].specifier.contains(version) for name, version in COLAB.items() if name in ALL}
     assert met.keys() >= RUNTIME.keys()
     assert all(met.values()), met
@@ -83,7 +83,7 @@ def test_the_onnx_extra_keeps_colabs_protobuf():
 
 
 @pytest.mark.parametrize("name", ["constraints.txt", "constraints-oldest.txt"])
-def test_constraints_pin_what_is_required(name):
+def test_constraints_pin_every_requirement(name):
     pinned = pins(name)
     assert pinned.keys() >= ALL.keys()
     assert all(ALL[package].specifier.contains(pinned[package]) for package in ALL)

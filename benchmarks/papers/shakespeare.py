@@ -82,7 +82,7 @@ class Characters:
         self.ids[characters] = np.arange(1, self.vocabulary_size)
 
     def tokenize(self, texts: Any) -> Any:
-        """Strings (B,) → int32 ids (B, None)."""
+        """Convert strings (B,) to int32 ids (B, None)."""
         import tensorflow as tf
 
         rows = tf.strings.bytes_split(texts)
@@ -182,7 +182,7 @@ def train(texts: tuple[bytes, bytes], settings: Settings, seed: int) -> dict[str
 
 
 def report(epoch: int, logs: dict[str, float]) -> None:
-    """Say how far training has come."""
+    """Print the progress of training."""
     print(f"{epoch + 1}: {np.log(logs['val_perplexity']):.4f}", file=sys.stderr, flush=True)
 
 

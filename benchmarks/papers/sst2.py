@@ -76,7 +76,7 @@ def read(files: Sequence[pathlib.Path]) -> tuple[list[list[tuple[str, int]]], li
     for path, part in zip(files, parts, strict=True):
         if unknown := sorted({label for _, label in part} - set(classes)):
             raise ValueError(
-                f"{path} must have the labels of {files[0]} alone: {classes}. Received: {unknown}"
+                f"{path} must have only the labels of {files[0]}: {classes}. Received: {unknown}"
             )
     return [[(sentence, classes.index(label)) for sentence, label in part] for part in parts], classes
 
@@ -170,7 +170,7 @@ def build(kind: str, data: Data, settings: Settings, dropout: float) -> Any:
 
 
 def lstm_units(settings: Settings) -> int:
-    """How many units give all layers as many weights as the blocks have."""
+    """Return the number of units with which all layers have as many weights as the blocks."""
     size, hidden = settings.model_dim, settings.hidden_dim
     blocks = settings.num_layers * (4 * size * size + 2 * size * hidden)
     # First layer 4 (u² + D u), the others 8 u².
@@ -179,7 +179,7 @@ def lstm_units(settings: Settings) -> int:
 
 
 def rate(peak: float, updates: int) -> Any:
-    """Up over a tenth of the updates, and down to zero."""
+    """Return a schedule that warms up over a tenth of the updates and decays to zero."""
     import keras
 
     return keras.optimizers.schedules.CosineDecay(
@@ -188,7 +188,7 @@ def rate(peak: float, updates: int) -> Any:
 
 
 def pretrain(data: Data, settings: Settings, seed: int) -> tuple[Any, dict[str, Any]]:
-    """The embeddings of an encoder that has learnt to fill gaps in the training sentences, and how that went."""
+    """Return the embeddings of an encoder pre-trained on masked training sentences, and its history."""
     import keras
 
     from keras_transformer import models, training
@@ -225,7 +225,7 @@ def table(encoder: Any) -> Any:
 
 
 def mix(encoder: Any, learnt: np.ndarray, share: float) -> None:
-    """Make a share of the embeddings' variance that of learnt ones; the rest, random, tells words apart."""
+    """Mix learnt embeddings with random ones, which distinguish words, by shares of variance."""
     drawn = table(encoder).numpy()
     table(encoder).assign((1 - share) ** 0.5 * drawn + share**0.5 * drawn.std() / learnt.std() * learnt)
 

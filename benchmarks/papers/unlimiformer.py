@@ -47,16 +47,16 @@ class Settings:
     tested: int = 1000
 
 
-def examples(settings: Settings, count: int, shortest: int, longest: int, seed: int) -> tuple[Any, Any]:
-    """Sources (count, longest), padded, and the targets (count, copied_tokens + 1) with the end token.
+def examples(settings: Settings, count: int, min_length: int, max_length: int, seed: int) -> tuple[Any, Any]:
+    """Sources (count, max_length), padded, and the targets (count, copied_tokens + 1) with the end token.
 
     All else than marker and padding is drawn from the same symbols, those to be copied too.
     """
     random, copied = np.random.default_rng(seed), settings.copied_tokens
-    source = random.integers(FIRST_SYMBOL, settings.vocabulary_size, (count, longest))
-    length = random.integers(shortest, longest + 1, (count, 1))
+    source = random.integers(FIRST_SYMBOL, settings.vocabulary_size, (count, max_length))
+    length = random.integers(min_length, max_length + 1, (count, 1))
     place = random.integers(0, length - copied)
-    position = np.arange(longest)
+    position = np.arange(max_length)
     source = np.where(position == place, MARKER, np.where(position < length, source, 0))
     found = np.take_along_axis(source, place + 1 + np.arange(copied), axis=1)
     return source, np.concatenate([found, np.full((count, 1), END)], axis=1)
@@ -143,7 +143,7 @@ def train(settings: Settings, seed: int) -> dict[str, Any]:
 
 
 def memory(settings: Settings, times: int) -> dict[str, Any]:
-    """What XLA reserves to generate from one source of `times` chunks, in bytes."""
+    """Return the memory that XLA reserves to generate from one source of `times` chunks, in bytes."""
     import jax
     import keras
 

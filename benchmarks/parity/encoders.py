@@ -103,7 +103,7 @@ ARCHITECTURES = {
 
 
 def texts(vocabulary_size: int, random: np.random.Generator) -> tuple[Any, dict[str, Any], np.ndarray]:
-    """Rows of two segments, some padded: for us, for `transformers`, and which tokens are none of padding."""
+    """Return rows of two segments, some padded, for us and for `transformers`, and the padding mask."""
     ids = random.integers(1, vocabulary_size, (3, 20))
     valid = np.arange(20) < np.array([[20], [13], [7]])
     ids, segments = np.where(valid, ids, 0), np.where(valid, np.arange(20) > 5, 0)
@@ -126,7 +126,7 @@ def our_outputs(output: Any) -> list[Any]:
 
 
 def compare(name: str, size: str, seed: int) -> dict[str, Any]:
-    """All that is compared of one class."""
+    """Compare one class."""
     name, changes, options = VARIANTS.get(name, (name, {}, {}))
     architecture, random = ARCHITECTURES[name], np.random.default_rng(seed)
     of_texts = name.startswith("Bert")
@@ -194,12 +194,12 @@ def compare_answers(theirs: Any, folder: pathlib.Path) -> dict[str, float]:
 
 
 def _valid(output: Any, valid: np.ndarray | None, mask: Any) -> Any:
-    """What is said of tokens, where there is one."""
+    """Return the outputs for tokens, if any."""
     return mask(output, valid) if valid is not None and tuple(output.shape[:2]) == valid.shape else output
 
 
 def _loss(logits: Any, library: Any) -> Any:
-    """A number that all logits change: the mean log-sum-exp of rows, less the first of each."""
+    """Return a loss that depends on all logits: the mean log-sum-exp of rows minus the first of each."""
     rows = logits.reshape(len(logits), -1) if library is torch else tf.reshape(logits, [len(logits), -1])
     if rows.shape[1] == 1:
         return (rows**2).mean() if library is torch else tf.reduce_mean(rows**2)
@@ -209,7 +209,7 @@ def _loss(logits: Any, library: Any) -> Any:
 
 
 def _worst_gradient(architecture: Any, ours: Any, theirs: Any, gradient_of: dict[int, Any]) -> dict[str, Any]:
-    """The largest difference of a parameter's gradient, relative to the largest of that parameter's, and whose."""
+    """Return the largest relative difference of a parameter's gradient, and the parameter's name."""
     reference = {name: each.grad for name, each in theirs.named_parameters() if each.grad is not None}
     largest = max(float(each.abs().max()) for each in reference.values())
     differences = {}
@@ -230,7 +230,7 @@ def _worst_gradient(architecture: Any, ours: Any, theirs: Any, gradient_of: dict
 
 
 def _in_file(name: str) -> str:
-    """What files call a parameter, where the classes call it otherwise."""
+    """Return the name of a parameter in files, which may differ from that in the classes."""
     if name.startswith("vit.layers."):
         for new, old in (
             ("vit.layers.", "vit.encoder.layer."),

@@ -1,8 +1,8 @@
 """The same weights in PyTorch Geometric and here: logits, and the loss and gradients of a step, of graph attention.
 
 `GATConv` and `GATv2Conv`, each as the networks of the paper: for one graph, Cora (where `KERAS_TRANSFORMER_DATA` has
-it), 8 heads of 8 and 1 averaged; for many, 4, 4 and 6 heads, on random graphs with isolated nodes, in one batch filled
-up with padding here and joined into one graph there. Edges and, by adjacency, the dense kernel.
+it), 8 heads of 8 and 1 averaged; for many, 4, 4 and 6 heads, on random graphs with isolated nodes, in one padded
+batch here and joined into one graph there. Edges and, by adjacency, the dense kernel.
 
     .venv-bench/bin/python benchmarks/parity/gat.py            # --help lists the options
 """
@@ -59,7 +59,7 @@ def read(name: str, random: np.random.Generator) -> list[Graph]:
 
 
 def padded(graphs: list[Graph]) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes (B, T, D) and edges (B, E, 2), filled up with zeros and −1."""
+    """Nodes (B, T, D) and edges (B, E, 2), padded with zeros and −1."""
     size, most = max(len(each[0]) for each in graphs), max(len(each[1]) for each in graphs)
     nodes = np.stack([np.pad(each[0], [(0, size - len(each[0])), (0, 0)]) for each in graphs])
     edges = [np.pad(each[1], [(0, most - len(each[1])), (0, 0)], constant_values=-1) for each in graphs]
@@ -67,7 +67,7 @@ def padded(graphs: list[Graph]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def joined(graphs: list[Graph]) -> Graph:
-    """All as one graph without edges between them."""
+    """Join graphs to one graph without edges between them."""
     starts = np.cumsum([0] + [len(each[0]) for each in graphs])
     return (
         np.concatenate([each[0] for each in graphs]),
@@ -101,7 +101,7 @@ class Theirs(torch.nn.Module):
 
 
 def pairs(ours: Any, theirs: Theirs, score: str) -> list[tuple[Any, torch.nn.Parameter]]:
-    """Our weights and theirs that are the same but for their shapes."""
+    """Return pairs of our and their weights, equal except for their shapes."""
     found = []
     for mine, other in zip(ours.attention_layers, theirs.layers, strict=True):
         if score == "gat":
@@ -116,12 +116,12 @@ def pairs(ours: Any, theirs: Theirs, score: str) -> list[tuple[Any, torch.nn.Par
 
 
 def as_ours(array: torch.Tensor, shape: tuple[int, ...]) -> np.ndarray:
-    """Their array in our shape: matrices the other way round."""
+    """Convert their array to our shape, with transposed matrices."""
     return (array.T if array.dim() == 2 else array).detach().numpy().reshape(shape)
 
 
 def compare(name: str, score: str, seed: int) -> dict[str, Any]:
-    """All that is compared of one network, by edges and by adjacency."""
+    """Compare one network, by edges and by adjacency."""
     torch.manual_seed(seed)
     graphs = read(name, np.random.default_rng(seed))
     num_features, num_classes = graphs[0][0].shape[1], int(max(each[2].max() for each in graphs)) + 1
@@ -137,14 +137,16 @@ def compare(name: str, score: str, seed: int) -> dict[str, Any]:
     their_loss = torch.nn.functional.cross_entropy(their_logits, torch.tensor(labels).long())
     their_loss.backward()
     found = {"parameters": ours.count_params(), "logits, largest": float(their_logits.detach().abs().max())}
-    filled, their_edges = padded(graphs)
-    adjacency = np.zeros((len(graphs), filled.shape[1], filled.shape[1]), bool)
+    padded_nodes, their_edges = padded(graphs)
+    adjacency = np.zeros((len(graphs), padded_nodes.shape[1], padded_nodes.shape[1]), bool)
     for matrix, (_, of_one, _) in zip(adjacency, graphs, strict=True):
         matrix[of_one[:, 1], of_one[:, 0]] = True
-    real = np.concatenate([np.arange(len(each[0])) + i * filled.shape[1] for i, each in enumerate(graphs)])
+    real = np.concatenate(
+        [np.arange(len(each[0])) + i * padded_nodes.shape[1] for i, each in enumerate(graphs)]
+    )
     for kind, graph in (("edges", {"edges": their_edges}), ("adjacency", {"adjacency": adjacency})):
         with tf.GradientTape() as tape:
-            logits = tf.gather(tf.reshape(ours({"nodes": filled, **graph}), [-1, num_classes]), real)
+            logits = tf.gather(tf.reshape(ours({"nodes": padded_nodes, **graph}), [-1, num_classes]), real)
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels.astype("int32"), logits)
             loss = tf.reduce_mean(losses)
         gradients = tape.gradient(loss, [mine.value for mine, _ in weights])

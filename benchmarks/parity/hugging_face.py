@@ -1,4 +1,4 @@
-"""The same weights in `transformers` and here: logits, the loss and gradients of a step, and what is generated.
+"""The same weights in `transformers` and here: logits, the loss and gradients of a step, and generated ids.
 
 Models of `transformers` with random weights are saved by `save_pretrained` and read by `interop.from_hugging_face`.
 
@@ -64,7 +64,7 @@ class Case:
         ours: the same as the inputs of ours.
         labels: (arrays) → integers, one for each position of the logits; padding counts nowhere.
         losses: (their output, their labels) → their loss, or None for the cross-entropy of logits.
-        prompts: (random, vocabulary size, pad id) → what is continued, or None where nothing is generated.
+        prompts: (random, vocabulary size, pad id) → prompts, or None if nothing is generated.
     """
 
     config: type
@@ -92,7 +92,7 @@ def following(ids: np.ndarray, pad_id: int) -> np.ndarray:
 
 
 def decoder(config: type, model: type, small: dict[str, Any], base: dict[str, Any], **options: Any) -> Case:
-    """A decoder alone."""
+    """A decoder-only model."""
     return Case(
         config,
         model,
@@ -204,7 +204,7 @@ CASES: dict[str, Case] = {
 }
 
 
-# Configurations beside the published ones, small alone.
+# Further configurations, only in small sizes.
 CASES["marian, fewer decoder layers"] = dataclasses.replace(
     CASES["marian"],
     small={**MARIAN, "decoder_layers": 1, "attention_dropout": 0.2, "activation_dropout": 0.3},
@@ -220,7 +220,7 @@ CASES["gpt2, three dropouts"] = dataclasses.replace(
 
 
 def randomise(model: torch.nn.Module, seed: int) -> None:
-    """Weights as they are after training: none of the biases is zero, none of the scales one.
+    """Set weights as after training: no bias is zero, no scale is one.
 
     Matrices of wide models are smaller, and so are T5's for queries, which nothing divides by the root of the head's
     size: else attention would be all or nothing, and a float32 gradient rounding.
@@ -238,7 +238,7 @@ def randomise(model: torch.nn.Module, seed: int) -> None:
 
 
 def crossentropy(logits: torch.Tensor, labels: np.ndarray, pad_id: int) -> torch.Tensor:
-    """The mean over tokens that are no padding."""
+    """Return the mean over tokens except padding."""
     flat = torch.tensor(labels).reshape(-1)
     return torch.nn.functional.cross_entropy(
         logits.reshape(len(flat), -1), torch.where(flat == pad_id, -100, flat), ignore_index=-100
@@ -320,10 +320,10 @@ def compare_step(
 def compare_generation(
     case: Case, theirs: Any, ours: Any, prompts: np.ndarray, pad_id: int
 ) -> dict[str, bool]:
-    """Whether the same ids are generated, greedy and by beam."""
-    alone = not hasattr(ours, "encode")
+    """Return whether greedy and beam search generate equal ids."""
+    decoder_only = not hasattr(ours, "encode")
     # `transformers` continues prompts that are padded on the left.
-    given = np.stack([np.roll(row, (row == pad_id).sum()) for row in prompts]) if alone else prompts
+    given = np.stack([np.roll(row, (row == pad_id).sum()) for row in prompts]) if decoder_only else prompts
     settings = {
         "max_new_tokens": NEW_TOKENS,
         "do_sample": False,
@@ -339,9 +339,9 @@ def compare_generation(
             generation_config=transformers.GenerationConfig(
                 **settings,
                 **search,
-                **({} if alone else {"decoder_start_token_id": ours.start_id}),
+                **({} if decoder_only else {"decoder_start_token_id": ours.start_id}),
             ),
-        ).numpy()[:, given.shape[1] if alone else 1 :]
+        ).numpy()[:, given.shape[1] if decoder_only else 1 :]
         expected = np.pad(out, [(0, 0), (0, NEW_TOKENS - out.shape[1])], constant_values=pad_id)
         best = generation.generate(ours, prompts, sampler, max_new_tokens=NEW_TOKENS).best
         found[name] = bool(np.array_equal(best, expected))
@@ -349,7 +349,7 @@ def compare_generation(
 
 
 def compare(name: str, size: str, seed: int) -> dict[str, Any]:
-    """All that is compared of one architecture."""
+    """Compare one architecture."""
     case, random = CASES[name], np.random.default_rng(seed)
     settings = {**getattr(case, size), "pad_token_id": 0}
     theirs = case.model(case.config(**settings)).eval()

@@ -57,7 +57,7 @@ def pieces_of(model: bytes) -> list[str]:
 
 
 def write_t5(folder: pathlib.Path, lines: list[str]) -> None:
-    """T5: padding, end and unknown first, one hundred sentinels behind."""
+    """T5: padding, end and unknown first, one hundred sentinels last."""
     (folder / "spiece.model").write_bytes(
         sentence_piece(lines, model_type="unigram", pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
     )
@@ -144,7 +144,7 @@ def contenders(lines: list[str], base: pathlib.Path) -> Iterator[tuple[str, Any,
 
 
 def compare(ours: Any, ids: Callable[..., Any], reference: Any, lines: list[str]) -> dict[str, Any]:
-    """How many lines have other ids, and how many of their texts differ from what the ids say."""
+    """Return the numbers of lines with other ids, and of ids with other texts."""
     found = [row for i in range(0, len(lines), 1000) for row in ours.tokenize(lines[i : i + 1000]).to_list()]
     expected = [row for i in range(0, len(lines), 1000) for row in ids(lines[i : i + 1000])]
     different = [line for line, a, b in zip(lines, found, expected, strict=True) if a != b]

@@ -41,11 +41,11 @@ SAMPLERS = {
 
 def models(name: str, end_id: int, folder: str) -> tuple[Any, Any]:
     """A random model of `transformers`, and the same read from its folder."""
-    kinds = {
+    classes = {
         "gpt2": (transformers.GPT2Config, transformers.GPT2LMHeadModel),
         "openai-gpt": (transformers.OpenAIGPTConfig, transformers.OpenAIGPTLMHeadModel),
     }
-    config, model = kinds[name]
+    config, model = classes[name]
     theirs = model(config(**SIZES, bos_token_id=end_id, eos_token_id=end_id)).eval()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -58,7 +58,7 @@ def models(name: str, end_id: int, folder: str) -> tuple[Any, Any]:
 def prompts(
     random: np.random.Generator, end_id: int, count: int, lengths: tuple[int, int]
 ) -> list[list[int]]:
-    """Random prompts, a third with the end token first, a third with it inside, and one of nothing else."""
+    """Return random prompts, a third starting with the end token, a third containing it, and one of only end tokens."""
     rows = []
     for number in range(count):
         row = random.integers(3, SIZES["vocab_size"], random.integers(*lengths)).tolist()

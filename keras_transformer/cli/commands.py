@@ -1,4 +1,4 @@
-"""The command line: `keras-transformer COMMAND`, of which `keras-transformer --help` lists all."""
+"""The command line: `keras-transformer COMMAND`; `keras-transformer --help` lists the commands."""
 
 import argparse
 import json
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command.
 
     Args:
-        arguments: of the command line, by default the process's.
+        arguments: the arguments of the command line, by default the process's.
 
     Returns:
         The exit status: 0, or 2 after an error, which is one line on standard error.
@@ -55,11 +55,9 @@ def _train(options: argparse.Namespace) -> None:
     from keras_transformer_serving import files
 
     output = pathlib.Path(options.output or f"runs/{pathlib.Path(options.dataset).stem}-{options.direction}")
-    # What would be in the way after the training is found before it.
+    # Check the output and requirements before training, not after it.
     if output.exists():
-        raise FileExistsError(
-            f"`--output` must be new. Received: {output}, which exists and is left as it is"
-        )
+        raise FileExistsError(f"`--output` must be new. Received: {output}, which exists and is not changed")
     files.nearest_folder(output)
     pipelines.scorers()
     train, validation, test = _pairs(options.dataset, options.direction)
@@ -87,7 +85,7 @@ def _average(options: argparse.Namespace) -> None:
 
     if pathlib.Path(options.output).exists():
         raise FileExistsError(
-            f"`--output` must be new. Received: {options.output}, which exists and is left as it is"
+            f"`--output` must be new. Received: {options.output}, which exists and is not changed"
         )
     pipeline = pipelines.load(options.path)
     training.average_checkpoints(pipeline.model, options.weights)
@@ -101,8 +99,8 @@ def _export(options: argparse.Namespace) -> None:
     pipeline = pipelines.load(options.path)
     if not options.formats and options.version > 1 and (pathlib.Path(options.folder) / "onnx").exists():
         raise FileExistsError(
-            f"`{options.folder}/onnx` exists already and is left as it is. Pass --formats saved_model to add a "
-            "version alone, or choose another folder"
+            f"`{options.folder}/onnx` exists already and is not changed. Pass --formats saved_model to add only a "
+            "version, or choose another folder"
         )
     formats = options.formats or ["saved_model", "onnx"]
     if "saved_model" in formats:
@@ -119,7 +117,7 @@ def _verify(options: argparse.Namespace) -> None:
 
 
 def _pairs(dataset: str, direction: str) -> tuple[Any, Any, Any]:
-    """Train, validation and test pairs of a public set."""
+    """Return the train, validation and test pairs of a public data set."""
     from keras_transformer.datasets import multi30k, phrasebook, spa_eng
 
     if dataset == "spa_eng":
@@ -167,23 +165,21 @@ def _parser() -> argparse.ArgumentParser:
     dataset(train, "es-en")
     train.add_argument("--minutes", type=float, default=30.0, help="of training; default: %(default)s")
     train.add_argument("--output", help="a new folder; default: runs/DATASET-DIRECTION")
-    evaluate = command("evaluate", _evaluate, "translate a test set and score the answers")
+    evaluate = command("evaluate", _evaluate, "translate a test set and score the outputs")
     evaluate.add_argument("path", help="a pipeline or an export")
     dataset(evaluate, "es-en")
     generation.add_commands(command)
     average = command("average", _average, "a pipeline with the mean of several checkpoints of its model")
     average.add_argument("path", help="a pipeline")
-    average.add_argument(
-        "weights", nargs="+", help="files that save_weights or a checkpoint callback has written"
-    )
+    average.add_argument("weights", nargs="+", help="files written by save_weights or a checkpoint callback")
     average.add_argument("--output", required=True, metavar="FOLDER", help="a new folder, for the pipeline")
     export = command("export", _export, "write a pipeline as SavedModel and ONNX")
     export.add_argument("path", help="a pipeline")
-    export.add_argument("folder", help="of the export")
+    export.add_argument("folder", help="the folder of the export")
     export.add_argument("--formats", nargs="+", choices=["saved_model", "onnx"], help="default: both")
     export.add_argument("--name", help="in TensorFlow Serving; default: the folder's")
     export.add_argument("--version", type=int, default=1, help="in TensorFlow Serving; default: %(default)s")
-    verify = command("verify", _verify, "check an export's files and answers")
+    verify = command("verify", _verify, "verify an export's files and outputs")
     verify.add_argument("folder", help="an export")
-    verify.add_argument("--pipeline", help="compare with this pipeline instead of the stored answers")
+    verify.add_argument("--pipeline", help="compare with this pipeline instead of the stored outputs")
     return parser

@@ -12,36 +12,36 @@ import keras_transformer_serving as serving
 
 # Fields of samplers.
 _SETTINGS: dict[str, tuple[Any, str]] = {
-    "num_beams": (int, "of a beam: hypotheses side by side"),
-    "length_penalty": (float, "of a beam: above 0 for longer answers"),
+    "num_beams": (int, "of a beam: the number of hypotheses"),
+    "length_penalty": (float, "of a beam: above 0 for longer outputs"),
     "normalization": (str, "of a beam: gnmt or length"),
     "diversity": (float, "of a beam"),
-    "early_stopping": (bool, "of a beam: stop once no better answer can come"),
+    "early_stopping": (bool, "of a beam: stop when no better hypothesis is possible"),
     "temperature": (float, "of sampling"),
     "top_k": (int, "of sampling and contrastive search"),
     "top_p": (float, "of sampling"),
     "min_p": (float, "of sampling"),
     "seed": (int, "of sampling"),
     "penalty_alpha": (float, "of contrastive search"),
-    "num_tokens": (int, "of speculative search: how many the draft proposes at a time"),
-    "num_return": (int, "of a beam or sampling: answers for each text, a line each"),
+    "num_tokens": (int, "of speculative search: the number of tokens that the draft proposes at a time"),
+    "num_return": (int, "of a beam or sampling: the number of outputs for each text, one per line"),
 }
 _CONSTRAINTS: dict[str, tuple[Any, str]] = {
-    "min_new_tokens": (int, "the shortest answer, without the end token"),
-    "repetition_penalty": (float, "above 1 against tokens that came before"),
-    "no_repeat_ngram": (int, "no sequence of so many tokens twice"),
+    "min_new_tokens": (int, "the minimum number of tokens, without the end token"),
+    "repetition_penalty": (float, "above 1 to penalise earlier tokens"),
+    "no_repeat_ngram": (int, "no sequence of this many tokens twice"),
 }
 _REPEATED = {
-    "banned": ("TEXT", "in no answer; may be repeated"),
-    "forced": ("TEXT", "in every answer, for a beam; may be repeated"),
-    "end": ("TEXT", "one token that ends an answer too; may be repeated"),
-    "prefix": ("TEXT", "what answers begin with: once for all texts, or once for each"),
-    "ensemble": ("FOLDER", "a pipeline that generates with the first as one; may be repeated"),
+    "banned": ("TEXT", "excluded from outputs; may be repeated"),
+    "forced": ("TEXT", "included in every output, for a beam; may be repeated"),
+    "end": ("TEXT", "an additional end token; may be repeated"),
+    "prefix": ("TEXT", "the prefix of outputs: once for all texts, or once for each"),
+    "ensemble": ("FOLDER", "another pipeline of an ensemble with the first; may be repeated"),
 }
 _SHOWN = {
-    "scores": "the log-probability, a tab and the answer",
-    "json": "an object for each answer: text, scores, ids, the log-probability of each token",
-    "stream": "print each answer as it comes",
+    "scores": "print the log-probability, a tab and the output",
+    "json": "print an object for each output: text, scores, ids, the log-probability of each token",
+    "stream": "print each output while it is generated",
 }
 _NAMES = ("sampler", "draft", "max_new_tokens", *_SETTINGS, *_CONSTRAINTS, *_REPEATED, *_SHOWN)
 
@@ -50,7 +50,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add the commands to a parser.
 
     Args:
-        command: makes one of a name, a function of its options and a description.
+        command: a function that creates a command from a name, a function of its options and a description.
     """
     _add_generate(command("generate", _generate, "one line of output for each text"))
     score = command("score", _score, "the log-probability of a given output, a tab and the output")
@@ -62,16 +62,14 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     align = command(
         "align",
         _align,
-        "for each piece of an output the piece of its text that it looks at most, and how much",
+        "for each piece of an output the piece of its text with the largest attention weight",
     )
     align.add_argument("path", help="a pipeline of an encoder-decoder")
     align.add_argument("source", help="a text")
     align.add_argument("target", nargs="?", help="an output; by default the pipeline's")
     align.add_argument("--layer", type=int, default=-1, help="of the decoder; default: the last")
     align.add_argument("--head", type=int, action="append", help="may be repeated; default: the mean of all")
-    align.add_argument(
-        "--output", metavar="FILE", help="draw all weights as a picture, such as attention.png"
-    )
+    align.add_argument("--output", metavar="FILE", help="plot all weights to a file, such as attention.png")
 
 
 def _add_generate(generate: argparse.ArgumentParser) -> None:
@@ -87,7 +85,7 @@ def _add_generate(generate: argparse.ArgumentParser) -> None:
         "--max-new-tokens",
         type=_integers,
         metavar="N[,N...]",
-        help="the longest answer, or that of each text, such as 8 or 8,16,8",
+        help="the maximum number of tokens, or one for each text, such as 8 or 8,16,8",
     )
     for name, (kind, text) in {**_SETTINGS, **_CONSTRAINTS}.items():
         option: dict[str, Any] = (
@@ -104,7 +102,7 @@ def _generate(options: argparse.Namespace) -> None:
     texts = options.texts or [line.rstrip("\n") for line in sys.stdin]
     chosen = [name for name in _NAMES if getattr(options, name) is not None]
     if options.stream and (options.scores or options.json):
-        raise ValueError("`--stream` must stand alone. Received: --stream with --scores or --json")
+        raise ValueError("`--stream` must not be combined with --scores or --json. Received: both")
     pipeline = load(options.path)
     if not chosen:
         for answer in pipeline(texts):
@@ -112,7 +110,7 @@ def _generate(options: argparse.Namespace) -> None:
         return
     if not hasattr(pipeline, "with_settings"):
         raise ValueError(
-            "`path` must be a pipeline where settings are given; an export has its own. "
+            "`path` must be a pipeline if settings are given; those of an export are fixed. "
             f"Received: {', '.join(map(_flag, chosen))}"
         )
     pipeline = _with_settings(pipeline, options)
@@ -137,7 +135,7 @@ def _score(options: argparse.Namespace) -> None:
     if options.source is None:
         pairs = [line.rstrip("\n").split("\t") for line in sys.stdin]
     elif options.target is None:
-        raise ValueError("`target` must be given with `source`. Received: the source alone")
+        raise ValueError("`target` must be given with `source`. Received: only the source")
     else:
         pairs = [[options.source, options.target]]
     for number, pair in enumerate(pairs, start=1):
@@ -167,15 +165,14 @@ def _align(options: argparse.Namespace) -> None:
 
 
 def load(path: str) -> Callable[[Sequence[str]], list[str]]:
-    """A pipeline that generates, or the export of one, as a function from texts to texts."""
+    """Load a generating pipeline, or its export, as a function from texts to texts."""
     folder = pathlib.Path(path)
     if not serving.bundle.is_bundle(folder):
         return _load_pipeline("path", path)
     config = serving.Bundle(folder).config
     if "generation" not in config:
         raise ValueError(
-            "`path` must be of a pipeline that generates. "
-            f"Received: {folder}, the export of a {config['pipeline']}"
+            f"`path` must be a generating pipeline. Received: {folder}, the export of a {config['pipeline']}"
         )
     versions = [path for path in (folder / "saved_model").glob("*/*") if path.name.isdigit()]
     if not versions or ((folder / "onnx").is_dir() and serving.reads_text(config)):
@@ -187,24 +184,24 @@ def load(path: str) -> Callable[[Sequence[str]], list[str]]:
 
 
 def _load_pipeline(name: str, folder: str | pathlib.Path) -> Any:
-    """The pipeline in a folder, one that generates."""
+    """Load a generating pipeline from a folder."""
     from keras_transformer import pipelines
 
     pipeline = pipelines.load(folder)
     if not isinstance(pipeline, pipelines.TextToText):
         raise ValueError(
-            f"`{name}` must be of a pipeline that generates. Received: {folder}, of {type(pipeline).__name__}"
+            f"`{name}` must be a generating pipeline. Received: {folder}, a {type(pipeline).__name__}"
         )
     return pipeline
 
 
 def _first(answers: Sequence[Any]) -> list[str]:
-    """Of several hypotheses for a text the first."""
+    """Return the first of several hypotheses for each text."""
     return [answer if isinstance(answer, str) else answer[0] for answer in answers]
 
 
 def _with_settings(pipeline: Any, options: argparse.Namespace) -> Any:
-    """The pipeline with what the command line says of models, sampler and constraints in place of its own."""
+    """Return the pipeline with the command line's models, sampler and constraints in place of its own."""
     from keras_transformer import generation
 
     given = [
@@ -230,12 +227,12 @@ def _with_settings(pipeline: Any, options: argparse.Namespace) -> Any:
 
 
 def _sampler(pipeline: Any, options: argparse.Namespace) -> Any:
-    """The sampler that is named, by default the pipeline's, with the settings that are given."""
+    """Return the given sampler, by default the pipeline's, with the given settings."""
     from keras_transformer.generation import samplers
 
     if (options.sampler == "speculative") != (options.draft is not None):
         raise ValueError(
-            "`--draft` must be given with --sampler speculative, and with no other. "
+            "`--draft` must be given with --sampler speculative, and only then. "
             f"Received: --sampler {options.sampler}, --draft {options.draft}"
         )
     if options.draft is not None:
@@ -253,7 +250,7 @@ def _sampler(pipeline: Any, options: argparse.Namespace) -> Any:
 
 
 def _same_vocabulary(name: str, folder: str, pipeline: Any) -> Any:
-    """Another pipeline, with the same tokenizer."""
+    """Load another pipeline with the same tokenizer."""
     other = _load_pipeline(_flag(name), folder)
     if other.tokenizer.sha256 != pipeline.tokenizer.sha256:
         raise ValueError(
@@ -263,12 +260,12 @@ def _same_vocabulary(name: str, folder: str, pipeline: Any) -> Any:
 
 
 def _ids(pipeline: Any, texts: Sequence[str] | None) -> list[list[int]] | None:
-    """The ids of each text, for constraints."""
+    """Return the ids of each text, for constraints."""
     return None if texts is None else pipeline.tokenizer.tokenize(texts).to_list()
 
 
 def _end_ids(pipeline: Any, texts: Sequence[str] | None) -> list[int] | None:
-    """The ids of the tokens that read as the texts: as a piece within a word, as a text by itself."""
+    """Return the ids of texts that are one token: as a piece within a word, or as a whole text."""
     if texts is None:
         return None
     tokenizer, end_ids = pipeline.tokenizer, []
@@ -282,7 +279,7 @@ def _end_ids(pipeline: Any, texts: Sequence[str] | None) -> list[int] | None:
 
 
 def _for_each(name: str, values: Sequence[Any] | None, count: int) -> list[Any] | None:
-    """What was given once for all texts, or once for each."""
+    """Return `count` values from one value for all texts, or one for each."""
     if values is None:
         return None
     if len(values) not in (1, count):

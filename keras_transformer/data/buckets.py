@@ -1,4 +1,4 @@
-"""Buckets of lengths: few static shapes, little padding."""
+"""Length buckets: few static shapes with little padding."""
 
 import functools
 from collections.abc import Sequence
@@ -13,15 +13,15 @@ _MULTIPLE = 8
 
 
 def choose_lengths(lengths: np.ndarray, count: int, limit: int) -> tuple[int, ...]:
-    """Chooses the bucket lengths that need the least padding, by dynamic programming.
+    """Choose the bucket lengths with the least padding, by dynamic programming.
 
     Args:
         lengths: The lengths of the rows, int (n,), n > 0 and none above `limit`.
-        count: How many buckets there may be.
-        limit: The longest length there may be.
+        count: The maximum number of buckets.
+        limit: The maximum length.
 
     Returns:
-        At most `count` increasing lengths, multiples of 8 or `limit` itself; the last covers the longest row.
+        At most `count` increasing lengths, multiples of 8 or `limit`; the last one fits the longest row.
 
     Example:
         >>> choose_lengths(np.array([3, 5, 30]), 2, 128)
@@ -48,14 +48,14 @@ def choose_lengths(lengths: np.ndarray, count: int, limit: int) -> tuple[int, ..
 
 
 def check_lengths(length_buckets: int | Sequence[int], max_length: int) -> tuple[int, ...] | None:
-    """Checks the argument `length_buckets`.
+    """Check the argument `length_buckets`.
 
     Args:
-        length_buckets: How many buckets, or their lengths.
-        max_length: The longest length there may be.
+        length_buckets: The number of buckets, or their lengths.
+        max_length: The maximum length.
 
     Returns:
-        The lengths, or `None` where they are to be chosen.
+        The lengths, or `None` if they are still to be chosen.
 
     Raises:
         ValueError: If it is neither a positive integer nor increasing positive integers up to `max_length`.
@@ -76,19 +76,19 @@ def check_lengths(length_buckets: int | Sequence[int], max_length: int) -> tuple
 
 
 class Share(NamedTuple):
-    """Some rows of one bucket, and how many of them there are in an epoch.
+    """A subset of a bucket's rows, and how many of them an epoch has.
 
     Attributes:
-        indices: Which of a bucket's rows, int (n,), n > 0: places in `Buckets.rows`.
-        number: How many; more than n where rows come again, only after all of them were there.
+        indices: Indices into `Buckets.rows`, all of one bucket, int (n,), n > 0.
+        number: The number of rows per epoch; if it exceeds n, rows repeat after all of them have occurred.
     """
 
     indices: np.ndarray
     number: int
 
     def draw(self, seed: int | None) -> tf.data.Dataset:
-        """An epoch's, other ones in each where there is a seed."""
-        with tf.device("CPU:0"):  # a data set's functions cannot read a GPU's memory
+        """Return a dataset of one epoch's indices, reshuffled in each epoch if a seed is given."""
+        with tf.device("CPU:0"):  # functions of a dataset cannot read GPU memory
             dataset = tf.data.Dataset.from_tensor_slices(tf.constant(self.indices, tf.int64))
         if seed is not None:
             dataset = dataset.shuffle(len(self.indices), seed=seed, reshuffle_each_iteration=True)
@@ -96,13 +96,13 @@ class Share(NamedTuple):
 
 
 class Buckets(NamedTuple):
-    """Which rows belong together, and how they are batched.
+    """The assignment of rows to length buckets, and the batch size of each bucket.
 
     Attributes:
-        rows: Which rows of the data are used, int (n,).
-        bucket_of_row: The bucket of each of them, int (n,).
+        rows: The row numbers that are used, int (n,).
+        bucket_of_row: The bucket of each row, int (n,).
         lengths: The length of each bucket, int (k,).
-        batch_sizes: How many rows each batch of a bucket has, int (k,).
+        batch_sizes: The batch size of each bucket, int (k,).
     """
 
     rows: np.ndarray
@@ -111,18 +111,18 @@ class Buckets(NamedTuple):
     batch_sizes: np.ndarray
 
     def batches(self, seed: int | None, shares: Sequence["Share"] = ()) -> tf.data.Dataset:
-        """Makes batches of row numbers; every row is in one of them, once an epoch, unless there are `shares`.
+        """Return batches of row numbers, each row once per epoch unless `shares` are given.
 
         Args:
-            seed: Which orders; `None` keeps the order of the rows within each bucket.
-            shares: How many of which rows there are in an epoch.
+            seed: The seed of shuffling; `None` keeps the order of the rows within each bucket.
+            shares: The subsets of rows to sample an epoch from.
 
         Returns:
-            A dataset of `(rows, length)`, int64 (B,) and (): rows of one bucket, filled up with -1, and the
-            bucket's length. Its cardinality is known.
+            A dataset of `(rows, length)`, int64 (B,) and (): rows of one bucket, padded with -1, and the bucket's
+            length. Its cardinality is known.
         """
         count = sum(share.number for share in shares) or len(self.rows)
-        with tf.device("CPU:0"):  # a data set's functions cannot read a GPU's memory
+        with tf.device("CPU:0"):  # functions of a dataset cannot read GPU memory
             rows, bucket_of_row, lengths, batch_sizes = (tf.constant(each, tf.int64) for each in self)
         dataset = tf.data.Dataset.range(count)
         if shares:
@@ -135,10 +135,10 @@ class Buckets(NamedTuple):
             reduce_func=lambda bucket, window: window.batch(tf.gather(batch_sizes, bucket)),
             window_size_func=lambda bucket: tf.gather(batch_sizes, bucket),
         )
-        # Where all buckets agree, the static shape is known to Keras and the compiler from the start.
+        # If all buckets have one batch size, it is static for Keras and the compiler.
         static_size = int(self.batch_sizes[0]) if len(set(self.batch_sizes.tolist())) == 1 else None
 
-        def filled(indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        def pad(indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             bucket = tf.gather(bucket_of_row, indices[0])
             missing = tf.gather(batch_sizes, bucket) - tf.size(indices, out_type=tf.int64)
             padded = tf.pad(tf.gather(rows, indices), [[0, missing]], constant_values=-1)
@@ -150,4 +150,4 @@ class Buckets(NamedTuple):
             numbers = [share.number for share in shares]
             used = np.bincount(places, weights=numbers, minlength=len(self.lengths)).astype(np.int64)
         cardinality = int(np.sum(-(-used // self.batch_sizes)))
-        return dataset.map(filled).apply(tf.data.experimental.assert_cardinality(cardinality))
+        return dataset.map(pad).apply(tf.data.experimental.assert_cardinality(cardinality))

@@ -1,4 +1,4 @@
-"""Labelled texts as rows of tokens and batches that fine-tune a language model to classify."""
+"""Batches of labelled texts to fine-tune a language model for classification."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
@@ -15,14 +15,14 @@ _NO_ROW = -1
 
 
 class Tokenizer(Protocol):
-    """What is needed of a tokenizer; those of `keras_transformer.text` have it."""
+    """The interface required of a tokenizer, as in `keras_transformer.text`."""
 
     pad_id: int | None
     end_id: int
     vocabulary_size: int
 
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Turns a string tensor (B,) into int32 ids (B, None) without special ids."""
+        """Convert a string tensor (B,) to int32 ids (B, None) without special ids."""
 
 
 def fine_tuning(
@@ -33,21 +33,21 @@ def fine_tuning(
     *,
     task: str = "classification",
     max_length: int = 512,
-    marks: Sequence[int] | None = None,
+    special_tokens: Sequence[int] | None = None,
     shuffle: bool = True,
     seed: int = 0,
 ) -> tf.data.Dataset:
-    """Makes the batches that teach a language model a task, and to go on modelling the task's texts.
+    """Make batches to fine-tune a language model for a task, with language modelling as auxiliary objective.
 
-    What the labels are is what the model's `problem_type` is, and the loss that is compiled for "classes":
+    The labels correspond to the model's `problem_type` and the loss compiled for "classes":
 
-        each example's class       integers (n,)     "single_label_classification"  SparseCategoricalCrossentropy
-        which classes it has       0 or 1, (n, C)    "multi_label_classification"   BinaryCrossentropy
-        numbers                    floats (n,), (n, C)    "regression"              MeanSquaredError
+        the class of each example  integers (n,)          "single_label_classification"  SparseCategoricalCrossentropy
+        its several classes        0 or 1, (n, C)         "multi_label_classification"   BinaryCrossentropy
+        numbers                    floats (n,), (n, C)    "regression"                   MeanSquaredError
 
     Cross-entropies are from logits.
 
-    Each example becomes R rows of tokens, which begin and end with marks and have one between two texts:
+    Each example becomes R rows of tokens with special tokens at the start, between two texts and at the end:
 
         classification    text                  start text extract
         entailment        (premise, hypothesis) start premise delimiter hypothesis extract
@@ -56,29 +56,30 @@ def fine_tuning(
         multiple_choice   (context, answers)    start context delimiter answer extract, for each answer
 
     Args:
-        examples: Texts, or tuples of them, as the task has it.
-        labels: Of each example, see above; with "multiple_choice" which answer is right, integers (n,).
-        tokenizer: Its texts must hold no mark.
+        examples: Texts, or tuples of texts, depending on the task.
+        labels: The label of each example, see above; for "multiple_choice" the index of the right answer, integers
+            (n,).
+        tokenizer: The tokenizer, which must not encode any text with `special_tokens`.
         batch_size: B, the examples in each batch; the last may be smaller.
-        task: One of the above. A pair whose order says nothing is one of "similarity".
-        max_length: The longest row that there may be, marks included: the model's positions.
-        marks: Ids of start, delimiter and extract, by default the three behind the tokenizer's vocabulary, as
-            `models.GPT.with_more_tokens(3)` makes them.
-        shuffle: Whether each epoch has another order.
-        seed: Which orders.
+        task: One of the above. Use "similarity" for pairs without an inherent order.
+        max_length: The maximum length of a row, including special tokens: the model's number of positions.
+        special_tokens: Ids of start, delimiter and extract, by default the three after the tokenizer's vocabulary, as
+            in `models.GPT.with_more_tokens(3)`.
+        shuffle: Whether to reshuffle in each epoch.
+        seed: The seed of shuffling.
 
     Returns:
         A dataset of known cardinality with elements `({"token_ids": ids}, {"classes": labels, "tokens": next ids})`.
-        Labels are int32 (B,), or float32 (B, C) where an example has several or they are numbers. The others are int32:
-        ids and next ids are (B, T), for "similarity" (B, 2, T), for "multiple_choice" (B, K, T) with K the most
-        answers there are; T is the length of the longest row. Both are padded with `pad_id`, which losses and metrics
-        ignore; where that is None, ids with `end_id` and next ids with −1. For `models.GPTClassifier` and
+        Labels are int32 (B,), or float32 (B, C) if they are multi-label or numbers. The others are int32: ids and next
+        ids are (B, T), for "similarity" (B, 2, T), for "multiple_choice" (B, K, T) with K the maximum number of
+        answers; T is the length of the longest row. Both are padded with `pad_id`, which losses and metrics ignore; if
+        that is None, ids are padded with `end_id` and next ids with −1. For `models.GPTClassifier` and
         `models.GPTMultipleChoice`.
 
     Raises:
         TypeError: If `examples` is one string.
-        ValueError: If a row is longer than `max_length` (none is ever cut), an example is not what the task has,
-            `labels` are not as many or none of the above, a text holds a mark, or an argument is out of its range.
+        ValueError: If a row is longer than `max_length` (rows are never truncated), an example does not fit the task,
+            `labels` have another number or form, a text contains a special token, or an argument is out of its range.
 
     Example:
         >>> from keras_transformer.text import ByteTokenizer
@@ -94,10 +95,12 @@ def fine_tuning(
         raise TypeError(f"`examples` must be an iterable. Received: examples={str(examples)[:50]!r}")
     check_one_of(TASKS, task=task)
     check_positive(batch_size=batch_size)
-    marks, padding = _check_marks(marks, tokenizer), padding_values(tokenizer)
+    special_tokens, padding = _check_special_tokens(special_tokens, tokenizer), padding_values(tokenizer)
     texts = [_texts(example, task, i) for i, example in enumerate(examples)]
     ids = token_lists([text for each in texts for text in each], tokenizer)
-    rows_of = [_rows([next(ids) for _ in each], marks, task, max_length, i) for i, each in enumerate(texts)]
+    rows_of = [
+        _rows([next(ids) for _ in each], special_tokens, task, max_length, i) for i, each in enumerate(texts)
+    ]
     rows_each = max(map(len, rows_of), default=0)
     targets = _check_labels(labels, rows_of, task)
     flat = [row for rows in rows_of for row in rows]
@@ -106,7 +109,7 @@ def fine_tuning(
     places[[[n < len(rows) for n in range(rows_each)] for rows in rows_of]] = np.arange(len(flat))
     length = max(map(len, flat))
     shape = [None, length] if task in ("classification", "entailment") else [None, rows_each, length]
-    with tf.device("CPU:0"):  # a data set's functions cannot read a GPU's memory
+    with tf.device("CPU:0"):  # functions of a dataset cannot read GPU memory
         places, targets = tf.constant(places), tf.constant(targets)
 
     def batch(examples: tf.Tensor) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
@@ -124,18 +127,18 @@ def fine_tuning(
     return dataset.prefetch(tf.data.AUTOTUNE)
 
 
-def input_rows(texts: Sequence[Sequence[int]], marks: Sequence[int], task: str) -> list[list[int]]:
-    """The rows of one example.
+def input_rows(texts: Sequence[Sequence[int]], special_tokens: Sequence[int], task: str) -> list[list[int]]:
+    """Return the input rows of one example.
 
     Args:
-        texts: The ids of its texts, in the order of the example; of "multiple_choice" first the context's.
-        marks: Ids of start, delimiter and extract.
+        texts: The ids of its texts, in the order of the example; for "multiple_choice" the context first.
+        special_tokens: Ids of start, delimiter and extract.
         task: As for `fine_tuning`.
 
     Returns:
-        Rows of ids: one, or two for "similarity", or as many as there are answers.
+        Rows of ids: one, or two for "similarity", or one per answer for "multiple_choice".
     """
-    start, delimiter, extract = marks
+    start, delimiter, extract = special_tokens
     first, *others = texts
     if not others:
         return [[start, *first, extract]]
@@ -144,7 +147,7 @@ def input_rows(texts: Sequence[Sequence[int]], marks: Sequence[int], task: str) 
 
 
 def _texts(example: Any, task: str, index: int) -> list[str]:
-    """All texts of an example."""
+    """Return the texts of an example."""
     if task == "classification":
         texts = [example]
     else:
@@ -162,23 +165,24 @@ def _texts(example: Any, task: str, index: int) -> list[str]:
     return texts
 
 
-def _check_marks(marks: Sequence[int] | None, tokenizer: Tokenizer) -> tuple[int, ...]:
+def _check_special_tokens(special_tokens: Sequence[int] | None, tokenizer: Tokenizer) -> tuple[int, ...]:
     size = tokenizer.vocabulary_size
-    checked = tuple(range(size, size + 3)) if marks is None else tuple(marks)
+    checked = tuple(range(size, size + 3)) if special_tokens is None else tuple(special_tokens)
     if len(set(checked)) != len(checked) or len(checked) != 3 or min(checked) < 0:
         raise ValueError(
-            f"`marks` must be three different ids, for start, delimiter and extract. Received: marks={marks}"
+            "`special_tokens` must be three different ids, for start, delimiter and extract. "
+            f"Received: special_tokens={special_tokens}"
         )
     if padding_values(tokenizer)[0] in checked:
         raise ValueError(
-            "`tokenizer` must have padding that is no mark. "
-            f"Received: tokenizer.pad_id={tokenizer.pad_id}, marks={checked}"
+            "`tokenizer` must have a padding value that is not a special token. "
+            f"Received: tokenizer.pad_id={tokenizer.pad_id}, special_tokens={checked}"
         )
     return checked
 
 
 def _check_labels(labels: Any, rows_of: Sequence[Sequence[Any]], task: str) -> np.ndarray:
-    """Classes, int32 (n,); or several labels or numbers of each example, float32 (n, C)."""
+    """Return classes, int32 (n,); or multi-hot labels or numbers, float32 (n, C)."""
     found, chooses = np.asarray(labels), task == "multiple_choice"
     integers = found.dtype.kind in "iub"
     classes = integers and found.ndim == 1 and (found >= 0).all()
@@ -197,23 +201,23 @@ def _check_labels(labels: Any, rows_of: Sequence[Sequence[Any]], task: str) -> n
         wrong = np.flatnonzero(found >= [len(rows) for rows in rows_of])
         if len(wrong):
             raise ValueError(
-                "`labels` must say which answer is right, from 0 on. "
+                "`labels` must be indices of the right answers, from 0 on. "
                 f"Received: labels[{wrong[0]}]={found[wrong[0]]} of {len(rows_of[wrong[0]])} answers"
             )
     return found.astype("int32")
 
 
 def _rows(
-    texts: list[list[int]], marks: Sequence[int], task: str, max_length: int, index: int
+    texts: list[list[int]], special_tokens: Sequence[int], task: str, max_length: int, index: int
 ) -> list[list[int]]:
-    if held := sorted({id_ for ids in texts for id_ in ids} & set(marks)):
+    if found := sorted({id_ for ids in texts for id_ in ids} & set(special_tokens)):
         raise ValueError(
-            f"`marks` must be ids that stand in no text. Received: examples[{index}] with {held}"
+            f"`special_tokens` must be ids that no text contains. Received: examples[{index}] with {found}"
         )
-    rows = input_rows(texts, marks, task)
-    if (longest := max(map(len, rows))) > max_length:
+    rows = input_rows(texts, special_tokens, task)
+    if (length := max(map(len, rows))) > max_length:
         raise ValueError(
-            f"`examples` must fit max_length={max_length} tokens a row, marks included, which the model's positions "
-            f"limit. Received: {longest} tokens in examples[{index}]"
+            f"`examples` must fit max_length={max_length} tokens per row, including special tokens, which the model's "
+            f"positions limit. Received: {length} tokens in examples[{index}]"
         )
     return rows

@@ -1,4 +1,4 @@
-"""Images and their classes as batches for an image classifier."""
+"""Batches of images and labels for an image classifier."""
 
 import numpy as np
 import tensorflow as tf
@@ -16,23 +16,22 @@ def image_batches(
     shuffle: bool = True,
     seed: int = 0,
 ) -> tf.data.Dataset:
-    """Makes batches of images, each moved and mirrored at random anew in every epoch.
+    """Make batches of images, randomly shifted and flipped anew in each epoch.
 
     Args:
         images: (n, height, width, channels), of any dtype, which the batches keep.
-        labels: Integers (n,); or (n, C) of 0 or 1, or of numbers, where the model's `problem_type` is another than
-            single-label classification.
+        labels: Integers (n,); for other `problem_type`s than single-label classification (n, C) of 0 or 1, or numbers.
         batch_size: Images in each batch; the last may be smaller.
-        shift: How many pixels an image may be moved up or down, and left or right; what comes in is zero.
-        flip: Whether half of the images are mirrored left to right.
-        shuffle: Whether each epoch has another order.
-        seed: Which orders, moves and mirrorings.
+        shift: The maximum shift in pixels, up or down, and left or right; images are padded with zeros.
+        flip: Whether to flip half of the images horizontally.
+        shuffle: Whether to reshuffle in each epoch.
+        seed: The seed of shuffling, shifts and flips.
 
     Returns:
         A dataset of known cardinality with elements `(images, labels)`.
 
     Raises:
-        ValueError: If the shapes do not fit together, or an argument is out of its range.
+        ValueError: If the shapes do not match, or an argument is out of its range.
 
     Example:
         >>> dataset = image_batches(np.zeros((5, 8, 8, 1), "uint8"), np.arange(5), batch_size=2, shift=1)
@@ -51,7 +50,7 @@ def image_batches(
     if shuffle:
         rows = rows.shuffle(len(images), seed=seed, reshuffle_each_iteration=True)
     random = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=True).batch(2)
-    with tf.device("CPU:0"):  # a data set's functions cannot read a GPU's memory
+    with tf.device("CPU:0"):  # functions of a dataset cannot read GPU memory
         images, labels = tf.constant(images), tf.constant(labels)
 
     def batch(rows: tf.Tensor, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -70,7 +69,7 @@ def image_batches(
 
 
 def _moved(images: tf.Tensor, shift: int, seed: tf.Tensor) -> tf.Tensor:
-    """Each image cut from its padded self at a random place."""
+    """Pad each image and crop it at a random offset."""
     padded = tf.pad(images, [[0, 0], [shift, shift], [shift, shift], [0, 0]])
     for axis in (1, 2):
         places = tf.random.stateless_uniform(

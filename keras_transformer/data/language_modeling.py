@@ -1,4 +1,4 @@
-"""Texts as batches that teach a decoder alone to predict the next token."""
+"""Batches of texts to train a decoder-only model to predict the next token."""
 
 from collections.abc import Iterable
 from typing import Protocol
@@ -13,13 +13,13 @@ Batch = tuple[dict[str, tf.Tensor], tf.Tensor]
 
 
 class Tokenizer(Protocol):
-    """What is needed of a tokenizer; those of `keras_transformer.text` have it."""
+    """The interface required of a tokenizer, as in `keras_transformer.text`."""
 
     pad_id: int | None
     end_id: int
 
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Turns a string tensor (B,) into int32 ids (B, None) without special ids."""
+        """Convert a string tensor (B,) to int32 ids (B, None) without special ids."""
 
 
 def language_modeling(
@@ -32,28 +32,29 @@ def language_modeling(
     shuffle: bool = True,
     seed: int = 0,
 ) -> tf.data.Dataset:
-    r"""Makes the batches of $\max_\theta \sum_t \log p_\theta(w_t \mid w_{t-T} \dots w_{t-1})$.
+    r"""Make batches for the objective $\max_\theta \sum_t \log p_\theta(w_t \mid w_{t-T} \dots w_{t-1})$.
 
-    Every text becomes its tokens and an end. They follow each other in one stream that is cut into rows of T: no place
-    is empty, and a row may begin inside a text and go on with the next one. Where shuffled, each epoch cuts at other
-    places. With `separate`, rows are packed with whole texts that do not see each other, as full as they can be; texts
-    of more than T tokens are cut. Each token but the first (of the stream, or of each text) is predicted exactly once
-    an epoch. All texts are tokenised here, once; their ids stay in memory.
+    The tokens of all texts, each followed by an end token, are concatenated to one stream and split into rows of T
+    tokens without padding; a row may contain parts of several texts. If shuffled, each epoch has other row boundaries.
+    With `separate`, rows are densely packed with whole texts that do not attend to each other; texts of more than T
+    tokens are split. Each token except the first (of the stream, or of each text) is predicted exactly once per epoch.
+    All texts are tokenised once, when the dataset is made; their ids stay in memory.
 
     Args:
-        texts: Strings. Empty ones are left out.
-        tokenizer: With an end id. Labels of padding are its `pad_id`, or −1 where that is None; ids are then `end_id`.
-        batch_size: B, the rows of every batch: the last one is padded with rows of padding, whose labels losses and
-            metrics ignore.
+        texts: Strings. Empty strings are skipped.
+        tokenizer: A tokenizer with an end id. Labels of padding are its `pad_id`; if that is None, they are −1 and the
+            ids `end_id`.
+        batch_size: B, the rows in every batch; the last batch is completed with rows of padding, whose labels losses
+            and metrics ignore.
         length: T.
-        separate: Whether each token sees the tokens of its own text alone.
-        shuffle: Whether each epoch has another order, and other cuts.
-        seed: Which.
+        separate: Whether each token attends only to tokens of its own text.
+        shuffle: Whether each epoch has another order and other row boundaries.
+        seed: The seed of shuffling.
 
     Returns:
-        A dataset of known cardinality with elements `({"token_ids": (B, T)}, labels (B, T))`, int32; where `separate`,
-        inputs also have "segment_ids" (1, 2, … for the texts of a row, 0 for padding) and "positions", which begin
-        with 0 in each text.
+        A dataset of known cardinality with elements `({"token_ids": (B, T)}, labels (B, T))`, int32; with `separate`,
+        inputs also have "segment_ids" (1, 2, … for the texts of a row, 0 for padding) and "positions", which start
+        from 0 in each text.
 
     Raises:
         TypeError: If `texts` is one string.
@@ -79,7 +80,7 @@ def language_modeling(
 
 
 def _concatenated(texts: Iterable[str], tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
-    """All tokens with an end behind each text, int32 (N,), and where texts start, with N behind them."""
+    """Return all tokens with an end token after each text, int32 (N,), and the offsets of the texts, followed by N."""
     parts, lengths = [np.zeros(0, np.int32)], [np.zeros(1, np.int64)]
     for ids in tokenized(texts, tokenizer):
         ids = tf.ragged.boolean_mask(ids, ids.row_lengths() > 0)
@@ -94,15 +95,15 @@ def _concatenated(texts: Iterable[str], tokenizer: Tokenizer) -> tuple[np.ndarra
 
 
 class _Stream:
-    """One stream, cut every T tokens."""
+    """One stream of tokens, split into rows of T."""
 
     def __init__(self, flat: np.ndarray, starts: np.ndarray, length: int, padding: tuple[int, int]) -> None:
-        with tf.device("CPU:0"):  # a data set's functions cannot read a GPU's memory
+        with tf.device("CPU:0"):  # functions of a dataset cannot read GPU memory
             self.flat = tf.constant(flat)
         self.predicted, self.length, self.padding = len(flat) - 1, length, padding
 
     def batches(self, batch_size: int, seed: int | None) -> tf.data.Dataset:
-        # The first row is short by the epoch's shift, so that each token is in one row.
+        # The first row is shortened by the epoch's shift, so that each token is in one row.
         count = -(-self.predicted // self.length) + (seed is not None)
         shifts = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=True).take(1)
 
@@ -114,10 +115,10 @@ class _Stream:
         return _batched(dataset, count, batch_size, self._batch, self.predicted)
 
     def _batch(self, first: tf.Tensor) -> Batch:
-        """Rows that start at `first`, int64 (B,): below 0 where the row is short."""
-        behind = tf.minimum(first + self.length, self.predicted)[:, None]
+        """Return the rows that start at `first`, int64 (B,), which is negative for a shortened row."""
+        end = tf.minimum(first + self.length, self.predicted)[:, None]
         places = tf.maximum(first, 0)[:, None] + tf.range(self.length, dtype=tf.int64)  # (B, T)
-        real = places < behind
+        real = places < end
         places = tf.where(real, places, 0)
         ids, labels = (
             tf.where(real, tf.gather(self.flat, places + shift), self.padding[shift]) for shift in (0, 1)
@@ -126,10 +127,10 @@ class _Stream:
 
 
 class _Packed:
-    """Whole texts, each in one row, if it is not longer than one."""
+    """Rows packed with whole texts; texts longer than a row are split."""
 
     def __init__(self, flat: np.ndarray, starts: np.ndarray, length: int, padding: tuple[int, int]) -> None:
-        # Pieces of up to T tokens to be read; the last token of a text, its end, is predicted alone.
+        # Input pieces of up to T tokens; the last token of a text, its end, is a label only.
         first, size = [], []
         for start, end in zip(starts[:-1], starts[1:] - 1, strict=True):
             cuts = np.arange(start, end, length)
@@ -148,11 +149,11 @@ class _Packed:
             "labels": (flat[first[piece] + within + 1], padding[1]),
         }
         self.tensors = {}
-        for name, (values, filling) in arrays.items():
-            array = np.full(shape, filling, np.int32)
+        for name, (values, padding_value) in arrays.items():
+            array = np.full(shape, padding_value, np.int32)
             array[at] = values
-            # One row more, of padding, for filling up.
-            array = np.concatenate([array, np.full((1, length), filling, np.int32)])
+            # An extra row of padding completes the last batch.
+            array = np.concatenate([array, np.full((1, length), padding_value, np.int32)])
             with tf.device("CPU:0"):
                 self.tensors[name] = tf.constant(array)
         self.count = int(shape[0])
@@ -167,7 +168,7 @@ class _Packed:
 
 
 def _pack(sizes: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The row, column and number in its row of each piece: the longest first, each where it leaves the least room."""
+    """Return the row, column and number within the row of each piece, by best-fit decreasing bin packing."""
     row, column, number = (np.zeros(len(sizes), np.int64) for _ in range(3))
     rows_of_room: list[list[int]] = [[] for _ in range(length + 1)]
     pieces_of_row: list[int] = []
@@ -192,13 +193,13 @@ def _shuffled(dataset: tf.data.Dataset, count: int, seed: int | None) -> tf.data
 def _batched(
     rows: tf.data.Dataset, count: int, batch_size: int, batch: object, padding: int
 ) -> tf.data.Dataset:
-    """Batches of `batch_size` rows, the last one filled up with the row number `padding`."""
+    """Batch rows, and complete the last batch with the row number `padding`."""
 
-    def filled(numbers: tf.Tensor) -> Batch:
+    def pad(numbers: tf.Tensor) -> Batch:
         missing = batch_size - tf.size(numbers)
         numbers = tf.pad(numbers, [[0, missing]], constant_values=padding)
         return batch(tf.ensure_shape(numbers, [batch_size]))
 
-    dataset = rows.batch(batch_size).map(filled, tf.data.AUTOTUNE, deterministic=True)
+    dataset = rows.batch(batch_size).map(pad, tf.data.AUTOTUNE, deterministic=True)
     cardinality = tf.data.experimental.assert_cardinality(-(-count // batch_size))
     return dataset.apply(cardinality).prefetch(tf.data.AUTOTUNE)

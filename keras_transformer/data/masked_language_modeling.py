@@ -1,4 +1,4 @@
-"""Texts with masked tokens, and pairs of sentences, as batches that pre-train an encoder."""
+"""Batches of masked texts and of pairs of sentences to pre-train an encoder."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
@@ -14,7 +14,7 @@ _MASKED, _RANDOM = 0.8, 0.1
 
 
 class Tokenizer(Protocol):
-    """What is needed of a tokenizer; `keras_transformer.text.WordPieceTokenizer` has it."""
+    """The interface required of a tokenizer, as in `keras_transformer.text.WordPieceTokenizer`."""
 
     pad_id: int
     unknown_id: int
@@ -24,10 +24,10 @@ class Tokenizer(Protocol):
     vocabulary_size: int
 
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Turns a string tensor (B,) into int32 ids (B, None) without special ids."""
+        """Convert a string tensor (B,) to int32 ids (B, None) without special ids."""
 
     def id_to_piece(self, id: int) -> str:  # noqa: A002
-        """The piece of an id; one that continues a word starts with "##"."""
+        """Return the piece of an id; pieces that continue a word start with "##"."""
 
 
 def masked_language_modeling(
@@ -41,34 +41,33 @@ def masked_language_modeling(
     shuffle: bool = True,
     seed: int = 0,
 ) -> tf.data.Dataset:
-    r"""Makes the batches that teach an encoder to say which tokens were masked.
+    r"""Make batches to train an encoder to predict masked tokens.
 
-    Of each row's n known tokens, max(1, round(rate · n)) are chosen, anew in every epoch. Of these 80 % become the
-    mask id, 10 % a random id and 10 % stay as they are. Texts longer than a row are cut into several rows, none is
-    lost.
+    Of each row's n known tokens, max(1, round(rate · n)) are chosen anew in each epoch: 80 % of them are replaced by
+    the mask id, 10 % by a random id, and 10 % are kept. Texts longer than a row are split into several rows.
 
     Args:
         texts: Strings.
-        tokenizer: With a mask id.
+        tokenizer: A tokenizer with a mask id.
         batch_size: Rows in each batch; the last may be smaller.
-        max_length: T, the length of every row, special ids included.
+        max_length: T, the length of every row, including special ids.
         rate: The share of tokens to choose.
-        whole_words: Whether words are chosen rather than tokens: a piece with "##" in front goes with what stands
-            before it. As many tokens as `rate` says, or fewer where the next word would be too many.
-        shuffle: Whether each epoch has another order.
-        seed: Which orders and choices.
+        whole_words: Whether to choose whole words, so that "##" pieces belong to the pieces before them. At most as
+            many tokens as without are chosen, except for a single longer word.
+        shuffle: Whether to reshuffle in each epoch.
+        seed: The seed of shuffling and masking.
 
     Returns:
         A dataset of known cardinality with elements
         `({"token_ids": (B, T), "masked_positions": (B, M)}, labels (B, M))`, int32, for
-        `models.MaskedLanguageModel`. Labels are the tokens that stood at the chosen positions; where a row has fewer
-        than M of them, positions are 0 and labels `pad_id`, which losses and metrics are to leave out.
+        `models.MaskedLanguageModel`. Labels are the original tokens at the chosen positions; if a row has fewer than
+        M of them, the other positions are 0 and their labels `pad_id`, which losses and metrics are to ignore.
 
     Raises:
         ValueError: If there are no tokens in `texts`, the tokenizer lacks an id, or an argument is out of its range.
 
     References:
-        Devlin et al., "BERT" (2019), section 3.1 and appendix A.1; chosen in each epoch anew: Liu et al., "RoBERTa"
+        Devlin et al., "BERT" (2019), section 3.1 and appendix A.1; dynamic masking: Liu et al., "RoBERTa"
         (2019), section 4.1.
     """
     _check(tokenizer, batch_size, max_length, rate)
@@ -101,28 +100,28 @@ def next_sentences(
     shuffle: bool = True,
     seed: int = 0,
 ) -> tf.data.Dataset:
-    """Makes the batches of both of BERT's tasks: masked tokens, and whether one sentence follows another.
+    """Make batches of BERT's two pre-training tasks: masked language modelling and next-sentence prediction.
 
-    Every sentence that another follows is the first of one row. In half of the rows, chosen anew in every epoch, the
-    second is the one that follows; in the others it is any sentence of another document. Where both are too long
-    together, each keeps its beginning.
+    Every sentence with a successor is the first of one row. In half of the rows, chosen anew in each epoch, the second
+    sentence is its successor; in the others it is a random sentence of another document. If both together are too
+    long, the end of each is truncated.
 
     Args:
-        documents: Each a sequence of sentences, at least two of the documents with a sentence in them.
-        tokenizer: With a mask id.
+        documents: Sequences of sentences, at least two of them not empty.
+        tokenizer: A tokenizer with a mask id.
         batch_size: Rows in each batch; the last may be smaller.
-        max_length: T, the length of every row, special ids included.
+        max_length: T, the length of every row, including special ids.
         rate: As for `masked_language_modeling`, as are the arguments below.
-        whole_words: Whether words are chosen rather than tokens.
-        shuffle: Whether each epoch has another order.
-        seed: Which orders and choices.
+        whole_words: Whether to choose whole words.
+        shuffle: Whether to reshuffle in each epoch.
+        seed: The seed of shuffling, masking and random sentences.
 
     Returns:
         A dataset with elements `({"token_ids": (B, T), "segment_ids": (B, T), "masked_positions": (B, M)},
-        {"tokens": (B, M), "next_sentence": (B,)})`, int32, for `models.Pretraining`; 0 is a sentence that follows.
+        {"tokens": (B, M), "next_sentence": (B,)})`, int32, for `models.Pretraining`; 0 means the successor.
 
     Raises:
-        ValueError: As for `masked_language_modeling`, or if no sentence follows another or all are of one document.
+        ValueError: As for `masked_language_modeling`, or if no sentence has a successor or all are of one document.
 
     References:
         Devlin et al., "BERT" (2019), section 3.1, task 2.
@@ -140,14 +139,14 @@ def next_sentences(
             "`documents` must be at least two, with a sentence that follows another. "
             f"Received: {len(set(document_of.tolist()))} documents of {len(sentences)} sentences"
         )
-    # Of each document the sentences stand together: any other is behind or before it.
+    # The sentences of a document are contiguous: sentences of other documents are before or after them.
     starts, ends = (
         np.searchsorted(document_of, document_of),
         np.searchsorted(document_of, document_of, "right"),
     )
     ids = RaggedRows.concatenated([tf.ragged.constant(tokens, tf.int32, inner_shape=())])
     mask = _Masking(tokenizer, max_length, rate, whole_words)
-    with tf.device("CPU:0"):  # a data set's functions cannot read a GPU's memory
+    with tf.device("CPU:0"):  # functions of a dataset cannot read GPU memory
         firsts, starts, ends = tf.constant(first), tf.constant(starts), tf.constant(ends)
     count = len(sentences)
 
@@ -158,8 +157,8 @@ def next_sentences(
         other = tf.cast(share * tf.cast(count - (end - start), tf.float32), tf.int64)
         other = tf.where(other < start, other, other + end - start)
         random_one = tf.random.stateless_uniform([tf.size(rows)], seed + 4) < 0.5
-        behind = tf.where(random_one, tf.minimum(other, count - 1), before + 1)
-        token_ids, segment_ids = _joined(ids, before, behind, tokenizer, max_length)
+        second = tf.where(random_one, tf.minimum(other, count - 1), before + 1)
+        token_ids, segment_ids = _joined(ids, before, second, tokenizer, max_length)
         masked, positions, labels = mask(token_ids, seed)
         inputs = {"token_ids": masked, "segment_ids": segment_ids, "masked_positions": positions}
         return inputs, {"tokens": labels, "next_sentence": tf.cast(random_one, tf.int32)}
@@ -168,7 +167,7 @@ def next_sentences(
 
 
 class _Masking:
-    """Chooses and replaces tokens."""
+    """Choose tokens and replace them by mask tokens."""
 
     def __init__(self, tokenizer: Tokenizer, max_length: int, rate: float, whole_words: bool) -> None:
         self.tokenizer, self.rate = tokenizer, rate
@@ -185,14 +184,14 @@ class _Masking:
             self.ordinary, self.continues = tf.constant(ordinary), tf.constant(continues)
 
     def __call__(self, token_ids: tf.Tensor, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """The ids with some replaced (B, T), which (B, M), and what stood there (B, M)."""
+        """Return the masked ids (B, T), the chosen positions (B, M) and the original tokens there (B, M)."""
         shape = tf.shape(token_ids)
         may = tf.reduce_all(token_ids[..., None] != self.special, axis=-1)  # (B, T)
         tokens = tf.cast(tf.math.count_nonzero(may, axis=1, keepdims=True), tf.float32)
         wanted = tf.where(tokens > 0, tf.maximum(1.0, tf.round(self.rate * tokens)), 0.0)  # (B, 1)
         first = may & ~tf.gather(self.continues, token_ids)
         first |= may & (tf.range(shape[1]) == tf.argmax(may, axis=1, output_type=tf.int32)[:, None])
-        # Tokens in a random order, a word's one behind the other in it; as many from the front as are wanted.
+        # Sort tokens in a random order that keeps words together; take as many from the start as are wanted.
         word = tf.where(may, tf.cumsum(tf.cast(first, tf.int32), axis=1), 0)  # (B, T)
         priority = tf.random.stateless_uniform([shape[0], shape[1] + 1], seed)
         priority = tf.where(may, tf.gather(priority, word, batch_dims=1), 2.0)
@@ -202,7 +201,7 @@ class _Masking:
         same_as_next = ordered_word[:, 1:] == ordered_word[:, :-1]
         last = tf.concat([~same_as_next, tf.ones([shape[0], 1], tf.bool)], axis=1)
         fits = tf.cast(place, tf.float32) <= wanted
-        # Words as long as their last token is among those wanted, but one at least.
+        # Take whole words while their last token is among those wanted, but at least one word.
         count = tf.reduce_max(tf.where(last & fits, place, 0), axis=1, keepdims=True)
         one = tf.where(tokens > 0, tf.argmax(last, axis=1, output_type=tf.int32)[:, None] + 1, 0)
         count = tf.maximum(count, one)
@@ -217,28 +216,28 @@ class _Masking:
         return masked, positions, labels
 
     def _replace(self, labels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        kind = tf.random.stateless_uniform(tf.shape(labels), seed + 1)
+        draw = tf.random.stateless_uniform(tf.shape(labels), seed + 1)
         index = tf.random.stateless_uniform(
             tf.shape(labels), seed + 2, maxval=len(self.ordinary), dtype=tf.int32
         )
-        other = tf.where(kind < _MASKED + _RANDOM, tf.gather(self.ordinary, index), labels)
-        return tf.where(kind < _MASKED, self.tokenizer.mask_id, other)
+        other = tf.where(draw < _MASKED + _RANDOM, tf.gather(self.ordinary, index), labels)
+        return tf.where(draw < _MASKED, self.tokenizer.mask_id, other)
 
 
 def _joined(
-    ids: RaggedRows, before: tf.Tensor, behind: tf.Tensor, tokenizer: Tokenizer, max_length: int
+    ids: RaggedRows, first_rows: tf.Tensor, second_rows: tf.Tensor, tokenizer: Tokenizer, max_length: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Rows "start, before, end, behind, end", and their segments: (B, T) twice."""
+    """Return rows "start, first, end, second, end" and their segment ids, (B, T) each."""
     room = max_length - 3
-    first, first_lengths = ids.gather(before, tf.constant(room, tf.int64))
-    second, second_lengths = ids.gather(behind, tf.constant(room, tf.int64))
-    # What one does not need of its half is the other's.
+    first, first_lengths = ids.gather(first_rows, tf.constant(room, tf.int64))
+    second, second_lengths = ids.gather(second_rows, tf.constant(room, tf.int64))
+    # A text may use the part of the other's half that it does not need.
     half = room // 2
     kept_first = tf.minimum(first_lengths, tf.maximum(tf.constant(half, tf.int64), room - second_lengths))
     kept_second = tf.minimum(second_lengths, room - kept_first)
     start, end = (
-        tf.fill([tf.size(before), 1], tokenizer.start_id),
-        tf.fill([tf.size(before), 1], tokenizer.end_id),
+        tf.fill([tf.size(first_rows), 1], tokenizer.start_id),
+        tf.fill([tf.size(first_rows), 1], tokenizer.end_id),
     )
     rows = [
         tf.RaggedTensor.from_tensor(part, tf.squeeze(kept, 1))
@@ -255,7 +254,7 @@ def _joined(
 
 
 def _batches(count: int, batch_size: int, shuffle: bool, seed: int, batch: Any) -> tf.data.Dataset:
-    """Batches of row numbers and a seed, mapped."""
+    """Batch row numbers, and map them and a seed to elements."""
     rows, seeds = numbered(count, shuffle, seed)
     dataset = tf.data.Dataset.zip(rows.batch(batch_size), seeds).map(
         batch, tf.data.AUTOTUNE, deterministic=True

@@ -1,4 +1,4 @@
-"""Several tasks of text to text, each with a prefix that says which, mixed into one data set."""
+"""A mixture of several text-to-text tasks, each marked by a prefix, in one dataset."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -34,35 +34,34 @@ def multi_task_pairs(
     shuffle: bool = True,
     seed: int = 0,
 ) -> tf.data.Dataset:
-    r"""Makes the batches that teach one encoder-decoder model several tasks, told apart by the prefix of a source.
+    r"""Make batches to train one encoder-decoder model on several tasks, marked by a prefix of the source.
 
     Task m, of $e_m$ pairs, has the share $r_m$ of the examples:
 
     $$r_m = \frac{\min(e_m, K)^{1/T}}{\sum_n \min(e_n, K)^{1/T}}$$
 
-    An epoch has $\sum_n \min(e_n, K)$ examples, of each task and length as many as its share says. Where those are
-    fewer than a task's pairs, others are drawn in each epoch; where they are more, pairs come again after all were
-    there. With neither limit nor temperature every pair is there once.
+    An epoch has $\sum_n \min(e_n, K)$ examples, in proportion to the shares of the tasks and to the lengths within each
+    task. If a task has more pairs than examples, each epoch samples others; if it has fewer, pairs repeat after all
+    have occurred. With neither limit nor temperature every pair occurs once.
 
     Args:
-        tasks: Prefixes such as "translate English to German: " and the pairs of each, as `translation_pairs` takes
-            them.
-        tokenizer: For sources with their prefix, and targets.
-        batch_size: As for `translation_pairs`, as are the arguments below but the next two.
-        limit: K, beyond which a large task counts no more; by default there is none.
-        temperature: T. 1 mixes in proportion; the larger, the more equal are the shares.
-        batch_tokens: About how many positions are in each batch, instead of `batch_size`.
-        max_length: The longest source, with its prefix, and target to keep. Longer pairs are left out, and a warning
-            says how many.
-        length_buckets: How many lengths there may be, or which.
-        shuffle: Whether each epoch has another order, and other examples where not all are in it.
-        seed: Which.
+        tasks: Prefixes such as "translate English to German: " and the pairs of each, as for `translation_pairs`.
+        tokenizer: The tokenizer of sources with their prefix, and of targets.
+        batch_size: As for `translation_pairs`, as are the arguments below except the next two.
+        limit: K, the artificial limit of a task's size; by default there is none.
+        temperature: T. 1 mixes in proportion to the sizes; higher values make the shares more equal.
+        batch_tokens: The approximate number of positions in each batch, instead of `batch_size`.
+        max_length: The maximum length of sources, including the prefix, and of targets. Longer pairs are dropped with
+            a warning.
+        length_buckets: The number of lengths, or the lengths.
+        shuffle: Whether each epoch has another order, and other examples if it does not have all of them.
+        seed: The seed of shuffling and sampling.
 
     Returns:
-        A dataset of known cardinality with the elements of `translation_pairs`, for `models.T5`.
+        A dataset of known cardinality with elements as of `translation_pairs`, for `models.T5`.
 
     Raises:
-        TypeError: If `tasks` is no mapping.
+        TypeError: If `tasks` is not a mapping.
         ValueError: If there is no task, a limit is out of its range, or as for `translation_pairs`.
 
     Example:
@@ -102,7 +101,7 @@ def multi_task_pairs(
 
 
 def _shares(buckets: Buckets, task_of_row: np.ndarray, numbers: np.ndarray) -> list[Share]:
-    """Each task's examples, of every length as many as it has of that length."""
+    """Return each task's examples, in proportion to its number of pairs in each bucket."""
     shares = []
     for task, number in enumerate(numbers):
         of_task = [
@@ -115,7 +114,7 @@ def _shares(buckets: Buckets, task_of_row: np.ndarray, numbers: np.ndarray) -> l
 
 
 def _apportioned(total: int, weights: np.ndarray) -> np.ndarray:
-    """Integers in proportion to `weights` that add up to `total`, by largest remainders."""
+    """Return integers in proportion to `weights` that sum to `total`, by the largest remainder method."""
     exact = total * weights / weights.sum()
     whole = np.floor(exact + 1e-9).astype(np.int64)
     most = np.argsort(whole - exact, kind="stable")[: total - whole.sum()]

@@ -1,4 +1,4 @@
-"""Where translation pairs come from: lists, TSV files and `tf.data` datasets."""
+"""Readers of translation pairs from lists, TSV files and `tf.data` datasets."""
 
 import codecs
 import itertools
@@ -15,7 +15,7 @@ Pairs = Iterable[tuple[str, str]] | str | os.PathLike[str] | list[str | os.PathL
 
 
 def string_chunks(pairs: Pairs) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
-    """Reads pairs as string tensors, some thousand at a time.
+    """Read pairs as string tensors, in chunks of some thousand.
 
     Args:
         pairs: (source, target) strings, paths of TSV files, or a finite dataset of string elements.
@@ -24,8 +24,8 @@ def string_chunks(pairs: Pairs) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
         Sources and targets, two string tensors (n,).
 
     Raises:
-        TypeError: If `pairs` is none of these.
-        ValueError: If a pair is not two strings, a line of a file is broken, or a dataset is infinite.
+        TypeError: If `pairs` has another type.
+        ValueError: If a pair is not two strings, a line of a file is malformed, or a dataset is infinite.
     """
     if isinstance(pairs, tf.data.Dataset):
         yield from _dataset_chunks(pairs)
@@ -80,12 +80,10 @@ def _lines(path: str | os.PathLike[str]) -> Iterator[tuple[bytes, bytes]]:
             line = line.rstrip(b"\r\n")
             if number == 1:
                 line = line.removeprefix(codecs.BOM_UTF8)
-            if problem := _problem(line):
+            if error := _line_error(line):
                 count += 1
                 if count <= _LISTED_LINES:
-                    broken.append(
-                        f"line {number}: {problem}: {line[:200].decode(errors='backslashreplace')!r}"
-                    )
+                    broken.append(f"line {number}: {error}: {line[:200].decode(errors='backslashreplace')!r}")
             elif not count:
                 source, target = line.split(b"\t")
                 yield source, target
@@ -96,7 +94,7 @@ def _lines(path: str | os.PathLike[str]) -> Iterator[tuple[bytes, bytes]]:
         )
 
 
-def _problem(line: bytes) -> str | None:
+def _line_error(line: bytes) -> str | None:
     try:
         line.decode()
     except UnicodeDecodeError:

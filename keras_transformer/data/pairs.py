@@ -1,4 +1,4 @@
-"""Translation pairs as batches for an encoder-decoder model."""
+"""Batches of translation pairs for an encoder-decoder model."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -19,14 +19,14 @@ _LOGGER = logging.getLogger("keras_transformer")
 
 
 class Tokenizer(Protocol):
-    """What is needed of a tokenizer; `keras_transformer.text.SentencePieceTokenizer` has it."""
+    """The interface required of a tokenizer, as in `keras_transformer.text.SentencePieceTokenizer`."""
 
     pad_id: int
     start_id: int
     end_id: int
 
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Turns a string tensor (B,) into int32 ids (B, None) without special ids."""
+        """Convert a string tensor (B,) to int32 ids (B, None) without special ids."""
 
 
 def translation_pairs(
@@ -41,31 +41,31 @@ def translation_pairs(
     shuffle: bool = True,
     seed: int = 0,
 ) -> tf.data.Dataset:
-    """Makes the batches that teach an encoder-decoder model to translate, by teacher forcing.
+    """Make batches to train an encoder-decoder model for translation by teacher forcing.
 
-    The decoder sees `start, y1, …, yn` and is to say `y1, …, yn, end`. All pairs are tokenised here,
-    once; their ids stay in memory (4 bytes a token, 40 a pair, 200 more where shuffled). Pairs are
-    batched with others of similar length: L is one of a few lengths, the same for source and target, and
-    every batch of a length has the same number of rows, so that XLA compiles as many shapes as there are
-    lengths. The last batch of a length is filled up with rows of padding, which losses and metrics are to
-    leave out. `fit(dataset)` warns that Keras does not shuffle a dataset itself; with `shuffle=False` it
-    does the same and does not warn.
+    The decoder's inputs are `start, y1, …, yn` and its labels `y1, …, yn, end`. All pairs are tokenised once,
+    when the dataset is made; their ids stay in memory (4 bytes per token, 40 per pair, 200 more if shuffled).
+    Pairs are batched with others of similar length: L is one of a few lengths, the same for source and target,
+    and all batches of a length have the same number of rows, so that XLA compiles only one shape per length.
+    The last batch of a length is completed with rows of padding, which losses and metrics are to ignore.
+    `fit(dataset)` warns that Keras does not shuffle a dataset itself; `fit(dataset, shuffle=False)` does the same
+    without the warning.
 
     Args:
         pairs: (source, target) str, in a list or another iterable that is read once; the path, or a list of
             paths, of UTF-8 files with lines `source<TAB>target`; or a finite `tf.data.Dataset` of
             (source, target) string scalars, whose invalid UTF-8 becomes U+FFFD.
-        tokenizer: For the sources, and the targets where `target_tokenizer` is not given.
-        batch_size: Rows in each batch; 64 where neither it nor `batch_tokens` is given.
-        target_tokenizer: For the targets.
-        batch_tokens: About how many positions of the target, padding included, are in each batch: there are
+        tokenizer: The tokenizer of the sources, and of the targets if `target_tokenizer` is not given.
+        batch_size: Rows in each batch; 64 if neither it nor `batch_tokens` is given.
+        target_tokenizer: The tokenizer of the targets.
+        batch_tokens: The approximate number of target positions in each batch, including padding: a batch has
             `max(1, batch_tokens // L)` rows. Instead of `batch_size`.
-        max_length: The longest source and target to keep, in ids, special ones included. Longer pairs are
-            left out, and a warning of the logger "keras_transformer" says how many.
-        length_buckets: How many lengths L there may be, chosen for the least padding; or the lengths, of
-            which the last limits what is kept as `max_length` does.
-        shuffle: Whether each epoch has another order. Otherwise pairs keep theirs among those of a length.
-        seed: Which orders, together with `tf.random.set_seed` where the program has called that.
+        max_length: The maximum number of ids of source and target, including special ids. Longer pairs are
+            dropped with a warning of the logger "keras_transformer".
+        length_buckets: The maximum number of lengths L, chosen for the least padding; or the lengths, the last
+            of which limits pairs as `max_length` does.
+        shuffle: Whether to reshuffle in each epoch. Otherwise pairs keep their order within each length.
+        seed: The seed of shuffling, together with `tf.random.set_seed` if the program has called it.
 
     Returns:
         A dataset of known cardinality with elements
@@ -75,7 +75,7 @@ def translation_pairs(
 
     Raises:
         FileNotFoundError: If a path does not exist.
-        TypeError: If `pairs` is none of the above.
+        TypeError: If `pairs` has another type.
         ValueError: If `pairs` is empty, malformed or all too long, if both `batch_size` and `batch_tokens`
             are given, or if an argument is out of its range.
 
@@ -100,13 +100,13 @@ def translation_pairs(
 
 
 class Shapes(NamedTuple):
-    """The shapes that batches may have.
+    """The possible shapes of batches.
 
     Attributes:
-        rows_of: How many rows a batch of a length has.
-        lengths: The lengths, or `None` where they are to be chosen.
-        count: How many then.
-        limit: The longest.
+        rows_of: A function from a length to the number of rows in a batch.
+        lengths: The lengths, or `None` if they are still to be chosen.
+        count: The number of lengths to choose.
+        limit: The maximum length.
     """
 
     rows_of: Callable[[int], int]
@@ -122,14 +122,14 @@ class Shapes(NamedTuple):
         max_length: int,
         length_buckets: int | Sequence[int],
     ) -> Self:
-        """Checks the arguments of `translation_pairs` that say so."""
+        """Create from the arguments of `translation_pairs`, after checking them."""
         rows_of = _rows_of(batch_size, batch_tokens)
         lengths = check_lengths(length_buckets, max_length)
         count = length_buckets if isinstance(length_buckets, int) else len(length_buckets)
         return cls(rows_of, lengths, count, lengths[-1] if lengths else max_length)
 
     def buckets(self, sources: np.ndarray, targets: np.ndarray, kept: np.ndarray) -> Buckets:
-        """The rows `kept` in buckets, by the number of tokens in sources and targets (n,)."""
+        """Assign the rows `kept` to buckets by the number of tokens in sources and targets (n,)."""
         needed = _needed(sources, targets)[kept]
         lengths = self.lengths or choose_lengths(needed, self.count, self.limit)
         return Buckets(
@@ -148,13 +148,13 @@ def teacher_forced(
     tokenizer: Tokenizer,
     target_tokenizer: Tokenizer,
 ) -> tf.data.Dataset:
-    """The batches of `translation_pairs` for what `buckets.batches` gives."""
+    """Return the batches of `translation_pairs` for the row numbers of `buckets.batches`."""
     lengths = buckets.lengths
 
     def batch(rows: tf.Tensor, length: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         source_ids, _ = _ended_and_started(sources, rows, length, tokenizer)
         labels, target_ids = _ended_and_started(targets, rows, length, target_tokenizer)
-        # With one length, Keras and the compiler know it from the start.
+        # A single length is static for Keras and the compiler.
         shape = [None, int(lengths[0]) if len(lengths) == 1 else None]
         inputs = {"source_ids": source_ids, "target_ids": target_ids}
         return tf.nest.map_structure(lambda ids: tf.ensure_shape(ids, shape), (inputs, labels))
@@ -179,10 +179,10 @@ def _rows_of(batch_size: int | None, batch_tokens: int | None) -> Callable[[int]
 def tokenized_pairs(
     pairs: Pairs, tokenizer: Tokenizer, target_tokenizer: Tokenizer, prefix: str = ""
 ) -> list[tuple[tf.RaggedTensor, tf.RaggedTensor]]:
-    """The ids of sources, each behind `prefix`, and of targets, some thousand at a time.
+    """Return the ids of sources, each after `prefix`, and of targets, in chunks of some thousand.
 
     Raises:
-        ValueError: If there are none.
+        ValueError: If there are no pairs.
     """
     chunks = [
         (tokenizer.tokenize(tf.strings.join([prefix, sources])), target_tokenizer.tokenize(targets))
@@ -194,24 +194,24 @@ def tokenized_pairs(
 
 
 def _needed(sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """How long rows are: they have one id more than the text, the end or the start."""
+    """Return the lengths of rows: the longer of source and target, plus one for the end or start id."""
     return np.maximum(sources, targets) + 1
 
 
 def within(sources: np.ndarray, targets: np.ndarray, shapes: Shapes, of: str = "") -> np.ndarray:
-    """Which rows are short enough; a warning says how many are not.
+    """Return the rows that are short enough, with a warning about dropped ones.
 
     Args:
         sources: The number of tokens in each source, (n,).
-        targets: The same of the targets.
-        shapes: With the limit.
-        of: What is said of the pairs in messages.
+        targets: The number of tokens in each target, (n,).
+        shapes: The shapes of batches, with their limit.
+        of: A description of the pairs for messages.
 
     Returns:
         Row numbers.
 
     Raises:
-        ValueError: If there are none.
+        ValueError: If there are no pairs.
     """
     needed = _needed(sources, targets)
     kept = np.flatnonzero(needed <= shapes.limit)
@@ -222,7 +222,7 @@ def within(sources: np.ndarray, targets: np.ndarray, shapes: Shapes, of: str = "
         )
     if len(kept) < len(needed):
         _LOGGER.warning(
-            "translation_pairs leaves out %d of %d pairs%s: longer than %d ids, special ones included",
+            "translation_pairs leaves out %d of %d pairs%s: longer than %d ids, including special ones",
             len(needed) - len(kept),
             len(needed),
             of,
@@ -234,7 +234,7 @@ def within(sources: np.ndarray, targets: np.ndarray, shapes: Shapes, of: str = "
 def _ended_and_started(
     texts: RaggedRows, rows: tf.Tensor, length: tf.Tensor, tokenizer: Tokenizer
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns `(ids and end, start and ids)`, int32 (B, L) each."""
+    """Return the ids with an end id, and the ids with a start id, int32 (B, L) each."""
     ids, lengths = texts.gather(rows, length)  # (B, L), (B, 1)
     positions = tf.range(length)
     ended = tf.where(

@@ -1,4 +1,4 @@
-"""Rows of ids of different lengths, kept as flat arrays and gathered into dense batches."""
+"""Rows of ids of different lengths, stored as flat arrays and gathered into dense batches."""
 
 from collections.abc import Iterable
 from typing import NamedTuple, Self
@@ -11,8 +11,8 @@ class RaggedRows(NamedTuple):
     """Rows of ids in two tensors on the CPU.
 
     Attributes:
-        flat: int32 (tokens + 1,), the rows one behind the other, and one id more, so that there is one to
-            gather where all rows are empty.
+        flat: int32 (tokens + 1,), the concatenated rows and one more id, so that there is one to gather even if
+            all rows are empty.
         splits: int64 (n + 1,); row i is `flat[splits[i]:splits[i + 1]]`.
     """
 
@@ -21,7 +21,7 @@ class RaggedRows(NamedTuple):
 
     @classmethod
     def concatenated(cls, parts: Iterable[tf.RaggedTensor]) -> Self:
-        """Puts ragged tensors one behind the other.
+        """Concatenate the rows of ragged tensors.
 
         Args:
             parts: int32 ragged tensors (n, None).
@@ -34,7 +34,7 @@ class RaggedRows(NamedTuple):
             flat.append(part.values.numpy())
             lengths.append(part.row_lengths().numpy())
         flat.append(np.zeros(1, np.int32))
-        # A data set's functions run on the CPU and cannot read a GPU's memory.
+        # Functions of a dataset run on the CPU and cannot read GPU memory.
         with tf.device("CPU:0"):
             return cls(tf.constant(np.concatenate(flat)), tf.constant(np.cumsum(np.concatenate(lengths))))
 
@@ -44,14 +44,14 @@ class RaggedRows(NamedTuple):
         return np.diff(self.splits.numpy())
 
     def gather(self, rows: tf.Tensor, length: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Gathers rows into a dense tensor, in one operation for all of them.
+        """Gather rows into a dense tensor.
 
         Args:
-            rows: int64 (B,), which rows; -1 for one that is not there.
-            length: How many positions, L.
+            rows: int64 (B,), the row numbers; -1 for a missing row.
+            length: The number of positions, L.
 
         Returns:
-            int32 ids (B, L), arbitrary behind a row's end, and int64 lengths (B, 1), -1 for a row of -1.
+            int32 ids (B, L), arbitrary after a row's end, and int64 lengths (B, 1), -1 for a missing row.
         """
         present = tf.maximum(rows, 0)
         starts = tf.gather(self.splits, present)

@@ -1,4 +1,4 @@
-"""Texts with spans taken out, as batches that pre-train an encoder–decoder."""
+"""Batches of texts with corrupted spans to pre-train an encoder–decoder."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -13,14 +13,14 @@ from keras_transformer.data.token_lists import check_special_ids, numbered, toke
 
 
 class Tokenizer(Protocol):
-    """What is needed of a tokenizer."""
+    """The interface required of a tokenizer."""
 
     pad_id: int
     end_id: int
     vocabulary_size: int
 
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Turns a string tensor (B,) into int32 ids (B, None) without special ids."""
+        """Convert a string tensor (B,) to int32 ids (B, None) without special ids."""
 
 
 def span_corruption(
@@ -36,31 +36,31 @@ def span_corruption(
     shuffle: bool = True,
     seed: int = 0,
 ) -> tf.data.Dataset:
-    r"""Makes the batches that teach an encoder–decoder to say which spans of a text are missing.
+    r"""Make batches to train an encoder–decoder to predict the missing spans of a text.
 
-    Of a row's n tokens m = max(1, round(rate · n)) are taken out, in max(1, round(m / mean_span)) spans with at least
-    one token between any two; each way to place so many spans is as likely as any other, and each epoch has others. In
-    the source a sentinel stands for each span; the target says what stood there:
+    Of a row's n tokens m = max(1, round(rate · n)) are removed, in max(1, round(m / mean_span)) spans with at least
+    one token between any two; the spans are uniformly distributed and differ in each epoch. The source has a sentinel
+    in place of each span; the target has the spans, each after its sentinel:
 
         Thank you for inviting me to your party last week
         source: Thank you <0> me to your party <1> week <end>
         target: <0> for inviting <1> last <end>
 
-    Texts longer than a row are cut into several rows, none is lost.
+    Texts longer than a row are split into several rows.
 
     Args:
-        texts: Strings. Empty ones are left out.
-        tokenizer: With an end id.
+        texts: Strings. Empty strings are skipped.
+        tokenizer: A tokenizer with an end id.
         batch_size: B, the rows in each batch; the last may be smaller.
-        max_length: S, the length of every source: rows are as long as fits it when their spans are out.
-        rate: The share of tokens to take out.
+        max_length: S, the length of every source: rows are as long as fits after removing their spans.
+        rate: The share of tokens to remove.
         mean_span: The mean length of a span, in tokens.
-        sentinels: The ids that stand for the first span of a row, the second, …; no text may hold one. By default they
-            count down from the end of the tokenizer's vocabulary. They may also lie behind it, if the model's
+        sentinels: The ids for the first span of a row, the second, …, which no text may contain. By default they
+            count down from the end of the tokenizer's vocabulary. They may also be beyond it, if the model's
             vocabulary is larger.
-        start_id: What the decoder starts from, by default the `pad_id`, as for `models.T5`.
-        shuffle: Whether each epoch has another order.
-        seed: Which orders and spans.
+        start_id: The decoder's start id, by default the `pad_id`, as for `models.T5`.
+        shuffle: Whether to reshuffle in each epoch.
+        seed: The seed of shuffling and spans.
 
     Returns:
         A dataset of known cardinality with elements `({"source_ids": (B, S), "target_ids": (B, T)}, labels (B, T))`,
@@ -68,8 +68,8 @@ def span_corruption(
 
     Raises:
         TypeError: If `texts` is one string.
-        ValueError: If there are no tokens in `texts`, too few sentinels or one that a text holds, the tokenizer lacks
-            an id, or an argument is out of its range.
+        ValueError: If there are no tokens in `texts`, too few sentinels or one that a text contains, the tokenizer
+            lacks an id, or an argument is out of its range.
 
     Example:
         >>> from keras_transformer.text import ByteTokenizer
@@ -80,8 +80,8 @@ def span_corruption(
         (TensorShape([1, 12]), TensorShape([1, 4]))
 
     References:
-        Raffel et al. (2020), section 3.1.4 and 3.3.4. As in the authors' code a target ends with the end id alone, not
-        with a sentinel before it; there each row begins with a token that stays and ends with a span.
+        Raffel et al. (2020), section 3.1.4 and 3.3.4. As in the authors' code, a target ends with the end id without a
+        final sentinel; unlike here, their rows always begin with a kept token and end with a span.
     """
     _check(tokenizer, batch_size, max_length, rate, mean_span)
     sizes = _Sizes.of(max_length, rate, mean_span)
@@ -96,18 +96,18 @@ def span_corruption(
     chosen = _sentinels(sentinels, tokenizer, most, set(itertools.chain.from_iterable(rows)))
     ids = RaggedRows.concatenated([tf.ragged.constant(rows, tf.int32)])
     start = tokenizer.pad_id if start_id is None else start_id
-    with tf.device("CPU:0"):  # a data set's functions cannot read a GPU's memory
+    with tf.device("CPU:0"):  # functions of a dataset cannot read GPU memory
         noise, spans = tf.constant(sizes.noise), tf.constant(sizes.spans)
-        marks = tf.constant(chosen, tf.int32)
+        sentinel_ids = tf.constant(chosen, tf.int32)
 
     def example(row: tf.Tensor, seed: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         tokens = ids.flat[ids.splits[row] : ids.splits[row + 1]]
         size = tf.size(tokens)
         missing = _missing(size, noise[size], spans[size], seed)
         starts = missing & ~tf.concat([[False], missing[:-1]], axis=0)
-        mark = tf.gather(marks, tf.maximum(tf.cumsum(tf.cast(starts, tf.int32)) - 1, 0))
+        mark = tf.gather(sentinel_ids, tf.maximum(tf.cumsum(tf.cast(starts, tf.int32)) - 1, 0))
         source = tf.boolean_mask(tf.where(starts, mark, tokens), starts | ~missing)
-        # Each token behind the sentinel that would stand before it.
+        # Each removed token after the sentinel of its span.
         target = tf.boolean_mask(tf.stack([mark, tokens], axis=1), tf.stack([starts, missing], axis=1))
         labels = _row(target, tokenizer, sizes.target_length)
         shifted = _row(tf.concat([[start], target], axis=0), tokenizer, sizes.target_length, end=False)
@@ -117,13 +117,13 @@ def span_corruption(
 
 
 class _Sizes(NamedTuple):
-    """How many tokens and spans are taken out of rows, by their length.
+    """The numbers of tokens and spans to remove from rows, by length.
 
     Attributes:
-        noise: int32 (row_length + 1,), tokens.
-        spans: int32 (row_length + 1,), spans.
-        row_length: the longest row whose source fits.
-        target_length: of the longest target, its end id included.
+        noise: int32 (row_length + 1,), the number of removed tokens.
+        spans: int32 (row_length + 1,), the number of spans.
+        row_length: The length of the longest row whose source fits.
+        target_length: The length of the longest target, including its end id.
     """
 
     noise: np.ndarray
@@ -135,7 +135,7 @@ class _Sizes(NamedTuple):
     def of(cls, max_length: int, rate: float, mean_span: float) -> "_Sizes":
         lengths = np.arange(1 + int(max_length / (1 - rate)) + 1)
         noise = np.maximum(1, np.round(rate * lengths)).astype(np.int32)
-        # Between two spans a token stays.
+        # At least one token is kept between two spans.
         spans = np.clip(np.round(noise / mean_span), 1, lengths - noise + 1).astype(np.int32)
         fits = lengths - noise + spans + 1 <= max_length
         row_length = int(np.argmin(fits)) - 1 if not fits.all() else len(lengths) - 1
@@ -144,9 +144,9 @@ class _Sizes(NamedTuple):
 
 
 def _missing(size: tf.Tensor, noise: tf.Tensor, spans: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Which of `size` tokens are taken out: `noise` of them, in `spans` spans. Booleans (size,)."""
+    """Return a mask (size,) of the tokens to remove: `noise` of them, in `spans` spans."""
     removed = _composition(noise, spans, seed)
-    # What stays before, between and behind the spans; at the ends it may be nothing.
+    # The lengths kept before, between and after the spans; those at the ends may be 0.
     kept = _composition(size - noise + 2, spans + 1, seed + 1)
     kept -= tf.one_hot(0, spans + 1, dtype=tf.int32) + tf.one_hot(spans, spans + 1, dtype=tf.int32)
     lengths = tf.reshape(tf.stack([kept, tf.concat([removed, [0]], axis=0)], axis=1), [-1])
@@ -154,14 +154,14 @@ def _missing(size: tf.Tensor, noise: tf.Tensor, spans: tf.Tensor, seed: tf.Tenso
 
 
 def _composition(total: tf.Tensor, parts: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Positive integers (parts,) that add up to `total`, each way to do so with the same probability."""
+    """Return random positive integers (parts,) that sum to `total`, uniform over all compositions."""
     places = tf.random.experimental.stateless_shuffle(tf.range(1, total), seed)[: parts - 1]
     ends = tf.concat([[0], tf.sort(places), [total]], axis=0)
     return ends[1:] - ends[:-1]
 
 
 def _row(ids: tf.Tensor, tokenizer: Tokenizer, length: int, end: bool = True) -> tf.Tensor:
-    """`ids`, an end, and padding up to `length`."""
+    """Append an end id to `ids`, and pad them to `length`."""
     ids = tf.concat([ids, [tokenizer.end_id]], axis=0) if end else ids
     padded = tf.pad(ids, [[0, length - tf.size(ids)]], constant_values=tokenizer.pad_id)
     return tf.ensure_shape(padded, [length])
@@ -173,7 +173,7 @@ def _batches(count: int, batch_size: int, shuffle: bool, seed: int, example: Any
     return examples.batch(batch_size).prefetch(tf.data.AUTOTUNE)
 
 
-def _sentinels(given: Sequence[int] | None, tokenizer: Tokenizer, most: int, held: set[int]) -> list[int]:
+def _sentinels(given: Sequence[int] | None, tokenizer: Tokenizer, most: int, used: set[int]) -> list[int]:
     last = tokenizer.vocabulary_size - 1
     chosen = list(range(last, last - most, -1)) if given is None else list(given)
     if len(set(chosen)) != len(chosen) or len(chosen) < most or min(chosen) < 0:
@@ -182,11 +182,11 @@ def _sentinels(given: Sequence[int] | None, tokenizer: Tokenizer, most: int, hel
             f"Received: {len(chosen)} ids, {len(set(chosen))} different"
         )
     special = {tokenizer.pad_id, tokenizer.end_id}
-    both = sorted({*chosen[:most]} & {*held, *special})
+    both = sorted({*chosen[:most]} & {*used, *special})
     if both:
         raise ValueError(
-            "`sentinels` must be ids that are neither special nor in any text; they may lie behind the tokenizer's "
-            f"vocabulary, where the model's is larger. Received: sentinels={'None' if given is None else 'ids'} "
+            "`sentinels` must be ids that are neither special nor in any text; they may be beyond the tokenizer's "
+            f"vocabulary if the model's is larger. Received: sentinels={'None' if given is None else 'ids'} "
             f"with {both[:5]}"
         )
     return chosen[:most]

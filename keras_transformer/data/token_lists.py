@@ -10,10 +10,10 @@ _CHUNK = 8192
 
 
 def tokenized(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[tf.RaggedTensor]:
-    """The ids of texts, int32 ragged (n, None), some thousand texts at a time.
+    """Tokenise texts in chunks of some thousand, int32 ragged (n, None) each.
 
     Raises:
-        TypeError: Where `texts` is one string.
+        TypeError: If `texts` is a single string.
     """
     if isinstance(texts, str | bytes):
         raise TypeError(f"`texts` must be an iterable of strings. Received: texts={str(texts)[:50]!r}")
@@ -23,13 +23,13 @@ def tokenized(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[tf.RaggedT
 
 
 def token_lists(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[list[int]]:
-    """The ids of each text."""
+    """Tokenise texts, and yield the ids of each."""
     for ids in tokenized(texts, tokenizer):
         yield from ids.to_list()
 
 
 def check_special_ids(argument: str, tokenizer: Tokenizer, names: Sequence[str]) -> None:
-    """Raises where a tokenizer lacks one of the ids named.
+    """Raise if a tokenizer lacks any of the named ids.
 
     Args:
         argument: The tokenizer's name in errors.
@@ -43,12 +43,12 @@ def check_special_ids(argument: str, tokenizer: Tokenizer, names: Sequence[str])
 
 
 def padding_values(tokenizer: Tokenizer) -> tuple[int, int]:
-    """The padding values of ids and of labels: `pad_id` for both, or `end_id` and −1 where that is None."""
+    """Return the padding values of ids and of labels: `pad_id` for both, or `end_id` and −1 if that is None."""
     return (tokenizer.end_id, -1) if tokenizer.pad_id is None else (tokenizer.pad_id, tokenizer.pad_id)
 
 
 def numbered(count: int, shuffle: bool, seed: int) -> tuple[tf.data.Dataset, tf.data.Dataset]:
-    """Row numbers, in another order in each epoch where shuffled; and pairs of seeds, other ones in each epoch."""
+    """Return datasets of row numbers, reshuffled in each epoch on request, and of seeds, which differ in each epoch."""
     rows = tf.data.Dataset.range(count)
     if shuffle:
         rows = rows.shuffle(count, seed=seed, reshuffle_each_iteration=True)

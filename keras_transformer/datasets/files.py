@@ -1,4 +1,4 @@
-"""Files of public data sets, from a local folder or their public address, verified by sha256."""
+"""Files of public data sets, from a local folder or downloaded, verified by sha256."""
 
 import hashlib
 import os
@@ -9,14 +9,14 @@ LOCAL_FOLDER_VARIABLE = "KERAS_TRANSFORMER_DATA"
 
 
 def local_file(data_set: str, name: str) -> pathlib.Path | None:
-    """Returns the path of a file in the folder that `KERAS_TRANSFORMER_DATA` names.
+    """Return the path of a file in the folder of the environment variable `KERAS_TRANSFORMER_DATA`.
 
     Args:
-        data_set: The data set's folder in it.
+        data_set: The data set's subfolder.
         name: The file's name.
 
     Returns:
-        The path, or `None` where the variable is not set.
+        The path, or `None` if the variable is not set.
 
     Raises:
         FileNotFoundError: If the variable is set and the file does not exist.
@@ -34,14 +34,14 @@ def local_file(data_set: str, name: str) -> pathlib.Path | None:
 
 
 def download(data_set: str, name: str, address: str, sha256: str | None = None) -> pathlib.Path:
-    """Downloads a file into the cache of `keras.utils.get_file`, where it is not there yet.
+    """Download a file to the cache of `keras.utils.get_file`, unless it is there already.
 
     Args:
-        data_set: The folder in the cache's `datasets`.
+        data_set: The subfolder of the cache's `datasets`.
         name: The file's name.
-        address: Where it is published.
-        sha256: What it must hash to; a cached file that does not is downloaded again. `None` where the
-            caller checks what is inside.
+        address: The file's URL.
+        sha256: The file's hash; a cached file with another hash is downloaded again. `None` if the caller checks
+            the content.
 
     Returns:
         The path in the cache.
@@ -49,7 +49,7 @@ def download(data_set: str, name: str, address: str, sha256: str | None = None) 
     Raises:
         ValueError: If the downloaded file has another sha256; it is then removed from the cache.
     """
-    # Importing Keras starts TensorFlow, which the embedded phrasebook beside this file does not need.
+    # Importing Keras starts TensorFlow, which the embedded phrasebook does not need.
     import keras
 
     cache_subdir = os.path.join("datasets", "keras_transformer", data_set)
@@ -60,7 +60,7 @@ def download(data_set: str, name: str, address: str, sha256: str | None = None) 
             )
         )
     except ValueError:
-        # get_file refuses the file but keeps it; asked without a hash, it says where.
+        # get_file keeps a file with the wrong hash; called without a hash, it returns the path.
         path = pathlib.Path(keras.utils.get_file(name, address, cache_subdir=cache_subdir))
         try:
             check_sha256(path.read_bytes(), sha256 or "", f"{path} (from {address})")
@@ -78,15 +78,15 @@ def content(
     folder: str | os.PathLike[str] | None = None,
     unpack: Callable[[bytes], bytes] = bytes,
 ) -> bytes:
-    """Returns what is in a file of a data set, once it is known to be the one that was published.
+    """Return the content of a data set's file after verifying its sha256.
 
     Args:
-        data_set: The data set's folder where `KERAS_TRANSFORMER_DATA` is set, and in the cache.
+        data_set: The data set's subfolder of `KERAS_TRANSFORMER_DATA` and of the cache.
         name: The file's name.
-        address: Where it is published.
-        sha256: What the unpacked content must hash to.
-        folder: Where the file lies; `None` looks where `KERAS_TRANSFORMER_DATA` says, or else downloads it.
-        unpack: Takes the file's bytes to its content, such as `gzip.decompress`.
+        address: The URL of the data set's folder.
+        sha256: The hash of the unpacked content.
+        folder: The file's folder; `None` uses that of `KERAS_TRANSFORMER_DATA` or, if not set, downloads the file.
+        unpack: A function from the file's bytes to its content, such as `gzip.decompress`.
 
     Returns:
         The unpacked content.
@@ -109,12 +109,12 @@ def content(
 
 
 def check_sha256(content: bytes, expected: str, name: str) -> None:
-    """Raises where a file is not the one that was published.
+    """Raise if a file's sha256 differs from that of the published file.
 
     Args:
         content: The file's content.
-        expected: The sha256 it must have.
-        name: What the error calls the file.
+        expected: The expected sha256.
+        name: The file's name for errors.
 
     Raises:
         ValueError: If the sha256 differs.

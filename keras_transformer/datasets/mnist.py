@@ -9,7 +9,7 @@ import numpy as np
 from keras_transformer.datasets import files
 
 ADDRESS = "https://storage.googleapis.com/cvdf-datasets/mnist"
-# Of what is inside the .gz files, which depend on who packed them.
+# Hashes of the unpacked content: .gz files depend on the program that wrote them.
 _SHA256 = {
     "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
     "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
@@ -21,16 +21,16 @@ _SHA256 = {
 def load_data(
     folder: str | os.PathLike[str] | None = None,
 ) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """Loads the images and their digits.
+    """Load the images and their digits.
 
     Args:
-        folder: Holds the four `.gz` files in IDX format; by default `mnist` in the folder that the environment
-            variable `KERAS_TRANSFORMER_DATA` names or, where it is not set, the cache of `keras.utils.get_file`,
-            filled from their public address.
+        folder: The folder with the four `.gz` files in IDX format; by default `mnist` in the folder of the environment
+            variable `KERAS_TRANSFORMER_DATA` or, if it is not set, the cache of `keras.utils.get_file`, to which
+            the files are downloaded.
 
     Returns:
-        `(train_images, train_labels), (test_images, test_labels)`: uint8 (n, 28, 28, 1) and int32 (n,), 60,000 and
-        10,000 of them.
+        `(train_images, train_labels), (test_images, test_labels)`: uint8 (n, 28, 28, 1) and int32 (n,), with n = 60,000
+        and 10,000.
 
     Raises:
         FileNotFoundError: If a file is not in the folder.
@@ -47,7 +47,7 @@ def load_data(
 
 
 def _array(name: str, folder: str | os.PathLike[str] | None) -> np.ndarray:
-    """The array in an IDX file: two zeros, the type (8: uint8), the rank, each size in four bytes, the values."""
+    """Read the array of an IDX file: two zeros, the type (8: uint8), the rank, each size in four bytes, the values."""
     read = functools.partial(files.content, "mnist", f"{name}.gz", ADDRESS, _SHA256[name])
     content = read(folder, gzip.decompress)
     rank = content[3]

@@ -23,22 +23,22 @@ _SHA256 = {
 def load_data(
     source: str = "en", target: str = "de"
 ) -> tuple[list[tuple[str, str]], list[tuple[str, str]], list[tuple[str, str]]]:
-    """Loads the captions as they were written: cased, not tokenised.
+    """Load the raw captions: cased, not tokenised.
 
-    The files come from the folder that the environment variable `KERAS_TRANSFORMER_DATA` names
-    (`multi30k/train.en.gz` and so on) or, where it is not set, from their public address through
-    `keras.utils.get_file`. For research and education; not for commercial use.
+    The files are read from the folder of the environment variable `KERAS_TRANSFORMER_DATA`
+    (`multi30k/train.en.gz` and so on) or, if it is not set, downloaded with `keras.utils.get_file`. For research and
+    education; not for commercial use.
 
     Args:
-        source: The language of the first of each pair, "en", "de" or "fr".
-        target: The language of the second; another one.
+        source: The language of the sources, "en", "de" or "fr".
+        target: The language of the targets; another one.
 
     Returns:
         `(train, validation, test)`, lists of 29,000, 1,014 and 1,000 (source, target) pairs; the test set is
         that of 2016 (Flickr).
 
     Raises:
-        FileNotFoundError: If `KERAS_TRANSFORMER_DATA` is set and a file is not there.
+        FileNotFoundError: If `KERAS_TRANSFORMER_DATA` is set and a file does not exist.
         ValueError: If a language is unknown, the two are the same, or a file has another sha256.
 
     Example:
@@ -73,5 +73,5 @@ def _lines(name: str) -> list[str]:
         path = files.download("multi30k", name, f"{ADDRESS}/{name}", _SHA256[name])
     content = path.read_bytes()
     files.check_sha256(content, _SHA256[name], str(path))
-    # str.splitlines would also cut at U+2028 and the like.
+    # str.splitlines would also split at U+2028 and similar characters.
     return gzip.decompress(content).decode().removesuffix("\n").split("\n")

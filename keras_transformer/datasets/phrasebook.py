@@ -1,8 +1,8 @@
-"""A Spanish-English phrasebook inside the package, for trying a translation pipeline end to end.
+"""A Spanish-English phrasebook inside the package, for end-to-end tests of a translation pipeline.
 
 Its sentences were generated from a closed grammar of a few hundred words, with one translation each way. Held-out
 sentences are new combinations of words seen in training, so a small model can learn them almost completely: its
-score says that a pipeline works and nothing about real translation.
+score shows that a pipeline works, but does not measure real translation.
 """
 
 import gzip
@@ -19,7 +19,7 @@ __all__ = ["load_data"]
 
 Pair = tuple[str, str]
 
-_SMALLEST_FAMILY = 40  # held out of; smaller ones have little to combine
+_SMALLEST_FAMILY = 40  # to hold pairs out of; smaller families have few combinations
 _MINIMUM_COUNT = 5
 _PUNCTUATION = string.punctuation + "¿¡"
 
@@ -27,14 +27,14 @@ _PUNCTUATION = string.punctuation + "¿¡"
 def load_data(
     num_pairs: int | None = None, seed: int = 0, *, num_validation: int = 1000, num_test: int = 1500
 ) -> tuple[list[Pair], list[Pair], list[Pair]]:
-    """Loads the phrasebook as train, validation and test pairs.
+    """Load the phrasebook as train, validation and test pairs.
 
-    No sentence of either language stands in two of the lists, and every word of a held-out sentence occurs
-    at least five times in train.
+    No sentence of either language is in two of the lists, and every word of a held-out sentence occurs at least
+    five times in train.
 
     Args:
-        num_pairs: Number of pairs in the three lists together; None for all 24,671.
-        seed: Chooses the split, and the pairs if `num_pairs` is given; the pairs of the phrasebook are fixed.
+        num_pairs: Total number of pairs in the three lists; None for all 24,671.
+        seed: Seed of the split, and of the choice of pairs if `num_pairs` is given.
         num_validation: Number of validation pairs.
         num_test: Number of test pairs.
 
@@ -42,7 +42,7 @@ def load_data(
         Three lists of (Spanish, English) pairs: train, validation, test.
 
     Raises:
-        ValueError: If the sizes are negative, or more than the phrasebook holds or can spare.
+        ValueError: If the sizes are negative or larger than the phrasebook allows.
 
     Example:
         >>> train, validation, test = load_data()
@@ -62,13 +62,13 @@ def load_data(
             )
         kept = set(_shuffled([pair for pairs in families for pair in pairs], rng)[:num_pairs])
         families = [[pair for pair in pairs if pair in kept] for pairs in families]
-    train, held = _hold_out(families, held_out, rng)
-    if len(held) < held_out:
+    train, held_out_pairs = _hold_out(families, held_out, rng)
+    if len(held_out_pairs) < held_out:
         raise ValueError(
-            f"`num_validation` + `num_test` must be at most {len(held)}, so that every held-out word is "
+            f"`num_validation` + `num_test` must be at most {len(held_out_pairs)}, so that every held-out word is "
             f"also in train. Received: num_validation={num_validation}, num_test={num_test}"
         )
-    return train, held[:num_validation], held[num_validation:]
+    return train, held_out_pairs[:num_validation], held_out_pairs[num_validation:]
 
 
 def _families() -> dict[str, list[Pair]]:
@@ -82,19 +82,19 @@ def _families() -> dict[str, list[Pair]]:
 
 
 def _shuffled(items: Iterable[Any], rng: random.Random) -> list[Any]:
-    """Shuffle by `rng.random()`, the one method whose sequence Python promises to keep across versions."""
+    """Shuffle by `rng.random()`, the only method whose sequence Python guarantees across versions."""
     return sorted(items, key=lambda _: rng.random())
 
 
 def _hold_out(families: list[list[Pair]], size: int, rng: random.Random) -> tuple[list[Pair], list[Pair]]:
-    """Take `size` pairs, or as many as can be spared, out of families in proportion to their sizes."""
+    """Split off up to `size` pairs, from families in proportion to their sizes."""
     counts = Counter(word for pairs in families for pair in pairs for word in _words(pair))
     large = [pairs for pairs in families if len(pairs) >= _SMALLEST_FAMILY]
     taken: dict[Pair, None] = {}
     spare: list[Pair] = []
 
     def take(pairs: list[Pair], number: int) -> list[Pair]:
-        """Take pairs that leave each of their words in enough others; return those that were not looked at."""
+        """Take pairs whose words remain frequent enough in the others; return the pairs not examined."""
         for place, pair in enumerate(pairs):
             if not number:
                 return pairs[place:]
@@ -107,7 +107,7 @@ def _hold_out(families: list[list[Pair]], size: int, rng: random.Random) -> tupl
 
     for pairs in large:
         spare += take(_shuffled(pairs, rng), size * len(pairs) // sum(map(len, large)))
-    # Rounding down and rare words leave a few places over.
+    # Rounding down and rare words leave a few pairs still to be chosen.
     take(_shuffled(spare, rng), size - len(taken))
     rest = [pair for pairs in families for pair in pairs if pair not in taken]
     return _shuffled(rest, rng), _shuffled(taken, rng)

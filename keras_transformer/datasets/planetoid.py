@@ -52,9 +52,9 @@ class Graph(NamedTuple):
         nodes: Features, float32 (T, D).
         edges: [source, target], int32 (E, 2), both directions of each.
         labels: The class of each node, int32 (T,).
-        train: Which nodes are to be learnt from, bool (T,).
-        validation: Which nodes choose among models, bool (T,).
-        test: Which nodes are to be predicted, bool (T,).
+        train: The mask of training nodes, bool (T,).
+        validation: The mask of validation nodes, bool (T,).
+        test: The mask of test nodes, bool (T,).
     """
 
     nodes: np.ndarray
@@ -66,7 +66,7 @@ class Graph(NamedTuple):
 
 
 def load_data(folder: str | os.PathLike[str] | None = None, name: str = "cora") -> Graph:
-    """Loads a citation graph with the public split: 20 nodes of each class for training, 500 for validation.
+    """Load a citation graph with the public split: 20 nodes of each class for training, 500 for validation.
 
     | name | nodes | features | classes | citations | train, validation, test |
     |---|---:|---:|---:|---:|---|
@@ -92,7 +92,7 @@ def load_data(folder: str | os.PathLike[str] | None = None, name: str = "cora") 
 
     Raises:
         FileNotFoundError: If a file is not in the folder.
-        ValueError: If there is no such graph, or a file has another sha256.
+        ValueError: If `name` is unknown, or a file has another sha256.
 
     Example:
         >>> graph = load_data(name="citeseer")  # doctest: +SKIP
@@ -128,7 +128,7 @@ def load_data(folder: str | os.PathLike[str] | None = None, name: str = "cora") 
 
 
 def _with_test_rows(rows: np.ndarray, test_rows: np.ndarray, index: np.ndarray) -> np.ndarray:
-    """Put the test rows in the places of their index after the other rows; a gap in the index is a row of zeros."""
+    """Insert the test rows at their indices; gaps in the indices become rows of zeros."""
     result = np.zeros((index.max() + 1, rows.shape[1]), rows.dtype)
     result[: len(rows)] = rows
     result[index] = test_rows
@@ -136,14 +136,14 @@ def _with_test_rows(rows: np.ndarray, test_rows: np.ndarray, index: np.ndarray) 
 
 
 class _SparseMatrix:
-    """What is pickled of a scipy.sparse.csr_matrix."""
+    """The pickled state of a scipy.sparse.csr_matrix."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.shape = state["_shape"]
         self.data, self.columns, self.row_ends = state["data"], state["indices"], state["indptr"]
 
     def dense(self) -> np.ndarray:
-        """The whole matrix, float32."""
+        """Return the dense matrix, float32."""
         matrix = np.zeros(self.shape, "float32")
         rows = np.repeat(np.arange(self.shape[0]), np.diff(self.row_ends))
         matrix[rows, self.columns] = self.data
@@ -163,14 +163,14 @@ _ALLOWED = {
 
 
 class _Unpickler(pickle.Unpickler):
-    """Knows the classes in Planetoid's files, and no others."""
+    """An unpickler restricted to the classes in Planetoid's files."""
 
     def find_class(self, module: str, name: str) -> Any:
         try:
             return _ALLOWED[module, name]
         except KeyError:
             raise pickle.UnpicklingError(
-                f"the file must hold arrays, sparse matrices and dictionaries alone. Found: {module}.{name}"
+                f"the file must contain only arrays, sparse matrices and dictionaries. Found: {module}.{name}"
             ) from None
 
 

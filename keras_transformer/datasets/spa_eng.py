@@ -21,30 +21,30 @@ Pairs = list[tuple[str, str]]
 def load_data(
     direction: str = "es-en", seed: int = 0, *, validation: int = 2000, test: int = 3000
 ) -> tuple[Pairs, Pairs, Pairs]:
-    """Loads the pairs, split by sentence in both languages.
+    """Load the pairs, split by sentence in both languages.
 
     The file has 102,904 distinct English sentences, many with several translations: a random split of the
-    pairs leaves 18 % of the test sources in the training part. Here all pairs of an English sentence fall
-    into the same part. Pairs whose Spanish sentence stands in a later part are then left out: with the
-    default arguments 643 of 113,180 pairs of the training part and 6 of 2,319 of the validation part.
-    The parts are the same for both directions.
+    pairs would leak 18 % of the test sources into the training part. Here all pairs of an English sentence are
+    in the same part. Pairs whose Spanish sentence is in a later part are dropped: with the default arguments 643
+    of 113,180 pairs of the training part and 6 of 2,319 of the validation part. The parts are the same for both
+    directions.
 
-    The file comes from the folder that the environment variable `KERAS_TRANSFORMER_DATA` names
-    (`spa-eng/spa.txt.gz`) or, where it is not set, from its public address through
-    `keras.utils.get_file`. Licence CC-BY 2.0; attribution: www.manythings.org/anki and tatoeba.org.
+    The file is read from the folder of the environment variable `KERAS_TRANSFORMER_DATA` (`spa-eng/spa.txt.gz`) or,
+    if it is not set, downloaded with `keras.utils.get_file`. Licence CC-BY 2.0; attribution: www.manythings.org/anki
+    and tatoeba.org.
 
     Args:
         direction: "es-en" for (Spanish, English) pairs, "en-es" for (English, Spanish).
-        seed: Which English sentences are held out.
-        validation: How many distinct English sentences the validation part is drawn from.
-        test: How many distinct English sentences are in the test part.
+        seed: The seed of the split.
+        validation: The number of distinct English sentences of the validation part, before pairs are dropped.
+        test: The number of distinct English sentences of the test part.
 
     Returns:
         `(train, validation, test)`, lists of (source, target) pairs: with the default arguments 112,537,
         2,313 and 3,465. A source with several translations has a pair for each; see `references`.
 
     Raises:
-        FileNotFoundError: If `KERAS_TRANSFORMER_DATA` is set and the file is not there.
+        FileNotFoundError: If `KERAS_TRANSFORMER_DATA` is set and the file does not exist.
         ValueError: If an argument has an unknown value, or the file another sha256.
 
     Example:
@@ -60,13 +60,13 @@ def load_data(
 
 
 def references(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """Gathers all translations of each source, for evaluation with several references.
+    """Collect all translations of each source, for evaluation with several references.
 
     Args:
         pairs: (source, target) pairs.
 
     Returns:
-        The distinct targets of each distinct source, both in the order of their first pair.
+        The distinct targets of each distinct source, in the order of first occurrence.
 
     Example:
         >>> references([("hola", "hello"), ("hola", "hi"), ("sí", "yes")])
@@ -79,7 +79,7 @@ def references(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 
 
 def _split(pairs: Pairs, seed: int, validation: int, test: int) -> tuple[Pairs, Pairs, Pairs]:
-    # A sentence's place depends on the sentence and the seed alone, on every machine and Python version.
+    # The order depends only on the sentences and the seed, on every machine and Python version.
     ordered = sorted(
         {english for english, _ in pairs},
         key=lambda english: hashlib.sha256(f"{seed}\0{english}".encode()).digest(),

@@ -1,4 +1,4 @@
-"""SST-2: sentences of film reviews, negative or positive."""
+"""SST-2: sentences of film reviews, labelled negative or positive."""
 
 import os
 
@@ -16,14 +16,14 @@ _SHA256 = {
 def load_data(
     folder: str | os.PathLike[str] | None = None,
 ) -> tuple[list[tuple[str, int]], list[tuple[str, int]], list[tuple[str, int]]]:
-    """Loads the whole sentences of the Stanford Sentiment Treebank that are not neutral, without their phrases.
+    """Load the sentences of the Stanford Sentiment Treebank that are not neutral, without their phrases.
 
-    The text is lower-cased and split at spaces, as it was published.
+    The text is lower-cased and tokenised with spaces, as published.
 
     Args:
-        folder: Holds `stsa.binary.train`, `.dev` and `.test`; by default `sst2` in the folder that the environment
-            variable `KERAS_TRANSFORMER_DATA` names or, where it is not set, the cache of `keras.utils.get_file`,
-            filled from their public address.
+        folder: The folder with `stsa.binary.train`, `.dev` and `.test`; by default `sst2` in the folder of the
+            environment variable `KERAS_TRANSFORMER_DATA` or, if it is not set, the cache of `keras.utils.get_file`, to
+            which the files are downloaded.
 
     Returns:
         `(train, validation, test)`, lists of 6,920, 872 and 1,821 (sentence, label); 1 is positive.

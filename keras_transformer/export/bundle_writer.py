@@ -1,4 +1,4 @@
-"""Writing a pipeline's part of an export: its settings, tokenizer and versions."""
+"""Writing parts of an export: settings, tokenizer and versions."""
 
 import contextlib
 import importlib.metadata
@@ -23,7 +23,7 @@ _PACKAGES = (
 def new_part(
     pipeline: Any, folder: pathlib.Path, part: str
 ) -> contextlib.AbstractContextManager[tuple[pathlib.Path, dict[str, Any]]]:
-    """Write a part of the export of a pipeline atomically; see `keras_transformer_serving.bundle.new_part`.
+    """Write a part of a pipeline's export atomically; see `keras_transformer_serving.bundle.new_part`.
 
     Args:
         pipeline: the pipeline.
@@ -45,7 +45,7 @@ def new_part(
 
 
 def settings_of(pipeline: Any) -> dict[str, Any]:
-    """What is needed to run the export without this package's models."""
+    """Return the settings that serving needs to run the export without this package."""
     model = pipeline.model
     known = getattr(pipeline, "encoder", model)
     settings = {"pipeline": type(pipeline).__name__}
@@ -55,10 +55,10 @@ def settings_of(pipeline: Any) -> dict[str, Any]:
             "tokenizer_class": type(tokenizer).__name__,
             "tokenizer_file": tokenizer.file_name,
             "tokenizer_sha256": tokenizer.sha256,
-            "vocabulary_size": known.vocabulary_size,  # that of marks included, which a tokenizer may not have
+            "vocabulary_size": known.vocabulary_size,  # includes special tokens that the tokenizer may lack
             "empty_ids": list(tokenizer.empty_ids),
             "pad_id": known.pad_id,
-            "start_id": getattr(known, "start_id", None),  # what has no encoder, or only that, has none
+            "start_id": getattr(known, "start_id", None),  # decoder-only and encoder-only models have none
             "end_id": getattr(known, "end_id", None),
         }
     if not hasattr(pipeline, "sampler"):

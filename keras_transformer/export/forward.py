@@ -1,4 +1,4 @@
-"""What is exported of pipelines that run a model once: ids, images or graphs to logits, texts to answers."""
+"""Exported functions of pipelines that run a model once, from ids, images, graphs or texts."""
 
 import functools
 from collections.abc import Sequence
@@ -8,10 +8,10 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.export import serving_functions
-from keras_transformer.export.graph import Axes, Graph
 from keras_transformer.export.parity import reference_outputs
 from keras_transformer.export.parity.generation import texts_from_vocabulary
 from keras_transformer.export.parity.outputs import Arrays, Example
+from keras_transformer.export.serving_signatures import Axes, Graph
 from keras_transformer.pipelines import (
     Embedding,
     FillMask,
@@ -29,7 +29,7 @@ DEFAULT = "serving_default"
 FORWARD = "forward"
 _BATCH = "batch_size"
 
-# Of each pipeline of texts its signatures: from which strings, by which function, and what Python answers.
+# The signatures of each text pipeline: names of the string inputs, TensorFlow function, Python reference.
 _PAIRS = {
     "classify_pairs": (
         ("text", "text_pair"),
@@ -58,7 +58,7 @@ _ANSWERS: dict[type, dict[str, Any]] = {
 
 
 def signatures(pipeline: Any) -> dict[str, Graph]:
-    """Those of a SavedModel."""
+    """Return the signatures of a SavedModel."""
     if isinstance(pipeline, ImageClassification):
         size = [None, None] if pipeline.resize else pipeline.model.image_size
         default = Graph(
@@ -80,12 +80,12 @@ def signatures(pipeline: Any) -> dict[str, Graph]:
 
 
 def graphs(pipeline: Any) -> dict[str, Graph]:
-    """Those of ONNX, by the names of their files."""
+    """Return the ONNX graphs, by file name."""
     return {MODEL: _forward(pipeline)}
 
 
 def examples(pipeline: Any) -> list[Example]:
-    """Inputs of the model, and its outputs."""
+    """Return examples of the model's inputs and outputs."""
     graph = _forward(pipeline)
     found = []
     for inputs in _random_inputs(pipeline):
@@ -95,15 +95,15 @@ def examples(pipeline: Any) -> list[Example]:
 
 
 def examples_of_answers(pipeline: Any, texts: Sequence[Any] | None = None) -> list[Example]:
-    """Inputs of the other signatures, and what the pipeline answers to them.
+    """Return examples of inputs and outputs of the other signatures.
 
     Args:
         pipeline: the pipeline.
-        texts: of one with a tokenizer; pairs where it compares texts or answers questions. By default some made from
-            its vocabulary.
+        texts: the texts for a pipeline with a tokenizer, pairs if it compares texts or answers questions; by default
+            made from its vocabulary.
 
     Raises:
-        ValueError: where `texts` are of another kind.
+        ValueError: if `texts` are of another type.
     """
     if isinstance(pipeline, ImageClassification | NodeClassification):
         if texts is not None:
@@ -128,14 +128,14 @@ def _signatures_of_texts(pipeline: Any) -> dict[str, Any]:
     found = next(signatures for kind, signatures in _ANSWERS.items() if isinstance(pipeline, kind))
     if not isinstance(pipeline, TextClassification):
         return found
-    if getattr(pipeline.model, "symmetric", False):  # it compares two texts
+    if getattr(pipeline.model, "symmetric", False):  # the model compares two texts
         return {DEFAULT: _PAIRS["classify_pairs"]}
-    alone = getattr(pipeline.encoder, "num_segments", 2) < 2
-    return {name: signature for name, signature in found.items() if name == DEFAULT or not alone}
+    single_segment = getattr(pipeline.encoder, "num_segments", 2) < 2
+    return {name: signature for name, signature in found.items() if name == DEFAULT or not single_segment}
 
 
 def _forward(pipeline: Any) -> Graph:
-    """Ids, images or graphs to the model's outputs, named as Optimum names them."""
+    """Return the function from ids, images or graphs to the model's outputs, with Optimum's names."""
     model = pipeline.model
     if isinstance(pipeline, ImageClassification):
         return Graph(
@@ -150,7 +150,7 @@ def _forward(pipeline: Any) -> Graph:
             _nodes_and_edges(pipeline),
             {"nodes": nodes, "edges": [_BATCH, "num_edges"], "logits": nodes},
         )
-    symmetric = getattr(model, "symmetric", False)  # it reads a pair in both orders
+    symmetric = getattr(model, "symmetric", False)  # the model reads a pair in both orders
     shape, row = (
         ([None, 2, None], [_BATCH, None, "sequence_length"])
         if symmetric
@@ -187,7 +187,7 @@ def _forward(pipeline: Any) -> Graph:
 
 
 def _masked(encoder: Any, input_ids: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:
-    """Ids in which padding has the `pad_id`, or ids and mask for a model without one."""
+    """Return ids with `pad_id` at padded positions, or ids and mask for a model without one."""
     real = attention_mask != 0
     if encoder.pad_id is None:
         return {"token_ids": tf.cast(input_ids, tf.int32), "padding_mask": real}
@@ -195,7 +195,7 @@ def _masked(encoder: Any, input_ids: Tensor, attention_mask: Tensor) -> dict[str
 
 
 def _outputs_of_classes(pipeline: Any) -> Axes:
-    """The outputs of a classifier; the logits of a regression are its numbers."""
+    """Return the axes of a classifier's outputs; a regression has no probabilities."""
     regression = getattr(pipeline, "problem_type", None) == "regression"
     return {name: [_BATCH] for name in ("logits", *([] if regression else ["probabilities"]))}
 
@@ -222,7 +222,7 @@ def _nodes_and_edges(pipeline: Any) -> list[tf.TensorSpec]:
 
 
 def _random_inputs(pipeline: Any) -> list[Arrays]:
-    """A few of other sizes: rows full, half empty and empty; images; graphs with edges, and one without."""
+    """Return random inputs of two sizes: full, half-padded and empty rows; images; graphs with and without edges."""
     random, model = np.random.default_rng(0), pipeline.model
     if isinstance(pipeline, ImageClassification):
         low, high = model.value_range
@@ -263,7 +263,7 @@ def _default_rows(pipeline: Any, columns: int, python: Any) -> list[tuple[str, .
     found = [row for row in rows if _answers_to(pipeline, row, python)]
     if not found:
         raise ValueError(
-            "`texts` must be given where the pipeline refuses all that are made from its vocabulary. Received: None"
+            "`texts` must be given, as the pipeline refuses all texts made from its vocabulary. Received: None"
         )
     return found
 
@@ -271,7 +271,7 @@ def _default_rows(pipeline: Any, columns: int, python: Any) -> list[tuple[str, .
 def _answers_to(pipeline: Any, row: tuple[str, ...], python: Any) -> bool:
     try:
         python(pipeline, *([text] for text in row))
-    except ValueError:  # too long, or nothing to look at
+    except ValueError:  # too long or empty
         return False
     return True
 

@@ -1,4 +1,4 @@
-"""What is exported of pipelines that generate: the loop as a whole, and the steps for loops of others."""
+"""Exported functions of generating pipelines: the whole loop, and single steps for external loops."""
 
 import functools
 from typing import Any
@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from keras_transformer.export import serving_signatures
 from keras_transformer.export.bundle_writer import settings_of
-from keras_transformer.export.graph import Axes, Graph
+from keras_transformer.export.serving_signatures import Axes, Graph
 from keras_transformer_serving.graphs import DECODER, ENCODER, MODEL, loop_name
 
 _BATCH = "batch_size"
@@ -18,7 +18,7 @@ _PARTS = ("key", "value")
 
 
 def signatures(pipeline: Any) -> dict[str, Graph]:
-    """Those of a SavedModel."""
+    """Return the signatures of a SavedModel."""
     text = tf.TensorSpec([None], tf.string, name="text")
     return {
         "serving_default": Graph(functools.partial(serving_signatures.text_to_text, pipeline), [text]),
@@ -30,13 +30,13 @@ def signatures(pipeline: Any) -> dict[str, Graph]:
 
 
 def graphs(pipeline: Any) -> dict[str, Graph]:
-    """Those of ONNX, by the names of their files.
+    """Return the ONNX graphs, by file name.
 
-    Of a model whose encoder gives no keys and values, such as Unlimiformer's, the loop alone.
+    A model whose encoder gives no keys and values, such as Unlimiformer, only has the loop.
     """
     model = pipeline.model
     if not hasattr(model, "encode"):
-        steps = {MODEL: _decoder_alone(model)}
+        steps = {MODEL: _decoder_only(model)}
     elif hasattr(model, "decoder_blocks"):
         steps = {ENCODER: _encoder(model), DECODER: _decoder(model)}
     else:
@@ -56,7 +56,7 @@ def _loop(pipeline: Any) -> Graph:
         )
         return {**out, "ids": tf.cast(out["ids"], tf.int64), "lengths": tf.cast(out["lengths"], tf.int64)}
 
-    # A `pad_id` says what is padding; without one, the mask does.
+    # Padding is marked by `pad_id` or, without one, by the mask.
     ids = ["input_ids", *(["attention_mask"] if pipeline.model.pad_id is None else [])]
     inputs = [*map(_ids, ids), *serving_signatures.noise_spec(pipeline)]
     length = "encoder_sequence_length" if hasattr(pipeline.model, "encode") else _NEW
@@ -100,7 +100,7 @@ def _decoder(model: Any) -> Graph:
     )
 
 
-def _decoder_alone(model: Any) -> Graph:
+def _decoder_only(model: Any) -> Graph:
     new, past = [_BATCH, _NEW], _cache("past_key_values", len(model.blocks), _PAST)
     return Graph(
         lambda input_ids, mask, positions, *tensors: serving_signatures.continue_(
@@ -126,7 +126,7 @@ def _ids(name: str) -> tf.TensorSpec:
 
 
 def _cache(prefix: str, layers: int, length: str, side: str = "") -> Axes:
-    """The axes of each layer's keys and values; how many heads there are, is known."""
+    """Return the axes of each layer's keys and values; the number of heads is static."""
     return {
         f"{prefix}.{layer}{side}.{part}": [_BATCH, None, length] for layer in range(layers) for part in _PARTS
     }

@@ -1,4 +1,4 @@
-"""What pipelines of texts answer, as TensorFlow operations from strings on."""
+"""Pipelines that run a model once as TensorFlow functions, from strings, images or graphs to outputs."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,13 +13,13 @@ _SPACES = [code for code in range(0x110000) if chr(code).isspace()]
 
 
 class Windows(NamedTuple):
-    """Parts of texts, each short enough to be read.
+    """Overlapping windows of token ids that fit the model's maximum length.
 
     Attributes:
         ids: int32, ragged (R, None).
-        owner: int32 (R,), the text that each is of.
-        start: int32 (R,), where in the text's ids it starts.
-        places: int32, ragged (R, None), where each id stands among those of all texts.
+        owner: int32 (R,), the index of each window's text.
+        start: int32 (R,), the offset of each window in its text's ids.
+        places: int32, ragged (R, None), the index of each id among those of all texts.
     """
 
     ids: tf.RaggedTensor
@@ -29,7 +29,7 @@ class Windows(NamedTuple):
 
 
 class Words(NamedTuple):
-    """What stands between white space, ragged (B, None): the words, their first characters and what is behind them."""
+    """The words of texts, ragged (B, None), with the indices of their first characters and after their last ones."""
 
     text: tf.RaggedTensor
     start: tf.RaggedTensor
@@ -37,21 +37,21 @@ class Words(NamedTuple):
 
 
 def class_of_text(pipeline: Any, text: Tensor, text_pair: Tensor | None = None) -> dict[str, Tensor]:
-    """Strings (B,), or pairs of them → what `_of_classes` gives."""
+    """Classify strings (B,), or pairs of strings; see `_of_classes` for the outputs."""
     first = pipeline.tokenizer.tokenize(text)
     if text_pair is None:
         windows = cut(pipeline, first, _room(pipeline, 2))
         inputs = _inputs(pipeline, windows.ids)
     else:
-        behind = pipeline.tokenizer.tokenize(text_pair)
-        windows = cut(pipeline, behind, _room(pipeline, 3) - _lengths(first))
+        second = pipeline.tokenizer.tokenize(text_pair)
+        windows = cut(pipeline, second, _room(pipeline, 3) - _lengths(first))
         inputs = _inputs(pipeline, tf.gather(first, windows.owner), windows.ids)
     found = scores(pipeline, call(pipeline.model)(inputs))
     return _of_classes(pipeline, tf.math.unsorted_segment_mean(found, windows.owner, tf.size(text)))
 
 
 def vector_of_text(pipeline: Any, text: Tensor) -> dict[str, Tensor]:
-    """Strings (B,) → "embedding" (B, D)."""
+    """Embed strings (B,): "embedding" (B, D)."""
     windows = cut(pipeline, pipeline.tokenizer.tokenize(text), _room(pipeline, 2))
     weights = tf.cast(_lengths(windows.ids) + 2, tf.float32)[:, None]
     vectors = weights * pipeline.vectors(_inputs(pipeline, windows.ids))
@@ -62,7 +62,7 @@ def vector_of_text(pipeline: Any, text: Tensor) -> dict[str, Tensor]:
 
 
 def normalized(pipeline: Any, vectors: Tensor) -> Tensor:
-    """Vectors (B, D), of length 1 where the pipeline's are."""
+    """Normalise vectors (B, D) to length 1 if the pipeline does."""
     return (
         vectors / tf.maximum(tf.norm(vectors, axis=-1, keepdims=True), 1e-12)
         if pipeline.normalize
@@ -71,7 +71,7 @@ def normalized(pipeline: Any, vectors: Tensor) -> Tensor:
 
 
 def pieces_of_gaps(pipeline: Any, text: Tensor) -> dict[str, Tensor]:
-    """Strings (B,) → "pieces" and "probabilities" (B, G, top) for up to G gaps a text; "" and 0 fill up."""
+    """Predict mask tokens of strings (B,): "pieces" and "probabilities" (B, G, top), padded with "" and 0."""
     tokenizer = pipeline.tokenizer
     parts = tf.strings.split(_valid(text), pipeline.mask)  # (B, None)
     ids = tokenizer.tokenize(parts.values)
@@ -91,16 +91,16 @@ def pieces_of_gaps(pipeline: Any, text: Tensor) -> dict[str, Tensor]:
 
 
 def tags_of_words(pipeline: Any, text: Tensor) -> dict[str, Tensor]:
-    """Strings (B,) → "words", "labels", "probabilities", "starts", "ends" (B, W).
+    """Label the words of strings (B,): "words", "labels", "probabilities", "starts", "ends" (B, W).
 
-    Rows of fewer words are filled up with "", -1 or 0.
+    Rows of fewer words are padded with "", -1 or 0.
     """
     words = words_of(text)
     ids = pipeline.tokenizer.tokenize(words.text.values)  # (all words, None)
     windows = cut(pipeline, words.text.with_values(ids).merge_dims(1, 2), _room(pipeline, 2))
     logits = call(pipeline.model)(_inputs(pipeline, windows.ids))
     found = tf.RaggedTensor.from_tensor(tf.nn.softmax(logits)[:, 1:], _lengths(windows.ids)).values
-    # Of windows that overlap, the first of those in which a token stands deepest.
+    # Of overlapping windows, the first in which a token is farthest from a margin.
     inside = tf.ragged.range(_lengths(windows.ids))
     depth = tf.minimum(inside, tf.expand_dims(_lengths(windows.ids), 1) - 1 - inside).values
     number = tf.cast(inside.value_rowids(), tf.int32)
@@ -113,11 +113,11 @@ def tags_of_words(pipeline: Any, text: Tensor) -> dict[str, Tensor]:
     kept = words.text.with_values(known)
     label = named(pipeline.labels, tf.argmax(of_words, axis=-1))
 
-    def dense(values: tf.RaggedTensor, filler: Any) -> Tensor:
-        return tf.ragged.boolean_mask(values, kept).to_tensor(filler)
+    def dense(values: tf.RaggedTensor, padding_value: Any) -> Tensor:
+        return tf.ragged.boolean_mask(values, kept).to_tensor(padding_value)
 
-    def of_kept(values: Tensor, filler: Any) -> Tensor:
-        return tf.ragged.boolean_mask(words.start, kept).with_values(values).to_tensor(filler)
+    def of_kept(values: Tensor, padding_value: Any) -> Tensor:
+        return tf.ragged.boolean_mask(words.start, kept).with_values(values).to_tensor(padding_value)
 
     return {
         "words": dense(words.text, ""),
@@ -129,7 +129,7 @@ def tags_of_words(pipeline: Any, text: Tensor) -> dict[str, Tensor]:
 
 
 def answer_in_context(pipeline: Any, question: Tensor, context: Tensor) -> dict[str, Tensor]:
-    """Strings (B,) each → "answer", "start", "end", "probability" (B,); "" and 0 where a context has no word."""
+    """Answer questions in contexts, strings (B,): "answer", "start", "end", "probability" (B,), or "" and 0."""
     asked, words = pipeline.tokenizer.tokenize(question), words_of(context)
     of_words = pipeline.tokenizer.tokenize(words.text.values)
     ids = words.text.with_values(of_words).merge_dims(1, 2)
@@ -169,7 +169,7 @@ def answer_in_context(pipeline: Any, question: Tensor, context: Tensor) -> dict[
 
 
 def class_of_image(pipeline: Any, pixel_values: Tensor) -> dict[str, Tensor]:
-    """Images (B, height, width, channels) → what `_of_classes` gives."""
+    """Classify images (B, height, width, channels); see `_of_classes` for the outputs."""
     low, high = pipeline.model.value_range
     inside = tf.reduce_all((pixel_values >= low) & (pixel_values <= high))
     tf.debugging.Assert(inside, [f"an image has values that are not from {low} to {high}"])
@@ -179,7 +179,7 @@ def class_of_image(pipeline: Any, pixel_values: Tensor) -> dict[str, Tensor]:
 
 
 def class_of_nodes(pipeline: Any, nodes: Tensor, edges: Tensor) -> dict[str, Tensor]:
-    """Nodes (B, T, D) and edges (B, E, 2), filled up with -1 → "label" (B, T), "probabilities" (B, T, C)."""
+    """Classify nodes (B, T, D) with edges (B, E, 2), padded with -1: "label" (B, T), "probabilities" (B, T, C)."""
     count = tf.shape(nodes, tf.int64)[1]
     joined = tf.reduce_all((edges >= -1) & (edges < count))
     tf.debugging.Assert(joined, ["an edge joins a node that is not there"])
@@ -188,23 +188,23 @@ def class_of_nodes(pipeline: Any, nodes: Tensor, edges: Tensor) -> dict[str, Ten
 
 
 def logits_of_nodes(pipeline: Any, nodes: Tensor, edges: Tensor) -> Tensor:
-    """Float32 logits (B, T, C)."""
-    # What computes edges needs one; −1 is none.
+    """Return the float32 logits (B, T, C) of nodes."""
+    # The kernel needs at least one edge; −1 is padding.
     edges = tf.pad(tf.cast(edges, tf.int32), [[0, 0], [0, 1], [0, 0]], constant_values=-1)
     return pipeline.model({"nodes": nodes, "edges": edges}, training=False)
 
 
 def scores(pipeline: Any, logits: Tensor) -> Tensor:
-    """The probabilities that logits (B, C) stand for, or the numbers of a regression."""
+    """Return the probabilities of logits (B, C), or the numbers of a regression."""
     functions = {"multi_label_classification": tf.sigmoid, "regression": tf.identity}
     return functions.get(pipeline.problem_type, tf.nn.softmax)(logits)
 
 
 def _of_classes(pipeline: Any, found: Tensor) -> dict[str, Tensor]:
-    """Return the answers of a classifier for scores (B, C).
+    """Return the outputs of a classifier for scores (B, C).
 
-    "label" (B,) and "probabilities" (B, C); of a multi-label classification "labels" (B, L), those above the threshold
-    and then "" or −1, in place of the first; of a regression "values" (B, C) alone.
+    These are "label" (B,) and "probabilities" (B, C); for multi-label classification "labels" (B, L) above the
+    threshold, padded with "" or −1, in place of "label"; for a regression only "values" (B, C).
     """
     if pipeline.problem_type == "regression":
         return {"values": found}
@@ -213,8 +213,8 @@ def _of_classes(pipeline: Any, found: Tensor) -> dict[str, Tensor]:
     classes = tf.broadcast_to(tf.range(tf.shape(found)[1]), tf.shape(found))
     chosen = tf.ragged.boolean_mask(classes, found > pipeline.threshold)
     labels = named(pipeline.labels, chosen.values)
-    filler = "" if labels.dtype == tf.string else -1
-    return {"labels": chosen.with_values(labels).to_tensor(filler), "probabilities": found}
+    padding_value = "" if labels.dtype == tf.string else -1
+    return {"labels": chosen.with_values(labels).to_tensor(padding_value), "probabilities": found}
 
 
 def _best(pipeline: Any, probabilities: Tensor) -> dict[str, Tensor]:
@@ -225,27 +225,27 @@ def _best(pipeline: Any, probabilities: Tensor) -> dict[str, Tensor]:
 
 
 def named(labels: list[Any], index: Tensor) -> Tensor:
-    """The labels of classes: int64 where all are integers, else strings."""
+    """Return the labels of classes: int64 if all are integers, otherwise strings."""
     if all(isinstance(label, int) for label in labels):
         return tf.gather(tf.constant(labels, tf.int64), index)
     return tf.gather(tf.constant([str(label) for label in labels]), index)
 
 
 def call(model: Any) -> Callable[[Any], Tensor]:
-    """The model, or what it classifies with, without dropout."""
+    """Return the model, or its `classify` method, as a function without dropout."""
     return lambda inputs: getattr(model, "classify", model)(inputs, training=False)
 
 
 def words_of(text: Tensor) -> Words:
-    """The words of texts (B,)."""
+    """Split texts (B,) into words at white space."""
     codes = tf.strings.unicode_decode(text, "UTF-8")  # (B, None)
     rows = codes.value_rowids()
     place = tf.cast(tf.range(tf.size(rows, tf.int64)) - tf.gather(codes.row_starts(), rows), tf.int32)
-    blank = tf.reduce_any(codes.values[:, None] == tf.constant(_SPACES), axis=1)
+    space = tf.reduce_any(codes.values[:, None] == tf.constant(_SPACES), axis=1)
     new_row = characters.row_starts(rows)
-    starts = ~blank & (new_row | characters.shifted(blank, 1, True))
-    ends = ~blank & (characters.shifted(new_row, -1, True) | characters.shifted(blank, -1, True))
-    kept = (tf.boolean_mask(values, ~blank) for values in (codes.values, rows, starts))
+    starts = ~space & (new_row | characters.shifted(space, 1, True))
+    ends = ~space & (characters.shifted(new_row, -1, True) | characters.shifted(space, -1, True))
+    kept = (tf.boolean_mask(values, ~space) for values in (codes.values, rows, starts))
     words = characters.cut(*kept, codes.nrows())
     return Words(
         words,
@@ -255,7 +255,7 @@ def words_of(text: Tensor) -> Words:
 
 
 def cut(pipeline: Any, ids: tf.RaggedTensor, room: Tensor) -> Windows:
-    """Windows of at most `room` (B,) ids each, which overlap by half; an error where the pipeline refuses them."""
+    """Split ids into windows of at most `room` (B,) ids that overlap by half, or raise if the pipeline refuses."""
     lengths = _lengths(ids)
     room = tf.broadcast_to(room, tf.shape(lengths))
     beyond = tf.maximum(lengths - room, 0)
@@ -263,7 +263,7 @@ def cut(pipeline: Any, ids: tf.RaggedTensor, room: Tensor) -> Windows:
     fits = short | (room >= 2) if pipeline.long_texts == "window" else short
     message = f"a text is longer than the {pipeline.encoder.max_length} positions of the model"
     with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(fits), [message])]):
-        lengths = tf.identity(lengths)  # so that nothing is read before
+        lengths = tf.identity(lengths)  # so that nothing reads the ids before the check
     stride = tf.maximum(room - room // 2, 1)
     count = 1 + (beyond + stride - 1) // stride
     owner = tf.repeat(tf.range(tf.size(count)), count)
@@ -275,23 +275,23 @@ def cut(pipeline: Any, ids: tf.RaggedTensor, room: Tensor) -> Windows:
 
 
 def _room(pipeline: Any, special: int) -> Tensor:
-    """How many ids fit beside the special ones."""
+    """Return the number of ids that fit in addition to the special ids."""
     return tf.constant((pipeline.encoder.max_length or 2**30) - special)
 
 
 def _inputs(
     pipeline: Any, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None
 ) -> dict[str, Tensor]:
-    """The model's inputs for rows of ids, special ones around them."""
+    """Return the model's inputs for rows of ids, with special ids added."""
     model, tokenizer = pipeline.model, pipeline.tokenizer
-    marks = getattr(model, "marks", None)
-    if marks is None:
+    special_tokens = getattr(model, "marks", None)
+    if special_tokens is None:
         before = _joined(tokenizer.start_id, first, tokenizer.end_id)
-        behind = before[:, :0] if second is None else _joined(second, tokenizer.end_id)
-        segments = tf.concat([tf.zeros_like(before), tf.ones_like(behind)], axis=1)
-        rows = tf.concat([before, behind], axis=1)
+        after = before[:, :0] if second is None else _joined(second, tokenizer.end_id)
+        segments = tf.concat([tf.zeros_like(before), tf.ones_like(after)], axis=1)
+        rows = tf.concat([before, after], axis=1)
         return {"token_ids": rows.to_tensor(tokenizer.padding_value), "segment_ids": segments.to_tensor(0)}
-    start, delimiter, extract = marks
+    start, delimiter, extract = special_tokens
     if second is None:
         return {"token_ids": _joined(start, first, extract).to_tensor(tokenizer.padding_value)}
     orders = [(first, second), (second, first)] if model.symmetric else [(first, second)]
@@ -303,7 +303,7 @@ def _inputs(
 
 
 def _joined(*parts: int | tf.RaggedTensor) -> tf.RaggedTensor:
-    """Ragged rows side by side, and between them columns of one id each."""
+    """Concatenate ragged rows and columns of single ids."""
     rows = next(part for part in parts if isinstance(part, tf.RaggedTensor)).nrows()
     return tf.concat(
         [part if isinstance(part, tf.RaggedTensor) else tf.fill([rows, 1], part) for part in parts], axis=1

@@ -1,5 +1,7 @@
-"""The TensorFlow functions that are exported: what runs in Python, with a cache update that needs no XLA."""
+"""The exported TensorFlow functions of generating pipelines, with a cache update that needs no XLA."""
 
+import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -7,23 +9,59 @@ import tensorflow as tf
 from keras_transformer import generation, ops
 from keras_transformer.generation.validation import padding_value
 from keras_transformer.models import Unlimiformer
+from keras_transformer.pipelines.folders import Pipeline
 
 Tensor = Any
+Axes = dict[str, list[str | None]]
+"""The names of the first axes of each tensor; None for axes of static size."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Graph:
+    """An exported function: a signature of a SavedModel, or an ONNX graph.
+
+    Attributes:
+        function: a function from tensors to a dictionary of tensors.
+        inputs: the specs of its inputs.
+        axes: the names of the dynamic axes of inputs and outputs, for ONNX.
+    """
+
+    function: Callable[..., dict[str, Any]]
+    inputs: list[tf.TensorSpec]
+    axes: Axes = dataclasses.field(default_factory=dict)
+
+
+def generates(pipeline: Any) -> bool:
+    """Return whether a pipeline generates in a loop rather than running its model once."""
+    return hasattr(pipeline, "sampler")
+
+
+def check_pipeline(pipeline: Any) -> None:
+    """Raise if a pipeline cannot be exported."""
+    if not isinstance(pipeline, Pipeline):
+        raise ValueError(
+            f"`pipeline` must be one of keras_transformer.pipelines. Received: {type(pipeline).__name__}"
+        )
+    if isinstance(getattr(pipeline, "sampler", None), generation.Speculative):
+        raise ValueError(
+            "`pipeline` must not be speculative: export `pipeline.with_settings('greedy')`, whose ids are equal. "
+            f"Received: sampler={pipeline.sampler}"
+        )
 
 
 def generate_ids(
     pipeline: Any, source_ids: Tensor, padding_mask: Tensor | None = None, noise: Tensor | None = None
 ) -> dict[str, Tensor]:
-    """The whole generation loop: int32 ids (B, S) → "ids" (B, M), "lengths" (B,), "scores" (B,).
+    """Run the generation loop from int32 ids (B, S) to "ids" (B, M), "lengths" (B,), "scores" (B,).
 
-    The mask, booleans (B, S), False for padding, is needed for a model without a `pad_id` alone.
+    The mask, booleans (B, S), False for padding, is only required for a model without a `pad_id`.
 
-    Where the sampler returns N > 1 hypotheses, they are an axis after the first. Sampling draws with `noise`,
-    (B, N, M, V), or what its seed makes for rows 0, 1, 2, …
+    If the sampler returns N > 1 hypotheses, outputs have an axis of N after the first. Sampling uses `noise`
+    (B, N, M, V), by default that of its seed for rows 0, 1, 2, …
     """
     model = pipeline.model
     if not hasattr(model, "encode"):
-        # What comes before the last token of a prompt is read at once, and must be something.
+        # All tokens of a prompt except the last are prefilled, and must be at least one.
         column = [[0, 0], [0, 1]]
         source_ids = tf.pad(source_ids, column, constant_values=padding_value(model))
         padding_mask = None if padding_mask is None else tf.pad(padding_mask, column)
@@ -42,7 +80,7 @@ def generate_ids(
 
 
 class _WithoutXla:
-    """A model that writes what it encodes as it writes into a cache."""
+    """A model that stores its encoded source with an update that needs no XLA."""
 
     def __init__(self, model: Unlimiformer) -> None:
         self._model = model
@@ -55,7 +93,7 @@ class _WithoutXla:
 
 
 def noise_spec(pipeline: Any) -> list[tf.TensorSpec]:
-    """The noise that the exported loop takes where it samples, else nothing."""
+    """Return the spec of the noise input of a sampling loop, or an empty list."""
     if not isinstance(pipeline.sampler, generation.Sample):
         return []
     shape = [pipeline.sampler.num_return, pipeline.max_new_tokens, pipeline.model.vocabulary_size]
@@ -63,19 +101,19 @@ def noise_spec(pipeline: Any) -> list[tf.TensorSpec]:
 
 
 def text_to_ids(pipeline: Any, texts: Tensor, noise: Tensor | None = None) -> dict[str, Tensor]:
-    """Strings (B,) → "ids" (B, M), "lengths" (B,), "scores" (B,); see `generate_ids`."""
+    """Generate "ids" (B, M), "lengths" (B,) and "scores" (B,) from strings (B,); see `generate_ids`."""
     return generate_ids(pipeline, **pipeline.preprocess(texts), noise=noise)
 
 
 def text_to_text(pipeline: Any, texts: Tensor) -> dict[str, Tensor]:
-    """Strings (B,) → "text", strings (B,), or (B, N) where the sampler returns N > 1 hypotheses."""
+    """Generate "text", strings (B,), from strings (B,), or (B, N) if the sampler returns N > 1 hypotheses."""
     ids = text_to_ids(pipeline, texts)["ids"]
     decoded = pipeline.decode(tf.reshape(ids, [-1, ids.shape[-1]]))
     return {"text": tf.reshape(decoded, tf.shape(ids)[:-1])}
 
 
 def encode(model: Any, input_ids: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:
-    """Source ids (B, S) → every layer's projected memory, "present.{i}.encoder.{key,value}" (B, N, S, H)."""
+    """Encode source ids (B, S) to each layer's keys and values, "present.{i}.encoder.{key,value}" (B, N, S, H)."""
     padded = tf.where(attention_mask != 0, input_ids, tf.constant(model.pad_id, input_ids.dtype))
     projected = model.encode(tf.cast(padded, tf.int32))["projected"]
     return {
@@ -88,7 +126,7 @@ def encode(model: Any, input_ids: Tensor, attention_mask: Tensor) -> dict[str, T
 def decode(
     model: Any, input_ids: Tensor, encoder_attention_mask: Tensor, past: dict[str, Tensor]
 ) -> dict[str, Tensor]:
-    """T new tokens and a past of P ≥ 0 → "logits" (B, T, V) and "present.{i}.decoder.{key,value}"."""
+    """Decode T new tokens after a past of P ≥ 0 to "logits" (B, T, V) and "present.{i}.decoder.{key,value}"."""
     layers = range(len(past) // 4)
     context = {
         "projected": [
@@ -122,9 +160,9 @@ def decode(
 def continue_(
     model: Any, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor, past: dict[str, Tensor]
 ) -> dict[str, Tensor]:
-    """A decoder alone: T new tokens and a past of P ≥ 0 → "logits" (B, T, V) and "present.{i}.{key,value}".
+    """Run a decoder-only model on T new tokens after a past of P ≥ 0: "logits" (B, T, V), "present.{i}.{key,value}".
 
-    The mask (B, P + T) is of past and new tokens; positions (B, T), of the new ones, count what is no padding.
+    The mask (B, P + T) covers past and new tokens; positions (B, T) are those of the new tokens, without padding.
     """
     layers = range(len(past) // 2)
     real = attention_mask != 0

@@ -1,4 +1,4 @@
-"""A pipeline as SavedModel, from text to its answer, for TensorFlow Serving."""
+"""Export of pipelines as SavedModels for TensorFlow Serving."""
 
 import os
 import pathlib
@@ -9,9 +9,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_transformer.export import kinds
+from keras_transformer.export import forward, generators
 from keras_transformer.export.bundle_writer import new_part
 from keras_transformer.export.parity import comparison
+from keras_transformer.export.serving_signatures import check_pipeline, generates
 
 
 def saved_model(
@@ -22,35 +23,36 @@ def saved_model(
     version: int = 1,
     texts: Sequence[Any] | None = None,
 ) -> pathlib.Path:
-    """Export a pipeline as SavedModel with its tokenizer in the graph, and prove that it answers the same.
+    """Export a pipeline as SavedModel with its tokenizer in the graph, and verify its outputs.
 
-    Signatures of one that generates: `serving_default`, "text" strings (B,) → "text" strings (B,); `generate_ids`,
-    "text" strings (B,) → "ids" int32 (B, M), "lengths" int32 (B,), "scores" float32 (B,). Where the pipeline's sampler
-    returns N > 1 hypotheses, each output has an axis of N after the first; where it samples, `generate_ids` takes
-    "noise" float32 (B, N, M, V) too, and `serving_default` draws by the sampler's seed and the row's number in the
+    Signatures of generating pipelines: `serving_default`, "text" strings (B,) → "text" strings (B,); `generate_ids`,
+    "text" strings (B,) → "ids" int32 (B, M), "lengths" int32 (B,), "scores" float32 (B,). If the pipeline's sampler
+    returns N > 1 hypotheses, each output has an axis of N after the first; if it samples, `generate_ids` also takes
+    "noise" float32 (B, N, M, V), and `serving_default` samples by the sampler's seed and the index of the row in the
     batch.
 
-    Signatures of the others: `serving_default`, from strings, images or graphs to the pipeline's answer as tensors;
-    `forward`, what `onnx` exports, from ids, images or graphs to the model's outputs; and for pairs of texts
-    `classify_pairs`. `export/README.md` lists their tensors. What the pipeline refuses is an InvalidArgumentError.
+    Signatures of other pipelines: `serving_default`, from strings, images or graphs to the pipeline's outputs as
+    tensors; `forward`, as exported by `onnx`, from ids, images or graphs to the model's outputs; and for pairs of
+    texts `classify_pairs`. `export/README.md` lists their tensors. Inputs that the pipeline refuses raise an
+    InvalidArgumentError.
 
-    Nothing in the graph needs XLA, which TensorFlow Serving turns off.
+    Nothing in the graph needs XLA, which TensorFlow Serving disables.
 
     Args:
         pipeline: any of `pipelines`.
-        folder: of the export; the model goes to `folder/saved_model/name/version`.
+        folder: the export's folder; the model is written to `folder/saved_model/name/version`.
         name: the model's name in TensorFlow Serving, by default the folder's.
         version: a positive integer, as TensorFlow Serving counts them.
-        texts: compared between the pipeline and the SavedModel before anything takes its place, pairs of question
-            and context for `QuestionAnswering`; by default a few made from the vocabulary.
+        texts: texts on which pipeline and SavedModel are compared before the export is kept, pairs of question and
+            context for `QuestionAnswering`; by default made from the vocabulary.
 
     Returns:
-        The version's folder. It appears only when it is complete and verified.
+        The version's folder, which is only created when complete and verified.
 
     Raises:
-        FileExistsError: where the version exists already.
-        ParityError: where an output differs.
-        ValueError: where an argument is wrong.
+        FileExistsError: if the version exists already.
+        ParityError: if an output differs.
+        ValueError: if an argument is invalid.
 
     Example:
         >>> saved_model(translator, "export/es-en")
@@ -60,7 +62,7 @@ def saved_model(
     name = folder.absolute().name if name is None else name
     if not re.fullmatch(r"\w[\w.-]*", name):
         raise ValueError(f"`name` must be a plain folder name. Received: name={name!r}")
-    kinds.check(pipeline)
+    check_pipeline(pipeline)
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise ValueError(f"`version` must be a positive integer. Received: version={version!r}")
     if keras.backend.backend() != "tensorflow":
@@ -83,11 +85,12 @@ def _write(pipeline: Any, path: pathlib.Path) -> None:
     archive.track(pipeline.model)
     if hasattr(pipeline, "tokenizer"):
         archive.track(pipeline.tokenizer)
-    for name, graph in kinds.of(pipeline).signatures(pipeline).items():
+    signatures = (generators if generates(pipeline) else forward).signatures(pipeline)
+    for name, graph in signatures.items():
         archive.add_endpoint(name, graph.function, input_signature=graph.inputs)
     logger = tf.get_logger()
     level = logger.level
-    logger.setLevel("ERROR")  # it would name the temporary folder
+    logger.setLevel("ERROR")  # it would log the temporary folder
     try:
         archive.write_out(path, verbose=False)
     finally:

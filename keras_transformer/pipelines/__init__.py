@@ -4,16 +4,16 @@ import os
 import pathlib
 from typing import Any
 
-from keras_transformer.pipelines.answers import Alignment as Alignment
-from keras_transformer.pipelines.answers import Answer as Answer
 from keras_transformer.pipelines.embedding import Embedding as Embedding
 from keras_transformer.pipelines.evaluation import evaluate as evaluate
 from keras_transformer.pipelines.evaluation import scorers as scorers
-from keras_transformer.pipelines.fill_mask import Filling as Filling
 from keras_transformer.pipelines.fill_mask import FillMask as FillMask
+from keras_transformer.pipelines.fill_mask import MaskPrediction as MaskPrediction
 from keras_transformer.pipelines.hugging_face import from_hugging_face as from_hugging_face
 from keras_transformer.pipelines.image_classification import ImageClassification as ImageClassification
 from keras_transformer.pipelines.node_classification import NodeClassification as NodeClassification
+from keras_transformer.pipelines.outputs import Alignment as Alignment
+from keras_transformer.pipelines.outputs import Answer as Answer
 from keras_transformer.pipelines.question_answering import QuestionAnswering as QuestionAnswering
 from keras_transformer.pipelines.question_answering import Span as Span
 from keras_transformer.pipelines.text_classification import TextClassification as TextClassification
@@ -28,8 +28,8 @@ __all__ = [
     "Answer",
     "Embedding",
     "FillMask",
-    "Filling",
     "ImageClassification",
+    "MaskPrediction",
     "NodeClassification",
     "QuestionAnswering",
     "Span",
@@ -61,17 +61,17 @@ _CLASSES: dict[str, Any] = {
 
 
 def load(folder: str | os.PathLike[str]) -> Any:
-    """Load a pipeline that `save` has written.
+    """Load a saved pipeline.
 
     Args:
-        folder: the folder.
+        folder: the folder that a pipeline's `save` wrote.
 
     Returns:
         The pipeline.
 
     Raises:
-        FileNotFoundError: where the folder is no pipeline.
-        ValueError: where a file in it is damaged.
+        FileNotFoundError: if the folder is not a pipeline.
+        ValueError: if a file in it is damaged.
     """
     config_file = pathlib.Path(folder) / "config.json"
     if bundle.is_bundle(folder):
@@ -82,7 +82,7 @@ def load(folder: str | os.PathLike[str]) -> Any:
     config = files.read_json(config_file) if config_file.is_file() else {}
     if not isinstance(config, dict) or str(config.get("pipeline")) not in _CLASSES:
         raise FileNotFoundError(
-            f"`folder` must be one that a pipeline's `save` has written. Received: folder={str(folder)!r}, "
-            f"which {'has no config.json' if not config_file.is_file() else 'is something else'}"
+            f"`folder` must be a saved pipeline. Received: folder={str(folder)!r}, "
+            f"which {'has no config.json' if not config_file.is_file() else 'has another config.json'}"
         )
     return _CLASSES[config["pipeline"]].load(folder)

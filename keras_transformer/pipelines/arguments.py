@@ -1,4 +1,4 @@
-"""What is asked of a pipeline that generates, checked: texts, what goes with each of them, and limits."""
+"""Validation of the arguments of generating pipelines: texts, prefixes and limits."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -9,27 +9,27 @@ from keras_transformer.arguments import check_positive, is_integer
 
 
 def check_limit(name: str, limit: Any) -> None:
-    """Raise where a number of tokens or rows is no positive integer."""
+    """Raise unless a number of tokens or rows is a positive integer."""
     if not is_integer(limit):
         raise TypeError(f"`{name}` must be an integer. Received: {name}={limit!r}")
     check_positive(**{name: limit})
 
 
 def check_text(name: str, text: Any) -> None:
-    """Raise where something is no string."""
+    """Raise unless a value is a string."""
     if not isinstance(text, str):
         raise TypeError(f"`{name}` must be a string. Received: {name}={text!r}")
 
 
 def as_list(name: str, texts: Any) -> list[Any]:
-    """A list of texts; whether each is one, the tokenizer says."""
+    """Return texts as a list; the tokenizer checks the type of each."""
     if isinstance(texts, str) or not isinstance(texts, Iterable):
         raise TypeError(f"`{name}` must be a list of strings. Received: {name}={texts!r}")
     return list(texts)
 
 
 def one_for_each(name: str, texts: Any, count: int) -> list[str]:
-    """As many strings as there are texts."""
+    """Return a list of `count` strings, one for each text."""
     texts = as_list(name, texts)
     if len(texts) != count:
         raise ValueError(f"`{name}` must be one for each of {count} texts. Received: {len(texts)}")
@@ -39,7 +39,7 @@ def one_for_each(name: str, texts: Any, count: int) -> list[str]:
 
 
 def limits_of(max_new_tokens: Any, count: int, most: int) -> np.ndarray:
-    """The longest output of each text, integers (count,): `most` for None."""
+    """Return the maximum number of new tokens for each text, integers (count,); `most` for None."""
     if max_new_tokens is None or isinstance(max_new_tokens, int | np.integer):
         limits = [most if max_new_tokens is None else max_new_tokens] * count
     elif isinstance(max_new_tokens, str) or not isinstance(max_new_tokens, Iterable):

@@ -1,4 +1,4 @@
-"""Generation and scores of any number of rows: those of near length run together, and come back in their order."""
+"""Batched generation and scoring: rows of similar length are batched, and results are returned in order."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -21,13 +21,13 @@ def generate(
 
     Args:
         pipeline: with `model`, `sampler` and `constraints`.
-        inputs: what the pipeline's `preprocess` makes of B ≥ 1 texts, as arrays.
-        prefix_ids: integers (B, Q), Q = 0 where there are none.
-        limits: integers (B,), the longest output of each row.
-        batch_size: rows that run together.
+        inputs: the outputs of the pipeline's `preprocess` for B ≥ 1 texts, as arrays.
+        prefix_ids: integers (B, Q), Q = 0 without prefixes.
+        limits: integers (B,), the maximum number of new tokens of each row.
+        batch_size: the number of rows in a batch.
 
     Returns:
-        A `Generation` of as many columns as the largest limit.
+        A `Generation` with as many columns as the largest limit.
     """
     samples = isinstance(pipeline.sampler, generation.Sample)
     lengths = inputs["padding_mask"].sum(axis=1)
@@ -59,29 +59,29 @@ def generate(
 def score(
     model: Any, sources: Mapping[str, np.ndarray], targets: Mapping[str, np.ndarray], batch_size: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Log-probabilities of targets: of the whole (B,) and of each token (B, T).
+    """Return the log-probabilities of targets (B,) and of each of their tokens (B, T).
 
     Args:
         model: as in `generation.score`.
         sources: "source_ids" (B, S) and "padding_mask", B ≥ 1.
         targets: "target_ids" (B, T) and "target_padding_mask".
-        batch_size: rows that run together.
+        batch_size: the number of rows in a batch.
     """
     read, scored = sources["padding_mask"].sum(axis=1), targets["target_padding_mask"].sum(axis=1)
     scores, token_scores = np.zeros(len(read)), np.zeros(targets["target_ids"].shape)
     for rows in _batches(read + scored, batch_size):
-        width, longest = read[rows].max(), scored[rows].max()
+        width, length = read[rows].max(), scored[rows].max()
         out = generation.score(
             model,
             **{name: values[rows, :width] for name, values in sources.items()},
-            **{name: values[rows, :longest] for name, values in targets.items()},
+            **{name: values[rows, :length] for name, values in targets.items()},
         )
-        scores[rows], token_scores[rows, :longest] = out.scores, out.token_scores
+        scores[rows], token_scores[rows, :length] = out.scores, out.token_scores
     return scores, token_scores
 
 
 def _batches(lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
-    """The numbers of all rows, in batches."""
+    """Return the indices of all rows, in batches of similar length."""
     order = np.argsort(lengths, kind="stable")
     return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
 

@@ -1,4 +1,4 @@
-"""Names, scores and answers of classifiers."""
+"""Labels, scores and outputs of classifiers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,18 +7,18 @@ import numpy as np
 
 from keras_transformer_serving.model import postprocess
 
-_LOWEST = -80.0  # whose exponential a float32 still holds
+_LOWEST = -80.0  # whose exponential is still finite in float32
 
 
 def check(labels: Sequence[Any] | None, num_classes: int) -> list[Any]:
-    """`labels`, or numbers in their place.
+    """Return `labels`, or class indices if they are None.
 
     Args:
         labels: a name for each class, or None.
-        num_classes: how many there must be.
+        num_classes: the number of classes.
 
     Raises:
-        ValueError: where there are more or fewer.
+        ValueError: if there are more or fewer labels than classes.
     """
     labels = list(range(num_classes)) if labels is None else list(labels)
     if len(labels) != num_classes:
@@ -29,7 +29,7 @@ def check(labels: Sequence[Any] | None, num_classes: int) -> list[Any]:
 
 
 def problem_type(model: Any) -> str:
-    """Return what the logits of a model stand for: single-label classification where it has no `problem_type`."""
+    """Return the `problem_type` of a model, single-label classification if it has none."""
     return getattr(model, "problem_type", "single_label_classification")
 
 
@@ -41,7 +41,7 @@ def check_threshold(threshold: float) -> float:
 
 
 def scores(pipeline: Any, logits: np.ndarray) -> np.ndarray:
-    """Return the probabilities that logits (…, C) stand for, or the numbers of a regression, float32."""
+    """Return the probabilities of logits (…, C), or the numbers of a regression, float32."""
     if pipeline.problem_type == "regression":
         return logits
     if pipeline.problem_type == "multi_label_classification":
@@ -50,10 +50,10 @@ def scores(pipeline: Any, logits: np.ndarray) -> np.ndarray:
 
 
 def probabilities(pipeline: Any, found: np.ndarray) -> np.ndarray:
-    """Return scores that are probabilities.
+    """Return scores if they are probabilities.
 
     Raises:
-        ValueError: where they are the numbers of a regression.
+        ValueError: if they are the numbers of a regression.
     """
     if pipeline.problem_type == "regression":
         raise ValueError(
@@ -64,12 +64,12 @@ def probabilities(pipeline: Any, found: np.ndarray) -> np.ndarray:
 
 
 def answers(pipeline: Any, found: np.ndarray) -> Any:
-    """Return the answer to each row of scores (B, C), or the one to (C,)."""
+    """Return the label, labels or number for each row of scores (B, C), or for one row (C,)."""
     rows = postprocess(np.atleast_2d(found), pipeline.labels, pipeline.problem_type, pipeline.threshold)
     return rows if found.ndim > 1 else rows[0]
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-    """Probabilities (…, C) of logits (…, C), float32."""
+    """Return the probabilities (…, C) of logits (…, C), float32."""
     exponentials = np.exp(logits - logits.max(-1, keepdims=True))
     return exponentials / exponentials.sum(-1, keepdims=True)

@@ -1,4 +1,4 @@
-"""Texts to vectors."""
+"""Sentence embeddings."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -13,19 +13,20 @@ from keras_transformer.pipelines import texts
 POOLINGS = ("mean", "first", "pooler")
 
 
-class Embedding(texts.OfTexts):
-    """An encoder and its tokenizer: one vector for each text.
+class Embedding(texts.TextPipeline):
+    """A pipeline of an encoder and its tokenizer, from texts to vectors.
 
     Args:
         model: such as `models.BERT`.
         tokenizer: with the model's vocabulary.
-        pooling: "mean" (of all tokens, special ones too), "first" (the first token's) or "pooler" (that, transformed).
-        normalize: whether vectors are divided by their length, so that a product of two is a cosine.
-        long_texts: whether texts that are too long are refused ("refuse"), or the vectors of windows averaged, each
-            counting as many tokens as it has ("window").
+        pooling: "mean" (of all tokens, including special ones), "first" (the first token) or "pooler" (the first token
+            after the model's pooler).
+        normalize: whether to normalise vectors to length 1, so that dot products are cosine similarities.
+        long_texts: "refuse" texts that are too long, or average the vectors of windows, weighted by their numbers of
+            tokens ("window").
 
     Raises:
-        ValueError: where model and tokenizer do not belong together, or an argument has an unknown value.
+        ValueError: if model and tokenizer do not match, or an argument has an unknown value.
 
     Example:
         >>> vectors = Embedding(model, tokenizer)(["a dog barks", "a hound bays"])
@@ -46,17 +47,17 @@ class Embedding(texts.OfTexts):
         self.normalize = normalize
 
     def __call__(self, given: str | Iterable[str], batch_size: int = 32) -> np.ndarray:
-        """The vectors.
+        """Embed texts.
 
         Args:
             given: a list of texts, or one string.
-            batch_size: rows that run together; it changes the speed alone.
+            batch_size: the number of rows in a batch.
 
         Returns:
             float32 (n, D), or (D,) for one string.
 
         Raises:
-            ValueError: where a text is too long.
+            ValueError: if a text is too long.
         """
         listed, one = texts.as_list(given)
         rows, owners = [], []
@@ -75,16 +76,16 @@ class Embedding(texts.OfTexts):
         return vectors[0] if one else vectors
 
     def settings(self) -> dict[str, Any]:
-        """The constructor's arguments besides model and tokenizer."""
+        """Return the constructor's arguments except model and tokenizer."""
         return {**super().settings(), "pooling": self.pooling, "normalize": self.normalize}
 
     def pooled(self, hidden: Any, inputs: Any) -> Any:
-        """One vector for each row, float32 (B, D), of the encoder's (B, T, D) for `inputs`; not normalised."""
+        """Pool the encoder's outputs (B, T, D) for `inputs` to float32 (B, D), not normalised."""
         if self.pooling == "mean":
             return mean_of_tokens(hidden, self.encoder.padding_mask(inputs))
         pooled = hidden[:, 0] if self.pooling == "first" else self.encoder.pool(hidden)
         return keras.ops.cast(pooled, "float32")
 
     def vectors(self, inputs: Any) -> Any:
-        """What `pooled` makes of the encoder's inputs."""
+        """Encode and pool inputs to float32 (B, D), not normalised."""
         return self.pooled(self.encoder(inputs, training=False), inputs)

@@ -1,25 +1,25 @@
-"""How good a pipeline's answers are."""
+"""Evaluation of pipelines with BLEU, chrF and exact match."""
 
 from collections.abc import Iterable
 from typing import Any
 
 
 def evaluate(pipeline: Any, pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """Compare a pipeline's answers with reference texts, by exact match, sacreBLEU and chrF.
+    """Evaluate a pipeline's outputs against reference texts by exact match, sacreBLEU and chrF.
 
-    A source that stands in several pairs is answered once, and every one of its targets is a reference.
+    A source that occurs in several pairs is evaluated once, with all of its targets as references.
 
     Args:
-        pipeline: from a list of texts to a list of texts.
+        pipeline: a function from a list of texts to a list of texts.
         pairs: (source, target) texts.
 
     Returns:
-        "exact_match", the share of answers that equal a reference, in [0, 1]; "bleu" and "chrf", in [0, 100];
-        "signatures", which say how those two were computed; "sentences", the number of sources.
+        "exact_match", the share of outputs that equal a reference, in [0, 1]; "bleu" and "chrf", in [0, 100];
+        "signatures", sacreBLEU's signatures of both; "sentences", the number of sources.
 
     Raises:
-        ImportError: where sacrebleu is not installed.
-        ValueError: where there are no pairs.
+        ImportError: if sacrebleu is not installed.
+        ValueError: if there are no pairs.
 
     References:
         Post, "A Call for Clarity in Reporting BLEU Scores" (2018); Popović, "chrF" (2015).
@@ -32,7 +32,7 @@ def evaluate(pipeline: Any, pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
         raise ValueError("`pairs` must not be empty. Received: pairs=[]")
     answers = pipeline(list(references))
     most = max(map(len, references.values()))
-    # sacreBLEU takes the n-th reference of every sentence together, and None where there is none.
+    # sacreBLEU expects streams of the n-th references of all sentences, with None for missing ones.
     streams = [[texts[n] if n < len(texts) else None for texts in references.values()] for n in range(most)]
     scores = {"bleu": bleu.corpus_score(answers, streams), "chrf": chrf.corpus_score(answers, streams)}
     right = sum(answer in texts for answer, texts in zip(answers, references.values(), strict=True))
@@ -45,10 +45,10 @@ def evaluate(pipeline: Any, pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
 
 
 def scorers() -> tuple[Any, Any]:
-    """SacreBLEU's BLEU and chrF.
+    """Return sacreBLEU's BLEU and chrF metrics.
 
     Raises:
-        ImportError: where sacrebleu is not installed; asked before a long training, not after it.
+        ImportError: if sacrebleu is not installed; call this before a long training to find out early.
     """
     try:
         from sacrebleu.metrics import BLEU, CHRF

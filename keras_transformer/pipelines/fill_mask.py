@@ -1,4 +1,4 @@
-"""What may stand in the gaps of a text."""
+"""Masked-token prediction."""
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -8,33 +8,33 @@ import numpy as np
 from keras_transformer.pipelines import class_labels, texts
 
 
-class Filling(NamedTuple):
-    """A piece that may stand in a gap.
+class MaskPrediction(NamedTuple):
+    """A predicted piece for a mask token.
 
     Attributes:
-        piece: as the tokenizer writes it.
-        probability: in [0, 1].
+        piece: the piece, as the tokenizer writes it.
+        probability: its probability, in [0, 1].
     """
 
     piece: str
     probability: float
 
 
-class FillMask(texts.OfTexts):
-    """A masked language model and its tokenizer.
+class FillMask(texts.TextPipeline):
+    """A pipeline of a masked language model and its tokenizer.
 
     Args:
         model: such as `models.MaskedLanguageModel`.
         tokenizer: with the model's vocabulary and a mask id.
-        mask: how a gap is written in texts.
-        top: how many pieces are given for each gap.
+        mask: the mask token in texts.
+        top: the number of predictions for each mask token.
 
     Raises:
-        ValueError: where model and tokenizer do not belong together, or `top` is out of range.
+        ValueError: if model and tokenizer do not match, or `top` is out of range.
 
     Example:
         >>> FillMask(model, tokenizer, top=1)("the [MASK] barks")
-        [[Filling(piece='dog', probability=0.93)]]
+        [[MaskPrediction(piece='dog', probability=0.93)]]
     """
 
     def __init__(self, model: Any, tokenizer: Any, mask: str = "[MASK]", top: int = 5) -> None:
@@ -51,17 +51,17 @@ class FillMask(texts.OfTexts):
         self.top = top
 
     def __call__(self, given: str | Iterable[str], batch_size: int = 32) -> Any:
-        """The most probable pieces for each gap, the best first.
+        """Predict the most probable pieces for each mask token, the best first.
 
         Args:
-            given: a list of texts, or one string, each with one gap or more.
-            batch_size: rows that run together; it changes the speed alone.
+            given: a list of texts, or one string, each with one mask token or more.
+            batch_size: the number of rows in a batch.
 
         Returns:
-            For each text a list of its gaps, each a list of `Filling`; for one string that of its gaps.
+            For each text a list with one list of `MaskPrediction` for each mask token; for one string only its list.
 
         Raises:
-            ValueError: where a text has no gap, or is too long.
+            ValueError: if a text has no mask token, or is too long.
         """
         listed, one = texts.as_list(given)
         rows = []
@@ -83,9 +83,9 @@ class FillMask(texts.OfTexts):
         return found[0] if one else found
 
     def settings(self) -> dict[str, Any]:
-        """The constructor's arguments besides model and tokenizer."""
+        """Return the constructor's arguments except model and tokenizer."""
         return {"mask": self.mask, "top": self.top}
 
-    def _best(self, probabilities: np.ndarray) -> list[Filling]:
+    def _best(self, probabilities: np.ndarray) -> list[MaskPrediction]:
         best = np.argsort(-probabilities, kind="stable")[: self.top]
-        return [Filling(self.tokenizer.id_to_piece(int(i)), float(probabilities[i])) for i in best]
+        return [MaskPrediction(self.tokenizer.id_to_piece(int(i)), float(probabilities[i])) for i in best]

@@ -1,4 +1,4 @@
-"""A model, its tokenizer and its settings as one folder, which `pipelines.load` reads."""
+"""Saving and loading of pipelines as folders with model, tokenizer and settings."""
 
 import os
 import pathlib
@@ -12,39 +12,39 @@ from keras_transformer_serving import bundle, files
 CONFIG = "config.json"
 
 
-class Saved:
-    """What is saved of a pipeline: `model`, `tokenizer` where it has one, and `settings()`."""
+class Pipeline:
+    """Base class of pipelines, which saves `model`, `tokenizer` (if any) and `settings()`."""
 
     _settings_file: ClassVar[str] = "settings.json"
 
     def settings(self) -> dict[str, Any]:
-        """The constructor's arguments besides model and tokenizer."""
+        """Return the constructor's arguments except model and tokenizer."""
         raise NotImplementedError
 
     def save(self, folder: str | os.PathLike[str], overwrite: bool = False) -> None:
-        """Write model, tokenizer and settings as one folder, which `pipelines.load` reads.
+        """Save model, tokenizer and settings to a folder, which `pipelines.load` reads.
 
         Args:
-            folder: made whole or not at all.
-            overwrite: whether an existing pipeline may be replaced.
+            folder: the folder, written atomically.
+            overwrite: whether to replace an existing pipeline.
 
         Raises:
-            FileExistsError: where `folder` exists and `overwrite` is False, or it is no pipeline.
-            ValueError: where the model is quantised or an `Ensemble`, or a sampler has a model that drafts.
+            FileExistsError: if `folder` exists and `overwrite` is False, or it is not a pipeline.
+            ValueError: if the model is quantised or an `Ensemble`, or the sampler has a draft model.
         """
         if not hasattr(self.model, "save"):
             raise ValueError(
-                "`model` must be one that Keras saves; save each model of an ensemble in a pipeline of its own. "
+                "`model` must be a Keras model; save each model of an ensemble in a pipeline of its own. "
                 f"Received: a {type(self.model).__name__}"
             )
         if pathlib.Path(folder).exists() and overwrite and not is_pipeline(folder):
             raise FileExistsError(
-                f"`folder` must be new or a pipeline where overwrite=True. Received: folder={str(folder)!r}"
+                f"`folder` must be new, or a pipeline if overwrite=True. Received: folder={str(folder)!r}"
             )
         if any(variable.dtype == "int8" for variable in self.model.variables):
             raise ValueError(
-                "`model` must not be quantised yet: a file could not be loaded. Save it first, quantise what is "
-                "loaded. Received: a model with int8 weights"
+                "`model` must not be quantised, as its file could not be loaded. Save it before quantisation, and "
+                "quantise after loading. Received: a model with int8 weights"
             )
         settings = self.settings()
         with files.new_folder(folder, overwrite) as new:
@@ -58,7 +58,7 @@ class Saved:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Self:
-        """The pipeline that `save` has written to `folder`."""
+        """Load a pipeline from the folder written by `save`."""
         folder = pathlib.Path(folder)
         config = files.read_json(folder / CONFIG)
         _check_sha256(
@@ -79,9 +79,9 @@ class Saved:
 
 
 def is_pipeline(folder: str | os.PathLike[str]) -> bool:
-    """Whether `save` has written the folder, as far as its `config.json` tells."""
+    """Return whether a folder is a saved pipeline, by its `config.json`."""
     path = pathlib.Path(folder) / CONFIG
-    if not path.is_file() or bundle.is_bundle(folder):  # an export has both
+    if not path.is_file() or bundle.is_bundle(folder):  # an export has a config.json, too
         return False
     config = files.read_json(path)
     return isinstance(config, dict) and "pipeline" in config
@@ -89,6 +89,6 @@ def is_pipeline(folder: str | os.PathLike[str]) -> bool:
 
 def _check_sha256(path: pathlib.Path, expected: str | None, found: str) -> None:
     if expected is None:
-        raise ValueError(f"`{path.parent / CONFIG}` is damaged: it must name the sha256 of {path.name}")
+        raise ValueError(f"`{path.parent / CONFIG}` must have the sha256 of {path.name}. Received: none")
     if found != expected:
         raise ValueError(f"`{path}` is damaged: its sha256 must be {expected}. Received: {found}")

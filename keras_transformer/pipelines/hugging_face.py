@@ -25,7 +25,7 @@ _BILINEAR = 2
 
 
 def from_hugging_face(folder: str | os.PathLike[str], **settings: Any) -> Any:
-    """Load model and tokenizer from a folder that `transformers` has written, or that was downloaded from its hub.
+    """Load a pipeline from a folder written by `transformers` or downloaded from its hub.
 
     | folder | pipeline |
     |---|---|
@@ -33,25 +33,24 @@ def from_hugging_face(folder: str | os.PathLike[str], **settings: Any) -> Any:
     | GPT-2, OpenAI GPT | `TextGeneration` |
     | BERT for masked language modelling or pre-training | `FillMask` |
     | BERT for sequences, tokens, questions | `TextClassification`, `TokenClassification`, `QuestionAnswering` |
-    | BERT alone | `Embedding` |
+    | BERT without head | `Embedding` |
     | ViT | `ImageClassification` |
 
     Args:
-        folder: with what `interop.from_hugging_face` reads, and the tokenizer's files; for ViT perhaps
-            `preprocessor_config.json`, whose mean and standard deviation become part of the weights: images have values
-            from 0 to 255.
-        **settings: for the pipeline, such as `generation` and `max_new_tokens`. Labels are the folder's, and by default
-            so are `generation`, `constraints` and `max_new_tokens`: those of `generation_config.json`, or of
-            `config.json` where that file is absent. What has no equal here is named in a `UserWarning`.
+        folder: the folder, with the files that `interop.from_hugging_face` reads and the tokenizer's; for ViT
+            optionally with `preprocessor_config.json`, whose mean and standard deviation become part of the weights,
+            so that images have values from 0 to 255.
+        **settings: arguments of the pipeline, such as `generation` and `max_new_tokens`. Labels are the folder's, and
+            by default `generation`, `constraints` and `max_new_tokens` are those of `generation_config.json`, or of
+            `config.json` without that file. Unsupported settings are listed in a `UserWarning`.
 
     Returns:
         The pipeline.
 
     Raises:
-        FileNotFoundError: where a file is absent.
-        ImportError: where safetensors is not installed.
-        ValueError: where a file is damaged, the architecture is none of these, or model and tokenizer do not belong
-            together.
+        FileNotFoundError: if a file is missing.
+        ImportError: if safetensors is not installed.
+        ValueError: if a file is damaged, the architecture is none of these, or model and tokenizer do not match.
 
     Example:
         >>> writer = from_hugging_face("downloads/gpt2", max_new_tokens=32)  # doctest: +SKIP
@@ -77,7 +76,7 @@ def _generation(tokenizer_class: Any) -> Callable[..., TextGeneration]:
 
 def _bert(folder: pathlib.Path, model: Any, config: Any, settings: Mapping[str, Any]) -> Any:
     pipeline = _OF_BERT[type(model).__name__]
-    model = getattr(model, "masked_language_model", model)  # of the two tasks of pre-training, that one
+    model = getattr(model, "masked_language_model", model)  # of the two heads of pre-training
     labels = {"labels": _labels(config)} if pipeline in (TextClassification, TokenClassification) else {}
     return pipeline(model, text.WordPieceTokenizer.from_files(folder), **{**labels, **settings})
 
@@ -90,13 +89,13 @@ def _vit(folder: pathlib.Path, model: Any, config: Any, settings: Mapping[str, A
         _set_normalization(model, given.get("image_mean", 0.5), given.get("image_std", 0.5))
     else:
         _set_normalization(model, 0.0, 1.0)
-    # Another interpolation than ours would give other images: those of another size are refused then.
+    # Other interpolations than ours would give other images, so do not resize for them.
     resize = bool(given.get("do_resize", True)) and given.get("resample", _BILINEAR) == _BILINEAR
     return ImageClassification(model, **{"labels": _labels(config), "resize": resize, **settings})
 
 
 def _labels(config: Mapping[str, Any]) -> list[str] | None:
-    """The classes' names, which stand there by number."""
+    """Return the names of the classes in the order of their ids."""
     names = config.get("id2label")
     return None if names is None else [names[number] for number in sorted(names, key=int)]
 
@@ -117,9 +116,9 @@ def _check_preprocessor(path: pathlib.Path, given: Mapping[str, Any], model: Any
 
 
 def _set_normalization(model: Any, mean: Any, deviation: Any) -> None:
-    """Make the patches' weights those for values in [−1, 1], which were for (x / 255 − mean) / deviation.
+    """Fold the normalisation (x / 255 − mean) / deviation into the patch embedding, whose inputs are in [−1, 1].
 
-    With y = 2 x / 255 − 1 that is y / (2 deviation) + (1 / 2 − mean) / deviation.
+    With y = 2 x / 255 − 1 it equals y / (2 deviation) + (1 / 2 − mean) / deviation.
     """
     channels = model.num_channels
     mean, deviation = (np.broadcast_to(np.asarray(each, "float64"), channels) for each in (mean, deviation))

@@ -1,4 +1,4 @@
-"""Settings of generation from a folder of Hugging Face's `transformers`."""
+"""Generation settings from a folder of Hugging Face's `transformers`."""
 
 import pathlib
 import warnings
@@ -12,7 +12,7 @@ from keras_transformer_serving import files
 GENERATION_CONFIG = "generation_config.json"
 _CONFIG = "config.json"
 
-# Settings that no sampler or constraint has, and the values that change nothing; None never does.
+# Unsupported settings and their neutral values; None is always neutral.
 _SAMPLER_ONLY_THERE = {
     "num_beam_groups": 1,
     "diversity_penalty": 0.0,
@@ -36,26 +36,27 @@ _CONSTRAINTS_ONLY_THERE = {
     "max_time": None,
 }
 _EARLY_STOPPING = {True: "num_beams", False: "heuristic", "never": True}
-_TOP_K = 50  # of `transformers`, where a folder says nothing
+_TOP_K = 50  # the default of `transformers`
 
 
 def settings_from(folder: pathlib.Path, model: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments `generation`, `constraints` and `max_new_tokens` of a pipeline that generates.
 
-    They are those of generation_config.json; without that file those in config.json, where `transformers` had them
-    once. An encoder–decoder's `max_length` and `min_length` count the start token there, and a prompt's tokens count
-    in many settings of a decoder-only model. A setting that has no counterpart is named in one `UserWarning`.
+    They are read from generation_config.json or, without that file, from config.json, where older versions of
+    `transformers` store them. There, `max_length` and `min_length` of an encoder–decoder include the start token, and
+    many settings of a decoder-only model include the prompt. Settings without a counterpart are listed in one
+    `UserWarning`.
 
     Args:
-        folder: with generation_config.json or config.json.
-        model: the model that generates.
-        given: arguments of the caller, which replace those of the folder.
+        folder: the folder with generation_config.json or config.json.
+        model: the generating model.
+        given: arguments of the caller, which override those of the folder.
 
     Returns:
-        The arguments, `given` among them.
+        The arguments, including `given`.
 
     Raises:
-        ValueError: where a setting is out of range.
+        ValueError: if a setting is out of range.
     """
     path = folder / GENERATION_CONFIG
     path = path if path.is_file() else folder / _CONFIG
@@ -68,7 +69,7 @@ def settings_from(folder: pathlib.Path, model: Any, given: Mapping[str, Any]) ->
         left_out.update(_sampler_left_out(config))
     if "max_new_tokens" not in given:
         found.update(_max_new_tokens(config, model))
-        if "max_new_tokens" not in found:  # a prompt has its share of `max_length`
+        if "max_new_tokens" not in found:  # `max_length` includes the prompt
             left_out.update(_changed(config, {"max_length": None}))
     if "constraints" not in given:
         limit = given.get("max_new_tokens", found.get("max_new_tokens"))
@@ -81,8 +82,8 @@ def settings_from(folder: pathlib.Path, model: Any, given: Mapping[str, Any]) ->
 
 def _warn(path: pathlib.Path, settings: Mapping[str, Mapping[str, Any]]) -> None:
     parts = [
-        f"{what}: " + ", ".join(f"{name}={value!r}" for name, value in named.items())
-        for what, named in settings.items()
+        f"{reason}: " + ", ".join(f"{name}={value!r}" for name, value in named.items())
+        for reason, named in settings.items()
         if named
     ]
     if parts:
@@ -147,7 +148,9 @@ def _constraints(config: Mapping[str, Any], model: Any, limit: int | None) -> li
         found.append(generation.EndTokens(more))
     last = _as_list(config.get("forced_eos_token_id"))
     least = config.get("min_new_tokens", config.get("min_length", 0) - 1 if _encodes(model) else 0)
-    if limit is not None:  # there what is forced at the limit comes before what is longer than it
+    if (
+        limit is not None
+    ):  # in `transformers`, tokens forced at the limit take precedence over a minimum length
         least = min(least, limit - bool(last))
     if least > 0:
         found.append(generation.MinNewTokens(least))
@@ -168,7 +171,7 @@ def _constraints_left_out(config: Mapping[str, Any], model: Any) -> dict[str, An
         if config.get("decoder_start_token_id", model.start_id) != model.start_id:
             found["decoder_start_token_id"] = config["decoder_start_token_id"]
         return found
-    if "forced_bos_token_id" in config:  # there after a prompt of one token
+    if "forced_bos_token_id" in config:  # in `transformers`, only after a prompt of one token
         found["forced_bos_token_id"] = config["forced_bos_token_id"]
     if "min_new_tokens" not in config:
         found.update(_changed(config, {"min_length": 0}))
@@ -176,7 +179,7 @@ def _constraints_left_out(config: Mapping[str, Any], model: Any) -> dict[str, An
 
 
 def _counting_prompts(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of constraints that look at prompts there."""
+    """Return the settings of constraints that include the prompt in `transformers`."""
     found = _changed(config, {"repetition_penalty": 1.0, "no_repeat_ngram_size": 0})
     if any(len(word) > 1 for word in config.get("bad_words_ids", ())):
         found["bad_words_ids"] = config["bad_words_ids"]
@@ -184,7 +187,7 @@ def _counting_prompts(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _banned_words(config: Mapping[str, Any], model: Any) -> list[list[int]]:
-    """The words that must not come, without those that never do: padding, the start token and an end token alone."""
+    """Return the banned words, without those never generated: padding, the start token and a single end token."""
     never = {model.pad_id, getattr(model, "start_id", None)} - {model.end_id}
     ends = [[id_] for id_ in _end_ids(config, model)]
     words = [word for word in config.get("bad_words_ids", ()) if word not in ends]

@@ -1,4 +1,4 @@
-"""Images to the names of their classes."""
+"""Image classification."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,20 +10,20 @@ from keras_transformer.arguments import check_positive
 from keras_transformer.pipelines import class_labels, folders
 
 
-class ImageClassification(folders.Saved):
-    """An image classifier and the names of its classes; or a regression.
+class ImageClassification(folders.Pipeline):
+    """A pipeline of an image classifier, or regression, and the names of its classes.
 
-    What it answers is the model's `problem_type`, see `TextClassification`.
+    The form of its outputs depends on the model's `problem_type`, see `TextClassification`.
 
     Args:
         model: such as `models.ViT`, with a head.
-        labels: a name for each class, by default its number.
-        resize: whether images of another size are scaled to the model's, or else refused.
-        threshold: the probability above which a label is part of the answer, where the model's `problem_type` is
+        labels: a name for each class, by default its index.
+        resize: whether to resize images to the model's size; otherwise images of other sizes are refused.
+        threshold: the probability above which a label is returned, if the model's `problem_type` is
             "multi_label_classification".
 
     Raises:
-        ValueError: where the model has no head, or another number of classes than labels.
+        ValueError: if the model has no head, or another number of classes than labels.
 
     Example:
         >>> classifier = ImageClassification(model, labels=["cat", "dog"])
@@ -52,13 +52,13 @@ class ImageClassification(folders.Saved):
         Args:
             images: (n, height, width, channels), or one without the first axis; values in the model's
                 `value_range`.
-            batch_size: images that run together; it changes the speed alone.
+            batch_size: the number of images in a batch.
 
         Returns:
-            A list of answers as long as `images`, or one answer for one image.
+            A list as long as `images`, or a single result for one image.
 
         Raises:
-            ValueError: where images have another size, or values that are not in the model's range.
+            ValueError: if images have another size, or values out of the model's range.
         """
         return class_labels.answers(self, self.scores(images, batch_size))
 
@@ -66,12 +66,12 @@ class ImageClassification(folders.Saved):
         """Return the probability of each class, float32 (n, C), or (C,) for one image.
 
         Raises:
-            ValueError: as in a call, or where the model is a regression.
+            ValueError: as in a call, or if the model is a regression.
         """
         return class_labels.probabilities(self, self.scores(images, batch_size))
 
     def scores(self, images: Any, batch_size: int = 64) -> np.ndarray:
-        """Return what the answers are made from, float32 (n, C), or (C,) for one image: probabilities, or numbers."""
+        """Return the probabilities, or the numbers of a regression, float32 (n, C), or (C,) for one image."""
         check_positive(batch_size=batch_size)
         images = np.asarray(images)
         if images.ndim == 3:
@@ -84,13 +84,13 @@ class ImageClassification(folders.Saved):
         return class_labels.scores(self, np.concatenate(logits))
 
     def resized(self, images: Any) -> Any:
-        """Float images scaled to the model's size."""
+        """Resize float images to the model's size."""
         return keras.ops.image.resize(
             images, self.model.image_size, antialias=True, data_format="channels_last"
         )
 
     def settings(self) -> dict[str, Any]:
-        """The constructor's arguments besides the model."""
+        """Return the constructor's arguments except the model."""
         return {"labels": self.labels, "resize": self.resize, "threshold": self.threshold}
 
     def _checked(self, images: np.ndarray) -> np.ndarray:
@@ -102,7 +102,7 @@ class ImageClassification(folders.Saved):
             )
         if images.size:
             least, most = images.min(), images.max()
-            if not (low <= least and most <= high):  # NaN is neither
+            if not (low <= least and most <= high):  # false for NaN
                 raise ValueError(
                     f"`images` must have values from {low} to {high}. Received: values from {least} to {most}"
                 )

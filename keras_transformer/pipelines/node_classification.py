@@ -1,4 +1,4 @@
-"""The nodes of a graph to the names of their classes."""
+"""Node classification."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,15 +9,15 @@ import numpy as np
 from keras_transformer.pipelines import class_labels, folders
 
 
-class NodeClassification(folders.Saved):
-    """A classifier of nodes and the names of its classes.
+class NodeClassification(folders.Pipeline):
+    """A pipeline of a node classifier and the names of its classes.
 
     Args:
         model: such as `models.GAT`.
-        labels: a name for each class, by default its number.
+        labels: a name for each class, by default its index.
 
     Raises:
-        ValueError: where there is another number of labels than classes.
+        ValueError: if the number of labels is not that of classes.
 
     Example:
         >>> classifier = NodeClassification(model, labels=["theory", "genetics"])
@@ -30,33 +30,33 @@ class NodeClassification(folders.Saved):
         self.labels = class_labels.check(labels, model.num_classes)
 
     def __call__(self, nodes: Any, edges: Any) -> list[Any]:
-        """The most probable label of each node of one graph.
+        """Classify each node of one graph.
 
         Args:
-            nodes: (T, D), their features.
-            edges: integers (E, 2) of [source, target], E may be 0. An edge listed twice counts once; self-loops and
-                isolated nodes are allowed.
+            nodes: (T, D), the features of the nodes.
+            edges: integers (E, 2) of [source, target], E may be 0. Duplicate edges count once; self-loops and isolated
+                nodes are allowed.
 
         Returns:
-            A list of T labels.
+            A list of the T most probable labels.
 
         Raises:
-            ValueError: where a shape does not fit, features are not finite, or an edge joins a node that is not there.
+            ValueError: if a shape is wrong, features are not finite, or an edge refers to a missing node.
         """
         return [self.labels[i] for i in self.probabilities(nodes, edges).argmax(-1)]
 
     def probabilities(self, nodes: Any, edges: Any) -> np.ndarray:
-        """The probability of each class for each node, float32 (T, C)."""
+        """Return the probability of each class for each node, float32 (T, C)."""
         nodes, edges = np.asarray(nodes), np.asarray(edges)
         _check(nodes, edges, self.model.num_features)
         edges = edges.reshape(-1, 2).astype("int32")
-        # What computes edges needs one; −1 is none.
+        # The kernel needs at least one edge; −1 is padding.
         edges = np.concatenate([edges, np.full((1, 2), -1, "int32")])
         logits = self.model({"nodes": nodes[None], "edges": edges[None]}, training=False)
         return class_labels.softmax(keras.ops.convert_to_numpy(logits)[0])
 
     def settings(self) -> dict[str, Any]:
-        """The constructor's arguments besides the model."""
+        """Return the constructor's arguments except the model."""
         return {"labels": self.labels}
 
 

@@ -1,21 +1,21 @@
-"""The answer to a question, as a part of a text."""
+"""Extractive question answering."""
 
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from keras_transformer.arguments import check_positive
-from keras_transformer.pipelines import class_labels, texts, words
+from keras_transformer.pipelines import class_labels, texts
 
 
 class Span(NamedTuple):
-    """An answer.
+    """An answer: a span of the context.
 
     Attributes:
-        text: of the context, as written there.
-        start: where it starts in the context.
-        end: where it ends, exclusive.
-        probability: of start and end among all spans of the window it was found in.
+        text: the text of the span.
+        start: the index of its first character in the context.
+        end: the index after its last character.
+        probability: its probability among all spans of its window.
     """
 
     text: str
@@ -24,20 +24,20 @@ class Span(NamedTuple):
     probability: float
 
 
-class QuestionAnswering(texts.OfTexts):
-    """A model that says where answers start and end, and its tokenizer.
+class QuestionAnswering(texts.TextPipeline):
+    """A pipeline of a span classifier and its tokenizer.
 
     Answers are whole words of the context.
 
     Args:
         model: such as `models.SpanClassifier`.
         tokenizer: with the model's vocabulary.
-        max_answer_tokens: how long an answer may be, in tokens.
-        long_texts: whether contexts that are too long are refused ("refuse"), or read through windows, of which the
-            one with the largest logits answers ("window").
+        max_answer_tokens: the maximum number of tokens of an answer.
+        long_texts: "refuse" contexts that are too long, or split them into windows and return the answer with the
+            largest logits ("window").
 
     Raises:
-        ValueError: where model and tokenizer do not belong together, or `max_answer_tokens` is not positive.
+        ValueError: if model and tokenizer do not match, or `max_answer_tokens` is not positive.
 
     Example:
         >>> QuestionAnswering(model, tokenizer)("Who barks?", "A dog barks.").text
@@ -52,22 +52,22 @@ class QuestionAnswering(texts.OfTexts):
         self.max_answer_tokens = max_answer_tokens
 
     def __call__(self, question: str, context: str, batch_size: int = 32) -> Span:
-        """The best answer.
+        """Answer a question.
 
         Args:
-            question: a text.
-            context: where the answer stands.
-            batch_size: windows that run together; it changes the speed alone.
+            question: the question.
+            context: the text that contains the answer.
+            batch_size: the number of windows in a batch.
 
         Returns:
-            A `Span`.
+            The most probable `Span`.
 
         Raises:
-            ValueError: where the context has no token, or is too long with the question.
+            ValueError: if the context has no token, or is too long with the question.
         """
         (asked,) = self._ids([question], "question")
-        its_words = words.split(context)
-        ids, word_of = words.with_ids(its_words, self.tokenizer)
+        its_words = texts.split_words(context)
+        ids, word_of = texts.tokenize_words(its_words, self.tokenizer)
         if not ids:
             raise ValueError(f"`context` must hold a word. Received: context={context!r}")
         room = self.encoder.max_length - 3 - len(asked)
@@ -86,11 +86,11 @@ class QuestionAnswering(texts.OfTexts):
         return Span(context[start:end], start, end, probability)
 
     def settings(self) -> dict[str, Any]:
-        """The constructor's arguments besides model and tokenizer."""
+        """Return the constructor's arguments except model and tokenizer."""
         return {**super().settings(), "max_answer_tokens": self.max_answer_tokens}
 
     def _spans(self, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-        """The sum of logits of each start (row) and end (column), −∞ where there can be no such span."""
+        """Return the sum of the logits of each start (row) and end (column), −∞ for invalid spans."""
         places = np.arange(len(starts))
         length = places - places[:, None] + 1
         allowed = (length >= 1) & (length <= self.max_answer_tokens)

@@ -1,4 +1,4 @@
-"""Texts, or pairs of texts, to the names of their classes."""
+"""Classification of texts and pairs of texts."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -9,30 +9,30 @@ import numpy as np
 from keras_transformer.pipelines import class_labels, texts
 
 
-class TextClassification(texts.OfTexts):
-    """A classifier of texts, its tokenizer and the names of its classes; or a regression.
+class TextClassification(texts.TextPipeline):
+    """A pipeline of a text classifier, or regression, its tokenizer and the names of its classes.
 
-    What it answers is the model's `problem_type`, as in `pipeline("text-classification")` of `transformers`:
+    The outputs depend on the model's `problem_type`, as in `pipeline("text-classification")` of `transformers`:
 
-    | `problem_type` | a call answers | `scores` are |
+    | `problem_type` | a call returns | `scores` are |
     |---|---|---|
     | "single_label_classification" | the most probable label | softmax of the logits |
     | "multi_label_classification" | the list of all labels above `threshold` | sigmoid of each logit |
-    | "regression" | a number; of several classes the list of numbers | the logits |
+    | "regression" | a number; for several classes the list of numbers | the logits |
 
-    `dict(zip(classifier.labels, classifier.scores(text)))` is what `top_k=None` gives there.
+    `dict(zip(classifier.labels, classifier.scores(text)))` equals the output there for `top_k=None`.
 
     Args:
         model: such as `models.SequenceClassifier` or `models.GPTClassifier`.
-        tokenizer: with the model's vocabulary; of `models.GPTClassifier` it may lack the marks.
-        labels: a name for each class, by default its number.
-        long_texts: whether texts that are too long are refused ("refuse"), or the probabilities of windows averaged
-            ("window"); of pairs, the second is read through windows. Numbers are averaged too.
-        threshold: the probability above which a label is part of the answer, where the model's `problem_type` is
+        tokenizer: with the model's vocabulary; for `models.GPTClassifier` it may lack the special tokens.
+        labels: a name for each class, by default its index.
+        long_texts: "refuse" texts that are too long, or split them into windows and average their probabilities or
+            numbers ("window"); of pairs, the second text is split.
+        threshold: the probability above which a label is returned, if the model's `problem_type` is
             "multi_label_classification".
 
     Raises:
-        ValueError: where model, tokenizer and labels do not belong together, or `threshold` is no probability.
+        ValueError: if model, tokenizer and labels do not match, or `threshold` is not a probability.
 
     Example:
         >>> classifier = TextClassification(model, tokenizer, ["negative", "positive"])
@@ -60,14 +60,14 @@ class TextClassification(texts.OfTexts):
 
         Args:
             first: a list of texts, or one string.
-            second: as many, for a classifier of pairs.
-            batch_size: rows that run together; it changes the speed alone.
+            second: the second text of each pair, for a classifier of pairs.
+            batch_size: the number of rows in a batch.
 
         Returns:
-            A list of answers (see above), or one answer for one string.
+            A list of results (see above), or a single result for one string.
 
         Raises:
-            ValueError: where a text is too long, or there are more texts on one side.
+            ValueError: if a text is too long, or the numbers of first and second texts differ.
         """
         return class_labels.answers(self, self.scores(first, second, batch_size))
 
@@ -77,14 +77,14 @@ class TextClassification(texts.OfTexts):
         """Return the probability of each class, float32 (n, C), or (C,) for one string.
 
         Raises:
-            ValueError: as in a call, or where the model is a regression.
+            ValueError: as in a call, or if the model is a regression.
         """
         return class_labels.probabilities(self, self.scores(first, second, batch_size))
 
     def scores(
         self, first: str | Iterable[str], second: str | Iterable[str] | None = None, batch_size: int = 32
     ) -> np.ndarray:
-        """Return what the answers are made from, float32 (n, C), or (C,) for one string: probabilities, or numbers."""
+        """Return the probabilities, or the numbers of a regression, float32 (n, C), or (C,) for one string."""
         first, one = texts.as_list(first)
         rows, owners = self._rows(first, second)
         found = np.zeros((len(first), len(self.labels)), "float32")
@@ -95,15 +95,15 @@ class TextClassification(texts.OfTexts):
         return found[0] if one else found
 
     def settings(self) -> dict[str, Any]:
-        """The constructor's arguments besides model and tokenizer."""
+        """Return the constructor's arguments except model and tokenizer."""
         return {**super().settings(), "labels": self.labels, "threshold": self.threshold}
 
     def _rows(self, first: list[str], second: Any) -> tuple[list[dict[str, list[int]]], list[int]]:
-        """Rows of ids, and which text each belongs to."""
-        # Some positions have no end.
+        """Return rows of ids, and the index of the text of each."""
+        # Models with relative positions have no maximum length.
         length, rows, owners = self.encoder.max_length or math.inf, [], []
         if second is None and getattr(self.model, "symmetric", False):
-            raise ValueError("`second` must be given: the model compares two texts. Received: second=None")
+            raise ValueError("`second` must be given, as the model compares two texts. Received: second=None")
         if second is None:
             for i, ids in enumerate(self._ids(first, "first")):
                 for start, end in self._windows(ids, length - 2, i, "first"):
@@ -116,8 +116,8 @@ class TextClassification(texts.OfTexts):
                 f"`first` and `second` must be equally many. Received: {len(first)} and {len(second)} texts"
             )
         pairs = zip(self._ids(first, "first"), self._ids(second, "second"), strict=True)
-        for i, (before, behind) in enumerate(pairs):
-            for start, end in self._windows(behind, length - 3 - len(before), i, "second"):
-                rows.append(self._row(before, behind[start:end]))
+        for i, (first_ids, second_ids) in enumerate(pairs):
+            for start, end in self._windows(second_ids, length - 3 - len(first_ids), i, "second"):
+                rows.append(self._row(first_ids, second_ids[start:end]))
                 owners.append(i)
         return rows, owners

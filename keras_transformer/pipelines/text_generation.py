@@ -1,4 +1,4 @@
-"""Text that continues a text, by a decoder alone."""
+"""Text generation with a decoder-only model."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -14,26 +14,26 @@ _PROMPT = 512
 
 
 class TextGeneration(TextToText):
-    """A language model, its tokenizer and the settings of generation: prompts in, what follows them out.
+    """A pipeline of a language model, its tokenizer and generation settings, from prompts to their continuations.
 
-    Prompt and answer put together are the whole text: a space between them belongs to the answer.
+    The concatenation of prompt and output is the whole text: a space between them belongs to the output.
 
     Args:
-        model: a decoder alone such as `models.GPT`, or an `Ensemble` of some, which is not saved.
+        model: a decoder-only model such as `models.GPT`, or an `Ensemble` of some, which cannot be saved.
         tokenizer: with the model's vocabulary, such as `text.BytePairTokenizer`.
         generation: a sampler or its name.
-        constraints: what else may not be generated, such as `generation.NoRepeatNGram(3)`.
-        max_new_tokens: the longest answer, in tokens.
-        max_source_tokens: the longest prompt, in tokens; a longer one is an error. By default what the model's
-            positions leave beside `max_new_tokens`, or 512 where they have no end.
-        add_start: whether every prompt begins with the tokenizer's start id, which of GPT-2 is its end id. An empty
-            prompt needs it.
-        special_tokens: whether a special token written in a prompt, such as "<|endoftext|>" between documents, is one
-            token rather than text.
+        constraints: constraints on the outputs, such as `generation.NoRepeatNGram(3)`.
+        max_new_tokens: the maximum number of tokens of an output.
+        max_source_tokens: the maximum number of tokens of a prompt; longer ones raise an error. By default the model's
+            positions minus `max_new_tokens`, or 512 if they are unlimited.
+        add_start: whether to begin every prompt with the tokenizer's start id, which in GPT-2 equals the end id.
+            Required for empty prompts.
+        special_tokens: whether to recognise special tokens in prompts, such as "<|endoftext|>" between documents, as
+            one token.
 
     Raises:
-        TypeError: where the model is of another kind.
-        ValueError: where model and tokenizer do not belong together, or settings contradict each other.
+        TypeError: if the model is of another type.
+        ValueError: if model and tokenizer do not match, or settings contradict each other.
 
     Example:
         >>> writer = TextGeneration(model, tokenizer, generation.Sample(top_p=0.9), max_new_tokens=5)
@@ -41,7 +41,7 @@ class TextGeneration(TextToText):
         [' to be: that']
     """
 
-    _kind: ClassVar[str] = "a decoder alone such as `models.GPT`"
+    _model_description: ClassVar[str] = "a decoder-only model such as `models.GPT`"
     _has_encoder: ClassVar[bool] = False
     _shared: ClassVar[tuple[str, ...]] = ("vocabulary_size", "pad_id", "end_id")
 
@@ -80,7 +80,7 @@ class TextGeneration(TextToText):
             )
         if add_start and (tokenizer.start_id < 0 or tokenizer.start_id == model.pad_id):
             raise ValueError(
-                "`add_start` must be False for a tokenizer without a start id that is no padding. "
+                "`add_start` must be False for a tokenizer without a start id, or whose start id is the padding id. "
                 f"Received: tokenizer.start_id={tokenizer.start_id}"
             )
         self.add_start = add_start
@@ -89,18 +89,18 @@ class TextGeneration(TextToText):
         self._anchor = _anchor(tokenizer, model)
 
     def preprocess(self, texts: Any) -> dict[str, Tensor]:
-        """The inputs of the model, as TensorFlow operations: the same in Python and in an export.
+        """Return the inputs of the model, as TensorFlow operations, in Python and in exports.
 
         Args:
             texts: a list of strings, or a string tensor (B,).
 
         Returns:
-            "source_ids", int32 (B, S), the prompts' ids, padded on the right; "padding_mask", booleans (B, S), False
-            for padding.
+            "source_ids", int32 (B, S), the ids of the prompts, padded on the right; "padding_mask", booleans (B, S),
+            False for padding.
 
         Raises:
-            ValueError: where a text is too long or has no token (inside a graph the first is a
-                tf.errors.InvalidArgumentError, and what has no token is continued by nothing).
+            ValueError: if a text is too long or has no token (inside a graph, a text that is too long raises a
+                tf.errors.InvalidArgumentError, and one without tokens gives an empty output).
         """
         rows = self.tokenizer.encode_ragged(
             texts, add_start=self.add_start, special_tokens=self.special_tokens
@@ -112,8 +112,8 @@ class TextGeneration(TextToText):
         return self._padded_inputs(rows)
 
     def decode(self, ids: Any) -> Tensor:
-        """The texts, strings (B,), that generated ids (B, M) add to what stands before them."""
-        # Alone, a tokenizer with marks for spaces would drop the first one.
+        """Decode generated ids (B, M) to texts, strings (B,), including the space after the prompt."""
+        # Without an anchor token before them, tokenizers such as SentencePiece would strip the leading space.
         ids = tf.convert_to_tensor(ids)
         anchor = tf.fill([tf.shape(ids)[0], 1], tf.cast(self._anchor[0], ids.dtype))
         return tf.strings.substr(
@@ -121,21 +121,21 @@ class TextGeneration(TextToText):
         )
 
     def _target_rows(self, texts: list[str], targets: list[str]) -> tf.RaggedTensor:
-        """Ids (B, None) of what follows the texts, with end tokens."""
+        """Return the ids (B, None) of the targets after their texts, with end tokens."""
         anchor_id, anchor = self._anchor
         wholes = [text + target for text, target in zip(texts, targets, strict=True)]
-        prompts, joint, anchored, alone = (
+        prompts, joint, anchored, separate = (
             self.tokenizer.tokenize(of, special_tokens=self.special_tokens).to_list()
             for of in (texts, wholes, [anchor.decode() + target for target in targets], targets)
         )
         rows = []
         for row, (prompt, whole, after) in enumerate(zip(prompts, joint, anchored, strict=True)):
-            # A token may reach over the border; then what would follow another text.
+            # If a token spans the border of text and target, use the target's ids after the anchor.
             if whole[: len(prompt)] == prompt:
                 ids = whole[len(prompt) :]
             elif after[:1] == [anchor_id]:
                 ids = after[1:]
-            elif self._text(ids := alone[row]) != targets[row]:
+            elif self._text(ids := separate[row]) != targets[row]:
                 raise ValueError(
                     "`targets` must begin where a token of the whole text may begin. "
                     f"Received: targets[{row}]={targets[row]!r} after texts[{row}]={texts[row]!r}"
@@ -144,11 +144,11 @@ class TextGeneration(TextToText):
         return tf.ragged.constant(rows, dtype=tf.int32)
 
     def settings(self) -> dict[str, Any]:
-        """The constructor's arguments besides model and tokenizer."""
+        """Return the constructor's arguments except model and tokenizer."""
         return {**super().settings(), "max_source_tokens": self._given_source_tokens}
 
     def generation_config(self) -> dict[str, Any]:
-        """The settings as an export has them: what was derived is in place of what was not given."""
+        """Return the settings of an export, with derived values in place of defaults."""
         return {
             **super().generation_config(),
             "add_start": self.add_start,
@@ -157,7 +157,7 @@ class TextGeneration(TextToText):
 
 
 def _anchor(tokenizer: Any, model: Any) -> tuple[int, bytes]:
-    """An ordinary token, and its text; best one that this text alone leads to, which ends words if any token does."""
+    """Return an ordinary token and its text, preferably a token that its text is encoded as."""
     others = {model.pad_id, model.end_id, tokenizer.start_id, *tokenizer.empty_ids}
     ids = sorted(set(range(tokenizer.vocabulary_size)) - others)
     texts = tokenizer.detokenize(tf.constant(ids, tf.int32, [len(ids), 1])).numpy().tolist()
@@ -165,6 +165,6 @@ def _anchor(tokenizer: Any, model: Any) -> tuple[int, bytes]:
     if not words:
         raise ValueError("`tokenizer` must have a token of letters or digits. Received: none")
     rows = tokenizer.tokenize(tf.constant(list(words.values()))).to_list()
-    alone = (id_ for id_, row in zip(words, rows, strict=True) if row == [id_])
-    id_ = next(alone, next(iter(words)))
+    single = (id_ for id_, row in zip(words, rows, strict=True) if row == [id_])
+    id_ = next(single, next(iter(words)))
     return id_, words[id_]

@@ -1,4 +1,4 @@
-"""Text to text with an encoder–decoder."""
+"""Text-to-text generation with an encoder–decoder."""
 
 import copy
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,26 +13,26 @@ from keras_transformer.generation.constraints import serialize as serialize_cons
 from keras_transformer.generation.logits_processors import LogitsProcessors
 from keras_transformer.generation.validation import padding_value
 from keras_transformer.pipelines import arguments, batched
-from keras_transformer.pipelines.answers import Alignment, Answer
-from keras_transformer.pipelines.folders import Saved
+from keras_transformer.pipelines.folders import Pipeline
+from keras_transformer.pipelines.outputs import Alignment, Answer
 
 Tensor = Any
 
 
-class TextToText(Saved):
-    """A model, its tokenizer and the settings of generation: strings in, strings out.
+class TextToText(Pipeline):
+    """A pipeline of a model, its tokenizer and generation settings, from strings to strings.
 
     Args:
-        model: an encoder–decoder such as `models.Transformer`, or an `Ensemble` of some, which is not saved.
+        model: an encoder–decoder such as `models.Transformer`, or an `Ensemble` of some, which cannot be saved.
         tokenizer: with the model's vocabulary, such as `text.SentencePieceTokenizer`.
         generation: a sampler or its name.
-        constraints: what else may not be generated, such as `generation.NoRepeatNGram(3)`.
-        max_new_tokens: the longest output, in tokens.
-        max_source_tokens: the longest input, in tokens; a longer one is an error.
+        constraints: constraints on the outputs, such as `generation.NoRepeatNGram(3)`.
+        max_new_tokens: the maximum number of tokens of an output.
+        max_source_tokens: the maximum number of tokens of an input; longer ones raise an error.
 
     Raises:
-        TypeError: where the model is of another kind.
-        ValueError: where model and tokenizer do not belong together, or settings contradict each other.
+        TypeError: if the model is of another type.
+        ValueError: if model and tokenizer do not match, or settings contradict each other.
 
     Example:
         >>> translator = TextToText(model, tokenizer)
@@ -41,9 +41,9 @@ class TextToText(Saved):
     """
 
     _settings_file: ClassVar[str] = "generation_config.json"
-    _kind: ClassVar[str] = "an encoder–decoder such as `models.Transformer`"
+    _model_description: ClassVar[str] = "an encoder–decoder such as `models.Transformer`"
     _has_encoder: ClassVar[bool] = True
-    # What model and tokenizer must agree on.
+    # Attributes in which model and tokenizer must agree.
     _shared: ClassVar[tuple[str, ...]] = ("vocabulary_size", "pad_id", "start_id", "end_id")
 
     def __init__(
@@ -59,10 +59,10 @@ class TextToText(Saved):
         arguments.check_limit("max_new_tokens", max_new_tokens)
         arguments.check_limit("max_source_tokens", max_source_tokens)
         if not hasattr(model, "step") or hasattr(model, "encode") != self._has_encoder:
-            raise TypeError(f"`model` must be {self._kind}. Received: a {type(model).__name__}")
+            raise TypeError(f"`model` must be {self._model_description}. Received: a {type(model).__name__}")
         for name in self._shared:
             known, others = getattr(model, name), getattr(tokenizer, name)
-            # A model without padding is given masks, so that the tokenizer's padding does not matter.
+            # A model without padding id gets masks, so that the tokenizer's padding id is irrelevant.
             if known != others and not (name == "pad_id" and known is None):
                 raise ValueError(
                     f"`model` and `tokenizer` must have the same {name}. Received: "
@@ -71,9 +71,9 @@ class TextToText(Saved):
         self.model = model
         self.tokenizer = tokenizer
         self.sampler = samplers.get(generation)
-        rules = LogitsProcessors.of(model, max_new_tokens, 0, constraints)
-        rules.check_sampler(self.sampler)
-        self.constraints = rules.constraints
+        processors = LogitsProcessors.of(model, max_new_tokens, 0, constraints)
+        processors.check_sampler(self.sampler)
+        self.constraints = processors.constraints
         self.max_new_tokens = int(max_new_tokens)
         self.max_source_tokens = int(max_source_tokens)
 
@@ -85,23 +85,23 @@ class TextToText(Saved):
         prefixes: str | Iterable[str] | None = None,
         max_new_tokens: int | Sequence[int] | None = None,
     ) -> Any:
-        """The output texts.
+        """Generate output texts.
 
         Args:
-            texts: a list of any length, or one string. A text of nothing but spaces and unknown characters
-                gives an empty output, or its prefix alone.
-            batch_size: rows that run together; it changes the speed alone.
-            prefixes: what the output of each text begins with, "" for nothing; a string for a string.
-            max_new_tokens: the longest output, or that of each text, up to the pipeline's own; a prefix does not
-                count.
+            texts: a list of any length, or one string. A text of only spaces and unknown characters gives an empty
+                output, or only its prefix.
+            batch_size: the number of rows in a batch.
+            prefixes: the prefix of the output of each text, "" for none; a string for a string.
+            max_new_tokens: the maximum number of new tokens, or one for each text, up to the pipeline's own; prefixes
+                do not count.
 
         Returns:
-            A list as long as `texts`, or a string for a string: of several hypotheses the first (see `answers`).
+            A list as long as `texts`, or a string for a string: the first of several hypotheses (see `answers`).
 
         Raises:
-            TypeError: where an argument is of another type.
-            ValueError: where a text is no valid Unicode or has more than `max_source_tokens` tokens, a limit is out of
-                range, a prefix has special tokens, or there are not as many as texts.
+            TypeError: if an argument is of another type.
+            ValueError: if a text is not valid Unicode or has more than `max_source_tokens` tokens, a limit is out of
+                range, a prefix has special tokens, or the numbers of prefixes or limits and texts differ.
 
         Example:
             >>> translator(["la casa", "la casa"], prefixes=["the", "a"], max_new_tokens=8)
@@ -124,16 +124,16 @@ class TextToText(Saved):
         prefixes: Iterable[str] | None = None,
         max_new_tokens: int | Sequence[int] | None = None,
     ) -> list[list[Answer]]:
-        """All that the sampler's settings return for each text: the n-best of a beam, several samples.
+        """Generate all hypotheses for each text: the n-best of a beam, or several samples.
 
         Args:
             texts: a list of any length.
-            batch_size: rows that run together.
+            batch_size: the number of rows in a batch.
             prefixes: as in a call.
             max_new_tokens: as in a call.
 
         Returns:
-            For each text its N answers, fewer where there are not so many different ones.
+            For each text its N answers, or fewer if there are not that many distinct ones.
 
         Example:
             >>> translator = TextToText(model, tokenizer, Beam(4, num_return=2))
@@ -151,16 +151,16 @@ class TextToText(Saved):
         ]
 
     def stream(self, text: str, prefix: str = "", *, max_new_tokens: int | None = None) -> Iterator[str]:
-        """The output text, piece by piece as it is generated; together the pieces are what a call answers.
+        """Stream the output text while it is generated; the concatenated pieces equal the output of a call.
 
         Args:
             text: one text.
-            prefix: what the output begins with; it comes with the first piece.
-            max_new_tokens: the longest output, up to the pipeline's own.
+            prefix: the prefix of the output, part of the first piece.
+            max_new_tokens: the maximum number of new tokens, up to the pipeline's own.
 
         Raises:
-            TypeError: where an argument is of another type.
-            ValueError: where the sampler runs several hypotheses side by side, and as in a call.
+            TypeError: if an argument is of another type.
+            ValueError: if the sampler has several parallel hypotheses, and as in a call.
         """
         arguments.check_text("text", text)
         arguments.check_text("prefix", prefix)
@@ -177,15 +177,15 @@ class TextToText(Saved):
         return self._pieces(tokens, prefix_ids[0].tolist())
 
     def _pieces(self, tokens: Iterator[np.ndarray], ids: list[int]) -> Iterator[str]:
-        said = ""
+        emitted = ""
         for token in tokens:
             ids.append(int(token[0]))
             text = self._text(ids)
-            # The last character may still want bytes that come with later tokens.
-            if text.startswith(said) and len(text) > len(said) and not text.endswith("\ufffd"):
-                yield text[len(said) :]
-                said = text
-        if ids and (rest := self._text(ids)[len(said) :]):
+            # The last character may be incomplete until later tokens add its remaining bytes.
+            if text.startswith(emitted) and len(text) > len(emitted) and not text.endswith("\ufffd"):
+                yield text[len(emitted) :]
+                emitted = text
+        if ids and (rest := self._text(ids)[len(emitted) :]):
             yield rest
 
     def _text(self, ids: Sequence[int] | np.ndarray) -> str:
@@ -206,31 +206,31 @@ class TextToText(Saved):
         prefixes: Iterable[str] | None = None,
         max_new_tokens: int | Sequence[int] | None = None,
     ) -> generation.Generation:
-        """The output ids, without those of prefixes, lengths and scores (see `generation.Generation`)."""
+        """Generate ids, without those of prefixes, their lengths and scores (see `generation.Generation`)."""
         return self._generate(texts, batch_size, prefixes, max_new_tokens)[0]
 
     def _generate(
         self, texts: Any, batch_size: int, prefixes: Any, max_new_tokens: Any
     ) -> tuple[generation.Generation, np.ndarray]:
-        """What is generated, and the ids (B, Q) that come before it."""
+        """Return the generation, and the ids (B, Q) of prefixes."""
         arguments.check_limit("batch_size", batch_size)
         texts = arguments.as_list("texts", texts)
         limits = arguments.limits_of(max_new_tokens, len(texts), self.max_new_tokens)
-        longest = int(limits.max()) if texts else self.max_new_tokens
+        limit = int(limits.max()) if texts else self.max_new_tokens
         prefix_ids = self._prefix_ids(prefixes, len(texts))
         if not texts:
             empty = np.zeros((0, 0), np.int32)
-            out = generation.generate(self.model, empty, self.sampler, max_new_tokens=longest)
+            out = generation.generate(self.model, empty, self.sampler, max_new_tokens=limit)
             return out, prefix_ids
         return batched.generate(self, self._inputs(texts), prefix_ids, limits, batch_size), prefix_ids
 
     def _prefix_ids(self, prefixes: Any, count: int) -> np.ndarray:
-        """What the outputs begin with, integers (count, Q) with padding behind; Q = 0 for None."""
+        """Return the ids of prefixes, integers (count, Q), padded on the right; Q = 0 for None."""
         if prefixes is None or count == 0:
             return np.zeros((count, 0), np.int32)
         if not self._has_encoder:
             raise ValueError(
-                f"`prefixes` must be None: a decoder's prompts are its texts. Received: prefixes={prefixes!r}"
+                f"`prefixes` must be None for a decoder-only model. Received: prefixes={prefixes!r}"
             )
         ids = self.tokenizer.encode(arguments.one_for_each("prefixes", prefixes, count)).numpy()
         special = np.isin(ids, [*{self.model.start_id, self.model.end_id} - {self.model.pad_id}]).any(axis=1)
@@ -241,20 +241,20 @@ class TextToText(Saved):
         return ids
 
     def score(self, texts: Iterable[str], targets: Iterable[str], batch_size: int = 64) -> list[Answer]:
-        """What the model thinks of given outputs.
+        """Score given outputs.
 
         Args:
             texts: a list of any length.
-            targets: an output for each.
-            batch_size: rows that run together.
+            targets: an output for each text.
+            batch_size: the number of rows in a batch.
 
         Returns:
-            An `Answer` for each target, its end token included.
+            An `Answer` for each target, including its end token.
 
         Raises:
-            TypeError: where an argument is of another type.
-            ValueError: where a text says nothing or is too long, a target too long for the model's positions, or there
-                are not as many targets as texts.
+            TypeError: if an argument is of another type.
+            ValueError: if a text is empty or too long, a target is too long for the model's positions, or the numbers
+                of texts and targets differ.
 
         Example:
             >>> [answer.score for answer in translator.score(["la casa"] * 2, ["the house", "a house"])]
@@ -265,7 +265,7 @@ class TextToText(Saved):
         targets = arguments.one_for_each("targets", targets, len(texts))
         if not texts:
             return []
-        sources, rows = self._heard(texts), self._target_rows(texts, targets)
+        sources, rows = self._nonempty_inputs(texts), self._target_rows(texts, targets)
         target_ids, real = (each.numpy() for each in self._padded(rows))
         lengths = real.sum(axis=1)
         self._check_positions(lengths + (0 if self._has_encoder else sources["padding_mask"].sum(axis=1) - 1))
@@ -286,20 +286,20 @@ class TextToText(Saved):
         ]
 
     def align(self, text: str, target: str | None = None, *, layer: int = -1, head: Any = None) -> Alignment:
-        """Which pieces of a text its output looks at, by the decoder's attention (see `generation.align`).
+        """Align an output with its text by the decoder's cross-attention (see `generation.align`).
 
         Args:
             text: one text.
-            target: an output; by default what a call answers.
-            layer: which decoder layer.
-            head: which head, or several to take the mean of; by default all.
+            target: an output; by default that of a call.
+            layer: the index of the decoder layer.
+            head: the index of a head, or several indices to average; by default all.
 
         Returns:
             The `Alignment`.
 
         Raises:
-            TypeError: where an argument is of another type.
-            ValueError: where the text says nothing, or the model has no such weights, layer or head.
+            TypeError: if an argument is of another type.
+            ValueError: if the text is empty, or the model has no such weights, layer or head.
 
         Example:
             >>> found = translator.align("la casa")
@@ -307,7 +307,7 @@ class TextToText(Saved):
             [('▁the', '▁la'), ('▁house', '▁casa'), ('</s>', '</s>')]
         """
         arguments.check_text("text", text)
-        source_ids = self._heard([text])["source_ids"]
+        source_ids = self._nonempty_inputs([text])["source_ids"]
         if target is None:
             out = self.generate([text])
             target_ids = out.best[:, : out.lengths[0, 0]]
@@ -320,44 +320,44 @@ class TextToText(Saved):
         )
         return Alignment(source, generated, weights)
 
-    def _heard(self, texts: list[str]) -> dict[str, np.ndarray]:
-        """The inputs of the model, for texts none of which is empty."""
+    def _nonempty_inputs(self, texts: list[str]) -> dict[str, np.ndarray]:
+        """Return the inputs of the model, and raise if any text is empty."""
         inputs = self._inputs(texts)
         empty = ~inputs["padding_mask"].any(axis=1)
         if empty.any():
             row = empty.argmax()
-            raise ValueError(f"`texts` must say something each. Received: texts[{row}]={texts[row]!r}")
+            raise ValueError(f"`texts` must not be empty. Received: texts[{row}]={texts[row]!r}")
         return inputs
 
     def _target_rows(self, texts: list[str], targets: list[str]) -> tf.RaggedTensor:
-        """Ids (B, None) of outputs, with their end tokens."""
+        """Return the ids (B, None) of outputs, with end tokens."""
         return self.tokenizer.encode_ragged(targets, add_end=True)
 
     def _check_positions(self, read: np.ndarray) -> None:
-        """Raise where the decoder would read more tokens, (B,), than it has positions."""
+        """Raise if the number of input tokens (B,) exceeds the decoder's positions."""
         limit = getattr(self.model, "max_length", None)
         if limit is not None and read.max() > limit:
             raise ValueError(
-                f"`targets` must be short enough for the model's {limit} positions. "
-                f"Received: {read.max()} tokens to be read for targets[{read.argmax()}]"
+                f"`targets` must fit the model's {limit} positions. "
+                f"Received: {read.max()} input tokens for targets[{read.argmax()}]"
             )
 
     def encode(self, texts: Any) -> Tensor:
-        """The "source_ids" of `preprocess` alone."""
+        """Return the "source_ids" of `preprocess`."""
         return self.preprocess(texts)["source_ids"]
 
     def preprocess(self, texts: Any) -> dict[str, Tensor]:
-        """The inputs of the model, as TensorFlow operations: the same in Python and in an export.
+        """Return the inputs of the model, as TensorFlow operations, in Python and in exports.
 
         Args:
             texts: a list of strings, or a string tensor (B,).
 
         Returns:
-            "source_ids", int32 (B, S): tokens and the end id, then padding; all padding for a text that has only
-            spaces and unknown characters, or nothing. "padding_mask", booleans (B, S), False for padding.
+            "source_ids", int32 (B, S): tokens, the end id and padding; only padding for a text without tokens other
+            than spaces and unknown characters. "padding_mask", booleans (B, S), False for padding.
 
         Raises:
-            ValueError: where a text is too long (tf.errors.InvalidArgumentError inside a graph).
+            ValueError: if a text is too long (tf.errors.InvalidArgumentError inside a graph).
         """
         rows = self.tokenizer.encode_ragged(texts, add_end=True)
         no_text = tf.constant([self.model.pad_id, self.model.end_id, *self.tokenizer.empty_ids])
@@ -371,34 +371,34 @@ class TextToText(Saved):
         return {name: values.numpy() for name, values in self.preprocess(texts).items()}
 
     def _padded_inputs(self, rows: tf.RaggedTensor) -> dict[str, Tensor]:
-        """Padded source ids and their mask, after the check of their length."""
+        """Check the lengths of source ids, and return padded ids and their mask."""
         rows = self._checked_length(rows)
         ids, real = self._padded(rows)
         return {"source_ids": ids, "padding_mask": real}
 
     def _padded(self, rows: tf.RaggedTensor) -> tuple[Tensor, Tensor]:
-        """Ids (B, S) padded to the longest row, and booleans (B, S), False for padding."""
+        """Return ids (B, S) padded to the longest row, and booleans (B, S), False for padding."""
         ids = rows.to_tensor(padding_value(self.model))
         return ids, tf.sequence_mask(rows.row_lengths(), tf.shape(ids)[1])
 
     def decode(self, ids: Any) -> Tensor:
-        """The texts, strings (B,), of generated ids (B, M), as TensorFlow operations."""
+        """Decode generated ids (B, M) to texts, strings (B,), as TensorFlow operations."""
         return self.tokenizer.detokenize(ids)
 
     def _checked_length(self, rows: tf.RaggedTensor) -> tf.RaggedTensor:
-        """Rows of at most `max_source_tokens` ids; the error for others comes before anything reads them."""
+        """Raise if a row has more than `max_source_tokens` ids, before anything reads the rows."""
         limit, lengths = self.max_source_tokens, rows.row_lengths()
         expected = f"`texts` must have at most {limit} tokens each (max_source_tokens). Received:"
         if not tf.executing_eagerly():
-            longest = tf.argmax(tf.concat([lengths, [0]], axis=0))
+            index = tf.argmax(tf.concat([lengths, [0]], axis=0))
             fits = tf.debugging.Assert(
                 tf.reduce_all(lengths <= limit),
-                [expected, tf.reduce_max(lengths), "tokens in texts at index", longest],
+                [expected, tf.reduce_max(lengths), "tokens in texts at index", index],
             )
             with tf.control_dependencies([fits]):
                 return rows.with_values(tf.identity(rows.values))
-        if len(lengths) and lengths[longest := int(np.argmax(lengths))] > limit:
-            raise ValueError(f"{expected} {int(lengths[longest])} tokens in texts[{longest}]")
+        if len(lengths) and lengths[index := int(np.argmax(lengths))] > limit:
+            raise ValueError(f"{expected} {int(lengths[index])} tokens in texts[{index}]")
         return rows
 
     def with_settings(
@@ -409,13 +409,13 @@ class TextToText(Saved):
         constraints: Sequence[Any] | None = None,
         max_new_tokens: int | None = None,
     ) -> Self:
-        """The same pipeline with other settings of generation, or another model; what is None stays.
+        """Return a copy with other generation settings, or another model; None keeps a setting.
 
         Example:
             >>> both = translator.with_settings("beam", model=Ensemble([translator.model, other.model]))
         """
         plain = copy.copy(self)
-        plain.sampler = samplers.Greedy()  # for one that drafts has no config
+        plain.sampler = samplers.Greedy()  # a sampler with a draft model has no config
         settings = {
             **plain.settings(),
             "generation": self.sampler if generation is None else generation,
@@ -425,11 +425,11 @@ class TextToText(Saved):
         return type(self)(self.model if model is None else model, self.tokenizer, **settings)
 
     def settings(self) -> dict[str, Any]:
-        """The constructor's arguments besides model and tokenizer."""
+        """Return the constructor's arguments except model and tokenizer."""
         return self.generation_config()
 
     def generation_config(self) -> dict[str, Any]:
-        """The settings as an export has them: what was derived is in place of what was not given."""
+        """Return the settings of an export, with derived values in place of defaults."""
         return {
             "generation": samplers.serialize(self.sampler),
             "constraints": [serialize_constraint(constraint) for constraint in self.constraints],

@@ -1,7 +1,8 @@
-"""What pipelines of an encoder of texts have in common: ids, the length limit, and rows that run together."""
+"""The base class of pipelines that run a model once on texts: tokenisation, windows and batches."""
 
+import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -13,17 +14,32 @@ from keras_transformer.pipelines import folders
 LONG_TEXTS = ("refuse", "window")
 
 
-class OfTexts(folders.Saved):
-    """A model around an encoder, or a decoder with marks such as `models.GPTClassifier`, and its tokenizer.
+class Word(NamedTuple):
+    """A word of a text, delimited by white space.
+
+    Attributes:
+        text: the word.
+        start: the index of its first character.
+        end: the index after its last character.
+    """
+
+    text: str
+    start: int
+    end: int
+
+
+class TextPipeline(folders.Pipeline):
+    """Base class of pipelines that run a model with an encoder or a decoder once on texts.
 
     Args:
-        model: with an `encoder`, or a `decoder` and the ids `marks` of start, delimiter and extract.
-        tokenizer: with the encoder's vocabulary, or with the decoder's but for the marks, which it may have or not.
-        long_texts: whether texts that are longer than the encoder's `max_length` are refused, or read through windows
-            that overlap by half.
+        model: with an `encoder`, or with a `decoder` and the ids of start, delimiter and extract, such as
+            `models.GPTClassifier`.
+        tokenizer: with the vocabulary of the encoder, or of the decoder with or without the three special tokens.
+        long_texts: "refuse" texts longer than the encoder's `max_length`, or split them into windows that overlap by
+            half ("window").
 
     Raises:
-        ValueError: where model and tokenizer do not belong together, or `long_texts` is unknown.
+        ValueError: if model and tokenizer do not match, or `long_texts` is unknown.
     """
 
     def __init__(self, model: Any, tokenizer: Any, long_texts: str = "refuse") -> None:
@@ -31,33 +47,33 @@ class OfTexts(folders.Saved):
         self.model = model
         self.tokenizer = tokenizer
         self.long_texts = long_texts
-        self._marks = getattr(model, "marks", None)
+        self._special_tokens = getattr(model, "marks", None)
         self.encoder = getattr(model, "encoder", getattr(model, "decoder", model))
-        ids = len({*range(tokenizer.vocabulary_size), *(self._marks or ())})
+        ids = len({*range(tokenizer.vocabulary_size), *(self._special_tokens or ())})
         for name, known in (("vocabulary_size", ids), ("pad_id", tokenizer.pad_id)):
             of_model = getattr(self.encoder, name)
             if of_model != known and not (name == "pad_id" and of_model is None):
-                marks = (
-                    f", the marks {self._marks} among them"
-                    if name == "vocabulary_size" and self._marks
+                including = (
+                    f", including the special tokens {self._special_tokens}"
+                    if name == "vocabulary_size" and self._special_tokens
                     else ""
                 )
                 raise ValueError(
-                    f"`model` and `tokenizer` must have the same {name}{marks}. Received: "
+                    f"`model` and `tokenizer` must have the same {name}{including}. Received: "
                     f"{of_model} and {known}"
                 )
-        if self._marks is None and min(tokenizer.start_id, tokenizer.end_id) < 0:
+        if self._special_tokens is None and min(tokenizer.start_id, tokenizer.end_id) < 0:
             raise ValueError(
                 "`tokenizer` must have start and end ids. "
                 f"Received: start_id={tokenizer.start_id}, end_id={tokenizer.end_id}"
             )
 
     def settings(self) -> dict[str, Any]:
-        """The constructor's arguments besides model and tokenizer."""
+        """Return the constructor's arguments except model and tokenizer."""
         return {"long_texts": self.long_texts}
 
     def _ids(self, texts: Iterable[str], name: str = "texts") -> list[list[int]]:
-        """The ids of each text, without special ones."""
+        """Return the ids of each text, without special ids."""
         texts = list(texts)
         for text in texts:
             if not isinstance(text, str):
@@ -67,24 +83,24 @@ class OfTexts(folders.Saved):
     def _windows(
         self, ids: Sequence[int], room: int, index: int, name: str = "texts"
     ) -> list[tuple[int, int]]:
-        """Where the windows start and end that read these ids, each at most `room` long."""
+        """Return (start, end) of windows over ids, each at most `room` long."""
         if len(ids) <= room:
             return [(0, len(ids))]
         if self.long_texts == "refuse" or room < 2:
             raise ValueError(
                 f"`{name}` must have at most {room} tokens each, as the model has {self.encoder.max_length} "
-                "positions, or long_texts='window' must read them in parts. "
+                "positions, or long_texts='window'. "
                 f"Received: {len(ids)} tokens in {name}[{index}]"
             )
         starts = [*range(0, len(ids) - room, room - room // 2), len(ids) - room]
         return [(start, start + room) for start in starts]
 
     def _row(self, first: Sequence[int], second: Sequence[int] | None = None) -> dict[str, Any]:
-        """Ids "start, first, end", and "second, end" behind them as segment 1; or what a decoder was trained on."""
-        if self._marks is not None:
+        """Return the ids "start, first, end", "second, end" and segment ids; or the input rows of a decoder."""
+        if self._special_tokens is not None:
             symmetric = second is not None and self.model.symmetric
             parts = [first] if second is None else [first, second]
-            rows = data.input_rows(parts, self._marks, "similarity" if symmetric else "entailment")
+            rows = data.input_rows(parts, self._special_tokens, "similarity" if symmetric else "entailment")
             return {"token_ids": rows if symmetric else rows[0]}
         start, end = self.tokenizer.start_id, self.tokenizer.end_id
         ids = [start, *first, end]
@@ -94,7 +110,7 @@ class OfTexts(folders.Saved):
         return {"token_ids": ids, "segment_ids": segments}
 
     def _run(self, rows: Sequence[dict[str, Any]], batch_size: int, function: Any = None) -> list[np.ndarray]:
-        """What the model says of each row; rows of near length run together."""
+        """Return the model's outputs for each row, in batches of similar length."""
         check_positive(batch_size=batch_size)
         function = function or (lambda inputs: self.model(inputs, training=False))
         order = sorted(range(len(rows)), key=lambda i: _length(rows[i]))
@@ -126,5 +142,18 @@ def _padded(ids: Any, length: int, padding_value: int) -> np.ndarray:
 
 
 def as_list(texts: str | Iterable[str]) -> tuple[list[str], bool]:
-    """The texts as a list, and whether it was one string."""
+    """Return texts as a list, and whether they were a single string."""
     return ([texts], True) if isinstance(texts, str) else (list(texts), False)
+
+
+def split_words(text: str) -> list[Word]:
+    """Split a text into words at white space."""
+    return [Word(match.group(), match.start(), match.end()) for match in re.finditer(r"\S+", text)]
+
+
+def tokenize_words(words: list[Word], tokenizer: Any) -> tuple[list[int], list[int]]:
+    """Return the concatenated ids of all words, and the index of the word of each id."""
+    if not words:
+        return [], []
+    rows = tokenizer.tokenize([word.text for word in words]).to_list()
+    return [id_ for row in rows for id_ in row], [i for i, row in enumerate(rows) for _ in row]

@@ -1,22 +1,22 @@
-"""The words of a text to the names of their classes."""
+"""Classification of the words of a text."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_transformer.pipelines import class_labels, texts, words
+from keras_transformer.pipelines import class_labels, texts
 
 
 class TaggedWord(NamedTuple):
     """A word and its class.
 
     Attributes:
-        word: as written.
-        label: its most probable class.
-        probability: of that class.
-        start: where in the text the word starts.
-        end: where it ends, exclusive.
+        word: the word.
+        label: its most probable label.
+        probability: the probability of the label.
+        start: the index of its first character in the text.
+        end: the index after its last character.
     """
 
     word: str
@@ -26,20 +26,20 @@ class TaggedWord(NamedTuple):
     end: int
 
 
-class TokenClassification(texts.OfTexts):
-    """A classifier of tokens, its tokenizer and the names of its classes.
+class TokenClassification(texts.TextPipeline):
+    """A pipeline of a token classifier, its tokenizer and the names of its classes.
 
-    Words are what stands between white space; a word's class is that of its first token.
+    Words are delimited by white space; a word's class is that of its first token.
 
     Args:
         model: such as `models.TokenClassifier`.
         tokenizer: with the model's vocabulary.
-        labels: a name for each class, by default its number.
-        long_texts: whether texts that are too long are refused ("refuse"), or read through windows, of which each token
-            is classified in the one where it stands farthest from a margin ("window").
+        labels: a name for each class, by default its index.
+        long_texts: "refuse" texts that are too long, or split them into windows and classify each token in the window
+            in which it is farthest from a margin ("window").
 
     Raises:
-        ValueError: where model, tokenizer and labels do not belong together.
+        ValueError: if model, tokenizer and labels do not match.
 
     Example:
         >>> TokenClassification(model, tokenizer, ["O", "PER"])("said Ada")
@@ -53,24 +53,23 @@ class TokenClassification(texts.OfTexts):
         self.labels = class_labels.check(labels, model.num_classes)
 
     def __call__(self, given: str | Iterable[str], batch_size: int = 32) -> Any:
-        """The words of each text with their labels.
+        """Classify the words of each text.
 
         Args:
             given: a list of texts, or one string.
-            batch_size: rows that run together; it changes the speed alone.
+            batch_size: the number of rows in a batch.
 
         Returns:
-            For each text a list of `TaggedWord`; for one string that list. A word of which the tokenizer leaves nothing
-            is not among them.
+            For each text a list of `TaggedWord`; for one string only its list. Words without tokens are omitted.
 
         Raises:
-            ValueError: where a text is too long.
+            ValueError: if a text is too long.
         """
         listed, one = texts.as_list(given)
         rows, windows, of_text = [], [], []
         for i, text in enumerate(listed):
-            its_words = words.split(text)
-            ids, word_of = words.with_ids(its_words, self.tokenizer)
+            its_words = texts.split_words(text)
+            ids, word_of = texts.tokenize_words(its_words, self.tokenizer)
             of_text.append((its_words, word_of))
             for start, end in self._windows(ids, self.encoder.max_length - 2, i, "given"):
                 rows.append(self._row(ids[start:end]))
@@ -87,11 +86,11 @@ class TokenClassification(texts.OfTexts):
         return found[0] if one else found
 
     def settings(self) -> dict[str, Any]:
-        """The constructor's arguments besides model and tokenizer."""
+        """Return the constructor's arguments except model and tokenizer."""
         return {**super().settings(), "labels": self.labels}
 
     def _tagged(
-        self, its_words: list[words.Word], word_of: list[int], probabilities: np.ndarray
+        self, its_words: list[texts.Word], word_of: list[int], probabilities: np.ndarray
     ) -> list[TaggedWord]:
         tagged = []
         for place, number in enumerate(word_of):

@@ -36,7 +36,7 @@ _CLASSES: dict[str, type[Tokenizer]] = {
 
 
 def load(folder: str | os.PathLike[str]) -> Tokenizer:
-    """Loads a tokenizer saved by its `save` method, whatever its class.
+    """Load a tokenizer saved by its `save` method, whatever its class.
 
     Args:
         folder: The folder that `save` wrote.

@@ -27,7 +27,7 @@ def test_the_page_has_the_table_of_every_model_type(configurations, model_type):
 
 
 @pytest.mark.parametrize("architecture", ALL, ids=lambda each: each.class_name)
-def test_another_value_is_refused_with_the_key_and_what_was_received(configurations, architecture):
+def test_other_values_are_refused_with_key_and_value(configurations, architecture):
     config = configurations.sample(architecture)
     architecture.arguments(config)
     names = [name for theirs in architecture.settings.values() for name in configurations._names(theirs)]

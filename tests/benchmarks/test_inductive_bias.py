@@ -59,9 +59,7 @@ def matrices(benchmark, small, task):
 
 class TestRelations:
     @pytest.mark.parametrize("seed", range(3))
-    def test_wrong_has_as_many_pairs_as_right_none_in_common_and_loose_contains_right(
-        self, benchmark, matrices, seed
-    ):
+    def test_wrong_is_disjoint_from_right_and_loose_contains_right(self, benchmark, matrices, seed):
         of = matrices(seed)
         right, wrong, loose = of[benchmark.RIGHT], of[benchmark.WRONG], of[benchmark.LOOSE]
         assert not (right & wrong).any()
@@ -120,9 +118,7 @@ class TestData:
             odd = 2 * ones != related.sum()
             np.testing.assert_array_equal(labels[odd, row], (2 * ones > related.sum())[odd])
 
-    def test_noise_lowers_the_accuracy_of_the_rule_and_of_the_own_token_as_computed(
-        self, benchmark, small, matrices
-    ):
+    def test_noise_lowers_the_best_accuracy_as_computed(self, benchmark, small, matrices):
         matrix = matrices(0)[benchmark.RIGHT]
         tokens, noisy = benchmark.draw(matrix, 20_000, 0.3, np.random.default_rng(0))
         balance = (2 * tokens - 1) @ matrix.T
@@ -130,7 +126,7 @@ class TestData:
         expected = benchmark.own_token_accuracy(matrix, 0.3)
         assert np.mean(noisy == tokens) == pytest.approx(expected, abs=5e-3)
 
-    def test_samples_of_an_epoch_come_once_each(self, benchmark, small):
+    def test_an_epoch_has_each_sample_once(self, benchmark, small):
         blocks = list(benchmark.batches(16, small, np.random.default_rng(0)))
         assert [len(block) for block in blocks] == [16, 16]
         assert all(sorted(block) == list(range(16)) for block in blocks)
@@ -138,7 +134,7 @@ class TestData:
 
 class TestModel:
     @pytest.mark.slow
-    def test_outputs_change_with_related_tokens_and_their_own_only(self, benchmark, small, task):
+    def test_outputs_depend_only_on_related_tokens(self, benchmark, small, task):
         relations = benchmark.relations_of(task, small, np.random.default_rng(0))
         models = {name: benchmark.build_model(relation, small, 0) for name, relation in relations.items()}
         n = small.num_positions
@@ -150,7 +146,7 @@ class TestModel:
         assert len({model.count_params() for model in models.values()}) == 1
 
     @pytest.mark.slow
-    def test_starts_from_the_same_weights_whatever_the_relation(self, benchmark, small, task):
+    def test_initial_weights_do_not_depend_on_the_relation(self, benchmark, small, task):
         relations = benchmark.relations_of(task, small, np.random.default_rng(0))
         first, *others = (benchmark.build_model(relation, small, 7) for relation in relations.values())
         for other in others:
@@ -160,14 +156,14 @@ class TestModel:
 
 class TestRun:
     @pytest.mark.slow
-    def test_trains_at_every_size_reports_and_draws(self, benchmark, small, tmp_path, monkeypatch):
+    def test_trains_at_every_size_and_reports(self, benchmark, small, tmp_path, monkeypatch):
         pytest.importorskip("matplotlib")
         every = benchmark.relations_of
 
-        def right_alone(*arguments):  # compiling takes most of the time
+        def only_right(*arguments):  # compiling takes most of the time
             return {benchmark.RIGHT: every(*arguments)[benchmark.RIGHT]}
 
-        monkeypatch.setattr(benchmark, "relations_of", right_alone)
+        monkeypatch.setattr(benchmark, "relations_of", only_right)
         tasks = benchmark.measure(small, [benchmark.GRAPH])
         right = tasks[benchmark.GRAPH]["relations"][benchmark.RIGHT]
         assert right["related_pairs"] == 5 * small.num_positions

@@ -146,7 +146,7 @@ def test_multi30k(monkeypatch, tmp_path, capsys):
     assert "published 41.0" in capsys.readouterr().out
 
 
-def test_bleu_is_of_lower_case_and_its_signature_says_so(monkeypatch):
+def test_bleu_is_case_insensitive_as_in_its_signature(monkeypatch):
     pytest.importorskip("sacrebleu")
     module = script("multi30k", monkeypatch)
     texts = ["ein hund läuft über die wiese.", "zwei kinder spielen ball."]
@@ -212,7 +212,7 @@ def test_labelled_sentences_are_read_from_files(topics, monkeypatch):
         ("\tfine\n", "Received: '.tfine'"),
         ("a\t \n", "must have a label, a tab and a sentence"),
         ("\n", "validation.tsv must have .*Received: no line"),
-        ("new\tfine\n", r"must have the labels of .*train.tsv alone: \['a book', .*Received: \['new'\]"),
+        ("new\tfine\n", r"must have only the labels of .*train.tsv: \['a book', .*Received: \['new'\]"),
     ],
 )
 def test_files_that_are_not_labelled_sentences_are_refused(topics, monkeypatch, content, message):

@@ -5,7 +5,9 @@ from keras_transformer import data
 from keras_transformer.text import ByteTokenizer
 
 TOKENIZER = ByteTokenizer()
-START, DELIMITER, EXTRACT = MARKS = tuple(range(TOKENIZER.vocabulary_size, TOKENIZER.vocabulary_size + 3))
+START, DELIMITER, EXTRACT = SPECIAL_TOKENS = tuple(
+    range(TOKENIZER.vocabulary_size, TOKENIZER.vocabulary_size + 3)
+)
 TEXTS = ["to be", "or", "", "not to be é"]
 PAIRS = [("to", "be or"), ("not", ""), ("", "é")]
 
@@ -36,7 +38,7 @@ def made(examples, labels, task, **options):
     return data.fine_tuning(examples, labels, TOKENIZER, **options)
 
 
-def test_a_text_stands_between_start_and_extract():
+def test_a_text_is_between_start_and_extract():
     batches = made(TEXTS, [1, 0, 2, 1], "classification")
     assert len(batches) == 2
     expected = [
@@ -46,12 +48,12 @@ def test_a_text_stands_between_start_and_extract():
     assert all(inputs["token_ids"].shape == (2, len(ids(TEXTS[3])) + 2) for inputs, _ in batches)
 
 
-def test_of_entailment_the_premise_comes_first():
+def test_entailment_rows_begin_with_the_premise():
     expected = [([START, *ids(a), DELIMITER, *ids(b), EXTRACT], 1) for a, b in PAIRS]
     assert rows(made(PAIRS, [1, 1, 1], "entailment")) == expected
 
 
-def test_similarity_has_both_orders_and_exchanged_texts_exchange_rows():
+def test_similarity_has_both_orders_of_a_pair():
     found = rows(made(PAIRS, [0, 1, 0], "similarity"))
     turned = rows(made([pair[::-1] for pair in PAIRS], [0, 1, 0], "similarity"))
     assert found[0] == ([START, *ids("to"), DELIMITER, *ids("be or"), EXTRACT], 0)
@@ -59,7 +61,7 @@ def test_similarity_has_both_orders_and_exchanged_texts_exchange_rows():
     assert turned == [row for i in range(0, 6, 2) for row in (found[i + 1], found[i])]
 
 
-def test_each_answer_stands_behind_the_context_and_missing_ones_are_padding():
+def test_each_answer_follows_the_context_and_missing_answers_are_padding():
     examples = [("q", ["a", "bb"]), ("r", ["c", "d", "e"]), ("s", ("f",))]
     batches = made(examples, [1, 2, 0], "multiple_choice", batch_size=3)
     ((inputs, _),) = batches
@@ -80,14 +82,16 @@ def test_each_epoch_has_every_example_once_in_another_order():
     assert len({tuple(epoch) for epoch in epochs}) == 3
 
 
-def test_marks_may_be_any_ids_that_no_text_holds():
-    found = rows(made(["a"], [0], "classification", marks=(300, 301, 302)))
+def test_special_tokens_may_be_any_ids_that_no_text_contains():
+    found = rows(made(["a"], [0], "classification", special_tokens=(300, 301, 302)))
     assert found == [([300, *ids("a"), 302], 0)]
-    with pytest.raises(ValueError, match=r"`marks` must be ids that stand in no text.*examples\[1\] with"):
-        made(["b", "a"], [0, 0], "classification", marks=(300, 301, ids("a")[0]))
+    with pytest.raises(
+        ValueError, match=r"`special_tokens` must be ids that no text contains.*examples\[1\] with"
+    ):
+        made(["b", "a"], [0, 0], "classification", special_tokens=(300, 301, ids("a")[0]))
 
 
-def test_nothing_is_cut():
+def test_long_rows_are_refused_rather_than_truncated():
     assert rows(made(["abc"], [0], "classification", max_length=5))
     for task, example in (("classification", "abcd"), ("similarity", ("ab", "c"))):
         with pytest.raises(ValueError, match=r"must fit max_length=5 .*Received: 6 tokens in examples\[1\]"):
@@ -116,18 +120,18 @@ def test_nothing_is_cut():
         (([("a", ["b"])], [1], "multiple_choice"), r"labels\[0\]=1 of 1 answers"),
     ],
 )
-def test_errors_name_the_argument_and_what_was_received(arguments, message):
+def test_invalid_arguments_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         made(*arguments)
 
 
-def test_other_errors():
+def test_invalid_settings_are_refused():
     with pytest.raises(ValueError, match="`batch_size` must be positive. Received: batch_size=0"):
         made(["a"], [0], "classification", batch_size=0)
-    with pytest.raises(ValueError, match="`marks` must be three different ids"):
-        made(["a"], [0], "classification", marks=(300, 300, 301))
-    with pytest.raises(ValueError, match="`tokenizer` must have padding that is no mark"):
-        made(["a"], [0], "classification", marks=(0, 300, 301))
+    with pytest.raises(ValueError, match="`special_tokens` must be three different ids"):
+        made(["a"], [0], "classification", special_tokens=(300, 300, 301))
+    with pytest.raises(ValueError, match="`tokenizer` must have a padding value that is not a special token"):
+        made(["a"], [0], "classification", special_tokens=(0, 300, 301))
     with pytest.raises(TypeError, match="`examples` must be an iterable. Received: examples='text'"):
         made("text", [0], "classification")
 
@@ -144,7 +148,7 @@ def test_other_errors():
     ],
     ids=["several labels", "a number", "numbers"],
 )
-def test_labels_may_be_several_for_a_text_or_numbers(labels, expected):
+def test_labels_may_be_multi_label_or_numbers(labels, expected):
     batches = made(TEXTS, labels, "classification")
     assert batches.element_spec[1]["classes"].dtype == "float32"
     found = np.concatenate([given["classes"] for _, given in batches])

@@ -7,7 +7,7 @@ IMAGES = np.arange(5 * 6 * 6, dtype="uint8").reshape(5, 6, 6, 1) + 1
 LABELS = np.arange(5)
 
 
-def test_every_image_comes_once_an_epoch_with_its_label():
+def test_every_image_occurs_once_per_epoch_with_its_label():
     for shuffle in (False, True):
         dataset = image_batches(IMAGES, LABELS, 2, shuffle=shuffle)
         assert len(dataset) == 3
@@ -32,7 +32,7 @@ def test_the_same_seed_gives_the_same_batches():
     assert not np.array_equal(first, other)
 
 
-def test_images_are_moved_by_at_most_the_shift_each_by_its_own():
+def test_each_image_is_shifted_independently_within_the_limit():
     dataset = image_batches(IMAGES.repeat(20, 0), LABELS.repeat(20), 100, shift=1, shuffle=False)
     moves = set()
     for image, original in zip(next(iter(dataset))[0].numpy(), IMAGES.repeat(20, 0), strict=True):
@@ -63,12 +63,12 @@ def test_half_of_the_images_are_mirrored():
         ({"shift": -1}, "`shift` must be at least 0. Received: shift=-1"),
     ],
 )
-def test_errors_name_the_argument_and_what_was_received(arguments, message):
+def test_invalid_arguments_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         image_batches(**{"images": IMAGES, "labels": LABELS, **arguments})
 
 
-def test_labels_may_be_several_for_an_image():
+def test_labels_may_be_multi_label():
     several = np.eye(5, 3, dtype="float32")
     for images, labels in image_batches(IMAGES, several, batch_size=2):
         np.testing.assert_array_equal(labels, several[(images[:, 0, 0, 0] - 1) // 36])

@@ -37,7 +37,7 @@ def pairs(ids):
 
 
 @pytest.mark.parametrize("length", [1, 4, 7, 200])
-def test_a_stream_in_order_is_the_texts_with_ends_cut_into_rows(length):
+def test_rows_in_order_concatenate_to_the_texts_with_end_tokens(length):
     rows = epoch(language_modeling(TEXTS, TOKENIZER, 3, length=length, shuffle=False))
     assert predictions(rows) == pairs(STREAM)
     assert all((labels != 0).all() for _, labels in rows[:-1])
@@ -45,7 +45,7 @@ def test_a_stream_in_order_is_the_texts_with_ends_cut_into_rows(length):
 
 
 @pytest.mark.parametrize("length", [1, 4, 7, 200])
-def test_each_shuffled_epoch_cuts_elsewhere_and_predicts_each_token_once(length):
+def test_each_shuffled_epoch_has_other_row_boundaries_and_predicts_each_token_once(length):
     dataset = language_modeling(TEXTS, TOKENIZER, 3, length=length, seed=1)
     epochs = [epoch(dataset) for _ in range(4)]
     for rows in epochs:
@@ -57,7 +57,7 @@ def test_each_shuffled_epoch_cuts_elsewhere_and_predicts_each_token_once(length)
 
 
 @pytest.mark.parametrize("separate", [False, True])
-def test_the_seed_makes_the_same_epochs(separate):
+def test_the_same_seed_gives_the_same_epochs(separate):
     first, again, other = (
         language_modeling(TEXTS, TOKENIZER, 2, length=5, separate=separate, seed=seed) for seed in (1, 1, 2)
     )
@@ -68,7 +68,7 @@ def test_the_seed_makes_the_same_epochs(separate):
 
 @pytest.mark.parametrize("separate", [False, True])
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_all_batches_have_one_shape_and_their_number_is_known(separate, shuffle):
+def test_all_batches_have_one_shape_and_known_cardinality(separate, shuffle):
     dataset = language_modeling(TEXTS, TOKENIZER, 4, length=9, separate=separate, shuffle=shuffle)
     batches = list(dataset)
     assert len(batches) == dataset.cardinality().numpy() > 1
@@ -78,7 +78,7 @@ def test_all_batches_have_one_shape_and_their_number_is_known(separate, shuffle)
 
 
 @pytest.mark.parametrize("length", [1, 5, 16, 200])
-def test_separate_texts_are_whole_and_apart(length):
+def test_separate_texts_are_whole_with_segments_of_their_own(length):
     rows = epoch(language_modeling(TEXTS, TOKENIZER, 2, length=length, separate=True))
     found = []
     for inputs, labels in rows:
@@ -108,7 +108,7 @@ def test_rows_are_packed_full():
     assert len(rows) <= 1.05 * tokens / 64
 
 
-def test_many_texts_are_tokenised_in_chunks_and_none_is_lost():
+def test_texts_tokenised_in_chunks_are_complete():
     texts = [f"{number}" for number in range(9000)]
     rows = epoch(language_modeling(texts, TOKENIZER, 64, length=64, separate=True, shuffle=False))
     assert sum(inputs["segment_ids"].max() for inputs, _ in rows) == 9000
@@ -125,7 +125,7 @@ def test_many_texts_are_tokenised_in_chunks_and_none_is_lost():
     ],
     ids=str,
 )
-def test_errors_name_the_argument_and_what_was_received(arguments, error, message):
+def test_invalid_arguments_are_refused(arguments, error, message):
     with pytest.raises(error, match=message):
         language_modeling(**{"texts": TEXTS, "tokenizer": TOKENIZER, **arguments})
 
@@ -136,7 +136,7 @@ def test_a_tokenizer_without_an_end_is_refused():
 
 
 @pytest.mark.parametrize("separate", [False, True])
-def test_without_padding_labels_of_padding_are_negative(separate):
+def test_without_pad_id_labels_of_padding_are_negative(separate):
     without = ByteTokenizer({"unknown": "<unk>", "end": "</s>"})
     dataset = language_modeling(TEXTS, without, 4, length=9, separate=separate, shuffle=False)
     ids, labels = (

@@ -26,7 +26,7 @@ def restored(token_ids, positions, labels):
     return row
 
 
-def test_labels_are_what_stood_at_the_masked_positions():
+def test_labels_are_the_original_tokens_at_the_masked_positions():
     rows = {tuple(restored(*row)) for row in batches(epochs=5)}
     expected = {tuple(row) for row in TOKENIZER.encode(TEXTS[:3], add_start=True, add_end=True).numpy()}
     assert {tuple(row[:14]) for row in rows} == {(*row, *[0] * (14 - len(row))) for row in expected}
@@ -43,14 +43,14 @@ def test_special_ids_are_never_chosen_and_no_position_twice(whole_words):
         assert not positions[labels == 0].any()
 
 
-def test_as_many_are_chosen_as_the_rate_says():
+def test_the_number_of_masked_tokens_follows_the_rate():
     for rate, expected in ((0.15, {10: 2, 2: 1, 12: 2}), (0.5, {10: 5, 2: 1, 12: 6})):
         for token_ids, _, labels in batches(epochs=3, rate=rate):
             assert np.count_nonzero(labels) == expected[np.count_nonzero(token_ids) - 2]
 
 
 @pytest.mark.slow
-def test_whole_words_are_chosen_whole():
+def test_whole_words_are_masked_together():
     sizes = set()
     for token_ids, positions, labels in batches(TEXTS[2:3], epochs=60, rate=0.3, whole_words=True):
         row = restored(token_ids, positions, labels)
@@ -65,23 +65,23 @@ def test_whole_words_are_chosen_whole():
 
 
 @pytest.mark.slow
-def test_four_fifths_are_masked_a_tenth_is_another_token_and_a_tenth_stays():
-    kinds = {"masked": 0, "same": 0, "other": 0}
+def test_chosen_tokens_are_80_percent_masked_10_random_10_kept():
+    counts = {"masked": 0, "same": 0, "other": 0}
     for token_ids, positions, labels in batches(TEXTS[:1] * 40, epochs=25, rate=0.5):
         for position, label in zip(positions, labels, strict=True):
             if label:
                 found = token_ids[position]
-                kinds["masked" if found == 4 else "same" if found == label else "other"] += 1
+                counts["masked" if found == 4 else "same" if found == label else "other"] += 1
                 assert found > 3
-    total = sum(kinds.values())
+    total = sum(counts.values())
     assert total == 40 * 25 * 5
     # A random token is the old one in a sixteenth of a tenth.
     for kind, share in (("masked", 0.8), ("same", 0.1 + 0.1 / 18), ("other", 0.1 - 0.1 / 18)):
-        assert abs(kinds[kind] / total - share) < 4 * (share * (1 - share) / total) ** 0.5, kind
+        assert abs(counts[kind] / total - share) < 4 * (share * (1 - share) / total) ** 0.5, kind
 
 
 @pytest.mark.slow
-def test_another_epoch_masks_other_tokens_and_the_same_seed_the_same():
+def test_masks_differ_between_epochs_and_repeat_with_the_seed():
     first, second = (np.stack([row[0] for row in batches(epochs=2, shuffle=False)]) for _ in range(2))
     np.testing.assert_array_equal(first, second)
     assert not np.array_equal(first[:3], first[3:])
@@ -89,7 +89,7 @@ def test_another_epoch_masks_other_tokens_and_the_same_seed_the_same():
     assert not np.array_equal(first, other)
 
 
-def test_long_texts_become_several_rows_and_none_is_lost():
+def test_long_texts_are_split_into_complete_rows():
     rows = [restored(*row) for row in batches(["a b c d e f g h i j k"], max_length=6, shuffle=False)]
     assert [TOKENIZER.detokenize(row[None]).numpy()[0] for row in rows] == [b"a b c d", b"e f g h", b"i j k"]
 
@@ -110,7 +110,7 @@ def pairs(epochs=1, **options):
 
 
 @pytest.mark.slow
-def test_half_of_the_sentences_follow_and_half_are_of_another_document():
+def test_next_sentence_labels_are_balanced():
     document_of = {sentence: number for number, document in enumerate(DOCUMENTS) for sentence in document}
     counts, seconds = [0, 0], set()
     for ids, segments, label in pairs(epochs=120):
@@ -133,7 +133,7 @@ def test_half_of_the_sentences_follow_and_half_are_of_another_document():
 
 
 @pytest.mark.slow
-def test_pairs_that_are_too_long_keep_the_beginning_of_each():
+def test_long_pairs_are_truncated_to_the_beginning_of_each():
     rows = {
         " ".join(TOKENIZER.id_to_piece(int(id_)) for id_ in ids)
         for ids, _, label in pairs(epochs=20, max_length=9)
@@ -156,7 +156,7 @@ def test_pairs_that_are_too_long_keep_the_beginning_of_each():
         (lambda: next_sentences([["a"], ["b"]], TOKENIZER), "`documents` must be at least two"),
     ],
 )
-def test_errors_name_the_argument_and_what_was_received(make, message):
+def test_invalid_arguments_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 

@@ -45,7 +45,7 @@ def made(tasks=TASKS, **options):
 
 
 @pytest.mark.slow
-def test_without_limit_and_temperature_every_pair_is_there_once_behind_its_prefix():
+def test_without_limit_and_temperature_every_prefixed_pair_occurs_once():
     batches = made()
     expected = [(prefix + source, target) for prefix, pairs in TASKS.items() for source, target in pairs]
     for _ in range(2):
@@ -79,7 +79,7 @@ def test_tasks_have_the_papers_shares(limit, temperature, expected):
         assert found == expected
 
 
-def test_of_a_task_beyond_the_limit_each_epoch_has_other_pairs_and_long_ones_among_them():
+def test_each_epoch_samples_other_pairs_of_a_limited_task():
     keras.utils.set_random_seed(0)  # TensorFlow derives the draws from the global seed too
     batches = made(limit=12)
     epochs = [epoch(batches) for _ in range(8)]
@@ -90,7 +90,7 @@ def test_of_a_task_beyond_the_limit_each_epoch_has_other_pairs_and_long_ones_amo
     assert len({tuple(rows) for rows in epochs}) == 8
 
 
-def test_pairs_come_again_after_all_were_there():
+def test_pairs_repeat_only_after_all_have_occurred():
     rows = epoch(made(temperature=float("inf")))
     times = collections.Counter(row for row in rows if row[1][0] == "c")
     assert len(times) == 6
@@ -121,7 +121,7 @@ def test_long_pairs_are_left_out_by_task(caplog):
         ({"batch_tokens": 8}, "`batch_size` and `batch_tokens` must not both be given"),
     ],
 )
-def test_errors_name_the_argument_and_what_was_received(options, message):
+def test_invalid_arguments_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         made(**options)
     with pytest.raises(TypeError, match="`tasks` must be a mapping"):

@@ -46,7 +46,7 @@ def texts(tokenizer, found):
     return rows
 
 
-def test_rows_are_what_encode_gives(tokenizer):
+def test_rows_equal_encode(tokenizer):
     dataset = translation_pairs(PAIRS, tokenizer, 16, length_buckets=[64], shuffle=False)
     found = batches(dataset)
     sources, targets = zip(*PAIRS, strict=True)
@@ -58,9 +58,9 @@ def test_rows_are_what_encode_gives(tokenizer):
     for name, each in enumerate(expected):
         together = np.concatenate([batch[name] for batch in found])
         assert together.dtype == np.int32
-        filled = np.zeros_like(together)
-        filled[: len(PAIRS), : each.shape[1]] = each
-        np.testing.assert_array_equal(together, filled)
+        padded = np.zeros_like(together)
+        padded[: len(PAIRS), : each.shape[1]] = each
+        np.testing.assert_array_equal(together, padded)
     assert dataset.element_spec[1].shape == (16, 64)
 
 
@@ -96,13 +96,13 @@ def test_every_pair_occurs_once_an_epoch(tokenizer, shuffle):
         assert sorted(texts(tokenizer, batches(dataset))) == sorted(PAIRS)
 
 
-def test_rows_stand_in_the_shortest_bucket_that_holds_them(tokenizer):
+def test_rows_are_in_the_shortest_bucket_that_fits(tokenizer):
     lengths = (8, 20, 32, 64)
     for source, _, labels in batches(translation_pairs(PAIRS, tokenizer, 8, length_buckets=lengths)):
-        longest = np.maximum((source != 0).sum(axis=1), (labels != 0).sum(axis=1))
-        longest = longest[longest > 0]
+        length = np.maximum((source != 0).sum(axis=1), (labels != 0).sum(axis=1))
+        length = length[length > 0]
         shorter = lengths[lengths.index(source.shape[1]) - 1] if source.shape[1] > 8 else 0
-        assert np.all((longest > shorter) & (longest <= source.shape[1]))
+        assert np.all((length > shorter) & (length <= source.shape[1]))
 
 
 def equal(first, second):
@@ -138,9 +138,7 @@ def test_long_pairs_are_left_out_and_counted(tokenizer, caplog):
     source, target = (
         tokenizer.tokenize([pair[side] for pair in PAIRS]).row_lengths().numpy() for side in (0, 1)
     )
-    kept = [
-        pair for pair, longest in zip(PAIRS, np.maximum(source, target) + 1, strict=True) if longest <= 21
-    ]
+    kept = [pair for pair, length in zip(PAIRS, np.maximum(source, target) + 1, strict=True) if length <= 21]
     assert 0 < len(kept) < len(PAIRS)
     for arguments in ({"max_length": 21}, {"length_buckets": (10, 21)}):
         caplog.clear()
@@ -175,7 +173,7 @@ def test_the_target_tokenizer_gives_the_targets_ids(tokenizer):
         np.testing.assert_array_equal(ids[:, : expected.shape[1]], expected)
 
 
-def test_all_kinds_of_pairs_agree(tokenizer, tmp_path):
+def test_all_sources_of_pairs_agree(tokenizer, tmp_path):
     pairs = [*PAIRS[:20], ("á\u2028é", "d")]
     lines = [f"{source}\t{target}" for source, target in pairs]
     first, second = tmp_path / "first.tsv", tmp_path / "second.tsv"
@@ -202,7 +200,7 @@ def test_empty_texts_become_their_special_ids(tokenizer):
     assert labels.tolist() == [[3, 0, 0, 0], [0] * 4]
 
 
-def test_broken_lines_are_named(tokenizer, tmp_path):
+def test_malformed_lines_are_listed(tokenizer, tmp_path):
     file = tmp_path / "broken.tsv"
     file.write_bytes(b"a\tb\nno tab\na\t\na\tb\tc\n\xff\tb\n\n \tb\nz\n")
     with pytest.raises(ValueError, match=r"broken.tsv', with 7 other lines") as error:

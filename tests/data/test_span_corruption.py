@@ -42,23 +42,23 @@ def reassembled(source, labels):
     return bytes(TOKENIZER.detokenize(np.array([whole], np.int32)).numpy()[0]).decode()
 
 
-def test_source_and_target_together_are_the_text_and_none_is_lost():
+def test_source_and_target_together_reconstruct_the_text():
     for _ in range(2):
         found = [reassembled(source, labels) for source, _, labels in rows(shuffle=False)]
         assert "".join(found) == "".join(TEXTS)
     assert sorted(reassembled(source, labels) for source, _, labels in rows()) == sorted(found)
 
 
-def test_sentinels_stand_in_order_in_both_and_tokens_between_them():
+def test_sentinels_are_in_order_in_source_and_target():
     for source, _, labels in rows(epochs=3, rate=0.4, mean_span=1.5):
-        marks = [id_ for id_ in source.tolist() if id_ in SENTINELS]
-        assert marks == SENTINELS[: len(marks)] == list(spans(labels))
+        found = [id_ for id_ in source.tolist() if id_ in SENTINELS]
+        assert found == SENTINELS[: len(found)] == list(spans(labels))
         assert all(spans(labels).values())
         places = np.flatnonzero(np.isin(source, SENTINELS))
         assert (np.diff(places) > 1).all()
 
 
-def test_the_decoder_sees_the_labels_one_place_later():
+def test_target_ids_are_the_shifted_labels():
     for _, target, labels in rows(start_id=7):
         size = labels.tolist().index(END) + 1
         np.testing.assert_array_equal(target[:size], [7, *labels[: size - 1]])
@@ -68,7 +68,7 @@ def test_the_decoder_sees_the_labels_one_place_later():
 
 
 @pytest.mark.parametrize(("rate", "mean_span"), [(0.15, 3.0), (0.5, 3.0), (0.15, 1.0), (0.3, 8.0)])
-def test_as_many_tokens_and_spans_are_missing_as_asked(rate, mean_span):
+def test_the_numbers_of_tokens_and_spans_follow_rate_and_mean_span(rate, mean_span):
     for source, _, labels in rows(rate=rate, mean_span=mean_span):
         size = len(reassembled(source, labels))
         missing = sum(map(len, spans(labels).values()))
@@ -78,7 +78,7 @@ def test_as_many_tokens_and_spans_are_missing_as_asked(rate, mean_span):
 
 
 @pytest.mark.slow
-def test_every_token_is_missing_as_often_as_its_rate_says():
+def test_every_token_is_corrupted_at_the_given_rate():
     text = "abcdefghijklmnopqrst"
     found = rows([text] * 20, epochs=40, rate=0.3, mean_span=2.0)
     missing = collections.Counter(
@@ -94,7 +94,7 @@ def test_every_token_is_missing_as_often_as_its_rate_says():
         assert lengths[length] / sum(lengths.values()) == pytest.approx(ways / 30, abs=0.04)
 
 
-def test_rows_are_as_long_as_their_source_has_room_for():
+def test_rows_are_as_long_as_their_source_fits():
     sources = [source for source, _, _ in rows(["a" * 2000], max_length=64, shuffle=False)]
     assert all((source == END).sum() == 1 for source in sources)
     assert all(source[-1] == END for source in sources[:-1])
@@ -103,7 +103,7 @@ def test_rows_are_as_long_as_their_source_has_room_for():
     assert (inputs["source_ids"].shape[1], labels.shape[1]) == (512, 114)
 
 
-def test_another_epoch_takes_out_other_spans_and_the_same_seed_the_same():
+def test_spans_differ_between_epochs_and_repeat_with_the_seed():
     first, second = (np.stack([row[0] for row in rows(epochs=2, shuffle=False)]) for _ in range(2))
     np.testing.assert_array_equal(first, second)
     half = len(first) // 2
@@ -135,11 +135,11 @@ def test_sentinels_count_down_from_the_vocabularys_end():
     ],
     ids=str,
 )
-def test_errors_name_the_argument_and_what_was_received(options, message):
+def test_invalid_arguments_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         rows(**options)
 
 
-def test_one_string_is_no_list_of_texts():
+def test_a_single_string_is_refused():
     with pytest.raises(TypeError, match="`texts` must be an iterable of strings"):
         rows("abc")

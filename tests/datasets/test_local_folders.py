@@ -42,13 +42,13 @@ def test_mnist_reads_images_and_digits(digits):
     assert (labels.tolist(), labels.dtype, test_labels.tolist()) == ([0, 1, 2], "int32", [0, 1])
 
 
-def test_another_packing_of_the_same_content_is_the_same(digits):
+def test_recompressed_files_give_the_same_data(digits):
     for path in digits.iterdir():
         path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()), compresslevel=1))
     assert mnist.load_data(digits)[0][0].shape == (3, 28, 28, 1)
 
 
-def test_files_that_are_missing_or_others_are_refused(digits, tmp_path, monkeypatch):
+def test_missing_and_modified_files_are_refused(digits, tmp_path, monkeypatch):
     with pytest.raises(FileNotFoundError, match=r"`folder` must hold train-images-idx3-ubyte.gz"):
         mnist.load_data(tmp_path)
     monkeypatch.setenv("KERAS_TRANSFORMER_DATA", str(tmp_path))
@@ -111,7 +111,7 @@ def parts(graph):
     return {name: np.flatnonzero(getattr(graph, name)).tolist() for name in ("train", "validation", "test")}
 
 
-def test_cora_puts_the_test_set_in_its_places(cora):
+def test_cora_orders_the_test_nodes_by_index(cora):
     graph = planetoid.load_data(cora)
     np.testing.assert_array_equal(graph.nodes, np.eye(6))
     assert graph.labels.tolist() == [0, 1, 2, 0, 1, 2]
@@ -188,7 +188,7 @@ class Evil:
         return (print, ("this must not run",))
 
 
-def test_a_pickle_of_anything_else_is_not_opened(cora, monkeypatch, capsys):
+def test_pickles_of_other_classes_are_refused(cora, monkeypatch, capsys):
     content = pickle.dumps(Evil(), protocol=3)
     (cora / "ind.cora.graph").write_bytes(content)
     with pytest.raises(ValueError, match="must have the sha256"):

@@ -111,10 +111,10 @@ def test_families_are_many_and_none_dominates(pairs):
 
 def test_held_out_pairs_follow_the_families(splits):
     family_of = {pair: name for name, found in phrasebook._families().items() for pair in found}
-    total, held = Counter(family_of.values()), Counter(family_of[pair] for pair in splits[1] + splits[2])
+    total, counts = Counter(family_of.values()), Counter(family_of[pair] for pair in splits[1] + splits[2])
     for name, size in total.items():
         if size >= 200:
-            assert 0.05 * size < held[name] < 0.2 * size, name
+            assert 0.05 * size < counts[name] < 0.2 * size, name
 
 
 def test_num_pairs():
@@ -122,7 +122,7 @@ def test_num_pairs():
     assert (len(train), len(validation), len(test)) == (5700, 100, 200)
 
 
-def test_writing(pairs):
+def test_sentences_are_well_formed(pairs):
     for es, en in pairs:
         for text in (es, en):
             assert unicodedata.normalize("NFC", text) == text
@@ -168,7 +168,7 @@ def test_contractions_and_articles(pairs):
         ({"num_test": 10**6}, "num_test=1000000"),
     ],
 )
-def test_bad_arguments(arguments, named):
+def test_invalid_arguments_are_refused(arguments, named):
     with pytest.raises(ValueError, match=rf"must .*Received: .*{named}"):
         phrasebook.load_data(**arguments)
 

@@ -60,7 +60,7 @@ def test_download_splits_without_leaks(published):
         assert pair[0] in held_out_english or pair[1] in held_out_spanish or pair[1] in tested[1]
 
 
-def test_the_split_depends_on_the_seed_alone(published):
+def test_the_split_depends_only_on_the_seed(published):
     arguments = {"validation": 20, "test": 30}
     assert spa_eng.load_data(**arguments) == spa_eng.load_data(seed=0, **arguments)
     assert set(spa_eng.load_data(**arguments)[2]) != set(spa_eng.load_data(seed=1, **arguments)[2])
@@ -131,7 +131,7 @@ def test_a_missing_local_file_is_not_downloaded(published, tmp_path, monkeypatch
         ({"validation": 100, "test": 200}, "below the number of distinct English sentences, 300"),
     ],
 )
-def test_load_data_refuses(published, arguments, message):
+def test_load_data_refuses_invalid_arguments(published, arguments, message):
     with pytest.raises(ValueError, match=message):
         spa_eng.load_data(**arguments)
 

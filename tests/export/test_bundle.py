@@ -1,4 +1,4 @@
-"""What holds for an export as a folder: whole or not there, vouched for by its manifest, checked by `verify`."""
+"""Exports as folders: written atomically, with digests in the manifest, verified by `verify`."""
 
 import gc
 import hashlib
@@ -60,11 +60,11 @@ def test_the_manifest_lists_every_file_with_size_and_sha256(exported):
     assert {"tensorflow", "onnx", "onnxruntime"} <= {name for name, of in manifest["versions"].items() if of}
 
 
-def test_no_temporary_folder_stands_beside_or_in_an_export(exported):
+def test_no_temporary_folder_is_left(exported):
     assert not [name for name in everything(exported.parent) if any(p[0] == "." for p in name.split("/"))]
 
 
-def test_config_says_all_that_running_needs(exported, pipeline):
+def test_config_has_the_settings_of_serving(exported, pipeline):
     config = json.loads((exported / "config.json").read_text())
     assert config == bundle_writer.settings_of(pipeline)
     assert (config["pad_id"], config["start_id"], config["end_id"]) == (0, 2, 3)
@@ -88,7 +88,7 @@ def test_verify_compares_with_a_pipeline_on_given_texts(exported, pipeline, text
 
 
 @pytest.mark.slow
-def test_verify_passes_wherever_the_folder_is(damaged):
+def test_verify_passes_on_a_moved_folder(damaged):
     moved = damaged.rename(damaged.parent / "elsewhere ñ")
     assert set(export.verify(moved)) == {"onnx", "saved_model/tiny/1"}
 
@@ -120,7 +120,7 @@ def test_all_damaged_files_are_named_at_once(damaged):
 
 
 @pytest.mark.parametrize("kind", ["absent", "empty", "pipeline", "file"])
-def test_what_is_no_export_is_named(tmp_path, pipeline, kind):
+def test_other_folders_are_refused_by_name(tmp_path, pipeline, kind):
     folder = tmp_path / kind
     if kind == "empty":
         folder.mkdir()
@@ -142,7 +142,7 @@ def test_a_damaged_manifest_is_named(damaged, content):
         export.verify(damaged)
 
 
-def test_texts_without_a_pipeline_are_an_error(exported):
+def test_texts_without_a_pipeline_are_refused(exported):
     with pytest.raises(ValueError, match="`pipeline` must be given with `texts`"):
         export.verify(exported, texts=["uno"])
 
@@ -157,7 +157,7 @@ def test_other_weights_are_a_parity_error(exported, pipeline, random_transformer
 
 @pytest.mark.slow
 def test_an_exchanged_graph_is_found_though_its_digest_is_right(damaged):
-    """The answers are compared too: someone may have written the manifest anew."""
+    """Outputs are compared, too, in case the manifest was rewritten."""
     manifest = json.loads((damaged / "manifest.json").read_text())
     stored = json.loads((damaged / "parity.json").read_text())
     stored["onnx"]["examples"]["ids"][0][0] += 1
@@ -172,7 +172,7 @@ def test_an_exchanged_graph_is_found_though_its_digest_is_right(damaged):
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("function", [export.saved_model, export.onnx])
 @pytest.mark.parametrize("failing", ["writing", "comparing", "tokenizer", "parity", "manifest"])
-def test_a_failing_export_leaves_nothing_behind(quick, tmp_path, monkeypatch, pipeline, function, failing):
+def test_a_failing_export_leaves_no_files(quick, tmp_path, monkeypatch, pipeline, function, failing):
     where = {
         "writing": (to_saved_model if function is export.saved_model else conversion, "_write"),
         "comparing": (generation, "compare"),
@@ -214,9 +214,7 @@ def test_a_failing_export_leaves_an_existing_one_as_it_is(quick, damaged, monkey
 
 
 @pytest.mark.slow
-def test_a_graph_that_answers_otherwise_does_not_take_its_place(
-    quick, tmp_path, pipeline, random_transformer, texts
-):
+def test_a_graph_with_other_outputs_is_not_exported(quick, tmp_path, pipeline, random_transformer, texts):
     model = random_transformer(5, vocabulary_size=pipeline.tokenizer.vocabulary_size)
     other = TextToText(model, pipeline.tokenizer, max_new_tokens=10, max_source_tokens=200)
     for function in (export.saved_model, export.onnx):  # `quick` writes the graphs of `pipeline`
@@ -225,7 +223,7 @@ def test_a_graph_that_answers_otherwise_does_not_take_its_place(
     assert everything(tmp_path) == {}
 
 
-def test_exporting_a_second_part_does_not_vouch_for_damage_in_the_first(quick, damaged, pipeline):
+def test_exporting_a_second_part_detects_damage_in_the_first(quick, damaged, pipeline):
     flip(damaged / "generation_config.json")
 
     def extend_and_verify():
@@ -289,7 +287,7 @@ def test_another_weights_version_beside_the_first_can_be_verified_with_its_pipel
     assert export.verify(damaged)["saved_model/tiny/2"]["texts"] == 3
 
 
-def test_verifying_does_not_hold_on_to_its_sessions(exported):
+def test_verifying_releases_its_sessions(exported):
     graphs = serving.Bundle(exported)
     sessions = serving.Graphs(lambda name: graphs.checked(f"onnx/{name}.onnx"), graphs.config)
     kept = weakref.ref(sessions)

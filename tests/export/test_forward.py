@@ -1,4 +1,4 @@
-"""What is exported of pipelines that run a model once gives what they give."""
+"""Exports of pipelines that run a model once equal their pipelines."""
 
 import json
 
@@ -50,7 +50,7 @@ def randomised(model):
 
 
 def bert(head=lambda encoder: encoder, tokenizer=BYTES, **options):
-    """Random, and with much dropout, which must not be in an export."""
+    """A random model with high dropout, which exports must not apply."""
     return randomised(head(BERT(tokenizer.vocabulary_size, **SMALL, max_length=20, dropout=0.5, **options)))
 
 
@@ -70,7 +70,7 @@ def gpt_classifier(symmetric, problem_type=None):
 
 
 def several_labels():
-    """Of which texts have labels, and numbers of them, of their own."""
+    """A classifier whose texts have different labels, and different numbers of labels."""
     model = bert(lambda encoder: SequenceClassifier(encoder, 3, "mean", problem_type=SEVERAL))
     pipeline = TextClassification(model, BYTES, ["x", "y", "z"], "window", 0.4)
     probabilities = np.clip(pipeline.scores(TEXTS), 1e-6, 1 - 1e-6)
@@ -158,7 +158,7 @@ def check(pipeline, texts=None):
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("name", TEXT_PIPELINES)
-def test_from_texts_to_the_pipelines_answer(name):
+def test_text_signatures_equal_the_pipeline(name):
     make, texts = TEXT_PIPELINES[name]
     pipeline = make()
     examples = check(pipeline, texts)
@@ -169,11 +169,11 @@ def test_from_texts_to_the_pipelines_answer(name):
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_from_images_and_graphs_to_classes(name):
+def test_image_and_graph_signatures_equal_the_pipeline(name):
     check(OTHERS[name]())
 
 
-def test_images_are_resized_where_the_pipeline_does():
+def test_images_are_resized_as_by_the_pipeline():
     pipeline = OTHERS["image"]()
     pipeline.resize = True
     images = np.random.default_rng(0).uniform(0, 255, (2, 11, 6, 3)).astype("float32")
@@ -182,9 +182,9 @@ def test_images_are_resized_where_the_pipeline_does():
 
 
 @pytest.mark.slow
-def test_a_text_without_a_gap_or_a_word_has_an_empty_row():
-    filler = fill_mask(top=2)
-    found = run_of(filler)(forward.DEFAULT, {"text": np.array(["a [MASK]", "a"])})
+def test_texts_without_mask_or_word_have_an_empty_row():
+    pipeline = fill_mask(top=2)
+    found = run_of(pipeline)(forward.DEFAULT, {"text": np.array(["a [MASK]", "a"])})
     assert found["pieces"].shape == (2, 1, 2)
     assert found["pieces"][1].tolist() == [["", ""]]
     answerer = QuestionAnswering(bert(SpanClassifier), BYTES)
@@ -224,7 +224,7 @@ def test_a_text_without_a_gap_or_a_word_has_an_empty_row():
         ),
     ],
 )
-def test_what_the_pipeline_refuses_is_an_invalid_argument(name, inputs, message):
+def test_inputs_the_pipeline_refuses_are_invalid_arguments(name, inputs, message):
     pipeline = OTHERS[name]() if name in OTHERS else TEXT_PIPELINES[name][0]()
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         run_of(pipeline)(forward.DEFAULT, {key: np.array(values) for key, values in inputs.items()})
@@ -232,13 +232,13 @@ def test_what_the_pipeline_refuses_is_an_invalid_argument(name, inputs, message)
 
 @pytest.mark.parametrize("name", ["text", "span"])
 @pytest.mark.parametrize("texts", [[], [5], [["a", "b", "c"]], ["ab", ("a", "b")]], ids=repr)
-def test_texts_of_another_kind_are_named(name, texts):
+def test_texts_of_another_type_are_refused(name, texts):
     with pytest.raises(ValueError, match="`texts` must be (pairs of )?strings"):
         forward.examples_of_answers(TEXT_PIPELINES[name][0](), texts)
 
 
 @pytest.mark.slow
-def test_graphs_that_read_no_texts_are_compared_on_none(tmp_path):
+def test_texts_are_refused_for_graphs_without_text_inputs(tmp_path):
     for function in (export.saved_model, export.onnx):
         with pytest.raises(ValueError, match="`texts` must be None for a ImageClassification"):
             function(OTHERS["image"](), tmp_path / "it", texts=["a"])
@@ -266,14 +266,14 @@ def test_another_output_is_a_parity_error(changed, message):
         outputs.compare([EXAMPLE], lambda *_: {**EXAMPLE.outputs, **changed}, 1e-4)
 
 
-def test_near_outputs_are_reported_with_their_distance():
+def test_small_differences_are_reported():
     near = {**EXAMPLE.outputs, "y": np.array([1.0, 200.01], "float32")}
     report = outputs.compare([EXAMPLE, EXAMPLE], lambda *_: near, 1e-4)
     assert report["graphs"]["graph"]["rows"] == 4
     assert report["graphs"]["graph"]["largest_difference"] == pytest.approx(0.01, rel=0.01)
 
 
-def test_examples_are_read_as_they_were_written(tmp_path):
+def test_examples_round_trip(tmp_path):
     examples = [EXAMPLE, outputs.Example("other", {"text": np.array(["a", "☃ b"])}, {"n": np.array([1, -1])})]
     outputs.save(tmp_path / "it.npz", examples)
     again = outputs.load(tmp_path / "it.npz")
@@ -314,7 +314,7 @@ def test_an_export_verifies_against_itself_and_its_pipeline(folder, classifier):
         export.verify(folder, ImageClassification(ViT(8, 4, num_classes=3, **SMALL), ["a", "b", "c"]))
 
 
-def test_an_exported_graph_of_other_weights_is_found(folder, tmp_path):
+def test_a_graph_of_other_weights_fails_verification(folder, tmp_path):
     examples = outputs.load(folder / "onnx" / "examples.npz")
     examples[0].outputs["logits"][0, 0] += 0.01
     with pytest.raises(ParityError, match="logits"):
@@ -323,7 +323,7 @@ def test_an_exported_graph_of_other_weights_is_found(folder, tmp_path):
         )
 
 
-def test_nothing_is_overwritten_and_a_failure_leaves_nothing(folder, classifier, tmp_path, monkeypatch):
+def test_exports_are_not_overwritten_and_failures_leave_no_files(folder, classifier, tmp_path, monkeypatch):
     before = everything(folder)
     for function in (export.saved_model, export.onnx):
         with pytest.raises(FileExistsError):
@@ -354,10 +354,10 @@ def test_the_command_line_verifies_it_and_generates_nothing(folder, capsys):
     assert commands.main(["verify", str(folder)]) == 0
     assert json.loads(capsys.readouterr().out) == export.verify(folder)
     assert commands.main(["generate", str(folder), "a"]) == 2
-    assert "must be of a pipeline that generates" in capsys.readouterr().err
+    assert "must be a generating pipeline" in capsys.readouterr().err
 
 
-def test_what_is_no_pipeline_is_named(tmp_path):
+def test_values_other_than_pipelines_are_refused(tmp_path):
     for function in (export.saved_model, export.onnx):
         with pytest.raises(
             ValueError, match="`pipeline` must be one of keras_transformer.pipelines. Received: ViT"
@@ -367,7 +367,7 @@ def test_what_is_no_pipeline_is_named(tmp_path):
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("name", ["text, several labels", "text, number"])
-def test_onnx_gives_probabilities_of_several_labels_and_numbers_and_serving_answers_with_them(name, tmp_path):
+def test_onnx_and_serving_of_multi_label_classification_and_regression(name, tmp_path):
     pipeline, texts = TEXT_PIPELINES[name][0](), TEXTS[:5]
     report = files.read_json(export.onnx(pipeline, tmp_path / "it").parent / "parity.json")
     assert report["onnx"]["graphs"]["forward"]["largest_difference"] < 1e-4
@@ -387,7 +387,7 @@ def test_onnx_gives_probabilities_of_several_labels_and_numbers_and_serving_answ
         assert served.answers(**inputs) == pipeline(texts)
 
 
-def test_several_labels_fill_up_with_nothing_and_numbers_are_float32():
+def test_multiple_labels_are_padded_and_numbers_are_float32():
     found = run_of(TEXT_PIPELINES["text, several labels"][0]())(forward.DEFAULT, {"text": np.array(TEXTS)})
     answers = TEXT_PIPELINES["text, several labels"][0]()(TEXTS)
     assert [[label for label in row if label] for row in found["labels"].tolist()] == answers
@@ -408,7 +408,7 @@ def test_only_a_classifier_serves_answers():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*TEXT_PIPELINES, "image, several labels", "image, number", "nodes"])
-def test_every_kind_is_exported_verified_and_loaded(name, tmp_path):
+def test_every_pipeline_is_exported_verified_and_loaded(name, tmp_path):
     pipeline = OTHERS[name]() if name in OTHERS else TEXT_PIPELINES[name][0]()
     folder = tmp_path / "it"
     path = export.saved_model(pipeline, folder)

@@ -1,4 +1,4 @@
-"""What a pipeline's sampler and constraints give, its exports give too."""
+"""Exports with every sampler and constraint equal their pipelines."""
 
 import json
 
@@ -41,14 +41,14 @@ def expected_ids(pipeline, texts):
     return out.ids if pipeline.sampler.num_return > 1 else out.best
 
 
-def test_servings_noise_is_generations():
+def test_noise_of_serving_equals_that_of_generation():
     rows = np.array([3, 0, 2**20])
     expected = keras.ops.convert_to_numpy(uniform(2**32 - 5, rows, 3, np.arange(5), 50))
     np.testing.assert_array_equal(serving.uniform_noise(2**32 - 5, rows, 3, 5, 50), expected)
 
 
 @pytest.mark.slow_variants
-def test_what_is_exported_answers_as_python_does_without_xla(changed, texts):
+def test_exported_functions_equal_python_without_xla(changed, texts):
     texts = texts[:6]
     expected = expected_ids(changed, texts)
     run = tf.function(lambda texts: serving_signatures.text_to_ids(changed, texts), autograph=False)

@@ -25,7 +25,7 @@ def converted(function):
     return loop, body, graph.graph
 
 
-def test_loops_read_their_weights_from_outside():
+def test_loop_invariant_weights_are_read_from_outside():
     layer = keras.layers.Dense(8)
     layer.build((None, None, 8))
 
@@ -39,7 +39,7 @@ def test_loops_read_their_weights_from_outside():
     assert len(loop.input) == 2 + 2  # i and x: neither the weights nor what never changes
 
 
-def test_what_never_changes_is_computed_before_the_loop():
+def test_loop_invariant_nodes_are_hoisted():
     def function(x):
         def body(i, y):
             return i + 1, y + tf.exp(tf.sin(x)) * tf.cos(y)
@@ -53,7 +53,7 @@ def test_what_never_changes_is_computed_before_the_loop():
     assert "Cos" in inside
 
 
-def test_every_step_draws_its_own_numbers():
+def test_random_nodes_are_not_hoisted():
     drawn = helper.make_node("RandomUniform", [], ["drawn"], shape=[1])
     sums = helper.make_node("Add", ["x", "drawn"], ["x_out"])
     same = helper.make_node("Identity", ["c"], ["c_out"])
@@ -92,7 +92,7 @@ def test_every_step_draws_its_own_numbers():
         "a chain",
     ],
 )
-def test_what_goes_on_alike_is_carried_once(start, step, carried):
+def test_equal_loop_variables_are_carried_once(start, step, carried):
     def function(x):
         def body(i, *states):
             return i + 1, *step(*states)
@@ -105,7 +105,7 @@ def test_what_goes_on_alike_is_carried_once(start, step, carried):
     assert len(loop.input) == 2 + 1 + carried
 
 
-def test_equal_constants_are_one():
+def test_equal_constants_are_shared():
     values = {
         "one": np.arange(3, dtype="int64"),
         "same": np.arange(3, dtype="int64"),

@@ -51,13 +51,13 @@ def shapes(values):
 FLOAT, INT = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
 
 
-def test_there_are_three_graphs_and_nothing_else(exported):
+def test_an_export_has_three_graphs(exported):
     assert {path.name for path in (exported / "onnx").iterdir()} == {
         f"{name}.onnx" for name in (LOOP, ENCODER, DECODER)
     }
 
 
-def test_the_loops_inputs_and_outputs_are_as_documented(graphs, pipeline):
+def test_inputs_and_outputs_of_the_loop_are_as_documented(graphs, pipeline):
     graph = graphs[LOOP].graph
     assert shapes(graph.input) == {"input_ids": (INT, [BATCH, SOURCE])}
     found = shapes(graph.output)
@@ -177,7 +177,7 @@ def test_the_decoder_takes_several_tokens_and_any_past(sessions, pipeline, texts
     np.testing.assert_allclose(np.concatenate(logits, axis=1), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_the_encoder_heeds_its_mask(sessions, pipeline, texts):
+def test_the_encoder_ignores_masked_ids(sessions, pipeline, texts):
     """An id under the mask counts for nothing, as padding does."""
     ids = sources(pipeline, texts[:1], columns=20)
     mask = (ids != 0).astype(np.int64)
@@ -198,7 +198,7 @@ def test_a_second_export_is_refused_and_changes_nothing(quick, damaged, pipeline
     assert {path: path.stat().st_mtime_ns for path in damaged.parent.rglob("*")} == before
 
 
-def test_an_operation_that_onnx_does_not_have_is_named(tmp_path):
+def test_an_operation_without_onnx_form_is_refused(tmp_path):
     import tensorflow as tf
 
     spec = tf.TensorSpec([None, 2], tf.float32, name="x")
@@ -208,7 +208,7 @@ def test_an_operation_that_onnx_does_not_have_is_named(tmp_path):
         )
 
 
-def test_operations_inside_loop_bodies_are_looked_at():
+def test_operations_inside_loop_bodies_are_checked():
     body = onnx.helper.make_graph([onnx.helper.make_node("Strange", [], ["y"])], "body", [], [])
     loop = onnx.helper.make_node("Loop", ["m", "c"], ["y"], body=body)
     graph = onnx.helper.make_graph([loop], "main", [], [])

@@ -28,7 +28,7 @@ def test_equal_answers_are_counted_as_identical():
     assert report["examples"] == {"texts": TEXTS, "ids": IDS.tolist(), "answers": ANSWERS}
 
 
-def test_a_difference_at_a_near_tie_is_counted_and_the_place_is_the_first_that_differs():
+def test_a_difference_at_a_near_tie_is_counted():
     asked = []
 
     def gap(*place):
@@ -41,7 +41,7 @@ def test_a_difference_at_a_near_tie_is_counted_and_the_place_is_the_first_that_d
 
 
 @pytest.mark.parametrize("distance", [1e-2, 2e-4, float("nan"), float("inf")])
-def test_a_difference_anywhere_else_is_an_error_that_says_where(distance):
+def test_any_other_difference_is_an_error_with_its_place(distance):
     with pytest.raises(
         ParityError, match=r"`graph` must answer.*input 0, 'a'.*'five six' \[5, 6, 3, 0\].*'five nine'"
     ):
@@ -77,7 +77,7 @@ def test_every_graph_is_compared():
 
 
 def test_an_export_that_passed_with_a_near_tie_passes_again_without_the_model():
-    """What is stored must let the same export through later: the same graphs, the same answers."""
+    """Stored references accept the same export later."""
     others = dict(zip(TEXTS, zip(OTHER, ["five nine", "seven", "eight"], strict=True), strict=True))
 
     def exported(texts):
@@ -89,14 +89,14 @@ def test_an_export_that_passed_with_a_near_tie_passes_again_without_the_model():
     generation.compare(stored, exported)
 
 
-def test_what_is_stored_is_an_equal_reference():
+def test_stored_references_round_trip():
     report = generation.compare(reference(lambda *_: 0.0), answering())
     stored = generation.Reference.stored(json.loads(json.dumps(report)))
     assert (stored.texts, stored.answers, stored.gap) == (TEXTS, ANSWERS, None)
     np.testing.assert_array_equal(stored.ids, IDS)
 
 
-def test_a_pipelines_reference_holds_its_answers_and_logit_distances(pipeline, texts):
+def test_a_reference_has_outputs_and_logit_distances(pipeline, texts):
     made = generation.Reference.of(pipeline, texts)
     assert made.texts == texts
     assert made.answers == pipeline(texts)
@@ -114,7 +114,7 @@ def test_a_pipelines_reference_holds_its_answers_and_logit_distances(pipeline, t
         )
 
 
-def test_by_default_texts_come_from_the_vocabulary_with_awkward_ones(pipeline):
+def test_default_texts_are_made_from_the_vocabulary_with_edge_cases(pipeline):
     made = generation.Reference.of(pipeline)
     assert len(made.texts) > 20
     assert "" in made.texts
@@ -123,13 +123,13 @@ def test_by_default_texts_come_from_the_vocabulary_with_awkward_ones(pipeline):
     assert generation.Reference.of(pipeline).texts == made.texts
 
 
-def test_no_texts_are_an_error(pipeline):
+def test_empty_texts_are_refused(pipeline):
     with pytest.raises(ValueError, match="`texts` must not be empty"):
         generation.Reference.of(pipeline, [])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("limit", [1, 8, 20])
-def test_a_pipeline_for_short_texts_has_a_default_reference_too(pipeline, limit):
+def test_a_pipeline_of_short_texts_has_a_default_reference(pipeline, limit):
     short = TextToText(pipeline.model, pipeline.tokenizer, max_new_tokens=10, max_source_tokens=limit)
     assert len(generation.Reference.of(short).texts) > 1

@@ -34,17 +34,17 @@ def converted(function, *inputs):
     )
 
 
-def test_a_dense_layer_is_one_product_and_one_addition():
+def test_a_dense_layer_is_one_multiplication_and_one_addition():
     layer = keras.layers.Dense(5, bias_initializer="normal")
     layer.build((None, None, 8))
-    kinds, found, expected, _ = converted(layer, X)
-    assert kinds["MatMul"] == 1
-    assert kinds["Reshape"] == 0
+    counts, found, expected, _ = converted(layer, X)
+    assert counts["MatMul"] == 1
+    assert counts["Reshape"] == 0
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("axes", [[[1], [0]], [[1, 2], [1, 0]]], ids=str)
-def test_products_over_other_axes_stay_as_they_are(axes):
+def test_multiplications_over_other_axes_are_unchanged(axes):
     shape = (3, 4) if len(axes[0]) == 1 else (8, 3)
     weights = np.random.default_rng(1).normal(size=shape).astype("float32")
     _, found, expected, _ = converted(lambda x: tf.tensordot(x, weights, axes), X)
@@ -57,12 +57,12 @@ def test_layer_normalization_is_one_operation(scale):
         epsilon=0.1, gamma_initializer="normal", beta_initializer="normal", scale=scale
     )
     layer.build(X.shape)
-    kinds, found, expected, _ = converted(layer, X)
-    assert kinds["LayerNormalization"] == int(scale)  # every published one has a scale
+    counts, found, expected, _ = converted(layer, X)
+    assert counts["LayerNormalization"] == int(scale)  # every published one has a scale
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_a_normalization_with_other_deviations_is_left_alone():
+def test_other_normalizations_are_not_fused():
     def function(x):
         mean = tf.reduce_mean(x, axis=-1, keepdims=True)
         other = tf.reduce_mean(x, axis=1, keepdims=True)
@@ -70,22 +70,22 @@ def test_a_normalization_with_other_deviations_is_left_alone():
         scale = tf.math.rsqrt(variance + 0.1) * np.arange(8, dtype="float32")
         return x * scale + (-mean * scale + np.ones(8, "float32"))
 
-    kinds, found, expected, _ = converted(function, X)
-    assert kinds["LayerNormalization"] == 0
+    counts, found, expected, _ = converted(function, X)
+    assert counts["LayerNormalization"] == 0
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int32", "bool"])
-def test_a_choice_never_mixes_what_it_did_not_choose(dtype):
+def test_where_ignores_nan_in_unselected_values(dtype):
     condition = np.array([True, False, True])[:, None] & np.ones((3, 4), bool)
     yes = np.full((3, 4), 7).astype(dtype)
     no = np.full((3, 4), np.nan if dtype == "float32" else 0).astype(dtype)
-    kinds, found, expected, _ = converted(tf.where, condition, yes, no)
-    assert kinds["Mul"] == 0
+    counts, found, expected, _ = converted(tf.where, condition, yes, no)
+    assert counts["Mul"] == 0
     np.testing.assert_array_equal(found, expected)
 
 
-def test_nothing_unused_is_left():
+def test_unused_nodes_are_removed():
     layer = keras.layers.Dense(5)
     layer.build((None, None, 8))
     *_, graph = converted(layer, X)
@@ -93,50 +93,50 @@ def test_nothing_unused_is_left():
     assert {constant.name for constant in graph.graph.initializer} <= read
 
 
-def test_a_reshape_is_told_what_is_known():
+def test_known_sizes_of_reshapes_become_constants():
     def function(x):
         shape = tf.shape(x)
         return tf.reshape(x * 2, [shape[0], shape[1] * 2, 4])
 
-    kinds, found, expected, _ = converted(function, X)
-    assert kinds["Shape"] == 0
+    counts, found, expected, _ = converted(function, X)
+    assert counts["Shape"] == 0
     np.testing.assert_array_equal(found, expected)
 
 
-def test_a_new_axis_takes_no_slice():
-    kinds, found, expected, _ = converted(lambda x: tf.tanh(x)[:, None] * x[:, :, None], X)
-    assert kinds["Slice"] == 0
+def test_a_new_axis_needs_no_slice():
+    counts, found, expected, _ = converted(lambda x: tf.tanh(x)[:, None] * x[:, :, None], X)
+    assert counts["Slice"] == 0
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-def test_slices_that_leave_something_out_stay():
-    kinds, found, expected, _ = converted(lambda x: (x[:, 1:, None] * x[:, None, ::2])[:, :1, :, :-1], X)
-    assert kinds["Slice"]
+def test_partial_slices_are_kept():
+    counts, found, expected, _ = converted(lambda x: (x[:, 1:, None] * x[:, None, ::2])[:, :1, :, :-1], X)
+    assert counts["Slice"]
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
-def test_lookups_count_negative_indices_themselves(axis):
+def test_lookups_support_negative_indices(axis):
     index = np.array([-1, 0, 1, -2, 0], "int32")[:, None]
 
     def function(x, index):
         return keras.ops.take(tf.tanh(x), index[:, 0] - 0, axis=axis)
 
-    kinds, found, expected, _ = converted(function, X, index)
-    assert kinds["Where"] == kinds["Less"] == 0
+    counts, found, expected, _ = converted(function, X, index)
+    assert counts["Where"] == counts["Less"] == 0
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("size", [1, 2], ids="index + {}".format)
-def test_lookups_by_another_rule_keep_it(size):
+def test_other_index_computations_are_kept(size):
     index = np.array([-1, 0, 1, -2, 0], "int32")[:, None]
 
     def function(x, index):
         row = index[:, 0]
         return tf.gather(x, tf.where(row < 0, row + size, row), axis=1)
 
-    kinds, found, expected, _ = converted(function, X, index + 1)
-    assert kinds["Where"]
+    counts, found, expected, _ = converted(function, X, index + 1)
+    assert counts["Where"]
     np.testing.assert_array_equal(found, expected)
 
 
@@ -146,17 +146,17 @@ def test_integers_are_compared_as_integers():
     assert found.all()
 
 
-def test_what_is_reshaped_twice_is_reshaped_once():
+def test_consecutive_reshapes_are_merged():
     def function(x):
         heads = tf.reshape(tf.tanh(x), [-1, 3, 2, 4]) * 0.5
         return tf.reshape(heads, [-1, 6, 4])
 
-    kinds, found, expected, _ = converted(function, X)
-    assert kinds["Reshape"] == 1
+    counts, found, expected, _ = converted(function, X)
+    assert counts["Reshape"] == 1
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-def test_heads_of_a_product_over_all_nodes_keep_their_shape():
+def test_heads_of_a_multiplication_over_all_nodes_keep_their_shape():
     layer = keras.layers.Dense(6)
     layer.build((None, None, 8))
 
@@ -169,30 +169,30 @@ def test_heads_of_a_product_over_all_nodes_keep_their_shape():
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-def test_a_reshape_stays_for_its_other_reader():
+def test_a_reshape_with_another_reader_is_kept():
     def function(x):
         heads = tf.reshape(tf.tanh(x), [-1, 3, 2, 4])
         return tf.reshape(heads, [-1, 24]) + tf.reduce_max(heads, axis=[1, 2, 3])[:, None]
 
-    kinds, found, expected, _ = converted(function, X)
-    assert kinds["Reshape"] == 2
+    counts, found, expected, _ = converted(function, X)
+    assert counts["Reshape"] == 2
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-def test_a_mask_that_broadcasts_is_added():
+def test_a_broadcast_mask_becomes_an_addition():
     mask = np.array([[True, False, True, True]] * 2)[:, None]
 
     def function(x, mask):
         scores = tf.matmul(x, x[:, :, :], transpose_b=True)[:, :, :, None] * tf.ones(4)
         return tf.nn.softmax(tf.where(mask[:, None], scores, -1e30))
 
-    kinds, found, expected, _ = converted(function, X, mask)
-    assert (kinds["Where"], kinds["Softmax"]) == (1, 1)
+    counts, found, expected, _ = converted(function, X, mask)
+    assert (counts["Where"], counts["Softmax"]) == (1, 1)
     np.testing.assert_allclose(found, expected, atol=1e-6)
     assert (found[..., 1] == 0).all()
 
 
-def test_a_selection_that_no_softmax_alone_reads_stays():
+def test_a_where_with_other_readers_than_softmax_is_kept():
     mask = np.array([[True, False, True]] * 2)[:, None]
 
     def function(x, mask):

@@ -57,12 +57,12 @@ def test_signatures_have_the_documented_names_types_and_a_free_batch_size(signat
             assert spec.shape[0] is None, output
 
 
-def test_it_answers_as_the_pipeline_does(signatures, pipeline, texts):
+def test_texts_equal_the_pipelines(signatures, pipeline, texts):
     assert answers(signatures, texts) == pipeline(texts)
 
 
 @pytest.mark.parametrize("size", [1, 3])
-def test_its_ids_lengths_and_scores_are_the_pipelines(signatures, pipeline, texts, size):
+def test_ids_lengths_and_scores_equal_the_pipelines(signatures, pipeline, texts, size):
     expected = pipeline.generate(texts[:size])
     found = {name: value.numpy() for name, value in run(signatures, texts[:size], "generate_ids").items()}
     np.testing.assert_array_equal(found["ids"], expected.best)
@@ -75,7 +75,7 @@ def test_an_empty_batch_gives_an_empty_answer(signatures):
     assert run(signatures, [], "generate_ids")["ids"].shape[0] == 0
 
 
-def test_bytes_that_are_no_utf8_do_not_crash_it_nor_change_the_other_answers(signatures, pipeline):
+def test_invalid_utf8_does_not_change_other_outputs(signatures, pipeline):
     found = answers(signatures, [b"uno dos", b"\xff\xfe", b"uno \x80 dos", b"\xed\xa0\x80", b"\x00"])
     assert found[0] == pipeline("uno dos")
     assert found[2] == pipeline("uno \ufffd dos")
@@ -111,14 +111,14 @@ def test_nothing_in_it_needs_xla(folder):
     assert nodes > 200
 
 
-def test_the_tokenizer_is_in_the_graph_and_no_file_outside_is_named(folder):
+def test_the_tokenizer_is_in_the_graph_without_external_files(folder):
     content = (folder / "saved_model.pb").read_bytes()
     assert b"SentencepieceOp" in content
     assert b"/tmp" not in content
 
 
 @pytest.mark.slow
-def test_plain_tensorflow_answers_the_same_without_this_package(folder, pipeline, texts):
+def test_plain_tensorflow_gives_equal_outputs_without_this_package(folder, pipeline, texts):
     program = """
         import json, sys
         sys.modules["keras_transformer"] = None  # TensorFlow imports Keras by itself
@@ -139,7 +139,7 @@ def test_plain_tensorflow_answers_the_same_without_this_package(folder, pipeline
 
 
 @pytest.mark.slow
-def test_version_2_stands_beside_1(quick, damaged, pipeline):
+def test_several_versions_can_be_exported(quick, damaged, pipeline):
     before = (damaged / "saved_model" / "tiny" / "1" / "saved_model.pb").read_bytes()
     path = export.saved_model(pipeline, damaged, name="tiny", version=2)
     assert path == damaged / "saved_model" / "tiny" / "2"
@@ -161,21 +161,21 @@ def test_an_existing_version_is_refused_with_the_next_free_number(damaged, pipel
 
 
 @pytest.mark.parametrize("version", [0, -1, 1.5, "2", None, True], ids=repr)
-def test_a_version_that_is_no_positive_integer_is_named(quick, tmp_path, pipeline, version):
+def test_a_version_that_is_not_a_positive_integer_is_refused(quick, tmp_path, pipeline, version):
     with pytest.raises(ValueError, match="`version` must be a positive integer. Received: version="):
         export.saved_model(pipeline, tmp_path / "new", version=version)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["../elsewhere", "..", ".hidden", "a/b", "/absolute"])
-def test_a_name_that_is_no_plain_folder_name_is_refused(quick, tmp_path, pipeline, name):
+def test_a_name_that_is_not_a_plain_folder_name_is_refused(quick, tmp_path, pipeline, name):
     with pytest.raises(ValueError, match="`name` must"):
         export.saved_model(pipeline, tmp_path / "new", name=name)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow
-def test_the_name_is_by_default_the_folders(quick, tmp_path, monkeypatch, pipeline):
+def test_the_default_name_is_the_folders(quick, tmp_path, monkeypatch, pipeline):
     monkeypatch.chdir(tmp_path)
     assert export.saved_model(pipeline, "es-en").as_posix() == "es-en/saved_model/es-en/1"
     monkeypatch.chdir(tmp_path / "es-en")
@@ -193,7 +193,7 @@ def test_another_backend_is_refused(monkeypatch, tmp_path, pipeline):
 
 
 @pytest.mark.slow
-def test_a_saved_model_alone_verifies_and_answers_in_a_fresh_process(damaged, pipeline):
+def test_an_export_of_only_a_saved_model_verifies_in_a_fresh_process(damaged, pipeline):
     shutil.rmtree(damaged / "onnx")
     (damaged / "saved_model" / "tiny" / ".2.temporary").mkdir()
     command = [sys.executable, "-m", "keras_transformer.cli", "generate", str(damaged), "uno dos"]

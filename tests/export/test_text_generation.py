@@ -1,4 +1,4 @@
-"""A decoder alone, exported: the whole loop, and a step with a cache for loops of others."""
+"""Exports of decoder-only models: the whole loop, and a step with a cache for external loops."""
 
 import numpy as np
 import onnx
@@ -85,7 +85,7 @@ def steps(model, run, ids, split):
 )
 @pytest.mark.parametrize("split", [[], [1], [2, 3, 4]], ids=str)
 def test_the_step_gives_the_models_logits_however_many_tokens_come_at_once(options, split):
-    """Also for rows with padding in front, which the model itself sees behind."""
+    """Also for left-padded rows, which the model itself takes right-padded."""
     model = writer(text.ByteTokenizer(), **options).model
     random = np.random.default_rng(0)
     ids = random.integers(4, model.vocabulary_size, (3, 6))
@@ -106,15 +106,15 @@ def test_the_step_gives_the_models_logits_however_many_tokens_come_at_once(optio
 
 
 @pytest.mark.slow
-def test_the_loop_reads_prompts_of_one_token_and_padding_on_either_side():
+def test_the_loop_accepts_single_tokens_and_padding_on_either_side():
     pipeline = writer(text.ByteTokenizer(), num_layers=1)
     spec = tf.TensorSpec([None, None], tf.int32)
     run = tf.function(lambda ids: serving_signatures.generate_ids(pipeline, ids), [spec], autograph=False)
     prompts = [[0, 0, 8, 9], [0, 7, 0, 0], [5, 6, 7, 8], [7, 0, 0, 0]]
     expected = generation.generate(pipeline.model, np.array(prompts), max_new_tokens=5).best
     np.testing.assert_array_equal(run(tf.constant(prompts))["ids"].numpy(), expected)
-    for alone in ([[7]], [[7, 0]]):
-        np.testing.assert_array_equal(run(tf.constant(alone))["ids"].numpy(), expected[1:2])
+    for single in ([[7]], [[7, 0]]):
+        np.testing.assert_array_equal(run(tf.constant(single))["ids"].numpy(), expected[1:2])
 
 
 def test_the_graphs_are_named_as_optimum_names_them():
@@ -128,11 +128,13 @@ def test_the_graphs_are_named_as_optimum_names_them():
     ]
 
 
-def test_one_that_drafts_is_refused_with_a_way_out(tmp_path):
+def test_speculative_pipelines_are_refused(tmp_path):
     pipeline = writer(text.ByteTokenizer())
     pipeline.sampler = Speculative(pipeline.model)
     for function in (export.saved_model, export.onnx):
-        with pytest.raises(ValueError, match=r"must not draft: export `pipeline.with_settings\('greedy'\)`"):
+        with pytest.raises(
+            ValueError, match=r"must not be speculative: export `pipeline.with_settings\('greedy'\)`"
+        ):
             function(pipeline, tmp_path / "new")
 
 
@@ -164,7 +166,7 @@ CASES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_an_export_answers_as_the_pipeline_does(name, tmp_path):
+def test_exports_equal_the_pipeline(name, tmp_path):
     tokenizer, sampler, options = CASES[name]
     pipeline = writer(tokenizer(), sampler, **options)
     folder = tmp_path / "it"
@@ -213,7 +215,7 @@ def test_an_export_answers_as_the_pipeline_does(name, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_exported_loop_reads_a_mask_where_there_is_no_padding_id():
+def test_the_exported_loop_takes_a_mask_without_pad_id():
     pipeline = writer(gpt2_tokenizer(), add_start=True, special_tokens=True)
     prompts = [*PROMPTS, "", "to be<|endoftext|>"]
     (graph,) = (graph for name, graph in generators.graphs(pipeline).items() if name.startswith("generate"))
@@ -225,7 +227,7 @@ def test_the_exported_loop_reads_a_mask_where_there_is_no_padding_id():
     np.testing.assert_array_equal(found["ids"], pipeline.generate(prompts).best)
 
 
-def test_serving_reads_special_tokens_in_texts_as_the_pipeline_does():
+def test_serving_recognises_special_tokens_like_the_pipeline():
     tokenizer = text.SentencePieceTokenizer.train(SENTENCES, 320)
     pipeline = writer(tokenizer, add_start=True, special_tokens=True)
     prompts = ["", "to be</s>the question", "</s>", "<s> mind <unk>", "<pad>w"]
@@ -235,7 +237,7 @@ def test_serving_reads_special_tokens_in_texts_as_the_pipeline_does():
 
 @pytest.mark.slow
 def test_unlimiformer_is_exported_as_its_loop(random_transformer, pipeline, texts, tmp_path):
-    """Without the operation that XLA alone has; its steps have no keys and values to pass on."""
+    """Without the XLA-only operation; its steps have no keys and values to export."""
     model = random_transformer(20, 1.5, vocabulary_size=pipeline.tokenizer.vocabulary_size)
     long = TextToText(Unlimiformer(model, top_k=4, chunk_length=8), pipeline.tokenizer, max_new_tokens=6)
     folder = tmp_path / "it"

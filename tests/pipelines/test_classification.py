@@ -32,7 +32,7 @@ def gat():
 
 
 class TestImages:
-    def test_labels_are_those_of_the_largest_logit(self, vit):
+    def test_labels_have_the_largest_logit(self, vit):
         classifier = ImageClassification(vit, ["a", "b", "c"])
         logits = np.asarray(vit(IMAGES))
         assert classifier(IMAGES) == [classifier.labels[i] for i in logits.argmax(1)]
@@ -41,12 +41,12 @@ class TestImages:
         for batch_size in (1, 2, 64):
             np.testing.assert_allclose(classifier.probabilities(IMAGES, batch_size), expected, rtol=1e-4)
 
-    def test_one_image_gives_one_label_and_none_none(self, vit):
+    def test_a_single_image_and_no_images(self, vit):
         classifier = ImageClassification(vit)
         assert classifier(IMAGES[2]) == classifier(IMAGES)[2]
         assert classifier(IMAGES[:0]) == []
 
-    def test_resizes_only_where_it_may(self, vit):
+    def test_images_are_resized_only_on_request(self, vit):
         plain = np.broadcast_to(IMAGES[:, :1, :1], IMAGES.shape)  # of one colour each
         larger = plain.repeat(2, axis=1).repeat(3, axis=2)
         with pytest.raises(ValueError, match=r"`images` must be of the size \(8, 8\).*Received: .*16, 24"):
@@ -69,7 +69,7 @@ class TestImages:
         with pytest.raises(ValueError, match=message):
             ImageClassification(vit)(images)
 
-    def test_black_images_are_images(self, vit):
+    def test_black_images_are_accepted(self, vit):
         black = np.zeros((1, 8, 8, 3), "float32")
         np.testing.assert_allclose(
             ImageClassification(vit).probabilities(black),
@@ -88,7 +88,7 @@ class TestImages:
         with pytest.raises(ValueError, match=r"model.keras` is damaged: its sha256"):
             pipelines.load(tmp_path / "it")
 
-    def test_names_as_many_labels_as_classes(self, vit):
+    def test_the_number_of_labels_is_that_of_classes(self, vit):
         with pytest.raises(ValueError, match="`labels` must name each of the model's 3 classes. Received: 2"):
             ImageClassification(vit, ["a", "b"])
         headless = ViT(8, 4, None, num_layers=1, num_heads=2, model_dim=8, hidden_dim=16)
@@ -97,7 +97,7 @@ class TestImages:
 
 
 class TestNodes:
-    def test_labels_are_those_of_the_largest_logit(self, gat):
+    def test_labels_have_the_largest_logit(self, gat):
         classifier = NodeClassification(gat, ["a", "b", "c"])
         logits = np.asarray(gat({"nodes": NODES[None], "edges": EDGES[None]}))[0]
         assert classifier(NODES, EDGES) == [classifier.labels[i] for i in logits.argmax(1)]
@@ -106,8 +106,8 @@ class TestNodes:
 
     def test_a_graph_may_have_no_edges(self, gat):
         classifier = NodeClassification(gat)
-        alone = [classifier(NODES[i : i + 1], []) for i in range(4)]
-        assert classifier(NODES, np.zeros((0, 2), int)) == [label for (label,) in alone]
+        single = [classifier(NODES[i : i + 1], []) for i in range(4)]
+        assert classifier(NODES, np.zeros((0, 2), int)) == [label for (label,) in single]
 
     @pytest.mark.parametrize(
         ("nodes", "edges", "message"),
@@ -121,7 +121,7 @@ class TestNodes:
             (NODES * np.inf, EDGES, "`nodes` must be finite. Received: 20 values"),
         ],
     )
-    def test_refuses_what_is_no_graph(self, gat, nodes, edges, message):
+    def test_refuses_invalid_graphs(self, gat, nodes, edges, message):
         with pytest.raises(ValueError, match=message):
             NodeClassification(gat)(nodes, edges)
 

@@ -1,4 +1,4 @@
-"""What the command line offers of pipelines that generate."""
+"""The command line of generating pipelines."""
 
 import functools
 import io
@@ -90,7 +90,7 @@ def run(capsys, *arguments):
 
 
 @pytest.mark.slow
-def test_the_command_line_takes_settings(saved, beam, translator, capsys):
+def test_generation_settings_are_options(saved, beam, translator, capsys):
     texts = TEXTS
     answers = beam.answers(texts)
     lines = [line.split("\t") for line in run(capsys, saved, *texts, "--scores")]
@@ -120,18 +120,18 @@ def test_the_command_line_takes_settings(saved, beam, translator, capsys):
     ],
     ids=" ".join,
 )
-def test_wrong_settings_are_one_line(saved, capsys, arguments):
+def test_errors_of_settings_are_one_line(saved, capsys, arguments):
     assert commands.main(["generate", str(saved), "uno", *arguments]) == 2
     assert "keras-transformer: error: `" in capsys.readouterr().err
 
 
-def test_an_export_has_settings_of_its_own(exported, capsys):
+def test_settings_of_an_export_cannot_be_changed(exported, capsys):
     assert commands.main(["generate", str(exported), "uno", "--scores"]) == 2
-    assert "`path` must be a pipeline where settings are given" in capsys.readouterr().err
+    assert "`path` must be a pipeline if settings are given" in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_prefixes_and_limits_go_with_their_texts(greedy, translator, capsys):
+def test_prefixes_and_limits_apply_per_text(greedy, translator, capsys):
     asked = [greedy, *TEXTS, "--prefix", "the", "--prefix", "one two", "--max-new-tokens", "2,5"]
     expected = translator(TEXTS, prefixes=["the", "one two"], max_new_tokens=[2, 5])
     assert run(capsys, *asked) == expected
@@ -144,7 +144,7 @@ def test_prefixes_and_limits_go_with_their_texts(greedy, translator, capsys):
 
 
 @pytest.mark.slow
-def test_other_pipelines_draft_and_vote(greedy, other, folder, translator, capsys):
+def test_other_pipelines_can_be_draft_and_ensemble(greedy, other, folder, translator, capsys):
     drafted = run(
         capsys, greedy, *TEXTS, "--sampler", "speculative", "--draft", folder / "other", "--num-tokens", 2
     )
@@ -154,7 +154,7 @@ def test_other_pipelines_draft_and_vote(greedy, other, folder, translator, capsy
 
 
 @pytest.mark.slow
-def test_more_tokens_may_end_an_answer(greedy, translator, capsys):
+def test_additional_end_tokens(greedy, translator, capsys):
     first = translator.generate(TEXTS).best[:, 0]
     piece = translator.tokenizer.id_to_piece(int(first[0]))
     (found, _) = (json.loads(line) for line in run(capsys, greedy, *TEXTS, "--end", piece, "--json"))
@@ -163,14 +163,14 @@ def test_more_tokens_may_end_an_answer(greedy, translator, capsys):
 
 
 @pytest.mark.slow
-def test_a_beam_may_go_on_to_its_end(saved, beam, capsys):
+def test_a_beam_without_early_stopping(saved, beam, capsys):
     whole = beam.with_settings(Beam(3, num_return=2, early_stopping=False))
     expected = [one.text for of in whole.answers(TEXTS) for one in of]
     assert run(capsys, saved, *TEXTS, "--no-early-stopping") == expected
 
 
 @pytest.mark.slow
-def test_the_prompts_of_a_language_model_leave_room_for_what_is_asked(writer, capsys):
+def test_max_new_tokens_limits_the_length_of_prompts(writer, capsys):
     (longer,) = run(capsys, writer, "abc", "--max-new-tokens", 16, "--json")
     assert len(json.loads(longer)["ids"]) == 16
     assert len(run(capsys, writer, "a" * 24, "--max-new-tokens", 8)) == 1
@@ -179,8 +179,8 @@ def test_the_prompts_of_a_language_model_leave_room_for_what_is_asked(writer, ca
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["--stream", "--json"], "`--stream` must stand alone"),
-        (["--stream", "--scores"], "`--stream` must stand alone"),
+        (["--stream", "--json"], "`--stream` must not be combined"),
+        (["--stream", "--scores"], "`--stream` must not be combined"),
         (["--sampler", "speculative"], "`--draft` must be given with --sampler speculative"),
         (["--draft", "beam"], "`--draft` must be given with --sampler speculative"),
         (
@@ -188,7 +188,7 @@ def test_the_prompts_of_a_language_model_leave_room_for_what_is_asked(writer, ca
             "`--draft` must be a pipeline with the tokenizer",
         ),
         (["--ensemble", "writer"], "`--ensemble` must be a pipeline with the tokenizer of `path`"),
-        (["--ensemble", "embedding"], "`--ensemble` must be of a pipeline that generates"),
+        (["--ensemble", "embedding"], "`--ensemble` must be a generating pipeline"),
         (["--early-stopping"], "`--early-stopping` must be a setting of the sampler. Received: greedy"),
         (["--prefix", "a", "--prefix", "b"], "`--prefix` must be given once, or once for each of 1 texts"),
         (["--max-new-tokens", "3,4"], "`--max-new-tokens` must be given once, or once for each of 1 texts"),
@@ -196,7 +196,7 @@ def test_the_prompts_of_a_language_model_leave_room_for_what_is_asked(writer, ca
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_cannot_be_done_is_one_line(greedy, writer, embedding, folder, capsys, arguments, error):
+def test_errors_are_one_line(greedy, writer, embedding, folder, capsys, arguments, error):
     folders = ("beam", "writer", "embedding")
     arguments = [str(folder / one) if one in folders else one for one in arguments]
     assert commands.main(["generate", str(greedy), "uno", *arguments]) == 2
@@ -210,7 +210,7 @@ def test_what_cannot_be_done_is_one_line(greedy, writer, embedding, folder, caps
 def test_a_pipeline_that_does_not_generate_is_refused(embedding, capsys, arguments):
     name, *rest = arguments
     assert commands.main([name, str(embedding), *rest]) == 2
-    assert "`path` must be of a pipeline that generates. Received: " in capsys.readouterr().err
+    assert "`path` must be a generating pipeline. Received: " in capsys.readouterr().err
 
 
 def test_score_prints_the_score_of_each_pair(greedy, translator, capsys, monkeypatch):
@@ -222,7 +222,7 @@ def test_score_prints_the_score_of_each_pair(greedy, translator, capsys, monkeyp
 
 
 @pytest.mark.parametrize("given", ["uno", "uno\tone\tdos", "uno\tone\n\n"])
-def test_lines_that_are_no_pairs_are_named(greedy, capsys, monkeypatch, given):
+def test_malformed_lines_of_pairs_are_named(greedy, capsys, monkeypatch, given):
     monkeypatch.setattr(sys, "stdin", io.StringIO(given))
     assert commands.main(["score", str(greedy)]) == 2
     assert "one tab and an output. Received: " in capsys.readouterr().err
@@ -231,7 +231,7 @@ def test_lines_that_are_no_pairs_are_named(greedy, capsys, monkeypatch, given):
 
 
 @pytest.mark.slow
-def test_align_prints_a_line_for_each_piece_and_draws(greedy, translator, tmp_path, capsys):
+def test_align_prints_a_line_per_piece_and_plots(greedy, translator, tmp_path, capsys):
     found = translator.align("la casa", "the house")
     picture = tmp_path / "attention.png"
     lines = command(capsys, "align", greedy, "la casa", "the house", "--output", picture)

@@ -59,7 +59,7 @@ MAKERS = {
 
 
 class TestTextClassification:
-    def test_answers_as_the_model_does_whatever_runs_together(self):
+    def test_answers_equal_the_models_for_any_batch_size(self):
         classifier = MAKERS["text"](labels=["x", "y", "z"])
         expected = np.concatenate([softmax(classifier.model(row(text))) for text in TEXTS])
         for batch_size in (1, 2, 32):
@@ -95,7 +95,7 @@ class TestTextClassification:
 
 
 class TestTokenClassification:
-    def test_words_have_the_class_of_their_first_token_and_their_place(self):
+    def test_words_have_the_class_of_their_first_token_and_their_offsets(self):
         classifier = MAKERS["token"](labels=["x", "y", "z"])
         text = "  ax \n byy. c?"
         probabilities = softmax(classifier.model(row(text)))[0, 1:-1]
@@ -115,7 +115,7 @@ class TestTokenClassification:
             [],
         ]
 
-    def test_of_a_long_text_each_token_is_read_where_it_stands_deepest(self):
+    def test_each_token_of_a_long_text_is_classified_in_its_best_window(self):
         classifier = MAKERS["token"](long_texts="window")
         tagged = classifier(LONG)
         assert [each.word for each in tagged] == LONG.split()
@@ -129,7 +129,7 @@ class TestTokenClassification:
 
 
 class TestQuestionAnswering:
-    def test_the_answer_is_the_best_span_of_words_of_the_context(self):
+    def test_the_answer_is_the_best_span_of_whole_words(self):
         answerer = MAKERS["span"](max_answer_tokens=3)
         context = " ax\nbyy.  c?"
         answer = answerer("d e", context)
@@ -144,7 +144,7 @@ class TestQuestionAnswering:
         share = np.exp(spans[first, last]) / sum(np.exp(value) for value in spans.values())
         np.testing.assert_allclose(answer.probability, share, rtol=1e-3)
 
-    def test_a_long_context_is_refused_or_read_through_windows(self):
+    def test_a_long_context_is_refused_or_split_into_windows(self):
         with pytest.raises(ValueError, match="`context` must have at most 12 tokens"):
             MAKERS["span"]()("g", LONG)
         answerer = MAKERS["span"](long_texts="window")
@@ -158,20 +158,20 @@ class TestQuestionAnswering:
 
 
 class TestFillMask:
-    def test_the_best_pieces_for_each_gap(self):
-        filler = MAKERS["fill"](top=3)
+    def test_predictions_are_the_most_probable_pieces(self):
+        pipeline = MAKERS["fill"](top=3)
         ids = np.array([[2, 5, 4, 6, 4, 3]])
-        expected = softmax(filler.model({"token_ids": ids}))[0]
-        first, second = filler("a [MASK] b [MASK]")
+        expected = softmax(pipeline.model({"token_ids": ids}))[0]
+        first, second = pipeline("a [MASK] b [MASK]")
         for found, gap in ((first, 2), (second, 4)):
             best = np.argsort(-expected[gap])[:3]
             assert [each.piece for each in found] == [PIECES[i] for i in best]
             np.testing.assert_allclose([each.probability for each in found], expected[gap][best], **CLOSE)
-        assert filler(["a [MASK] b [MASK]"]) == [[first, second]]
-        other = FillMask(filler.model, TOKENIZER, mask="___", top=3)
+        assert pipeline(["a [MASK] b [MASK]"]) == [[first, second]]
+        other = FillMask(pipeline.model, TOKENIZER, mask="___", top=3)
         assert other("a ___ b ___") == [first, second]
 
-    def test_texts_without_a_gap_or_too_long_are_refused(self):
+    def test_texts_without_mask_or_too_long_are_refused(self):
         with pytest.raises(ValueError, match=r"`given` must hold '\[MASK\]'.*Received: given\[1\]='b'"):
             MAKERS["fill"]()(["[MASK]", "b"])
         with pytest.raises(ValueError, match="`given` must have at most 14 tokens"):
@@ -180,7 +180,7 @@ class TestFillMask:
 
 class TestEmbedding:
     @pytest.mark.parametrize("pooling", ["mean", "first", "pooler"])
-    def test_vectors_are_the_encoders(self, pooling):
+    def test_vectors_are_pooled_outputs_of_the_encoder(self, pooling):
         embedder = MAKERS["embed"](pooling=pooling, normalize=False)
         for text, vector in zip(TEXTS, embedder(TEXTS, batch_size=4), strict=True):
             hidden = embedder.model(row(text))
@@ -193,7 +193,7 @@ class TestEmbedding:
         unit = MAKERS["embed"](pooling=pooling)(TEXTS)
         np.testing.assert_allclose(np.linalg.norm(unit, axis=1), 1, rtol=1e-5)
 
-    def test_one_string_gives_one_vector_and_none_none(self):
+    def test_a_single_string_and_no_texts(self):
         embedder = MAKERS["embed"]()
         np.testing.assert_allclose(embedder("a b c"), embedder(TEXTS)[0], **CLOSE)
         assert embedder([]).shape == (0, 8)
@@ -251,6 +251,6 @@ def test_saves_and_loads(kind, options, arguments, tmp_path):
         ),
     ],
 )
-def test_errors_name_the_argument_and_what_was_received(make, message):
+def test_invalid_arguments_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()

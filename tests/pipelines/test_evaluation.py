@@ -23,7 +23,7 @@ class Answering:
         return [self.answers[text.split()[0]] for text in texts]
 
 
-def test_right_answers_score_full_marks():
+def test_correct_answers_have_the_maximum_score():
     scores = pipelines.evaluate(Answering(uno="one", dos="two", tres="three black cats here"), REFERENCES)
     assert scores["exact_match"] == 1
     assert scores["bleu"] == pytest.approx(100)
@@ -31,7 +31,7 @@ def test_right_answers_score_full_marks():
     assert scores["sentences"] == 3
 
 
-def test_any_of_several_references_will_do():
+def test_any_of_several_references_matches():
     scores = pipelines.evaluate(Answering(uno="one", dos="a pair", tres="three black cats here"), REFERENCES)
     assert scores["exact_match"] == 1
     assert scores["bleu"] == pytest.approx(100)
@@ -43,19 +43,19 @@ def test_a_source_is_answered_once_in_order():
     assert pipeline.asked == ["uno", "dos", "tres gatos negros aquí"]
 
 
-def test_wrong_answers_score_nothing():
+def test_wrong_answers_have_score_zero():
     scores = pipelines.evaluate(Answering(uno="xx", dos="yy", tres="zz qq"), REFERENCES)
     assert scores["exact_match"] == 0
     assert scores["bleu"] < 1
     assert scores["chrf"] < 1
 
 
-def test_exact_match_is_the_share_of_equal_answers_to_the_letter():
+def test_exact_match_is_the_share_of_equal_answers():
     scores = pipelines.evaluate(Answering(uno="One", dos="two", tres="three black cats here "), REFERENCES)
     assert scores["exact_match"] == pytest.approx(1 / 3)
 
 
-def test_bleu_and_chrf_are_sacrebleus_own():
+def test_bleu_and_chrf_equal_sacrebleus():
     from sacrebleu import corpus_bleu, corpus_chrf
 
     pairs = [("a", "the black cat sat on the mat"), ("b", "it rains today in the city")]
@@ -67,7 +67,7 @@ def test_bleu_and_chrf_are_sacrebleus_own():
     assert 20 < scores["bleu"] < scores["chrf"] < 95
 
 
-def test_signatures_say_how_scores_were_made():
+def test_signatures_are_sacrebleus():
     scores = pipelines.evaluate(Answering(uno="one", dos="two", tres=""), iter(REFERENCES))
     assert "tok:13a" in scores["signatures"]["bleu"]
     assert "version:" in scores["signatures"]["bleu"]
@@ -75,12 +75,12 @@ def test_signatures_say_how_scores_were_made():
     assert set(scores) == {"exact_match", "bleu", "chrf", "signatures", "sentences"}
 
 
-def test_no_pairs_are_an_error():
+def test_empty_pairs_are_refused():
     with pytest.raises(ValueError, match="`pairs` must not be empty"):
         pipelines.evaluate(Answering(), [])
 
 
-def test_a_pipeline_that_answers_too_little_is_an_error():
+def test_missing_answers_are_refused():
     with pytest.raises(ValueError):  # noqa: PT011
         pipelines.evaluate(lambda texts: ["one"], REFERENCES)
 

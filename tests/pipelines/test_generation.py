@@ -1,4 +1,4 @@
-"""Samplers, constraints, n-best answers and streams of a pipeline, and what kinds of models it takes."""
+"""Samplers, constraints, n-best answers and streams of a pipeline, and supported models."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def saved(beam, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_answers_are_what_generate_gives(beam, texts):
+def test_answers_equal_generate(beam, texts):
     texts = texts[:5]
     out = beam.generate(texts)
     answers = beam.answers(texts)
@@ -61,7 +61,7 @@ def test_samples_do_not_depend_on_the_batch_size(pipeline, texts):
 
 
 @pytest.mark.slow
-def test_near_lengths_compile_nothing_new(random_transformer, pipeline, monkeypatch):
+def test_similar_lengths_share_one_compilation(random_transformer, pipeline, monkeypatch):
     traced = []
     original = generation.generator.generate_ids
     monkeypatch.setattr(
@@ -86,7 +86,7 @@ def _counting(function, calls):
 
 
 @pytest.mark.slow
-def test_the_pieces_of_a_stream_are_the_answer(pipeline, texts):
+def test_streamed_pieces_concatenate_to_the_answer(pipeline, texts):
     for text in (*texts[:4], ""):
         pieces = list(pipeline.stream(text))
         assert "".join(pieces) == pipeline(text)
@@ -97,14 +97,14 @@ def test_the_pieces_of_a_stream_are_the_answer(pipeline, texts):
         pipeline.stream(["uno"])
 
 
-def test_settings_of_a_pipeline_that_drafts_can_be_changed(pipeline):
+def test_settings_of_a_speculative_pipeline_can_be_changed(pipeline):
     drafting = pipeline.with_settings(Speculative(pipeline.model, 2))
     shorter = drafting.with_settings(max_new_tokens=np.int64(3))
     assert (shorter.sampler, shorter.max_new_tokens) == (drafting.sampler, 3)
     assert isinstance(drafting.with_settings("greedy").sampler, generation.Greedy)
 
 
-def test_settings_that_contradict_each_other_are_named_from_the_beginning(pipeline):
+def test_contradictory_settings_are_refused_by_the_constructor(pipeline):
     with pytest.raises(ValueError, match="`sampler` must be a `Beam`"):
         pipeline.with_settings("greedy", constraints=[ForcedWords([[5]])])
     with pytest.raises(ValueError, match="`constraints` must not contradict"):
@@ -122,7 +122,7 @@ def decoder(pipeline):
 
 
 @pytest.mark.parametrize("kind", [TextToText, TextGeneration])
-def test_a_model_of_another_kind_is_refused(pipeline, decoder, kind):
+def test_a_model_of_another_type_is_refused(pipeline, decoder, kind):
     bert = BERT(pipeline.model.vocabulary_size, 1, 2, 8, hidden_dim=8, max_length=32)
     other = decoder if kind is TextToText else pipeline.model
     for model in (other, Ensemble([other]), bert):
@@ -131,11 +131,11 @@ def test_a_model_of_another_kind_is_refused(pipeline, decoder, kind):
 
 
 @pytest.mark.slow
-def test_an_ensemble_answers_and_is_not_saved(pipeline, texts, tmp_path):
+def test_an_ensemble_generates_and_is_not_saved(pipeline, texts, tmp_path):
     both = pipeline.with_settings(model=Ensemble([pipeline.model, pipeline.model]))
     assert both(texts[:3]) == pipeline(texts[:3])
     (ours,), (theirs,) = (each.score(["uno"], ["one"]) for each in (both, pipeline))
     assert ours.token_scores == pytest.approx(theirs.token_scores, abs=1e-4)
-    with pytest.raises(ValueError, match="`model` must be one that Keras saves.* Received: a Ensemble"):
+    with pytest.raises(ValueError, match="`model` must be a Keras model.* Received: a Ensemble"):
         both.save(tmp_path / "both")
     assert list(tmp_path.iterdir()) == []

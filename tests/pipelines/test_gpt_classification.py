@@ -32,7 +32,7 @@ def expected(model, examples, task):
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("batch_size", [1, 32])
-def test_answers_as_the_model_does_on_the_batches_it_is_trained_on(batch_size):
+def test_answers_equal_the_models_on_training_batches(batch_size):
     classifier = pipelines.TextClassification(tiny(), TOKENIZER, ["no", "yes"])
     found = classifier.probabilities(TEXTS, batch_size=batch_size)
     np.testing.assert_allclose(found, expected(classifier.model, TEXTS, "classification"), **CLOSE)
@@ -44,7 +44,7 @@ def test_answers_as_the_model_does_on_the_batches_it_is_trained_on(batch_size):
 
 
 @pytest.mark.slow
-def test_a_symmetric_one_does_not_know_which_text_is_the_first():
+def test_a_symmetric_model_is_invariant_to_the_order_of_texts():
     classifier = pipelines.TextClassification(tiny(symmetric=True), TOKENIZER)
     found = classifier.probabilities(TEXTS, TEXTS[::-1])
     pairs = list(zip(TEXTS, TEXTS[::-1], strict=True))
@@ -67,7 +67,7 @@ def test_long_texts_are_refused_or_averaged_over_windows():
 
 
 @pytest.mark.slow
-def test_learns_by_fit_and_comes_back_from_its_folder(tmp_path):
+def test_trains_saves_and_loads(tmp_path):
     keras.utils.set_random_seed(0)
     texts = [f"{a}{b}" for a in "abcd" for b in "efgh"]
     labels = [text[0] in "ab" for text in texts]
@@ -89,7 +89,9 @@ def test_learns_by_fit_and_comes_back_from_its_folder(tmp_path):
     np.testing.assert_array_equal(again.probabilities(texts), classifier.probabilities(texts))
 
 
-def test_the_tokenizer_has_all_ids_but_the_marks():
+def test_the_tokenizer_has_all_ids_except_the_special_tokens():
     decoder = GPT(TOKENIZER.vocabulary_size + 4, 1, 2, 8, max_length=8, end_id=TOKENIZER.end_id)
-    with pytest.raises(ValueError, match="must have the same vocabulary_size, the marks .*Received: "):
+    with pytest.raises(
+        ValueError, match="must have the same vocabulary_size, including the special tokens .*Received: "
+    ):
         pipelines.TextClassification(GPTClassifier(decoder, 2), TOKENIZER)

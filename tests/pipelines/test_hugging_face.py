@@ -67,7 +67,7 @@ def write_t5(folder, size, **options):
 @pytest.mark.parametrize(
     "options", [{}, {"activation": "geglu_tanh", "tied": False}], ids=["original", "v1.1"]
 )
-def test_t5_answers_with_sentinels_in_its_texts_and_comes_back_from_a_folder(options, tmp_path):
+def test_t5_reads_sentinels_and_round_trips(options, tmp_path):
     model = write_t5(tmp_path / "t5", 60, **options)
     found = pipelines.from_hugging_face(tmp_path / "t5", max_new_tokens=4)
     assert type(found) is pipelines.TextToText
@@ -86,7 +86,7 @@ def test_t5_answers_with_sentinels_in_its_texts_and_comes_back_from_a_folder(opt
 
 
 @pytest.mark.slow
-def test_answers_are_those_of_the_folders_generation_config(tmp_path):
+def test_outputs_follow_the_folders_generation_config(tmp_path):
     write_t5(tmp_path / "t5", 60)
     settings = {"num_beams": 3, "max_length": 7, "no_repeat_ngram_size": 2, "forced_eos_token_id": 1}
     (tmp_path / "t5" / "generation_config.json").write_text(json.dumps(settings))
@@ -147,7 +147,7 @@ def test_marian_has_the_ids_of_its_vocabulary(tmp_path):
     ],
     ids=["gpt", "gpt2"],
 )
-def test_gpt_goes_on_with_a_text(cls, roles, token, options, tmp_path):
+def test_gpt_continues_a_text(cls, roles, token, options, tmp_path):
     tokenizer = cls.train(TEXTS, 300, special_tokens=dict.fromkeys(roles, token))
     options = {"hidden_dim": 32, **options}
     sizes = {**SMALL, **options}
@@ -192,7 +192,7 @@ def write_bert(folder, make=lambda encoder: encoder, pieces=PIECES):
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("name", HEADS)
-def test_bert_is_what_its_head_is_for(name, tmp_path):
+def test_the_head_of_bert_determines_the_pipeline(name, tmp_path):
     make, pipeline, given = HEADS[name]
     model = write_bert(tmp_path / "bert", make)
     found = pipelines.from_hugging_face(tmp_path / "bert")
@@ -242,7 +242,7 @@ def write_vit(folder, patch_size=4, **preprocessor):
     ],
     ids=["default", "mean and deviation", "neither"],
 )
-def test_vit_sees_images_as_its_preprocessor_makes_them(patch_size, preprocessor, mean, deviation, tmp_path):
+def test_vit_normalises_images_as_its_preprocessor(patch_size, preprocessor, mean, deviation, tmp_path):
     model = write_vit(tmp_path / "vit", patch_size, **preprocessor)
     found = pipelines.from_hugging_face(tmp_path / "vit")
     assert found.labels == list(LABELS.values())
@@ -270,7 +270,7 @@ def test_vit_resizes_only_as_its_preprocessor_does(tmp_path):
             pipelines.from_hugging_face(tmp_path / name)
 
 
-def test_another_architecture_is_named(tmp_path):
+def test_another_architecture_is_refused(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
     with pytest.raises(ValueError, match="must have a model_type among .*Received: model_type='llama'"):
         pipelines.from_hugging_face(tmp_path)

@@ -95,7 +95,7 @@ def test_lengths_of_an_encoder_decoder_count_the_start_token(read):
     assert found["constraints"] == [MinNewTokens(3), ForcedLastToken([END])]
 
 
-def test_config_json_counts_where_there_is_no_other_file(read, tmp_path):
+def test_config_json_is_the_fallback(read, tmp_path):
     legacy = {"num_beams": 4, "max_length": 9, "bad_words_ids": [[5]], "vocab_size": 60}
     expected = {
         "generation": Beam(4, 1.0, "length", "heuristic"),
@@ -110,7 +110,7 @@ def test_config_json_counts_where_there_is_no_other_file(read, tmp_path):
     }
 
 
-def test_the_callers_arguments_replace_the_folders(read):
+def test_arguments_override_the_folders_settings(read):
     settings = {"num_beams": 4, "max_length": 9, "repetition_penalty": 1.2, "diversity_penalty": 0.5}
     given = {"generation": "greedy", "constraints": [], "max_new_tokens": 3, "max_source_tokens": 7}
     assert read(settings, **given) == given
@@ -127,7 +127,7 @@ UNSUPPORTED = {
 }
 
 
-def test_unsupported_settings_are_named_in_one_warning(read):
+def test_unsupported_settings_are_listed_in_one_warning(read):
     with pytest.warns(UserWarning, match=r"generation_config.json.*not supported: ") as caught:
         found = read({**UNSUPPORTED, "do_sample": True, "top_k": 0})
     assert found["generation"] == Sample()

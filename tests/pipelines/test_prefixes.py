@@ -1,4 +1,4 @@
-"""What goes with each text of a pipeline: a prefix of its output, and a limit."""
+"""Prefixes and limits of a pipeline, for each text."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ LIMITS = [3, 10, 1, 4, 6]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["greedy", Beam(3, num_return=2), Sample(seed=3)], ids=str)
-def test_each_row_keeps_its_prefix_and_its_limit(pipeline, sampler):
+def test_prefixes_and_limits_apply_per_row(pipeline, sampler):
     pipeline = pipeline.with_settings(sampler)
     rows = pipeline.answers(TEXTS, 2, prefixes=PREFIXES, max_new_tokens=LIMITS)
     out = pipeline.generate(TEXTS, 2, prefixes=PREFIXES, max_new_tokens=LIMITS)
@@ -42,13 +42,13 @@ def test_each_row_keeps_its_prefix_and_its_limit(pipeline, sampler):
 
 
 @pytest.mark.slow
-def test_a_stream_begins_with_its_prefix_and_keeps_its_limit(pipeline):
+def test_a_stream_follows_its_prefix_and_limit(pipeline):
     expected = pipeline(TEXTS, prefixes=PREFIXES, max_new_tokens=LIMITS)
     for row, answer in enumerate(expected):
         assert "".join(pipeline.stream(TEXTS[row], PREFIXES[row], max_new_tokens=LIMITS[row])) == answer
 
 
-def test_no_text_gives_nothing_whatever_goes_with_it(pipeline):
+def test_no_texts_give_no_outputs(pipeline):
     assert pipeline([], prefixes=[], max_new_tokens=[]) == []
     assert pipeline.answers([], max_new_tokens=3) == []
 
@@ -74,7 +74,7 @@ def test_no_text_gives_nothing_whatever_goes_with_it(pipeline):
     ],
     ids=str,
 )
-def test_arguments_that_are_wrong_are_named(pipeline, options, error):
+def test_invalid_arguments_are_refused(pipeline, options, error):
     for ask in (pipeline, pipeline.answers, pipeline.generate):
         with pytest.raises((TypeError, ValueError), match=error):
             ask(**{"texts": ["uno", "dos"], **options})
@@ -92,7 +92,7 @@ def test_a_prefix_has_no_special_tokens(random_transformer):
 
 
 @pytest.mark.slow
-def test_a_decoder_alone_has_prompts_in_place_of_prefixes():
+def test_a_decoder_only_model_has_no_prefixes():
     tokenizer = text.ByteTokenizer()
     model = GPT(tokenizer.vocabulary_size, 1, 2, 8, pad_id=tokenizer.pad_id, end_id=tokenizer.end_id)
     writer = TextGeneration(model, tokenizer, max_new_tokens=6)

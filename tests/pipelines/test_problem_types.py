@@ -67,7 +67,7 @@ each = pytest.mark.parametrize("name", MAKERS)
 
 @pytest.mark.slow_variants
 @each
-def test_of_several_labels_each_has_a_probability_of_its_own(name, tmp_path):
+def test_multi_label_probabilities_are_sigmoids(name, tmp_path):
     make, given = MAKERS[name]
     classifier = make(3, "multi_label_classification", labels=LABELS)
     expected = 1 / (1 + np.exp(-logits_of(classifier, given).astype("float64")))
@@ -91,7 +91,7 @@ def test_of_several_labels_each_has_a_probability_of_its_own(name, tmp_path):
 
 @pytest.mark.slow
 @each
-def test_a_regression_answers_with_a_number(name, tmp_path):
+def test_a_regression_returns_a_number(name, tmp_path):
     make, given = MAKERS[name]
     classifier = make(1, None)
     numbers = logits_of(classifier, given)
@@ -106,7 +106,7 @@ def test_a_regression_answers_with_a_number(name, tmp_path):
 
 
 @each
-def test_a_regression_of_several_numbers_answers_with_all(name):
+def test_a_regression_of_several_numbers_returns_a_list(name):
     make, given = MAKERS[name]
     classifier = make(3, "regression", labels=LABELS)
     np.testing.assert_allclose(classifier(given), logits_of(classifier, given), **CLOSE)
@@ -115,7 +115,7 @@ def test_a_regression_of_several_numbers_answers_with_all(name):
 
 @pytest.mark.slow_variants
 @each
-def test_nothing_has_no_answers(name):
+def test_no_inputs_give_no_outputs(name):
     make, given = MAKERS[name]
     for of in ((3, "multi_label_classification"), (1, None), (3, None)):
         assert make(*of)(given[:0]) == []
@@ -187,9 +187,7 @@ def test_gpt_learns_several_labels_and_numbers_by_fit(labels, loss):
     ],
 )
 @pytest.mark.parametrize("name", ["bert", "vit"])
-def test_a_folder_of_transformers_says_what_it_is_and_is_written_with_it(
-    name, num_classes, settings, expected, tmp_path
-):
+def test_problem_types_of_transformers_folders_round_trip(name, num_classes, settings, expected, tmp_path):
     pytest.importorskip("safetensors")
     make, given = MAKERS[name]
     written = make(num_classes, expected)

@@ -1,4 +1,4 @@
-"""What a pipeline's model thinks of given outputs, and which pieces belong together."""
+"""Scores of given outputs and alignments."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def ended(pipeline):
 
 
 @pytest.mark.parametrize("batch_size", [1, 64])
-def test_the_score_of_an_answer_is_what_generation_gave_it(pipeline, ended, batch_size):
+def test_scores_equal_those_of_generation(pipeline, ended, batch_size):
     sources, answers = ended
     assert answers
     found = pipeline.score(sources, [one.text for one in answers], batch_size)
@@ -37,14 +37,14 @@ def test_the_score_of_an_answer_is_what_generation_gave_it(pipeline, ended, batc
 
 
 @pytest.mark.slow
-def test_scores_are_those_of_the_ids_whatever_is_beside_them(pipeline):
+def test_scores_do_not_depend_on_the_batch(pipeline):
     targets = ["the blue house", "one", "", "two one two one two"]
     beam = pipeline.with_settings(Beam(2, length_penalty=1.0, normalization="length"))
     for row, answer in enumerate(beam.score(SOURCES, targets, 2)):
         ids = pipeline.tokenizer.encode(targets[row : row + 1], add_end=True).numpy()
-        alone = generation.score(pipeline.model, pipeline.encode(SOURCES[row : row + 1]), ids)
+        single = generation.score(pipeline.model, pipeline.encode(SOURCES[row : row + 1]), ids)
         assert answer.ids == ids[0].tolist()
-        assert answer.score == pytest.approx(alone.scores[0], abs=1e-3)
+        assert answer.score == pytest.approx(single.scores[0], abs=1e-3)
         assert answer.ranking_score == pytest.approx(answer.score / len(answer.ids))
     assert pipeline.score([], []) == []
 
@@ -55,12 +55,12 @@ def test_scores_are_those_of_the_ids_whatever_is_beside_them(pipeline):
         ((["uno"], ["one", "two"]), "`targets` must be one for each of 1 texts. Received: 2"),
         ((["uno"], "one"), "`targets` must be a list of strings"),
         (("uno", ["one"]), "`texts` must be a list of strings"),
-        ((["uno", " "], ["one", "two"]), r"`texts` must say something each. Received: texts\[1\]=' '"),
+        ((["uno", " "], ["one", "two"]), r"`texts` must not be empty. Received: texts\[1\]=' '"),
         ((["uno"], [1]), r"`targets\[0\]` must be a string"),
         ((["uno"], ["one"], 0), "`batch_size` must be positive"),
     ],
 )
-def test_arguments_that_are_wrong_are_named(pipeline, arguments, error):
+def test_invalid_arguments_are_refused(pipeline, arguments, error):
     with pytest.raises((TypeError, ValueError), match=error):
         pipeline.score(*arguments)
 
@@ -79,7 +79,7 @@ def test_an_alignment_is_that_of_the_answer(pipeline):
     given = pipeline.align("la casa azul", "the blue", layer=0, head=1)
     assert given.target == [*pipeline.tokenizer.pieces("the blue"), "</s>"]
     assert given.weights.shape == (len(given.target), len(given.source))
-    with pytest.raises(ValueError, match="`texts` must say something"):
+    with pytest.raises(ValueError, match="`texts` must not be empty"):
         pipeline.align("")
     with pytest.raises(TypeError, match="`target` must be a string"):
         pipeline.align("uno", ["one"])
@@ -96,7 +96,7 @@ TOKENIZERS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TOKENIZERS)
-def test_a_continuation_is_scored_where_it_stands(name):
+def test_a_continuation_is_scored_after_its_prompt(name):
     tokenizer = TOKENIZERS[name]()
     model = GPT(
         tokenizer.vocabulary_size, 1, 2, 8, max_length=48, pad_id=tokenizer.pad_id, end_id=tokenizer.end_id

@@ -48,7 +48,7 @@ def byte_writer():
 
 
 @pytest.mark.slow
-def test_prompt_and_answer_together_are_the_text_of_all_ids(writer):
+def test_prompt_and_output_concatenate_to_the_text_of_all_ids(writer):
     out = writer.generate(PROMPTS)
     answers = [answer.decode() for answer in writer.decode(out.best).numpy()]
     assert len(set(answers)) > 1
@@ -59,7 +59,7 @@ def test_prompt_and_answer_together_are_the_text_of_all_ids(writer):
         assert said + answer == writer.tokenizer.detokenize(both).numpy().decode()
 
 
-def test_prompts_are_read_as_they_are(writer):
+def test_prompts_are_not_normalised(writer):
     ids = writer.encode(PROMPTS[:2]).numpy()
     assert (ids != writer.model.end_id).all()
     for row, prompt in zip(ids, PROMPTS, strict=False):
@@ -67,7 +67,7 @@ def test_prompts_are_read_as_they_are(writer):
 
 
 @pytest.mark.slow
-def test_answers_do_not_depend_on_the_batch_nor_its_order(byte_writer):
+def test_outputs_do_not_depend_on_batch_size_and_order(byte_writer):
     prompts = ["abcd", "f", "xyz"]  # one bucket of lengths
     answers = byte_writer(prompts)
     assert all(isinstance(answer, str) for answer in answers)
@@ -77,11 +77,11 @@ def test_answers_do_not_depend_on_the_batch_nor_its_order(byte_writer):
 
 
 @pytest.mark.slow
-def test_a_stream_is_the_answer_in_pieces(byte_writer):
+def test_streamed_pieces_concatenate_to_the_output(byte_writer):
     assert "".join(byte_writer.stream("abcd")) == byte_writer("abcd")
 
 
-def test_saved_and_loaded_it_answers_the_same(byte_writer, tmp_path):
+def test_a_loaded_pipeline_gives_the_same_outputs(byte_writer, tmp_path):
     byte_writer.save(tmp_path / "writer")
     again = pipelines.load(tmp_path / "writer")
     assert type(again) is TextGeneration
@@ -89,19 +89,19 @@ def test_saved_and_loaded_it_answers_the_same(byte_writer, tmp_path):
     assert again("abcd") == byte_writer("abcd")
 
 
-def test_with_a_start_there_may_be_no_prompt(byte_writer):
+def test_add_start_allows_empty_prompts(byte_writer):
     started = TextGeneration(byte_writer.model, byte_writer.tokenizer, max_new_tokens=3, add_start=True)
     start = byte_writer.tokenizer.start_id
     assert started.encode([""]).numpy().tolist() == [[start]]
     assert started.with_settings("sample").add_start
 
 
-def test_a_prompt_without_a_token_is_named(byte_writer):
+def test_a_prompt_without_tokens_is_refused(byte_writer):
     with pytest.raises(ValueError, match=r"a token each. Received: none in texts\[1\]=''"):
         byte_writer(["a", ""])
 
 
-def test_learned_positions_limit_prompt_and_answer(byte_writer):
+def test_learned_positions_limit_prompt_and_output(byte_writer):
     model = random_model(byte_writer.tokenizer, position_encoding="learned")
     writer = TextGeneration(model, byte_writer.tokenizer, max_new_tokens=10)
     assert writer.max_source_tokens == 55
@@ -113,7 +113,7 @@ def test_learned_positions_limit_prompt_and_answer(byte_writer):
 
 
 @pytest.mark.slow
-def test_the_longest_prompt_follows_the_longest_answer_where_it_was_not_given(byte_writer, tmp_path):
+def test_max_source_tokens_by_default_follows_max_new_tokens(byte_writer, tmp_path):
     model = random_model(byte_writer.tokenizer, position_encoding="learned")
     writer = TextGeneration(model, byte_writer.tokenizer, max_new_tokens=10)
     writer.save(tmp_path / "derived")
@@ -126,7 +126,7 @@ def test_the_longest_prompt_follows_the_longest_answer_where_it_was_not_given(by
         assert each.with_settings(max_new_tokens=30).max_source_tokens == 20
 
 
-def test_model_and_tokenizer_must_belong_together(byte_writer):
+def test_mismatched_model_and_tokenizer_are_refused(byte_writer):
     other = text.ByteTokenizer(extra_tokens=["<more>"])
     with pytest.raises(ValueError, match="must have the same vocabulary_size"):
         TextGeneration(byte_writer.model, other)
@@ -137,7 +137,7 @@ def test_model_and_tokenizer_must_belong_together(byte_writer):
 
 
 @pytest.mark.slow
-def test_exported_as_saved_model_it_answers_the_same(byte_writer, tmp_path):
+def test_a_saved_model_gives_the_same_outputs(byte_writer, tmp_path):
     path = export.saved_model(byte_writer, tmp_path / "writer", texts=["abcd", "f"])
     served = tf.saved_model.load(str(path)).signatures["serving_default"]
     answers = [one.decode() for one in served(text=tf.constant(["xyz", "abcd"]))["text"].numpy()]
@@ -166,7 +166,7 @@ def test_an_empty_prompt_starts_from_the_end_token(gpt2):
     np.testing.assert_array_equal(gpt2.generate([""]).ids, out.ids)
 
 
-def test_special_tokens_in_a_prompt_are_single_tokens_where_asked(gpt2):
+def test_special_tokens_in_a_prompt_are_single_tokens_on_request(gpt2):
     end_id, prompt = gpt2.tokenizer.end_id, "to be<|endoftext|>the question"
     ids = gpt2.encode([prompt]).numpy()[0].tolist()
     parts = gpt2.tokenizer.tokenize(["to be", "the question"]).to_list()
@@ -176,7 +176,7 @@ def test_special_tokens_in_a_prompt_are_single_tokens_where_asked(gpt2):
 
 
 @pytest.mark.slow
-def test_prompts_with_end_tokens_are_answered_alone_as_in_a_batch(gpt2):
+def test_prompts_with_end_tokens_do_not_depend_on_the_batch(gpt2):
     prompts = ["", "<|endoftext|>", "to be<|endoftext|>", "whether 'tis nobler in the mind", "w"]
     inputs = gpt2.preprocess(prompts)
     assert inputs["padding_mask"].numpy().sum(axis=1).tolist()[:2] == [1, 2]
@@ -186,12 +186,12 @@ def test_prompts_with_end_tokens_are_answered_alone_as_in_a_batch(gpt2):
         assert (out.best[row, out.lengths[row, 0] :] == gpt2.model.end_id).all()
     targets = [" to", " be", " or", "s", "hat"]
     scores = [answer.score for answer in gpt2.score(prompts, targets)]
-    alone = [gpt2.score([one], [target])[0].score for one, target in zip(prompts, targets, strict=True)]
-    np.testing.assert_allclose(scores, alone, rtol=1e-4)
+    single = [gpt2.score([one], [target])[0].score for one, target in zip(prompts, targets, strict=True)]
+    np.testing.assert_allclose(scores, single, rtol=1e-4)
 
 
 @pytest.mark.slow
-def test_without_padding_a_saved_pipeline_answers_the_same(gpt2, tmp_path):
+def test_a_loaded_pipeline_without_pad_id_gives_the_same_outputs(gpt2, tmp_path):
     gpt2.save(tmp_path / "gpt2")
     again = pipelines.load(tmp_path / "gpt2")
     assert (again.model.pad_id, again.add_start, again.special_tokens) == (None, True, True)
@@ -199,7 +199,7 @@ def test_without_padding_a_saved_pipeline_answers_the_same(gpt2, tmp_path):
     assert again(prompts) == gpt2(prompts)
 
 
-def test_too_long_a_text_is_named_in_a_graph_before_it_is_looked_up(gpt2):
+def test_a_long_text_is_refused_in_a_graph_before_the_embedding(gpt2):
     run = tf.function(lambda texts: gpt2.model(gpt2.preprocess(texts)["source_ids"]))
     for texts in (["to be", "w" * 200], ["w" * 200, "to be"]):
         with pytest.raises(tf.errors.InvalidArgumentError, match=r"must have at most 59 tokens") as error:

@@ -57,12 +57,12 @@ def test_answers_and_their_order_do_not_depend_on_the_batch_size(pipeline, texts
     assert pipeline(texts, batch_size=batch_size) == answers
 
 
-def test_each_text_is_answered_as_if_it_were_alone(pipeline, texts, answers):
+def test_a_batch_equals_its_single_texts(pipeline, texts, answers):
     assert [pipeline(one) for one in texts[:4]] == answers[:4]
     assert pipeline(texts[::-1]) == answers[::-1]
 
 
-def test_one_string_gives_one_string(pipeline, texts, answers):
+def test_a_string_gives_a_string(pipeline, texts, answers):
     answer = pipeline(texts[0])
     assert isinstance(answer, str)
     assert answer == answers[0]
@@ -75,37 +75,37 @@ def test_an_empty_list_gives_an_empty_list(pipeline):
     assert pipeline.generate([]).best.shape == (0, pipeline.max_new_tokens)
 
 
-def test_any_iterable_of_strings_will_do(pipeline, texts, answers):
+def test_any_iterable_of_strings_is_accepted(pipeline, texts, answers):
     assert pipeline(tuple(texts)) == answers
     assert pipeline(one for one in texts) == answers
     assert pipeline(np.array(texts)) == answers
 
 
 @pytest.mark.parametrize("silent", ["", " ", "   ", "☃", "☃☃ ☃", " ☃ ", "\u3042\u3044"])
-def test_nothing_but_spaces_and_unknown_characters_gives_nothing(pipeline, silent):
+def test_only_spaces_and_unknown_characters_give_an_empty_text(pipeline, silent):
     assert pipeline(silent) == ""
     assert pipeline([silent, "uno dos", silent]) == ["", pipeline("uno dos"), ""]
     assert pipeline.generate([silent]).lengths.tolist() == [[0]]
 
 
 @pytest.mark.slow
-def test_a_text_that_says_something_is_answered_whatever_else_it_holds(pipeline):
+def test_texts_with_some_unknown_characters_are_translated(pipeline):
     out = pipeline.generate(["☃ uno ☃", "a"])
     assert (out.lengths > 0).all()
 
 
-def test_the_text_is_what_the_ids_say(pipeline, texts, answers):
+def test_the_text_is_that_of_the_ids(pipeline, texts, answers):
     out = pipeline.generate(texts)
     decoded = [answer.decode() for answer in pipeline.tokenizer.detokenize(out.best).numpy()]
     assert decoded == answers
     for row, one in enumerate(texts[:4]):
-        alone = generation.generate(pipeline.model, pipeline.encode([one]), max_new_tokens=10)
-        assert out.best[row].tolist() == alone.best[0].tolist()
-        assert out.lengths[row] == alone.lengths[0]
-        assert out.scores[row, 0] == pytest.approx(alone.scores[0, 0], rel=1e-4)
+        single = generation.generate(pipeline.model, pipeline.encode([one]), max_new_tokens=10)
+        assert out.best[row].tolist() == single.best[0].tolist()
+        assert out.lengths[row] == single.lengths[0]
+        assert out.scores[row, 0] == pytest.approx(single.scores[0, 0], rel=1e-4)
 
 
-def test_a_text_that_is_too_long_is_named_with_its_row_and_count(pipeline):
+def test_a_long_text_is_refused_with_its_row_and_length(pipeline):
     count = len(pipeline.tokenizer.tokenize("o" * 10_000)) + 1
     assert count > 200
     with pytest.raises(ValueError, match=rf"at most 200 tokens.*Received: {count} tokens in texts\[1\]"):
@@ -121,30 +121,30 @@ def test_the_limit_counts_the_end_token_and_is_itself_allowed(pipeline):
 
 
 @pytest.mark.parametrize("broken", ["\ud800", "uno \udcff dos", b"\xff\xfe"])
-def test_what_is_no_unicode_is_named_with_its_row(pipeline, broken):
+def test_invalid_unicode_is_refused_with_its_row(pipeline, broken):
     with pytest.raises(ValueError, match=r"texts\[1\]"):
         pipeline(["uno", broken])
 
 
 @pytest.mark.parametrize("broken", [None, 5, 1.5, ["uno"], ("uno",), object()])
-def test_what_is_no_string_is_named_with_its_row(pipeline, broken):
+def test_values_other_than_strings_are_refused_with_their_row(pipeline, broken):
     with pytest.raises(TypeError, match=r"texts\[1\]"):
         pipeline(["uno", broken])
 
 
 @pytest.mark.parametrize("batch_size", [0, -1])
-def test_a_batch_size_below_one_is_named(pipeline, batch_size):
+def test_a_batch_size_below_one_is_refused(pipeline, batch_size):
     with pytest.raises(ValueError, match="`batch_size` must be positive"):
         pipeline(["uno"], batch_size=batch_size)
 
 
 @pytest.mark.parametrize("name", ["max_new_tokens", "max_source_tokens"])
-def test_limits_must_be_positive_from_the_beginning(pipeline, name):
+def test_limits_that_are_not_positive_are_refused_by_the_constructor(pipeline, name):
     with pytest.raises(ValueError, match=f"`{name}` must be positive. Received: {name}=0"):
         TextToText(pipeline.model, pipeline.tokenizer, **{name: 0})
 
 
-def test_an_unknown_sampler_is_named_from_the_beginning(pipeline):
+def test_an_unknown_sampler_is_refused_by_the_constructor(pipeline):
     with pytest.raises(ValueError, match="sampler"):
         TextToText(pipeline.model, pipeline.tokenizer, "nucleus")
 
@@ -158,9 +158,7 @@ def test_an_unknown_sampler_is_named_from_the_beginning(pipeline):
         ({"end_id": 5}, "end_id"),
     ],
 )
-def test_a_model_that_does_not_belong_to_the_tokenizer_is_refused(
-    pipeline, random_transformer, options, named
-):
+def test_a_model_that_does_not_match_the_tokenizer_is_refused(pipeline, random_transformer, options, named):
     options = {"vocabulary_size": pipeline.tokenizer.vocabulary_size, **options}
     with pytest.raises(ValueError, match=f"same {named}.*model.{named}=.*tokenizer.{named}="):
         TextToText(random_transformer(0, **options), pipeline.tokenizer)
@@ -208,7 +206,7 @@ def test_save_and_load_give_the_same_answers_and_settings(pipeline, saved, texts
     assert loaded(texts) == answers
 
 
-def test_saving_what_was_loaded_changes_nothing_but_times(saved, tmp_path):
+def test_saving_a_loaded_pipeline_writes_equal_files(saved, tmp_path):
     pipelines.load(saved).save(tmp_path / "again")
     again, once = everything(tmp_path / "again"), everything(saved)
     assert again.keys() == once.keys()
@@ -238,7 +236,7 @@ def test_overwrite_replaces_a_pipeline(pipeline, copied):
     assert pipelines.load(copied).max_new_tokens == 3
 
 
-def test_overwrite_replaces_nothing_but_a_pipeline(pipeline, tmp_path):
+def test_overwrite_replaces_only_pipelines(pipeline, tmp_path):
     """`overwrite` says "whether an existing pipeline may be replaced", not a home folder."""
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.txt").write_text("years of work")
@@ -252,7 +250,7 @@ def fail(*_, **__):
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_a_failing_save_leaves_nothing_behind(pipeline, copied, monkeypatch, overwrite):
+def test_a_failing_save_leaves_no_files(pipeline, copied, monkeypatch, overwrite):
     folder = copied if overwrite else copied.parent / "a" / "new"
     before = everything(copied.parent)
     monkeypatch.setattr(pipeline.tokenizer, "save", fail)
@@ -262,7 +260,7 @@ def test_a_failing_save_leaves_nothing_behind(pipeline, copied, monkeypatch, ove
 
 
 @pytest.mark.parametrize("folder", ["absent", "empty", "other", "json", "list"])
-def test_loading_what_is_no_pipeline_names_the_folder(tmp_path, folder):
+def test_loading_another_folder_names_it(tmp_path, folder):
     path = tmp_path / folder
     if folder != "absent":
         path.mkdir()
@@ -277,7 +275,7 @@ def test_loading_what_is_no_pipeline_names_the_folder(tmp_path, folder):
 @pytest.mark.parametrize(
     "config", [{"pipeline": ["TextToText"]}, {"pipeline": {}}, {"pipeline": None}, {"pipeline": "textToText"}]
 )
-def test_a_config_of_an_unknown_pipeline_is_no_pipeline(copied, config):
+def test_a_config_of_an_unknown_pipeline_is_refused(copied, config):
     files.write_json(copied / "config.json", config)
     with pytest.raises(FileNotFoundError, match="`folder` must"):
         pipelines.load(copied)
@@ -325,7 +323,7 @@ def test_a_config_without_the_models_digest_is_named(copied):
     ],
     ids=repr,
 )
-def test_settings_that_make_no_sense_are_a_value_error(copied, content):
+def test_invalid_settings_are_a_value_error(copied, content):
     (copied / "generation_config.json").write_text(json.dumps(content))
     with pytest.raises(ValueError, match=r"generation_config\.json|max_new_tokens|sampler"):
         pipelines.load(copied)
@@ -358,6 +356,6 @@ def test_another_tokenizer_of_the_same_size_is_refused(copied, pipeline, sentenc
 def test_a_quantised_model_is_refused_before_it_is_saved(pipeline, random_transformer, tmp_path):
     model = random_transformer(1, vocabulary_size=pipeline.tokenizer.vocabulary_size)
     model.quantize("int8")
-    with pytest.raises(ValueError, match="`model` must not be quantised yet"):
+    with pytest.raises(ValueError, match="`model` must not be quantised, "):
         TextToText(model, pipeline.tokenizer).save(tmp_path / "quantised")
     assert list(tmp_path.iterdir()) == []

@@ -14,7 +14,7 @@ def served(exported):
     return serving.load(exported)
 
 
-def test_a_process_without_tensorflow_and_keras_answers_the_same(exported, pipeline, texts):
+def test_a_process_without_tensorflow_and_keras_gives_equal_outputs(exported, pipeline, texts):
     program = """
         import json, sys
         import keras_transformer_serving
@@ -35,11 +35,11 @@ def test_a_process_without_tensorflow_and_keras_answers_the_same(exported, pipel
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 64])
-def test_answers_are_the_pipelines_for_any_batch_size(served, pipeline, texts, batch_size):
+def test_outputs_equal_the_pipelines_for_any_batch_size(served, pipeline, texts, batch_size):
     assert served(texts, batch_size=batch_size) == pipeline(texts)
 
 
-def test_ids_lengths_and_scores_are_the_pipelines(served, pipeline, texts):
+def test_ids_lengths_and_scores_equal_the_pipelines(served, pipeline, texts):
     found, expected = served.generate(texts), pipeline.generate(texts)
     np.testing.assert_array_equal(found["ids"], expected.best)
     np.testing.assert_array_equal(found["lengths"], expected.lengths[:, 0])
@@ -51,7 +51,7 @@ def test_ids_lengths_and_scores_are_the_pipelines(served, pipeline, texts):
     }
 
 
-def test_one_string_gives_one_string(served, pipeline, texts):
+def test_a_string_gives_a_string(served, pipeline, texts):
     assert served(texts[0]) == pipeline(texts[0])
     assert served("") == ""
 
@@ -62,12 +62,12 @@ def test_an_empty_list_gives_an_empty_list(served):
     assert served.padded([])[0].shape[0] == 0
 
 
-def test_any_iterable_of_strings_will_do(served, pipeline, texts):
+def test_any_iterable_of_strings_is_accepted(served, pipeline, texts):
     assert served(one for one in texts[:3]) == pipeline(texts[:3])
 
 
 @pytest.mark.parametrize("silent", ["", "  ", "☃", " ☃☃ "])
-def test_nothing_but_spaces_and_unknown_characters_gives_nothing(served, silent, pipeline):
+def test_only_spaces_and_unknown_characters_give_an_empty_text(served, silent, pipeline):
     assert served([silent, "uno", silent]) == ["", pipeline("uno"), ""]
 
 
@@ -78,7 +78,7 @@ def test_the_loop_and_the_steps_give_the_same_ids(served, texts):
     )
 
 
-def test_a_mask_hides_what_the_padding_id_hides(served, texts):
+def test_a_mask_equals_the_padding_id(served, texts):
     ids, mask = served.padded(served.encode(texts))
     garbage = np.where(mask, ids, 7)
     expected = served.graphs.generate(ids)["ids"]
@@ -86,17 +86,17 @@ def test_a_mask_hides_what_the_padding_id_hides(served, texts):
 
 
 @pytest.mark.parametrize("broken", [None, 5, b"uno", ["uno"]], ids=repr)
-def test_what_is_no_string_is_named_with_its_row(served, broken):
+def test_values_other_than_strings_are_refused_with_their_row(served, broken):
     with pytest.raises(TypeError, match=r"texts\[1\]"):
         served(["uno", broken])
 
 
-def test_a_lone_surrogate_is_named_with_its_row(served):
+def test_a_lone_surrogate_is_refused_with_its_row(served):
     with pytest.raises(ValueError, match=r"surrogates.*texts\[1\]"):
         served(["uno", "a\ud800"])
 
 
-def test_a_text_that_is_too_long_gets_the_pipelines_own_error(served, pipeline):
+def test_a_long_text_raises_the_pipelines_error(served, pipeline):
     messages = []
     for answer in (served, pipeline):
         with pytest.raises(ValueError, match=r"at most 200 tokens.*texts\[1\]") as caught:
@@ -106,13 +106,13 @@ def test_a_text_that_is_too_long_gets_the_pipelines_own_error(served, pipeline):
 
 
 @pytest.mark.parametrize("batch_size", [0, -1])
-def test_a_batch_size_below_one_is_named(served, batch_size):
+def test_a_batch_size_below_one_is_refused(served, batch_size):
     with pytest.raises(ValueError, match="`batch_size` must be positive"):
         served(["uno"], batch_size=batch_size)
 
 
 @pytest.mark.parametrize("kind", ["absent", "empty", "file"])
-def test_what_is_no_export_is_named(tmp_path, kind):
+def test_other_folders_are_refused_by_name(tmp_path, kind):
     if kind == "empty":
         (tmp_path / kind).mkdir()
     elif kind == "file":
@@ -121,7 +121,7 @@ def test_what_is_no_export_is_named(tmp_path, kind):
         serving.load(tmp_path / kind)
 
 
-def test_an_export_without_onnx_graphs_says_so(damaged):
+def test_an_export_without_onnx_graphs_is_refused(damaged):
     import shutil
 
     shutil.rmtree(damaged / "onnx")

@@ -33,12 +33,12 @@ def words(text):
         ("", []),
     ],
 )
-def test_text_is_cut_by_the_pattern_of_gpt2(text, expected):
+def test_text_is_split_by_the_pattern_of_gpt2(text, expected):
     assert words(text) == expected
 
 
 @pytest.mark.slow
-def test_merges_are_applied_in_their_order():
+def test_merges_are_applied_in_order():
     assert tokenizer([("b", "c"), ("a", "b")]).pieces("abc") == ["a", "bc"]
     assert tokenizer([("a", "b"), ("b", "c")]).pieces("abc") == ["ab", "c"]
     assert tokenizer([("a", "b"), ("ab", "c")]).pieces("abcab") == ["abc", "ab"]
@@ -48,7 +48,7 @@ def test_merges_are_applied_in_their_order():
 
 
 @pytest.mark.slow
-def test_a_merge_that_makes_a_piece_of_an_earlier_merge_is_followed_by_that_one():
+def test_a_merge_may_enable_an_earlier_merge():
     merges = [("b", "c"), ("abc", "a"), ("a", "bc")]
     assert tokenizer(merges).pieces("abcabc") == ["abca", "bc"]
     assert tokenizer([merges[0], merges[2], merges[1]]).pieces("abcabc") == ["abc", "abc"]
@@ -59,7 +59,7 @@ def test_long_words_are_merged():
     assert made.tokenize(["a" * 5000]).row_lengths().numpy() == 1250
 
 
-def test_a_space_in_front_on_request():
+def test_add_prefix_space():
     made = tokenizer([("Ġ", "a")], add_prefix_space=True)
     assert made.pieces("a a") == ["Ġa", "Ġa"]
     assert made.pieces(" a") == ["Ġa"]
@@ -67,13 +67,13 @@ def test_a_space_in_front_on_request():
     assert made.tokenize(["", "a"]).to_list() == [[], [260]]
 
 
-def test_bytes_that_are_no_utf8_become_replacement_characters():
+def test_invalid_utf8_becomes_replacement_characters():
     made = tokenizer()
     ids = [[made.piece_to_id(BYTE_CHARACTERS[byte]) for byte in b"a\xffb\xe2\x82"]]
     assert made.detokenize(ids).numpy()[0].decode() == "a\ufffdb\ufffd"
 
 
-def test_training_finds_the_most_frequent_pairs():
+def test_training_learns_the_most_frequent_pairs():
     made = BytePairTokenizer.train(["hug hugs", "hug bug"], 264)
     # u, g is as frequent as no other; of equals the pair of lower ids comes first.
     assert made.merges[:2] == [("u", "g"), ("h", "ug")]
@@ -91,6 +91,6 @@ def test_training_finds_the_most_frequent_pairs():
         ([*BYTES, "ab"], [("a", "b", "")], r"merges\[0\]=\('a', 'b', ''\)"),
     ],
 )
-def test_vocabularies_and_merges_that_do_not_belong_together_are_refused(vocabulary, merges, message):
+def test_mismatched_vocabularies_and_merges_are_refused(vocabulary, merges, message):
     with pytest.raises(ValueError, match=message):
         BytePairTokenizer(vocabulary, merges)

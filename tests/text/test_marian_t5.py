@@ -51,7 +51,7 @@ def write_t5(folder, model, **config):
 
 
 def write_marian(folder, models, **config):
-    """Padding behind all pieces, those of both languages in alphabetical order; one of them is missing."""
+    """Pieces of both languages in alphabetical order, one of them missing, then padding."""
     folder.mkdir(exist_ok=True)
     for name, model in zip(("source.spm", "target.spm"), models, strict=True):
         (folder / name).write_bytes(model)
@@ -63,7 +63,7 @@ def write_marian(folder, models, **config):
 
 
 class TestT5:
-    def test_ids_are_the_models_and_sentinels_stand_behind_them_in_reverse(self, t5_model, tmp_path):
+    def test_sentinels_follow_the_models_ids_in_reverse(self, t5_model, tmp_path):
         tokenizer = MarianT5Tokenizer.from_files(write_t5(tmp_path / "it", t5_model))
         processor = sentencepiece.SentencePieceProcessor(model_proto=t5_model)
         assert tokenizer.tokenize(TEXTS).to_list() == processor.encode(TEXTS)
@@ -73,7 +73,7 @@ class TestT5:
         assert tokenizer.vocabulary_size == size + 3
 
     @pytest.mark.slow
-    def test_sentinels_in_texts_are_themselves_and_come_back(self, t5_model, tmp_path):
+    def test_sentinels_in_texts_round_trip(self, t5_model, tmp_path):
         tokenizer = MarianT5Tokenizer.from_files(write_t5(tmp_path / "it", t5_model))
         first, second, third = (tokenizer.piece_to_id(sentinel) for sentinel in SENTINELS)
         to, be = tokenizer.tokenize(["to", "be or"]).to_list()
@@ -84,7 +84,7 @@ class TestT5:
         assert tokenizer.detokenize(expected).numpy() == b"to<extra_id_0> be or<extra_id_2><extra_id_1>"
         assert tokenizer.end_id not in tokenizer.tokenize("to</s>").numpy()
 
-    def test_ids_that_the_model_has_more_say_nothing(self, t5_model, tmp_path):
+    def test_unused_ids_are_empty(self, t5_model, tmp_path):
         folder = write_t5(tmp_path / "it", t5_model)
         tokenizer = MarianT5Tokenizer.from_files(folder, vocabulary_size=100)
         known = len(tokenizer.vocabulary)
@@ -99,7 +99,7 @@ class TestT5:
         ):
             MarianT5Tokenizer.from_files(folder, vocabulary_size=known - 1)
 
-    def test_texts_come_back(self, t5_model, tmp_path):
+    def test_texts_round_trip(self, t5_model, tmp_path):
         tokenizer = MarianT5Tokenizer.from_files(write_t5(tmp_path / "it", t5_model))
         assert [each.decode() for each in tokenizer.detokenize(tokenizer.tokenize(TEXTS)).numpy()] == TEXTS
         assert (
@@ -107,7 +107,7 @@ class TestT5:
         )
         assert "\u2047" in tokenizer.detokenize(tokenizer.tokenize("to ☃ be")).numpy().decode()
 
-    def test_a_model_in_json_cuts_alike(self, t5_model, tmp_path):
+    def test_a_model_in_json_gives_equal_ids(self, t5_model, tmp_path):
         expected = MarianT5Tokenizer.from_files(write_t5(tmp_path / "old", t5_model))
         processor = sentencepiece.SentencePieceProcessor(model_proto=t5_model)
         scores = [[piece, processor.get_score(id_)] for id_, piece in enumerate(pieces_of(t5_model))]
@@ -133,7 +133,7 @@ class TestT5:
             with pytest.raises(ValueError, match=message):
                 MarianT5Tokenizer.from_files(folder)
 
-    def test_normalization_of_a_model_in_json_is_the_models(self, t5_model):
+    def test_a_model_in_json_normalizes_equally(self, t5_model):
         parsed = sentencepiece_model_pb2.ModelProto.FromString(t5_model)
         vocabulary = [(piece.piece, piece.score) for piece in parsed.pieces]
         charsmap = base64.b64encode(parsed.normalizer_spec.precompiled_charsmap).decode()
@@ -147,7 +147,7 @@ class TestT5:
 
 
 class TestMarian:
-    def test_ids_are_those_of_the_vocabulary_whatever_the_models_are(self, marian_models, tmp_path):
+    def test_ids_are_those_of_the_vocabulary_for_any_model(self, marian_models, tmp_path):
         folder = write_marian(tmp_path / "it", marian_models)
         vocabulary = json.loads((folder / "vocab.json").read_text())
         for target, model in zip((False, True), marian_models, strict=True):
@@ -158,7 +158,7 @@ class TestMarian:
             assert tokenizer.pad_id == tokenizer.start_id == len(vocabulary) - 1 == vocabulary["<pad>"]
             assert (tokenizer.end_id, tokenizer.unknown_id) == (0, 1)
 
-    def test_either_side_reads_what_is_generated(self, marian_models, tmp_path):
+    def test_both_tokenizers_detokenize_equally(self, marian_models, tmp_path):
         folder = write_marian(tmp_path / "it", marian_models)
         source = MarianT5Tokenizer.from_files(folder)
         target = MarianT5Tokenizer.from_files(folder, target=True)
@@ -169,7 +169,7 @@ class TestMarian:
             == [b"the blue house"]
         )
 
-    def test_a_text_may_begin_with_the_code_of_a_language(self, marian_models, tmp_path):
+    def test_a_text_may_begin_with_a_language_code(self, marian_models, tmp_path):
         tokenizer = MarianT5Tokenizer.from_files(write_marian(tmp_path / "it", marian_models))
         code, plain = tokenizer.piece_to_id(">>spa<<"), tokenizer.tokenize("one two").numpy().tolist()
         assert tokenizer.tokenize(">>spa<< one two").numpy().tolist() == [code, *plain]
@@ -178,7 +178,7 @@ class TestMarian:
         assert tokenizer.tokenize([">>spa<<>>fra<< one"]).to_list()[0][0] == code
 
 
-def test_bad_folders_are_named(t5_model, marian_models, tmp_path):
+def test_bad_folders_are_refused(t5_model, marian_models, tmp_path):
     load = MarianT5Tokenizer.from_files
     with pytest.raises(
         FileNotFoundError, match=r"`folder` must hold spiece.model, or vocab.json and source.spm"
@@ -201,11 +201,11 @@ def test_bad_folders_are_named(t5_model, marian_models, tmp_path):
         ({"tokens_in_text": ["<x>"]}, r"`tokens_in_text` must be in the vocabulary. Received: \['<x>'\]"),
         ({"place_in_text": "end"}, "`place_in_text` must be one of .*Received: place_in_text='end'"),
         ({"unused": -1}, "`unused` must not be negative. Received: unused=-1"),
-        ({"special_tokens": {"pad": "<pad>"}}, "`special_tokens` must name a token for what is unknown"),
-        ({"special_tokens": {"unknown": "<unk>"}}, "`special_tokens` must name a token for padding"),
+        ({"special_tokens": {"pad": "<pad>"}}, "`special_tokens` must have a token for .unknown."),
+        ({"special_tokens": {"unknown": "<unk>"}}, "`special_tokens` must have a token for .pad."),
     ],
 )
-def test_errors_name_the_argument_and_what_was_received(options, message):
+def test_invalid_arguments_are_refused(options, message):
     model = SentencePieceTokenizer.train(["hello"], 20, "char", byte_fallback=False)
     with pytest.raises(ValueError, match=message):
         MarianT5Tokenizer(model.model_bytes, ["<pad>", "</s>", "<unk>", "h"], **options)

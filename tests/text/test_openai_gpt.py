@@ -11,7 +11,7 @@ ROLES = dict.fromkeys(("unknown", "end"), "<unk>")
 
 
 @pytest.mark.slow
-def test_words_end_with_a_mark_and_merges_come_in_their_order():
+def test_words_end_with_a_suffix_and_merges_are_applied_in_order():
     tokenizer = OpenAIGPTTokenizer(PIECES, MERGES, special_tokens=ROLES)
     assert tokenizer.pieces("abc ab bc aBÇ c") == ["abc</w>", "a", "b</w>", "bc</w>", "abc</w>", "c</w>"]
     assert tokenizer.tokenize("a☃c ☃").numpy().tolist() == [1, 0, 6, 0]  # each unknown character alone
@@ -23,7 +23,7 @@ def test_words_end_with_a_mark_and_merges_come_in_their_order():
 
 
 @pytest.mark.slow
-def test_training_merges_what_is_frequent():
+def test_training_merges_frequent_pairs():
     tokenizer = OpenAIGPTTokenizer.train(TEXTS, 40)
     pieces = tokenizer.pieces("lowest")
     assert "".join(pieces) == "lowest</w>"
@@ -77,10 +77,10 @@ def test_files_of_gpt(tmp_path):
             OpenAIGPTTokenizer.from_files(tmp_path / "new")
 
 
-def test_errors_name_the_argument_and_what_was_received(tmp_path):
-    with pytest.raises(ValueError, match="`merges` must hold pairs of pieces of the vocabulary"):
+def test_invalid_arguments_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="`merges` must hold pairs of pieces whose concatenation"):
         OpenAIGPTTokenizer.from_files(write(tmp_path / "it", [("c", "a")]))
-    with pytest.raises(ValueError, match="`special_tokens` must name a token for what is unknown"):
+    with pytest.raises(ValueError, match="`special_tokens` must have a token for .unknown."):
         OpenAIGPTTokenizer(PIECES, MERGES, special_tokens={"pad": "<unk>"})
     with pytest.raises(FileNotFoundError, match="must hold tokenizer.json, or vocab.json and merges.txt"):
         OpenAIGPTTokenizer.from_files(tmp_path)

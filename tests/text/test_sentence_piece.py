@@ -98,7 +98,7 @@ def test_the_round_trip_of_every_text_is_lossless_by_default(byte_tokenizers, mo
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_the_round_trip_of_bytes_holds_in_a_graph_and_when_served(byte_tokenizers, model):
+def test_the_round_trip_of_bytes_is_lossless_in_a_graph_and_when_served(byte_tokenizers, model):
     tokenizer = byte_tokenizers[model]
     texts = ["", " ", "☃", " ☃  uno ☃ ", "ab\0c\u2585 ⁇", "日本語\n😀", "  x"]
 
@@ -114,7 +114,7 @@ def test_the_round_trip_of_bytes_holds_in_a_graph_and_when_served(byte_tokenizer
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_served_text_of_broken_bytes_equals_the_graphs(byte_tokenizers, model):
+def test_served_text_of_invalid_utf8_equals_the_graphs(byte_tokenizers, model):
     tokenizer = byte_tokenizers[model]
     random = np.random.default_rng(0)
     parts = [tokenizer.piece_to_id(f"<0x{byte:02X}>") for byte in (0xC3, 0xA9, 0xE2, 0x96, 0x81, 0xF0, 0x20)]
@@ -178,7 +178,7 @@ def test_eager_graph_and_string_inputs_agree(tokenizer):
     assert decoded(detokenize(expected)) == decoded(tokenizer.detokenize(expected)) == texts
 
 
-def test_one_str_drops_the_batch_axis(tokenizer):
+def test_a_single_str_has_no_batch_axis(tokenizer):
     ids = tokenizer.tokenize("abc")
     assert ids.numpy().tolist() == tokenizer.tokenize(["abc"]).to_list()[0]
     assert tokenizer.encode("abc", add_end=True).numpy().tolist() == [*ids.numpy().tolist(), 3]
@@ -188,10 +188,10 @@ def test_one_str_drops_the_batch_axis(tokenizer):
 
 def test_encode_is_tokens_between_special_ids_and_padding(tokenizer):
     rows = tokenizer.tokenize(["abc dé", ""]).to_list()
-    longest = len(rows[0])
+    length = len(rows[0])
     encoded = tokenizer.encode(["abc dé", ""], add_start=True, add_end=True).numpy().tolist()
-    assert encoded == [[2, *rows[0], 3], [2, 3] + [0] * longest]
-    assert tokenizer.encode(["abc dé", ""]).numpy().tolist() == [rows[0], [0] * longest]
+    assert encoded == [[2, *rows[0], 3], [2, 3] + [0] * length]
+    assert tokenizer.encode(["abc dé", ""]).numpy().tolist() == [rows[0], [0] * length]
     assert tokenizer.encode([]).shape == (0, 0)
     assert tokenizer.detokenize([]).numpy() == b""
 
@@ -300,7 +300,7 @@ def test_a_saved_model_holds_the_tokenizer(tokenizer, tmp_path):
     assert decoded(served["texts"]) == texts
 
 
-def test_a_tokenizer_can_be_made_inside_a_graph(tokenizer):
+def test_a_tokenizer_can_be_created_inside_a_graph(tokenizer):
     made = []
 
     @tf.function
@@ -311,7 +311,7 @@ def test_a_tokenizer_can_be_made_inside_a_graph(tokenizer):
     np.testing.assert_array_equal(trace(), made[0].tokenize("abc"))
 
 
-def test_training_reads_files_by_line(tmp_path):
+def test_training_reads_files_line_by_line(tmp_path):
     texts = ["hola mundo", "adiós", "qué tal"]
     first, second = tmp_path / "a.txt", tmp_path / "b.txt"
     first.write_bytes("hola mundo\r\n\nadiós\n".encode())
@@ -322,12 +322,12 @@ def test_training_reads_files_by_line(tmp_path):
     assert SentencePieceTokenizer.train(second, 300, "char").vocabulary_size == 260 + len(set("qué tal"))
 
 
-def test_long_texts_and_reserved_characters_are_trained_on():
+def test_training_uses_long_texts_and_reserved_characters():
     tokenizer = SentencePieceTokenizer.train(["a" * 50_000 + "b", "c\u2585d"], 300, "char")
     assert decoded(tokenizer.detokenize(tokenizer.tokenize(["abcd"]))) == ["abcd"]
 
 
-def test_normalization_is_applied_where_asked_for():
+def test_normalization_is_applied_on_request():
     tokenizer = SentencePieceTokenizer.train(["\uff46\uff55 full"], 300, "char", normalization="nfkc")
     assert decoded(tokenizer.detokenize(tokenizer.tokenize(["\uff46\uff55"]))) == ["fu"]
 
@@ -367,7 +367,7 @@ def test_normalization_is_applied_where_asked_for():
         ({"character_coverage": 0.5}, ValueError, "`character_coverage` must be .*character_coverage=0.5"),
     ],
 )
-def test_training_refuses(arguments, error, message):
+def test_training_refuses_invalid_arguments(arguments, error, message):
     with pytest.raises(error, match=message):
         SentencePieceTokenizer.train(**{"texts": ["abc def"], "vocabulary_size": 300, **arguments})
 
@@ -381,7 +381,7 @@ def test_training_names_the_line_that_is_not_utf8(tmp_path):
 
 
 @pytest.mark.parametrize("model", [b"", b"not a model", "path.model"])
-def test_the_constructor_refuses_what_is_no_model(model):
+def test_the_constructor_refuses_invalid_models(model):
     with pytest.raises(ValueError, match="`model` must be"):
         SentencePieceTokenizer(model)
 
@@ -420,7 +420,7 @@ def test_save_and_load(tokenizer, tmp_path, load):
 
 
 @pytest.mark.parametrize("load", [SentencePieceTokenizer.load, text.load])
-def test_load_refuses_what_was_not_saved(tokenizer, tmp_path, load):
+def test_load_refuses_missing_and_damaged_files(tokenizer, tmp_path, load):
     with pytest.raises(
         FileNotFoundError, match=r"`folder` must hold tokenizer.json.*Received: folder='.*missing'"
     ):

@@ -1,4 +1,4 @@
-"""What holds for every tokenizer, whatever its pieces."""
+"""Properties of all tokenizers."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ GPT2_ROLES = dict.fromkeys(("pad", "unknown", "start", "end"), "<|endoftext|>")
 
 
 def with_vocabulary():
-    """Pieces in another order than the model's, a sentinel and unused ids behind them."""
+    """Pieces in another order than the model's, then a sentinel and unused ids."""
     trained = SentencePieceTokenizer.train(TEXTS, 60, byte_fallback=False)
     pieces = [trained.id_to_piece(id_) for id_ in range(trained.vocabulary_size)]
     roles = {"pad": "<pad>", "unknown": "<unk>", "start": "<s>", "end": "</s>"}
@@ -75,7 +75,7 @@ def test_bytes_cover_every_text(tokenizers, name, texts):
 @pytest.mark.slow
 @given(texts=st.lists(st.text(st.sampled_from("helo wrdítqu¿?!,' \t\n\0中"), max_size=20), max_size=4))
 @settings(max_examples=60)
-def test_text_made_of_words_has_the_same_words(tokenizers, texts):
+def test_round_trips_keep_words(tokenizers, texts):
     tokenizer = tokenizers["word_piece"]
     ids = tokenizer.tokenize(texts)
     known = [text for text, row in zip(texts, ids.to_list(), strict=True) if tokenizer.unknown_id not in row]
@@ -115,8 +115,8 @@ def test_a_data_set_can_tokenize(tokenizer):
 
 @pytest.mark.slow_variants
 def test_rows_do_not_depend_on_each_other(tokenizer):
-    alone = [tokenizer.tokenize(each).numpy().tolist() for each in ["", *TEXTS, " ", ""]]
-    assert tokenizer.tokenize(["", *TEXTS, " ", ""]).to_list() == alone
+    single = [tokenizer.tokenize(each).numpy().tolist() for each in ["", *TEXTS, " ", ""]]
+    assert tokenizer.tokenize(["", *TEXTS, " ", ""]).to_list() == single
     assert tokenizer.tokenize([]).to_list() == []
     assert tokenizer.encode([]).shape == (0, 0)
     assert tokenizer.detokenize([]).numpy() == b""
@@ -143,7 +143,7 @@ def test_special_ids_come_first_and_text_cannot_forge_them(tokenizer):
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("name", ["word_piece", "byte_pair", "byte", "character_pair"])
-def test_special_tokens_in_texts_are_recognised_where_that_is_wanted(tokenizers, name):
+def test_special_tokens_in_texts_are_recognised_on_request(tokenizers, name):
     plain = tokenizers[name]
     content = json.loads(plain.model_bytes)
     content["settings"]["special_tokens_in_text"] = True
@@ -170,7 +170,7 @@ def test_pieces_and_their_ids(tokenizer):
         tokenizer.pieces(["hello"])
 
 
-def test_blank_ids_are_those_of_spaces(tokenizer):
+def test_empty_ids_are_those_of_spaces(tokenizer):
     assert set(tokenizer.tokenize(["  ", " "]).values.numpy().tolist()) <= set(tokenizer.empty_ids)
     assert not set(tokenizer.tokenize("hello").numpy().tolist()) <= set(tokenizer.empty_ids)
     others = set(tokenizer.empty_ids) - {tokenizer.unknown_id}
@@ -196,7 +196,7 @@ def test_ids_outside_the_vocabulary(tokenizer, bad):
         (tf.constant([["a"]]), ValueError, "`texts` must have a static rank of 0 or 1"),
     ],
 )
-def test_what_is_no_text_is_refused(tokenizer, texts, error, message):
+def test_values_that_are_not_text_are_refused(tokenizer, texts, error, message):
     for method in (tokenizer.tokenize, tokenizer.encode):
         with pytest.raises(error, match=message):
             method(texts)
@@ -243,7 +243,7 @@ def test_damaged_models_are_refused(tokenizers, name):
 
 
 @pytest.mark.slow_variants
-def test_a_tokenizer_can_be_made_inside_a_graph(tokenizer):
+def test_a_tokenizer_can_be_created_inside_a_graph(tokenizer):
     made = []
 
     @tf.function
@@ -280,7 +280,7 @@ def test_training_is_deterministic_and_reads_files(cls, tmp_path):
         ({"min_frequency": 0}, ValueError, "`min_frequency` must be a positive integer"),
     ],
 )
-def test_training_refuses(cls, arguments, error, message):
+def test_training_refuses_invalid_arguments(cls, arguments, error, message):
     with pytest.raises(error, match=message):
         cls.train(**{"texts": ["abc def"], "vocabulary_size": 300, **arguments})
 
@@ -288,19 +288,19 @@ def test_training_refuses(cls, arguments, error, message):
 def test_special_tokens_must_be_in_the_vocabulary():
     with pytest.raises(ValueError, match=r"`vocabulary` must hold every special token.*without \{'mask': "):
         WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a"])
-    with pytest.raises(ValueError, match=r"`special_tokens` must name a token for padding"):
+    with pytest.raises(ValueError, match=r"`special_tokens` must have a token for .pad."):
         ByteTokenizer({"unknown": "<unk>"})
     with pytest.raises(ValueError, match=r"vocabulary\[0\]=vocabulary\[257\]='<pad>'"):
         ByteTokenizer({"pad": "<pad>"}, ["<pad>"])
 
 
-def test_ids_that_the_tokenizer_does_not_have_cannot_be_added():
+def test_adding_missing_special_ids_is_refused():
     tokenizer = ByteTokenizer({"pad": "<pad>"})
     assert (tokenizer.start_id, tokenizer.end_id, tokenizer.unknown_id) == (-1, -1, -1)
     for argument in ("add_start", "add_end"):
         with pytest.raises(ValueError, match=f"`{argument}` must be False"):
             tokenizer.encode(["a"], **{argument: True})
-    # Without an unknown id one outside the vocabulary says nothing.
+    # Without an unknown id, an id outside the vocabulary decodes to nothing.
     assert decoded(tf.function(tokenizer.detokenize)(tf.constant([[98, 500, 99]]))) == ["ab"]
 
 

@@ -139,9 +139,9 @@ def test_character_pair(lines, lowercase, special):
 
 
 @pytest.mark.slow
-def test_merges_of_any_order():
+def test_merges_in_any_order():
     chance = random.Random(4)
-    kinds = set()
+    modes = set()
     for _ in range(30):
         pieces, merges = list("abc"), []
         for _ in range(chance.randint(3, 25)):
@@ -152,12 +152,12 @@ def test_merges_of_any_order():
         chance.shuffle(merges)
         vocabulary = list(dict.fromkeys(["<pad>", *byte_pair.BYTE_CHARACTERS, *pieces]))
         ours = BytePairTokenizer(vocabulary, merges, special_tokens={"pad": "<pad>"})
-        kinds.add(ours._merger._one_at_a_time)
+        modes.add(ours._merger._one_at_a_time)
         theirs = tokenizers.models.BPE({piece: id_ for id_, piece in enumerate(vocabulary)}, merges)
         words = ["".join(chance.choices("abc", k=chance.randint(1, 30))) for _ in range(40)]
         expected = [[token.id for token in theirs.tokenize(word)] for word in words]
         assert ours._split(tf.constant(words)).to_list() == expected, merges
-    assert kinds == {False, True}
+    assert modes == {False, True}
 
 
 def test_training_learns_the_same_merges(lines):
@@ -177,7 +177,7 @@ def test_training_learns_the_same_merges(lines):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lowercase", [True, False])
-def test_every_character_is_normalised_alike(lowercase):
+def test_every_character_is_normalised_equally(lowercase):
     texts = [f"a{each}b" for each in every_character()]
     normalize = tokenizers.normalizers.BertNormalizer(lowercase=lowercase).normalize_str
     cut = tokenizers.pre_tokenizers.BertPreTokenizer().pre_tokenize_str
@@ -191,7 +191,7 @@ def test_every_character_is_normalised_alike(lowercase):
 
 
 @pytest.mark.slow
-def test_every_character_is_cut_alike_by_the_pattern():
+def test_every_character_is_split_equally_by_the_pattern():
     texts = [f"a{each}1 {each}!{each}" for each in every_character()]
     cut = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str
     words = GPT2Words()(tf.constant(texts)).row_lengths().numpy().tolist()

@@ -18,7 +18,7 @@ def words(text, lowercase=True, strip_accents=None, clean=True, isolate_ideograp
     return " ".join(word.decode() for word in found.values.numpy().tolist())
 
 
-def test_the_longest_piece_is_taken_first():
+def test_words_are_split_greedily():
     made = tokenizer("a", "ab", "##b", "##bc", "##c", "##cd")
     assert made.pieces("abc") == ["ab", "##c"]
     assert made.pieces("abcd") == ["ab", "##cd"]
@@ -47,11 +47,11 @@ def test_words_of_more_than_a_hundred_characters_are_unknown():
         ("it's $5_a-b", {}, "it ' s $ 5 _ a - b"),
     ],
 )
-def test_text_is_cleaned_and_cut_as_bert_does_it(text, settings, expected):
+def test_text_is_cleaned_and_split_as_in_bert(text, settings, expected):
     assert words(text, **settings) == expected
 
 
-def test_accents_are_dropped_composed_or_not():
+def test_composed_and_decomposed_accents_are_stripped():
     made = tokenizer("n", "e", "##e")
     assert made.pieces("ñéé") == made.pieces("n\u0303e\u0301e\u0301") == ["n", "##e", "##e"]
 
@@ -96,7 +96,7 @@ def test_training_finds_frequent_pieces():
     assert limited.pieces("aab aac") == ["a", "##a", "##b", "[UNK]"]
 
 
-def test_vocabularies_that_are_none_are_refused():
+def test_invalid_vocabularies_are_refused():
     with pytest.raises(
         ValueError, match=r"`vocabulary` must hold each piece once.*\[5\]=vocabulary\[6\]='a'"
     ):
@@ -106,5 +106,5 @@ def test_vocabularies_that_are_none_are_refused():
     for piece in ("", "a\0"):
         with pytest.raises(ValueError, match="`vocabulary` must hold no empty piece, nor U.0000.* at 5"):
             tokenizer(piece)
-    with pytest.raises(ValueError, match="must name a token for what is unknown"):
+    with pytest.raises(ValueError, match="must have a token for .unknown."):
         WordPieceTokenizer(["[PAD]"], special_tokens={"pad": "[PAD]"})

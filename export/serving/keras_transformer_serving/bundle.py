@@ -71,15 +71,15 @@ class Bundle:
             FileNotFoundError: if it is missing or not part of the export.
             ValueError: if it has changed.
         """
-        problem = self._problem(name)
-        if problem is None:
+        error = self._file_error(name)
+        if error is None:
             return self.folder / name
-        kind = (
+        error_class = (
             ValueError
             if (self.folder / name).is_file() and name in self.manifest["files"]
             else FileNotFoundError
         )
-        raise kind(f"`{self.folder / name}` {problem}")
+        raise error_class(f"`{self.folder / name}` {error}")
 
     def check(self) -> None:
         """Verify every file.
@@ -87,12 +87,12 @@ class Bundle:
         Raises:
             ValueError: if any is missing or has changed; the message names all of them.
         """
-        checks = ((name, self._problem(name)) for name in self.manifest["files"])
-        problems = [f"{name} {problem}" for name, problem in checks if problem]
-        if problems:
-            raise ValueError(f"`{self.folder}` must be as it was exported. Received: {'; '.join(problems)}")
+        checks = ((name, self._file_error(name)) for name in self.manifest["files"])
+        errors = [f"{name} {error}" for name, error in checks if error]
+        if errors:
+            raise ValueError(f"`{self.folder}` must be as it was exported. Received: {'; '.join(errors)}")
 
-    def _problem(self, name: str) -> str | None:
+    def _file_error(self, name: str) -> str | None:
         expected = self.manifest["files"].get(name)
         path = self.folder / name
         if expected is None:

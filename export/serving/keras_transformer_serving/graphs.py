@@ -193,7 +193,7 @@ def new_session(path: str | os.PathLike[str], providers: Sequence[Any] | None = 
 def uniform_noise(
     seed: int, rows: np.ndarray, hypotheses: int, steps: int, vocabulary_size: int
 ) -> np.ndarray:
-    """Return uniform numbers in (0, 1) that depend on (seed, row, hypothesis, step, id) alone.
+    """Return uniform numbers in (0, 1) that depend only on (seed, row, hypothesis, step, id).
 
     A counter-based hash: bit for bit the noise of `keras_transformer.generation`.
 

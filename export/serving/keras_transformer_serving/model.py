@@ -43,7 +43,7 @@ class Model:
         """Raise a ValueError: only the export's SavedModel takes texts."""
         raise ValueError(
             f"`run` must be called, with arrays {', '.join(self.inputs)}: texts are for the export's SavedModel. "
-            f"Received: a call of what `keras_transformer_serving` loads from a {self.config['pipeline']}"
+            f"Received: a call of an exported {self.config['pipeline']}"
         )
 
     def run(self, **arrays: Any) -> dict[str, np.ndarray]:

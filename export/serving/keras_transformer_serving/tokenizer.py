@@ -33,7 +33,7 @@ class Tokenizer:
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         self._end_id = config["end_id"]
         self._not_text = {config["pad_id"], config["start_id"], self._processor.bos_id()}
-        self._blank = set(config["empty_ids"])
+        self._empty_ids = set(config["empty_ids"])
         # A continuation keeps the space between it and its prompt; a translation has no leading space.
         self._continues = config["start_id"] is None
         self._first = [self._processor.bos_id()] if config.get("add_start") else []
@@ -71,7 +71,7 @@ class Tokenizer:
             if not (prompt := [*self._first, *ids]):
                 raise ValueError(f"`texts` must have a token each. Received: none in texts[{row}]={text!r}")
             return prompt
-        return [] if self._blank.issuperset(ids) else [*ids, self._end_id]
+        return [] if self._empty_ids.issuperset(ids) else [*ids, self._end_id]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids, up to the end id."""
@@ -115,7 +115,7 @@ class Tokenizer:
 
     def _anchor(self) -> tuple[int, str]:
         """Return an ordinary token and its text."""
-        others = {*self._not_text, self._end_id, *self._blank}
+        others = {*self._not_text, self._end_id, *self._empty_ids}
         candidates = (id_ for id_ in range(self._processor.get_piece_size()) if id_ not in others)
         texts = ((id_, self._processor.decode([id_])) for id_ in candidates)
         return next((id_, text) for id_, text in texts if text.isascii() and text.isalnum())

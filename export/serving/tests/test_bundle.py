@@ -28,7 +28,7 @@ def folder(tmp_path):
     return tmp_path / "export"
 
 
-def test_what_is_written_is_read(folder):
+def test_written_files_are_read(folder):
     found = serving.Bundle(folder)
     found.check()
     assert found.config == CONFIG
@@ -75,14 +75,14 @@ def test_without_onnx_runtime_load_names_the_extra(folder, monkeypatch):
 
 
 @pytest.mark.parametrize("absent", [["onnxruntime"], ["keras", "keras_transformer", "tensorflow", "jax"]])
-def test_the_import_needs_numpy_and_sentencepiece_alone(absent):
+def test_the_import_needs_only_numpy_and_sentencepiece(absent):
     program = f"import sys; sys.modules.update(dict.fromkeys({absent})); import keras_transformer_serving"
     environment = {**os.environ, "PYTHONPATH": str(pathlib.Path(serving.__file__).parents[1])}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
 
 
-def test_uniform_noise_depends_on_seed_and_index_alone():
+def test_uniform_noise_depends_only_on_seed_and_index():
     noise = serving.uniform_noise(7, np.array([0, 5]), 2, 3, 11)
     assert noise.shape == (2, 2, 3, 11)
     assert noise.dtype == np.float32

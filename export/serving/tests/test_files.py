@@ -35,7 +35,7 @@ def test_a_new_folder_appears_only_when_the_block_has_ended(tmp_path):
 
 
 @pytest.mark.parametrize("error", [BrokenError, KeyboardInterrupt, SystemExit])
-def test_a_failing_block_leaves_nothing_behind_not_even_parents(tmp_path, error):
+def test_a_failing_block_leaves_no_files_and_parents(tmp_path, error):
     with pytest.raises(error):
         fill_halfway(tmp_path / "a" / "result", error)
     assert everything(tmp_path) == []
@@ -99,7 +99,7 @@ def test_overwriting_a_file_leaves_no_temporary_folder(tmp_path):
     assert (tmp_path / "result").read_text() == "a file"
 
 
-def test_a_folder_that_someone_else_makes_meanwhile_is_not_overwritten(tmp_path):
+def test_a_folder_created_meanwhile_is_not_overwritten(tmp_path):
     path = tmp_path / "result"
 
     def fill_beside_another():
@@ -127,13 +127,13 @@ def test_other_users_may_read_a_new_folder(tmp_path):
     assert (tmp_path / "result").stat().st_mode & 0o777 == 0o755
 
 
-def test_a_relative_path_and_a_string_will_do(tmp_path, monkeypatch):
+def test_relative_paths_and_strings_are_accepted(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     fill("a/result")
     assert everything(tmp_path) == ["a", "a/result", "a/result/file"]
 
 
-def test_json_comes_back_as_it_was_written_and_in_one_step(tmp_path):
+def test_json_round_trips_and_is_written_atomically(tmp_path):
     content = {"ñ": [1, 2.5, None, True, "\u2603", {"": ""}]}
     files.write_json(tmp_path / "a.json", {"old": 1})
     files.write_json(tmp_path / "a.json", content)
@@ -142,7 +142,7 @@ def test_json_comes_back_as_it_was_written_and_in_one_step(tmp_path):
     assert "ñ" in (tmp_path / "a.json").read_text(encoding="utf-8")
 
 
-def test_json_that_cannot_be_written_leaves_the_old_file_and_nothing_else(tmp_path):
+def test_failing_json_leaves_the_old_file(tmp_path):
     files.write_json(tmp_path / "a.json", {"old": 1})
     with pytest.raises(TypeError):
         files.write_json(tmp_path / "a.json", {"new": object()})
@@ -151,17 +151,17 @@ def test_json_that_cannot_be_written_leaves_the_old_file_and_nothing_else(tmp_pa
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"a": 1', b"\xff\xfe", b'{"a": "\x80"}', b"nothing"])
-def test_damaged_json_is_named(tmp_path, content):
+def test_damaged_json_is_refused(tmp_path, content):
     (tmp_path / "a.json").write_bytes(content)
     with pytest.raises(ValueError, match=r"a\.json.*must be JSON"):
         files.read_json(tmp_path / "a.json")
 
 
-def test_missing_json_is_a_missing_file(tmp_path):
+def test_missing_json_is_a_file_not_found_error(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"a\.json"):
         files.read_json(tmp_path / "a.json")
 
 
-def test_sha256_is_the_known_one(tmp_path):
+def test_sha256_equals_a_known_digest(tmp_path):
     (tmp_path / "a").write_bytes(b"abc")
     assert files.sha256(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"

@@ -1,4 +1,4 @@
-"""What runs once, from a graph made by hand."""
+"""Models that run once, with a hand-made graph."""
 
 import numpy as np
 import onnx
@@ -76,7 +76,7 @@ def test_masks_and_segments_have_defaults(model):
         ({"input_ids": [[1] * 5]}, "`input_ids` must have at most 4 columns. Received: 5"),
     ],
 )
-def test_what_does_not_fit_is_named(model, arrays, message):
+def test_invalid_inputs_are_refused(model, arrays, message):
     with pytest.raises(ValueError, match=message):
         model.run(**arrays)
 

@@ -1,4 +1,4 @@
-"""Comparing a part of an export with the pipeline, or with what was stored when it was made."""
+"""Comparison of a part of an export with the pipeline, or with its stored reference outputs."""
 
 import functools
 import pathlib
@@ -6,19 +6,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras_transformer_serving as serving
-from keras_transformer.export import forward, kinds
+from keras_transformer.export import forward
 from keras_transformer.export.bundle_writer import settings_of
 from keras_transformer.export.parity import generation, outputs
+from keras_transformer.export.serving_signatures import generates
 
 ONNX = "onnx"
 
 
 class WithPipeline:
-    """Compares parts of an export with a pipeline, which answers once for all of them.
+    """Compare parts of an export with a pipeline, whose outputs are computed once for all parts.
 
     Args:
         pipeline: the pipeline.
-        texts: to compare on; by default some made from the vocabulary.
+        texts: the texts to compare on; by default made from the vocabulary.
     """
 
     def __init__(self, pipeline: Any, texts: Sequence[Any] | None = None) -> None:
@@ -28,18 +29,18 @@ class WithPipeline:
         self._reference = functools.cache(functools.partial(generation.Reference.of, pipeline, texts))
 
     def __call__(self, path: pathlib.Path, part: str, store: bool = False) -> dict[str, Any]:
-        """What `parity.json` says of a part.
+        """Return the report on a part for `parity.json`.
 
         Args:
             path: the part's folder.
-            part: its name.
-            store: whether to write examples of tensors into the folder.
+            part: the part's name.
+            store: whether to write examples of tensors to the folder.
 
         Raises:
-            ParityError: where an output differs.
+            ParityError: if an output differs.
         """
         config, pipeline = self._config, self._pipeline
-        if kinds.generates(pipeline):
+        if generates(pipeline):
             reference = self._reference(part == ONNX and not serving.reads_text(config))
             return generation.compare(
                 reference, _generator(path, part, config, pipeline.tokenizer.model_bytes)
@@ -60,7 +61,7 @@ class WithPipeline:
 
 
 def with_stored(bundle: serving.Bundle, part: str, stored: dict[str, Any]) -> dict[str, Any]:
-    """Compare a part of an export with what the model gave when it was made; `stored` is what `parity.json` says."""
+    """Compare a part of an export with its stored reference outputs; `stored` is its report in `parity.json`."""
     path, config = bundle.folder / part, bundle.config
     if "examples" in stored:
         generator = _generator(path, part, config, bundle.tokenizer_model)

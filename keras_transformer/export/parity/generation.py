@@ -1,4 +1,4 @@
-"""Whether an export answers as the model does, id for id."""
+"""Parity of generated ids between an export and its pipeline."""
 
 import dataclasses
 import pathlib
@@ -13,14 +13,14 @@ import keras_transformer_serving as serving
 from keras_transformer import generation
 from keras_transformer_serving.graphs import DECODER, MODEL
 
-NEAR_TIE = 1e-4  # sums of float32 in another order may swap two candidates whose logits are nearer than this
+NEAR_TIE = 1e-4  # float32 sums in another order may swap two candidates whose logits are closer than this
 SAVED_MODEL = "saved_model"
 ONNX_STEPS = "onnx_steps"
 _STORED = 64
 _BATCH = 64
 
 Answers = dict[str, tuple[np.ndarray, list[Any]]]
-"""Of each graph, the ids (B, M) and the texts for B input texts, or (B, N, M) and N texts for each."""
+"""The ids (B, M) and texts of each graph for B input texts, or (B, N, M) and N texts for each."""
 
 
 class ParityError(ValueError):
@@ -29,20 +29,19 @@ class ParityError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Reference:
-    """What the model answers, and how near its choices were.
+    """Reference outputs of a pipeline, and the margins of its choices.
 
-    Sampling draws for a row of a number: a SavedModel's batches begin again at 0, so that it is compared on as many
-    texts as one batch has.
+    Sampling depends on the index of a row, which starts from 0 in each batch of a SavedModel, so that it is compared on
+    the texts of one batch.
 
     Attributes:
-        texts: the inputs; rows of ids for graphs that read no text.
+        texts: the inputs; rows of ids for graphs without text inputs.
         ids: (B, M), the outputs.
-        answers: the outputs as texts, or the ids again.
-        gap: the distance of the model's logits for two candidates, from (row, column, id, other id); None where
-            the model is not at hand or its choices are not greedy.
-        rank: what a beam ranks hypotheses (N, M) of a row by, from (row, ids); None as above.
-        greedy: what the model answers greedily, where its sampler or constraints give something else: what graphs
-            without a loop answer.
+        answers: the outputs as texts, or the ids for graphs without texts.
+        gap: a function of (row, column, id, other id) to the distance of the model's logits for two candidates; None
+            without the model, or if its choices are not greedy.
+        rank: a function of (row, ids) to the beam's ranking scores of hypotheses (N, M); None as above.
+        greedy: the greedy outputs, if sampler or constraints give others: the reference of graphs of single steps.
     """
 
     texts: list[Any]
@@ -54,7 +53,7 @@ class Reference:
 
     @classmethod
     def of(cls, pipeline: Any, texts: Sequence[str] | None = None, as_ids: bool = False) -> "Reference":
-        """What a pipeline answers to `texts`, or to a few made from its vocabulary; `as_ids` without any text."""
+        """Run a pipeline on `texts`, by default made from its vocabulary; `as_ids` for graphs without text inputs."""
         if texts is None:
             texts = [text for text in texts_from_vocabulary(pipeline.tokenizer) if _accepts(pipeline, text)]
         texts = list(texts)
@@ -101,14 +100,14 @@ class Reference:
 
     @classmethod
     def stored(cls, report: dict[str, Any]) -> "Reference":
-        """What the model answered when the export was made, from its part of `parity.json`."""
+        """Restore the reference outputs that were stored in `parity.json` at export."""
         examples = report["examples"]
         greedy = cls.stored({"examples": examples["greedy"]}) if "greedy" in examples else None
         return cls(examples["texts"], np.asarray(examples["ids"]), examples["answers"], greedy=greedy)
 
 
 class SavedModel:
-    """A SavedModel on disk, run by TensorFlow with no XLA in it; `config` is its export's."""
+    """A SavedModel on disk, run by TensorFlow without XLA; `config` has the export's settings."""
 
     def __init__(self, path: pathlib.Path, config: dict[str, Any]) -> None:
         self._signatures = tf.saved_model.load(str(path)).signatures
@@ -116,7 +115,7 @@ class SavedModel:
         self._vocabulary = config["vocabulary_size"]
 
     def __call__(self, texts: Sequence[str]) -> Answers:
-        """The answers of its two signatures."""
+        """Return the outputs of its two signatures."""
         ids, answers = [], []
         for begin in range(0, len(texts), _BATCH):
             batch = tf.constant(list(texts[begin : begin + _BATCH]), tf.string)
@@ -140,7 +139,7 @@ class SavedModel:
 
 
 class OnnxGraphs:
-    """The ONNX graphs in a folder, run by ONNX Runtime with the tokenizer that serving uses."""
+    """The ONNX graphs in a folder, run by ONNX Runtime with serving's tokenizer."""
 
     def __init__(self, path: pathlib.Path, tokenizer_model: bytes, config: dict[str, Any]) -> None:
         graphs = serving.Graphs(lambda name: path / f"{name}.onnx", config)
@@ -148,7 +147,7 @@ class OnnxGraphs:
         self._served = serving.TextToText(graphs, serving.tokenizer_of(tokenizer_model, config))
 
     def __call__(self, texts: Sequence[Any]) -> Answers:
-        """The answers of the whole loop in one graph, and of the graphs of a step, where there are any."""
+        """Return the outputs of the graph of the whole loop and, if any, of the graphs of single steps."""
         served = self._served
         by_graph = {"onnx_loop": served.generate(texts, _BATCH)["ids"]}
         if self._steps:
@@ -168,25 +167,25 @@ class OnnxGraphs:
 
 
 def compare(reference: Reference, exported: Callable[[Sequence[str]], Answers]) -> dict[str, Any]:
-    """Compare an export with the model's answers.
+    """Compare an export with reference outputs.
 
     Args:
-        reference: inputs and the model's answers.
-        exported: from input texts to every graph's answers.
+        reference: inputs and the model's outputs.
+        exported: a function from input texts to the outputs of each graph.
 
     Returns:
-        "texts", the number of inputs; "graphs", for each the number of identical outputs and of those that
-        differ from a near tie on; "examples", for later verification without the model.
+        "texts", the number of inputs; "graphs", for each the number of identical outputs and of those that differ
+        after a near tie; "examples", for later verification without the model.
 
     Raises:
-        ParityError: where an output differs otherwise.
+        ParityError: if any other output differs.
     """
     near_ties = {
         name: _near_ties((name == ONNX_STEPS and reference.greedy) or reference, name, ids, answers)
         for name, (ids, answers) in exported(reference.texts).items()
     }
     count = len(reference.texts)
-    # Without the model at hand a near tie could not be told from an error, so it is no example.
+    # Near ties are not stored, as they could not be distinguished from errors without the model.
     clear = [row for row in range(count) if not any(row in rows for rows in near_ties.values())][:_STORED]
     examples = _examples(reference, clear)
     if reference.greedy is not None:
@@ -209,10 +208,10 @@ def _examples(reference: Reference, rows: list[int]) -> dict[str, Any]:
 
 
 def _near_ties(reference: Reference, name: str, ids: np.ndarray, answers: list[str]) -> list[int]:
-    """The rows that differ from a near tie on.
+    """Return the rows that differ after a near tie.
 
     Raises:
-        ParityError: where a row differs otherwise.
+        ParityError: if any other row differs.
     """
     rows = []
     for row, (expected, found) in enumerate(zip(reference.ids, ids, strict=True)):
@@ -241,7 +240,7 @@ def _is_near_tie(reference: Reference, row: int, found: np.ndarray) -> bool:
 
 
 def texts_from_vocabulary(tokenizer: Any, count: int = 24) -> list[str]:
-    """Texts of 1 to 24 random pieces, and two awkward ones: nothing at all, and an unknown character."""
+    """Return texts of 1 to 24 random pieces, and two edge cases: an empty text, and an unknown character."""
     random = np.random.default_rng(0)
     rows = [random.integers(4, tokenizer.vocabulary_size, 1 + i % 24) for i in range(count)]
     texts = [tokenizer.detokenize(row[None]).numpy()[0].decode(errors="ignore") for row in rows]
@@ -251,11 +250,11 @@ def texts_from_vocabulary(tokenizer: Any, count: int = 24) -> list[str]:
 def _accepts(pipeline: Any, text: str) -> bool:
     try:
         pipeline.encode([text])
-    except ValueError:  # too long, or no prompt
+    except ValueError:  # too long, or an empty prompt
         return False
     return True
 
 
 def _strings(texts: np.ndarray) -> list[Any]:
-    """Texts (B,) or (B, N) from bytes."""
+    """Decode bytes (B,) or (B, N) to lists of strings."""
     return [text.decode() if isinstance(text, bytes) else _strings(text) for text in texts]

@@ -1,4 +1,4 @@
-"""Whether an export gives the model's own outputs, tensor for tensor."""
+"""Parity of output tensors between an export and its model."""
 
 import dataclasses
 import pathlib
@@ -12,7 +12,7 @@ import tensorflow_text  # noqa: F401  (a SavedModel has its operations)
 from keras_transformer.export.parity.generation import ParityError
 
 EXAMPLES = "examples.npz"
-TOLERANCES = {"float32": 1e-4}  # absolute and relative, by what the model computes in
+TOLERANCES = {"float32": 1e-4}  # absolute and relative, by compute dtype
 _ROUGH = 5e-2
 
 Arrays = dict[str, np.ndarray]
@@ -20,12 +20,12 @@ Arrays = dict[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """Inputs of a graph, and what it must give.
+    """Inputs of a graph, and its expected outputs.
 
     Attributes:
-        graph: its name.
-        inputs: by name.
-        outputs: by name.
+        graph: the graph's name.
+        inputs: the inputs, by name.
+        outputs: the expected outputs, by name.
     """
 
     graph: str
@@ -34,7 +34,7 @@ class Example:
 
 
 def tolerance(model: Any) -> float:
-    """How far an export's outputs may be from the model's."""
+    """Return the tolerance for differences between an export's and the model's outputs."""
     return TOLERANCES.get(model.compute_dtype, _ROUGH)
 
 
@@ -43,14 +43,14 @@ def compare(examples: Sequence[Example], run: Callable[[str, Arrays], Arrays], m
 
     Args:
         examples: inputs and the model's outputs.
-        run: a graph of the export, by its name, on inputs.
-        most: by how much numbers may differ, absolutely or relatively. Integers and strings must be equal.
+        run: a function that runs a graph of the export, by name, on inputs.
+        most: the absolute and relative tolerance of floats. Integers and strings must be equal.
 
     Returns:
-        "tolerance", and "graphs", for each its number of compared "rows" and the "largest_difference" of a number.
+        "tolerance", and "graphs", for each the number of compared "rows" and the "largest_difference" of floats.
 
     Raises:
-        ParityError: where an output differs.
+        ParityError: if an output differs.
     """
     graphs: dict[str, dict[str, Any]] = {}
     for example in examples:
@@ -68,7 +68,7 @@ def compare(examples: Sequence[Example], run: Callable[[str, Arrays], Arrays], m
 
 
 def save(path: pathlib.Path, examples: Sequence[Example]) -> None:
-    """Write examples, for `load`."""
+    """Save examples to a file."""
     arrays = {}
     for number, example in enumerate(examples):
         for side in ("inputs", "outputs"):
@@ -78,7 +78,7 @@ def save(path: pathlib.Path, examples: Sequence[Example]) -> None:
 
 
 def load(path: pathlib.Path) -> list[Example]:
-    """The examples that `save` has written."""
+    """Load examples from a file written by `save`."""
     found: dict[str, Example] = {}
     with np.load(path) as arrays:
         for key, values in arrays.items():
@@ -95,7 +95,7 @@ class SavedModel:
         self._signatures = tf.saved_model.load(str(path)).signatures
 
     def __call__(self, graph: str, inputs: Arrays) -> Arrays:
-        """The outputs of a signature."""
+        """Return the outputs of a signature."""
         given = {name: tf.constant(values) for name, values in inputs.items()}
         try:
             found = self._signatures[graph](**given)
@@ -107,10 +107,10 @@ class SavedModel:
 
 
 def _difference(example: Example, name: str, expected: np.ndarray, found: np.ndarray, most: float) -> float:
-    """The largest difference of two numbers.
+    """Return the largest difference of floats.
 
     Raises:
-        ParityError: where it is too large, or what are no numbers differs.
+        ParityError: if it is too large, or values other than floats differ.
     """
     floats = expected.dtype.kind == "f"
     same = expected.shape == found.shape and (
@@ -130,7 +130,7 @@ def _shown(values: np.ndarray) -> str:
 
 
 def _decoded(values: np.ndarray) -> np.ndarray:
-    """Strings instead of bytes."""
+    """Decode bytes to strings."""
     if values.dtype.kind != "O":
         return values
     texts = [text.decode() for text in values.ravel()]

@@ -1,4 +1,4 @@
-"""What pipelines that run a model once answer in Python, in the form that their SavedModels give it."""
+"""Reference outputs of pipelines that run a model once, in the form of their SavedModels' outputs."""
 
 from typing import Any
 
@@ -8,17 +8,17 @@ from keras_transformer.export.parity.outputs import Arrays
 
 
 def class_of_text(pipeline: Any, text: list[str], text_pair: list[str] | None = None) -> Arrays:
-    """See `answers.class_of_text`; so are the others."""
+    """Return the outputs of `serving_functions.class_of_text`; the other functions correspond likewise."""
     return _of_classes(pipeline, pipeline.scores(text, text_pair))
 
 
 def class_of_image(pipeline: Any, pixel_values: np.ndarray) -> Arrays:
-    """Images (B, height, width, channels)."""
+    """Return the classes of images (B, height, width, channels)."""
     return _of_classes(pipeline, pipeline.scores(pixel_values))
 
 
 def class_of_nodes(pipeline: Any, nodes: np.ndarray, edges: np.ndarray) -> Arrays:
-    """Graphs of nodes (B, T, D) and edges (B, E, 2), filled up with -1."""
+    """Return the classes of the nodes (B, T, D) of graphs with edges (B, E, 2), padded with -1."""
     graphs = zip(nodes, edges, strict=True)
     return _best(
         pipeline, np.stack([pipeline.probabilities(of, each[each[:, 0] >= 0]) for of, each in graphs])
@@ -26,12 +26,12 @@ def class_of_nodes(pipeline: Any, nodes: np.ndarray, edges: np.ndarray) -> Array
 
 
 def vector_of_text(pipeline: Any, text: list[str]) -> Arrays:
-    """Of each text."""
+    """Return the embedding of each text."""
     return {"embedding": pipeline(text)}
 
 
 def pieces_of_gaps(pipeline: Any, text: list[str]) -> Arrays:
-    """Of each gap."""
+    """Return the predicted pieces of each mask token."""
     rows = pipeline(text)
     none = [("", 0.0)] * pipeline.top
     most = max(map(len, rows))
@@ -43,22 +43,24 @@ def pieces_of_gaps(pipeline: Any, text: list[str]) -> Arrays:
 
 
 def tags_of_words(pipeline: Any, text: list[str]) -> Arrays:
-    """Of each word."""
+    """Return the label of each word."""
     rows = pipeline(text)
     names = _named(pipeline.labels)
-    fillers = ("", "" if names.dtype.kind == "U" else -1, 0.0, -1, -1)
+    padding_values = ("", "" if names.dtype.kind == "U" else -1, 0.0, -1, -1)
     most = max(map(len, rows))
     columns = [
-        [[each[i] for each in row] + [filler] * (most - len(row)) for row in rows]
-        for i, filler in enumerate(fillers)
+        [[each[i] for each in row] + [padding_value] * (most - len(row)) for row in rows]
+        for i, padding_value in enumerate(padding_values)
     ]
-    kinds = (str, names.dtype.type, "float32", "int32", "int32")
+    dtypes = (str, names.dtype.type, "float32", "int32", "int32")
     names_ = ("words", "labels", "probabilities", "starts", "ends")
-    return {name: np.array(column, kind) for name, column, kind in zip(names_, columns, kinds, strict=True)}
+    return {
+        name: np.array(column, dtype) for name, column, dtype in zip(names_, columns, dtypes, strict=True)
+    }
 
 
 def answer_in_context(pipeline: Any, question: list[str], context: list[str]) -> Arrays:
-    """Of each question."""
+    """Return the answer to each question."""
     spans = [pipeline(*pair) for pair in zip(question, context, strict=True)]
     return {
         "answer": np.array([span.text for span in spans]),
@@ -74,9 +76,9 @@ def _of_classes(pipeline: Any, scores: np.ndarray) -> Arrays:
     if pipeline.problem_type != "multi_label_classification":
         return _best(pipeline, scores)
     names, chosen = _named(pipeline.labels), scores > pipeline.threshold
-    filler = "" if names.dtype.kind == "U" else -1
+    padding_value = "" if names.dtype.kind == "U" else -1
     most = chosen.sum(1).max()
-    rows = [[*names[row], *[filler] * (most - row.sum())] for row in chosen]
+    rows = [[*names[row], *[padding_value] * (most - row.sum())] for row in chosen]
     return {"labels": np.array(rows, names.dtype).reshape(len(rows), most), "probabilities": scores}
 
 
@@ -85,5 +87,5 @@ def _best(pipeline: Any, probabilities: np.ndarray) -> Arrays:
 
 
 def _named(labels: list[Any]) -> np.ndarray:
-    """Integers, or else strings."""
+    """Return labels as integers if all are, otherwise as strings."""
     return np.array(labels if all(isinstance(label, int) for label in labels) else list(map(str, labels)))

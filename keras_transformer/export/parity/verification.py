@@ -1,4 +1,4 @@
-"""Checking an export that lies on disk."""
+"""Verification of an export on disk."""
 
 import os
 from collections.abc import Sequence
@@ -11,23 +11,22 @@ from keras_transformer_serving import Bundle
 def verify(
     folder: str | os.PathLike[str], pipeline: Any = None, texts: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """Check that every file of an export is what was written, and that every graph answers as the model does.
+    """Verify the digests of all files of an export, and compare the outputs of all graphs with the model's.
 
     Args:
         folder: the export.
-        pipeline: the pipeline it was made from, to compare with; by default the answers that were stored when
-            the export was made.
-        texts: what to compare on, if a pipeline is given; by default a few made from its vocabulary.
+        pipeline: the exported pipeline, to compare with; by default the outputs that were stored at export.
+        texts: the texts to compare on, if a pipeline is given; by default made from its vocabulary.
 
     Returns:
-        For each part of the export, of a pipeline that generates, the number of "texts" compared, and for each of its
-        "graphs" how many outputs are identical and how many differ from a near tie on; of another, the "tolerance",
-        and for each of its "graphs" the number of "rows" compared and the largest difference of a number.
+        For each part of a generating pipeline's export, the number of compared "texts", and for each of its "graphs"
+        the numbers of outputs that are identical and that differ after a near tie; for other pipelines, the
+        "tolerance", and for each of its "graphs" the number of compared "rows" and the largest difference of floats.
 
     Raises:
-        FileNotFoundError: where `folder` is no export.
-        ValueError: where files are damaged or missing, or `texts` come without a pipeline.
-        ParityError: where an output differs.
+        FileNotFoundError: if `folder` is not an export.
+        ValueError: if files are damaged or missing, or `texts` are given without a pipeline.
+        ParityError: if an output differs.
 
     Example:
         >>> verify("export/es-en")["onnx"]["graphs"]["onnx_loop"]

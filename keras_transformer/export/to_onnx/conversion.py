@@ -1,4 +1,4 @@
-"""A pipeline as ONNX graphs."""
+"""Export of pipelines and functions as ONNX graphs."""
 
 import logging
 import os
@@ -9,10 +9,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_transformer.export import kinds
+from keras_transformer.export import forward, generators
 from keras_transformer.export.bundle_writer import new_part
-from keras_transformer.export.graph import Axes
 from keras_transformer.export.parity import comparison
+from keras_transformer.export.serving_signatures import Axes, check_pipeline, generates
 from keras_transformer.export.to_onnx import graph_traversal, rewrites, tf2onnx_handlers
 
 ONNX = "onnx"
@@ -22,33 +22,32 @@ OPSET = 18  # tf2onnx's default, 15, keeps ONNX Runtime from fusing layer normal
 def onnx(
     pipeline: Any, folder: str | os.PathLike[str], *, texts: Sequence[Any] | None = None
 ) -> pathlib.Path:
-    """Export a pipeline as ONNX graphs, and prove that they answer the same.
+    """Export a pipeline as ONNX graphs, and verify their outputs.
 
-    Of one that generates, `generate_greedy.onnx`, `generate_beam.onnx`, `generate_sample.onnx` or
-    `generate_contrastive.onnx`, by the pipeline's sampler, holds the whole loop with its key/value cache and
-    constraints: "input_ids" int64 (B, S) → "ids" int64 (B, M), "lengths" int64 (B,), "scores" float32 (B,), each with
-    an axis of N after the first where N > 1 hypotheses are returned. Where it samples it takes "noise" float32
-    (B, N, M, V) too, uniform numbers as of `keras_transformer_serving.uniform_noise`. For servers with a loop of their
-    own there are `encoder_model.onnx`, which projects keys and values once, and `decoder_model_merged.onnx`, which
-    takes a past of any length, 0 included; of a decoder alone one `model.onnx`; of Unlimiformer nothing.
+    For a generating pipeline, `generate_greedy.onnx`, `generate_beam.onnx`, `generate_sample.onnx` or
+    `generate_contrastive.onnx`, by the pipeline's sampler, is the whole loop with its key/value cache and constraints:
+    "input_ids" int64 (B, S) → "ids" int64 (B, M), "lengths" int64 (B,), "scores" float32 (B,), each with an axis of N
+    after the first if N > 1 hypotheses are returned. If it samples, it also takes "noise" float32 (B, N, M, V), uniform
+    numbers as of `keras_transformer_serving.uniform_noise`. For servers with their own loop there are
+    `encoder_model.onnx`, which projects keys and values once, and `decoder_model_merged.onnx`, which takes a past of
+    any length, including 0; for a decoder-only model one `model.onnx`; for Unlimiformer only the loop.
 
-    Of the others, `model.onnx` goes from ids, images or graphs to the model's outputs. Tensors are named as Optimum
-    names them; `export/README.md` lists them.
+    For other pipelines, `model.onnx` maps ids, images or graphs to the model's outputs. Tensors have Optimum's names;
+    `export/README.md` lists them.
 
     Args:
         pipeline: any of `pipelines`.
-        folder: of the export; the graphs go to `folder/onnx`.
-        texts: compared between the pipeline and the graphs before anything takes its place, for a pipeline that
-            generates; by default a few made from the vocabulary. The others are compared on random ids, images or
-            graphs.
+        folder: the export's folder; the graphs are written to `folder/onnx`.
+        texts: texts on which a generating pipeline and its graphs are compared before the export is kept; by default
+            made from the vocabulary. Other pipelines are compared on random ids, images or graphs.
 
     Returns:
-        The folder of the graphs. It appears only when it is complete and verified.
+        The folder of the graphs, which is only created when complete and verified.
 
     Raises:
-        FileExistsError: where `folder/onnx` exists already.
-        ParityError: where an output differs.
-        ValueError: where an argument is wrong, or an operation of the model has no ONNX form.
+        FileExistsError: if `folder/onnx` exists already.
+        ParityError: if an output differs.
+        ValueError: if an argument is invalid, or an operation of the model has no ONNX form.
 
     Example:
         >>> onnx(translator, "export/es-en")
@@ -57,10 +56,10 @@ def onnx(
     folder = pathlib.Path(folder)
     if keras.backend.backend() != "tensorflow":
         raise ValueError(f"`onnx` needs the TensorFlow backend. Received: {keras.backend.backend()}")
-    kinds.check(pipeline)
-    if texts is not None and not kinds.generates(pipeline):
+    check_pipeline(pipeline)
+    if texts is not None and not generates(pipeline):
         raise ValueError(
-            f"`texts` must be None for a {type(pipeline).__name__}, whose graphs read none. Received: texts={texts!r}"
+            f"`texts` must be None for a {type(pipeline).__name__}, whose graphs take none. Received: texts={texts!r}"
         )
     try:
         import onnx as onnx_library
@@ -69,7 +68,8 @@ def onnx(
     except ImportError as error:
         raise ImportError(f"`onnx` needs {error.name}: pip install 'keras-transformer-kit[onnx]'") from error
     with new_part(pipeline, folder, ONNX) as (new, report):
-        for name, graph in kinds.of(pipeline).graphs(pipeline).items():
+        graphs = (generators if generates(pipeline) else forward).graphs(pipeline)
+        for name, graph in graphs.items():
             model = convert(name, graph.function, graph.inputs, graph.axes)
             onnx_library.save_model(model, new / f"{name}.onnx")
         report.update(comparison.WithPipeline(pipeline, texts)(new, ONNX, store=True))
@@ -79,19 +79,19 @@ def onnx(
 def convert(
     name: str, function: Callable[..., dict[str, Any]], signature: list[tf.TensorSpec], axes: Axes
 ) -> Any:
-    """A function of tensors as an ONNX graph, checked to consist of operations that ONNX has.
+    """Convert a function of tensors to an ONNX graph, and check that ONNX has its operations.
 
     Args:
-        name: the graph's.
-        function: from tensors to a dictionary of them; what it reads of a model becomes constants.
-        signature: what it takes, by name.
-        axes: of each input and output the names of its first axes; None where the size is known.
+        name: the graph's name.
+        function: a function from tensors to a dictionary of tensors; captured variables become constants.
+        signature: the specs of its inputs, with names.
+        axes: the names of the first axes of each input and output; None for axes of static size.
 
     Returns:
         An `onnx.ModelProto`.
 
     Raises:
-        ValueError: where an operation has no ONNX form, or none for its types.
+        ValueError: if an operation has no ONNX form, or none for its types.
 
     Example:
         >>> spec = tf.TensorSpec([None, 8], tf.float32, name="x")
@@ -118,7 +118,7 @@ def convert(
         onnx_library.checker.check_model(model, full_check=True)
     except (onnx_library.checker.ValidationError, onnx_library.shape_inference.InferenceError) as error:
         raise ValueError(
-            "`model` must be of types that its operations take in ONNX; those of mixed_bfloat16 do not. "
+            "`model` must have types that its operations support in ONNX, such as float32 or mixed_float16. "
             f"Received: {error}"
         ) from error
     return model

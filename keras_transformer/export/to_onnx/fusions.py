@@ -1,4 +1,4 @@
-"""Layer normalisation and softmax as ONNX Runtime computes them fastest; the answers stay the same up to rounding."""
+"""Fusions of layer normalisation and masked softmax, equal up to rounding."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ _MASKED = -1e20  # a score that softmax makes 0
 
 
 def normalize_at_once(graph: Any, shapes: Shapes) -> bool:
-    """Layer normalisation as Keras computes it → LayerNormalization.
+    """Fuse Keras' layer normalisation to LayerNormalization.
 
     x · s + (β − mean · s) with s = γ / √(variance + ε).
     """
@@ -42,9 +42,9 @@ def normalize_at_once(graph: Any, shapes: Shapes) -> bool:
 
 
 def mask_by_addition(graph: Any, shapes: Shapes) -> bool:
-    """Softmax(Where(c, x, −10³⁰)) → Softmax(x + Where(c, 0, −10³⁰)), where the condition broadcasts.
+    """Softmax(Where(c, x, −10³⁰)) → Softmax(x + Where(c, 0, −10³⁰)), if the condition broadcasts.
 
-    ONNX Runtime adds what broadcasts faster than it selects by it, and layers share the mask.
+    In ONNX Runtime a broadcast Add is faster than a broadcast Where, and layers share the mask.
     """
     from onnx import helper, numpy_helper
 
@@ -73,7 +73,7 @@ def mask_by_addition(graph: Any, shapes: Shapes) -> bool:
 
 
 def _layer_normalization(last: Any, origin: Any) -> tuple[str, str, str, str] | None:
-    """The names of x, γ, β and ε, where `last` is the last addition of a layer normalisation."""
+    """Return the names of x, γ, β and ε if `last` is the last addition of a layer normalisation."""
     for scaled, rest in (last.input, last.input[::-1]):
         product, shift = origin(scaled, "Mul"), origin(rest, "Add")
         if product is None or shift is None:
@@ -98,7 +98,7 @@ def _layer_normalization(last: Any, origin: Any) -> tuple[str, str, str, str] | 
 
 
 def _as_vector(graph: Any, name: str, shapes: Shapes) -> str:
-    """The name of a constant (1, 1, D) with its one axis alone; else the name itself."""
+    """Return the name of a constant (1, 1, D) reshaped to (D,), or the name itself for others."""
     from onnx import numpy_helper
 
     for constant in graph.initializer:

@@ -1,4 +1,4 @@
-"""Walking through ONNX graphs."""
+"""Traversal of ONNX graphs."""
 
 import collections
 import math
@@ -6,17 +6,17 @@ from collections.abc import Iterator
 from typing import Any
 
 Shapes = dict[str, list[int | None]]
-"""What is known of the shapes of values, by name."""
+"""The known sizes of values, by name; None for unknown sizes."""
 
 
 def nodes(graph: Any) -> Iterator[Any]:
-    """Every node, those of loop bodies and branches included."""
+    """Yield every node, including those of loop bodies and branches."""
     for each in graphs(graph):
         yield from each.node
 
 
 def graphs(graph: Any) -> Iterator[Any]:
-    """A graph, and those inside it."""
+    """Yield a graph and its subgraphs."""
     yield graph
     for node in graph.node:
         for each in inner(node):
@@ -24,7 +24,7 @@ def graphs(graph: Any) -> Iterator[Any]:
 
 
 def inner(node: Any) -> list[Any]:
-    """Loop bodies and branches of a node."""
+    """Return the loop bodies and branches of a node."""
     from onnx import AttributeProto
 
     graphs = [attribute.g for attribute in node.attribute if attribute.type == AttributeProto.GRAPH]
@@ -32,7 +32,7 @@ def inner(node: Any) -> list[Any]:
 
 
 def rename(graph: Any, old: str, new: str) -> None:
-    """Make readers of one value read another."""
+    """Replace a value by another in all inputs of nodes."""
     for node in nodes(graph):
         for place, name in enumerate(node.input):
             if name == old:
@@ -40,7 +40,7 @@ def rename(graph: Any, old: str, new: str) -> None:
 
 
 def readers(graph: Any) -> dict[str, list[Any]]:
-    """What reads each value: nodes, those of loop bodies and branches too, and outputs of graphs."""
+    """Return the readers of each value: nodes, including those of loop bodies and branches, and graph outputs."""
     found = collections.defaultdict(list)
     for node in nodes(graph):
         for name in node.input:
@@ -52,7 +52,7 @@ def readers(graph: Any) -> dict[str, list[Any]]:
 
 
 def constant(graph: Any, name: str) -> float | None:
-    """The number that a constant of the graph is."""
+    """Return the value of a scalar constant of the graph."""
     from onnx import numpy_helper
 
     found = [each for each in graph.initializer if each.name == name and math.prod(each.dims) == 1]

@@ -1,4 +1,4 @@
-"""Loops of ONNX graphs that carry and compute less; the answers stay the same."""
+"""Optimisation of loops in ONNX graphs: fewer loop variables and hoisted invariants, with equal outputs."""
 
 import math
 from typing import Any
@@ -12,7 +12,7 @@ _RANDOM = frozenset(
 
 
 def read_invariants_from_outside(graph: Any) -> None:
-    """Drop from the graph's loops what their bodies return as they got it."""
+    """Remove loop variables that the body returns unchanged, and read them from outside."""
     for node in graph.node:
         if node.op_type != "Loop":
             continue
@@ -31,7 +31,7 @@ def read_invariants_from_outside(graph: Any) -> None:
 
 
 def share_constants(graph: Any) -> None:
-    """Make one of small constants with the same values."""
+    """Share small constants of equal values."""
     from onnx import numpy_helper
 
     first: dict[tuple[Any, ...], str] = {}
@@ -45,7 +45,7 @@ def share_constants(graph: Any) -> None:
 
 
 def compute_before_loops(graph: Any) -> None:
-    """Move out of the graph's loops what their bodies compute from nothing of their own."""
+    """Hoist nodes out of loops that do not depend on loop variables."""
     for place, node in reversed([*enumerate(graph.node)]):
         if node.op_type != "Loop":
             continue
@@ -74,13 +74,15 @@ def compute_before_loops(graph: Any) -> None:
 
 
 def carry_equals_once(graph: Any) -> None:
-    """Drop from the graph's loops what they carry round twice: what starts and goes on alike."""
+    """Remove duplicate loop variables, which have equal initial values and updates."""
     for node in graph.node:
         if node.op_type != "Loop":
             continue
         (body,) = inner(node)
         inside = [value.name for value in body.input[2:]]
-        classes = list(node.input[2:])  # equal where two may be the same: at first where they start alike
+        classes = list(
+            node.input[2:]
+        )  # equal for variables that may be the same: at first those of equal initial values
         while True:
             leaders = dict(reversed([*zip(classes, inside, strict=True)]))
             same = _same_values(
@@ -106,13 +108,13 @@ def carry_equals_once(graph: Any) -> None:
 
 
 def compute_once(graph: Any) -> None:
-    """Read what is computed twice from where it is computed first."""
+    """Eliminate common subexpressions."""
     for name, first in _same_values(graph, {}).items():
         rename(graph, name, first)
 
 
 def _same_values(graph: Any, same: dict[str, str]) -> dict[str, str]:
-    """Which values equal an earlier one, by its name, if those of `same` do."""
+    """Map values to the earlier values that they equal, given the equalities in `same`."""
     same, first = dict(same), {}
     for node in graph.node:
         if inner(node) or node.op_type in _RANDOM:

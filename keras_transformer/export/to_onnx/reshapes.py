@@ -1,4 +1,4 @@
-"""Graphs that reshape, slice and ask for sizes less; the answers stay the same."""
+"""Removal of redundant reshapes, slices and shape computations, with equal outputs."""
 
 import math
 from collections.abc import Callable
@@ -9,11 +9,11 @@ import numpy as np
 from keras_transformer.export.to_onnx import graph_traversal
 from keras_transformer.export.to_onnx.graph_traversal import Shapes, rename
 
-_ENDLESS = 10**9  # what tf2onnx puts for an end that is not given
+_ENDLESS = 10**9  # tf2onnx's value for an omitted end
 
 
 def multiply_without_reshaping(graph: Any, shapes: Shapes) -> bool:
-    """Reshape(MatMul(Reshape(x), w)) → MatMul(x, w), where TensorFlow's tensordot has reshaped to two axes and back."""
+    """Reshape(MatMul(Reshape(x), w)) → MatMul(x, w), for the reshapes of TensorFlow's tensordot to two axes."""
     made_by = {name: node for node in graph.node for name in node.output}
     changed = False
     for last in graph.node:
@@ -30,15 +30,15 @@ def multiply_without_reshaping(graph: Any, shapes: Shapes) -> bool:
         if len(made) != len(vectors) or made[-1] not in (None, matrix[1]):
             continue
         if any(size not in (None, before) for size, before in zip(made[:-1], vectors[:-1], strict=True)):
-            continue  # it makes other axes: heads, or one of all rows
+            continue  # it reshapes to other axes, such as heads
         last.op_type = "MatMul"
         last.input[:] = [first.input[0], product.input[1]]
         changed = True
     return changed
 
 
-def reshape_to_what_is_known(graph: Any, shapes: Shapes) -> bool:
-    """Reshape(x, computed) → Reshape(x, constant), where no more than one size of the result is unknown."""
+def reshape_to_known_sizes(graph: Any, shapes: Shapes) -> bool:
+    """Reshape(x, computed) → Reshape(x, constant), if at most one size of the result is unknown."""
     from onnx import numpy_helper
 
     made_by = {name: node for node in graph.node for name in node.output}
@@ -57,7 +57,7 @@ def reshape_to_what_is_known(graph: Any, shapes: Shapes) -> bool:
 
 
 def reshape_once(graph: Any, shapes: Shapes) -> bool:
-    """Reshape(Reshape(x, a), b) → Reshape(x, b), also where a number multiplies what stands between."""
+    """Reshape(Reshape(x, a), b) → Reshape(x, b), also with a multiplication by a scalar in between."""
     from onnx import numpy_helper
 
     made_by = {name: node for node in graph.node for name in node.output}
@@ -67,7 +67,7 @@ def reshape_once(graph: Any, shapes: Shapes) -> bool:
     }
     changed = False
     for last in graph.node:
-        # A 0 stands for a size of what is reshaped.
+        # A 0 copies the size of the input.
         if last.op_type != "Reshape" or not small.get(last.input[1], np.zeros(1)).all():
             continue
         reader, place = last, 0
@@ -84,7 +84,7 @@ def reshape_once(graph: Any, shapes: Shapes) -> bool:
 
 
 def skip_whole_slices(graph: Any, _: Shapes) -> bool:
-    """Slice(x, 0, ∞) → x: what remains of TensorFlow's x[:, None] beside an Unsqueeze."""
+    """Slice(x, 0, ∞) → x, as in TensorFlow's x[:, None], which also has an Unsqueeze."""
     from onnx import numpy_helper
 
     constants = {constant.name: constant for constant in graph.initializer}
@@ -118,7 +118,7 @@ def look_up_as_given(graph: Any, shapes: Shapes) -> bool:
         return node
 
     def is_size(name: str, data: str, axis: int) -> bool:
-        """Whether a value is the size of `data` along an axis."""
+        """Return whether a value is the size of `data` along an axis."""
         known = graph_traversal.constant(graph, name)
         if known is not None:
             return shapes.get(data, [None] * (axis + 1))[axis] == known

@@ -1,4 +1,4 @@
-"""What ONNX Runtime runs faster, put in place of what TensorFlow's operations convert to; the answers stay the same."""
+"""Rewrites of converted ONNX graphs that make them faster in ONNX Runtime, with equal outputs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ from keras_transformer.export.to_onnx.graph_traversal import Shapes, graphs, nod
 
 _REWRITES = (
     reshapes.multiply_without_reshaping,
-    reshapes.reshape_to_what_is_known,
+    reshapes.reshape_to_known_sizes,
     reshapes.skip_whole_slices,
     reshapes.look_up_as_given,
     fusions.normalize_at_once,
@@ -17,22 +17,24 @@ _REWRITES = (
 
 
 def simplify(model: Any) -> Any:
-    """The same model of fewer and larger operations.
+    """Simplify a model to fewer and larger operations.
 
-    - What a loop carries round unchanged, weights above all, it reads from outside: ONNX Runtime then packs weights
-      once, and copies nothing at each step. What is computed from that alone is computed once, before the loop.
-      What two of its values would be alike, as the positions in every layer's cache, it carries once.
-    - A Dense layer's product needs no reshaping to two axes and back; what is reshaped twice is reshaped once.
+    - Loop-invariant values, above all weights, are read from outside the loop: ONNX Runtime then packs weights once,
+      and copies nothing at each step. Nodes that only depend on them are hoisted out of the loop. Equal loop variables,
+      such as the positions in every layer's cache, are carried once.
+    - The matrix multiplication of a Dense layer needs no reshapes to two axes; consecutive reshapes are merged.
     - Layer normalisation is one operation, and an attention mask one addition.
-    - A reshape is told what is known of its result, and a lookup counts negative indices from the end by itself:
-      nothing asks for shapes to compute either.
-    - What is computed twice, from equal constants too, is computed once.
+    - Known sizes of reshapes become constants, and Gather handles negative indices itself, so that no shapes are
+      computed for either.
+    - Common subexpressions, including equal constants, are computed once.
     """
     for graph in [*graphs(model.graph)][::-1]:  # inner loops first
         loops.read_invariants_from_outside(graph)
         loops.share_constants(graph)
     _rewrite(model, *_REWRITES)
-    _rewrite(model, reshapes.reshape_once)  # last: others know a product by the reshapes around it
+    _rewrite(
+        model, reshapes.reshape_once
+    )  # last: other rewrites match multiplications by the reshapes around them
     for graph in [*graphs(model.graph)]:
         loops.compute_once(graph)
         loops.carry_equals_once(graph)
@@ -43,7 +45,7 @@ def simplify(model: Any) -> Any:
 
 
 def _rewrite(model: Any, *rewrites: Callable[[Any, Shapes], bool]) -> None:
-    """Rewrite all graphs of a model until nothing changes."""
+    """Apply rewrites to all graphs of a model until nothing changes."""
     from onnx import shape_inference
 
     while True:
@@ -54,7 +56,7 @@ def _rewrite(model: Any, *rewrites: Callable[[Any, Shapes], bool]) -> None:
 
 
 def _shapes(graph: Any) -> Shapes:
-    """What is known of the shapes of values and constants."""
+    """Return the known shapes of values and constants."""
     known: Shapes = {}
     for each in graphs(graph):
         for value in [*each.input, *each.value_info, *each.output]:
@@ -66,7 +68,7 @@ def _shapes(graph: Any) -> Shapes:
 
 
 def _remove_unused(graph: Any) -> None:
-    """Drop nodes and constants that nothing reads any more."""
+    """Remove unused nodes and constants."""
     while True:
         read = {name for node in nodes(graph) for name in node.input}
         read |= {output.name for each in graphs(graph) for output in each.output}

@@ -1,4 +1,4 @@
-"""For tf2onnx: what becomes of TensorFlow's operations, where its own answer will not do."""
+"""Handlers for tf2onnx of TensorFlow operations that it lacks or converts inefficiently."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def erfc(graph: Any, node: Any, *_: Any) -> None:
-    """Erfc, which TensorFlow's exact GELU consists of and tf2onnx does not know, as 1 − Erf."""
+    """Convert Erfc, which TensorFlow's exact GELU uses and tf2onnx lacks, to 1 − Erf."""
     from onnx import helper
 
     node.type, node.domain = "Erf", ""
@@ -16,7 +16,7 @@ def erfc(graph: Any, node: Any, *_: Any) -> None:
 
 
 def select(graph: Any, node: Any, *_: Any) -> None:
-    """SelectV2 as Where; tf2onnx makes six nodes of it, of which two multiply by zero what may be NaN."""
+    """Convert SelectV2 to Where; tf2onnx makes six nodes of it, of which two multiply possible NaNs by zero."""
     from onnx import TensorProto
 
     if graph.get_dtype(node.output[0]) != TensorProto.BOOL:
@@ -31,13 +31,13 @@ def select(graph: Any, node: Any, *_: Any) -> None:
     graph.make_node("Or", chosen, outputs=outputs, name=node.name, dtypes=[TensorProto.BOOL], shapes=[shape])
 
 
-def as_it_is(*_: Any) -> None:
-    """Less and Greater of integers, which tf2onnx compares as floats; ONNX Runtime knows integers."""
+def keep(*_: Any) -> None:
+    """Keep Less and Greater of integers, which tf2onnx would compare as floats; ONNX Runtime supports integers."""
 
 
 HANDLERS = {
     "Erfc": (erfc, []),
     "SelectV2": (select, []),
-    "Less": (as_it_is, []),
-    "Greater": (as_it_is, []),
+    "Less": (keep, []),
+    "Greater": (keep, []),
 }

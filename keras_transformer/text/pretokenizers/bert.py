@@ -1,4 +1,4 @@
-"""BERT's basic tokenisation in the TensorFlow graph: text is cleaned, lower-cased and cut into words."""
+"""BERT's basic tokenisation in the TensorFlow graph: clean, lower-case and split text into words."""
 
 import unicodedata
 
@@ -14,21 +14,21 @@ from keras_transformer.text.pretokenizers.characters import (
     shifted,
 )
 
-_SPACE, _ALONE, _ACCENT = 1, 2, 4
+_SPACE, _PUNCTUATION, _ACCENT = 1, 2, 4
 _KEPT = 0
 
 
 class BertWords:
-    """Cuts texts into words as BERT does: at white space, around punctuation and around Chinese characters.
+    """Split texts into words as BERT does: at white space, around punctuation and around Chinese characters.
 
-    In this order, as far as it is wanted: control characters are removed and white space becomes U+0020;
-    characters are decomposed (NFD) and nonspacing marks dropped; letters become small.
+    The optional steps run in this order: remove control characters and convert white space to U+0020; decompose
+    characters (NFD) and drop nonspacing marks; lower-case letters.
 
     Args:
-        clean: Whether control characters are removed.
-        isolate_ideographs: Whether each Chinese character is a word.
-        strip_accents: Whether characters are decomposed and marks dropped.
-        lowercase: Whether letters become small.
+        clean: Whether to remove control characters.
+        isolate_ideographs: Whether each Chinese character is a word of its own.
+        strip_accents: Whether to decompose characters and drop nonspacing marks.
+        lowercase: Whether to lower-case letters.
     """
 
     def __init__(self, clean: bool, isolate_ideographs: bool, strip_accents: bool, lowercase: bool):
@@ -37,8 +37,8 @@ class BertWords:
         self._isolate_ideographs = isolate_ideographs
         self._strip_accents = strip_accents
         self._ideographs = CodePointTable(members(unicode_tables.IDEOGRAPHS).astype(np.uint8))
-        self._kinds = CodePointTable(
-            (_SPACE * space + _ALONE * punctuation + _ACCENT * accents).astype(np.uint8)
+        self._classes = CodePointTable(
+            (_SPACE * space + _PUNCTUATION * punctuation + _ACCENT * accents).astype(np.uint8)
         )
         combining = np.zeros(len(space), np.uint8)
         for code in np.flatnonzero(members(unicode_tables.COMBINING)).tolist():
@@ -47,7 +47,7 @@ class BertWords:
         self._set_replacements(_replacements(clean, strip_accents, lowercase))
 
     def _set_replacements(self, replacements: dict[int, str]) -> None:
-        # The different replacements behind each other; the first is that of characters which stay.
+        # All distinct replacements, concatenated; the first entry is for characters that are kept.
         places = {each: place for place, each in enumerate(dict.fromkeys(replacements.values()), start=1)}
         entries = np.full(0x110000, _KEPT, np.int32)
         for code, replacement in replacements.items():
@@ -60,27 +60,27 @@ class BertWords:
             self._codes = tf.constant([0, *(ord(each) for text in places for each in text)], tf.int32)
 
     def __call__(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Strings (B,) of valid UTF-8 → words, strings (B, None)."""
+        """Split strings (B,) of valid UTF-8 into words, strings (B, None)."""
         ragged = tf.strings.unicode_decode(texts, "UTF-8")
         codes, source = self._replaced(ragged.values)
         rows = tf.gather(ragged.value_rowids(), source)
-        alone = tf.zeros_like(codes, tf.bool)
+        isolated = tf.zeros_like(codes, tf.bool)
         if self._isolate_ideographs:
-            alone = tf.gather(self._ideographs(ragged.values) > 0, source)
+            isolated = tf.gather(self._ideographs(ragged.values) > 0, source)
         if self._strip_accents:
             codes = self._ordered(codes, rows)
-        kinds = self._kinds(codes)
-        codes, rows, alone, kinds = (
-            tf.boolean_mask(each, kinds & _ACCENT == 0) for each in (codes, rows, alone, kinds)
+        classes = self._classes(codes)
+        codes, rows, isolated, classes = (
+            tf.boolean_mask(each, classes & _ACCENT == 0) for each in (codes, rows, isolated, classes)
         )
-        space = kinds & _SPACE > 0
-        alone |= kinds & _ALONE > 0
-        starts = alone | row_starts(rows) | shifted(alone | space, 1, False)
+        space = classes & _SPACE > 0
+        isolated |= classes & _PUNCTUATION > 0
+        starts = isolated | row_starts(rows) | shifted(isolated | space, 1, False)
         codes, rows, starts = (tf.boolean_mask(each, ~space) for each in (codes, rows, starts))
         return cut(codes, rows, starts, ragged.nrows())
 
     def _replaced(self, codes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Code points after replacement, and which of the given ones each comes from."""
+        """Return the code points after replacement, and the index of the code point that each comes from."""
         entries = self._entries(codes)
         lengths = tf.gather(self._lengths, entries)
         source = tf.repeat(tf.range(tf.size(codes)), lengths)
@@ -90,10 +90,10 @@ class BertWords:
         return tf.where(entries == _KEPT, tf.gather(codes, source), replaced), source
 
     def _ordered(self, codes: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-        """Marks behind one character in the order of their combining classes, as NFD has them."""
+        """Sort the nonspacing marks of each character by combining class, as NFD does."""
         classes = self._combining(codes)
-        # What is dropped needs no order.
-        loose = (classes > 0) & (self._kinds(codes) & _ACCENT == 0)
+        # Accents that are dropped need no order.
+        loose = (classes > 0) & (self._classes(codes) & _ACCENT == 0)
 
         def sort() -> tf.Tensor:
             runs = tf.cumsum(tf.cast((classes == 0) | row_starts(rows), tf.int64))
@@ -103,10 +103,10 @@ class BertWords:
 
 
 def _replacements(clean: bool, strip_accents: bool, lowercase: bool) -> dict[int, str]:
-    """What each code point becomes, unless it stays itself."""
+    """Return the replacement of each code point that does not stay as it is."""
     replacements: dict[int, str] = {}
     if strip_accents:
-        # Which are decomposed depends on the version of Unicode; how, never changes.
+        # The set of decomposed characters depends on the version of Unicode; their decompositions never change.
         for code in np.flatnonzero(members(unicode_tables.DECOMPOSED)).tolist():
             replacements[code] = unicodedata.normalize("NFD", chr(code))
     if lowercase:
@@ -114,7 +114,7 @@ def _replacements(clean: bool, strip_accents: bool, lowercase: bool) -> dict[int
         for code, text in replacements.items():
             replacements[code] = text.translate(small)
         replacements = {**{code: chr(letter) for code, letter in small.items()}, **replacements}
-        # The one capital letter that becomes two characters.
+        # The only upper-case letter whose lower case has two characters.
         replacements.setdefault(0x130, "i\u0307")
     if clean:
         replacements.update(

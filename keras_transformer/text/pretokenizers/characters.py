@@ -1,4 +1,4 @@
-"""Code points in the TensorFlow graph: what is known of each, and words cut out of a row of them."""
+"""Code points in the TensorFlow graph: lookup tables, and splitting rows of code points into words."""
 
 from typing import Any
 
@@ -10,10 +10,10 @@ _BLOCK = 128
 
 
 def members(runs: str) -> np.ndarray:
-    """Reads a set of `unicode_tables`.
+    """Decode a set of `unicode_tables`.
 
     Args:
-        runs: Numbers in base 36: how many code points are outside, how many then inside, and so on.
+        runs: Run lengths in base 36: the number of code points outside the set, then inside it, and so on.
 
     Returns:
         Booleans (0x110000,).
@@ -24,7 +24,7 @@ def members(runs: str) -> np.ndarray:
 
 
 class CodePointTable:
-    """One number for each code point, kept as the different blocks of 128 and where each stands.
+    """A lookup table of one number per code point, stored as the distinct blocks of 128 and their offsets.
 
     Args:
         values: Integers (0x110000,).
@@ -38,29 +38,29 @@ class CodePointTable:
             self._places = tf.constant(np.array(places) * _BLOCK, tf.int32)
 
     def __call__(self, codes: tf.Tensor) -> tf.Tensor:
-        """Int32 code points → their numbers, of the same shape."""
+        """Return the numbers of int32 code points, of the same shape."""
         return tf.gather(self._values, tf.gather(self._places, codes // _BLOCK) + codes % _BLOCK)
 
 
 def shifted(values: tf.Tensor, by: int, fill: Any) -> tf.Tensor:
-    """Moves a row: `by` places to the right where positive, to the left where negative.
+    """Shift a row by `by` places: to the right if positive, to the left if negative.
 
     Args:
         values: (N,).
-        by: How far.
-        fill: What comes in.
+        by: The number of places.
+        fill: The padding value.
 
     Returns:
         (N,).
     """
-    filling = tf.fill([abs(by)], tf.cast(fill, values.dtype))
+    padding = tf.fill([abs(by)], tf.cast(fill, values.dtype))
     if by > 0:
-        return tf.concat([filling, values], axis=0)[:-by]
-    return tf.concat([values, filling], axis=0)[-by:]
+        return tf.concat([padding, values], axis=0)[:-by]
+    return tf.concat([values, padding], axis=0)[-by:]
 
 
 def row_starts(rows: tf.Tensor) -> tf.Tensor:
-    """Where a new row starts.
+    """Return a mask of the values that start a new row.
 
     Args:
         rows: The row of each value, ascending, (N,).
@@ -72,12 +72,12 @@ def row_starts(rows: tf.Tensor) -> tf.Tensor:
 
 
 def cut(codes: tf.Tensor, rows: tf.Tensor, starts: tf.Tensor, num_rows: tf.Tensor) -> tf.RaggedTensor:
-    """Makes words of code points.
+    """Encode code points as words.
 
     Args:
         codes: int32 (N,).
-        rows: The row of each, ascending, (N,).
-        starts: Whether a word starts there, (N,); true where a row starts.
+        rows: The row of each code point, ascending, (N,).
+        starts: A mask of the code points that start a word, (N,); True where a row starts.
         num_rows: B.
 
     Returns:
@@ -92,14 +92,14 @@ def cut(codes: tf.Tensor, rows: tf.Tensor, starts: tf.Tensor, num_rows: tf.Tenso
 
 
 def tokenize_once(words: tf.RaggedTensor, tokenize: Any) -> tf.RaggedTensor:
-    """Tokenises each different word once.
+    """Tokenise each distinct word once.
 
     Args:
         words: Strings (B, None).
         tokenize: A function of strings (W,) to int32 ids (W, None).
 
     Returns:
-        int32 `tf.RaggedTensor` (B, None), the ids of each row's words one after the other.
+        int32 `tf.RaggedTensor` (B, None), the concatenated ids of each row's words.
     """
     different, places = tf.unique(words.values)
     return words.with_values(tf.gather(tokenize(different), places)).merge_dims(1, 2)

@@ -1,4 +1,4 @@
-"""GPT-2's pattern in the TensorFlow graph: text is cut into words that begin with their space."""
+"""GPT-2's pattern in the TensorFlow graph: split text into words that begin with their space."""
 
 import numpy as np
 import tensorflow as tf
@@ -16,48 +16,48 @@ _OTHER, _LETTER, _NUMBER, _SPACE = range(4)
 
 
 class GPT2Words:
-    r"""Cuts texts into words as the pattern of GPT-2 does.
+    r"""Split texts into words with GPT-2's pattern.
 
     The pattern is `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`. RE2, which
-    TensorFlow has, knows no lookahead; but whether a word starts at a character depends on few characters
+    TensorFlow uses, has no lookahead, but whether a word starts at a character depends on a few characters
     around it:
 
-    - a word goes on while letters, numbers or others follow their like;
-    - a space U+0020 in front of them belongs to them;
-    - of several white spaces in front of a word the last stands apart from the others;
-    - an apostrophe at which a word would start makes one with s, t, re, ve, m, ll or d.
+    - consecutive letters, consecutive numbers and consecutive other characters form a word;
+    - a space U+0020 before a word belongs to it;
+    - of several white space characters before a word, the last is separate from the others;
+    - an apostrophe that would start a word forms a contraction with s, t, re, ve, m, ll or d.
     """
 
     def __init__(self) -> None:
-        kinds = np.full(0x110000, _OTHER, np.uint8)
-        for kind, runs in (
+        classes = np.full(0x110000, _OTHER, np.uint8)
+        for class_, runs in (
             (_LETTER, unicode_tables.LETTERS),
             (_NUMBER, unicode_tables.NUMBERS),
             (_SPACE, unicode_tables.WHITESPACE),
         ):
-            kinds[members(runs)] = kind
-        self._kinds = CodePointTable(kinds)
+            classes[members(runs)] = class_
+        self._classes = CodePointTable(classes)
 
     def __call__(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Strings (B,) of valid UTF-8 → words, strings (B, None), which joined are the text."""
+        """Split strings (B,) of valid UTF-8 into words, strings (B, None), whose concatenation is the text."""
         ragged = tf.strings.unicode_decode(texts, "UTF-8")
         codes, rows = ragged.values, ragged.value_rowids()
-        kinds, first = self._kinds(codes), row_starts(rows)
-        before = shifted(kinds, 1, _SPACE)
-        space, after_space = kinds == _SPACE, before == _SPACE
+        classes, first = self._classes(codes), row_starts(rows)
+        before = shifted(classes, 1, _SPACE)
+        space, after_space = classes == _SPACE, before == _SPACE
         joined = shifted(codes == ord(" "), 1, False)
         last_space = ~shifted(space, -1, True) & ~shifted(first, -1, True)  # a word follows in the same row
         short, long = _contractions(codes, rows, first | (before != _OTHER) & ~joined)
         inside = shifted(short | long, 1, False) | shifted(long, 2, False)
-        behind = shifted(short, 2, False) | shifted(long, 3, False)
+        after = shifted(short, 2, False) | shifted(long, 3, False)
         starts = tf.where(
-            space, ~after_space | last_space, ((kinds != before) & ~joined | behind) & ~inside | short | long
+            space, ~after_space | last_space, ((classes != before) & ~joined | after) & ~inside | short | long
         )
         return cut(codes, rows, first | starts, ragged.nrows())
 
 
 def _contractions(codes: tf.Tensor, rows: tf.Tensor, free: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Where 's, 't, 'm, 'd and where 're, 've, 'll start, (N,) each, among the places that are `free` for one."""
+    """Return masks (N,) of where 's, 't, 'm, 'd and where 're, 've, 'll start, among the places in `free`."""
     here = (codes == ord("'")) & free
 
     def following(by: int, letters: str) -> tf.Tensor:

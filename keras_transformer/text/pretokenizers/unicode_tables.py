@@ -1,15 +1,15 @@
 """Sets of code points, as the `tokenizers` library 0.23.3 has them.
 
-Written by benchmarks/unicode_tables.py. Numbers in base 36: how many code points are outside, how many then inside,
-and so on.
+Written by benchmarks/unicode_tables.py. Run lengths in base 36: the numbers of code points outside the set, then
+inside it, and so on.
 """
 
-# Where words end.
+# White space, at which words end.
 WHITESPACE = """
 9 5 i 1 2s 1 q 1 4bj 1 1vj b t 2 5 1 1b 1 334 1
 """
 
-# What GPT-2's pattern takes for letters,
+# Letters of GPT-2's pattern.
 LETTERS = """
 1t q 6 q 1b 1 a 1 4 1 5 n 1 v 1 cq 4 c e 5 7 1 1 1 3l 5 1 2 2 4 1 1 6 1 1 3 1 1 1 k 1 2b 1 3v 8 4m 1 12 2 1 6
 15 1z r 4 4 19 17 z 2 1 2r 1 1 f 2 7 2 a 3 2 1 g 1 1 u t 2h b 1 o x 9 2 4 1 5 m 4 1 9 1 3 1 n p 7 b 5 o 1 6 h
@@ -40,7 +40,7 @@ t 3 t z 8 1 s r 1i a m a j d i 32 21 1j 1f d 1f d 10 12 s 9 n 6y 16 6 2 g 3 1n t
 1 1 1 2 1 1 2 4 1 7 1 4 1 4 1 1 1 a 1 h 5 3 1 5 1 h 3es wyo w 37e 6 66 2 4g2 e 5rl f ha 1wi f2 15u 3t7 5 38g
 """
 
-# and for numbers.
+# Numbers of GPT-2's pattern.
 NUMBERS = """
 1c a 3c 2 5 1 2 3 141 a 3q a 5i a bg a 3a a 4 6 30 a 3a a 3a a 2 6 32 d 37 a 8 7 2v a 2w 7 7 j 31 a 2o a 3a a
 1y k 7g a 1y a jz k oh 3 6n a 6 a m a 8c a 3k b 4l a 6 a 52 a 2e a 3q a 6 a t2 1 3 6 6 a 5i 1f 2 5 k6 1o 26 m
@@ -51,7 +51,7 @@ a 1y a bq a 2u l tn 33 c01 a 1t2 a 2e a 3q a 1 7 em a 7a n imx a 152 k c k 30 p 
 9 3k a lz 1n 1 3 1 4 24 19 1 f qq d 25f a
 """
 
-# What BERT takes for punctuation: each a word of its own.
+# Punctuation in BERT: each character is a word.
 PUNCTUATION = """
 x f a 7 q 6 q 4 y 1 5 1 3 1 a 2 3 1 3 1 ji 1 8 1 cy 6 15 2 1f 1 1 1 2 1 2 1 18 2 k 2 1 2 d 1 2 2 22 4 2u 1 17
 e 6h 3 1i f v 1 79 2 a 1 an 1 lf 1 2i 1 a 2 4o f 1 1 11 4 1z 1 22 5 4 2 33 6 4r 1 h0 9 47 1 h8 2 18 2 26 3 1z
@@ -62,18 +62,18 @@ a b7 m 1r 4 w 2 l7 4 1 2 34 1 3z 1b 1 j ce 3 4 a 2 c g 1 c 1 2q 1 2i 1 mwy 2 7h 
 2z 1 f0 1 6y n 2x 3 6w 3 2lt 5 dtl 2 3p 1 1t 5 8 1 g2i 1 5wn 5
 """
 
-# What BERT removes: control characters, private ones, U+0000 and U+FFFD.
+# Characters that BERT removes: control and private characters, U+0000 and U+FFFD.
 REMOVED = """
 0 9 2 2 1 i 2n x d 1 11u 6 m 1 5c 1 1d 1 3cu 1 1ks 5 q 5 1d 5 1 a 11u8 4xs 16n 1 6x 3 1 1 3b3 1 xya 4 43z 8
 h406 1 u 2o 1egw 1eke 2 1eke
 """
 
-# What BERT takes for Chinese: each a word of its own.
+# Chinese characters in BERT: each is a word.
 IDEOGRAPHS = """
 a9s 534 1s g74 hkw e8 1fk0 wyo w 3ds 74 49c 85s f4
 """
 
-# What has a canonical decomposition.
+# Characters with a canonical decomposition.
 DECOMPOSED = """
 5c 6 1 9 1 6 2 5 2 6 1 9 1 6 2 5 1 h 2 k 2 9 3 4 1 6 4 6 3 6 2 i 2 n x 2 d 2 s g 1 6 2 b 3 2 2 10 2 2 6 e 7g 2
 1 2 1b 1 9 1 6 6 1 1 1 3 p 7 p 5 4 2 17 2 1 1 3 1 4 3 a 1 v 1 m 2 1 1 3 1 4 3 n 2 21 2 d 4 2 2 2 6 2 6 2 c 2 2
@@ -101,7 +101,7 @@ lc 34 7n 5 7d 19 1 1 1 2 1 2 1 1 20 b 1c l g 1 2t 7 2 6 2 2 1 4 z 1 u r 2j b 1m 
 7 uw 4 f7u 2 43s 3 h 8 2 7 u 4 44 3 1iz 1j 4 1e 8 1 e 1 m 5 1 f 2sg 7 gzl5 6o
 """
 
-# What has a combining class, and so moves in a decomposition.
+# Characters with a combining class, which are reordered in a decomposition.
 COMBINING = """
 lc 27 1 w 7n 5 7d 19 1 1 1 2 1 2 1 1 20 b 1c l g 1 2t 7 2 6 2 2 1 4 z 1 u r 4g 9 y 4 1 9 1 3 1 5 17 3 3c e 1 t
 1o 1 g 1 3 4 2v 1 g 1 32 1 g 1 32 1 g 1 32 1 g 1 3j 1 3j 1 7 2 2t 1 g 1 3j 1 3g 1 31 3 d 4 30 2 e 4 24 2 r 1 1
@@ -112,7 +112,7 @@ a w 2 28 2 7o 1 59 1 r i 1l 3 11 1 2n 1 c 1 6n 1 1 3 2 2 5 2 1 1 1g 1 6u 1 fn4 1
 37 1 103 1 fjk 5 1n 7 g2v 1 43q 5 3 6 8 8 2 7 u 4 44 3 2pn 7 1 h 2 7 1 2 1 5 1ph 7 31 7
 """
 
-# Start, count, step and what to add, for each run of capitals.
+# Start, count, step and offset of each run of upper-case letters.
 LOWER = """
 1t q 1 w 5c n 1 w 60 7 1 w 74 o 2 1 8i 3 2 1 8p 8 2 1 96 n 2 1 ag 1 1 -3d ah 3 2 1 ap 1 1 5u aq 2 2 1 au 1 1
 5q av 1 1 1 ax 2 1 5p az 1 1 1 b2 1 1 27 b3 1 1 5m b4 1 1 5n b5 1 1 1 b7 1 1 5p b8 1 1 5r ba 1 1 5v bb 1 1 5t

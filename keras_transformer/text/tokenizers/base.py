@@ -1,4 +1,4 @@
-"""What all tokenizers have in common: rows of ids with special ones around them, and back."""
+"""The base class of all tokenizers: encode texts with special tokens, and decode ids."""
 
 import abc
 import hashlib
@@ -15,20 +15,20 @@ from keras_transformer.text.tokenizers.strings import to_string_tensor
 
 
 class Tokenizer(tf.Module, abc.ABC):
-    """Text to ids and back, eagerly and inside `tf.function`.
+    """Convert text to ids and back, eagerly and inside `tf.function`.
 
-    A `tf.Module` that holds a tokenizer as an attribute is saved by `tf.saved_model.save` with the tokenizer
-    inside. A subclass sets the attributes and defines `_tokenize`, `_join`, `_id_to_piece`, `piece_to_id`,
-    `model_bytes`, `_arguments` and `file_name`.
+    `tf.saved_model.save` of a `tf.Module` that has a tokenizer as an attribute saves the tokenizer, too. A subclass
+    sets the attributes and defines `_tokenize`, `_join`, `_id_to_piece`, `piece_to_id`, `model_bytes`, `_arguments`
+    and `file_name`.
 
     Attributes:
         pad_id: The padding id; None where there is none, as for GPT-2.
-        unknown_id: The id of what the vocabulary does not cover; -1 where there is none.
+        unknown_id: The id of text that is out of vocabulary; -1 where there is none.
         start_id: The id that starts a row; -1 where there is none.
         end_id: The id that ends a row; -1 where there is none.
         vocabulary_size: The number of ids, special ones included.
-        empty_ids: The ids that say nothing: the unknown one, and those of pieces that are only spaces.
-        file_name: The name of the file that `save` writes beside its description.
+        empty_ids: The ids without content: the unknown id, and those of pieces of spaces only.
+        file_name: The name of the file that `save` writes in addition to the description.
     """
 
     pad_id: int | None
@@ -41,19 +41,19 @@ class Tokenizer(tf.Module, abc.ABC):
 
     @abc.abstractmethod
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Strings (B,) → int32 ids (B, None)."""
+        """Convert strings (B,) to int32 ids (B, None)."""
 
     @abc.abstractmethod
     def _join(self, ids: tf.RaggedTensor) -> tf.Tensor:
-        """Ids (B, None) of the vocabulary → strings (B,) of valid UTF-8."""
+        """Convert ids (B, None) of the vocabulary to strings (B,) of valid UTF-8."""
 
     @abc.abstractmethod
     def _id_to_piece(self, id_: int) -> str:
-        """The piece of an id of the vocabulary."""
+        """Return the piece of an id of the vocabulary."""
 
     @abc.abstractmethod
     def piece_to_id(self, piece: str) -> int:
-        """Returns the id of a piece, `unknown_id` where there is no such piece.
+        """Return the id of a piece, `unknown_id` where there is no such piece.
 
         Args:
             piece: The piece, as `id_to_piece` writes it.
@@ -75,7 +75,7 @@ class Tokenizer(tf.Module, abc.ABC):
     @classmethod
     @abc.abstractmethod
     def _arguments(cls, model: bytes) -> dict[str, Any]:
-        """The constructor's arguments that `model_bytes` has kept; raises as `from_model_bytes` does."""
+        """Return the constructor's arguments from `model_bytes`; raise as `from_model_bytes` does."""
 
     @property
     def padding_value(self) -> int:
@@ -84,7 +84,7 @@ class Tokenizer(tf.Module, abc.ABC):
 
     @classmethod
     def from_model_bytes(cls, model: bytes) -> Self:
-        """Makes a tokenizer of what `model_bytes` returned.
+        """Create a tokenizer from its `model_bytes`.
 
         Args:
             model: The serialised tokenizer.
@@ -93,7 +93,7 @@ class Tokenizer(tf.Module, abc.ABC):
             The tokenizer.
 
         Raises:
-            ValueError: If `model` is not one.
+            ValueError: If `model` is not a serialised tokenizer.
         """
         return cls(**cls._arguments(model))
 
@@ -103,12 +103,12 @@ class Tokenizer(tf.Module, abc.ABC):
         return hashlib.sha256(self.model_bytes).hexdigest()
 
     def tokenize(self, texts: Any, *, special_tokens: bool = False) -> tf.RaggedTensor | tf.Tensor:
-        """Turns texts into ids, without special ids around them.
+        """Convert texts to ids, without special ids around them.
 
         Args:
             texts: A list of B str, or a string tensor (B,), whose invalid UTF-8 becomes U+FFFD; or one str.
-            special_tokens: Whether a special token written in a text, such as "<|endoftext|>", is one token. By
-                default it is text like any other, unless the tokenizer was made to recognise it.
+            special_tokens: Whether to recognise special tokens in texts, such as "<|endoftext|>", as one token. By
+                default they are ordinary text, unless the tokenizer was created to recognise them.
 
         Returns:
             int32 `tf.RaggedTensor` (B, None); for one str an int32 tensor (None,).
@@ -121,7 +121,7 @@ class Tokenizer(tf.Module, abc.ABC):
             >>> tokenizer.tokenize(["hello", ""]).shape  # doctest: +SKIP
             TensorShape([2, None])
         """
-        # Strings exist on the CPU alone, and so little arithmetic is not worth the way to an accelerator.
+        # Strings exist on the CPU only, and the arithmetic is too small to pay for a transfer to an accelerator.
         with tf.device("CPU"):
             strings = to_string_tensor(texts)
             flat = tf.reshape(strings, [-1])
@@ -132,7 +132,7 @@ class Tokenizer(tf.Module, abc.ABC):
     def encode(
         self, texts: Any, *, add_start: bool = False, add_end: bool = False, special_tokens: bool = False
     ) -> tf.Tensor:
-        """Turns texts into rows of ids, padded to the longest with `pad_id`, or with `end_id` if that is None.
+        """Convert texts to a batch of ids, padded to the longest with `pad_id`, or with `end_id` if that is None.
 
         Args:
             texts: As for `tokenize`.
@@ -157,7 +157,7 @@ class Tokenizer(tf.Module, abc.ABC):
     def encode_ragged(
         self, texts: Any, *, add_start: bool = False, add_end: bool = False, special_tokens: bool = False
     ) -> tf.RaggedTensor | tf.Tensor:
-        """Turns texts into rows of ids without padding; their lengths say what padding would hide.
+        """Convert texts to rows of ids without padding.
 
         Args:
             texts: As for `tokenize`.
@@ -178,7 +178,7 @@ class Tokenizer(tf.Module, abc.ABC):
         ):
             if wanted and special < 0:
                 raise ValueError(
-                    f"`{argument}` must be False: the tokenizer has no such id. Received: {argument}=True"
+                    f"`{argument}` must be False, as the tokenizer has no such id. Received: {argument}=True"
                 )
         ids = self.tokenize(texts, special_tokens=special_tokens)
         one = not isinstance(ids, tf.RaggedTensor)
@@ -189,12 +189,12 @@ class Tokenizer(tf.Module, abc.ABC):
         return joined.values if one else joined
 
     def detokenize(self, ids: Any) -> tf.Tensor:
-        """Turns ids into text: each row up to its first end id, without padding and start ids.
+        """Convert ids to text: each row up to its first end id, without padding and start ids.
 
-        Where one id is both start and end, as GPT-2's is, it ends no row in whose first column it stands.
+        If one id is both start and end, as in GPT-2, it does not end a row in its first column.
 
         Args:
-            ids: Integers (B, T), ragged or dense; (T,), or (B, R, T) for R hypotheses a row.
+            ids: Integers (B, T), ragged or dense; (T,), or (B, R, T) for R hypotheses per text.
 
         Returns:
             String tensor (B,); () or (B, R) accordingly.
@@ -202,8 +202,8 @@ class Tokenizer(tf.Module, abc.ABC):
         Raises:
             TypeError: If `ids` are not integers.
             ValueError: If `ids` do not have rank 1 to 3 or, eagerly, if one is outside the vocabulary. Inside
-                a graph such an id counts as `unknown_id`: an op's own OutOfRangeError would end a
-                `fit` as if the data were exhausted.
+                a graph such an id is replaced by `unknown_id`, because an op's OutOfRangeError would end `fit` as
+                if the data were exhausted.
 
         Example:
             >>> tokenizer.detokenize(tokenizer.tokenize("hello")).numpy()  # doctest: +SKIP
@@ -227,7 +227,7 @@ class Tokenizer(tf.Module, abc.ABC):
             return tf.ensure_shape(tf.reshape(texts, shape[:-1]), dense.shape[:-1])
 
     def pieces(self, text: str) -> list[str]:
-        """Cuts one text into its pieces.
+        """Split one text into pieces.
 
         Args:
             text: The text.
@@ -270,10 +270,10 @@ class Tokenizer(tf.Module, abc.ABC):
         return self._id_to_piece(int(id))
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Writes the tokenizer's one file and `tokenizer.json`, which describes it, each replaced whole.
+        """Save the tokenizer: its file and the description `tokenizer.json`, each replaced atomically.
 
         Args:
-            folder: Where to write; created where it does not exist.
+            folder: The folder; created if it does not exist.
 
         Example:
             >>> tokenizer.save("runs/tokenizer")  # doctest: +SKIP
@@ -290,7 +290,7 @@ class Tokenizer(tf.Module, abc.ABC):
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Self:
-        """Loads a tokenizer that `save` wrote.
+        """Load a tokenizer from the folder written by `save`.
 
         Args:
             folder: The folder.
@@ -309,9 +309,9 @@ class Tokenizer(tf.Module, abc.ABC):
 
 
 class Compiled:
-    """A function of strings that runs as a graph where it is called eagerly, as its many operations are slow alone.
+    """A function of strings that is compiled to a graph when called eagerly, as its many small operations are slow.
 
-    A `tf.function` itself, as an attribute of a tokenizer, would be saved with each model that holds the tokenizer.
+    A plain `tf.function` attribute of a tokenizer would be saved with each model that contains the tokenizer.
 
     Args:
         function: A function of strings (B,).
@@ -322,7 +322,7 @@ class Compiled:
         self._graph = tf.function(function, [tf.TensorSpec([None], tf.string)], autograph=False)
 
     def __call__(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """What the function returns for `texts`."""
+        """Return the function's result for `texts`."""
         return (self._graph if tf.executing_eagerly() else self._function)(texts)
 
 
@@ -332,24 +332,24 @@ def tokenize_around(
     tokenize: Callable[[tf.Tensor], tf.RaggedTensor],
     anywhere: bool = True,
 ) -> tf.RaggedTensor:
-    """Tokenises what stands between special tokens, each of which becomes its id.
+    """Tokenise the text between special tokens, each of which becomes its id.
 
     Args:
         texts: Strings (B,).
         specials: Special tokens and their ids.
         tokenize: A function of strings (P,) to int32 ids (P, None).
-        anywhere: Whether special tokens may stand anywhere in a text, or only one at its start.
+        anywhere: Whether to recognise special tokens anywhere in a text, or only one at its start.
 
     Returns:
         int32 `tf.RaggedTensor` (B, None).
     """
-    # The longest first: of alternatives that match at one place RE2 takes the first. The byte 0xFF is in no UTF-8.
+    # Longest first: RE2 takes the first of several alternatives that match. The byte 0xFF never occurs in UTF-8.
     pattern = "|".join(re.escape(token) for token in sorted(specials, key=len, reverse=True))
     start = "" if anywhere else r"\A"
     parts = tf.strings.split(tf.strings.regex_replace(texts, f"{start}({pattern})", b"\xff\\1\xff"), b"\xff")
     matches = parts.values[:, None] == tf.constant(list(specials))  # (P, number of specials)
     special = tf.reduce_any(matches, axis=1)
     ids = tf.gather(tf.constant(list(specials.values())), tf.argmax(matches, axis=1))
-    alone = tf.RaggedTensor.from_row_lengths(tf.boolean_mask(ids, special), tf.cast(special, tf.int64))
+    special_ids = tf.RaggedTensor.from_row_lengths(tf.boolean_mask(ids, special), tf.cast(special, tf.int64))
     between = tokenize(tf.where(special, "", parts.values))
-    return parts.with_values(tf.concat([alone, between], axis=1)).merge_dims(1, 2)
+    return parts.with_values(tf.concat([special_ids, between], axis=1)).merge_dims(1, 2)

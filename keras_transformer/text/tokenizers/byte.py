@@ -15,26 +15,26 @@ SPECIAL_TOKENS = {"pad": "<pad>", "unknown": "<unk>", "start": "<s>", "end": "</
 
 
 class ByteTokenizer(Tokenizer):
-    """Text to the bytes of its UTF-8 and back, eagerly and inside `tf.function`.
+    """Convert text to its UTF-8 bytes and back, eagerly and inside `tf.function`.
 
-    Special tokens have the first ids, then come the 256 bytes, then `extra_tokens`. There is nothing to train, all
-    texts are covered, and `detokenize(tokenize(text))` is the text itself.
+    Special tokens have the first ids, then come the 256 bytes, then `extra_tokens`. No training is needed, no text
+    is out of vocabulary, and `detokenize(tokenize(text))` returns the text unchanged.
 
     Args:
         special_tokens: Roles and the tokens that have them, in the order of their ids.
-        extra_tokens: Tokens behind the bytes, such as ByT5's sentinels.
-        special_tokens_in_text: Whether "</s>" in a text is the special token rather than four bytes.
+        extra_tokens: Tokens after the bytes, such as ByT5's sentinels.
+        special_tokens_in_text: Whether to recognise special tokens in texts: "</s>" as one token, not four bytes.
 
     Attributes:
         pad_id: The padding id, None where there is none.
-        unknown_id: The id of the unknown token, which no text leads to; -1 where there is none.
+        unknown_id: The id of the unknown token, which no text is encoded as; -1 where there is none.
         start_id: The id that starts a row; -1 where there is none.
         end_id: The id that ends a row; -1 where there is none.
         vocabulary_size: The number of ids.
         empty_ids: The unknown id, and those of ASCII white space.
 
     Raises:
-        ValueError: If a token is there twice or none is for padding.
+        ValueError: If a token occurs twice or none is for padding.
 
     Example:
         >>> tokenizer = ByteTokenizer()
@@ -73,8 +73,8 @@ class ByteTokenizer(Tokenizer):
         self.pad_id = known.pad_id
         self.unknown_id, self.start_id, self.end_id = map(known.role, ("unknown", "start", "end"))
         self.vocabulary_size: int = len(known.pieces)
-        blank = {self._offset + byte for byte in b" \t\n\r\v\f"} | {self.unknown_id}
-        self.empty_ids: tuple[int, ...] = tuple(sorted(blank - {-1}))
+        whitespace = {self._offset + byte for byte in b" \t\n\r\v\f"} | {self.unknown_id}
+        self.empty_ids: tuple[int, ...] = tuple(sorted(whitespace - {-1}))
         contents = [
             *map(str.encode, first),
             *(bytes([byte]) for byte in range(256)),
@@ -85,18 +85,18 @@ class ByteTokenizer(Tokenizer):
 
     @classmethod
     def from_files(cls, folder: str | os.PathLike[str], *, special_tokens_in_text: bool = False) -> Self:
-        """Reads the tokenizer of a folder with a ByT5 model of Hugging Face's libraries.
+        """Read the tokenizer of a ByT5 folder written by Hugging Face's libraries.
 
         Args:
-            folder: Holds `tokenizer_config.json`.
-            special_tokens_in_text: Whether special tokens are recognised in texts.
+            folder: The folder with `tokenizer_config.json`.
+            special_tokens_in_text: Whether to recognise special tokens in texts.
 
         Returns:
             The tokenizer.
 
         Raises:
             FileNotFoundError: If there is no such file.
-            ValueError: If it is damaged or of another kind of tokenizer.
+            ValueError: If it is damaged or of another type of tokenizer.
 
         Example:
             >>> ByteTokenizer.from_files("byt5-small").vocabulary_size  # doctest: +SKIP
@@ -137,7 +137,7 @@ class ByteTokenizer(Tokenizer):
         return self._vocabulary.pieces[id_]
 
     def piece_to_id(self, piece: str) -> int:
-        """Returns the id of a piece, `unknown_id` where there is no such piece.
+        """Return the id of a piece, `unknown_id` where there is no such piece.
 
         Args:
             piece: A token, or a byte written as "<0x41>".

@@ -20,7 +20,7 @@ SPECIAL_TOKENS = {"pad": "<pad>", "unknown": "<unk>", "start": "<s>", "end": "</
 
 
 def _byte_characters() -> tuple[str, ...]:
-    """The character that GPT-2 writes for each byte: itself where it can be seen, else one from U+0100 on."""
+    """Return GPT-2's character for each byte: the byte's own if printable, otherwise one from U+0100 on."""
     visible = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
     others = iter(range(256, 512))
     return tuple(chr(byte if byte in visible else next(others)) for byte in range(256))
@@ -31,32 +31,32 @@ _BYTES = {character: byte for byte, character in enumerate(BYTE_CHARACTERS)}
 
 
 class BytePairTokenizer(PairTokenizer):
-    """Text to ids and back with GPT-2's words and byte-level BPE, eagerly and inside `tf.function`.
+    """Convert text to ids and back with GPT-2's words and byte-level BPE, eagerly and inside `tf.function`.
 
-    Words are cut by GPT-2's pattern; the bytes of each are merged, of all neighbours those that come first in
-    `merges` first. All texts are covered, and `detokenize(tokenize(text))` is the text itself. The ids are those
-    of the `tokenizers` library. In one word of n bytes there are up to n rounds of merging, so words of many
-    thousand bytes take their time.
+    GPT-2's pattern splits texts into words; the adjacent bytes of each word are merged in the order of `merges`.
+    No text is out of vocabulary, and `detokenize(tokenize(text))` returns the text unchanged. The ids equal those
+    of the `tokenizers` library. A word of n bytes takes up to n rounds of merging, so words of many thousand
+    bytes are slow.
 
     Args:
         vocabulary: The pieces in the order of their ids, one character for each byte ("Ġ" for a space).
-        merges: The pairs of pieces that become one, the first to be merged first.
+        merges: The pairs of pieces to merge, in order of priority.
         special_tokens: Roles and the tokens that have them: "pad", "unknown", "start", "end", "mask".
-        add_prefix_space: Whether a text gets a space in front unless it starts with one.
-        special_tokens_in_text: Whether "</s>" in a text is the special token.
+        add_prefix_space: Whether to add a space before a text that does not start with one.
+        special_tokens_in_text: Whether to recognise special tokens such as "</s>" in texts.
 
     Attributes:
         pad_id: The padding id; None where there is none, as for GPT-2.
-        unknown_id: The id of the unknown token, which no text leads to; -1 where there is none.
+        unknown_id: The id of the unknown token, which no text is encoded as; -1 where there is none.
         start_id: The id that starts a row; -1 where there is none.
         end_id: The id that ends a row; -1 where there is none.
         mask_id: The id of the mask token; -1 where there is none.
         vocabulary_size: The number of pieces, special ones included.
-        empty_ids: The unknown id, and those of pieces that are only white space.
+        empty_ids: The unknown id, and those of pieces of white space only.
 
     Raises:
         TypeError: If a piece is not a str.
-        ValueError: If a piece is there twice, a byte, special token or a piece of `merges` is not there.
+        ValueError: If a piece occurs twice, or a byte, a special token or a piece of `merges` is missing.
 
     Example:
         >>> tokenizer = BytePairTokenizer.train(["hug hugs hugging"], 264)
@@ -101,8 +101,8 @@ class BytePairTokenizer(PairTokenizer):
         )
         self.vocabulary_size: int = len(known.pieces)
         contents = [_content(piece) for piece in known.pieces]
-        blank = {id_ for id_, content in enumerate(contents) if content.isspace()}
-        self.empty_ids: tuple[int, ...] = tuple(sorted(blank | {self.unknown_id} - {-1}))
+        whitespace = {id_ for id_, content in enumerate(contents) if content.isspace()}
+        self.empty_ids: tuple[int, ...] = tuple(sorted(whitespace | {self.unknown_id} - {-1}))
         self._compiled = Compiled(self._tokenize_texts)
         self._words = GPT2Words()
         with tf.init_scope(), tf.device("CPU"):
@@ -120,13 +120,13 @@ class BytePairTokenizer(PairTokenizer):
         add_prefix_space: bool = False,
         special_tokens_in_text: bool = False,
     ) -> Self:
-        """Trains a tokenizer; the same texts and arguments give the same merges.
+        """Train a tokenizer; the same texts and arguments give the same merges.
 
         Args:
             texts: An iterable of texts (str or UTF-8 bytes) and `pathlib.Path`s of UTF-8 files, whose lines
                 are the texts; or one such path.
-            vocabulary_size: The largest number of pieces, of which the special ones and 256 bytes come first.
-            min_frequency: How often a pair must occur to become a piece.
+            vocabulary_size: The maximum number of pieces; special tokens and the 256 bytes come first.
+            min_frequency: The minimum number of occurrences of a pair to be merged.
             special_tokens: Roles and their tokens.
             add_prefix_space: As for the constructor.
             special_tokens_in_text: As for the constructor.
@@ -143,7 +143,7 @@ class BytePairTokenizer(PairTokenizer):
             264
         """
         tokens = list(dict.fromkeys(special_tokens.values()))
-        # In the order of the `tokenizers` library, which decides between equally frequent pairs.
+        # The order of the `tokenizers` library breaks ties between equally frequent pairs.
         alphabet = sorted(BYTE_CHARACTERS)
         settings = {
             "special_tokens": special_tokens,
@@ -163,21 +163,21 @@ class BytePairTokenizer(PairTokenizer):
 
     @classmethod
     def from_files(cls, folder: str | os.PathLike[str], *, special_tokens_in_text: bool = False) -> Self:
-        """Reads the tokenizer of a folder that Hugging Face's libraries wrote, such as GPT-2's or RoBERTa's.
+        """Read the tokenizer of a folder written by Hugging Face's libraries, such as GPT-2's or RoBERTa's.
 
-        Where it names no token for padding, as GPT-2's does not, `pad_id` is None.
+        If it has no padding token, as in GPT-2, `pad_id` is None.
 
         Args:
-            folder: Holds `tokenizer.json`, or `vocab.json` and `merges.txt` and, perhaps,
+            folder: The folder with `tokenizer.json`, or with `vocab.json`, `merges.txt` and, optionally,
                 `tokenizer_config.json`.
-            special_tokens_in_text: Whether special tokens are recognised in texts.
+            special_tokens_in_text: Whether to recognise special tokens in texts.
 
         Returns:
             The tokenizer.
 
         Raises:
             FileNotFoundError: If there are no such files.
-            ValueError: If a file is damaged or of another kind of tokenizer.
+            ValueError: If a file is damaged or of another type of tokenizer.
 
         Example:
             >>> BytePairTokenizer.from_files("gpt2").vocabulary_size  # doctest: +SKIP
@@ -203,7 +203,7 @@ class BytePairTokenizer(PairTokenizer):
         return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
 
     def piece_to_id(self, piece: str) -> int:
-        """Returns the id of a piece, `unknown_id` where there is no such piece.
+        """Return the id of a piece, `unknown_id` where there is no such piece.
 
         Args:
             piece: The piece, one character for each byte.
@@ -219,7 +219,7 @@ class BytePairTokenizer(PairTokenizer):
 
 
 def _content(piece: str) -> bytes:
-    """The bytes of a piece; the text itself of one, such as a special token, that is not written as bytes."""
+    """Return the bytes of a piece, or the text of one, such as a special token, that is not written as bytes."""
     if all(character in _BYTES for character in piece):
         return bytes(_BYTES[character] for character in piece)
     return piece.encode()

@@ -1,4 +1,4 @@
-"""The folder of a saved tokenizer: files that are replaced whole, and a description that vouches for them."""
+"""The folder of a saved tokenizer: its file, replaced atomically, and a description with its sha256."""
 
 import hashlib
 import os
@@ -15,13 +15,13 @@ FORMAT_VERSION = 1
 def write_tokenizer(
     folder: str | os.PathLike[str], description: Mapping[str, Any], name: str, content: bytes
 ) -> None:
-    """Writes a tokenizer's one file, then the description with its sha256.
+    """Write a tokenizer's file, then the description with its sha256.
 
     Args:
-        folder: Where to write; created where it does not exist.
-        description: What else stands in the description: JSON values, `class_name` among them.
+        folder: The folder; created if it does not exist.
+        description: The other entries of the description: JSON values, including `class_name`.
         name: The name of the tokenizer's file.
-        content: What the file holds.
+        content: The content of the file.
     """
     path = pathlib.Path(folder)
     path.mkdir(parents=True, exist_ok=True)
@@ -36,7 +36,7 @@ def write_tokenizer(
 
 
 def read_description(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """Reads the description of a saved tokenizer.
+    """Read the description of a saved tokenizer.
 
     Args:
         folder: The folder that `write_tokenizer` wrote.
@@ -46,7 +46,7 @@ def read_description(folder: str | os.PathLike[str]) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: If there is no description.
-        ValueError: If it is not one, or of a later format.
+        ValueError: If it is not a description, or of another format version.
     """
     path = pathlib.Path(folder) / DESCRIPTION
     if not path.is_file():
@@ -71,11 +71,11 @@ def read_description(folder: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def read_file(folder: str | os.PathLike[str], class_name: str) -> bytes:
-    """Reads the file of a saved tokenizer, after checking that it is the one that was saved.
+    """Read the file of a saved tokenizer and verify its sha256.
 
     Args:
         folder: The folder that `write_tokenizer` wrote.
-        class_name: The class that the description must name.
+        class_name: The expected class in the description.
 
     Returns:
         The file's content.
@@ -90,10 +90,10 @@ def read_file(folder: str | os.PathLike[str], class_name: str) -> bytes:
             f"{pathlib.Path(folder) / DESCRIPTION} must name the class {class_name!r}. "
             f"Found: {description['class_name']!r}"
         )
-    # Only the name counts: a description must not lead out of its folder.
+    # Use the name only: a description must not refer to files outside its folder.
     path = pathlib.Path(folder) / pathlib.Path(description["file"]).name
     if not path.is_file():
-        raise FileNotFoundError(f"{path} must exist: {DESCRIPTION} beside it names it")
+        raise FileNotFoundError(f"{path} must exist, as {DESCRIPTION} refers to it")
     content = path.read_bytes()
     found = hashlib.sha256(content).hexdigest()
     if found != description["sha256"]:

@@ -23,18 +23,18 @@ _END_OF_TEXT = "<|endoftext|>"
 
 
 def read_word_piece(folder: Folder, special_tokens: Mapping[str, str]) -> tuple[list[str], dict[str, Any]]:
-    """Reads a BERT tokenizer: `tokenizer.json`, or `vocab.txt` beside `tokenizer_config.json`.
+    """Read a BERT tokenizer: `tokenizer.json`, or `vocab.txt` and `tokenizer_config.json`.
 
     Args:
         folder: The folder.
-        special_tokens: Roles and tokens, for those of which the files say nothing.
+        special_tokens: The tokens of each role, for roles that the files do not define.
 
     Returns:
         The vocabulary, and the settings of `WordPieceTokenizer`.
 
     Raises:
         FileNotFoundError: If there are no such files.
-        ValueError: If a file is damaged or of another kind of tokenizer.
+        ValueError: If a file is damaged or of another type of tokenizer.
     """
     path = pathlib.Path(folder)
     config = _config(path)
@@ -57,7 +57,7 @@ def read_word_piece(folder: Folder, special_tokens: Mapping[str, str]) -> tuple[
             "isolate_ideographs": normalizer.get("handle_chinese_chars", True),
         }
     elif (path / "vocab.txt").is_file():
-        # Not splitlines: a piece may be one of the many characters that end a line for Python.
+        # Not splitlines: a piece may be any of the other characters at which str.splitlines splits.
         pieces = [line.rstrip("\r") for line in _text(path / "vocab.txt").removesuffix("\n").split("\n")]
         settings = {
             "lowercase": config.get("do_lower_case", True),
@@ -74,7 +74,7 @@ def read_word_piece(folder: Folder, special_tokens: Mapping[str, str]) -> tuple[
 
 
 def read_byte_pair(folder: Folder) -> tuple[list[str], list[tuple[str, ...]], dict[str, Any]]:
-    """Reads a GPT-2 tokenizer: `tokenizer.json`, or `vocab.json` and `merges.txt` beside `tokenizer_config.json`.
+    """Read a GPT-2 tokenizer: `tokenizer.json`, or `vocab.json`, `merges.txt` and `tokenizer_config.json`.
 
     Args:
         folder: The folder.
@@ -84,7 +84,7 @@ def read_byte_pair(folder: Folder) -> tuple[list[str], list[tuple[str, ...]], di
 
     Raises:
         FileNotFoundError: If there are no such files.
-        ValueError: If a file is damaged or of another kind of tokenizer.
+        ValueError: If a file is damaged or of another type of tokenizer.
     """
     path = pathlib.Path(folder)
     config = _config(path)
@@ -101,13 +101,15 @@ def read_byte_pair(folder: Folder) -> tuple[list[str], list[tuple[str, ...]], di
     roles = _roles(config, _NAMES)
     if not roles and _END_OF_TEXT in pieces:
         roles = dict.fromkeys(("unknown", "start", "end"), _END_OF_TEXT)
-    if "pad" in roles and roles["pad"] == roles.get("end"):  # GPT-2's files may say so; an end is no padding
+    if "pad" in roles and roles["pad"] == roles.get(
+        "end"
+    ):  # GPT-2's files may do so, but the end token is not padding
         del roles["pad"]
     return pieces, merges, {"add_prefix_space": prefix_space, "special_tokens": roles}
 
 
 def read_character_pair(folder: Folder) -> tuple[list[str], list[tuple[str, ...]], dict[str, Any]]:
-    """Reads a GPT-1 tokenizer: `tokenizer.json`, or `vocab.json` and `merges.txt`.
+    """Read a GPT-1 tokenizer: `tokenizer.json`, or `vocab.json` and `merges.txt`.
 
     Args:
         folder: The folder.
@@ -117,7 +119,7 @@ def read_character_pair(folder: Folder) -> tuple[list[str], list[tuple[str, ...]
 
     Raises:
         FileNotFoundError: If there are no such files.
-        ValueError: If a file is damaged or of another kind of tokenizer.
+        ValueError: If a file is damaged or of another type of tokenizer.
     """
     path = pathlib.Path(folder)
     lowercase = True
@@ -136,7 +138,7 @@ def read_character_pair(folder: Folder) -> tuple[list[str], list[tuple[str, ...]
 
 
 def _unknown_is_all(unknown: str) -> dict[str, str]:
-    """The roles of GPT-1's one special token: nothing else can end a text."""
+    """Return the roles of GPT-1's only special token, which also ends a text."""
     return dict.fromkeys(("unknown", "end"), unknown)
 
 
@@ -147,7 +149,7 @@ def _pairs_of_json(
     unset = {"dropout": None, "ignore_merges": False, "byte_fallback": False, "fuse_unk": False}
     _check(file, {**unset, **model}, unset)
     pieces = _in_order(file, _with_added(content, model.get("vocab")))
-    # A list of pairs in newer files, of "left right" in older ones.
+    # Newer files list pairs, older ones strings "left right".
     merges = [tuple(pair.split(" ") if isinstance(pair, str) else pair) for pair in model.get("merges", [])]
     return pieces, merges, model
 
@@ -163,21 +165,21 @@ def _pairs_of_text(path: pathlib.Path) -> tuple[list[str], list[tuple[str, ...]]
 
 
 def read_sentence_piece(folder: Folder, target: bool) -> tuple[bytes, list[str] | None, dict[str, Any]]:
-    """Reads a tokenizer of T5, `spiece.model` or `tokenizer.json`, or of Marian.
+    """Read a tokenizer of T5, `spiece.model` or `tokenizer.json`, or of Marian.
 
-    Marian's is `vocab.json` beside `source.spm` and `target.spm`.
+    Marian's files are `vocab.json`, `source.spm` and `target.spm`.
 
     Args:
         folder: The folder.
-        target: Whether Marian's texts are of the target language.
+        target: Whether to read Marian's tokenizer of the target language.
 
     Returns:
-        The SentencePiece model, the vocabulary unless it is the model's, and the settings of
+        The SentencePiece model, the vocabulary if it differs from the model's, and the settings of
         `MarianT5Tokenizer`.
 
     Raises:
         FileNotFoundError: If there are no such files.
-        ValueError: If a file is damaged or of another kind of tokenizer.
+        ValueError: If a file is damaged or of another type of tokenizer.
     """
     path = pathlib.Path(folder)
     config = _config(path)
@@ -202,7 +204,7 @@ def read_sentence_piece(folder: Folder, target: bool) -> tuple[bytes, list[str] 
 
 
 def _unigram(file: pathlib.Path) -> tuple[bytes, list[str]]:
-    """A SentencePiece model that cuts as the file says, and all pieces, those that were added too."""
+    """Return an equivalent SentencePiece model, and all pieces including added tokens."""
     content = _read_object(file)
     model = _model(file, content, "Unigram")
     _check(file, {"byte_fallback": False, **model}, {"byte_fallback": False})
@@ -215,7 +217,7 @@ def _unigram(file: pathlib.Path) -> tuple[bytes, list[str]]:
 
 
 def read_bytes(folder: Folder) -> dict[str, Any]:
-    """Reads a ByT5 tokenizer: `tokenizer_config.json`.
+    """Read a ByT5 tokenizer: `tokenizer_config.json`.
 
     Args:
         folder: The folder.
@@ -225,7 +227,7 @@ def read_bytes(folder: Folder) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If it is damaged or of another kind of tokenizer.
+        ValueError: If it is damaged or of another type of tokenizer.
     """
     path = pathlib.Path(folder) / "tokenizer_config.json"
     if not path.is_file():
@@ -237,7 +239,7 @@ def read_bytes(folder: Folder) -> dict[str, Any]:
 
 
 def _config(path: pathlib.Path) -> dict[str, Any]:
-    """What stands beside a vocabulary; nothing of it must."""
+    """Return the entries of the optional configuration files next to a vocabulary."""
     found = (path / name for name in ("special_tokens_map.json", "tokenizer_config.json"))
     return {key: value for file in found if file.is_file() for key, value in _read_object(file).items()}
 
@@ -251,14 +253,14 @@ def _roles(config: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, str
 
 
 def _with_added(content: Mapping[str, Any], vocabulary: Any) -> Any:
-    """The vocabulary with the tokens that were added to it."""
+    """Return the vocabulary including added tokens."""
     if not isinstance(vocabulary, dict):
         return vocabulary
     return {**vocabulary, **{token["content"]: token["id"] for token in content.get("added_tokens") or ()}}
 
 
 def _in_order(path: pathlib.Path, vocabulary: Any) -> list[str]:
-    """The pieces in the order of their ids."""
+    """Return the pieces in the order of their ids."""
     ids = list(vocabulary.values()) if isinstance(vocabulary, dict) else None
     if not ids or not all(isinstance(id_, int) for id_ in ids) or sorted(ids) != list(range(len(ids))):
         raise ValueError(
@@ -272,7 +274,7 @@ def _model(path: pathlib.Path, content: Mapping[str, Any], kind: str) -> dict[st
     model = content.get("model")
     if not isinstance(model, dict):
         raise ValueError(f"{path} must hold a model of type {kind}. Received: model={str(model)[:50]}")
-    # Files of before 2020 do not name the type of BPE.
+    # Files written before 2020 have no type for BPE.
     if model.get("type", "BPE" if "merges" in model else "WordPiece") != kind:
         raise ValueError(f"{path} must hold a model of type {kind}. Received: {model.get('type')!r}")
     return model

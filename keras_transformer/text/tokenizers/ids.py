@@ -1,4 +1,4 @@
-"""What a tokenizer accepts as ids, and the dense tensor they become."""
+"""Validation of ids and their conversion to a dense tensor."""
 
 from typing import Any
 
@@ -7,13 +7,13 @@ import tensorflow as tf
 
 
 def to_dense_ids(ids: Any, vocabulary_size: int, *, padding_value: int, unknown_id: int) -> tf.Tensor:
-    """Turns ids into a dense tensor of ids that are in the vocabulary.
+    """Convert ids to a dense tensor of ids in the vocabulary.
 
     Args:
         ids: Integers of rank 1 to 3: a tensor, dense or ragged, an array or lists.
         vocabulary_size: The number of ids.
-        padding_value: The id that pads the rows of ragged ids.
-        unknown_id: What stands, inside a graph, for an id outside the vocabulary.
+        padding_value: The id that pads ragged rows.
+        unknown_id: The replacement, inside a graph, of ids outside the vocabulary.
 
     Returns:
         int32 tensor of the same rank.
@@ -45,7 +45,7 @@ def _to_tensor(ids: Any, padding_value: int) -> tf.Tensor:
     if isinstance(ids, list | tuple | np.ndarray):
         try:
             array = np.asarray(ids)
-            # NumPy takes empty lists for floats.
+            # NumPy converts empty lists to floats.
             ids = array.astype(np.int32) if array.size == 0 else array
         except ValueError:
             ids = tf.ragged.constant(ids)

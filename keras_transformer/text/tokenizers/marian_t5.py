@@ -1,4 +1,4 @@
-"""A SentencePiece tokenizer whose ids are those of a vocabulary of its own."""
+"""A SentencePiece tokenizer with a separate vocabulary, as Marian and T5 use it."""
 
 import base64
 import os
@@ -12,8 +12,7 @@ import tensorflow_text
 from keras_transformer.arguments import check_not_negative, check_one_of
 from keras_transformer.text.tokenizers import hugging_face
 from keras_transformer.text.tokenizers.base import Tokenizer, tokenize_around
-from keras_transformer.text.tokenizers.sentence_piece_model import keeps_spaces, read_model
-from keras_transformer.text.tokenizers.shared_model import SharedModel
+from keras_transformer.text.tokenizers.sentence_piece_model import SharedModel, keeps_spaces, read_model
 from keras_transformer.text.tokenizers.vocabulary import Vocabulary, deserialised, serialised
 
 SPECIAL_TOKENS = {"pad": "<pad>", "unknown": "<unk>", "start": "<pad>", "end": "</s>"}
@@ -23,32 +22,32 @@ _PLACES = ("anywhere", "start")
 
 
 class MarianT5Tokenizer(Tokenizer):
-    """Text to ids and back with a SentencePiece model that cuts and a vocabulary that numbers the pieces.
+    """Convert text to ids and back with a SentencePiece model and a separate vocabulary of its pieces.
 
-    T5's vocabulary has sentinels behind the model's pieces, "<extra_id_99>" to "<extra_id_0>", which are recognised
-    in texts. Marian's is one for two languages, each with a SentencePiece model of its own; a text may begin with the
-    code of the language to translate to, such as ">>fra<<".
+    T5's vocabulary has sentinels after the model's pieces, "<extra_id_99>" to "<extra_id_0>", which are recognised in
+    texts. Marian shares one vocabulary between two languages, each with its own SentencePiece model; a text may begin
+    with the code of the target language, such as ">>fra<<".
 
     Args:
         model: A serialised SentencePiece model.
-        vocabulary: The pieces in the order of their ids. What the model cuts and is not among them is unknown.
+        vocabulary: The pieces in the order of their ids. Pieces of the model that are not in it are unknown.
         special_tokens: Roles and the tokens that have them: "pad", "unknown", "start", "end".
-        tokens_in_text: Pieces that are recognised in texts as they are written.
-        place_in_text: Where these may stand: "anywhere", or only at the "start".
-        unused: How many ids there are behind the vocabulary, which mean nothing: some models have more rows of
-            embeddings than their tokenizer has pieces.
+        tokens_in_text: Pieces that are recognised in texts as written.
+        place_in_text: Where `tokens_in_text` are recognised: "anywhere", or only at the "start".
+        unused: The number of unused ids after the vocabulary: some models have more rows of embeddings than their
+            tokenizer has pieces.
 
     Attributes:
         pad_id: The padding id, None where there is none.
-        unknown_id: The id of what the vocabulary does not cover.
+        unknown_id: The id of text that is out of vocabulary.
         start_id: The id that starts a target; T5 and Marian start with padding.
         end_id: The id that ends a text; -1 where there is none.
         vocabulary_size: The number of ids, special and unused ones included.
-        empty_ids: The ids that say nothing: the unknown one, unused ones, and those of pieces that are only spaces.
+        empty_ids: The ids without content: the unknown id, unused ids, and those of pieces of spaces only.
 
     Raises:
         TypeError: If a piece is not a str.
-        ValueError: If `model` is not a SentencePiece model, a piece is there twice, special tokens are missing, or an
+        ValueError: If `model` is not a SentencePiece model, a piece occurs twice, special tokens are missing, or an
             argument is out of its range.
 
     Example:
@@ -90,22 +89,22 @@ class MarianT5Tokenizer(Tokenizer):
         self._vocabulary = known = Vocabulary(vocabulary, special_tokens)
         if missing := [token for token in tokens_in_text if token not in known.ids]:
             raise ValueError(
-                f"`tokens_in_text` must be in the vocabulary. Received: {missing[:5]}, which are not"
+                f"`tokens_in_text` must be in the vocabulary. Received: {missing[:5]}, which it lacks"
             )
         check_one_of(_PLACES, place_in_text=place_in_text)
         check_not_negative(unused=unused)
         if "unknown" not in special_tokens:
             raise ValueError(
-                "`special_tokens` must name a token for what is unknown. "
+                "`special_tokens` must have a token for 'unknown'. "
                 f"Received: special_tokens={dict(special_tokens)}"
             )
         self._in_text = MappingProxyType({token: known.ids[token] for token in tokens_in_text})
         self.pad_id = known.pad_id
         self.unknown_id, self.start_id, self.end_id = map(known.role, ("unknown", "start", "end"))
         self.vocabulary_size: int = len(known.pieces) + unused
-        blank = {id_ for id_, piece in enumerate(known.pieces) if not piece.strip(_SPACE)}
-        behind = range(len(known.pieces), self.vocabulary_size)
-        self.empty_ids: tuple[int, ...] = tuple(sorted({*blank, *behind, self.unknown_id}))
+        whitespace = {id_ for id_, piece in enumerate(known.pieces) if not piece.strip(_SPACE)}
+        unused_ids = range(len(known.pieces), self.vocabulary_size)
+        self.empty_ids: tuple[int, ...] = tuple(sorted({*whitespace, *unused_ids, self.unknown_id}))
         self._set_tables()
 
     def _set_tables(self) -> None:
@@ -113,13 +112,13 @@ class MarianT5Tokenizer(Tokenizer):
         contents = {id_: piece.replace(_SPACE, " ") for id_, piece in enumerate(pieces)}
         contents |= {self.unknown_id: _UNKNOWN}
         contents |= dict.fromkeys(range(len(pieces), self.vocabulary_size), "")
-        # What the model has added in front, or spaces that mean nothing to it.
+        # The prefix space that the model adds, or spaces that it ignores.
         self._added = r"\A " if keeps_spaces(self._processor) else r"\A +"
         ids = {piece: id_ for piece, id_ in self._vocabulary.ids.items() if piece not in special}
         with tf.init_scope():
             with tf.device("CPU"):
                 self._contents = tf.constant(list(contents.values()))
-                # By their text: what the model does not know may be a piece of the other language.
+                # Look pieces up by text: one that is not in this model may be a piece of the other language.
                 entries = tf.lookup.KeyValueTensorInitializer(
                     list(ids), list(ids.values()), tf.string, tf.int32
                 )
@@ -131,13 +130,13 @@ class MarianT5Tokenizer(Tokenizer):
     def from_files(
         cls, folder: str | os.PathLike[str], *, vocabulary_size: int | None = None, target: bool = False
     ) -> Self:
-        """Reads the tokenizer of a folder that Hugging Face's libraries wrote: T5's or Marian's.
+        """Read the T5 or Marian tokenizer of a folder written by Hugging Face's libraries.
 
         Args:
-            folder: Holds T5's `spiece.model` or `tokenizer.json`, or Marian's `vocab.json`, `source.spm` and
-                `target.spm`; and, perhaps, `tokenizer_config.json`.
-            vocabulary_size: How many ids the model has, where it has more than the tokenizer.
-            target: Whether Marian's texts are of the target language, as labels are. What is generated can be
+            folder: The folder with T5's `spiece.model` or `tokenizer.json`, or Marian's `vocab.json`, `source.spm` and
+                `target.spm`; and, optionally, `tokenizer_config.json`.
+            vocabulary_size: The model's number of ids, if it has more than the tokenizer.
+            target: Whether to read Marian's tokenizer of the target language, for labels. Generated ids can be
                 detokenised by either.
 
         Returns:
@@ -145,7 +144,7 @@ class MarianT5Tokenizer(Tokenizer):
 
         Raises:
             FileNotFoundError: If there are no such files.
-            ValueError: If a file is damaged or of another kind of tokenizer, or has more than `vocabulary_size` pieces.
+            ValueError: If a file is damaged or of another type of tokenizer, or has more than `vocabulary_size` pieces.
 
         Example:
             >>> tokenizer = MarianT5Tokenizer.from_files(
@@ -153,7 +152,7 @@ class MarianT5Tokenizer(Tokenizer):
             ... )  # doctest: +SKIP
         """
         model, pieces, settings = hugging_face.read_sentence_piece(folder, target)
-        if pieces is None:  # T5's are those of the model, in its order, and sentinels behind them
+        if pieces is None:  # T5's are the model's pieces, in its order, followed by the sentinels
             processor = read_model(model, with_padding=False)
             pieces = [processor.id_to_piece(i) for i in range(processor.vocab_size())]
             pieces += settings["tokens_in_text"][::-1]
@@ -177,7 +176,7 @@ class MarianT5Tokenizer(Tokenizer):
 
     @property
     def model_bytes(self) -> bytes:
-        """SentencePiece model, vocabulary and settings, serialised."""
+        """The SentencePiece model, the vocabulary and the settings, serialised."""
         model = base64.b64encode(self._model).decode()
         return serialised({"model": model, "vocabulary": self.vocabulary, "settings": dict(self._settings)})
 
@@ -205,7 +204,7 @@ class MarianT5Tokenizer(Tokenizer):
         return self.vocabulary[id_] if id_ < len(self.vocabulary) else ""
 
     def piece_to_id(self, piece: str) -> int:
-        """Returns the id of a piece, `unknown_id` where there is no such piece.
+        """Return the id of a piece, `unknown_id` where there is no such piece.
 
         Args:
             piece: The piece, with U+2581 for a space.

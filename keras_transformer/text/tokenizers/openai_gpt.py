@@ -1,4 +1,4 @@
-"""A BPE tokenizer over characters with marked word ends, as GPT-1 has it, that runs inside the TensorFlow graph."""
+"""A character-level BPE tokenizer with end-of-word suffixes, as in GPT-1, that runs inside the TensorFlow graph."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,22 +23,22 @@ _END = "</w>"
 
 
 class OpenAIGPTTokenizer(PairTokenizer):
-    """Text to ids and back with BERT's words and BPE over their characters, eagerly and inside `tf.function`.
+    """Convert text to ids and back with BERT's words and character-level BPE, eagerly and inside `tf.function`.
 
-    Words are cut as `WordPieceTokenizer` does it. The last character of each is marked by "</w>"; then neighbours are
-    merged, of all pairs those that come first in `merges` first. A character without a piece is unknown, alone. The
-    ids are those of the `tokenizers` library.
+    Words are split as by `WordPieceTokenizer`. The last character of each word gets the suffix "</w>"; then adjacent
+    pieces are merged in the order of `merges`. A character without a piece becomes one unknown token. The ids equal
+    those of the `tokenizers` library.
 
     Args:
         vocabulary: The pieces in the order of their ids.
-        merges: The pairs of pieces that become one, the first to be merged first.
-        lowercase: Whether letters become small and accents are dropped.
+        merges: The pairs of pieces to merge, in order of priority.
+        lowercase: Whether to lower-case letters and strip accents.
         special_tokens: Roles and the tokens that have them: "pad", "unknown", "start", "end".
-        special_tokens_in_text: Whether "</s>" in a text is the special token.
+        special_tokens_in_text: Whether to recognise special tokens such as "</s>" in texts.
 
     Attributes:
         pad_id: The padding id; None where there is none, as for GPT-1.
-        unknown_id: The id of what the vocabulary does not cover.
+        unknown_id: The id of text that is out of vocabulary.
         start_id: The id that starts a row; -1 where there is none.
         end_id: The id that ends a row; -1 where there is none.
         vocabulary_size: The number of pieces, special ones included.
@@ -46,7 +46,7 @@ class OpenAIGPTTokenizer(PairTokenizer):
 
     Raises:
         TypeError: If a piece is not a str.
-        ValueError: If a piece is there twice, or a special token or a piece of `merges` is not there.
+        ValueError: If a piece occurs twice, or a special token or a piece of `merges` is missing.
 
     Example:
         >>> tokenizer = OpenAIGPTTokenizer.train(["Hug hug hugs, hugging"], 20)
@@ -81,7 +81,7 @@ class OpenAIGPTTokenizer(PairTokenizer):
         self._vocabulary = known = Vocabulary(vocabulary, special_tokens)
         if "unknown" not in special_tokens:
             raise ValueError(
-                "`special_tokens` must name a token for what is unknown. "
+                "`special_tokens` must have a token for 'unknown'. "
                 f"Received: special_tokens={dict(special_tokens)}"
             )
         self.pad_id = known.pad_id
@@ -108,14 +108,14 @@ class OpenAIGPTTokenizer(PairTokenizer):
         special_tokens: Mapping[str, str] = SPECIAL_TOKENS,
         special_tokens_in_text: bool = False,
     ) -> Self:
-        """Trains a tokenizer; the same texts and arguments give the same merges.
+        """Train a tokenizer; the same texts and arguments give the same merges.
 
         Args:
             texts: An iterable of texts (str or UTF-8 bytes) and `pathlib.Path`s of UTF-8 files, whose lines
                 are the texts; or one such path.
-            vocabulary_size: The largest number of pieces; special ones and characters, inside and at the end of
+            vocabulary_size: The maximum number of pieces; special tokens and characters, inside and at the end of
                 words, come first.
-            min_frequency: How often a pair must occur to become a piece.
+            min_frequency: The minimum number of occurrences of a pair to be merged.
             lowercase: As for the constructor.
             special_tokens: Roles and their tokens.
             special_tokens_in_text: As for the constructor.
@@ -149,20 +149,20 @@ class OpenAIGPTTokenizer(PairTokenizer):
 
     @classmethod
     def from_files(cls, folder: str | os.PathLike[str], *, special_tokens_in_text: bool = False) -> Self:
-        """Reads the tokenizer of a folder that Hugging Face's libraries wrote: GPT-1's.
+        """Read the GPT-1 tokenizer of a folder written by Hugging Face's libraries.
 
-        Its one special token, "<unk>", is also the end; there is no padding.
+        Its only special token, "<unk>", is also the end token; there is no padding token.
 
         Args:
-            folder: Holds `tokenizer.json`, or `vocab.json` and `merges.txt`.
-            special_tokens_in_text: Whether special tokens are recognised in texts.
+            folder: The folder with `tokenizer.json`, or with `vocab.json` and `merges.txt`.
+            special_tokens_in_text: Whether to recognise special tokens in texts.
 
         Returns:
             The tokenizer.
 
         Raises:
             FileNotFoundError: If there are no such files.
-            ValueError: If a file is damaged or of another kind of tokenizer.
+            ValueError: If a file is damaged or of another type of tokenizer.
 
         Example:
             >>> OpenAIGPTTokenizer.from_files("openai-gpt").vocabulary_size  # doctest: +SKIP
@@ -183,10 +183,10 @@ class OpenAIGPTTokenizer(PairTokenizer):
         return tf.strings.regex_replace(texts, r" \z", "", replace_global=False)
 
     def piece_to_id(self, piece: str) -> int:
-        """Returns the id of a piece, `unknown_id` where there is no such piece.
+        """Return the id of a piece, `unknown_id` where there is no such piece.
 
         Args:
-            piece: The piece, with "</w>" behind where it ends a word.
+            piece: The piece, with the suffix "</w>" if it ends a word.
 
         Returns:
             The id.
@@ -199,7 +199,7 @@ class OpenAIGPTTokenizer(PairTokenizer):
 
 
 def _symbols(ids: Mapping[str, int], suffix: str, unknown_id: int) -> np.ndarray:
-    """The id of each code point with `suffix` behind it."""
+    """Return the id of each code point followed by `suffix`."""
     symbols = np.full(0x110000, unknown_id, np.int32)
     for piece, id_ in ids.items():
         if len(piece) == 1 + len(suffix) and piece.endswith(suffix):

@@ -11,14 +11,14 @@ _NEVER = np.iinfo(np.int32).max
 
 
 class PairMerger:
-    """Merges the symbols of words to pieces: in each round, in every word at once, the pair that comes first.
+    """Merge the symbols of words into pieces: each round merges the pair of highest priority in every word.
 
     Args:
         ids: Pieces and their ids.
-        merges: The pairs of pieces that become one, the first to be merged first.
+        merges: The pairs of pieces to merge, in order of priority.
 
     Raises:
-        ValueError: If a merge is not a pair, or its parts or what becomes of them are not in `ids`.
+        ValueError: If a merge is not a pair, or its parts or their concatenation are not in `ids`.
     """
 
     def __init__(self, ids: Mapping[str, int], merges: Sequence[Sequence[str]]):
@@ -26,7 +26,7 @@ class PairMerger:
         for rank, pair in enumerate(merges):
             if len(pair) != 2 or any(piece not in ids for piece in (*pair, "".join(pair))):
                 raise ValueError(
-                    "`merges` must hold pairs of pieces of the vocabulary that together are one, too. "
+                    "`merges` must hold pairs of pieces whose concatenation is a piece of the vocabulary, too. "
                     f"Received: merges[{rank}]={pair!r}, with {[p for p in (*pair, ''.join(pair)) if p not in ids]} "
                     "not in the vocabulary"
                 )
@@ -42,12 +42,12 @@ class PairMerger:
             self._merged = tf.constant(merged, tf.int32)
 
     def __call__(self, symbols: tf.Tensor, places: tf.Tensor, num_words: tf.Tensor) -> tf.RaggedTensor:
-        """Merges.
+        """Merge the symbols of each word.
 
         Args:
-            symbols: int32 ids (N,), those of all words one behind the other.
-            places: The word of each, int32 (N,), ascending.
-            num_words: W.
+            symbols: int32 ids (N,), concatenated over all words.
+            places: The word of each symbol, int32 (N,), ascending.
+            num_words: The number of words, W.
 
         Returns:
             int32 ids (W, None).
@@ -70,7 +70,7 @@ class PairMerger:
     def _round(
         self, symbols: tf.Tensor, words: tf.Tensor, ids: tf.Tensor, rows: tf.Tensor
     ) -> tuple[tf.Tensor, ...]:
-        """One merge in each word; words in which nothing can be merged go over to `ids` and `rows`."""
+        """Merge once in each word; move words without mergeable pairs to `ids` and `rows`."""
         keys = tf.cast(symbols, tf.int64) * self._size + tf.cast(shifted(symbols, -1, 0), tf.int64)
         entries = tf.searchsorted(self._keys, keys)
         mergeable = (tf.gather(self._keys, entries) == keys) & (words == shifted(words, -1, -1))
@@ -89,19 +89,19 @@ class PairMerger:
         )
 
     def _apart(self, candidates: tf.Tensor, words: tf.Tensor) -> tf.Tensor:
-        """Those of equal pairs that can be merged at once: of a, a, a only the first two."""
+        """Return a mask of the equal pairs that do not overlap: of a, a, a only the first two."""
         places = tf.range(tf.size(candidates))
         if self._one_at_a_time:
             earliest = tf.math.segment_min(tf.where(candidates, places, _NEVER), words)
             return candidates & (places == tf.gather(earliest, words))
-        # How far each is behind the last place that is no candidate.
+        # The distance of each from the last place that is not a candidate.
         others = tf.concat([[-1], tf.boolean_mask(places, ~candidates)], axis=0)
         run = places - tf.gather(others, tf.cumsum(tf.cast(~candidates, tf.int32)))
         return candidates & (run % 2 == 1)
 
 
 def _comes_before_its_parts(ranks: Mapping[tuple[int, int], tuple[int, int]], size: int) -> bool:
-    """Whether a pair may make a piece that takes part in an earlier merge, which then comes before its equals."""
+    """Return whether any merge results in a piece that an earlier merge uses, so equal pairs must be merged singly."""
     used = np.full(size, _NEVER)
     for pair, (rank, _) in ranks.items():
         for id_ in pair:

@@ -7,32 +7,30 @@ import tensorflow as tf
 import tensorflow_text
 
 from keras_transformer.text.tokenizers.base import Tokenizer
-from keras_transformer.text.tokenizers.sentence_piece_model import keeps_spaces, read_model
-from keras_transformer.text.tokenizers.shared_model import SharedModel
+from keras_transformer.text.tokenizers.sentence_piece_model import SharedModel, keeps_spaces, read_model
 from keras_transformer.text.tokenizers.strings import to_utf8
 from keras_transformer.text.training.sentence_piece import Model, train_sentence_piece
 from keras_transformer.text.training.texts import Texts
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """Text to ids and back with a SentencePiece model, eagerly and inside `tf.function`.
+    """Convert text to ids and back with a SentencePiece model, eagerly and inside `tf.function`.
 
-    A `tf.Module` that holds this tokenizer as an attribute is saved by `tf.saved_model.save` with the model
-    inside. The round trip `detokenize(tokenize(text))` is the text itself, spaces included, with one exception:
-    U+2581, which SentencePiece writes for a space, comes back as a space. Without `byte_fallback` that holds only
-    for the characters of the training texts: others, U+0000 and U+2585, which SentencePiece reserves, come back
-    as " ⁇ ".
+    `tf.saved_model.save` of a `tf.Module` that has this tokenizer as an attribute saves the model, too.
+    `detokenize(tokenize(text))` returns the text unchanged, including spaces, with one exception: U+2581, which
+    SentencePiece writes for a space, becomes a space. Without `byte_fallback` this is only true of the characters of
+    the training texts: all others, U+0000 and the reserved U+2585 become " ⁇ ".
 
     Args:
         model: A serialised SentencePiece model that has a padding id.
 
     Attributes:
         pad_id: The padding id, 0 in trained models.
-        unknown_id: The id of what the vocabulary does not cover, 1 in trained models.
+        unknown_id: The id of text that is out of vocabulary, 1 in trained models.
         start_id: The id that starts a target, 2 in trained models; -1 where the model has none.
         end_id: The id that ends a text, 3 in trained models; -1 where the model has none.
         vocabulary_size: The number of pieces, special ids included.
-        empty_ids: The ids that say nothing: the unknown one, and those of pieces that are only spaces.
+        empty_ids: The ids without content: the unknown id, and those of pieces of spaces only.
 
     Raises:
         ValueError: If `model` is not a SentencePiece model or has no padding id.
@@ -82,21 +80,21 @@ class SentencePieceTokenizer(Tokenizer):
         normalization: str = "identity",
         byte_fallback: bool = True,
     ) -> Self:
-        """Trains a tokenizer; the same texts and arguments give the same model.
+        """Train a tokenizer; the same texts and arguments give the same model.
 
         Args:
             texts: An iterable of texts (str or UTF-8 bytes) and `pathlib.Path`s of UTF-8 files, whose lines
                 are the texts; or one such path. Empty texts are skipped.
-            vocabulary_size: The largest number of pieces, the four special ids and the 256 of
-                `byte_fallback` included. The trained vocabulary is smaller where the texts do not have that many.
+            vocabulary_size: The maximum number of pieces, including the four special ids and the 256 of
+                `byte_fallback`. The trained vocabulary is smaller if the texts do not have that many.
             model: "unigram", "bpe", "char" or "word".
-            character_coverage: Which share of the characters in `texts` gets a piece, from 0.98 to 1.
+            character_coverage: The share of the characters in `texts` that get a piece, from 0.98 to 1.
             normalization: "identity", which is lossless, or "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf".
             byte_fallback: Whether a character without a piece becomes its UTF-8 bytes instead of
-                `unknown_id`. The bytes take 256 ids. With a vocabulary of 2,000 texts get
-                1.4 to 3.4 % more tokens, with one of 8,000 0.3 to 0.5 % (spa-eng and Don Quijote,
-                `benchmarks/byte_fallback.py`); without the bytes, a tokenizer trained on Don Quijote does not give
-                back 1,225 of the 113,322 Spanish sentences of spa-eng.
+                `unknown_id`. The bytes take 256 ids. Texts get 1.4 to 3.4 % more tokens with a vocabulary of
+                2,000, and 0.3 to 0.5 % with one of 8,000 (spa-eng and Don Quijote, `benchmarks/byte_fallback.py`);
+                without the bytes, a tokenizer trained on Don Quijote does not reproduce 1,225 of the 113,322
+                Spanish sentences of spa-eng.
 
         Returns:
             The tokenizer.
@@ -140,24 +138,24 @@ class SentencePieceTokenizer(Tokenizer):
     def _join(self, ids: tf.RaggedTensor) -> tf.Tensor:
         if self._guard is None:
             return self._detokenize(ids)
-        # tensorflow_text drops all spaces in front of a text, though only one was added: so something stands
-        # in front of it, and is removed with that one space.
+        # tensorflow_text strips all leading spaces of a text, though only one was added. So put a guard token
+        # before it, and remove the guard together with that one space.
         guards = tf.fill([ids.nrows(), 1], self.unknown_id)
         texts = self._detokenize(tf.concat([guards, ids], axis=1))
         return tf.strings.regex_replace(texts, self._guard, "", replace_global=False)
 
     def _detokenize(self, ids: tf.RaggedTensor) -> tf.Tensor:
-        # Where no piece covers a space, as in a word model, its mark comes back from bytes, as it is.
+        # If no piece covers a space, as in a word model, U+2581 is decoded from its bytes as it is.
         return tf.strings.regex_replace(self._tokenizer.detokenize(ids), "\u2581", " ")
 
     def pieces(self, text: str) -> list[str]:
-        """Cuts one text into its pieces, with U+2581 for a space.
+        """Split one text into pieces, with U+2581 for a space.
 
         Args:
             text: The text.
 
         Returns:
-            The pieces; joined, they are the text with a space in front.
+            The pieces, whose concatenation is the text with a prefix space.
 
         Raises:
             TypeError: If `text` is not a str.
@@ -173,7 +171,7 @@ class SentencePieceTokenizer(Tokenizer):
         return self._processor.id_to_piece(id_)
 
     def piece_to_id(self, piece: str) -> int:
-        """Returns the id of a piece, `unknown_id` where there is no such piece.
+        """Return the id of a piece, `unknown_id` where there is no such piece.
 
         Args:
             piece: The piece, with U+2581 for a space.

@@ -1,17 +1,23 @@
-"""Serialised SentencePiece models, read and looked into."""
+"""Serialised SentencePiece models: reading, inspection, and a TensorFlow resource for them."""
+
+import hashlib
 
 import sentencepiece
+import tensorflow as tf
+from tensorflow_text.python.ops import sentencepiece_tokenizer
+
+_OPERATIONS = sentencepiece_tokenizer.gen_sentencepiece_tokenizer
 
 
 def read_model(model: bytes, with_padding: bool = True) -> sentencepiece.SentencePieceProcessor:
-    """Reads a serialised model.
+    """Read a serialised model.
 
     Args:
         model: The content of a SentencePiece model file.
-        with_padding: Whether it must have a padding id.
+        with_padding: Whether the model must have a padding id.
 
     Returns:
-        The processor, for work outside of graphs.
+        The processor, for use outside of graphs.
 
     Raises:
         ValueError: If it is not a SentencePiece model or lacks a padding id.
@@ -25,8 +31,8 @@ def read_model(model: bytes, with_padding: bool = True) -> sentencepiece.Sentenc
         processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     except RuntimeError as error:
         raise ValueError(
-            f"`model` must be a SentencePiece model. Received: {len(model)} bytes, of which "
-            f"sentencepiece says: {error}"
+            f"`model` must be a SentencePiece model. Received: {len(model)} bytes; error of "
+            f"sentencepiece: {error}"
         ) from None
     if with_padding and processor.pad_id() < 0:
         raise ValueError(
@@ -37,7 +43,7 @@ def read_model(model: bytes, with_padding: bool = True) -> sentencepiece.Sentenc
 
 
 def keeps_spaces(processor: sentencepiece.SentencePieceProcessor) -> bool:
-    """Whether a model adds one space in front of a text and leaves the text's own as they are.
+    """Return whether a model adds a prefix space and keeps the text's own spaces as they are.
 
     Args:
         processor: The model's processor.
@@ -46,3 +52,24 @@ def keeps_spaces(processor: sentencepiece.SentencePieceProcessor) -> bool:
         `True` for models of `SentencePieceTokenizer.train` without NMT normalisation.
     """
     return processor.normalize("  a") == "\u2581\u2581\u2581a"
+
+
+class SharedModel(tf.saved_model.experimental.TrackableResource):
+    """The TensorFlow resource of a SentencePiece model, shared by all tokenizers of the same model.
+
+    The resource that tensorflow_text creates is owned by its kernel, and is deleted when TensorFlow clears its kernel
+    cache, as `keras.utils.set_random_seed` does; the tokenizer then raises NotFoundError. A resource with a shared
+    name is not deleted.
+
+    Args:
+        model: A serialised SentencePiece model.
+    """
+
+    def __init__(self, model: bytes):
+        super().__init__()
+        self._model = model
+        self._shared_name = f"sentencepiece_{hashlib.sha256(model).hexdigest()}"
+        _ = self.resource_handle  # creates it
+
+    def _create_resource(self) -> tf.Tensor:
+        return _OPERATIONS.sentencepiece_op(model=self._model, shared_name=self._shared_name)

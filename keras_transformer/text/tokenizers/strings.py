@@ -1,4 +1,4 @@
-"""What a tokenizer accepts as text, and the string tensor it becomes."""
+"""Validation of texts and their conversion to a string tensor."""
 
 from typing import Any
 
@@ -7,12 +7,12 @@ import tensorflow as tf
 
 
 def to_utf8(text: Any, argument: str, row: int | None = None) -> bytes:
-    """Encodes one text as UTF-8.
+    """Encode one text as UTF-8.
 
     Args:
         text: A str, or bytes that are UTF-8 already.
         argument: The name of the argument, for errors.
-        row: Which row of the argument it is, for errors; `None` where the argument is the text itself.
+        row: The index of the text in the argument, for errors; `None` if the argument is the text itself.
 
     Returns:
         The text as UTF-8.
@@ -48,9 +48,9 @@ def to_utf8(text: Any, argument: str, row: int | None = None) -> bytes:
 
 
 def to_string_tensor(texts: Any, argument: str = "texts") -> tf.Tensor:
-    """Turns text into a string tensor of valid UTF-8.
+    """Convert text to a string tensor of valid UTF-8.
 
-    Python values that are not UTF-8 are refused; in tensors, which may come from a client of a server,
+    Python values that are not UTF-8 raise an error; in tensors, which may come from a client of a server,
     invalid bytes become U+FFFD.
 
     Args:

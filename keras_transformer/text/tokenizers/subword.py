@@ -1,4 +1,4 @@
-"""What tokenizers have in common that cut texts into words, and words into pieces of a vocabulary."""
+"""Base classes of tokenizers that split texts into words, and words into pieces of a vocabulary."""
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
@@ -13,13 +13,13 @@ from keras_transformer.text.tokenizers.vocabulary import Vocabulary, deserialise
 
 
 class WordTokenizer(Tokenizer):
-    """A subclass sets the attributes, and defines `_split`, `_join` and `piece_to_id`.
+    """Base class that splits words into pieces; a subclass sets the attributes, `_split`, `_join` and `piece_to_id`.
 
     Attributes:
         _vocabulary: The pieces and the special ones among them.
         _settings: The constructor's other arguments, "special_tokens_in_text" among them.
-        _words: Cuts strings (B,) into words, strings (B, None).
-        _compiled: `_tokenize_texts`, as a graph.
+        _words: A function that splits strings (B,) into words, strings (B, None).
+        _compiled: `_tokenize_texts`, compiled to a graph.
     """
 
     _vocabulary: Vocabulary
@@ -30,7 +30,7 @@ class WordTokenizer(Tokenizer):
 
     @abc.abstractmethod
     def _split(self, words: tf.Tensor) -> tf.RaggedTensor:
-        """Words (W,) → int32 ids (W, None)."""
+        """Convert words (W,) to int32 ids (W, None)."""
 
     @property
     def vocabulary(self) -> tuple[str, ...]:
@@ -44,7 +44,7 @@ class WordTokenizer(Tokenizer):
 
     @property
     def model_bytes(self) -> bytes:
-        """Vocabulary, settings and what else the constructor needs, serialised."""
+        """The vocabulary, the settings and the constructor's other arguments, serialised."""
         settings = dict(self._settings)
         return serialised({"vocabulary": self.vocabulary, **self._more(), "settings": settings})
 
@@ -55,7 +55,7 @@ class WordTokenizer(Tokenizer):
         return content | settings
 
     def _more(self) -> dict[str, Any]:
-        """The constructor's arguments beside vocabulary and settings."""
+        """Return the constructor's arguments other than vocabulary and settings."""
         return {}
 
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
@@ -77,14 +77,14 @@ class WordTokenizer(Tokenizer):
 
 
 class PairTokenizer(WordTokenizer):
-    """Merges neighbours of each word, by the `_merger` that a subclass sets beside the rest."""
+    """Base class that merges adjacent pieces of each word with the `_merger` that a subclass sets."""
 
     _merger: PairMerger
     _parts = frozenset({"vocabulary", "merges", "settings"})
 
     @property
     def merges(self) -> Sequence[Sequence[str]]:
-        """The pairs of pieces that become one, the first to be merged first."""
+        """The pairs of pieces to merge, in order of priority."""
         return self._merger.merges
 
     def _more(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""SentencePiece models from the `tokenizer.json` of a unigram model, as newer versions of `transformers` save T5's."""
+"""SentencePiece models from the `tokenizer.json` of a unigram model, as newer versions of `transformers` save T5."""
 
 import base64
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,36 +13,36 @@ def sentence_piece_model(
     special: Iterable[str],
     normalizer: Mapping[str, Any] | None,
 ) -> bytes:
-    """Writes a model.
+    """Create a SentencePiece model.
 
     Args:
         vocabulary: Pieces and their scores, in the order of their ids.
-        unknown_id: Which of them is for what is not covered.
-        special: Pieces that no text leads to.
-        normalizer: The file's.
+        unknown_id: The id of the unknown piece.
+        special: The control pieces, which no text is encoded as.
+        normalizer: The normalizer of `tokenizer.json`.
 
     Returns:
-        The serialised model, which adds a space in front of a text and merges spaces as T5's does.
+        The serialised model, which adds a prefix space to a text and merges spaces as T5's does.
 
     Raises:
-        ValueError: If the normalizer is another than SentencePiece's.
+        ValueError: If the normalizer is not SentencePiece's.
     """
     special = set(special)
     model = sentencepiece_model_pb2.ModelProto()
     model.trainer_spec.model_type = sentencepiece_model_pb2.TrainerSpec.UNIGRAM
     model.normalizer_spec.precompiled_charsmap = _charsmap(normalizer)
-    kinds = sentencepiece_model_pb2.ModelProto.SentencePiece
+    types = sentencepiece_model_pb2.ModelProto.SentencePiece
     for id_, (piece, score) in enumerate(vocabulary):
-        kind = kinds.UNKNOWN if id_ == unknown_id else kinds.CONTROL if piece in special else kinds.NORMAL
-        model.pieces.add(piece=piece, score=score, type=kind)
+        type_ = types.UNKNOWN if id_ == unknown_id else types.CONTROL if piece in special else types.NORMAL
+        model.pieces.add(piece=piece, score=score, type=type_)
     return model.SerializeToString()
 
 
 def _charsmap(normalizer: Mapping[str, Any] | None) -> bytes:
-    """What characters become, as SentencePiece writes it."""
+    """Return the normalizer's character map in SentencePiece's format."""
     steps = [] if normalizer is None else normalizer.get("normalizers", [normalizer])
     found = [step["precompiled_charsmap"] for step in steps if step.get("type") == "Precompiled"]
-    # Some files say once more that spaces are merged.
+    # Some files list the merging of spaces as separate steps.
     others = [
         step.get("type") for step in steps if step.get("type") not in ("Precompiled", "Replace", "Strip")
     ]

@@ -1,4 +1,4 @@
-"""A list of pieces whose places are their ids, some of them with a role."""
+"""A vocabulary of pieces and special tokens, and its serialisation."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -8,16 +8,16 @@ ROLES = ("pad", "unknown", "start", "end", "mask")
 
 
 class Vocabulary:
-    """Pieces and their ids.
+    """The pieces of a tokenizer, their ids and the special tokens among them.
 
     Args:
         pieces: The pieces, in the order of their ids.
         special_tokens: Roles and the pieces that have them: "pad", "unknown", "start", "end" and "mask"; other
-            names are for tokens that have no role but are special in texts.
+            names are for tokens without a role that are special in texts.
 
     Raises:
         TypeError: If a piece is not a str.
-        ValueError: If a piece is there twice, a special token is not there, or none has the role "pad" or "end".
+        ValueError: If a piece occurs twice, a special token is missing, or none has the role "pad" or "end".
     """
 
     def __init__(self, pieces: Sequence[str], special_tokens: Mapping[str, str]):
@@ -40,12 +40,12 @@ class Vocabulary:
             )
         if not {"pad", "end"} & self.special_tokens.keys():
             raise ValueError(
-                "`special_tokens` must name a token for padding or for the end of a text, to pad rows with. "
+                "`special_tokens` must have a token for 'pad' or 'end', to pad rows with. "
                 f"Received: special_tokens={self.special_tokens}"
             )
 
     def role(self, role: str) -> int:
-        """The id of the token with that role, −1 where there is none."""
+        """Return the id of the token with a role, −1 where there is none."""
         return self.ids[self.special_tokens[role]] if role in self.special_tokens else -1
 
     @property
@@ -60,28 +60,28 @@ class Vocabulary:
 
 
 def serialised(content: Mapping[str, Any]) -> bytes:
-    """What a tokenizer is made of, as JSON that is the same for the same content."""
+    """Serialise a tokenizer's content to deterministic JSON."""
     return (json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n").encode()
 
 
 def deserialised(model: bytes, keys: Collection[str]) -> dict[str, Any]:
-    """What `serialised` wrote.
+    """Deserialise the JSON of `serialised`.
 
     Args:
         model: The JSON.
-        keys: What it must hold, and nothing else.
+        keys: The exact keys that it must have.
 
     Returns:
         The content.
 
     Raises:
-        ValueError: If it is damaged, or of another tokenizer.
+        ValueError: If the JSON is damaged, or of another tokenizer.
     """
     try:
         content = json.loads(model)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"`model` must be a serialised tokenizer. Received: {model[:50]!r}…; JSON says: {error}"
+            f"`model` must be a serialised tokenizer. Received: {model[:50]!r}…; error of JSON: {error}"
         ) from None
     if not isinstance(content, dict) or content.keys() != set(keys):
         found = sorted(content) if isinstance(content, dict) else content

@@ -18,29 +18,29 @@ from keras_transformer.text.training.texts import Texts
 
 SPECIAL_TOKENS = {"pad": "[PAD]", "unknown": "[UNK]", "start": "[CLS]", "end": "[SEP]", "mask": "[MASK]"}
 _CONTINUES = "##"
-_LONGEST_WORD = 100
-_LONGEST_CHARACTER = 4
-# What is written close to the word before, as the decoder of the `tokenizers` library has it.
+_MAX_WORD_LENGTH = 100
+_MAX_CHARACTER_BYTES = 4
+# Pieces joined to the previous word without a space, as by the decoder of the `tokenizers` library.
 _CLOSE = (".", "?", "!", ",", "n't", "'m", "'s", "'ve", "'re")
 
 
 class WordPieceTokenizer(WordTokenizer):
-    """Text to ids and back with BERT's words and WordPiece, eagerly and inside `tf.function`.
+    """Convert text to ids and back with BERT's words and WordPiece, eagerly and inside `tf.function`.
 
-    Words are cut as BERT does it: control characters go, accents and capitals on request, white space,
-    punctuation and Chinese characters separate. From each word the longest piece of the vocabulary is taken,
-    then the longest "##" piece that continues, and so on; a word that cannot be covered, or is longer than 100
-    characters, is unknown as a whole. The ids are those of the `tokenizers` library.
+    Words are split as in BERT: control characters are removed, letters optionally lower-cased and accents stripped,
+    and words end at white space, punctuation and Chinese characters. Each word is split greedily into the longest
+    piece of the vocabulary, then the longest "##" piece that continues it, and so on; a word that cannot be covered,
+    or is longer than 100 characters, becomes one unknown token. The ids equal those of the `tokenizers` library.
 
     Args:
         vocabulary: The pieces in the order of their ids.
-        lowercase: Whether letters become small.
-        strip_accents: Whether accents are dropped; where they are is not said, `lowercase` decides.
-        clean_text: Whether control characters are removed.
-        isolate_ideographs: Whether each Chinese character is a word.
+        lowercase: Whether to lower-case letters.
+        strip_accents: Whether to strip accents; by default the same as `lowercase`.
+        clean_text: Whether to remove control characters.
+        isolate_ideographs: Whether each Chinese character is a word of its own.
         special_tokens: Roles and the tokens that have them: "pad", "unknown", "start", "end", "mask".
-        special_tokens_in_text: Whether "[MASK]" in a text is the special token, rather than three words.
-        clean_up: Whether `detokenize` writes punctuation close to the words before it.
+        special_tokens_in_text: Whether to recognise special tokens in texts: "[MASK]" as one token, not three words.
+        clean_up: Whether `detokenize` removes the spaces before punctuation.
 
     Attributes:
         pad_id: The id of "[PAD]".
@@ -53,7 +53,7 @@ class WordPieceTokenizer(WordTokenizer):
 
     Raises:
         TypeError: If a piece is not a str.
-        ValueError: If a piece is empty or there twice, or special tokens are missing.
+        ValueError: If a piece is empty or occurs twice, or special tokens are missing.
 
     Example:
         >>> pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "un", "##believ", "##able", "!"]
@@ -99,7 +99,7 @@ class WordPieceTokenizer(WordTokenizer):
             )
         if "unknown" not in special_tokens:
             raise ValueError(
-                "`special_tokens` must name a token for what is unknown. "
+                "`special_tokens` must have a token for 'unknown'. "
                 f"Received: special_tokens={dict(special_tokens)}"
             )
         self.pad_id = known.pad_id
@@ -111,12 +111,12 @@ class WordPieceTokenizer(WordTokenizer):
         self._compiled = Compiled(self._tokenize_texts)
         self._words = BertWords(clean_text, isolate_ideographs, self._settings["strip_accents"], lowercase)
         with tf.init_scope(), tf.device("CPU"):
-            self._alone = tf.constant(known.pieces)
-            self._behind = tf.constant([_behind(piece, clean_up) for piece in known.pieces])
+            self._initial_texts = tf.constant(known.pieces)
+            self._following_texts = tf.constant([_following_text(piece, clean_up) for piece in known.pieces])
             self._fast = tensorflow_text.FastWordpieceTokenizer(
                 known.pieces,
                 _CONTINUES,
-                _LONGEST_WORD * _LONGEST_CHARACTER,
+                _MAX_WORD_LENGTH * _MAX_CHARACTER_BYTES,
                 tf.int32,
                 special_tokens["unknown"],
                 no_pretokenization=True,
@@ -133,17 +133,17 @@ class WordPieceTokenizer(WordTokenizer):
         special_tokens: Mapping[str, str] = SPECIAL_TOKENS,
         **settings: Any,
     ) -> Self:
-        """Trains a tokenizer; the same texts and arguments give the same vocabulary.
+        """Train a tokenizer; the same texts and arguments give the same vocabulary.
 
-        As in the `tokenizers` library, the pair of pieces that is most frequent becomes a piece, again and again.
+        As in the `tokenizers` library, the most frequent pair of pieces is merged repeatedly.
 
         Args:
             texts: An iterable of texts (str or UTF-8 bytes) and `pathlib.Path`s of UTF-8 files, whose lines
                 are the texts; or one such path.
-            vocabulary_size: The largest number of pieces, special ones included.
-            min_frequency: How often a pair must occur to become a piece.
-            alphabet_limit: How many different characters, the most frequent ones, are pieces. Words with
-                another one are unknown.
+            vocabulary_size: The maximum number of pieces, including special ones.
+            min_frequency: The minimum number of occurrences of a pair to be merged.
+            alphabet_limit: The maximum number of distinct characters that are pieces, the most frequent first.
+                Words with other characters are unknown.
             special_tokens: Roles and their tokens, which get the first ids.
             **settings: As for the constructor.
 
@@ -159,14 +159,14 @@ class WordPieceTokenizer(WordTokenizer):
             ['hug', '##s']
         """
         tokens = list(dict.fromkeys(special_tokens.values()))
-        # Words are cut by the code that will cut them in use; for that any vocabulary does.
+        # Split words with the code used after training; it does not depend on the vocabulary.
         cutter = cls(tokens, special_tokens=special_tokens, **settings)
         counts = pair_merges.count_words(texts, cutter._words)
         known = pair_merges.most_frequent_characters(counts, alphabet_limit)
         words = {
             (word[0], *(_CONTINUES + character for character in word[1:])): count
             for word, count in counts.items()
-            if len(word) <= _LONGEST_WORD and known.issuperset(word)
+            if len(word) <= _MAX_WORD_LENGTH and known.issuperset(word)
         }
         alphabet = sorted({symbol for word in words for symbol in word})
         merges = pair_merges.learn_merges(
@@ -181,18 +181,18 @@ class WordPieceTokenizer(WordTokenizer):
 
     @classmethod
     def from_files(cls, folder: str | os.PathLike[str], *, special_tokens_in_text: bool = False) -> Self:
-        """Reads the tokenizer of a folder that Hugging Face's libraries wrote.
+        """Read the tokenizer of a folder written by Hugging Face's libraries.
 
         Args:
-            folder: Holds `tokenizer.json`, or `vocab.txt` and, perhaps, `tokenizer_config.json`.
-            special_tokens_in_text: Whether special tokens are recognised in texts.
+            folder: The folder with `tokenizer.json`, or with `vocab.txt` and, optionally, `tokenizer_config.json`.
+            special_tokens_in_text: Whether to recognise special tokens in texts.
 
         Returns:
             The tokenizer.
 
         Raises:
             FileNotFoundError: If there are no such files.
-            ValueError: If a file is damaged or of another kind of tokenizer.
+            ValueError: If a file is damaged or of another type of tokenizer.
 
         Example:
             >>> WordPieceTokenizer.from_files("bert-base-uncased").vocabulary_size  # doctest: +SKIP
@@ -202,19 +202,19 @@ class WordPieceTokenizer(WordTokenizer):
         return cls(vocabulary, special_tokens_in_text=special_tokens_in_text, **settings)
 
     def encode_pairs(self, first: Any, second: Any) -> dict[str, tf.Tensor]:
-        """Turns pairs of texts into rows "[CLS] first [SEP] second [SEP]", padded to the longest.
+        """Encode pairs of texts as rows "[CLS] first [SEP] second [SEP]", padded to the longest.
 
         Args:
             first: A list of B str or a string tensor (B,).
-            second: As many.
+            second: The second text of each pair, in the same form.
 
         Returns:
             "ids", int32 (B, L), and "segment_ids", int32 (B, L): 0 up to the first end id and for padding,
-            1 behind it.
+            1 after it.
 
         Raises:
             TypeError: If an argument is not text.
-            ValueError: If they are not equally many, or the tokenizer has no start or end id.
+            ValueError: If their numbers differ, or the tokenizer has no start or end id.
 
         Example:
             >>> pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"]
@@ -227,23 +227,23 @@ class WordPieceTokenizer(WordTokenizer):
                 f"Received: start_id={self.start_id}, end_id={self.end_id}"
             )
         with tf.device("CPU"):
-            before, behind = self.tokenize(first), self.tokenize(second)
-            if not all(isinstance(ids, tf.RaggedTensor) for ids in (before, behind)):
+            first_ids, second_ids = self.tokenize(first), self.tokenize(second)
+            if not all(isinstance(ids, tf.RaggedTensor) for ids in (first_ids, second_ids)):
                 raise ValueError(f"`first` and `second` must be batches. Received: {first!r} and {second!r}")
-            if tf.executing_eagerly() and before.nrows() != behind.nrows():
+            if tf.executing_eagerly() and first_ids.nrows() != second_ids.nrows():
                 raise ValueError(
                     "`first` and `second` must be equally many. "
-                    f"Received: {before.nrows()} and {behind.nrows()} texts"
+                    f"Received: {first_ids.nrows()} and {second_ids.nrows()} texts"
                 )
-            column = tf.ones([before.nrows(), 1], tf.int32)
-            before = tf.concat([column * self.start_id, before, column * self.end_id], axis=1)
-            behind = tf.concat([behind, column * self.end_id], axis=1)
-            segments = tf.concat([tf.zeros_like(before), tf.ones_like(behind)], axis=1)
-            ids = tf.concat([before, behind], axis=1)
+            column = tf.ones([first_ids.nrows(), 1], tf.int32)
+            first_ids = tf.concat([column * self.start_id, first_ids, column * self.end_id], axis=1)
+            second_ids = tf.concat([second_ids, column * self.end_id], axis=1)
+            segments = tf.concat([tf.zeros_like(first_ids), tf.ones_like(second_ids)], axis=1)
+            ids = tf.concat([first_ids, second_ids], axis=1)
             return {"ids": ids.to_tensor(self.pad_id), "segment_ids": segments.to_tensor(0)}
 
     def _split(self, words: tf.Tensor) -> tf.RaggedTensor:
-        too_long = tf.strings.length(words, unit="UTF8_CHAR") > _LONGEST_WORD
+        too_long = tf.strings.length(words, unit="UTF8_CHAR") > _MAX_WORD_LENGTH
         known = self._fast.tokenize(tf.where(too_long, "", words))
         unknown = tf.fill([tf.math.count_nonzero(too_long)], self.unknown_id)
         return tf.concat(
@@ -252,14 +252,16 @@ class WordPieceTokenizer(WordTokenizer):
 
     def _join(self, ids: tf.RaggedTensor) -> tf.Tensor:
         first = tf.concat([tf.ones_like(ids[:, :1]), tf.zeros_like(ids[:, 1:])], axis=1).values == 1
-        texts = tf.where(first, tf.gather(self._alone, ids.values), tf.gather(self._behind, ids.values))
+        texts = tf.where(
+            first, tf.gather(self._initial_texts, ids.values), tf.gather(self._following_texts, ids.values)
+        )
         return tf.strings.reduce_join(ids.with_values(texts), axis=-1)
 
     def piece_to_id(self, piece: str) -> int:
-        """Returns the id of a piece, `unknown_id` where there is no such piece.
+        """Return the id of a piece, `unknown_id` where there is no such piece.
 
         Args:
-            piece: The piece, with "##" in front where it continues a word.
+            piece: The piece, with the prefix "##" if it continues a word.
 
         Returns:
             The id.
@@ -271,8 +273,8 @@ class WordPieceTokenizer(WordTokenizer):
         return self._vocabulary.ids.get(piece, self.unknown_id)
 
 
-def _behind(piece: str, clean_up: bool) -> str:
-    """What stands in a text for a piece that is not the first."""
+def _following_text(piece: str, clean_up: bool) -> str:
+    """Return the text of a piece that is not the first of its row."""
     if piece.startswith(_CONTINUES):
         return piece.removeprefix(_CONTINUES)
     return piece if clean_up and piece.startswith(_CLOSE) else f" {piece}"

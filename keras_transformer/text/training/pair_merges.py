@@ -1,4 +1,4 @@
-"""Training of vocabularies by merging the most frequent pair of symbols, again and again."""
+"""Training of vocabularies by repeatedly merging the most frequent pair of symbols."""
 
 import collections
 import heapq
@@ -15,17 +15,17 @@ _TEXTS_AT_ONCE = 1000
 
 
 def count_words(texts: Texts, cut: Callable[[tf.Tensor], tf.RaggedTensor]) -> dict[str, int]:
-    """Counts the words of texts.
+    """Count the words of texts.
 
     Args:
         texts: Texts and paths; see `read_texts`.
         cut: A function of strings (B,) to words (B, None).
 
     Returns:
-        How often each word occurs, in the order in which they first do.
+        The count of each word, in the order of first occurrence.
 
     Raises:
-        ValueError: If there is no word.
+        ValueError: If the texts contain no word.
     """
     counts: collections.Counter[bytes] = collections.Counter()
     remaining = read_texts(texts)
@@ -37,11 +37,11 @@ def count_words(texts: Texts, cut: Callable[[tf.Tensor], tf.RaggedTensor]) -> di
 
 
 def most_frequent_characters(counts: Mapping[str, int], number: int) -> set[str]:
-    """Finds the characters that words are mostly made of.
+    """Return the most frequent characters of words.
 
     Args:
-        counts: Words and how often each occurs.
-        number: How many characters; of equally frequent ones those that come first in Unicode.
+        counts: The count of each word.
+        number: The number of characters; ties are broken by code point.
 
     Returns:
         The characters.
@@ -60,20 +60,20 @@ def learn_merges(
     min_frequency: int,
     merge: Callable[[str, str], str],
 ) -> list[tuple[str, str, str]]:
-    """Learns which pairs of symbols become one.
+    """Learn the pairs of symbols to merge.
 
-    Of equally frequent pairs the one whose symbols have lower ids comes first, so the result depends on the
-    counts alone.
+    Ties between equally frequent pairs are broken by the ids of their symbols, so the result depends only on the
+    counts.
 
     Args:
-        words: Words as symbols, and how often each occurs.
-        pieces: The symbols, special tokens among them, in the order of their ids.
-        vocabulary_size: How many symbols there may be in the end.
-        min_frequency: How often a pair must occur.
-        merge: What two symbols become.
+        words: Words as sequences of symbols, and the count of each.
+        pieces: The initial symbols, including special tokens, in the order of their ids.
+        vocabulary_size: The maximum number of symbols after merging.
+        min_frequency: The minimum number of occurrences of a pair.
+        merge: A function of two symbols that returns the merged one.
 
     Returns:
-        (left, right, merged) of each pair, in the order in which they become one.
+        (left, right, merged) of each pair, in the order of merging.
 
     Raises:
         ValueError: If a limit is not a positive integer, or `vocabulary_size` is too small for `pieces`.
@@ -90,13 +90,13 @@ def learn_merges(
         left, right = (learner.pieces[id_] for id_ in pair)
         merged = merge(left, right)
         learner.merge(pair, merged)
-        # A pair may come back when another one makes the same piece: its place in the order stays.
+        # A pair may recur when another merge results in the same piece; it keeps its place in the order.
         merges[left, right, merged] = None
     return list(merges)
 
 
 class _Learner:
-    """Words as lists of ids, how often each pair of ids stands in them, and in which."""
+    """Words as lists of ids, with the count of each pair of ids and the words that contain it."""
 
     def __init__(self, words: Mapping[Sequence[str], int], pieces: Sequence[str]):
         self.pieces = list(pieces)
@@ -113,7 +113,7 @@ class _Learner:
         heapq.heapify(self._queue)
 
     def most_frequent(self, min_frequency: int) -> tuple[int, int] | None:
-        """The pair that is most frequent, if it is frequent enough."""
+        """Return the most frequent pair, or None if none is frequent enough."""
         while self._queue:
             count, pair = heapq.heappop(self._queue)
             if -count == self._pairs[pair]:
@@ -123,7 +123,7 @@ class _Learner:
         return None
 
     def merge(self, pair: tuple[int, int], merged: str) -> None:
-        """Make every such pair one symbol."""
+        """Merge every occurrence of a pair into one symbol."""
         if merged not in self._ids:
             self._ids[merged] = len(self.pieces)
             self.pieces.append(merged)

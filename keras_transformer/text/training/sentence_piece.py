@@ -19,10 +19,10 @@ _NORMALIZATIONS = ("identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf")
 _SMALLEST_VOCABULARY = 5
 _NUM_BYTES = 256
 _SMALLEST_COVERAGE = 0.98
-# With fewer or more threads the sums of the unigram trainer, and so the model, would differ by machine.
+# The sums of the unigram trainer, and so the model, depend on the number of threads: fix it for all machines.
 _NUM_THREADS = 16
 _NO_LENGTH_LIMIT = 2**30
-# The trainer marks unknown characters with U+2585 and skips, without a word, any text that holds it.
+# The trainer marks unknown characters with U+2585 and silently skips any text that contains it.
 _RESERVED = "\u2585"
 
 
@@ -34,13 +34,13 @@ def train_sentence_piece(
     normalization: str,
     byte_fallback: bool,
 ) -> bytes:
-    """Trains a model; see `SentencePieceTokenizer.train` for the arguments.
+    """Train a model; see `SentencePieceTokenizer.train` for the arguments.
 
     Args:
         texts: An iterable of texts and paths, or one path.
-        vocabulary_size: The largest number of pieces.
+        vocabulary_size: The maximum number of pieces.
         model: "unigram", "bpe", "char" or "word".
-        character_coverage: Which share of the characters gets a piece.
+        character_coverage: The share of the characters that get a piece.
         normalization: The name of a SentencePiece normalisation rule.
         byte_fallback: Whether characters without a piece become bytes.
 
@@ -49,7 +49,7 @@ def train_sentence_piece(
 
     Raises:
         TypeError: If `texts` is a str, or holds something other than texts and paths.
-        ValueError: If an argument has a value that cannot be trained with.
+        ValueError: If an argument is out of its range.
     """
     _check(vocabulary_size, model, character_coverage, normalization, byte_fallback)
     source = _Texts(texts)
@@ -104,7 +104,7 @@ def _check(
 
 
 class _Texts:
-    """The texts for the trainer, which hides what its iterator raises: the error is kept here."""
+    """The texts for the trainer, with the error that iterating over them raised, which the trainer hides."""
 
     def __init__(self, texts: Texts):
         self.error: Exception | None = None
@@ -115,7 +115,7 @@ class _Texts:
     def __iter__(self) -> Iterator[str]:
         try:
             for text in self._rows:
-                # The trainer cuts line ends off the end of a text, so a space is put behind them.
+                # The trainer strips trailing line ends of a text, so add a space after them.
                 yield text + " " if text[-1] in "\r\n" else text
         except Exception as error:
             self.error = error
@@ -140,4 +140,4 @@ def _translated(error: RuntimeError, vocabulary_size: int, byte_fallback: bool) 
             f"`vocabulary_size` must be at most {found[1]} for these texts. "
             f"Received: vocabulary_size={vocabulary_size}"
         )
-    return ValueError(f"`texts` could not be trained on; sentencepiece says: {message}")
+    return ValueError(f"`texts` must be trainable. Received: texts with which sentencepiece fails: {message}")

@@ -9,7 +9,7 @@ Texts = Iterable[str | bytes | os.PathLike[str]] | os.PathLike[str]
 
 
 def read_texts(texts: Texts) -> Iterator[str]:
-    """Reads texts one by one.
+    """Read texts one by one.
 
     Args:
         texts: An iterable of texts and of paths of UTF-8 files, whose lines are the texts; or one path.
