@@ -63,7 +63,7 @@ def fine_tuning(
         task: One of the above. A pair whose order says nothing is one of "similarity".
         max_length: The longest row that there may be, marks included: the model's positions.
         marks: Ids of start, delimiter and extract, by default the three behind the tokenizer's vocabulary, as
-            `models.GPT.with_more_tokens(3)` makes them.
+            `models.GPT.resize_token_embeddings` adds them.
         shuffle: Whether each epoch has another order.
         seed: Which orders.
 

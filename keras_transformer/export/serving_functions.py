@@ -284,7 +284,7 @@ def _inputs(
 ) -> dict[str, Tensor]:
     """The model's inputs for rows of ids, special ones around them."""
     model, tokenizer = pipeline.model, pipeline.tokenizer
-    marks = getattr(model, "marks", None)
+    marks = getattr(model, "special_ids", None)
     if marks is None:
         before = _joined(tokenizer.start_id, first, tokenizer.end_id)
         behind = before[:, :0] if second is None else _joined(second, tokenizer.end_id)

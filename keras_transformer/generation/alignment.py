@@ -65,8 +65,8 @@ def align(
         raise ValueError(f"`head` must be in [0, {chosen.shape[1]}). Received: head={head}")
     mean = chosen[:, heads].mean(axis=1)[: len(target_ids), : target_ids.shape[1], : source_ids.shape[1]]
     mean = np.where(real[:, :, None], mean, 0).astype(np.float32)
-    broken = np.isnan(mean).any(axis=-1)
-    check_finite(np.where(broken.any(axis=1), broken.argmax(axis=1), -1), "weights")
+    invalid = np.isnan(mean).any(axis=-1)
+    check_finite(np.where(invalid.any(axis=1), invalid.argmax(axis=1), -1), "weights")
     return mean
 
 

@@ -131,13 +131,13 @@ class NoRepeatNGram(Constraint):
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Without the tokens that would complete an n-gram generated before."""
-        longest = history.ids.shape[-1]
-        if self.size > longest:
+        max_length = history.ids.shape[-1]
+        if self.size > max_length:
             return logits
         followers = history.ids[:, :, self.size - 1 :]  # (B, R, M − n + 1), each the last of its n-gram
-        repeated = ops.arange(self.size - 1, longest) < history.at
+        repeated = ops.arange(self.size - 1, max_length) < history.at
         for offset, latest in enumerate(history.last(self.size - 1)):
-            begun = history.ids[:, :, offset : longest - self.size + 1 + offset]
+            begun = history.ids[:, :, offset : max_length - self.size + 1 + offset]
             repeated = ops.logical_and(repeated, ops.equal(begun, latest[:, :, None]))
         return forbid(logits, _among(followers, repeated, logits))
 
@@ -279,8 +279,8 @@ class ForcedWords(Constraint):
 
     def violated_by(self, sequence: tuple[int, ...], end_ids: tuple[int, ...]) -> bool:
         """Whether it ends without one of the words."""
-        held = {sequence[i : i + len(word)] for word in self.words for i in range(len(sequence))}
-        return not held.issuperset(self.words) and any(id_ in end_ids for id_ in sequence)
+        found = {sequence[i : i + len(word)] for word in self.words for i in range(len(sequence))}
+        return not found.issuperset(self.words) and any(id_ in end_ids for id_ in sequence)
 
     def progress(self, ids: Tensor, length: Any) -> Tensor:
         """How many of the words' tokens (B, R) the first `length` of ids (B, R, M) have; `total` where none misses."""
@@ -301,18 +301,18 @@ class ForcedWords(Constraint):
         return have + begun
 
 
-def forbid(logits: Tensor, which: Tensor) -> Tensor:
+def forbid(logits: Tensor, mask: Tensor) -> Tensor:
     """The logits (B, R, V), `FORBIDDEN` where a mask, often of V alone, holds: beside that number no logit counts."""
-    return logits + ops.where(which, FORBIDDEN, 0.0)
+    return logits + ops.where(mask, FORBIDDEN, 0.0)
 
 
-def force(logits: Tensor, condition: Tensor, which: Tensor) -> Tensor:
+def force(logits: Tensor, condition: Tensor, mask: Tensor) -> Tensor:
     """The logits (B, R, V), where a condition holds 0 for the tokens of a mask and `FORBIDDEN` for all others.
 
     A forced token has probability 1, so that it adds nothing to the score of a hypothesis. One that is forbidden stays
     forbidden.
     """
-    allowed = ops.logical_and(which, logits > FORBIDDEN / 2)
+    allowed = ops.logical_and(mask, logits > FORBIDDEN / 2)
     return ops.where(condition, ops.where(allowed, 0.0, FORBIDDEN), logits)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.arguments import is_number
-from keras_transformer.generation.search.speculative import check_same_kind
+from keras_transformer.generation.search.speculative import check_compatible
 from keras_transformer.generation.validation import check_generates
 
 Tensor = Any
@@ -43,9 +43,9 @@ class Ensemble:
             raise ValueError("`models` must not be empty. Received: models=[]")
         for model in models:
             check_generates("models", model)
-            check_same_kind(models[0], model, "models")
+            check_compatible(models[0], model, "models")
         self.models = list(models)
-        self.weights = _shares([1.0] * len(models) if weights is None else weights, len(models))
+        self.weights = _normalized([1.0] * len(models) if weights is None else weights, len(models))
         for name in ("vocabulary_size", "pad_id", "end_id"):
             setattr(self, name, getattr(models[0], name))
         limits = {f"models[{i}]": getattr(model, "max_length", None) for i, model in enumerate(models)}
@@ -81,13 +81,13 @@ class Ensemble:
         return [model.encode(source_ids) for model in self.models]
 
 
-def _shares(weights: Any, count: int) -> list[float]:
+def _normalized(weights: Any, count: int) -> list[float]:
     """Weights that sum up to 1."""
     given = np.array(weights, object)
     if given.shape == (count,) and all(is_number(weight) and 0 < weight < math.inf for weight in given):
-        shares = [float(weight) / float(max(given)) for weight in given]  # no sum that overflows
-        if min(shares) > 0:
-            return [share / sum(shares) for share in shares]
+        normalized = [float(weight) / float(max(given)) for weight in given]  # no sum that overflows
+        if min(normalized) > 0:
+            return [weight / sum(normalized) for weight in normalized]
     raise ValueError(
         f"`weights` must be a positive number for each of {count} models. Received: weights={weights!r}"
     )

@@ -19,10 +19,10 @@ from keras_transformer.generation.loop import generate_ids
 Tensor = Any
 Arrays = dict[str, np.ndarray]
 
-MOST_KEPT = 32
+MAX_CACHED_GENERATORS = 32
 """How many generators a model keeps; what has not been used for longest leaves."""
 
-_KEEPING = threading.Lock()
+_CACHE_LOCK = threading.Lock()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Generator:
         self.model = model
         self.sampler = samplers.get(sampler)
         LogitsProcessors.of(model, max_new_tokens, min_new_tokens, constraints).check_sampler(self.sampler)
-        validation.check_most(max_new_tokens)
+        validation.check_max_new_tokens(max_new_tokens)
         if isinstance(self.sampler, samplers.Beam):
             self.sampler.penalties(max_new_tokens)  # raises where they are no numbers of float32
         if not isinstance(jit_compile, bool):
@@ -123,8 +123,8 @@ class Generator:
             ValueError: where ids are no matrix of ids in the vocabulary, a prompt is empty or too long, a prefix has
                 padding between tokens, nothing meets the constraints, or the model's logits are NaN.
         """
-        given = self._given(source_ids, prefix_ids, rows, noise, limits, seed, padding_mask)
-        batch_size, longest = len(given["source_ids"]), self._longest(given)
+        given = self._checked_inputs(source_ids, prefix_ids, rows, noise, limits, seed, padding_mask)
+        batch_size, max_limit = len(given["source_ids"]), self._max_limit(given)
         if batch_size == 0:
             return self._empty()
         result = {
@@ -134,7 +134,7 @@ class Generator:
         validation.check_finite(result.pop("failed_step"))
         validation.check_found(result["scores"])
         for name in ("ids", "token_scores"):
-            result[name] = result[name][..., :longest]
+            result[name] = result[name][..., :max_limit]
         integers = ("ids", "lengths")
         return Generation(
             **{
@@ -143,7 +143,7 @@ class Generator:
             }
         )
 
-    def _given(
+    def _checked_inputs(
         self,
         source_ids: Any,
         prefix_ids: Any,
@@ -167,7 +167,7 @@ class Generator:
         reads_last = isinstance(self.sampler, samplers.Contrastive)  # it looks at what follows each token
         draft = getattr(self.sampler, "draft", None)
         prefixes = given["prefix_ids"] != self.model.pad_id if "prefix_ids" in given else real[:, :0]
-        validation.check_lengths(self.model, real, prefixes, self._longest(given), reads_last, draft)
+        validation.check_lengths(self.model, real, prefixes, self._max_limit(given), reads_last, draft)
         rows = validation.checked_integers(
             "rows", np.arange(batch_size) if rows is None else rows, batch_size
         )
@@ -183,11 +183,11 @@ class Generator:
                 raise ValueError(
                     f"`noise` must be None where nothing is drawn. Received: sampler={self.sampler}"
                 )
-            shape = (batch_size, self.sampler.hypotheses, self._longest(given), self.model.vocabulary_size)
+            shape = (batch_size, self.sampler.hypotheses, self._max_limit(given), self.model.vocabulary_size)
             given["noise"] = validation.checked_noise(noise, shape)
         return given
 
-    def _longest(self, given: Arrays) -> int:
+    def _max_limit(self, given: Arrays) -> int:
         """The most tokens that any row may have."""
         limits = given.get("limits")
         return self.max_new_tokens if limits is None or not len(limits) else int(limits.max())
@@ -322,11 +322,11 @@ def generate(
         ((2, 2, 32), (2, 32))
     """
     settings = (sampler, max_new_tokens, min_new_tokens, constraints)
-    generator, inputs = kept_generator(Generator, model, source_ids, *settings)
+    generator, inputs = cached_generator(Generator, model, source_ids, *settings)
     return generator(prefix_ids=prefix_ids, padding_mask=padding_mask, rows=rows, noise=noise, **inputs)
 
 
-def kept_generator(
+def cached_generator(
     cls: Any,
     model: Any,
     source_ids: Any,
@@ -340,16 +340,16 @@ def kept_generator(
     source_ids = validation.checked_ids("source_ids", source_ids, model.vocabulary_size)
     batch_size = len(source_ids)
     if np.ndim(max_new_tokens) == 0:
-        least = most = max_new_tokens
+        least = largest = max_new_tokens
     else:
         limits = validation.checked_integers(
-            "max_new_tokens", max_new_tokens, batch_size, 1, validation.MOST_TOKENS
+            "max_new_tokens", max_new_tokens, batch_size, 1, validation.MAX_NEW_TOKENS
         )
-        least, most = (int(limits.min()), int(limits.max())) if batch_size else (1, 1)
+        least, largest = (int(limits.min()), int(limits.max())) if batch_size else (1, 1)
     sampler = samplers.get(sampler)
     LogitsProcessors.of(model, least, min_new_tokens, constraints)  # raises for what is wrong
     constraints = tuple(map(get_constraint, constraints))
-    validation.check_most(most)
+    validation.check_max_new_tokens(largest)
     inputs = {
         "source_ids": source_ids,
         "limits": np.broadcast_to(max_new_tokens, batch_size),
@@ -357,15 +357,15 @@ def kept_generator(
     }
     if isinstance(sampler, samplers.Sample):
         sampler = dataclasses.replace(sampler, seed=0)  # the seed is an input
-    longest = bucket(most, 8) if batch_size else most  # an empty batch runs no program
-    key = (cls, sampler, longest, min_new_tokens, constraints)
-    with _KEEPING:
+    max_limit = bucket(largest, 8) if batch_size else largest  # an empty batch runs no program
+    key = (cls, sampler, max_limit, min_new_tokens, constraints)
+    with _CACHE_LOCK:
         # On the model, so that compiled functions live as long as it does; past Keras' tracking of attributes.
         kept = model.__dict__.setdefault("_generators", {})
         generator = kept.pop(key, None) or cls(
-            model, sampler, longest, min_new_tokens=min_new_tokens, constraints=constraints
+            model, sampler, max_limit, min_new_tokens=min_new_tokens, constraints=constraints
         )
         kept[key] = generator  # the last used stands last
-        if len(kept) > MOST_KEPT:
+        if len(kept) > MAX_CACHED_GENERATORS:
             del kept[next(iter(kept))]
     return generator, inputs

@@ -69,7 +69,7 @@ class LogitsProcessors:
         return logits_processors
 
     @property
-    def shapes_logits(self) -> bool:
+    def changes_logits(self) -> bool:
         """Whether any constraint changes logits."""
         return any(not isinstance(constraint, EndTokens) for constraint in self.constraints)
 

@@ -108,7 +108,7 @@ def generate_ids(
         limits=limits,
         seed=seed,
     )
-    (_, _, state) = ops.while_loop(loop.unfinished, loop.extend, loop.start())
+    (_, _, state) = ops.while_loop(loop.unfinished, loop.step, loop.start())
     return loop.search.results(state)
 
 
@@ -119,7 +119,7 @@ class Loop:
     Attributes:
         model: as in `generate_ids`; so is `update`.
         search: what chooses tokens.
-        longest: M.
+        max_new_tokens: M.
         before: how many entries the cache has from the prompt.
         last_positions: integers (B, R), of the prompts' last tokens.
         context: what the encoder has made of the source, or None for a decoder alone.
@@ -129,7 +129,7 @@ class Loop:
 
     model: Any
     search: Any
-    longest: int
+    max_new_tokens: int
     before: Any
     last_positions: Tensor
     context: Any
@@ -142,15 +142,15 @@ class Loop:
         prompt, hypotheses = self.prompt, self.search.hypotheses
         return (
             ops.zeros((), "int32"),
-            prompts.new_cache(self.model, prompt, hypotheses, self.longest, self.update),
-            self.search.start(ops.cast(prompt.ids[:, -1], "int32"), prompt.blank),
+            prompts.new_cache(self.model, prompt, hypotheses, self.max_new_tokens, self.update),
+            self.search.start(ops.cast(prompt.ids[:, -1], "int32"), prompt.empty),
         )
 
     def unfinished(self, step: Tensor, _cache: Any, state: Any) -> Tensor:
         """Whether another step is to be taken."""
-        return ops.logical_and(step < self.longest, self.search.running(state))
+        return ops.logical_and(step < self.max_new_tokens, self.search.running(state))
 
-    def extend(self, step: Tensor, cache: Any, state: Any) -> tuple[Tensor, Any, Any]:
+    def step(self, step: Tensor, cache: Any, state: Any) -> tuple[Tensor, Any, Any]:
         """One more token for each hypothesis."""
         search = self.search
         options = {}
@@ -164,7 +164,7 @@ class Loop:
             options["output_kernel"] = self.output_kernel
         logits, cache = prompts.step(
             self.model,
-            state["newest"],
+            state["last_tokens"],
             cache,
             self.context,
             cache_index=self.before + step * search.hypotheses,
@@ -179,7 +179,7 @@ def prepare(
     model: Any,
     sampler: Sampler,
     logits_processors: LogitsProcessors,
-    longest: int,
+    max_new_tokens: int,
     source_ids: Tensor,
     prefix_ids: Tensor | None = None,
     update: Callable[[Tensor, Tensor, Tensor], Tensor] = kt_ops.slice_update,
@@ -192,14 +192,14 @@ def prepare(
     if given.get("rows") is None:
         given["rows"] = ops.arange(ops.shape(source_ids)[0], dtype="int32")
     search = new_search(
-        model, sampler, logits_processors, longest, batch_size=ops.shape(source_ids)[0], **given
+        model, sampler, logits_processors, max_new_tokens, batch_size=ops.shape(source_ids)[0], **given
     )
     one_row = source_ids.shape[0] == 1 and search.hypotheses == 1  # whose product needs no kernel of its own
     kernel = model.output_kernel() if hasattr(model, "output_kernel") and not one_row else None
     return Loop(
         model,
         search,
-        longest,
+        max_new_tokens,
         prompt.before,
         prompt.positions[:, -1:] + ops.zeros((1, search.hypotheses), "int32"),
         prompt.context,
@@ -213,7 +213,7 @@ def new_search(
     model: Any,
     sampler: Sampler,
     logits_processors: LogitsProcessors,
-    longest: int,
+    max_new_tokens: int,
     *,
     batch_size: Any = None,
     rows: Tensor | None = None,
@@ -224,9 +224,11 @@ def new_search(
     """What chooses tokens as a sampler says."""
     logits_processors.check_sampler(sampler)
     if isinstance(sampler, Beam) and sampler.num_beams > 1:
-        return BeamSearch(sampler, logits_processors, longest, padding_value(model), limits, batch_size)
+        return BeamSearch(
+            sampler, logits_processors, max_new_tokens, padding_value(model), limits, batch_size
+        )
     return SamplingSearch(
-        sampler, logits_processors, longest, padding_value(model), rows, noise, limits, seed
+        sampler, logits_processors, max_new_tokens, padding_value(model), rows, noise, limits, seed
     )
 
 

@@ -20,14 +20,14 @@ class Prompt:
         ids: integers (B, P), P ≥ 1.
         real: booleans (B, P), False for padding in front.
         positions: integers (B, P), counted over tokens that are no padding.
-        blank: booleans (B,), rows that have nothing to be generated for.
+        empty: booleans (B,), rows that have nothing to be generated for.
         context: what the encoder has made of the source, or None for a decoder alone.
     """
 
     ids: Tensor
     real: Tensor
     positions: Tensor
-    blank: Tensor
+    empty: Tensor
     context: Any
 
     @property
@@ -47,18 +47,18 @@ def prepare(
         if padding_mask is not None:
             source_ids = ops.where(padding_mask, source_ids, ops.cast(model.pad_id, source_ids.dtype))
         real = ops.not_equal(source_ids, model.pad_id)
-    blank = ops.logical_not(ops.any(real, axis=-1))
+    empty = ops.logical_not(ops.any(real, axis=-1))
     if not hasattr(model, "encode"):
         ids, real = align(source_ids, real)
-        return Prompt(ids, real, count_positions(real), blank, None)
+        return Prompt(ids, real, count_positions(real), empty, None)
     context = model.encode(source_ids)
     ids = ops.full((ops.shape(source_ids)[0], 1), model.start_id, "int32")
     real = ops.ones_like(ids, dtype="bool")  # though a start token may have padding's id
     if prefix_ids is not None:
         real = ops.concatenate([real, ops.not_equal(prefix_ids, model.pad_id)], axis=1)
         ids, real = align(ops.concatenate([ids, ops.cast(prefix_ids, "int32")], axis=1), real)
-        return Prompt(ids, real, count_positions(real), blank, context)
-    return Prompt(ids, real, ops.zeros_like(ids), blank, context)
+        return Prompt(ids, real, count_positions(real), empty, context)
+    return Prompt(ids, real, ops.zeros_like(ids), empty, context)
 
 
 def align(ids: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
@@ -86,7 +86,7 @@ def empty_cache(
                 f"on the {keras.backend.backend()} backend. Received: update={update.__name__}"
             )
         # Zero, but a zero that TensorFlow cannot know: a size that it knows must not change from step to step.
-        length = ops.sum(ops.cast(prompt.blank[:0], "int32"))
+        length = ops.sum(ops.cast(prompt.empty[:0], "int32"))
     options = {} if hypotheses == 1 else {"hypotheses": hypotheses}
     return model.empty_cache(ops.shape(prompt.ids)[0], length, **options)
 

@@ -98,13 +98,15 @@ class Beam:
         """How many sequences run side by side."""
         return self.num_beams
 
-    def penalties(self, longest: int) -> np.ndarray:
-        """What the scores of sequences of 0, 1, …, `longest` tokens are divided by; float32.
+    def penalties(self, max_length: int) -> np.ndarray:
+        """What the scores of sequences of 0, 1, …, `max_length` tokens are divided by; float32.
 
         Raises:
             ValueError: where float32 has no normal number for one.
         """
-        lengths = np.maximum(np.arange(longest + 1), 1)  # a row without a source has no tokens and no score
+        lengths = np.maximum(
+            np.arange(max_length + 1), 1
+        )  # a row without a source has no tokens and no score
         base = (5 + lengths) / 6 if self.normalization == "gnmt" else lengths
         with np.errstate(over="ignore", under="ignore"):
             penalties = np.power(base, float(self.length_penalty))
@@ -112,7 +114,7 @@ class Beam:
         if not (limits.tiny <= penalties.min() <= penalties.max() <= limits.max):
             raise ValueError(
                 "`length_penalty` must give finite and positive float32 numbers for sequences of up to "
-                f"{longest} tokens. Received: length_penalty={self.length_penalty}"
+                f"{max_length} tokens. Received: length_penalty={self.length_penalty}"
             )
         return penalties.astype(np.float32)
 

@@ -79,8 +79,8 @@ class _Scorer(Generator):
             out = self._compiled()(self._padded_all(given))
             found = keras.ops.convert_to_numpy(out)[: len(target_ids), : target_ids.shape[1]]
             token_scores = np.where(real, found, 0).astype(np.float32)
-            broken = np.isnan(token_scores)
-            check_finite(np.where(broken.any(axis=1), broken.argmax(axis=1), -1))
+            invalid = np.isnan(token_scores)
+            check_finite(np.where(invalid.any(axis=1), invalid.argmax(axis=1), -1))
         return Scores(token_scores.sum(axis=1), token_scores, lengths)
 
     def _check_room(self, sources: np.ndarray, targets: np.ndarray) -> None:

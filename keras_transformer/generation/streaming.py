@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.generation.constraints import Constraint
-from keras_transformer.generation.generator import Arrays, Generator, kept_generator
+from keras_transformer.generation.generator import Arrays, Generator, cached_generator
 from keras_transformer.generation.logits_processors import LogitsProcessors
 from keras_transformer.generation.loop import Loop, new_search, prepare
 from keras_transformer.generation.samplers import Contrastive, Speculative
@@ -57,7 +57,7 @@ def stream(
         ...     print(tokens)
     """
     settings = (sampler, max_new_tokens, min_new_tokens, constraints)
-    streamer, inputs = kept_generator(Streamer, model, source_ids, *settings)
+    streamer, inputs = cached_generator(Streamer, model, source_ids, *settings)
     return streamer.stream(prefix_ids=prefix_ids, padding_mask=padding_mask, rows=rows, **inputs)
 
 
@@ -83,23 +83,23 @@ class Streamer(Generator):
     ) -> Iterator[np.ndarray]:
         """See `stream`; the arguments are checked before the first token is asked for."""
         given = {"prefix_ids": prefix_ids, "rows": rows, "limits": limits, "seed": seed}
-        return self._tokens(self._given(source_ids, padding_mask=padding_mask, **given))
+        return self._tokens(self._checked_inputs(source_ids, padding_mask=padding_mask, **given))
 
     def _tokens(self, given: Arrays) -> Iterator[np.ndarray]:
         batch_size = len(given["source_ids"])
         if batch_size == 0:
             return
-        known = self._compiled("_begin")(self._padded_all(given))
-        for _ in range(self._longest(given)):
-            if keras.ops.convert_to_numpy(known["state"]["ended"])[:batch_size].all():
+        carry = self._compiled("_start")(self._padded_all(given))
+        for _ in range(self._max_limit(given)):
+            if keras.ops.convert_to_numpy(carry["state"]["ended"])[:batch_size].all():
                 return
-            known |= self._compiled("_extend")(known)
-            check_finite(keras.ops.convert_to_numpy(known["state"]["failed_step"])[:batch_size])
-            yield keras.ops.convert_to_numpy(known["state"]["newest"])[:batch_size, 0].astype(np.int32)
+            carry |= self._compiled("_step")(carry)
+            check_finite(keras.ops.convert_to_numpy(carry["state"]["failed_step"])[:batch_size])
+            yield keras.ops.convert_to_numpy(carry["state"]["last_tokens"])[:batch_size, 0].astype(np.int32)
 
-    def _begin(self, arrays: dict[str, Tensor]) -> dict[str, Any]:
+    def _start(self, arrays: dict[str, Tensor]) -> dict[str, Any]:
         """All that a step needs: the cache with the prompt in it, the search's state, and what stays as it is."""
-        loop = prepare(self.model, self.sampler, self._rules(), self.max_new_tokens, **arrays)
+        loop = prepare(self.model, self.sampler, self._logits_processors(), self.max_new_tokens, **arrays)
         step, cache, state = loop.start()
         rest = {
             "context": loop.context,
@@ -115,24 +115,24 @@ class Streamer(Generator):
             **{name: value for name, value in rest.items() if value is not None},
         }
 
-    def _extend(self, known: dict[str, Any]) -> dict[str, Any]:
+    def _step(self, carry: dict[str, Any]) -> dict[str, Any]:
         """What one step changes."""
         search = new_search(
             self.model,
             self.sampler,
-            self._rules(),
+            self._logits_processors(),
             self.max_new_tokens,
-            **{name: known.get(name) for name in ("rows", "limits", "seed")},
+            **{name: carry.get(name) for name in ("rows", "limits", "seed")},
         )
         placed = (
-            known["before"],
-            known["last_positions"],
-            known.get("context"),
-            known.get("output_kernel"),
+            carry["before"],
+            carry["last_positions"],
+            carry.get("context"),
+            carry.get("output_kernel"),
         )
         loop = Loop(self.model, search, self.max_new_tokens, *placed)
-        step, cache, state = loop.extend(known["step"], known["cache"], known["state"])
+        step, cache, state = loop.step(carry["step"], carry["cache"], carry["state"])
         return {"step": step, "cache": cache, "state": state}
 
-    def _rules(self) -> LogitsProcessors:
+    def _logits_processors(self) -> LogitsProcessors:
         return LogitsProcessors.of(self.model, self.max_new_tokens, self.min_new_tokens, self.constraints)

@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_transformer.arguments import is_integer
 
-MOST_TOKENS = 2**30
+MAX_NEW_TOKENS = 2**30
 """As many as int32 counts, with room to fill up to a power of two."""
 
 
@@ -65,11 +65,11 @@ def check_seed(seed: Any) -> None:
         raise ValueError(f"`seed` must be an integer in [0, 2**32). Received: seed={seed!r}")
 
 
-def check_most(max_new_tokens: int) -> None:
+def check_max_new_tokens(max_new_tokens: int) -> None:
     """Raise where there are more tokens than can be counted."""
-    if max_new_tokens > MOST_TOKENS:
+    if max_new_tokens > MAX_NEW_TOKENS:
         raise ValueError(
-            f"`max_new_tokens` must be at most {MOST_TOKENS}. Received: max_new_tokens={max_new_tokens}"
+            f"`max_new_tokens` must be at most {MAX_NEW_TOKENS}. Received: max_new_tokens={max_new_tokens}"
         )
 
 
@@ -108,17 +108,17 @@ def checked_prefix(model: Any, prefix_ids: Any, batch_size: int) -> np.ndarray:
             "`prefix_ids` must have as many rows as `source_ids`. "
             f"Received: prefix_ids.shape={prefix_ids.shape}, {batch_size} sources"
         )
-    check_padding("prefix_ids", prefix_ids != model.pad_id, in_front=True)
+    check_padding("prefix_ids", prefix_ids != model.pad_id, left_padding=True)
     return prefix_ids
 
 
-def check_padding(name: str, real: np.ndarray, in_front: bool = False) -> None:
+def check_padding(name: str, real: np.ndarray, left_padding: bool = False) -> None:
     """Raise where padding, False in (B, T), stands between tokens, or before them unless it may."""
-    begins = np.diff(real.astype(np.int8), axis=1, prepend=np.int8(not in_front)) > 0
-    wrong = begins.sum(axis=1) > int(in_front)
+    begins = np.diff(real.astype(np.int8), axis=1, prepend=np.int8(not left_padding)) > 0
+    wrong = begins.sum(axis=1) > int(left_padding)
     if wrong.any():
-        where = "in front of the tokens or behind them" if in_front else "behind the tokens alone"
-        found = "between tokens" if in_front else "before a token"
+        where = "in front of the tokens or behind them" if left_padding else "behind the tokens alone"
+        found = "between tokens" if left_padding else "before a token"
         raise ValueError(
             f"`{name}` must have padding {where}. Received: padding {found} in row {wrong.argmax()}"
         )
@@ -164,13 +164,13 @@ def checked_noise(noise: Any, shape: tuple[int, ...]) -> np.ndarray:
     return noise
 
 
-def check_finite(failed_step: np.ndarray, what: str = "logits") -> None:
+def check_finite(failed_step: np.ndarray, quantity: str = "logits") -> None:
     """Raise where any row has a step, rather than −1, at which its logits were not finite."""
     for row, step in enumerate(failed_step):
         if step >= 0:
             raise ValueError(
-                f"`model` must give finite {what}. "
-                f"Received: NaN or infinite {what} for row {row} at step {step}"
+                f"`model` must give finite {quantity}. "
+                f"Received: NaN or infinite {quantity} for row {row} at step {step}"
             )
 
 
@@ -188,7 +188,7 @@ def check_lengths(
     model: Any,
     sources: np.ndarray,
     prefixes: np.ndarray,
-    longest: int,
+    max_new_tokens: int,
     reads_last: bool = False,
     draft: Any = None,
 ) -> None:
@@ -198,12 +198,12 @@ def check_lengths(
         model: the model.
         sources: booleans (B, S), False for padding.
         prefixes: the same of target prefixes, (B, Q).
-        longest: how many tokens are generated at most.
+        max_new_tokens: how many tokens are generated at most.
         reads_last: whether the last of them is read again, and so needs a position.
         draft: the draft model, or None.
     """
-    alone = not hasattr(model, "encode")
-    if alone:
+    decoder_only = not hasattr(model, "encode")
+    if decoder_only:
         check_tokens(sources)
     limits = {
         getattr(model, "bounded_by", "the model"): getattr(model, "max_length", None),
@@ -217,16 +217,16 @@ def check_lengths(
     if limit is None:
         return
     most = limit - int(reads_last)
-    if longest > most:
+    if max_new_tokens > most:
         raise ValueError(
             f"`max_new_tokens` must be at most {most}, for {holder} has {limit} positions. "
-            f"Received: max_new_tokens={longest}"
+            f"Received: max_new_tokens={max_new_tokens}"
         )
-    lengths = (sources if alone else prefixes).sum(axis=1)
-    room = most - longest + int(alone)
+    lengths = (sources if decoder_only else prefixes).sum(axis=1)
+    room = most - max_new_tokens + int(decoder_only)
     if lengths.max(initial=0) > room:
-        name = "source_ids" if alone else "prefix_ids"
+        name = "source_ids" if decoder_only else "prefix_ids"
         raise ValueError(
             f"`{name}` must have at most {room} tokens a row, for {holder} has {limit} positions and "
-            f"max_new_tokens is {longest}. Received: {lengths.max()} tokens in row {lengths.argmax()}"
+            f"max_new_tokens is {max_new_tokens}. Received: {lengths.max()} tokens in row {lengths.argmax()}"
         )

@@ -75,9 +75,9 @@ def _draw_matrix(matrix: np.ndarray, comparable: bool, axes: Any) -> None:
     from matplotlib.colors import ListedColormap
 
     rows, columns = matrix.shape
-    kinds = np.where(np.tri(rows, columns, dtype=bool), 1, 2) if comparable else 3
+    classes = np.where(np.tri(rows, columns, dtype=bool), 1, 2) if comparable else 3
     palette = ListedColormap([_UNRELATED, _BEFORE, _AFTER, _BOTH])
-    axes.imshow(np.where(matrix, kinds, 0), cmap=palette, vmin=0, vmax=3, interpolation="nearest")
+    axes.imshow(np.where(matrix, classes, 0), cmap=palette, vmin=0, vmax=3, interpolation="nearest")
     for axis, length in ((axes.xaxis, columns), (axes.yaxis, rows)):
         axis.set_ticks(range(0, length, -(-length // 16)))
         axis.set_ticks(np.arange(length + 1) - 0.5, minor=True)
@@ -135,20 +135,20 @@ def _draw_columns(matrix: np.ndarray, comparable: bool, axes: Any) -> None:
     axes.set_axis_off()
 
 
-def _draw_nodes(places: np.ndarray, filled: np.ndarray, axes: Any) -> float:
+def _draw_nodes(places: np.ndarray, self_loops: np.ndarray, axes: Any) -> float:
     """Numbered circles; returns their diameter in points."""
     count = len(places)
     size = float(np.clip(150 / count, 3, 17))
     axes.scatter(
         *places.T,
         s=size**2,
-        c=np.where(filled, _INK, "white"),
+        c=np.where(self_loops, _INK, "white"),
         edgecolors=_INK,
         linewidths=1,
         zorder=3,
     )
     if size > 8:
-        for node, (place, fill) in enumerate(zip(places, filled, strict=True)):
+        for node, (place, fill) in enumerate(zip(places, self_loops, strict=True)):
             colour = "white" if fill else _INK
             axes.text(
                 *place,

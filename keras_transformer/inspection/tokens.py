@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 _PALETTE = ("#2a6fbb", "#d1622b", "#2f8f5b", "#7d5bb0", "#b8303f", "#a38a17", "#c9579a", "#66788a")
-_BLANK = "#eef1f4"
+_UNCOLOURED = "#eef1f4"
 _ADVANCE = 0.602  # a character's width by its font's size, in matplotlib's monospaced font
 _POINTS = 9.0
 _LEADING = 2.1  # from line to line, by the font's size
@@ -73,9 +73,9 @@ def _check(tokens: Sequence[str], values: Any, groups: Any, width: int) -> None:
             raise ValueError(
                 f"`{name}` must be one for each of {len(tokens)} tokens. Received: {name}.shape={np.shape(given)}"
             )
-    longest = max(map(len, tokens), default=0)
-    if longest > width:
-        raise ValueError(f"`width` must be at least {longest}, the longest token. Received: width={width}")
+    max_length = max(map(len, tokens), default=0)
+    if max_length > width:
+        raise ValueError(f"`width` must be at least {max_length}, the longest token. Received: width={width}")
 
 
 def _places(tokens: Sequence[str], width: int) -> tuple[list[tuple[int, int]], int]:
@@ -100,14 +100,14 @@ def _colours(
         palette = {name: _PALETTE[i % len(_PALETTE)] for i, name in enumerate(names)}
         keys = [plt.Rectangle((0, 0), 1, 1, color=palette[name], lw=0) for name in names]
         axes.legend(keys, names, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
-        return [palette.get(name, _BLANK) for name in groups], [
+        return [palette.get(name, _UNCOLOURED) for name in groups], [
             "black" if name is None else "white" for name in groups
         ]
     numbers = [math.nan] * count if values is None else np.asarray(values, "float64").tolist()
     if not np.isfinite(numbers).any():
-        return [_BLANK] * count, ["black"] * count
+        return [_UNCOLOURED] * count, ["black"] * count
     norm = plt.Normalize(min(0.0, np.nanmin(numbers)), np.nanmax(numbers))
     mapped = plt.cm.ScalarMappable(norm, "Blues")
     axes.figure.colorbar(mapped, ax=axes, label=label)
-    fills = [_BLANK if math.isnan(number) else mapped.to_rgba(number) for number in numbers]
+    fills = [_UNCOLOURED if math.isnan(number) else mapped.to_rgba(number) for number in numbers]
     return fills, ["white" if norm(number) > 0.55 else "black" for number in numbers]

@@ -199,24 +199,24 @@ def _check(
     tensors: dict[str, Any],
 ) -> None:
     """Every parameter is there in its shape, and nothing else but what is tied to one."""
-    problems = []
+    errors = []
     missing = sorted(parameters.keys() - tensors.keys())
     unknown = sorted(tensors.keys() - parameters.keys() - architecture.tied.keys())
     for kind, names in (("missing", missing), ("unknown", unknown)):
         if names:
             more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-            problems.append(f"{kind}: {', '.join(names[:_SHOWN])}{more}")
+            errors.append(f"{kind}: {', '.join(names[:_SHOWN])}{more}")
     for name in sorted(parameters.keys() & tensors.keys()):
         expected, found = parameters[name].file_shape, tuple(tensors[name].get_shape())
         if expected != found:
-            problems.append(f"{name} of shape {found} instead of {expected}")
+            errors.append(f"{name} of shape {found} instead of {expected}")
     for name, other in architecture.tied.items():
         tied = name in tensors and name not in parameters
-        if not problems and tied and not np.array_equal(tensors[name][:], tensors[other][:]):
-            problems.append(f"{name} differs from {other}, to which {architecture.class_name} ties it")
-    if problems:
-        shown = "; ".join(problems[:_SHOWN])
-        more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+        if not errors and tied and not np.array_equal(tensors[name][:], tensors[other][:]):
+            errors.append(f"{name} differs from {other}, to which {architecture.class_name} ties it")
+    if errors:
+        shown = "; ".join(errors[:_SHOWN])
+        more = f"; and {len(errors) - _SHOWN} more" if len(errors) > _SHOWN else ""
         raise ValueError(
             f"`{folder}` must hold the weights that its {CONFIG} describes, of a {architecture.class_name}. "
             f"Received: {shown}{more}"

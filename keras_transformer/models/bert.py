@@ -10,14 +10,14 @@ from keras_transformer.arguments import check_positive
 from keras_transformer.layers import Dropout, EncoderBlock, LearnedPositions, TokenEmbedding
 from keras_transformer.layers.feed_forward import get_activation, serialize_activation
 from keras_transformer.layers.residual import new_norm
-from keras_transformer.models.presets import Presets
+from keras_transformer.models.sizes import PublishedSizes
 from keras_transformer.ops.random import check_rate
 
 Tensor = Any
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class BERT(Presets, keras.Model):
+class BERT(PublishedSizes, keras.Model):
     r"""Encodes tokens, each with its position and segment, by blocks of complete self-attention.
 
     $$h_0 = \mathrm{drop}(\mathrm{norm}(E_w + P + S_s)), \qquad h_l = \mathrm{Block}_l(h_{l-1}), \qquad
@@ -65,7 +65,7 @@ class BERT(Presets, keras.Model):
     """
 
     # The paper's two; the others as in Turc et al., "Well-Read Students Learn Better" (2019).
-    presets: ClassVar[dict[str, dict[str, Any]]] = {
+    sizes: ClassVar[dict[str, dict[str, Any]]] = {
         name: {"vocabulary_size": 30522, "num_layers": layers, "num_heads": size // 64, "model_dim": size}
         for name, layers, size in (
             ("tiny", 2, 128),

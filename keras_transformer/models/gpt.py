@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_transformer import ops as kt_ops
 from keras_transformer import relations
-from keras_transformer.arguments import check_positive
+from keras_transformer.arguments import check_positive, check_positive_integer
 from keras_transformer.layers import (
     DecoderBlock,
     Dropout,
@@ -19,14 +19,14 @@ from keras_transformer.layers.feed_forward import get_activation, serialize_acti
 from keras_transformer.layers.multi_head_attention import Cache
 from keras_transformer.layers.positions import attention_encodings
 from keras_transformer.layers.residual import new_norm
-from keras_transformer.models.presets import Presets
+from keras_transformer.models.sizes import PublishedSizes
 from keras_transformer.ops.random import check_rate
 
 Tensor = Any
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class GPT(Presets, keras.Model):
+class GPT(PublishedSizes, keras.Model):
     r"""A decoder alone: each token's vector sees those before it, and predicts the token that follows.
 
     $$h_0 = E_w + P, \qquad h_l = \mathrm{Block}_l(h_{l-1}), \qquad P(w_{t+1} \mid w_1 \dots w_t) =
@@ -83,7 +83,7 @@ class GPT(Presets, keras.Model):
     """
 
     # Layers, heads and D as published (GPT-2's smallest has 124 million parameters, not the 117 of its paper).
-    presets: ClassVar[dict[str, dict[str, Any]]] = {
+    sizes: ClassVar[dict[str, dict[str, Any]]] = {
         "gpt": {
             "vocabulary_size": 40478,
             "num_layers": 12,
@@ -301,26 +301,28 @@ class GPT(Presets, keras.Model):
         """What `logits` makes of the weights at every call, for loops to make it once."""
         return self.embedding.output_kernel()
 
-    def with_more_tokens(self, number: int) -> "GPT":
-        """The same model with rows of E for new tokens behind the others, drawn as the first ones were.
+    def resize_token_embeddings(self, vocabulary_size: int) -> "GPT":
+        """Copy the model with another number of token embeddings.
+
+        The first embeddings are kept. Those of new tokens, whose ids follow the others, are drawn as at initialization.
 
         Args:
-            number: of new tokens, whose ids follow those of the vocabulary.
+            vocabulary_size: the new number of rows of E, larger or smaller.
 
         Returns:
-            A new model, not compiled.
+            A new model, not compiled. The weights are copies.
 
         Raises:
-            ValueError: where `number` is not positive.
+            ValueError: If `vocabulary_size` is not a positive integer, or `pad_id` or `end_id` would be outside it.
         """
-        check_positive(number=number)
-        config = {**self.get_config(), "vocabulary_size": self.vocabulary_size + number}
-        model = type(self).from_config(config)
+        check_positive_integer(vocabulary_size=vocabulary_size)
+        model = type(self).from_config({**self.get_config(), "vocabulary_size": int(vocabulary_size)})
+        kept = min(self.vocabulary_size, vocabulary_size)
         for old, new in zip(self.weights, model.weights, strict=True):
-            if old.shape != new.shape:
-                new.assign(ops.concatenate([old, new[self.vocabulary_size :]], axis=0))
-            else:
+            if old.shape == new.shape:
                 new.assign(old)
+            else:
+                new.assign(ops.concatenate([old[:kept], new[kept:]], axis=0))
         return model
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:

@@ -13,18 +13,23 @@ from keras_transformer.ops.random import check_rate
 
 Tensor = Any
 
-NUM_MARKS = 3
+NUM_SPECIAL_IDS = 3
 
 
 class _Headed(keras.Model):
     """A decoder with a linear layer on the hidden state of the token that ends each row."""
 
     def __init__(
-        self, decoder: GPT, units: int, marks: Sequence[int] | None, dropout: float | None, **kwargs: Any
+        self,
+        decoder: GPT,
+        units: int,
+        special_ids: Sequence[int] | None,
+        dropout: float | None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.decoder = decoder
-        self.marks = _check_marks(marks, decoder)
+        self.special_ids = _check_special_ids(special_ids, decoder)
         self.dropout = check_rate("dropout", dropout, decoder.dropout)
         self.drop = Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
         self.drop.build((None, decoder.model_dim))
@@ -60,7 +65,7 @@ class _Headed(keras.Model):
         return {
             **super().get_config(),
             "decoder": keras.saving.serialize_keras_object(self.decoder),
-            "marks": list(self.marks),
+            "special_ids": list(self.special_ids),
             "dropout": self.dropout,
         }
 
@@ -83,7 +88,7 @@ class _Headed(keras.Model):
     def _classes(self, ids: Tensor, hidden: Tensor, training: bool | None) -> Tensor:
         rows = ops.reshape(ids, (-1, ops.shape(ids)[-1]))
         places = ops.arange(ops.shape(rows)[1], dtype="int32")
-        last = ops.max(ops.where(ops.equal(rows, self.marks[-1]), places, 0), axis=1)
+        last = ops.max(ops.where(ops.equal(rows, self.special_ids[-1]), places, 0), axis=1)
         ends = ops.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]  # (rows, D)
         ends = ops.reshape(ends, (*ops.shape(ids)[:-1], self.decoder.model_dim))
         return self._logits(ends, training)
@@ -108,7 +113,7 @@ class GPTClassifier(_Headed):
 
     `data.fine_tuning` makes its batches; λ is a loss weight of `compile`, 0.5 in the paper:
 
-        model = GPTClassifier(gpt.with_more_tokens(3), num_classes=2)
+        model = GPTClassifier(gpt.resize_token_embeddings(gpt.vocabulary_size + 3), num_classes=2)
         losses = {"classes": SparseCategoricalCrossentropy(from_logits=True), "tokens": LabelSmoothedCrossentropy(0.0)}
         model.compile(Adam(6.25e-5), losses, loss_weights={"classes": 1.0, "tokens": 0.5})
 
@@ -117,8 +122,8 @@ class GPTClassifier(_Headed):
         num_classes: C.
         symmetric: whether the two texts of a pair are read in both orders and the two vectors added, so that neither
             is the first.
-        marks: ids of the tokens that start a row, that stand between two texts and that end it; by default the
-            decoder's last three, as `decoder.with_more_tokens(3)` makes them.
+        special_ids: ids of the tokens that start a row, that stand between two texts and that end it; by default the
+            decoder's last three, such as `decoder.resize_token_embeddings(decoder.vocabulary_size + 3)` adds.
         dropout: probability for what is classified, by default the decoder's.
         problem_type: "single_label_classification", "multi_label_classification" or "regression"; by default regression
             for one class and single-label classification for several;
@@ -134,11 +139,11 @@ class GPTClassifier(_Headed):
             "classes" are the predicted numbers
 
     Raises:
-        ValueError: where `num_classes` and `problem_type` do not go together, or `marks` are not three different ids.
+        ValueError: If `num_classes` and `problem_type` are incompatible, or `special_ids` are not three different ids.
 
     Example:
         >>> decoder = GPT(100, num_layers=1, num_heads=2, model_dim=16, max_length=8)
-        >>> model = GPTClassifier(decoder.with_more_tokens(3), num_classes=2)
+        >>> model = GPTClassifier(decoder.resize_token_embeddings(103), num_classes=2)
         >>> model(keras.ops.array([[100, 5, 6, 102]]))["classes"].shape
         TensorShape([1, 2])
 
@@ -152,13 +157,13 @@ class GPTClassifier(_Headed):
         decoder: GPT,
         num_classes: int,
         symmetric: bool = False,
-        marks: Sequence[int] | None = None,
+        special_ids: Sequence[int] | None = None,
         dropout: float | None = None,
         problem_type: str | None = None,
         **kwargs: Any,
     ) -> None:
         problem_type = check_problem_type(problem_type, num_classes)
-        super().__init__(decoder, num_classes, marks, dropout, **kwargs)
+        super().__init__(decoder, num_classes, special_ids, dropout, **kwargs)
         self.num_classes = num_classes
         self.problem_type = problem_type
         self.symmetric = symmetric
@@ -199,7 +204,7 @@ class GPTMultipleChoice(_Headed):
 
     Args:
         decoder: a `GPT`, best a trained one.
-        marks: as for `GPTClassifier`.
+        special_ids: as for `GPTClassifier`.
         dropout: probability for what is judged, by default the decoder's.
         **kwargs: for `keras.Model`.
 
@@ -211,20 +216,24 @@ class GPTMultipleChoice(_Headed):
         output: {"classes": (B, K), "tokens": (B, K, T, vocabulary_size)}, float32 logits
 
     Raises:
-        ValueError: where `marks` are not three different ids.
+        ValueError: where `special_ids` are not three different ids.
 
     References:
         Radford et al. (2018), section 3.3 and figure 1.
     """
 
     def __init__(
-        self, decoder: GPT, marks: Sequence[int] | None = None, dropout: float | None = None, **kwargs: Any
+        self,
+        decoder: GPT,
+        special_ids: Sequence[int] | None = None,
+        dropout: float | None = None,
+        **kwargs: Any,
     ) -> None:
-        super().__init__(decoder, 1, marks, dropout, **kwargs)
+        super().__init__(decoder, 1, special_ids, dropout, **kwargs)
 
     def _classes(self, ids: Tensor, hidden: Tensor, training: bool | None) -> Tensor:
         logits = super()._classes(ids, hidden, training)
-        present = ops.any(ops.equal(ids, self.marks[-1]), axis=-1)
+        present = ops.any(ops.equal(ids, self.special_ids[-1]), axis=-1)
         return ops.where(present, logits, -1e9)
 
     def _logits(self, ends: Tensor, training: bool | None) -> Tensor:
@@ -244,15 +253,15 @@ def _ids(inputs: Tensor | dict[str, Tensor]) -> Tensor:
     return ops.convert_to_tensor(inputs["token_ids"] if isinstance(inputs, dict) else inputs)
 
 
-def _check_marks(marks: Sequence[int] | None, decoder: GPT) -> tuple[int, ...]:
+def _check_special_ids(special_ids: Sequence[int] | None, decoder: GPT) -> tuple[int, ...]:
     size = decoder.vocabulary_size
-    checked = tuple(range(size - NUM_MARKS, size)) if marks is None else tuple(marks)
-    taken = {decoder.pad_id, decoder.end_id} if marks is None else {decoder.pad_id}
-    valid = len(set(checked)) == len(checked) == NUM_MARKS and all(0 <= mark < size for mark in checked)
+    checked = tuple(range(size - NUM_SPECIAL_IDS, size)) if special_ids is None else tuple(special_ids)
+    taken = {decoder.pad_id, decoder.end_id} if special_ids is None else {decoder.pad_id}
+    valid = len(set(checked)) == len(checked) == NUM_SPECIAL_IDS and all(0 <= mark < size for mark in checked)
     if not valid or taken & set(checked):
         raise ValueError(
-            f"`marks` must be {NUM_MARKS} different ids of the decoder's {size}, for start, delimiter and extract, "
-            "such as those that decoder.with_more_tokens(3) makes. "
-            f"Received: marks={marks} with pad_id={decoder.pad_id}, end_id={decoder.end_id}"
+            f"`special_ids` must be {NUM_SPECIAL_IDS} different ids of the decoder's {size}, for start, delimiter and "
+            "extract, such as those that decoder.resize_token_embeddings adds. "
+            f"Received: special_ids={special_ids} with pad_id={decoder.pad_id}, end_id={decoder.end_id}"
         )
     return checked

@@ -8,7 +8,7 @@ from keras_transformer.layers import DecoderBlock, Dropout, EncoderBlock, Relati
 from keras_transformer.layers.feed_forward import get_activation, serialize_activation
 from keras_transformer.layers.residual import new_norm
 from keras_transformer.models.encoder_decoder import EncoderDecoder
-from keras_transformer.models.presets import Presets
+from keras_transformer.models.sizes import PublishedSizes
 from keras_transformer.ops.random import check_rate
 from keras_transformer.ops.scores import ScaledDotProduct
 
@@ -18,7 +18,7 @@ _VERSION_1_1 = {"activation": "geglu_tanh", "tied": False}
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class T5(Presets, EncoderDecoder):
+class T5(PublishedSizes, EncoderDecoder):
     r"""Encoder–decoder whose every task is text to text.
 
     $$s_{ij} = q_i \cdot k_j + B_{\beta(j - i)}, \qquad
@@ -71,7 +71,7 @@ class T5(Presets, EncoderDecoder):
     """
 
     # As published, with the vocabulary's 32,000 pieces, 100 sentinels and 28 places left over.
-    presets: ClassVar[dict[str, dict[str, Any]]] = {
+    sizes: ClassVar[dict[str, dict[str, Any]]] = {
         name: {
             "vocabulary_size": 32128,
             "num_layers": layers,

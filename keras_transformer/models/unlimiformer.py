@@ -118,7 +118,7 @@ class Unlimiformer(keras.Model):
 
     def call(self, inputs: dict[str, Tensor], training: bool | None = None) -> Tensor:
         """Logits for every target position (teacher forcing), all chunks encoded at once."""
-        store, padding_mask = self._store_at_once(inputs["source_ids"], training)
+        store, padding_mask = self._parallel_store(inputs["source_ids"], training)
         memories = self._memories(store, self._key_matrices())
         return self.model.decode(inputs["target_ids"], memories, padding_mask, training, self._retrieve)
 
@@ -135,7 +135,7 @@ class Unlimiformer(keras.Model):
             {"store": the hidden states (B, S', D), S' what the chunks reach to; "padding_mask": bool (B, S');
             "key_matrices": each layer's key projection}.
         """
-        store, padding_mask = self._store_in_turn(source_ids, update)
+        store, padding_mask = self._sequential_store(source_ids, update)
         return {"store": store, "padding_mask": padding_mask, "key_matrices": self._key_matrices()}
 
     def empty_cache(self, batch_size: Any, length: Any, hypotheses: int = 1) -> list[Cache]:
@@ -185,9 +185,9 @@ class Unlimiformer(keras.Model):
     def _stride(self) -> int:
         return self.chunk_length - self.overlap
 
-    def _store_at_once(self, source_ids: Tensor, training: bool | None) -> tuple[Tensor, Tensor]:
+    def _parallel_store(self, source_ids: Tensor, training: bool | None) -> tuple[Tensor, Tensor]:
         """Hidden states (B, S', D) and which are not padding; the chunks are rows of one batch."""
-        source_ids, count, last = self._plan(source_ids)
+        source_ids, count, last = self._chunks(source_ids)
         starts = ops.arange(count) * self._stride
         index = ops.reshape(starts[:, None] + ops.arange(self.chunk_length), [-1])  # (C·L,)
         chunks = ops.reshape(ops.take(source_ids, index, axis=1), [-1, self.chunk_length])  # (B·C, L)
@@ -200,11 +200,11 @@ class Unlimiformer(keras.Model):
         index = ops.minimum(index, count * self.chunk_length - 1)  # only of padding is it more
         return ops.take_along_axis(states, index[:, :, None], axis=1), self._real(source_ids)
 
-    def _store_in_turn(
+    def _sequential_store(
         self, source_ids: Tensor, update: Callable[[Tensor, Tensor, Tensor], Tensor]
     ) -> tuple[Tensor, Tensor]:
         """The same with the temporary memory of one chunk: each overwrites what the one before has at its end."""
-        source_ids, count, last = self._plan(source_ids)
+        source_ids, count, last = self._chunks(source_ids)
         within = ops.arange(self.chunk_length)
 
         def add(chunk: Tensor, store: Tensor) -> Tensor:
@@ -219,7 +219,7 @@ class Unlimiformer(keras.Model):
         empty = ops.zeros((batch_size, length, self.model.model_dim), self.model.compute_dtype)
         return ops.fori_loop(0, count, add, empty), self._real(source_ids)
 
-    def _plan(self, source_ids: Tensor) -> tuple[Tensor, Any, Tensor]:
+    def _chunks(self, source_ids: Tensor) -> tuple[Tensor, Any, Tensor]:
         """The source (B, S') filled up to whole chunks, their number, and the last that a row has, (B, 1).
 
         A row's last chunk is the first that reaches its end, however much padding follows: all that the chunk
@@ -227,18 +227,18 @@ class Unlimiformer(keras.Model):
         """
         source_ids = ops.cast(source_ids, "int32")
         length = ops.shape(source_ids)[1]
-        beyond = self._chunks_beyond(
+        beyond = self._num_further_chunks(
             max(length - self.chunk_length, 0)
             if isinstance(length, int)
             else ops.maximum(length - self.chunk_length, 0)
         )
-        filling = self.chunk_length + beyond * self._stride - length
-        padded = ops.pad(source_ids, [[0, 0], [0, filling]], constant_values=self.pad_id)
+        padding = self.chunk_length + beyond * self._stride - length
+        padded = ops.pad(source_ids, [[0, 0], [0, padding]], constant_values=self.pad_id)
         position = ops.arange(self.chunk_length + beyond * self._stride)
         end = ops.max(ops.where(self._real(padded), position + 1, 0), axis=1, keepdims=True)  # (B, 1)
-        return padded, beyond + 1, self._chunks_beyond(ops.maximum(end - self.chunk_length, 0))
+        return padded, beyond + 1, self._num_further_chunks(ops.maximum(end - self.chunk_length, 0))
 
-    def _chunks_beyond(self, count: Any) -> Any:
+    def _num_further_chunks(self, count: Any) -> Any:
         """How many chunks, after the first, reach `count` tokens beyond it."""
         return (count + self._stride - 1) // self._stride
 
@@ -309,10 +309,10 @@ class Unlimiformer(keras.Model):
         k = min(self.top_k, length) if static else self.top_k
         within = ops.arange(block)
 
-        def add(number: Tensor, best: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-            position = ops.minimum(number * block, length - block) + within
+        def add(block_index: Tensor, best: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+            position = ops.minimum(block_index * block, length - block) + within
             states = ops.cast(ops.take(store, position, axis=1), "float32")
-            fresh = ops.logical_and(ops.take(padding_mask, position, axis=1), position >= number * block)
+            fresh = ops.logical_and(ops.take(padding_mask, position, axis=1), position >= block_index * block)
             scores = ops.einsum("bntd,bsd->bnts", queries, states)
             scores = ops.where(fresh[:, None, None, :], scores, UNRELATED)
             index = ops.zeros_like(scores, "int32") + position

@@ -12,8 +12,8 @@ from keras_transformer.arguments import check_not_negative, check_one_of, check_
 from keras_transformer.layers import Dropout, EncoderBlock, Positions2D
 from keras_transformer.layers.feed_forward import get_activation, serialize_activation
 from keras_transformer.layers.residual import new_norm
-from keras_transformer.models.presets import Presets
 from keras_transformer.models.problem_types import check_problem_type
+from keras_transformer.models.sizes import PublishedSizes
 from keras_transformer.ops.random import check_rate
 
 Tensor = Any
@@ -22,7 +22,7 @@ POOLINGS = ("token", "mean")
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class ViT(Presets, keras.Model):
+class ViT(PublishedSizes, keras.Model):
     r"""Cuts an image into patches, encodes them as a sequence, and classifies a token that stands before them.
 
     $$z_0 = [x_{class};\; x^1_p E;\; \dots;\; x^N_p E] + P, \qquad z_l = \mathrm{Block}_l(z_{l-1}), \qquad
@@ -71,7 +71,7 @@ class ViT(Presets, keras.Model):
     """
 
     # Table 1; "s16" and "ti16" as in Steiner et al., "How to Train Your ViT?" (2022), table 2.
-    presets: ClassVar[dict[str, dict[str, Any]]] = {
+    sizes: ClassVar[dict[str, dict[str, Any]]] = {
         name: {
             "image_size": 224,
             "patch_size": patch_size,

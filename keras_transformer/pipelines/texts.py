@@ -17,7 +17,7 @@ class OfTexts(folders.Saved):
     """A model around an encoder, or a decoder with marks such as `models.GPTClassifier`, and its tokenizer.
 
     Args:
-        model: with an `encoder`, or a `decoder` and the ids `marks` of start, delimiter and extract.
+        model: with an `encoder`, or a `decoder` and the ids `special_ids` of start, delimiter and extract.
         tokenizer: with the encoder's vocabulary, or with the decoder's but for the marks, which it may have or not.
         long_texts: whether texts that are longer than the encoder's `max_length` are refused, or read through windows
             that overlap by half.
@@ -31,7 +31,7 @@ class OfTexts(folders.Saved):
         self.model = model
         self.tokenizer = tokenizer
         self.long_texts = long_texts
-        self._marks = getattr(model, "marks", None)
+        self._marks = getattr(model, "special_ids", None)
         self.encoder = getattr(model, "encoder", getattr(model, "decoder", model))
         ids = len({*range(tokenizer.vocabulary_size), *(self._marks or ())})
         for name, known in (("vocabulary_size", ids), ("pad_id", tokenizer.pad_id)):

@@ -22,7 +22,7 @@ class SamplingSearch:
     Attributes:
         sampler: greedy, sampling, or a beam of one, which is greedy.
         logits_processors: what may be generated.
-        longest: M.
+        max_new_tokens: M.
         padding_value: the id after the end of a sequence.
         rows: integers (B,), what the noise of each row is drawn for.
         noise: uniform numbers (B, R, M, V) to draw with instead.
@@ -32,7 +32,7 @@ class SamplingSearch:
 
     sampler: Greedy | Sample | Beam
     logits_processors: LogitsProcessors
-    longest: int
+    max_new_tokens: int
     padding_value: int
     rows: Tensor | None = None
     noise: Tensor | None = None
@@ -44,17 +44,17 @@ class SamplingSearch:
         """R."""
         return self.sampler.hypotheses
 
-    def start(self, newest: Tensor, blank: Tensor) -> State:
+    def start(self, last_tokens: Tensor, empty: Tensor) -> State:
         """The state before the first step, from the last tokens of the prompts (B,)."""
-        newest = ops.repeat(newest[:, None], self.hypotheses, axis=1)
-        nothing = ops.repeat(ops.zeros_like(newest)[:, :, None], self.longest, axis=2)
+        last_tokens = ops.repeat(last_tokens[:, None], self.hypotheses, axis=1)
+        nothing = ops.repeat(ops.zeros_like(last_tokens)[:, :, None], self.max_new_tokens, axis=2)
         return {
-            "newest": newest,
+            "last_tokens": last_tokens,
             "ids": nothing + self.padding_value,
             "token_scores": ops.cast(nothing, "float32"),
-            "lengths": ops.zeros_like(newest),
-            "ended": ops.repeat(blank[:, None], self.hypotheses, axis=1),
-            "failed_step": ops.zeros_like(newest[:, 0]) - 1,
+            "lengths": ops.zeros_like(last_tokens),
+            "ended": ops.repeat(empty[:, None], self.hypotheses, axis=1),
+            "failed_step": ops.zeros_like(last_tokens[:, 0]) - 1,
         }
 
     def running(self, state: State) -> Tensor:
@@ -65,34 +65,34 @@ class SamplingSearch:
         """Which entries of the cache each hypothesis may see: its own, (1, R, M·R)."""
         if self.hypotheses == 1:
             return None
-        own = np.tile(np.eye(self.hypotheses, dtype=bool), (1, self.longest))
+        own = np.tile(np.eye(self.hypotheses, dtype=bool), (1, self.max_new_tokens))
         return ops.convert_to_tensor(own[None])
 
     def advance(self, state: State, logits: Tensor, step: Tensor) -> State:
         """The state with one more token for each hypothesis, from logits (B, R, V)."""
         normalizer = log_normalizer(logits)  # (B, R)
-        broken = ops.logical_and(is_broken(logits, normalizer), ops.logical_not(state["ended"]))
+        invalid = ops.logical_and(is_invalid(logits, normalizer), ops.logical_not(state["ended"]))
         candidates = self.logits_processors(logits, state["ids"], step, self.limits)
         if isinstance(self.sampler, Sample):
             candidates = categorical.draw(candidates, self.sampler, self._noise(logits, step))
         token, best = highest(candidates)
-        if isinstance(self.sampler, Sample) or self.logits_processors.shapes_logits:
+        if isinstance(self.sampler, Sample) or self.logits_processors.changes_logits:
             chosen = ops.equal(ops.arange(logits.shape[-1], dtype="int32"), token[..., None])
             own = ops.max(ops.where(chosen, logits, FORBIDDEN), axis=-1)  # as the model itself has it
         else:
             own = best
         # A sequence that no token may follow is cut there.
-        stops = ops.logical_or(ops.logical_or(state["ended"], broken), best <= FORBIDDEN / 2)
+        stops = ops.logical_or(ops.logical_or(state["ended"], invalid), best <= FORBIDDEN / 2)
         token = ops.where(stops, self.padding_value, token)
         column = ops.logical_and(
-            ops.equal(ops.arange(self.longest), step), ops.logical_not(stops)[:, :, None]
+            ops.equal(ops.arange(self.max_new_tokens), step), ops.logical_not(stops)[:, :, None]
         )
-        failed = ops.logical_and(ops.any(broken, axis=1), state["failed_step"] < 0)
+        failed = ops.logical_and(ops.any(invalid, axis=1), state["failed_step"] < 0)
         ended = ops.logical_or(stops, self.logits_processors.ends(token))
         if self.limits is not None:
             ended = ops.logical_or(ended, (step + 1 >= self.limits)[:, None])
         return {
-            "newest": token,
+            "last_tokens": token,
             "ids": ops.where(column, token[:, :, None], state["ids"]),
             "token_scores": ops.where(column, (own - normalizer)[:, :, None], state["token_scores"]),
             "lengths": state["lengths"] + ops.cast(ops.logical_not(stops), "int32"),
@@ -105,7 +105,7 @@ class SamplingSearch:
         scores = ops.sum(state["token_scores"], axis=-1)
         ranking = scores
         if isinstance(self.sampler, Beam):
-            penalties = ops.convert_to_tensor(self.sampler.penalties(self.longest))
+            penalties = ops.convert_to_tensor(self.sampler.penalties(self.max_new_tokens))
             ranking = scores / ops.take(penalties, state["lengths"], axis=0)
         return {
             "ids": state["ids"],
@@ -137,7 +137,7 @@ def results_of_one(state: State) -> dict[str, Tensor]:
     }
 
 
-def is_broken(logits: Tensor, normalizer: Tensor) -> Tensor:
+def is_invalid(logits: Tensor, normalizer: Tensor) -> Tensor:
     """Where logits (…, V) have NaN or +∞, or nothing but −∞, by comparisons that every runtime has."""
     # The logits' sum too: XLA's exponential on a CPU can make a number of NaN. Not `logical_not`: TensorFlow rewrites
     # ¬(a < b) as a ≥ b, which NaN does not fulfil.

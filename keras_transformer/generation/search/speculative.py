@@ -13,7 +13,7 @@ from keras_transformer.generation.logits_processors import LogitsProcessors
 from keras_transformer.generation.samplers import Speculative
 from keras_transformer.generation.search.sampling import (
     highest,
-    is_broken,
+    is_invalid,
     log_normalizer,
     results_of_one,
 )
@@ -26,7 +26,7 @@ State = dict[str, Tensor]
 def generate_ids(
     model: Any,
     source_ids: Tensor,
-    longest: int,
+    max_new_tokens: int,
     logits_processors: LogitsProcessors,
     sampler: Speculative,
     prefix_ids: Tensor | None = None,
@@ -40,35 +40,35 @@ def generate_ids(
     greedy choice and one more, whatever the rows beside it keep. A round writes K + 1 entries into both caches at the
     same places for all rows; what a row does not keep is marked as empty.
     """
-    check_same_kind(model, sampler.draft, "draft")
+    check_compatible(model, sampler.draft, "draft")
     both = [
-        _Reader.of(each, source_ids, prefix_ids, sampler.num_tokens, longest, update, padding_mask)
+        _Reader.of(each, source_ids, prefix_ids, sampler.num_tokens, max_new_tokens, update, padding_mask)
         for each in (model, sampler.draft)
     ]
     prompt = both[0].prompt
     batch = ops.zeros_like(ops.cast(prompt.ids[:, -1], "int32"))
-    limits = batch + longest if limits is None else limits
+    limits = batch + max_new_tokens if limits is None else limits
     round_ = _Round(
-        both[0], both[1], logits_processors, sampler.num_tokens, longest, padding_value(model), limits
+        both[0], both[1], logits_processors, sampler.num_tokens, max_new_tokens, padding_value(model), limits
     )
     start = {
-        "newest": ops.cast(prompt.ids[:, -1], "int32"),
-        "ids": ops.repeat(batch[:, None], longest, axis=1) + padding_value(model),
-        "token_scores": ops.cast(ops.repeat(batch[:, None], longest, axis=1), "float32"),
+        "last_tokens": ops.cast(prompt.ids[:, -1], "int32"),
+        "ids": ops.repeat(batch[:, None], max_new_tokens, axis=1) + padding_value(model),
+        "token_scores": ops.cast(ops.repeat(batch[:, None], max_new_tokens, axis=1), "float32"),
         "lengths": batch,
-        "ended": prompt.blank,
+        "ended": prompt.empty,
         "failed_step": batch - 1,
     }
 
     def unfinished(number: Tensor, _caches: Any, state: State) -> Tensor:
-        return ops.logical_and(number < longest, ops.logical_not(ops.all(state["ended"])))
+        return ops.logical_and(number < max_new_tokens, ops.logical_not(ops.all(state["ended"])))
 
     caches = [each.cache for each in both]
     _, _, state = ops.while_loop(unfinished, round_, (ops.zeros((), "int32"), caches, start))
     return results_of_one(state)
 
 
-def check_same_kind(model: Any, other: Any, argument: str) -> None:
+def check_compatible(model: Any, other: Any, argument: str) -> None:
     """Raise where two models differ in vocabulary, special ids or kind."""
     for name in ("vocabulary_size", "pad_id", "start_id", "end_id"):
         values = getattr(model, name, None), getattr(other, name, None)
@@ -129,7 +129,7 @@ class _Round:
     draft: _Reader
     logits_processors: LogitsProcessors
     num_tokens: int
-    longest: int
+    max_new_tokens: int
     padding_value: int
     limits: Tensor
 
@@ -138,25 +138,25 @@ class _Round:
         cache_index = number * (self.num_tokens + 1)
         ahead = state["lengths"][:, None] + ops.arange(self.num_tokens + 1, dtype="int32")  # (B, K + 1)
         # No entry is written, and no position asked for, where a row has no room or has ended.
-        open_ = ops.logical_and(ahead < self.limits[:, None], ops.logical_not(state["ended"])[:, None])
-        positions = last + ops.where(open_, ahead, 0)
-        draft_cache, column, ids = caches[1], state["newest"][:, None], state["ids"]
+        active = ops.logical_and(ahead < self.limits[:, None], ops.logical_not(state["ended"])[:, None])
+        positions = last + ops.where(active, ahead, 0)
+        draft_cache, column, ids = caches[1], state["last_tokens"][:, None], state["ids"]
         read, histories = [], []
         for i in range(self.num_tokens + 1):
-            column = ops.where(open_[:, i : i + 1], column, self.padding_value)
+            column = ops.where(active[:, i : i + 1], column, self.padding_value)
             read.append(column)
             if i:
-                written = ops.equal(ops.arange(self.longest), ahead[:, i : i + 1] - 1)
+                written = ops.equal(ops.arange(self.max_new_tokens), ahead[:, i : i + 1] - 1)
                 ids = ops.where(written, column, ids)
             histories.append(ids)
             logits, draft_cache = self.draft.read(
-                column, draft_cache, cache_index + i, positions[:, i : i + 1], open_[:, i : i + 1]
+                column, draft_cache, cache_index + i, positions[:, i : i + 1], active[:, i : i + 1]
             )
             column, _ = highest(
                 self.logits_processors(logits, ids[:, None], ahead[:, i : i + 1], self.limits)
             )
         proposed = ops.concatenate(read, axis=1)  # (B, K + 1), the newest token first
-        logits, model_cache = self.model.read(proposed, caches[0], cache_index, positions, open_)
+        logits, model_cache = self.model.read(proposed, caches[0], cache_index, positions, active)
         chosen, best = highest(
             self.logits_processors(logits, ops.stack(histories, axis=1), ahead, self.limits)
         )
@@ -169,8 +169,8 @@ class _Round:
     ) -> State:
         """The state with the tokens that the model itself would have generated."""
         normalizer = log_normalizer(logits)  # (B, K + 1)
-        broken = is_broken(logits, normalizer)
-        stuck = ops.logical_or(broken, best <= FORBIDDEN / 2)
+        invalid = is_invalid(logits, normalizer)
+        stuck = ops.logical_or(invalid, best <= FORBIDDEN / 2)
         # A column is reached where every one before it was proposed rightly, and neither stuck nor ended.
         right = ops.equal(proposed[:, 1:], chosen[:, :-1])
         passed = ops.logical_and(
@@ -185,17 +185,17 @@ class _Round:
             ops.equal(ops.arange(logits.shape[-1], dtype="int32"), chosen[..., None]), logits, FORBIDDEN
         )
         scores = ops.max(own, axis=-1) - normalizer
-        behind = ops.arange(self.longest, dtype="int32") - state["lengths"][:, None]  # (B, M)
-        written = ops.logical_and(behind >= 0, behind < count[:, None])
-        column = ops.clip(behind, 0, self.num_tokens)
+        offset = ops.arange(self.max_new_tokens, dtype="int32") - state["lengths"][:, None]  # (B, M)
+        written = ops.logical_and(offset >= 0, offset < count[:, None])
+        column = ops.clip(offset, 0, self.num_tokens)
         lengths = state["lengths"] + count
         ends = ops.any(
             ops.logical_and(reached, ops.logical_or(stuck, self.logits_processors.ends(chosen))), axis=1
         )
-        newest = ops.take_along_axis(chosen, ops.maximum(count - 1, 0)[:, None], axis=1)[:, 0]
-        failed = ops.logical_and(ops.any(ops.logical_and(reached, broken), axis=1), state["failed_step"] < 0)
+        last_tokens = ops.take_along_axis(chosen, ops.maximum(count - 1, 0)[:, None], axis=1)[:, 0]
+        failed = ops.logical_and(ops.any(ops.logical_and(reached, invalid), axis=1), state["failed_step"] < 0)
         return {
-            "newest": newest,
+            "last_tokens": last_tokens,
             "ids": ops.where(written, ops.take_along_axis(chosen, column, axis=1), state["ids"]),
             "token_scores": ops.where(
                 written, ops.take_along_axis(scores, column, axis=1), state["token_scores"]
