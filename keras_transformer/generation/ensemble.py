@@ -1,4 +1,4 @@
-"""Several models that generate as one."""
+"""Ensembles of models."""
 
 import math
 from collections.abc import Sequence
@@ -15,19 +15,19 @@ Tensor = Any
 
 
 class Ensemble:
-    r"""Models with one vocabulary, of which the mean distribution generates; wherever `generate` takes a model.
+    r"""Generate with the mean distribution of several models. An ensemble is a model for `generate`.
 
     $$p(v) = \sum_m w_m\, p_m(v), \quad \sum_m w_m = 1$$
 
-    What is compiled for it is kept with it: keep the object where you generate more than once.
+    Compiled functions are cached on the ensemble: reuse the object to generate more than once.
 
     Args:
-        models: encoder–decoders, or decoders alone, with the same vocabulary and special ids.
-        weights: w, positive, scaled so as to sum up to 1; by default equal.
+        models: encoder–decoders, or decoder-only models, with the same vocabulary and special ids.
+        weights: w, positive, normalized to sum to 1; by default equal.
 
     Raises:
-        TypeError: where `models` is no list of models that generate.
-        ValueError: where models do not go together or weights are wrong.
+        TypeError: If `models` is not a list of models with `step` and `empty_cache`.
+        ValueError: If the models are incompatible or weights are invalid.
 
     Example:
         >>> generate(Ensemble([first, second]), source_ids, Beam(4))
@@ -58,17 +58,17 @@ class Ensemble:
 
     @property
     def variables(self) -> list[Any]:
-        """Those of all models."""
+        """The variables of all models."""
         return [variable for model in self.models for variable in model.variables]
 
     def empty_cache(self, batch_size: Any, length: Any, hypotheses: int = 1) -> list[Any]:
-        """A cache for each model."""
+        """Return a cache for each model."""
         return [model.empty_cache(batch_size, length, hypotheses) for model in self.models]
 
     def step(
         self, ids: Tensor, cache: list[Any], context: list[Any] | None = None, **options: Any
     ) -> tuple[Tensor, list[Any]]:
-        """Logarithms of the mean probabilities (B, T, V), as logits, and the new caches."""
+        """Return the logarithms of the mean probabilities (B, T, V) as logits, and the new caches."""
         logs, new = [], []
         for number, (model, weight) in enumerate(zip(self.models, self.weights, strict=True)):
             given = () if context is None else (context[number],)
@@ -82,10 +82,12 @@ class Ensemble:
 
 
 def _normalized(weights: Any, count: int) -> list[float]:
-    """Weights that sum up to 1."""
+    """Return weights that sum to 1."""
     given = np.array(weights, object)
     if given.shape == (count,) and all(is_number(weight) and 0 < weight < math.inf for weight in given):
-        normalized = [float(weight) / float(max(given)) for weight in given]  # no sum that overflows
+        normalized = [
+            float(weight) / float(max(given)) for weight in given
+        ]  # so that the sum does not overflow
         if min(normalized) > 0:
             return [weight / sum(normalized) for weight in normalized]
     raise ValueError(

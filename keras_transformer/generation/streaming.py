@@ -1,4 +1,4 @@
-"""Generation token by token, as a Python iterator."""
+"""Stream generated tokens as a Python iterator."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -29,28 +29,27 @@ def stream(
     padding_mask: Any = None,
     rows: Any = None,
 ) -> Iterator[np.ndarray]:
-    """What `generate` generates, one token of each row at a time, as soon as it is known.
+    """Generate as `generate` does, and yield one token of each row after every step.
 
-    The prompt is read by one compiled function and every token made by another; what compiles them anew is said in
-    `generate`.
+    One compiled function reads the prompt and another decodes a token; see `generate` for when they are recompiled.
 
     Args:
         model: as in `generate`; so are the other arguments.
         source_ids: integers (B, S).
-        sampler: one of a single hypothesis: greedy, sampling, or a beam of one.
-        max_new_tokens: M, or integers (B,), one for each row, of which M is the largest.
-        min_new_tokens: tokens before an end token may come.
-        constraints: what else may not be generated.
+        sampler: a sampler with one hypothesis: greedy, sampling, or a beam of one.
+        max_new_tokens: M, or integers (B,), one for each row, with maximum M.
+        min_new_tokens: the minimum number of tokens before an end token.
+        constraints: constraints on the output.
         prefix_ids: integers (B, Q).
         padding_mask: booleans (B, S).
         rows: integers (B,).
 
     Returns:
-        An iterator of int32 (B,), at most M times; padding for rows that have ended.
+        An iterator over at most M arrays, int32 (B,), with padding for rows that have ended.
 
     Raises:
-        TypeError: where the model does not generate.
-        ValueError: where an argument is out of range, at once; where the model's logits are NaN, at that token.
+        TypeError: If the model has no `step` or `empty_cache`.
+        ValueError: If an argument is out of range, before iteration; if the model's logits are NaN, during iteration.
 
     Example:
         >>> for tokens in stream(model, source_ids, max_new_tokens=32):
@@ -62,13 +61,13 @@ def stream(
 
 
 class Streamer(Generator):
-    """Compiled once for each bucket of shapes, as a generator is: a function that reads, and one that takes a step."""
+    """A generator with two compiled functions: one reads the prompt, the other decodes one token."""
 
     def __init__(self, model: Any, sampler: Any = "greedy", max_new_tokens: int = 64, **options: Any) -> None:
         super().__init__(model, sampler, max_new_tokens, **options)
         if self.sampler.hypotheses != 1 or isinstance(self.sampler, Speculative | Contrastive):
             raise ValueError(
-                "`sampler` must be of a single hypothesis, whose tokens come one by one. "
+                "`sampler` must have a single hypothesis to stream its tokens. "
                 f"Received: sampler={self.sampler}"
             )
 
@@ -81,7 +80,7 @@ class Streamer(Generator):
         seed: int | None = None,
         padding_mask: Any = None,
     ) -> Iterator[np.ndarray]:
-        """See `stream`; the arguments are checked before the first token is asked for."""
+        """See `stream`; the arguments are validated before iteration."""
         given = {"prefix_ids": prefix_ids, "rows": rows, "limits": limits, "seed": seed}
         return self._tokens(self._checked_inputs(source_ids, padding_mask=padding_mask, **given))
 
@@ -98,7 +97,7 @@ class Streamer(Generator):
             yield keras.ops.convert_to_numpy(carry["state"]["last_tokens"])[:batch_size, 0].astype(np.int32)
 
     def _start(self, arrays: dict[str, Tensor]) -> dict[str, Any]:
-        """All that a step needs: the cache with the prompt in it, the search's state, and what stays as it is."""
+        """Read the prompt; return the cache, the state of the search and the constants of all steps."""
         loop = prepare(self.model, self.sampler, self._logits_processors(), self.max_new_tokens, **arrays)
         step, cache, state = loop.start()
         rest = {
@@ -116,7 +115,7 @@ class Streamer(Generator):
         }
 
     def _step(self, carry: dict[str, Any]) -> dict[str, Any]:
-        """What one step changes."""
+        """Decode one token; return the new step, cache and state."""
         search = new_search(
             self.model,
             self.sampler,

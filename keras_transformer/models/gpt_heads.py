@@ -1,4 +1,4 @@
-"""What is fine-tuned on top of GPT: classifiers that go on modelling language."""
+"""Fine-tuning of GPT: classifiers with a language-modelling auxiliary loss."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +17,7 @@ NUM_SPECIAL_IDS = 3
 
 
 class _Headed(keras.Model):
-    """A decoder with a linear layer on the hidden state of the token that ends each row."""
+    """A decoder with a linear head on the hidden state of the last special token of each row."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class _Headed(keras.Model):
         self.built = True
 
     def call(self, inputs: Tensor | dict[str, Tensor], training: bool | None = None) -> dict[str, Tensor]:
-        """Logits of the classes, and of what follows each token."""
+        """Return the logits of the classes and of the next tokens."""
         ids = _ids(inputs)
         hidden = self._hidden(inputs, training)
         tokens = self.decoder.logits(hidden)
@@ -49,11 +49,11 @@ class _Headed(keras.Model):
         }
 
     def classify(self, inputs: Tensor | dict[str, Tensor], training: bool | None = None) -> Tensor:
-        """The "classes" of `call` alone, without the cost of the other logits."""
+        """Return the "classes" of `call`, without the cost of the token logits."""
         return self._classes(_ids(inputs), self._hidden(inputs, training), training)
 
     def compute_output_shape(self, input_shape: Any) -> dict[str, tuple[int | None, ...]]:
-        """Of each output."""
+        """Return the shape of each output."""
         shape = input_shape["token_ids"] if isinstance(input_shape, dict) else input_shape
         return {
             "classes": self._classes_shape(tuple(shape)),
@@ -61,7 +61,7 @@ class _Headed(keras.Model):
         }
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             **super().get_config(),
             "decoder": keras.saving.serialize_keras_object(self.decoder),
@@ -71,12 +71,12 @@ class _Headed(keras.Model):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """The model whose `get_config` this is."""
+        """Create the model of a `get_config`."""
         decoder = keras.saving.deserialize_keras_object(config["decoder"], custom_objects=custom_objects)
         return cls(**{**config, "decoder": decoder})
 
     def _hidden(self, inputs: Tensor | dict[str, Tensor], training: bool | None) -> Tensor:
-        """Hidden states (rows, T, D) of all rows, those of one example side by side."""
+        """Return the hidden states (rows, T, D), where the rows of one example are consecutive."""
         ids = _ids(inputs)
         self._check_rank(len(ids.shape))
         given = {"token_ids": ids}
@@ -94,7 +94,7 @@ class _Headed(keras.Model):
         return self._logits(ends, training)
 
     def _logits(self, ends: Tensor, training: bool | None) -> Tensor:
-        """Of the hidden states (B, D) or (B, R, D) at the ends of rows."""
+        """Return the logits of the hidden states (B, D) or (B, R, D) at the ends of rows."""
         raise NotImplementedError
 
     def _classes_shape(self, shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
@@ -106,36 +106,35 @@ class _Headed(keras.Model):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class GPTClassifier(_Headed):
-    r"""Classifies texts, or pairs of texts, by what GPT makes of the token that ends them, or predicts numbers.
+    r"""Classify texts or pairs of texts by the hidden state of the extract token, or predict numbers.
 
     $$P(y \mid x_1 \dots x_m) = \mathrm{softmax}(W h_L^m + b), \qquad
     L_3 = -\log P(y \mid x) - \lambda \sum_t \log P(x_{t+1} \mid x_1 \dots x_t)$$
 
-    `data.fine_tuning` makes its batches; λ is a loss weight of `compile`, 0.5 in the paper:
+    `data.fine_tuning` creates batches; λ is a loss weight of `compile`, 0.5 in the paper:
 
         model = GPTClassifier(gpt.resize_token_embeddings(gpt.vocabulary_size + 3), num_classes=2)
         losses = {"classes": SparseCategoricalCrossentropy(from_logits=True), "tokens": LabelSmoothedCrossentropy(0.0)}
         model.compile(Adam(6.25e-5), losses, loss_weights={"classes": 1.0, "tokens": 0.5})
 
     Args:
-        decoder: a `GPT`, best a trained one.
-        num_classes: C.
-        symmetric: whether the two texts of a pair are read in both orders and the two vectors added, so that neither
-            is the first.
-        special_ids: ids of the tokens that start a row, that stand between two texts and that end it; by default the
-            decoder's last three, such as `decoder.resize_token_embeddings(decoder.vocabulary_size + 3)` adds.
-        dropout: probability for what is classified, by default the decoder's.
+        decoder: a `GPT`, usually pretrained.
+        num_classes: C, the number of classes.
+        symmetric: whether to read the texts of a pair in both orders and add the two hidden states.
+        special_ids: ids of the start, delimiter and extract tokens; by default the decoder's last three, such as
+            `decoder.resize_token_embeddings(decoder.vocabulary_size + 3)` adds.
+        dropout: dropout rate before the head, by default the decoder's.
         problem_type: "single_label_classification", "multi_label_classification" or "regression"; by default regression
-            for one class and single-label classification for several;
-            of "classes" the loss is the one of `SequenceClassifier`.
-        **kwargs: for `keras.Model`.
+            for one class and single-label classification for several. The loss of "classes" is that of
+            `SequenceClassifier`.
+        **kwargs: arguments of `keras.Model`.
 
     Call arguments:
-        inputs: ids (B, T), padded on the right; where `symmetric` (B, 2, T). Or {"token_ids": the same,
+        inputs: ids (B, T), padded on the right; (B, 2, T) if `symmetric`. Or {"token_ids": the same,
             "padding_mask": booleans of the same shape}.
 
     Shapes:
-        output: {"classes": (B, C), "tokens": (…, T, vocabulary_size) as the ids}, float32 logits; of a regression
+        output: {"classes": (B, C), "tokens": (…, T, vocabulary_size) as the ids}, float32 logits; for regression
             "classes" are the predicted numbers
 
     Raises:
@@ -149,7 +148,7 @@ class GPTClassifier(_Headed):
 
     References:
         Radford et al., "Improving Language Understanding by Generative Pre-Training" (2018), section 3.2, equations 3
-        to 5, and 3.3. There λ weighs sums; here, as in the authors' program, means over tokens.
+        to 5, and 3.3. There λ weights sums; here, as in the authors' code, means over tokens.
     """
 
     def __init__(
@@ -169,7 +168,7 @@ class GPTClassifier(_Headed):
         self.symmetric = symmetric
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             **super().get_config(),
             "num_classes": self.num_classes,
@@ -195,28 +194,28 @@ class GPTClassifier(_Headed):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class GPTMultipleChoice(_Headed):
-    r"""Chooses among answers: each is read behind the context, in a row of its own.
+    r"""Choose among answers, each of which is read after the context in a separate row.
 
     $$P(a_k) = \mathrm{softmax}_k(w^\top h_L^m(\mathrm{start}, \mathrm{context}, \mathrm{delimiter}, a_k,
     \mathrm{extract}))$$
 
-    Trained as `GPTClassifier` is.
+    It is trained as `GPTClassifier`.
 
     Args:
-        decoder: a `GPT`, best a trained one.
+        decoder: a `GPT`, usually pretrained.
         special_ids: as for `GPTClassifier`.
-        dropout: probability for what is judged, by default the decoder's.
-        **kwargs: for `keras.Model`.
+        dropout: dropout rate before the head, by default the decoder's.
+        **kwargs: arguments of `keras.Model`.
 
     Call arguments:
         inputs: ids (B, K, T), padded on the right; or {"token_ids": the same, "padding_mask": booleans (B, K, T)}. A
-            row without the last mark is no answer.
+            row without extract token is not an answer.
 
     Shapes:
         output: {"classes": (B, K), "tokens": (B, K, T, vocabulary_size)}, float32 logits
 
     Raises:
-        ValueError: where `special_ids` are not three different ids.
+        ValueError: If `special_ids` are not three different ids.
 
     References:
         Radford et al. (2018), section 3.3 and figure 1.

@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras_transformer import generation
 from keras_transformer.generation import samplers
 from keras_transformer.generation.constraints import serialize as serialize_constraint
-from keras_transformer.generation.logits_processors import Rules
+from keras_transformer.generation.logits_processors import LogitsProcessors
 from keras_transformer.generation.validation import padding_value
 from keras_transformer.pipelines import arguments, batched
 from keras_transformer.pipelines.answers import Alignment, Answer
@@ -71,9 +71,9 @@ class TextToText(Saved):
         self.model = model
         self.tokenizer = tokenizer
         self.sampler = samplers.get(generation)
-        rules = Rules.of(model, max_new_tokens, 0, constraints)
-        rules.check_sampler(self.sampler)
-        self.constraints = rules.constraints
+        logits_processors = LogitsProcessors.of(model, max_new_tokens, 0, constraints)
+        logits_processors.check_sampler(self.sampler)
+        self.constraints = logits_processors.constraints
         self.max_new_tokens = int(max_new_tokens)
         self.max_source_tokens = int(max_source_tokens)
 

@@ -1,4 +1,4 @@
-"""Small models for the search: a decoder alone, an encoder–decoder of any block, and brute force."""
+"""Small models to test searches: a decoder-only model, encoder–decoders of any block, and brute force."""
 
 import itertools
 import pathlib
@@ -11,7 +11,7 @@ from keras import ops
 from keras_transformer.layers import DecoderBlock, FeedForward, MultiHeadAttention, TokenEmbedding
 from keras_transformer.models import Transformer
 
-# On JAX every eager call compiles; there the other files are of `make test-all` alone.
+# On JAX every eager call compiles; there the other files run only in `make test-all`.
 QUICK_ON_JAX = {
     "test_alignment.py",
     "test_bad_input.py",
@@ -34,7 +34,7 @@ def pytest_collection_modifyitems(items):
 
 
 class Decoder(keras.Model):
-    """A decoder alone: causal blocks of attention and feed-forward network, with what generation asks for."""
+    """A decoder-only model: causal blocks of attention and feed-forward network, with the methods for generation."""
 
     pad_id, end_id = 0, 3
 
@@ -82,7 +82,7 @@ def randomise(model, seed, scale=1.0):
 
 @pytest.fixture(scope="session")
 def decoder():
-    """decoder(seed, **options): a decoder alone with random weights."""
+    """decoder(seed, **options): a decoder-only model with random weights."""
     return lambda seed=0, **options: randomise(Decoder(**options), seed)
 
 
@@ -126,7 +126,7 @@ def forced():
 
 @pytest.fixture(scope="session")
 def every_sequence():
-    """every_sequence(vocabulary, end_ids, longest): each sequence that can be generated, filled up with 0."""
+    """every_sequence(vocabulary, end_ids, max_length): all sequences that can be generated, padded with 0."""
 
     def sequences(vocabulary, end_ids, max_length):
         rows = [

@@ -45,7 +45,7 @@ def test_invalid_arguments_are_refused(random_transformer, decoder):
         generation.align(decoder(), SOURCES, TARGETS)
     with pytest.raises(ValueError, match="`target_ids` must have as many rows"):
         generation.align(model, SOURCES, TARGETS[:1])
-    with pytest.raises(ValueError, match="`target_ids` must have padding behind"):
+    with pytest.raises(ValueError, match="`target_ids` must have padding after"):
         generation.align(model, SOURCES[:1], [[5, 0, 6]])
 
 
@@ -69,5 +69,5 @@ def test_nan_weights_are_refused(random_transformer):
     table = ops.convert_to_numpy(model.embedding.embedding.embeddings).copy()
     table[9] = np.nan  # of the second source
     model.embedding.embedding.embeddings.assign(table)
-    with pytest.raises(ValueError, match=r"`model` must give finite weights. Received: .* row 1 at step 0"):
+    with pytest.raises(ValueError, match=r"`model` must return finite weights. Received: .* row 1 at step 0"):
         generation.align(model, SOURCES, np.where(TARGETS == 9, 8, TARGETS))

@@ -9,7 +9,7 @@ pytestmark = pytest.mark.backend_neutral
 
 
 def test_model_without_step_is_refused(decoder):
-    with pytest.raises(TypeError, match=r"`model` must generate.*Received: a NoneType"):
+    with pytest.raises(TypeError, match=r"`model` must have `step` and `empty_cache`.*Received: a NoneType"):
         generate(None, [[5]])
     with pytest.raises(TypeError, match=r"`models` must be a list.*Received: a "):
         Ensemble(decoder())
@@ -22,10 +22,10 @@ def test_ragged_ids_are_refused(decoder):
         row_splits = (0, 1, 3)
 
     with pytest.raises(
-        ValueError, match=r"`source_ids` must be rows of one length.*Received: \[\[5\], \[5, 6\]\]"
+        ValueError, match=r"`source_ids` must have rows of equal length.*Received: \[\[5\], \[5, 6\]\]"
     ):
         generate(decoder(), [[5], [5, 6]])
-    with pytest.raises(ValueError, match=r"`source_ids` must be rows of one length"):
+    with pytest.raises(ValueError, match=r"`source_ids` must have rows of equal length"):
         generate(decoder(), Ragged())
 
 
@@ -38,7 +38,7 @@ def test_unknown_early_stopping_is_refused():
 
 def test_targets_with_padding_before_token_are_refused(decoder):
     for target in ([0, 5], [5, 0, 6]):
-        with pytest.raises(ValueError, match=r"`target_ids` must have padding behind.*row 1"):
+        with pytest.raises(ValueError, match=r"`target_ids` must have padding after .*row 1"):
             score(decoder(), [[5], [5]], [[6] * len(target), target])
     assert score(decoder(), [[5]], [[6, 0, 0]]).lengths == [1]
 
@@ -68,13 +68,13 @@ def test_padding_as_end_token_is_refused(decoder):
 
 @pytest.mark.parametrize("draft", ["x", None], ids=str)
 def test_draft_without_step_is_refused(draft):
-    with pytest.raises(TypeError, match=r"`draft` must generate.*Received: a "):
+    with pytest.raises(TypeError, match=r"`draft` must have `step` and `empty_cache`.*Received: a "):
         generation.Speculative(draft)
 
 
 @pytest.mark.parametrize("models", [["a"], [None], [object()]], ids=["text", "None", "object"])
 def test_ensemble_members_without_step_are_refused(models):
-    with pytest.raises(TypeError, match=r"`models` must generate.*Received: a "):
+    with pytest.raises(TypeError, match=r"`models` must have `step` and `empty_cache`.*Received: a "):
         Ensemble(models)
 
 
@@ -134,7 +134,7 @@ def test_target_with_empty_source_is_refused(translator, function):
 
 @pytest.mark.parametrize("prefix", [[5, 0, 6], [0, 5, 0, 6], [5, 0, 0, 6, 0]], ids=str)
 def test_prefixes_with_padding_between_tokens_are_refused(translator, prefix):
-    with pytest.raises(ValueError, match=r"`prefix_ids` must have padding in front .*row 1"):
+    with pytest.raises(ValueError, match=r"`prefix_ids` must have padding before .*row 1"):
         generate(translator(0, 9), [[5], [5]], prefix_ids=[[5] * len(prefix), prefix])
 
 
@@ -161,7 +161,7 @@ def test_rows_are_checked_for_every_sampler(decoder, sampler):
 def test_unsatisfiable_constraints_are_refused(translator, constraints, least):
     model = translator(0, 9)
     with pytest.raises(
-        ValueError, match=r"`constraints` must leave a sequence.*Received: none was found for row 0"
+        ValueError, match=r"`constraints` must allow a sequence.*Received: no sequence for row 0"
     ):
         generate(model, [[4, 5]], Beam(3), max_new_tokens=8, min_new_tokens=least, constraints=constraints)
     assert generate(model, [[0, 0]], Beam(3), max_new_tokens=8, constraints=constraints).lengths == 0

@@ -182,7 +182,7 @@ def test_early_stopping_saves_steps(many):
     """Counted by a model whose `step` runs eagerly."""
     model, sources, _ = many
     if ON_JAX:
-        pytest.skip("JAX traces the body once, whatever the number of steps")
+        pytest.skip("JAX traces the body once for any number of steps")
 
     class Counted:
         vocabulary_size, pad_id, start_id, end_id = 40, model.pad_id, model.start_id, model.end_id

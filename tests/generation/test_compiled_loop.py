@@ -1,4 +1,4 @@
-"""What XLA makes of the loop."""
+"""Properties of the compiled loop."""
 
 import math
 import re

@@ -24,7 +24,7 @@ def run(model, sampler, most, ids, constraints=(), **given):
 
 @pytest.fixture(scope="module")
 def gpt():
-    """A decoder alone with random weights, of two layers."""
+    """A decoder-only model of two layers with random weights."""
 
     def make(**options):
         model = GPT(
@@ -48,7 +48,7 @@ def gpt():
 
 
 def by_whole_passes(model, source, sampler, most):
-    """Contrastive search in plain Python, that reads everything anew for every candidate."""
+    """Contrastive search in plain Python, with a full forward pass for every candidate."""
     single = not hasattr(model, "encode")
     prompt = source[source != 0].tolist() if single else [model.start_id]
     context = () if single else (model.encode(ops.array(source[None])),)

@@ -27,7 +27,7 @@ def holds(ids, words):
     ("ids", "length", "expected"),
     [
         ([4, 5, 6, 7, 0], 4, 3),
-        ([4, 5, 6, 7, 0], 2, 1),  # what stands behind the length does not count
+        ([4, 5, 6, 7, 0], 2, 1),  # tokens after `length` do not count
         ([5, 6, 5, 6, 7], 3, 1),
         ([8, 9, 5, 6, 7], 5, 5),
         ([5, 5, 5, 6, 7], 5, 3),
@@ -123,7 +123,7 @@ def test_forced_words_combine_with_constraints_and_limits(translator):
 
 @pytest.mark.parametrize("sampler", ["greedy", Beam(1), Sample()], ids=repr)
 def test_forced_words_need_a_beam(translator, sampler):
-    with pytest.raises(ValueError, match=r"`sampler` must be a `Beam` of at least two.*Received: sampler="):
+    with pytest.raises(ValueError, match=r"`sampler` must be a `Beam` with at least two.*Received: sampler="):
         run(translator(), sampler, 5, ForcedWords([[4]]))
     with pytest.raises(ValueError, match="`sampler` must be a `Beam`"):
         generation.generate_ids(

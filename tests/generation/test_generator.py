@@ -47,7 +47,7 @@ def uncached(model, source_ids, most=MOST):
     scores = np.zeros(len(source_ids))
     ended = (source_ids == model.pad_id).all(axis=1)
     for column in range(most):
-        # One shape for all calls: what stands behind `column` is padding, and causality hides it anyway.
+        # One shape for all calls: columns after `column` are padding, hidden by causality.
         inputs = {"source_ids": source_ids, "target_ids": target[:, :-1]}
         logits = ops.convert_to_numpy(model(inputs))[:, column].astype(float)
         log_probabilities = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
@@ -194,7 +194,7 @@ def test_loop_ends_as_soon_as_all_rows_have_ended(make):
     ending = lengths < MOST
     out = generation.generate_ids(Counted(), ops.array(SOURCES[ending]), MOST)
     np.testing.assert_array_equal(ops.convert_to_numpy(out["ids"][:, 0]), ids[ending])
-    if keras.backend.backend() == "tensorflow":  # JAX traces the body once, whatever the number of steps
+    if keras.backend.backend() == "tensorflow":  # JAX traces the body once for any number of steps
         assert len(steps) == max(lengths[ending]) < MOST
         steps.clear()
         generation.generate_ids(Counted(), ops.zeros((2, 3), "int32"), MOST)

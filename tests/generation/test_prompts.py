@@ -113,7 +113,7 @@ def test_target_beyond_max_length_is_refused(decoder):
     model = decoder(max_length=8)
     fits = generation.score(model, [[5, 5, 5]], [[4] * 6 + [0] * 3])  # the last token is not read
     assert fits.lengths == 6
-    with pytest.raises(ValueError, match=r"`target_ids` must leave at most 8 .*Received: 9 in row 1"):
+    with pytest.raises(ValueError, match=r"`target_ids` must fit .* of 8 .*Received: 9 tokens in row 1"):
         generation.score(model, [[5, 0, 0], [5, 5, 5]], [[4] * 7, [4] * 7])
 
 
@@ -149,7 +149,7 @@ def test_nan_logits_error_names_row_and_step(decoder, sampler):
             logits = 20.0 * ops.one_hot(following, 12)
             return ops.where(ops.equal(ids, 7)[..., None], float("nan"), logits), cache
 
-    with pytest.raises(ValueError, match=r"`model` must give finite logits. Received: .* row 1 at step 2"):
+    with pytest.raises(ValueError, match=r"`model` must return finite logits. Received: .* row 1 at step 2"):
         run(Broken(), [[4, 9], [4, 5]], sampler, most=5)
     assert run(Broken(), [[4, 9]], sampler, most=5).lengths[0, 0] == 5
 

@@ -98,7 +98,7 @@ def test_constraints_prefixes_and_limits_hold(random_transformer):
 @pytest.mark.slow
 def test_correct_draft_saves_steps(random_transformer):
     if ON_JAX:
-        pytest.skip("JAX traces the body once, whatever the number of steps")
+        pytest.skip("JAX traces the body once for any number of steps")
     model = random_transformer(6)
 
     class Counted:
@@ -144,9 +144,9 @@ def test_incompatible_draft_is_refused(decoder, translator, wrong):
 def test_invalid_settings_are_refused(decoder):
     with pytest.raises(ValueError, match="`num_tokens` must be a positive integer"):
         Speculative(decoder(5), 0)
-    with pytest.raises(ValueError, match="`sampler` must be one that can be written down"):
+    with pytest.raises(ValueError, match="`sampler` must be serializable"):
         generation.samplers.serialize(Speculative(decoder(5)))
-    with pytest.raises(ValueError, match="`sampler` must be of a single hypothesis"):
+    with pytest.raises(ValueError, match="`sampler` must have a single hypothesis"):
         generation.stream(decoder(5), PROMPTS, Speculative(decoder(6)))
     with pytest.raises(ValueError, match="`sampler` must be a `Beam`"):
         run(decoder(5), Speculative(decoder(6)), 5, PROMPTS, constraints=[generation.ForcedWords([[4]])])

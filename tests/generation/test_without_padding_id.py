@@ -145,7 +145,7 @@ def test_ensemble_of_models_without_padding_id_generates(model):
     [
         (np.ones((2, 3), bool), r"`padding_mask` must be booleans of shape \(2, 2\).*shape=\(2, 3\)"),
         (np.ones((2, 2)), "dtype=float64"),
-        ([[True, True], [False, False]], "a token in each row. Received: nothing but padding in row 1"),
+        ([[True, True], [False, False]], "a token in each row. Received: only padding in row 1"),
     ],
 )
 def test_invalid_masks_are_refused(model, mask, message):

@@ -70,7 +70,7 @@ def test_last_layer_is_the_default(model):
 
 @pytest.mark.parametrize("layer", [2, -3, 100])
 def test_unknown_layer_is_refused(model, layer):
-    with pytest.raises(ValueError, match=f"`layer` must be from -2 to 1. Received: layer={layer}"):
+    with pytest.raises(ValueError, match=f"`layer` must be in \\[-2, 2\\). Received: layer={layer}"):
         inspection.cross_attention_weights(model, SOURCES, TARGETS, layer)
 
 
@@ -135,5 +135,5 @@ def test_plot_history_accepts_the_return_value_of_fit():
 
 @pytest.mark.parametrize("history", [{}, {"val_loss": [1.0]}])
 def test_empty_history_is_refused(history):
-    with pytest.raises(ValueError, match="`history` must hold at least one quantity"):
+    with pytest.raises(ValueError, match="`history` must have at least one metric"):
         inspection.plot_history(history)

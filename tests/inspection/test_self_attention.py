@@ -55,7 +55,7 @@ def test_packed_texts_do_not_attend_to_each_other():
     }
     weights = inspection.self_attention_weights(gpt(), inputs)
     assert (weights[:, :, 2:, :2] == 0).all()
-    # The second text's weights are those that it has alone.
+    # The second text's weights equal those of the text without the first.
     single = inspection.self_attention_weights(gpt(), IDS[:1, 2:])
     np.testing.assert_allclose(weights[:, :, 2:, 2:], single, atol=1e-5)
 
@@ -87,10 +87,10 @@ def test_failing_call_leaves_the_model_unchanged():
 
 @pytest.mark.parametrize("layer", [2, -3])
 def test_unknown_layer_is_refused(layer):
-    with pytest.raises(ValueError, match=f"`layer` must be from -2 to 1. Received: layer={layer}"):
+    with pytest.raises(ValueError, match=f"`layer` must be in \\[-2, 2\\). Received: layer={layer}"):
         inspection.self_attention_weights(gpt(), IDS, layer)
 
 
 def test_model_without_blocks_is_refused():
-    with pytest.raises(ValueError, match="`model` must have blocks"):
+    with pytest.raises(ValueError, match="`model` must have `blocks`"):
         inspection.self_attention_weights(keras.Sequential([keras.layers.Dense(1)]), IDS)

@@ -98,10 +98,13 @@ def test_equal_values_and_no_tokens_are_drawn():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"values": [1.0]}, r"`values` must be one for each of 10 tokens.*shape=\(1,\)"),
-        ({"values": np.ones((10, 1))}, r"`values` must be one for each of 10 tokens.*shape=\(10, 1\)"),
-        ({"groups": ["x"] * 9}, r"`groups` must be one for each of 10 tokens"),
-        ({"values": np.ones(10), "groups": ["x"] * 10}, "must not be given both"),
+        ({"values": [1.0]}, r"`values` must have one entry for each of 10 tokens.*shape=\(1,\)"),
+        (
+            {"values": np.ones((10, 1))},
+            r"`values` must have one entry for each of 10 tokens.*shape=\(10, 1\)",
+        ),
+        ({"groups": ["x"] * 9}, r"`groups` must have one entry for each of 10 tokens"),
+        ({"values": np.ones(10), "groups": ["x"] * 10}, "must not both be given"),
         ({"width": 5}, "`width` must be at least 6, the longest token. Received: width=5"),
     ],
 )

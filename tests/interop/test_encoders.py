@@ -210,7 +210,7 @@ def test_legacy_norm_names_and_tied_copies_are_accepted(tmp_path):
         ({"is_decoder": True}, "must have is_decoder=False"),
         ({"hidden_size": "8"}, "must have an integer as hidden_size. Received: hidden_size='8'"),
         ({"num_labels": "3"}, "must have an integer as num_labels. Received: num_labels='3'"),
-        ({"id2label": "abc"}, "must have names by their numbers as id2label. Received: id2label='abc'"),
+        ({"id2label": "abc"}, "must have a dictionary as id2label. Received: id2label='abc'"),
         ({"hidden_act": "mish"}, "activation among .*Received: hidden_act='mish'"),
         ({"id2label": {"0": "a", "1": "b"}}, r"classifier.bias of shape \(3,\) instead of \(2,\)"),
         ({"num_hidden_layers": 1}, "unknown: bert.encoder.layer.1"),
@@ -235,13 +235,13 @@ def test_arguments_can_be_overridden(tmp_path):
 @pytest.mark.parametrize("options", [{"normalization": "pre"}, {"relation": "causal"}], ids=str)
 def test_unsupported_settings_are_not_written(options, tmp_path):
     model = MaskedLanguageModel(BERT(13, 1, 2, 8, max_length=9, **options))
-    with pytest.raises(ValueError, match=f"`model` must be one that .* computes.*{next(iter(options))}="):
+    with pytest.raises(ValueError, match=f"`model` must be supported by .*{next(iter(options))}="):
         interop.to_hugging_face(model, tmp_path / "it")
 
 
 def test_mean_pooling_is_not_written(tmp_path):
     model = SequenceClassifier(BERT(13, 1, 2, 8, max_length=9), 3, "mean")
-    with pytest.raises(ValueError, match="`model` must be one that .* computes.*pooling='mean'"):
+    with pytest.raises(ValueError, match="`model` must be supported by .*pooling='mean'"):
         interop.to_hugging_face(model, tmp_path / "it")
 
 

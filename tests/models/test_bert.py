@@ -266,7 +266,7 @@ def test_pretraining_learns_both_tasks_by_fit():
 
 @pytest.mark.slow
 def test_pair_classifier_learns_by_fit():
-    """Whether the second segment holds the word 5, whatever the first holds."""
+    """Labels of pairs: 1 if the second segment contains the word 5."""
     keras.utils.set_random_seed(1)
     words = np.random.default_rng(0).integers(5, 7, (512, 2))
     ids = np.stack([np.full(512, 2), words[:, 0], np.full(512, 3), words[:, 1], np.full(512, 3)], axis=1)

@@ -57,7 +57,7 @@ def test_lists_of_edges_and_adjacency_give_equal_logits(score):
 
 
 def test_output_equals_the_equations():
-    """One head a layer, and a graph without edges: each node sees itself alone, with weight 1."""
+    """One head a layer, and a graph without edges: each node attends only to itself, with weight 1."""
     model = tiny(num_heads=(1, 1))
     hidden = NODES
     for i, layer in enumerate(model.attention_layers):
@@ -239,7 +239,7 @@ def test_config_round_trip_is_the_identity():
     [
         (lambda: tiny(num_features=0), "`num_features` must be positive. Received: num_features=0"),
         (lambda: tiny(num_classes=0), "`num_classes` must be positive. Received: num_classes=0"),
-        (lambda: tiny(num_heads=()), r"`num_heads` must hold .*Received: num_heads=\(\)"),
+        (lambda: tiny(num_heads=()), r"`num_heads` must be a list .*Received: num_heads=\(\)"),
         (lambda: tiny(dropout=1.0), "`dropout` must be .*Received: dropout=1.0"),
         (lambda: tiny(score="gat3"), "`score` must be .*Received: score='gat3'"),
         (

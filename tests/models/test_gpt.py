@@ -162,7 +162,7 @@ def test_cached_steps_equal_full_forward(options, update, lengths, room):
 
 
 class Uncached:
-    """The same model with a cache of ids alone: every step is one `call` on all of them."""
+    """The same model with a cache of ids only: every step is one `call` on all of them."""
 
     def __init__(self, model):
         self.model = model
@@ -189,7 +189,7 @@ class Uncached:
 )
 def test_cached_generation_equals_uncached(options, sampler):
     model = tiny(**options)
-    prompts = np.random.default_rng(1).integers(4, 12, (2, 8))  # a bucket's length: none is filled up
+    prompts = np.random.default_rng(1).integers(4, 12, (2, 8))  # the length of a bucket, without padding
     cached = generation.generate(model, prompts, sampler, max_new_tokens=6)
     plain = generation.generate(Uncached(model), prompts, sampler, max_new_tokens=6)
     np.testing.assert_array_equal(cached.ids, plain.ids)
@@ -294,10 +294,10 @@ def test_model_is_a_layer_of_a_functional_model():
         ({"dropout": 1.5}, r"`dropout` must be in \[0, 1\). Received: dropout=1.5"),
         ({"pad_id": 12}, "`pad_id` must be .*Received: pad_id=12"),
         ({"position_encoding": "sine"}, "`position_encoding` must be .*Received: position_encoding='sine'"),
-        ({"relation": None}, "`relation` must not look ahead. Received: relation=Full"),
+        ({"relation": None}, "`relation` must not relate a token to a later one. Received: relation=Full"),
         (
             {"relation": relations.SlidingWindow(2, 1)},
-            "`relation` must not look ahead. Received: relation=Sl",
+            "`relation` must not relate a token to a later one. Received: relation=Sl",
         ),
     ],
     ids=str,

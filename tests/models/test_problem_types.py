@@ -49,7 +49,7 @@ def test_default_is_single_label_for_several_classes_and_regression_for_one(
     ("num_classes", "problem_type", "message"),
     [
         (3, "multi_label", "`problem_type` must be one of .*Received: problem_type='multi_label'"),
-        (1, "single_label_classification", "`problem_type` must be another than .*num_classes=1"),
+        (1, "single_label_classification", "`problem_type` must not be .*num_classes=1"),
         (0, "regression", "`num_classes` must be positive. Received: num_classes=0"),
         (0, None, "`num_classes` must be positive. Received: num_classes=0"),
     ],

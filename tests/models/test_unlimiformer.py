@@ -32,7 +32,7 @@ def logits(model, source=SOURCE, target=TARGET):
 
 
 def states_by_hand(model, row, chunk_length, overlap):
-    """The states (n, D) of one row without padding: each chunk encoded alone, its middle kept."""
+    """The states (n, D) of one row without padding: each chunk encoded separately, its middle kept."""
     stride, left = chunk_length - overlap, overlap // 2
     kept = np.zeros((len(row), model.model_dim), np.float32)
     start = 0
@@ -140,7 +140,7 @@ def test_each_head_attends_to_its_top_k_keys_only():
 
     weights = np.asarray(attention.attention_weights(query, store))  # (1, N, T, S)
     chosen = np.argsort(-weights, axis=-1)[..., :3]
-    # By hand: softmax over the chosen alone is the full softmax's weights, rescaled.
+    # A softmax over the chosen keys equals the full softmax's weights, renormalized.
     kept = np.where((np.arange(20) == chosen[..., None]).any(-2), weights, 0)
     kept /= kept.sum(-1, keepdims=True)
     values = np.asarray(attention.project(store)["value"])  # (1, N, S, V)
@@ -293,7 +293,7 @@ def test_pipeline_answers_long_texts(pipeline):
         ({"overlap": 8}, r"`overlap` must be in \[0, chunk_length\). Received: overlap=8, chunk_length=8"),
         ({"overlap": -1}, r"`overlap` must be in \[0, chunk_length\). Received: overlap=-1"),
         ({"model": "gpt"}, "must be an encoder–decoder with cross-attention.* Received: model of type GPT"),
-        ({"model": "score"}, "must compare queries and keys by their dot product. Received: score="),
+        ({"model": "score"}, "must have a scaled dot-product score. Received: score="),
     ],
 )
 def test_invalid_arguments_are_refused(options, message):

@@ -292,7 +292,7 @@ def test_config_round_trip_is_the_identity():
     [
         (
             lambda: tiny(patch_size=5),
-            r"`image_size` must be multiples of patch_size. Received: .*\(8, 12\).*5",
+            r"`image_size` must be a multiple of `patch_size`. Received: .*\(8, 12\).*5",
         ),
         (lambda: tiny(patch_size=0), "`patch_size` must be a positive height .*Received: patch_size=0"),
         (
@@ -305,7 +305,7 @@ def test_config_round_trip_is_the_identity():
         ),
         (
             lambda: tiny(patch_size=(8, 8)),
-            r"`image_size` must be multiples of patch_size. Received: .*\(8, 8\)",
+            r"`image_size` must be a multiple of `patch_size`. Received: .*\(8, 8\)",
         ),
         (lambda: tiny(image_size=(8, 0)), r"`image_size` must be a positive .*Received: image_size=\(8, 0\)"),
         (lambda: tiny(num_classes=0), "`num_classes` must be positive. Received: num_classes=0"),

@@ -1,4 +1,4 @@
-"""What holds for every model: LoRA and int8 by Keras' own means, mixed precision, XLA.
+"""Properties of every model: LoRA and int8 of Keras, mixed precision, XLA.
 
 Configurations and files of each are tested beside the model.
 """
@@ -84,7 +84,7 @@ def outputs(model, inputs, **options):
 
 
 def layers(model, method):
-    """All layers, at whatever depth, that have the method and weights of their own to use it on."""
+    """All layers, at any depth, that have the method and weights."""
     return [
         layer
         for layer in model._flatten_layers(include_self=False)

@@ -220,7 +220,7 @@ def test_a_folder_of_transformers_says_what_it_is_and_is_written_with_it(
         ({"problem_type": 3}, "must have a string as problem_type. Received: problem_type=3"),
         (
             {"problem_type": "single_label_classification", "num_labels": 1},
-            "`problem_type` must be another than .*num_classes=1",
+            "`problem_type` must not be .*num_classes=1",
         ),
     ],
 )

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.backend_neutral
 
 
 class Clock:
-    """Stands still until told to go on."""
+    """A clock that advances only when set."""
 
     def __init__(self):
         self.now = 1000.0

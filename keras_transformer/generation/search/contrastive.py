@@ -1,4 +1,4 @@
-"""Contrastive search: candidates are alternatives for one position of the cache, and their hidden states decide."""
+"""Contrastive search: choose among candidates for one position by their hidden states."""
 
 import dataclasses
 from collections.abc import Callable
@@ -31,7 +31,7 @@ def generate_ids(
     update: Callable[[Tensor, Tensor, Tensor], Tensor] = kt_ops.slice_update,
     padding_mask: Tensor | None = None,
 ) -> dict[str, Tensor]:
-    """What `loop.generate_ids` returns, by `Contrastive`."""
+    """Return the results of `loop.generate_ids` for `Contrastive`."""
     check_model(model)
     prompt = prompts.prepare(model, source_ids, prefix_ids, padding_mask)
     step = _Step(model, sampler, logits_processors, max_new_tokens, prompt, limits, update)
@@ -44,7 +44,7 @@ def generate_ids(
 
 
 def check_model(model: Any) -> None:
-    """Raise where a model does not show its hidden states."""
+    """Raise if a model does not return hidden states."""
     if not (hasattr(model, "hidden_step") and hasattr(model, "logits")):
         raise ValueError(
             "`model` must have `hidden_step` and `logits` for `Contrastive`. "
@@ -54,7 +54,7 @@ def check_model(model: Any) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Step:
-    """A step of the loop: R candidates are read, and one of them is kept."""
+    """A step of the loop: decode R candidates and keep one of them."""
 
     model: Any
     sampler: Contrastive
@@ -70,7 +70,7 @@ class _Step:
         return min(self.sampler.top_k, self.model.vocabulary_size)
 
     def start(self) -> tuple[Any, State]:
-        """The cache with the whole prompt in it, and the state before the first step."""
+        """Return the cache with the whole prompt, and the state before the first step."""
         ids = self.prompt.ids
         length = self.prompt.before + 1
         cache = prompts.empty_cache(
@@ -90,7 +90,7 @@ class _Step:
             "logits": ops.cast(self.model.logits(hidden[:, -1:]), "float32")[:, 0],  # (B, V)
             "seen": seen,  # (B, P + M, D)
             "real": ops.concatenate([self.prompt.real, ops.cast(rows, "bool")], axis=1),  # (B, P + M)
-            "chosen": rows - 1,  # which of a step's candidates was kept
+            "chosen": rows - 1,  # the index of the kept candidate of each step
             "ids": rows + padding_value(self.model),
             "token_scores": ops.cast(rows, "float32"),
             "lengths": batch,
@@ -120,7 +120,7 @@ class _Step:
         alpha = self.sampler.penalty_alpha
         probabilities = ops.take_along_axis(ops.softmax(shaped, axis=-1), index, axis=1)
         objective = ops.where(possible, (1 - alpha) * probabilities - alpha * similarity, FORBIDDEN)
-        kept = ops.top_k(objective, 1)[1]  # (B, 1), the more probable of two that are worth the same
+        kept = ops.top_k(objective, 1)[1]  # (B, 1), ties choose the more probable
         token = ops.take_along_axis(tokens, kept, axis=1)[:, 0]
         own = ops.equal(ops.arange(logits.shape[-1], dtype="int32"), token[:, None])
         score = ops.max(ops.where(own, logits, FORBIDDEN), axis=-1) - normalizer
@@ -172,7 +172,7 @@ class _Step:
         )
 
     def _visible(self, chosen: Tensor, number: Tensor) -> Tensor:
-        """Booleans (B, R, P + M·R): the prompt, the candidates that were kept, and a candidate itself."""
+        """Return the attention mask (B, R, P + M·R) of the prompt, the kept candidates and each candidate itself."""
         count = self.candidates
         index = ops.arange(count, dtype="int32")
         kept = ops.equal(chosen[..., None], index)[:, None]  # (B, 1, M, R)
@@ -186,6 +186,6 @@ class _Step:
 
 
 def _unit(hidden: Tensor) -> Tensor:
-    """Vectors of length 1, in float32."""
+    """Normalize vectors to length 1, in float32."""
     hidden = ops.cast(hidden, "float32")
     return hidden / ops.maximum(ops.sqrt(ops.sum(hidden * hidden, axis=-1, keepdims=True)), 1e-12)

@@ -1,4 +1,4 @@
-"""Greedy search and sampling: hypotheses that know nothing of each other."""
+"""Greedy search and sampling, with independent hypotheses."""
 
 import dataclasses
 from typing import Any
@@ -17,17 +17,17 @@ State = dict[str, Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class SamplingSearch:
-    """One token a step for each of R hypotheses (see `loop` for what a search is).
+    """Choose one token per step for each of R independent hypotheses (see `loop`).
 
     Attributes:
         sampler: greedy, sampling, or a beam of one, which is greedy.
-        logits_processors: what may be generated.
+        logits_processors: the constraints.
         max_new_tokens: M.
-        padding_value: the id after the end of a sequence.
-        rows: integers (B,), what the noise of each row is drawn for.
-        noise: uniform numbers (B, R, M, V) to draw with instead.
-        limits: integers (B,), the longest output of each row.
-        seed: integers (1,), what the noise is drawn for instead of the sampler's seed.
+        padding_value: the id that pads ended sequences.
+        rows: integers (B,), the row numbers that seed the noise.
+        noise: uniform numbers (B, R, M, V) in place of seeded noise.
+        limits: integers (B,), the maximum number of new tokens of each row.
+        seed: integers (1,), in place of the sampler's seed.
     """
 
     sampler: Greedy | Sample | Beam
@@ -45,7 +45,7 @@ class SamplingSearch:
         return self.sampler.hypotheses
 
     def start(self, last_tokens: Tensor, empty: Tensor) -> State:
-        """The state before the first step, from the last tokens of the prompts (B,)."""
+        """Return the state before the first step, from the last tokens of the prompts (B,)."""
         last_tokens = ops.repeat(last_tokens[:, None], self.hypotheses, axis=1)
         nothing = ops.repeat(ops.zeros_like(last_tokens)[:, :, None], self.max_new_tokens, axis=2)
         return {
@@ -58,18 +58,18 @@ class SamplingSearch:
         }
 
     def running(self, state: State) -> Tensor:
-        """Whether any hypothesis goes on."""
+        """Return True while any hypothesis is running."""
         return ops.logical_not(ops.all(state["ended"]))
 
     def visible(self, state: State, step: Tensor) -> Tensor | None:
-        """Which entries of the cache each hypothesis may see: its own, (1, R, M·R)."""
+        """Return the attention mask (1, R, M·R) of the cache entries of each hypothesis; None for one."""
         if self.hypotheses == 1:
             return None
         own = np.tile(np.eye(self.hypotheses, dtype=bool), (1, self.max_new_tokens))
         return ops.convert_to_tensor(own[None])
 
     def advance(self, state: State, logits: Tensor, step: Tensor) -> State:
-        """The state with one more token for each hypothesis, from logits (B, R, V)."""
+        """Return the state after one more token, from logits (B, R, V)."""
         normalizer = log_normalizer(logits)  # (B, R)
         invalid = ops.logical_and(is_invalid(logits, normalizer), ops.logical_not(state["ended"]))
         candidates = self.logits_processors(logits, state["ids"], step, self.limits)
@@ -78,10 +78,10 @@ class SamplingSearch:
         token, best = highest(candidates)
         if isinstance(self.sampler, Sample) or self.logits_processors.changes_logits:
             chosen = ops.equal(ops.arange(logits.shape[-1], dtype="int32"), token[..., None])
-            own = ops.max(ops.where(chosen, logits, FORBIDDEN), axis=-1)  # as the model itself has it
+            own = ops.max(ops.where(chosen, logits, FORBIDDEN), axis=-1)  # the model's own logit
         else:
             own = best
-        # A sequence that no token may follow is cut there.
+        # A sequence ends where all tokens are forbidden.
         stops = ops.logical_or(ops.logical_or(state["ended"], invalid), best <= FORBIDDEN / 2)
         token = ops.where(stops, self.padding_value, token)
         column = ops.logical_and(
@@ -101,7 +101,7 @@ class SamplingSearch:
         }
 
     def results(self, state: State) -> dict[str, Tensor]:
-        """What `generate_ids` returns."""
+        """Return the results of `generate_ids`."""
         scores = ops.sum(state["token_scores"], axis=-1)
         ranking = scores
         if isinstance(self.sampler, Beam):
@@ -125,7 +125,7 @@ class SamplingSearch:
 
 
 def results_of_one(state: State) -> dict[str, Tensor]:
-    """What `generate_ids` returns, from a state of one sequence a row."""
+    """Return the results of `generate_ids`, from a state of one sequence per row."""
     scores = ops.sum(state["token_scores"], axis=-1)[:, None]
     return {
         "ids": state["ids"][:, None],
@@ -138,23 +138,23 @@ def results_of_one(state: State) -> dict[str, Tensor]:
 
 
 def is_invalid(logits: Tensor, normalizer: Tensor) -> Tensor:
-    """Where logits (…, V) have NaN or +∞, or nothing but −∞, by comparisons that every runtime has."""
-    # The logits' sum too: XLA's exponential on a CPU can make a number of NaN. Not `logical_not`: TensorFlow rewrites
-    # ¬(a < b) as a ≥ b, which NaN does not fulfil.
+    """Return the mask of logits (…, V) with NaN or +∞, or only −∞, by comparisons that every runtime supports."""
+    # The sum of the logits is tested too, because XLA's exponential on a CPU can map NaN to a number. `logical_not` is
+    # avoided, because TensorFlow rewrites ¬(a < b) as a ≥ b, which is False for NaN.
     whole = ops.logical_and(ops.sum(logits, axis=-1) < 1e38, ops.abs(normalizer) < 1e38)
     return ops.equal(ops.cast(whole, "int32"), 0)
 
 
 def log_normalizer(logits: Tensor) -> Tensor:
-    """Log Σ exp of logits (…, V); NaN where one is +∞ or all are −∞."""
+    """Return log Σ exp of logits (…, V); NaN if one is +∞ or all are −∞."""
     highest = ops.max(logits, axis=-1)
     return ops.log(ops.sum(ops.exp(logits - highest[..., None]), axis=-1)) + highest
 
 
 def highest(candidates: Tensor) -> tuple[Tensor, Tensor]:
-    """The best id (B, R) of candidates (B, R, V), the lowest where several tie, and its value."""
+    """Return the best id (B, R) of logits (B, R, V), the lowest one of a tie, and its value."""
     index = ops.arange(candidates.shape[-1], dtype="int32")
     best = ops.max(candidates, axis=-1)
-    # Not argmax: TensorFlow's lowering of it has no ONNX form.
+    # `argmax` of TensorFlow is lowered to an operation without ONNX equivalent.
     ids = ops.min(ops.where(ops.equal(candidates, best[..., None]), index, candidates.shape[-1] - 1), axis=-1)
     return ops.cast(ids, "int32"), best

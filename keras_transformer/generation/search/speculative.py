@@ -1,4 +1,4 @@
-"""Greedy search that a smaller model runs ahead of: the same ids in fewer steps of the large one."""
+"""Speculative decoding: greedy search with proposals of a draft model."""
 
 import dataclasses
 from collections.abc import Callable
@@ -34,11 +34,11 @@ def generate_ids(
     update: Callable[[Tensor, Tensor, Tensor], Tensor] = kt_ops.slice_update,
     padding_mask: Tensor | None = None,
 ) -> dict[str, Tensor]:
-    """What `loop.generate_ids` returns for `Greedy`, by `sampler.draft` proposing and `model` checking.
+    """Return the results of `loop.generate_ids` for `Greedy`, with proposals of `sampler.draft` verified by `model`.
 
-    Each round the draft proposes K tokens and the model reads them in one pass; a row keeps those that are its own
-    greedy choice and one more, whatever the rows beside it keep. A round writes K + 1 entries into both caches at the
-    same places for all rows; what a row does not keep is marked as empty.
+    In each round the draft proposes K tokens and the model reads them in one pass; each row keeps the longest prefix
+    that equals its greedy choices and one more token, independently of other rows. A round writes K + 1 entries into
+    both caches at the same indices for all rows; rejected entries are marked as empty.
     """
     check_compatible(model, sampler.draft, "draft")
     both = [
@@ -69,15 +69,13 @@ def generate_ids(
 
 
 def check_compatible(model: Any, other: Any, argument: str) -> None:
-    """Raise where two models differ in vocabulary, special ids or kind."""
+    """Raise if two models differ in vocabulary or special ids, or only one is decoder-only."""
     for name in ("vocabulary_size", "pad_id", "start_id", "end_id"):
         values = getattr(model, name, None), getattr(other, name, None)
         if values[0] != values[1]:
             raise ValueError(f"`{argument}` must have the same {name}. Received: {values[0]} and {values[1]}")
     if hasattr(model, "encode") != hasattr(other, "encode"):
-        raise ValueError(
-            f"`{argument}` must be encoder–decoders, or all decoders alone. Received: one of each kind"
-        )
+        raise ValueError(f"`{argument}` must be encoder–decoders, or all decoder-only. Received: one of each")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +105,7 @@ class _Reader:
     def read(
         self, ids: Tensor, cache: Any, cache_index: Tensor, positions: Tensor, real: Tensor
     ) -> tuple[Tensor, Any]:
-        """Float32 logits (B, T, V) after ids (B, T), and the cache with them in it."""
+        """Return the float32 logits (B, T, V) of ids (B, T), and the new cache."""
         logits, cache = prompts.step(
             self.model,
             ids,
@@ -123,7 +121,7 @@ class _Reader:
 
 @dataclasses.dataclass(frozen=True)
 class _Round:
-    """A step of the loop: K proposals, and those of them that are kept."""
+    """A step of the loop: propose K tokens and keep the verified ones."""
 
     model: _Reader
     draft: _Reader
@@ -137,7 +135,7 @@ class _Round:
         last = self.model.prompt.positions[:, -1:]  # (B, 1)
         cache_index = number * (self.num_tokens + 1)
         ahead = state["lengths"][:, None] + ops.arange(self.num_tokens + 1, dtype="int32")  # (B, K + 1)
-        # No entry is written, and no position asked for, where a row has no room or has ended.
+        # Rows that have ended or reached their limit write no entries and read no positions.
         active = ops.logical_and(ahead < self.limits[:, None], ops.logical_not(state["ended"])[:, None])
         positions = last + ops.where(active, ahead, 0)
         draft_cache, column, ids = caches[1], state["last_tokens"][:, None], state["ids"]
@@ -155,7 +153,7 @@ class _Round:
             column, _ = highest(
                 self.logits_processors(logits, ids[:, None], ahead[:, i : i + 1], self.limits)
             )
-        proposed = ops.concatenate(read, axis=1)  # (B, K + 1), the newest token first
+        proposed = ops.concatenate(read, axis=1)  # (B, K + 1), the last token first
         logits, model_cache = self.model.read(proposed, caches[0], cache_index, positions, active)
         chosen, best = highest(
             self.logits_processors(logits, ops.stack(histories, axis=1), ahead, self.limits)
@@ -167,11 +165,11 @@ class _Round:
     def _kept(
         self, state: State, proposed: Tensor, logits: Tensor, chosen: Tensor, best: Tensor, ahead: Tensor
     ) -> State:
-        """The state with the tokens that the model itself would have generated."""
+        """Return the state with the tokens that greedy search would have generated."""
         normalizer = log_normalizer(logits)  # (B, K + 1)
         invalid = is_invalid(logits, normalizer)
         stuck = ops.logical_or(invalid, best <= FORBIDDEN / 2)
-        # A column is reached where every one before it was proposed rightly, and neither stuck nor ended.
+        # A column is reached if all proposals before it are correct and none has ended or is stuck.
         right = ops.equal(proposed[:, 1:], chosen[:, :-1])
         passed = ops.logical_and(
             right, ops.logical_not(ops.logical_or(stuck, self.logits_processors.ends(chosen))[:, :-1])
@@ -207,7 +205,7 @@ class _Round:
 
 
 def _forget(cache: Any, first: Tensor) -> Any:
-    """The cache without what stands at `first`, positions (B, 1), and behind."""
+    """Mark cache entries at positions ≥ `first` (B, 1) as empty."""
     if isinstance(cache, dict):
         forgotten = {name: _forget(values, first) for name, values in cache.items() if name != "positions"}
         if "positions" in cache:
