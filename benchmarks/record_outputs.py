@@ -152,7 +152,11 @@ class Cases:
             "FillMask": pipelines.FillMask(randomised(models.MaskedLanguageModel(self.bert), 9), self.words),
             "Embedding": pipelines.Embedding(self.bert, self.words),
             "TextClassification, GPT": pipelines.TextClassification(
-                randomised(models.GPTClassifier(self.gpt.with_more_tokens(3), 2), 10), self.byte_pairs
+                randomised(
+                    models.GPTClassifier(self.gpt.resize_token_embeddings(self.gpt.vocabulary_size + 3), 2),
+                    10,
+                ),
+                self.byte_pairs,
             ),
         }
         reversed_ = self.english[::-1]

@@ -33,7 +33,7 @@ def fine_tuning(
     *,
     task: str = "classification",
     max_length: int = 512,
-    special_tokens: Sequence[int] | None = None,
+    special_ids: Sequence[int] | None = None,
     shuffle: bool = True,
     seed: int = 0,
 ) -> tf.data.Dataset:
@@ -59,12 +59,12 @@ def fine_tuning(
         examples: Texts, or tuples of texts, depending on the task.
         labels: The label of each example, see above; for "multiple_choice" the index of the right answer, integers
             (n,).
-        tokenizer: The tokenizer, which must not encode any text with `special_tokens`.
+        tokenizer: The tokenizer, which must not encode any text with `special_ids`.
         batch_size: B, the examples in each batch; the last may be smaller.
         task: One of the above. Use "similarity" for pairs without an inherent order.
         max_length: The maximum length of a row, including special tokens: the model's number of positions.
-        special_tokens: Ids of start, delimiter and extract, by default the three after the tokenizer's vocabulary, as
-            in `models.GPT.with_more_tokens(3)`.
+        special_ids: Ids of start, delimiter and extract, by default the three after the tokenizer's vocabulary, as
+            in `models.GPT.resize_token_embeddings`.
         shuffle: Whether to reshuffle in each epoch.
         seed: The seed of shuffling.
 
@@ -95,11 +95,11 @@ def fine_tuning(
         raise TypeError(f"`examples` must be an iterable. Received: examples={str(examples)[:50]!r}")
     check_one_of(TASKS, task=task)
     check_positive(batch_size=batch_size)
-    special_tokens, padding = _check_special_tokens(special_tokens, tokenizer), padding_values(tokenizer)
+    special_ids, padding = _check_special_ids(special_ids, tokenizer), padding_values(tokenizer)
     texts = [_texts(example, task, i) for i, example in enumerate(examples)]
     ids = token_lists([text for each in texts for text in each], tokenizer)
     rows_of = [
-        _rows([next(ids) for _ in each], special_tokens, task, max_length, i) for i, each in enumerate(texts)
+        _rows([next(ids) for _ in each], special_ids, task, max_length, i) for i, each in enumerate(texts)
     ]
     rows_each = max(map(len, rows_of), default=0)
     targets = _check_labels(labels, rows_of, task)
@@ -127,18 +127,18 @@ def fine_tuning(
     return dataset.prefetch(tf.data.AUTOTUNE)
 
 
-def input_rows(texts: Sequence[Sequence[int]], special_tokens: Sequence[int], task: str) -> list[list[int]]:
+def input_rows(texts: Sequence[Sequence[int]], special_ids: Sequence[int], task: str) -> list[list[int]]:
     """Return the input rows of one example.
 
     Args:
         texts: The ids of its texts, in the order of the example; for "multiple_choice" the context first.
-        special_tokens: Ids of start, delimiter and extract.
+        special_ids: Ids of start, delimiter and extract.
         task: As for `fine_tuning`.
 
     Returns:
         Rows of ids: one, or two for "similarity", or one per answer for "multiple_choice".
     """
-    start, delimiter, extract = special_tokens
+    start, delimiter, extract = special_ids
     first, *others = texts
     if not others:
         return [[start, *first, extract]]
@@ -165,18 +165,18 @@ def _texts(example: Any, task: str, index: int) -> list[str]:
     return texts
 
 
-def _check_special_tokens(special_tokens: Sequence[int] | None, tokenizer: Tokenizer) -> tuple[int, ...]:
+def _check_special_ids(special_ids: Sequence[int] | None, tokenizer: Tokenizer) -> tuple[int, ...]:
     size = tokenizer.vocabulary_size
-    checked = tuple(range(size, size + 3)) if special_tokens is None else tuple(special_tokens)
+    checked = tuple(range(size, size + 3)) if special_ids is None else tuple(special_ids)
     if len(set(checked)) != len(checked) or len(checked) != 3 or min(checked) < 0:
         raise ValueError(
-            "`special_tokens` must be three different ids, for start, delimiter and extract. "
-            f"Received: special_tokens={special_tokens}"
+            "`special_ids` must be three different ids, for start, delimiter and extract. "
+            f"Received: special_ids={special_ids}"
         )
     if padding_values(tokenizer)[0] in checked:
         raise ValueError(
             "`tokenizer` must have a padding value that is not a special token. "
-            f"Received: tokenizer.pad_id={tokenizer.pad_id}, special_tokens={checked}"
+            f"Received: tokenizer.pad_id={tokenizer.pad_id}, special_ids={checked}"
         )
     return checked
 
@@ -208,13 +208,13 @@ def _check_labels(labels: Any, rows_of: Sequence[Sequence[Any]], task: str) -> n
 
 
 def _rows(
-    texts: list[list[int]], special_tokens: Sequence[int], task: str, max_length: int, index: int
+    texts: list[list[int]], special_ids: Sequence[int], task: str, max_length: int, index: int
 ) -> list[list[int]]:
-    if found := sorted({id_ for ids in texts for id_ in ids} & set(special_tokens)):
+    if found := sorted({id_ for ids in texts for id_ in ids} & set(special_ids)):
         raise ValueError(
-            f"`special_tokens` must be ids that no text contains. Received: examples[{index}] with {found}"
+            f"`special_ids` must be ids that no text contains. Received: examples[{index}] with {found}"
         )
-    rows = input_rows(texts, special_tokens, task)
+    rows = input_rows(texts, special_ids, task)
     if (length := max(map(len, rows))) > max_length:
         raise ValueError(
             f"`examples` must fit max_length={max_length} tokens per row, including special tokens, which the model's "

@@ -284,7 +284,7 @@ def _inputs(
 ) -> dict[str, Tensor]:
     """Return the model's inputs for rows of ids, with special ids added."""
     model, tokenizer = pipeline.model, pipeline.tokenizer
-    special_tokens = getattr(model, "marks", None)
+    special_tokens = getattr(model, "special_ids", None)
     if special_tokens is None:
         before = _joined(tokenizer.start_id, first, tokenizer.end_id)
         after = before[:, :0] if second is None else _joined(second, tokenizer.end_id)

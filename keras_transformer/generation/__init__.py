@@ -1,4 +1,4 @@
-"""Generation: one loop over a pure step, run under XLA in Python and exported without it."""
+"""Generate text with one loop over a pure decoding step, compiled with XLA in Python and without it in exports."""
 
 from keras_transformer.generation import constraints as constraints
 from keras_transformer.generation.alignment import align as align

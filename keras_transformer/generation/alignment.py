@@ -1,4 +1,4 @@
-"""Which source token each target token looks at."""
+"""Align target tokens with source tokens by cross-attention weights."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,25 +22,26 @@ def align(
     layer: int = -1,
     head: int | Sequence[int] | None = None,
 ) -> np.ndarray:
-    """The weights with which a decoder's layer attends to the source as it generates given targets.
+    """Return the cross-attention weights of a decoder layer for given targets.
 
     Args:
         model: an encoder–decoder with `cross_attention_weights`, such as `models.Transformer`.
         source_ids: integers (B, S).
         target_ids: integers (B, T) without a start token, such as `Generation.best`.
-        layer: which decoder layer.
-        head: which head, or several to take the mean of; by default all.
+        layer: the index of the decoder layer.
+        head: the index of a head, or several, whose mean is returned; by default all.
 
     Returns:
-        float32 (B, T, S): row t belongs to the step that generates token t. Rows sum up to 1, those of padding to 0.
+        float32 (B, T, S): row t has the weights of the step that generates token t. Rows sum to 1, rows of
+            padding to 0.
 
     Raises:
-        ValueError: where the model has no such weights, layer or head, or they are NaN, ids are wrong, a target has
-            padding before a token, or a source of a target is empty.
+        ValueError: If the model has no such weights, layer or head, the weights are NaN, ids are invalid, a target has
+            padding before a token, or the source of a target is empty.
 
     Example:
         >>> out = generate(model, source_ids)
-        >>> align(model, source_ids, out.best).argmax(axis=-1)  # a source position for each token
+        >>> align(model, source_ids, out.best).argmax(axis=-1)  # the source position of each token
     """
     if not hasattr(model, "cross_attention_weights"):
         raise ValueError(
@@ -58,23 +59,23 @@ def align(
         return np.zeros((*target_ids.shape, source_ids.shape[1]), np.float32)
     weights = aligner.weights(source_ids, target_ids)
     if not -len(weights) <= layer < len(weights):
-        raise ValueError(f"`layer` must be one of {len(weights)}. Received: layer={layer}")
+        raise ValueError(f"`layer` must be in [{-len(weights)}, {len(weights)}). Received: layer={layer}")
     chosen = keras.ops.convert_to_numpy(weights[layer])  # (B, N, T, S)
     heads = list(range(chosen.shape[1])) if head is None else heads
     if not heads or not all(0 <= one < chosen.shape[1] for one in heads):
         raise ValueError(f"`head` must be in [0, {chosen.shape[1]}). Received: head={head}")
     mean = chosen[:, heads].mean(axis=1)[: len(target_ids), : target_ids.shape[1], : source_ids.shape[1]]
     mean = np.where(real[:, :, None], mean, 0).astype(np.float32)
-    broken = np.isnan(mean).any(axis=-1)
-    check_finite(np.where(broken.any(axis=1), broken.argmax(axis=1), -1), "weights")
+    invalid = np.isnan(mean).any(axis=-1)
+    check_finite(np.where(invalid.any(axis=1), invalid.argmax(axis=1), -1), "weights")
     return mean
 
 
 class _Aligner(Generator):
-    """Compiled as a generator is."""
+    """The compiled cross-attention weights of a model."""
 
     def weights(self, source_ids: np.ndarray, target_ids: np.ndarray) -> list[Tensor]:
-        """Of each layer, (B, N, T, S), for shapes that have been filled up."""
+        """Return the weights (B, N, T, S) of each layer, with the shapes padded to those of a bucket."""
         return self._compiled()(self._padded_all({"source_ids": source_ids, "target_ids": target_ids}))
 
     def _loop(self, arrays: dict[str, Tensor]) -> Any:

@@ -1,4 +1,4 @@
-"""Functions of arrays compiled once for each bucket of shapes."""
+"""Compile functions of arrays once for each bucket of shapes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,7 @@ Tensor = Any
 
 
 def bucket(size: int, smallest: int) -> int:
-    """The next power of two, so that only a few shapes are compiled."""
+    """Return the smallest `smallest` · 2ⁿ that is at least `size`, so that few shapes are compiled."""
     found = smallest
     while found < size:
         found *= 2
@@ -17,7 +17,7 @@ def bucket(size: int, smallest: int) -> int:
 
 
 def compiled(variables: list[Any], function: Callable[[Any], Any], jit_compile: bool) -> Callable[[Any], Any]:
-    """`function` of a tree of arrays compiled for the backend; the variables' present values are used at every call."""
+    """Compile a function of a tree of arrays; every call uses the current values of the variables."""
     backend = keras.backend.backend()
     if backend == "tensorflow":
         import tensorflow as tf

@@ -1,6 +1,6 @@
-"""What may be generated, as values: each lowers the logits of tokens that must not or should not come next.
+"""Constraints on generated sequences: logits processors that lower the logits of forbidden or unwanted tokens.
 
-A constraint looks at the tokens generated so far, not at a prompt. `constraints=[...]` takes any number of them.
+A constraint sees the tokens generated so far, without the prompt. `constraints=[...]` combines any number of them.
 """
 
 import abc
@@ -16,18 +16,18 @@ from keras_transformer.arguments import is_integer, is_number
 Tensor = Any
 
 FORBIDDEN = -1e30
-"""The logit and the score of what cannot be, or less: finite, so that no sum or difference of two is NaN."""
+"""An upper bound of the logits and scores of forbidden tokens: finite, so that sums and differences are never NaN."""
 
 
 @dataclasses.dataclass(frozen=True)
 class History:
-    """What has been generated before this step.
+    """The tokens generated before this step.
 
     Attributes:
-        ids: integers (B, R, M); only those before `step` count.
-        step: integer scalar, or one for each hypothesis (B, R).
+        ids: integers (B, R, M), of which those before `step` are valid.
+        step: integer scalar, or integers (B, R), one for each hypothesis.
         end_ids: the tokens that end a sequence.
-        limits: integers (B,), the longest output of each row; by default M.
+        limits: integers (B,), the maximum number of new tokens of each row; by default M.
     """
 
     ids: Tensor
@@ -37,21 +37,21 @@ class History:
 
     @property
     def at(self) -> Tensor:
-        """The step, to be compared with columns or ids: a scalar or (B, R, 1)."""
+        """The step with a last axis, a scalar or (B, R, 1), to compare with columns or ids."""
         return self.step[..., None] if len(getattr(self.step, "shape", ())) else self.step
 
     @property
     def written(self) -> Tensor:
-        """Booleans (M,) or (B, R, M): which columns of `ids` count."""
+        """The mask (M,) or (B, R, M) of the valid columns of `ids`."""
         return ops.arange(self.ids.shape[-1]) < self.at
 
     @property
     def at_limit(self) -> Tensor:
-        """Whether this step's token is the last one: a scalar, (B, 1, 1) or (B, R, 1)."""
+        """True where this step generates the last token of the limit: a scalar, (B, 1, 1) or (B, R, 1)."""
         return self.at + 1 >= (self.ids.shape[-1] if self.limits is None else self.limits[:, None, None])
 
     def last(self, count: int) -> list[Tensor]:
-        """The last `count` ids, the oldest first: (B, R) each, anything where there are fewer."""
+        """Return the last `count` ids (B, R), the oldest first; values are arbitrary where there are fewer."""
         columns = [ops.maximum(self.at - back, 0) for back in range(count, 0, -1)]
         if len(getattr(self.step, "shape", ())):
             return [ops.take_along_axis(self.ids, column, axis=2)[..., 0] for column in columns]
@@ -59,27 +59,27 @@ class History:
 
 
 class Constraint(abc.ABC):
-    """A frozen dataclass that is a function of logits."""
+    """Base class of constraints: frozen dataclasses that map logits to logits."""
 
     @abc.abstractmethod
     def __call__(self, logits: Tensor, history: History) -> Tensor:
-        """The logits (B, R, V), none of them higher than before unless it is forced.
+        """Return the processed logits (B, R, V).
 
-        Where a beam is searched they are log-probabilities.
+        No logit increases, except those of forced tokens. `Beam` passes log-probabilities.
         """
 
     def ids(self) -> tuple[int, ...]:
-        """The ids it names, which must be in the vocabulary."""
+        """Return the token ids of the constraint, which must be in the vocabulary."""
         return ()
 
     def violated_by(self, sequence: tuple[int, ...], end_ids: tuple[int, ...]) -> bool:
-        """Whether a sequence of ids holds a token that is forbidden where it stands."""
+        """Return True if a sequence of ids has a token that the constraint forbids at its position."""
         return False
 
 
 @dataclasses.dataclass(frozen=True)
 class MinNewTokens(Constraint):
-    """At least `count` tokens before an end token."""
+    """Forbid end tokens until `count` tokens have been generated."""
 
     count: int
 
@@ -87,21 +87,21 @@ class MinNewTokens(Constraint):
         object.__setattr__(self, "count", _count("count", self.count, 0))
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
-        """Without end tokens in the first `count` steps."""
+        """Forbid end tokens in the first `count` steps."""
         early = history.at < self.count
         return forbid(logits, ops.logical_and(early, _is_one_of(history.end_ids, logits)))
 
     def violated_by(self, sequence: tuple[int, ...], end_ids: tuple[int, ...]) -> bool:
-        """Whether it ends too early."""
+        """Return True if an end token is among the first `count`."""
         return any(id_ in end_ids for id_ in sequence[: self.count])
 
 
 @dataclasses.dataclass(frozen=True)
 class RepetitionPenalty(Constraint):
-    """Tokens generated before become less likely: logits above 0 are divided by `factor`, others multiplied.
+    """Penalize tokens generated before: divide positive logits by `factor` and multiply others by it.
 
-    A `Beam` applies it to log-probabilities, as `transformers` does: hypotheses of different normalizers compete there,
-    and none of their log-probabilities is above 0.
+    `Beam` applies it to log-probabilities, which are never positive, as `transformers` does, because hypotheses with
+    different normalizers compete.
 
     References:
         Keskar et al., "CTRL" (2019), section 4.1.
@@ -115,14 +115,14 @@ class RepetitionPenalty(Constraint):
         object.__setattr__(self, "factor", float(self.factor))
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
-        """Lower where a token is repeated."""
+        """Lower the logits of tokens generated before."""
         lower = ops.where(logits > 0, logits / self.factor, ops.maximum(logits * self.factor, FORBIDDEN))
         return ops.where(_among(history.ids, history.written, logits), lower, logits)
 
 
 @dataclasses.dataclass(frozen=True)
 class NoRepeatNGram(Constraint):
-    """No sequence of `size` tokens twice."""
+    """Forbid n-grams of `size` tokens to occur twice."""
 
     size: int
 
@@ -130,29 +130,29 @@ class NoRepeatNGram(Constraint):
         object.__setattr__(self, "size", _count("size", self.size, 1))
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
-        """Without the tokens that would complete an n-gram generated before."""
-        longest = history.ids.shape[-1]
-        if self.size > longest:
+        """Forbid tokens that would complete an n-gram generated before."""
+        max_length = history.ids.shape[-1]
+        if self.size > max_length:
             return logits
         followers = history.ids[:, :, self.size - 1 :]  # (B, R, M − n + 1), each the last of its n-gram
-        repeated = ops.arange(self.size - 1, longest) < history.at
+        repeated = ops.arange(self.size - 1, max_length) < history.at
         for offset, latest in enumerate(history.last(self.size - 1)):
-            begun = history.ids[:, :, offset : longest - self.size + 1 + offset]
+            begun = history.ids[:, :, offset : max_length - self.size + 1 + offset]
             repeated = ops.logical_and(repeated, ops.equal(begun, latest[:, :, None]))
         return forbid(logits, _among(followers, repeated, logits))
 
     def violated_by(self, sequence: tuple[int, ...], end_ids: tuple[int, ...]) -> bool:
-        """Whether it repeats an n-gram."""
+        """Return True if an n-gram is repeated."""
         grams = [sequence[i : i + self.size] for i in range(len(sequence) - self.size + 1)]
         return len(set(grams)) < len(grams)
 
 
 @dataclasses.dataclass(frozen=True)
 class BannedWords(Constraint):
-    """None of some sequences of ids.
+    """Forbid sequences of ids.
 
     Args:
-        words: sequences of ids, of one id or more each.
+        words: sequences of at least one id.
     """
 
     words: tuple[tuple[int, ...], ...]
@@ -161,7 +161,7 @@ class BannedWords(Constraint):
         object.__setattr__(self, "words", _words(self.words))
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
-        """Without the tokens that would complete a banned word."""
+        """Forbid tokens that would complete a banned word."""
         for word in self.words:
             complete = history.at >= len(word) - 1
             for id_, latest in zip(word, history.last(len(word) - 1), strict=False):
@@ -170,17 +170,20 @@ class BannedWords(Constraint):
         return logits
 
     def ids(self) -> tuple[int, ...]:
-        """Those of all words."""
+        """Return the ids of all words."""
         return tuple(id_ for word in self.words for id_ in word)
 
     def violated_by(self, sequence: tuple[int, ...], end_ids: tuple[int, ...]) -> bool:
-        """Whether it holds a banned word."""
+        """Return True if a banned word occurs."""
         return any(sequence[i : i + len(word)] == word for word in self.words for i in range(len(sequence)))
 
 
 @dataclasses.dataclass(frozen=True)
 class ForcedPrefix(Constraint):
-    """What every sequence begins with. A `prefix_ids` of `generate` is of each row and not part of the output."""
+    """Force every output to begin with a prefix.
+
+    In contrast, the `prefix_ids` of `generate` differ between rows and are not part of the output.
+    """
 
     prefix: tuple[int, ...]
 
@@ -188,23 +191,23 @@ class ForcedPrefix(Constraint):
         object.__setattr__(self, "prefix", _ids("prefix", self.prefix))
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
-        """Nothing but the prefix's token while there is one."""
+        """Force the token of the prefix at this step."""
         prefix = ops.convert_to_tensor(self.prefix, "int32")
         forced = ops.take(prefix, ops.minimum(history.at, len(self.prefix) - 1), axis=0)
         return force(logits, history.at < len(self.prefix), ops.equal(ops.arange(logits.shape[-1]), forced))
 
     def ids(self) -> tuple[int, ...]:
-        """The prefix."""
+        """Return the ids of the prefix."""
         return self.prefix
 
     def violated_by(self, sequence: tuple[int, ...], end_ids: tuple[int, ...]) -> bool:
-        """Whether it begins otherwise."""
+        """Return True if the sequence begins differently."""
         return any(given != forced for given, forced in zip(sequence, self.prefix, strict=False))
 
 
 @dataclasses.dataclass(frozen=True)
 class EndTokens(Constraint):
-    """More tokens that end a sequence, beside the model's `end_id`."""
+    """Add end tokens to the model's `end_id`."""
 
     end_ids: tuple[int, ...]
 
@@ -212,20 +215,20 @@ class EndTokens(Constraint):
         object.__setattr__(self, "end_ids", _ids("end_ids", self.end_ids))
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
-        """The logits as they are: what ends a sequence is asked of the constraint itself."""
+        """Return the logits unchanged; `LogitsProcessors.ends` reads the end tokens."""
         return logits
 
     def ids(self) -> tuple[int, ...]:
-        """The end tokens."""
+        """Return the end tokens."""
         return self.end_ids
 
 
 @dataclasses.dataclass(frozen=True)
 class ForcedLastToken(Constraint):
-    """One of some tokens at the limit, such as the end token for sequences that would be cut there.
+    """Force one of some tokens at the limit, such as the end token in place of truncation.
 
     Args:
-        token_ids: the tokens, all as probable as each other there.
+        token_ids: the tokens, with equal probabilities.
     """
 
     token_ids: tuple[int, ...]
@@ -234,27 +237,28 @@ class ForcedLastToken(Constraint):
         object.__setattr__(self, "token_ids", _ids("token_ids", self.token_ids))
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
-        """Nothing but the tokens at the limit."""
+        """Force the tokens at the limit."""
         return force(logits, history.at_limit, _is_one_of(self.token_ids, logits))
 
     def ids(self) -> tuple[int, ...]:
-        """The tokens."""
+        """Return the forced tokens."""
         return self.token_ids
 
 
 @dataclasses.dataclass(frozen=True)
 class ForcedWords(Constraint):
-    """Some sequences of ids that every output holds, in any order; for a `Beam` of at least two.
+    """Force every output to contain sequences of ids, in any order. Needs a `Beam` of at least two.
 
-    The hypotheses of a beam take turns by how many of the words' tokens they have: the best of those that have most,
-    the best of those that have one less, and so on round. A word that is begun and not ended counts as far as it goes.
+    The beam is divided among banks of hypotheses with the same number of generated word tokens: first the best of the
+    bank with the most tokens, then the best of the next bank, and so on in rounds. A partial word counts with the
+    tokens it has.
 
     Args:
-        words: sequences of ids, of one id or more each.
+        words: sequences of at least one id.
 
     References:
-        Post and Vilar, "Fast Lexically Constrained Decoding with Dynamic Beam Allocation" (2018); there slots that a
-        bank of hypotheses cannot fill go to its neighbours.
+        Post and Vilar, "Fast Lexically Constrained Decoding with Dynamic Beam Allocation" (2018); where
+        places that a bank cannot fill go to its neighbours.
     """
 
     words: tuple[tuple[int, ...], ...]
@@ -263,27 +267,27 @@ class ForcedWords(Constraint):
         object.__setattr__(self, "words", tuple(dict.fromkeys(_words(self.words))))
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
-        """Without end tokens where a word is missing."""
+        """Forbid end tokens where a word is missing."""
         missing = self.progress(history.ids, history.step) < self.total
         ends = _is_one_of(history.end_ids, logits)
         return forbid(logits, ops.logical_and(missing[..., None], ends))
 
     @property
     def total(self) -> int:
-        """How many tokens the words have together."""
+        """The number of tokens of all words."""
         return sum(map(len, self.words))
 
     def ids(self) -> tuple[int, ...]:
-        """Those of all words."""
+        """Return the ids of all words."""
         return tuple(id_ for word in self.words for id_ in word)
 
     def violated_by(self, sequence: tuple[int, ...], end_ids: tuple[int, ...]) -> bool:
-        """Whether it ends without one of the words."""
-        held = {sequence[i : i + len(word)] for word in self.words for i in range(len(sequence))}
-        return not held.issuperset(self.words) and any(id_ in end_ids for id_ in sequence)
+        """Return True if the sequence ends without one of the words."""
+        found = {sequence[i : i + len(word)] for word in self.words for i in range(len(sequence))}
+        return not found.issuperset(self.words) and any(id_ in end_ids for id_ in sequence)
 
     def progress(self, ids: Tensor, length: Any) -> Tensor:
-        """How many of the words' tokens (B, R) the first `length` of ids (B, R, M) have; `total` where none misses."""
+        """Count the word tokens (B, R) among the first `length` of ids (B, R, M); `total` if all words occur."""
         history = History(ids, length, ())
         have = begun = ops.zeros_like(ids[..., 0])
         for word in self.words:
@@ -301,26 +305,25 @@ class ForcedWords(Constraint):
         return have + begun
 
 
-def forbid(logits: Tensor, which: Tensor) -> Tensor:
-    """The logits (B, R, V), `FORBIDDEN` where a mask, often of V alone, holds: beside that number no logit counts."""
-    return logits + ops.where(which, FORBIDDEN, 0.0)
+def forbid(logits: Tensor, mask: Tensor) -> Tensor:
+    """Lower the logits (B, R, V) to `FORBIDDEN` where a mask, broadcast to them, is True."""
+    return logits + ops.where(mask, FORBIDDEN, 0.0)
 
 
-def force(logits: Tensor, condition: Tensor, which: Tensor) -> Tensor:
-    """The logits (B, R, V), where a condition holds 0 for the tokens of a mask and `FORBIDDEN` for all others.
+def force(logits: Tensor, condition: Tensor, mask: Tensor) -> Tensor:
+    """Set the logits (B, R, V) of the tokens of a mask to 0 and all others to `FORBIDDEN`, where a condition is True.
 
-    A forced token has probability 1, so that it adds nothing to the score of a hypothesis. One that is forbidden stays
-    forbidden.
+    A forced token has probability 1 and does not change the score of a hypothesis. A forbidden token stays forbidden.
     """
-    allowed = ops.logical_and(which, logits > FORBIDDEN / 2)
+    allowed = ops.logical_and(mask, logits > FORBIDDEN / 2)
     return ops.where(condition, ops.where(allowed, 0.0, FORBIDDEN), logits)
 
 
 def get(identifier: Any) -> Constraint:
-    """A constraint, or the one whose config, as `serialize` makes it, is given.
+    """Return a constraint, given the constraint itself or its config as `serialize` returns it.
 
     Raises:
-        ValueError: for anything else, and where a setting is out of range.
+        ValueError: If `identifier` is anything else, or a setting is out of range.
 
     Example:
         >>> get({"constraint": "NoRepeatNGram", "size": 3})
@@ -335,13 +338,13 @@ def get(identifier: Any) -> Constraint:
         if settings.keys() == {field.name for field in dataclasses.fields(cls)}:
             return cls(**settings)
     raise ValueError(
-        "`constraints` must hold values such as `BannedWords([[5, 6]])`, or their configs. "
+        "`constraints` must contain constraints such as `BannedWords([[5, 6]])`, or their configs. "
         f"Received: {identifier!r} among them"
     )
 
 
 def serialize(constraint: Constraint) -> dict[str, Any]:
-    """The config of a constraint, for `get`; lists in it, as JSON has them."""
+    """Return the config of a constraint, for `get`, with lists in place of tuples as in JSON."""
     settings = {field.name: getattr(constraint, field.name) for field in dataclasses.fields(constraint)}  # type: ignore[arg-type]
     return {
         "constraint": type(constraint).__name__,
@@ -354,13 +357,13 @@ def _as_lists(value: Any) -> Any:
 
 
 def _is_one_of(ids: Sequence[int], logits: Tensor) -> Tensor:
-    """Booleans (V,)."""
+    """Return the mask (V,) of ids."""
     index = ops.arange(logits.shape[-1])
     return ops.any(ops.stack([ops.equal(index, id_) for id_ in ids]), axis=0)
 
 
 def _among(ids: Tensor, counted: Tensor, logits: Tensor) -> Tensor:
-    """Booleans (B, R, V): which ids are among `ids` (B, R, J) where `counted`, (J,) or (B, R, J), holds."""
+    """Return the mask (B, R, V) of the ids among `ids` (B, R, J) where `counted`, (J,) or (B, R, J), is True."""
     ids = ops.where(counted, ids, -1)[..., None]
     return ops.any(ops.equal(ids, ops.arange(logits.shape[-1], dtype="int32")), axis=-2)
 

@@ -1,4 +1,4 @@
-"""Several models that generate as one."""
+"""Ensembles of models."""
 
 import math
 from collections.abc import Sequence
@@ -8,26 +8,26 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.arguments import is_number
-from keras_transformer.generation.search.speculative import check_same_kind
+from keras_transformer.generation.search.speculative import check_compatible
 from keras_transformer.generation.validation import check_generates
 
 Tensor = Any
 
 
 class Ensemble:
-    r"""Models with one vocabulary, of which the mean distribution generates; wherever `generate` takes a model.
+    r"""Generate with the mean distribution of several models. An ensemble is a model for `generate`.
 
     $$p(v) = \sum_m w_m\, p_m(v), \quad \sum_m w_m = 1$$
 
-    What is compiled for it is kept with it: keep the object where you generate more than once.
+    Compiled functions are cached on the ensemble: reuse the object to generate more than once.
 
     Args:
-        models: encoder–decoders, or decoders alone, with the same vocabulary and special ids.
-        weights: w, positive, scaled so as to sum up to 1; by default equal.
+        models: encoder–decoders, or decoder-only models, with the same vocabulary and special ids.
+        weights: w, positive, normalized to sum to 1; by default equal.
 
     Raises:
-        TypeError: where `models` is no list of models that generate.
-        ValueError: where models do not go together or weights are wrong.
+        TypeError: If `models` is not a list of models with `step` and `empty_cache`.
+        ValueError: If the models are incompatible or weights are invalid.
 
     Example:
         >>> generate(Ensemble([first, second]), source_ids, Beam(4))
@@ -43,9 +43,9 @@ class Ensemble:
             raise ValueError("`models` must not be empty. Received: models=[]")
         for model in models:
             check_generates("models", model)
-            check_same_kind(models[0], model, "models")
+            check_compatible(models[0], model, "models")
         self.models = list(models)
-        self.weights = _shares([1.0] * len(models) if weights is None else weights, len(models))
+        self.weights = _normalized([1.0] * len(models) if weights is None else weights, len(models))
         for name in ("vocabulary_size", "pad_id", "end_id"):
             setattr(self, name, getattr(models[0], name))
         limits = {f"models[{i}]": getattr(model, "max_length", None) for i, model in enumerate(models)}
@@ -58,17 +58,17 @@ class Ensemble:
 
     @property
     def variables(self) -> list[Any]:
-        """Those of all models."""
+        """The variables of all models."""
         return [variable for model in self.models for variable in model.variables]
 
     def empty_cache(self, batch_size: Any, length: Any, hypotheses: int = 1) -> list[Any]:
-        """A cache for each model."""
+        """Return a cache for each model."""
         return [model.empty_cache(batch_size, length, hypotheses) for model in self.models]
 
     def step(
         self, ids: Tensor, cache: list[Any], context: list[Any] | None = None, **options: Any
     ) -> tuple[Tensor, list[Any]]:
-        """Logarithms of the mean probabilities (B, T, V), as logits, and the new caches."""
+        """Return the logarithms of the mean probabilities (B, T, V) as logits, and the new caches."""
         logs, new = [], []
         for number, (model, weight) in enumerate(zip(self.models, self.weights, strict=True)):
             given = () if context is None else (context[number],)
@@ -81,13 +81,15 @@ class Ensemble:
         return [model.encode(source_ids) for model in self.models]
 
 
-def _shares(weights: Any, count: int) -> list[float]:
-    """Weights that sum up to 1."""
+def _normalized(weights: Any, count: int) -> list[float]:
+    """Return weights that sum to 1."""
     given = np.array(weights, object)
     if given.shape == (count,) and all(is_number(weight) and 0 < weight < math.inf for weight in given):
-        shares = [float(weight) / float(max(given)) for weight in given]  # no sum that overflows
-        if min(shares) > 0:
-            return [share / sum(shares) for share in shares]
+        normalized = [
+            float(weight) / float(max(given)) for weight in given
+        ]  # so that the sum does not overflow
+        if min(normalized) > 0:
+            return [weight / sum(normalized) for weight in normalized]
     raise ValueError(
         f"`weights` must be a positive number for each of {count} models. Received: weights={weights!r}"
     )

@@ -1,4 +1,4 @@
-"""Running the generation loop from Python: compiled once for each bucket of shapes."""
+"""Run the generation loop from Python, compiled once for each bucket of shapes."""
 
 import dataclasses
 import operator
@@ -19,24 +19,24 @@ from keras_transformer.generation.loop import generate_ids
 Tensor = Any
 Arrays = dict[str, np.ndarray]
 
-MOST_KEPT = 32
-"""How many generators a model keeps; what has not been used for longest leaves."""
+MAX_CACHED_GENERATORS = 32
+"""The number of generators that a model caches; the least recently used one is dropped."""
 
-_KEEPING = threading.Lock()
+_CACHE_LOCK = threading.Lock()
 
 
 @dataclasses.dataclass(frozen=True)
 class Generation:
-    """What was generated: B rows of N hypotheses (one by default) of up to M tokens.
+    """Generated ids and scores of B rows, N hypotheses (one by default) of up to M tokens each.
 
-    Those of a beam are sorted, the best first; where it has found fewer than N, the others are of length 0 and
-    score −∞. Samples are in the order in which they were drawn.
+    The hypotheses of a beam are sorted, best first; if it has found fewer than N, the others have length 0 and
+    score −∞. Samples keep the order in which they were drawn.
 
     Attributes:
-        ids: int32 (B, N, M), the end token included; after it padding, which is `end_id` for a model without `pad_id`.
-        lengths: int32 (B, N), the end token included.
+        ids: int32 (B, N, M), with the end token, padded with `pad_id`, or with `end_id` for a model without `pad_id`.
+        lengths: int32 (B, N), with the end token.
         scores: float32 (B, N), summed log-probabilities under the model's own distribution.
-        ranking_scores: float32 (B, N), what hypotheses are ranked by.
+        ranking_scores: float32 (B, N), the scores by which hypotheses are sorted, length penalty included.
         token_scores: float32 (B, N, M), the log-probability of each token, 0 after the end.
     """
 
@@ -53,21 +53,21 @@ class Generation:
 
 
 class Generator:
-    """Generates from one model with fixed settings.
+    """Generate with one model and fixed settings.
 
-    Batches are filled up with padding to a few shapes, so that calls of near sizes reuse what is compiled.
+    Batches are padded to a few shapes, so that calls of similar sizes reuse a compiled function.
 
     Args:
-        model: an encoder–decoder such as `models.Transformer`, or a decoder alone (see `generate_ids`).
+        model: an encoder–decoder such as `models.Transformer`, or a decoder-only model (see `generate_ids`).
         sampler: a sampler or its name.
-        max_new_tokens: M.
+        max_new_tokens: M, the maximum number of new tokens.
         jit_compile: whether to compile with XLA.
-        min_new_tokens: tokens before an end token may come.
-        constraints: what else may not be generated.
+        min_new_tokens: the minimum number of tokens before an end token.
+        constraints: constraints on the output.
 
     Raises:
-        TypeError: where the model does not generate.
-        ValueError: where `sampler` is unknown, a setting is out of range or constraints contradict each other.
+        TypeError: If the model has no `step` or `empty_cache`.
+        ValueError: If `sampler` is unknown, a setting is out of range or constraints contradict each other.
     """
 
     def __init__(
@@ -83,9 +83,9 @@ class Generator:
         self.model = model
         self.sampler = samplers.get(sampler)
         LogitsProcessors.of(model, max_new_tokens, min_new_tokens, constraints).check_sampler(self.sampler)
-        validation.check_most(max_new_tokens)
+        validation.check_max_new_tokens(max_new_tokens)
         if isinstance(self.sampler, samplers.Beam):
-            self.sampler.penalties(max_new_tokens)  # raises where they are no numbers of float32
+            self.sampler.penalties(max_new_tokens)  # raises if they are outside float32
         if not isinstance(jit_compile, bool):
             raise ValueError(f"`jit_compile` must be True or False. Received: jit_compile={jit_compile!r}")
         self.max_new_tokens = int(max_new_tokens)
@@ -108,23 +108,23 @@ class Generator:
         """Generate for a batch of padded sources.
 
         Args:
-            source_ids: integers (B, S), the prompts where the model is a decoder alone.
-            prefix_ids: integers (B, Q), what the targets of an encoder–decoder begin with.
-            rows: integers (B,) in [0, 2³¹), the number of each row that sampling draws for, by default 0, 1, 2, …
-            noise: floats (B, R, L, V) in [0, 1], what sampling draws with instead of its seed.
-            limits: integers (B,) in [1, M], the longest output of each row; all by default M.
-            seed: an integer in [0, 2³²), what sampling draws for instead of its own seed.
+            source_ids: integers (B, S); for a decoder-only model the prompts.
+            prefix_ids: integers (B, Q), the first target tokens of an encoder–decoder.
+            rows: integers (B,) in [0, 2³¹), the row numbers that seed the sampling noise, by default 0, 1, 2, …
+            noise: floats (B, R, L, V) in [0, 1], sampling noise in place of the seed.
+            limits: integers (B,) in [1, M], the maximum number of new tokens of each row, by default M.
+            seed: an integer in [0, 2³²), in place of the sampler's seed.
             padding_mask: booleans (B, S), False for padding; ids equal to the model's `pad_id` are padding too.
 
         Returns:
-            A `Generation` of as many columns L as its longest limit; empty for B = 0.
+            A `Generation` with L = max(limits) columns; empty for B = 0.
 
         Raises:
-            ValueError: where ids are no matrix of ids in the vocabulary, a prompt is empty or too long, a prefix has
-                padding between tokens, nothing meets the constraints, or the model's logits are NaN.
+            ValueError: If ids are not a matrix of ids in the vocabulary, a prompt is empty or too long, a prefix has
+                padding between tokens, no sequence satisfies the constraints, or the model's logits are NaN.
         """
-        given = self._given(source_ids, prefix_ids, rows, noise, limits, seed, padding_mask)
-        batch_size, longest = len(given["source_ids"]), self._longest(given)
+        given = self._checked_inputs(source_ids, prefix_ids, rows, noise, limits, seed, padding_mask)
+        batch_size, max_limit = len(given["source_ids"]), self._max_limit(given)
         if batch_size == 0:
             return self._empty()
         result = {
@@ -134,7 +134,7 @@ class Generator:
         validation.check_finite(result.pop("failed_step"))
         validation.check_found(result["scores"])
         for name in ("ids", "token_scores"):
-            result[name] = result[name][..., :longest]
+            result[name] = result[name][..., :max_limit]
         integers = ("ids", "lengths")
         return Generation(
             **{
@@ -143,7 +143,7 @@ class Generator:
             }
         )
 
-    def _given(
+    def _checked_inputs(
         self,
         source_ids: Any,
         prefix_ids: Any,
@@ -153,7 +153,7 @@ class Generator:
         seed: int | None = None,
         padding_mask: Any = None,
     ) -> Arrays:
-        """The inputs, checked."""
+        """Return the validated inputs of the loop."""
         source_ids = self._ids("source_ids", source_ids)
         batch_size = len(source_ids)
         real = validation.source_mask(self.model, source_ids, padding_mask)
@@ -164,10 +164,10 @@ class Generator:
             given["limits"] = validation.checked_integers(
                 "limits", limits, batch_size, 1, self.max_new_tokens
             )
-        reads_last = isinstance(self.sampler, samplers.Contrastive)  # it looks at what follows each token
+        reads_last = isinstance(self.sampler, samplers.Contrastive)  # it reads every token it generates
         draft = getattr(self.sampler, "draft", None)
         prefixes = given["prefix_ids"] != self.model.pad_id if "prefix_ids" in given else real[:, :0]
-        validation.check_lengths(self.model, real, prefixes, self._longest(given), reads_last, draft)
+        validation.check_lengths(self.model, real, prefixes, self._max_limit(given), reads_last, draft)
         rows = validation.checked_integers(
             "rows", np.arange(batch_size) if rows is None else rows, batch_size
         )
@@ -181,19 +181,19 @@ class Generator:
         if noise is not None:
             if not samples:
                 raise ValueError(
-                    f"`noise` must be None where nothing is drawn. Received: sampler={self.sampler}"
+                    f"`noise` must be None for a sampler that draws nothing. Received: sampler={self.sampler}"
                 )
-            shape = (batch_size, self.sampler.hypotheses, self._longest(given), self.model.vocabulary_size)
+            shape = (batch_size, self.sampler.hypotheses, self._max_limit(given), self.model.vocabulary_size)
             given["noise"] = validation.checked_noise(noise, shape)
         return given
 
-    def _longest(self, given: Arrays) -> int:
-        """The most tokens that any row may have."""
+    def _max_limit(self, given: Arrays) -> int:
+        """Return the largest limit of any row."""
         limits = given.get("limits")
         return self.max_new_tokens if limits is None or not len(limits) else int(limits.max())
 
     def _compiled(self, name: str = "_loop") -> Callable[[Any], Any]:
-        """A compiled method; compiled anew where quantisation or LoRA has given the model other variables."""
+        """Return a compiled method; compile it again if quantization or LoRA has replaced the model's variables."""
         variables = self._all_variables()
         same = len(variables) == len(self._variables) and all(map(operator.is_, variables, self._variables))
         if not same:
@@ -224,7 +224,7 @@ class Generator:
         return {name: self._padded(values, values_of.get(name, 0)) for name, values in given.items()}
 
     def _padded(self, values: np.ndarray, padding_value: int) -> np.ndarray:
-        """Pad to the next power of two on each axis; noise, which is of M steps, on the first."""
+        """Pad each axis to the next power of two; noise, which has M steps, only the first."""
         if values.ndim == 4:
             shape = [bucket(len(values), 1), values.shape[1], self.max_new_tokens, values.shape[3]]
         else:
@@ -235,7 +235,7 @@ class Generator:
         return padded
 
     def _masked(self, source_ids: np.ndarray, real: np.ndarray) -> Arrays:
-        """Ids in which padding has the `pad_id`, or ids and mask for a model without one."""
+        """Return ids with `pad_id` at padding, or ids and a mask for a model without `pad_id`."""
         if self.model.pad_id is None:
             return {"source_ids": source_ids, "padding_mask": real}
         return {"source_ids": np.where(real, source_ids, self.model.pad_id)}
@@ -254,9 +254,9 @@ class Generator:
     def checked_pair(
         self, source_ids: Any, target_ids: Any, padding_mask: Any = None, target_padding_mask: Any = None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Ids and masks, False for padding, of sources and of targets.
+        """Return validated ids and masks (False for padding) of sources and targets.
 
-        There are as many targets as sources, no target without a source, and no padding before a token of a target.
+        There are as many targets as sources, targets have non-empty sources and are padded on the right.
         """
         source_ids = self._ids("source_ids", source_ids)
         target_ids = self._ids("target_ids", target_ids)
@@ -290,31 +290,31 @@ def generate(
 ) -> Generation:
     """Generate target ids for source ids, or continue prompts.
 
-    Compiled in are the sampler's settings but its seed, `min_new_tokens` and `constraints`: each new combination
-    compiles anew, and the model keeps the last few dozen. All else is an input: ids, `max_new_tokens`, rows, noise and
-    seed may change from call to call, and only another power of two of rows, columns or tokens compiles anew.
+    The sampler's settings except its seed, `min_new_tokens` and `constraints` are compiled in: each new combination is
+    compiled once, and the model caches the last 32. Ids, `max_new_tokens`, rows, noise and seed are inputs and may
+    change between calls; a new function is compiled only for another power of two of rows, columns or tokens.
 
     Args:
-        model: an encoder–decoder such as `models.Transformer`, or a decoder alone (see `generate_ids`).
-        source_ids: integers (B, S), padded with the model's `pad_id`, or with any id where a `padding_mask` is given;
-            the prompts of a decoder-only model, padded on either side.
+        model: an encoder–decoder such as `models.Transformer`, or a decoder-only model (see `generate_ids`).
+        source_ids: integers (B, S), padded with the model's `pad_id`, or with any id if a `padding_mask` is given;
+            for a decoder-only model the prompts, padded on either side.
         sampler: a sampler or its name.
-        max_new_tokens: M, the longest output, the end token included; or integers (B,), one for each row, of which M is
-            the largest.
-        min_new_tokens: tokens before an end token may come.
-        constraints: what else may not be generated, such as `NoRepeatNGram(3)`.
-        prefix_ids: integers (B, Q), what the targets of an encoder–decoder begin with; not part of the output.
+        max_new_tokens: M, the maximum number of new tokens, with the end token; or integers (B,), one for each row,
+            with maximum M.
+        min_new_tokens: the minimum number of tokens before an end token.
+        constraints: constraints on the output, such as `NoRepeatNGram(3)`.
+        prefix_ids: integers (B, Q), the first target tokens of an encoder–decoder, which are not part of the output.
         padding_mask: booleans (B, S), False for padding; ids equal to the model's `pad_id` are padding too. A model
-            whose `pad_id` is None, such as GPT-2, has no other way to say what is padding.
-        rows: integers (B,) in [0, 2³¹), the number of each row that sampling draws for, by default 0, 1, 2, …
-        noise: floats (B, R, M, V) in [0, 1], what sampling draws with instead of its seed.
+            whose `pad_id` is None, such as GPT-2, needs the mask for padded prompts.
+        rows: integers (B,) in [0, 2³¹), the row numbers that seed the sampling noise, by default 0, 1, 2, …
+        noise: floats (B, R, M, V) in [0, 1], sampling noise in place of the seed.
 
     Returns:
         A `Generation`.
 
     Raises:
-        TypeError: where the model does not generate.
-        ValueError: where an argument is out of range, nothing meets the constraints, or the model's logits are NaN.
+        TypeError: If the model has no `step` or `empty_cache`.
+        ValueError: If an argument is out of range, no sequence satisfies the constraints, or logits are NaN.
 
     Example:
         >>> out = generate(model, source_ids, Beam(4, num_return=2), max_new_tokens=32)
@@ -322,11 +322,11 @@ def generate(
         ((2, 2, 32), (2, 32))
     """
     settings = (sampler, max_new_tokens, min_new_tokens, constraints)
-    generator, inputs = kept_generator(Generator, model, source_ids, *settings)
+    generator, inputs = cached_generator(Generator, model, source_ids, *settings)
     return generator(prefix_ids=prefix_ids, padding_mask=padding_mask, rows=rows, noise=noise, **inputs)
 
 
-def kept_generator(
+def cached_generator(
     cls: Any,
     model: Any,
     source_ids: Any,
@@ -335,21 +335,21 @@ def kept_generator(
     min_new_tokens: int,
     constraints: Sequence[Constraint],
 ) -> tuple[Any, dict[str, Any]]:
-    """The model's generator of a class for all limits of a bucket, made once, and the inputs of this call."""
+    """Return the model's cached generator for all limits of a bucket, and the inputs of this call."""
     validation.check_generates("model", model)
     source_ids = validation.checked_ids("source_ids", source_ids, model.vocabulary_size)
     batch_size = len(source_ids)
     if np.ndim(max_new_tokens) == 0:
-        least = most = max_new_tokens
+        least = largest = max_new_tokens
     else:
         limits = validation.checked_integers(
-            "max_new_tokens", max_new_tokens, batch_size, 1, validation.MOST_TOKENS
+            "max_new_tokens", max_new_tokens, batch_size, 1, validation.MAX_NEW_TOKENS
         )
-        least, most = (int(limits.min()), int(limits.max())) if batch_size else (1, 1)
+        least, largest = (int(limits.min()), int(limits.max())) if batch_size else (1, 1)
     sampler = samplers.get(sampler)
-    LogitsProcessors.of(model, least, min_new_tokens, constraints)  # raises for what is wrong
+    LogitsProcessors.of(model, least, min_new_tokens, constraints)  # raises for invalid arguments
     constraints = tuple(map(get_constraint, constraints))
-    validation.check_most(most)
+    validation.check_max_new_tokens(largest)
     inputs = {
         "source_ids": source_ids,
         "limits": np.broadcast_to(max_new_tokens, batch_size),
@@ -357,15 +357,15 @@ def kept_generator(
     }
     if isinstance(sampler, samplers.Sample):
         sampler = dataclasses.replace(sampler, seed=0)  # the seed is an input
-    longest = bucket(most, 8) if batch_size else most  # an empty batch runs no program
-    key = (cls, sampler, longest, min_new_tokens, constraints)
-    with _KEEPING:
-        # On the model, so that compiled functions live as long as it does; past Keras' tracking of attributes.
+    max_limit = bucket(largest, 8) if batch_size else largest  # an empty batch is not run
+    key = (cls, sampler, max_limit, min_new_tokens, constraints)
+    with _CACHE_LOCK:
+        # On the model, so that compiled functions live as long as it does; `__dict__` bypasses attribute tracking.
         kept = model.__dict__.setdefault("_generators", {})
         generator = kept.pop(key, None) or cls(
-            model, sampler, longest, min_new_tokens=min_new_tokens, constraints=constraints
+            model, sampler, max_limit, min_new_tokens=min_new_tokens, constraints=constraints
         )
-        kept[key] = generator  # the last used stands last
-        if len(kept) > MOST_KEPT:
+        kept[key] = generator  # most recently used last
+        if len(kept) > MAX_CACHED_GENERATORS:
             del kept[next(iter(kept))]
     return generator, inputs

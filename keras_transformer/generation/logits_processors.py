@@ -1,4 +1,4 @@
-"""All constraints of one generation together, checked against each other and against the model."""
+"""The constraints of a generation combined, and checked against each other and the model."""
 
 import dataclasses
 import functools
@@ -28,12 +28,12 @@ Tensor = Any
 
 @dataclasses.dataclass(frozen=True)
 class LogitsProcessors:
-    """What may be generated, and what ends it.
+    """Apply all constraints to logits, and detect end tokens.
 
     Attributes:
-        constraints: as they were given, and `MinNewTokens` for `min_new_tokens`.
+        constraints: the given constraints, and `MinNewTokens` for `min_new_tokens`.
         end_ids: the tokens that end a sequence.
-        never: ids that are never generated: padding, and what the decoder starts from.
+        never: ids that are never generated: padding and start tokens.
     """
 
     constraints: tuple[Constraint, ...]
@@ -44,11 +44,11 @@ class LogitsProcessors:
     def of(
         cls, model: Any, max_new_tokens: int, min_new_tokens: int = 0, constraints: Sequence[Constraint] = ()
     ) -> "LogitsProcessors":
-        """The rules for a model.
+        """Create the logits processors of a model.
 
         Raises:
-            TypeError: where the model does not generate.
-            ValueError: where an argument is out of range or two of them contradict each other.
+            TypeError: If the model has no `step` or `empty_cache`.
+            ValueError: If an argument is out of range or two of them contradict each other.
         """
         check_generates("model", model)
         constraints = _checked(constraints)
@@ -69,12 +69,12 @@ class LogitsProcessors:
         return logits_processors
 
     @property
-    def shapes_logits(self) -> bool:
-        """Whether any constraint changes logits."""
+    def changes_logits(self) -> bool:
+        """True if any constraint changes logits."""
         return any(not isinstance(constraint, EndTokens) for constraint in self.constraints)
 
     def __call__(self, logits: Tensor, ids: Tensor, step: Tensor, limits: Tensor | None = None) -> Tensor:
-        """The logits (B, R, V) after all constraints, `FORBIDDEN` where a token must not come."""
+        """Return the logits (B, R, V) after all constraints, `FORBIDDEN` for forbidden tokens."""
         history = History(ids, step, self.end_ids, limits)
         for constraint in self.constraints:
             logits = constraint(logits, history)
@@ -84,20 +84,20 @@ class LogitsProcessors:
 
     @property
     def words(self) -> ForcedWords | None:
-        """The words that must be generated, of all constraints together."""
+        """The forced words of all constraints."""
         words = [word for one in self.constraints if isinstance(one, ForcedWords) for word in one.words]
         return ForcedWords(tuple(words)) if words else None
 
     def check_sampler(self, sampler: Sampler) -> None:
-        """Raise where the constraints need another sampler."""
+        """Raise if the constraints need another sampler."""
         if self.words is not None and not (isinstance(sampler, Beam) and sampler.num_beams > 1):
             raise ValueError(
-                "`sampler` must be a `Beam` of at least two, for `ForcedWords` among the constraints. "
+                "`sampler` must be a `Beam` with at least two beams for `ForcedWords`. "
                 f"Received: sampler={sampler}"
             )
 
     def ends(self, tokens: Tensor) -> Tensor:
-        """Which tokens end their sequence."""
+        """Return the mask of the end tokens."""
         return functools.reduce(ops.logical_or, [ops.equal(tokens, id_) for id_ in self.end_ids])
 
     def _check(self, model: Any, max_new_tokens: int) -> None:
@@ -135,9 +135,7 @@ class LogitsProcessors:
             else ()
         )
         if {*self.never, *first, *(word[0] for word in banned if len(word) == 1)} >= set(range(vocabulary)):
-            raise ValueError(
-                "`constraints` must leave a token that may be generated. Received: all are banned"
-            )
+            raise ValueError("`constraints` must allow at least one token. Received: all are banned")
 
     def _check_words(self, max_new_tokens: int) -> None:
         if self.words is None:
@@ -172,7 +170,7 @@ class LogitsProcessors:
         if set(prefix) & set(self.never) or set(prefix[:-1]) & set(self.end_ids):
             raise ValueError(
                 "`constraints` must force tokens that can be generated: no padding, no start token, an end token "
-                f"at most as the last. Received: {forced}"
+                f"only as the last. Received: {forced}"
             )
         for other in self.constraints:
             if other.violated_by(prefix, self.end_ids):

@@ -1,11 +1,11 @@
 """The generation loop.
 
-It is written once over `keras.ops`. What differs between running under XLA and running inside an export is the
-function that writes into the cache, and nothing else.
+It is written once over `keras.ops`. Only the function that writes into the cache differs between XLA in Python and
+exports.
 
-A search, greedy or not, is a pure object over a state of tensors: `start`, `running`, `visible`, `advance` and
-`results`. Its R hypotheses are R tokens of one row at every step: the cache holds a prompt once for all of them, and
-the memory of an encoder is read once.
+A search is a frozen dataclass over a state of tensors, with `start`, `running`, `visible`, `advance` and `results`. Its
+R hypotheses are R tokens of one row at every step, so that the cache stores the prompt once for all of them and the
+memory of an encoder is read once.
 """
 
 import dataclasses
@@ -43,40 +43,39 @@ def generate_ids(
     limits: Tensor | None = None,
     seed: Tensor | None = None,
 ) -> dict[str, Tensor]:
-    """Decoding with a key/value cache; stops when every row has ended or is full.
+    """Decode with a key/value cache until every row has ended or reached its limit.
 
-    Pad and start ids are never generated. A row whose source is all padding generates nothing.
+    Padding and start ids are never generated. A row whose source is all padding generates nothing.
 
-    A model has `empty_cache`, `step`, `vocabulary_size`, `pad_id` and `end_id`. One with `encode` and `start_id`, as
-    `models.Transformer`, decodes from what `encode(source_ids)` returns, which is the third argument of its
-    `step`; one without is decoder-only, continues `source_ids` itself, and its `step` has no such argument. Its
-    `pad_id` may be None: then its `step` takes a `padding_mask`, and ended sequences are padded with `end_id`.
-    More than one hypothesis needs the arguments `attention_mask` of `step` and `hypotheses` of `empty_cache`.
+    A model has `empty_cache`, `step`, `vocabulary_size`, `pad_id` and `end_id`. An encoder–decoder such as
+    `models.Transformer` also has `encode` and `start_id`; the return value of `encode(source_ids)` is the third
+    argument of its `step`. A decoder-only model continues `source_ids`, and its `step` has no such argument. Its
+    `pad_id` may be None: then its `step` takes a `padding_mask`, and ended sequences are padded with `end_id`. Several
+    hypotheses need the arguments `attention_mask` of `step` and `hypotheses` of `empty_cache`.
 
     Args:
-        model: an encoder–decoder or a decoder.
-        source_ids: integers (B, S); padding may stand on either side.
-        max_new_tokens: M, the longest output, the end token included.
-        update: how to write into the cache (see `ops.cache`).
-        sampler: how tokens are chosen, with R hypotheses of which N are returned.
-        min_new_tokens: tokens before an end token may come.
-        constraints: what else may not be generated (see `constraints`).
-        prefix_ids: integers (B, Q), what the target of an encoder–decoder begins with, padding on either side; not
-            part of the output.
+        model: an encoder–decoder or a decoder-only model.
+        source_ids: integers (B, S), padded on either side.
+        max_new_tokens: M, the maximum number of new tokens, with the end token.
+        update: the function that writes into the cache (see `ops.kv_cache`).
+        sampler: a sampler of R hypotheses, of which N are returned.
+        min_new_tokens: the minimum number of tokens before an end token.
+        constraints: constraints on the output (see `constraints`).
+        prefix_ids: integers (B, Q), the first target tokens of an encoder–decoder, padded on either side; not part of
+            the output.
         padding_mask: booleans (B, S), False for padding in `source_ids`; ids equal to `pad_id` are padding too.
-        rows: integers (B,), the number of each row that sampling draws for, by default 0, 1, 2, …
-        noise: float32 (B, R, M, V) in [0, 1], what sampling draws with instead of `sampling.uniform`: the input of
-            graphs that have no integer hashes.
-        limits: integers (B,) in [1, M], the longest output of each row.
-        seed: integers (1,), what sampling draws for instead of the sampler's seed: an input, so that another seed
-            compiles nothing anew.
+        rows: integers (B,), the row numbers that seed the sampling noise, by default 0, 1, 2, …
+        noise: float32 (B, R, M, V) in [0, 1], noise in place of `categorical.uniform`, for graphs without integer
+            hashes.
+        limits: integers (B,) in [1, M], the maximum number of new tokens of each row.
+        seed: integers (1,), in place of the sampler's seed; an input, so that another seed does not recompile.
 
     Returns:
-        "ids": int32 (B, N, M), padding after the end token; "lengths": int32 (B, N), the end token included;
-        "scores": float32 (B, N), the summed log-probabilities; "ranking_scores": float32 (B, N), what
-        hypotheses are ranked by; "token_scores": float32 (B, N, M), the log-probability of each token;
-        "failed_step": int32 (B,), the step at which a row's logits were NaN or infinite, else −1. Where there
-        are fewer than N different sequences, the others have no tokens and scores of −∞.
+        "ids": int32 (B, N, M), padded after the end token; "lengths": int32 (B, N), with the end token; "scores":
+        float32 (B, N), the summed log-probabilities; "ranking_scores": float32 (B, N), the scores by which hypotheses
+        are sorted; "token_scores": float32 (B, N, M), the log-probability of each token; "failed_step": int32 (B,), the
+        step at which a row's logits were NaN or infinite, else −1. If there are fewer than N different sequences, the
+        others have no tokens and scores of −∞.
     """
     sampler = samplers.get(sampler)
     logits_processors = LogitsProcessors.of(model, max_new_tokens, min_new_tokens, constraints)
@@ -108,28 +107,28 @@ def generate_ids(
         limits=limits,
         seed=seed,
     )
-    (_, _, state) = ops.while_loop(loop.unfinished, loop.extend, loop.start())
+    (_, _, state) = ops.while_loop(loop.unfinished, loop.step, loop.start())
     return loop.search.results(state)
 
 
 @dataclasses.dataclass(frozen=True)
 class Loop:
-    """One generation: where it starts, whether it goes on, and one step of it.
+    """The initial state, stopping condition and step of one generation.
 
     Attributes:
         model: as in `generate_ids`; so is `update`.
-        search: what chooses tokens.
-        longest: M.
-        before: how many entries the cache has from the prompt.
-        last_positions: integers (B, R), of the prompts' last tokens.
-        context: what the encoder has made of the source, or None for a decoder alone.
-        output_kernel: what the model makes of its weights for all steps, if anything.
-        prompt: what `start` reads.
+        search: a `BeamSearch` or `SamplingSearch`.
+        max_new_tokens: M.
+        before: the number of cache entries of the prompt.
+        last_positions: integers (B, R), the positions of the prompts' last tokens.
+        context: the return value of `encode`, or None for a decoder-only model.
+        output_kernel: the model's precomputed `output_kernel`, or None.
+        prompt: the tokens before the first step.
     """
 
     model: Any
     search: Any
-    longest: int
+    max_new_tokens: int
     before: Any
     last_positions: Tensor
     context: Any
@@ -138,20 +137,20 @@ class Loop:
     prompt: prompts.Prompt | None = None
 
     def start(self) -> tuple[Tensor, Any, Any]:
-        """The number of the first step, the cache with all of the prompt but its last token, and the search's state."""
+        """Return step 0, the cache with the prompt except its last token, and the state of the search."""
         prompt, hypotheses = self.prompt, self.search.hypotheses
         return (
             ops.zeros((), "int32"),
-            prompts.new_cache(self.model, prompt, hypotheses, self.longest, self.update),
-            self.search.start(ops.cast(prompt.ids[:, -1], "int32"), prompt.blank),
+            prompts.new_cache(self.model, prompt, hypotheses, self.max_new_tokens, self.update),
+            self.search.start(ops.cast(prompt.ids[:, -1], "int32"), prompt.empty),
         )
 
     def unfinished(self, step: Tensor, _cache: Any, state: Any) -> Tensor:
-        """Whether another step is to be taken."""
-        return ops.logical_and(step < self.longest, self.search.running(state))
+        """Return True if another step is needed."""
+        return ops.logical_and(step < self.max_new_tokens, self.search.running(state))
 
-    def extend(self, step: Tensor, cache: Any, state: Any) -> tuple[Tensor, Any, Any]:
-        """One more token for each hypothesis."""
+    def step(self, step: Tensor, cache: Any, state: Any) -> tuple[Tensor, Any, Any]:
+        """Decode one token for every hypothesis."""
         search = self.search
         options = {}
         if search.hypotheses > 1:
@@ -164,7 +163,7 @@ class Loop:
             options["output_kernel"] = self.output_kernel
         logits, cache = prompts.step(
             self.model,
-            state["newest"],
+            state["last_tokens"],
             cache,
             self.context,
             cache_index=self.before + step * search.hypotheses,
@@ -179,7 +178,7 @@ def prepare(
     model: Any,
     sampler: Sampler,
     logits_processors: LogitsProcessors,
-    longest: int,
+    max_new_tokens: int,
     source_ids: Tensor,
     prefix_ids: Tensor | None = None,
     update: Callable[[Tensor, Tensor, Tensor], Tensor] = kt_ops.slice_update,
@@ -187,19 +186,20 @@ def prepare(
     padding_mask: Tensor | None = None,
     **given: Tensor | None,
 ) -> Loop:
-    """The loop of one generation; `given` are `rows`, `noise`, `limits` and `seed` of `generate_ids`."""
+    """Create the loop of one generation; `given` are `rows`, `noise`, `limits` and `seed` of `generate_ids`."""
     prompt = prompts.prepare(model, source_ids, prefix_ids, padding_mask)
     if given.get("rows") is None:
         given["rows"] = ops.arange(ops.shape(source_ids)[0], dtype="int32")
     search = new_search(
-        model, sampler, logits_processors, longest, batch_size=ops.shape(source_ids)[0], **given
+        model, sampler, logits_processors, max_new_tokens, batch_size=ops.shape(source_ids)[0], **given
     )
-    one_row = source_ids.shape[0] == 1 and search.hypotheses == 1  # whose product needs no kernel of its own
+    # A vector product needs no precomputed kernel.
+    one_row = source_ids.shape[0] == 1 and search.hypotheses == 1
     kernel = model.output_kernel() if hasattr(model, "output_kernel") and not one_row else None
     return Loop(
         model,
         search,
-        longest,
+        max_new_tokens,
         prompt.before,
         prompt.positions[:, -1:] + ops.zeros((1, search.hypotheses), "int32"),
         prompt.context,
@@ -213,7 +213,7 @@ def new_search(
     model: Any,
     sampler: Sampler,
     logits_processors: LogitsProcessors,
-    longest: int,
+    max_new_tokens: int,
     *,
     batch_size: Any = None,
     rows: Tensor | None = None,
@@ -221,17 +221,19 @@ def new_search(
     limits: Tensor | None = None,
     seed: Tensor | None = None,
 ) -> Any:
-    """What chooses tokens as a sampler says."""
+    """Create the search of a sampler."""
     logits_processors.check_sampler(sampler)
     if isinstance(sampler, Beam) and sampler.num_beams > 1:
-        return BeamSearch(sampler, logits_processors, longest, padding_value(model), limits, batch_size)
+        return BeamSearch(
+            sampler, logits_processors, max_new_tokens, padding_value(model), limits, batch_size
+        )
     return SamplingSearch(
-        sampler, logits_processors, longest, padding_value(model), rows, noise, limits, seed
+        sampler, logits_processors, max_new_tokens, padding_value(model), rows, noise, limits, seed
     )
 
 
 def _visible(search: Any, before: Any, state: Any, step: Tensor) -> Tensor:
-    """Booleans (B, R, P − 1 + M·R), or (1, …): the whole prompt, and what the search says of the rest."""
+    """Return the attention mask (B, R, P − 1 + M·R), or (1, …): the whole prompt, then the entries of the search."""
     visible = search.visible(state, step)
     if isinstance(before, int) and before == 0:
         return visible

@@ -1,4 +1,4 @@
-"""How the next token is chosen, as values."""
+"""Samplers: the settings of greedy search, beam search, sampling, speculative and contrastive decoding."""
 
 import dataclasses
 from collections.abc import Callable
@@ -15,44 +15,44 @@ _STOPPING = ("heuristic", "num_beams")
 
 @dataclasses.dataclass(frozen=True)
 class Greedy:
-    """The most probable token at every step; of several, the one with the lowest id."""
+    """Choose the most probable token at every step; ties choose the lowest id."""
 
     @property
     def hypotheses(self) -> int:
-        """How many sequences run side by side."""
+        """The number of hypotheses of a row, R."""
         return 1
 
     @property
     def num_return(self) -> int:
-        """How many of them are returned."""
+        """The number of sequences returned for each row, N."""
         return 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Beam:
-    r"""The best of many hypotheses that are searched side by side.
+    r"""Search for the best sequences with several hypotheses in parallel.
 
     A hypothesis of n tokens, the end token included, is ranked by its summed log-probability over a penalty,
-    $((5 + n) / 6)^\alpha$ ("gnmt") or $n^\alpha$ ("length"). One that ends while it is among the `num_beams` best
-    leaves the beam for a set of its own and the next best take its place; those that are cut at the limit compete
-    with those that have ended. A beam of one is greedy search.
+    $((5 + n) / 6)^\alpha$ ("gnmt") or $n^\alpha$ ("length"). A hypothesis that ends
+    among the `num_beams` best is moved to the set of finished hypotheses, and the next best takes its place; hypotheses
+    truncated at the limit compete with the finished ones. A beam of one is greedy search.
 
     Args:
-        num_beams: hypotheses that run side by side. More than there are sequences make the search exhaustive.
-        length_penalty: α. Above 0 it favours long sequences, below 0 short ones, at 0 the most probable. Penalties of
-            all lengths must be normal numbers of float32.
+        num_beams: the number of running hypotheses. With more beams than sequences the search is exhaustive.
+        length_penalty: α. Values above 0 favour long sequences, values below 0 short ones; 0 ranks by log-probability.
+            The penalties of all lengths must be normal float32 numbers.
         normalization: "gnmt" or "length".
-        early_stopping: when a row stops before the limit. True as soon as no running hypothesis can enter its n-best
-            any more; the answer is the same as with False, never, and only the time differs. The two others are of
-            `transformers` and may stop too early for a positive length penalty: "heuristic" (`False` there) as soon as
-            `num_beams` hypotheses have ended and none that runs has a better score at its present length, "num_beams"
-            (`True` there) as soon as so many have ended.
-        num_return: how many of the best are returned.
-        diversity: γ. The k-th best continuation of a hypothesis is chosen as though its log-probability were
-            γ·(k−1) lower, so that not all hypotheses descend from one. 0 for plain beam search.
+        early_stopping: when to stop a row before the limit. True: as soon as no running hypothesis can enter the n-best
+            list, with the same results as False (never stop). The other two are those of `transformers` and may stop
+            too early for a positive length penalty: "heuristic" (`False` there) as soon as `num_beams` hypotheses are
+            finished and no running one has a better score at its current length, "num_beams" (`True` there) as soon as
+            `num_beams` hypotheses are finished.
+        num_return: the number of best hypotheses to return.
+        diversity: γ. The log-probability of the k-th best continuation of a hypothesis is lowered by γ·(k−1) for the
+            choice of candidates, so that they have different parents. 0 for plain beam search.
 
     Raises:
-        ValueError: where a setting is out of range.
+        ValueError: If a setting is out of range.
 
     References:
         Wu et al., "Google's Neural Machine Translation System" (2016), equation 14 (without its coverage penalty);
@@ -95,16 +95,18 @@ class Beam:
 
     @property
     def hypotheses(self) -> int:
-        """How many sequences run side by side."""
+        """The number of hypotheses of a row, R."""
         return self.num_beams
 
-    def penalties(self, longest: int) -> np.ndarray:
-        """What the scores of sequences of 0, 1, …, `longest` tokens are divided by; float32.
+    def penalties(self, max_length: int) -> np.ndarray:
+        """Return the length penalties, float32, by which scores of 0, 1, …, `max_length` tokens are divided.
 
         Raises:
-            ValueError: where float32 has no normal number for one.
+            ValueError: If a penalty is not a normal float32 number.
         """
-        lengths = np.maximum(np.arange(longest + 1), 1)  # a row without a source has no tokens and no score
+        lengths = np.maximum(
+            np.arange(max_length + 1), 1
+        )  # a row without a source has no tokens and no score
         base = (5 + lengths) / 6 if self.normalization == "gnmt" else lengths
         with np.errstate(over="ignore", under="ignore"):
             penalties = np.power(base, float(self.length_penalty))
@@ -112,31 +114,31 @@ class Beam:
         if not (limits.tiny <= penalties.min() <= penalties.max() <= limits.max):
             raise ValueError(
                 "`length_penalty` must give finite and positive float32 numbers for sequences of up to "
-                f"{longest} tokens. Received: length_penalty={self.length_penalty}"
+                f"{max_length} tokens. Received: length_penalty={self.length_penalty}"
             )
         return penalties.astype(np.float32)
 
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    r"""A token drawn from the model's distribution at every step.
+    r"""Draw every token from the model's distribution.
 
     $$w_t \sim \mathrm{softmax}(\mathrm{filter}(z / \tau))$$
 
-    Each filter keeps a set of the most probable tokens, ties included, of what the one before has left; their
-    shares stay as they are.
+    The filters are applied in the order below. Each keeps the most probable tokens, ties included, and does not change
+    their relative probabilities.
 
     Args:
-        temperature: τ in [1e-20, 1e20]. Below 1 the probable tokens become more probable.
-        top_k: keeps the k most probable tokens; 0 for all.
-        top_p: keeps the smallest set of the most probable tokens whose probabilities sum up to at least p.
-        min_p: keeps tokens at least this much as probable as the most probable one.
-        seed: the same seed draws the same tokens for a row of the same number, whatever is beside it, on every
-            backend, compiled or not (where float32 rounding decides between two tokens aside).
-        num_return: how many sequences are drawn for each row.
+        temperature: τ in [1e-20, 1e20]. Values below 1 sharpen the distribution.
+        top_k: keep the k most probable tokens; 0 for all.
+        top_p: keep the smallest set of most probable tokens whose probabilities sum to at least p.
+        min_p: keep tokens whose probability is at least p times that of the most probable one.
+        seed: the seed of the noise. The same seed and row number draw the same tokens in any batch, on every backend,
+            compiled or not, up to float32 rounding.
+        num_return: the number of sequences to draw for each row.
 
     Raises:
-        ValueError: where a setting is out of range.
+        ValueError: If a setting is out of range.
 
     References:
         Fan et al., "Hierarchical Neural Story Generation" (2018) for top-k; Holtzman et al., "The Curious Case of
@@ -163,21 +165,21 @@ class Sample:
 
     @property
     def hypotheses(self) -> int:
-        """How many sequences run side by side."""
+        """The number of hypotheses of a row, R."""
         return self.num_return
 
 
 @dataclasses.dataclass(frozen=True)
 class Speculative:
-    """Greedy search that a smaller model runs ahead of: the same ids as `Greedy`, sooner where the two agree.
+    """Greedy search accelerated by a draft model: the same ids as `Greedy`, in fewer steps of the model.
 
     Args:
-        draft: the smaller model, of the same kind, vocabulary and special ids.
-        num_tokens: K, how many tokens it proposes at a time.
+        draft: a smaller model with the same vocabulary and special ids, encoder–decoder or decoder-only as the model.
+        num_tokens: K, the number of tokens that the draft proposes at a time.
 
     Raises:
-        TypeError: where the draft does not generate.
-        ValueError: where `num_tokens` is out of range.
+        TypeError: If the draft has no `step` or `empty_cache`.
+        ValueError: If `num_tokens` is out of range.
 
     References:
         Leviathan et al., "Fast Inference from Transformers via Speculative Decoding" (2023), with temperature 0;
@@ -194,30 +196,30 @@ class Speculative:
 
     @property
     def hypotheses(self) -> int:
-        """How many sequences run side by side."""
+        """The number of hypotheses of a row, R."""
         return 1
 
     @property
     def num_return(self) -> int:
-        """How many of them are returned."""
+        """The number of sequences returned for each row, N."""
         return 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Contrastive:
-    r"""The most probable of a few tokens that is not too much like what came before.
+    r"""Choose among the k most probable tokens by probability and dissimilarity to the context (contrastive search).
 
     $$\arg\max_{v \in \mathrm{top}_k}\; (1 - \alpha)\, p(v) - \alpha \max_j \cos(h_v, h_j)$$
 
-    The hidden state h_v is the decoder's last one after the candidate v, and j goes over all tokens before it, a
-    prompt's too. The model has `hidden_step` and `logits`, as `models.Transformer` and `models.GPT`.
+    h_v is the decoder's last hidden state of the candidate v, and j runs over all earlier tokens, including the prompt.
+    The model must have `hidden_step` and `logits`, as `models.Transformer` and `models.GPT`.
 
     Args:
-        top_k: k, how many candidates there are.
+        top_k: k, the number of candidates.
         penalty_alpha: α in [0, 1]; 0 for greedy search.
 
     Raises:
-        ValueError: where a setting is out of range.
+        ValueError: If a setting is out of range.
 
     References:
         Su et al., "A Contrastive Framework for Neural Text Generation" (2022), equation 5.
@@ -235,12 +237,12 @@ class Contrastive:
 
     @property
     def hypotheses(self) -> int:
-        """How many tokens stand side by side in a step."""
+        """The number of candidates decoded in a step, R."""
         return self.top_k
 
     @property
     def num_return(self) -> int:
-        """How many sequences are returned."""
+        """The number of sequences returned for each row, N."""
         return 1
 
 
@@ -250,16 +252,16 @@ _NAMES: dict[str, type] = {"greedy": Greedy, "beam": Beam, "sample": Sample, "co
 
 
 def get(identifier: Any) -> Sampler:
-    """The sampler that an identifier stands for.
+    """Return the sampler of an identifier.
 
     Args:
-        identifier: a sampler, its name, or its config as `serialize` makes it.
+        identifier: a sampler, its name, or its config as `serialize` returns it.
 
     Returns:
         A sampler.
 
     Raises:
-        ValueError: for anything else, and where a config has a setting out of range.
+        ValueError: If `identifier` is anything else, or a config has a setting out of range.
 
     Example:
         >>> get("greedy")
@@ -282,15 +284,17 @@ def get(identifier: Any) -> Sampler:
 
 
 def serialize(sampler: Sampler) -> dict[str, Any]:
-    """The config of a sampler, for `get`; a model that drafts has none."""
+    """Return the config of a sampler, for `get`; `Speculative` has none, because of its model."""
     if isinstance(sampler, Speculative):
-        raise ValueError(f"`sampler` must be one that can be written down. Received: sampler={sampler!r}")
+        raise ValueError(
+            f"`sampler` must be serializable, which `Speculative` is not. Received: sampler={sampler!r}"
+        )
     name = next(name for name, cls in _NAMES.items() if isinstance(sampler, cls))
     return {"sampler": name, **dataclasses.asdict(sampler)}
 
 
 def _unwrap(sampler: Any) -> None:
-    """NumPy's numbers among the settings made Python's, which JSON has and which leave the types of tensors alone."""
+    """Convert NumPy settings to Python numbers, which JSON supports and which do not promote tensors."""
     for field in dataclasses.fields(sampler):
         if isinstance(value := getattr(sampler, field.name), np.generic):
             object.__setattr__(sampler, field.name, value.item())

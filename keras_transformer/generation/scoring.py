@@ -1,4 +1,4 @@
-"""Forced decoding: what a model thinks of given targets."""
+"""Score given targets by forced decoding."""
 
 import dataclasses
 from typing import Any
@@ -17,12 +17,12 @@ Tensor = Any
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-    """What a model thinks of B targets of up to T tokens.
+    """Log-probabilities of B targets of up to T tokens.
 
     Attributes:
         scores: float32 (B,), summed log-probabilities.
         token_scores: float32 (B, T), the log-probability of each token, 0 for padding.
-        lengths: int32 (B,), how many tokens were scored.
+        lengths: int32 (B,), the number of scored tokens.
     """
 
     scores: np.ndarray
@@ -33,23 +33,24 @@ class Scores:
 def score(
     model: Any, source_ids: Any, target_ids: Any, *, padding_mask: Any = None, target_padding_mask: Any = None
 ) -> Scores:
-    """Log-probabilities of targets, given their sources.
+    """Return the log-probabilities of targets given their sources.
 
     Args:
-        model: an encoder–decoder such as `models.Transformer`, or a decoder alone (see `generate_ids`).
-        source_ids: integers (B, S), the prompts where the model is a decoder alone; a token in each row.
-        target_ids: integers (B, T) without a start token, the end token included where it counts, padded on the right.
+        model: an encoder–decoder such as `models.Transformer`, or a decoder-only model (see `generate_ids`).
+        source_ids: integers (B, S), for a decoder-only model the prompts, with at least one token in each row.
+        target_ids: integers (B, T) without a start token, with the end token if it is to be scored, padded on the
+            right.
         padding_mask: booleans (B, S), False for padding of the sources, as for `generate`.
         target_padding_mask: booleans (B, T), False for padding of the targets. By default ids equal to `pad_id` are
-            padding; where the model has none, the end tokens after the last end.
+            padding; for a model without `pad_id`, all end tokens after the first of the trailing ones.
 
     Returns:
         The `Scores`.
 
     Raises:
-        TypeError: where the model does not generate.
-        ValueError: where ids are no matrix of ids in the vocabulary, a prompt or the source of a target is empty,
-            prompt and target are too long together, numbers of rows differ, a target has padding before a token, or
+        TypeError: If the model has no `step` or `empty_cache`.
+        ValueError: If ids are not a matrix of ids in the vocabulary, a prompt or the source of a target is empty,
+            prompt and target together are too long, numbers of rows differ, a target has padding before a token, or
             the model's logits are NaN.
 
     Example:
@@ -63,7 +64,7 @@ def score(
 
 
 class _Scorer(Generator):
-    """Compiled as a generator is, and given the same inputs."""
+    """The compiled scores of a model."""
 
     def score(self, source_ids: Any, target_ids: Any, padding_mask: Any, target_padding_mask: Any) -> Scores:
         """See `score`."""
@@ -79,12 +80,12 @@ class _Scorer(Generator):
             out = self._compiled()(self._padded_all(given))
             found = keras.ops.convert_to_numpy(out)[: len(target_ids), : target_ids.shape[1]]
             token_scores = np.where(real, found, 0).astype(np.float32)
-            broken = np.isnan(token_scores)
-            check_finite(np.where(broken.any(axis=1), broken.argmax(axis=1), -1))
+            invalid = np.isnan(token_scores)
+            check_finite(np.where(invalid.any(axis=1), invalid.argmax(axis=1), -1))
         return Scores(token_scores.sum(axis=1), token_scores, lengths)
 
     def _check_room(self, sources: np.ndarray, targets: np.ndarray) -> None:
-        """Raise where the model has no positions for prompt and target together; the last token is not read."""
+        """Raise if prompt and target, except its last token, exceed the model's maximum length."""
         limit = getattr(self.model, "max_length", None)
         if limit is None or 0 in targets.shape:
             return
@@ -92,8 +93,8 @@ class _Scorer(Generator):
         read = prompt + np.maximum(targets.sum(axis=1), 1) - 1
         if read.max() > limit:
             raise ValueError(
-                f"`target_ids` must leave at most {limit} tokens to be read, for the model has so many positions. "
-                f"Received: {read.max()} in row {read.argmax()}, its prompt included"
+                f"`target_ids` must fit the model's `max_length` of {limit} together with the prompt. "
+                f"Received: {read.max()} tokens in row {read.argmax()}"
             )
 
     def _loop(self, arrays: dict[str, Tensor]) -> Tensor:
@@ -103,12 +104,12 @@ class _Scorer(Generator):
 def score_ids(
     model: Any, source_ids: Tensor, target_ids: Tensor, padding_mask: Tensor | None = None
 ) -> Tensor:
-    """The log-probability (B, T) of each target token, by one pass over prompt and target."""
+    """Return the log-probability (B, T) of each target token, by one pass over prompt and target."""
     prompt = prompts.prepare(model, source_ids, padding_mask=padding_mask)
     ids = ops.concatenate([ops.cast(prompt.ids, "int32"), ops.cast(target_ids, "int32")], axis=1)[:, :-1]
     following = prompt.positions[:, -1:] + 1 + ops.arange(target_ids.shape[1], dtype="int32")
     positions = ops.concatenate([prompt.positions, following], axis=1)[:, :-1]
-    # Padding of a target comes after its tokens, which do not see it.
+    # Targets are padded on the right, where causal attention hides it.
     real = ops.concatenate([prompt.real, ops.ones_like(target_ids, "bool")], axis=1)[:, :-1]
     cache = model.empty_cache(ops.shape(ids)[0], ids.shape[1])
     logits, _ = prompts.step(

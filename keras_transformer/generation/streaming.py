@@ -1,4 +1,4 @@
-"""Generation token by token, as a Python iterator."""
+"""Stream generated tokens as a Python iterator."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.generation.constraints import Constraint
-from keras_transformer.generation.generator import Arrays, Generator, kept_generator
+from keras_transformer.generation.generator import Arrays, Generator, cached_generator
 from keras_transformer.generation.logits_processors import LogitsProcessors
 from keras_transformer.generation.loop import Loop, new_search, prepare
 from keras_transformer.generation.samplers import Contrastive, Speculative
@@ -29,46 +29,45 @@ def stream(
     padding_mask: Any = None,
     rows: Any = None,
 ) -> Iterator[np.ndarray]:
-    """What `generate` generates, one token of each row at a time, as soon as it is known.
+    """Generate as `generate` does, and yield one token of each row after every step.
 
-    The prompt is read by one compiled function and every token made by another; what compiles them anew is said in
-    `generate`.
+    One compiled function reads the prompt and another decodes a token; see `generate` for when they are recompiled.
 
     Args:
         model: as in `generate`; so are the other arguments.
         source_ids: integers (B, S).
-        sampler: one of a single hypothesis: greedy, sampling, or a beam of one.
-        max_new_tokens: M, or integers (B,), one for each row, of which M is the largest.
-        min_new_tokens: tokens before an end token may come.
-        constraints: what else may not be generated.
+        sampler: a sampler with one hypothesis: greedy, sampling, or a beam of one.
+        max_new_tokens: M, or integers (B,), one for each row, with maximum M.
+        min_new_tokens: the minimum number of tokens before an end token.
+        constraints: constraints on the output.
         prefix_ids: integers (B, Q).
         padding_mask: booleans (B, S).
         rows: integers (B,).
 
     Returns:
-        An iterator of int32 (B,), at most M times; padding for rows that have ended.
+        An iterator over at most M arrays, int32 (B,), with padding for rows that have ended.
 
     Raises:
-        TypeError: where the model does not generate.
-        ValueError: where an argument is out of range, at once; where the model's logits are NaN, at that token.
+        TypeError: If the model has no `step` or `empty_cache`.
+        ValueError: If an argument is out of range, before iteration; if the model's logits are NaN, during iteration.
 
     Example:
         >>> for tokens in stream(model, source_ids, max_new_tokens=32):
         ...     print(tokens)
     """
     settings = (sampler, max_new_tokens, min_new_tokens, constraints)
-    streamer, inputs = kept_generator(Streamer, model, source_ids, *settings)
+    streamer, inputs = cached_generator(Streamer, model, source_ids, *settings)
     return streamer.stream(prefix_ids=prefix_ids, padding_mask=padding_mask, rows=rows, **inputs)
 
 
 class Streamer(Generator):
-    """Compiled once for each bucket of shapes, as a generator is: a function that reads, and one that takes a step."""
+    """A generator with two compiled functions: one reads the prompt, the other decodes one token."""
 
     def __init__(self, model: Any, sampler: Any = "greedy", max_new_tokens: int = 64, **options: Any) -> None:
         super().__init__(model, sampler, max_new_tokens, **options)
         if self.sampler.hypotheses != 1 or isinstance(self.sampler, Speculative | Contrastive):
             raise ValueError(
-                "`sampler` must be of a single hypothesis, whose tokens come one by one. "
+                "`sampler` must have a single hypothesis to stream its tokens. "
                 f"Received: sampler={self.sampler}"
             )
 
@@ -81,25 +80,25 @@ class Streamer(Generator):
         seed: int | None = None,
         padding_mask: Any = None,
     ) -> Iterator[np.ndarray]:
-        """See `stream`; the arguments are checked before the first token is asked for."""
+        """See `stream`; the arguments are validated before iteration."""
         given = {"prefix_ids": prefix_ids, "rows": rows, "limits": limits, "seed": seed}
-        return self._tokens(self._given(source_ids, padding_mask=padding_mask, **given))
+        return self._tokens(self._checked_inputs(source_ids, padding_mask=padding_mask, **given))
 
     def _tokens(self, given: Arrays) -> Iterator[np.ndarray]:
         batch_size = len(given["source_ids"])
         if batch_size == 0:
             return
-        known = self._compiled("_begin")(self._padded_all(given))
-        for _ in range(self._longest(given)):
-            if keras.ops.convert_to_numpy(known["state"]["ended"])[:batch_size].all():
+        carry = self._compiled("_start")(self._padded_all(given))
+        for _ in range(self._max_limit(given)):
+            if keras.ops.convert_to_numpy(carry["state"]["ended"])[:batch_size].all():
                 return
-            known |= self._compiled("_extend")(known)
-            check_finite(keras.ops.convert_to_numpy(known["state"]["failed_step"])[:batch_size])
-            yield keras.ops.convert_to_numpy(known["state"]["newest"])[:batch_size, 0].astype(np.int32)
+            carry |= self._compiled("_step")(carry)
+            check_finite(keras.ops.convert_to_numpy(carry["state"]["failed_step"])[:batch_size])
+            yield keras.ops.convert_to_numpy(carry["state"]["last_tokens"])[:batch_size, 0].astype(np.int32)
 
-    def _begin(self, arrays: dict[str, Tensor]) -> dict[str, Any]:
-        """All that a step needs: the cache with the prompt in it, the search's state, and what stays as it is."""
-        loop = prepare(self.model, self.sampler, self._rules(), self.max_new_tokens, **arrays)
+    def _start(self, arrays: dict[str, Tensor]) -> dict[str, Any]:
+        """Read the prompt; return the cache, the state of the search and the constants of all steps."""
+        loop = prepare(self.model, self.sampler, self._logits_processors(), self.max_new_tokens, **arrays)
         step, cache, state = loop.start()
         rest = {
             "context": loop.context,
@@ -115,24 +114,24 @@ class Streamer(Generator):
             **{name: value for name, value in rest.items() if value is not None},
         }
 
-    def _extend(self, known: dict[str, Any]) -> dict[str, Any]:
-        """What one step changes."""
+    def _step(self, carry: dict[str, Any]) -> dict[str, Any]:
+        """Decode one token; return the new step, cache and state."""
         search = new_search(
             self.model,
             self.sampler,
-            self._rules(),
+            self._logits_processors(),
             self.max_new_tokens,
-            **{name: known.get(name) for name in ("rows", "limits", "seed")},
+            **{name: carry.get(name) for name in ("rows", "limits", "seed")},
         )
         placed = (
-            known["before"],
-            known["last_positions"],
-            known.get("context"),
-            known.get("output_kernel"),
+            carry["before"],
+            carry["last_positions"],
+            carry.get("context"),
+            carry.get("output_kernel"),
         )
         loop = Loop(self.model, search, self.max_new_tokens, *placed)
-        step, cache, state = loop.extend(known["step"], known["cache"], known["state"])
+        step, cache, state = loop.step(carry["step"], carry["cache"], carry["state"])
         return {"step": step, "cache": cache, "state": state}
 
-    def _rules(self) -> LogitsProcessors:
+    def _logits_processors(self) -> LogitsProcessors:
         return LogitsProcessors.of(self.model, self.max_new_tokens, self.min_new_tokens, self.constraints)

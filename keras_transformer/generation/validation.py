@@ -1,4 +1,4 @@
-"""What a model can generate for, and errors that say what is wrong with the rest."""
+"""Validate the inputs of generation."""
 
 from typing import Any
 
@@ -7,31 +7,31 @@ import numpy as np
 
 from keras_transformer.arguments import is_integer
 
-MOST_TOKENS = 2**30
-"""As many as int32 counts, with room to fill up to a power of two."""
+MAX_NEW_TOKENS = 2**30
+"""The largest power of two of int32, to which limits are padded."""
 
 
 def check_generates(name: str, model: Any) -> None:
-    """Raise where a model lacks a method or an id that generation needs."""
+    """Raise if a model lacks a method or an id that generation needs."""
     if not hasattr(model, "step") or not hasattr(model, "empty_cache"):
         raise TypeError(
-            f"`{name}` must generate, with `step` and `empty_cache`, as `models.Transformer` and `models.GPT` do. "
+            f"`{name}` must have `step` and `empty_cache`, as `models.Transformer` and `models.GPT`. "
             f"Received: a {type(model).__name__}"
         )
     if hasattr(model, "encode") and model.pad_id is None:
         raise TypeError(
-            f"`{name}` must have a `pad_id`, as every encoder–decoder. Received: a {type(model).__name__} with "
+            f"`{name}` must have a `pad_id` if it is an encoder–decoder. Received: a {type(model).__name__} with "
             "pad_id=None"
         )
 
 
 def padding_value(model: Any) -> int:
-    """The id after the end of a sequence: `pad_id`, or `end_id` for a model without one."""
+    """Return the id that pads ended sequences: `pad_id`, or `end_id` for a model without one."""
     return model.end_id if model.pad_id is None else model.pad_id
 
 
 def checked_mask(name: str, mask: Any, ids: np.ndarray) -> np.ndarray:
-    """Booleans of the shape of ids; numbers other than 0 count as True."""
+    """Return a mask of the shape of the ids; nonzero numbers are True."""
     mask = np.asarray(keras.ops.convert_to_numpy(mask))
     if mask.shape != ids.shape or mask.dtype.kind not in "biu":
         raise ValueError(
@@ -42,13 +42,13 @@ def checked_mask(name: str, mask: Any, ids: np.ndarray) -> np.ndarray:
 
 
 def source_mask(model: Any, source_ids: np.ndarray, padding_mask: Any = None) -> np.ndarray:
-    """Booleans (B, S), False for padding: by the `pad_id` of the model and by the given mask."""
+    """Return the mask (B, S), False for padding by the model's `pad_id` or by the given mask."""
     real = np.ones_like(source_ids, bool) if model.pad_id is None else source_ids != model.pad_id
     return real if padding_mask is None else real & checked_mask("padding_mask", padding_mask, source_ids)
 
 
 def target_mask(model: Any, target_ids: np.ndarray, padding_mask: Any = None) -> np.ndarray:
-    """Booleans (B, T), False for padding; without a `pad_id` and a mask, end tokens after the last end are padding."""
+    """Return the mask (B, T), False for padding; without `pad_id` and mask, only one trailing end token is valid."""
     if padding_mask is not None or model.pad_id is not None:
         real = np.ones_like(target_ids, bool) if model.pad_id is None else target_ids != model.pad_id
         if padding_mask is not None:
@@ -60,28 +60,28 @@ def target_mask(model: Any, target_ids: np.ndarray, padding_mask: Any = None) ->
 
 
 def check_seed(seed: Any) -> None:
-    """Raise where a seed has not 32 bits."""
+    """Raise if a seed is not an unsigned 32-bit integer."""
     if not is_integer(seed) or not 0 <= seed < 2**32:
         raise ValueError(f"`seed` must be an integer in [0, 2**32). Received: seed={seed!r}")
 
 
-def check_most(max_new_tokens: int) -> None:
-    """Raise where there are more tokens than can be counted."""
-    if max_new_tokens > MOST_TOKENS:
+def check_max_new_tokens(max_new_tokens: int) -> None:
+    """Raise if there are more tokens than `MAX_NEW_TOKENS`."""
+    if max_new_tokens > MAX_NEW_TOKENS:
         raise ValueError(
-            f"`max_new_tokens` must be at most {MOST_TOKENS}. Received: max_new_tokens={max_new_tokens}"
+            f"`max_new_tokens` must be at most {MAX_NEW_TOKENS}. Received: max_new_tokens={max_new_tokens}"
         )
 
 
 def checked_ids(name: str, ids: Any, vocabulary_size: int) -> np.ndarray:
-    """A matrix of ids in the vocabulary."""
+    """Return a matrix of ids in the vocabulary."""
     try:
         if hasattr(ids, "row_splits"):
             raise ValueError("a ragged tensor")
         ids = np.asarray(keras.ops.convert_to_numpy(ids))
     except ValueError as error:
         raise ValueError(
-            f"`{name}` must be rows of one length, filled up with padding. Received: {str(ids)[:80]}"
+            f"`{name}` must have rows of equal length, padded. Received: {str(ids)[:80]}"
         ) from error
     if ids.ndim != 2 or not (ids.size == 0 or np.issubdtype(ids.dtype, np.integer)):
         raise ValueError(
@@ -96,11 +96,10 @@ def checked_ids(name: str, ids: Any, vocabulary_size: int) -> np.ndarray:
 
 
 def checked_prefix(model: Any, prefix_ids: Any, batch_size: int) -> np.ndarray:
-    """What the targets of an encoder–decoder begin with."""
+    """Return validated target prefixes of an encoder–decoder."""
     if not hasattr(model, "encode"):
         raise ValueError(
-            "`prefix_ids` must be None for a model without `encode`, whose prompts are its `source_ids`. "
-            "Received: both"
+            "`prefix_ids` must be None for a decoder-only model, whose prompts are its `source_ids`. Received: both"
         )
     prefix_ids = checked_ids("prefix_ids", prefix_ids, model.vocabulary_size)
     if len(prefix_ids) != batch_size:
@@ -108,35 +107,35 @@ def checked_prefix(model: Any, prefix_ids: Any, batch_size: int) -> np.ndarray:
             "`prefix_ids` must have as many rows as `source_ids`. "
             f"Received: prefix_ids.shape={prefix_ids.shape}, {batch_size} sources"
         )
-    check_padding("prefix_ids", prefix_ids != model.pad_id, in_front=True)
+    check_padding("prefix_ids", prefix_ids != model.pad_id, left_padding=True)
     return prefix_ids
 
 
-def check_padding(name: str, real: np.ndarray, in_front: bool = False) -> None:
-    """Raise where padding, False in (B, T), stands between tokens, or before them unless it may."""
-    begins = np.diff(real.astype(np.int8), axis=1, prepend=np.int8(not in_front)) > 0
-    wrong = begins.sum(axis=1) > int(in_front)
+def check_padding(name: str, real: np.ndarray, left_padding: bool = False) -> None:
+    """Raise if padding, False in (B, T), is between tokens, or before them without `left_padding`."""
+    begins = np.diff(real.astype(np.int8), axis=1, prepend=np.int8(not left_padding)) > 0
+    wrong = begins.sum(axis=1) > int(left_padding)
     if wrong.any():
-        where = "in front of the tokens or behind them" if in_front else "behind the tokens alone"
-        found = "between tokens" if in_front else "before a token"
+        where = "before or after the tokens" if left_padding else "after the tokens only"
+        found = "between tokens" if left_padding else "before a token"
         raise ValueError(
             f"`{name}` must have padding {where}. Received: padding {found} in row {wrong.argmax()}"
         )
 
 
 def check_tokens(real: np.ndarray, wanted: np.ndarray | bool = True) -> None:
-    """Raise where a row of (B, S) that is `wanted` has nothing but padding."""
+    """Raise if a row of (B, S) where `wanted` is True has only padding."""
     empty = ~real.any(axis=1) & wanted
     if empty.any():
         raise ValueError(
-            f"`source_ids` must have a token in each row. Received: nothing but padding in row {empty.argmax()}"
+            f"`source_ids` must have a token in each row. Received: only padding in row {empty.argmax()}"
         )
 
 
 def checked_integers(
     name: str, values: Any, batch_size: int, least: int = 0, most: int = 2**31 - 1
 ) -> np.ndarray:
-    """One integer in [least, most] for each row."""
+    """Return one integer in [least, most] for each row."""
     values = np.asarray(values)
     if values.shape != (batch_size,) or not (values.size == 0 or np.issubdtype(values.dtype, np.integer)):
         raise ValueError(
@@ -151,7 +150,7 @@ def checked_integers(
 
 
 def checked_noise(noise: Any, shape: tuple[int, ...]) -> np.ndarray:
-    """Numbers in [0, 1], float32."""
+    """Return float32 numbers in [0, 1]."""
     expected = f"`noise` must be numbers in [0, 1] of shape {shape}"
     try:
         noise = np.asarray(keras.ops.convert_to_numpy(noise), np.float32)
@@ -164,23 +163,23 @@ def checked_noise(noise: Any, shape: tuple[int, ...]) -> np.ndarray:
     return noise
 
 
-def check_finite(failed_step: np.ndarray, what: str = "logits") -> None:
-    """Raise where any row has a step, rather than −1, at which its logits were not finite."""
+def check_finite(failed_step: np.ndarray, quantity: str = "logits") -> None:
+    """Raise if the logits of any row were not finite at a step (−1 for none)."""
     for row, step in enumerate(failed_step):
         if step >= 0:
             raise ValueError(
-                f"`model` must give finite {what}. "
-                f"Received: NaN or infinite {what} for row {row} at step {step}"
+                f"`model` must return finite {quantity}. "
+                f"Received: NaN or infinite {quantity} for row {row} at step {step}"
             )
 
 
 def check_found(scores: np.ndarray) -> None:
-    """Raise where the best of a row's hypotheses (B, N) is none: nothing met the constraints."""
+    """Raise if no hypothesis of a row, of scores (B, N), satisfies the constraints."""
     for row, score in enumerate(scores[:, 0]):
         if score == -np.inf:
             raise ValueError(
-                "`constraints` must leave a sequence that can be generated, and a beam wide enough to find it. "
-                f"Received: none was found for row {row}"
+                "`constraints` must allow a sequence, and the beam must be wide enough to find it. "
+                f"Received: no sequence for row {row}"
             )
 
 
@@ -188,22 +187,22 @@ def check_lengths(
     model: Any,
     sources: np.ndarray,
     prefixes: np.ndarray,
-    longest: int,
+    max_new_tokens: int,
     reads_last: bool = False,
     draft: Any = None,
 ) -> None:
-    """Raise for an empty prompt, and where model or draft have no positions for it and the new tokens.
+    """Raise if a prompt is empty, or prompt and new tokens exceed the maximum length of model or draft.
 
     Args:
         model: the model.
         sources: booleans (B, S), False for padding.
         prefixes: the same of target prefixes, (B, Q).
-        longest: how many tokens are generated at most.
-        reads_last: whether the last of them is read again, and so needs a position.
+        max_new_tokens: the maximum number of new tokens.
+        reads_last: whether the last new token is read by the model too, and so needs a position.
         draft: the draft model, or None.
     """
-    alone = not hasattr(model, "encode")
-    if alone:
+    decoder_only = not hasattr(model, "encode")
+    if decoder_only:
         check_tokens(sources)
     limits = {
         getattr(model, "bounded_by", "the model"): getattr(model, "max_length", None),
@@ -217,16 +216,16 @@ def check_lengths(
     if limit is None:
         return
     most = limit - int(reads_last)
-    if longest > most:
+    if max_new_tokens > most:
         raise ValueError(
             f"`max_new_tokens` must be at most {most}, for {holder} has {limit} positions. "
-            f"Received: max_new_tokens={longest}"
+            f"Received: max_new_tokens={max_new_tokens}"
         )
-    lengths = (sources if alone else prefixes).sum(axis=1)
-    room = most - longest + int(alone)
+    lengths = (sources if decoder_only else prefixes).sum(axis=1)
+    room = most - max_new_tokens + int(decoder_only)
     if lengths.max(initial=0) > room:
-        name = "source_ids" if alone else "prefix_ids"
+        name = "source_ids" if decoder_only else "prefix_ids"
         raise ValueError(
             f"`{name}` must have at most {room} tokens a row, for {holder} has {limit} positions and "
-            f"max_new_tokens is {longest}. Received: {lengths.max()} tokens in row {lengths.argmax()}"
+            f"max_new_tokens is {max_new_tokens}. Received: {lengths.max()} tokens in row {lengths.argmax()}"
         )

@@ -1,4 +1,4 @@
-"""Attention weights as pictures."""
+"""Plot attention weights."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,23 +12,23 @@ Tensor = Any
 def cross_attention_weights(
     model: Any, source_ids: Tensor, target_ids: Tensor, layer: int = -1
 ) -> np.ndarray:
-    """How much each target position of an encoder–decoder attends to each source position.
+    """Return the cross-attention weights of a decoder block.
 
     Args:
-        model: such as `models.Transformer`.
+        model: an encoder–decoder such as `models.Transformer`.
         source_ids: integers (B, S).
         target_ids: integers (B, T), starting with the model's `start_id`.
-        layer: which decoder block.
+        layer: the index of the decoder block.
 
     Returns:
-        float32 (B, N, T, S), a map for each head.
+        float32 (B, N, T, S), one map for each head.
 
     Raises:
-        ValueError: where there is no such layer.
+        ValueError: If `layer` is out of range.
     """
     count = len(model.decoder_blocks)
     if not -count <= layer < count:
-        raise ValueError(f"`layer` must be from {-count} to {count - 1}. Received: layer={layer}")
+        raise ValueError(f"`layer` must be in [{-count}, {count}). Received: layer={layer}")
     return ops.convert_to_numpy(model.cross_attention_weights(source_ids, target_ids)[layer])
 
 
@@ -39,20 +39,20 @@ def plot_attention(
     axes: Any = None,
     title: str | None = None,
 ) -> Any:
-    """Draw one attention map: a row for each query, a column for each key, darker for more weight.
+    """Plot one attention map, with a row for each query and a column for each key.
 
     Args:
-        weights: (T, S), one head's or a mean over heads.
+        weights: (T, S), of one head or a mean over heads.
         query_labels: T strings.
         key_labels: S strings.
-        axes: matplotlib's, by default new ones.
-        title: shown above.
+        axes: matplotlib axes, by default new ones.
+        title: the title of the figure.
 
     Returns:
         The matplotlib axes.
 
     Raises:
-        ValueError: where the labels do not fit the weights.
+        ValueError: If the labels do not match the weights.
     """
     import matplotlib.pyplot as plt
 

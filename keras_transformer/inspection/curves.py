@@ -5,23 +5,23 @@ from typing import Any
 
 
 def plot_history(history: Any) -> Any:
-    """Draw what `fit` recorded: a panel for each quantity, training and validation in each.
+    """Plot a training history, with one panel of training and validation curves for each metric.
 
     Args:
-        history: what `fit` returned, or its `history` dictionary.
+        history: the return value of `fit`, or its `history` dictionary.
 
     Returns:
         The matplotlib figure.
 
     Raises:
-        ValueError: where nothing was recorded.
+        ValueError: If the history is empty.
     """
     import matplotlib.pyplot as plt
 
     records: Mapping[str, Sequence[float]] = getattr(history, "history", history)
     names = [name for name in records if not name.startswith("val_")]
     if not names:
-        raise ValueError(f"`history` must hold at least one quantity. Received: history={dict(records)}")
+        raise ValueError(f"`history` must have at least one metric. Received: history={dict(records)}")
     figure, panels = plt.subplots(
         1, len(names), figsize=(4.2 * len(names), 3.2), layout="constrained", squeeze=False
     )

@@ -1,4 +1,4 @@
-"""What embeddings hold: neighbours of a token, and a map of tokens."""
+"""Nearest tokens and plots of embeddings."""
 
 import numbers
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_transformer.arguments import check_positive
 
-# Where a label may stand: towards these directions, ever further from its point (in typographic points).
+# Candidate positions of a label: directions, and distances from its point in typographic points.
 _DIRECTIONS = np.array([(1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, 1), (1, -1), (-1, -1)])
 _DISTANCES = (4.0, 10.0, 18.0, 28.0, 40.0)
 _LINE_FROM = 10.0
@@ -18,22 +18,22 @@ _LINE_FROM = 10.0
 def nearest_tokens(
     embeddings: Any, tokens: Sequence[str], query: str | int | Any, k: int = 10
 ) -> list[tuple[str, float]]:
-    r"""The tokens whose embeddings point most nearly the same way as the query's.
+    r"""Return the tokens whose embeddings have the highest cosine similarity to a query.
 
     $$\cos(q, e) = \frac{q \cdot e}{\lVert q \rVert\, \lVert e \rVert}$$
 
     Args:
-        embeddings: (V, D), or the layer that holds them.
-        tokens: V strings, that of id 0 first.
+        embeddings: (V, D), or an embedding layer.
+        tokens: V strings, in the order of ids.
         query: a token, its id, or a vector (D,), such as king − man + woman.
-        k: how many; fewer come back where there are no more tokens.
+        k: the number of tokens to return, at most all others.
 
     Returns:
-        Pairs of a token and its cosine similarity, the most similar first, without the query itself. The
-        similarity to a vector of zeros is 0.
+        Pairs of a token and its cosine similarity, sorted by similarity, without the query itself. The similarity to a
+        zero vector is 0.
 
     Raises:
-        ValueError: where the tokens do not fit the embeddings, or the query is not among them.
+        ValueError: If the tokens do not match the embeddings, or the query is not among them.
 
     Example:
         >>> nearest_tokens([[1.0, 0.0], [0.6, 0.8], [-1.0, 0.0]], ["a", "b", "c"], "a", k=1)
@@ -59,24 +59,24 @@ def plot_embeddings(
     axes: Any = None,
     title: str | None = None,
 ) -> Any:
-    r"""Draw embeddings in the plane in which they differ most: their first two principal components.
+    r"""Plot the first two principal components of embeddings.
 
     The rows are centred, $X - \bar X = U \Sigma V^\top$; point i is $(U\Sigma)_{i,1:2}$, and component c explains
-    $\sigma_c^2 / \sum_d \sigma_d^2$ of the variance, written on its axis. What the other components hold is lost:
-    near in the picture need not be near in space.
+    $\sigma_c^2 / \sum_d \sigma_d^2$ of the variance, which its axis shows. Points that are close in the plot need not
+    be close in the embedding space.
 
     Args:
-        embeddings: (n, D), or the layer that holds them.
-        labels: n strings; about 40 can be read.
-        groups: n names; points of one group have one colour.
-        axes: matplotlib's, by default new ones.
-        title: shown above.
+        embeddings: (n, D), or an embedding layer.
+        labels: n strings; up to about 40 are readable.
+        groups: n names; each group has one colour.
+        axes: matplotlib axes, by default new ones.
+        title: the title of the figure.
 
     Returns:
         The matplotlib axes.
 
     Raises:
-        ValueError: where labels or groups do not fit the embeddings, or these have fewer than two rows or columns.
+        ValueError: If labels or groups do not match the embeddings, or these have fewer than two rows or columns.
     """
     import matplotlib.pyplot as plt
 
@@ -108,9 +108,9 @@ def plot_embeddings(
 
 
 def _matrix(embeddings: Any) -> np.ndarray:
-    """(V, D) in float64."""
+    """Return the matrix (V, D) in float64."""
     if isinstance(embeddings, keras.layers.Layer):
-        layer = getattr(embeddings, "embedding", embeddings)  # TokenEmbedding keeps Keras' layer
+        layer = getattr(embeddings, "embedding", embeddings)  # `TokenEmbedding` wraps a Keras layer
         if not hasattr(layer, "embeddings") or not layer.built:
             raise ValueError(
                 "`embeddings` must be a matrix or a built embedding layer. "
@@ -124,7 +124,7 @@ def _matrix(embeddings: Any) -> np.ndarray:
 
 
 def _query(matrix: np.ndarray, tokens: Sequence[str], query: Any) -> tuple[np.ndarray, int | None]:
-    """The query's vector, and its id if it has one."""
+    """Return the query's vector, and its id if it has one."""
     if isinstance(query, str):
         if query not in tokens:
             raise ValueError(f"`query` must be one of the {len(tokens)} tokens. Received: query={query!r}")
@@ -143,19 +143,19 @@ def _query(matrix: np.ndarray, tokens: Sequence[str], query: Any) -> tuple[np.nd
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:
-    """Vectors of length one; zeros stay zeros."""
+    """Normalize vectors to length 1, except zero vectors."""
     norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
     return vectors / np.where(norms == 0, 1, norms)
 
 
 def _principal_components(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The rows in the first two components, (n, 2), and the share of the variance of each."""
+    """Return the first two principal components, (n, 2), and their explained variance ratios."""
     if min(matrix.shape) < 2:
         raise ValueError(
             f"`embeddings` must have at least two rows and two columns. Received: embeddings.shape={matrix.shape}"
         )
     left, values, right = np.linalg.svd(matrix - matrix.mean(axis=0), full_matrices=False)
-    # A component's sign is arbitrary: its largest weight is made positive, so that pictures can be compared.
+    # A component's sign is arbitrary: make its largest weight positive, for reproducible plots.
     largest = np.take_along_axis(right, np.abs(right).argmax(axis=1)[:, None], axis=1)[:, 0]
     points = left * values * np.where(largest < 0, -1, 1)
     total = (values**2).sum()
@@ -163,9 +163,9 @@ def _principal_components(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _write_labels(axes: Any, points: np.ndarray, labels: Sequence[str]) -> None:
-    """Write each label where it hides the least, the most crowded first; a line leads to those further off."""
+    """Place each label with the least overlap, the most crowded first, with a line to distant ones."""
     figure = axes.figure
-    figure.draw_without_rendering()  # fixes the layout, which decides where points are
+    figure.draw_without_rendering()  # fixes the layout and so the positions of points
     pixels = axes.transData.transform(points)
     scale = figure.dpi / 72
     near = np.linalg.norm(pixels[:, None] - pixels[None], axis=-1) < 60 * scale
@@ -199,7 +199,7 @@ def _write_labels(axes: Any, points: np.ndarray, labels: Sequence[str]) -> None:
 
 
 def _overlap(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """The area that each box (n, 2, 2) of lower and upper corners shares with each other (m, 2, 2): (n, m)."""
+    """Return the overlap areas (n, m) of boxes (n, 2, 2), given as lower and upper corners, with others (m, 2, 2)."""
     lower = np.maximum(boxes[:, None, 0], others[None, :, 0])
     upper = np.minimum(boxes[:, None, 1], others[None, :, 1])
     return np.clip(upper - lower, 0, None).prod(axis=-1)

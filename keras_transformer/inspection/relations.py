@@ -1,4 +1,4 @@
-"""Relations as pictures: the matrix and the graph."""
+"""Plot relations as matrices and graphs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from keras_transformer.arguments import is_integer
 
 _MOST_NODES = 64
 _BEFORE, _AFTER, _BOTH, _UNRELATED, _INK = "#2a6fbb", "#d1622b", "#66788a", "#eef1f4", "#2b3440"
-_ARC = 0.4  # height of an arc by its length
+_ARC = 0.4  # height of an arc relative to its length
 
 
 def plot_relation(
@@ -20,27 +20,27 @@ def plot_relation(
     axes: Sequence[Any] | None = None,
     title: str | None = None,
 ) -> Any:
-    """Draw a relation as a matrix, a row for each query and a column for each key, and beside it as a graph.
+    """Plot a relation as a matrix, with a row for each query and a column for each key, and as a graph.
 
-    An arrow goes from a key to a query that may attend to it: blue where the key stands before the query (or is
-    the query), orange where it stands after. A node that may attend to itself is filled.
+    An arrow points from a key to a query that may attend to it: blue if the key is at or before the query, orange if it
+    is after. Nodes that may attend to themselves are solid.
 
-    - Where the relation bounds how far one may look, positions are on a line, with what stands before above it.
-    - Else they are on a circle; a grey line without arrowheads goes both ways.
-    - Where queries and keys are different sets, they are in two columns.
+    - If the relation has a finite bandwidth, positions are on a line, with arrows from earlier keys above it.
+    - Otherwise they are on a circle; a grey line without arrowheads relates both ways.
+    - If queries and keys are different sets, they are in two columns.
 
     Args:
         relation: a relation, its name or its config.
         num_queries: T, at most 64.
-        num_keys: S, where keys are not the queries themselves.
-        axes: two of matplotlib's, for the matrix and the graph; by default new ones.
-        title: shown above.
+        num_keys: S, if keys and queries are different.
+        axes: two matplotlib axes, for the matrix and the graph; by default new ones.
+        title: the title of the figure.
 
     Returns:
         The matplotlib figure.
 
     Raises:
-        ValueError: where a number of positions is not between 1 and 64, or `axes` are not two.
+        ValueError: If a number of positions is not in [1, 64], or `axes` are not two.
     """
     import matplotlib.pyplot as plt
 
@@ -48,13 +48,12 @@ def plot_relation(
     for name, number in (("num_queries", num_queries), ("num_keys", num_keys)):
         if not (is_integer(number) and 1 <= number <= _MOST_NODES) and (name, number) != ("num_keys", None):
             raise ValueError(
-                f"`{name}` must be an integer from 1 to {_MOST_NODES}: more positions cannot be told apart. "
-                f"Received: {name}={number!r}"
+                f"`{name}` must be an integer in [1, {_MOST_NODES}]. Received: {name}={number!r}"
             )
     if axes is None:
         _, axes = plt.subplots(1, 2, figsize=(8.4, 4.2), layout="constrained")
     elif np.size(axes) != 2:
-        raise ValueError(f"`axes` must be two, for the matrix and the graph. Received: axes={axes!r}")
+        raise ValueError(f"`axes` must be two axes, for the matrix and the graph. Received: axes={axes!r}")
     matrix_axes, graph_axes = axes
     matrix = relation.matrix(num_queries, num_keys)
     comparable = not isinstance(relation, relations.Bipartite)
@@ -75,9 +74,9 @@ def _draw_matrix(matrix: np.ndarray, comparable: bool, axes: Any) -> None:
     from matplotlib.colors import ListedColormap
 
     rows, columns = matrix.shape
-    kinds = np.where(np.tri(rows, columns, dtype=bool), 1, 2) if comparable else 3
+    classes = np.where(np.tri(rows, columns, dtype=bool), 1, 2) if comparable else 3
     palette = ListedColormap([_UNRELATED, _BEFORE, _AFTER, _BOTH])
-    axes.imshow(np.where(matrix, kinds, 0), cmap=palette, vmin=0, vmax=3, interpolation="nearest")
+    axes.imshow(np.where(matrix, classes, 0), cmap=palette, vmin=0, vmax=3, interpolation="nearest")
     for axis, length in ((axes.xaxis, columns), (axes.yaxis, rows)):
         axis.set_ticks(range(0, length, -(-length // 16)))
         axis.set_ticks(np.arange(length + 1) - 0.5, minor=True)
@@ -90,7 +89,7 @@ def _draw_matrix(matrix: np.ndarray, comparable: bool, axes: Any) -> None:
 
 
 def _draw_line(matrix: np.ndarray, axes: Any) -> None:
-    """Arcs over a line of positions; from what stands after, below it."""
+    """Plot arcs over a line of positions, below it from later keys."""
     length = len(matrix)
     places = np.stack([np.arange(length), np.zeros(length)], axis=1)
     before, after = np.tril(matrix, -1), np.triu(matrix, 1)
@@ -119,7 +118,7 @@ def _draw_circle(matrix: np.ndarray, axes: Any) -> None:
 
 
 def _draw_columns(matrix: np.ndarray, comparable: bool, axes: Any) -> None:
-    """Keys on the left, queries on the right."""
+    """Plot keys on the left and queries on the right."""
     sides = []
     for place, length in ((0.0, matrix.shape[1]), (1.0, matrix.shape[0])):
         heights = np.linspace(1, 0, length) if length > 1 else np.array([0.5])
@@ -135,20 +134,20 @@ def _draw_columns(matrix: np.ndarray, comparable: bool, axes: Any) -> None:
     axes.set_axis_off()
 
 
-def _draw_nodes(places: np.ndarray, filled: np.ndarray, axes: Any) -> float:
-    """Numbered circles; returns their diameter in points."""
+def _draw_nodes(places: np.ndarray, self_loops: np.ndarray, axes: Any) -> float:
+    """Plot numbered nodes, and return their diameter in points."""
     count = len(places)
     size = float(np.clip(150 / count, 3, 17))
     axes.scatter(
         *places.T,
         s=size**2,
-        c=np.where(filled, _INK, "white"),
+        c=np.where(self_loops, _INK, "white"),
         edgecolors=_INK,
         linewidths=1,
         zorder=3,
     )
     if size > 8:
-        for node, (place, fill) in enumerate(zip(places, filled, strict=True)):
+        for node, (place, fill) in enumerate(zip(places, self_loops, strict=True)):
             colour = "white" if fill else _INK
             axes.text(
                 *place,
@@ -174,7 +173,7 @@ def _draw_edge(
     bend: float = 0.0,
     arrow: bool = True,
 ) -> None:
-    """A line between two nodes, the fainter the more there are."""
+    """Plot an edge between two nodes, more transparent for more edges."""
     from matplotlib.patches import FancyArrowPatch
 
     axes.add_patch(

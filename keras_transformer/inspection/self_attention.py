@@ -1,4 +1,4 @@
-"""The attention of a model's own positions to each other."""
+"""Self-attention weights of models."""
 
 from typing import Any
 
@@ -11,23 +11,22 @@ _KNOWN = ("attention_mask", "padding_mask", "segment_ids", "edges", "positions")
 
 
 def self_attention_weights(model: Any, inputs: Tensor | dict[str, Tensor], layer: int = -1) -> np.ndarray:
-    """How much each position attends to each other one, in one block of a model.
+    """Return the self-attention weights of one block of a model.
 
-    The model runs on `inputs`, and the weights are made of what the block's attention is given there: padding,
-    segments and positions count as they do in the model.
+    The model runs on `inputs`, and the weights are computed from the inputs of the block's attention, with the model's
+    padding, segments and positions.
 
     Args:
-        model: with `blocks`, such as `models.GPT`, `models.BERT` or `models.ViT`, or with such an `encoder`, such as
-            `models.SequenceClassifier`.
-        inputs: what the model takes.
-        layer: which block.
+        model: a model with `blocks`, such as `models.GPT`, `models.BERT` or `models.ViT`, or with such an `encoder`,
+            such as `models.SequenceClassifier`.
+        inputs: the inputs of the model.
+        layer: the index of the block.
 
     Returns:
-        float32 (B, N, T, T), a map for each head; rows are the positions that attend. A `ViT` with a class token
-        has it at position 0.
+        float32 (B, N, T, T), one map for each head, with queries as rows. The class token of a `ViT` is at position 0.
 
     Raises:
-        ValueError: where the model has no blocks, or no such one.
+        ValueError: If the model has no blocks, or `layer` is out of range.
 
     Example:
         >>> from keras_transformer.models import GPT
@@ -37,9 +36,11 @@ def self_attention_weights(model: Any, inputs: Tensor | dict[str, Tensor], layer
     """
     blocks = getattr(getattr(model, "encoder", model), "blocks", None)
     if not blocks:
-        raise ValueError(f"`model` must have blocks, or an encoder that has. Received: model={model!r}")
+        raise ValueError(
+            f"`model` must have `blocks`, or an `encoder` with `blocks`. Received: model={model!r}"
+        )
     if not -len(blocks) <= layer < len(blocks):
-        raise ValueError(f"`layer` must be from {-len(blocks)} to {len(blocks) - 1}. Received: layer={layer}")
+        raise ValueError(f"`layer` must be in [{-len(blocks)}, {len(blocks)}). Received: layer={layer}")
     block = blocks[layer]
     attention = getattr(block, "self_attention", None) or block.attention
     seen: list[Tensor] = []
@@ -49,7 +50,7 @@ def self_attention_weights(model: Any, inputs: Tensor | dict[str, Tensor], layer
         seen.append(attention.attention_weights(query, **known))
         return type(attention).call(attention, query, **options)
 
-    attention.call = call  # of this layer alone, while the model runs
+    attention.call = call  # overrides the method of this layer during the call
     try:
         model(inputs, training=False)
     finally:

@@ -1,4 +1,4 @@
-"""Texts as coloured tokens."""
+"""Plot texts as coloured tokens."""
 
 import math
 from collections.abc import Sequence
@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 _PALETTE = ("#2a6fbb", "#d1622b", "#2f8f5b", "#7d5bb0", "#b8303f", "#a38a17", "#c9579a", "#66788a")
-_BLANK = "#eef1f4"
-_ADVANCE = 0.602  # a character's width by its font's size, in matplotlib's monospaced font
+_UNCOLOURED = "#eef1f4"
+_ADVANCE = 0.602  # width of a character relative to the font size, in matplotlib's monospaced font
 _POINTS = 9.0
-_LEADING = 2.1  # from line to line, by the font's size
+_LEADING = 2.1  # line height relative to the font size
 
 
 def plot_tokens(
@@ -23,22 +23,22 @@ def plot_tokens(
     axes: Any = None,
     title: str | None = None,
 ) -> Any:
-    """Draw a text as it is read, each token in a box: the darker, the larger its value, or in its group's colour.
+    """Plot the tokens of a text in boxes, coloured by value (darker for larger) or by group.
 
     Args:
         tokens: n strings, at most `width` characters each.
-        values: n numbers; NaN leaves a token uncoloured.
-        groups: n names in place of values; None leaves a token uncoloured.
-        label: says what values are.
-        width: of a line, in characters.
-        axes: matplotlib's, by default new ones, as large as the text.
-        title: shown above.
+        values: n numbers; NaN for an uncoloured token.
+        groups: n names in place of values; None for an uncoloured token.
+        label: the label of the colour bar.
+        width: the width of a line, in characters.
+        axes: matplotlib axes, by default new ones with the size of the text.
+        title: the title of the figure.
 
     Returns:
         The matplotlib axes.
 
     Raises:
-        ValueError: where values or groups do not fit the tokens, both are given, or a token is too wide.
+        ValueError: If values or groups do not match the tokens, both are given, or a token is too wide.
     """
     import matplotlib.pyplot as plt
 
@@ -53,7 +53,7 @@ def plot_tokens(
     axes.set_axis_off()
     if title:
         axes.set_title(title, loc="left")
-    axes.figure.draw_without_rendering()  # fixes the layout, which decides how large a character may be
+    axes.figure.draw_without_rendering()  # fixes the layout and so the size of a character
     inches = axes.get_window_extent().width / axes.figure.dpi
     points = inches * 72 / (width + 1) / _ADVANCE
     for (column, line), token, fill, colour in zip(places, tokens, fills, colours, strict=True):
@@ -67,19 +67,20 @@ def plot_tokens(
 
 def _check(tokens: Sequence[str], values: Any, groups: Any, width: int) -> None:
     if values is not None and groups is not None:
-        raise ValueError("`values` and `groups` must not be given both. Received: both")
+        raise ValueError("`values` and `groups` must not both be given. Received: both")
     for name, given in (("values", values), ("groups", groups)):
         if given is not None and np.shape(given) != (len(tokens),):
             raise ValueError(
-                f"`{name}` must be one for each of {len(tokens)} tokens. Received: {name}.shape={np.shape(given)}"
+                f"`{name}` must have one entry for each of {len(tokens)} tokens. "
+                f"Received: {name}.shape={np.shape(given)}"
             )
-    longest = max(map(len, tokens), default=0)
-    if longest > width:
-        raise ValueError(f"`width` must be at least {longest}, the longest token. Received: width={width}")
+    max_length = max(map(len, tokens), default=0)
+    if max_length > width:
+        raise ValueError(f"`width` must be at least {max_length}, the longest token. Received: width={width}")
 
 
 def _places(tokens: Sequence[str], width: int) -> tuple[list[tuple[int, int]], int]:
-    """Column and line of each token, and the number of lines."""
+    """Return the column and line of each token, and the number of lines."""
     places, column, line = [], 0, 0
     for token in tokens:
         if column and column + len(token) > width:
@@ -92,7 +93,7 @@ def _places(tokens: Sequence[str], width: int) -> tuple[list[tuple[int, int]], i
 def _colours(
     values: Any, groups: Sequence[str | None] | None, count: int, label: str, axes: Any
 ) -> tuple[list[Any], list[str]]:
-    """Of each box and each text; the key to them goes beside the axes."""
+    """Return the colours of boxes and texts, and add a legend or a colour bar."""
     import matplotlib.pyplot as plt
 
     if groups is not None:
@@ -100,14 +101,14 @@ def _colours(
         palette = {name: _PALETTE[i % len(_PALETTE)] for i, name in enumerate(names)}
         keys = [plt.Rectangle((0, 0), 1, 1, color=palette[name], lw=0) for name in names]
         axes.legend(keys, names, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
-        return [palette.get(name, _BLANK) for name in groups], [
+        return [palette.get(name, _UNCOLOURED) for name in groups], [
             "black" if name is None else "white" for name in groups
         ]
     numbers = [math.nan] * count if values is None else np.asarray(values, "float64").tolist()
     if not np.isfinite(numbers).any():
-        return [_BLANK] * count, ["black"] * count
+        return [_UNCOLOURED] * count, ["black"] * count
     norm = plt.Normalize(min(0.0, np.nanmin(numbers)), np.nanmax(numbers))
     mapped = plt.cm.ScalarMappable(norm, "Blues")
     axes.figure.colorbar(mapped, ax=axes, label=label)
-    fills = [_BLANK if math.isnan(number) else mapped.to_rgba(number) for number in numbers]
+    fills = [_UNCOLOURED if math.isnan(number) else mapped.to_rgba(number) for number in numbers]
     return fills, ["white" if norm(number) > 0.55 else "black" for number in numbers]

@@ -1,4 +1,4 @@
-"""What is to be known of an architecture to read and write its weights: a table of settings and one of names."""
+"""Architectures of `transformers`: mappings of their settings and parameter names to models."""
 
 import dataclasses
 import math
@@ -11,7 +11,7 @@ from keras import ops
 
 from keras_transformer.arguments import is_integer, is_number
 
-# Our activations by Keras' or our names; `transformers` has several names for the tanh approximation of GELU.
+# Activations by their names in `transformers`, which has several for the tanh approximation of GELU.
 ACTIVATIONS = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
@@ -22,15 +22,15 @@ ACTIVATIONS = {
     "swish": "silu",
 }
 
-# Of our arguments those that by default are as another one; where a file has them equal, overriding that one overrides
-# them too.
+# Arguments that default to the value of another one. If a config has equal values, overriding the latter overrides
+# both.
 FOLLOWING = {
     "attention_dropout": "dropout",
     "embedding_dropout": "dropout",
     "hidden_dropout": "dropout",
     "num_decoder_layers": "num_layers",
 }
-# The types of our arguments in a `config.json`; all others are integers.
+# The types of arguments in `config.json`; all others are integers.
 _FLOATS = {"dropout", "attention_dropout", "embedding_dropout", "hidden_dropout", "epsilon"}
 _TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(_FLOATS, ("a number", lambda value: is_number(value) and math.isfinite(value))),
@@ -49,12 +49,12 @@ _INTEGER: tuple[str, Callable[[Any], bool]] = ("an integer", lambda value: is_in
 
 @dataclasses.dataclass(frozen=True)
 class Parameter:
-    """One tensor of a file, and the weights here that it holds.
+    """A tensor of a file and the weights that it contains.
 
     Attributes:
-        weights: one, or several side by side on the last axis (fused query, key and value projections).
-        transposed: whether the file has the axes in reverse, as PyTorch's `Linear` does.
-        shape: of the file's tensor, where it has other axes than the weight.
+        weights: one weight, or several concatenated on the last axis (fused query, key and value projections).
+        transposed: whether the axes are reversed in the file, as in PyTorch's `Linear`.
+        shape: the shape of the file's tensor, if its axes differ from those of the weight.
     """
 
     weights: tuple[Any, ...]
@@ -63,13 +63,13 @@ class Parameter:
 
     @property
     def file_shape(self) -> tuple[int, ...]:
-        """The shape that the file's tensor must have."""
+        """The expected shape of the file's tensor."""
         first = tuple(self.weights[0].shape)
-        ours = (*first[:-1], sum(weight.shape[-1] for weight in self.weights))
-        return self.shape or (ours[::-1] if self.transposed else ours)
+        shape = (*first[:-1], sum(weight.shape[-1] for weight in self.weights))
+        return self.shape or (shape[::-1] if self.transposed else shape)
 
     def read(self, values: np.ndarray) -> None:
-        """Assign the file's values to the weights."""
+        """Assign values of a file to the weights."""
         ends = np.cumsum([weight.shape[-1] for weight in self.weights])[:-1]
         if self.shape is not None:
             values = values.reshape(self.weights[0].shape)
@@ -78,7 +78,7 @@ class Parameter:
             weight.assign(part.astype("float32"))
 
     def write(self) -> np.ndarray:
-        """The values as the file has them."""
+        """Return the weights as values of a file."""
         parts = [ops.convert_to_numpy(ops.cast(weight, "float32")) for weight in self.weights]
         joined = np.concatenate(parts, axis=-1)
         return np.ascontiguousarray(joined.T if self.transposed else joined).reshape(self.file_shape)
@@ -89,27 +89,27 @@ Parameters = Iterator[tuple[str, Parameter]]
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-    """How a model class of `transformers` corresponds to one of ours.
+    """The mapping between a model class of `transformers` and a Keras model.
 
     Attributes:
-        model_type: as `config.json` has it.
-        class_name: what `transformers` calls the class with its head.
-        model: our class.
-        settings: our arguments and what `config.json` calls them; several names must have one value.
-        fixed: our arguments that all such models share, as `get_config` gives them.
-        defaults: settings of `config.json` that may be absent.
-        required: settings of `config.json` that must have these values, or neither stand there nor in `defaults`.
-        parameters: (name, parameter) of all the weights of one of our models.
-        prefix: what names begin with in the class with a head, and may lack.
-        ignored: a pattern of the names in files that hold nothing learned.
-        tied: names that may be in files and equal the named parameter.
-        activations: our names of activations by theirs.
-        complete: fills in what `config.json` leaves to be derived.
-        optional: settings of `config.json` that may be absent or null, which is None here.
-        make: makes a model of our arguments, by default `model` itself.
-        present: our arguments that say whether there is something, and a name in files that is there if so.
-        describe: our arguments of a model.
-        rename: takes names in older files to those of today.
+        model_type: the `model_type` of `config.json`.
+        class_name: the name of the class in `transformers`.
+        model: the Keras model class.
+        settings: the names in `config.json` of the constructor's arguments; several names must have equal values.
+        fixed: arguments with the same value for all models of the architecture, as in `get_config`.
+        defaults: default values of settings in `config.json`.
+        required: settings of `config.json` that must have these values, or be absent there and in `defaults`.
+        parameters: a function of a model that yields (name, parameter) of all weights.
+        prefix: the prefix of parameter names in the class with a head, which files may omit.
+        ignored: a pattern of names in files that are not parameters.
+        tied: names in files that may be present, and must equal the given parameter.
+        activations: activations by their names in `transformers`.
+        complete: a function that adds derived settings to a `config.json`.
+        optional: settings of `config.json` that may be absent or null, which is None.
+        make: a function that creates a model from arguments, by default `model`.
+        present: boolean arguments, and the parameter name whose presence in a file sets them.
+        describe: a function that returns the arguments of a model.
+        rename: a function that maps legacy parameter names to current ones.
     """
 
     model_type: str
@@ -132,34 +132,34 @@ class Architecture:
     rename: Callable[[str], str] = str
 
     def arguments(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Our constructor's arguments for a `config.json`.
+        """Return the constructor's arguments for a `config.json`.
 
         Raises:
-            ValueError: where a setting is absent, of another type, or one that our model does not have.
+            ValueError: If a setting is absent, has a wrong type, or is not supported by the model.
         """
         config = {**self.defaults, **config}
         self._check_types(config)
         for name, value in self.required.items():
             if name in config and config[name] != value:
                 raise ValueError(
-                    f"`config.json` of a {self.model_type} must have {name}={value!r}, which is what "
-                    f"{self.model.__name__} computes. Received: {name}={config[name]!r}"
+                    f"`config.json` of a {self.model_type} must have {name}={value!r}, as in "
+                    f"{self.model.__name__}. Received: {name}={config[name]!r}"
                 )
-        names = [name for theirs in self.settings.values() for name in _names(theirs)]
+        names = [name for setting in self.settings.values() for name in _names(setting)]
         config = self.complete(config)
         self._check_types(config)
         for name in names:
             if config.get(name) is None and name not in self.optional:
                 raise ValueError(f"`config.json` of a {self.model_type} must have {name!r}. Received: none")
         arguments = dict(self.fixed)
-        for ours, theirs in self.settings.items():
-            first, *others = (config[name] for name in _names(theirs))
+        for argument, setting in self.settings.items():
+            first, *others = (config[name] for name in _names(setting))
             if any(other != first for other in others):
                 raise ValueError(
-                    f"`config.json` of a {self.model_type} must have one value for {' and '.join(theirs)}. "
+                    f"`config.json` of a {self.model_type} must have one value for {' and '.join(setting)}. "
                     f"Received: {[first, *others]}"
                 )
-            arguments[ours] = self._activation(str(theirs), first) if ours == "activation" else first
+            arguments[argument] = self._activation(str(setting), first) if argument == "activation" else first
         following = {
             name: None
             for name, other in FOLLOWING.items()
@@ -168,23 +168,23 @@ class Architecture:
         return {**arguments, **following}
 
     def config(self, model: keras.Model) -> dict[str, Any]:
-        """The `config.json` of one of our models.
+        """Return the `config.json` of a model.
 
         Raises:
-            ValueError: where the model has something that the architecture does not.
+            ValueError: If the architecture does not support an argument of the model.
         """
         found = self.describe(model)
-        activations = {ours: theirs for theirs, ours in reversed(self.activations.items())}
+        activations = {argument: setting for setting, argument in reversed(self.activations.items())}
         config = {
-            name: activations.get(found[ours], next(iter(self.activations)))
-            if ours == "activation"
-            else found[ours]
-            for ours, theirs in self.settings.items()
-            for name in _names(theirs)
+            name: activations.get(found[argument], next(iter(self.activations)))
+            if argument == "activation"
+            else found[argument]
+            for argument, setting in self.settings.items()
+            for name in _names(setting)
         }
         config = {**self.required, **config}
         differing = {name: found[name] for name, value in self.fixed.items() if found[name] != value}
-        if not differing:  # what reading it back would give tells what it cannot say
+        if not differing:  # find arguments that a round trip would change
             again = self.arguments(config)
             followed = {
                 name: again[other]
@@ -195,7 +195,7 @@ class Architecture:
             differing = {name: found[name] for name in again if found[name] != again[name]}
         if differing:
             raise ValueError(
-                f"`model` must be one that {self.class_name} computes. Received: a {type(model).__name__} with "
+                f"`model` must be supported by {self.class_name}. Received: a {type(model).__name__} with "
                 + ", ".join(f"{name}={value!r}" for name, value in differing.items())
             )
         return {
@@ -206,10 +206,10 @@ class Architecture:
         }
 
     def _check_types(self, config: Mapping[str, Any]) -> None:
-        """Raise where a setting that stands there is of another type than ours."""
-        for ours, theirs in self.settings.items():
-            expected, fits = type_of(ours)
-            for name in _names(theirs):
+        """Raise if a setting has a wrong type."""
+        for argument, setting in self.settings.items():
+            expected, fits = type_of(argument)
+            for name in _names(setting):
                 if config.get(name) is not None and not fits(config[name]):
                     raise ValueError(
                         f"`config.json` of a {self.model_type} must have {expected} as {name}. "
@@ -225,27 +225,27 @@ class Architecture:
         return self.activations[name]
 
 
-def type_of(ours: str) -> tuple[str, Callable[[Any], bool]]:
-    """Return in words what one of our arguments must be in a `config.json`, and whether a value is that."""
-    return _TYPES.get(ours, _INTEGER)
+def type_of(argument: str) -> tuple[str, Callable[[Any], bool]]:
+    """Return a description of an argument's type in `config.json`, and a function that checks a value."""
+    return _TYPES.get(argument, _INTEGER)
 
 
 def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _names(theirs: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (theirs,) if isinstance(theirs, str) else theirs
+def _names(setting: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (setting,) if isinstance(setting, str) else setting
 
 
 def dense(name: str, *layers: keras.layers.Dense, transposed: bool = True) -> Parameters:
-    """A `Linear` (or, not transposed, a `Conv1D`): one layer here, or several side by side."""
+    """Yield the parameters of a `Linear` (or, not transposed, a `Conv1D`): one layer, or several fused ones."""
     yield f"{name}.weight", Parameter(tuple(layer.kernel for layer in layers), transposed)
     if layers[0].use_bias:
         yield f"{name}.bias", Parameter(tuple(layer.bias for layer in layers))
 
 
 def norm(name: str, layer: Any) -> Parameters:
-    """A `LayerNorm`."""
+    """Yield the parameters of a `LayerNorm`."""
     yield f"{name}.weight", Parameter((layer.gamma,))
     yield f"{name}.bias", Parameter((layer.beta,))

@@ -1,4 +1,4 @@
-"""BERT, alone and with its heads."""
+"""BERT with and without heads."""
 
 import functools
 import re
@@ -41,7 +41,7 @@ _TIED = {
 
 
 def encoder_block(name: str, attention: str, block: Any) -> Parameters:
-    """Attention and feed-forward network of a block, without its norms: BERT's and ViT's have the same names."""
+    """Yield the parameters of a block without its norms, with the names that BERT and ViT share."""
     for part in ("query", "key", "value"):
         yield from dense(
             f"{name}.attention.{attention}.{part}", getattr(block.attention, f"{part}_projection")
@@ -100,24 +100,22 @@ def _describe(model: Any) -> dict[str, Any]:
 
 
 def count_labels(config: dict[str, Any]) -> dict[str, Any]:
-    """The number of classes, which may stand there as their names alone; two where nothing is said."""
+    """Add the number of labels, by default the length of `id2label`, or 2 without it."""
     labels = config.get("id2label")
     if not isinstance(labels, dict | None):
-        raise ValueError(
-            f"`config.json` must have names by their numbers as id2label. Received: id2label={labels!r}"
-        )
+        raise ValueError(f"`config.json` must have a dictionary as id2label. Received: id2label={labels!r}")
     return {**config, "num_labels": config.get("num_labels") or (len(labels) if labels else 2)}
 
 
 def complete_classifier(config: dict[str, Any]) -> dict[str, Any]:
-    """The number of classes, and what their logits stand for."""
+    """Add the number of labels and the problem type."""
     config = count_labels(config)
     problem_type = check_problem_type(config.get("problem_type"), config["num_labels"])
     return {**config, "problem_type": problem_type}
 
 
 def _rename(name: str) -> str:
-    """The first files called a norm's weights gamma and beta."""
+    """Rename gamma and beta of legacy files."""
     return re.sub(r"gamma$", "weight", re.sub(r"beta$", "bias", name))
 
 

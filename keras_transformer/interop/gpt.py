@@ -55,7 +55,7 @@ def _parameters(words: str, positions: str, model: GPT) -> Parameters:
 
 
 def _complete_gpt2(config: dict[str, Any]) -> dict[str, Any]:
-    """Add the width of the feed-forward networks; an end token is no padding, though files may say so."""
+    """Add the hidden size of the feed-forward networks; an end token is not padding, even if the file says so."""
     pad_id, width = config.get("pad_token_id"), config.get("n_inner")
     return {
         **config,
@@ -65,7 +65,7 @@ def _complete_gpt2(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _complete_gpt(config: dict[str, Any]) -> dict[str, Any]:
-    """Add what this architecture has no setting for: a width of 4 D, and as end its unknown token, 0."""
+    """Add the settings that the architecture fixes: a hidden size of 4 D, and the unknown token, 0, as end token."""
     end_id = config.get("eos_token_id") or 0
     pad_id = config.get("pad_token_id")
     return {
@@ -109,7 +109,7 @@ OPENAI_GPT = Architecture(
     prefix="transformer.",
     ignored=r"(\.attn\.bias|position_ids)$",
     tied={"lm_head.weight": "transformer.tokens_embed.weight"},
-    # This class alone means the tanh approximation by "gelu".
+    # Only this architecture uses "gelu" for the tanh approximation.
     activations={"gelu": "gelu_tanh", **{name: ACTIVATIONS[name] for name in ("relu", "silu", "swish")}},
     complete=_complete_gpt,
     optional=frozenset({"pad_token_id"}),

@@ -1,4 +1,4 @@
-"""Reading and writing folders of `transformers`: `config.json` and `model.safetensors`."""
+"""Read and write folders of `transformers`: `config.json` and `model.safetensors`."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ from keras_transformer.interop.architecture import Architecture, Parameter
 from keras_transformer_serving import files
 
 ALL = (gpt.GPT2, gpt.OPENAI_GPT, marian.MARIAN, *bert.ARCHITECTURES, t5.T5_GENERATION, vit.VIT)
-# Where a model type has several classes, `config.json` says which; here stands the first.
+# The first architecture of each model type; `config.json` names the class if there are several.
 ARCHITECTURES: dict[str, Architecture] = {
     architecture.model_type: architecture for architecture in reversed(ALL)
 }
@@ -27,21 +27,21 @@ _SHOWN = 5
 
 
 def from_hugging_face(folder: str | os.PathLike[str], **kwargs: Any) -> keras.Model:
-    """Load the model that `save_pretrained` of `transformers` has written, or that was downloaded from its hub.
+    """Load a model that `save_pretrained` of `transformers` wrote, or a folder downloaded from the Hugging Face Hub.
 
     Args:
-        folder: with `config.json` and `model.safetensors`, or its shards and their index.
-        **kwargs: arguments of our model's constructor to override, such as `dropout` or `dtype`.
+        folder: a folder with `config.json` and `model.safetensors`, or its shards and their index.
+        **kwargs: constructor arguments to override, such as `dropout` or `dtype`.
 
     Returns:
         A `models.GPT` for GPT-2 and OpenAI GPT, a `models.Transformer` for Marian, a `models.T5`, a `models.ViT`; for
-        BERT what its class is here, such as `models.Pretraining` or `models.SequenceClassifier`.
+        BERT the model of its class, such as `models.Pretraining` or `models.SequenceClassifier`.
 
     Raises:
-        FileNotFoundError: where a file is absent.
-        ImportError: where safetensors is not installed.
-        ValueError: where a file is damaged, the architecture is none of these, or the weights are not the ones that
-            `config.json` describes: missing and unknown names and other shapes are named.
+        FileNotFoundError: If a file is missing.
+        ImportError: If safetensors is not installed.
+        ValueError: If a file is damaged, the architecture is not supported, or the weights do not match `config.json`.
+            The error lists missing and unknown names and wrong shapes.
 
     Example:
         >>> model = from_hugging_face("downloads/gpt2")  # doctest: +SKIP
@@ -56,8 +56,8 @@ def from_hugging_face(folder: str | os.PathLike[str], **kwargs: Any) -> keras.Mo
             for name, tensor in ((architecture.rename(old), tensor) for old, tensor in found.items())
             if not re.search(architecture.ignored, name)
         }
-        there = {ours: name in tensors for ours, name in architecture.present.items()}
-        model = (architecture.make or architecture.model)(**{**there, **arguments})
+        present = {argument: name in tensors for argument, name in architecture.present.items()}
+        model = (architecture.make or architecture.model)(**{**present, **arguments})
         parameters = _named(architecture, model)
         _check(folder, architecture, parameters, tensors)
         for name, parameter in parameters.items():
@@ -66,19 +66,19 @@ def from_hugging_face(folder: str | os.PathLike[str], **kwargs: Any) -> keras.Mo
 
 
 def to_hugging_face(model: keras.Model, folder: str | os.PathLike[str]) -> pathlib.Path:
-    """Write a model as a folder that `from_pretrained` of `transformers` reads.
+    """Save a model as a folder for `from_pretrained` of `transformers`.
 
     Args:
-        model: a `models.GPT` as GPT-1 or GPT-2 are, a `models.Transformer` as Marian is, or a `models.T5`.
-        folder: made whole or not at all.
+        model: a model of an architecture that `from_hugging_face` loads.
+        folder: the folder to create; not created on an error.
 
     Returns:
         The folder.
 
     Raises:
-        FileExistsError: where `folder` exists.
-        ImportError: where safetensors is not installed.
-        ValueError: where the model has something that no architecture of `transformers` has, which is named.
+        FileExistsError: If `folder` exists.
+        ImportError: If safetensors is not installed.
+        ValueError: If no architecture of `transformers` supports an argument of the model, which the error names.
 
     Example:
         >>> to_hugging_face(model, "runs/gpt2")  # doctest: +SKIP
@@ -102,7 +102,7 @@ def to_hugging_face(model: keras.Model, folder: str | os.PathLike[str]) -> pathl
     tensors = {name: parameter.write() for name, parameter in _named(architecture, model).items()}
     with files.new_folder(folder) as new:
         files.write_json(new / CONFIG, config)
-        # The metadata says whose layout it is; `transformers` insists on it.
+        # `transformers` requires the format in the metadata.
         safetensors.numpy.save_file(tensors, new / WEIGHTS, metadata={"format": "pt"})
     return pathlib.Path(folder)
 
@@ -123,7 +123,7 @@ def _read_config(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def _architecture(folder: pathlib.Path, config: dict[str, Any]) -> Architecture:
-    """The one of the class that `config.json` names, or the only one of the model type."""
+    """Return the architecture of the class that `config.json` names, or the only one of the model type."""
     candidates = {each.class_name: each for each in ALL if each.model_type == config["model_type"]}
     if len(candidates) == 1:
         return next(iter(candidates.values()))
@@ -138,7 +138,7 @@ def _architecture(folder: pathlib.Path, config: dict[str, Any]) -> Architecture:
 
 @contextlib.contextmanager
 def _tensors(folder: pathlib.Path) -> Iterator[dict[str, Any]]:
-    """Every tensor's slice by its name; what is not asked for is not read."""
+    """Yield lazily read slices of all tensors by name."""
     with contextlib.ExitStack() as stack:
         found = {}
         for path in _weight_files(folder):
@@ -146,7 +146,7 @@ def _tensors(folder: pathlib.Path) -> Iterator[dict[str, Any]]:
                 file = stack.enter_context(_safetensors().safe_open(path, framework="numpy"))
             except _safetensors().SafetensorError as error:
                 raise ValueError(
-                    f"`{path}` must be a whole safetensors file. Received: one that is damaged or cut off ({error})"
+                    f"`{path}` must be a valid safetensors file. Received: a damaged or truncated one ({error})"
                 ) from error
             found.update({name: file.get_slice(name) for name in file.keys()})  # noqa: SIM118
         yield found
@@ -183,7 +183,7 @@ def _safetensors() -> Any:
 
 
 def _whole_name(architecture: Architecture, name: str) -> str:
-    """The name in the class with a head, whose prefix the class without one lacks."""
+    """Return the name in the class with a head, which adds a prefix."""
     whole = name.startswith((architecture.prefix, *architecture.tied))
     return name if whole else architecture.prefix + name
 
@@ -198,26 +198,26 @@ def _check(
     parameters: dict[str, Parameter],
     tensors: dict[str, Any],
 ) -> None:
-    """Every parameter is there in its shape, and nothing else but what is tied to one."""
-    problems = []
+    """Raise unless the tensors are the parameters, of their shapes, and copies of tied ones."""
+    errors = []
     missing = sorted(parameters.keys() - tensors.keys())
     unknown = sorted(tensors.keys() - parameters.keys() - architecture.tied.keys())
     for kind, names in (("missing", missing), ("unknown", unknown)):
         if names:
             more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-            problems.append(f"{kind}: {', '.join(names[:_SHOWN])}{more}")
+            errors.append(f"{kind}: {', '.join(names[:_SHOWN])}{more}")
     for name in sorted(parameters.keys() & tensors.keys()):
         expected, found = parameters[name].file_shape, tuple(tensors[name].get_shape())
         if expected != found:
-            problems.append(f"{name} of shape {found} instead of {expected}")
+            errors.append(f"{name} of shape {found} instead of {expected}")
     for name, other in architecture.tied.items():
         tied = name in tensors and name not in parameters
-        if not problems and tied and not np.array_equal(tensors[name][:], tensors[other][:]):
-            problems.append(f"{name} differs from {other}, to which {architecture.class_name} ties it")
-    if problems:
-        shown = "; ".join(problems[:_SHOWN])
-        more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+        if not errors and tied and not np.array_equal(tensors[name][:], tensors[other][:]):
+            errors.append(f"{name} differs from {other}, to which {architecture.class_name} ties it")
+    if errors:
+        shown = "; ".join(errors[:_SHOWN])
+        more = f"; and {len(errors) - _SHOWN} more" if len(errors) > _SHOWN else ""
         raise ValueError(
-            f"`{folder}` must hold the weights that its {CONFIG} describes, of a {architecture.class_name}. "
+            f"`{folder}` must have the weights of a {architecture.class_name} as in its {CONFIG}. "
             f"Received: {shown}{more}"
         )

@@ -1,4 +1,4 @@
-"""Marian's translators, such as those of OPUS-MT."""
+"""Marian translation models, such as those of OPUS-MT."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ def _parameters(model: Transformer) -> Parameters:
 
 
 def _complete(config: dict[str, Any]) -> dict[str, Any]:
-    """The target's vocabulary, by default the source's."""
+    """Add the size of the target vocabulary, by default that of the source."""
     return {**config, "decoder_vocab_size": config.get("decoder_vocab_size") or config.get("vocab_size")}
 
 
@@ -93,7 +93,7 @@ MARIAN = Architecture(
         "add_final_layer_norm": False,
     },
     parameters=_parameters,
-    ignored=r"embed_positions\.weight$",  # sines and cosines
+    ignored=r"embed_positions\.weight$",  # sinusoids
     tied=dict.fromkeys(_TIED, "model.shared.weight"),
     activations={"swish": "silu", **ACTIVATIONS},
     complete=_complete,

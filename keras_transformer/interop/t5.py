@@ -27,7 +27,7 @@ def _feed_forward(name: str, block: Any) -> Parameters:
 def _parameters(model: T5) -> Parameters:
     yield _WORDS, Parameter((model.embedding.embedding.embeddings,))
     for side in ("encoder", "decoder"):
-        # The first block of a stack holds the table of all.
+        # The table of a stack is stored in its first block.
         table = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
         yield table, Parameter((getattr(model, f"{side}_bias").table,))
         yield f"{side}.final_layer_norm.weight", Parameter((model.final_norms[f"{side}_norm"].scale,))
@@ -49,10 +49,9 @@ def _parameters(model: T5) -> Parameters:
 
 
 def _complete(config: dict[str, Any]) -> dict[str, Any]:
-    """The decoder's layers, by default as many as the encoder's; and whether the logits are tied and have a factor.
+    """Add the number of decoder layers, by default that of the encoder, and whether the logits are tied and scaled.
 
-    Newer versions of `transformers` write that as `scale_decoder_outputs`, beside a `tie_word_embeddings` without
-    meaning.
+    Newer versions of `transformers` write the latter as `scale_decoder_outputs`, and ignore `tie_word_embeddings`.
     """
     return {
         **config,
@@ -97,7 +96,7 @@ T5_GENERATION = Architecture(
     },
     required={"is_encoder_decoder": True},
     parameters=_parameters,
-    # Of no use, but in the first published files.
+    # An unused table in the first published files.
     ignored=r"^decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight$",
     tied=dict.fromkeys(
         ("lm_head.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"), _WORDS

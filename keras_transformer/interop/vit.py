@@ -14,7 +14,7 @@ from keras_transformer.models import ViT
 
 @dataclasses.dataclass(frozen=True)
 class _Patches(Parameter):
-    """A convolution's kernel (D, channels, height, width), here a matrix (height · width · channels, D)."""
+    """The kernel (D, channels, height, width) of a convolution, stored as a matrix (height · width · channels, D)."""
 
     @property
     def file_shape(self) -> tuple[int, ...]:
@@ -32,7 +32,7 @@ class _Patches(Parameter):
 
 @dataclasses.dataclass(frozen=True)
 class _Positions(Parameter):
-    """The class token's position (D,) and the patches' (height, width, D) as one table (1, 1 + patches, D)."""
+    """The positions of class token (D,) and patches (height, width, D), as one table (1, 1 + patches, D)."""
 
     @property
     def file_shape(self) -> tuple[int, ...]:
@@ -72,12 +72,12 @@ def _describe(model: ViT) -> dict[str, Any]:
 
 
 def _size(pair: list[int]) -> int | list[int]:
-    """Return one number where height and width are equal."""
+    """Return one number if height and width are equal, else both."""
     return pair[0] if pair[0] == pair[1] else pair
 
 
 def _complete(config: dict[str, Any]) -> dict[str, Any]:
-    """Sizes as `_describe` gives them, and what there is of classes."""
+    """Normalize sizes as `_describe`, and add the labels and the problem type."""
     sizes = {
         name: _size(config[name])
         for name in ("image_size", "patch_size")
@@ -106,7 +106,7 @@ VIT = Architecture(
         "activation": "hidden_act",
         "epsilon": "layer_norm_eps",
     },
-    # Images of any range are mapped to [−1, 1], which is what its image processor does.
+    # Images are scaled to [−1, 1], as its image processor does.
     fixed={"pooling": "token", "positions": "learned", "window": None},
     defaults={
         "hidden_dropout_prob": 0.0,

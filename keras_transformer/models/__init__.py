@@ -1,4 +1,4 @@
-"""Whole models, one file each."""
+"""Models, one file each."""
 
 from keras_transformer.models.bert import BERT as BERT
 from keras_transformer.models.bert_heads import MaskedLanguageModel as MaskedLanguageModel

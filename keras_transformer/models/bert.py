@@ -1,4 +1,4 @@
-"""BERT: an encoder of text that sees both sides of every token."""
+"""BERT: a bidirectional text encoder."""
 
 from typing import Any, ClassVar
 
@@ -10,49 +10,49 @@ from keras_transformer.arguments import check_positive
 from keras_transformer.layers import Dropout, EncoderBlock, LearnedPositions, TokenEmbedding
 from keras_transformer.layers.feed_forward import get_activation, serialize_activation
 from keras_transformer.layers.residual import new_norm
-from keras_transformer.models.presets import Presets
+from keras_transformer.models.sizes import PublishedSizes
 from keras_transformer.ops.random import check_rate
 
 Tensor = Any
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class BERT(Presets, keras.Model):
-    r"""Encodes tokens, each with its position and segment, by blocks of complete self-attention.
+class BERT(PublishedSizes, keras.Model):
+    r"""Bidirectional encoder of tokens with positions and segments.
 
     $$h_0 = \mathrm{drop}(\mathrm{norm}(E_w + P + S_s)), \qquad h_l = \mathrm{Block}_l(h_{l-1}), \qquad
     \mathrm{pool}(h_L) = \tanh(W h_{L,0} + b)$$
 
-    Models with heads are built around it: `MaskedLanguageModel`, `Pretraining`, `SequenceClassifier`,
+    Models with heads: `MaskedLanguageModel`, `Pretraining`, `SequenceClassifier`,
     `TokenClassifier` and `SpanClassifier`.
 
     Args:
-        vocabulary_size: rows of E.
-        num_layers: blocks.
-        num_heads: heads of every attention, a divisor of `model_dim`.
+        vocabulary_size: the number of rows of E.
+        num_layers: the number of blocks.
+        num_heads: the number of attention heads, a divisor of `model_dim`.
         model_dim: D.
-        hidden_dim: width of the feed-forward networks, by default 4 D.
-        max_length: how many positions there are.
-        num_segments: how many segments there are.
-        dropout: probability, for embeddings, attention weights and sublayer outputs.
-        activation: of the feed-forward networks.
+        hidden_dim: the hidden size of the feed-forward networks, by default 4 D.
+        max_length: the number of learned positions.
+        num_segments: the number of segments.
+        dropout: dropout rate for embeddings, attention weights and sublayer outputs.
+        activation: the activation of the feed-forward networks.
         normalization: "post" (the paper's), "pre" or "sandwich".
-        relation: who may attend to whom, by default all; "causal" makes it an encoder like GPT.
-        epsilon: of the norms.
-        attention_dropout: probability for attention weights, by default `dropout`.
-        pooler: whether there is a pooler, which `pool` and models with `pooling="pooler"` need.
-        pad_id: fills up short rows; never attended to.
-        **kwargs: for `keras.Model`.
+        relation: the relation of self-attention, by default full; "causal" as in GPT.
+        epsilon: the epsilon of the norms.
+        attention_dropout: dropout rate for attention weights, by default `dropout`.
+        pooler: whether the model has a pooler, which `pool` and models with `pooling="pooler"` need.
+        pad_id: the padding id, never attended to.
+        **kwargs: arguments of `keras.Model`.
 
     Call arguments:
-        inputs: ids (B, T); or {"token_ids": (B, T)}, and "segment_ids" (B, T) where not all are 0.
+        inputs: ids (B, T); or {"token_ids": (B, T)}, and optionally "segment_ids" (B, T), by default 0.
 
     Shapes:
         output: (B, T, D)
 
     Raises:
-        ValueError: where `num_heads` does not divide `model_dim`, or a size is not positive; in a call, where rows
-            are longer than `max_length`.
+        ValueError: If `num_heads` does not divide `model_dim`, or a size is not positive; in a call, if rows are
+            longer than `max_length`.
 
     Example:
         >>> model = BERT(100, num_layers=1, num_heads=2, model_dim=16, max_length=8)
@@ -61,11 +61,11 @@ class BERT(Presets, keras.Model):
 
     References:
         Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding" (2019),
-        section 3. Weights are drawn from a truncated normal with a standard deviation of 0.02, as in its program.
+        section 3. Weights are drawn from a truncated normal with a standard deviation of 0.02, as in the authors' code.
     """
 
-    # The paper's two; the others as in Turc et al., "Well-Read Students Learn Better" (2019).
-    presets: ClassVar[dict[str, dict[str, Any]]] = {
+    # "base" and "large" of the paper; the others of Turc et al., "Well-Read Students Learn Better" (2019).
+    sizes: ClassVar[dict[str, dict[str, Any]]] = {
         name: {"vocabulary_size": 30522, "num_layers": layers, "num_heads": size // 64, "model_dim": size}
         for name, layers, size in (
             ("tiny", 2, 128),
@@ -139,7 +139,7 @@ class BERT(Presets, keras.Model):
             )
             for i in range(num_layers)
         ]
-        # Without post-norm a stack leaves its sum of residuals unnormalised.
+        # Only post-norm blocks normalize their output.
         self.final_norm = (
             None if normalization == "post" else new_norm("layer", epsilon, name="final_norm", **dtype)
         )
@@ -149,7 +149,7 @@ class BERT(Presets, keras.Model):
         self._build_weights()
 
     def call(self, inputs: Tensor | dict[str, Tensor], training: bool | None = None) -> Tensor:
-        """What is known of each token in its context."""
+        """Return the last hidden states (B, T, D)."""
         given = inputs if isinstance(inputs, dict) else {"token_ids": inputs}
         ids = given["token_ids"]
         segment_ids = given.get("segment_ids")
@@ -161,27 +161,27 @@ class BERT(Presets, keras.Model):
         return hidden if self.final_norm is None else self.final_norm(hidden)
 
     def pool(self, hidden: Tensor) -> Tensor:
-        """One vector for each text, (B, D), made from its first token's.
+        """Return the pooled hidden state (B, D) of the first token.
 
         Raises:
-            ValueError: where the model has no pooler.
+            ValueError: If the model has no pooler.
         """
         if self.pooler is None:
-            raise ValueError("`pool` needs a model with a pooler. Received: a BERT with pooler=False")
+            raise ValueError("`pool` needs a model with a pooler. Received: pooler=False")
         return self.pooler(hidden[:, 0])
 
     def padding_mask(self, inputs: Tensor | dict[str, Tensor]) -> Tensor:
-        """True where there is a token: (B, T)."""
+        """Return the mask (B, T), False for padding."""
         ids = inputs["token_ids"] if isinstance(inputs, dict) else inputs
         return ops.not_equal(ids, self.pad_id)
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
-        """(B, T, D)."""
+        """Return the output shape (B, T, D)."""
         shape = input_shape["token_ids"] if isinstance(input_shape, dict) else input_shape
         return (*shape, self.model_dim)
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             **super().get_config(),
             "vocabulary_size": self.vocabulary_size,
@@ -215,7 +215,7 @@ class BERT(Presets, keras.Model):
 
 
 def draw_weights(weights: list[Any]) -> None:
-    """Draw matrices and tables as BERT's program does."""
+    """Initialize kernels and embeddings as the authors' code."""
     draw = keras.initializers.TruncatedNormal(stddev=0.02)
     for weight in weights:
         if weight.name in ("kernel", "embeddings", "table"):

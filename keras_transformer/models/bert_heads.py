@@ -1,4 +1,4 @@
-"""What is trained on top of an encoder such as BERT."""
+"""Models with heads on an encoder such as BERT."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ POOLINGS = ("pooler", "mean")
 
 
 class _Headed(keras.Model):
-    """An encoder with something on top; the encoder's pooler is trained only where that uses it."""
+    """An encoder with a head; the encoder's pooler is trainable only if the head uses it."""
 
     def __init__(self, encoder: Any, pools: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -32,12 +32,12 @@ class _Headed(keras.Model):
             )
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {**super().get_config(), "encoder": keras.saving.serialize_keras_object(self.encoder)}
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """The model whose `get_config` this is."""
+        """Create the model of a `get_config`."""
         encoder = keras.saving.deserialize_keras_object(config["encoder"], custom_objects=custom_objects)
         return cls(**{**config, "encoder": encoder})
 
@@ -50,19 +50,18 @@ class _Headed(keras.Model):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class MaskedLanguageModel(_Headed):
-    r"""Says which tokens stand where some were masked, with the encoder's embedding matrix E.
+    r"""Predict masked tokens, with output weights tied to the encoder's embedding matrix E.
 
     $$\mathrm{logits}_t = \mathrm{norm}(f(W h_t + b))\, E^\top + c$$
 
-    f is the encoder's activation; of a gated one such as "swiglu", which has no meaning on one map, what its gate
-    applies (SiLU).
+    f is the encoder's activation; for a gated one such as "swiglu" the activation of its gate (SiLU).
 
     Args:
         encoder: a `BERT`.
-        **kwargs: for `keras.Model`.
+        **kwargs: arguments of `keras.Model`.
 
     Call arguments:
-        inputs: the encoder's; a dictionary may also hold "masked_positions" (B, M), where alone logits are wanted.
+        inputs: the encoder's inputs; a dictionary may also have "masked_positions" (B, M), to return only their logits.
 
     Shapes:
         output: (B, T, vocabulary_size), or (B, M, vocabulary_size), float32 logits
@@ -74,7 +73,7 @@ class MaskedLanguageModel(_Headed):
         TensorShape([1, 1, 100])
 
     References:
-        Devlin et al. (2019), section 3.1, task 1; the transformation before E as in its program.
+        Devlin et al. (2019), section 3.1, task 1; the transformation before E as in the authors' code.
     """
 
     def __init__(self, encoder: Any, **kwargs: Any) -> None:
@@ -94,11 +93,11 @@ class MaskedLanguageModel(_Headed):
         self.built = True
 
     def call(self, inputs: Any, training: bool | None = None) -> Tensor:
-        """Logits of the tokens that may stand at each position."""
+        """Return the token logits of each position."""
         return self.logits(self.encoder(inputs, training=training), inputs)
 
     def logits(self, hidden: Tensor, inputs: Any) -> Tensor:
-        """Logits of what the encoder gave, (B, T, D), at the masked positions where `inputs` names them."""
+        """Return the logits of the encoder's output (B, T, D), only at the masked positions if `inputs` has them."""
         positions = inputs.get("masked_positions") if isinstance(inputs, dict) else None
         if positions is not None:
             hidden = ops.take_along_axis(hidden, ops.cast(positions, "int32")[..., None], axis=1)  # (B, M, D)
@@ -106,7 +105,7 @@ class MaskedLanguageModel(_Headed):
         return self.encoder.embedding.logits(hidden) + self.bias
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
-        """(B, T, vocabulary_size) or (B, M, vocabulary_size)."""
+        """Return the output shape (B, T, vocabulary_size) or (B, M, vocabulary_size)."""
         if isinstance(input_shape, dict):
             input_shape = input_shape.get("masked_positions") or input_shape["token_ids"]
         return (*input_shape, self.encoder.vocabulary_size)
@@ -118,14 +117,14 @@ class Pretraining(_Headed):
 
     Args:
         encoder: a `BERT`.
-        **kwargs: for `keras.Model`.
+        **kwargs: arguments of `keras.Model`.
 
     Call arguments:
-        inputs: as for `MaskedLanguageModel`, with "segment_ids".
+        inputs: the inputs of `MaskedLanguageModel`, with "segment_ids".
 
     Shapes:
-        output: {"tokens": as of `MaskedLanguageModel`, "next_sentence": (B, 2)}, float32 logits; 0 says that the
-            second sentence follows the first, 1 that it is any other
+        output: {"tokens": as `MaskedLanguageModel`, "next_sentence": (B, 2)}, float32 logits; class 0 if the second
+            sentence follows the first, 1 for a random one
 
     References:
         Devlin et al. (2019), section 3.1, tasks 1 and 2.
@@ -136,12 +135,12 @@ class Pretraining(_Headed):
         self.masked_language_model = MaskedLanguageModel(
             encoder, dtype=self.dtype_policy, name="masked_language_model"
         )
-        encoder.pooler.trainable = True  # its masked language model needs none
+        encoder.pooler.trainable = True  # `MaskedLanguageModel` has set it to False
         self.next_sentence = self._head(2, "next_sentence", encoder.model_dim)
         self.built = True
 
     def call(self, inputs: Any, training: bool | None = None) -> dict[str, Tensor]:
-        """Logits of the masked tokens, and of whether the sentences belong together."""
+        """Return the logits of the masked tokens and of next-sentence prediction."""
         hidden = self.encoder(inputs, training=training)
         return {
             "tokens": self.masked_language_model.logits(hidden, inputs),
@@ -149,16 +148,16 @@ class Pretraining(_Headed):
         }
 
     def compute_output_shape(self, input_shape: Any) -> dict[str, tuple[int | None, ...]]:
-        """Of each output."""
+        """Return the shape of each output."""
         tokens = self.masked_language_model.compute_output_shape(input_shape)
         return {"tokens": tokens, "next_sentence": (tokens[0], 2)}
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class SequenceClassifier(_Headed):
-    """Classifies texts, or pairs of texts whose segments are 0 and 1, or predicts numbers.
+    """Classify texts, or pairs of texts with segments 0 and 1, or predict numbers.
 
-    The loss of `compile` is that of the problem, on logits:
+    Compile it with the loss of the problem type, on logits:
 
     | `problem_type` | labels | loss |
     |---|---|---|
@@ -168,21 +167,21 @@ class SequenceClassifier(_Headed):
 
     Args:
         encoder: a `BERT`.
-        num_classes: C.
-        pooling: "pooler" (the paper's: the first token's vector, transformed) or "mean" (of all tokens).
-        dropout: probability for what is classified, by default the encoder's.
+        num_classes: C, the number of classes.
+        pooling: "pooler" (as in the paper, a transformation of the first hidden state) or "mean" (over all tokens).
+        dropout: dropout rate before the head, by default the encoder's.
         problem_type: "single_label_classification", "multi_label_classification" or "regression"; by default regression
             for one class and single-label classification for several.
-        **kwargs: for `keras.Model`.
+        **kwargs: arguments of `keras.Model`.
 
     Call arguments:
-        inputs: the encoder's.
+        inputs: the encoder's inputs.
 
     Shapes:
-        output: (B, C), float32 logits; of a regression the predicted numbers
+        output: (B, C), float32 logits; for regression the predicted numbers
 
     Raises:
-        ValueError: where `num_classes` is not positive, `pooling` or `problem_type` unknown, or a single-label
+        ValueError: If `num_classes` is not positive, `pooling` or `problem_type` is unknown, or a single-label
             classifier has one class.
 
     References:
@@ -210,7 +209,7 @@ class SequenceClassifier(_Headed):
         self.built = True
 
     def call(self, inputs: Any, training: bool | None = None) -> Tensor:
-        """Logits of each class."""
+        """Return the logits (B, C)."""
         hidden = self.encoder(inputs, training=training)
         if self.pooling == "pooler":
             pooled = self.encoder.pool(hidden)
@@ -219,11 +218,11 @@ class SequenceClassifier(_Headed):
         return self.head(self.drop(pooled, training=training))
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
-        """(B, C)."""
+        """Return the output shape (B, C)."""
         return (self.encoder.compute_output_shape(input_shape)[0], self.num_classes)
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             **super().get_config(),
             "num_classes": self.num_classes,
@@ -235,22 +234,22 @@ class SequenceClassifier(_Headed):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class TokenClassifier(_Headed):
-    """Classifies every token, as for named entities.
+    """Classify every token, as in named entity recognition.
 
     Args:
         encoder: a `BERT`.
-        num_classes: C.
-        dropout: probability for what is classified, by default the encoder's.
-        **kwargs: for `keras.Model`.
+        num_classes: C, the number of classes.
+        dropout: dropout rate before the head, by default the encoder's.
+        **kwargs: arguments of `keras.Model`.
 
     Call arguments:
-        inputs: the encoder's.
+        inputs: the encoder's inputs.
 
     Shapes:
         output: (B, T, C), float32 logits
 
     Raises:
-        ValueError: where `num_classes` is not positive.
+        ValueError: If `num_classes` is not positive.
 
     References:
         Devlin et al. (2019), section 5.3.
@@ -267,31 +266,31 @@ class TokenClassifier(_Headed):
         self.built = True
 
     def call(self, inputs: Any, training: bool | None = None) -> Tensor:
-        """Logits of each class for each token."""
+        """Return the logits (B, T, C)."""
         return self.head(self.drop(self.encoder(inputs, training=training), training=training))
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
-        """(B, T, C)."""
+        """Return the output shape (B, T, C)."""
         return (*self.encoder.compute_output_shape(input_shape)[:-1], self.num_classes)
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {**super().get_config(), "num_classes": self.num_classes, "dropout": self.dropout}
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class SpanClassifier(_Headed):
-    """Says where an answer starts and ends: question in segment 0, context in segment 1.
+    """Predict the start and end of an answer in a context (segment 1), given a question (segment 0).
 
     Args:
         encoder: a `BERT`.
-        **kwargs: for `keras.Model`.
+        **kwargs: arguments of `keras.Model`.
 
     Call arguments:
-        inputs: the encoder's.
+        inputs: the encoder's inputs.
 
     Shapes:
-        output: (B, 2, T), float32 logits over positions: of the start, and of the end
+        output: (B, 2, T), float32 logits of start and end over positions
 
     References:
         Devlin et al. (2019), section 4.2.
@@ -303,19 +302,19 @@ class SpanClassifier(_Headed):
         self.built = True
 
     def call(self, inputs: Any, training: bool | None = None) -> Tensor:
-        """Logits of each position; padding is never one."""
+        """Return the logits (B, 2, T), −10⁹ for padding."""
         logits = self.head(self.encoder(inputs, training=training))  # (B, T, 2)
         padding = ~self.encoder.padding_mask(inputs)[:, None]
         return ops.where(padding, -1e9, ops.transpose(logits, (0, 2, 1)))
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
-        """(B, 2, T)."""
+        """Return the output shape (B, 2, T)."""
         batch, length, _ = self.encoder.compute_output_shape(input_shape)
         return (batch, 2, length)
 
 
 def mean_of_tokens(hidden: Tensor, padding_mask: Tensor) -> Tensor:
-    """The mean over tokens that are no padding: (B, D) in float32 of (B, T, D)."""
+    """Return the mean (B, D), float32, of (B, T, D) over tokens that are not padding."""
     weights = ops.cast(padding_mask, "float32")[..., None]
     total = ops.sum(ops.cast(hidden, "float32") * weights, axis=1)
     return total / ops.maximum(ops.sum(weights, axis=1), 1)

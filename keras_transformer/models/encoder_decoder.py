@@ -1,4 +1,4 @@
-"""What encoder–decoder models share: teacher forcing, and decoding step by step with a cache."""
+"""The base class of encoder–decoder models: teacher forcing, and cached decoding."""
 
 import abc
 from collections.abc import Callable
@@ -17,22 +17,22 @@ Context = dict[str, Any]
 
 
 class EncoderDecoder(keras.Model):
-    """An encoder–decoder with one vocabulary.
+    """Base class of encoder–decoders with a shared vocabulary.
 
-    A subclass makes `embedding`, `drop`, `encoder_blocks`, `decoder_blocks` and `final_norms` in its constructor, calls
-    `_build_weights` at its end, and says what `logits` are.
+    A subclass creates `embedding`, `drop`, `encoder_blocks`, `decoder_blocks` and `final_norms` in its constructor,
+    calls `_build_weights` at its end, and implements `logits`.
 
     Args:
-        vocabulary_size: of source and target alike.
-        num_layers: blocks in the encoder.
-        num_decoder_layers: blocks in the decoder, by default `num_layers`.
-        pad_id: fills up short rows; never attended to.
-        start_id: what the decoder starts from; may be the `pad_id`.
-        end_id: ends a sequence.
-        **kwargs: for `keras.Model`.
+        vocabulary_size: the size of the vocabulary of source and target.
+        num_layers: the number of encoder blocks.
+        num_decoder_layers: the number of decoder blocks, by default `num_layers`.
+        pad_id: the padding id, never attended to.
+        start_id: the id of the decoder's first input; may be the `pad_id`.
+        end_id: the id that ends a sequence.
+        **kwargs: arguments of `keras.Model`.
 
     Raises:
-        ValueError: where a size is not positive or an id is none of the vocabulary's.
+        ValueError: If a size is not positive or an id is not in the vocabulary.
     """
 
     embedding: Any
@@ -64,24 +64,24 @@ class EncoderDecoder(keras.Model):
         self.num_layers = num_layers
         self.num_decoder_layers = num_decoder_layers
         self.pad_id, self.start_id, self.end_id = pad_id, start_id, end_id
-        # A Keras mask would hide a start token that looks like padding.
+        # A Keras mask would hide a start token that equals the padding id.
         self._masked_id = None if start_id == pad_id else pad_id
 
     @abc.abstractmethod
     def logits(self, hidden: Tensor, kernel: Tensor | None = None) -> Tensor:
-        """Float32 logits (B, T, vocabulary_size) of last hidden states (B, T, D); see `output_kernel`."""
+        """Return float32 logits (B, T, vocabulary_size) of last hidden states (B, T, D); see `output_kernel`."""
 
     def output_kernel(self) -> Tensor | None:
-        """What `logits` makes of the weights at every call, for loops to make it once."""
+        """Return the matrix that `logits` derives from the weights, to compute it once before a loop."""
         return self.embedding.output_kernel()
 
     def call(self, inputs: dict[str, Tensor], training: bool | None = None) -> Tensor:
-        """Logits for every target position (teacher forcing)."""
+        """Return the logits of every target position (teacher forcing)."""
         memory, source_padding = self.encoder_states(inputs["source_ids"], training)
         return self.decode(inputs["target_ids"], memory, source_padding, training)
 
     def encoder_states(self, source_ids: Tensor, training: bool | None = None) -> tuple[Tensor, Tensor]:
-        """The encoder's output (B, S, D), and which of it is not padding (B, S)."""
+        """Return the encoder's output (B, S, D) and its mask (B, S), False for padding."""
         padding_mask = ops.not_equal(source_ids, self.pad_id)
         hidden = self._embed(source_ids, training=training)
         for block in self.encoder_blocks:
@@ -96,9 +96,9 @@ class EncoderDecoder(keras.Model):
         training: bool | None = None,
         cross_attend: CrossAttend | None = None,
     ) -> Tensor:
-        """Logits (B, T, vocabulary_size) of target ids (B, T), given the encoder's states and which are padding.
+        """Return logits (B, T, vocabulary_size) of target ids (B, T), given the encoder's output and its mask.
 
-        With `cross_attend` (see `DecoderBlock`), `memory` is a list of what each block's takes.
+        With `cross_attend` (see `DecoderBlock`), `memory` is a list with the memory of each block.
         """
         memories = [memory] * self.num_decoder_layers if cross_attend is None else memory
         hidden = self._embed(target_ids, training=training)
@@ -114,7 +114,7 @@ class EncoderDecoder(keras.Model):
         return self.logits(self._final_norm("decoder_norm", hidden, training))
 
     def encode(self, source_ids: Tensor) -> Context:
-        """What decoding needs of the source: every layer's projected memory, and which of it is padding.
+        """Encode the source: project the keys and values of every cross-attention.
 
         Args:
             source_ids: integers (B, S).
@@ -127,7 +127,7 @@ class EncoderDecoder(keras.Model):
         return {"projected": projected, "padding_mask": padding_mask}
 
     def empty_cache(self, batch_size: Any, length: Any, hypotheses: int = 1) -> list[Cache]:
-        """A cache for `step` with room for `length` tokens, `hypotheses` of them for each position."""
+        """Create a cache for `step` with `length` entries, `hypotheses` of them for each position."""
         return [
             block.self_attention.empty_cache(batch_size, length, hypotheses) for block in self.decoder_blocks
         ]
@@ -145,23 +145,23 @@ class EncoderDecoder(keras.Model):
         output_kernel: Tensor | None = None,
         update: Callable[[Tensor, Tensor, Tensor], Tensor] = kt_ops.slice_update,
     ) -> tuple[Tensor, list[Cache]]:
-        """Logits of the tokens that follow T new target tokens, given those in the cache.
+        """Return the next-token logits of T new target tokens, given those in the cache.
 
         Args:
             target_ids: integers (B, T), the new tokens.
-            cache: as `empty_cache` makes it and earlier steps return it.
-            context: as `encode` returns it.
-            cache_index: integer scalar, where in the cache to write.
-            positions: integers (B, T) of the new tokens.
-            padding_mask: booleans (B, T), False where a new token is padding, by default where it has padding's id and
-                is no start token, at position 0, that has it too.
-            attention_mask: booleans (B, T, S), which of the tokens in the cache, the new ones included, each new
-                token may attend to, where they are alternatives for one position.
-            output_kernel: as `output_kernel` returns it, where it was called before.
-            update: how to write into the cache.
+            cache: the return value of `empty_cache` or of an earlier step.
+            context: the return value of `encode`.
+            cache_index: integer scalar, the first cache entry to write.
+            positions: integers (B, T), the positions of the new tokens.
+            padding_mask: booleans (B, T), False for padding; by default where the id is `pad_id`, except for a start
+                token with that id at position 0.
+            attention_mask: booleans (B, T, S), True where a new token may attend to a cache entry, the new ones
+                included; for caches with several hypotheses.
+            output_kernel: the return value of `output_kernel`, if precomputed.
+            update: the function that writes into the cache.
 
         Returns:
-            Logits (B, T, vocabulary_size) in float32, and the cache with the new tokens in it.
+            Logits (B, T, vocabulary_size) in float32, and the new cache.
         """
         hidden, cache = self.hidden_step(
             target_ids,
@@ -188,9 +188,9 @@ class EncoderDecoder(keras.Model):
         update: Callable[[Tensor, Tensor, Tensor], Tensor] = kt_ops.slice_update,
         cross_attend: CrossAttend | None = None,
     ) -> tuple[Tensor, list[Cache]]:
-        """As `step`, with the last hidden states (B, T, D), from which `logits` are made, in their place.
+        """Return the last hidden states (B, T, D) in place of the logits of `step`, and the new cache.
 
-        With `cross_attend` (see `DecoderBlock`), `context["projected"]` is a list of what each block's takes.
+        With `cross_attend` (see `DecoderBlock`), `context["projected"]` is a list with the memory of each block.
         """
         hidden = self._embed(target_ids, positions)
         if padding_mask is None:
@@ -215,7 +215,7 @@ class EncoderDecoder(keras.Model):
         return self._final_norm("decoder_norm", hidden), new_cache
 
     def cross_attention_weights(self, source_ids: Tensor, target_ids: Tensor) -> list[Tensor]:
-        """How each decoder block attends to the source: float32 (B, N, T, S) per block, for looking."""
+        """Return the cross-attention weights of each decoder block, float32 (B, N, T, S), for inspection."""
         memory, source_padding = self.encoder_states(source_ids, training=False)
         padding_mask = self._target_padding(target_ids, ops.arange(ops.shape(target_ids)[1]))
         hidden = self._embed(target_ids)
@@ -226,20 +226,20 @@ class EncoderDecoder(keras.Model):
         return weights
 
     def compute_output_shape(self, input_shape: dict[str, Any]) -> tuple[int | None, ...]:
-        """(B, T, vocabulary_size)."""
+        """Return the output shape (B, T, vocabulary_size)."""
         return (*input_shape["target_ids"], self.vocabulary_size)
 
     def _target_padding(self, target_ids: Tensor, positions: Tensor) -> Tensor:
-        """False where the target is padding. Where the start token looks like it, position 0 is never padding."""
+        """Return the mask (B, T), False for padding. If `start_id` is `pad_id`, position 0 is never padding."""
         real = ops.not_equal(target_ids, self.pad_id)
         return ops.logical_or(real, ops.equal(positions, 0)) if self.start_id == self.pad_id else real
 
     def _embed(self, ids: Tensor, positions: Tensor | None = None, training: bool | None = None) -> Tensor:
-        """What the first block gets: (B, T, D) of ids (B, T) at `positions`, by default 0, 1, 2, …"""
+        """Embed ids (B, T) at `positions`, by default 0, 1, 2, …, as the inputs (B, T, D) of the first block."""
         return self.drop(self.embedding(ids), training=training)
 
     def _final_norm(self, name: str, hidden: Tensor, training: bool | None = None) -> Tensor:
-        """What the last block's output becomes."""
+        """Normalize the output of the last block, if it has a final norm."""
         return self.final_norms[name](hidden) if name in self.final_norms else hidden
 
     def _build_weights(self) -> None:

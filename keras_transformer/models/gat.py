@@ -1,4 +1,4 @@
-"""The graph attention network: classes of nodes from their features and their neighbours'."""
+"""The graph attention network, which classifies nodes of graphs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,39 +15,39 @@ Tensor = Any
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class GAT(keras.Model):
-    r"""Layers of attention to a node's neighbours; the last one's heads are averaged and give a logit for each class.
+    r"""Graph attention layers; the last layer averages its heads, of one logit for each class.
 
     $$h^{(l)} = \sigma\big(\mathrm{GraphAttention}_l(\mathrm{drop}(h^{(l-1)}), G)\; [+\, h^{(l-1)} W_l]\big), \quad
     \mathrm{logits} = \mathrm{GraphAttention}_L(\mathrm{drop}(h^{(L-1)}), G)$$
 
-    Transductive (one graph, some of whose nodes have known labels): a batch of that graph, and a weight of 1 for
-    known nodes and 0 for others as `sample_weight`. Inductive: batches of graphs, filled up with nodes and edges (−1)
-    of padding, whose `sample_weight` is 0. Average over the known nodes with a loss whose reduction is
-    "mean_with_sample_weight": Keras' default divides by all nodes.
+    For transductive learning (one graph with some labelled nodes), pass the graph as a batch and a `sample_weight` of 1
+    for labelled nodes and 0 for others. For inductive learning, pass batches of graphs, padded with nodes of
+    `sample_weight` 0 and edges of −1. Use a loss with the reduction "mean_with_sample_weight" to average over the
+    labelled nodes: Keras' default divides by all nodes.
 
     Args:
-        num_features: D, of each node.
-        num_classes: C.
-        num_heads: of each layer; as many layers as numbers.
-        head_dim: size of a head, in all layers but the last, where it is C.
+        num_features: D, the number of features of a node.
+        num_classes: C, the number of classes.
+        num_heads: the number of heads of each layer.
+        head_dim: the size of a head, in all layers but the last, where it is C.
         activation: σ.
-        dropout: probability of dropping an input of a layer, and an attention weight.
-        score: how two nodes are compared: "gat", "gatv2", "scaled_dot_product" or what else `GraphAttention` takes.
-        residual: whether a layer's input is added to its output, through a linear map W where sizes differ.
-        self_loops: whether every node attends to itself too, listed among the edges or not.
-        regularizer: of all weights but biases.
-        **kwargs: for `keras.Model`.
+        dropout: dropout rate for layer inputs and attention weights.
+        score: "gat", "gatv2", "scaled_dot_product" or another score of `GraphAttention`.
+        residual: whether to add the input of a layer to its output, through a linear map W if sizes differ.
+        self_loops: whether to add an edge from every node to itself.
+        regularizer: the regularizer of all weights but biases.
+        **kwargs: arguments of `keras.Model`.
 
     Call arguments:
-        inputs: {"nodes": (B, T, D), "edges": integers (B, E, 2) of [source, target], filled up with −1}, or a boolean
-            "adjacency" (B, T, T), True at [target, source], in place of edges. Edges from or to nodes that do not
-            exist are ignored.
+        inputs: {"nodes": (B, T, D), "edges": integers (B, E, 2) of [source, target], padded with −1}, or a boolean
+            "adjacency" (B, T, T), True at [target, source], in place of edges. Edges with invalid node indices are
+            ignored.
 
     Shapes:
         output: (B, T, C), float32 logits
 
     Raises:
-        ValueError: where a size is not positive or `num_heads` empty.
+        ValueError: If a size is not positive or `num_heads` is empty.
 
     Example:
         >>> model = GAT(num_features=5, num_classes=3)
@@ -55,8 +55,8 @@ class GAT(keras.Model):
         TensorShape([1, 4, 3])
 
     References:
-        Veličković et al., "Graph Attention Networks" (2018), sections 2.1 and 3.3. The authors' program also drops
-        projected features before they are summed, which the paper does not mention, nor do we.
+        Veličković et al., "Graph Attention Networks" (2018), sections 2.1 and 3.3. The authors' code also applies
+        dropout to projected features before the sum, which neither the paper nor this model does.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class GAT(keras.Model):
         check_positive(num_features=num_features, num_classes=num_classes)
         if not num_heads:
             raise ValueError(
-                f"`num_heads` must hold a number for each layer. Received: num_heads={num_heads}"
+                f"`num_heads` must be a list with the number of heads of each layer. Received: num_heads={num_heads}"
             )
         self.num_features = num_features
         self.num_classes = num_classes
@@ -85,7 +85,7 @@ class GAT(keras.Model):
         self.head_dim = head_dim
         self.activation = keras.activations.get(activation)
         self.dropout = check_rate("dropout", dropout)
-        # A layer here, beside those of each attention, would never be built.
+        # Stored as a config: only the layers of each attention are built.
         self.score = score_layers.serialize(score_layers.get(score))
         self.residual = residual
         self.self_loops = self_loops
@@ -94,24 +94,24 @@ class GAT(keras.Model):
 
     @classmethod
     def transductive(cls, num_features: int, num_classes: int, **kwargs: Any) -> "GAT":
-        """The paper's for Cora and Citeseer: 8 heads of 8, then 1; dropout 0.6, L2 of 0.0005 (its loss has λ‖w‖²/2)."""
+        """Create the paper's model for Cora and Citeseer: 8 heads of 8, then 1; dropout 0.6, L2 0.0005 (as λ‖w‖²/2)."""
         return cls(num_features, num_classes, **{"regularizer": keras.regularizers.L2(5e-4 / 2), **kwargs})
 
     @classmethod
     def inductive(cls, num_features: int, num_classes: int, **kwargs: Any) -> "GAT":
-        """The paper's for PPI: 4, 4 and 6 heads of 256, residual, without dropout."""
+        """Create the paper's model for PPI: 4, 4 and 6 heads of 256, residual, without dropout."""
         sizes = {"num_heads": (4, 4, 6), "head_dim": 256, "dropout": 0.0, "residual": True}
         return cls(num_features, num_classes, **{**sizes, **kwargs})
 
     def call(self, inputs: dict[str, Tensor], training: bool | None = None) -> Tensor:
-        """Logits of every node."""
+        """Return the logits (B, T, C) of every node."""
         hidden, graph = self._nodes_and_graph(inputs)
         for i in range(len(self.num_heads)):
             hidden = self._layer(i, hidden, graph, training)
         return ops.cast(hidden, "float32")
 
     def attention_weights(self, inputs: dict[str, Tensor]) -> list[Tensor]:
-        """How nodes attend to each other in every layer: float32 (B, N, T, T), of targets (rows) and sources."""
+        """Return the attention weights of every layer, float32 (B, N, T, T), of targets (rows) and sources."""
         hidden, graph = self._nodes_and_graph(inputs)
         weights = []
         for i, layer in enumerate(self.attention_layers):
@@ -120,11 +120,11 @@ class GAT(keras.Model):
         return weights
 
     def compute_output_shape(self, input_shape: dict[str, Any]) -> tuple[int | None, ...]:
-        """(B, T, C)."""
+        """Return the output shape (B, T, C)."""
         return (*input_shape["nodes"][:-1], self.num_classes)
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             **super().get_config(),
             "num_features": self.num_features,
@@ -148,7 +148,7 @@ class GAT(keras.Model):
                 heads,
                 self.num_classes if last else self.head_dim,
                 concat=not last,
-                score=score_layers.get(dict(self.score)),  # each layer has weights of its own
+                score=score_layers.get(dict(self.score)),  # a new layer for each attention
                 dropout=self.dropout,
                 self_loops=self.self_loops,
                 dtype=self.dtype_policy,

@@ -1,4 +1,4 @@
-"""GPT: the decoder of the Transformer alone, a language model."""
+"""GPT: a decoder-only language model."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_transformer import ops as kt_ops
 from keras_transformer import relations
-from keras_transformer.arguments import check_positive
+from keras_transformer.arguments import check_positive, check_positive_integer
 from keras_transformer.layers import (
     DecoderBlock,
     Dropout,
@@ -19,57 +19,57 @@ from keras_transformer.layers.feed_forward import get_activation, serialize_acti
 from keras_transformer.layers.multi_head_attention import Cache
 from keras_transformer.layers.positions import attention_encodings
 from keras_transformer.layers.residual import new_norm
-from keras_transformer.models.presets import Presets
+from keras_transformer.models.sizes import PublishedSizes
 from keras_transformer.ops.random import check_rate
 
 Tensor = Any
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class GPT(Presets, keras.Model):
-    r"""A decoder alone: each token's vector sees those before it, and predicts the token that follows.
+class GPT(PublishedSizes, keras.Model):
+    r"""Decoder-only language model: each position attends to earlier ones and predicts the next token.
 
     $$h_0 = E_w + P, \qquad h_l = \mathrm{Block}_l(h_{l-1}), \qquad P(w_{t+1} \mid w_1 \dots w_t) =
     \mathrm{softmax}(\mathrm{norm}(h_L) E^\top)$$
 
     The defaults are GPT-2's. With `normalization="post"` it is GPT-1, which has no norm before the logits; with
-    `position_encoding="rotary", norm="rms", activation="swiglu", use_bias=False` what came after.
+    `position_encoding="rotary", norm="rms", activation="swiglu", use_bias=False` it is like later models such as Llama.
 
     Args:
-        vocabulary_size: rows of E.
+        vocabulary_size: the number of rows of E.
         num_layers: L, the number of blocks.
-        num_heads: heads of every attention, a divisor of `model_dim`.
+        num_heads: the number of attention heads, a divisor of `model_dim`.
         model_dim: D.
-        hidden_dim: width of the feed-forward networks, by default 4 D.
-        max_length: how many learned positions there are. Other encodings have no longest length.
-        dropout: probability, for embeddings, attention weights and sublayer outputs.
-        activation: of the feed-forward networks, gated ones too.
+        hidden_dim: the hidden size of the feed-forward networks, by default 4 D.
+        max_length: the number of learned positions. Other encodings do not limit the length.
+        dropout: dropout rate for embeddings, attention weights and sublayer outputs.
+        activation: the activation of the feed-forward networks, gated ones too.
         normalization: "pre" (GPT-2), "post" (GPT-1) or "sandwich".
         norm: "layer" or "rms".
-        position_encoding: "learned" (added to the embeddings), or what attention knows of positions: "rotary",
+        position_encoding: "learned" (added to the embeddings), or the position encoding of attention: "rotary",
             "alibi", "relative_bias", a layer, or None.
-        num_kv_heads: key/value heads of each attention, see `layers.MultiHeadAttention`.
-        relation: which earlier tokens a token attends to, by default all. Must not look ahead.
+        num_kv_heads: the number of key/value heads, see `layers.MultiHeadAttention`.
+        relation: the relation of self-attention, by default "causal". It must not relate a token to a later one.
         use_bias: whether attention and feed-forward networks have biases.
-        attention_dropout: probability for attention weights, by default `dropout`.
-        embedding_dropout: probability for embeddings, by default `dropout`.
-        epsilon: of the norms.
-        pad_id: the padding id, never attended to; or None, as GPT-1 and GPT-2 have none: then a `padding_mask` says
-            where padding is.
+        attention_dropout: dropout rate for attention weights, by default `dropout`.
+        embedding_dropout: dropout rate for embeddings, by default `dropout`.
+        epsilon: the epsilon of the norms.
+        pad_id: the padding id, never attended to; or None, as in GPT-1 and GPT-2, whose padding is given by a
+            `padding_mask`.
         end_id: the id that ends a text.
-        **kwargs: for `keras.Model`.
+        **kwargs: arguments of `keras.Model`.
 
     Call arguments:
-        inputs: ids (B, T); or {"token_ids": (B, T)}, where several texts are packed in a row also with
-            "segment_ids" (B, T), within which attention stays, and "positions" (B, T), which restart in each; and
-            where the ids do not say what is padding, with "padding_mask" (B, T), False for padding.
+        inputs: ids (B, T); or {"token_ids": (B, T)}, for several texts packed in a row also with
+            "segment_ids" (B, T), which restrict attention to each text, and "positions" (B, T), which restart in each;
+            and for models without `pad_id` with "padding_mask" (B, T), False for padding.
 
     Shapes:
-        output: (B, T, vocabulary_size), float32 logits of the token that follows each token
+        output: (B, T, vocabulary_size), float32 logits of the next token at each position
 
     Raises:
-        ValueError: where `num_heads` does not divide `model_dim`, a size is not positive, an id is no id, or `relation`
-            looks ahead.
+        ValueError: If `num_heads` does not divide `model_dim`, a size is not positive, an id is not in the vocabulary,
+            or `relation` relates a token to a later one.
 
     Example:
         >>> model = GPT(100, num_layers=1, num_heads=2, model_dim=16, max_length=8)
@@ -83,7 +83,7 @@ class GPT(Presets, keras.Model):
     """
 
     # Layers, heads and D as published (GPT-2's smallest has 124 million parameters, not the 117 of its paper).
-    presets: ClassVar[dict[str, dict[str, Any]]] = {
+    sizes: ClassVar[dict[str, dict[str, Any]]] = {
         "gpt": {
             "vocabulary_size": 40478,
             "num_layers": 12,
@@ -158,7 +158,7 @@ class GPT(Presets, keras.Model):
         self.activation = get_activation(activation)
         self.normalization = normalization
         self.norm = norm
-        # A layer here, beside those of the blocks, would never be built.
+        # Stored as a config: only the layers of the blocks are built.
         self.position_encoding = (
             "learned"
             if learned
@@ -185,7 +185,7 @@ class GPT(Presets, keras.Model):
                 dropout=dropout,
                 norm=norm,
                 num_kv_heads=num_kv_heads,
-                # Each block has weights of its own.
+                # A new layer for each block.
                 position_encoding=None if learned else attention_encodings.get(self._encoding(), num_heads),
                 use_bias=use_bias,
                 epsilon=epsilon,
@@ -196,18 +196,18 @@ class GPT(Presets, keras.Model):
             )
             for i in range(num_layers)
         ]
-        # Without post-norm a stack leaves its sum of residuals unnormalised.
+        # Only post-norm blocks normalize their output.
         self.final_norm = (
             None if normalization == "post" else new_norm(norm, epsilon=epsilon, name="final_norm", **dtype)
         )
         self._build_weights()
 
     def call(self, inputs: Tensor | dict[str, Tensor], training: bool | None = None) -> Tensor:
-        """Logits of what follows each token."""
+        """Return the logits of the next token at each position."""
         return self.logits(self.hidden(inputs, training=training))
 
     def hidden(self, inputs: Tensor | dict[str, Tensor], training: bool | None = None) -> Tensor:
-        """The last hidden states (B, T, D), from which `logits` are made, for what is called with."""
+        """Return the last hidden states (B, T, D), the inputs of `logits`, for the inputs of a call."""
         given = inputs if isinstance(inputs, dict) else {"token_ids": inputs}
         ids = given["token_ids"]
         padding_mask = self._padding_mask(ids, given.get("padding_mask"))
@@ -222,7 +222,7 @@ class GPT(Presets, keras.Model):
         return self._normalized(hidden)
 
     def empty_cache(self, batch_size: Any, length: Any, hypotheses: int = 1) -> list[Cache]:
-        """A cache for `step` with room for `length` tokens, `hypotheses` of them for each position."""
+        """Create a cache for `step` with `length` entries, `hypotheses` of them for each position."""
         return [block.self_attention.empty_cache(batch_size, length, hypotheses) for block in self.blocks]
 
     def step(
@@ -237,21 +237,21 @@ class GPT(Presets, keras.Model):
         output_kernel: Tensor | None = None,
         update: Callable[[Tensor, Tensor, Tensor], Tensor] = kt_ops.slice_update,
     ) -> tuple[Tensor, list[Cache]]:
-        """Logits of what follows T new tokens, given those in the cache.
+        """Return the next-token logits of T new tokens, given those in the cache.
 
         Args:
-            token_ids: integers (B, T), the new tokens; padding may stand on either side.
-            cache: as `empty_cache` makes it and earlier steps return it.
-            cache_index: integer scalar, where in the cache to write.
-            positions: integers (B, T) of the new tokens.
+            token_ids: integers (B, T), the new tokens, padded on either side.
+            cache: the return value of `empty_cache` or of an earlier step.
+            cache_index: integer scalar, the first cache entry to write.
+            positions: integers (B, T), the positions of the new tokens.
             padding_mask: booleans (B, T), False for padding; tokens with the `pad_id` are padding too.
-            attention_mask: booleans (B, T, S), which of the tokens in the cache, the new ones included, each new
-                token may attend to, where they are alternatives for one position.
-            output_kernel: as `output_kernel` returns it, where it was called before.
-            update: how to write into the cache.
+            attention_mask: booleans (B, T, S), True where a new token may attend to a cache entry, the new ones
+                included; for caches with several hypotheses.
+            output_kernel: the return value of `output_kernel`, if precomputed.
+            update: the function that writes into the cache.
 
         Returns:
-            Logits (B, T, vocabulary_size) in float32, and the cache with the new tokens in it.
+            Logits (B, T, vocabulary_size) in float32, and the new cache.
         """
         hidden, cache = self.hidden_step(
             token_ids,
@@ -275,7 +275,7 @@ class GPT(Presets, keras.Model):
         attention_mask: Tensor | None = None,
         update: Callable[[Tensor, Tensor, Tensor], Tensor] = kt_ops.slice_update,
     ) -> tuple[Tensor, list[Cache]]:
-        """As `step`, with the last hidden states (B, T, D), from which `logits` are made, in their place."""
+        """Return the last hidden states (B, T, D) in place of the logits of `step`, and the new cache."""
         positions = ops.reshape(positions, ops.shape(token_ids))  # a graph knows as much of its shape
         padding_mask = self._padding_mask(token_ids, padding_mask)
         hidden = self._embed(token_ids, positions)
@@ -294,42 +294,44 @@ class GPT(Presets, keras.Model):
         return self._normalized(hidden), new_cache
 
     def logits(self, hidden: Tensor, kernel: Tensor | None = None) -> Tensor:
-        """Float32 logits (B, T, vocabulary_size) of last hidden states (B, T, D); see `output_kernel`."""
+        """Return float32 logits (B, T, vocabulary_size) of last hidden states (B, T, D); see `output_kernel`."""
         return self.embedding.logits(hidden, kernel)
 
     def output_kernel(self) -> Tensor | None:
-        """What `logits` makes of the weights at every call, for loops to make it once."""
+        """Return the matrix that `logits` derives from the weights, to compute it once before a loop."""
         return self.embedding.output_kernel()
 
-    def with_more_tokens(self, number: int) -> "GPT":
-        """The same model with rows of E for new tokens behind the others, drawn as the first ones were.
+    def resize_token_embeddings(self, vocabulary_size: int) -> "GPT":
+        """Copy the model with another number of token embeddings.
+
+        The first embeddings are kept. Those of new tokens, whose ids follow the others, are drawn as at initialization.
 
         Args:
-            number: of new tokens, whose ids follow those of the vocabulary.
+            vocabulary_size: the new number of rows of E, larger or smaller.
 
         Returns:
-            A new model, not compiled.
+            A new model, not compiled. The weights are copies.
 
         Raises:
-            ValueError: where `number` is not positive.
+            ValueError: If `vocabulary_size` is not a positive integer, or `pad_id` or `end_id` would be outside it.
         """
-        check_positive(number=number)
-        config = {**self.get_config(), "vocabulary_size": self.vocabulary_size + number}
-        model = type(self).from_config(config)
+        check_positive_integer(vocabulary_size=vocabulary_size)
+        model = type(self).from_config({**self.get_config(), "vocabulary_size": int(vocabulary_size)})
+        kept = min(self.vocabulary_size, vocabulary_size)
         for old, new in zip(self.weights, model.weights, strict=True):
-            if old.shape != new.shape:
-                new.assign(ops.concatenate([old, new[self.vocabulary_size :]], axis=0))
-            else:
+            if old.shape == new.shape:
                 new.assign(old)
+            else:
+                new.assign(ops.concatenate([old[:kept], new[kept:]], axis=0))
         return model
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
-        """(B, T, vocabulary_size)."""
+        """Return the output shape (B, T, vocabulary_size)."""
         shape = input_shape["token_ids"] if isinstance(input_shape, dict) else input_shape
         return (*shape, self.vocabulary_size)
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             **super().get_config(),
             "vocabulary_size": self.vocabulary_size,
@@ -371,7 +373,7 @@ class GPT(Presets, keras.Model):
                 weight.assign(keras.initializers.RandomNormal(stddev=stddev)(weight.shape, weight.dtype))
 
     def _padding_mask(self, ids: Tensor, padding_mask: Tensor | None) -> Tensor | None:
-        """Booleans (B, T), False for padding by the given mask or by id; None where nothing is padding."""
+        """Return the mask (B, T), False for padding by id or by the given mask; None without padding."""
         if self.pad_id is None:
             return padding_mask
         by_id = ops.not_equal(ids, self.pad_id)
@@ -386,7 +388,9 @@ class GPT(Presets, keras.Model):
 
 
 def _backward(relation: relations.Relation) -> relations.Relation:
-    """`relation`, if it relates no token to a later one."""
+    """Return `relation`, which must not relate a token to a later one."""
     if relation.bandwidth()[1] != 0:
-        raise ValueError(f"`relation` must not look ahead. Received: relation={relation!r}")
+        raise ValueError(
+            f"`relation` must not relate a token to a later one. Received: relation={relation!r}"
+        )
     return relation

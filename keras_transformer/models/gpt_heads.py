@@ -1,4 +1,4 @@
-"""What is fine-tuned on top of GPT: classifiers that go on modelling language."""
+"""Fine-tuning of GPT: classifiers with a language-modelling auxiliary loss."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,18 +13,23 @@ from keras_transformer.ops.random import check_rate
 
 Tensor = Any
 
-NUM_MARKS = 3
+NUM_SPECIAL_IDS = 3
 
 
 class _Headed(keras.Model):
-    """A decoder with a linear layer on the hidden state of the token that ends each row."""
+    """A decoder with a linear head on the hidden state of the last special token of each row."""
 
     def __init__(
-        self, decoder: GPT, units: int, marks: Sequence[int] | None, dropout: float | None, **kwargs: Any
+        self,
+        decoder: GPT,
+        units: int,
+        special_ids: Sequence[int] | None,
+        dropout: float | None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.decoder = decoder
-        self.marks = _check_marks(marks, decoder)
+        self.special_ids = _check_special_ids(special_ids, decoder)
         self.dropout = check_rate("dropout", dropout, decoder.dropout)
         self.drop = Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
         self.drop.build((None, decoder.model_dim))
@@ -34,7 +39,7 @@ class _Headed(keras.Model):
         self.built = True
 
     def call(self, inputs: Tensor | dict[str, Tensor], training: bool | None = None) -> dict[str, Tensor]:
-        """Logits of the classes, and of what follows each token."""
+        """Return the logits of the classes and of the next tokens."""
         ids = _ids(inputs)
         hidden = self._hidden(inputs, training)
         tokens = self.decoder.logits(hidden)
@@ -44,11 +49,11 @@ class _Headed(keras.Model):
         }
 
     def classify(self, inputs: Tensor | dict[str, Tensor], training: bool | None = None) -> Tensor:
-        """The "classes" of `call` alone, without the cost of the other logits."""
+        """Return the "classes" of `call`, without the cost of the token logits."""
         return self._classes(_ids(inputs), self._hidden(inputs, training), training)
 
     def compute_output_shape(self, input_shape: Any) -> dict[str, tuple[int | None, ...]]:
-        """Of each output."""
+        """Return the shape of each output."""
         shape = input_shape["token_ids"] if isinstance(input_shape, dict) else input_shape
         return {
             "classes": self._classes_shape(tuple(shape)),
@@ -56,22 +61,22 @@ class _Headed(keras.Model):
         }
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             **super().get_config(),
             "decoder": keras.saving.serialize_keras_object(self.decoder),
-            "marks": list(self.marks),
+            "special_ids": list(self.special_ids),
             "dropout": self.dropout,
         }
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """The model whose `get_config` this is."""
+        """Create the model of a `get_config`."""
         decoder = keras.saving.deserialize_keras_object(config["decoder"], custom_objects=custom_objects)
         return cls(**{**config, "decoder": decoder})
 
     def _hidden(self, inputs: Tensor | dict[str, Tensor], training: bool | None) -> Tensor:
-        """Hidden states (rows, T, D) of all rows, those of one example side by side."""
+        """Return the hidden states (rows, T, D), where the rows of one example are consecutive."""
         ids = _ids(inputs)
         self._check_rank(len(ids.shape))
         given = {"token_ids": ids}
@@ -83,13 +88,13 @@ class _Headed(keras.Model):
     def _classes(self, ids: Tensor, hidden: Tensor, training: bool | None) -> Tensor:
         rows = ops.reshape(ids, (-1, ops.shape(ids)[-1]))
         places = ops.arange(ops.shape(rows)[1], dtype="int32")
-        last = ops.max(ops.where(ops.equal(rows, self.marks[-1]), places, 0), axis=1)
+        last = ops.max(ops.where(ops.equal(rows, self.special_ids[-1]), places, 0), axis=1)
         ends = ops.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]  # (rows, D)
         ends = ops.reshape(ends, (*ops.shape(ids)[:-1], self.decoder.model_dim))
         return self._logits(ends, training)
 
     def _logits(self, ends: Tensor, training: bool | None) -> Tensor:
-        """Of the hidden states (B, D) or (B, R, D) at the ends of rows."""
+        """Return the logits of the hidden states (B, D) or (B, R, D) at the ends of rows."""
         raise NotImplementedError
 
     def _classes_shape(self, shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
@@ -101,50 +106,49 @@ class _Headed(keras.Model):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class GPTClassifier(_Headed):
-    r"""Classifies texts, or pairs of texts, by what GPT makes of the token that ends them, or predicts numbers.
+    r"""Classify texts or pairs of texts by the hidden state of the extract token, or predict numbers.
 
     $$P(y \mid x_1 \dots x_m) = \mathrm{softmax}(W h_L^m + b), \qquad
     L_3 = -\log P(y \mid x) - \lambda \sum_t \log P(x_{t+1} \mid x_1 \dots x_t)$$
 
-    `data.fine_tuning` makes its batches; λ is a loss weight of `compile`, 0.5 in the paper:
+    `data.fine_tuning` creates batches; λ is a loss weight of `compile`, 0.5 in the paper:
 
-        model = GPTClassifier(gpt.with_more_tokens(3), num_classes=2)
+        model = GPTClassifier(gpt.resize_token_embeddings(gpt.vocabulary_size + 3), num_classes=2)
         losses = {"classes": SparseCategoricalCrossentropy(from_logits=True), "tokens": LabelSmoothedCrossentropy(0.0)}
         model.compile(Adam(6.25e-5), losses, loss_weights={"classes": 1.0, "tokens": 0.5})
 
     Args:
-        decoder: a `GPT`, best a trained one.
-        num_classes: C.
-        symmetric: whether the two texts of a pair are read in both orders and the two vectors added, so that neither
-            is the first.
-        marks: ids of the tokens that start a row, that stand between two texts and that end it; by default the
-            decoder's last three, as `decoder.with_more_tokens(3)` makes them.
-        dropout: probability for what is classified, by default the decoder's.
+        decoder: a `GPT`, usually pretrained.
+        num_classes: C, the number of classes.
+        symmetric: whether to read the texts of a pair in both orders and add the two hidden states.
+        special_ids: ids of the start, delimiter and extract tokens; by default the decoder's last three, such as
+            `decoder.resize_token_embeddings(decoder.vocabulary_size + 3)` adds.
+        dropout: dropout rate before the head, by default the decoder's.
         problem_type: "single_label_classification", "multi_label_classification" or "regression"; by default regression
-            for one class and single-label classification for several;
-            of "classes" the loss is the one of `SequenceClassifier`.
-        **kwargs: for `keras.Model`.
+            for one class and single-label classification for several. The loss of "classes" is that of
+            `SequenceClassifier`.
+        **kwargs: arguments of `keras.Model`.
 
     Call arguments:
-        inputs: ids (B, T), padded on the right; where `symmetric` (B, 2, T). Or {"token_ids": the same,
+        inputs: ids (B, T), padded on the right; (B, 2, T) if `symmetric`. Or {"token_ids": the same,
             "padding_mask": booleans of the same shape}.
 
     Shapes:
-        output: {"classes": (B, C), "tokens": (…, T, vocabulary_size) as the ids}, float32 logits; of a regression
+        output: {"classes": (B, C), "tokens": (…, T, vocabulary_size) as the ids}, float32 logits; for regression
             "classes" are the predicted numbers
 
     Raises:
-        ValueError: where `num_classes` and `problem_type` do not go together, or `marks` are not three different ids.
+        ValueError: If `num_classes` and `problem_type` are incompatible, or `special_ids` are not three different ids.
 
     Example:
         >>> decoder = GPT(100, num_layers=1, num_heads=2, model_dim=16, max_length=8)
-        >>> model = GPTClassifier(decoder.with_more_tokens(3), num_classes=2)
+        >>> model = GPTClassifier(decoder.resize_token_embeddings(103), num_classes=2)
         >>> model(keras.ops.array([[100, 5, 6, 102]]))["classes"].shape
         TensorShape([1, 2])
 
     References:
         Radford et al., "Improving Language Understanding by Generative Pre-Training" (2018), section 3.2, equations 3
-        to 5, and 3.3. There λ weighs sums; here, as in the authors' program, means over tokens.
+        to 5, and 3.3. There λ weights sums; here, as in the authors' code, means over tokens.
     """
 
     def __init__(
@@ -152,19 +156,19 @@ class GPTClassifier(_Headed):
         decoder: GPT,
         num_classes: int,
         symmetric: bool = False,
-        marks: Sequence[int] | None = None,
+        special_ids: Sequence[int] | None = None,
         dropout: float | None = None,
         problem_type: str | None = None,
         **kwargs: Any,
     ) -> None:
         problem_type = check_problem_type(problem_type, num_classes)
-        super().__init__(decoder, num_classes, marks, dropout, **kwargs)
+        super().__init__(decoder, num_classes, special_ids, dropout, **kwargs)
         self.num_classes = num_classes
         self.problem_type = problem_type
         self.symmetric = symmetric
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             **super().get_config(),
             "num_classes": self.num_classes,
@@ -190,41 +194,45 @@ class GPTClassifier(_Headed):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class GPTMultipleChoice(_Headed):
-    r"""Chooses among answers: each is read behind the context, in a row of its own.
+    r"""Choose among answers, each of which is read after the context in a separate row.
 
     $$P(a_k) = \mathrm{softmax}_k(w^\top h_L^m(\mathrm{start}, \mathrm{context}, \mathrm{delimiter}, a_k,
     \mathrm{extract}))$$
 
-    Trained as `GPTClassifier` is.
+    It is trained as `GPTClassifier`.
 
     Args:
-        decoder: a `GPT`, best a trained one.
-        marks: as for `GPTClassifier`.
-        dropout: probability for what is judged, by default the decoder's.
-        **kwargs: for `keras.Model`.
+        decoder: a `GPT`, usually pretrained.
+        special_ids: as for `GPTClassifier`.
+        dropout: dropout rate before the head, by default the decoder's.
+        **kwargs: arguments of `keras.Model`.
 
     Call arguments:
         inputs: ids (B, K, T), padded on the right; or {"token_ids": the same, "padding_mask": booleans (B, K, T)}. A
-            row without the last mark is no answer.
+            row without extract token is not an answer.
 
     Shapes:
         output: {"classes": (B, K), "tokens": (B, K, T, vocabulary_size)}, float32 logits
 
     Raises:
-        ValueError: where `marks` are not three different ids.
+        ValueError: If `special_ids` are not three different ids.
 
     References:
         Radford et al. (2018), section 3.3 and figure 1.
     """
 
     def __init__(
-        self, decoder: GPT, marks: Sequence[int] | None = None, dropout: float | None = None, **kwargs: Any
+        self,
+        decoder: GPT,
+        special_ids: Sequence[int] | None = None,
+        dropout: float | None = None,
+        **kwargs: Any,
     ) -> None:
-        super().__init__(decoder, 1, marks, dropout, **kwargs)
+        super().__init__(decoder, 1, special_ids, dropout, **kwargs)
 
     def _classes(self, ids: Tensor, hidden: Tensor, training: bool | None) -> Tensor:
         logits = super()._classes(ids, hidden, training)
-        present = ops.any(ops.equal(ids, self.marks[-1]), axis=-1)
+        present = ops.any(ops.equal(ids, self.special_ids[-1]), axis=-1)
         return ops.where(present, logits, -1e9)
 
     def _logits(self, ends: Tensor, training: bool | None) -> Tensor:
@@ -244,15 +252,15 @@ def _ids(inputs: Tensor | dict[str, Tensor]) -> Tensor:
     return ops.convert_to_tensor(inputs["token_ids"] if isinstance(inputs, dict) else inputs)
 
 
-def _check_marks(marks: Sequence[int] | None, decoder: GPT) -> tuple[int, ...]:
+def _check_special_ids(special_ids: Sequence[int] | None, decoder: GPT) -> tuple[int, ...]:
     size = decoder.vocabulary_size
-    checked = tuple(range(size - NUM_MARKS, size)) if marks is None else tuple(marks)
-    taken = {decoder.pad_id, decoder.end_id} if marks is None else {decoder.pad_id}
-    valid = len(set(checked)) == len(checked) == NUM_MARKS and all(0 <= mark < size for mark in checked)
+    checked = tuple(range(size - NUM_SPECIAL_IDS, size)) if special_ids is None else tuple(special_ids)
+    taken = {decoder.pad_id, decoder.end_id} if special_ids is None else {decoder.pad_id}
+    valid = len(set(checked)) == len(checked) == NUM_SPECIAL_IDS and all(0 <= mark < size for mark in checked)
     if not valid or taken & set(checked):
         raise ValueError(
-            f"`marks` must be {NUM_MARKS} different ids of the decoder's {size}, for start, delimiter and extract, "
-            "such as those that decoder.with_more_tokens(3) makes. "
-            f"Received: marks={marks} with pad_id={decoder.pad_id}, end_id={decoder.end_id}"
+            f"`special_ids` must be {NUM_SPECIAL_IDS} different ids of the decoder's {size}, for start, delimiter and "
+            "extract, such as those that decoder.resize_token_embeddings adds. "
+            f"Received: special_ids={special_ids} with pad_id={decoder.pad_id}, end_id={decoder.end_id}"
         )
     return checked

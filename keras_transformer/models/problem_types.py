@@ -1,4 +1,4 @@
-"""Problem types of classifiers, by the names of `transformers`."""
+"""Problem types of classifiers, named as in `transformers`."""
 
 from keras_transformer.arguments import check_one_of, check_positive
 
@@ -9,12 +9,12 @@ def check_problem_type(problem_type: str | None, num_classes: int) -> str:
     """Return `problem_type`, by default regression for one class and single-label classification for several.
 
     Args:
-        problem_type: one of `PROBLEM_TYPES`, or None.
+        problem_type: one of `PROBLEM_TYPES`, or None for the default.
         num_classes: C, the number of logits.
 
     Raises:
-        ValueError: where `num_classes` is not positive, `problem_type` is unknown, or one class is all there is to
-            choose from.
+        ValueError: If `num_classes` is not positive, `problem_type` is unknown, or single-label classification has one
+            class.
     """
     check_positive(num_classes=num_classes)
     single = PROBLEM_TYPES[0]
@@ -23,7 +23,7 @@ def check_problem_type(problem_type: str | None, num_classes: int) -> str:
     check_one_of(PROBLEM_TYPES, problem_type=problem_type)
     if problem_type == single and num_classes == 1:
         raise ValueError(
-            f"`problem_type` must be another than {single!r} for one class. "
+            f"`problem_type` must not be {single!r} for one class. "
             f"Received: problem_type={problem_type!r}, num_classes={num_classes}"
         )
     return problem_type

@@ -1,4 +1,4 @@
-"""T5: an encoder–decoder that knows of positions by relative buckets alone."""
+"""T5: an encoder–decoder with bucketed relative position biases."""
 
 from typing import Any, ClassVar
 
@@ -8,7 +8,7 @@ from keras_transformer.layers import DecoderBlock, Dropout, EncoderBlock, Relati
 from keras_transformer.layers.feed_forward import get_activation, serialize_activation
 from keras_transformer.layers.residual import new_norm
 from keras_transformer.models.encoder_decoder import EncoderDecoder
-from keras_transformer.models.presets import Presets
+from keras_transformer.models.sizes import PublishedSizes
 from keras_transformer.ops.random import check_rate
 from keras_transformer.ops.scores import ScaledDotProduct
 
@@ -18,44 +18,44 @@ _VERSION_1_1 = {"activation": "geglu_tanh", "tied": False}
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class T5(Presets, EncoderDecoder):
-    r"""Encoder–decoder whose every task is text to text.
+class T5(PublishedSizes, EncoderDecoder):
+    r"""Encoder–decoder for text-to-text tasks.
 
     $$s_{ij} = q_i \cdot k_j + B_{\beta(j - i)}, \qquad
     \mathrm{logits} = D^{-1/2}\, \mathrm{Decoder}(\mathrm{target}, \mathrm{Encoder}(\mathrm{source}))\, E^\top$$
 
-    Pre-norm with root mean squares, no biases, dot products that are not scaled. One table B serves the encoder's
-    self-attentions and another the decoder's; cross-attention has none. The defaults are those of T5's smallest; with
-    `activation="geglu_tanh", tied=False` it is T5 v1.1, whose logits have a matrix of their own and no factor.
+    It has RMS pre-norms, no biases and unscaled dot products. One table B is shared by the encoder's self-attentions
+    and another by the decoder's; cross-attention has none. The defaults are those of T5-small; with
+    `activation="geglu_tanh", tied=False` it is T5 v1.1, with a separate output matrix and unscaled logits.
 
     Args:
-        vocabulary_size: rows of E.
-        num_layers: blocks in the encoder, and by default in the decoder.
-        num_heads: heads of every attention.
+        vocabulary_size: the number of rows of E.
+        num_layers: the number of encoder blocks, and by default of decoder blocks.
+        num_heads: the number of attention heads.
         model_dim: D.
-        hidden_dim: width of the feed-forward networks.
-        key_dim: the size of a head, whatever D is.
-        dropout: probability, for embeddings, attention weights, hidden units, and the outputs of sublayers and stacks.
-        activation: of the feed-forward networks, gated ones too.
-        tied: whether E makes the logits too.
-        num_buckets: of each table B.
-        max_distance: from where on every distance is in the last bucket.
-        epsilon: of the norms.
-        num_decoder_layers: blocks in the decoder, by default `num_layers`.
-        pad_id: fills up short rows; never attended to.
-        start_id: what the decoder starts from: the `pad_id`, as published.
-        end_id: ends a sequence.
-        **kwargs: for `keras.Model`.
+        hidden_dim: the hidden size of the feed-forward networks.
+        key_dim: the size of a head, independent of D.
+        dropout: dropout rate for embeddings, attention weights, hidden units, and the outputs of sublayers and stacks.
+        activation: the activation of the feed-forward networks, gated ones too.
+        tied: whether E is also the output matrix.
+        num_buckets: the number of buckets of each table B.
+        max_distance: the distance from which on all distances share the last bucket.
+        epsilon: the epsilon of the norms.
+        num_decoder_layers: the number of decoder blocks, by default `num_layers`.
+        pad_id: the padding id, never attended to.
+        start_id: the id of the decoder's first input, the `pad_id` in published models.
+        end_id: the id that ends a sequence.
+        **kwargs: arguments of `keras.Model`.
 
     Call arguments:
         inputs: {"source_ids": (B, S), "target_ids": (B, T)} of integers. The target starts with `start_id`.
 
     Shapes:
-        output: (B, T, vocabulary_size), float32 logits of the token that follows each target token
+        output: (B, T, vocabulary_size), float32 logits of the next token at each target position
 
     Raises:
-        ValueError: where a size is not positive, an id is none of the vocabulary's, or `num_buckets` and `max_distance`
-            do not fit.
+        ValueError: If a size is not positive, an id is not in the vocabulary, or `num_buckets` and `max_distance`
+            are incompatible.
 
     Example:
         >>> model = T5(100, num_layers=1, num_heads=2, model_dim=16, hidden_dim=32, key_dim=4)
@@ -65,13 +65,13 @@ class T5(Presets, EncoderDecoder):
 
     References:
         Raffel et al., "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer" (2020),
-        section 2.1 and 3.1.1; v1.1: Shazeer, "GLU Variants Improve Transformer" (2020). Weights are drawn as in the
-        authors' code, which is what makes up for the missing scale: queries with a variance of 1/(D · key_dim), others
-        of one over their inputs, embeddings of 1.
+        section 2.1 and 3.1.1; v1.1: Shazeer, "GLU Variants Improve Transformer" (2020). Weights are
+        initialized as in the authors' code, which compensates for the unscaled dot products: queries with a variance of
+        1/(D · key_dim), others of 1/inputs, embeddings of 1.
     """
 
-    # As published, with the vocabulary's 32,000 pieces, 100 sentinels and 28 places left over.
-    presets: ClassVar[dict[str, dict[str, Any]]] = {
+    # Published sizes; the vocabulary has 32,000 pieces, 100 sentinels and 28 unused ids.
+    sizes: ClassVar[dict[str, dict[str, Any]]] = {
         name: {
             "vocabulary_size": 32128,
             "num_layers": layers,
@@ -161,7 +161,7 @@ class T5(Presets, EncoderDecoder):
             name: new_norm("rms", epsilon=epsilon, name=name, **dtype)
             for name in ("encoder_norm", "decoder_norm")
         }
-        # In float32, as logits are.
+        # Logits are float32.
         self.head = (
             None
             if tied
@@ -170,17 +170,17 @@ class T5(Presets, EncoderDecoder):
         self._build_weights()
 
     def logits(self, hidden: Tensor, kernel: Tensor | None = None) -> Tensor:
-        """Float32 logits (B, T, vocabulary_size) of last hidden states (B, T, D)."""
+        """Return float32 logits (B, T, vocabulary_size) of last hidden states (B, T, D)."""
         if self.head is not None:
             return self.head(hidden)
         return self.embedding.logits(hidden * self.model_dim**-0.5, kernel)
 
     def output_kernel(self) -> Tensor | None:
-        """See `EncoderDecoder`; a head of its own needs none."""
+        """See `EncoderDecoder`; None for an untied head."""
         return super().output_kernel() if self.head is None else None
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             **super().get_config(),
             "vocabulary_size": self.vocabulary_size,

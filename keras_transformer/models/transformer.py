@@ -1,4 +1,4 @@
-"""The original Transformer: an encoder and a decoder."""
+"""The original Transformer, an encoder–decoder."""
 
 from typing import Any
 
@@ -24,34 +24,34 @@ class Transformer(EncoderDecoder):
     $$\mathrm{logits} = \mathrm{Decoder}(\mathrm{target}, \mathrm{Encoder}(\mathrm{source}))\, E^\top$$
 
     Args:
-        vocabulary_size: of source and target alike.
-        num_layers: blocks in the encoder, and by default in the decoder.
-        num_heads: heads of every attention, a divisor of `model_dim`.
+        vocabulary_size: the size of the vocabulary of source and target.
+        num_layers: the number of encoder blocks, and by default of decoder blocks.
+        num_heads: the number of attention heads, a divisor of `model_dim`.
         model_dim: D.
-        hidden_dim: width of the feed-forward networks.
-        dropout: probability, everywhere the paper drops and on attention weights.
-        activation: of the feed-forward networks, gated ones too ("swiglu", …).
-        normalization: "pre" (trains without a long warm-up), "post" (the paper's) or "sandwich".
+        hidden_dim: the hidden size of the feed-forward networks.
+        dropout: dropout rate for embeddings, sublayer outputs, hidden units and attention weights.
+        activation: the activation of the feed-forward networks, gated ones too ("swiglu", …).
+        normalization: "pre" (trains without a long warm-up), "post" (as in the paper) or "sandwich".
         norm: "layer" or "rms".
-        epsilon: of the norms.
-        position_layout: of the sinusoidal positions, "interleaved" (the paper's) or "halves" (Marian's).
-        output_bias: whether a bias is added to the logits (Marian's).
-        attention_dropout: probability for attention weights, by default `dropout`.
-        hidden_dropout: probability for hidden units of the feed-forward networks, by default `dropout`.
-        num_decoder_layers: blocks in the decoder, by default `num_layers`.
-        pad_id: fills up short rows; never attended to.
-        start_id: what the decoder starts from; may be the `pad_id`, as Marian's is.
-        end_id: ends a sequence.
-        **kwargs: for `keras.Model`.
+        epsilon: the epsilon of the norms.
+        position_layout: the layout of the sinusoidal positions, "interleaved" (as in the paper) or "halves" (Marian).
+        output_bias: whether to add a bias to the logits (Marian).
+        attention_dropout: dropout rate for attention weights, by default `dropout`.
+        hidden_dropout: dropout rate for hidden units of the feed-forward networks, by default `dropout`.
+        num_decoder_layers: the number of decoder blocks, by default `num_layers`.
+        pad_id: the padding id, never attended to.
+        start_id: the id of the decoder's first input; may be the `pad_id`, as in Marian.
+        end_id: the id that ends a sequence.
+        **kwargs: arguments of `keras.Model`.
 
     Call arguments:
         inputs: {"source_ids": (B, S), "target_ids": (B, T)} of integers. The target starts with `start_id`.
 
     Shapes:
-        output: (B, T, vocabulary_size), float32 logits of the token that follows each target token
+        output: (B, T, vocabulary_size), float32 logits of the next token at each target position
 
     Raises:
-        ValueError: where `num_heads` does not divide `model_dim` or a size is not positive.
+        ValueError: If `num_heads` does not divide `model_dim` or a size is not positive.
 
     Example:
         >>> model = Transformer(100, num_layers=1, num_heads=2, model_dim=16, hidden_dim=32)
@@ -122,7 +122,7 @@ class Transformer(EncoderDecoder):
         self.decoder_blocks = [
             DecoderBlock(name=f"decoder_{i}", **block) for i in range(self.num_decoder_layers)
         ]
-        # Without post-norm a stack leaves its sum of residuals unnormalised.
+        # Only post-norm blocks normalize their output.
         final_norms = () if normalization == "post" else ("encoder_norm", "decoder_norm")
         self.final_norms = {name: new_norm(norm, epsilon=epsilon, name=name, **dtype) for name in final_norms}
         self.output_bias = (
@@ -136,32 +136,32 @@ class Transformer(EncoderDecoder):
 
     @classmethod
     def small(cls, vocabulary_size: int, **kwargs: Any) -> "Transformer":
-        """3+3 layers, D 256: trains on a CPU. 7.6 million parameters at a vocabulary of 8,000."""
+        """Create a small model to train on a CPU: 3+3 layers, D 256 (7.6 million parameters for 8,000 tokens)."""
         sizes = {"num_layers": 3, "num_heads": 8, "model_dim": 256, "hidden_dim": 1024}
         return cls(vocabulary_size, **{**sizes, **kwargs})
 
     @classmethod
     def base(cls, vocabulary_size: int = 37000, **kwargs: Any) -> "Transformer":
-        """The paper's base model: 6+6 layers, D 512, post-norm, ReLU (table 3: 65 million parameters)."""
+        """Create the paper's base model: 6+6 layers, D 512, post-norm, ReLU (table 3: 65 million parameters)."""
         sizes = {"num_layers": 6, "num_heads": 8, "model_dim": 512, "hidden_dim": 2048, "dropout": 0.1}
         return cls(vocabulary_size, **{**sizes, "normalization": "post", **kwargs})
 
     @classmethod
     def big(cls, vocabulary_size: int = 37000, **kwargs: Any) -> "Transformer":
-        """The paper's big model: 6+6 layers, D 1024, post-norm, ReLU (table 3: 213 million parameters)."""
+        """Create the paper's big model: 6+6 layers, D 1024, post-norm, ReLU (table 3: 213 million parameters)."""
         sizes = {"num_layers": 6, "num_heads": 16, "model_dim": 1024, "hidden_dim": 4096, "dropout": 0.3}
         return cls(vocabulary_size, **{**sizes, "normalization": "post", **kwargs})
 
     def logits(self, hidden: Tensor, kernel: Tensor | None = None) -> Tensor:
-        """Float32 logits (B, T, vocabulary_size) of last hidden states (B, T, D)."""
+        """Return float32 logits (B, T, vocabulary_size) of last hidden states (B, T, D)."""
         logits = self.embedding.logits(hidden, kernel)
         if self.output_bias is None:
             return logits
-        # XLA on a CPU merges a sum into a product with one vector, and computes both anew for every use of it.
+        # `maximum` stops XLA on a CPU from fusing the sum into a matrix–vector product, recomputed for every use.
         return ops.maximum(logits, LOWEST) + self.output_bias
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             **super().get_config(),
             "vocabulary_size": self.vocabulary_size,

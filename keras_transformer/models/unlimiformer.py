@@ -1,4 +1,4 @@
-"""Unlimiformer: an encoder–decoder that reads inputs of any length, without new weights.
+"""Unlimiformer: encoder–decoders for inputs of any length, without additional weights.
 
 Axes: B batch, T targets, S source tokens, C chunks, L tokens of a chunk, N heads, D model size, k keys chosen.
 """
@@ -19,44 +19,44 @@ from keras_transformer.ops.scores import ScaledDotProduct
 
 Tensor = Any
 
-# How many tokens of the store are compared with the queries at a time.
+# The number of stored states that queries are compared with at a time.
 BLOCK = 256
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Unlimiformer(keras.Model):
-    r"""Any of this package's encoder–decoders on sources longer than its encoder reads, trained already or not.
+    r"""Wrap an encoder–decoder, trained or not, for sources longer than its encoder's maximum length.
 
-    The source is encoded in chunks that overlap, of each of which the middle is kept, where it has context on both
-    sides. All hidden states are one store. Every head of every cross-attention attends to the k of them alone that
-    suit its query best:
+    The source is encoded in overlapping chunks, and the middle of each is kept, which has context on both sides. The
+    hidden states of all chunks are the store. Every head of every cross-attention attends only to the k states with the
+    highest scores:
 
     $$s_{ij} = (x_i W^Q_n)\,(y_j W^K_n)^\top = (x_i W^Q_n W^{K\top}_n)\, y_j^\top, \quad
     h_i = \Big( \sum_{j \in \operatorname{top-}k_j s_{ij}} \alpha_{ij}\, y_j \Big) W^V_n$$
 
-    The projected query meets the hidden states themselves, so one store serves all layers and heads, and no key or
-    value is projected but those retrieved: beside the store, memory does not grow with the source. With k at least
-    the source's length it is full cross-attention to the same states; on a source of one chunk, the model as it was.
+    The projected query is compared with the hidden states directly, so that all layers and heads share one store, and
+    keys and values are projected only for retrieved states: apart from the store, memory does not grow with the source.
+    If k is at least the source's length, it equals full cross-attention to the same states; for a source of one chunk,
+    it equals the wrapped model.
 
-    Gradients flow through the retrieved states, into the encoder too. It has the model's weights and none of its
-    own: training either trains both.
+    Gradients flow through the retrieved states into the encoder. All weights are those of the wrapped model.
 
     Args:
         model: an encoder–decoder such as `models.Transformer`.
-        top_k: k, how many tokens a head of a query attends to.
-        chunk_length: L, how many tokens the encoder reads at once.
-        overlap: how many of them a chunk shares with the next, by default half, as in the paper.
-        **kwargs: for `keras.Model`.
+        top_k: k, the number of states that a head attends to for a query.
+        chunk_length: L, the number of tokens of a chunk.
+        overlap: the number of tokens that two consecutive chunks share, by default L // 2, as in the paper.
+        **kwargs: arguments of `keras.Model`.
 
     Call arguments:
         inputs: {"source_ids": (B, S), "target_ids": (B, T)} of integers, sources padded on the right.
 
     Shapes:
-        output: (B, T, vocabulary_size), float32 logits of the token that follows each target token
+        output: (B, T, vocabulary_size), float32 logits of the next token at each target position
 
     Raises:
-        ValueError: where the model has no cross-attention or one that no dot product decides, `top_k` or
-            `chunk_length` is not positive, or `overlap` not below `chunk_length`.
+        ValueError: If the model has no cross-attention or its score is not a dot product, `top_k` or `chunk_length` is
+            not positive, or `overlap` is not below `chunk_length`.
 
     Example:
         >>> model = Transformer(100, num_layers=1, num_heads=2, model_dim=16, hidden_dim=32)
@@ -66,7 +66,7 @@ class Unlimiformer(keras.Model):
 
     References:
         Bertsch et al., "Unlimiformer: Long-Range Transformers with Unlimited Length Input" (2023), sections 2.1 to
-        2.3. They look the keys up in an approximate index; here the search is exact.
+        2.3. The paper uses an approximate index; here the search is exact.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Unlimiformer(keras.Model):
         for block in model.decoder_blocks:
             if not isinstance(block.cross_attention.score, ScaledDotProduct):
                 raise ValueError(
-                    "`model` must compare queries and keys by their dot product. "
+                    "`model` must have a scaled dot-product score. "
                     f"Received: score={block.cross_attention.score}"
                 )
         self.model = model
@@ -98,75 +98,75 @@ class Unlimiformer(keras.Model):
 
     @property
     def vocabulary_size(self) -> int:
-        """The model's; so are the ids below."""
+        """The model's vocabulary size."""
         return self.model.vocabulary_size
 
     @property
     def pad_id(self) -> int:
-        """Fills up short rows."""
+        """The model's padding id."""
         return self.model.pad_id
 
     @property
     def start_id(self) -> int:
-        """What the decoder starts from."""
+        """The id of the decoder's first input."""
         return self.model.start_id
 
     @property
     def end_id(self) -> int:
-        """Ends a sequence."""
+        """The id that ends a sequence."""
         return self.model.end_id
 
     def call(self, inputs: dict[str, Tensor], training: bool | None = None) -> Tensor:
-        """Logits for every target position (teacher forcing), all chunks encoded at once."""
-        store, padding_mask = self._store_at_once(inputs["source_ids"], training)
+        """Return the logits of every target position (teacher forcing), encoding all chunks in parallel."""
+        store, padding_mask = self._parallel_store(inputs["source_ids"], training)
         memories = self._memories(store, self._key_matrices())
         return self.model.decode(inputs["target_ids"], memories, padding_mask, training, self._retrieve)
 
     def encode(
         self, source_ids: Tensor, update: Callable[[Tensor, Tensor, Tensor], Tensor] = kt_ops.slice_update
     ) -> Context:
-        """What decoding needs of the source, encoded chunk after chunk.
+        """Encode the source sequentially, chunk by chunk.
 
         Args:
             source_ids: integers (B, S).
-            update: how to write the states of a chunk, as into a cache.
+            update: the function that writes the states of a chunk, as into a cache.
 
         Returns:
-            {"store": the hidden states (B, S', D), S' what the chunks reach to; "padding_mask": bool (B, S');
+            {"store": the hidden states (B, S', D), S' the length padded to whole chunks; "padding_mask": bool (B, S');
             "key_matrices": each layer's key projection}.
         """
-        store, padding_mask = self._store_in_turn(source_ids, update)
+        store, padding_mask = self._sequential_store(source_ids, update)
         return {"store": store, "padding_mask": padding_mask, "key_matrices": self._key_matrices()}
 
     def empty_cache(self, batch_size: Any, length: Any, hypotheses: int = 1) -> list[Cache]:
-        """The model's."""
+        """Create the model's cache."""
         return self.model.empty_cache(batch_size, length, hypotheses)
 
     def step(
         self, target_ids: Tensor, cache: list[Cache], context: Context, **options: Any
     ) -> tuple[Tensor, list[Cache]]:
-        """Logits (B, T, vocabulary_size) of the tokens that follow new ones; see `models.Transformer.step`."""
+        """Return the next-token logits (B, T, vocabulary_size) of new tokens; see `models.Transformer.step`."""
         hidden, cache = self.hidden_step(target_ids, cache, context, **options)
         return self.logits(hidden), cache
 
     def hidden_step(
         self, target_ids: Tensor, cache: list[Cache], context: Context, **options: Any
     ) -> tuple[Tensor, list[Cache]]:
-        """As `step`, with the last hidden states (B, T, D), from which `logits` are made, in their place."""
+        """Return the last hidden states (B, T, D) in place of the logits of `step`, and the new cache."""
         memories = self._memories(context["store"], context["key_matrices"])
         context = {"projected": memories, "padding_mask": context["padding_mask"]}
         return self.model.hidden_step(target_ids, cache, context, cross_attend=self._retrieve, **options)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Float32 logits (B, T, vocabulary_size) of last hidden states (B, T, D)."""
+        """Return float32 logits (B, T, vocabulary_size) of last hidden states (B, T, D)."""
         return self.model.logits(hidden)
 
     def compute_output_shape(self, input_shape: dict[str, Any]) -> tuple[int | None, ...]:
-        """(B, T, vocabulary_size)."""
+        """Return the output shape (B, T, vocabulary_size)."""
         return (*input_shape["target_ids"], self.vocabulary_size)
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             **super().get_config(),
             "model": keras.saving.serialize_keras_object(self.model),
@@ -177,7 +177,7 @@ class Unlimiformer(keras.Model):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> "Unlimiformer":
-        """The model that `get_config` describes."""
+        """Create the model of a `get_config`."""
         model = keras.saving.deserialize_keras_object(config["model"], custom_objects)
         return cls(**{**config, "model": model})
 
@@ -185,9 +185,9 @@ class Unlimiformer(keras.Model):
     def _stride(self) -> int:
         return self.chunk_length - self.overlap
 
-    def _store_at_once(self, source_ids: Tensor, training: bool | None) -> tuple[Tensor, Tensor]:
-        """Hidden states (B, S', D) and which are not padding; the chunks are rows of one batch."""
-        source_ids, count, last = self._plan(source_ids)
+    def _parallel_store(self, source_ids: Tensor, training: bool | None) -> tuple[Tensor, Tensor]:
+        """Return hidden states (B, S', D) and their mask; all chunks are encoded as one batch."""
+        source_ids, count, last = self._chunks(source_ids)
         starts = ops.arange(count) * self._stride
         index = ops.reshape(starts[:, None] + ops.arange(self.chunk_length), [-1])  # (C·L,)
         chunks = ops.reshape(ops.take(source_ids, index, axis=1), [-1, self.chunk_length])  # (B·C, L)
@@ -197,14 +197,14 @@ class Unlimiformer(keras.Model):
         chunk = ops.maximum(position - self.overlap // 2, 0) // self._stride
         chunk = ops.minimum(chunk, last)  # (B, S')
         index = chunk * self.chunk_length + position - chunk * self._stride
-        index = ops.minimum(index, count * self.chunk_length - 1)  # only of padding is it more
+        index = ops.minimum(index, count * self.chunk_length - 1)  # only padding exceeds it
         return ops.take_along_axis(states, index[:, :, None], axis=1), self._real(source_ids)
 
-    def _store_in_turn(
+    def _sequential_store(
         self, source_ids: Tensor, update: Callable[[Tensor, Tensor, Tensor], Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """The same with the temporary memory of one chunk: each overwrites what the one before has at its end."""
-        source_ids, count, last = self._plan(source_ids)
+        """Return the same with the temporary memory of one chunk; each overwrites the end of the previous one."""
+        source_ids, count, last = self._chunks(source_ids)
         within = ops.arange(self.chunk_length)
 
         def add(chunk: Tensor, store: Tensor) -> Tensor:
@@ -219,34 +219,33 @@ class Unlimiformer(keras.Model):
         empty = ops.zeros((batch_size, length, self.model.model_dim), self.model.compute_dtype)
         return ops.fori_loop(0, count, add, empty), self._real(source_ids)
 
-    def _plan(self, source_ids: Tensor) -> tuple[Tensor, Any, Tensor]:
-        """The source (B, S') filled up to whole chunks, their number, and the last that a row has, (B, 1).
+    def _chunks(self, source_ids: Tensor) -> tuple[Tensor, Any, Tensor]:
+        """Return the source (B, S') padded to whole chunks, their number, and the last chunk of each row, (B, 1).
 
-        A row's last chunk is the first that reaches its end, however much padding follows: all that the chunk
-        has at its end is kept.
+        A row's last chunk is the first that includes its last token, independently of padding; its end is kept.
         """
         source_ids = ops.cast(source_ids, "int32")
         length = ops.shape(source_ids)[1]
-        beyond = self._chunks_beyond(
+        beyond = self._num_further_chunks(
             max(length - self.chunk_length, 0)
             if isinstance(length, int)
             else ops.maximum(length - self.chunk_length, 0)
         )
-        filling = self.chunk_length + beyond * self._stride - length
-        padded = ops.pad(source_ids, [[0, 0], [0, filling]], constant_values=self.pad_id)
+        padding = self.chunk_length + beyond * self._stride - length
+        padded = ops.pad(source_ids, [[0, 0], [0, padding]], constant_values=self.pad_id)
         position = ops.arange(self.chunk_length + beyond * self._stride)
         end = ops.max(ops.where(self._real(padded), position + 1, 0), axis=1, keepdims=True)  # (B, 1)
-        return padded, beyond + 1, self._chunks_beyond(ops.maximum(end - self.chunk_length, 0))
+        return padded, beyond + 1, self._num_further_chunks(ops.maximum(end - self.chunk_length, 0))
 
-    def _chunks_beyond(self, count: Any) -> Any:
-        """How many chunks, after the first, reach `count` tokens beyond it."""
+    def _num_further_chunks(self, count: Any) -> Any:
+        """Return the number of chunks that cover `count` tokens after the first chunk."""
         return (count + self._stride - 1) // self._stride
 
     def _real(self, source_ids: Tensor) -> Tensor:
         return ops.not_equal(source_ids, self.pad_id)
 
     def _key_matrices(self) -> list[Tensor]:
-        """Each layer's key projection as a matrix (D + 1, K·H), its bias the last row, however its weights are kept."""
+        """Return each layer's key projection as a matrix (D + 1, K·H) with the bias as last row, quantized or not."""
         size = self.model.model_dim
         basis = ops.concatenate([ops.eye(size), ops.zeros((1, size))])[None]
         matrices = []
@@ -267,7 +266,7 @@ class Unlimiformer(keras.Model):
         padding_mask: Tensor,
         training: bool | None,
     ) -> Tensor:
-        """What a layer's query (B, T, D) retrieves from the store, in place of its cross-attention."""
+        """Attend from a layer's query (B, T, D) to the retrieved states, in place of its cross-attention."""
         store, score, heads = memory["store"], attention.score, attention.num_heads
         length, size = ops.shape(query)[1], store.shape[-1]
         queries = ops.reshape(attention.query_projection(query), [-1, length, heads, attention.key_dim])
@@ -296,23 +295,23 @@ class Unlimiformer(keras.Model):
             attention.value_projection(ops.reshape(mixed, [-1, length * heads, size])),
             [-1, length, attention.num_kv_heads, groups, attention.num_kv_heads, attention.value_dim],
         )
-        own = ops.cast(ops.eye(attention.num_kv_heads), values.dtype)  # of all heads' values of each, its own
+        own = ops.cast(ops.eye(attention.num_kv_heads), values.dtype)  # selects each head's own values
         values = ops.einsum("btkgjv,kj->btkgv", values, own)
         values = ops.where(ops.any(padding_mask, axis=1)[:, None, None, None, None], values, 0.0)
         return attention.output_projection(ops.reshape(values, [-1, length, heads * attention.value_dim]))
 
     def _search(self, queries: Tensor, store: Tensor, padding_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Where in the store the k states of largest score are, (B, N, T, k), and whether there are so many."""
+        """Return the indices (B, N, T, k) of the k states with the highest scores, and the mask of valid ones."""
         length = ops.shape(store)[1]
         static = isinstance(length, int)
         block = min(BLOCK, length) if static else ops.minimum(BLOCK, length)
         k = min(self.top_k, length) if static else self.top_k
         within = ops.arange(block)
 
-        def add(number: Tensor, best: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-            position = ops.minimum(number * block, length - block) + within
+        def add(block_index: Tensor, best: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+            position = ops.minimum(block_index * block, length - block) + within
             states = ops.cast(ops.take(store, position, axis=1), "float32")
-            fresh = ops.logical_and(ops.take(padding_mask, position, axis=1), position >= number * block)
+            fresh = ops.logical_and(ops.take(padding_mask, position, axis=1), position >= block_index * block)
             scores = ops.einsum("bntd,bsd->bnts", queries, states)
             scores = ops.where(fresh[:, None, None, :], scores, UNRELATED)
             index = ops.zeros_like(scores, "int32") + position

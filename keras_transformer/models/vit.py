@@ -1,4 +1,4 @@
-"""The Vision Transformer: an encoder whose tokens are the patches of an image."""
+"""The Vision Transformer, an encoder of image patches."""
 
 import math
 from typing import Any, ClassVar
@@ -12,8 +12,8 @@ from keras_transformer.arguments import check_not_negative, check_one_of, check_
 from keras_transformer.layers import Dropout, EncoderBlock, Positions2D
 from keras_transformer.layers.feed_forward import get_activation, serialize_activation
 from keras_transformer.layers.residual import new_norm
-from keras_transformer.models.presets import Presets
 from keras_transformer.models.problem_types import check_problem_type
+from keras_transformer.models.sizes import PublishedSizes
 from keras_transformer.ops.random import check_rate
 
 Tensor = Any
@@ -22,8 +22,8 @@ POOLINGS = ("token", "mean")
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class ViT(Presets, keras.Model):
-    r"""Cuts an image into patches, encodes them as a sequence, and classifies a token that stands before them.
+class ViT(PublishedSizes, keras.Model):
+    r"""Encode the patches of an image as a sequence, and classify by the first token, a class token.
 
     $$z_0 = [x_{class};\; x^1_p E;\; \dots;\; x^N_p E] + P, \qquad z_l = \mathrm{Block}_l(z_{l-1}), \qquad
     \mathrm{logits} = \mathrm{norm}(z_L)_0\, W + b$$
@@ -31,34 +31,34 @@ class ViT(Presets, keras.Model):
     Args:
         image_size: height and width, or one number for both; multiples of `patch_size`.
         patch_size: height and width, or one number for both.
-        num_classes: C, or None for a model without head, whose output is what the head would see.
-        num_layers: blocks.
-        num_heads: heads of every attention, a divisor of `model_dim`.
+        num_classes: C, or None for a model without head, which returns the pooled features.
+        num_layers: the number of blocks.
+        num_heads: the number of attention heads, a divisor of `model_dim`.
         model_dim: D.
-        hidden_dim: width of the feed-forward networks.
-        dropout: probability, for embeddings, attention weights, hidden units and sublayer outputs.
-        pooling: "token" (a class token, as in the paper) or "mean" (of all patches; there is no class token).
-        positions: "learned" (a table) or "sinusoidal" (of row and column; no weights).
-        window: how many rows and columns away a patch may attend; None for the whole image. The class token
-            attends to all, and all attend to it.
-        activation: of the feed-forward networks.
-        num_channels: of the images.
-        value_range: of the images' values, mapped to [−1, 1].
-        epsilon: of the norms.
-        attention_dropout: probability for attention weights, by default `dropout`.
+        hidden_dim: the hidden size of the feed-forward networks.
+        dropout: dropout rate for embeddings, attention weights, hidden units and sublayer outputs.
+        pooling: "token" (a class token, as in the paper) or "mean" (over all patches, without class token).
+        positions: "learned" (a table) or "sinusoidal" (of row and column, without weights).
+        window: the number of rows and columns to each side that a patch attends to; None for the whole image. The
+            class token attends to all patches, and all attend to it.
+        activation: the activation of the feed-forward networks.
+        num_channels: the number of image channels.
+        value_range: the range of the images' values, scaled to [−1, 1].
+        epsilon: the epsilon of the norms.
+        attention_dropout: dropout rate for attention weights, by default `dropout`.
         qkv_bias: whether the projections to queries, keys and values have biases.
-        problem_type: of a model with head, as for `SequenceClassifier`, whose losses are those of this model too.
-        **kwargs: for `keras.Model`.
+        problem_type: the problem type of the head, with the losses of `SequenceClassifier`.
+        **kwargs: arguments of `keras.Model`.
 
     Call arguments:
         inputs: images (B, height, width, channels), integers or floats in `value_range`.
 
     Shapes:
-        output: (B, C), float32 logits, or of a regression the predicted numbers; (B, D) without head
+        output: (B, C), float32 logits, or for regression the predicted numbers; (B, D) without head
 
     Raises:
-        ValueError: where a size is not positive, the patches do not fill the image, or an argument has an unknown
-            value; in a call, where images have another size, or are integers where `value_range` is within [−1, 1].
+        ValueError: If a size is not positive, `image_size` is not a multiple of `patch_size`, or an argument has an
+            unknown value; in a call, if images have another size, or are integers and `value_range` is within [−1, 1].
 
     Example:
         >>> model = ViT(8, patch_size=4, num_classes=10, num_layers=1, num_heads=2, model_dim=16, hidden_dim=32)
@@ -67,11 +67,11 @@ class ViT(Presets, keras.Model):
 
     References:
         Dosovitskiy et al., "An Image is Worth 16x16 Words" (2021), equations 1 to 4, and section 3.2 for other image
-        sizes. The class token has a row of P to itself, as there, though their sum is all that matters.
+        sizes. The class token has its own row of P, as in the paper.
     """
 
     # Table 1; "s16" and "ti16" as in Steiner et al., "How to Train Your ViT?" (2022), table 2.
-    presets: ClassVar[dict[str, dict[str, Any]]] = {
+    sizes: ClassVar[dict[str, dict[str, Any]]] = {
         name: {
             "image_size": 224,
             "patch_size": patch_size,
@@ -119,7 +119,7 @@ class ViT(Presets, keras.Model):
         self.image_size, self.patch_size = _pair("image_size", image_size), _pair("patch_size", patch_size)
         if any(size % patch for size, patch in zip(self.image_size, self.patch_size, strict=True)):
             raise ValueError(
-                "`image_size` must be multiples of patch_size. "
+                "`image_size` must be a multiple of `patch_size`. "
                 f"Received: image_size={image_size}, patch_size={patch_size}"
             )
         check_one_of(POOLINGS, pooling=pooling)
@@ -127,7 +127,7 @@ class ViT(Presets, keras.Model):
             check_not_negative(window=window)
         if len(value_range) != 2 or value_range[0] >= value_range[1]:
             raise ValueError(
-                f"`value_range` must be a lowest and a highest value. Received: value_range={value_range}"
+                f"`value_range` must be a minimum and a maximum. Received: value_range={value_range}"
             )
         self.num_classes = num_classes
         self.problem_type = None if num_classes is None else check_problem_type(problem_type, num_classes)
@@ -148,7 +148,7 @@ class ViT(Presets, keras.Model):
         height, width = self.patch_size
         self.grid_shape = (self.image_size[0] // height, self.image_size[1] // width)
         dtype = {"dtype": self.dtype_policy}
-        # A convolution whose stride is its size, as a product with a matrix, which LoRA and quantisation know.
+        # A convolution with stride equal to its size, as a Dense layer, which supports LoRA and quantization.
         self.embedding = keras.layers.Dense(model_dim, name="embedding", **dtype)
         self.positions = Positions2D(positions, self.grid_shape, name="positions", **dtype)
         self.drop = Dropout(dropout, name="dropout", **dtype)
@@ -175,20 +175,20 @@ class ViT(Presets, keras.Model):
         self._build_weights()
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
-        """Logits of each class, or the pooled features of a model without head."""
+        """Return the logits (B, C), or the pooled features (B, D) of a model without head."""
         hidden = self.encode(inputs, training)
         pooled = hidden[:, 0] if self.pooling == "token" else ops.mean(hidden, axis=1)
         return ops.cast(pooled if self.head is None else self.head(pooled), "float32")
 
     def encode(self, inputs: Tensor, training: bool | None = None) -> Tensor:
-        """What the last norm gives: (B, 1 + patches, D), the class token first where there is one."""
+        """Return the last hidden states (B, 1 + patches, D), with the class token first, if there is one."""
         hidden = self._embed(inputs, training)
         for block in self.blocks:
             hidden = block(hidden, training=training)
         return self.final_norm(hidden)
 
     def attention_weights(self, inputs: Tensor) -> list[Tensor]:
-        """How each block attends: float32 (B, N, T, T), for looking; T is 1 + patches with a class token."""
+        """Return the attention weights of each block, float32 (B, N, T, T) (T with the class token), for inspection."""
         hidden, weights = self._embed(inputs, training=False), []
         for block in self.blocks:
             weights.append(block.attention.attention_weights(block.attention_residual.enter(hidden)))
@@ -196,14 +196,14 @@ class ViT(Presets, keras.Model):
         return weights
 
     def resized(self, image_size: int | tuple[int, int], interpolation: str = "bicubic") -> "ViT":
-        """The same model for images of another size, with learned positions interpolated.
+        """Copy the model for another image size, with interpolated learned positions.
 
         Args:
             image_size: height and width, or one number for both.
-            interpolation: how `keras.ops.image.resize` fills the larger or smaller table.
+            interpolation: the interpolation of `keras.ops.image.resize`.
 
         Returns:
-            A new model, not compiled.
+            A new model, not compiled. The weights are copies.
         """
         config = self.get_config()
         model = type(self).from_config({**config, "image_size": image_size})
@@ -217,11 +217,11 @@ class ViT(Presets, keras.Model):
         return model
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        """(B, C), or (B, D) without head."""
+        """Return the output shape (B, C), or (B, D) without head."""
         return (input_shape[0], self.model_dim if self.num_classes is None else self.num_classes)
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             **super().get_config(),
             "image_size": list(self.image_size),
@@ -264,7 +264,7 @@ class ViT(Presets, keras.Model):
         self.built = True
 
     def _embed(self, images: Tensor, training: bool | None) -> Tensor:
-        """Patches and class token with their positions, (B, T, D)."""
+        """Embed patches and class token with their positions, (B, T, D)."""
         images = ops.convert_to_tensor(images)
         self._check(images)
         low, high = self.value_range
@@ -289,7 +289,7 @@ class ViT(Presets, keras.Model):
         ):
             raise ValueError(
                 f"`inputs` must be images (B, height, width, channels) = (B, {', '.join(map(str, expected))}); "
-                f"`resized` makes a model for another size. Received: inputs.shape={shape}"
+                f"`resized` copies the model for another size. Received: inputs.shape={shape}"
             )
         dtype = keras.backend.standardize_dtype(images.dtype)
         if "float" not in dtype and max(map(abs, self.value_range)) <= 1:
@@ -298,7 +298,7 @@ class ViT(Presets, keras.Model):
             )
 
     def _windows(self, window: int) -> relations.Adjacency:
-        """Who attends to whom: patches to those near them, and a class token, at 0, to all and they to it."""
+        """Return the relation of patches within a window; a class token, at 0, is related to all patches."""
         rows, columns = np.divmod(np.arange(self.grid_shape[0] * self.grid_shape[1]), self.grid_shape[1])
         near = (abs(rows[:, None] - rows) <= window) & (abs(columns[:, None] - columns) <= window)
         if self.pooling == "token":

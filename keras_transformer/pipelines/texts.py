@@ -47,22 +47,22 @@ class TextPipeline(folders.Pipeline):
         self.model = model
         self.tokenizer = tokenizer
         self.long_texts = long_texts
-        self._special_tokens = getattr(model, "marks", None)
+        self._special_ids = getattr(model, "special_ids", None)
         self.encoder = getattr(model, "encoder", getattr(model, "decoder", model))
-        ids = len({*range(tokenizer.vocabulary_size), *(self._special_tokens or ())})
+        ids = len({*range(tokenizer.vocabulary_size), *(self._special_ids or ())})
         for name, known in (("vocabulary_size", ids), ("pad_id", tokenizer.pad_id)):
             of_model = getattr(self.encoder, name)
             if of_model != known and not (name == "pad_id" and of_model is None):
                 including = (
-                    f", including the special tokens {self._special_tokens}"
-                    if name == "vocabulary_size" and self._special_tokens
+                    f", including the special tokens {self._special_ids}"
+                    if name == "vocabulary_size" and self._special_ids
                     else ""
                 )
                 raise ValueError(
                     f"`model` and `tokenizer` must have the same {name}{including}. Received: "
                     f"{of_model} and {known}"
                 )
-        if self._special_tokens is None and min(tokenizer.start_id, tokenizer.end_id) < 0:
+        if self._special_ids is None and min(tokenizer.start_id, tokenizer.end_id) < 0:
             raise ValueError(
                 "`tokenizer` must have start and end ids. "
                 f"Received: start_id={tokenizer.start_id}, end_id={tokenizer.end_id}"
@@ -97,10 +97,10 @@ class TextPipeline(folders.Pipeline):
 
     def _row(self, first: Sequence[int], second: Sequence[int] | None = None) -> dict[str, Any]:
         """Return the ids "start, first, end", "second, end" and segment ids; or the input rows of a decoder."""
-        if self._special_tokens is not None:
+        if self._special_ids is not None:
             symmetric = second is not None and self.model.symmetric
             parts = [first] if second is None else [first, second]
-            rows = data.input_rows(parts, self._special_tokens, "similarity" if symmetric else "entailment")
+            rows = data.input_rows(parts, self._special_ids, "similarity" if symmetric else "entailment")
             return {"token_ids": rows if symmetric else rows[0]}
         start, end = self.tokenizer.start_id, self.tokenizer.end_id
         ids = [start, *first, end]

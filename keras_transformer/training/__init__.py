@@ -1,4 +1,4 @@
-"""Losses, schedules, metrics and callbacks for `compile()` and `fit()`, which are the trainer."""
+"""Losses, schedules, metrics and callbacks for `compile()` and `fit()`."""
 
 from keras_transformer.training.callbacks import TimeBudget as TimeBudget
 from keras_transformer.training.checkpoints import average_checkpoints as average_checkpoints

@@ -10,22 +10,23 @@ from keras_transformer.arguments import check_fraction
 
 
 class TimeBudget(keras.callbacks.Callback):
-    r"""Trains for a given time, and ends at a learning rate of zero.
+    r"""Train for a given time, with a learning rate that ends at zero.
 
-    The rate rises linearly over the first part of the time and falls linearly over the rest:
+    The rate increases linearly during the warm-up and decreases linearly afterwards:
 
-    $$\eta = \eta_{max} \min\Big(\frac{f}{w},\; \frac{1 - f}{1 - w}\Big), \quad f = \text{the share of the time spent}$$
+    $$\eta = \eta_{max} \min\Big(\frac{f}{w},\; \frac{1 - f}{1 - w}\Big), \quad f = \text{elapsed time} / \text{total
+    time}$$
 
-    The clock starts after the first batch, which compiles. Compile the model with a number as its learning rate,
-    not with a schedule, and give `fit` more epochs than will be needed.
+    The clock starts after the first batch, which includes compilation. Compile the model with a constant learning rate,
+    not a schedule, and call `fit` with more epochs than fit into the time.
 
     Args:
-        minutes: how long.
+        minutes: the training time.
         peak_rate: η_max.
-        warmup: w, the share of the time in which the rate rises.
+        warmup: w, the fraction of the time in which the rate increases.
 
     Raises:
-        ValueError: where an argument is out of range.
+        ValueError: If an argument is out of range.
 
     Example:
         >>> model.compile("adam", "mse")
@@ -44,12 +45,12 @@ class TimeBudget(keras.callbacks.Callback):
         self._started: float | None = None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Start anew."""
+        """Reset the clock and the rate."""
         self._started = None
         self._set_rate(0.0)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Set the next batch's rate, or stop."""
+        """Set the learning rate of the next batch, or stop training."""
         if self._started is None:
             self._started = time.monotonic()
         spent = (time.monotonic() - self._started) / self.seconds
@@ -59,5 +60,5 @@ class TimeBudget(keras.callbacks.Callback):
 
     def _set_rate(self, spent: float) -> None:
         share = min(spent / self.warmup, (1 - spent) / (1 - self.warmup))
-        # The first batch would be lost at a rate of zero.
+        # Not zero, so that the first batch trains.
         self.model.optimizer.learning_rate = self.peak_rate * max(share, 1e-3)

@@ -1,4 +1,4 @@
-"""Averages of checkpoints."""
+"""Average checkpoints."""
 
 import os
 from collections.abc import Iterable
@@ -10,15 +10,15 @@ from keras import ops
 
 
 def average_checkpoints(model: Any, files: Iterable[str | os.PathLike[str]]) -> None:
-    """Give a model the mean of the weights that it has saved at several times.
+    """Set the weights of a model to the mean of several checkpoints.
 
     Args:
-        model: whose weights were saved, and which they are written to. On an error it keeps its own.
-        files: as `save_weights` or `save` have written them.
+        model: the model of the checkpoints. On an error its weights are unchanged.
+        files: files written by `save_weights` or `save`.
 
     Raises:
-        TypeError: where `model` is no Keras model or `files` no list of paths.
-        ValueError: where there are no files, or one does not fit the model.
+        TypeError: If `model` is not a Keras model or `files` is not a list of paths.
+        ValueError: If there are no files, or one does not match the model.
 
     Example:
         >>> average_checkpoints(model, sorted(folder.glob("epoch-*.weights.h5"))[-5:])

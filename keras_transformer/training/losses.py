@@ -1,4 +1,4 @@
-"""Losses over tokens."""
+"""Losses of tokens."""
 
 from typing import Any
 
@@ -14,22 +14,22 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
 
     $$\ell_t = \log\sum_v e^{z_{tv}} - (1 - \varepsilon) z_{t y_t} - \frac{\varepsilon}{V} \sum_v z_{tv}$$
 
-    Labels stay integers: no one-hot tensor is made. Labels equal to `pad_id` count neither in the sum nor in
-    the number of tokens, with or without a Keras mask.
+    Labels are integers, without one-hot tensors. Labels equal to `pad_id` are excluded from the sum and from the number
+    of tokens, with or without a Keras mask.
 
     Args:
         smoothing: ε in [0, 1).
         pad_id: the label to ignore; None to ignore negative labels.
-        name: shown by Keras.
-        **kwargs: for `keras.losses.Loss`. The reduction is always the mean over valid tokens.
+        name: the name of the loss.
+        **kwargs: arguments of `keras.losses.Loss`. The reduction is always the mean over valid tokens.
 
     Call arguments:
         y_true: integer labels (B, T).
         y_pred: logits (B, T, V).
-        sample_weight: broadcast to (B, T): the mean becomes a weighted sum over the number of valid tokens.
+        sample_weight: weights (B,) or (B, T). The weighted sum is divided by the number of valid tokens.
 
     Raises:
-        ValueError: where `smoothing` is outside [0, 1).
+        ValueError: If `smoothing` is outside [0, 1).
 
     References:
         Szegedy et al., "Rethinking the Inception Architecture" (2016); Vaswani et al. (2017), section 5.4.
@@ -49,30 +49,30 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
         self.pad_id = pad_id
 
     def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None) -> Tensor:
-        """The mean over valid tokens, a scalar."""
-        # Keras' own reduction divides by the number of all elements unless it finds a Keras mask.
+        """Return the mean over valid tokens, a scalar."""
+        # The reduction of Keras divides by the number of all elements, unless there is a Keras mask.
         valid = valid_labels(y_true, self.pad_id)
         losses = self.call(y_true, y_pred)
         weights = valid if sample_weight is None else valid * per_token(sample_weight)
         return ops.divide_no_nan(ops.sum(losses * weights), ops.sum(valid))
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        """The loss of each token, (B, T); that of padding is meaningless."""
+        """Return the loss of each token, (B, T), arbitrary for padding."""
         vocabulary_size = y_pred.shape[-1]
         logits = ops.reshape(ops.cast(y_pred, "float32"), [-1, vocabulary_size])
         losses = _smoothed_crossentropy(logits, ops.reshape(y_true, [-1]), self.smoothing)
         return ops.reshape(losses, ops.shape(y_true))
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {**super().get_config(), "smoothing": self.smoothing, "pad_id": self.pad_id}
 
 
 def _smoothed_crossentropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
-    """The loss (n,) of logits (n, V) and labels (n,).
+    """Return the loss (n,) of logits (n, V) and labels (n,).
 
-    The gradient, softmax − (1 − ε)·label − ε/V, is written out: its steps reuse one buffer, where automatic
-    differentiation would hold several tensors of the logits' size.
+    The gradient, softmax − (1 − ε)·label − ε/V, is a custom gradient: its steps reuse one buffer, where automatic
+    differentiation allocates several tensors of the logits' size.
     """
 
     @ops.custom_gradient
@@ -97,21 +97,21 @@ def _smoothed_crossentropy(logits: Tensor, labels: Tensor, smoothing: float) -> 
 
 
 def valid_labels(labels: Tensor, pad_id: int | None) -> Tensor:
-    """Float32 of the shape of the labels: 0 for padding, which is the `pad_id` or, if None, a negative label."""
+    """Return a float32 mask of the shape of the labels: 0 for `pad_id` or, if None, for negative labels."""
     valid = ops.greater_equal(labels, 0) if pad_id is None else ops.not_equal(labels, pad_id)
     return ops.cast(valid, "float32")
 
 
 def take_labels(values: Tensor, labels: Tensor) -> Tensor:
-    """The value at each label: (…) from (…, V) and integers (…)."""
+    """Return the value at each label: (…) from (…, V) and integers (…)."""
     size = values.shape[-1]
-    # A padding id may be no row of the vocabulary, such as −100; what is taken there is never used.
+    # Padding labels may be outside the vocabulary, such as −100; their values are not used.
     flat = ops.maximum(ops.reshape(ops.cast(labels, "int32"), [-1]), 0)
     places = ops.arange(ops.shape(flat)[0], dtype="int32") * size + flat
     return ops.reshape(ops.take(ops.reshape(values, [-1]), places), ops.shape(labels))
 
 
 def per_token(sample_weight: Tensor) -> Tensor:
-    """Weights of rows (B,) or of tokens (B, T), to be multiplied with values of tokens (B, T)."""
+    """Return weights of rows (B,) or tokens (B, T) in a shape that broadcasts to (B, T)."""
     weight = ops.cast(sample_weight, "float32")
     return ops.expand_dims(weight, -1) if len(weight.shape) == 1 else weight

@@ -1,4 +1,4 @@
-"""Metrics over tokens."""
+"""Metrics of tokens."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ Tensor = Any
 
 
 class _TokenMean(keras.metrics.Metric):
-    """A mean over the tokens that are not padding."""
+    """Base class of means over the tokens that are not padding."""
 
     def __init__(self, name: str, pad_id: int | None, **kwargs: Any) -> None:
         super().__init__(name=name, **kwargs)
@@ -20,11 +20,11 @@ class _TokenMean(keras.metrics.Metric):
         self.count = self.add_weight(name="count", initializer="zeros")
 
     def per_token(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        """What is averaged, (B, T) in float32."""
+        """Return the values to average, float32 (B, T)."""
         raise NotImplementedError
 
     def update_state(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None) -> None:
-        """Add a batch: labels (B, T), logits (B, T, V)."""
+        """Accumulate a batch of labels (B, T) and logits (B, T, V)."""
         weights = valid_labels(y_true, self.pad_id)
         if sample_weight is not None:
             weights = weights * per_token(sample_weight)
@@ -32,11 +32,11 @@ class _TokenMean(keras.metrics.Metric):
         self.count.assign_add(ops.sum(weights))
 
     def result(self) -> Tensor:
-        """The mean since the last reset."""
+        """Return the mean since the last reset."""
         return ops.divide_no_nan(self.total, self.count)
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {**super().get_config(), "pad_id": self.pad_id}
 
 
@@ -47,37 +47,37 @@ class Perplexity(_TokenMean):
     $$\exp\Big(-\frac{1}{n} \sum_t \log p(y_t)\Big)$$
 
     Args:
-        name: shown by Keras.
+        name: the name of the metric.
         pad_id: the label to ignore; None to ignore negative labels.
-        **kwargs: for `keras.metrics.Metric`.
+        **kwargs: arguments of `keras.metrics.Metric`.
     """
 
     def __init__(self, name: str = "perplexity", pad_id: int | None = 0, **kwargs: Any) -> None:
         super().__init__(name, pad_id, **kwargs)
 
     def per_token(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        """−log p of each label."""
+        """Return −log p of each label."""
         logits = ops.cast(y_pred, "float32")
         return ops.logsumexp(logits, axis=-1) - take_labels(logits, y_true)
 
     def result(self) -> Tensor:
-        """The perplexity since the last reset."""
+        """Return the perplexity since the last reset."""
         return ops.exp(super().result())
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class TokenAccuracy(_TokenMean):
-    """The share of tokens, padding left out, whose label has the highest logit.
+    """The fraction of tokens, without padding, whose label has the highest logit.
 
     Args:
-        name: shown by Keras.
+        name: the name of the metric.
         pad_id: the label to ignore; None to ignore negative labels.
-        **kwargs: for `keras.metrics.Metric`.
+        **kwargs: arguments of `keras.metrics.Metric`.
     """
 
     def __init__(self, name: str = "token_accuracy", pad_id: int | None = 0, **kwargs: Any) -> None:
         super().__init__(name, pad_id, **kwargs)
 
     def per_token(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        """1 where the best logit is the label's."""
+        """Return 1 where the label has the highest logit, else 0."""
         return ops.cast(ops.equal(ops.argmax(y_pred, axis=-1), ops.cast(y_true, "int32")), "float32")

@@ -12,17 +12,17 @@ Tensor = Any
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
-    r"""Linear warm-up, then decay with the inverse square root of the step.
+    r"""Linear warm-up, then inverse square root decay.
 
     $$\eta(t) = s\, D^{-1/2} \min\big(t^{-1/2},\; t\, w^{-3/2}\big), \quad t = 1, 2, \dots$$
 
     Args:
         model_dim: D.
-        warmup_steps: w, where the rate peaks.
+        warmup_steps: w, the step of the peak rate.
         scale: s.
 
     Raises:
-        ValueError: where an argument is not positive.
+        ValueError: If an argument is not positive.
 
     Example:
         >>> optimizer = keras.optimizers.Adam(TransformerSchedule(512), beta_2=0.98, epsilon=1e-9)
@@ -38,12 +38,12 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
         self.scale = scale
 
     def __call__(self, step: Tensor) -> Tensor:
-        """The rate of the update that follows `step` earlier ones."""
+        """Return the learning rate of the update after `step` earlier ones."""
         count = ops.cast(step, "float32") + 1.0
         return (
             self.scale * self.model_dim**-0.5 * ops.minimum(ops.rsqrt(count), count * self.warmup_steps**-1.5)
         )
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {"model_dim": self.model_dim, "warmup_steps": self.warmup_steps, "scale": self.scale}

@@ -83,12 +83,12 @@ def test_each_epoch_has_every_example_once_in_another_order():
 
 
 def test_special_tokens_may_be_any_ids_that_no_text_contains():
-    found = rows(made(["a"], [0], "classification", special_tokens=(300, 301, 302)))
+    found = rows(made(["a"], [0], "classification", special_ids=(300, 301, 302)))
     assert found == [([300, *ids("a"), 302], 0)]
     with pytest.raises(
-        ValueError, match=r"`special_tokens` must be ids that no text contains.*examples\[1\] with"
+        ValueError, match=r"`special_ids` must be ids that no text contains.*examples\[1\] with"
     ):
-        made(["b", "a"], [0, 0], "classification", special_tokens=(300, 301, ids("a")[0]))
+        made(["b", "a"], [0, 0], "classification", special_ids=(300, 301, ids("a")[0]))
 
 
 def test_long_rows_are_refused_rather_than_truncated():
@@ -128,10 +128,10 @@ def test_invalid_arguments_are_refused(arguments, message):
 def test_invalid_settings_are_refused():
     with pytest.raises(ValueError, match="`batch_size` must be positive. Received: batch_size=0"):
         made(["a"], [0], "classification", batch_size=0)
-    with pytest.raises(ValueError, match="`special_tokens` must be three different ids"):
-        made(["a"], [0], "classification", special_tokens=(300, 300, 301))
+    with pytest.raises(ValueError, match="`special_ids` must be three different ids"):
+        made(["a"], [0], "classification", special_ids=(300, 300, 301))
     with pytest.raises(ValueError, match="`tokenizer` must have a padding value that is not a special token"):
-        made(["a"], [0], "classification", special_tokens=(0, 300, 301))
+        made(["a"], [0], "classification", special_ids=(0, 300, 301))
     with pytest.raises(TypeError, match="`examples` must be an iterable. Received: examples='text'"):
         made("text", [0], "classification")
 

@@ -65,7 +65,12 @@ def gpt_classifier(symmetric, problem_type=None):
         BYTES.vocabulary_size, **SMALL, max_length=20, dropout=0.5, pad_id=BYTES.pad_id, end_id=BYTES.end_id
     )
     return randomised(
-        GPTClassifier(decoder.with_more_tokens(3), 3, symmetric=symmetric, problem_type=problem_type)
+        GPTClassifier(
+            decoder.resize_token_embeddings(decoder.vocabulary_size + 3),
+            3,
+            symmetric=symmetric,
+            problem_type=problem_type,
+        )
     )
 
 

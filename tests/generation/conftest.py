@@ -1,4 +1,4 @@
-"""Small models for the search: a decoder alone, an encoder–decoder of any block, and brute force."""
+"""Small models to test searches: a decoder-only model, encoder–decoders of any block, and brute force."""
 
 import itertools
 import pathlib
@@ -11,7 +11,7 @@ from keras import ops
 from keras_transformer.layers import DecoderBlock, FeedForward, MultiHeadAttention, TokenEmbedding
 from keras_transformer.models import Transformer
 
-# On JAX every eager call compiles; there the other files are of `make test-all` alone.
+# On JAX every eager call compiles; there the other files run only in `make test-all`.
 QUICK_ON_JAX = {
     "test_alignment.py",
     "test_bad_input.py",
@@ -34,7 +34,7 @@ def pytest_collection_modifyitems(items):
 
 
 class Decoder(keras.Model):
-    """A decoder alone: causal blocks of attention and feed-forward network, with what generation asks for."""
+    """A decoder-only model: causal blocks of attention and feed-forward network, with the methods for generation."""
 
     pad_id, end_id = 0, 3
 
@@ -82,7 +82,7 @@ def randomise(model, seed, scale=1.0):
 
 @pytest.fixture(scope="session")
 def decoder():
-    """decoder(seed, **options): a decoder alone with random weights."""
+    """decoder(seed, **options): a decoder-only model with random weights."""
     return lambda seed=0, **options: randomise(Decoder(**options), seed)
 
 
@@ -126,14 +126,14 @@ def forced():
 
 @pytest.fixture(scope="session")
 def every_sequence():
-    """every_sequence(vocabulary, end_ids, longest): each sequence that can be generated, filled up with 0."""
+    """every_sequence(vocabulary, end_ids, max_length): all sequences that can be generated, padded with 0."""
 
-    def sequences(vocabulary, end_ids, longest):
+    def sequences(vocabulary, end_ids, max_length):
         rows = [
-            (*row, *[0] * (longest - length))
-            for length in range(1, longest + 1)
+            (*row, *[0] * (max_length - length))
+            for length in range(1, max_length + 1)
             for row in itertools.product(vocabulary, repeat=length)
-            if not set(row[:-1]) & set(end_ids) and (row[-1] in end_ids or length == longest)
+            if not set(row[:-1]) & set(end_ids) and (row[-1] in end_ids or length == max_length)
         ]
         return np.array(rows)
 
@@ -144,10 +144,10 @@ def every_sequence():
 def reference_beam(forced):
     """A beam in plain Python: the whole model is called again for every hypothesis."""
 
-    def search(model, source, beam, longest, allowed):
-        penalties = beam.penalties(longest).astype(float)
+    def search(model, source, beam, max_length, allowed):
+        penalties = beam.penalties(max_length).astype(float)
         running, ended = [((), 0.0)], []
-        for step in range(longest):
+        for step in range(max_length):
             candidates = []
             if not running:
                 break
@@ -172,9 +172,9 @@ def reference_beam(forced):
             best = sorted((one[2] for one in ended), reverse=True)[: beam.num_beams]
             if beam.early_stopping in ("heuristic", "num_beams") and len(best) == beam.num_beams and running:
                 nothing_better = running[0][1] / penalties[step + 1] <= best[-1]
-                if step + 1 < longest and (beam.early_stopping == "num_beams" or nothing_better):
+                if step + 1 < max_length and (beam.early_stopping == "num_beams" or nothing_better):
                     running = []
-        ended += [(ids, total, total / penalties[longest]) for ids, total in running]
+        ended += [(ids, total, total / penalties[max_length]) for ids, total in running]
         return sorted(ended, key=lambda one: -one[2])[: beam.num_return]
 
     return search

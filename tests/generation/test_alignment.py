@@ -10,7 +10,7 @@ SOURCES = np.array([[5, 6, 7, 3], [9, 3, 0, 0], [0, 0, 0, 0]])
 TARGETS = np.array([[8, 9, 10, 11, 3], [12, 3, 0, 0, 0], [0, 0, 0, 0, 0]])
 
 
-def test_rows_sum_to_one_and_are_the_models_weights(random_transformer):
+def test_rows_sum_to_one_and_equal_model_weights(random_transformer):
     model = random_transformer(3, num_layers=2)
     weights = generation.align(model, SOURCES, TARGETS)
     assert weights.shape == (3, 5, 4)
@@ -27,16 +27,16 @@ def test_rows_sum_to_one_and_are_the_models_weights(random_transformer):
 
 
 @pytest.mark.slow
-def test_rows_do_not_depend_on_those_beside_them(random_transformer):
+def test_rows_ignore_other_rows(random_transformer):
     model = random_transformer(3)
     together = generation.align(model, SOURCES, TARGETS)
-    alone = generation.align(model, SOURCES[1:2, :2], TARGETS[1:2, :2])
-    np.testing.assert_allclose(together[1, :2, :2], alone[0], rtol=1e-4, atol=1e-6)
+    single = generation.align(model, SOURCES[1:2, :2], TARGETS[1:2, :2])
+    np.testing.assert_allclose(together[1, :2, :2], single[0], rtol=1e-4, atol=1e-6)
     assert generation.align(model, SOURCES[:0], TARGETS[:0]).shape == (0, 5, 4)
 
 
 @pytest.mark.slow
-def test_what_is_wrong_is_named(random_transformer, decoder):
+def test_invalid_arguments_are_refused(random_transformer, decoder):
     model = random_transformer(3)
     for wrong in ({"layer": 1}, {"layer": -2}, {"head": 2}, {"head": [0, 5]}, {"head": []}, {"head": -1}):
         with pytest.raises(ValueError, match=rf"`{next(iter(wrong))}` must .*Received: "):
@@ -45,7 +45,7 @@ def test_what_is_wrong_is_named(random_transformer, decoder):
         generation.align(decoder(), SOURCES, TARGETS)
     with pytest.raises(ValueError, match="`target_ids` must have as many rows"):
         generation.align(model, SOURCES, TARGETS[:1])
-    with pytest.raises(ValueError, match="`target_ids` must have padding behind"):
+    with pytest.raises(ValueError, match="`target_ids` must have padding after"):
         generation.align(model, SOURCES[:1], [[5, 0, 6]])
 
 
@@ -57,17 +57,17 @@ def test_what_is_wrong_is_named(random_transformer, decoder):
     ],
     ids=str,
 )
-def test_layers_and_heads_that_are_no_integers_are_named(random_transformer, wrong):
+def test_non_integer_layers_and_heads_are_refused(random_transformer, wrong):
     (name,) = wrong
     with pytest.raises(ValueError, match=rf"`{name}` must be .*integer.*Received: {name}="):
         generation.align(random_transformer(3), SOURCES, TARGETS, **wrong)
 
 
 @pytest.mark.slow
-def test_weights_that_are_nan_are_named(random_transformer):
+def test_nan_weights_are_refused(random_transformer):
     model = random_transformer(3)
     table = ops.convert_to_numpy(model.embedding.embedding.embeddings).copy()
     table[9] = np.nan  # of the second source
     model.embedding.embedding.embeddings.assign(table)
-    with pytest.raises(ValueError, match=r"`model` must give finite weights. Received: .* row 1 at step 0"):
+    with pytest.raises(ValueError, match=r"`model` must return finite weights. Received: .* row 1 at step 0"):
         generation.align(model, SOURCES, np.where(TARGETS == 9, 8, TARGETS))

@@ -8,24 +8,24 @@ from keras_transformer.generation import Beam, Ensemble, ForcedWords, NoRepeatNG
 pytestmark = pytest.mark.backend_neutral
 
 
-def test_what_does_not_generate_is_named(decoder):
-    with pytest.raises(TypeError, match=r"`model` must generate.*Received: a NoneType"):
+def test_model_without_step_is_refused(decoder):
+    with pytest.raises(TypeError, match=r"`model` must have `step` and `empty_cache`.*Received: a NoneType"):
         generate(None, [[5]])
     with pytest.raises(TypeError, match=r"`models` must be a list.*Received: a "):
         Ensemble(decoder())
 
 
-def test_rows_of_different_lengths_are_named(decoder):
+def test_ragged_ids_are_refused(decoder):
     class Ragged:
         """Rows as `tf.RaggedTensor` has them."""
 
         row_splits = (0, 1, 3)
 
     with pytest.raises(
-        ValueError, match=r"`source_ids` must be rows of one length.*Received: \[\[5\], \[5, 6\]\]"
+        ValueError, match=r"`source_ids` must have rows of equal length.*Received: \[\[5\], \[5, 6\]\]"
     ):
         generate(decoder(), [[5], [5, 6]])
-    with pytest.raises(ValueError, match=r"`source_ids` must be rows of one length"):
+    with pytest.raises(ValueError, match=r"`source_ids` must have rows of equal length"):
         generate(decoder(), Ragged())
 
 
@@ -36,14 +36,14 @@ def test_unknown_early_stopping_is_refused():
         Beam(4, early_stopping="never")
 
 
-def test_targets_with_padding_before_a_token_are_refused(decoder):
+def test_targets_with_padding_before_token_are_refused(decoder):
     for target in ([0, 5], [5, 0, 6]):
-        with pytest.raises(ValueError, match=r"`target_ids` must have padding behind.*row 1"):
+        with pytest.raises(ValueError, match=r"`target_ids` must have padding after .*row 1"):
             score(decoder(), [[5], [5]], [[6] * len(target), target])
     assert score(decoder(), [[5]], [[6, 0, 0]]).lengths == [1]
 
 
-def test_scores_that_are_nan_are_named_by_row_and_step():
+def test_nan_logits_error_names_row_and_step_when_scoring():
     class Broken:
         """After 7 comes NaN."""
 
@@ -61,25 +61,25 @@ def test_scores_that_are_nan_are_named_by_row_and_step():
     assert np.isfinite(generation.score(Broken(), [[4]], [[5, 6, 7]]).scores).all()
 
 
-def test_padding_ends_nothing(decoder):
+def test_padding_as_end_token_is_refused(decoder):
     with pytest.raises(ValueError, match=r"end tokens that are not padding. Received: .*pad_id=0"):
         generate(decoder(), [[5]], constraints=[generation.EndTokens([0, 4])])
 
 
 @pytest.mark.parametrize("draft", ["x", None], ids=str)
-def test_a_draft_that_does_not_generate_is_named(draft):
-    with pytest.raises(TypeError, match=r"`draft` must generate.*Received: a "):
+def test_draft_without_step_is_refused(draft):
+    with pytest.raises(TypeError, match=r"`draft` must have `step` and `empty_cache`.*Received: a "):
         generation.Speculative(draft)
 
 
 @pytest.mark.parametrize("models", [["a"], [None], [object()]], ids=["text", "None", "object"])
-def test_members_that_do_not_generate_are_named(models):
-    with pytest.raises(TypeError, match=r"`models` must generate.*Received: a "):
+def test_ensemble_members_without_step_are_refused(models):
+    with pytest.raises(TypeError, match=r"`models` must have `step` and `empty_cache`.*Received: a "):
         Ensemble(models)
 
 
 @pytest.mark.parametrize("seed", [-1, 2**32, "a", 1.5, True], ids=repr)
-def test_wrong_seeds_are_named(decoder, seed):
+def test_invalid_seeds_are_refused(decoder, seed):
     run = generation.Generator(decoder(), generation.Sample(), 3)
     with pytest.raises(
         ValueError, match=rf"`seed` must be an integer in \[0, 2\*\*32\). Received: seed={seed!r}"
@@ -88,20 +88,20 @@ def test_wrong_seeds_are_named(decoder, seed):
 
 
 @pytest.mark.parametrize("row", [-1, 2**31, 2**32])
-def test_numbers_of_rows_beyond_int32_are_named(decoder, row):
+def test_rows_beyond_int32_are_refused(decoder, row):
     with pytest.raises(ValueError, match=r"`rows` must be in \[0, 2147483647\]. Received: rows from"):
         generate(decoder(), [[5]], "sample", rows=np.array([row]))
 
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("most", [9, [9], 2**31], ids=str)
-def test_more_tokens_than_a_model_has_positions_are_named(decoder, most):
+def test_max_new_tokens_beyond_max_length_is_refused(decoder, most):
     with pytest.raises(ValueError, match=r"`max_new_tokens` must be at most .*Received: max_new_tokens="):
         generate(decoder(max_length=8), [[5, 6]], max_new_tokens=most)
     assert generate(decoder(max_length=8), [[5]], max_new_tokens=8).ids.shape == (1, 1, 8)
 
 
-def test_more_tokens_than_int32_counts_are_named(decoder):
+def test_max_new_tokens_beyond_int32_is_refused(decoder):
     for make in (generate, generation.stream):
         with pytest.raises(
             ValueError, match=r"`max_new_tokens` must be at most .*Received: max_new_tokens=2147483648"
@@ -109,7 +109,7 @@ def test_more_tokens_than_int32_counts_are_named(decoder):
             make(decoder(), [[5]], max_new_tokens=2**31)
 
 
-def test_what_has_too_few_positions_is_named(decoder):
+def test_error_names_the_model_with_too_few_positions(decoder):
     long, short = decoder(max_length=32), decoder(max_length=8)
     cases = {
         "the draft": (long, generation.Speculative(short)),
@@ -123,7 +123,7 @@ def test_what_has_too_few_positions_is_named(decoder):
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("function", [score, generation.align], ids=["score", "align"])
-def test_a_target_without_a_source_is_named(translator, function):
+def test_target_with_empty_source_is_refused(translator, function):
     model = translator(0, 9)
     for sources in ([[5, 6], [0, 0]], np.zeros((2, 0), int)):
         with pytest.raises(ValueError, match=r"`source_ids` must have a token in each row. .*row"):
@@ -134,17 +134,17 @@ def test_a_target_without_a_source_is_named(translator, function):
 
 @pytest.mark.parametrize("prefix", [[5, 0, 6], [0, 5, 0, 6], [5, 0, 0, 6, 0]], ids=str)
 def test_prefixes_with_padding_between_tokens_are_refused(translator, prefix):
-    with pytest.raises(ValueError, match=r"`prefix_ids` must have padding in front .*row 1"):
+    with pytest.raises(ValueError, match=r"`prefix_ids` must have padding before .*row 1"):
         generate(translator(0, 9), [[5], [5]], prefix_ids=[[5] * len(prefix), prefix])
 
 
-def test_jit_compile_is_a_boolean(decoder):
+def test_jit_compile_is_boolean(decoder):
     with pytest.raises(ValueError, match=r"`jit_compile` must be True or False. Received: jit_compile='x'"):
         generation.Generator(decoder(), jit_compile="x")
 
 
 @pytest.mark.parametrize("sampler", ["greedy", generation.Beam(2), generation.Sample()], ids=str)
-def test_numbers_of_rows_are_checked_whether_or_not_they_are_drawn_for(decoder, sampler):
+def test_rows_are_checked_for_every_sampler(decoder, sampler):
     with pytest.raises(ValueError, match=r"`rows` must be integers of shape"):
         generate(decoder(), [[5]], sampler, rows="abc")
 
@@ -158,10 +158,10 @@ def test_numbers_of_rows_are_checked_whether_or_not_they_are_drawn_for(decoder, 
     ],
     ids=["words that exclude each other", "too few tokens"],
 )
-def test_constraints_that_nothing_meets_are_named(translator, constraints, least):
+def test_unsatisfiable_constraints_are_refused(translator, constraints, least):
     model = translator(0, 9)
     with pytest.raises(
-        ValueError, match=r"`constraints` must leave a sequence.*Received: none was found for row 0"
+        ValueError, match=r"`constraints` must allow a sequence.*Received: no sequence for row 0"
     ):
         generate(model, [[4, 5]], Beam(3), max_new_tokens=8, min_new_tokens=least, constraints=constraints)
     assert generate(model, [[0, 0]], Beam(3), max_new_tokens=8, constraints=constraints).lengths == 0

@@ -34,7 +34,7 @@ def lengths_of(rows):
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("normalization", ["gnmt", "length"])
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, -1.0])
-def test_a_beam_wide_enough_is_exhaustive_search(translator, forced, every_sequence, alpha, normalization):
+def test_wide_beam_equals_exhaustive_search(translator, forced, every_sequence, alpha, normalization):
     model, most = translator(), 3
     rows = every_sequence([1, 3, 4, 5], [3], most)
     assert len(rows) == 40
@@ -57,7 +57,7 @@ def test_a_beam_wide_enough_is_exhaustive_search(translator, forced, every_seque
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
 @pytest.mark.parametrize("seed", [1, 2])
-def test_cached_beams_equal_a_search_that_calls_the_whole_model(translator, reference_beam, options, seed):
+def test_cached_beam_equals_full_forward(translator, reference_beam, options, seed):
     model, most = translator(seed, 9, **options), 7
     beam = Beam(3, num_return=3)
     out = run(model, beam, most)
@@ -71,9 +71,7 @@ def test_cached_beams_equal_a_search_that_calls_the_whole_model(translator, refe
 
 @pytest.mark.slow
 @pytest.mark.parametrize("early_stopping", ["heuristic", "num_beams"])
-def test_early_stopping_by_the_present_length_and_by_the_number_of_ended_hypotheses(
-    translator, reference_beam, early_stopping
-):
+def test_early_stopping_heuristic_and_num_beams(translator, reference_beam, early_stopping):
     model, most = translator(1, 9), 9
     beam = Beam(2, 2.0, "length", early_stopping, num_return=2)
     out = run(model, beam, most)
@@ -90,7 +88,7 @@ def test_early_stopping_by_the_present_length_and_by_the_number_of_ended_hypothe
 @pytest.mark.parametrize(
     "options", [{}, {"relation": relations.SlidingWindow(2), "layers": 2}, {"num_kv_heads": 2}], ids=str
 )
-def test_beams_of_a_decoder_continue_prompts(decoder, reference_beam, options):
+def test_decoder_beams_continue_prompts(decoder, reference_beam, options):
     model, beam = decoder(3, **options), Beam(3, num_return=2)
     prompts = np.array([[0, 0, 5, 6, 7], [5, 6, 7, 0, 0], [9, 8, 7, 6, 5], [0, 4, 0, 0, 0]])
     out = run(model, beam, 6, prompts)
@@ -103,7 +101,7 @@ def test_beams_of_a_decoder_continue_prompts(decoder, reference_beam, options):
 
 
 @pytest.mark.slow
-def test_a_beam_of_one_is_greedy(random_transformer):
+def test_beam_of_one_equals_greedy(random_transformer):
     model = random_transformer(6)
     sources = np.random.default_rng(0).integers(4, 40, (12, 6))
     greedy = run(model, "greedy", 8, sources)
@@ -126,7 +124,7 @@ def many(random_transformer):
 
 
 @pytest.mark.slow
-def test_the_n_best_are_sorted_and_distinct_and_scored_by_the_model(many, forced):
+def test_n_best_are_sorted_distinct_and_scored_by_the_model(many, forced):
     model, sources, out = many
     assert (np.diff(out.ranking_scores, axis=1) <= 0).all()
     for row, source in enumerate(sources):
@@ -143,20 +141,20 @@ def test_the_n_best_are_sorted_and_distinct_and_scored_by_the_model(many, forced
 
 
 @pytest.mark.slow
-def test_rows_do_not_depend_on_their_neighbours_nor_on_padding(many):
+def test_rows_ignore_other_rows_and_padding(many):
     model, sources, out = many
     for row in (0, 4):
-        alone = run(model, Beam(4, num_return=4), 8, sources[row : row + 1, : lengths_of(sources)[row]])
-        np.testing.assert_array_equal(alone.ids[0], out.ids[row])
-    blank = np.concatenate([sources[:2], np.zeros((1, 6), int), sources[2:]])
-    with_blank = run(model, Beam(4, num_return=4), 8, blank)
-    np.testing.assert_array_equal(np.delete(with_blank.ids, 2, axis=0), out.ids)
-    assert not with_blank.lengths[2].any()
-    assert with_blank.scores[2, 0] == 0
+        single = run(model, Beam(4, num_return=4), 8, sources[row : row + 1, : lengths_of(sources)[row]])
+        np.testing.assert_array_equal(single.ids[0], out.ids[row])
+    with_padding_row = np.concatenate([sources[:2], np.zeros((1, 6), int), sources[2:]])
+    padded = run(model, Beam(4, num_return=4), 8, with_padding_row)
+    np.testing.assert_array_equal(np.delete(padded.ids, 2, axis=0), out.ids)
+    assert not padded.lengths[2].any()
+    assert padded.scores[2, 0] == 0
 
 
 @pytest.mark.slow
-def test_beams_do_not_depend_on_the_mode_nor_on_how_the_cache_is_written(many, modes):
+def test_modes_and_cache_updates_agree(many, modes):
     model, sources, expected = many
     for mode, wrap in modes.items():
         if mode == "xla" and not ON_JAX:
@@ -172,7 +170,7 @@ def test_beams_do_not_depend_on_the_mode_nor_on_how_the_cache_is_written(many, m
     ("alpha", "normalization"),
     [(-1.0, "length"), (-1.0, "gnmt"), (0.0, "gnmt"), (0.6, "gnmt"), (1.0, "length"), (3.0, "length")],
 )
-def test_stopping_early_changes_nothing_but_the_time(many, alpha, normalization):
+def test_early_stopping_does_not_change_results(many, alpha, normalization):
     model, sources, _ = many
     early, late = (run(model, Beam(3, alpha, normalization, stop, 2), 8, sources) for stop in (True, False))
     for name in ("ids", "lengths", "scores", "ranking_scores", "token_scores"):
@@ -180,11 +178,11 @@ def test_stopping_early_changes_nothing_but_the_time(many, alpha, normalization)
 
 
 @pytest.mark.slow
-def test_stopping_early_saves_steps(many):
+def test_early_stopping_saves_steps(many):
     """Counted by a model whose `step` runs eagerly."""
     model, sources, _ = many
     if ON_JAX:
-        pytest.skip("JAX traces the body once, whatever the number of steps")
+        pytest.skip("JAX traces the body once for any number of steps")
 
     class Counted:
         vocabulary_size, pad_id, start_id, end_id = 40, model.pad_id, model.start_id, model.end_id
@@ -203,7 +201,7 @@ def test_stopping_early_saves_steps(many):
 
 
 @pytest.mark.slow
-def test_diversity_spreads_the_hypotheses_over_parents(many):
+def test_diversity_spreads_hypotheses_over_parents(many):
     model, sources, plain = many
     diverse = run(model, Beam(4, num_return=4, diversity=5.0), 8, sources)
 
@@ -216,7 +214,7 @@ def test_diversity_spreads_the_hypotheses_over_parents(many):
 
 
 @pytest.mark.slow
-def test_a_prefix_and_a_longer_decoder_prompt_share_one_cache(translator, forced):
+def test_beams_continue_prefixes(translator, forced):
     model = translator(4, 9)
     prefixes = np.array([[6, 7, 0], [0, 6, 7], [8, 0, 0], [0, 0, 0]])
     sources = SOURCES[[0, 0, 1, 2]]
@@ -243,6 +241,6 @@ def test_a_prefix_and_a_longer_decoder_prompt_share_one_cache(translator, forced
     ],
     ids=str,
 )
-def test_wrong_settings_are_named(settings):
+def test_invalid_settings_are_refused(settings):
     with pytest.raises(ValueError, match=rf"`{list(settings)[-1]}` must .*Received: {list(settings)[-1]}="):
         Beam(**settings)

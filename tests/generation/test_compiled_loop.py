@@ -1,4 +1,4 @@
-"""What XLA makes of the loop."""
+"""Properties of the compiled loop."""
 
 import math
 import re
@@ -15,7 +15,7 @@ from keras_transformer import generation
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="asks TensorFlow for XLA's program")
 @pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.parametrize("batch_size", [1, 2])
-def test_no_step_copies_a_cache(batch_size, beams):
+def test_compiled_step_does_not_copy_the_cache(batch_size, beams):
     import tensorflow as tf
 
     model = kt.models.GPT(50, num_layers=2, num_heads=2, model_dim=16, hidden_dim=32, max_length=200)

@@ -51,7 +51,7 @@ CASES = {
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize(("constraint", "allows"), CASES.values(), ids=CASES)
-def test_a_wide_beam_finds_exactly_the_sequences_that_are_allowed(
+def test_wide_beam_finds_exactly_the_allowed_sequences(
     translator, forced, every_sequence, constraint, allows
 ):
     model = translator(2)
@@ -72,7 +72,7 @@ def test_a_wide_beam_finds_exactly_the_sequences_that_are_allowed(
     "sampler", ["greedy", Sample(temperature=3.0, num_return=4), Beam(3, num_return=3)], ids=repr
 )
 @pytest.mark.parametrize(("constraint", "allows"), CASES.values(), ids=CASES)
-def test_every_sampler_keeps_to_it(translator, sampler, constraint, allows):
+def test_every_sampler_respects_the_constraint(translator, sampler, constraint, allows):
     model = translator(3)
     out = generation.Generator(model, sampler, MOST, jit_compile=ON_JAX, constraints=[constraint])(SOURCES)
     assert out.lengths[:, 0].all()
@@ -88,7 +88,7 @@ def test_every_sampler_keeps_to_it(translator, sampler, constraint, allows):
 
 @pytest.mark.slow
 @pytest.mark.backend_neutral
-def test_min_new_tokens_is_the_constraint_and_several_hold_at_once(translator):
+def test_min_new_tokens_equals_its_constraint_and_constraints_combine(translator):
     model = translator(3)
     same = [
         generation.generate(model, SOURCES, max_new_tokens=MOST, min_new_tokens=3),
@@ -106,7 +106,7 @@ def test_min_new_tokens_is_the_constraint_and_several_hold_at_once(translator):
 
 @pytest.mark.slow
 @pytest.mark.backend_neutral
-def test_a_repetition_penalty_lowers_what_came_before(translator, forced):
+def test_repetition_penalty_lowers_repeated_tokens(translator, forced):
     """Against the same rule in NumPy."""
     model, factor = translator(3), 8.0
     out = generation.Generator(
@@ -131,7 +131,7 @@ def test_a_repetition_penalty_lowers_what_came_before(translator, forced):
 
 
 @pytest.mark.slow
-def test_a_beam_lowers_log_probabilities_of_repeated_tokens(translator, forced, every_sequence):
+def test_beam_penalizes_log_probabilities_of_repeated_tokens(translator, forced, every_sequence):
     model, factor = translator(2), 3.0
     rows = every_sequence([1, 3, 4, 5], [3], MOST)
     beam = Beam(130, 0.0, num_return=130)
@@ -148,7 +148,7 @@ def test_a_beam_lowers_log_probabilities_of_repeated_tokens(translator, forced, 
 
 
 @pytest.mark.slow
-def test_forced_tokens_end_what_would_be_cut_and_cost_nothing(translator, forced, every_sequence):
+def test_forced_last_token_ends_truncated_sequences_without_cost(translator, forced, every_sequence):
     model = translator(2)
     rows = every_sequence([1, 3, 4, 5], [3], MOST)
     rows = rows[(rows[:, 0] == 5) & ((rows == 3).any(axis=1))]
@@ -196,7 +196,7 @@ def test_forced_tokens_end_what_would_be_cut_and_cost_nothing(translator, forced
     ],
     ids=str,
 )
-def test_contradictions_are_named(translator, constraints, options):
+def test_contradictory_constraints_are_refused(translator, constraints, options):
     with pytest.raises(ValueError, match=r"`(constraints|min_new_tokens)` must .*Received: "):
         generation.generate(translator(), SOURCES, max_new_tokens=MOST, constraints=constraints, **options)
 
@@ -222,18 +222,18 @@ def test_contradictions_are_named(translator, constraints, options):
         lambda: EndTokens([True]),
     ],
 )
-def test_wrong_settings_are_named(make):
+def test_invalid_settings_are_refused(make):
     with pytest.raises(ValueError, match=r"` must .*Received: "):
         make()
 
 
-def test_numpy_settings_are_the_same_values():
+def test_numpy_settings_equal_python_settings():
     assert BannedWords(np.array([[1, 2]])) == BannedWords([[np.int64(1), 2]]) == BannedWords([[1, 2]])
     assert ForcedPrefix(np.array([4])) == ForcedPrefix([4])
     assert NoRepeatNGram(np.int64(2)) == NoRepeatNGram(2)
     assert json.dumps(generation.constraints.serialize(RepetitionPenalty(np.float32(2))))
 
 
-def test_equal_constraints_are_one_value():
+def test_equal_constraints_compare_and_hash_equal():
     assert BannedWords([[1, 2]]) == BannedWords(((1, 2),))
     assert hash(ForcedPrefix([1])) == hash(ForcedPrefix((1,)))

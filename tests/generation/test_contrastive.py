@@ -24,7 +24,7 @@ def run(model, sampler, most, ids, constraints=(), **given):
 
 @pytest.fixture(scope="module")
 def gpt():
-    """A decoder alone with random weights, of two layers."""
+    """A decoder-only model of two layers with random weights."""
 
     def make(**options):
         model = GPT(
@@ -48,10 +48,10 @@ def gpt():
 
 
 def by_whole_passes(model, source, sampler, most):
-    """Contrastive search in plain Python, that reads everything anew for every candidate."""
-    alone = not hasattr(model, "encode")
-    prompt = source[source != 0].tolist() if alone else [model.start_id]
-    context = () if alone else (model.encode(ops.array(source[None])),)
+    """Contrastive search in plain Python, with a full forward pass for every candidate."""
+    single = not hasattr(model, "encode")
+    prompt = source[source != 0].tolist() if single else [model.start_id]
+    context = () if single else (model.encode(ops.array(source[None])),)
 
     def read(ids):
         hidden, _ = model.hidden_step(
@@ -70,7 +70,7 @@ def by_whole_passes(model, source, sampler, most):
         seen, logits = read(prompt + ids)
         logs = logits - np.logaddexp.reduce(logits)
         allowed = logits.copy()
-        allowed[[0] if alone else [0, model.start_id]] = -np.inf
+        allowed[[0] if single else [0, model.start_id]] = -np.inf
         shares = np.exp(allowed - np.logaddexp.reduce(allowed))
         candidates = np.argsort(-allowed)[: sampler.top_k]
         alpha = sampler.penalty_alpha
@@ -87,7 +87,7 @@ def by_whole_passes(model, source, sampler, most):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"relation": relations.SlidingWindow(2)}], ids=str)
-def test_a_decoders_choices_are_those_of_whole_passes(gpt, options):
+def test_decoder_choices_equal_full_forward(gpt, options):
     model, sampler = gpt(**options), Contrastive(3, 0.8)
     out = run(model, sampler, 6, PROMPTS)
     for row, prompt in enumerate(PROMPTS):
@@ -98,7 +98,7 @@ def test_a_decoders_choices_are_those_of_whole_passes(gpt, options):
 
 
 @pytest.mark.slow
-def test_an_encoder_decoders_choices_are_those_of_whole_passes_in_every_mode(random_transformer, modes):
+def test_encoder_decoder_choices_equal_full_forward_in_every_mode(random_transformer, modes):
     model, sampler = random_transformer(6), Contrastive(4, 0.5)
     sources = np.random.default_rng(0).integers(4, 40, (4, 6))
     sources[2] = 0
@@ -115,7 +115,7 @@ def test_an_encoder_decoders_choices_are_those_of_whole_passes_in_every_mode(ran
 
 
 @pytest.mark.slow
-def test_no_penalty_and_one_candidate_are_greedy_and_constraints_hold(gpt):
+def test_zero_penalty_and_one_candidate_equal_greedy_and_constraints_hold(gpt):
     model = gpt()
     greedy = run(model, "greedy", 6, PROMPTS)
     for sampler in (Contrastive(4, 0.0), Contrastive(1, 0.6), Contrastive(100, 0.0)):
@@ -127,7 +127,7 @@ def test_no_penalty_and_one_candidate_are_greedy_and_constraints_hold(gpt):
         assert len(set(ids[:length])) == length
 
 
-def test_wrong_settings_and_models_are_named(decoder):
+def test_invalid_settings_and_models_are_refused(decoder):
     for settings in ({"top_k": 0}, {"penalty_alpha": 1.1}, {"penalty_alpha": -0.1}):
         with pytest.raises(ValueError, match=rf"`{next(iter(settings))}` must .*Received: "):
             Contrastive(**settings)

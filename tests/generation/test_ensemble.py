@@ -37,7 +37,7 @@ class Mean:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("weights", [None, [3, 1]], ids=str)
-def test_beams_of_an_ensemble_are_those_of_the_mean_distribution(translator, reference_beam, weights):
+def test_ensemble_beams_equal_the_mean_distribution(translator, reference_beam, weights):
     models = [translator(1, 9), translator(2, 9)]
     beam = Beam(3, num_return=2)
     out = run(Ensemble(models, weights), beam, 6, SOURCES)
@@ -50,7 +50,7 @@ def test_beams_of_an_ensemble_are_those_of_the_mean_distribution(translator, ref
 
 
 @pytest.mark.slow
-def test_an_ensemble_is_a_model_for_all_of_generation(decoder):
+def test_ensemble_supports_score_speculative_and_stream(decoder):
     models = [decoder(5), decoder(6)]
     ensemble = Ensemble(models)
     out = run(ensemble, "greedy", 6, PROMPTS)
@@ -64,7 +64,7 @@ def test_an_ensemble_is_a_model_for_all_of_generation(decoder):
 
 
 @pytest.mark.slow
-def test_one_model_or_the_same_twice_is_that_model(translator):
+def test_ensemble_of_one_model_equals_the_model(translator):
     model = translator(1, 9)
     expected = run(model, "greedy", 6, SOURCES)
     for models in ([model], [model, model]):
@@ -74,7 +74,7 @@ def test_one_model_or_the_same_twice_is_that_model(translator):
 
 
 @pytest.mark.slow
-def test_new_weights_of_a_member_are_used(translator):
+def test_new_member_weights_are_used(translator):
     models = [translator(1, 9), translator(2, 9)]
     ensemble = Ensemble(models)
     before = generation.generate(ensemble, SOURCES, max_new_tokens=4)
@@ -83,7 +83,7 @@ def test_new_weights_of_a_member_are_used(translator):
     assert (before.scores != after.scores).any()
 
 
-def test_models_that_do_not_go_together_are_named(translator, decoder):
+def test_incompatible_members_are_refused(translator, decoder):
     for models in ([translator(0, 9), translator(0, 10)], [translator(0, 12), decoder()], []):
         with pytest.raises(ValueError, match=r"`models` must .*Received: "):
             Ensemble(models)
@@ -102,5 +102,5 @@ def test_models_that_do_not_go_together_are_named(translator, decoder):
             Ensemble([decoder(), decoder()], weights)
 
 
-def test_large_weights_are_shares_too(decoder):
+def test_large_weights_are_normalized(decoder):
     assert Ensemble([decoder(), decoder()], [1e308, 1e308]).weights == [0.5, 0.5]

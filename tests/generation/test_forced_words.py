@@ -27,7 +27,7 @@ def holds(ids, words):
     ("ids", "length", "expected"),
     [
         ([4, 5, 6, 7, 0], 4, 3),
-        ([4, 5, 6, 7, 0], 2, 1),  # what stands behind the length does not count
+        ([4, 5, 6, 7, 0], 2, 1),  # tokens after `length` do not count
         ([5, 6, 5, 6, 7], 3, 1),
         ([8, 9, 5, 6, 7], 5, 5),
         ([5, 5, 5, 6, 7], 5, 3),
@@ -35,7 +35,7 @@ def holds(ids, words):
         ([6, 7, 9, 9, 8], 5, 1),
     ],
 )
-def test_progress_counts_what_is_there_and_how_far_a_word_has_been_begun(ids, length, expected):
+def test_progress_counts_whole_and_partial_words(ids, length, expected):
     words = ForcedWords([[5, 6, 7], [8, 9]])
     assert words.total == 5
     found = words.progress(ops.convert_to_tensor([[ids]], "int32"), length)
@@ -44,9 +44,7 @@ def test_progress_counts_what_is_there_and_how_far_a_word_has_been_begun(ids, le
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [[[4]], [[4, 5]], [[5], [4]], [[1, 5, 4]]], ids=str)
-def test_a_beam_wide_enough_is_exhaustive_search_among_what_holds_the_words(
-    translator, forced, every_sequence, words
-):
+def test_wide_beam_equals_exhaustive_search_with_forced_words(translator, forced, every_sequence, words):
     model, most = translator(), 4
     rows = np.array([row for row in every_sequence([1, 3, 4, 5], [3], most) if holds(row, words)])
     out = run(model, Beam(125, num_return=4), most, ForcedWords(words))
@@ -61,7 +59,7 @@ def test_a_beam_wide_enough_is_exhaustive_search_among_what_holds_the_words(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("beams", [2, 3, 5])
-def test_narrow_beams_hold_the_words_and_scores_are_the_models(random_transformer, forced, beams):
+def test_narrow_beams_contain_words_and_scores_equal_the_model(random_transformer, forced, beams):
     model, words = random_transformer(6), [[17, 18], [9], [30, 31, 32]]
     sources = np.random.default_rng(0).integers(4, 40, (5, 6))
     out = run(model, Beam(beams, num_return=beams), 9, ForcedWords(words), sources=sources)
@@ -80,7 +78,7 @@ def test_narrow_beams_hold_the_words_and_scores_are_the_models(random_transforme
 
 @pytest.mark.slow
 @pytest.mark.parametrize("limits", [None, [4, 5, 4, 5]], ids=str)
-def test_hypotheses_that_cannot_hold_the_words_any_more_take_no_place(random_transformer, limits):
+def test_hypotheses_without_room_for_words_are_dropped(random_transformer, limits):
     model, words = random_transformer(6), [[17, 18, 9]]
     sources = np.random.default_rng(0).integers(4, 40, (4, 6))
     generator = generation.Generator(
@@ -92,7 +90,7 @@ def test_hypotheses_that_cannot_hold_the_words_any_more_take_no_place(random_tra
 
 
 @pytest.mark.slow
-def test_words_that_come_anyway_change_nothing_and_modes_agree(random_transformer, modes):
+def test_satisfied_words_change_nothing_and_modes_agree(random_transformer, modes):
     model = random_transformer(6)
     sources = np.random.default_rng(0).integers(4, 40, (4, 6))
     words = ForcedWords([[17, 18], [9]])
@@ -107,7 +105,7 @@ def test_words_that_come_anyway_change_nothing_and_modes_agree(random_transforme
 
 
 @pytest.mark.slow
-def test_words_fit_other_constraints_and_row_limits(translator):
+def test_forced_words_combine_with_constraints_and_limits(translator):
     model = translator(3, 12)
     words = [[6, 7], [8]]
     out = run(model, Beam(4), 6, ForcedWords(words), ForcedPrefix([9, 6]), NoRepeatNGram(1))
@@ -124,8 +122,8 @@ def test_words_fit_other_constraints_and_row_limits(translator):
 
 
 @pytest.mark.parametrize("sampler", ["greedy", Beam(1), Sample()], ids=repr)
-def test_words_need_a_beam(translator, sampler):
-    with pytest.raises(ValueError, match=r"`sampler` must be a `Beam` of at least two.*Received: sampler="):
+def test_forced_words_need_a_beam(translator, sampler):
+    with pytest.raises(ValueError, match=r"`sampler` must be a `Beam` with at least two.*Received: sampler="):
         run(translator(), sampler, 5, ForcedWords([[4]]))
     with pytest.raises(ValueError, match="`sampler` must be a `Beam`"):
         generation.generate_ids(
@@ -147,6 +145,6 @@ def test_words_need_a_beam(translator, sampler):
     ],
     ids=str,
 )
-def test_words_that_cannot_be_are_named(translator, constraints):
+def test_impossible_words_are_refused(translator, constraints):
     with pytest.raises(ValueError, match=r"`constraints` must .*Received: "):
         run(translator(), Beam(3), 4, *constraints)

@@ -47,7 +47,7 @@ def uncached(model, source_ids, most=MOST):
     scores = np.zeros(len(source_ids))
     ended = (source_ids == model.pad_id).all(axis=1)
     for column in range(most):
-        # One shape for all calls: what stands behind `column` is padding, and causality hides it anyway.
+        # One shape for all calls: columns after `column` are padding, hidden by causality.
         inputs = {"source_ids": source_ids, "target_ids": target[:, :-1]}
         logits = ops.convert_to_numpy(model(inputs))[:, column].astype(float)
         log_probabilities = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
@@ -73,7 +73,7 @@ def forced_scores(model, source_ids, ids):
     return np.where(ids == model.pad_id, 0, taken).sum(axis=1)
 
 
-def test_the_examples_are_worth_comparing(expected):
+def test_examples_are_diverse(expected):
     ids, lengths, _ = expected
     assert len({tuple(row) for row in ids}) > len(ids) // 2
     assert len({*lengths.tolist()}) > 3
@@ -81,7 +81,7 @@ def test_the_examples_are_worth_comparing(expected):
     assert len(set(ids.ravel().tolist())) > 6
 
 
-def test_cached_ids_lengths_and_scores_equal_the_uncached(model, expected):
+def test_cached_equals_uncached(model, expected):
     out = generate(model, SOURCES)
     np.testing.assert_array_equal(out.best, expected[0])
     np.testing.assert_array_equal(out.lengths[:, 0], expected[1])
@@ -124,7 +124,7 @@ def test_ids_do_not_depend_on_xla(model, expected, jit_compile):
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("update", [select_update, grow_update])
-def test_ids_do_not_depend_on_how_the_cache_is_written(model, expected, modes, update):
+def test_ids_do_not_depend_on_cache_update(model, expected, modes, update):
     if update is grow_update and keras.backend.backend() != "tensorflow":
         pytest.skip("loops of other backends carry tensors of one size")
     for mode, wrap in modes.items():
@@ -137,18 +137,18 @@ def test_ids_do_not_depend_on_how_the_cache_is_written(model, expected, modes, u
         np.testing.assert_allclose(out["scores"][:, 0], expected[2], rtol=1e-4, atol=1e-4, err_msg=mode)
 
 
-def test_a_row_does_not_depend_on_the_rows_beside_it_nor_on_padding(model, expected):
+def test_row_ignores_other_rows_and_padding(model, expected):
     for row in (4, 7):
-        alone = generate(model, trimmed(SOURCES[row : row + 1]))
-        np.testing.assert_array_equal(alone.best[0], expected[0][row])
-        np.testing.assert_allclose(alone.scores[0, 0], expected[2][row], rtol=1e-4, atol=1e-4)
+        single = generate(model, trimmed(SOURCES[row : row + 1]))
+        np.testing.assert_array_equal(single.best[0], expected[0][row])
+        np.testing.assert_allclose(single.scores[0, 0], expected[2][row], rtol=1e-4, atol=1e-4)
     wider = np.concatenate([SOURCES, np.zeros((len(SOURCES), 9), int)], axis=1)
     np.testing.assert_array_equal(generate(model, wider).best, expected[0])
     order = np.random.default_rng(0).permutation(len(SOURCES))
     np.testing.assert_array_equal(generate(model, SOURCES[order]).best, expected[0][order])
 
 
-def test_after_the_end_token_there_is_padding_and_lengths_count_up_to_it(model):
+def test_padding_follows_end_token_and_lengths_include_it(model):
     out = generate(model, SOURCES)
     assert (out.best == model.end_id).any(axis=1).sum() >= 2
     for row, length in zip(out.best, out.lengths[:, 0], strict=True):
@@ -158,9 +158,9 @@ def test_after_the_end_token_there_is_padding_and_lengths_count_up_to_it(model):
         assert length == MOST or row[length - 1] == model.end_id
 
 
-def test_a_row_of_padding_generates_nothing_and_leaves_the_others_alone(model, expected):
-    with_blank = np.concatenate([SOURCES[:2], np.zeros((1, 12), int), SOURCES[2:]])
-    out = generate(model, with_blank)
+def test_row_of_padding_generates_nothing_and_does_not_change_others(model, expected):
+    with_padding_row = np.concatenate([SOURCES[:2], np.zeros((1, 12), int), SOURCES[2:]])
+    out = generate(model, with_padding_row)
     assert out.lengths[2, 0] == 0
     assert out.scores[2, 0] == 0
     assert (out.best[2] == model.pad_id).all()
@@ -168,7 +168,7 @@ def test_a_row_of_padding_generates_nothing_and_leaves_the_others_alone(model, e
 
 
 @pytest.mark.slow
-def test_only_padding_and_sources_of_no_columns_generate_nothing(model):
+def test_empty_sources_generate_nothing(model):
     for source in (np.zeros((12, 9), int), np.zeros((12, 0), int)):
         out = generate(model, source)
         assert out.ids.shape == (12, 1, MOST)
@@ -176,7 +176,7 @@ def test_only_padding_and_sources_of_no_columns_generate_nothing(model):
         assert (out.best == model.pad_id).all()
 
 
-def test_the_loop_ends_as_soon_as_all_rows_have_ended(make):
+def test_loop_ends_as_soon_as_all_rows_have_ended(make):
     """Counted by a model whose `step` runs eagerly."""
     model = make()
     steps = []
@@ -194,14 +194,14 @@ def test_the_loop_ends_as_soon_as_all_rows_have_ended(make):
     ending = lengths < MOST
     out = generation.generate_ids(Counted(), ops.array(SOURCES[ending]), MOST)
     np.testing.assert_array_equal(ops.convert_to_numpy(out["ids"][:, 0]), ids[ending])
-    if keras.backend.backend() == "tensorflow":  # JAX traces the body once, whatever the number of steps
+    if keras.backend.backend() == "tensorflow":  # JAX traces the body once for any number of steps
         assert len(steps) == max(lengths[ending]) < MOST
         steps.clear()
         generation.generate_ids(Counted(), ops.zeros((2, 3), "int32"), MOST)
         assert not steps
 
 
-def test_scores_are_the_summed_log_softmax_of_a_forced_pass(model):
+def test_scores_equal_teacher_forced_log_probabilities(model):
     out = generate(model, SOURCES)
     np.testing.assert_allclose(
         out.scores[:, 0], forced_scores(model, SOURCES, out.best), rtol=1e-4, atol=1e-4
@@ -211,7 +211,7 @@ def test_scores_are_the_summed_log_softmax_of_a_forced_pass(model):
 
 
 @pytest.mark.slow
-def test_pad_and_start_are_never_generated_even_where_they_are_most_probable(make):
+def test_pad_and_start_are_never_generated(make):
     model = make()
     table = model.embedding.embedding.embeddings
     # Every hidden state is normalised last and gets this bias: an embedding along it has the highest logit.
@@ -234,7 +234,7 @@ def test_pad_and_start_are_never_generated_even_where_they_are_most_probable(mak
 
 
 @pytest.mark.slow
-def test_the_lowest_of_equal_candidates_is_taken(make):
+def test_ties_choose_the_lowest_id(make):
     model = make()
     table = model.embedding.embedding.embeddings
     rows = ops.convert_to_numpy(table).copy()
@@ -296,7 +296,7 @@ def test_lora_weights_are_used_by_the_next_call(make):
 
 
 @pytest.mark.slow
-def test_near_sizes_share_what_is_compiled(model, monkeypatch):
+def test_similar_sizes_compile_once(model, monkeypatch):
     traced = []
     original = generation.generator.generate_ids
 
@@ -333,8 +333,8 @@ def test_generate_compiles_once_for_the_same_settings(make, monkeypatch):
     assert len(made) == 2
 
 
-def test_a_model_keeps_the_generators_that_were_used_last(make, monkeypatch):
-    monkeypatch.setattr(generation.generator, "MOST_KEPT", 2)
+def test_model_caches_most_recently_used_generators(make, monkeypatch):
+    monkeypatch.setattr(generation.generator, "MAX_CACHED_GENERATORS", 2)
     model, made = make(), []
     original = generation.generator.Generator.__init__
     monkeypatch.setattr(
@@ -351,7 +351,7 @@ def test_a_model_keeps_the_generators_that_were_used_last(make, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_model_saves_and_loads_after_it_has_generated(make, tmp_path):
+def test_model_saves_and_loads_after_generation(make, tmp_path):
     model = make()
     before = generate(model, SOURCES).best
     model.save(tmp_path / "model.keras")
@@ -369,7 +369,7 @@ def test_mixed_precision_generates_finite_scores_and_ends(make, policy, jit_comp
     assert len(set(out.lengths.ravel().tolist())) > 1
 
 
-def test_an_empty_batch_gives_an_empty_generation(model):
+def test_empty_batch_gives_empty_generation(model):
     for empty in (np.zeros((0, 5), np.int32), np.zeros((0, 0)), np.zeros((0, 5))):
         out = generate(model, empty)
         assert (out.ids.shape, out.lengths.shape, out.scores.shape) == ((0, 1, MOST), (0, 1), (0, 1))
@@ -383,18 +383,18 @@ def test_results_have_the_documented_types_and_shapes(model):
     assert out.scores.shape == out.ranking_scores.shape == (3, 1)
 
 
-def test_one_token_is_the_first_of_many(model, expected):
+def test_one_token_equals_the_first_of_many(model, expected):
     out = generation.generate(model, SOURCES, max_new_tokens=1)
     np.testing.assert_array_equal(out.best[:, 0], expected[0][:, 0])
     assert (out.lengths == 1).all()
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int64", "uint64"])
-def test_ids_of_any_integer_type_lists_and_tensors_are_taken(model, expected, dtype):
+def test_any_integer_type_is_accepted(model, expected, dtype):
     np.testing.assert_array_equal(generate(model, SOURCES.astype(dtype)).best, expected[0])
 
 
-def test_lists_and_tensors_are_taken(model, expected):
+def test_lists_and_tensors_are_accepted(model, expected):
     np.testing.assert_array_equal(generate(model, SOURCES.tolist()).best, expected[0])
     np.testing.assert_array_equal(generate(model, ops.array(SOURCES)).best, expected[0])
 
@@ -412,13 +412,13 @@ def test_lists_and_tensors_are_taken(model, expected):
     ],
     ids=["rank-1", "rank-3", "float", "bool", "too-large", "negative", "scalar"],
 )
-def test_wrong_source_ids_are_named(model, source_ids):
+def test_invalid_source_ids_are_refused(model, source_ids):
     with pytest.raises(ValueError, match=r"`source_ids` must .*Received: "):
         generate(model, source_ids)
 
 
 @pytest.mark.slow
-def test_numpy_numbers_are_taken_as_pythons(model):
+def test_numpy_numbers_equal_python_numbers(model):
     sampler = generation.Beam(np.int64(2), length_penalty=np.float32(1))
     assert json.loads(json.dumps(generation.samplers.serialize(sampler)))["num_beams"] == 2
     out = generation.generate(
@@ -441,7 +441,7 @@ def test_numpy_numbers_are_taken_as_pythons(model):
         lambda: generation.Sample(temperature=True),
     ],
 )
-def test_settings_that_are_no_numbers_are_named(make):
+def test_non_numeric_settings_are_refused(make):
     with pytest.raises(ValueError, match=r"` must be .*Received: "):
         make()
 
@@ -449,7 +449,7 @@ def test_settings_that_are_no_numbers_are_named(make):
 @pytest.mark.parametrize(
     ("alpha", "normalization"), [(-100.0, "length"), (100.0, "gnmt"), (-60, "gnmt"), (1e308, "length")]
 )
-def test_penalties_that_float32_does_not_have_are_named(model, alpha, normalization):
+def test_penalties_outside_float32_are_refused(model, alpha, normalization):
     sampler = generation.Beam(2, alpha, normalization)
     with pytest.raises(ValueError, match=rf"`length_penalty` must give .*{re.escape(str(alpha))}"):
         generation.Generator(model, sampler, 64)
@@ -486,14 +486,14 @@ def test_max_new_tokens_must_be_positive(model, most):
     ],
     ids=repr,
 )
-def test_unknown_samplers_are_named(model, sampler):
+def test_unknown_samplers_are_refused(model, sampler):
     with pytest.raises(ValueError, match=r"`sampler` must .*greedy.*Received: sampler="):
         generation.get(sampler)
     with pytest.raises(ValueError, match="`sampler` must"):
         generate(model, SOURCES, sampler=sampler)
 
 
-def test_a_sampler_its_name_and_its_config_are_the_same():
+def test_sampler_name_and_config_agree():
     greedy = generation.Greedy()
     assert (
         generation.get("greedy") == generation.get(greedy) == generation.get({"sampler": "greedy"}) == greedy

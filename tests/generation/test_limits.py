@@ -32,7 +32,7 @@ def model(random_transformer):
 @pytest.mark.parametrize(
     "sampler", ["greedy", Beam(3, num_return=2), Beam(3, -1.0), Sample(seed=5)], ids=repr
 )
-def test_each_row_is_as_if_its_limit_were_the_only_one(model, sampler):
+def test_per_row_limits_equal_single_row_generation(model, sampler):
     out = generation.generate(model, SOURCES, sampler, max_new_tokens=LIMITS)
     assert out.ids.shape[2] == out.token_scores.shape[2] == LIMITS.max()
     rows = {"rows": [3]} if isinstance(sampler, Sample) else {}
@@ -41,11 +41,11 @@ def test_each_row_is_as_if_its_limit_were_the_only_one(model, sampler):
         if rows:
             rows = {"rows": [row]}
         run = generation.Generator(model, sampler, int(limit), jit_compile=ON_JAX)
-        alone = run(SOURCES[row : row + 1], **rows)
-        np.testing.assert_array_equal(out.ids[row, :, :limit], alone.ids[0])
+        single = run(SOURCES[row : row + 1], **rows)
+        np.testing.assert_array_equal(out.ids[row, :, :limit], single.ids[0])
         assert not out.ids[row, :, limit:].any()
-        np.testing.assert_array_equal(out.lengths[row], alone.lengths[0])
-        np.testing.assert_allclose(out.ranking_scores[row], alone.ranking_scores[0], rtol=1e-4, atol=1e-4)
+        np.testing.assert_array_equal(out.lengths[row], single.lengths[0])
+        np.testing.assert_allclose(out.ranking_scores[row], single.ranking_scores[0], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow
@@ -54,7 +54,7 @@ def test_each_row_is_as_if_its_limit_were_the_only_one(model, sampler):
     ["greedy", Beam(3), Sample(2.0), Contrastive(3), "speculative"],
     ids=lambda value: str(value)[:11],
 )
-def test_a_forced_last_token_comes_at_the_limit_of_each_row(model, random_transformer, sampler):
+def test_forced_last_token_is_at_the_limit_of_each_row(model, random_transformer, sampler):
     sampler = Speculative(random_transformer(7), 3) if sampler == "speculative" else sampler
     constraints = [ForcedLastToken([model.end_id]), BannedWords([[5, 6]])]
     out = generation.generate(model, SOURCES, sampler, max_new_tokens=LIMITS, constraints=constraints)
@@ -69,7 +69,7 @@ def test_a_forced_last_token_comes_at_the_limit_of_each_row(model, random_transf
 
 
 @pytest.mark.slow
-def test_other_limits_seeds_and_noise_compile_nothing_new(random_transformer, monkeypatch):
+def test_other_limits_seeds_and_noise_do_not_recompile(random_transformer, monkeypatch):
     traced = []
     original = generation.generator.generate_ids
     monkeypatch.setattr(
@@ -103,7 +103,7 @@ def test_other_limits_seeds_and_noise_compile_nothing_new(random_transformer, mo
 
 
 @pytest.mark.slow
-def test_the_seeds_noise_given_is_the_seed(model):
+def test_noise_of_the_seed_equals_the_seed(model):
     sampler = Sample(1.5, seed=11, num_return=2)
     expected = generation.generate(model, SOURCES, sampler, max_new_tokens=6)
     noise = keras.ops.convert_to_numpy(categorical.uniform(11, np.arange(5), 2, np.arange(6), 40))
@@ -113,7 +113,7 @@ def test_the_seeds_noise_given_is_the_seed(model):
 
 
 @pytest.mark.parametrize("limits", [[0, 5, 5, 5, 5], [5, 5], [-1] * 5, [1.5] * 5, [[5] * 5]], ids=str)
-def test_wrong_limits_are_named(model, limits):
+def test_invalid_limits_are_refused(model, limits):
     with pytest.raises(ValueError, match=r"`max_new_tokens` must .*Received: "):
         generation.generate(model, SOURCES, max_new_tokens=limits)
 
@@ -131,7 +131,7 @@ def test_limits_must_fit_the_other_settings(model, decoder):
 
 
 @pytest.mark.parametrize("shape", [(5, 1, 5, 40), (4, 1, 6, 40), (5, 2, 6, 40), (5, 6, 40)], ids=str)
-def test_wrong_noise_is_named(model, shape):
+def test_noise_of_wrong_shape_is_refused(model, shape):
     with pytest.raises(ValueError, match=r"`noise` must be numbers in .*Received: noise.shape="):
         generation.generate(model, SOURCES, "sample", max_new_tokens=6, noise=np.zeros(shape))
 
@@ -146,7 +146,7 @@ def test_wrong_noise_is_named(model, shape):
     ],
     ids=["range", "nan", "text", "ragged"],
 )
-def test_noise_that_is_no_number_or_out_of_range_is_told_from_a_wrong_shape(model, noise, received):
+def test_noise_errors_name_type_range_or_shape(model, noise, received):
     with pytest.raises(
         ValueError, match=rf"`noise` must be numbers in \[0, 1\] of shape .*Received: {received}"
     ):

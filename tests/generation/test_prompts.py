@@ -26,7 +26,7 @@ def run(model, prompts, sampler="greedy", most=6, **options):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
-def test_prompts_with_padding_equal_single_rows_and_whole_passes(decoder, options):
+def test_padded_prompts_equal_single_rows_and_full_forward(decoder, options):
     model = decoder(5, **options)
     out = run(model, PROMPTS)
     np.testing.assert_array_equal(out.ids[1], out.ids[2])
@@ -57,7 +57,7 @@ def test_modes_and_cache_updates_agree(decoder, modes, sampler, options):
 
 
 @pytest.mark.slow
-def test_prompts_of_near_lengths_share_what_is_compiled(decoder, monkeypatch):
+def test_prompts_of_similar_lengths_compile_once(decoder, monkeypatch):
     traced = []
     original = generation.generator.generate_ids
     monkeypatch.setattr(
@@ -95,7 +95,7 @@ def test_scores_equal_forced_decoding(decoder, random_transformer):
 @pytest.mark.slow
 @pytest.mark.parametrize("start_id", [0, 2], ids="start_id={}".format)  # T5's start token has padding's id
 @pytest.mark.parametrize("sampler", ["greedy", Contrastive()], ids=repr)
-def test_a_target_goes_on_from_its_own_beginning(random_transformer, sampler, start_id):
+def test_prefix_continues_the_greedy_target(random_transformer, sampler, start_id):
     model = random_transformer(6, num_layers=2, start_id=start_id)
     sources = np.random.default_rng(0).integers(4, 40, (5, 6))
     expected = run(model, sources, sampler, 9)
@@ -109,15 +109,15 @@ def test_a_target_goes_on_from_its_own_beginning(random_transformer, sampler, st
             )
 
 
-def test_a_target_beyond_the_positions_is_named(decoder):
+def test_target_beyond_max_length_is_refused(decoder):
     model = decoder(max_length=8)
     fits = generation.score(model, [[5, 5, 5]], [[4] * 6 + [0] * 3])  # the last token is not read
     assert fits.lengths == 6
-    with pytest.raises(ValueError, match=r"`target_ids` must leave at most 8 .*Received: 9 in row 1"):
+    with pytest.raises(ValueError, match=r"`target_ids` must fit .* of 8 .*Received: 9 tokens in row 1"):
         generation.score(model, [[5, 0, 0], [5, 5, 5]], [[4] * 7, [4] * 7])
 
 
-def test_wrong_prompts_are_named(decoder, translator):
+def test_invalid_prompts_are_refused(decoder, translator):
     model = decoder(max_length=8)
     with pytest.raises(ValueError, match="`source_ids` must have a token in each row.*row 1"):
         run(model, [[5, 0], [0, 0]])
@@ -135,7 +135,7 @@ def test_wrong_prompts_are_named(decoder, translator):
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("sampler", ["greedy", Beam(2), Sample()], ids=repr)
-def test_logits_that_are_nan_are_named_by_row_and_step(decoder, sampler):
+def test_nan_logits_error_names_row_and_step(decoder, sampler):
     class Broken:
         """After 5, 6, 7 come NaN, and after 9 nothing but 9."""
 
@@ -149,12 +149,12 @@ def test_logits_that_are_nan_are_named_by_row_and_step(decoder, sampler):
             logits = 20.0 * ops.one_hot(following, 12)
             return ops.where(ops.equal(ids, 7)[..., None], float("nan"), logits), cache
 
-    with pytest.raises(ValueError, match=r"`model` must give finite logits. Received: .* row 1 at step 2"):
+    with pytest.raises(ValueError, match=r"`model` must return finite logits. Received: .* row 1 at step 2"):
         run(Broken(), [[4, 9], [4, 5]], sampler, most=5)
     assert run(Broken(), [[4, 9]], sampler, most=5).lengths[0, 0] == 5
 
 
 @pytest.mark.skipif(not ON_JAX, reason="TensorFlow's loops may carry what grows")
-def test_a_cache_that_grows_is_refused_where_loops_carry_fixed_sizes(decoder):
+def test_growing_cache_is_refused_on_fixed_shape_backends(decoder):
     with pytest.raises(ValueError, match=r"`update` must write into a cache of a fixed size.*grow_update"):
         generation.generate_ids(decoder(5), ops.array(PROMPTS), 3, grow_update)

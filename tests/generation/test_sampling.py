@@ -95,7 +95,7 @@ def expected(model):
 
 
 @pytest.mark.slow
-def test_a_seed_reproduces_row_by_row_whatever_the_batch(model, expected):
+def test_seed_reproduces_rows_in_any_batch(model, expected):
     assert len({tuple(ids) for row in expected.ids for ids in row}) > 20
     run = generation.Generator(model, SAMPLER, 8, jit_compile=ON_JAX)
     for size in (1, 3, 9):
@@ -110,21 +110,21 @@ def test_a_seed_reproduces_row_by_row_whatever_the_batch(model, expected):
 
 
 @pytest.mark.slow
-def test_scores_are_of_the_model_itself(model, expected, forced):
+def test_scores_ignore_temperature_and_filters(model, expected, forced):
     for row, source in enumerate(SOURCES):
         scores = forced(model, source, expected.ids[row])
         np.testing.assert_allclose(expected.token_scores[row], scores, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(expected.scores, expected.token_scores.sum(axis=-1), rtol=1e-6)
 
 
-def test_given_noise_takes_the_place_of_the_seed(model, expected):
+def test_noise_replaces_the_seed(model, expected):
     noise = categorical.uniform(SAMPLER.seed, ops.arange(9), 3, ops.arange(8), 40)
     other = Sample(temperature=1.5, top_p=0.95, seed=99, num_return=3)
     out = generation.generate_ids(model, ops.array(SOURCES), 8, sampler=other, noise=noise)
     np.testing.assert_array_equal(ops.convert_to_numpy(out["ids"]), expected.ids)
 
 
-def test_the_most_probable_token_alone_is_greedy(model):
+def test_top_k_1_equals_greedy(model):
     greedy = generation.Generator(model, "greedy", 8, jit_compile=ON_JAX)(SOURCES)
     out = generation.Generator(model, Sample(top_k=1), 8, jit_compile=ON_JAX)(SOURCES)
     np.testing.assert_array_equal(out.ids, greedy.ids)
@@ -148,12 +148,12 @@ def test_the_most_probable_token_alone_is_greedy(model):
     ],
     ids=str,
 )
-def test_wrong_settings_are_named(settings):
+def test_invalid_settings_are_refused(settings):
     (name,) = settings
     with pytest.raises(ValueError, match=rf"`{name}` must .*Received: {name}="):
         Sample(**settings)
 
 
-def test_wrong_rows_are_named(model):
+def test_invalid_rows_are_refused(model):
     with pytest.raises(ValueError, match=r"`rows` must .*Received: "):
         generation.generate(model, SOURCES, SAMPLER, rows=[1, 2])

@@ -44,7 +44,7 @@ def check_same(found, expected):
     ],
     ids=str,
 )
-def test_a_decoders_ids_are_greedys_whatever_the_draft(decoder, options, num_tokens):
+def test_decoder_ids_equal_greedy_for_any_draft(decoder, options, num_tokens):
     model = decoder(5, **options)
     expected = run(model, "greedy", 7, PROMPTS)
     for draft in (model, decoder(6)):  # right always, right by chance
@@ -52,7 +52,7 @@ def test_a_decoders_ids_are_greedys_whatever_the_draft(decoder, options, num_tok
 
 
 @pytest.mark.slow
-def test_an_encoder_decoders_ids_are_greedys_and_rows_are_independent(random_transformer):
+def test_encoder_decoder_ids_equal_greedy_and_ignore_other_rows(random_transformer):
     model = random_transformer(6)
     expected = run(model, "greedy", 9, SOURCES)
     assert len(set(expected.lengths.ravel().tolist())) > 2
@@ -63,13 +63,13 @@ def test_an_encoder_decoders_ids_are_greedys_and_rows_are_independent(random_tra
     sampler = Speculative(near, 4)
     check_same(run(model, sampler, 9, SOURCES), expected)
     check_same(run(model, sampler, 9, SOURCES, compiled=True), expected)
-    alone = run(model, sampler, 9, SOURCES[3:4])
-    np.testing.assert_array_equal(alone.ids[0], expected.ids[3])
+    single = run(model, sampler, 9, SOURCES[3:4])
+    np.testing.assert_array_equal(single.ids[0], expected.ids[3])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start_id", [0, 2], ids="start_id={}".format)  # T5's start token has padding's id
-def test_a_last_round_that_reaches_past_the_limit_changes_nothing(random_transformer, start_id):
+def test_last_round_past_the_limit_changes_nothing(random_transformer, start_id):
     model = random_transformer(6, end_factor=0.0, start_id=start_id)
     expected = run(model, "greedy", 7, SOURCES)
     assert (expected.lengths[:, 0] == 7).sum() > 2
@@ -96,9 +96,9 @@ def test_constraints_prefixes_and_limits_hold(random_transformer):
 
 
 @pytest.mark.slow
-def test_a_draft_that_is_right_saves_steps(random_transformer):
+def test_correct_draft_saves_steps(random_transformer):
     if ON_JAX:
-        pytest.skip("JAX traces the body once, whatever the number of steps")
+        pytest.skip("JAX traces the body once for any number of steps")
     model = random_transformer(6)
 
     class Counted:
@@ -110,17 +110,17 @@ def test_a_draft_that_is_right_saves_steps(random_transformer):
             return model.step(*arguments, **options)
 
     steps = []
-    longest = int(run(model, "greedy", 9, SOURCES).lengths.max())
+    max_length = int(run(model, "greedy", 9, SOURCES).lengths.max())
     generation.generate_ids(Counted(), ops.array(SOURCES), 9, sampler=Speculative(model, 3))
-    assert len(steps) == -(-longest // 4)
+    assert len(steps) == -(-max_length // 4)
     worst = random_transformer(9)
     steps = []
     generation.generate_ids(Counted(), ops.array(SOURCES), 9, sampler=Speculative(worst, 3))
-    assert len(steps) <= longest
+    assert len(steps) <= max_length
 
 
 @pytest.mark.slow
-def test_positions_are_never_asked_for_beyond_the_models(decoder):
+def test_positions_stay_within_max_length(decoder):
     asked = []
     model, draft = decoder(5, max_length=10), decoder(6, max_length=10)
     original = draft.step
@@ -134,19 +134,19 @@ def test_positions_are_never_asked_for_beyond_the_models(decoder):
 
 
 @pytest.mark.parametrize("wrong", ["vocabulary", "kind"])
-def test_a_draft_of_another_kind_is_named(decoder, translator, wrong):
+def test_incompatible_draft_is_refused(decoder, translator, wrong):
     model = decoder(5)
     draft = decoder(5, vocabulary_size=13) if wrong == "vocabulary" else translator(0, 12)
     with pytest.raises(ValueError, match=r"`draft` must .*Received: "):
         run(model, Speculative(draft), 5, PROMPTS)
 
 
-def test_wrong_settings_are_named(decoder):
+def test_invalid_settings_are_refused(decoder):
     with pytest.raises(ValueError, match="`num_tokens` must be a positive integer"):
         Speculative(decoder(5), 0)
-    with pytest.raises(ValueError, match="`sampler` must be one that can be written down"):
+    with pytest.raises(ValueError, match="`sampler` must be serializable"):
         generation.samplers.serialize(Speculative(decoder(5)))
-    with pytest.raises(ValueError, match="`sampler` must be of a single hypothesis"):
+    with pytest.raises(ValueError, match="`sampler` must have a single hypothesis"):
         generation.stream(decoder(5), PROMPTS, Speculative(decoder(6)))
     with pytest.raises(ValueError, match="`sampler` must be a `Beam`"):
         run(decoder(5), Speculative(decoder(6)), 5, PROMPTS, constraints=[generation.ForcedWords([[4]])])

@@ -22,7 +22,7 @@ PROMPTS = np.array([[5, 6, 7, 8, 9], [0, 0, 4, 5, 6], [4, 5, 6, 0, 0]])
     ],
     ids=repr,
 )
-def test_the_tokens_are_those_of_generate(random_transformer, sampler, options):
+def test_streamed_tokens_equal_generate(random_transformer, sampler, options):
     model = random_transformer(6)
     expected = generation.generate(model, SOURCES, sampler, max_new_tokens=7, **options)
     steps = list(generation.stream(model, SOURCES, sampler, max_new_tokens=7, **options))
@@ -46,11 +46,11 @@ def test_prompts_and_prefixes_are_continued(decoder, translator, options):
     np.testing.assert_array_equal(np.stack(steps, axis=1), expected.best[:, : len(steps)])
 
 
-def test_a_token_is_there_before_the_next_is_made_and_near_sizes_share_what_is_compiled(decoder, monkeypatch):
+def test_tokens_are_yielded_one_by_one_and_similar_sizes_compile_once(decoder, monkeypatch):
     traced = []
-    original = generation.streaming.Loop.extend
+    original = generation.streaming.Loop.step
     monkeypatch.setattr(
-        generation.streaming.Loop, "extend", lambda *given: traced.append(1) or original(*given)
+        generation.streaming.Loop, "step", lambda *given: traced.append(1) or original(*given)
     )
     run = Streamer(decoder(5), max_new_tokens=5, jit_compile=keras.backend.backend() == "jax")
     first = next(run.stream(PROMPTS))
@@ -61,11 +61,11 @@ def test_a_token_is_there_before_the_next_is_made_and_near_sizes_share_what_is_c
 
 
 @pytest.mark.slow
-def test_near_limits_and_other_seeds_share_what_is_compiled(decoder, monkeypatch):
+def test_similar_limits_and_other_seeds_compile_once(decoder, monkeypatch):
     traced = []
-    original = generation.streaming.Loop.extend
+    original = generation.streaming.Loop.step
     monkeypatch.setattr(
-        generation.streaming.Loop, "extend", lambda *given: traced.append(1) or original(*given)
+        generation.streaming.Loop, "step", lambda *given: traced.append(1) or original(*given)
     )
     model, sampler = decoder(5), Sample(seed=3)
     for most in (9, 12, 16, [2, 11, 9]):
@@ -78,10 +78,10 @@ def test_near_limits_and_other_seeds_share_what_is_compiled(decoder, monkeypatch
     assert len(traced) == 1
 
 
-def test_what_cannot_be_streamed_is_named_at_once(decoder):
+def test_sampler_of_several_hypotheses_is_refused_immediately(decoder):
     model = decoder(5)
     for sampler in (Beam(2), Sample(num_return=2)):
-        with pytest.raises(ValueError, match=r"`sampler` must be of a single hypothesis.*Received: sampler="):
+        with pytest.raises(ValueError, match=r"`sampler` must have a single hypothesis.*Received: sampler="):
             generation.stream(model, PROMPTS, sampler)
     with pytest.raises(ValueError, match="`source_ids` must be in"):
         generation.stream(model, [[99]])

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.backend_neutral
 )
 @pytest.mark.parametrize("different", [2, 30, 10**6])
 @pytest.mark.parametrize("leading", [(1,), (3,), (2, 3)], ids=str)
-def test_it_is_a_stable_sort(length, count, different, leading, modes):
+def test_top_k_equals_stable_sort(length, count, different, leading, modes):
     random = np.random.default_rng(length + different)
     values = random.integers(-different, different, (*leading, length)).astype("float32")
     values[..., ::3] -= 1e30

@@ -62,17 +62,17 @@ def test_greedy_equals_uncached_forward_passes(model, left):
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda sampler: type(sampler).__name__)
-def test_a_padded_batch_equals_its_rows_alone(model, sampler):
+def test_padded_batch_equals_single_rows(model, sampler):
     ids, mask = padded(PROMPTS, END)
     out = g.generate(model, ids, sampler, max_new_tokens=NEW, padding_mask=mask)
     for i, row in enumerate(PROMPTS):
-        alone = g.generate(model, np.array([row]), sampler, max_new_tokens=NEW, rows=[i])
-        np.testing.assert_array_equal(out.ids[i], alone.ids[0])
-        np.testing.assert_allclose(out.scores[i], alone.scores[0], rtol=1e-4)
+        single = g.generate(model, np.array([row]), sampler, max_new_tokens=NEW, rows=[i])
+        np.testing.assert_array_equal(out.ids[i], single.ids[0])
+        np.testing.assert_allclose(out.scores[i], single.scores[0], rtol=1e-4)
 
 
 @pytest.mark.slow
-def test_end_tokens_follow_the_end(model):
+def test_sequences_are_padded_with_end_id(model):
     ids, mask = padded(PROMPTS, 0)
     out = g.generate(model, ids, g.Sample(4.0, seed=5), max_new_tokens=NEW, padding_mask=mask)
     assert out.lengths.min() < NEW
@@ -81,7 +81,7 @@ def test_end_tokens_follow_the_end(model):
 
 
 @pytest.mark.slow
-def test_speculation_gives_the_greedy_ids(model):
+def test_speculative_ids_equal_greedy(model):
     ids, mask = padded(PROMPTS, END)
     expected = g.generate(model, ids, max_new_tokens=NEW, padding_mask=mask)
     draft = g.Speculative(model_of(None, seed=3), num_tokens=3)
@@ -110,19 +110,19 @@ def test_forced_scores_equal_generated_ones(model):
 
 
 @pytest.mark.parametrize("left", [False, True])
-def test_a_masked_forward_pass_equals_rows_alone(model, left):
+def test_masked_forward_equals_single_rows(model, left):
     ids, mask = padded(PROMPTS, 0, left)
     positions = np.maximum(mask.cumsum(axis=1) - 1, 0)
     inputs = {"token_ids": ids, "positions": positions, "padding_mask": mask}
     found = keras.ops.convert_to_numpy(model(inputs))
     for i, row in enumerate(PROMPTS):
-        alone = keras.ops.convert_to_numpy(model(np.array([row])))[0]
-        np.testing.assert_allclose(found[i, mask[i]], alone, rtol=1e-4, atol=1e-5)
+        single = keras.ops.convert_to_numpy(model(np.array([row])))[0]
+        np.testing.assert_allclose(found[i, mask[i]], single, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [lambda: model_of(0), lambda: Transformer(12, 1, 2, 8, 16)])
-def test_a_mask_hides_what_the_padding_id_hides(make):
+def test_padding_mask_equals_padding_id(make):
     model = make()
     rows = [[5, 6], [8, 9, 10, 11]]
     ids, mask = padded(rows, 7)
@@ -133,11 +133,11 @@ def test_a_mask_hides_what_the_padding_id_hides(make):
 
 
 @pytest.mark.slow
-def test_an_ensemble_of_models_without_padding_id_generates(model):
+def test_ensemble_of_models_without_padding_id_generates(model):
     ids, mask = padded(PROMPTS, 0)
-    alone = g.generate(model, ids, max_new_tokens=NEW, padding_mask=mask)
+    single = g.generate(model, ids, max_new_tokens=NEW, padding_mask=mask)
     both = g.generate(g.Ensemble([model, model]), ids, max_new_tokens=NEW, padding_mask=mask)
-    np.testing.assert_array_equal(both.ids, alone.ids)
+    np.testing.assert_array_equal(both.ids, single.ids)
 
 
 @pytest.mark.parametrize(
@@ -145,15 +145,15 @@ def test_an_ensemble_of_models_without_padding_id_generates(model):
     [
         (np.ones((2, 3), bool), r"`padding_mask` must be booleans of shape \(2, 2\).*shape=\(2, 3\)"),
         (np.ones((2, 2)), "dtype=float64"),
-        ([[True, True], [False, False]], "a token in each row. Received: nothing but padding in row 1"),
+        ([[True, True], [False, False]], "a token in each row. Received: only padding in row 1"),
     ],
 )
-def test_wrong_masks_are_named(model, mask, message):
+def test_invalid_masks_are_refused(model, mask, message):
     with pytest.raises(ValueError, match=message):
         g.generate(model, np.array([[4, 5], [6, 7]]), max_new_tokens=2, padding_mask=mask)
 
 
-def test_an_encoder_decoder_needs_a_padding_id():
+def test_encoder_decoder_needs_padding_id():
     model = Transformer(12, 1, 2, 8, 16)
     model.pad_id = None
     with pytest.raises(TypeError, match="must have a `pad_id`"):

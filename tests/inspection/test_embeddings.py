@@ -25,7 +25,7 @@ def close_figures():
 
 
 class TestNearestTokens:
-    def test_are_ordered_by_cosine_and_without_the_query(self):
+    def test_sorted_by_cosine_without_the_query(self):
         found = inspection.nearest_tokens(MATRIX, TOKENS, "king")
         assert [token for token, _ in found] == ["queen", "man", "<pad>", "woman", "apple"]
         similarities = dict(found)
@@ -42,23 +42,23 @@ class TestNearestTokens:
         assert [token for token, _ in plain] == [token for token, _ in scaled]
         np.testing.assert_allclose([s for _, s in plain], [s for _, s in scaled], atol=1e-6)
 
-    def test_of_an_id_and_of_a_token_are_the_same(self):
+    def test_of_id_and_of_token_are_the_same(self):
         for id_ in (2, np.int64(2)):
             assert inspection.nearest_tokens(MATRIX, TOKENS, id_) == inspection.nearest_tokens(
                 MATRIX, TOKENS, "queen"
             )
 
-    def test_a_vector_excludes_nothing(self):
+    def test_vector_excludes_nothing(self):
         king, man, woman = MATRIX[[1, 3, 4]]
         ((token, similarity),) = inspection.nearest_tokens(MATRIX, TOKENS, king - man + woman, k=1)
         assert (token, similarity) == ("queen", pytest.approx(1))
 
-    def test_k_is_how_many_there_are_at_most(self):
+    def test_k_limits_the_number_of_tokens(self):
         assert len(inspection.nearest_tokens(MATRIX, TOKENS, "king", k=2)) == 2
         assert len(inspection.nearest_tokens(MATRIX, TOKENS, "king", k=99)) == 5
 
     @pytest.mark.parametrize("dtype", ["float32", "mixed_float16"])
-    def test_a_layers_matrix_is_taken(self, dtype):
+    def test_layers_matrix_is_taken(self, dtype):
         for layer in (TokenEmbedding(6, 3, dtype=dtype), keras.layers.Embedding(6, 3, dtype=dtype)):
             layer.build((None, None))
             layer.set_weights([MATRIX])
@@ -87,7 +87,7 @@ class TestNearestTokens:
         ],
         ids=str,
     )
-    def test_errors_name_the_argument_and_what_was_received(self, arguments, message):
+    def test_errors_name_argument_and_value(self, arguments, message):
         with pytest.raises(ValueError, match=message):
             inspection.nearest_tokens(*arguments)
 
@@ -112,19 +112,19 @@ class TestPlotEmbeddings:
         assert points[:, 0].std() > points[:, 1].std()
         np.testing.assert_allclose(points.mean(0), 0, atol=1e-9)
 
-    def test_axes_tell_the_explained_variance(self):
+    def test_axes_show_the_explained_variance(self):
         square = np.array([[3, 0, 0], [-3, 0, 0], [0, 1, 0], [0, -1, 0]])
         axes = inspection.plot_embeddings(square, "abcd", title="a square")
         assert axes.get_xlabel() == "component 1 (90% of the variance)"
         assert axes.get_ylabel() == "component 2 (10% of the variance)"
         assert axes.get_title() == "a square"
 
-    def test_pictures_do_not_flip_by_chance(self):
+    def test_signs_of_components_are_deterministic(self):
         matrix = RANDOM.normal(size=(6, 4))
         axes, again = (inspection.plot_embeddings(m, TOKENS) for m in (matrix, np.asfortranarray(matrix)))
         np.testing.assert_allclose(points_of(axes), points_of(again), atol=1e-9)
 
-    def test_forty_labels_hide_neither_each_other_nor_leave_the_picture(self):
+    def test_labels_do_not_overlap_or_leave_the_figure(self):
         labels = [f"token {i}" for i in range(40)]
         axes = inspection.plot_embeddings(RANDOM.normal(size=(40, 16)), labels)
         axes.figure.canvas.draw()
@@ -134,7 +134,7 @@ class TestPlotEmbeddings:
         assert hidden <= 2
         assert all(axes.figure.bbox.fully_overlaps(box) for box in boxes)
 
-    def test_groups_have_a_colour_and_an_entry_each(self):
+    def test_groups_have_colour_and_entry_each(self):
         groups = ["special", "person", "person", "person", "person", "fruit"]
         axes = inspection.plot_embeddings(MATRIX, TOKENS, groups=groups)
         assert [text.get_text() for text in axes.get_legend().get_texts()] == ["special", "person", "fruit"]
@@ -164,6 +164,6 @@ class TestPlotEmbeddings:
         ],
         ids=str,
     )
-    def test_errors_name_the_argument_and_what_was_received(self, arguments, message):
+    def test_errors_name_argument_and_value(self, arguments, message):
         with pytest.raises(ValueError, match=message):
             inspection.plot_embeddings(*arguments)

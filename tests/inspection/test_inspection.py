@@ -36,11 +36,11 @@ def test_rows_sum_to_one_and_padding_gets_nothing(model, layer):
     assert (weights[SOURCES.astype(bool).__invert__()[:, None, None, :].repeat(2, 1).repeat(4, 2)] == 0).all()
 
 
-def test_a_source_of_padding_is_attended_to_by_no_one(model):
+def test_source_of_padding_gets_no_weight(model):
     assert (inspection.cross_attention_weights(model, SOURCES, TARGETS)[2] == 0).all()
 
 
-def test_the_weights_are_those_that_the_model_uses(model, monkeypatch):
+def test_weights_reproduce_the_models_output(model, monkeypatch):
     """Recomputed by each layer from what a plain call of the model gives it."""
     seen = []
     call = MultiHeadAttention.call
@@ -61,7 +61,7 @@ def test_the_weights_are_those_that_the_model_uses(model, monkeypatch):
     assert not np.allclose(seen[0], seen[1], atol=1e-2)
 
 
-def test_the_last_layer_is_the_default(model):
+def test_last_layer_is_the_default(model):
     np.testing.assert_array_equal(
         inspection.cross_attention_weights(model, SOURCES, TARGETS),
         inspection.cross_attention_weights(model, SOURCES, TARGETS, layer=1),
@@ -69,8 +69,8 @@ def test_the_last_layer_is_the_default(model):
 
 
 @pytest.mark.parametrize("layer", [2, -3, 100])
-def test_a_layer_that_is_not_there_is_named(model, layer):
-    with pytest.raises(ValueError, match=f"`layer` must be from -2 to 1. Received: layer={layer}"):
+def test_unknown_layer_is_refused(model, layer):
+    with pytest.raises(ValueError, match=f"`layer` must be in \\[-2, 2\\). Received: layer={layer}"):
         inspection.cross_attention_weights(model, SOURCES, TARGETS, layer)
 
 
@@ -99,7 +99,7 @@ def test_plot_attention_draws_into_given_axes():
 
 
 @pytest.mark.parametrize("labels", [("ab", "xy"), ("abc", "xyz"), ("xy", "abc")])
-def test_labels_that_do_not_fit_are_an_error(labels):
+def test_labels_of_wrong_length_are_refused(labels):
     with pytest.raises(ValueError, match=r"`weights` must have.*Received: weights.shape=\(3, 2\)"):
         inspection.plot_attention(WEIGHTS, *labels)
 
@@ -112,7 +112,7 @@ def test_plot_attention_refuses_more_than_one_head():
 HISTORY = {"loss": [3.0, 2.0, 1.0], "val_loss": [3.5, 3.0], "token_accuracy": [0.1, 0.2, 0.3]}
 
 
-def test_plot_history_draws_a_panel_for_each_quantity_with_both_curves():
+def test_plot_history_draws_panel_for_each_quantity_with_both_curves():
     figure = inspection.plot_history(HISTORY)
     panels = figure.get_axes()
     assert [axes.get_title() for axes in panels] == ["loss", "token accuracy"]
@@ -122,7 +122,7 @@ def test_plot_history_draws_a_panel_for_each_quantity_with_both_curves():
     figure.canvas.draw()
 
 
-def test_plot_history_takes_what_fit_returns():
+def test_plot_history_accepts_the_return_value_of_fit():
     import keras
 
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
@@ -134,6 +134,6 @@ def test_plot_history_takes_what_fit_returns():
 
 
 @pytest.mark.parametrize("history", [{}, {"val_loss": [1.0]}])
-def test_an_empty_history_is_an_error(history):
-    with pytest.raises(ValueError, match="`history` must hold at least one quantity"):
+def test_empty_history_is_refused(history):
+    with pytest.raises(ValueError, match="`history` must have at least one metric"):
         inspection.plot_history(history)

@@ -27,7 +27,7 @@ def bert():
 
 
 @pytest.mark.parametrize("layer", [0, 1, -1])
-def test_as_vit_says_itself(layer):
+def test_weights_equal_vits_own(layer):
     model = spread(models.ViT(4, 2, 3, num_layers=2, num_heads=2, model_dim=8, hidden_dim=8, num_channels=1))
     images = np.random.default_rng(0).uniform(0, 255, (2, 4, 4, 1)).astype("float32")
     own = keras.ops.convert_to_numpy(model.attention_weights(images)[layer])
@@ -37,7 +37,7 @@ def test_as_vit_says_itself(layer):
 
 
 @pytest.mark.parametrize("position_encoding", ["learned", "rotary", "relative_bias"])
-def test_gpt_attends_to_nothing_behind_and_to_no_padding(position_encoding):
+def test_gpt_weights_are_causal_and_ignore_padding(position_encoding):
     weights = inspection.self_attention_weights(gpt(position_encoding=position_encoding), IDS)
     assert weights.shape == (2, 2, 4, 4)
     assert weights.dtype == np.float32
@@ -47,7 +47,7 @@ def test_gpt_attends_to_nothing_behind_and_to_no_padding(position_encoding):
     assert weights.max() > 0.6
 
 
-def test_packed_texts_do_not_see_each_other():
+def test_packed_texts_do_not_attend_to_each_other():
     inputs = {
         "token_ids": IDS[:1],
         "segment_ids": np.array([[1, 1, 2, 2]]),
@@ -55,12 +55,12 @@ def test_packed_texts_do_not_see_each_other():
     }
     weights = inspection.self_attention_weights(gpt(), inputs)
     assert (weights[:, :, 2:, :2] == 0).all()
-    # The second text's weights are those that it has alone.
-    alone = inspection.self_attention_weights(gpt(), IDS[:1, 2:])
-    np.testing.assert_allclose(weights[:, :, 2:, 2:], alone, atol=1e-5)
+    # The second text's weights equal those of the text without the first.
+    single = inspection.self_attention_weights(gpt(), IDS[:1, 2:])
+    np.testing.assert_allclose(weights[:, :, 2:, 2:], single, atol=1e-5)
 
 
-def test_a_model_with_a_head_has_its_encoders():
+def test_model_with_head_uses_its_encoder():
     encoder = bert()
     classifier = models.SequenceClassifier(encoder, 3)
     inputs = {"token_ids": IDS, "segment_ids": np.array([[0, 0, 1, 1], [0, 1, 1, 0]])}
@@ -70,7 +70,7 @@ def test_a_model_with_a_head_has_its_encoders():
     assert np.abs(found - without).max() > 1e-3  # segments count
 
 
-def test_the_model_is_as_before():
+def test_model_is_unchanged():
     model = gpt()
     before = keras.ops.convert_to_numpy(model(IDS))
     inspection.self_attention_weights(model, IDS)
@@ -78,7 +78,7 @@ def test_the_model_is_as_before():
     assert all("call" not in vars(block.self_attention) for block in model.blocks)
 
 
-def test_a_call_that_fails_leaves_the_model_as_it_was():
+def test_failing_call_leaves_the_model_unchanged():
     model = gpt()
     with pytest.raises(ValueError, match="max_length"):
         inspection.self_attention_weights(model, np.ones((1, 7), int))
@@ -86,11 +86,11 @@ def test_a_call_that_fails_leaves_the_model_as_it_was():
 
 
 @pytest.mark.parametrize("layer", [2, -3])
-def test_a_layer_that_is_not_there_is_named(layer):
-    with pytest.raises(ValueError, match=f"`layer` must be from -2 to 1. Received: layer={layer}"):
+def test_unknown_layer_is_refused(layer):
+    with pytest.raises(ValueError, match=f"`layer` must be in \\[-2, 2\\). Received: layer={layer}"):
         inspection.self_attention_weights(gpt(), IDS, layer)
 
 
-def test_a_model_without_blocks_is_refused():
-    with pytest.raises(ValueError, match="`model` must have blocks"):
+def test_model_without_blocks_is_refused():
+    with pytest.raises(ValueError, match="`model` must have `blocks`"):
         inspection.self_attention_weights(keras.Sequential([keras.layers.Dense(1)]), IDS)

@@ -59,7 +59,7 @@ def test_text_fits_into_given_axes():
     assert all(text.get_window_extent().x1 <= frame.x1 + 1 for text in right.texts)
 
 
-def test_the_larger_the_value_the_darker():
+def test_larger_values_are_darker():
     values = np.arange(len(TOKENS), dtype="float32")
     values[3] = np.nan
     axes = plot_tokens(TOKENS, values, label="nats")
@@ -71,7 +71,7 @@ def test_the_larger_the_value_the_darker():
     assert key.get_ylabel() == "nats"
 
 
-def test_a_group_has_one_colour_and_a_name_in_the_legend():
+def test_group_has_one_colour_and_name_in_the_legend():
     groups = ["noun" if index % 3 == 1 else "verb" if index % 3 == 2 else None for index in range(10)]
     axes = plot_tokens(TOKENS, groups=groups)
     of_group = {
@@ -98,13 +98,16 @@ def test_equal_values_and_no_tokens_are_drawn():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"values": [1.0]}, r"`values` must be one for each of 10 tokens.*shape=\(1,\)"),
-        ({"values": np.ones((10, 1))}, r"`values` must be one for each of 10 tokens.*shape=\(10, 1\)"),
-        ({"groups": ["x"] * 9}, r"`groups` must be one for each of 10 tokens"),
-        ({"values": np.ones(10), "groups": ["x"] * 10}, "must not be given both"),
+        ({"values": [1.0]}, r"`values` must have one entry for each of 10 tokens.*shape=\(1,\)"),
+        (
+            {"values": np.ones((10, 1))},
+            r"`values` must have one entry for each of 10 tokens.*shape=\(10, 1\)",
+        ),
+        ({"groups": ["x"] * 9}, r"`groups` must have one entry for each of 10 tokens"),
+        ({"values": np.ones(10), "groups": ["x"] * 10}, "must not both be given"),
         ({"width": 5}, "`width` must be at least 6, the longest token. Received: width=5"),
     ],
 )
-def test_what_does_not_fit_is_an_error(arguments, message):
+def test_invalid_arguments_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         plot_tokens(TOKENS, **arguments)

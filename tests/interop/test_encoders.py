@@ -156,7 +156,7 @@ def test_every_tensor_is_read_and_written_back_under_its_name(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["gelu_new", "gelu_fast", "gelu_pytorch_tanh"])
-def test_every_name_of_the_tanh_approximation_is_the_same_activation_in_encoder_and_head(name, tmp_path):
+def test_all_names_of_gelu_tanh_are_read(name, tmp_path):
     tensors = random_tensors(CASES["BertForPreTraining"][1])
     read = [
         interop.from_hugging_face(write(tmp_path / each, "BertForPreTraining", tensors, hidden_act=each))
@@ -169,7 +169,7 @@ def test_every_name_of_the_tanh_approximation_is_the_same_activation_in_encoder_
     assert 0 < difference < 0.01
 
 
-def test_a_convolution_over_patches_is_the_product_with_cut_patches(tmp_path):
+def test_patch_convolution_equals_matrix_multiplication(tmp_path):
     name = "ViTForImageClassification"
     tensors = random_tensors(CASES[name][1])
     model = interop.from_hugging_face(write(tmp_path / "it", name, tensors))
@@ -183,7 +183,7 @@ def test_a_convolution_over_patches_is_the_product_with_cut_patches(tmp_path):
     np.testing.assert_allclose(model._embed(IMAGES, training=False)[0, 0], token, **CLOSE)
 
 
-def test_old_names_of_norms_and_tied_copies_are_known(tmp_path):
+def test_legacy_norm_names_and_tied_copies_are_accepted(tmp_path):
     name = "BertForPreTraining"
     tensors = random_tensors(CASES[name][1])
     expected = answers(interop.from_hugging_face(write(tmp_path / "new", name, tensors)))
@@ -210,14 +210,14 @@ def test_old_names_of_norms_and_tied_copies_are_known(tmp_path):
         ({"is_decoder": True}, "must have is_decoder=False"),
         ({"hidden_size": "8"}, "must have an integer as hidden_size. Received: hidden_size='8'"),
         ({"num_labels": "3"}, "must have an integer as num_labels. Received: num_labels='3'"),
-        ({"id2label": "abc"}, "must have names by their numbers as id2label. Received: id2label='abc'"),
+        ({"id2label": "abc"}, "must have a dictionary as id2label. Received: id2label='abc'"),
         ({"hidden_act": "mish"}, "activation among .*Received: hidden_act='mish'"),
         ({"id2label": {"0": "a", "1": "b"}}, r"classifier.bias of shape \(3,\) instead of \(2,\)"),
         ({"num_hidden_layers": 1}, "unknown: bert.encoder.layer.1"),
         ({"num_hidden_layers": 3}, "missing: bert.encoder.layer.2"),
     ],
 )
-def test_another_model_is_refused(changes, message, tmp_path):
+def test_unsupported_config_is_refused(changes, message, tmp_path):
     name = "BertForSequenceClassification"
     folder = write(tmp_path / "it", name, random_tensors(CASES[name][1]), **changes)
     with pytest.raises(ValueError, match=message):
@@ -233,15 +233,15 @@ def test_arguments_can_be_overridden(tmp_path):
 
 
 @pytest.mark.parametrize("options", [{"normalization": "pre"}, {"relation": "causal"}], ids=str)
-def test_what_transformers_does_not_have_is_not_written(options, tmp_path):
+def test_unsupported_settings_are_not_written(options, tmp_path):
     model = MaskedLanguageModel(BERT(13, 1, 2, 8, max_length=9, **options))
-    with pytest.raises(ValueError, match=f"`model` must be one that .* computes.*{next(iter(options))}="):
+    with pytest.raises(ValueError, match=f"`model` must be supported by .*{next(iter(options))}="):
         interop.to_hugging_face(model, tmp_path / "it")
 
 
-def test_another_pooling_is_not_written(tmp_path):
+def test_mean_pooling_is_not_written(tmp_path):
     model = SequenceClassifier(BERT(13, 1, 2, 8, max_length=9), 3, "mean")
-    with pytest.raises(ValueError, match="`model` must be one that .* computes.*pooling='mean'"):
+    with pytest.raises(ValueError, match="`model` must be supported by .*pooling='mean'"):
         interop.to_hugging_face(model, tmp_path / "it")
 
 
@@ -269,7 +269,7 @@ def test_two_dropout_rates_are_read_and_written(name, changes, found, tmp_path):
     assert {key: config[key] for key in changes} == changes
 
 
-def test_bert_without_a_pooler_is_read_and_written(tmp_path):
+def test_bert_without_pooler_is_read_and_written(tmp_path):
     tensors = random_tensors(bert_shapes("", pooler=False))
     model = interop.from_hugging_face(write(tmp_path / "it", "BertModel", tensors))
     assert model.pooler is None
@@ -332,7 +332,7 @@ def test_vit_may_have_other_patches_than_squares_and_lack_biases(patch_size, pat
         ({"qkv_bias": "yes"}, "must have a boolean as qkv_bias. Received: qkv_bias='yes'"),
     ],
 )
-def test_settings_of_another_type_are_named(changes, message, tmp_path):
+def test_settings_of_wrong_type_are_refused(changes, message, tmp_path):
     name = "ViTForImageClassification"
     folder = write(tmp_path / "it", name, random_tensors(CASES[name][1]), **changes)
     with pytest.raises(ValueError, match=message):

@@ -147,7 +147,7 @@ def gpt_by_hand(w, config, ids):
 
 
 @pytest.mark.parametrize("name", [pytest.param("gpt2", marks=neutral), "openai-gpt"])
-def test_gpt_computes_what_its_paper_says_of_the_files_tensors(saved, name):
+def test_gpt_logits_equal_reference_implementation(saved, name):
     model = interop.from_hugging_face(saved(name))
     assert type(model) is GPT
     expected = gpt_by_hand(random_tensors(name), CONFIGS[name], IDS)
@@ -188,7 +188,7 @@ def test_marian_starts_from_its_padding_and_adds_its_bias(saved):
 
 @each
 @neutral
-def test_a_folder_read_and_written_is_the_same(saved, name, tmp_path):
+def test_folder_round_trip_is_the_identity(saved, name, tmp_path):
     folder = saved(name)
     model = interop.from_hugging_face(folder)
     written = interop.to_hugging_face(model, tmp_path / "again")
@@ -205,7 +205,7 @@ def test_a_folder_read_and_written_is_the_same(saved, name, tmp_path):
 
 
 @each
-def test_every_argument_of_the_model_has_its_setting(name):
+def test_every_constructor_argument_has_a_setting(name):
     architecture = ARCHITECTURES[name]
     known = {*architecture.settings, *architecture.fixed, "name", "dtype", "trainable"}
     sizes = {"vocabulary_size": 5, "num_layers": 1, "num_heads": 1, "model_dim": 2, "hidden_dim": 2}
@@ -221,7 +221,7 @@ def test_every_argument_of_the_model_has_its_setting(name):
         ("openai-gpt", {}, None),
     ],
 )
-def test_a_decoder_has_the_padding_id_of_its_configuration(name, change, pad_id, tmp_path):
+def test_pad_id_is_read_from_the_config(name, change, pad_id, tmp_path):
     folder = write(tmp_path / "it", {**CONFIGS[name], **change}, random_tensors(name))
     model = interop.from_hugging_face(folder)
     assert model.pad_id == pad_id
@@ -233,7 +233,7 @@ def test_a_decoder_has_the_padding_id_of_its_configuration(name, change, pad_id,
     assert np.abs(np.asarray(separated) - np.asarray(other)).max() > 1e-3
 
 
-def test_names_may_lack_the_heads_prefix_and_hold_masks_and_the_tied_matrix(tmp_path):
+def test_missing_prefix_masks_and_tied_matrix_are_accepted(tmp_path):
     tensors = random_tensors("gpt2")
     bare = {key.removeprefix("transformer."): tensor for key, tensor in tensors.items()}
     bare["h.0.attn.bias"] = np.ones((1, 1, 16, 16), "float32")
@@ -293,20 +293,20 @@ def test_half_precision_files_are_read(tmp_path):
     ],
     ids=["missing", "unknown", "vocabulary", "another", "another still"],
 )
-def test_weights_that_the_config_does_not_describe_are_named(tmp_path, change, error, message):
+def test_weights_that_do_not_match_the_config_are_refused(tmp_path, change, error, message):
     tensors = random_tensors("gpt2")
     change(tensors)
     folder = write(tmp_path / "model", CONFIGS["gpt2"], tensors)
-    with pytest.raises(error, match=f"must hold the weights that its config.json describes.*{message}"):
+    with pytest.raises(error, match=f"must have the weights of .* as in its config.json.*{message}"):
         interop.from_hugging_face(folder)
 
 
-def test_a_file_that_is_cut_off_is_named(saved):
+def test_truncated_file_is_refused(saved):
     folder = saved("gpt2")
     content = (folder / "model.safetensors").read_bytes()
     for length in (len(content) - 3, 100, 4, 0):
         (folder / "model.safetensors").write_bytes(content[:length])
-        with pytest.raises(ValueError, match="model.safetensors` must be a whole safetensors file"):
+        with pytest.raises(ValueError, match="model.safetensors` must be a valid safetensors file"):
             interop.from_hugging_face(folder)
 
 
@@ -355,13 +355,13 @@ def test_a_file_that_is_cut_off_is_named(saved):
     ids=str,
 )
 @neutral
-def test_settings_that_the_model_does_not_have_are_named(tmp_path, name, settings, message):
+def test_unsupported_settings_are_refused(tmp_path, name, settings, message):
     folder = write(tmp_path / "model", {**CONFIGS[name], **settings}, {"a": np.ones(1)})
     with pytest.raises(ValueError, match=message):
         interop.from_hugging_face(folder)
 
 
-def test_what_is_no_such_folder_is_named(tmp_path):
+def test_invalid_folder_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="`folder` must hold config.json"):
         interop.from_hugging_face(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(CONFIGS["gpt2"]))
@@ -392,13 +392,13 @@ SIZES = {"num_layers": 1, "num_heads": 2, "model_dim": 4, "hidden_dim": 16}
     ],
     ids=["rotary", "rms", "sandwich", "swiglu", "transformer", "gat"],
 )
-def test_a_model_that_transformers_does_not_have_is_not_written(tmp_path, make, message):
+def test_model_without_transformers_class_is_not_written(tmp_path, make, message):
     with pytest.raises(ValueError, match=message):
         interop.to_hugging_face(make(), tmp_path / "model")
     assert not (tmp_path / "model").exists()
 
 
-def test_nothing_is_overwritten(saved, tmp_path):
+def test_existing_folder_is_not_overwritten(saved, tmp_path):
     model = interop.from_hugging_face(saved("gpt2"))
     with pytest.raises(FileExistsError, match="exists already"):
         interop.to_hugging_face(model, tmp_path / "model")

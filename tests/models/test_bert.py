@@ -62,7 +62,7 @@ def flat(output):
 
 
 @pytest.mark.slow
-def test_parameters_count_as_published():
+def test_parameter_count_equals_published():
     """One layer of BERT-base is built, and eleven more are counted."""
     base, block = BERT.from_size("base", num_layers=1), 7_087_872
     embeddings, pooler = (30522 + 512 + 2 + 2) * 768, 768 * 768 + 768
@@ -82,7 +82,7 @@ def test_published_sizes_have_their_parameter_counts(name, parameters):
 
 
 @pytest.mark.parametrize("head", [None, pytest.param("pretraining", marks=neutral)])
-def test_padding_changes_nothing_else(head):
+def test_padding_changes_no_other_output(head):
     model = tiny(head)
     longer = {name: np.pad(ids, [(0, 0), (0, 2)]) for name, ids in INPUTS.items()}
     found, expected = answer(model, longer), answer(model)
@@ -91,12 +91,12 @@ def test_padding_changes_nothing_else(head):
         found, expected = found["tokens"], expected["tokens"]
     valid = IDS != 0
     np.testing.assert_allclose(found[:, :6][valid], expected[valid], **CLOSE)
-    alone = answer(model, {"token_ids": IDS[2:, :3], "segment_ids": SEGMENTS[2:, :3]})
-    alone = alone if head is None else alone["tokens"]
-    np.testing.assert_allclose(expected[2:, :3], alone, **CLOSE)
+    single = answer(model, {"token_ids": IDS[2:, :3], "segment_ids": SEGMENTS[2:, :3]})
+    single = single if head is None else single["tokens"]
+    np.testing.assert_allclose(expected[2:, :3], single, **CLOSE)
 
 
-def test_every_token_sees_both_sides_and_a_causal_one_what_came_before():
+def test_attention_is_bidirectional_unless_causal():
     changed = IDS.copy()
     changed[0, 2] = 10
     for relation, same in ((None, []), ("causal", [0, 1])):
@@ -118,14 +118,14 @@ def test_positions_and_segments_matter_and_segments_are_zero_by_default():
     np.testing.assert_allclose(answer(model, swapped)[0, 0], answer(model, IDS)[0, 0], **CLOSE)
 
 
-def test_the_pooler_reads_the_first_token():
+def test_pooler_reads_the_first_token():
     model = tiny()
     hidden = answer(model)
     kernel, bias = model.pooler.get_weights()
     np.testing.assert_allclose(model.pool(hidden), np.tanh(hidden[:, 0] @ kernel + bias), **CLOSE)
 
 
-def test_a_masked_language_model_answers_at_the_positions_asked_for():
+def test_masked_language_model_returns_logits_at_masked_positions():
     model = tiny("masked")
     positions = np.array([[1, 3], [3, 0], [2, 2]])
     every, some = answer(model), answer(model, {**INPUTS, "masked_positions": positions})
@@ -155,9 +155,7 @@ def gelu_tanh(x):
         (None, lambda x: x),
     ],
 )
-def test_the_transformation_before_the_logits_has_the_encoders_activation(
-    head, activation, function, tmp_path
-):
+def test_masked_language_model_uses_the_encoders_activation(head, activation, function, tmp_path):
     model = tiny(head, activation=activation)
     masked = getattr(model, "masked_language_model", model)
     kernel, bias = (np.asarray(weight) for weight in masked.transform.weights)
@@ -170,7 +168,7 @@ def test_the_transformation_before_the_logits_has_the_encoders_activation(
     keras.tree.map_structure(np.testing.assert_array_equal, again, found)
 
 
-def test_its_output_matrix_is_the_embeddings():
+def test_output_matrix_is_tied_to_the_embeddings():
     model = tiny("masked")
     before = answer(model)
     table = model.encoder.embedding.embedding.embeddings
@@ -229,7 +227,7 @@ def sentences(count, seed=0):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=neutral)], ids=["graph", "xla"])
-def test_learns_what_was_masked(jit_compile):
+def test_learns_masked_tokens(jit_compile):
     keras.utils.set_random_seed(0)
     model = MaskedLanguageModel(BERT(13, 1, 2, 32, max_length=8, dropout=0.0, normalization="pre"))
     rows = sentences(256)
@@ -267,8 +265,8 @@ def test_pretraining_learns_both_tasks_by_fit():
 
 
 @pytest.mark.slow
-def test_a_classifier_of_pairs_learns_by_fit():
-    """Whether the second segment holds the word 5, whatever the first holds."""
+def test_pair_classifier_learns_by_fit():
+    """Labels of pairs: 1 if the second segment contains the word 5."""
     keras.utils.set_random_seed(1)
     words = np.random.default_rng(0).integers(5, 7, (512, 2))
     ids = np.stack([np.full(512, 2), words[:, 0], np.full(512, 3), words[:, 1], np.full(512, 3)], axis=1)
@@ -289,7 +287,7 @@ def test_mixed_precision_is_finite_and_near_with_rows_of_padding(head):
     np.testing.assert_allclose(found, expected, atol=0.1, rtol=0.1)
 
 
-def test_padding_is_no_answer():
+def test_padding_is_never_a_span():
     logits = answer(tiny("span"))
     assert logits.shape == (3, 2, 6)
     padding = np.repeat((IDS == 0)[:, None], 2, axis=1)
@@ -298,7 +296,7 @@ def test_padding_is_no_answer():
 
 
 @pytest.mark.slow
-def test_lora_changes_nothing_at_first_and_int8_little():
+def test_lora_starts_as_identity_and_int8_is_close():
     model = tiny("sequence", model_dim=32, hidden_dim=64)
     before = answer(model)
     for block in model.encoder.blocks:
@@ -342,12 +340,12 @@ def test_exports_with_any_batch_size_and_length(tmp_path):
         (lambda: answer(tiny(), np.ones((1, 10), int)), "`inputs` must be at most max_length=9 long"),
     ],
 )
-def test_errors_name_the_argument_and_what_was_received(make, message):
+def test_errors_name_argument_and_value(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
 
-def test_attention_weights_may_have_a_dropout_of_their_own():
+def test_attention_dropout_is_separate():
     model = tiny(dropout=0.0, attention_dropout=0.5)
     assert [block.attention.dropout for block in model.blocks] == [0.5, 0.5]
     assert model.drop.rate == model.blocks[0].attention_residual.dropout == 0
@@ -356,7 +354,7 @@ def test_attention_weights_may_have_a_dropout_of_their_own():
     assert tiny(dropout=0.3).attention_dropout == 0.3
 
 
-def test_without_a_pooler_it_encodes_but_does_not_pool(tmp_path):
+def test_model_without_pooler_encodes_but_does_not_pool(tmp_path):
     model = tiny(pooler=False)
     assert tiny().count_params() - model.count_params() == 8 * 8 + 8
     assert not [weight.path for weight in model.weights if "pooler" in weight.path]

@@ -36,7 +36,7 @@ def to_adjacency(edges, num_nodes):
     return adjacency
 
 
-def test_the_papers_models_have_the_sizes_of_its_program():
+def test_named_sizes_equal_the_papers_program():
     def size(features, heads, head_dim, concat=True):  # W, two vectors a for each head, and b
         return (features + 2) * heads * head_dim + (heads * head_dim if concat else head_dim)
 
@@ -56,8 +56,8 @@ def test_lists_of_edges_and_adjacency_give_equal_logits(score):
     np.testing.assert_allclose(logits(model), dense, **CLOSE)
 
 
-def test_the_output_is_that_of_the_equations():
-    """One head a layer, and a graph without edges: each node sees itself alone, with weight 1."""
+def test_output_equals_the_equations():
+    """One head a layer, and a graph without edges: each node attends only to itself, with weight 1."""
     model = tiny(num_heads=(1, 1))
     hidden = NODES
     for i, layer in enumerate(model.attention_layers):
@@ -73,7 +73,7 @@ def test_permuting_nodes_and_edges_together_permutes_logits():
     np.testing.assert_allclose(logits(model, NODES[:, order], moved), logits(model)[:, order], **CLOSE)
 
 
-def test_as_many_layers_as_steps_that_a_change_travels():
+def test_change_travels_one_edge_per_layer():
     model = tiny()
     changed = NODES.copy()
     changed[0, 0] += 3  # an edge leads to 1, and from there to 2
@@ -85,7 +85,7 @@ def test_as_many_layers_as_steps_that_a_change_travels():
     np.testing.assert_array_equal(np.flatnonzero(differs), [1, 3, 4])
 
 
-def test_a_graph_in_a_padded_batch_is_as_it_is_alone():
+def test_padded_batch_of_graphs_equals_single_graphs():
     model = tiny()
     nodes = np.full((2, 8, 5), 9.0, "float32")
     edges = np.full((2, 7, 2), -1)
@@ -96,7 +96,7 @@ def test_a_graph_in_a_padded_batch_is_as_it_is_alone():
     np.testing.assert_allclose(found[1:, :2], logits(model, NODES[:, :2], np.array([[[1, 0]]])), **CLOSE)
 
 
-def test_edges_that_are_none_are_ignored_and_others_count_once():
+def test_invalid_edges_are_ignored_and_duplicates_count_once():
     model = tiny()
     odd = np.concatenate([EDGES, EDGES, [[[9, 1], [1, 9], [2, 2]]]], axis=1)  # outside, and a self-loop
     np.testing.assert_allclose(logits(model, edges=odd), logits(model), **CLOSE)
@@ -106,7 +106,7 @@ def test_edges_that_are_none_are_ignored_and_others_count_once():
     np.testing.assert_allclose(logits(without)[0, 5], bias, **CLOSE)  # an isolated node
 
 
-def test_residual_adds_the_input_through_a_map_only_where_sizes_differ():
+def test_residual_adds_the_input_through_map_only_where_sizes_differ():
     model = tiny(residual=True, num_features=8, num_heads=(2, 2, 1))
     assert set(model.skips) == {"2"}
     skipped = [*model.attention_layers]
@@ -142,7 +142,7 @@ def compiled(model, rate=0.02, **options):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=neutral)], ids=["graph", "xla"])
-def test_learns_the_labels_of_nodes_from_those_that_are_known(jit_compile):
+def test_learns_node_labels_from_known_nodes(jit_compile):
     keras.utils.set_random_seed(0)
     nodes, edges, labels = communities()
     known = np.arange(40)[None] < 8
@@ -155,7 +155,7 @@ def test_learns_the_labels_of_nodes_from_those_that_are_known(jit_compile):
 
 
 @pytest.mark.slow
-def test_only_nodes_of_weight_teach():
+def test_nodes_of_zero_weight_have_no_gradient():
     nodes, edges, labels = communities()
     known = np.arange(40)[None] < 8
     other = np.where(known, labels, 1 - labels)
@@ -169,7 +169,7 @@ def test_only_nodes_of_weight_teach():
     assert losses[0] == losses[1]
 
 
-def test_the_regularizer_is_of_all_weights_but_biases():
+def test_regularizer_applies_to_all_weights_but_biases():
     model = tiny(regularizer=keras.regularizers.L2(0.1), residual=True)
     names = [weight.name for weight in model.trainable_weights if weight.name != "bias"]
     assert len(names) == len(model.losses) == 8
@@ -195,7 +195,7 @@ def test_mixed_precision_trains_finite_and_near():
     assert np.isfinite(history.history["loss"]).all()
 
 
-def test_a_saved_model_reloads_equal(tmp_path):
+def test_saved_model_reloads_equal(tmp_path):
     model = tiny(residual=True, score="gatv2", regularizer="l2", dropout=0.3)
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
@@ -206,7 +206,7 @@ def test_a_saved_model_reloads_equal(tmp_path):
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("score", ["gat", "gatv2"])
-def test_lora_learns_in_few_weights_and_int8_answers_nearly_the_same(score):
+def test_lora_trains_few_weights_and_int8_is_close(score):
     model = tiny(score=score, num_features=64, head_dim=8)
     nodes = RANDOM.normal(size=(1, 6, 64)).astype("float32")
     before = logits(model, nodes)
@@ -239,7 +239,7 @@ def test_config_round_trip_is_the_identity():
     [
         (lambda: tiny(num_features=0), "`num_features` must be positive. Received: num_features=0"),
         (lambda: tiny(num_classes=0), "`num_classes` must be positive. Received: num_classes=0"),
-        (lambda: tiny(num_heads=()), r"`num_heads` must hold .*Received: num_heads=\(\)"),
+        (lambda: tiny(num_heads=()), r"`num_heads` must be a list .*Received: num_heads=\(\)"),
         (lambda: tiny(dropout=1.0), "`dropout` must be .*Received: dropout=1.0"),
         (lambda: tiny(score="gat3"), "`score` must be .*Received: score='gat3'"),
         (
@@ -252,7 +252,7 @@ def test_config_round_trip_is_the_identity():
         (lambda: logits(tiny(), edges=EDGES * 1.0), "`edges` must be integers .*float"),
     ],
 )
-def test_errors_name_the_argument_and_what_was_received(make, message):
+def test_errors_name_argument_and_value(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 

@@ -55,7 +55,7 @@ def count(vocabulary_size, num_layers, model_dim, max_length, normalization="pre
 
 @pytest.mark.parametrize("normalization", ["pre", "post"])
 @neutral
-def test_parameters_count_as_the_formula_says(normalization):
+def test_parameter_count_equals_formula(normalization):
     assert tiny(normalization=normalization).count_params() == count(**TINY, normalization=normalization)
 
 
@@ -69,18 +69,18 @@ def test_parameters_count_as_the_formula_says(normalization):
         ("gpt2_xl", 1_557_611_200),
     ],
 )
-def test_presets_have_the_published_parameter_counts(name, parameters):
-    assert count(**GPT.presets[name]) == parameters
+def test_sizes_have_published_parameter_counts(name, parameters):
+    assert count(**GPT.sizes[name]) == parameters
 
 
 @pytest.mark.slow
-def test_the_smallest_presets_built_have_them_too():
+def test_from_size_has_published_parameter_count():
     assert GPT.from_size("gpt2").count_params() == 124_439_808
     assert GPT.from_size("gpt").count_params() == 116_534_784
 
 
 @neutral
-def test_a_preset_can_be_overridden():
+def test_from_size_accepts_overrides():
     model = GPT.from_size(
         "gpt2", num_layers=1, num_heads=2, model_dim=8, vocabulary_size=9, end_id=1, pad_id=0
     )
@@ -89,7 +89,7 @@ def test_a_preset_can_be_overridden():
         GPT.from_size("gpt5")
 
 
-def test_weights_are_drawn_as_published():
+def test_initialization_equals_the_paper():
     model = GPT(200, num_layers=8, num_heads=4, model_dim=64, max_length=64)
     for weight in model.trainable_weights:
         found = float(np.std(ops.convert_to_numpy(weight)))
@@ -104,7 +104,7 @@ def test_weights_are_drawn_as_published():
 
 @each
 @neutral
-def test_gives_float32_logits_of_the_past_alone(options):
+def test_logits_are_float32_and_causal(options):
     model = tiny(**options)
     before = logits(model)
     assert (before.shape, before.dtype) == ((2, 5, 12), np.float32)
@@ -127,7 +127,7 @@ def test_padding_changes_no_other_logits(options):
 
 @pytest.mark.slow_variants
 @each
-def test_texts_packed_in_a_row_are_as_apart(options):
+def test_packed_texts_equal_separate_texts(options):
     model = tiny(**options)
     packed = np.concatenate([IDS[0], IDS[1, :3]])[None]
     segments = np.array([[1] * 5 + [2] * 3])
@@ -144,7 +144,7 @@ def test_texts_packed_in_a_row_are_as_apart(options):
     [(slice_update, (3, 1, 1), 6), (select_update, (1,) * 5, 5), (append_update, (4, 1), 0)],
     ids=["slice", "select", "append"],
 )
-def test_steps_equal_one_call(options, update, lengths, room):
+def test_cached_steps_equal_full_forward(options, update, lengths, room):
     model = tiny(**options)
     cache, outputs, cache_index = model.empty_cache(2, room), [], 0
     for length in lengths:
@@ -162,7 +162,7 @@ def test_steps_equal_one_call(options, update, lengths, room):
 
 
 class Uncached:
-    """The same model with a cache of ids alone: every step is one `call` on all of them."""
+    """The same model with a cache of ids only: every step is one `call` on all of them."""
 
     def __init__(self, model):
         self.model = model
@@ -187,9 +187,9 @@ class Uncached:
         pytest.param(VARIANTS["modern"], generation.Sample(seed=3), id="sample"),
     ],
 )
-def test_generates_with_its_cache_what_it_would_without(options, sampler):
+def test_cached_generation_equals_uncached(options, sampler):
     model = tiny(**options)
-    prompts = np.random.default_rng(1).integers(4, 12, (2, 8))  # a bucket's length: none is filled up
+    prompts = np.random.default_rng(1).integers(4, 12, (2, 8))  # the length of a bucket, without padding
     cached = generation.generate(model, prompts, sampler, max_new_tokens=6)
     plain = generation.generate(Uncached(model), prompts, sampler, max_new_tokens=6)
     np.testing.assert_array_equal(cached.ids, plain.ids)
@@ -197,7 +197,7 @@ def test_generates_with_its_cache_what_it_would_without(options, sampler):
 
 
 @pytest.mark.slow
-def test_a_beam_scores_its_hypotheses_as_calls_do_and_beats_greedy():
+def test_beam_scores_equal_full_forward_and_beat_greedy():
     model = tiny(normalization="post")
     prompts = np.array([[5, 6, 7, 8], [9, 4, 0, 0]])
     out = generation.generate(model, prompts, generation.Beam(3, num_return=3), max_new_tokens=5)
@@ -212,7 +212,7 @@ def test_a_beam_scores_its_hypotheses_as_calls_do_and_beats_greedy():
             assert score == pytest.approx(log_probabilities[np.arange(len(ids)), ids].sum(), abs=1e-4)
 
 
-def test_learned_positions_limit_prompt_and_answer_together():
+def test_max_length_limits_prompt_and_new_tokens():
     with pytest.raises(ValueError, match="at most 7 tokens a row, for the model has 16 positions"):
         generation.generate(tiny(), np.full((1, 9), 5), max_new_tokens=10)
     assert tiny(**MODERN).max_length is None
@@ -235,7 +235,7 @@ def test_config_round_trip_is_the_identity(options):
 
 @pytest.mark.slow_variants
 @each
-def test_a_saved_model_reloads_equal_in_safe_mode(options, tmp_path):
+def test_saved_model_reloads_equal_in_safe_mode(options, tmp_path):
     model = tiny(**options)
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
@@ -245,7 +245,7 @@ def test_a_saved_model_reloads_equal_in_safe_mode(options, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=neutral)], ids=["graph", "xla"])
-def test_a_tiny_model_learns_to_count(jit_compile):
+def test_tiny_model_learns_to_count(jit_compile):
     keras.utils.set_random_seed(0)
     model = GPT(12, num_layers=1, num_heads=2, model_dim=16, max_length=8, dropout=0.0)
     model.compile(keras.optimizers.Adam(0.02), LabelSmoothedCrossentropy(0.0), jit_compile=jit_compile)
@@ -264,7 +264,7 @@ def test_mixed_precision_is_finite_with_rows_of_padding(policy):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")
-def test_quantises_and_takes_steps():
+def test_quantized_model_decodes():
     model = tiny(num_layers=1)
     expected = logits(model)[0]
     model.quantize("int8")
@@ -276,7 +276,7 @@ def test_quantises_and_takes_steps():
     np.testing.assert_allclose(stepped[0], found, **CLOSE)
 
 
-def test_is_a_layer_of_a_functional_model():
+def test_model_is_a_layer_of_a_functional_model():
     ids = keras.Input((None,), dtype="int32")
     core = tiny()
     model = keras.Model(ids, core(ids))
@@ -294,21 +294,21 @@ def test_is_a_layer_of_a_functional_model():
         ({"dropout": 1.5}, r"`dropout` must be in \[0, 1\). Received: dropout=1.5"),
         ({"pad_id": 12}, "`pad_id` must be .*Received: pad_id=12"),
         ({"position_encoding": "sine"}, "`position_encoding` must be .*Received: position_encoding='sine'"),
-        ({"relation": None}, "`relation` must not look ahead. Received: relation=Full"),
+        ({"relation": None}, "`relation` must not relate a token to a later one. Received: relation=Full"),
         (
             {"relation": relations.SlidingWindow(2, 1)},
-            "`relation` must not look ahead. Received: relation=Sl",
+            "`relation` must not relate a token to a later one. Received: relation=Sl",
         ),
     ],
     ids=str,
 )
 @neutral
-def test_errors_name_the_argument_and_what_was_received(arguments, message):
+def test_errors_name_argument_and_value(arguments, message):
     with pytest.raises(ValueError, match=message):
         GPT(**{**TINY, **arguments})
 
 
-def test_attention_weights_and_embeddings_may_have_dropouts_of_their_own():
+def test_attention_and_embedding_dropout_are_separate():
     model = GPT(20, 1, 2, 8, max_length=9, dropout=0.1, attention_dropout=0.2, embedding_dropout=0.3)
     block = model.blocks[0]
     rates = (block.self_attention.dropout, model.drop.rate, block.feed_forward_residual.dropout)

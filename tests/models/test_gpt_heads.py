@@ -10,7 +10,7 @@ from keras_transformer.training import LabelSmoothedCrossentropy
 neutral = pytest.mark.backend_neutral
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
-START, DELIMITER, EXTRACT = MARKS = (10, 11, 12)
+START, DELIMITER, EXTRACT = SPECIAL_IDS = (10, 11, 12)
 ONE = np.array([[START, 5, 6, EXTRACT, 0, 0], [START, 7, DELIMITER, 8, 9, EXTRACT]])
 BOTH = np.array(
     [
@@ -22,7 +22,7 @@ BOTH = np.array(
 
 def decoder(**options):
     sizes = {"num_layers": 1, "num_heads": 2, "model_dim": 8, "max_length": 16, "dropout": 0.0, "end_id": 1}
-    return GPT(10, **{**sizes, **options}).with_more_tokens(3)
+    return GPT(10, **{**sizes, **options}).resize_token_embeddings(13)
 
 
 def randomised(model):
@@ -50,7 +50,7 @@ def answer(model, ids):
 
 
 @neutral
-def test_classes_are_read_from_the_extract_token_wherever_it_stands():
+def test_classes_are_read_from_the_extract_token_at_any_position():
     model = tiny()
     hidden = ops.convert_to_numpy(model.decoder.hidden(ONE))
     kernel, bias = model.head.get_weights()
@@ -62,7 +62,7 @@ def test_classes_are_read_from_the_extract_token_wherever_it_stands():
 
 
 @pytest.mark.parametrize("kind", INPUTS)
-def test_padding_changes_nothing_else(kind):
+def test_padding_changes_no_other_output(kind):
     model, ids = tiny(kind), INPUTS[kind]
     longer = np.pad(ids, [(0, 0)] * (ids.ndim - 1) + [(0, 3)])
     found, expected = answer(model, longer), answer(model, ids)
@@ -74,7 +74,7 @@ def test_padding_changes_nothing_else(kind):
 
 
 @neutral
-def test_similarity_does_not_know_which_text_is_the_first():
+def test_similarity_is_symmetric():
     model = tiny("similarity")
     expected = answer(model, BOTH)["classes"]
     np.testing.assert_allclose(answer(model, BOTH[:, ::-1])["classes"], expected, **CLOSE)
@@ -83,7 +83,7 @@ def test_similarity_does_not_know_which_text_is_the_first():
 
 
 @neutral
-def test_an_answer_is_judged_without_the_others():
+def test_choices_are_scored_independently():
     model = tiny("choice")
     expected = answer(model, BOTH)["classes"]
     np.testing.assert_allclose(answer(model, BOTH[:, ::-1])["classes"], expected[:, ::-1], **CLOSE)
@@ -112,7 +112,7 @@ def step(weight, ids=ONE, kind="classifier"):
     return [ops.convert_to_numpy(weight) for weight in model.trainable_weights]
 
 
-def test_an_auxiliary_loss_of_weight_zero_is_none_and_gradients_are_linear_in_it():
+def test_gradients_are_linear_in_the_auxiliary_loss_weight():
     without, zero, half, whole = (step(weight) for weight in (None, 0.0, 0.5, 1.0))
     for expected, found, between, other in zip(without, zero, half, whole, strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
@@ -121,7 +121,7 @@ def test_an_auxiliary_loss_of_weight_zero_is_none_and_gradients_are_linear_in_it
 
 
 @pytest.mark.parametrize("kind", INPUTS)
-def test_padding_teaches_nothing(kind):
+def test_padding_has_no_gradient(kind):
     ids = INPUTS[kind]
     longer = np.pad(ids, [(0, 0)] * (ids.ndim - 1) + [(0, 2)])
     for found, expected in zip(step(0.5, longer, kind), step(0.5, ids, kind), strict=True):
@@ -130,7 +130,7 @@ def test_padding_teaches_nothing(kind):
 
 @pytest.mark.slow
 @neutral
-def test_a_tiny_model_learns_its_task_and_to_model_its_texts():
+def test_tiny_model_learns_task_and_language_model():
     """Right answers hold other words than wrong ones, and the context's second word is its first."""
     keras.utils.set_random_seed(0)
     random = np.random.default_rng(0)
@@ -173,9 +173,9 @@ def test_mixed_precision_is_finite_with_rows_of_padding():
 
 
 @neutral
-def test_more_tokens_leave_the_others_as_they_were():
+def test_larger_vocabulary_keeps_embeddings():
     model = randomised(GPT(10, 1, 2, 8, max_length=16, dropout=0.0))
-    larger = model.with_more_tokens(3)
+    larger = model.resize_token_embeddings(13)
     assert (larger.vocabulary_size, model.vocabulary_size) == (13, 10)
     ids = np.array([[5, 6, 7]])
     np.testing.assert_array_equal(larger(ids)[..., :10], model(ids))
@@ -186,25 +186,49 @@ def test_more_tokens_leave_the_others_as_they_were():
 
 
 @neutral
+def test_smaller_vocabulary_keeps_first_embeddings():
+    model = randomised(GPT(10, 1, 2, 8, max_length=16, dropout=0.0))
+    smaller = model.resize_token_embeddings(8)
+    assert smaller.vocabulary_size == 8
+    ids = np.array([[5, 6, 7]])
+    np.testing.assert_array_equal(smaller(ids), model(ids)[..., :8])
+    np.testing.assert_array_equal(model.resize_token_embeddings(10)(ids), model(ids))
+
+
+@neutral
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: GPTClassifier(decoder(), 0), "`num_classes` must be positive. Received: num_classes=0"),
-        (lambda: GPTClassifier(decoder(), 2, marks=(1, 2)), "`marks` must be 3 .*Received: marks=\\(1, 2\\)"),
-        (lambda: GPTClassifier(decoder(), 2, marks=(4, 5, 13)), "`marks` must be 3 different ids"),
-        (lambda: GPTClassifier(decoder(), 2, marks=(0, 5, 6)), "`marks` must be 3 .*pad_id=0"),
+        (
+            lambda: GPTClassifier(decoder(), 2, special_ids=(1, 2)),
+            "`special_ids` must be 3 .*Received: special_ids=\\(1, 2\\)",
+        ),
+        (
+            lambda: GPTClassifier(decoder(), 2, special_ids=(4, 5, 13)),
+            "`special_ids` must be 3 different ids",
+        ),
+        (lambda: GPTClassifier(decoder(), 2, special_ids=(0, 5, 6)), "`special_ids` must be 3 .*pad_id=0"),
         (
             lambda: GPTMultipleChoice(GPT(10, 1, 2, 8, end_id=9)),
-            "`marks` must be 3 .*with_more_tokens.*end_id=9",
+            "`special_ids` must be 3 .*resize_token_embeddings.*end_id=9",
         ),
         (lambda: GPTClassifier(decoder(), 2, dropout=1.0), "`dropout` must be in"),
-        (lambda: decoder().with_more_tokens(0), "`number` must be positive. Received: number=0"),
+        (
+            lambda: decoder().resize_token_embeddings(0),
+            "`vocabulary_size` must be a positive integer. Received: ",
+        ),
+        (
+            lambda: decoder().resize_token_embeddings(12.0),
+            "a positive integer. Received: vocabulary_size=12.0",
+        ),
+        (lambda: decoder().resize_token_embeddings(1), r"`end_id` must be in \[0, 1\). Received: end_id=1"),
         (lambda: tiny()(BOTH), r"`inputs` must be ids \(B, T\). Received: ids of rank 3"),
         (lambda: tiny("similarity")(ONE), r"`inputs` must be ids \(B, 2, T\), both orders.*rank 2"),
         (lambda: tiny("choice")(ONE), r"`inputs` must be ids \(B, K, T\), a row for each answer.*rank 2"),
         (lambda: tiny()(np.full((1, 17), 5)), "must be at most max_length=16 long"),
     ],
 )
-def test_errors_name_the_argument_and_what_was_received(make, message):
+def test_errors_name_argument_and_value(make, message):
     with pytest.raises(ValueError, match=message):
         make()

@@ -16,7 +16,7 @@ MAKERS = {
     ),
     "gpt": (
         lambda *of: GPTClassifier(
-            GPT(10, **SIZES, max_length=8).with_more_tokens(3), *of[:1], problem_type=of[1]
+            GPT(10, **SIZES, max_length=8).resize_token_embeddings(13), *of[:1], problem_type=of[1]
         ),
         IDS,
     ),
@@ -36,7 +36,7 @@ each = pytest.mark.parametrize("name", MAKERS)
         (3, "regression", "regression"),
     ],
 )
-def test_it_is_a_classification_of_several_classes_and_a_regression_of_one_by_default(
+def test_default_is_single_label_for_several_classes_and_regression_for_one(
     name, num_classes, given, expected
 ):
     model = MAKERS[name][0](num_classes, given)
@@ -49,17 +49,17 @@ def test_it_is_a_classification_of_several_classes_and_a_regression_of_one_by_de
     ("num_classes", "problem_type", "message"),
     [
         (3, "multi_label", "`problem_type` must be one of .*Received: problem_type='multi_label'"),
-        (1, "single_label_classification", "`problem_type` must be another than .*num_classes=1"),
+        (1, "single_label_classification", "`problem_type` must not be .*num_classes=1"),
         (0, "regression", "`num_classes` must be positive. Received: num_classes=0"),
         (0, None, "`num_classes` must be positive. Received: num_classes=0"),
     ],
 )
-def test_errors_name_the_argument_and_what_was_received(name, num_classes, problem_type, message):
+def test_errors_name_argument_and_value(name, num_classes, problem_type, message):
     with pytest.raises(ValueError, match=message):
         MAKERS[name][0](num_classes, problem_type)
 
 
-def test_a_vit_without_head_has_none():
+def test_vit_without_head_has_no_problem_type():
     assert ViT(8, 4, None, **SIZES).problem_type is None
 
 
@@ -80,7 +80,7 @@ def test_a_vit_without_head_has_none():
         ("regression", np.array([[1.5, -2, 0], [3, 0, 1]], "float32"), keras.losses.MeanSquaredError()),
     ],
 )
-def test_the_documented_losses_teach_what_the_logits_stand_for(problem_type, labels, loss):
+def test_documented_losses_fit_the_logits(problem_type, labels, loss):
     keras.utils.set_random_seed(0)
     model = SequenceClassifier(BERT(13, **SIZES, max_length=8), 3, "mean", problem_type=problem_type)
     model.compile(keras.optimizers.Adam(0.02), loss, jit_compile=False)

@@ -57,7 +57,7 @@ def count(vocabulary_size, num_layers, num_heads, model_dim, hidden_dim, key_dim
 
 @each
 @neutral
-def test_parameters_count_as_the_formula_says(options):
+def test_parameter_count_equals_formula(options):
     assert tiny(**options).count_params() == count(**TINY, **options)
 
 
@@ -71,18 +71,18 @@ def test_parameters_count_as_the_formula_says(options):
         ("v1_1_base", 247_577_856),
     ],
 )
-def test_presets_have_the_published_parameter_counts(name, parameters):
-    assert count(**T5.presets[name]) == parameters
+def test_sizes_have_published_parameter_counts(name, parameters):
+    assert count(**T5.sizes[name]) == parameters
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "parameters"), [("t5_small", 60_506_624), ("v1_1_small", 76_961_152)])
-def test_the_smallest_presets_built_have_them_too(name, parameters):
+def test_from_size_has_published_parameter_count(name, parameters):
     assert T5.from_size(name).count_params() == parameters
 
 
 @neutral
-def test_a_preset_can_be_overridden():
+def test_from_size_accepts_overrides():
     sizes = {"num_layers": 1, "num_heads": 2, "model_dim": 8, "hidden_dim": 16, "vocabulary_size": 9}
     model = T5.from_size("v1_1_small", **sizes)
     assert (model.key_dim, model.activation, model.tied, model.vocabulary_size) == (
@@ -95,7 +95,7 @@ def test_a_preset_can_be_overridden():
         T5.from_size("t6")
 
 
-def test_weights_are_drawn_as_published():
+def test_initialization_equals_the_paper():
     model = T5(500, num_layers=1, num_heads=4, model_dim=64, hidden_dim=128, key_dim=32, tied=False)
     for weight in model.trainable_weights:
         found = float(np.std(ops.convert_to_numpy(weight)))
@@ -159,13 +159,13 @@ def by_hand(model, source, target):
 
 @each
 @neutral
-def test_computes_what_its_paper_says(options):
+def test_logits_equal_reference_implementation(options):
     model = tiny(**options, num_buckets=32, max_distance=20)
     expected = by_hand(model, SOURCE[0, :4], TARGET[0])
     np.testing.assert_allclose(logits(model)[0], expected, rtol=1e-3, atol=1e-3)
 
 
-def test_one_table_serves_a_stack():
+def test_stack_shares_one_relative_bias():
     model = tiny()
     paths = [weight.path for weight in model.weights if weight.name == "table"]
     assert paths == ["encoder_bias/table", "decoder_bias/table"]
@@ -178,12 +178,12 @@ def test_one_table_serves_a_stack():
 def test_padding_changes_no_other_logits(options):
     model = tiny(**options)
     assert (logits(model).shape, logits(model).dtype) == ((2, 4, 12), np.float32)
-    alone = logits(model, SOURCE[1:, :2], TARGET[1:, :2])[0]
-    np.testing.assert_allclose(logits(model)[1, :2], alone, **CLOSE)
+    single = logits(model, SOURCE[1:, :2], TARGET[1:, :2])[0]
+    np.testing.assert_allclose(logits(model)[1, :2], single, **CLOSE)
     assert np.isfinite(logits(model, np.zeros_like(SOURCE))).all()
 
 
-def test_a_target_token_changes_only_what_follows_it():
+def test_target_tokens_change_only_later_logits():
     model = tiny()
     changed = TARGET.copy()
     changed[0, 2] = 10
@@ -192,7 +192,7 @@ def test_a_target_token_changes_only_what_follows_it():
     assert not np.isclose(after[0, 2:], before[0, 2:]).all(-1).any()
 
 
-def test_positions_count_by_their_distance_alone():
+def test_positions_are_relative():
     model = tiny()
     moved = logits(model, np.concatenate([np.zeros((2, 3), int), SOURCE], axis=1))
     np.testing.assert_allclose(moved, logits(model), **CLOSE)
@@ -211,7 +211,7 @@ def test_positions_count_by_their_distance_alone():
     ],
     ids=["slice", "select", "append"],
 )
-def test_steps_equal_one_call(options, update, lengths, room):
+def test_cached_steps_equal_full_forward(options, update, lengths, room):
     model = tiny(**options)
     context, cache = model.encode(SOURCE), model.empty_cache(2, room)
     outputs, cache_index = [], 0
@@ -237,7 +237,7 @@ def test_steps_equal_one_call(options, update, lengths, room):
     [pytest.param("greedy", marks=neutral), generation.Beam(3, length_penalty=0.6)],
     ids=["greedy", "beam"],
 )
-def test_generates_with_its_cache_what_calls_say(options, sampler):
+def test_generated_ids_equal_full_forward(options, sampler):
     model = tiny(**options)
     out = generation.generate(model, SOURCE, sampler, max_new_tokens=6)
     for row, ids in enumerate(out.best):
@@ -251,7 +251,7 @@ def test_generates_with_its_cache_what_calls_say(options, sampler):
         assert out.scores[row, 0] == pytest.approx(said[np.arange(len(ids)), ids].sum(), abs=1e-3)
 
 
-def test_attention_to_the_source_can_be_looked_at():
+def test_cross_attention_weights_sum_to_one():
     weights = [ops.convert_to_numpy(each) for each in tiny().cross_attention_weights(SOURCE, TARGET)]
     assert [each.shape for each in weights] == [(2, 2, 4, 5)] * 2
     for each_block in weights:
@@ -279,7 +279,7 @@ def test_config_round_trip_is_the_identity(options):
 
 @pytest.mark.slow_variants
 @each
-def test_a_saved_model_reloads_equal_in_safe_mode(options, tmp_path):
+def test_saved_model_reloads_equal_in_safe_mode(options, tmp_path):
     model = tiny(**options)
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
@@ -290,7 +290,7 @@ def test_a_saved_model_reloads_equal_in_safe_mode(options, tmp_path):
 
 @pytest.mark.slow
 @neutral
-def test_a_tiny_model_learns_to_count_on_under_xla():
+def test_tiny_model_learns_to_count_under_xla():
     keras.utils.set_random_seed(0)
     model = T5(12, num_layers=1, num_heads=2, model_dim=32, hidden_dim=64, key_dim=8, dropout=0.0)
     first = np.arange(32)[:, None]
@@ -343,6 +343,6 @@ def test_mixed_precision_is_finite_with_rows_of_padding(options):
     ids=str,
 )
 @neutral
-def test_errors_name_the_argument_and_what_was_received(arguments, message):
+def test_errors_name_argument_and_value(arguments, message):
     with pytest.raises(ValueError, match=message):
         T5(**{**TINY, **arguments})

@@ -37,13 +37,13 @@ def padded(ids, count, side="right", pad_id=0):
 
 @pytest.mark.parametrize(("size", "parameters"), [("base", 63_082_496), ("big", 214_245_376)])
 @pytest.mark.slow
-def test_the_papers_models_have_its_parameter_counts(size, parameters):
+def test_published_sizes_have_their_parameter_counts(size, parameters):
     # Table 3 rounds to 65 and 213 million; the vocabulary there is "about 37,000".
     assert getattr(Transformer, size)(37000).count_params() == parameters
 
 
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
-def test_parameters_count_as_the_formulas_say(normalization):
+def test_parameter_count_equals_formula(normalization):
     v, n, d, h = 12, 2, 8, 16
     attention, feed_forward, norm = 4 * (d * d + d), d * h + h + h * d + d, 2 * d
     norms_of_a_sublayer = 2 if normalization == "sandwich" else 1
@@ -53,7 +53,7 @@ def test_parameters_count_as_the_formulas_say(normalization):
     assert tiny(normalization=normalization).count_params() == v * d + n * (encoder + decoder) + final
 
 
-def test_rms_norms_and_gated_units_are_the_models_too():
+def test_rms_norm_and_gated_activation():
     v, n, d, h = 12, 2, 8, 16
     attention, feed_forward = 4 * (d * d + d), 2 * (d * h + h) + h * d + d
     count = v * d + n * (3 * attention + 2 * feed_forward + 5 * d) + 2 * d
@@ -64,7 +64,7 @@ def test_rms_norms_and_gated_units_are_the_models_too():
     np.testing.assert_array_equal(logits(again), logits(model))
 
 
-def test_named_sizes_are_the_papers_and_can_be_overridden():
+def test_named_sizes_equal_the_paper_and_accept_overrides():
     model = Transformer.base(20, num_layers=1, model_dim=8, hidden_dim=16, num_heads=2)
     assert (model.normalization, model.dropout, model.num_layers) == ("post", 0.1, 1)
     model = Transformer.big(20, num_layers=1, model_dim=8, hidden_dim=16, num_heads=2)
@@ -86,22 +86,22 @@ def test_padding_on_the_right_changes_no_other_logits(normalization):
     expected = logits(model)
     found = logits(model, padded(SOURCE, 3), padded(TARGET, 2))
     np.testing.assert_allclose(found[:, :4], expected, **CLOSE)
-    alone = logits(model, SOURCE[1:, :2], TARGET[1:, :2])
-    np.testing.assert_allclose(expected[1:, :2], alone, **CLOSE)
+    single = logits(model, SOURCE[1:, :2], TARGET[1:, :2])
+    np.testing.assert_allclose(expected[1:, :2], single, **CLOSE)
 
 
-def test_the_pad_id_is_an_argument():
+def test_pad_id_is_argument():
     model, other = tiny(), tiny(pad_id=11)
     found = logits(other, np.where(SOURCE == 0, 11, SOURCE), np.where(TARGET == 0, 11, TARGET))
     valid = TARGET != 0
     np.testing.assert_allclose(found[valid], logits(model)[valid], **CLOSE)
 
 
-def test_a_source_of_padding_alone_gives_finite_logits():
+def test_source_of_padding_gives_finite_logits():
     assert np.isfinite(logits(tiny(), np.zeros_like(SOURCE))).all()
 
 
-def test_a_target_token_changes_only_what_follows_it_and_a_source_token_everything():
+def test_target_tokens_change_only_later_logits_and_source_tokens_all():
     model = tiny()
     before = logits(model)
     target = TARGET.copy()
@@ -131,7 +131,7 @@ def test_word_order_matters():
     [(slice_update, (2, 1, 1), 6), (select_update, (1,) * 4, 4), (append_update, (3, 1), 0)],
     ids=["slice", "select", "append"],
 )
-def test_steps_equal_one_call(normalization, update, lengths, room):
+def test_cached_steps_equal_full_forward(normalization, update, lengths, room):
     model = tiny(normalization=normalization)
     expected = logits(model)
     context, cache = model.encode(SOURCE), model.empty_cache(2, room)
@@ -153,7 +153,7 @@ def test_steps_equal_one_call(normalization, update, lengths, room):
     np.testing.assert_allclose(np.concatenate(outputs, axis=1)[valid], expected[valid], **CLOSE)
 
 
-def test_prompts_padded_on_the_left_continue_as_without_padding():
+def test_left_padded_prompts_equal_unpadded():
     model = tiny()
     expected = logits(model, target=TARGET[:, :2])[:, -1]
     target = padded(TARGET[:, :2], 3, "left")
@@ -170,7 +170,7 @@ def test_prompts_padded_on_the_left_continue_as_without_padding():
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
-def test_a_saved_model_reloads_equal_in_safe_mode(normalization, tmp_path):
+def test_saved_model_reloads_equal_in_safe_mode(normalization, tmp_path):
     model = tiny(normalization=normalization, activation="gelu", dropout=0.2, pad_id=1, start_id=5, end_id=6)
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
@@ -180,7 +180,7 @@ def test_a_saved_model_reloads_equal_in_safe_mode(normalization, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_compiled_model_reloads_compiled_and_goes_on_training(tmp_path):
+def test_compiled_model_reloads_compiled_and_continues_training(tmp_path):
     model = tiny(num_layers=1, dropout=0.0)
     model.compile(
         keras.optimizers.Adam(0.01),
@@ -204,7 +204,7 @@ def test_a_compiled_model_reloads_compiled_and_goes_on_training(tmp_path):
 
 
 @pytest.mark.slow
-def test_weights_save_and_load_alone(tmp_path):
+def test_weights_save_and_load(tmp_path):
     model, other = tiny(), Transformer(**TINY)
     assert not np.allclose(logits(other), logits(model))
     model.save_weights(tmp_path / "model.weights.h5")
@@ -231,7 +231,7 @@ def test_config_round_trip_is_the_identity():
     assert [weight.path for weight in again.weights] == [weight.path for weight in model.weights]
 
 
-def test_it_is_a_layer_of_a_functional_model():
+def test_model_is_a_layer_of_a_functional_model():
     source, target = keras.Input((None,), dtype="int32"), keras.Input((None,), dtype="int32")
     core = tiny()
     model = keras.Model([source, target], core({"source_ids": source, "target_ids": target}))
@@ -256,7 +256,7 @@ def reversals(count, length=6, vocabulary=12):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=neutral)], ids=["graph", "xla"])
-def test_a_tiny_model_learns_to_reverse(jit_compile):
+def test_tiny_model_learns_to_reverse(jit_compile):
     keras.utils.set_random_seed(0)
     model = Transformer(12, num_layers=1, num_heads=2, model_dim=32, hidden_dim=64, dropout=0.0)
     model.compile(
@@ -318,7 +318,7 @@ def test_dropout_only_while_training():
     ids=str,
 )
 @neutral
-def test_errors_name_the_argument_and_what_was_received(arguments, message):
+def test_errors_name_argument_and_value(arguments, message):
     with pytest.raises(ValueError, match=message):
         Transformer(**{**TINY, **arguments})
 
@@ -342,7 +342,7 @@ def test_summary_shows_every_layer_built(capsys):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")
-def test_quantises_before_its_first_call():
+def test_quantizes_before_its_first_call():
     model = Transformer(20, num_layers=1, num_heads=2, model_dim=8, hidden_dim=16)
     model.quantize("int8")
     ids = np.array([[4, 5, 3]])
@@ -362,7 +362,7 @@ def test_encoder_and_decoder_may_differ_in_depth():
         tiny(num_decoder_layers=0)
 
 
-def test_attention_and_hidden_units_may_have_dropouts_of_their_own():
+def test_attention_and_hidden_dropout_are_separate():
     model = tiny(dropout=0.0, attention_dropout=0.5, hidden_dropout=0.2)
     block = model.decoder_blocks[0]
     assert (block.self_attention.dropout, block.cross_attention.dropout) == (0.5, 0.5)

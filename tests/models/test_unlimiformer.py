@@ -32,7 +32,7 @@ def logits(model, source=SOURCE, target=TARGET):
 
 
 def states_by_hand(model, row, chunk_length, overlap):
-    """The states (n, D) of one row without padding: each chunk encoded alone, its middle kept."""
+    """The states (n, D) of one row without padding: each chunk encoded separately, its middle kept."""
     stride, left = chunk_length - overlap, overlap // 2
     kept = np.zeros((len(row), model.model_dim), np.float32)
     start = 0
@@ -74,7 +74,7 @@ def stepped(model, source=SOURCE, target=TARGET):
         ({"kind": T5, "key_dim": 3, "activation": "geglu", "end_id": 3}, 4),
     ],
 )
-def test_with_k_as_large_as_the_source_it_is_full_cross_attention_to_the_chunks_states(options, overlap):
+def test_k_of_source_length_equals_full_cross_attention(options, overlap):
     model = tiny(**options)
     long = Unlimiformer(model, top_k=29, chunk_length=8, overlap=overlap)
     found = logits(long)
@@ -85,14 +85,14 @@ def test_with_k_as_large_as_the_source_it_is_full_cross_attention_to_the_chunks_
 
 
 @neutral
-def test_steps_equal_one_call_and_so_do_the_two_ways_to_encode():
+def test_cached_steps_and_both_encoders_equal_full_forward():
     long = Unlimiformer(tiny(), top_k=3, chunk_length=8, overlap=4)
     np.testing.assert_allclose(stepped(long), logits(long), **CLOSE)
 
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("block", [4, 7, 31, 100])
-def test_searching_block_by_block_finds_the_same(monkeypatch, block):
+def test_blockwise_search_equals_full_search(monkeypatch, block):
     long = Unlimiformer(tiny(), top_k=3, chunk_length=8, overlap=4)
     expected = logits(long)
     monkeypatch.setattr(unlimiformer, "BLOCK", block)
@@ -100,14 +100,14 @@ def test_searching_block_by_block_finds_the_same(monkeypatch, block):
 
 
 @neutral
-def test_a_source_of_one_chunk_gives_what_the_model_does():
+def test_source_of_one_chunk_equals_the_model():
     model = tiny()
     np.testing.assert_allclose(logits(Unlimiformer(model, 40, 40)), logits(model), **CLOSE)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 8])
-def test_padding_behind_the_source_changes_nothing(count):
+def test_right_padding_changes_nothing(count):
     long = Unlimiformer(tiny(), top_k=5, chunk_length=8, overlap=4)
     source = np.pad(SOURCE, [(0, 0), (0, count)])
     np.testing.assert_allclose(logits(long, source), logits(long), **CLOSE)
@@ -115,7 +115,7 @@ def test_padding_behind_the_source_changes_nothing(count):
     np.testing.assert_allclose(logits(long, SOURCE[1:2, :17], TARGET[1:2]), logits(long)[1:2], **CLOSE)
 
 
-def test_an_all_padding_row_is_as_the_models():
+def test_row_of_padding_equals_the_model():
     model = tiny()
     expected = logits(model, SOURCE[2:, :8], TARGET[2:])
     assert np.isfinite(expected).all()
@@ -124,7 +124,7 @@ def test_an_all_padding_row_is_as_the_models():
         np.testing.assert_allclose(found, expected, **CLOSE)
 
 
-def test_each_head_attends_to_its_k_best_keys_alone():
+def test_each_head_attends_to_its_top_k_keys_only():
     model = tiny(num_layers=1)
     attention = model.decoder_blocks[0].cross_attention
     long = Unlimiformer(model, top_k=3, chunk_length=8, overlap=4)
@@ -140,7 +140,7 @@ def test_each_head_attends_to_its_k_best_keys_alone():
 
     weights = np.asarray(attention.attention_weights(query, store))  # (1, N, T, S)
     chosen = np.argsort(-weights, axis=-1)[..., :3]
-    # By hand: softmax over the chosen alone is the full softmax's weights, rescaled.
+    # A softmax over the chosen keys equals the full softmax's weights, renormalized.
     kept = np.where((np.arange(20) == chosen[..., None]).any(-2), weights, 0)
     kept /= kept.sum(-1, keepdims=True)
     values = np.asarray(attention.project(store)["value"])  # (1, N, S, V)
@@ -155,7 +155,7 @@ def test_each_head_attends_to_its_k_best_keys_alone():
 
 
 @pytest.mark.slow
-def test_a_token_beyond_what_any_head_retrieves_changes_nothing_but_one_retrieved_does():
+def test_only_retrieved_tokens_change_the_output():
     long = Unlimiformer(
         tiny(vocabulary_size=30), top_k=1, chunk_length=1, overlap=0
     )  # states are of one token each
@@ -169,7 +169,7 @@ def test_a_token_beyond_what_any_head_retrieves_changes_nothing_but_one_retrieve
 
 
 @pytest.mark.slow
-def test_beam_search_finds_what_it_does_with_full_attention_to_one_chunk(random_transformer):
+def test_beam_search_of_one_chunk_equals_full_attention(random_transformer):
     model = random_transformer(3)
     source = np.random.default_rng(0).integers(4, 40, (3, 14))
     source[1, 6:] = 0
@@ -180,7 +180,7 @@ def test_beam_search_finds_what_it_does_with_full_attention_to_one_chunk(random_
 
 
 @pytest.mark.slow
-def test_generates_from_long_sources_as_its_calls_foretell(random_transformer):
+def test_generation_from_long_sources_equals_full_forward(random_transformer):
     long = Unlimiformer(random_transformer(3), top_k=4, chunk_length=8, overlap=4)
     source = np.random.default_rng(0).integers(4, 40, (3, 30))
     source[1, 11:] = 0
@@ -198,7 +198,7 @@ def test_generates_from_long_sources_as_its_calls_foretell(random_transformer):
 
 
 @pytest.mark.slow
-def test_graph_and_xla_say_what_eager_does(modes):
+def test_graph_and_xla_equal_eager(modes):
     long = Unlimiformer(tiny(), top_k=3, chunk_length=8, overlap=4)
     expected = logits(long)
     for name, mode in modes.items():
@@ -208,7 +208,7 @@ def test_graph_and_xla_say_what_eager_does(modes):
 
 @pytest.mark.slow
 @neutral
-def test_fit_trains_the_model_through_retrieval():
+def test_fit_trains_through_retrieval():
     model = tiny(dropout=0.1)
     long = Unlimiformer(model, top_k=4, chunk_length=8, overlap=4)
     assert [w.path for w in long.trainable_weights] == [w.path for w in model.trainable_weights]
@@ -225,16 +225,16 @@ def test_fit_trains_the_model_through_retrieval():
     assert all("key/bias" in path for path in still)
 
 
-def test_gradients_are_those_of_full_attention_where_all_is_retrieved():
+def test_gradients_equal_full_attention_for_large_k():
     tf = pytest.importorskip("tensorflow")
     if keras.config.backend() != "tensorflow":
         pytest.skip("taken with a tape")
     model = tiny()
     inputs = {"source_ids": SOURCE[:1, :8], "target_ids": TARGET[:1]}
 
-    def found(which):
+    def found(function):
         with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(tf.math.log_softmax(which(inputs))[..., 5])
+            loss = tf.reduce_sum(tf.math.log_softmax(function(inputs))[..., 5])
         return [tf.convert_to_tensor(g) for g in tape.gradient(loss, model.trainable_weights)]
 
     for ours, theirs in zip(found(Unlimiformer(model, 8, 8)), found(model), strict=True):
@@ -243,7 +243,7 @@ def test_gradients_are_those_of_full_attention_where_all_is_retrieved():
 
 @pytest.mark.slow
 @neutral
-def test_reloads_from_a_keras_file_and_its_config(tmp_path):
+def test_reloads_from_keras_file_and_its_config(tmp_path):
     long = Unlimiformer(tiny(), top_k=3, chunk_length=8, overlap=2)
     again = Unlimiformer.from_config(long.get_config())
     assert (again.top_k, again.chunk_length, again.overlap) == (3, 8, 2)
@@ -254,7 +254,7 @@ def test_reloads_from_a_keras_file_and_its_config(tmp_path):
 
 
 @pytest.mark.slow
-def test_mixed_precision_comes_near():
+def test_mixed_precision_is_close():
     expected = logits(Unlimiformer(tiny(), top_k=29, chunk_length=8))
     found = logits(Unlimiformer(tiny(dtype="mixed_bfloat16"), top_k=29, chunk_length=8))
     assert found.dtype == "float32"
@@ -262,7 +262,7 @@ def test_mixed_precision_comes_near():
 
 
 @pytest.mark.slow
-def test_a_quantised_key_projection_is_read_as_it_is():
+def test_quantized_key_projection_is_used():
     model = tiny()
     for block in model.decoder_blocks:
         block.cross_attention.key_projection.quantize("int8")
@@ -272,7 +272,7 @@ def test_a_quantised_key_projection_is_read_as_it_is():
 
 
 @pytest.mark.slow
-def test_the_pipeline_answers_long_texts(pipeline):
+def test_pipeline_answers_long_texts(pipeline):
     from keras_transformer.pipelines import TextToText
 
     short = pipeline.model
@@ -294,10 +294,10 @@ def test_the_pipeline_answers_long_texts(pipeline):
         ({"overlap": 8}, r"`overlap` must be in \[0, chunk_length\). Received: overlap=8, chunk_length=8"),
         ({"overlap": -1}, r"`overlap` must be in \[0, chunk_length\). Received: overlap=-1"),
         ({"model": "gpt"}, "must be an encoder–decoder with cross-attention.* Received: model of type GPT"),
-        ({"model": "score"}, "must compare queries and keys by their dot product. Received: score="),
+        ({"model": "score"}, "must have a scaled dot-product score. Received: score="),
     ],
 )
-def test_bad_arguments_are_named(options, message):
+def test_invalid_arguments_are_refused(options, message):
     model = options.get("model")
     if model == "gpt":
         model = GPT(12, num_layers=1, num_heads=2, model_dim=8, max_length=8)
@@ -311,7 +311,7 @@ def test_bad_arguments_are_named(options, message):
 
 @neutral
 @pytest.mark.slow
-def test_memory_beside_the_store_grows_with_the_source_by_its_ids_and_mask_alone():
+def test_memory_beyond_the_store_grows_only_by_ids_and_mask():
     if keras.config.backend() != "jax":
         pytest.skip("XLA's count of bytes is JAX's to ask for")
     import jax

@@ -48,7 +48,7 @@ def test_published_sizes_have_their_parameter_counts(name, num_classes, paramete
     assert ViT.from_size(name, num_classes=num_classes).count_params() == parameters
 
 
-def test_parameters_count_as_the_formulas_say():
+def test_parameter_count_equals_formula():
     def count(n, d, h, patches, patch, classes, token):
         block = 4 * (d * d + d) + d * h + h + h * d + d + 4 * d
         return (patch * d + d) + (patches + 2 * token) * d + n * block + 2 * d + d * classes + classes
@@ -61,7 +61,7 @@ def test_parameters_count_as_the_formulas_say():
     assert 86_567_656 - (768 * 1000 + 1000) == 85_798_656
 
 
-def test_patches_are_cut_row_by_row_and_values_mapped_to_minus_one_to_one():
+def test_patches_are_row_major_and_values_scaled_to_minus_one_to_one():
     model = tiny(pooling="mean")
     kernel, bias = (np.asarray(weight) for weight in model.embedding.weights)
     scaled = IMAGES / 127.5 - 1
@@ -94,7 +94,7 @@ def test_patches_may_be_higher_than_wide_or_wider_than_high(patch_size, tmp_path
     assert larger.positions.table.shape == (16 // height, 24 // width, 8)
 
 
-def test_equal_sides_are_one_number():
+def test_number_and_pair_sizes_agree():
     np.testing.assert_array_equal(logits(tiny(patch_size=(4, 4))), logits(tiny()))
 
 
@@ -113,7 +113,7 @@ def test_projections_to_queries_keys_and_values_may_lack_biases():
     assert ViT.from_config(model.get_config()).get_config() == model.get_config()
 
 
-def test_attention_weights_may_have_a_dropout_of_their_own():
+def test_attention_dropout_is_separate():
     model = tiny(attention_dropout=0.5)
     assert (model.blocks[0].attention.dropout, model.blocks[0].feed_forward.dropout, model.drop.rate) == (
         0.5,
@@ -133,7 +133,7 @@ def test_integer_and_float_images_agree(dtype):
 
 
 @pytest.mark.parametrize("pooling", ["token", pytest.param("mean", marks=neutral)])
-def test_without_positions_the_order_of_patches_does_not_matter_and_with_them_it_does(pooling):
+def test_only_positions_break_permutation_invariance(pooling):
     model = tiny(pooling=pooling)
     swapped = IMAGES[:, [4, 5, 6, 7, 0, 1, 2, 3]]  # the two rows of patches
     assert not np.allclose(logits(model, swapped), logits(model), **CLOSE)
@@ -141,13 +141,13 @@ def test_without_positions_the_order_of_patches_does_not_matter_and_with_them_it
     np.testing.assert_allclose(logits(model, swapped), logits(model), **CLOSE)
 
 
-def test_an_image_does_not_see_the_others_of_its_batch():
+def test_images_ignore_other_images_of_the_batch():
     model = tiny()
     np.testing.assert_allclose(logits(model)[:1], logits(model, IMAGES[:1]), **CLOSE)
     assert logits(model, IMAGES[:0]).shape == (0, 3)
 
 
-def test_without_head_it_gives_pooled_features():
+def test_model_without_head_returns_pooled_features():
     model = tiny(num_classes=None)
     assert logits(model).shape == (2, 8) == model.compute_output_shape(IMAGES.shape)
     np.testing.assert_allclose(logits(model), model.encode(IMAGES)[:, 0], **CLOSE)
@@ -156,7 +156,7 @@ def test_without_head_it_gives_pooled_features():
 
 
 class TestWindow:
-    def test_a_window_over_the_whole_image_is_none(self):
+    def test_window_over_the_whole_image_equals_none(self):
         np.testing.assert_allclose(logits(tiny(window=2)), logits(tiny()), **CLOSE)
         assert not np.allclose(logits(tiny(window=1)), logits(tiny()), **CLOSE)
 
@@ -169,7 +169,7 @@ class TestWindow:
         np.testing.assert_array_equal(seen[1, 1:], [1, 1, 0, 1, 1, 0])  # the corner: its row, and the next
         np.testing.assert_array_equal(seen[2, 1:], [1, 1, 1, 1, 1, 1])
 
-    def test_a_far_patch_changes_nothing_within_a_layers_reach(self):
+    def test_patch_outside_the_window_changes_nothing(self):
         model = tiny(window=0, pooling="mean", num_layers=1)
         changed = IMAGES.copy()
         changed[:, :4, :4] = 255 - changed[:, :4, :4]
@@ -217,7 +217,7 @@ def stripes(count, seed=0):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=neutral)], ids=["graph", "xla"])
-def test_learns_to_tell_stripes(jit_compile):
+def test_learns_to_classify_stripes(jit_compile):
     keras.utils.set_random_seed(0)
     sizes = {"num_layers": 1, "num_heads": 2, "model_dim": 16, "hidden_dim": 32, "dropout": 0.1}
     model = ViT(8, 4, 2, num_channels=1, **sizes)
@@ -242,7 +242,7 @@ def test_mixed_precision_trains_finite_and_near():
 @pytest.mark.parametrize(
     "options", [{}, {"pooling": "mean", "positions": "sinusoidal", "window": 1}], ids=str
 )
-def test_a_saved_model_reloads_equal(options, tmp_path):
+def test_saved_model_reloads_equal(options, tmp_path):
     model = tiny(**options)
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
@@ -264,7 +264,7 @@ def test_exports_with_any_batch_size(tmp_path):
 
 
 @pytest.mark.slow
-def test_lora_changes_nothing_at_first_and_int8_little():
+def test_lora_starts_as_identity_and_int8_is_close():
     model = tiny(model_dim=32, hidden_dim=64)
     before = logits(model)
     for block in model.blocks:
@@ -292,7 +292,7 @@ def test_config_round_trip_is_the_identity():
     [
         (
             lambda: tiny(patch_size=5),
-            r"`image_size` must be multiples of patch_size. Received: .*\(8, 12\).*5",
+            r"`image_size` must be a multiple of `patch_size`. Received: .*\(8, 12\).*5",
         ),
         (lambda: tiny(patch_size=0), "`patch_size` must be a positive height .*Received: patch_size=0"),
         (
@@ -305,7 +305,7 @@ def test_config_round_trip_is_the_identity():
         ),
         (
             lambda: tiny(patch_size=(8, 8)),
-            r"`image_size` must be multiples of patch_size. Received: .*\(8, 8\)",
+            r"`image_size` must be a multiple of `patch_size`. Received: .*\(8, 8\)",
         ),
         (lambda: tiny(image_size=(8, 0)), r"`image_size` must be a positive .*Received: image_size=\(8, 0\)"),
         (lambda: tiny(num_classes=0), "`num_classes` must be positive. Received: num_classes=0"),
@@ -324,6 +324,6 @@ def test_config_round_trip_is_the_identity():
         (lambda: logits(tiny(value_range=(0, 1))), "`inputs` must be floats .*Received: inputs.dtype=uint8"),
     ],
 )
-def test_errors_name_the_argument_and_what_was_received(make, message):
+def test_errors_name_argument_and_value(make, message):
     with pytest.raises(ValueError, match=message):
         make()

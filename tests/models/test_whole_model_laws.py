@@ -1,4 +1,4 @@
-"""What holds for every model: LoRA and int8 by Keras' own means, mixed precision, XLA.
+"""Properties of every model: LoRA and int8 of Keras, mixed precision, XLA.
 
 Configurations and files of each are tested beside the model.
 """
@@ -25,7 +25,7 @@ def encoder(dtype):
 
 
 def decoder(dtype):
-    return models.GPT(13, **SIZES, max_length=8, dtype=dtype).with_more_tokens(3)
+    return models.GPT(13, **SIZES, max_length=8, dtype=dtype).resize_token_embeddings(16)
 
 
 def transformer(dtype):
@@ -61,8 +61,10 @@ SLOW = {
 
 
 def of_each(slow=()):
-    marks = {name: [pytest.mark.slow] for name in slow} | {"gpt": [pytest.mark.backend_neutral]}
-    return pytest.mark.parametrize("name", [pytest.param(name, marks=marks.get(name, [])) for name in CASES])
+    markers = {name: [pytest.mark.slow] for name in slow} | {"gpt": [pytest.mark.backend_neutral]}
+    return pytest.mark.parametrize(
+        "name", [pytest.param(name, marks=markers.get(name, [])) for name in CASES]
+    )
 
 
 each = of_each()
@@ -82,7 +84,7 @@ def outputs(model, inputs, **options):
 
 
 def layers(model, method):
-    """All layers, at whatever depth, that have the method and weights of their own to use it on."""
+    """All layers, at any depth, that have the method and weights."""
     return [
         layer
         for layer in model._flatten_layers(include_self=False)
@@ -97,7 +99,7 @@ def size(weights):
 
 @pytest.mark.slow_variants
 @of_each(SLOW)
-def test_lora_changes_nothing_at_first_and_then_trains_few_weights(name, tmp_path):
+def test_lora_starts_as_identity_and_trains_few_weights(name, tmp_path):
     model, inputs = tiny(name), CASES[name][1]
     before, parameters = outputs(model, inputs), size(model.trainable_weights)
     adapted = layers(model, "enable_lora")
@@ -130,7 +132,7 @@ def test_lora_changes_nothing_at_first_and_then_trains_few_weights(name, tmp_pat
 @pytest.mark.slow
 @each
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")
-def test_int8_answers_nearly_the_same(name):
+def test_int8_is_close(name):
     model, inputs = tiny(name), CASES[name][1]
     before = outputs(model, inputs)
     model.quantize("int8")
@@ -143,7 +145,7 @@ def test_int8_answers_nearly_the_same(name):
 @pytest.mark.slow_variants
 @each
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
-def test_mixed_precision_answers_nearly_the_same_in_float32(name, policy):
+def test_mixed_precision_is_close_and_returns_float32(name, policy):
     inputs = CASES[name][1]
     expected, found = outputs(tiny(name), inputs), outputs(tiny(name, policy), inputs)
     for ours, exact in zip(found, expected, strict=True):
@@ -152,7 +154,7 @@ def test_mixed_precision_answers_nearly_the_same_in_float32(name, policy):
 
 
 @each
-def test_its_summary_shows_every_parameter(name):
+def test_summary_shows_every_parameter(name):
     model, lines = tiny(name), []
     model.summary(print_fn=lambda line, **_: lines.append(line))
     assert f"Total params: {model.count_params():,}" in "\n".join(lines)
@@ -166,7 +168,7 @@ def test_every_layer_is_built_with_its_model(name):
 
 @pytest.mark.slow
 @each
-def test_graph_and_xla_say_what_eager_does(name, modes):
+def test_graph_and_xla_equal_eager(name, modes):
     model, inputs = tiny(name), CASES[name][1]
     inputs = keras.tree.map_structure(keras.ops.convert_to_tensor, inputs)
     expected = outputs(model, inputs)

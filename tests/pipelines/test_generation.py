@@ -91,7 +91,7 @@ def test_streamed_pieces_concatenate_to_the_answer(pipeline, texts):
         pieces = list(pipeline.stream(text))
         assert "".join(pieces) == pipeline(text)
         assert len(pieces) != 1 or len(pipeline(text).split()) <= 1
-    with pytest.raises(ValueError, match="`sampler` must be of a single hypothesis"):
+    with pytest.raises(ValueError, match="`sampler` must have a single hypothesis"):
         pipeline.with_settings("beam").stream("uno")
     with pytest.raises(TypeError, match="`text` must be a string"):
         pipeline.stream(["uno"])
@@ -109,7 +109,7 @@ def test_contradictory_settings_are_refused_by_the_constructor(pipeline):
         pipeline.with_settings("greedy", constraints=[ForcedWords([[5]])])
     with pytest.raises(ValueError, match="`constraints` must not contradict"):
         pipeline.with_settings(Beam(2), constraints=[ForcedWords([[5]]), BannedWords([[5]])])
-    with pytest.raises(ValueError, match="`constraints` must hold"):
+    with pytest.raises(ValueError, match="`constraints` must contain"):
         pipeline.with_settings(constraints=[{"constraint": "Bann"}])
 
 

@@ -15,7 +15,7 @@ CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 def tiny(symmetric=False, **options):
     sizes = {"num_layers": 1, "num_heads": 2, "model_dim": 8, "max_length": 24, "dropout": 0.0}
     decoder = GPT(TOKENIZER.vocabulary_size, **{**sizes, **options}, end_id=TOKENIZER.end_id)
-    model = GPTClassifier(decoder.with_more_tokens(3), 2, symmetric)
+    model = GPTClassifier(decoder.resize_token_embeddings(decoder.vocabulary_size + 3), 2, symmetric)
     random = np.random.default_rng(0)
     for weight in model.trainable_weights:
         weight.assign(random.normal(size=weight.shape) * 0.5)
@@ -72,7 +72,7 @@ def test_trains_saves_and_loads(tmp_path):
     texts = [f"{a}{b}" for a in "abcd" for b in "efgh"]
     labels = [text[0] in "ab" for text in texts]
     decoder = GPT(TOKENIZER.vocabulary_size, 1, 2, 16, max_length=8, dropout=0.0, end_id=TOKENIZER.end_id)
-    model = GPTClassifier(decoder.with_more_tokens(3), 2)
+    model = GPTClassifier(decoder.resize_token_embeddings(decoder.vocabulary_size + 3), 2)
     losses = {
         "classes": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         "tokens": LabelSmoothedCrossentropy(0.0, pad_id=TOKENIZER.pad_id),

@@ -35,7 +35,13 @@ def bert(num_classes, problem_type):
 
 def gpt(num_classes, problem_type):
     decoder = GPT(BYTES.vocabulary_size, **SIZES, max_length=24, end_id=BYTES.end_id)
-    return randomised(GPTClassifier(decoder.with_more_tokens(3), num_classes, problem_type=problem_type))
+    return randomised(
+        GPTClassifier(
+            decoder.resize_token_embeddings(decoder.vocabulary_size + 3),
+            num_classes,
+            problem_type=problem_type,
+        )
+    )
 
 
 def vit(num_classes, problem_type):
@@ -160,7 +166,7 @@ def test_gpt_learns_several_labels_and_numbers_by_fit(labels, loss):
     several = isinstance(labels[0], list)
     decoder = GPT(BYTES.vocabulary_size, 1, 2, 16, max_length=16, dropout=0.0, end_id=BYTES.end_id)
     model = GPTClassifier(
-        decoder.with_more_tokens(3),
+        decoder.resize_token_embeddings(decoder.vocabulary_size + 3),
         3 if several else 1,
         problem_type="multi_label_classification" if several else None,
     )
@@ -212,7 +218,7 @@ def test_problem_types_of_transformers_folders_round_trip(name, num_classes, set
         ({"problem_type": 3}, "must have a string as problem_type. Received: problem_type=3"),
         (
             {"problem_type": "single_label_classification", "num_labels": 1},
-            "`problem_type` must be another than .*num_classes=1",
+            "`problem_type` must not be .*num_classes=1",
         ),
     ],
 )

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.backend_neutral
 
 
 class Clock:
-    """Stands still until told to go on."""
+    """A clock that advances only when set."""
 
     def __init__(self):
         self.now = 1000.0
@@ -50,7 +50,7 @@ def fit(clock, seconds_a_batch, epochs=1000, batches=4, **options):
     return rates, history, model, budget
 
 
-def test_the_rate_rises_to_the_peak_then_falls_to_nothing_and_training_ends(clock):
+def test_rate_rises_to_the_peak_and_falls_to_zero_when_training_ends(clock):
     rates, history, _, _ = fit(clock, seconds_a_batch=3)
     # The clock starts with the end of batch 0; batch n begins 3 (n - 1) seconds later.
     shares = [3 * n / 60 for n in range(20)]
@@ -63,13 +63,13 @@ def test_the_rate_rises_to_the_peak_then_falls_to_nothing_and_training_ends(cloc
     assert len(history.epoch) == 6
 
 
-def test_time_before_the_first_batch_has_ended_does_not_count(clock):
+def test_clock_starts_after_the_first_batch(clock):
     clock.now += 10_000
     rates, *_ = fit(clock, seconds_a_batch=6)
     assert len(rates) == 11
 
 
-def test_training_ends_within_an_epoch(clock):
+def test_training_ends_within_epoch(clock):
     rates, *_ = fit(clock, seconds_a_batch=61, batches=10)
     assert len(rates) == 2
 
@@ -79,7 +79,7 @@ def test_fewer_epochs_end_sooner(clock):
     assert len(rates) == 8
 
 
-def test_a_second_fit_starts_anew(clock):
+def test_second_fit_restarts_the_clock(clock):
     rates, _, model, budget = fit(clock, seconds_a_batch=20)
     clock.now += 5000
     seen = []
@@ -94,7 +94,7 @@ def test_a_second_fit_starts_anew(clock):
     assert len(seen) == len(rates)
 
 
-def test_a_schedule_as_learning_rate_is_an_error():
+def test_schedule_as_learning_rate_is_error():
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile(keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(0.1, 10)), "mse")
     data = np.zeros((4, 1), "float32")
@@ -108,7 +108,7 @@ def test_a_schedule_as_learning_rate_is_an_error():
     + [("peak_rate", 0.0), ("peak_rate", -1e-3), ("peak_rate", math.nan)]
     + [("warmup", value) for value in (0, 1, -0.1, 1.1, math.nan)],
 )
-def test_an_argument_out_of_range_is_named(argument, value):
+def test_argument_out_of_range_is_refused(argument, value):
     options = {"minutes": 1, "peak_rate": 0.1, argument: value}
     with pytest.raises(ValueError, match=f"`{argument}` must .*Received: {argument}="):
         TimeBudget(**options)

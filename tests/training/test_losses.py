@@ -31,7 +31,7 @@ def one_hot_reference(labels, logits, smoothing, pad_id=0, weights=1.0):
 
 
 @pytest.mark.parametrize("smoothing", SMOOTHINGS)
-def test_is_the_cross_entropy_against_the_smoothed_labels_and_so_is_its_gradient(smoothing, gradients):
+def test_loss_and_gradient_equal_smoothed_cross_entropy(smoothing, gradients):
     expected, expected_gradient = one_hot_reference(LABELS, LOGITS, smoothing)
     loss = LabelSmoothedCrossentropy(smoothing)
     np.testing.assert_allclose(loss(LABELS, LOGITS), expected, rtol=1e-5)
@@ -40,7 +40,7 @@ def test_is_the_cross_entropy_against_the_smoothed_labels_and_so_is_its_gradient
     assert (gradient[LABELS == 0] == 0).all()
 
 
-def test_is_keras_own_loss_where_nothing_is_padding():
+def test_loss_equals_keras_without_padding():
     labels = RANDOM.integers(1, V, (B, T))
     one_hot = np.eye(V, dtype="float32")[labels]
     theirs = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=0.1)(one_hot, LOGITS)
@@ -48,7 +48,7 @@ def test_is_keras_own_loss_where_nothing_is_padding():
 
 
 @pytest.mark.parametrize("smoothing", SMOOTHINGS)
-def test_half_padding_changes_nothing(smoothing):
+def test_padding_changes_nothing(smoothing):
     labels = RANDOM.integers(1, V, (B, T))
     loss = LabelSmoothedCrossentropy(smoothing)
     padded = np.concatenate([labels, np.zeros_like(labels)], axis=1)
@@ -56,7 +56,7 @@ def test_half_padding_changes_nothing(smoothing):
     np.testing.assert_allclose(loss(padded, logits), loss(labels, LOGITS), rtol=1e-5)
 
 
-def test_a_keras_mask_changes_nothing():
+def test_keras_mask_changes_nothing():
     loss = LabelSmoothedCrossentropy(0.1)
     masked = keras.layers.Masking(mask_value=-1.0)(ops.convert_to_tensor(LOGITS))
     hidden = np.where((LABELS == 0)[..., None], 0.0, LOGITS).astype("float32")
@@ -67,7 +67,7 @@ def test_a_keras_mask_changes_nothing():
 
 
 @pytest.mark.parametrize("masked", [False, True], ids=["no Keras mask", "Keras mask"])
-def test_fit_reports_the_same_loss_with_and_without_a_keras_mask(masked):
+def test_fit_reports_the_same_loss_with_and_without_keras_mask(masked):
     inputs = keras.Input((T,), dtype="int32")
     embedding = keras.layers.Embedding(V, V, mask_zero=masked)
     model = keras.Model(inputs, embedding(inputs))
@@ -78,7 +78,7 @@ def test_fit_reports_the_same_loss_with_and_without_a_keras_mask(masked):
 
 
 @pytest.mark.parametrize("pad_id", [4, -1, -100])
-def test_the_pad_id_is_an_argument(pad_id):
+def test_pad_id_is_argument(pad_id):
     labels = np.where(LABELS == 0, pad_id, np.where(pad_id == LABELS, 2, LABELS))
     expected, _ = one_hot_reference(labels, LOGITS, 0.1, pad_id)
     np.testing.assert_allclose(
@@ -87,7 +87,7 @@ def test_the_pad_id_is_an_argument(pad_id):
 
 
 @pytest.mark.parametrize("shape", [(), (B,), (B, 1), (B, T)], ids=str)
-def test_sample_weights_weigh_rows_or_tokens_over_the_number_of_valid_tokens(shape):
+def test_sample_weights_apply_to_rows_or_tokens(shape):
     weights = RANDOM.random(shape).astype("float32")
     each = weights[:, None] if len(shape) == 1 else weights
     expected, _ = one_hot_reference(LABELS, LOGITS, 0.1, weights=each)
@@ -102,7 +102,7 @@ def test_rows_and_tokens_are_not_confused_where_their_numbers_are_equal():
     np.testing.assert_allclose(LabelSmoothedCrossentropy(0.1)(labels, logits, weights), expected, rtol=1e-5)
 
 
-def test_padding_alone_gives_zero_and_a_zero_gradient(gradients):
+def test_only_padding_gives_zero_loss_and_gradient(gradients):
     labels, loss = np.zeros_like(LABELS), LabelSmoothedCrossentropy(0.1)
     assert float(loss(labels, LOGITS)) == 0
     (gradient,) = gradients(lambda logits: loss(ops.convert_to_tensor(labels), logits), LOGITS)
@@ -110,7 +110,7 @@ def test_padding_alone_gives_zero_and_a_zero_gradient(gradients):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_logits_of_half_precision_are_taken_to_float32(dtype):
+def test_half_precision_logits_are_cast_to_float32(dtype):
     half = ops.cast(LOGITS * 1000, dtype)  # exp(3000) is far beyond either type
     expected, _ = one_hot_reference(LABELS, np.asarray(ops.cast(half, "float32")), 0.1)
     found = LabelSmoothedCrossentropy(0.1)(LABELS, half)
@@ -119,12 +119,12 @@ def test_logits_of_half_precision_are_taken_to_float32(dtype):
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64", "uint8", "float32"])
-def test_labels_may_be_of_any_type(dtype):
+def test_any_label_type_is_accepted(dtype):
     loss = LabelSmoothedCrossentropy(0.1)
     np.testing.assert_allclose(loss(LABELS.astype(dtype), LOGITS), loss(LABELS, LOGITS), rtol=1e-6)
 
 
-def test_the_loss_of_every_mode_is_the_same(modes):
+def test_modes_agree(modes):
     loss = LabelSmoothedCrossentropy(0.1)
     expected, _ = one_hot_reference(LABELS, LOGITS, 0.1)
     for name, wrap in modes.items():
@@ -141,14 +141,14 @@ def test_config_round_trip_is_the_identity():
 
 
 @pytest.mark.parametrize("smoothing", [-0.1, 1.0])
-def test_a_smoothing_outside_0_1_is_refused(smoothing):
+def test_smoothing_outside_0_1_is_refused(smoothing):
     with pytest.raises(
         ValueError, match=rf"`smoothing` must be in \[0, 1\). Received: smoothing={smoothing}"
     ):
         LabelSmoothedCrossentropy(smoothing)
 
 
-def test_without_a_padding_id_negative_labels_are_ignored():
+def test_without_padding_id_negative_labels_are_ignored():
     labels = np.where(LABELS == 0, -1, LABELS)
     labels[0, 0] = 0  # a token like any other
     expected, _ = one_hot_reference(labels, LOGITS, 0.1, pad_id=-1)

@@ -34,12 +34,12 @@ both = pytest.mark.parametrize("metric", [Perplexity, TokenAccuracy])
 
 
 @both
-def test_is_the_mean_over_tokens_that_are_not_padding(metric):
+def test_result_equals_the_mean_over_valid_tokens(metric):
     np.testing.assert_allclose(metric()(LABELS, LOGITS), reference(metric, LABELS, LOGITS), rtol=1e-5)
 
 
 @both
-def test_batches_of_different_padding_equal_one_big_batch(metric):
+def test_batches_of_different_padding_equal_one_batch(metric):
     whole, parts = metric(), metric()
     whole.update_state(LABELS, LOGITS)
     for row, length in enumerate((5, 3, 1, 5)):  # the last row is all padding
@@ -48,7 +48,7 @@ def test_batches_of_different_padding_equal_one_big_batch(metric):
 
 
 @both
-def test_sample_weights_weigh_rows_or_tokens(metric):
+def test_sample_weights_apply_to_rows_or_tokens(metric):
     for shape in ((B,), (B, 1), (B, T)):
         weights = RANDOM.random(shape).astype("float32")
         each = weights[:, None] if len(shape) == 1 else weights
@@ -68,14 +68,14 @@ def test_rows_and_tokens_are_not_confused_where_their_numbers_are_equal(metric):
 
 @both
 @pytest.mark.parametrize("pad_id", [3, -1, -100])
-def test_the_pad_id_is_an_argument(metric, pad_id):
+def test_pad_id_is_argument(metric, pad_id):
     labels = np.where(LABELS == 0, pad_id, np.where(pad_id == LABELS, 2, LABELS))
     found = metric(pad_id=pad_id)(labels, LOGITS)
     np.testing.assert_allclose(found, reference(metric, labels, LOGITS, pad_id=pad_id), rtol=1e-5)
 
 
 @both
-def test_reset_forgets_and_nothing_seen_is_no_nan(metric):
+def test_reset_state_gives_zero_not_nan(metric):
     found = metric()
     nothing = 1 if metric is Perplexity else 0
     assert found.result() == nothing
@@ -85,7 +85,7 @@ def test_reset_forgets_and_nothing_seen_is_no_nan(metric):
     assert found(np.zeros_like(LABELS), LOGITS) == nothing
 
 
-def test_perplexity_of_a_uniform_model_is_the_vocabularys_size():
+def test_perplexity_of_uniform_logits_is_the_vocabulary_size():
     np.testing.assert_allclose(Perplexity()(LABELS, np.zeros_like(LOGITS)), V, rtol=1e-5)
 
 
@@ -96,14 +96,14 @@ def test_perplexity_is_the_exponential_of_the_loss_without_smoothing():
 
 @both
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_logits_of_half_precision_are_taken_to_float32(metric, dtype):
+def test_half_precision_logits_are_cast_to_float32(metric, dtype):
     half = ops.cast(LOGITS, dtype)
     expected = reference(metric, LABELS, np.asarray(ops.cast(half, "float32")))
     np.testing.assert_allclose(metric()(LABELS, half), expected, rtol=1e-4)
 
 
 @both
-def test_labels_may_be_of_any_type(metric):
+def test_any_label_type_is_accepted(metric):
     for dtype in ("int32", "int64", "float32"):
         np.testing.assert_allclose(
             metric()(LABELS.astype(dtype), LOGITS), reference(metric, LABELS, LOGITS), rtol=1e-5
@@ -111,7 +111,7 @@ def test_labels_may_be_of_any_type(metric):
 
 
 @both
-def test_evaluate_counts_tokens_over_uneven_batches_and_a_keras_mask_changes_nothing(metric):
+def test_evaluate_counts_tokens_over_uneven_batches_and_keras_mask_changes_nothing(metric):
     for masked in (False, True):
         inputs = keras.Input((T,), dtype="int32")
         embedding = keras.layers.Embedding(V, V, mask_zero=masked)

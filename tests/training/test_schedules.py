@@ -8,7 +8,7 @@ pytestmark = pytest.mark.backend_neutral
 
 
 @pytest.mark.parametrize(("dim", "warmup", "scale"), [(512, 4000, 1.0), (64, 1, 1.0), (256, 100, 2.5)])
-def test_is_equation_3_of_the_paper_where_the_first_step_is_1(dim, warmup, scale):
+def test_rate_equals_equation_3_of_the_paper(dim, warmup, scale):
     schedule = TransformerSchedule(dim, warmup, scale)
     for done in (0, 1, 2, 98, 99, 100, 3999, 4000, 4001, 100_000):
         step = done + 1
@@ -17,14 +17,14 @@ def test_is_equation_3_of_the_paper_where_the_first_step_is_1(dim, warmup, scale
         np.testing.assert_allclose(schedule(keras.ops.convert_to_tensor(done, "int32")), expected, rtol=1e-5)
 
 
-def test_rises_to_its_peak_at_the_end_of_the_warm_up_and_falls_after():
+def test_rate_peaks_at_the_end_of_warm_up():
     rates = [float(TransformerSchedule(64, 10)(done)) for done in range(50)]
     assert np.argmax(rates) == 9
     assert (np.diff(rates[:10]) > 0).all()
     assert (np.diff(rates[9:]) < 0).all()
 
 
-def test_drives_an_optimizer_from_its_first_update():
+def test_optimizer_follows_the_schedule():
     variable = keras.Variable([0.0])
     schedule = TransformerSchedule(4, 2)
     optimizer = keras.optimizers.SGD(schedule)

@@ -1,1 +1,1 @@
-"""Search strategies: greedy, sampling, beam, contrastive, speculative."""
+"""Search strategies: greedy, sampling, beam, contrastive and speculative."""

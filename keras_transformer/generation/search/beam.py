@@ -1,4 +1,4 @@
-"""Beam search whose hypotheses share one cache that is never reordered."""
+"""Beam search without reordering the cache that all hypotheses share."""
 
 import dataclasses
 from collections.abc import Callable
@@ -10,34 +10,34 @@ from keras import ops
 from keras_transformer.generation.constraints import FORBIDDEN, ForcedWords
 from keras_transformer.generation.logits_processors import LogitsProcessors
 from keras_transformer.generation.samplers import Beam
-from keras_transformer.generation.search.sampling import is_broken, log_normalizer
+from keras_transformer.generation.search.sampling import is_invalid, log_normalizer
 from keras_transformer.generation.search.top_k import pick, top_k
 
 Tensor = Any
 State = dict[str, Tensor]
 
-_LAST = 2**22  # more than the turns of any search, which float32 still counts one by one
+_LOWEST_PRIORITY = 2**22  # larger than any other priority, and exact in float32
 
 
 @dataclasses.dataclass(frozen=True)
 class BeamSearch:
-    """R running hypotheses and the R best of those that have ended, for each row (see `loop`).
+    """R running hypotheses and the R best finished ones of each row (see `loop`).
 
-    Each step writes R entries into a row's cache, and they stay where they are. A matrix of ancestors says which
-    of the R entries of each step belongs to a hypothesis; it alone follows the hypotheses when they change places.
+    Each step writes R entries into a row's cache, which are never moved. A matrix of ancestors has, for each hypothesis
+    and step, the index of its entry among the R; only this matrix is reordered with the hypotheses.
 
     Attributes:
         sampler: the beam's settings.
-        logits_processors: what may be generated.
-        longest: M.
-        padding_value: the id after the end of a sequence.
-        limits: integers (B,), the longest output of each row.
-        batch_size: B, by default asked of what is selected from, at each step.
+        logits_processors: the constraints.
+        max_new_tokens: M.
+        padding_value: the id that pads ended sequences.
+        limits: integers (B,), the maximum number of new tokens of each row.
+        batch_size: B, by default read from the tensors at each step.
     """
 
     sampler: Beam
     logits_processors: LogitsProcessors
-    longest: int
+    max_new_tokens: int
     padding_value: int
     limits: Tensor | None = None
     batch_size: Any = None
@@ -47,55 +47,55 @@ class BeamSearch:
         """R."""
         return self.sampler.num_beams
 
-    def start(self, newest: Tensor, blank: Tensor) -> State:
-        """The state before the first step, from the last tokens of the prompts (B,): one hypothesis, R times."""
-        newest = ops.repeat(newest[:, None], self.hypotheses, axis=1)
-        nothing = ops.repeat(ops.zeros_like(newest)[:, :, None], self.longest, axis=2)
+    def start(self, last_tokens: Tensor, empty: Tensor) -> State:
+        """Return the state before the first step, from the last tokens of the prompts (B,): one hypothesis, R times."""
+        last_tokens = ops.repeat(last_tokens[:, None], self.hypotheses, axis=1)
+        nothing = ops.repeat(ops.zeros_like(last_tokens)[:, :, None], self.max_new_tokens, axis=2)
         ids, token_scores = nothing + self.padding_value, ops.cast(nothing, "float32")
         first = ops.equal(ops.arange(self.hypotheses), 0)
-        blank = blank[:, None]
+        empty = empty[:, None]
         return {
-            "newest": newest,
+            "last_tokens": last_tokens,
             "ids": ids,
             "token_scores": token_scores,
             "ancestors": nothing,
-            "scores": _or_forbidden(ops.logical_and(first, ops.logical_not(blank))),
+            "scores": _or_forbidden(ops.logical_and(first, ops.logical_not(empty))),
             "ended_ids": ids,
             "ended_token_scores": token_scores,
-            "ended_lengths": ops.zeros_like(newest),
-            # A row without a source has one answer, which is empty.
-            "ended_ranking": _or_forbidden(ops.logical_and(first, blank)),
-            "failed_step": ops.zeros_like(newest[:, 0]) - 1,
+            "ended_lengths": ops.zeros_like(last_tokens),
+            # A row with an empty source has one finished hypothesis, which is empty.
+            "ended_ranking": _or_forbidden(ops.logical_and(first, empty)),
+            "failed_step": ops.zeros_like(last_tokens[:, 0]) - 1,
         }
 
     def running(self, state: State) -> Tensor:
-        """Whether any hypothesis goes on."""
+        """Return True while any hypothesis is running."""
         return ops.any(_exists(state["scores"]))
 
     def visible(self, state: State, step: Tensor) -> Tensor:
-        """Which entries of the cache each hypothesis may see, (B, R, M·R): its ancestors', and its own."""
+        """Return the attention mask (B, R, M·R) of the cache entries of each hypothesis and its ancestors."""
         ancestors = self._with_column(state["ancestors"], ops.arange(self.hypotheses), step)
         seen = ops.equal(ancestors[..., None], ops.arange(self.hypotheses))  # (B, R, M, R)
-        return ops.reshape(seen, [-1, self.hypotheses, self.longest * self.hypotheses])
+        return ops.reshape(seen, [-1, self.hypotheses, self.max_new_tokens * self.hypotheses])
 
     def advance(self, state: State, logits: Tensor, step: Tensor) -> State:
-        """The state one token further, from logits (B, R, V)."""
+        """Return the state after one more token, from logits (B, R, V)."""
         vocabulary = logits.shape[-1]
         normalizer = log_normalizer(logits)  # (B, R)
-        broken = ops.any(ops.logical_and(is_broken(logits, normalizer), _exists(state["scores"])), axis=1)
+        invalid = ops.any(ops.logical_and(is_invalid(logits, normalizer), _exists(state["scores"])), axis=1)
         log_probabilities = logits - normalizer[..., None]
         shaped = self.logits_processors(log_probabilities, state["ids"], step, self.limits)
-        alive = ops.logical_and(_exists(state["scores"]), ops.logical_not(broken)[:, None])[..., None]
+        alive = ops.logical_and(_exists(state["scores"]), ops.logical_not(invalid)[:, None])[..., None]
 
         def reached(values: Tensor) -> Tensor:
-            """The scores after tokens of these log-probabilities (B, R, ·)."""
+            """Return the scores after tokens of these log-probabilities (B, R, ·)."""
             scores = state["scores"][..., None] + ops.minimum(values, 0.0)
             return ops.where(ops.logical_and(alive, _exists(values)), scores, FORBIDDEN)
 
         if self.logits_processors.words is None:
             scores, parents, tokens = self._best_candidates(shaped, reached)
         else:
-            scores, parents, tokens = self._candidates_in_turn(
+            scores, parents, tokens = self._constrained_candidates(
                 self.logits_processors.words, reached(shaped), state["ids"], step
             )
         entries = self._with_column(state["ancestors"], ops.arange(self.hypotheses), step)
@@ -105,7 +105,7 @@ class BeamSearch:
             "ids": self._with_column(self._pick(state["ids"], parents), tokens, step),
             "token_scores": self._with_column(self._pick(state["token_scores"], parents), own, step),
             "ancestors": self._pick(entries, parents),
-            "newest": tokens,
+            "last_tokens": tokens,
             "scores": scores,
         }
         ends = self.logits_processors.ends(tokens)
@@ -113,9 +113,9 @@ class BeamSearch:
         going_on = ops.where(ends, FORBIDDEN, scores)
         if self.logits_processors.words is None:
             going_on, order = ops.top_k(going_on, self.hypotheses)
-        else:  # their turn, not their score, is what they are ordered by
-            turns = -ops.cast(ops.arange(scores.shape[1]), "float32")
-            _, order = ops.top_k(ops.where(_exists(going_on), turns, FORBIDDEN), self.hypotheses)
+        else:  # sorted by bank, not by score
+            priorities = -ops.cast(ops.arange(scores.shape[1]), "float32")
+            _, order = ops.top_k(ops.where(_exists(going_on), priorities, FORBIDDEN), self.hypotheses)
             going_on = self._pick(going_on, order)
         running = {name: self._pick(values, order) for name, values in candidates.items()}
         running["scores"] = going_on
@@ -126,17 +126,19 @@ class BeamSearch:
             running["scores"] = going_on = ops.where(full, FORBIDDEN, going_on)
         if self.sampler.early_stopping:
             running["scores"] = self._without_stopped(going_on, ended["ended_ranking"], step + 1)
-        failed = ops.logical_and(broken, state["failed_step"] < 0)
+        failed = ops.logical_and(invalid, state["failed_step"] < 0)
         return {**running, **ended, "failed_step": ops.where(failed, step, state["failed_step"])}
 
     def results(self, state: State) -> dict[str, Tensor]:
-        """What `generate_ids` returns: the best of those that have ended and those cut at the limit."""
+        """Return the results of `generate_ids`: the best of finished and truncated hypotheses."""
         cut = {
             "ids": state["ids"],
             "token_scores": state["token_scores"],
             "scores": state["scores"],
         }
-        ended = self._merge_ended(state, cut, self._is_complete(state["ids"], self.longest), self.longest)
+        ended = self._merge_ended(
+            state, cut, self._is_complete(state["ids"], self.max_new_tokens), self.max_new_tokens
+        )
         count = self.sampler.num_return
         found = _exists(ended["ended_ranking"])
         token_scores = ops.where(found[..., None], ended["ended_token_scores"], 0.0)
@@ -153,9 +155,9 @@ class BeamSearch:
     def _best_candidates(
         self, shaped: Tensor, reached: Callable[[Tensor], Tensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Score, parent and token (B, C) of the best continuations, from log-probabilities (B, R, V), the best first.
+        """Return score, parent and token (B, C) of the best continuations of log-probabilities (B, R, V), best first.
 
-        All of them are among the C best of each hypothesis, whose order its score does not change.
+        They are among the C best of each hypothesis, whose order does not depend on its score.
         """
         count, vocabulary = self._num_candidates(shaped), shaped.shape[-1]
         siblings = min(count, vocabulary)
@@ -173,12 +175,12 @@ class BeamSearch:
             self._pick(ops.reshape(tokens, flat), index),
         )
 
-    def _candidates_in_turn(
+    def _constrained_candidates(
         self, words: ForcedWords, scores: Tensor, ids: Tensor, step: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """As `_best_candidates`, but the best with each number of the words' tokens come in turns (see `ForcedWords`).
+        """Return candidates as `_best_candidates`, sorted in rounds over the banks of `ForcedWords`.
 
-        Beside the best of all, every hypothesis's best continuation and those by a word's token are candidates.
+        In addition to the best continuations, the best one of each hypothesis and those by word tokens are candidates.
         """
         hypotheses, vocabulary = self.hypotheses, scores.shape[-1]
         count = self._num_candidates(scores)
@@ -206,31 +208,31 @@ class BeamSearch:
         peers = ops.equal(have[:, None, :], have[:, :, None])
         rank = ops.sum(ops.cast(ops.logical_and(better, peers), "int32"), axis=2)
         missing = words.total - have
-        left = (self.longest if self.limits is None else self.limits[:, None]) - step - 1
-        # Those that the limit leaves no room to complete come after all others.
-        turn = rank * (words.total + 1) + missing + ops.where(missing > left, _LAST, 0)
-        turns = -ops.cast(turn, "float32")
-        _, order = ops.top_k(ops.where(_exists(found), turns, FORBIDDEN), count)
+        left = (self.max_new_tokens if self.limits is None else self.limits[:, None]) - step - 1
+        # Candidates without room to complete the words come last.
+        priority = rank * (words.total + 1) + missing + ops.where(missing > left, _LOWEST_PRIORITY, 0)
+        priorities = -ops.cast(priority, "float32")
+        _, order = ops.top_k(ops.where(_exists(found), priorities, FORBIDDEN), count)
         return self._pick(found, order), self._pick(parents, order), self._pick(tokens, order)
 
     def _num_candidates(self, scores: Tensor) -> int:
-        """C. Each hypothesis has one continuation for each end token, so that many more leave R that go on."""
+        """Return C: with one continuation per end token and hypothesis, at least R of C do not end."""
         return min(
             (1 + len(self.logits_processors.end_ids)) * self.hypotheses, self.hypotheses * scores.shape[-1]
         )
 
     def _is_complete(self, ids: Tensor, length: Any) -> Tensor:
-        """Whether hypotheses (B, R, M) have all that they must."""
+        """Return the mask (B, R) of hypotheses (B, R, M) that contain all forced words."""
         words = self.logits_processors.words
         if words is None:
             return ops.ones_like(ids[..., 0], dtype="bool")
         return ops.equal(words.progress(ids, length), words.total)
 
     def _merge_ended(self, state: State, candidates: State, ends: Tensor, length: Any) -> State:
-        """The R best of the sequences that have ended, those that now end among the R best candidates included."""
+        """Merge the candidates that end, among the R best, into the R best finished hypotheses."""
         count = self.hypotheses
         new = {name: values[:, :count] for name, values in candidates.items()}
-        penalties = ops.convert_to_tensor(self.sampler.penalties(self.longest))
+        penalties = ops.convert_to_tensor(self.sampler.penalties(self.max_new_tokens))
         ranking = new["scores"] / ops.take(penalties, length, axis=0)
         ends = ops.logical_and(ends[:, :count], _exists(new["scores"]))
         ranking = ops.where(ends, ranking, FORBIDDEN)
@@ -248,13 +250,13 @@ class BeamSearch:
         }
 
     def _without_stopped(self, scores: Tensor, ended_ranking: Tensor, length: Tensor) -> Tensor:
-        """The running scores, `FORBIDDEN` in rows that stop early.
+        """Return the running scores, `FORBIDDEN` in rows that stop early.
 
-        Scores only fall, and what divides them is largest at the next length or at the last.
+        Scores never increase, and the length penalty is largest at the next length or at the limit.
         """
-        penalties = ops.convert_to_tensor(self.sampler.penalties(self.longest))
+        penalties = ops.convert_to_tensor(self.sampler.penalties(self.max_new_tokens))
         if self.sampler.early_stopping is True:
-            following = ops.take(penalties, ops.minimum(length + 1, self.longest), axis=0)
+            following = ops.take(penalties, ops.minimum(length + 1, self.max_new_tokens), axis=0)
             penalty, rank = ops.maximum(following, penalties[-1]), self.sampler.num_return
         else:
             penalty, rank = ops.take(penalties, length, axis=0), self.hypotheses
@@ -263,16 +265,16 @@ class BeamSearch:
             stops = _exists(worst)
         else:
             stops = ops.max(scores, axis=1) / penalty <= worst
-        # At the limit the running ones compete as they are.
-        stops = ops.logical_and(stops, length < self.longest)
+        # At the limit, running hypotheses compete too.
+        stops = ops.logical_and(stops, length < self.max_new_tokens)
         return ops.where(stops[:, None], FORBIDDEN, scores)
 
     def _pick(self, values: Tensor, index: Tensor) -> Tensor:
         return pick(values, index, self.batch_size)
 
     def _with_column(self, values: Tensor, column: Tensor, step: Tensor) -> Tensor:
-        """(B, R, M) with `column`, (B, R) or (R,), written at `step`."""
-        at = ops.equal(ops.arange(self.longest), step)
+        """Return (B, R, M) with `column`, (B, R) or (R,), written at `step`."""
+        at = ops.equal(ops.arange(self.max_new_tokens), step)
         return ops.where(at, ops.cast(column, values.dtype)[..., None], values)
 
 
@@ -281,5 +283,5 @@ def _exists(scores: Tensor) -> Tensor:
 
 
 def _or_forbidden(condition: Tensor) -> Tensor:
-    """0 where the condition holds."""
+    """Return 0 where the condition is True, else `FORBIDDEN`."""
     return ops.where(condition, 0.0, FORBIDDEN)

@@ -1,4 +1,4 @@
-"""Drawing tokens: filters of logits, and noise from a counter hash."""
+"""Categorical sampling: filters of logits, and noise from a counter hash."""
 
 from typing import Any
 
@@ -13,17 +13,17 @@ Tensor = Any
 
 
 def draw(logits: Tensor, sampler: Sample, noise: Tensor) -> Tensor:
-    r"""Logits (B, R, V), perturbed so that the highest is a draw from the filtered distribution.
+    r"""Perturb logits (B, R, V) so that their argmax is a draw from the filtered distribution.
 
     $$\arg\max_v\, (z_v - \log(-\log u_v)) \sim \mathrm{softmax}(z), \quad u_v \sim \mathrm{Uniform}(0, 1)$$
 
     Args:
-        logits: (B, R, V), `FORBIDDEN` where a token must not come.
+        logits: (B, R, V), `FORBIDDEN` for forbidden tokens.
         sampler: temperature and filters.
         noise: uniform numbers u (B, R, V) in [0, 1].
 
     Returns:
-        (B, R, V), `FORBIDDEN` for what is filtered out.
+        (B, R, V), `FORBIDDEN` for filtered tokens.
 
     References:
         Gumbel, "Statistical Theory of Extreme Values and Some Practical Applications" (1954); Maddison et al., "A*
@@ -31,12 +31,12 @@ def draw(logits: Tensor, sampler: Sample, noise: Tensor) -> Tensor:
     """
     scaled = ops.maximum(logits / sampler.temperature, FORBIDDEN)
     kept = ops.logical_and(scaled >= lowest_kept(scaled, sampler), logits > FORBIDDEN / 2)
-    uniform = ops.clip(noise, 2.0**-24, 1 - 2.0**-24)  # the ends would be infinite
+    uniform = ops.clip(noise, 2.0**-24, 1 - 2.0**-24)  # 0 and 1 would give infinite values
     return ops.where(kept, scaled - ops.log(-ops.log(uniform)), FORBIDDEN)
 
 
 def lowest_kept(logits: Tensor, sampler: Sample) -> Tensor:
-    """The lowest logit (B, R, 1) that the filters keep."""
+    """Return the lowest logit (B, R, 1) that the filters keep."""
     vocabulary = logits.shape[-1]
     limit = min(sampler.top_k or vocabulary, vocabulary)
     lowest = ops.max(logits, axis=-1, keepdims=True)
@@ -57,9 +57,9 @@ def lowest_kept(logits: Tensor, sampler: Sample) -> Tensor:
 
 
 def uniform(seed: Any, rows: Tensor, hypotheses: int, steps: Tensor, vocabulary_size: int) -> Tensor:
-    """Uniform numbers in (0, 1) that depend on (seed, row, hypothesis, step, id) alone.
+    """Return uniform numbers in (0, 1), a function of (seed, row, hypothesis, step, id) only.
 
-    They are integer hashes until the last operation, so every backend and mode makes the same ones.
+    They are integer hashes until the last operation, and so equal on every backend and in every mode.
 
     Args:
         seed: an integer in [0, 2³²), or a tensor of shape (1,).
@@ -79,7 +79,7 @@ def uniform(seed: Any, rows: Tensor, hypotheses: int, steps: Tensor, vocabulary_
     for number, values in enumerate(axes):
         shape = [1] * number + [-1] + [1] * (3 - number)
         state = _mix(state + ops.reshape(ops.cast(values, "uint32"), shape) * _constant(0x9E3779B1))
-    # 23 bits and a half: float32 holds them exactly and neither end is reached.
+    # 23 bits and a half: exact in float32, and neither 0 nor 1.
     bits = ops.cast(ops.cast(ops.right_shift(state, _constant(9)), "int32"), "float32")
     numbers = (bits + 0.5) * 2.0**-23
     return numbers if len(steps.shape) else numbers[:, :, 0]

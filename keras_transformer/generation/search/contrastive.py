@@ -1,4 +1,4 @@
-"""Contrastive search: candidates are alternatives for one position of the cache, and their hidden states decide."""
+"""Contrastive search: choose among candidates for one position by their hidden states."""
 
 import dataclasses
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from keras_transformer.generation import prompts
 from keras_transformer.generation.constraints import FORBIDDEN
 from keras_transformer.generation.logits_processors import LogitsProcessors
 from keras_transformer.generation.samplers import Contrastive
-from keras_transformer.generation.search.sampling import is_broken, log_normalizer, results_of_one
+from keras_transformer.generation.search.sampling import is_invalid, log_normalizer, results_of_one
 from keras_transformer.generation.search.top_k import top_k
 from keras_transformer.generation.validation import padding_value
 
@@ -23,7 +23,7 @@ State = dict[str, Tensor]
 def generate_ids(
     model: Any,
     source_ids: Tensor,
-    longest: int,
+    max_new_tokens: int,
     logits_processors: LogitsProcessors,
     sampler: Contrastive,
     prefix_ids: Tensor | None = None,
@@ -31,20 +31,20 @@ def generate_ids(
     update: Callable[[Tensor, Tensor, Tensor], Tensor] = kt_ops.slice_update,
     padding_mask: Tensor | None = None,
 ) -> dict[str, Tensor]:
-    """What `loop.generate_ids` returns, by `Contrastive`."""
+    """Return the results of `loop.generate_ids` for `Contrastive`."""
     check_model(model)
     prompt = prompts.prepare(model, source_ids, prefix_ids, padding_mask)
-    step = _Step(model, sampler, logits_processors, longest, prompt, limits, update)
+    step = _Step(model, sampler, logits_processors, max_new_tokens, prompt, limits, update)
 
     def unfinished(number: Tensor, _cache: Any, state: State) -> Tensor:
-        return ops.logical_and(number < longest, ops.logical_not(ops.all(state["ended"])))
+        return ops.logical_and(number < max_new_tokens, ops.logical_not(ops.all(state["ended"])))
 
     _, _, state = ops.while_loop(unfinished, step, (ops.zeros((), "int32"), *step.start()))
     return results_of_one(state)
 
 
 def check_model(model: Any) -> None:
-    """Raise where a model does not show its hidden states."""
+    """Raise if a model does not return hidden states."""
     if not (hasattr(model, "hidden_step") and hasattr(model, "logits")):
         raise ValueError(
             "`model` must have `hidden_step` and `logits` for `Contrastive`. "
@@ -54,12 +54,12 @@ def check_model(model: Any) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Step:
-    """A step of the loop: R candidates are read, and one of them is kept."""
+    """A step of the loop: decode R candidates and keep one of them."""
 
     model: Any
     sampler: Contrastive
     logits_processors: LogitsProcessors
-    longest: int
+    max_new_tokens: int
     prompt: prompts.Prompt
     limits: Tensor | None
     update: Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -70,38 +70,42 @@ class _Step:
         return min(self.sampler.top_k, self.model.vocabulary_size)
 
     def start(self) -> tuple[Any, State]:
-        """The cache with the whole prompt in it, and the state before the first step."""
+        """Return the cache with the whole prompt, and the state before the first step."""
         ids = self.prompt.ids
         length = self.prompt.before + 1
         cache = prompts.empty_cache(
-            self.model, self.prompt, length + self.candidates * self.longest, self.candidates, self.update
+            self.model,
+            self.prompt,
+            length + self.candidates * self.max_new_tokens,
+            self.candidates,
+            self.update,
         )
         hidden, cache = self._read(ids, cache, 0, self.prompt.positions, padding_mask=self.prompt.real)
         batch = ops.zeros_like(ops.cast(ids[:, -1], "int32"))
-        rows = ops.repeat(batch[:, None], self.longest, axis=1)
+        rows = ops.repeat(batch[:, None], self.max_new_tokens, axis=1)
         seen = ops.concatenate(
-            [_unit(hidden), ops.repeat(_unit(hidden[:, -1:]) * 0, self.longest, axis=1)], axis=1
+            [_unit(hidden), ops.repeat(_unit(hidden[:, -1:]) * 0, self.max_new_tokens, axis=1)], axis=1
         )
         return cache, {
             "logits": ops.cast(self.model.logits(hidden[:, -1:]), "float32")[:, 0],  # (B, V)
             "seen": seen,  # (B, P + M, D)
             "real": ops.concatenate([self.prompt.real, ops.cast(rows, "bool")], axis=1),  # (B, P + M)
-            "chosen": rows - 1,  # which of a step's candidates was kept
+            "chosen": rows - 1,  # the index of the kept candidate of each step
             "ids": rows + padding_value(self.model),
             "token_scores": ops.cast(rows, "float32"),
             "lengths": batch,
-            "ended": self.prompt.blank,
+            "ended": self.prompt.empty,
             "failed_step": batch - 1,
         }
 
     def __call__(self, number: Tensor, cache: Any, state: State) -> tuple[Tensor, Any, State]:
         logits = state["logits"]
         normalizer = log_normalizer(logits)
-        broken = ops.logical_and(is_broken(logits, normalizer), ops.logical_not(state["ended"]))
+        invalid = ops.logical_and(is_invalid(logits, normalizer), ops.logical_not(state["ended"]))
         shaped = self.logits_processors(logits[:, None], state["ids"][:, None], number, self.limits)[:, 0]
         best, index = top_k(shaped, self.candidates)  # (B, R)
         possible = best > FORBIDDEN / 2
-        ended = ops.logical_or(ops.logical_or(state["ended"], broken), ops.logical_not(possible[:, 0]))
+        ended = ops.logical_or(ops.logical_or(state["ended"], invalid), ops.logical_not(possible[:, 0]))
         tokens = ops.where(ended[:, None], padding_value(self.model), index)
         hidden, cache = self._read(
             tokens,
@@ -111,17 +115,21 @@ class _Step:
             attention_mask=self._visible(state["chosen"], number),
         )
         units = _unit(hidden)
-        likeness = ops.einsum("brd,bsd->brs", units, state["seen"])
-        likeness = ops.max(ops.where(state["real"][:, None], likeness, -2.0), axis=-1)
+        similarity = ops.einsum("brd,bsd->brs", units, state["seen"])
+        similarity = ops.max(ops.where(state["real"][:, None], similarity, -2.0), axis=-1)
         alpha = self.sampler.penalty_alpha
-        shares = ops.take_along_axis(ops.softmax(shaped, axis=-1), index, axis=1)
-        worth = ops.where(possible, (1 - alpha) * shares - alpha * likeness, FORBIDDEN)
-        kept = ops.top_k(worth, 1)[1]  # (B, 1), the more probable of two that are worth the same
+        probabilities = ops.take_along_axis(ops.softmax(shaped, axis=-1), index, axis=1)
+        objective = ops.where(possible, (1 - alpha) * probabilities - alpha * similarity, FORBIDDEN)
+        kept = ops.top_k(objective, 1)[1]  # (B, 1), ties choose the more probable
         token = ops.take_along_axis(tokens, kept, axis=1)[:, 0]
         own = ops.equal(ops.arange(logits.shape[-1], dtype="int32"), token[:, None])
         score = ops.max(ops.where(own, logits, FORBIDDEN), axis=-1) - normalizer
-        column = ops.logical_and(ops.equal(ops.arange(self.longest), number), ops.logical_not(ended)[:, None])
-        at = ops.equal(ops.arange(self.prompt.before + 1 + self.longest), self.prompt.before + 1 + number)
+        column = ops.logical_and(
+            ops.equal(ops.arange(self.max_new_tokens), number), ops.logical_not(ended)[:, None]
+        )
+        at = ops.equal(
+            ops.arange(self.prompt.before + 1 + self.max_new_tokens), self.prompt.before + 1 + number
+        )
         last = ops.take_along_axis(hidden, kept[..., None], axis=1)  # (B, 1, D)
         stops = ops.logical_or(ended, self.logits_processors.ends(token))
         if self.limits is not None:
@@ -130,13 +138,13 @@ class _Step:
             "logits": ops.cast(self.model.logits(last), "float32")[:, 0],
             "seen": ops.where(at[:, None], _unit(last), state["seen"]),
             "real": ops.logical_or(state["real"], at),
-            "chosen": ops.where(ops.equal(ops.arange(self.longest), number), kept, state["chosen"]),
+            "chosen": ops.where(ops.equal(ops.arange(self.max_new_tokens), number), kept, state["chosen"]),
             "ids": ops.where(column, token[:, None], state["ids"]),
             "token_scores": ops.where(column, score[:, None], state["token_scores"]),
             "lengths": state["lengths"] + ops.cast(ops.logical_not(ended), "int32"),
             "ended": stops,
             "failed_step": ops.where(
-                ops.logical_and(broken, state["failed_step"] < 0), number, state["failed_step"]
+                ops.logical_and(invalid, state["failed_step"] < 0), number, state["failed_step"]
             ),
         }
         return number + 1, cache, new
@@ -164,20 +172,20 @@ class _Step:
         )
 
     def _visible(self, chosen: Tensor, number: Tensor) -> Tensor:
-        """Booleans (B, R, P + M·R): the prompt, the candidates that were kept, and a candidate itself."""
+        """Return the attention mask (B, R, P + M·R) of the prompt, the kept candidates and each candidate itself."""
         count = self.candidates
         index = ops.arange(count, dtype="int32")
         kept = ops.equal(chosen[..., None], index)[:, None]  # (B, 1, M, R)
         own = np.eye(count, dtype=bool)[None, :, None, :]  # (1, R, 1, R)
-        now = ops.reshape(ops.equal(ops.arange(self.longest), number), [1, 1, -1, 1])
+        now = ops.reshape(ops.equal(ops.arange(self.max_new_tokens), number), [1, 1, -1, 1])
         entries = ops.logical_or(kept, ops.logical_and(now, own))  # (B, R, M, R)
-        entries = ops.reshape(entries, [-1, count, self.longest * count])
+        entries = ops.reshape(entries, [-1, count, self.max_new_tokens * count])
         prompt = ops.ones((ops.shape(entries)[0], count, self.prompt.before + 1), "bool")
         count = self.prompt.before + 1 + (number + 1) * count
         return prompts.written(ops.concatenate([prompt, entries], axis=2), count, self.update)
 
 
 def _unit(hidden: Tensor) -> Tensor:
-    """Vectors of length 1, in float32."""
+    """Normalize vectors to length 1, in float32."""
     hidden = ops.cast(hidden, "float32")
     return hidden / ops.maximum(ops.sqrt(ops.sum(hidden * hidden, axis=-1, keepdims=True)), 1e-12)

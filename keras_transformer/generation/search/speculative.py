@@ -1,4 +1,4 @@
-"""Greedy search that a smaller model runs ahead of: the same ids in fewer steps of the large one."""
+"""Speculative decoding: greedy search with proposals of a draft model."""
 
 import dataclasses
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from keras_transformer.generation.logits_processors import LogitsProcessors
 from keras_transformer.generation.samplers import Speculative
 from keras_transformer.generation.search.sampling import (
     highest,
-    is_broken,
+    is_invalid,
     log_normalizer,
     results_of_one,
 )
@@ -26,7 +26,7 @@ State = dict[str, Tensor]
 def generate_ids(
     model: Any,
     source_ids: Tensor,
-    longest: int,
+    max_new_tokens: int,
     logits_processors: LogitsProcessors,
     sampler: Speculative,
     prefix_ids: Tensor | None = None,
@@ -34,50 +34,48 @@ def generate_ids(
     update: Callable[[Tensor, Tensor, Tensor], Tensor] = kt_ops.slice_update,
     padding_mask: Tensor | None = None,
 ) -> dict[str, Tensor]:
-    """What `loop.generate_ids` returns for `Greedy`, by `sampler.draft` proposing and `model` checking.
+    """Return the results of `loop.generate_ids` for `Greedy`, with proposals of `sampler.draft` verified by `model`.
 
-    Each round the draft proposes K tokens and the model reads them in one pass; a row keeps those that are its own
-    greedy choice and one more, whatever the rows beside it keep. A round writes K + 1 entries into both caches at the
-    same places for all rows; what a row does not keep is marked as empty.
+    In each round the draft proposes K tokens and the model reads them in one pass; each row keeps the longest prefix
+    that equals its greedy choices and one more token, independently of other rows. A round writes K + 1 entries into
+    both caches at the same indices for all rows; rejected entries are marked as empty.
     """
-    check_same_kind(model, sampler.draft, "draft")
+    check_compatible(model, sampler.draft, "draft")
     both = [
-        _Reader.of(each, source_ids, prefix_ids, sampler.num_tokens, longest, update, padding_mask)
+        _Reader.of(each, source_ids, prefix_ids, sampler.num_tokens, max_new_tokens, update, padding_mask)
         for each in (model, sampler.draft)
     ]
     prompt = both[0].prompt
     batch = ops.zeros_like(ops.cast(prompt.ids[:, -1], "int32"))
-    limits = batch + longest if limits is None else limits
+    limits = batch + max_new_tokens if limits is None else limits
     round_ = _Round(
-        both[0], both[1], logits_processors, sampler.num_tokens, longest, padding_value(model), limits
+        both[0], both[1], logits_processors, sampler.num_tokens, max_new_tokens, padding_value(model), limits
     )
     start = {
-        "newest": ops.cast(prompt.ids[:, -1], "int32"),
-        "ids": ops.repeat(batch[:, None], longest, axis=1) + padding_value(model),
-        "token_scores": ops.cast(ops.repeat(batch[:, None], longest, axis=1), "float32"),
+        "last_tokens": ops.cast(prompt.ids[:, -1], "int32"),
+        "ids": ops.repeat(batch[:, None], max_new_tokens, axis=1) + padding_value(model),
+        "token_scores": ops.cast(ops.repeat(batch[:, None], max_new_tokens, axis=1), "float32"),
         "lengths": batch,
-        "ended": prompt.blank,
+        "ended": prompt.empty,
         "failed_step": batch - 1,
     }
 
     def unfinished(number: Tensor, _caches: Any, state: State) -> Tensor:
-        return ops.logical_and(number < longest, ops.logical_not(ops.all(state["ended"])))
+        return ops.logical_and(number < max_new_tokens, ops.logical_not(ops.all(state["ended"])))
 
     caches = [each.cache for each in both]
     _, _, state = ops.while_loop(unfinished, round_, (ops.zeros((), "int32"), caches, start))
     return results_of_one(state)
 
 
-def check_same_kind(model: Any, other: Any, argument: str) -> None:
-    """Raise where two models differ in vocabulary, special ids or kind."""
+def check_compatible(model: Any, other: Any, argument: str) -> None:
+    """Raise if two models differ in vocabulary or special ids, or only one is decoder-only."""
     for name in ("vocabulary_size", "pad_id", "start_id", "end_id"):
         values = getattr(model, name, None), getattr(other, name, None)
         if values[0] != values[1]:
             raise ValueError(f"`{argument}` must have the same {name}. Received: {values[0]} and {values[1]}")
     if hasattr(model, "encode") != hasattr(other, "encode"):
-        raise ValueError(
-            f"`{argument}` must be encoder–decoders, or all decoders alone. Received: one of each kind"
-        )
+        raise ValueError(f"`{argument}` must be encoder–decoders, or all decoder-only. Received: one of each")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +105,7 @@ class _Reader:
     def read(
         self, ids: Tensor, cache: Any, cache_index: Tensor, positions: Tensor, real: Tensor
     ) -> tuple[Tensor, Any]:
-        """Float32 logits (B, T, V) after ids (B, T), and the cache with them in it."""
+        """Return the float32 logits (B, T, V) of ids (B, T), and the new cache."""
         logits, cache = prompts.step(
             self.model,
             ids,
@@ -123,13 +121,13 @@ class _Reader:
 
 @dataclasses.dataclass(frozen=True)
 class _Round:
-    """A step of the loop: K proposals, and those of them that are kept."""
+    """A step of the loop: propose K tokens and keep the verified ones."""
 
     model: _Reader
     draft: _Reader
     logits_processors: LogitsProcessors
     num_tokens: int
-    longest: int
+    max_new_tokens: int
     padding_value: int
     limits: Tensor
 
@@ -137,26 +135,26 @@ class _Round:
         last = self.model.prompt.positions[:, -1:]  # (B, 1)
         cache_index = number * (self.num_tokens + 1)
         ahead = state["lengths"][:, None] + ops.arange(self.num_tokens + 1, dtype="int32")  # (B, K + 1)
-        # No entry is written, and no position asked for, where a row has no room or has ended.
-        open_ = ops.logical_and(ahead < self.limits[:, None], ops.logical_not(state["ended"])[:, None])
-        positions = last + ops.where(open_, ahead, 0)
-        draft_cache, column, ids = caches[1], state["newest"][:, None], state["ids"]
+        # Rows that have ended or reached their limit write no entries and read no positions.
+        active = ops.logical_and(ahead < self.limits[:, None], ops.logical_not(state["ended"])[:, None])
+        positions = last + ops.where(active, ahead, 0)
+        draft_cache, column, ids = caches[1], state["last_tokens"][:, None], state["ids"]
         read, histories = [], []
         for i in range(self.num_tokens + 1):
-            column = ops.where(open_[:, i : i + 1], column, self.padding_value)
+            column = ops.where(active[:, i : i + 1], column, self.padding_value)
             read.append(column)
             if i:
-                written = ops.equal(ops.arange(self.longest), ahead[:, i : i + 1] - 1)
+                written = ops.equal(ops.arange(self.max_new_tokens), ahead[:, i : i + 1] - 1)
                 ids = ops.where(written, column, ids)
             histories.append(ids)
             logits, draft_cache = self.draft.read(
-                column, draft_cache, cache_index + i, positions[:, i : i + 1], open_[:, i : i + 1]
+                column, draft_cache, cache_index + i, positions[:, i : i + 1], active[:, i : i + 1]
             )
             column, _ = highest(
                 self.logits_processors(logits, ids[:, None], ahead[:, i : i + 1], self.limits)
             )
-        proposed = ops.concatenate(read, axis=1)  # (B, K + 1), the newest token first
-        logits, model_cache = self.model.read(proposed, caches[0], cache_index, positions, open_)
+        proposed = ops.concatenate(read, axis=1)  # (B, K + 1), the last token first
+        logits, model_cache = self.model.read(proposed, caches[0], cache_index, positions, active)
         chosen, best = highest(
             self.logits_processors(logits, ops.stack(histories, axis=1), ahead, self.limits)
         )
@@ -167,11 +165,11 @@ class _Round:
     def _kept(
         self, state: State, proposed: Tensor, logits: Tensor, chosen: Tensor, best: Tensor, ahead: Tensor
     ) -> State:
-        """The state with the tokens that the model itself would have generated."""
+        """Return the state with the tokens that greedy search would have generated."""
         normalizer = log_normalizer(logits)  # (B, K + 1)
-        broken = is_broken(logits, normalizer)
-        stuck = ops.logical_or(broken, best <= FORBIDDEN / 2)
-        # A column is reached where every one before it was proposed rightly, and neither stuck nor ended.
+        invalid = is_invalid(logits, normalizer)
+        stuck = ops.logical_or(invalid, best <= FORBIDDEN / 2)
+        # A column is reached if all proposals before it are correct and none has ended or is stuck.
         right = ops.equal(proposed[:, 1:], chosen[:, :-1])
         passed = ops.logical_and(
             right, ops.logical_not(ops.logical_or(stuck, self.logits_processors.ends(chosen))[:, :-1])
@@ -185,17 +183,17 @@ class _Round:
             ops.equal(ops.arange(logits.shape[-1], dtype="int32"), chosen[..., None]), logits, FORBIDDEN
         )
         scores = ops.max(own, axis=-1) - normalizer
-        behind = ops.arange(self.longest, dtype="int32") - state["lengths"][:, None]  # (B, M)
-        written = ops.logical_and(behind >= 0, behind < count[:, None])
-        column = ops.clip(behind, 0, self.num_tokens)
+        offset = ops.arange(self.max_new_tokens, dtype="int32") - state["lengths"][:, None]  # (B, M)
+        written = ops.logical_and(offset >= 0, offset < count[:, None])
+        column = ops.clip(offset, 0, self.num_tokens)
         lengths = state["lengths"] + count
         ends = ops.any(
             ops.logical_and(reached, ops.logical_or(stuck, self.logits_processors.ends(chosen))), axis=1
         )
-        newest = ops.take_along_axis(chosen, ops.maximum(count - 1, 0)[:, None], axis=1)[:, 0]
-        failed = ops.logical_and(ops.any(ops.logical_and(reached, broken), axis=1), state["failed_step"] < 0)
+        last_tokens = ops.take_along_axis(chosen, ops.maximum(count - 1, 0)[:, None], axis=1)[:, 0]
+        failed = ops.logical_and(ops.any(ops.logical_and(reached, invalid), axis=1), state["failed_step"] < 0)
         return {
-            "newest": newest,
+            "last_tokens": last_tokens,
             "ids": ops.where(written, ops.take_along_axis(chosen, column, axis=1), state["ids"]),
             "token_scores": ops.where(
                 written, ops.take_along_axis(scores, column, axis=1), state["token_scores"]
@@ -207,7 +205,7 @@ class _Round:
 
 
 def _forget(cache: Any, first: Tensor) -> Any:
-    """The cache without what stands at `first`, positions (B, 1), and behind."""
+    """Mark cache entries at positions ≥ `first` (B, 1) as empty."""
     if isinstance(cache, dict):
         forgotten = {name: _forget(values, first) for name, values in cache.items() if name != "positions"}
         if "positions" in cache:

@@ -1,4 +1,4 @@
-"""The best of many candidates."""
+"""Top-k selection."""
 
 import math
 from typing import Any
@@ -11,23 +11,23 @@ LOWEST = -3e38
 
 
 def top_k(values: Tensor, count: int, num_rows: Any = None) -> tuple[Tensor, Tensor]:
-    """The `count` highest of the last axis and where they stand, the highest first, the lower index where values tie.
+    """Return the `count` highest values of the last axis and their indices, sorted; ties choose the lower index.
 
-    As `keras.ops.top_k`, which inside a loop XLA compiles to a sort of the whole axis. Here about √(count · L) values
-    are sorted, twice: the axis is cut into groups, and the best are all in the `count` groups of the highest
+    It equals `keras.ops.top_k`, which XLA compiles to a sort of the whole axis inside loops. Here about √(count · L)
+    values are sorted, twice: the axis is split into groups, and the results are in the `count` groups with the highest
     maxima.
 
     Args:
-        values: (B, …, L), all sizes but B known and no value below −10³⁸.
+        values: (B, …, L), all sizes but B static and no value below −10³⁸.
         count: at most L.
-        num_rows: how many lists of L there are, by default asked of `values`: what a loop need not ask again.
+        num_rows: the number of lists of L, by default read from the shape of `values`.
 
     Returns:
-        (B, …, count) of the type of `values`, and int32 (B, …, count).
+        (B, …, count) with the dtype of `values`, and int32 (B, …, count).
     """
     length = values.shape[-1]
     size = _group_size(length, count)
-    if size < 4:  # a short list is sorted at once
+    if size < 4:  # short lists are sorted directly
         found, index = ops.top_k(values, count)
         return found, ops.cast(index, "int32")
     num_groups = -(-length // size)
@@ -36,7 +36,7 @@ def top_k(values: Tensor, count: int, num_rows: Any = None) -> tuple[Tensor, Ten
         flat = ops.pad(flat, [[0, 0], [0, num_groups * size - length]], constant_values=LOWEST)
     groups = ops.reshape(flat, [-1, num_groups, size])
     _, chosen = ops.top_k(ops.max(groups, axis=-1), count)
-    # In ascending order, so that places have the order of indices.
+    # In ascending order, so that ties keep the order of indices.
     chosen = ops.cast(-ops.top_k(-ops.cast(chosen, "float32"), count)[0], "int32")
     found, place = ops.top_k(ops.reshape(pick(groups, chosen, num_rows), [-1, count * size]), count)
     place = ops.cast(place, "int32")
@@ -46,7 +46,7 @@ def top_k(values: Tensor, count: int, num_rows: Any = None) -> tuple[Tensor, Ten
 
 
 def pick(values: Tensor, index: Tensor, num_rows: Any = None) -> Tensor:
-    """values[b, index[b, r]] for (B, J, …) and (B, R), by one gather over all rows; `num_rows` is B."""
+    """Return values[b, index[b, r]] of (B, J, …) and (B, R), by one gather over all rows; `num_rows` is B."""
     inner = [int(size) for size in values.shape[2:]]
     num_rows = ops.shape(index)[0] if num_rows is None else num_rows
     row = ops.arange(num_rows, dtype="int32")[:, None] * values.shape[1]
@@ -57,7 +57,7 @@ def pick(values: Tensor, index: Tensor, num_rows: Any = None) -> Tensor:
 
 
 def _group_size(length: int, count: int) -> int:
-    """About √(length / count), if possible a divisor of the length, which then needs no filling up."""
+    """Return about √(length / count), if possible a divisor of the length, which needs no padding."""
     best = math.isqrt(length // count)
     divisors = [size for size in range(best // 2 + 1, 2 * best) if length % size == 0]
     return min(divisors, key=lambda size: abs(size - best)) if divisors else best

@@ -1,0 +1,28 @@
+"""Models of published sizes, by name."""
+
+from typing import Any, ClassVar, Self
+
+from keras_transformer.arguments import check_one_of
+
+
+class PublishedSizes:
+    """Add `from_size` to a model.
+
+    A subclass sets `sizes`, the arguments of its constructor for each published size.
+    """
+
+    sizes: ClassVar[dict[str, dict[str, Any]]] = {}
+
+    @classmethod
+    def from_size(cls, name: str, **kwargs: Any) -> Self:
+        """Create a model of a published size, with random weights.
+
+        Args:
+            name: one of `sizes`.
+            **kwargs: arguments of the constructor, in place of those of the size.
+
+        Raises:
+            ValueError: If `name` is unknown.
+        """
+        check_one_of(sorted(cls.sizes), name=name)
+        return cls(**{**cls.sizes[name], **kwargs})
