@@ -25,6 +25,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from keras_transformer import text
+from keras_transformer.text.tokenizers import byte_pair, word_piece
 from keras_transformer.text.training import pair_merges
 
 DATA = pathlib.Path(
@@ -115,7 +116,7 @@ def contenders(corpora: dict[str, list[str]]) -> Iterator[tuple[str, Any, Any, d
         theirs.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         theirs.decoder = decoders.WordPiece()
         if special:
-            theirs.add_special_tokens(list(text.word_piece.SPECIAL_TOKENS.values()))
+            theirs.add_special_tokens(list(word_piece.SPECIAL_TOKENS.values()))
         yield "WordPiece", ours, theirs, settings
     for prefix, special in itertools.product((False, True), (False, True)):
         settings = {"add_prefix_space": prefix, "special_tokens_in_text": special}
@@ -125,7 +126,7 @@ def contenders(corpora: dict[str, list[str]]) -> Iterator[tuple[str, Any, Any, d
         theirs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
         theirs.decoder = decoders.ByteLevel()
         if special:
-            theirs.add_special_tokens(list(text.byte_pair.SPECIAL_TOKENS.values()))
+            theirs.add_special_tokens(list(byte_pair.SPECIAL_TOKENS.values()))
         yield "byte-level BPE", ours, theirs, settings
 
 
