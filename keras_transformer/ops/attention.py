@@ -7,7 +7,7 @@ from typing import Any
 
 from keras_transformer import relations
 from keras_transformer.ops import dense, dispatch, scores
-from keras_transformer.ops.attention_inputs import Problem
+from keras_transformer.ops.attention_inputs import AttentionInputs
 from keras_transformer.ops.biases import PositionBias
 
 Tensor = Any
@@ -85,7 +85,7 @@ def attention(
         Vaswani et al., "Attention Is All You Need" (2017), equation 1. As kernels: Tsai et al., "Transformer
         Dissection" (2019), equation 2. Grouped heads: Ainslie et al., "GQA" (2023).
     """
-    problem = Problem(
+    inputs = AttentionInputs(
         query,
         key,
         value,
@@ -101,7 +101,7 @@ def attention(
         dropout,
         seed,
     )
-    return dispatch.attend(problem, kernel)
+    return dispatch.attend(inputs, kernel)
 
 
 def attention_weights(
@@ -142,7 +142,7 @@ def attention_weights(
     Raises:
         ValueError: where shapes do not fit together.
     """
-    problem = Problem(
+    inputs = AttentionInputs(
         query,
         key,
         key,
@@ -156,7 +156,7 @@ def attention_weights(
         query_positions,
         key_positions,
     )
-    return dense.weights(problem)
+    return dense.weights(inputs)
 
 
 def explain(
@@ -191,5 +191,5 @@ def explain(
         >>> explain(x, x, x, relations.SlidingWindow(128)).kernel
         'banded'
     """
-    problem = Problem(query, key, value, relations.get(relation), scores.get(score), **options)
-    return dispatch.explain(problem, kernel)
+    inputs = AttentionInputs(query, key, value, relations.get(relation), scores.get(score), **options)
+    return dispatch.explain(inputs, kernel)

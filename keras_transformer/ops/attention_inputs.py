@@ -31,7 +31,7 @@ LOWEST_SCORE = -1e25
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Problem:
+class AttentionInputs:
     """The arguments of `attention`; see there.
 
     Raises:
@@ -70,7 +70,7 @@ class Problem:
             )
 
     @property
-    def num_rows(self) -> int | None:
+    def batch_size(self) -> int | None:
         """B, or None where only the computation will tell: JAX has symbols for that."""
         size = self.query.shape[0]
         return size if isinstance(size, int) else None
@@ -98,7 +98,7 @@ class Problem:
         return heads
 
     @property
-    def exact_dtype(self) -> str:
+    def accumulator_dtype(self) -> str:
         """The type of softmax and of what is summed up: float32, or better where the inputs are."""
         return "float64" if backend.standardize_dtype(self.query.dtype) == "float64" else "float32"
 
@@ -119,7 +119,7 @@ class Problem:
         """A bias that is a tensor, as (B|1, N|1, T|1, S|1)."""
         if self.bias is None or isinstance(self.bias, PositionBias):
             return None
-        return _with_four_axes(ops.cast(self.bias, self.exact_dtype))
+        return _with_four_axes(ops.cast(self.bias, self.accumulator_dtype))
 
     def bias_parameters(self) -> tuple[Tensor, ...]:
         """Of a bias that depends on positions."""

@@ -10,21 +10,21 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_transformer.ops.attention_inputs import LOWEST_SCORE, UNRELATED, Problem
+from keras_transformer.ops.attention_inputs import LOWEST_SCORE, UNRELATED, AttentionInputs
 from keras_transformer.ops.biases import PositionBias
 from keras_transformer.relations import Bipartite, Full
 
 Tensor = Any
 
 
-def attend(problem: Problem) -> Tensor:
+def attend(inputs: AttentionInputs) -> Tensor:
     """(B, T, N, V)."""
-    edges = _Edges(problem)
-    query, key = problem.features()
-    compared = problem.score.compare_pairs(
-        edges.at_query(query), edges.at_key(key), problem.score.parameters
+    edges = _Edges(inputs)
+    query, key = inputs.features()
+    compared = inputs.score.compare_pairs(
+        edges.at_query(query), edges.at_key(key), inputs.score.parameters
     )  # (B·E, N)
-    logits = problem.score.link(ops.cast(compared, problem.exact_dtype))
+    logits = inputs.score.link(ops.cast(compared, inputs.accumulator_dtype))
     bias = edges.bias()
     if bias is not None:
         logits = ops.maximum(logits + ops.cast(bias, logits.dtype), LOWEST_SCORE)
@@ -37,34 +37,34 @@ def attend(problem: Problem) -> Tensor:
     weights = ops.exp(logits - ops.take(largest, edges.queries, axis=0))
     total = ops.expand_dims(edges.sum_by_query(weights), -1)  # (B·T, N, 1)
     share = 1.0 / (total + ops.cast(total == 0, total.dtype))  # zeros, and no gap, for a query without edges
-    if problem.dropout:
-        weights = ops.where(edges.kept(), weights / (1.0 - problem.dropout), ops.zeros_like(weights))
-    values = ops.cast(edges.at_key(problem.value), weights.dtype)  # (B·E, N, V)
+    if inputs.dropout:
+        weights = ops.where(edges.kept(), weights / (1.0 - inputs.dropout), ops.zeros_like(weights))
+    values = ops.cast(edges.at_key(inputs.value), weights.dtype)  # (B·E, N, V)
     output = edges.sum_by_query(ops.expand_dims(weights, -1) * values) * share
-    output = ops.reshape(output, [-1, edges.num_queries, problem.num_heads, problem.value.shape[-1]])
-    return ops.cast(output, problem.value.dtype)
+    output = ops.reshape(output, [-1, edges.num_queries, inputs.num_heads, inputs.value.shape[-1]])
+    return ops.cast(output, inputs.value.dtype)
 
 
 class _Edges:
-    """A problem's edges as one list for the whole batch, each pair once."""
+    """The edges of a whole batch as one list, each pair once."""
 
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-        self.num_queries, self.num_keys = ops.shape(problem.query)[1], ops.shape(problem.key)[1]
-        batch = ops.shape(problem.query)[0]
+    def __init__(self, inputs: AttentionInputs) -> None:
+        self.inputs = inputs
+        self.num_queries, self.num_keys = ops.shape(inputs.query)[1], ops.shape(inputs.key)[1]
+        batch = ops.shape(inputs.query)[0]
         self.segments = batch * self.num_queries
         rows = ops.arange(batch, dtype="int32")[:, None]
         self.exists = None
-        if problem.edges is None:
+        if inputs.edges is None:
             pairs = [
                 (s, t)
-                for s, t in problem.relation.edges() or ()
-                if s < problem.num_keys and t < problem.num_queries
+                for s, t in inputs.relation.edges() or ()
+                if s < inputs.num_keys and t < inputs.num_queries
             ]
             source, target = np.array(sorted(pairs, key=lambda edge: edge[::-1]), "int32").reshape(-1, 2).T
             source, target = rows * 0 + source, rows * 0 + target
         else:
-            source, target, exists = _each_once(problem.edges, self.num_queries, self.num_keys)
+            source, target, exists = _each_once(inputs.edges, self.num_queries, self.num_keys)
             self.exists = ops.reshape(exists, [-1])
         rows = ops.broadcast_to(rows, ops.shape(source))
         self.source, self.target, self.rows = (ops.reshape(x, [-1]) for x in (source, target, rows))  # (B·E,)
@@ -78,7 +78,7 @@ class _Edges:
     def at_key(self, tensor: Tensor) -> Tensor:
         """(B·E, N, ·) from (B, S, K, ·)."""
         found = ops.take(ops.reshape(tensor, [-1, *tensor.shape[2:]]), self.keys, axis=0)
-        groups = self.problem.num_heads // self.problem.kv_heads
+        groups = self.inputs.num_heads // self.inputs.kv_heads
         return found if groups == 1 else ops.repeat(found, groups, axis=1)
 
     def sum_by_query(self, tensor: Tensor) -> Tensor:
@@ -91,45 +91,45 @@ class _Edges:
 
     def bias(self) -> Tensor | None:
         """(B·E, N|1)."""
-        if isinstance(self.problem.bias, PositionBias):
+        if isinstance(self.inputs.bias, PositionBias):
             queries, keys = (positions[:, None, None] for positions in self._positions())
-            found = self.problem.bias.block(self.problem.bias.parameters, queries, keys)  # (B·E, N, 1, 1)
+            found = self.inputs.bias.block(self.inputs.bias.parameters, queries, keys)  # (B·E, N, 1, 1)
             return found[..., 0, 0]
-        bias = self.problem.bias_of_four_axes()
+        bias = self.inputs.bias_of_four_axes()
         return None if bias is None else self._of_pairs(bias)
 
     def allowed(self) -> Tensor | None:
         """Booleans that broadcast to (B·E, N); None where every edge may be used."""
-        problem = self.problem
+        inputs = self.inputs
         parts = []
         if self.exists is not None:
             parts.append(self.exists[:, None])
-        if problem.edges is not None and not isinstance(problem.relation, Full | Bipartite):
-            parts.append(problem.relation.related(*self._positions())[:, None])
-        if problem.padding_mask is not None:
-            padding_mask = ops.reshape(ops.cast(problem.padding_mask, "bool"), [-1])
+        if inputs.edges is not None and not isinstance(inputs.relation, Full | Bipartite):
+            parts.append(inputs.relation.related(*self._positions())[:, None])
+        if inputs.padding_mask is not None:
+            padding_mask = ops.reshape(ops.cast(inputs.padding_mask, "bool"), [-1])
             parts.append(ops.take(padding_mask, self.keys, axis=0)[:, None])
-        if problem.segment_ids is not None:
-            segments = ops.reshape(problem.segment_ids, [-1])
+        if inputs.segment_ids is not None:
+            segments = ops.reshape(inputs.segment_ids, [-1])
             same = ops.equal(ops.take(segments, self.queries, axis=0), ops.take(segments, self.keys, axis=0))
             parts.append(same[:, None])
-        mask = problem.mask_of_four_axes()
+        mask = inputs.mask_of_four_axes()
         if mask is not None:
             parts.append(self._of_pairs(mask))
         return functools.reduce(operator.and_, parts) if parts else None
 
     def kept(self) -> Tensor:
         """Which weights dropout keeps, (B·E, N)."""
-        heads = ops.arange(self.problem.num_heads, dtype="int32")
-        return self.problem.keep(self.rows[:, None], heads, self.target[:, None], self.source[:, None])
+        heads = ops.arange(self.inputs.num_heads, dtype="int32")
+        return self.inputs.keep(self.rows[:, None], heads, self.target[:, None], self.source[:, None])
 
     def _positions(self) -> tuple[Tensor, Tensor]:
         """Of each edge's query and key, (B·E,) twice."""
-        if self.problem.at_indices:
+        if self.inputs.at_indices:
             return self.target, self.source
         found = []
         places = ((self.target, self.queries), (self.source, self.keys))
-        for positions, (place, place_in_batch) in zip(self.problem.positions(), places, strict=True):
+        for positions, (place, place_in_batch) in zip(self.inputs.positions(), places, strict=True):
             index = place if len(positions.shape) == 1 else place_in_batch
             found.append(ops.take(ops.reshape(positions, [-1]), index, axis=0))
         return found[0], found[1]

@@ -12,7 +12,7 @@ from typing import Any
 
 from keras import ops
 
-from keras_transformer.ops.attention_inputs import Problem
+from keras_transformer.ops.attention_inputs import AttentionInputs
 from keras_transformer.ops.dense import group
 from keras_transformer.relations import Causal
 
@@ -21,20 +21,20 @@ Tensor = Any
 BLOCK_SIZE = 128
 
 
-def attend(problem: Problem) -> Tensor:
+def attend(inputs: AttentionInputs) -> Tensor:
     """(B, T, N, V)."""
-    exact = problem.exact_dtype
-    query, key = (ops.cast(features, exact) for features in problem.features())
-    value = ops.cast(problem.value, exact)
-    if problem.padding_mask is not None:
-        there = ops.cast(problem.padding_mask, "bool")[:, :, None, None]
+    exact = inputs.accumulator_dtype
+    query, key = (ops.cast(features, exact) for features in inputs.features())
+    value = ops.cast(inputs.value, exact)
+    if inputs.padding_mask is not None:
+        there = ops.cast(inputs.padding_mask, "bool")[:, :, None, None]
         key, value = ops.where(there, key, 0.0), ops.where(there, value, 0.0)
     value = ops.concatenate([value, ops.ones_like(value[..., :1])], axis=-1)  # its sum is the denominator
-    sums = _causal if isinstance(problem.relation, Causal) else _full
+    sums = _causal if isinstance(inputs.relation, Causal) else _full
     output = sums(query, key, value)  # (B, T, N, V + 1)
     total = output[..., -1:]
     output = ops.where(total > 0, output[..., :-1] / ops.where(total > 0, total, 1.0), 0.0)
-    return ops.cast(output, problem.value.dtype)
+    return ops.cast(output, inputs.value.dtype)
 
 
 def _full(query: Tensor, key: Tensor, value: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from keras import ops
 from keras_transformer import relations
 from keras_transformer.arguments import check_positive
 from keras_transformer.ops import dense, dispatch, scores
-from keras_transformer.ops.attention_inputs import UNRELATED, Problem
+from keras_transformer.ops.attention_inputs import UNRELATED, AttentionInputs
 
 Tensor = Any
 
@@ -63,7 +63,7 @@ def retrieval_attention(
         Bertsch et al., "Unlimiformer: Long-Range Transformers with Unlimited Length Input" (2023), section 2.
     """
     check_positive(k=k)
-    problem = Problem(
+    inputs = AttentionInputs(
         query,
         key,
         value,
@@ -73,30 +73,30 @@ def retrieval_attention(
         dropout=dropout,
         seed=seed,
     )
-    if problem.num_keys is not None and problem.num_keys <= k:
-        return dispatch.attend(problem, "auto")
-    logits = dense.logits(problem)  # (B, N, T, S)
-    allowed = problem.allowed()
+    if inputs.num_keys is not None and inputs.num_keys <= k:
+        return dispatch.attend(inputs, "auto")
+    logits = dense.logits(inputs)  # (B, N, T, S)
+    allowed = inputs.allowed()
     if allowed is not None:
         logits = ops.where(allowed, logits, ops.cast(UNRELATED, logits.dtype))
-    count = k if problem.num_keys is not None else ops.minimum(k, ops.shape(key)[1])
+    count = k if inputs.num_keys is not None else ops.minimum(k, ops.shape(key)[1])
     logits, chosen = ops.top_k(logits, count)  # (B, N, T, k), the largest first
     weights = ops.exp(logits - ops.stop_gradient(logits[..., :1]))
     weights = ops.where(logits > UNRELATED / 2, weights, ops.zeros_like(weights))
     total = ops.sum(weights, axis=-1, keepdims=True)
     weights = weights / ops.where(total > 0, total, ops.ones_like(total))
     if dropout:
-        weights = _drop(problem, weights, chosen)
-    values = _gather(value, chosen, problem.num_heads // problem.kv_heads)
+        weights = _drop(inputs, weights, chosen)
+    values = _gather(value, chosen, inputs.num_heads // inputs.kv_heads)
     output = ops.matmul(ops.cast(weights, values.dtype)[..., None, :], values)[..., 0, :]  # (B, N, T, V)
     return ops.transpose(output, (0, 2, 1, 3))
 
 
-def _drop(problem: Problem, weights: Tensor, chosen: Tensor) -> Tensor:
+def _drop(inputs: AttentionInputs, weights: Tensor, chosen: Tensor) -> Tensor:
     """The weights (B, N, T, k) without those that dropout takes from these keys."""
     rows, heads, queries = (ops.arange(size, dtype="int32") for size in ops.shape(chosen)[:3])
-    kept = problem.keep(rows[:, None, None, None], heads[:, None, None], queries[:, None], chosen)
-    return ops.where(kept, weights * (1.0 / (1.0 - problem.dropout)), ops.zeros_like(weights))
+    kept = inputs.keep(rows[:, None, None, None], heads[:, None, None], queries[:, None], chosen)
+    return ops.where(kept, weights * (1.0 / (1.0 - inputs.dropout)), ops.zeros_like(weights))
 
 
 def _gather(value: Tensor, chosen: Tensor, groups: int) -> Tensor:

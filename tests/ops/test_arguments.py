@@ -151,7 +151,7 @@ def test_jax_may_transform_it_in_any_order(monkeypatch):
     import jax
 
     monkeypatch.setattr(schedule, "BLOCK_SIZE", 8)
-    monkeypatch.setattr(schedule, "SMALLEST_BLOCK", 8)
+    monkeypatch.setattr(schedule, "MIN_BLOCK_SIZE", 8)
     x = jax.numpy.asarray(np.random.default_rng(0).normal(size=(1, 20, 2, 4)).astype("float32"))
     told = {
         "padding_mask": jax.numpy.arange(20)[None] < 15,
