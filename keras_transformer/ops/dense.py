@@ -28,14 +28,14 @@ def attend(inputs: AttentionInputs) -> Tensor:
 
 
 def weights(inputs: AttentionInputs) -> Tensor:
-    """(B, N, T, S): rows that sum to one, or to zero where a query has no neighbour."""
+    """Return weights (B, N, T, S) whose rows sum to one, or to zero for queries without neighbours."""
     allowed = inputs.allowed()
     weights = _softmax(logits(inputs), allowed)
     return weights if allowed is None else ops.where(allowed, weights, ops.cast(0, weights.dtype))
 
 
 def logits(inputs: AttentionInputs) -> Tensor:
-    """Log κ and bias of every pair, (B, N, T, S), in float32 or better."""
+    """Return log κ plus bias of every pair, (B, N, T, S), in float32 or float64."""
     query, key = inputs.features()
     compared = _on_one_axis(
         lambda query, key: inputs.score.compare(query, key, inputs.score.parameters),
@@ -53,12 +53,12 @@ def logits(inputs: AttentionInputs) -> Tensor:
         )
     else:
         bias = inputs.bias_of_four_axes()
-    # A bias may be an additive mask, as low as −∞; what is unrelated must stay below even that.
+    # A bias may be an additive mask, as low as −∞; unrelated pairs must stay below it.
     return ops.maximum(scores + ops.cast(bias, scores.dtype), LOWEST_SCORE)
 
 
 def group(query: Tensor, kv_heads: int) -> Tensor:
-    """(B, T, N, F) → (B, K, G·T, F): the G query heads of a key head, one after the other."""
+    """(B, T, N, F) → (B, K, G·T, F), the G query heads of a key head concatenated."""
     heads_first = ops.transpose(query, (0, 2, 1, 3))  # (B, N, T, F)
     if query.shape[2] == kv_heads:
         return heads_first
@@ -98,8 +98,8 @@ def _on_one_axis(
 ) -> Tensor:
     """A product of (B, K, G·T, ·) and (B, K, ·, ·); for few queries, as in a step of generation, of (B·K, ·, ·).
 
-    XLA on a CPU copies a matrix that stands transposed, and one that a loop carries, before it multiplies; not those of
-    three axes. With many queries that copy pays.
+    XLA on CPU copies a transposed matrix, and the carry of a loop, before a matrix multiplication, but not tensors of
+    three axes. With many queries the copy pays off.
     """
     shapes = [*left.shape, *right.shape]
     if None in shapes or by_head or left.shape[2] > FEW_QUERIES:

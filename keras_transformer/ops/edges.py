@@ -32,21 +32,21 @@ def attend(inputs: AttentionInputs) -> Tensor:
     if allowed is not None:
         allowed = ops.broadcast_to(allowed, ops.shape(logits))
         logits = ops.where(allowed, logits, ops.full_like(logits, UNRELATED))
-    largest = edges.largest_by_query(ops.stop_gradient(logits))  # (B·T, N)
+    largest = edges.max_per_query(ops.stop_gradient(logits))  # (B·T, N)
     largest = ops.where(largest > LOWEST_SCORE * 10, largest, ops.zeros_like(largest))
     weights = ops.exp(logits - ops.take(largest, edges.queries, axis=0))
-    total = ops.expand_dims(edges.sum_by_query(weights), -1)  # (B·T, N, 1)
+    total = ops.expand_dims(edges.sum_per_query(weights), -1)  # (B·T, N, 1)
     share = 1.0 / (total + ops.cast(total == 0, total.dtype))  # zeros, and no gap, for a query without edges
     if inputs.dropout:
         weights = ops.where(edges.kept(), weights / (1.0 - inputs.dropout), ops.zeros_like(weights))
     values = ops.cast(edges.at_key(inputs.value), weights.dtype)  # (B·E, N, V)
-    output = edges.sum_by_query(ops.expand_dims(weights, -1) * values) * share
+    output = edges.sum_per_query(ops.expand_dims(weights, -1) * values) * share
     output = ops.reshape(output, [-1, edges.num_queries, inputs.num_heads, inputs.value.shape[-1]])
     return ops.cast(output, inputs.value.dtype)
 
 
 class _Edges:
-    """The edges of a whole batch as one list, each pair once."""
+    """The edges of a whole batch as one list, without duplicates."""
 
     def __init__(self, inputs: AttentionInputs) -> None:
         self.inputs = inputs
@@ -81,12 +81,12 @@ class _Edges:
         groups = self.inputs.num_heads // self.inputs.kv_heads
         return found if groups == 1 else ops.repeat(found, groups, axis=1)
 
-    def sum_by_query(self, tensor: Tensor) -> Tensor:
+    def sum_per_query(self, tensor: Tensor) -> Tensor:
         """(B·T, …) from (B·E, …)."""
         return ops.segment_sum(tensor, self.queries, self.segments)
 
-    def largest_by_query(self, tensor: Tensor) -> Tensor:
-        """(B·T, …) from (B·E, …); something very low for a query without edges."""
+    def max_per_query(self, tensor: Tensor) -> Tensor:
+        """(B·T, …) from (B·E, …); the lowest number of the type for a query without edges."""
         return ops.segment_max(tensor, self.queries, self.segments)
 
     def bias(self) -> Tensor | None:
@@ -99,7 +99,7 @@ class _Edges:
         return None if bias is None else self._of_pairs(bias)
 
     def allowed(self) -> Tensor | None:
-        """Booleans that broadcast to (B·E, N); None where every edge may be used."""
+        """Booleans that broadcast to (B·E, N), or None if every edge is allowed."""
         inputs = self.inputs
         parts = []
         if self.exists is not None:
@@ -119,12 +119,12 @@ class _Edges:
         return functools.reduce(operator.and_, parts) if parts else None
 
     def kept(self) -> Tensor:
-        """Which weights dropout keeps, (B·E, N)."""
+        """Return booleans (B·E, N), False at dropped weights."""
         heads = ops.arange(self.inputs.num_heads, dtype="int32")
         return self.inputs.keep(self.rows[:, None], heads, self.target[:, None], self.source[:, None])
 
     def _positions(self) -> tuple[Tensor, Tensor]:
-        """Of each edge's query and key, (B·E,) twice."""
+        """The positions of the query and the key of each edge, (B·E,) twice."""
         if self.inputs.at_indices:
             return self.target, self.source
         found = []
@@ -135,7 +135,7 @@ class _Edges:
         return found[0], found[1]
 
     def _of_pairs(self, tensor: Tensor) -> Tensor:
-        """(B·E, N|1) from what is said of pairs, (B|1, N|1, T|1, S|1)."""
+        """(B·E, N|1) from a mask or bias (B|1, N|1, T|1, S|1)."""
         heads_last = ops.transpose(tensor, (0, 2, 3, 1))
         _, queries, keys, heads = ops.shape(heads_last)
         row, target, source = (
@@ -147,9 +147,9 @@ class _Edges:
 
 
 def _each_once(edges: Tensor, num_queries: Any, num_keys: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Sources and targets (B, E) ordered by target, and which of them are edges and no repetitions.
+    """Return sources and targets (B, E) ordered by target, and True at edges that are no duplicates.
 
-    What is not an edge has a source and a target too, so that they can be looked up.
+    Padding gets a valid source and target too, so that lookups need no mask.
     """
     edges = ops.cast(edges, "int32")
     source, target = edges[..., 0], edges[..., 1]
@@ -162,12 +162,12 @@ def _each_once(edges: Tensor, num_queries: Any, num_keys: Any) -> tuple[Tensor, 
 
 
 def _by_target(source: Tensor, target: Tensor, num_targets: Any, num_sources: Any) -> tuple[Tensor, Tensor]:
-    """The pairs, rows of them (B, E), ordered by target and then by source."""
+    """Sort pairs (B, E) by target and then by source."""
     sizes = num_targets, num_sources
     if all(isinstance(size, int) for size in sizes) and num_targets * num_sources < 2**31:
         both = ops.sort(target * num_sources + source, axis=1)  # one sort, of one number a pair
         return both % num_sources, both // num_sources
-    for by_target in (False, True):  # argsort is stable
-        order = ops.argsort(target if by_target else source, axis=1)
+    for is_target in (False, True):  # argsort is stable
+        order = ops.argsort(target if is_target else source, axis=1)
         source, target = (ops.take_along_axis(tensor, order, axis=1) for tensor in (source, target))
     return source, target

@@ -43,7 +43,7 @@ def _full(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 def _causal(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Within a block by its matrix, and from the blocks before by the sum of their states."""
+    """Attend within a block by its matrix, and to earlier blocks by the sum of their states."""
     length, kv_heads = query.shape[1], key.shape[2]
     size = min(BLOCK_SIZE, length)
     count = -(-length // size)
@@ -52,7 +52,7 @@ def _causal(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     shape = ops.shape(query)
     query = ops.reshape(query, [-1, count, size, kv_heads, groups, shape[-1]])
     states = ops.einsum("bcskf,bcskv->bckfv", key, value)
-    # Not their sum up to the end less the block's own: rounding would let what comes later be felt.
+    # Exclusive, not the inclusive sum minus the block itself, whose rounding would depend on later keys.
     before = ops.cumsum(ops.pad(states, [[0, 0], [1, 0], [0, 0], [0, 0], [0, 0]])[:, :-1], axis=1)
     output = ops.einsum("bctkgf,bckfv->bctkgv", query, before)
     matrix = ops.einsum("bctkgf,bcskf->bckgts", query, key)
@@ -62,7 +62,7 @@ def _causal(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 def _blocks(tensor: Tensor, count: int, size: int) -> Tensor:
-    """(B, C, b, …) from (B, L, …), with zeros after the end."""
+    """(B, C, b, …) from (B, L, …), zero-padded at the end."""
     tensor = ops.pad(tensor, [[0, 0], [0, count * size - tensor.shape[1]], [0, 0], [0, 0]])
     return ops.reshape(tensor, [-1, count, size, *tensor.shape[2:]])
 

@@ -14,7 +14,7 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(schedule, "NARROW_BLOCK_SIZE", 8)
     monkeypatch.setattr(schedule, "BAND_BLOCK_SIZE", 8)
     monkeypatch.setattr(schedule, "BLOCK_PAIRS", 9000)
-    monkeypatch.setattr(schedule, "BAND_BLOCK_PAIRS", 9000)  # some bands are of one tile, some of many
+    monkeypatch.setattr(schedule, "BAND_BLOCK_PAIRS", 9000)  # some bands have one block, others many
     monkeypatch.setattr(linear, "BLOCK_SIZE", 8)
 
 

@@ -90,7 +90,7 @@ RELATIONS = st.recursive(
     max_leaves=3,
 )
 lengths = st.integers(1, 45)
-reaches = st.integers(0, 12)
+bandwidths = st.integers(0, 12)
 
 
 @contextlib.contextmanager
@@ -112,7 +112,7 @@ class TestBlockSchedule:
             block_schedule = schedule.chunked(attention_inputs(relation, num_queries, num_keys, score))
         self.check(relation, num_queries, num_keys, block_schedule)
 
-    @given(RELATIONS, reaches, reaches, lengths, lengths, st.integers(1, 20), st.integers(1, 3000))
+    @given(RELATIONS, bandwidths, bandwidths, lengths, lengths, st.integers(1, 20), st.integers(1, 3000))
     @settings(max_examples=150, deadline=None)
     def test_bands_hold_every_related_pair_once(
         self, relation, left, right, num_queries, num_keys, size, pairs
@@ -142,7 +142,7 @@ class TestBlockSchedule:
         if relation == Causal() and length == 64:
             assert block_schedule.num_pairs == (4 * 5 // 2) * 16**2
 
-    def test_bands_grow_with_the_length_and_the_reach_alone(self, small_blocks, monkeypatch):
+    def test_bands_grow_only_with_the_length_and_the_bandwidth(self, small_blocks, monkeypatch):
         monkeypatch.setattr(schedule, "BAND_BLOCK_PAIRS", 1)
         pairs = [
             schedule.banded(attention_inputs(SlidingWindow(8), n, n)).num_pairs for n in (256, 512, 1024)
@@ -199,7 +199,7 @@ class TestBlockSchedule:
 
     @pytest.mark.parametrize("kernel", ["chunked", "banded"])
     @pytest.mark.parametrize("lengths", [(100, 3), (3, 100), (16, 17)], ids=str)
-    def test_what_is_beyond_every_reach_gives_zeros(self, kernel, lengths, small_blocks):
+    def test_queries_without_keys_in_the_window_give_zeros(self, kernel, lengths, small_blocks):
         query, key = normal(2, lengths[0], 2, 4), normal(2, lengths[1], 2, 4)
         relation = SlidingWindow(2)
         found = np.asarray(attention(query, key, key, relation, kernel=kernel))
@@ -244,7 +244,7 @@ ANY = [
 
 class TestAuto:
     @pytest.mark.parametrize("case", ANY, ids=name)
-    def test_gives_what_dense_gives_and_explains_what_it_does(self, case, eager_to_choose, used):
+    def test_equals_dense_and_uses_the_explained_kernel(self, case, eager_to_choose, used):
         given = build(case)
         inputs = given.tensors()
         tensors = inputs["query"], inputs["key"], inputs["value"]
