@@ -91,7 +91,7 @@ def relation_trees(atoms=None):
 
 RELATIONS = relation_trees()
 quick = settings(deadline=None, max_examples=100, derandomize=True)
-kinds = pytest.mark.parametrize("kind", ATOMS, ids=lambda kind: kind.__name__)
+each_kind = pytest.mark.parametrize("kind", ATOMS, ids=lambda kind: kind.__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,15 +145,15 @@ def by_definition(relation, i, j):
     raise AssertionError(relation)
 
 
-def tiles(relation, block_size, num_queries, num_keys):
+def classified_blocks(relation, block_size, num_queries, num_keys):
     """(block map entry, the block of the matrix) for every block."""
     matrix = relation.matrix(num_queries, num_keys)
     blocks = relation.blocks(block_size, num_queries, num_keys)
     assert blocks.shape == (-(-num_queries // block_size), -(-num_keys // block_size))
     assert blocks.dtype == np.uint8
     for (row, column), kind in np.ndenumerate(blocks):
-        tile = matrix[row * block_size :, column * block_size :][:block_size, :block_size]
-        yield kind, tile
+        block = matrix[row * block_size :, column * block_size :][:block_size, :block_size]
+        yield kind, block
 
 
 @quick
@@ -175,20 +175,20 @@ def test_matrix_is_square_by_default_and_the_callers_own():
 @quick
 @given(RELATIONS, st.integers(1, 9), SIZES, SIZES)
 def test_empty_blocks_hold_nothing_and_full_blocks_everything(relation, block_size, num_queries, num_keys):
-    for kind, tile in tiles(relation, block_size, num_queries, num_keys):
+    for kind, block in classified_blocks(relation, block_size, num_queries, num_keys):
         assert kind in (EMPTY, PARTIAL, FULL)
-        assert kind != EMPTY or not tile.any()
-        assert kind != FULL or tile.all()
+        assert kind != EMPTY or not block.any()
+        assert kind != FULL or block.all()
 
 
-@kinds
+@each_kind
 @quick
 @given(data=st.data(), negated=st.booleans(), block_size=st.integers(1, 9), num_queries=SIZES, num_keys=SIZES)
 def test_block_maps_of_simple_relations_are_exact(kind, data, negated, block_size, num_queries, num_keys):
     relation = data.draw(ATOMS[kind])
     relation = ~relation if negated else relation
-    for found, tile in tiles(relation, block_size, num_queries, num_keys):
-        assert found == (FULL if tile.all() else PARTIAL if tile.any() else EMPTY)
+    for found, block in classified_blocks(relation, block_size, num_queries, num_keys):
+        assert found == (FULL if block.all() else PARTIAL if block.any() else EMPTY)
 
 
 @pytest.mark.parametrize("relation", EXAMPLES, ids=repr)
@@ -209,9 +209,9 @@ def test_composition_is_boolean_algebra(a, b, block_size, num_queries, num_keys)
     np.testing.assert_array_equal((~a).matrix(*sizes), ~a.matrix(*sizes))
     de_morgan = ~(~a | ~b)
     np.testing.assert_array_equal((a & b).matrix(*sizes), de_morgan.matrix(*sizes))
-    tiling = (block_size, *sizes)
-    np.testing.assert_array_equal((a & b).blocks(*tiling), de_morgan.blocks(*tiling))
-    np.testing.assert_array_equal((a | a).blocks(*tiling), a.blocks(*tiling))
+    sizes_of_blocks = (block_size, *sizes)
+    np.testing.assert_array_equal((a & b).blocks(*sizes_of_blocks), de_morgan.blocks(*sizes_of_blocks))
+    np.testing.assert_array_equal((a | a).blocks(*sizes_of_blocks), a.blocks(*sizes_of_blocks))
 
 
 @quick
@@ -230,9 +230,9 @@ def test_a_relation_composes_with_relations_only(compose, other):
 def test_a_users_relation_without_a_block_map_is_partial_everywhere_and_composes():
     assert (Near().blocks(2, 5, 5) == PARTIAL).all()
     np.testing.assert_array_equal((Near() & Causal()).matrix(4), np.eye(4) + np.eye(4, k=-1) > 0)
-    for kind, tile in tiles(Near() & Causal(), 2, 7, 7):
-        assert kind != FULL or tile.all()
-        assert kind != EMPTY or not tile.any()
+    for kind, block in classified_blocks(Near() & Causal(), 2, 7, 7):
+        assert kind != FULL or block.all()
+        assert kind != EMPTY or not block.any()
 
 
 @pytest.mark.parametrize("name", ["block_size", "num_queries", "num_keys"])
@@ -282,17 +282,17 @@ def test_relations_take_no_arrays_into_their_hash_or_repr():
 
 @quick
 @given(RELATIONS, SIZES, SIZES)
-def test_no_pair_is_beyond_the_reach(relation, num_queries, num_keys):
-    behind, ahead = relation.bandwidth()
+def test_no_pair_exceeds_the_bandwidth(relation, num_queries, num_keys):
+    left, right = relation.bandwidth()
     queries, keys = np.nonzero(relation.matrix(num_queries, num_keys))
-    assert behind is None or (behind >= 0 and (queries - keys <= behind).all())
-    assert ahead is None or (ahead >= 0 and (keys - queries <= ahead).all())
+    assert left is None or (left >= 0 and (queries - keys <= left).all())
+    assert right is None or (right >= 0 and (keys - queries <= right).all())
 
 
-@kinds
+@each_kind
 @quick
 @given(data=st.data())
-def test_the_reach_of_simple_relations_is_exact(kind, data):
+def test_the_bandwidth_of_simple_relations_is_exact(kind, data):
     relation = data.draw(ATOMS[kind])
     queries, keys = np.nonzero(relation.matrix(40))
     for bound, offsets in zip(relation.bandwidth(), (queries - keys, keys - queries), strict=True):
@@ -320,7 +320,7 @@ def test_the_reach_of_simple_relations_is_exact(kind, data):
     ],
     ids=str,
 )
-def test_reach_of_examples(relation, expected):
+def test_bandwidth_of_examples(relation, expected):
     assert relation.bandwidth() == expected
 
 
@@ -414,7 +414,7 @@ def test_every_listed_symmetry_holds(group, relation, data):
         check_kept(relation, *data.draw(GROUPS[group]))
 
 
-@kinds
+@each_kind
 @quick
 @given(data=st.data())
 def test_every_symmetry_that_a_simple_relation_does_not_list_fails(kind, data):
@@ -448,7 +448,7 @@ def test_a_symmetry_that_is_not_listed_fails(relation, group, positions):
         check_kept(relation, positions, positions)
 
 
-def test_separate_permutations_keep_only_what_does_not_compare_queries_with_keys():
+def test_separate_permutations_keep_only_relations_without_comparison():
     for relation in (Full(), Bipartite(), ~Full(), Full() & Bipartite()):
         check_kept(relation, [2, 0, 1], [1, 2, 0])
     for relation in (Causal(), SlidingWindow(0, 0)):
@@ -691,14 +691,14 @@ def test_get_takes_every_identifier(identifier, expected):
     ],
     ids=str,
 )
-def test_get_refuses_anything_else_and_says_what_it_got(identifier):
+def test_get_names_the_value_that_it_refuses(identifier):
     with pytest.raises(
         ValueError, match="`relation` must be a Relation.*'bipartite', 'causal', 'full'.*Received: relation="
     ):
         relations.get(identifier)
 
 
-def test_get_says_what_is_wrong_with_a_configs_arguments():
+def test_get_names_the_error_in_a_config():
     config = keras.saving.serialize_keras_object(SlidingWindow(1))
     config["config"]["left"] = -1
     with pytest.raises(ValueError, match="`left` must be .*Received: left=-1"):

@@ -120,10 +120,10 @@ def check_invariant(attend, query, memory, order):
 
 
 def check_rows_apart(attend, query, memory):
-    """Each query is answered as if it were alone: the other queries change nothing."""
+    """Each query is answered independently of the others: the other queries change nothing."""
     for i in range(query.shape[1]):
-        alone = attend(query[:, i : i + 1], memory)
-        np.testing.assert_allclose(alone, attend(query, memory)[:, i : i + 1], **CLOSE)
+        single = attend(query[:, i : i + 1], memory)
+        np.testing.assert_allclose(single, attend(query, memory)[:, i : i + 1], **CLOSE)
 
 
 def check_stochastic(weights, related):
@@ -154,7 +154,7 @@ def test_complete_attention_is_equivariant_under_permutations():
 
 
 @pytest.mark.parametrize("relation", PLACED, ids=repr)
-def test_what_compares_positions_is_not(relation):
+def test_relations_that_compare_positions_are_not(relation):
     with pytest.raises(AssertionError):
         check_equivariant(attention_layer(relation), X, ORDER)
 
@@ -204,7 +204,7 @@ def test_causal_attention_is_not_kept_by_other_relabellings():
     [relation for relation in RELATIONS if relations.INCREASING_RELABELLINGS not in relation.symmetries()],
     ids=repr,
 )
-def test_what_measures_distances_is_not_kept_by_increasing_relabellings(relation):
+def test_relations_of_distance_are_not_kept_by_increasing_relabellings(relation):
     with pytest.raises(AssertionError):
         check_kept_by_relabelling(attention_layer(relation), X, INCREASING)
 
@@ -226,7 +226,7 @@ def test_the_operator_compares_the_positions_that_it_is_given(query_positions, k
     np.testing.assert_allclose(found, kt_ops.attention(heads, heads, heads, "causal"), **CLOSE)
 
 
-# Windows and what else depends on distance alone: bounded sequences.
+# Windows and other relations of distance: bounded sequences.
 
 BY_DISTANCE = [r for r in RELATIONS if relations.TRANSLATIONS in r.symmetries()]
 BY_PLACE = [r for r in RELATIONS if relations.TRANSLATIONS not in r.symmetries()]
@@ -254,7 +254,7 @@ def test_fixed_places_are_not(relation):
         check_masked_front_shifts(layer, X, 3)
 
 
-def test_absolute_positions_are_not_kept_by_masked_positions_in_front():
+def test_absolute_positions_are_not_kept_by_masked_positions_before():
     layer = attention_layer(SlidingWindow(2))
     check_masked_front_shifts(layer, X, 3)
     with pytest.raises(AssertionError):
@@ -277,15 +277,15 @@ class TestStacks:
         return attend
 
     @neutral
-    def test_positions_in_front_leave_every_row_from_there_on(self):
+    def test_leading_positions_leave_every_later_row(self):
         rows = range(self.LAYERS * self.WINDOW, LENGTH)
         check_front_leaves_rows(self.stack(SlidingWindow(self.WINDOW)), X, 3, rows)
 
     @pytest.mark.parametrize("relation", [Dilated(1, 2), SlidingWindow(1) | Dilated(1, 2)], ids=repr)
-    def test_the_reach_says_where_for_other_relations(self, relation):
-        behind, ahead = relation.bandwidth()
-        assert ahead == 0
-        check_front_leaves_rows(self.stack(relation), X, 3, range(self.LAYERS * behind, LENGTH))
+    def test_the_bandwidth_gives_the_row_for_other_relations(self, relation):
+        left, right = relation.bandwidth()
+        assert right == 0
+        check_front_leaves_rows(self.stack(relation), X, 3, range(self.LAYERS * left, LENGTH))
 
     def test_no_row_before_is_left(self):
         attend = self.stack(SlidingWindow(self.WINDOW))
@@ -358,8 +358,8 @@ def test_with_positions_in_the_memory_cross_attention_is_not_invariant():
 @neutral
 def test_a_graph_is_equivariant_under_its_automorphisms():
     layer = attention_layer(CYCLE)
-    for turn in (1, 3):
-        check_equivariant(layer, X, np.roll(np.arange(LENGTH), turn))
+    for shift in (1, 3):
+        check_equivariant(layer, X, np.roll(np.arange(LENGTH), shift))
 
 
 @pytest.mark.parametrize("order", [ORDER, range(LENGTH)[::-1]], ids=["shuffled", "mirrored"])
@@ -405,7 +405,7 @@ def test_weights_are_stochastic_beside_padding():
 
 
 @every_relation
-def test_nothing_leaks_from_what_a_query_may_not_see(relation):
+def test_masked_keys_do_not_leak(relation):
     check_no_leak(attention_layer(relation), X, relation.matrix(LENGTH))
 
 
@@ -415,7 +415,7 @@ def test_nothing_leaks_into_a_window():
 
 
 @pytest.mark.parametrize("relation", [Full(), Causal(), SlidingWindow(3), SlidingWindow(2, 1)], ids=repr)
-def test_what_sees_more_than_a_window_leaks_into_it(relation):
+def test_larger_relations_leak_into_a_window(relation):
     with pytest.raises(AssertionError):
         check_no_leak(attention_layer(relation), X, SlidingWindow(2).matrix(LENGTH))
 

@@ -20,7 +20,7 @@ CrossAttend = Callable[[MultiHeadAttention, Tensor, Any, Tensor | None, bool | N
 
 
 class _Block(keras.layers.Layer):
-    """What both blocks are configured by."""
+    """The configuration that encoder and decoder blocks share."""
 
     def __init__(
         self,
@@ -110,15 +110,15 @@ class _Block(keras.layers.Layer):
         return self.feed_forward_residual.leave(hidden, output, training)
 
     def compute_output_shape(self, inputs_shape: Any, *_: Any, **__: Any) -> Any:
-        """The input's."""
+        """Return the shape of the inputs."""
         return inputs_shape
 
     def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
-        """The mask of the first input."""
+        """Return the mask of the first input."""
         return previous_mask
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             **super().get_config(),
             "num_heads": self.num_heads,
@@ -155,15 +155,15 @@ class EncoderBlock(_Block):
         dropout: probability, for attention weights, hidden units and sublayer outputs.
         norm: "layer" or "rms".
         num_kv_heads: key/value heads, see `MultiHeadAttention`; so are the three arguments below.
-        position_encoding: what the self-attention knows of positions.
-        score: how query and key are compared.
+        position_encoding: of the self-attention, see `MultiHeadAttention`.
+        score: the score of queries and keys.
         kernel: how attention is computed.
         key_dim: the size of a head, by default D / `num_heads`.
-        use_bias: whether attention and feed-forward network have biases.
+        use_bias: True for biases in attention and feed-forward network.
         epsilon: of the normalisations.
         hidden_dropout: probability for hidden units, by default `dropout`.
         attention_dropout: probability for attention weights, by default `dropout`.
-        qkv_bias: whether the projections to queries, keys and values have biases, by default `use_bias`.
+        qkv_bias: True for biases in the query, key and value projections, by default `use_bias`.
         **kwargs: for `keras.layers.Layer`.
 
     Call arguments:
@@ -178,7 +178,7 @@ class EncoderBlock(_Block):
         input and output: (B, T, D)
 
     Raises:
-        ValueError: where D is not divisible by `num_heads`.
+        ValueError: if D is not divisible by `num_heads`.
 
     References:
         Vaswani et al. (2017), section 3.1.
@@ -207,7 +207,7 @@ class EncoderBlock(_Block):
         training: bool | None = None,
         mask: Tensor | None = None,
     ) -> Tensor:
-        """The block's output."""
+        """Return the block's output."""
         attended = self.attention(
             self.attention_residual.enter(inputs),
             padding_mask=padding_mask,
@@ -223,9 +223,9 @@ class EncoderBlock(_Block):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class DecoderBlock(_Block):
-    """Causal self-attention, cross-attention to a memory where there is one, and a feed-forward network.
+    """Causal self-attention, cross-attention to a memory, and a feed-forward network.
 
-    Built without a memory, it is the block of a decoder alone, such as GPT's.
+    Built without a memory, it has no cross-attention: the block of decoder-only models such as GPT.
 
     Args:
         num_heads: heads of both attentions, a divisor of D.
@@ -241,14 +241,14 @@ class DecoderBlock(_Block):
         attention_mask: of the self-attention, see `MultiHeadAttention`; so are the two arguments below.
         segment_ids: integers (B, T).
         positions: integers (T,) or (B, T).
-        cross_attend: what takes the place of the cross-attention's own computation, a function of that layer, the
-            queries (B, T, D), the memory in whatever form, its padding mask, and `training`.
+        cross_attend: a function that replaces the computation of the cross-attention, called with that layer, the
+            queries (B, T, D), the memory in any form, its padding mask, and `training`.
 
     Shapes:
         input and output: (B, T, D)
 
     Raises:
-        ValueError: where D is not divisible by `num_heads`, or a memory is given to a block that was built without.
+        ValueError: if D is not divisible by `num_heads`, or a memory is given to a block that was built without.
 
     References:
         Vaswani et al. (2017), section 3.1; without a memory: Liu et al., "Generating Wikipedia by Summarizing
@@ -288,7 +288,7 @@ class DecoderBlock(_Block):
         inputs_mask: Tensor | None = None,
         memory_mask: Tensor | None = None,
     ) -> Tensor:
-        """The block's output."""
+        """Return the block's output."""
         entered = self.self_attention_residual.enter(inputs)
         attended = self.self_attention(
             entered,
@@ -322,7 +322,7 @@ class DecoderBlock(_Block):
         padding_mask: Tensor | None = None,
         memory_padding_mask: Tensor | None = None,
     ) -> Tensor:
-        """The weights (B, N, T, S) with which `call` attends to the memory, for looking."""
+        """Return the weights (B, N, T, S) of the cross-attention in `call`, for inspection."""
         self._crosses(memory)
         attended = self.self_attention(self.self_attention_residual.enter(inputs), padding_mask=padding_mask)
         hidden = self.self_attention_residual.leave(inputs, attended)
@@ -382,18 +382,17 @@ class DecoderBlock(_Block):
         return self._feed(hidden), cache
 
     def _crosses(self, memory: Any) -> bool:
-        """Whether there is a cross-attention, and the memory it needs."""
+        """Return True if the block has a cross-attention; raise a ValueError unless it has one for a memory."""
         if (memory is None) != (self.cross_attention is None):
-            given, built = ("none", "with") if memory is None else ("one", "without")
+            given = "none for a block built with" if memory is None else "one for a block built without"
             raise ValueError(
-                f"`memory` must be given to a block that was built with one, and to no other. "
-                f"Received: {given} for a block built {built}"
+                f"`memory` must be given exactly if the block was built with one. Received: {given}"
             )
         return memory is not None
 
 
 def head_dim(model_dim: int, num_heads: int) -> int:
-    """The size of a head that splits `model_dim` evenly."""
+    """Return the size of a head that splits `model_dim` evenly."""
     if model_dim % num_heads:
         raise ValueError(
             f"`num_heads` must divide the model's size. Received: num_heads={num_heads}, model_dim={model_dim}"

@@ -15,7 +15,7 @@ class Dropout(keras.layers.Layer):
     """Zeros elements with probability `rate` while training, and scales the others by 1 / (1 − rate).
 
     The elements come from a counter hash (see `ops.dropout`), which XLA computes many times faster than the
-    stateless generator behind `keras.layers.Dropout`.
+    stateless generator of `keras.layers.Dropout`.
 
     Args:
         rate: in [0, 1).
@@ -26,7 +26,7 @@ class Dropout(keras.layers.Layer):
         input and output: any, the same
 
     Raises:
-        ValueError: where `rate` is outside [0, 1).
+        ValueError: if `rate` is outside [0, 1).
     """
 
     def __init__(self, rate: float, seed: int | None = None, **kwargs: Any) -> None:
@@ -43,9 +43,9 @@ class Dropout(keras.layers.Layer):
         return kt_ops.dropout(inputs, self.rate, self.seed_generator.next())
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        """The input's."""
+        """Return the shape of the inputs."""
         return input_shape
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {**super().get_config(), "rate": self.rate, "seed": self.seed}

@@ -13,14 +13,14 @@ Tensor = Any
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class TokenEmbedding(keras.layers.Layer):
-    r"""Maps ids to vectors, and with the same matrix vectors to logits.
+    r"""Map ids to vectors, and vectors to logits by the same matrix.
 
     $$x_t = \sqrt{D}\, E_{w_t}, \qquad \mathrm{logits}_t = h_t E^\top$$
 
     Args:
         vocabulary_size: rows of E.
         model_dim: D.
-        scale: whether to multiply by √D, which gives the embeddings the unit variance that positions have.
+        scale: True to multiply by √D, for embeddings of unit variance as positions have.
         pad_id: the id whose positions the Keras mask hides, or None for no mask.
         **kwargs: for `keras.layers.Layer`.
 
@@ -30,7 +30,7 @@ class TokenEmbedding(keras.layers.Layer):
         logits: (B, T, D) → (B, T, vocabulary_size), float32
 
     Raises:
-        ValueError: where `vocabulary_size` or `model_dim` is not positive.
+        ValueError: if `vocabulary_size` or `model_dim` is not positive.
 
     Example:
         >>> embedding = TokenEmbedding(100, 16)
@@ -67,7 +67,7 @@ class TokenEmbedding(keras.layers.Layer):
         self.embedding.build(input_shape)
 
     def call(self, ids: Tensor) -> Tensor:
-        """√D · E[ids]."""
+        """Return √D · E[ids]."""
         vectors = self.embedding(ids)
         return (
             vectors * ops.convert_to_tensor(math.sqrt(self.model_dim), vectors.dtype)
@@ -76,27 +76,27 @@ class TokenEmbedding(keras.layers.Layer):
         )
 
     def logits(self, hidden: Tensor, kernel: Tensor | None = None) -> Tensor:
-        """Hidden · Eᵀ, in float32; `kernel` is what `output_kernel` returns, where it was called before."""
+        """Return hidden · Eᵀ in float32; `kernel` is the output of `output_kernel`, if computed before."""
         if kernel is None:
             return self.embedding(hidden, reverse=True)
         return ops.matmul(ops.cast(hidden, kernel.dtype), kernel)
 
     def output_kernel(self) -> Tensor | None:
-        """Eᵀ as a loop should make it once: float32 (D, vocabulary_size), or None where E is quantised."""
+        """Return Eᵀ to compute once before a loop: float32 (D, vocabulary_size), or None if E is quantised."""
         if self.embedding.quantization_mode is not None:
             return None
         return ops.cast(ops.transpose(self.embedding.embeddings), "float32")
 
     def compute_mask(self, ids: Tensor, mask: Tensor | None = None) -> Tensor | None:
-        """True where there is a token; None without a `pad_id`."""
+        """Return the mask of tokens, or None without a `pad_id`."""
         return None if self.pad_id is None else ops.not_equal(ids, self.pad_id)
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        """(…, D)."""
+        """Return (…, D)."""
         return (*input_shape, self.model_dim)
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             **super().get_config(),
             "vocabulary_size": self.vocabulary_size,

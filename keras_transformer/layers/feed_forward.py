@@ -43,14 +43,14 @@ class FeedForward(keras.layers.Layer):
             f: "swiglu" (SiLU), "geglu" (GELU), "geglu_tanh" (GELU's tanh approximation: T5 v1.1), "reglu" (ReLU),
             "glu" (sigmoid).
         dropout: probability of dropping a hidden unit while training.
-        use_bias: whether the maps have a bias.
+        use_bias: True for biases in the projections.
         **kwargs: for `keras.layers.Layer`.
 
     Shapes:
         input and output: (…, D)
 
     Raises:
-        ValueError: where `hidden_dim` is not positive, `dropout` outside [0, 1) or `activation` unknown.
+        ValueError: if `hidden_dim` is not positive, `dropout` outside [0, 1) or `activation` unknown.
 
     Example:
         >>> FeedForward(64)(keras.ops.ones((2, 5, 16))).shape
@@ -79,7 +79,7 @@ class FeedForward(keras.layers.Layer):
         self.supports_masking = True
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
-        """Create the maps for inputs of size D."""
+        """Create the projections for inputs of size D."""
         model_dim = input_shape[-1]
         gated = self.activation in _GATED
         options = {"use_bias": self.use_bias, "dtype": self.dtype_policy}
@@ -100,18 +100,18 @@ class FeedForward(keras.layers.Layer):
         self.output_projection.build(hidden_shape)
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
-        """FFN(inputs)."""
+        """Return FFN(inputs)."""
         hidden = self.hidden(inputs)
         if self.gate is not None:
             hidden = hidden * self.gate(inputs)
         return self.output_projection(self.drop(hidden, training=training))
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        """The input's."""
+        """Return the shape of the inputs."""
         return input_shape
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             **super().get_config(),
             "hidden_dim": self.hidden_dim,
@@ -122,16 +122,16 @@ class FeedForward(keras.layers.Layer):
 
 
 def get_activation(activation: Any) -> Any:
-    """The activation that an identifier stands for: one of ours by its name, others as Keras gets them."""
+    """Return the activation of an identifier: a name of this module, or any that Keras knows."""
     ours = isinstance(activation, str) and (activation in _NAMED or activation in _GATED)
     return activation if ours else keras.activations.get(activation)
 
 
 def activation_function(activation: Any) -> Callable[[Tensor], Tensor]:
-    """Return f of an activation that `get_activation` gave; of a gated network it is what the gate applies."""
+    """Return the function of an activation from `get_activation`, for a gated one the function of its gate."""
     return {**_NAMED, **_GATED}.get(activation, activation)
 
 
 def serialize_activation(activation: Any) -> Any:
-    """What `get_activation` makes the activation from."""
+    """Return the config of an activation, an argument of `get_activation`."""
     return activation if isinstance(activation, str) else keras.activations.serialize(activation)

@@ -8,11 +8,11 @@ from keras import ops
 
 from keras_transformer import ops as kt_ops
 from keras_transformer.arguments import check_positive
-from keras_transformer.layers import score_layers
+from keras_transformer.layers import masks, score_layers
 from keras_transformer.layers.score_layers import AdditiveScore, GATScore, ScoreLayer
 from keras_transformer.ops import scores
+from keras_transformer.ops.attention_inputs import check_edges
 from keras_transformer.ops.random import check_rate
-from keras_transformer.ops.shapes import check_edges
 
 Tensor = Any
 
@@ -24,26 +24,26 @@ class GraphAttention(keras.layers.Layer):
     $$h'_i = \sigma\left( \big\Vert_{n=1}^{N} \sum_{j \in \mathcal{N}(i)} \alpha^n_{ij} W^n h_j + b \right), \quad
     \alpha^n_{ij} = \frac{\exp s^n_{ij}}{\sum_{l \in \mathcal{N}(i)} \exp s^n_{il}}$$
 
-    with the heads averaged, $\frac{1}{N} \sum_n$, in place of their concatenation ∥ where `concat` is False (a last
-    layer). The score decides how nodes are projected:
+    with the heads averaged, $\frac{1}{N} \sum_n$, in place of their concatenation ∥ if `concat` is False (for a last
+    layer). The score determines the projections:
 
     - "gat": one W for all, $s_{ij} = \mathrm{LeakyReLU}(a \cdot [W h_i \Vert W h_j])$;
     - "gatv2": one for targets and one for sources, $s_{ij} = a \cdot \mathrm{LeakyReLU}(W_t h_i + W_s h_j)$, W = W_s
       ("additive" likewise, with tanh);
     - any other: queries, keys and values of their own, as in `MultiHeadAttention`.
 
-    Graphs of a batch have T nodes each, the smaller ones filled up with padding that no edge joins or `padding_mask`
-    hides. Permuting nodes and edges together permutes the outputs.
+    Graphs of a batch have T nodes each, smaller ones padded with nodes that have no edges or that
+    `padding_mask` masks. Permuting nodes and edges together permutes the outputs.
 
     Args:
         num_heads: N.
         head_dim: H, the size of a head.
-        concat: whether heads are concatenated, or else averaged.
+        concat: True to concatenate heads, False to average them.
         score: how two nodes are compared: "gat", "gatv2", another name, value or layer that `MultiHeadAttention`
             takes ("scaled_dot_product", "cosine", …).
         dropout: probability of dropping an attention weight while training.
-        self_loops: whether every node attends to itself too, listed among the edges or not.
-        use_bias: whether there is a b, and, but for "gat", biases in the projections too.
+        self_loops: True to let every node attend to itself, listed among the edges or not.
+        use_bias: True for b and, except for "gat", for biases in the projections.
         activation: σ, any that `keras.activations.get` takes.
         seed: makes dropout reproducible.
         kernel: how it is computed, see `ops.attention`.
@@ -51,17 +51,17 @@ class GraphAttention(keras.layers.Layer):
 
     Call arguments:
         nodes: (B, T, D).
-        edges: integers (B, E, 2): [source, target] lets `target` attend to `source`; −1 fills up, and an edge listed
-            twice counts once.
+        edges: integers (B, E, 2): [source, target] lets `target` attend to `source`; −1 is padding, and duplicate
+            edges count once.
         adjacency: booleans (B, T, T) in place of edges, True at [target, source].
         padding_mask: booleans (B, T), False at nodes that none may attend to.
-        mask: filled in by Keras (as is `nodes_mask`) and merged with `padding_mask`.
+        mask: passed by Keras (as is `nodes_mask`) and merged with `padding_mask`.
 
     Shapes:
         output: (B, T, N·H), or (B, T, H) where heads are averaged
 
     Raises:
-        ValueError: where a size is not positive, `dropout` outside [0, 1) or `score` unknown; in a call, unless
+        ValueError: if a size is not positive, `dropout` outside [0, 1) or `score` unknown; in a call, unless
             either edges or adjacency is given, in the right shape.
 
     Example:
@@ -133,16 +133,13 @@ class GraphAttention(keras.layers.Layer):
         nodes_mask: Tensor | None = None,
         training: bool | None = None,
     ) -> Tensor:
-        """What the nodes are after attending to their neighbours."""
+        """Return the nodes after attention to their neighbours."""
         dropout = self.dropout if training else 0.0
-        for given in (mask, nodes_mask):
-            if given is not None:
-                padding_mask = given if padding_mask is None else ops.logical_and(padding_mask, given)
         heads = kt_ops.attention(
             *self._heads(nodes),
             **self._graph(nodes, edges, adjacency),
             score=self._score(),
-            padding_mask=padding_mask,
+            padding_mask=masks.merge(padding_mask, mask, nodes_mask),
             dropout=dropout,
             seed=self.seed_generator.next() if dropout else None,
             kernel=self.kernel,
@@ -179,7 +176,7 @@ class GraphAttention(keras.layers.Layer):
         return previous_mask
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             **super().get_config(),
             "num_heads": self.num_heads,

@@ -1,6 +1,5 @@
 """Multi-head attention over any relation, with a key/value cache for generation."""
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +9,7 @@ from keras import ops
 from keras_transformer import ops as kt_ops
 from keras_transformer import relations
 from keras_transformer.arguments import check_positive
-from keras_transformer.layers import score_layers
+from keras_transformer.layers import masks, score_layers
 from keras_transformer.layers.positions import attention_encodings
 from keras_transformer.layers.positions.rotary import RotaryPositions
 from keras_transformer.ops import kv_cache as caches
@@ -27,45 +26,42 @@ class MultiHeadAttention(keras.layers.Layer):
     $$\mathrm{MultiHead}(X, Y) = [h_1; \dots; h_N] W^O, \quad
     h_n = \mathrm{Attention}(X W^Q_n, Y W^K_n, Y W^V_n)$$
 
-    Self-attention where no `value` is given (Y = X), else cross-attention.
+    Self-attention if no `value` is given (Y = X), else cross-attention.
 
     Args:
         num_heads: N.
         key_dim: H, the size of a head's queries and keys.
         value_dim: V, the size of a head's values, by default H.
         num_kv_heads: K, a divisor of N: grouped-query attention; 1 is multi-query. By default N.
-        relation: who may attend to whom: a `relations.Relation`, its name ("causal"), or None for all.
-        position_encoding: what the attention itself knows of positions: "rotary", "alibi", "relative_bias" (T5's), a
+        relation: the pairs that may attend: a `relations.Relation`, its name ("causal"), or None for all.
+        position_encoding: the position encoding of the attention itself: "rotary", "alibi", "relative_bias" (T5's), a
             layer (`RotaryPositions`, `ALiBi`, `RelativeBias`), or None.
-        score: how query and key are compared: a value of `ops.scores`, a layer (`AdditiveScore`, `BilinearScore`,
+        score: the score of queries and keys: a value of `ops.scores`, a layer (`AdditiveScore`, `BilinearScore`,
             `GATScore`), or the name of one ("scaled_dot_product", "cosine", "additive", …).
         kernel: how it is computed, see `ops.attention`.
         dropout: probability of dropping an attention weight while training.
-        use_bias: whether the four projections have a bias.
+        use_bias: True for biases in the four projections.
         seed: makes dropout reproducible.
-        qkv_bias: whether those to queries, keys and values have one, by default `use_bias`.
+        qkv_bias: True for biases in the query, key and value projections, by default `use_bias`.
         **kwargs: for `keras.layers.Layer`.
 
     Call arguments:
         query: (B, T, D).
         value: (B, S, D'), by default `query`.
         key: (B, S, D'), by default `value`.
-        attention_mask: booleans, (B, T, S), (B, N, T, S) or what broadcasts to them; True may attend.
+        attention_mask: booleans, (B, T, S), (B, N, T, S) or a shape that broadcasts to them; True may attend.
         padding_mask: booleans (B, S), False where a key is padding.
         segment_ids: integers (B, T): self-attention within equal segments only.
         edges: integers (B, E, 2), a graph for each row: [source, target] lets the query `target` attend to the key
-            `source`; −1 fills up.
-        positions: integers (T,) or (B, T) that relation and position encoding of a self-attention see, by default
-            0, 1, 2, …
-        mask: filled in by Keras (as are `query_mask`, `value_mask` and `key_mask`) and merged with
-            `padding_mask`.
+            `source`; −1 is padding.
+        positions: integers (T,) or (B, T) for relation and position encoding of a self-attention, by default 0, 1, …
+        mask: passed by Keras (as are `query_mask`, `value_mask` and `key_mask`) and merged with `padding_mask`.
 
     Shapes:
         output: (B, T, D)
 
     Raises:
-        ValueError: where a size is not positive, `num_kv_heads` does not divide `num_heads`, or one of the named
-            arguments has an unknown value.
+        ValueError: if a size is not positive, `num_kv_heads` does not divide `num_heads`, or a name is unknown.
 
     Example:
         >>> layer = MultiHeadAttention(num_heads=4, key_dim=8, relation="causal")
@@ -157,14 +153,14 @@ class MultiHeadAttention(keras.layers.Layer):
         key_mask: Tensor | None = None,
         training: bool | None = None,
     ) -> Tensor:
-        """The attended values, projected back to the query's size."""
+        """Return the attention output, projected to the size of the query."""
         keras_masks = (mask, query_mask) if value is None else (value_mask, key_mask)
-        dropout = self.dropout if self.dropout and training else 0.0
+        dropout = self.dropout if training else 0.0
         heads = kt_ops.attention(
             *self._heads(query, value, key, positions),
             self.relation,
             **self._arguments(value, attention_mask, segment_ids, edges, positions),
-            padding_mask=_all_of(padding_mask, *keras_masks),
+            padding_mask=masks.merge(padding_mask, *keras_masks),
             dropout=dropout,
             seed=self.seed_generator.next() if dropout else None,
             kernel=self.kernel,
@@ -183,7 +179,7 @@ class MultiHeadAttention(keras.layers.Layer):
         edges: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """The weights α of the same call, (B, N, T, S) in float32; of masks it knows those it is given."""
+        """Return the weights α of `call` without masks passed by Keras, float32 (B, N, T, S)."""
         queries, keys, _ = self._heads(query, value, key, positions)
         return kt_ops.attention_weights(
             queries,
@@ -194,19 +190,18 @@ class MultiHeadAttention(keras.layers.Layer):
         )
 
     def empty_cache(self, batch_size: Any, length: Any, hypotheses: int = 1) -> Cache:
-        """A cache for `step` with room for `length` entries: keys (B·K, length, H), values, positions (−1: nothing).
+        """Return a cache of `length` empty entries for `step`: keys (B·K, length, H), values, and positions, all −1.
 
-        Keys and values are (B, K, length, ·) where the batch size is a tensor; `step` takes both.
-        Where the relation looks back no more than k positions, k + 1 of them are enough, each with `hypotheses`
-        entries: new tokens then replace the oldest.
+        Keys and values are (B, K, length, ·) if the batch size is a tensor; `step` takes both.
+        If the relation has bandwidth k on the left, k + 1 positions are enough, each with `hypotheses` entries: new
+        tokens then replace the oldest.
         """
         if self._window is not None:
             enough = (self._window + 1) * hypotheses
             length = min(length, enough) if isinstance(length, int) else enough
-        heads = self.num_kv_heads
-        # XLA would copy what has an axis of size one, as a batch of one is.
-        rows = (batch_size * heads,) if isinstance(batch_size, int) else (batch_size, heads)
-        shape = (*rows, length)
+        # One axis for batch and heads: XLA copies a tensor with an axis of size one, such as a batch of one.
+        is_static, heads = isinstance(batch_size, int), self.num_kv_heads
+        shape = (batch_size * heads, length) if is_static else (batch_size, heads, length)
         return {
             "key": ops.zeros((*shape, self.key_dim), self.compute_dtype),
             "value": ops.zeros((*shape, self.value_dim), self.compute_dtype),
@@ -227,17 +222,17 @@ class MultiHeadAttention(keras.layers.Layer):
         """Self-attention of T new tokens to those in the cache and to each other.
 
         For relations inside causal, `step` over the tokens one by one, or several at a time, equals one `call`.
-        With an `attention_mask` the new tokens may also be T alternatives for one position, each of which
-        attends to those that came before it in its own hypothesis.
+        With an `attention_mask` the new tokens may also be T candidates for one position, each of which
+        attends to the tokens of its own hypothesis.
 
         Args:
             query: (B, T, D), the new tokens.
             cache: as `empty_cache` makes it and earlier steps return it.
-            cache_index: integer scalar, where in the cache to write: how many tokens came before, whatever its length.
-            positions: integers (B, T), what the relation compares.
+            cache_index: integer scalar, the number of tokens before, at any length of the cache.
+            positions: integers (B, T) that the relation compares.
             padding_mask: booleans (B, T), False where a new token is padding that none may attend to.
-            attention_mask: booleans (B, T, S) or (1, T, S), which of the S tokens since the first, the new
-                ones included, each new token may attend to. The new tokens then share one position.
+            attention_mask: booleans (B, T, S) or (1, T, S), True where a new token may attend to one of all S
+                tokens, the new ones included. The new tokens then share one position.
             update: how to write: `ops.slice_update`, `ops.select_update`, `ops.append_update` or `ops.grow_update`.
 
         Returns:
@@ -245,17 +240,16 @@ class MultiHeadAttention(keras.layers.Layer):
         """
         positions = ops.cast(positions, "int32")
         query, key, value = self._heads(query, positions=positions)
-        stored = positions if padding_mask is None else ops.where(padding_mask, positions, -1)
         new = {"key": _heads_first(key), "value": _heads_first(value)}
         if len(cache["key"].shape) == 3:
             new = {name: ops.reshape(each, [-1, *ops.shape(each)[2:]]) for name, each in new.items()}
-        new["positions"] = stored
+        new["positions"] = positions if padding_mask is None else ops.where(padding_mask, positions, -1)
         size = cache["positions"].shape[1]
         seen, cache = caches.write(
-            cache, new, cache_index, update, self._window, alternatives=attention_mask is not None
+            cache, new, cache_index, update, self._window, are_candidates=attention_mask is not None
         )
         if attention_mask is not None and caches.rolls(size, self._window, update):
-            token = caches.held(cache_index + query.shape[1], size)
+            token = caches.rolling_token_indices(cache_index + query.shape[1], size)
             attention_mask = ops.take(attention_mask, ops.maximum(token, 0), axis=2)
         heads = kt_ops.attention(
             query,
@@ -264,7 +258,7 @@ class MultiHeadAttention(keras.layers.Layer):
             self.relation,
             score=self._score(),
             bias=self._bias(),
-            mask=_with_head_axis(attention_mask),
+            mask=masks.with_head_axis(attention_mask),
             padding_mask=seen["positions"] >= 0,
             query_positions=positions,
             key_positions=seen["positions"],
@@ -300,15 +294,15 @@ class MultiHeadAttention(keras.layers.Layer):
         return self._merge(heads)
 
     def compute_output_shape(self, query_shape: tuple[int | None, ...], *_: Any, **__: Any) -> Any:
-        """The query's."""
+        """Return the shape of the query."""
         return query_shape
 
     def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
-        """The mask of the first input."""
+        """Return the mask of the first input."""
         return previous_mask
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             **super().get_config(),
             "num_heads": self.num_heads,
@@ -352,8 +346,8 @@ class MultiHeadAttention(keras.layers.Layer):
         return heads
 
     def _bias(self) -> kt_ops.PositionBias | None:
-        encoding = self.position_encoding
-        return encoding.bias() if isinstance(encoding, attention_encodings.BIASES) else None
+        has_bias = isinstance(self.position_encoding, attention_encodings.BIASES)
+        return self.position_encoding.bias() if has_bias else None
 
     def _score(self) -> kt_ops.scores.Score:
         return self.score.score() if isinstance(self.score, score_layers.ScoreLayer) else self.score
@@ -366,14 +360,14 @@ class MultiHeadAttention(keras.layers.Layer):
         edges: Tensor | None,
         positions: Tensor | None,
     ) -> dict[str, Any]:
-        """What `ops.attention` and `ops.attention_weights` are told alike."""
+        """Return the arguments that `ops.attention` and `ops.attention_weights` share."""
         for name, given in (("segment_ids", segment_ids), ("positions", positions)):
             if value is not None and given is not None:
                 raise ValueError(f"`{name}` must be None where a value is given. Received: both")
         return {
             "score": self._score(),
             "bias": self._bias(),
-            "mask": _with_head_axis(attention_mask),
+            "mask": masks.with_head_axis(attention_mask),
             "segment_ids": segment_ids,
             "edges": edges,
             "query_positions": positions,
@@ -388,7 +382,7 @@ class MultiHeadAttention(keras.layers.Layer):
 
     @property
     def _window(self) -> int | None:
-        """How far back the relation looks, if it is bounded."""
+        """The bandwidth of the relation on the left, or None."""
         return self.relation.bandwidth()[0]
 
     @staticmethod
@@ -396,21 +390,10 @@ class MultiHeadAttention(keras.layers.Layer):
         return ops.reshape(projected, [-1, ops.shape(projected)[1], heads, size])  # (B, T, heads, size)
 
     def _merge(self, heads: Tensor) -> Tensor:
-        merged = ops.reshape(heads, [-1, ops.shape(heads)[1], self.num_heads * self.value_dim])
-        return self.output_projection(merged)  # (B, T, D)
+        shape = [-1, ops.shape(heads)[1], self.num_heads * self.value_dim]
+        return self.output_projection(ops.reshape(heads, shape))  # (B, T, D)
 
 
 def _heads_first(tensor: Tensor) -> Tensor:
-    """(B, S, K, H) → (B, K, S, H), as a cache holds it, and back; two of them cancel in a compiled graph."""
+    """(B, S, K, H) → (B, K, S, H), the layout of a cache, and back; two of them cancel in a compiled graph."""
     return ops.transpose(tensor, (0, 2, 1, 3))
-
-
-def _with_head_axis(mask: Tensor | None) -> Tensor | None:
-    """(B, T, S) → (B, 1, T, S); other shapes broadcast as they are."""
-    return mask[:, None] if mask is not None and len(mask.shape) == 3 else mask
-
-
-def _all_of(*masks: Tensor | None) -> Tensor | None:
-    """Where every mask that is given is True."""
-    given = [ops.cast(mask, "bool") for mask in masks if mask is not None]
-    return functools.reduce(ops.logical_and, given) if given else None

@@ -33,7 +33,7 @@ class Residual(keras.layers.Layer):
         **kwargs: for `keras.layers.Layer`.
 
     Raises:
-        ValueError: where `normalization` or `norm` is unknown or `dropout` outside [0, 1).
+        ValueError: if `normalization` or `norm` is unknown or `dropout` outside [0, 1).
 
     References:
         Vaswani et al. (2017) for post; Xiong et al., "On Layer Normalization in the Transformer
@@ -67,11 +67,11 @@ class Residual(keras.layers.Layer):
         self.drop.build(input_shape)
 
     def enter(self, inputs: Tensor) -> Tensor:
-        """What the sublayer gets."""
+        """Return the input of the sublayer."""
         return inputs if self.normalization == "post" else self.norm(inputs)
 
     def leave(self, inputs: Tensor, output: Tensor, training: bool | None = None) -> Tensor:
-        """What follows the sublayer's output."""
+        """Add the output of the sublayer to its inputs, with dropout and normalisation."""
         output = self.drop(output, training=training)
         if self.output_norm is not None:
             output = self.output_norm(output)
@@ -79,7 +79,7 @@ class Residual(keras.layers.Layer):
         return self.norm(total) if self.normalization == "post" else total
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             **super().get_config(),
             "normalization": self.normalization,

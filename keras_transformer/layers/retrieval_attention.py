@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_transformer import ops as kt_ops
 from keras_transformer.arguments import check_positive
+from keras_transformer.layers import masks
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.score_layers import ScoreLayer
 
@@ -33,7 +34,7 @@ class RetrievalAttention(keras.layers.Layer):
         num_kv_heads: K, a divisor of N: grouped-query attention; 1 is multi-query. By default N.
         score: how query and key are compared, as for `MultiHeadAttention`.
         dropout: probability of dropping an attention weight while training.
-        use_bias: whether the four projections have a bias.
+        use_bias: True for biases in the four projections.
         seed: makes dropout reproducible.
         **kwargs: for `keras.layers.Layer`.
 
@@ -41,13 +42,13 @@ class RetrievalAttention(keras.layers.Layer):
         query: (B, T, D).
         value: (B, S, D'), the memory.
         padding_mask: booleans (B, S), False at keys that are padding, which are never chosen.
-        value_mask: filled in by Keras and merged with `padding_mask`.
+        value_mask: passed by Keras and merged with `padding_mask`.
 
     Shapes:
         output: (B, T, D)
 
     Raises:
-        ValueError: where a size is not positive or `num_kv_heads` does not divide `num_heads`.
+        ValueError: if a size is not positive or `num_kv_heads` does not divide `num_heads`.
 
     Example:
         >>> layer = RetrievalAttention(num_heads=4, key_dim=8, k=16)
@@ -103,10 +104,10 @@ class RetrievalAttention(keras.layers.Layer):
         value_mask: Tensor | None = None,
         training: bool | None = None,
     ) -> Tensor:
-        """What the query retrieves from the memory, projected back to the query's size."""
-        if value_mask is not None:
-            padding_mask = value_mask if padding_mask is None else ops.logical_and(padding_mask, value_mask)
-        return self.attend(query, self.project(value), padding_mask, training=training)
+        """Return the attention of the query to the memory, projected to the size of the query."""
+        return self.attend(
+            query, self.project(value), masks.merge(padding_mask, value_mask), training=training
+        )
 
     def project(self, memory: Tensor) -> dict[str, Tensor]:
         """Keys and values (B, K, S, ·) of a memory (B, S, D'), for `attend`."""
@@ -120,7 +121,7 @@ class RetrievalAttention(keras.layers.Layer):
         *,
         training: bool | None = None,
     ) -> Tensor:
-        """What a query (B, T, D) retrieves from a memory that `project` has already projected."""
+        """Return the attention of a query (B, T, D) to a memory from `project`."""
         attention = self.attention
         dropout = attention.dropout if training else 0.0
         length = ops.shape(query)[1]
@@ -148,7 +149,7 @@ class RetrievalAttention(keras.layers.Layer):
         return previous_mask
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         names = ("num_heads", "key_dim", "value_dim", "num_kv_heads", "score", "dropout", "use_bias", "seed")
         of_attention = self.attention.get_config()
         return {**super().get_config(), "k": self.k, **{name: of_attention[name] for name in names}}

@@ -1,4 +1,4 @@
-"""Scores with weights: layers that hold them, and make the value of `ops.scores` that attention takes.
+"""Layers with the weights of a score, whose `score` returns the value of `ops.scores` for attention.
 
 Axes: N query heads, K key/value heads, H head size.
 """
@@ -38,7 +38,7 @@ class ScoreLayer(keras.layers.Layer):
             sizes: the attention's `num_heads`, `num_kv_heads` and `key_dim`.
 
         Raises:
-            ValueError: where another attention has built it with other sizes.
+            ValueError: if another attention has built it with other sizes.
         """
         sizes = tuple(sizes)
         if self.sizes is None:
@@ -109,7 +109,7 @@ class AdditiveScore(ScoreLayer):
         return scores.Additive(_value_of(self.vectors), self.activation)
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {**super().get_config(), "activation": self.activation}
 
 
@@ -143,12 +143,12 @@ class BilinearScore(ScoreLayer):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class GATScore(ScoreLayer):
-    r"""Graph attention's score: a nonlinear sum of what query and key are worth alone.
+    r"""Graph attention's score: a LeakyReLU of the sum of a query term and a key term.
 
     $$\log \kappa(q, k) = \mathrm{LeakyReLU}(a_n \cdot q + b_n \cdot k)$$
 
-    Every query orders the keys alike: what Brody et al. call static attention, and `AdditiveScore("leaky_relu")`
-    is not.
+    Every query ranks the keys alike, static attention in the words of Brody et al., unlike
+    `AdditiveScore("leaky_relu")`.
 
     Args:
         negative_slope: of the LeakyReLU.
@@ -180,7 +180,7 @@ class GATScore(ScoreLayer):
         )
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {**super().get_config(), "negative_slope": self.negative_slope}
 
 
@@ -228,7 +228,7 @@ def get(identifier: scores.Score | ScoreLayer | str | dict[str, Any] | None) -> 
 
 
 def serialize(score: scores.Score | ScoreLayer) -> dict[str, Any]:
-    """The config from which `get` makes the score again; a layer's weights and sizes are its user's to restore.
+    """Return the config of a score for `get`; restore the weights and sizes of a layer separately.
 
     Args:
         score: what `get` gives.
@@ -237,7 +237,7 @@ def serialize(score: scores.Score | ScoreLayer) -> dict[str, Any]:
         A dictionary for JSON.
 
     Raises:
-        ValueError: for `ops.scores.Additive`, `Bilinear` and `GAT`, which hold tensors.
+        ValueError: for `ops.scores.Additive`, `Bilinear` and `GAT`, which contain tensors.
     """
     if isinstance(score, scores.Additive | scores.Bilinear | scores.GAT):
         raise ValueError(
@@ -250,7 +250,7 @@ def serialize(score: scores.Score | ScoreLayer) -> dict[str, Any]:
 
 
 def _value_of(variable: keras.Variable) -> Tensor:
-    """A tensor: on TensorFlow, `convert_to_tensor` gives the variable, which may not enter a custom gradient."""
+    """Return a tensor: on TensorFlow, `convert_to_tensor` returns the variable, refused by a custom gradient."""
     return ops.copy(variable)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from keras_transformer import relations
 from keras_transformer.ops import dense, dispatch, scores
-from keras_transformer.ops.attention_inputs import Problem
+from keras_transformer.ops.attention_inputs import AttentionInputs
 from keras_transformer.ops.biases import PositionBias
 
 Tensor = Any
@@ -40,9 +40,10 @@ def attention(
     s_{ij} = \log \kappa(q_i, k_j) + b_{ij}$$
 
     N(i) holds the keys that the relation, the edges and every mask allow (`True` means "may attend"). A query
-    without any gets zeros. log κ is the score, by default q_i · k_j / √H. The softmax is computed in float32
-    whatever the inputs' type, from scores in that type. What is hidden changes nothing as long as it is finite.
-    Every kernel gives the same answer and drops the same weights; they differ in time and memory.
+    without neighbours gets zeros. log κ is the score, by default q_i · k_j / √H. The softmax is computed in float32
+    whatever the inputs' type, from scores in that type. Masked keys and values
+    change nothing if they are finite. All kernels compute the same result and drop the same weights; they differ in
+    time and memory.
 
     Args:
         query: (B, T, N, H).
@@ -57,11 +58,11 @@ def attention(
         padding_mask: booleans (B, S), False at keys that are padding.
         segment_ids: integers (B, T) for self-attention: only equal segments attend to each other.
         edges: integers (B, E, 2), a graph for each row: [source, target] lets the query `target` attend to the key
-            `source`, both as indices; −1 fills up; an edge listed twice counts once.
+            `source`, both as indices; −1 is padding; duplicate edges count once.
         query_positions: integers (T,) or (B, T) that relation and bias compare, by default 0, 1, 2, …
         key_positions: integers (S,) or (B, S), likewise.
         dropout: probability that an attention weight is dropped.
-        seed: two integers that decide which; needed where `dropout` > 0.
+        seed: two integers, needed if `dropout` > 0.
         kernel: "auto" (see `explain`), "dense", "chunked" (memory linear in the lengths), "banded" (for windows:
             time linear too), "edges" (time and memory by the number of edges), or "linear" (for the score of that
             name, in time linear in the lengths).
@@ -73,7 +74,7 @@ def attention(
         One tensor of the value's type.
 
     Raises:
-        ValueError: where shapes do not fit together, `dropout` has no `seed`, or a kernel other than "auto" cannot
+        ValueError: if shapes do not fit together, `dropout` has no `seed`, or a kernel other than "auto" cannot
             compute this.
 
     Example:
@@ -85,7 +86,7 @@ def attention(
         Vaswani et al., "Attention Is All You Need" (2017), equation 1. As kernels: Tsai et al., "Transformer
         Dissection" (2019), equation 2. Grouped heads: Ainslie et al., "GQA" (2023).
     """
-    problem = Problem(
+    inputs = AttentionInputs(
         query,
         key,
         value,
@@ -101,7 +102,7 @@ def attention(
         dropout,
         seed,
     )
-    return dispatch.attend(problem, kernel)
+    return dispatch.attend(inputs, kernel)
 
 
 def attention_weights(
@@ -118,7 +119,7 @@ def attention_weights(
     query_positions: Tensor | None = None,
     key_positions: Tensor | None = None,
 ) -> Tensor:
-    """The weights α that `attention` gives the values, for looking.
+    """Return the weights α of `attention`, for inspection.
 
     Args:
         query: (B, T, N, H).
@@ -140,9 +141,9 @@ def attention_weights(
         float32 rows that sum to one, or to zero where a query has no neighbour.
 
     Raises:
-        ValueError: where shapes do not fit together.
+        ValueError: if shapes do not fit together.
     """
-    problem = Problem(
+    inputs = AttentionInputs(
         query,
         key,
         key,
@@ -156,7 +157,7 @@ def attention_weights(
         query_positions,
         key_positions,
     )
-    return dense.weights(problem)
+    return dense.weights(inputs)
 
 
 def explain(
@@ -169,10 +170,10 @@ def explain(
     kernel: str = "auto",
     **options: Any,
 ) -> dispatch.Explanation:
-    """Which kernel `attention` would use, why, and what it costs.
+    """Return the kernel that `attention` uses, the reason, and its costs.
 
     Args:
-        query: (B, T, N, H); of this and of the other tensors only shapes are looked at.
+        query: (B, T, N, H); only the shapes of tensors are used.
         key: (B, S, K, H).
         value: (B, S, K, V).
         relation: as for `attention`; so are the arguments below.
@@ -181,7 +182,7 @@ def explain(
         **options: the other arguments of `attention`.
 
     Returns:
-        The kernel's name, the reason, the operations of the forward pass and the bytes of the weights held at a time.
+        The kernel's name, the reason, the operations of the forward pass and the bytes of weights stored at one time.
 
     Raises:
         ValueError: as `attention` does.
@@ -191,5 +192,5 @@ def explain(
         >>> explain(x, x, x, relations.SlidingWindow(128)).kernel
         'banded'
     """
-    problem = Problem(query, key, value, relations.get(relation), scores.get(score), **options)
-    return dispatch.explain(problem, kernel)
+    inputs = AttentionInputs(query, key, value, relations.get(relation), scores.get(score), **options)
+    return dispatch.explain(inputs, kernel)

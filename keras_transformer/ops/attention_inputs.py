@@ -1,4 +1,4 @@
-"""What `attention` was asked for, once it has been checked: the form in which kernels take it.
+"""The checked inputs of `attention`, from which every kernel computes it.
 
 Axes: B batch, T queries, S keys, N query heads, K key/value heads, G = N / K, F features, V value size.
 """
@@ -13,29 +13,21 @@ from keras import backend, ops
 from keras_transformer.ops.biases import PositionBias
 from keras_transformer.ops.random import check_rate, keep_mask
 from keras_transformer.ops.scores import Score
-from keras_transformer.ops.shapes import (
-    check_bias,
-    check_edges,
-    check_heads,
-    check_masks,
-    check_positions,
-    check_tensors,
-)
 from keras_transformer.relations import Bipartite, Full, Relation
 
 Tensor = Any
 
-# Finite, so that no row turns to NaN, and so far below the lowest score that softmax makes it an exact 0.
+# Finite, to keep masked rows free of NaN, and so far below the lowest score that its softmax is exactly 0.
 UNRELATED = -1e30
 LOWEST_SCORE = -1e25
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Problem:
+class AttentionInputs:
     """The arguments of `attention`; see there.
 
     Raises:
-        ValueError: where they do not fit together.
+        ValueError: if shapes or types do not fit together.
     """
 
     query: Tensor
@@ -54,15 +46,15 @@ class Problem:
     seed: Tensor | None = None
 
     def __post_init__(self) -> None:
-        check_tensors(self.query, self.key, self.value)
-        check_masks(self.query, self.key, self.mask, self.padding_mask, self.segment_ids)
+        _check_tensors(self.query, self.key, self.value)
+        _check_masks(self.query, self.key, self.mask, self.padding_mask, self.segment_ids)
         check_edges(self.query, self.edges)
-        check_positions(self.query, self.key, self.query_positions, self.key_positions)
+        _check_positions(self.query, self.key, self.query_positions, self.key_positions)
         if isinstance(self.bias, PositionBias):
-            check_heads("bias", self.bias.num_heads, self.num_heads)
+            _check_heads("bias", self.bias.num_heads, self.num_heads)
         else:
-            check_bias(self.query, self.key, self.bias)
-        check_heads("score", self.score.num_heads, self.num_heads)
+            _check_bias(self.query, self.key, self.bias)
+        _check_heads("score", self.score.num_heads, self.num_heads)
         check_rate("dropout", self.dropout)
         if self.dropout and self.seed is None:
             raise ValueError(
@@ -70,19 +62,19 @@ class Problem:
             )
 
     @property
-    def num_rows(self) -> int | None:
-        """B, or None where only the computation will tell: JAX has symbols for that."""
+    def batch_size(self) -> int | None:
+        """B, or None if unknown before the computation; on JAX it may be a symbol."""
         size = self.query.shape[0]
         return size if isinstance(size, int) else None
 
     @property
     def num_queries(self) -> Any:
-        """T, or None where only the computation will tell."""
+        """T, or None if unknown before the computation."""
         return self.query.shape[1]
 
     @property
     def num_keys(self) -> Any:
-        """S, likewise."""
+        """S, or None if unknown before the computation."""
         return self.key.shape[1]
 
     @property
@@ -98,42 +90,42 @@ class Problem:
         return heads
 
     @property
-    def exact_dtype(self) -> str:
-        """The type of softmax and of what is summed up: float32, or better where the inputs are."""
+    def accumulator_dtype(self) -> str:
+        """The type of softmax and sums: float64 for inputs of that type, else float32."""
         return "float64" if backend.standardize_dtype(self.query.dtype) == "float64" else "float32"
 
     @property
     def at_indices(self) -> bool:
-        """Whether positions are the indices 0, 1, 2, …, so that a block map says what may be skipped."""
+        """True if positions are the indices 0, 1, 2, …, to which block classes and edges refer."""
         return self.query_positions is None and self.key_positions is None
 
     def features(self) -> tuple[Tensor, Tensor]:
-        """What the score compares: (B, T, N, F) and (B, S, K, F)."""
+        """Return the features that the score compares, (B, T, N, F) and (B, S, K, F)."""
         return self.score.features(self.query, self.key)
 
     def mask_of_four_axes(self) -> Tensor | None:
-        """The mask as booleans (B|1, N|1, T|1, S|1)."""
+        """Return the mask as booleans (B|1, N|1, T|1, S|1)."""
         return None if self.mask is None else _with_four_axes(ops.cast(self.mask, "bool"))
 
     def bias_of_four_axes(self) -> Tensor | None:
-        """A bias that is a tensor, as (B|1, N|1, T|1, S|1)."""
+        """Return a bias tensor as (B|1, N|1, T|1, S|1), None if there is none."""
         if self.bias is None or isinstance(self.bias, PositionBias):
             return None
-        return _with_four_axes(ops.cast(self.bias, self.exact_dtype))
+        return _with_four_axes(ops.cast(self.bias, self.accumulator_dtype))
 
     def bias_parameters(self) -> tuple[Tensor, ...]:
-        """Of a bias that depends on positions."""
+        """Return the parameters of a `PositionBias`."""
         return self.bias.parameters if isinstance(self.bias, PositionBias) else ()
 
     def positions(self) -> tuple[Tensor, Tensor]:
-        """Of queries, ([B,] T), and of keys, ([B,] S)."""
+        """Return the positions of queries, ([B,] T), and of keys, ([B,] S)."""
         return (
             _positions(self.query, self.query_positions),
             _positions(self.key, self.key_positions),
         )
 
     def allowed(self) -> Tensor | None:
-        """Which pairs may attend, broadcastable to (B, N, T, S); None where all may."""
+        """Return the pairs that may attend as booleans that broadcast to (B, N, T, S), or None for all."""
         parts = []
         if not isinstance(self.relation, Full | Bipartite):
             queries, keys = self.positions()
@@ -153,12 +145,12 @@ class Problem:
         return functools.reduce(operator.and_, parts) if parts else None
 
     def keep(self, rows: Tensor, heads: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
-        """Which attention weights dropout keeps, by batch row, head, query index and key index."""
+        """Return False for dropped attention weights, by batch, head, query index and key index."""
         return keep_mask(self.dropout, self.seed, (rows, heads, queries, keys))
 
 
 def edges_to_mask(edges: Tensor, num_queries: Any, num_keys: Any) -> Tensor:
-    """Booleans (B, 1, T, S) of edges (B, E, 2) [source, target]."""
+    """Return edges (B, E, 2) [source, target] as booleans (B, 1, T, S)."""
     edges = ops.cast(edges, "int32")
     source, target = edges[..., 0], edges[..., 1]
     batch = ops.shape(edges)[0]
@@ -176,7 +168,132 @@ def _with_four_axes(tensor: Tensor) -> Tensor:
 
 
 def _positions(tensor: Tensor, positions: Tensor | None) -> Tensor:
-    """Integers (L,) or (B, L): those given, or 0, 1, 2, …"""
+    """Integers (L,) or (B, L), by default 0, 1, 2, …"""
     if positions is None:
         return ops.arange(ops.shape(tensor)[1], dtype="int32")
     return ops.cast(positions, "int32")
+
+
+def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
+    """Raise a ValueError unless the shapes are (B, T, N, H), (B, S, K, H) and (B, S, K, V), K a divisor of N."""
+    tensors = {"query": query, "key": key, "value": value}
+    for name, tensor in tensors.items():
+        if len(tensor.shape) != 4:
+            raise ValueError(
+                f"`{name}` must have four axes (batch, length, heads, size). "
+                f"Received: {name}.shape={tuple(tensor.shape)}"
+            )
+    shapes = ", ".join(f"{name}.shape={tuple(tensor.shape)}" for name, tensor in tensors.items())
+    if not (_same(query.shape[0], key.shape[0]) and _same(key.shape[0], value.shape[0])):
+        raise ValueError(f"`query`, `key` and `value` must have one batch size. Received: {shapes}")
+    if not _same(key.shape[1], value.shape[1]):
+        raise ValueError(f"`key` and `value` must have one length. Received: {shapes}")
+    dtype = backend.standardize_dtype(query.dtype)
+    if "float" not in dtype:
+        raise ValueError(f"`query` must be of a floating type. Received: query.dtype={dtype}")
+    if query.shape[3] != key.shape[3]:
+        raise ValueError(f"`query` and `key` must have heads of one size. Received: {shapes}")
+    if key.shape[2] != value.shape[2] or query.shape[2] % key.shape[2]:
+        raise ValueError(
+            "`key` and `value` must have the same number of heads, a divisor of the query's. "
+            f"Received: {shapes}"
+        )
+
+
+def _check_masks(
+    query: Tensor, key: Tensor, mask: Tensor | None, padding_mask: Tensor | None, segment_ids: Tensor | None
+) -> None:
+    """Raise a ValueError unless the masks are boolean or integer and fit queries and keys."""
+    batch, queries, heads = query.shape[:3]
+    keys = key.shape[1]
+    if padding_mask is not None:
+        _check_fit("padding_mask", padding_mask, ("B", "S"), (batch, keys))
+        _check_not_float("padding_mask", padding_mask, "boolean, False at padding")
+    if segment_ids is not None:
+        _check_fit("segment_ids", segment_ids, ("B", "T"), (batch, queries))
+        _check_fit("segment_ids", segment_ids, ("B", "S"), (batch, keys))
+        _check_not_float("segment_ids", segment_ids, "integers")
+    if mask is not None:
+        mask = ops.convert_to_tensor(mask)
+        rank = len(mask.shape)
+        _check_not_float(
+            "mask",
+            mask,
+            "boolean, True where a query may attend; `relations.from_additive` converts an additive mask",
+        )
+        if rank > 4:
+            raise ValueError(f"`mask` must have at most four axes. Received: mask.shape={tuple(mask.shape)}")
+        axes, sizes = ("B", "N", "T", "S")[4 - rank :], (batch, heads, queries, keys)[4 - rank :]
+        _check_fit("mask", mask, axes, sizes, may_broadcast=True)
+
+
+def _check_positions(
+    query: Tensor, key: Tensor, query_positions: Tensor | None, key_positions: Tensor | None
+) -> None:
+    """Raise a ValueError unless positions are integers (L,) or (B, L)."""
+    for name, positions, tensor in (
+        ("query_positions", query_positions, query),
+        ("key_positions", key_positions, key),
+    ):
+        if positions is not None:
+            positions = ops.convert_to_tensor(positions)
+            axes = ("B", "L")[-max(1, len(positions.shape)) :]
+            _check_fit(name, positions, axes, tensor.shape[:2][-len(axes) :])
+            _check_not_float(name, positions, "integers")
+
+
+def _check_bias(query: Tensor, key: Tensor, bias: Tensor | None) -> None:
+    """Raise a ValueError unless a bias tensor broadcasts to (B, N, T, S)."""
+    if bias is None:
+        return
+    rank = len(ops.convert_to_tensor(bias).shape)
+    sizes = (query.shape[0], query.shape[2], query.shape[1], key.shape[1])
+    axes = ("B", "N", "T", "S")
+    _check_fit("bias", bias, axes[max(0, 4 - rank) :], sizes[max(0, 4 - rank) :], may_broadcast=True)
+
+
+def _check_heads(name: str, heads: int | None, expected: int) -> None:
+    """Raise a ValueError unless `heads` is None or the query's number of heads."""
+    if heads is not None and heads != expected:
+        raise ValueError(
+            f"`{name}` must have as many heads as the query, {expected}. Received: {heads} heads"
+        )
+
+
+def check_edges(query: Tensor, edges: Tensor | None) -> None:
+    """Raise a ValueError unless the edges are integers (B, E, 2)."""
+    if edges is None:
+        return
+    edges = ops.convert_to_tensor(edges)
+    _check_fit("edges", edges, ("B", "E", "2"), (query.shape[0], None, 2))
+    if "int" not in backend.standardize_dtype(edges.dtype):
+        raise ValueError(f"`edges` must be integers [source, target]. Received: edges.dtype={edges.dtype}")
+
+
+def _check_not_float(name: str, tensor: Tensor, expected: str) -> None:
+    dtype = backend.standardize_dtype(ops.convert_to_tensor(tensor).dtype)
+    if "float" in dtype:
+        raise ValueError(f"`{name}` must be {expected}. Received: {name}.dtype={dtype}")
+
+
+def _check_fit(
+    name: str,
+    tensor: Tensor,
+    axes: tuple[str, ...],
+    sizes: tuple[int | None, ...],
+    may_broadcast: bool = False,
+) -> None:
+    shape = tuple(ops.convert_to_tensor(tensor).shape)
+    fits = len(shape) == len(sizes) and all(
+        _same(found, size) or (may_broadcast and found == 1) for found, size in zip(shape, sizes, strict=True)
+    )
+    if not fits:
+        raise ValueError(
+            f"`{name}` must {'broadcast to' if may_broadcast else 'be'} ({', '.join(axes)}) = {sizes}. "
+            f"Received: {name}.shape={shape}"
+        )
+
+
+def _same(size: int | None, other: int | None) -> bool:
+    """Return False if two sizes are known and differ."""
+    return size is None or other is None or size == other

@@ -1,4 +1,4 @@
-"""Biases on attention scores that depend on positions alone, computed block by block.
+"""Biases of attention scores that depend only on positions, computed block by block.
 
 Axes: B batch, T queries, S keys, N heads.
 """
@@ -18,7 +18,7 @@ Tensor = Any
 
 
 class PositionBias(abc.ABC):
-    """A bias on attention logits that depends on positions alone.
+    """A bias of attention logits that depends only on positions.
 
     A kernel never needs the whole T × S matrix: it asks for one block at a time, and again when it recomputes
     the block for the backward pass. Parameters are handed over as tensors and gradients come from `backward`,
@@ -30,15 +30,15 @@ class PositionBias(abc.ABC):
     @property
     @abc.abstractmethod
     def parameters(self) -> tuple[Tensor, ...]:
-        """The tensors that gradients flow to; may be none."""
+        """The trainable tensors."""
 
     @abc.abstractmethod
     def block(self, parameters: tuple[Tensor, ...], query_positions: Tensor, key_positions: Tensor) -> Tensor:
-        """The bias of some queries towards some keys.
+        """Return the bias of a block of queries and keys.
 
         Args:
             parameters: as `parameters`.
-            query_positions: integers (T, 1) or (B, T, 1), of any value: what is masked later may be −1.
+            query_positions: integers (T, 1) or (B, T, 1), of any value: masked ones may be −1.
             key_positions: integers (1, S) or (B, 1, S).
 
         Returns:
@@ -53,7 +53,7 @@ class PositionBias(abc.ABC):
         key_positions: Tensor,
         upstream: Tensor,
     ) -> tuple[Tensor, ...]:
-        """The gradients of a block's parameters.
+        """Return the gradients with respect to the parameters from one block.
 
         Args:
             parameters: as `parameters`.
@@ -76,7 +76,7 @@ class LinearBias(PositionBias):
         num_heads: N.
 
     Raises:
-        ValueError: where `num_heads` is not positive.
+        ValueError: if `num_heads` is not positive.
 
     References:
         Press et al., "Train Short, Test Long: Attention with Linear Biases" (2022), section 3.
@@ -89,11 +89,11 @@ class LinearBias(PositionBias):
 
     @property
     def parameters(self) -> tuple[Tensor, ...]:
-        """None: slopes are not learned."""
+        """Empty: the slopes are not trainable."""
         return ()
 
     def block(self, parameters: tuple[Tensor, ...], query_positions: Tensor, key_positions: Tensor) -> Tensor:
-        """−m_n · |i − j|."""
+        """Return −m_n · |i − j|."""
         distances = ops.cast(ops.absolute(key_positions - query_positions), "float32")
         return ops.expand_dims(distances, -3) * ops.convert_to_tensor(
             [[[-slope]] for slope in slopes(self.num_heads)], "float32"
@@ -106,13 +106,13 @@ class LinearBias(PositionBias):
         key_positions: Tensor,
         upstream: Tensor,
     ) -> tuple[Tensor, ...]:
-        """No parameters, no gradients."""
+        """Return no gradients, as there are no parameters."""
         return ()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BucketBias(PositionBias):
-    r"""T5's relative bias: a learned number for each head and each range of distances.
+    r"""T5's relative bias: a trainable scalar for each head and each bucket of distances.
 
     $$b_n(i, j) = E_{\beta(j - i),\, n}$$
 
@@ -122,11 +122,11 @@ class BucketBias(PositionBias):
     Args:
         table: E, float32 (num_buckets, N).
         max_distance: from where on every distance is in the last bucket.
-        bidirectional: whether keys after the query have buckets of their own; if not, they share that of
+        bidirectional: True for separate buckets of keys after the query; if False, they share that of
             distance 0 (causal attention never asks).
 
     Raises:
-        ValueError: where the number of buckets is too small, or `max_distance` not beyond the buckets of single
+        ValueError: if the number of buckets is too small, or `max_distance` not beyond the buckets of single
             distances.
 
     References:
@@ -154,7 +154,7 @@ class BucketBias(PositionBias):
         return (self.table,)
 
     def block(self, parameters: tuple[Tensor, ...], query_positions: Tensor, key_positions: Tensor) -> Tensor:
-        """The table's entries at the bucket of every j − i."""
+        """Return the entries of the table at the bucket of every j − i."""
         (table,) = parameters
         by_offset = ops.take(ops.cast(table, "float32"), self._buckets_by_offset(), axis=0)  # (2M + 1, N)
         bias = ops.take(ops.transpose(by_offset), self._offsets(query_positions, key_positions), axis=1)
@@ -167,7 +167,7 @@ class BucketBias(PositionBias):
         key_positions: Tensor,
         upstream: Tensor,
     ) -> tuple[Tensor, ...]:
-        """The sums of `upstream` over the pairs in each bucket."""
+        """Return the sum of `upstream` over the pairs of each bucket."""
         (table,) = parameters
         offsets = self._offsets(query_positions, key_positions)
         buckets = ops.take(self._buckets_by_offset(), offsets, axis=0)
@@ -178,7 +178,7 @@ class BucketBias(PositionBias):
         return (ops.cast(sums, table.dtype),)
 
     def _offsets(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
-        """Where each j − i is in `_buckets_by_offset`."""
+        """Return the index of each j − i in `_buckets_by_offset`."""
         relative = ops.cast(key_positions, "int32") - ops.cast(query_positions, "int32")
         return ops.clip(relative, -self.max_distance, self.max_distance) + self.max_distance
 
@@ -189,7 +189,7 @@ class BucketBias(PositionBias):
 
 
 def slopes(num_heads: int) -> tuple[float, ...]:
-    r"""ALiBi's slopes, steepest first where `num_heads` is a power of two.
+    r"""Return ALiBi's slopes, the steepest first if `num_heads` is a power of two.
 
     $m_n = 2^{-8n/N}$ for n = 1 … N. For another N: the slopes of the largest power of two below it, then every
     other slope of twice that power, as in the authors' code.
@@ -209,13 +209,13 @@ def slopes(num_heads: int) -> tuple[float, ...]:
 def buckets(
     relative_positions: Any, num_buckets: int, max_distance: int, bidirectional: bool = True
 ) -> np.ndarray[Any, Any]:
-    """T5's bucket of each key position minus query position, as NumPy integers.
+    """Return T5's bucket of each key position minus query position, as NumPy integers.
 
     Args:
         relative_positions: j − i, integers of any shape.
         num_buckets: of both directions together.
         max_distance: from where on every distance is in the last bucket.
-        bidirectional: whether positive ones have buckets of their own, the upper half; if not, they are in
+        bidirectional: True for separate buckets of positive ones, the upper half; if False, they are in
             bucket 0.
 
     Returns:
@@ -232,7 +232,7 @@ def buckets(
 
 
 def check_buckets(num_buckets: int, max_distance: int, bidirectional: bool) -> None:
-    """Raise a ValueError unless some distances have buckets of their own and others share one."""
+    """Raise a ValueError unless there are both exact and logarithmic buckets."""
     fewest = 4 if bidirectional else 2
     if num_buckets < fewest or (bidirectional and num_buckets % 2):
         raise ValueError(
@@ -249,7 +249,7 @@ def check_buckets(num_buckets: int, max_distance: int, bidirectional: bool) -> N
 
 @functools.lru_cache
 def _buckets(num_buckets: int, max_distance: int, bidirectional: bool) -> tuple[int, ...]:
-    """The buckets of −max_distance … max_distance; those beyond are the same as at the ends.
+    """Return the buckets of −max_distance … max_distance; larger distances have those of the ends.
 
     Logarithms once, in NumPy's float32, and not in each kernel: a backend whose logarithm is off by one unit in
     the last place would put the distances at the edge of two buckets into the other one.

@@ -5,7 +5,7 @@ from typing import Any
 
 from keras import ops
 
-from keras_transformer.ops.attention_inputs import LOWEST_SCORE, UNRELATED, Problem
+from keras_transformer.ops.attention_inputs import LOWEST_SCORE, UNRELATED, AttentionInputs
 from keras_transformer.ops.biases import PositionBias
 from keras_transformer.ops.random import dropout as drop_elements
 
@@ -14,51 +14,51 @@ Tensor = Any
 FEW_QUERIES = 32  # of a key head
 
 
-def attend(problem: Problem) -> Tensor:
+def attend(inputs: AttentionInputs) -> Tensor:
     """(B, T, N, V)."""
-    allowed = problem.allowed()
-    weights = _softmax(logits(problem), allowed)
-    if problem.dropout:
-        weights = drop_elements(weights, problem.dropout, problem.seed)
-    output = _weighted_sum(ops.cast(weights, problem.value.dtype), problem.value)
+    allowed = inputs.allowed()
+    weights = _softmax(logits(inputs), allowed)
+    if inputs.dropout:
+        weights = drop_elements(weights, inputs.dropout, inputs.seed)
+    output = _weighted_sum(ops.cast(weights, inputs.value.dtype), inputs.value)
     if allowed is not None:
         has_neighbour = ops.any(allowed, axis=-1, keepdims=True)  # (B|1, N|1, T|1, 1)
         output = ops.where(has_neighbour, output, ops.cast(0, output.dtype))
     return ops.transpose(output, (0, 2, 1, 3))
 
 
-def weights(problem: Problem) -> Tensor:
-    """(B, N, T, S): rows that sum to one, or to zero where a query has no neighbour."""
-    allowed = problem.allowed()
-    weights = _softmax(logits(problem), allowed)
+def weights(inputs: AttentionInputs) -> Tensor:
+    """Return weights (B, N, T, S) whose rows sum to one, or to zero for queries without neighbours."""
+    allowed = inputs.allowed()
+    weights = _softmax(logits(inputs), allowed)
     return weights if allowed is None else ops.where(allowed, weights, ops.cast(0, weights.dtype))
 
 
-def logits(problem: Problem) -> Tensor:
-    """Log κ and bias of every pair, (B, N, T, S), in float32 or better."""
-    query, key = problem.features()
+def logits(inputs: AttentionInputs) -> Tensor:
+    """Return log κ plus bias of every pair, (B, N, T, S), in float32 or float64."""
+    query, key = inputs.features()
     compared = _on_one_axis(
-        lambda query, key: problem.score.compare(query, key, problem.score.parameters),
-        group(query, problem.kv_heads),
+        lambda query, key: inputs.score.compare(query, key, inputs.score.parameters),
+        group(query, inputs.kv_heads),
         ops.transpose(key, (0, 2, 1, 3)),
-        problem.score.parameters,
+        inputs.score.parameters,
     )  # (B, K, G·T, S)
-    scores = problem.score.link(ops.cast(_ungroup(compared, query), problem.exact_dtype))  # (B, N, T, S)
-    if problem.bias is None:
+    scores = inputs.score.link(ops.cast(_ungroup(compared, query), inputs.accumulator_dtype))  # (B, N, T, S)
+    if inputs.bias is None:
         return scores
-    if isinstance(problem.bias, PositionBias):
-        queries, keys = problem.positions()
-        bias = problem.bias.block(
-            problem.bias.parameters, ops.expand_dims(queries, -1), ops.expand_dims(keys, -2)
+    if isinstance(inputs.bias, PositionBias):
+        queries, keys = inputs.positions()
+        bias = inputs.bias.block(
+            inputs.bias.parameters, ops.expand_dims(queries, -1), ops.expand_dims(keys, -2)
         )
     else:
-        bias = problem.bias_of_four_axes()
-    # A bias may be an additive mask, as low as −∞; what is unrelated must stay below even that.
+        bias = inputs.bias_of_four_axes()
+    # A bias may be an additive mask, as low as −∞; unrelated pairs must stay below it.
     return ops.maximum(scores + ops.cast(bias, scores.dtype), LOWEST_SCORE)
 
 
 def group(query: Tensor, kv_heads: int) -> Tensor:
-    """(B, T, N, F) → (B, K, G·T, F): the G query heads of a key head, one after the other."""
+    """(B, T, N, F) → (B, K, G·T, F), the G query heads of a key head concatenated."""
     heads_first = ops.transpose(query, (0, 2, 1, 3))  # (B, N, T, F)
     if query.shape[2] == kv_heads:
         return heads_first
@@ -98,8 +98,8 @@ def _on_one_axis(
 ) -> Tensor:
     """A product of (B, K, G·T, ·) and (B, K, ·, ·); for few queries, as in a step of generation, of (B·K, ·, ·).
 
-    XLA on a CPU copies a matrix that stands transposed, and one that a loop carries, before it multiplies; not those of
-    three axes. With many queries that copy pays.
+    XLA on CPU copies a transposed matrix, and the carry of a loop, before a matrix multiplication, but not tensors of
+    three axes. With many queries the copy pays off.
     """
     shapes = [*left.shape, *right.shape]
     if None in shapes or by_head or left.shape[2] > FEW_QUERIES:

@@ -1,37 +1,38 @@
-"""Which kernel computes an attention, and why."""
+"""Choice of the kernel that computes an attention."""
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from keras import ops
 
 from keras_transformer.ops import dense, edges, linear
-from keras_transformer.ops.attention_inputs import Problem
+from keras_transformer.ops.attention_inputs import AttentionInputs
 from keras_transformer.ops.blockwise import passes, schedule
+from keras_transformer.ops.blockwise.schedule import BlockSchedule
 from keras_transformer.ops.scores import LinearFeatures
 from keras_transformer.relations import Bipartite, Causal, Full
 
 Tensor = Any
 
-# Up to which length the whole matrix is computed as fast as block by block, or as its band; and how few keys or
-# queries make it no larger than a few of the tensors it is made of.
-SHORT, SHORT_BAND, FEW = 1024, 512, 256
-# More bytes of weights than this are not held at once where blocks will do.
-MUCH = 2**30
-# How many pairs of the whole matrix take as long as one edge, which is gathered and scattered.
+# Largest lengths at which the dense kernel is as fast as the chunked one and as the banded one, and the number of
+# queries or keys up to which the whole matrix is no larger than a few of its inputs.
+MAX_DENSE_LENGTH, MAX_DENSE_BAND_LENGTH, FEW_TOKENS = 1024, 512, 256
+# Most bytes of weights that the dense kernel may store when blocks would do.
+MAX_DENSE_BYTES = 2**30
+# Pairs of the dense kernel that take as long as the gather and the scatter of one edge.
 EDGE_COST = 16
 
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """How an attention is computed.
+    """The kernel of an attention and its costs.
 
     Args:
         kernel: "dense", "chunked", "banded", "edges" or "linear".
-        reason: why this one.
-        flops: operations of the forward pass in comparing queries with keys and in summing values.
-        bytes: what the weights take that are held at a time.
+        reason: why this kernel is used.
+        flops: operations of the forward pass in the scores and in the weighted sum of values.
+        bytes: size of the attention weights stored at one time.
     """
 
     kernel: str
@@ -40,138 +41,156 @@ class Explanation:
     bytes: int
 
 
-def attend(problem: Problem, kernel: str) -> Tensor:
-    """(B, T, N, V) by the kernel that was asked for, or for "auto" by the one that suits the problem.
+class Choice(NamedTuple):
+    """A kernel, the reason for it, and its block schedule if it is blockwise."""
+
+    kernel: str
+    reason: str
+    schedule: BlockSchedule | None = None
+
+
+def attend(inputs: AttentionInputs, kernel: str) -> Tensor:
+    """Compute attention (B, T, N, V) by the named kernel, or for "auto" by the one that `choose` returns.
 
     Raises:
-        ValueError: where there is no such kernel, or it cannot compute the problem.
+        ValueError: if the kernel is unknown or cannot compute this attention.
     """
-    name, _ = choose(problem, kernel)
-    if 0 in (problem.num_rows, problem.num_queries, problem.num_keys):
-        *leading, _ = ops.shape(problem.query)
-        return ops.zeros([*leading, problem.value.shape[-1]], problem.value.dtype)
-    return _ATTEND[name](problem)
+    choice = choose(inputs, kernel)
+    if 0 in (inputs.batch_size, inputs.num_queries, inputs.num_keys):
+        *leading, _ = ops.shape(inputs.query)
+        return ops.zeros([*leading, inputs.value.shape[-1]], inputs.value.dtype)
+    arguments = (inputs,) if choice.schedule is None else (inputs, choice.schedule)
+    return _ATTEND[choice.kernel](*arguments)
 
 
-def explain(problem: Problem, kernel: str) -> Explanation:
-    """What `attend` would do; tensors are asked for their shapes only."""
-    name, reason = choose(problem, kernel)
-    rows = (problem.num_rows or 1) * problem.num_heads
-    num_queries, num_keys = problem.num_queries or 1, problem.num_keys or 1
-    size = problem.query.shape[-1]
-    if name == "linear":
+def explain(inputs: AttentionInputs, kernel: str) -> Explanation:
+    """Return the kernel that `attend` would use and its costs, from the shapes of the tensors."""
+    name, reason, block_schedule = choose(inputs, kernel)
+    matrices = (inputs.batch_size or 1) * inputs.num_heads
+    num_queries, num_keys = inputs.num_queries or 1, inputs.num_keys or 1
+    size = inputs.query.shape[-1]
+    if block_schedule is not None:
+        pairs = block_schedule.num_pairs
+        stored = pairs // max(1, block_schedule.num_blocks)
+    elif name == "linear":
         pairs = (num_queries + num_keys) * size + num_queries * linear.BLOCK_SIZE
-        held = -(-num_queries // linear.BLOCK_SIZE) * size * size
-    elif name == "edges":
-        pairs = held = _num_edges(problem)
-    elif name == "dense":
-        pairs = held = num_queries * num_keys
+        stored = -(-num_queries // linear.BLOCK_SIZE) * size * size
     else:
-        plan = _PLANS[name](problem)
-        pairs, held = plan.num_pairs, plan.num_pairs // max(1, len(plan.rows))
-    exact = 8 if problem.exact_dtype == "float64" else 4
-    flops = 2 * rows * pairs * (size + problem.value.shape[-1])
-    return Explanation(name, reason, flops, rows * held * exact * problem.score.pair_size)
+        pairs = stored = _num_edges(inputs) if name == "edges" else num_queries * num_keys
+    itemsize = 8 if inputs.accumulator_dtype == "float64" else 4
+    flops = 2 * matrices * pairs * (size + inputs.value.shape[-1])
+    return Explanation(name, reason, flops, matrices * stored * itemsize * inputs.score.pair_size)
 
 
 def check_kernel(kernel: str) -> str:
-    """`kernel`, if it is "auto" or the name of one."""
+    """Return `kernel`.
+
+    Raises:
+        ValueError: if it is neither "auto" nor the name of a kernel.
+    """
     if kernel != "auto" and kernel not in _ATTEND:
         raise ValueError(f"`kernel` must be 'auto' or one of {sorted(_ATTEND)}. Received: kernel={kernel!r}")
     return kernel
 
 
-def choose(problem: Problem, kernel: str) -> tuple[str, str]:
-    """The kernel's name, and the reason."""
+def choose(inputs: AttentionInputs, kernel: str) -> Choice:
+    """Return the named kernel, or for "auto" the fastest one for these inputs."""
     check_kernel(kernel)
     if kernel != "auto":
-        obstacle = _OBSTACLES[kernel](problem)
+        obstacle = _OBSTACLES[kernel](inputs)
         if obstacle:
             raise ValueError(f"`kernel` cannot be {kernel!r} where {obstacle}; 'auto' chooses one that can.")
-        return kernel, "asked for"
-    if not _obstacle_to_edges(problem):
-        edges, pairs = _num_edges(problem), (problem.num_queries or 0) * (problem.num_keys or 0)
+        block_schedule = _SCHEDULES[kernel](inputs) if kernel in _SCHEDULES else None
+        return Choice(kernel, "asked for", block_schedule)
+    if not _obstacle_to_edges(inputs):
+        edges, pairs = _num_edges(inputs), (inputs.num_queries or 0) * (inputs.num_keys or 0)
         if not pairs or edges * EDGE_COST < pairs:
-            return "edges", f"{edges} edges a row are few beside all pairs"
-    obstacle = _obstacle_to_blocks(problem)
+            return Choice("edges", f"{edges} edges per graph cost less than {pairs} pairs")
+    obstacle = _obstacle_to_blocks(inputs)
     if obstacle:
-        return "dense", obstacle
-    num_queries, num_keys = problem.num_queries, problem.num_keys
-    if not _obstacle_to_linear(problem) and max(num_queries, num_keys) > problem.query.shape[-1]:
-        return "linear", "the score is a product of features, which can be summed before it is taken"
+        return Choice("dense", obstacle)
+    num_queries, num_keys = inputs.num_queries, inputs.num_keys
+    if not _obstacle_to_linear(inputs) and max(num_queries, num_keys) > inputs.query.shape[-1]:
+        return Choice(
+            "linear", "the score is a dot product of features, so keys and values can be summed first"
+        )
     pairs = num_queries * num_keys
-    if pairs > SHORT_BAND**2 and not _obstacle_to_band(problem):
-        left, right = problem.relation.bandwidth()
-        if 2 * schedule.banded(problem).num_pairs < pairs:
-            return "banded", f"a query sees {left} keys back and {right} ahead of {num_keys}"
-    weights = 4 * (problem.num_rows or 1) * problem.num_heads * pairs
-    if min(num_queries, num_keys) <= FEW or (pairs <= SHORT**2 and weights <= MUCH):
-        return "dense", f"{num_queries} × {num_keys} pairs are few enough to compute at once"
-    return "chunked", f"{num_queries} × {num_keys} pairs, of which blocks without a related one are left out"
+    if pairs > MAX_DENSE_BAND_LENGTH**2 and not _obstacle_to_band(inputs):
+        left, right = inputs.relation.bandwidth()
+        band = schedule.banded(inputs)
+        if 2 * band.num_pairs < pairs:
+            return Choice("banded", f"a query sees {left} keys to the left and {right} to the right", band)
+    weights = 4 * (inputs.batch_size or 1) * inputs.num_heads * pairs
+    if min(num_queries, num_keys) <= FEW_TOKENS or (
+        pairs <= MAX_DENSE_LENGTH**2 and weights <= MAX_DENSE_BYTES
+    ):
+        return Choice("dense", f"{num_queries} × {num_keys} pairs are few enough to compute at once")
+    reason = f"{num_queries} × {num_keys} pairs, computed block by block without empty blocks"
+    return Choice("chunked", reason, schedule.chunked(inputs))
 
 
-def _num_edges(problem: Problem) -> int:
-    if problem.edges is not None:
-        return problem.edges.shape[1] or 0
-    return len(problem.relation.edges() or ())
+def _num_edges(inputs: AttentionInputs) -> int:
+    if inputs.edges is not None:
+        return inputs.edges.shape[1] or 0
+    return len(inputs.relation.edges() or ())
 
 
-def _obstacle_to_nothing(problem: Problem) -> str | None:
+def _obstacle_to_nothing(inputs: AttentionInputs) -> str | None:
     return None
 
 
-def _obstacle_to_blocks(problem: Problem) -> str | None:
-    if problem.num_queries is None or problem.num_keys is None:
+def _obstacle_to_blocks(inputs: AttentionInputs) -> str | None:
+    if inputs.num_queries is None or inputs.num_keys is None:
         return "lengths are not known before the computation"
-    if 0 in (problem.num_rows, problem.num_queries, problem.num_keys):
+    if 0 in (inputs.batch_size, inputs.num_queries, inputs.num_keys):
         return "there are no rows, queries or keys"
-    return None if problem.edges is None else "edges are given as a tensor"
+    return None if inputs.edges is None else "edges are given as a tensor"
 
 
-def _obstacle_to_band(problem: Problem) -> str | None:
-    if None in problem.relation.bandwidth():
-        return "the relation reaches without bound"
-    if not problem.at_indices:
-        return "positions are given, so that near positions may have far indices"
-    return _obstacle_to_blocks(problem)
+def _obstacle_to_band(inputs: AttentionInputs) -> str | None:
+    if None in inputs.relation.bandwidth():
+        return "the relation has no bandwidth"
+    if not inputs.at_indices:
+        return "positions are given, so that indices do not tell distances"
+    return _obstacle_to_blocks(inputs)
 
 
-def _obstacle_to_edges(problem: Problem) -> str | None:
-    if problem.edges is not None:
+def _obstacle_to_edges(inputs: AttentionInputs) -> str | None:
+    if inputs.edges is not None:
         return None
-    if problem.relation.edges() is None:
+    if inputs.relation.edges() is None:
         return "neither the relation is given as edges nor are there `edges`"
-    if not problem.at_indices:
+    if not inputs.at_indices:
         return "positions are given, and the relation's edges join positions"
-    return _obstacle_to_blocks(problem)
+    return _obstacle_to_blocks(inputs)
 
 
-def _obstacle_to_linear(problem: Problem) -> str | None:
-    if not isinstance(problem.score, LinearFeatures):
+def _obstacle_to_linear(inputs: AttentionInputs) -> str | None:
+    if not isinstance(inputs.score, LinearFeatures):
         return "the score is not LinearFeatures"
-    if not isinstance(problem.relation, Full | Bipartite | Causal):
+    if not isinstance(inputs.relation, Full | Bipartite | Causal):
         return "the relation is neither full nor causal"
     for name in ("bias", "mask", "segment_ids", "edges", "query_positions", "key_positions"):
-        if getattr(problem, name) is not None:
-            return f"there is `{name}`"
-    if problem.dropout:
+        if getattr(inputs, name) is not None:
+            return f"`{name}` is given"
+    if inputs.dropout:
         return "attention weights are dropped"
-    if isinstance(problem.relation, Causal):
-        if problem.num_queries != problem.num_keys:
+    if isinstance(inputs.relation, Causal):
+        if inputs.num_queries != inputs.num_keys:
             return "a causal relation has unequal numbers of queries and keys"
-        return _obstacle_to_blocks(problem)
+        return _obstacle_to_blocks(inputs)
     return None
 
 
-_PLANS = {"chunked": schedule.chunked, "banded": schedule.banded}
-_ATTEND: dict[str, Callable[[Problem], Tensor]] = {
+_SCHEDULES = {"chunked": schedule.chunked, "banded": schedule.banded}
+_ATTEND: dict[str, Callable[..., Tensor]] = {
     "dense": dense.attend,
-    "chunked": lambda problem: passes.attend(problem, schedule.chunked(problem)),
-    "banded": lambda problem: passes.attend(problem, schedule.banded(problem)),
+    "chunked": passes.attend,
+    "banded": passes.attend,
     "edges": edges.attend,
     "linear": linear.attend,
 }
-_OBSTACLES: dict[str, Callable[[Problem], str | None]] = {
+_OBSTACLES: dict[str, Callable[[AttentionInputs], str | None]] = {
     "dense": _obstacle_to_nothing,
     "chunked": _obstacle_to_blocks,
     "banded": _obstacle_to_band,

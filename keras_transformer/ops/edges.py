@@ -10,21 +10,21 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_transformer.ops.attention_inputs import LOWEST_SCORE, UNRELATED, Problem
+from keras_transformer.ops.attention_inputs import LOWEST_SCORE, UNRELATED, AttentionInputs
 from keras_transformer.ops.biases import PositionBias
 from keras_transformer.relations import Bipartite, Full
 
 Tensor = Any
 
 
-def attend(problem: Problem) -> Tensor:
+def attend(inputs: AttentionInputs) -> Tensor:
     """(B, T, N, V)."""
-    edges = _Edges(problem)
-    query, key = problem.features()
-    compared = problem.score.compare_pairs(
-        edges.at_query(query), edges.at_key(key), problem.score.parameters
+    edges = _Edges(inputs)
+    query, key = inputs.features()
+    compared = inputs.score.compare_pairs(
+        edges.at_query(query), edges.at_key(key), inputs.score.parameters
     )  # (B·E, N)
-    logits = problem.score.link(ops.cast(compared, problem.exact_dtype))
+    logits = inputs.score.link(ops.cast(compared, inputs.accumulator_dtype))
     bias = edges.bias()
     if bias is not None:
         logits = ops.maximum(logits + ops.cast(bias, logits.dtype), LOWEST_SCORE)
@@ -32,39 +32,39 @@ def attend(problem: Problem) -> Tensor:
     if allowed is not None:
         allowed = ops.broadcast_to(allowed, ops.shape(logits))
         logits = ops.where(allowed, logits, ops.full_like(logits, UNRELATED))
-    largest = edges.largest_by_query(ops.stop_gradient(logits))  # (B·T, N)
+    largest = edges.max_per_query(ops.stop_gradient(logits))  # (B·T, N)
     largest = ops.where(largest > LOWEST_SCORE * 10, largest, ops.zeros_like(largest))
     weights = ops.exp(logits - ops.take(largest, edges.queries, axis=0))
-    total = ops.expand_dims(edges.sum_by_query(weights), -1)  # (B·T, N, 1)
+    total = ops.expand_dims(edges.sum_per_query(weights), -1)  # (B·T, N, 1)
     share = 1.0 / (total + ops.cast(total == 0, total.dtype))  # zeros, and no gap, for a query without edges
-    if problem.dropout:
-        weights = ops.where(edges.kept(), weights / (1.0 - problem.dropout), ops.zeros_like(weights))
-    values = ops.cast(edges.at_key(problem.value), weights.dtype)  # (B·E, N, V)
-    output = edges.sum_by_query(ops.expand_dims(weights, -1) * values) * share
-    output = ops.reshape(output, [-1, edges.num_queries, problem.num_heads, problem.value.shape[-1]])
-    return ops.cast(output, problem.value.dtype)
+    if inputs.dropout:
+        weights = ops.where(edges.kept(), weights / (1.0 - inputs.dropout), ops.zeros_like(weights))
+    values = ops.cast(edges.at_key(inputs.value), weights.dtype)  # (B·E, N, V)
+    output = edges.sum_per_query(ops.expand_dims(weights, -1) * values) * share
+    output = ops.reshape(output, [-1, edges.num_queries, inputs.num_heads, inputs.value.shape[-1]])
+    return ops.cast(output, inputs.value.dtype)
 
 
 class _Edges:
-    """A problem's edges as one list for the whole batch, each pair once."""
+    """The edges of a whole batch as one list, without duplicates."""
 
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-        self.num_queries, self.num_keys = ops.shape(problem.query)[1], ops.shape(problem.key)[1]
-        batch = ops.shape(problem.query)[0]
+    def __init__(self, inputs: AttentionInputs) -> None:
+        self.inputs = inputs
+        self.num_queries, self.num_keys = ops.shape(inputs.query)[1], ops.shape(inputs.key)[1]
+        batch = ops.shape(inputs.query)[0]
         self.segments = batch * self.num_queries
         rows = ops.arange(batch, dtype="int32")[:, None]
         self.exists = None
-        if problem.edges is None:
+        if inputs.edges is None:
             pairs = [
                 (s, t)
-                for s, t in problem.relation.edges() or ()
-                if s < problem.num_keys and t < problem.num_queries
+                for s, t in inputs.relation.edges() or ()
+                if s < inputs.num_keys and t < inputs.num_queries
             ]
             source, target = np.array(sorted(pairs, key=lambda edge: edge[::-1]), "int32").reshape(-1, 2).T
             source, target = rows * 0 + source, rows * 0 + target
         else:
-            source, target, exists = _each_once(problem.edges, self.num_queries, self.num_keys)
+            source, target, exists = _each_once(inputs.edges, self.num_queries, self.num_keys)
             self.exists = ops.reshape(exists, [-1])
         rows = ops.broadcast_to(rows, ops.shape(source))
         self.source, self.target, self.rows = (ops.reshape(x, [-1]) for x in (source, target, rows))  # (B·E,)
@@ -78,64 +78,64 @@ class _Edges:
     def at_key(self, tensor: Tensor) -> Tensor:
         """(B·E, N, ·) from (B, S, K, ·)."""
         found = ops.take(ops.reshape(tensor, [-1, *tensor.shape[2:]]), self.keys, axis=0)
-        groups = self.problem.num_heads // self.problem.kv_heads
+        groups = self.inputs.num_heads // self.inputs.kv_heads
         return found if groups == 1 else ops.repeat(found, groups, axis=1)
 
-    def sum_by_query(self, tensor: Tensor) -> Tensor:
+    def sum_per_query(self, tensor: Tensor) -> Tensor:
         """(B·T, …) from (B·E, …)."""
         return ops.segment_sum(tensor, self.queries, self.segments)
 
-    def largest_by_query(self, tensor: Tensor) -> Tensor:
-        """(B·T, …) from (B·E, …); something very low for a query without edges."""
+    def max_per_query(self, tensor: Tensor) -> Tensor:
+        """(B·T, …) from (B·E, …); the lowest number of the type for a query without edges."""
         return ops.segment_max(tensor, self.queries, self.segments)
 
     def bias(self) -> Tensor | None:
         """(B·E, N|1)."""
-        if isinstance(self.problem.bias, PositionBias):
+        if isinstance(self.inputs.bias, PositionBias):
             queries, keys = (positions[:, None, None] for positions in self._positions())
-            found = self.problem.bias.block(self.problem.bias.parameters, queries, keys)  # (B·E, N, 1, 1)
+            found = self.inputs.bias.block(self.inputs.bias.parameters, queries, keys)  # (B·E, N, 1, 1)
             return found[..., 0, 0]
-        bias = self.problem.bias_of_four_axes()
+        bias = self.inputs.bias_of_four_axes()
         return None if bias is None else self._of_pairs(bias)
 
     def allowed(self) -> Tensor | None:
-        """Booleans that broadcast to (B·E, N); None where every edge may be used."""
-        problem = self.problem
+        """Booleans that broadcast to (B·E, N), or None if every edge is allowed."""
+        inputs = self.inputs
         parts = []
         if self.exists is not None:
             parts.append(self.exists[:, None])
-        if problem.edges is not None and not isinstance(problem.relation, Full | Bipartite):
-            parts.append(problem.relation.related(*self._positions())[:, None])
-        if problem.padding_mask is not None:
-            padding_mask = ops.reshape(ops.cast(problem.padding_mask, "bool"), [-1])
+        if inputs.edges is not None and not isinstance(inputs.relation, Full | Bipartite):
+            parts.append(inputs.relation.related(*self._positions())[:, None])
+        if inputs.padding_mask is not None:
+            padding_mask = ops.reshape(ops.cast(inputs.padding_mask, "bool"), [-1])
             parts.append(ops.take(padding_mask, self.keys, axis=0)[:, None])
-        if problem.segment_ids is not None:
-            segments = ops.reshape(problem.segment_ids, [-1])
+        if inputs.segment_ids is not None:
+            segments = ops.reshape(inputs.segment_ids, [-1])
             same = ops.equal(ops.take(segments, self.queries, axis=0), ops.take(segments, self.keys, axis=0))
             parts.append(same[:, None])
-        mask = problem.mask_of_four_axes()
+        mask = inputs.mask_of_four_axes()
         if mask is not None:
             parts.append(self._of_pairs(mask))
         return functools.reduce(operator.and_, parts) if parts else None
 
     def kept(self) -> Tensor:
-        """Which weights dropout keeps, (B·E, N)."""
-        heads = ops.arange(self.problem.num_heads, dtype="int32")
-        return self.problem.keep(self.rows[:, None], heads, self.target[:, None], self.source[:, None])
+        """Return booleans (B·E, N), False at dropped weights."""
+        heads = ops.arange(self.inputs.num_heads, dtype="int32")
+        return self.inputs.keep(self.rows[:, None], heads, self.target[:, None], self.source[:, None])
 
     def _positions(self) -> tuple[Tensor, Tensor]:
-        """Of each edge's query and key, (B·E,) twice."""
-        if self.problem.at_indices:
+        """The positions of the query and the key of each edge, (B·E,) twice."""
+        if self.inputs.at_indices:
             return self.target, self.source
         found = []
         places = ((self.target, self.queries), (self.source, self.keys))
-        for positions, (place, place_in_batch) in zip(self.problem.positions(), places, strict=True):
+        for positions, (place, place_in_batch) in zip(self.inputs.positions(), places, strict=True):
             index = place if len(positions.shape) == 1 else place_in_batch
             found.append(ops.take(ops.reshape(positions, [-1]), index, axis=0))
         return found[0], found[1]
 
     def _of_pairs(self, tensor: Tensor) -> Tensor:
-        """(B·E, N|1) from what is said of pairs, (B|1, N|1, T|1, S|1)."""
+        """(B·E, N|1) from a mask or bias (B|1, N|1, T|1, S|1)."""
         heads_last = ops.transpose(tensor, (0, 2, 3, 1))
         _, queries, keys, heads = ops.shape(heads_last)
         row, target, source = (
@@ -147,9 +147,9 @@ class _Edges:
 
 
 def _each_once(edges: Tensor, num_queries: Any, num_keys: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Sources and targets (B, E) ordered by target, and which of them are edges and no repetitions.
+    """Return sources and targets (B, E) ordered by target, and True at edges that are no duplicates.
 
-    What is not an edge has a source and a target too, so that they can be looked up.
+    Padding gets a valid source and target too, so that lookups need no mask.
     """
     edges = ops.cast(edges, "int32")
     source, target = edges[..., 0], edges[..., 1]
@@ -162,12 +162,12 @@ def _each_once(edges: Tensor, num_queries: Any, num_keys: Any) -> tuple[Tensor, 
 
 
 def _by_target(source: Tensor, target: Tensor, num_targets: Any, num_sources: Any) -> tuple[Tensor, Tensor]:
-    """The pairs, rows of them (B, E), ordered by target and then by source."""
+    """Sort pairs (B, E) by target and then by source."""
     sizes = num_targets, num_sources
     if all(isinstance(size, int) for size in sizes) and num_targets * num_sources < 2**31:
         both = ops.sort(target * num_sources + source, axis=1)  # one sort, of one number a pair
         return both % num_sources, both // num_sources
-    for by_target in (False, True):  # argsort is stable
-        order = ops.argsort(target if by_target else source, axis=1)
+    for is_target in (False, True):  # argsort is stable
+        order = ops.argsort(target if is_target else source, axis=1)
         source, target = (ops.take_along_axis(tensor, order, axis=1) for tensor in (source, target))
     return source, target

@@ -12,7 +12,7 @@ from typing import Any
 
 from keras import ops
 
-from keras_transformer.ops.attention_inputs import Problem
+from keras_transformer.ops.attention_inputs import AttentionInputs
 from keras_transformer.ops.dense import group
 from keras_transformer.relations import Causal
 
@@ -21,20 +21,20 @@ Tensor = Any
 BLOCK_SIZE = 128
 
 
-def attend(problem: Problem) -> Tensor:
+def attend(inputs: AttentionInputs) -> Tensor:
     """(B, T, N, V)."""
-    exact = problem.exact_dtype
-    query, key = (ops.cast(features, exact) for features in problem.features())
-    value = ops.cast(problem.value, exact)
-    if problem.padding_mask is not None:
-        there = ops.cast(problem.padding_mask, "bool")[:, :, None, None]
+    exact = inputs.accumulator_dtype
+    query, key = (ops.cast(features, exact) for features in inputs.features())
+    value = ops.cast(inputs.value, exact)
+    if inputs.padding_mask is not None:
+        there = ops.cast(inputs.padding_mask, "bool")[:, :, None, None]
         key, value = ops.where(there, key, 0.0), ops.where(there, value, 0.0)
     value = ops.concatenate([value, ops.ones_like(value[..., :1])], axis=-1)  # its sum is the denominator
-    sums = _causal if isinstance(problem.relation, Causal) else _full
+    sums = _causal if isinstance(inputs.relation, Causal) else _full
     output = sums(query, key, value)  # (B, T, N, V + 1)
     total = output[..., -1:]
     output = ops.where(total > 0, output[..., :-1] / ops.where(total > 0, total, 1.0), 0.0)
-    return ops.cast(output, problem.value.dtype)
+    return ops.cast(output, inputs.value.dtype)
 
 
 def _full(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -43,7 +43,7 @@ def _full(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 def _causal(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Within a block by its matrix, and from the blocks before by the sum of their states."""
+    """Attend within a block by its matrix, and to earlier blocks by the sum of their states."""
     length, kv_heads = query.shape[1], key.shape[2]
     size = min(BLOCK_SIZE, length)
     count = -(-length // size)
@@ -52,7 +52,7 @@ def _causal(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     shape = ops.shape(query)
     query = ops.reshape(query, [-1, count, size, kv_heads, groups, shape[-1]])
     states = ops.einsum("bcskf,bcskv->bckfv", key, value)
-    # Not their sum up to the end less the block's own: rounding would let what comes later be felt.
+    # Exclusive, not the inclusive sum minus the block itself, whose rounding would depend on later keys.
     before = ops.cumsum(ops.pad(states, [[0, 0], [1, 0], [0, 0], [0, 0], [0, 0]])[:, :-1], axis=1)
     output = ops.einsum("bctkgf,bckfv->bctkgv", query, before)
     matrix = ops.einsum("bctkgf,bcskf->bckgts", query, key)
@@ -62,7 +62,7 @@ def _causal(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 def _blocks(tensor: Tensor, count: int, size: int) -> Tensor:
-    """(B, C, b, …) from (B, L, …), with zeros after the end."""
+    """(B, C, b, …) from (B, L, …), zero-padded at the end."""
     tensor = ops.pad(tensor, [[0, 0], [0, count * size - tensor.shape[1]], [0, 0], [0, 0]])
     return ops.reshape(tensor, [-1, count, size, *tensor.shape[2:]])
 

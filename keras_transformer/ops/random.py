@@ -1,4 +1,4 @@
-"""Dropout from a counter hash: the same elements drop in every mode, backend and recomputation."""
+"""Dropout from a counter hash: equal in every mode, on every backend and in recomputation."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,8 +11,8 @@ Tensor = Any
 def dropout(inputs: Tensor, rate: float, seed: Tensor) -> Tensor:
     r"""Zero each element with probability `rate` and scale the others by 1 / (1 − rate).
 
-    Whether an element drops is a hash of the seed and of the element's coordinates, in integer operations, so
-    eager, graph and XLA agree bit for bit, and XLA fuses it (a stateless generator is far slower there).
+    A hash of the seed and of the element's coordinates decides, in integer operations, so eager, graph and XLA
+    agree bit for bit, and XLA fuses it (a stateless generator is far slower there).
 
     Args:
         inputs: any shape.
@@ -23,7 +23,7 @@ def dropout(inputs: Tensor, rate: float, seed: Tensor) -> Tensor:
         A tensor like `inputs`.
 
     Raises:
-        ValueError: where `rate` is outside [0, 1).
+        ValueError: if `rate` is outside [0, 1).
     """
     coordinates = [
         ops.reshape(ops.arange(size), [-1] + [1] * (len(inputs.shape) - 1 - axis))
@@ -34,7 +34,7 @@ def dropout(inputs: Tensor, rate: float, seed: Tensor) -> Tensor:
 
 
 def keep_mask(rate: float, seed: Tensor, coordinates: Sequence[Tensor]) -> Tensor:
-    """Which elements stay, from the coordinates of each.
+    """Return True for elements that dropout keeps, by a hash of their coordinates.
 
     Args:
         rate: probability that an element drops, in [0, 1).
@@ -46,11 +46,11 @@ def keep_mask(rate: float, seed: Tensor, coordinates: Sequence[Tensor]) -> Tenso
         Booleans of the broadcast shape.
 
     Raises:
-        ValueError: where `rate` is outside [0, 1).
+        ValueError: if `rate` is outside [0, 1).
     """
     check_rate("rate", rate)
     seed = ops.cast(seed, "uint32")
-    # Both parts are mixed with constants of their own: no seed may be one that the next step or row continues.
+    # Each half is mixed with its own constant, so that consecutive seeds and coordinates do not give equal states.
     state = _mix(_mix(seed[0] + _constant(0x9E3779B1)) + seed[1] * _constant(0x85EBCA77))
     for coordinate in coordinates:
         state = _mix(state + ops.cast(coordinate, "uint32") * _constant(0x9E3779B1))
@@ -58,7 +58,7 @@ def keep_mask(rate: float, seed: Tensor, coordinates: Sequence[Tensor]) -> Tenso
 
 
 def check_rate(name: str, rate: float | None, default: float | None = None) -> float:
-    """Return `rate`, or `default` where it is None, if that is a dropout probability in [0, 1)."""
+    """Return `rate`, or `default` if it is None; raise a ValueError unless that is in [0, 1)."""
     rate = default if rate is None else rate
     if rate is None or not 0 <= rate < 1:
         raise ValueError(f"`{name}` must be in [0, 1). Received: {name}={rate}")

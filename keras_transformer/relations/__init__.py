@@ -1,14 +1,21 @@
-r"""Which queries may attend to which keys.
+r"""Relations: sets of (query, key) pairs, given by positions, that may attend.
 
-A relation is a value: frozen, hashable, serialisable, free of arrays. It answers two questions: an exact
-predicate on positions (`related`), and for a tiling of the T×S matrix, which blocks are empty, partial or full
-(`blocks`), so that a kernel can skip work without ever changing the answer. `True` means "may attend".
+A relation is a value: frozen, hashable, serialisable, free of arrays. It has an exact predicate on positions
+(`related`) and the classes empty, partial and full of the blocks of the T×S matrix (`blocks`), by which a kernel skips
+work without changing the result. `True` means "may attend".
 
 Relations compose: `a & b` (the pairs in both), `a | b` (in either), `~a` (outside).
 
 Axes: B batch, T queries, S keys, N heads.
 """
 
+from typing import Any
+
+import keras
+
+from keras_transformer.relations.base import EMPTY as EMPTY
+from keras_transformer.relations.base import FULL as FULL
+from keras_transformer.relations.base import PARTIAL as PARTIAL
 from keras_transformer.relations.base import And as And
 from keras_transformer.relations.base import Not as Not
 from keras_transformer.relations.base import Or as Or
@@ -16,7 +23,6 @@ from keras_transformer.relations.base import Relation as Relation
 from keras_transformer.relations.graphs import Adjacency as Adjacency
 from keras_transformer.relations.graphs import Bipartite as Bipartite
 from keras_transformer.relations.graphs import GlobalTokens as GlobalTokens
-from keras_transformer.relations.identifiers import get as get
 from keras_transformer.relations.masks import from_additive as from_additive
 from keras_transformer.relations.masks import from_hidden as from_hidden
 from keras_transformer.relations.positional import Causal as Causal
@@ -31,9 +37,6 @@ from keras_transformer.relations.symmetries import PERMUTATIONS as PERMUTATIONS
 from keras_transformer.relations.symmetries import SEPARATE_PERMUTATIONS as SEPARATE_PERMUTATIONS
 from keras_transformer.relations.symmetries import TRANSLATIONS as TRANSLATIONS
 from keras_transformer.relations.symmetries import kept_under as kept_under
-from keras_transformer.relations.tiling import EMPTY as EMPTY
-from keras_transformer.relations.tiling import FULL as FULL
-from keras_transformer.relations.tiling import PARTIAL as PARTIAL
 
 __all__ = [
     "AUTOMORPHISMS",
@@ -62,3 +65,37 @@ __all__ = [
     "get",
     "kept_under",
 ]
+
+_NAMES: dict[str, type[Relation]] = {"bipartite": Bipartite, "causal": Causal, "full": Full}
+
+
+def get(identifier: Relation | str | dict[str, Any] | None) -> Relation:
+    """Return the relation of an identifier, as `keras.initializers.get` does for initializers.
+
+    Args:
+        identifier: a relation, its serialised config, "full", "causal", "bipartite", or None for `Full()`.
+
+    Returns:
+        A relation.
+
+    Raises:
+        ValueError: for anything else.
+    """
+    if identifier is None:
+        return Full()
+    if isinstance(identifier, Relation):
+        return identifier
+    if isinstance(identifier, str) and identifier in _NAMES:
+        return _NAMES[identifier]()
+    relation, cause = None, None
+    if isinstance(identifier, dict):
+        try:
+            relation = keras.saving.deserialize_keras_object(identifier)
+        except TypeError as error:  # an unknown class, or invalid arguments
+            cause = error
+    if isinstance(relation, Relation):
+        return relation
+    raise ValueError(
+        f"`relation` must be a Relation, its config, None or one of {sorted(_NAMES)}. "
+        f"Received: relation={identifier!r}"
+    ) from cause

@@ -1,4 +1,4 @@
-"""The abstract relation, and relations composed of others."""
+"""The abstract relation, compositions of relations, and helpers of their block maps and arguments."""
 
 import abc
 import dataclasses
@@ -7,11 +7,16 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_transformer.relations.tiling import FULL, PARTIAL, num_blocks
+from keras_transformer.arguments import check_positive, is_integer
 
 Tensor = Any
 Edges = tuple[tuple[int, int], ...]
 Bandwidth = tuple[int | None, int | None]
+
+EMPTY, PARTIAL, FULL = 0, 1, 2  # block classes
+
+# Positions in tensors have 32 bits, and so have their sums with these integers.
+_LARGEST = 2**30
 
 
 class Relation(abc.ABC):
@@ -19,9 +24,9 @@ class Relation(abc.ABC):
 
     @abc.abstractmethod
     def related(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
-        """Whether each query may attend to each key.
+        """Return True for each query and key that are related.
 
-        It runs on NumPy arrays and on tensors of any backend, so it should use Python operators only.
+        The positions may be NumPy arrays or tensors of any backend, so use Python operators only.
 
         Args:
             query_positions: integers (…, T, 1).
@@ -33,13 +38,13 @@ class Relation(abc.ABC):
 
     @abc.abstractmethod
     def symmetries(self) -> frozenset[str]:
-        """The groups of position maps that leave the relation unchanged; see `kept_under`."""
+        """Return the groups of position maps that leave the relation unchanged; see `kept_under`."""
 
     def blocks(self, block_size: int, num_queries: int, num_keys: int) -> np.ndarray:
         """`EMPTY`, `PARTIAL` or `FULL` for each block of the T×S matrix, for positions 0, 1, 2, …
 
-        `EMPTY` and `FULL` are never wrong. What has no closed form is `PARTIAL`; so may be a block of a
-        composition in which two partial blocks meet.
+        `EMPTY` and `FULL` are exact. `PARTIAL` is not: a block without a closed form is `PARTIAL`, and so may be a
+        block that is partial in both parts of a composition.
 
         Args:
             block_size: rows and columns of a block; the last ones may be smaller.
@@ -52,25 +57,24 @@ class Relation(abc.ABC):
         return np.full(num_blocks(block_size, num_queries, num_keys), PARTIAL, np.uint8)
 
     def bandwidth(self) -> Bandwidth:
-        r"""How far behind and ahead of its own position a query may look, over positions 0, 1, 2, …
+        r"""Return the largest distances to related keys on the left and on the right, over positions 0, 1, 2, …
 
         $$(\max_{i \sim j} (i - j), \; \max_{i \sim j} (j - i))$$
 
         Returns:
-            Two integers that no related pair exceeds, 0 at least, or None where there is no such bound or none
-            is known.
+            Two integers of at least 0 that no related pair exceeds, or None for a side without a known bound.
         """
         return None, None
 
     def edges(self) -> Edges | None:
-        """The pairs (source, target) of a relation that is given as edges, sorted, else None.
+        """Return the sorted pairs (source, target) of a relation given as edges, else None.
 
         The query `target` attends to the key `source`.
         """
         return None
 
     def matrix(self, num_queries: int, num_keys: int | None = None) -> np.ndarray:
-        """The relation over positions 0, 1, 2, … as a matrix, for looking and for tests.
+        """Return the relation over positions 0, 1, 2, … as a matrix, for inspection.
 
         Args:
             num_queries: T.
@@ -84,13 +88,13 @@ class Relation(abc.ABC):
         return np.broadcast_to(related, (num_queries, num_keys)).copy()
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments, as Keras serialises them."""
+        """Return the constructor's arguments, as Keras serialises them."""
         fields = dataclasses.fields(self)  # type: ignore[arg-type]
         return {f.name: keras.saving.serialize_keras_object(getattr(self, f.name)) for f in fields}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "Relation":
-        """The relation whose `get_config` this is."""
+        """Return the relation with this config."""
         return cls(**{name: keras.saving.deserialize_keras_object(value) for name, value in config.items()})
 
     def __and__(self, other: "Relation") -> "Relation":
@@ -125,11 +129,11 @@ class And(Relation):
         return both
 
     def bandwidth(self) -> Bandwidth:
-        (behind, ahead), (other_behind, other_ahead) = self.left.bandwidth(), self.right.bandwidth()
-        return _nearer(behind, other_behind), _nearer(ahead, other_ahead)
+        left, right = zip(self.left.bandwidth(), self.right.bandwidth(), strict=True)
+        return _nearer(*left), _nearer(*right)
 
     def edges(self) -> Edges | None:
-        """Where one side has edges, those of them that the other side relates too."""
+        """Return the edges of one side that are related on the other side, if either has edges."""
         for given, other in ((self.left.edges(), self.right), (self.right.edges(), self.left)):
             if given is not None:
                 sources, targets = np.array(given, np.int64).reshape(-1, 2).T[:, :, None, None]
@@ -160,11 +164,11 @@ class Or(Relation):
         return both
 
     def bandwidth(self) -> Bandwidth:
-        (behind, ahead), (other_behind, other_ahead) = self.left.bandwidth(), self.right.bandwidth()
-        return _farther(behind, other_behind), _farther(ahead, other_ahead)
+        left, right = zip(self.left.bandwidth(), self.right.bandwidth(), strict=True)
+        return _farther(*left), _farther(*right)
 
     def edges(self) -> Edges | None:
-        """Those of both sides, where both have edges."""
+        """Return the edges of both sides, if both have edges."""
         left, right = self.left.edges(), self.right.edges()
         return None if left is None or right is None else tuple(sorted({*left, *right}))
 
@@ -184,6 +188,41 @@ class Not(Relation):
 
     def blocks(self, block_size: int, num_queries: int, num_keys: int) -> np.ndarray:
         return (FULL - self.relation.blocks(block_size, num_queries, num_keys)).astype(np.uint8)
+
+
+def num_blocks(block_size: int, num_queries: int, num_keys: int) -> tuple[int, int]:
+    """Return the numbers of query blocks and of key blocks."""
+    check_positive(block_size=block_size, num_queries=num_queries, num_keys=num_keys)
+    return -(-num_queries // block_size), -(-num_keys // block_size)
+
+
+def block_ends(
+    block_size: int, num_queries: int, num_keys: int
+) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    """Return the first and last position of each query block (Q, 1) and of each key block (1, P)."""
+    rows, columns = num_blocks(block_size, num_queries, num_keys)
+    first_query = np.arange(rows)[:, None] * block_size
+    first_key = np.arange(columns)[None, :] * block_size
+    last_query = np.minimum(first_query + block_size, num_queries) - 1
+    last_key = np.minimum(first_key + block_size, num_keys) - 1
+    return (first_query, last_query), (first_key, last_key)
+
+
+def block_classes(some: np.ndarray, every: np.ndarray) -> np.ndarray:
+    """Return the classes, uint8, of blocks with some related pair and of blocks with every pair related."""
+    return np.where(every, FULL, np.where(some, PARTIAL, EMPTY)).astype(np.uint8)
+
+
+def check_integer(name: str, value: Any, lowest: int, optional: bool = False) -> Any:
+    """Return a value as a Python integer of at least `lowest`, or None if that is `optional`."""
+    if optional and value is None:
+        return None
+    if not is_integer(value) or not lowest <= value <= _LARGEST:
+        alternative = ", or None" if optional else ""
+        raise ValueError(
+            f"`{name}` must be an integer from {lowest} to {_LARGEST}{alternative}. Received: {name}={value!r}"
+        )
+    return int(value)
 
 
 def _nearer(a: int | None, b: int | None) -> int | None:

@@ -11,14 +11,18 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.arguments import is_integer
-from keras_transformer.relations import symmetries, tiling
+from keras_transformer.relations import symmetries
 from keras_transformer.relations.base import (
+    FULL,
     Bandwidth,
     Edges,
     Relation,
     Tensor,
+    block_classes,
+    block_ends,
+    check_integer,
+    num_blocks,
 )
-from keras_transformer.relations.integers import check_integer
 
 # A table of all pairs of nodes, one byte each, stays below 1 GiB, and their numbers within 32 bits.
 _LARGEST_TABLE = 32_000
@@ -42,7 +46,7 @@ class Bipartite(Relation):
         return symmetries.kept_under(symmetries.SEPARATE_PERMUTATIONS)
 
     def blocks(self, block_size: int, num_queries: int, num_keys: int) -> np.ndarray:
-        return np.full(tiling.num_blocks(block_size, num_queries, num_keys), tiling.FULL, np.uint8)
+        return np.full(num_blocks(block_size, num_queries, num_keys), FULL, np.uint8)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -58,7 +62,7 @@ class GlobalTokens(Relation):
         indices: of the global positions, in any order.
 
     Raises:
-        ValueError: where an index is not an integer from 0.
+        ValueError: if an index is not an integer from 0.
 
     Example:
         >>> GlobalTokens([1]).matrix(3).astype(int)
@@ -87,14 +91,12 @@ class GlobalTokens(Relation):
         )
 
     def blocks(self, block_size: int, num_queries: int, num_keys: int) -> np.ndarray:
-        rows, columns = tiling.num_blocks(block_size, num_queries, num_keys)
+        rows, columns = num_blocks(block_size, num_queries, num_keys)
         queries = self._count(block_size, num_queries, rows)[:, None]
         keys = self._count(block_size, num_keys, columns)[None, :]
-        (first_query, last_query), (first_key, last_key) = tiling.block_ends(
-            block_size, num_queries, num_keys
-        )
+        (first_query, last_query), (first_key, last_key) = block_ends(block_size, num_queries, num_keys)
         every = (queries == last_query - first_query + 1) | (keys == last_key - first_key + 1)
-        return tiling.kinds((queries > 0) | (keys > 0), every)
+        return block_classes((queries > 0) | (keys > 0), every)
 
     def bandwidth(self) -> Bandwidth:
         return (None, None) if self.indices else (0, 0)
@@ -131,7 +133,7 @@ class Adjacency(Relation):
         num_nodes: as given.
 
     Raises:
-        ValueError: where an edge is not a pair of nodes or `num_nodes` not a positive integer.
+        ValueError: if an edge is not a pair of nodes or `num_nodes` not a positive integer.
 
     Example:
         >>> Adjacency([(0, 1), (1, 2)], num_nodes=3).matrix(3).astype(int)
@@ -171,20 +173,18 @@ class Adjacency(Relation):
         )
 
     def blocks(self, block_size: int, num_queries: int, num_keys: int) -> np.ndarray:
-        rows, columns = tiling.num_blocks(block_size, num_queries, num_keys)
+        rows, columns = num_blocks(block_size, num_queries, num_keys)
         sources, targets = self._edge_array
         within = (sources < num_keys) & (targets < num_queries)
         block = targets[within] // block_size * columns + sources[within] // block_size
         count = np.bincount(block, minlength=rows * columns).reshape(rows, columns)
-        (first_query, last_query), (first_key, last_key) = tiling.block_ends(
-            block_size, num_queries, num_keys
-        )
-        return tiling.kinds(count > 0, count == (last_query - first_query + 1) * (last_key - first_key + 1))
+        (first_query, last_query), (first_key, last_key) = block_ends(block_size, num_queries, num_keys)
+        return block_classes(count > 0, count == (last_query - first_query + 1) * (last_key - first_key + 1))
 
     def bandwidth(self) -> Bandwidth:
         sources, targets = self._edge_array
-        behind = int(np.max(targets - sources, initial=0))
-        return behind, int(np.max(sources - targets, initial=0))
+        left = int(np.max(targets - sources, initial=0))
+        return left, int(np.max(sources - targets, initial=0))
 
     def edges(self) -> Edges:
         return self.pairs
@@ -199,7 +199,7 @@ class Adjacency(Relation):
 
     @functools.cached_property
     def _table(self) -> np.ndarray:
-        """The matrix with one more row and column, for what is not a node: (num_nodes + 1, num_nodes + 1)."""
+        """The matrix with one more row and column, for positions that are no node: (num_nodes + 1, num_nodes + 1)."""
         if self.num_nodes > _LARGEST_TABLE:
             raise ValueError(
                 f"`num_nodes` must be at most {_LARGEST_TABLE} to compare positions; larger graphs have only "

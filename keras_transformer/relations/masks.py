@@ -1,4 +1,4 @@
-"""Masks of other conventions as masks in which True means "may attend"."""
+"""Conversion of masks of other conventions to masks in which True means "may attend"."""
 
 from typing import Any
 
@@ -9,12 +9,12 @@ Tensor = Any
 
 
 def from_additive(mask: Tensor) -> Tensor:
-    """The boolean mask (True = may attend) of an additive one (0 = may attend, very negative = may not)."""
+    """Return the boolean mask (True = may attend) of an additive mask (0 = may attend, very negative = may not)."""
     return _tensor(mask) > -1.0
 
 
 def from_hidden(mask: Tensor) -> Tensor:
-    """The boolean mask (True = may attend) of one in which True means hidden."""
+    """Return the boolean mask (True = may attend) of a mask in which True means hidden."""
     mask = _tensor(mask)
     if isinstance(mask, np.ndarray):
         return np.logical_not(mask)
@@ -22,5 +22,5 @@ def from_hidden(mask: Tensor) -> Tensor:
 
 
 def _tensor(mask: Tensor) -> Tensor:
-    """Tensors, symbolic ones too, as they are; anything else as a NumPy array."""
+    """Return tensors and symbolic tensors unchanged, other arrays as NumPy arrays."""
     return mask if backend.is_keras_tensor(mask) or ops.is_tensor(mask) else np.asarray(mask)

@@ -7,9 +7,17 @@ import operator
 import keras
 import numpy as np
 
-from keras_transformer.relations import symmetries, tiling
-from keras_transformer.relations.base import Bandwidth, Relation, Tensor
-from keras_transformer.relations.integers import check_integer
+from keras_transformer.relations import symmetries
+from keras_transformer.relations.base import (
+    FULL,
+    Bandwidth,
+    Relation,
+    Tensor,
+    block_classes,
+    block_ends,
+    check_integer,
+    num_blocks,
+)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -28,13 +36,13 @@ class Full(Relation):
         return symmetries.kept_under(symmetries.SEPARATE_PERMUTATIONS)
 
     def blocks(self, block_size: int, num_queries: int, num_keys: int) -> np.ndarray:
-        return np.full(tiling.num_blocks(block_size, num_queries, num_keys), tiling.FULL, np.uint8)
+        return np.full(num_blocks(block_size, num_queries, num_keys), FULL, np.uint8)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 @dataclasses.dataclass(frozen=True)
 class Causal(Relation):
-    """A query attends to itself and to what stands before it: the total order j ≤ i.
+    """A query attends to itself and to all keys before it: the total order j ≤ i.
 
     References:
         Vaswani et al. (2017), the decoder of section 3.1.
@@ -47,10 +55,8 @@ class Causal(Relation):
         return symmetries.kept_under(symmetries.INCREASING_RELABELLINGS)
 
     def blocks(self, block_size: int, num_queries: int, num_keys: int) -> np.ndarray:
-        (first_query, last_query), (first_key, last_key) = tiling.block_ends(
-            block_size, num_queries, num_keys
-        )
-        return tiling.kinds(first_key <= last_query, last_key <= first_query)
+        (first_query, last_query), (first_key, last_key) = block_ends(block_size, num_queries, num_keys)
+        return block_classes(first_key <= last_query, last_key <= first_query)
 
     def bandwidth(self) -> Bandwidth:
         return None, 0
@@ -66,11 +72,11 @@ class SlidingWindow(Relation):
     So left = k means k + 1 keys: k previous ones and itself.
 
     Args:
-        left: how many keys before the query, None for all.
-        right: how many after it, None for all.
+        left: number of keys before the query, None for all.
+        right: number of keys after it, None for all.
 
     Raises:
-        ValueError: where a side is neither None nor an integer from 0.
+        ValueError: if a side is neither None nor an integer from 0.
 
     Example:
         >>> SlidingWindow(1).matrix(3).astype(int)
@@ -115,7 +121,7 @@ class SlidingWindow(Relation):
             some, every = some & (lowest <= self.left), every & (highest <= self.left)
         if self.right is not None:
             some, every = some & (highest >= -self.right), every & (lowest >= -self.right)
-        return tiling.kinds(some, every)
+        return block_classes(some, every)
 
     def bandwidth(self) -> Bandwidth:
         return self.left, self.right
@@ -124,7 +130,7 @@ class SlidingWindow(Relation):
 @keras.saving.register_keras_serializable(package="keras_transformer")
 @dataclasses.dataclass(frozen=True)
 class PrefixLM(Relation):
-    r"""All attend to a prefix, and each query also to itself and to what stands before it.
+    r"""Every query attends to a prefix, to itself and to all keys before it.
 
     $$j < length \;\lor\; j \le i$$
 
@@ -134,7 +140,7 @@ class PrefixLM(Relation):
         length: of the prefix.
 
     Raises:
-        ValueError: where `length` is not an integer from 0.
+        ValueError: if `length` is not an integer from 0.
 
     Example:
         >>> PrefixLM(2).matrix(3).astype(int)
@@ -159,11 +165,9 @@ class PrefixLM(Relation):
         return symmetries.kept_under(symmetries.AUTOMORPHISMS)
 
     def blocks(self, block_size: int, num_queries: int, num_keys: int) -> np.ndarray:
-        (first_query, last_query), (first_key, last_key) = tiling.block_ends(
-            block_size, num_queries, num_keys
-        )
+        (first_query, last_query), (first_key, last_key) = block_ends(block_size, num_queries, num_keys)
         end = self.length - 1
-        return tiling.kinds(
+        return block_classes(
             first_key <= np.maximum(end, last_query), last_key <= np.maximum(end, first_query)
         )
 
@@ -180,10 +184,10 @@ class Strided(Relation):
 
     Args:
         stride: from one key to the next.
-        causal: whether only what stands before the query, and itself, counts.
+        causal: True to attend to the query itself and to keys before it only.
 
     Raises:
-        ValueError: where `stride` is not a positive integer or `causal` not a boolean.
+        ValueError: if `stride` is not a positive integer or `causal` not a boolean.
 
     Example:
         >>> Strided(2).matrix(4).astype(int)
@@ -232,11 +236,11 @@ class Dilated(Relation):
     $$j = i - rate \cdot m, \quad 0 \le m \le window$$
 
     Args:
-        window: how many keys before the query.
+        window: number of keys before the query.
         rate: from one key to the next; with 1 it is `SlidingWindow(window)`.
 
     Raises:
-        ValueError: where `window` is not an integer from 0 or `rate` not a positive one.
+        ValueError: if `window` is not an integer from 0 or `rate` not a positive one.
 
     Example:
         >>> Dilated(1, rate=2).matrix(4).astype(int)
@@ -277,8 +281,8 @@ class Dilated(Relation):
 
 
 def _offsets(block_size: int, num_queries: int, num_keys: int) -> tuple[np.ndarray, np.ndarray]:
-    """The lowest and the highest i − j in each block, which holds every integer between them."""
-    (first_query, last_query), (first_key, last_key) = tiling.block_ends(block_size, num_queries, num_keys)
+    """The lowest and the highest i − j in each block, which contains every integer between them."""
+    (first_query, last_query), (first_key, last_key) = block_ends(block_size, num_queries, num_keys)
     return first_query - last_key, last_query - first_key
 
 
@@ -287,4 +291,4 @@ def _multiples(
 ) -> np.ndarray:
     """The block map of offsets that are multiples of `step` from `first` to `last`, both within the block's."""
     count = last // step - (first - 1) // step  # not positive where last < first
-    return tiling.kinds(count > 0, count == highest - lowest + 1)
+    return block_classes(count > 0, count == highest - lowest + 1)

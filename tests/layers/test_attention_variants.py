@@ -189,7 +189,7 @@ def test_edges_and_adjacency_are_one_relation():
 
 
 @pytest.mark.parametrize("name", ["rotary", "alibi", "relative_bias"])
-def test_cross_attention_one_query_at_a_time_is_told_its_position(name):
+def test_cross_attention_by_single_queries_uses_their_positions(name):
     layer, memory = make(position_encoding=name), normal(2, 5, 16)
     expected = layer(X, memory)
     projected = layer.project(memory)
@@ -257,13 +257,11 @@ def test_mixed_precision_stays_finite_where_a_row_is_padding(options, policy):
         ({"kernel": "flash"}, "`kernel` must be .*Received: kernel='flash'"),
     ],
 )
-def test_what_does_not_exist_is_refused_by_name(options, message):
+def test_unknown_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         MultiHeadAttention(4, 4, **options)
 
 
 def test_a_kernel_that_cannot_says_why():
-    with pytest.raises(
-        ValueError, match="`kernel` cannot be 'banded' where the relation reaches without bound"
-    ):
+    with pytest.raises(ValueError, match="`kernel` cannot be 'banded' where the relation has no bandwidth"):
         make(kernel="banded")(X)

@@ -92,7 +92,7 @@ def test_padding_changes_nothing_at_other_positions(normalization):
     np.testing.assert_array_equal(after[PADDING], before[PADDING])
 
 
-def test_a_decoder_block_is_causal_and_an_encoder_block_only_if_told():
+def test_a_decoder_block_is_causal_and_an_encoder_block_only_on_request():
     moved = X.copy()
     moved[:, 3] += 1
     for kind, options, causal in (
@@ -156,15 +156,15 @@ def test_without_a_memory_a_decoder_block_is_a_causal_encoder_block(normalizatio
 
 @neutral
 def test_a_memory_goes_with_a_block_that_was_built_with_one():
-    alone = DecoderBlock(2, 12)
-    alone.build(X.shape)
+    without_memory = DecoderBlock(2, 12)
+    without_memory.build(X.shape)
     with pytest.raises(ValueError, match="`memory` must be given .*Received: one for a block built without"):
-        alone(X, MEMORY)
+        without_memory(X, MEMORY)
     with pytest.raises(ValueError, match="`memory` must be given .*Received: none for a block built with"):
         built("decoder")(X)
 
 
-def test_a_functional_model_of_a_decoder_alone_saves_and_reloads_equal(tmp_path):
+def test_a_functional_decoder_only_model_reloads_equal(tmp_path):
     x = keras.Input((None, 8))
     model = randomise(keras.Model(x, DecoderBlock(2, 12)(x)))
     model.save(tmp_path / "model.keras")
@@ -196,7 +196,7 @@ class TestKerasMasks:
 
     @pytest.mark.parametrize("normalization", NORMALIZATIONS)
     @pytest.mark.parametrize("depth", [1, 2])
-    def test_reach_every_encoder_block(self, normalization, depth):
+    def test_are_passed_to_every_encoder_block(self, normalization, depth):
         blocks = [built("encoder", normalization=normalization) for _ in range(depth)]
         hidden = TokenEmbedding(10, 8)(self.ids)
         bare = np.asarray(hidden)
@@ -214,7 +214,7 @@ class TestKerasMasks:
 
     @pytest.mark.parametrize("normalization", NORMALIZATIONS)
     @pytest.mark.parametrize("depth", [1, 2])
-    def test_of_target_and_memory_reach_every_decoder_block(self, normalization, depth):
+    def test_of_target_and_memory_are_passed_to_every_decoder_block(self, normalization, depth):
         embedding = TokenEmbedding(10, 8)
         memory = embedding(self.ids[::-1])
         blocks = [DecoderBlock(2, 12, relation=None, normalization=normalization) for _ in range(depth)]
@@ -307,7 +307,7 @@ def test_mixed_precision_is_half_all_through_and_finite(kind, policy):
     ids=str,
 )
 @neutral
-def test_errors_name_the_argument_and_what_was_received(kind, arguments, message):
+def test_errors_name_the_argument_and_its_value(kind, arguments, message):
     block, inputs = BLOCKS[kind]
     with pytest.raises(ValueError, match=message):
         block(**{"num_heads": 2, "hidden_dim": 12, **arguments})(*inputs)

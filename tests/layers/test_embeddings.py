@@ -74,7 +74,7 @@ def test_logits_of_masked_embeddings_need_no_warning(recwarn):
     assert not [warning for warning in recwarn if "mask" in str(warning.message)]
 
 
-def test_gradients_reach_the_matrix_from_both_uses():
+def test_the_matrix_gets_gradients_from_both_uses():
     if keras.config.backend() != "tensorflow":
         pytest.skip("reads variables by a gradient tape")
     import tensorflow as tf
@@ -112,6 +112,6 @@ def test_a_saved_model_reloads_equal_with_its_mask(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["vocabulary_size", "model_dim"])
-def test_errors_name_the_argument_and_what_was_received(name):
+def test_errors_name_the_argument_and_its_value(name):
     with pytest.raises(ValueError, match=f"`{name}` must be positive. Received: {name}=0"):
         TokenEmbedding(**{"vocabulary_size": 3, "model_dim": 4, name: 0})

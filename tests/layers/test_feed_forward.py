@@ -147,6 +147,6 @@ def test_mixed_precision_computes_in_half_and_keeps_float32_weights(policy, acti
     ],
     ids=str,
 )
-def test_errors_name_the_argument_and_what_was_received(arguments, message):
+def test_errors_name_the_argument_and_its_value(arguments, message):
     with pytest.raises(ValueError, match=message):
         FeedForward(**arguments)

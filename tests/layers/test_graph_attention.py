@@ -158,17 +158,17 @@ class TestSymmetries:
         np.testing.assert_allclose(layer(nodes, twice), layer(nodes, edges), **CLOSE)
 
     @pytest.mark.parametrize("score", ON_JAX_TOO)
-    def test_a_graph_in_a_batch_is_as_it_is_alone(self, score):
+    def test_a_batched_graph_equals_a_single_one(self, score):
         layer = built(score)
         sizes = (NODES, 4)
         graphs = [(normal(1, size, SIZE), random_edges(size, size, 1)) for size in sizes]
         nodes = np.full((2, NODES, SIZE), 9.0, "float32")
         edges = np.full((2, NODES + 3, 2), -1, "int32")
-        for row, (alone, its_edges) in enumerate(graphs):
-            nodes[row, : sizes[row]], edges[row, : its_edges.shape[1]] = alone[0], its_edges[0]
+        for row, (graph_nodes, its_edges) in enumerate(graphs):
+            nodes[row, : sizes[row]], edges[row, : its_edges.shape[1]] = graph_nodes[0], its_edges[0]
         found = np.asarray(layer(nodes, edges))
-        for row, (alone, its_edges) in enumerate(graphs):
-            np.testing.assert_allclose(found[row, : sizes[row]], layer(alone, its_edges)[0], **CLOSE)
+        for row, (graph_nodes, its_edges) in enumerate(graphs):
+            np.testing.assert_allclose(found[row, : sizes[row]], layer(graph_nodes, its_edges)[0], **CLOSE)
 
     def test_padded_nodes_are_not_attended_to_even_where_edges_lead_from_them(self):
         nodes, edges, layer = normal(BATCH, NODES, SIZE), random_edges(), built()
@@ -235,7 +235,7 @@ def test_gat_orders_neighbours_alike_for_all_nodes_and_gatv2_does_not():
 
 
 class TestMasks:
-    def test_that_keras_passes_on_hide_nodes_and_reach_the_next_layer(self):
+    def test_of_keras_hide_nodes_and_are_passed_to_the_next_layer(self):
         ids, edges = np.array([[4, 5, 6, 0, 0], [7, 8, 0, 0, 0]]), random_edges(12, 5)
         x = keras.layers.Embedding(10, SIZE, mask_zero=True)(ids)
         layer, following = built(), GraphAttention(2, 3)
@@ -361,6 +361,6 @@ def test_config_round_trip_is_the_identity(arguments):
         (lambda: built()(normal(2, 7, 5), np.ones((2, 4, 3), "int32")), "`edges` must be .*Received: "),
     ],
 )
-def test_errors_name_the_argument_and_what_was_received(make, message):
+def test_errors_name_the_argument_and_its_value(make, message):
     with pytest.raises(ValueError, match=message):
         make()

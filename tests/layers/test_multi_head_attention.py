@@ -157,7 +157,7 @@ class TestMasks:
         np.testing.assert_allclose(packed[:, 3:], layer(b), **CLOSE)
 
     @pytest.mark.parametrize("dtype", ["int32", "int64"])
-    def test_positions_decide_what_is_causal(self, dtype):
+    def test_causal_attention_follows_given_positions(self, dtype):
         x, order = normal(2, 4, 8), np.array([2, 0, 3, 1])
         layer = built(x.shape, relation="causal")
         found = layer(x[:, order], positions=order.astype(dtype))
@@ -213,7 +213,7 @@ class TestKerasMasks:
         np.testing.assert_array_equal(layer(x, other), layer(bare, other))
 
     @pytest.mark.parametrize("calls", [1, 2])
-    def test_reach_the_next_layer(self, calls):
+    def test_are_passed_to_the_next_layer(self, calls):
         x = self.embedded("keras")
         hidden = x
         for _ in range(calls):
@@ -294,7 +294,7 @@ class TestSteps:
             np.testing.assert_allclose(output[-row.shape[1] :], layer(row)[0], **CLOSE)
 
     @neutral
-    def test_steps_under_xla_with_a_traced_slot_are_the_same(self, modes):
+    def test_steps_under_xla_with_a_traced_cache_index_are_equal(self, modes):
         x = normal(2, 4, 8)
         layer = built(x.shape, relation="causal")
         expected = layer(x)
@@ -324,7 +324,7 @@ class TestSteps:
         assert (np.asarray(cache["positions"]) == -1).all()
         np.testing.assert_array_equal(new["positions"], [[-1, -1, 2, -1, -1, -1]] * 2)
 
-    def test_what_lies_in_unwritten_slots_is_never_seen(self):
+    def test_unwritten_cache_entries_are_masked(self):
         x = normal(2, 3, 8)
         layer = built(x.shape, relation="causal")
         cache = layer.empty_cache(2, 9)
@@ -482,13 +482,13 @@ def test_output_shape_is_the_querys_in_functional_models():
     ids=str,
 )
 @neutral
-def test_errors_name_the_argument_and_what_was_received(arguments, message):
+def test_errors_name_the_argument_and_its_value(arguments, message):
     with pytest.raises(ValueError, match=message):
         MultiHeadAttention(**{"num_heads": 4, "key_dim": 3, **arguments})
 
 
 @pytest.mark.parametrize("name", ["positions", "segment_ids"])
-def test_what_belongs_to_self_attention_is_refused_beside_a_value(name):
+def test_self_attention_arguments_are_refused_with_a_value(name):
     x = np.zeros((1, 3, 8), "float32")
     with pytest.raises(ValueError, match=f"`{name}` must be None where a value is given"):
         MultiHeadAttention(2, 4)(x, x, **{name: np.zeros((1, 3), "int32")})

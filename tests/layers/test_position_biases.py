@@ -61,7 +61,7 @@ def test_shapes_are_as_announced(kind, arguments, shape):
 
 @neutral
 @pytest.mark.parametrize("kind", LAYERS)
-def test_the_bias_gives_what_the_layer_shows(kind):
+def test_the_layer_returns_the_values_of_its_bias(kind):
     layer = built(kind)
     bias = layer.bias()
     assert isinstance(bias, LinearBias if kind == "alibi" else BucketBias)
@@ -135,6 +135,6 @@ def test_config_round_trip_is_the_identity(layer):
         (lambda: RelativeBias(2, max_distance=8), "`max_distance` must be .*Received: max_distance=8"),
     ],
 )
-def test_errors_name_the_argument_and_what_was_received(make, message):
+def test_errors_name_the_argument_and_its_value(make, message):
     with pytest.raises(ValueError, match=message):
         make()

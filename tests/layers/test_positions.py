@@ -23,7 +23,7 @@ def test_adds_the_papers_sines_and_cosines(length, size):
     np.testing.assert_allclose(SinusoidalPositions()(x), x + paper(np.arange(length), size), atol=1e-4)
 
 
-def test_has_no_longest_length_and_no_weights():
+def test_has_no_max_length_and_no_weights():
     layer = SinusoidalPositions()
     for length in (3, 1000, 10):
         found = layer(np.zeros((1, length, 4), "float32"))
@@ -127,7 +127,7 @@ def test_the_first_rows_do_not_depend_on_the_length():
 
 
 @pytest.mark.parametrize("distance", [1, 7, 300])
-def test_dot_products_depend_on_the_distance_alone(distance):
+def test_dot_product_depends_only_on_the_distance(distance):
     positions = np.array([distance, 1000, 70_000])
     here, after, before = (encoded(positions + k, 32) for k in (0, distance, -distance))
     forth, back = (here * after).sum(-1), (here * before).sum(-1)

@@ -26,10 +26,10 @@ def test_swapping_rows_and_columns_swaps_the_halves():
     np.testing.assert_array_equal(np.roll(encoding.transpose(1, 0, 2), 6, axis=-1), swapped)
 
 
-def test_dot_products_depend_on_the_offset_alone():
+def test_dot_product_depends_only_on_the_offset():
     encoding = np.asarray(Positions2D().encode(20, 20, 16))
-    products = [encoding[r, c] @ encoding[r + 3, c + 5] for r, c in ((0, 0), (9, 2), (16, 14))]
-    np.testing.assert_allclose(products, products[0], atol=1e-5)
+    similarities = [encoding[r, c] @ encoding[r + 3, c + 5] for r, c in ((0, 0), (9, 2), (16, 14))]
+    np.testing.assert_allclose(similarities, similarities[0], atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["sinusoidal", "learned"])
@@ -122,7 +122,7 @@ def test_config_round_trip_is_the_identity(arguments):
     ],
     ids=str,
 )
-def test_errors_name_the_argument_and_what_was_received(options, shape, message):
+def test_errors_name_the_argument_and_its_value(options, shape, message):
     with pytest.raises(ValueError, match=message):
         Positions2D(**options)(np.zeros(shape, "float32"))
 

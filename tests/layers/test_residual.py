@@ -116,7 +116,7 @@ def test_config_round_trip_is_the_identity(options):
 @pytest.mark.parametrize(
     "layer", [Residual, lambda **o: EncoderBlock(2, 8, **o), lambda **o: DecoderBlock(2, 8, **o)]
 )
-def test_errors_name_the_argument_and_what_was_received(layer, options, message):
+def test_errors_name_the_argument_and_its_value(layer, options, message):
     with pytest.raises(ValueError, match=message):
         layer(**options)
 

@@ -223,6 +223,6 @@ def test_config_round_trip_is_the_identity(arguments):
         ({"score": "luong"}, "`score` must be .*Received: score='luong'"),
     ],
 )
-def test_errors_name_the_argument_and_what_was_received(options, message):
+def test_errors_name_the_argument_and_its_value(options, message):
     with pytest.raises(ValueError, match=message):
         RetrievalAttention(**{"num_heads": 4, "key_dim": 3, "k": 2, **options})

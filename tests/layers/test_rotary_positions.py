@@ -56,7 +56,7 @@ def test_rotates_each_pair_by_its_frequency_times_the_position(layout, positions
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("scaling", [None, *SCALINGS], ids=str)
-def test_scores_depend_on_the_distance_alone(layout, scaling):
+def test_scores_depend_only_on_the_distance(layout, scaling):
     layer = RotaryPositions(layout=layout, scaling=SCALINGS.get(scaling))
     query, key = normal(1, 1, 2, 16), normal(1, 1, 2, 16)
 
@@ -79,14 +79,14 @@ def test_norms_are_kept_but_for_yarns_temperature(scaling):
     np.testing.assert_allclose(np.linalg.norm(found, axis=-1), factor * np.linalg.norm(x, axis=-1), rtol=1e-5)
 
 
-def test_position_zero_is_left_alone():
+def test_position_zero_is_unchanged():
     x = normal(1, 4, 2, 8)
     np.testing.assert_allclose(RotaryPositions()(x, positions=np.zeros(4, "int32")), x, rtol=1e-6)
 
 
 @neutral
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_rest_of_a_partly_rotated_head_is_left_alone(layout):
+def test_the_rest_of_a_partly_rotated_head_is_unchanged(layout):
     x = normal(2, 5, 3, 12)
     found = RotaryPositions(layout=layout, rotary_dim=8)(x)
     np.testing.assert_array_equal(found[..., 8:], x[..., 8:])
@@ -133,10 +133,10 @@ class TestScalings:
     def test_yarn_keeps_waves_that_turned_often_and_divides_those_that_never_turned(self):
         scaling = YaRNScaling(**YARN)
         plain, scaled = RotaryPositions().frequencies(128), scaling.frequencies(10000.0, 128)
-        turns = 2048 * plain / (2 * math.pi)
+        rotations = 2048 * plain / (2 * math.pi)
         ratios = plain / scaled
-        np.testing.assert_allclose(ratios[turns > 40], 1)
-        np.testing.assert_allclose(ratios[turns < 0.8], 8)
+        np.testing.assert_allclose(ratios[rotations > 40], 1)
+        np.testing.assert_allclose(ratios[rotations < 0.8], 8)
         assert (np.diff(ratios) >= -1e-9).all()
         # The authors' code, number by number: the ramp is between these two indices.
         first = math.floor(128 * math.log(2048 / (32 * 2 * math.pi)) / (2 * math.log(10000)))
@@ -240,6 +240,6 @@ def test_a_functional_model_of_any_length_reloads_equal(scaling, tmp_path):
     ],
     ids=str,
 )
-def test_errors_name_the_argument_and_what_was_received(options, shape, message):
+def test_errors_name_the_argument_and_its_value(options, shape, message):
     with pytest.raises(ValueError, match=message):
         RotaryPositions(**options)(np.zeros(shape, "float32"))

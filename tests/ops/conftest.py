@@ -10,11 +10,11 @@ def small_blocks(monkeypatch):
     from keras_transformer.ops.blockwise import schedule
 
     monkeypatch.setattr(schedule, "BLOCK_SIZE", 16)
-    monkeypatch.setattr(schedule, "SMALLEST_BLOCK", 4)
+    monkeypatch.setattr(schedule, "MIN_BLOCK_SIZE", 4)
     monkeypatch.setattr(schedule, "NARROW_BLOCK_SIZE", 8)
     monkeypatch.setattr(schedule, "BAND_BLOCK_SIZE", 8)
-    monkeypatch.setattr(schedule, "TILE_SIZE", 9000)
-    monkeypatch.setattr(schedule, "BAND_TILE_SIZE", 9000)  # some bands are of one tile, some of many
+    monkeypatch.setattr(schedule, "BLOCK_PAIRS", 9000)
+    monkeypatch.setattr(schedule, "BAND_BLOCK_PAIRS", 9000)  # some bands have one block, others many
     monkeypatch.setattr(linear, "BLOCK_SIZE", 8)
 
 

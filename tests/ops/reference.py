@@ -100,8 +100,8 @@ def rounded(array, dtype):
 
 
 @dataclasses.dataclass
-class Problem:
-    """One case: what gradients flow to, what they do not, and what both mean.
+class ReferenceInputs:
+    """The inputs of one case: differentiable and auxiliary ones, and the masks and biases that they stand for.
 
     Args:
         inputs: query, key, value, and if there are any, bias or table, and the score's weights; as numbers that
@@ -146,7 +146,7 @@ class Problem:
 
 
 def build(case, dtype=None, seed=0):
-    """The problem of a case in `covering`."""
+    """Return the inputs of a case in `covering`."""
     dtype = dtype or case["dtype"]
     random = np.random.default_rng([seed, *map(ord, "".join(case.values()))])
     T, S = map(int, case["lengths"].split("x"))  # noqa: N806
@@ -208,7 +208,7 @@ def build(case, dtype=None, seed=0):
         )
         keep = np.asarray(keep_mask(RATE, SEED, grid)) / (1 - RATE)
         arguments["seed"] = SEED
-    return Problem(case, dtype, inputs, arguments, allowed, bias, bucket, keep)
+    return ReferenceInputs(case, dtype, inputs, arguments, allowed, bias, bucket, keep)
 
 
 def _positions(kind, random, B, T, S):  # noqa: N803
@@ -239,37 +239,37 @@ def _edges(random, B, T, S):  # noqa: N803
     return edges.astype("int32"), listed
 
 
-def solve(problem, upstream):
+def solve(reference_inputs, upstream):
     """By name: the output (B, T, N, V), and the gradients of ⟨output, upstream⟩ by each input.
 
     Twice: what they are, and the sizes of what is summed up to them, which rounding errors are relative to.
     """
-    inputs, allowed = problem.inputs, problem.allowed
+    inputs, allowed = reference_inputs.inputs, reference_inputs.allowed
     query, key, value, upstream = (
         np.moveaxis(tensor, 2, 1) for tensor in (inputs["query"], inputs["key"], inputs["value"], upstream)
     )
     groups = query.shape[1] // key.shape[1]
     key, value = (np.repeat(tensor, groups, axis=1) for tensor in (key, value))
-    log_kernel = _LogKernel(problem, query, key)
-    logits = np.where(allowed, log_kernel() + problem.bias_of_pairs, -np.inf)
+    log_kernel = _LogKernel(reference_inputs, query, key)
+    logits = np.where(allowed, log_kernel() + reference_inputs.bias_of_pairs, -np.inf)
     kernel = np.exp(logits - np.max(logits, axis=-1, keepdims=True, initial=-1e300))
     total = kernel.sum(-1, keepdims=True)
     alpha = kernel / np.where(total > 0, total, 1)
-    by_alpha = problem.keep * (upstream @ np.swapaxes(value, -1, -2))
+    by_alpha = reference_inputs.keep * (upstream @ np.swapaxes(value, -1, -2))
     by_logit = alpha * (by_alpha - (alpha * by_alpha).sum(-1, keepdims=True))
     slopes_of = {name: list(log_kernel.slopes(name)) for name in log_kernel.inputs}
-    found = _sums(problem, alpha * problem.keep, by_logit, value, upstream, slopes_of)
+    found = _sums(reference_inputs, alpha * reference_inputs.keep, by_logit, value, upstream, slopes_of)
 
     value, upstream = abs(value), abs(upstream)
-    by_alpha = problem.keep * (upstream @ np.swapaxes(value, -1, -2))
+    by_alpha = reference_inputs.keep * (upstream @ np.swapaxes(value, -1, -2))
     by_logit = alpha * (by_alpha + (alpha * by_alpha).sum(-1, keepdims=True))
     slopes_of = {name: [abs(slope) for slope in slopes] for name, slopes in slopes_of.items()}
-    return found, _sums(problem, alpha * problem.keep, by_logit, value, upstream, slopes_of)
+    return found, _sums(reference_inputs, alpha * reference_inputs.keep, by_logit, value, upstream, slopes_of)
 
 
-def _sums(problem, kept, by_logit, value, upstream, slopes_of):
+def _sums(reference_inputs, kept, by_logit, value, upstream, slopes_of):
     """What `solve` gives, from weights and gradients of pairs (B, N, T, S)."""
-    inputs = problem.inputs
+    inputs = reference_inputs.inputs
 
     def by_kv_head(tensor, axis=1):
         groups = inputs["query"].shape[2] // inputs["key"].shape[2]
@@ -287,7 +287,7 @@ def _sums(problem, kept, by_logit, value, upstream, slopes_of):
         axes = tuple(axis for axis in range(4) if shape[axis] == 1)
         found["bias"] = by_logit.sum(axes, keepdims=True).reshape(inputs["bias"].shape)
     if "table" in inputs:
-        buckets_of_heads = np.broadcast_to(problem.bucket_of_pairs[:, None], by_logit.shape)
+        buckets_of_heads = np.broadcast_to(reference_inputs.bucket_of_pairs[:, None], by_logit.shape)
         found["table"] = np.stack(
             [by_logit.sum((0, 2, 3), where=buckets_of_heads == bucket) for bucket in range(8)]
         )
@@ -301,11 +301,11 @@ def _sums(problem, kept, by_logit, value, upstream, slopes_of):
 class _LogKernel:
     """log κ of every pair (B, N, T, S), and its slopes by central differences."""
 
-    def __init__(self, problem, query, key):
-        self.definition = SCORES[problem.case["score"]][1]
+    def __init__(self, reference_inputs, query, key):
+        self.definition = SCORES[reference_inputs.case["score"]][1]
         heads = query.shape[1]
         self.inputs = {"query": query[:, :, :, None], "key": key[:, :, None]}
-        for name, weight in problem.inputs.items():
+        for name, weight in reference_inputs.inputs.items():
             if name.startswith("weight"):  # (N, 1, 1, …)
                 self.inputs[name] = np.repeat(weight, heads // len(weight), axis=0)[:, None, None]
 

@@ -47,7 +47,7 @@ POSITIONS = np.arange(5)
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
-def test_what_does_not_fit_is_refused(options, message):
+def test_arguments_that_do_not_fit_are_refused(options, message):
     for kernel in ("dense", "chunked"):
         with pytest.raises(ValueError, match=f"(?s){message}"):
             attention(X, X, X, **{"kernel": kernel, **options})
@@ -119,13 +119,13 @@ def test_few_queries_and_many_rows_choose_their_kernels():
     assert chosen(1, 600, 40000) == "chunked"
 
 
-def test_a_window_wider_than_the_sequence_plans_no_more_than_the_sequence():
+def test_a_window_wider_than_the_sequence_schedules_only_the_sequence():
     x = keras.KerasTensor((1, 40, 1, 4))
     planned = explain(x, x, x, relations.SlidingWindow(2**29), kernel="banded")
     assert planned.bytes <= 4 * 3 * 128 * 128
 
 
-def test_what_is_exported_needs_no_xla():
+def test_the_export_runs_without_xla():
     """TensorFlow Serving has no operations of XLA's."""
     if keras.backend.backend() != "tensorflow":
         pytest.skip("graphs of TensorFlow")
@@ -151,9 +151,9 @@ def test_jax_may_transform_it_in_any_order(monkeypatch):
     import jax
 
     monkeypatch.setattr(schedule, "BLOCK_SIZE", 8)
-    monkeypatch.setattr(schedule, "SMALLEST_BLOCK", 8)
+    monkeypatch.setattr(schedule, "MIN_BLOCK_SIZE", 8)
     x = jax.numpy.asarray(np.random.default_rng(0).normal(size=(1, 20, 2, 4)).astype("float32"))
-    told = {
+    auxiliary = {
         "padding_mask": jax.numpy.arange(20)[None] < 15,
         "segment_ids": jax.numpy.arange(20)[None] // 7,
         "query_positions": jax.numpy.arange(20),
@@ -161,14 +161,14 @@ def test_jax_may_transform_it_in_any_order(monkeypatch):
         "seed": jax.numpy.array([2**31 + 5, 3], "uint32"),
     }
 
-    def loss(x, told, kernel="chunked"):
-        return (attention(x, x, x, "causal", kernel=kernel, dropout=0.3, **told) ** 2).sum()
+    def loss(x, auxiliary, kernel="chunked"):
+        return (attention(x, x, x, "causal", kernel=kernel, dropout=0.3, **auxiliary) ** 2).sum()
 
-    expected = jax.grad(lambda x: loss(x, told, "dense"))(x)
+    expected = jax.grad(lambda x: loss(x, auxiliary, "dense"))(x)
     for transformed in (
         jax.grad(jax.jit(loss)),
         jax.grad(jax.checkpoint(loss)),
         jax.jit(jax.grad(jax.jit(loss))),
-        jax.grad(lambda x, told: jax.lax.cond(True, lambda x: loss(x, told), lambda _: 0.0, x)),
+        jax.grad(lambda x, auxiliary: jax.lax.cond(True, lambda x: loss(x, auxiliary), lambda _: 0.0, x)),
     ):
-        np.testing.assert_allclose(transformed(x, told), expected, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(transformed(x, auxiliary), expected, rtol=1e-4, atol=1e-4)

@@ -41,7 +41,7 @@ def reference(query, key, value, allowed, bias, scale, upstream):
     return output, weights, (d_query, d_key, d_value)
 
 
-def problem(*extras, B=2, T=4, S=4, N=4, K=4, H=3, V=3, relation=None, scale=None):  # noqa: N803
+def attention_inputs(*extras, B=2, T=4, S=4, N=4, K=4, H=3, V=3, relation=None, scale=None):  # noqa: N803
     """Random tensors, `attention`'s arguments, and what they say by definition: `allowed`, `bias`, `scale`."""
     random = np.random.default_rng(sum(map(ord, "".join(extras))) + 7 * T + S)
 
@@ -138,7 +138,7 @@ CASES_ON_JAX = ("few keys", "one key", "grouped, values of another size", "paddi
 )
 def test_outputs_weights_and_gradients_are_the_definitions(case, gradients):
     extras, sizes = CASES[case]
-    tensors, arguments, definition = problem(*extras, **sizes)
+    tensors, arguments, definition = attention_inputs(*extras, **sizes)
     upstream = (
         np.random.default_rng(1).normal(size=(*tensors[0].shape[:3], tensors[2].shape[-1])).astype(FLOAT)
     )
@@ -157,7 +157,7 @@ def test_outputs_weights_and_gradients_are_the_definitions(case, gradients):
 
 
 def test_the_gradient_of_the_bias_is_that_of_the_scores(gradients):
-    (query, key, value), _, (allowed, bias, scale) = problem("bias")
+    (query, key, value), _, (allowed, bias, scale) = attention_inputs("bias")
     found = gradients(
         lambda b: ops.sum(attention(query, key, value, "causal", bias=b)[..., 0]), bias.astype(FLOAT)
     )
@@ -176,19 +176,19 @@ def test_the_gradient_of_the_bias_is_that_of_the_scores(gradients):
 
 @pytest.mark.parametrize("relation", [None, "full", Full(), Full() | Causal(), ~(~Full())], ids=str)
 def test_full_is_the_default_however_it_is_said(relation):
-    tensors, *_ = problem(T=3)
+    tensors, *_ = attention_inputs(T=3)
     np.testing.assert_allclose(attention(*tensors, relation), attention(*tensors), **CLOSE)
 
 
 def test_nobody_related_gives_zeros_and_zero_gradients(gradients):
-    tensors, *_ = problem(T=3)
+    tensors, *_ = attention_inputs(T=3)
     assert (np.asarray(attention(*tensors, ~Full())) == 0).all()
     for gradient in gradients(lambda q, k, v: ops.sum(attention(q, k, v, ~Full())), *tensors):
         assert (gradient == 0).all()
 
 
 def test_permuting_keys_changes_nothing_and_permuting_queries_permutes_the_output():
-    (query, key, value), *_ = problem(T=4, S=5)
+    (query, key, value), *_ = attention_inputs(T=4, S=5)
     expected = np.asarray(attention(query, key, value))
     order = [3, 0, 4, 1, 2]
     np.testing.assert_allclose(attention(query, key[:, order], value[:, order]), expected, **CLOSE)
@@ -197,7 +197,7 @@ def test_permuting_keys_changes_nothing_and_permuting_queries_permutes_the_outpu
 
 
 def test_translating_positions_changes_nothing_and_a_permutation_does():
-    tensors, *_ = problem(T=4)
+    tensors, *_ = attention_inputs(T=4)
     expected = attention(*tensors, "causal")
     moved = np.arange(4, dtype="int32") + 11
     np.testing.assert_allclose(
@@ -211,9 +211,9 @@ def test_translating_positions_changes_nothing_and_a_permutation_does():
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 @pytest.mark.parametrize("given", ["query_positions", "key_positions"])
 @neutral
-def test_positions_of_any_integer_type_may_stand_alone(given, dtype):
+def test_positions_of_one_side_may_be_of_any_integer_type(given, dtype):
     # NumPy's default is int64, and the positions not given are int32.
-    tensors, *_ = problem(T=4)
+    tensors, *_ = attention_inputs(T=4)
     found = attention(*tensors, "causal", **{given: np.arange(4).astype(dtype)})
     np.testing.assert_allclose(found, attention(*tensors, "causal"), **CLOSE)
 
@@ -224,8 +224,8 @@ def half(array, dtype):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_what_a_query_may_not_see_changes_nothing(dtype, dropout):
-    tensors, arguments, (allowed, *_) = problem(
+def test_masked_keys_do_not_change_the_output(dtype, dropout):
+    tensors, arguments, (allowed, *_) = attention_inputs(
         "mask (B, N, T, S)", "padding", "segments", B=3, T=6, S=6, K=2, relation="causal"
     )
     query, key, value = (half(tensor, dtype) for tensor in tensors)
@@ -247,7 +247,7 @@ def test_what_a_query_may_not_see_changes_nothing(dtype, dropout):
 @pytest.mark.parametrize("lowest", ["-1e9", "lowest float32", "-inf"])
 def test_a_bias_used_as_an_additive_mask_gives_nothing_to_unrelated_keys(lowest):
     # As other libraries mask. The second query is hidden from both keys that the mask leaves it.
-    (query, key, value), *_ = problem(T=3, S=4)
+    (query, key, value), *_ = attention_inputs(T=3, S=4)
     hidden = {"-1e9": -1e9, "lowest float32": np.finfo("float32").min, "-inf": -np.inf}[lowest]
     bias = np.zeros((3, 4), FLOAT)
     bias[1] = hidden
@@ -261,7 +261,7 @@ def test_a_bias_used_as_an_additive_mask_gives_nothing_to_unrelated_keys(lowest)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @neutral
 def test_half_precision_is_finite_with_rows_that_are_all_padding(dtype, gradients):
-    tensors, arguments, (allowed, *_) = problem("padding", B=3, S=5, K=2, relation="causal")
+    tensors, arguments, (allowed, *_) = attention_inputs("padding", B=3, S=5, K=2, relation="causal")
     tensors = [half(tensor, dtype) for tensor in tensors]
     output = attention(*tensors, **arguments)
     assert dtype in str(output.dtype)
@@ -284,7 +284,7 @@ def test_the_softmax_of_half_precision_is_computed_in_float32():
 
 @neutral
 def test_every_mode_gives_the_same_and_drops_the_same_pairs(modes):
-    (query, key, _), arguments, (allowed, *_) = problem(
+    (query, key, _), arguments, (allowed, *_) = attention_inputs(
         "bias", "padding", "positions of each row", B=3, T=6, S=5, K=2, relation="causal"
     )
     # The values are a basis, so that the output is the matrix of dropped weights.
@@ -309,7 +309,7 @@ def test_lengths_may_be_unknown_when_traced():
         pytest.skip("JAX has static shapes")
     import tensorflow as tf
 
-    (query, key, value), arguments, _ = problem("padding", B=3, T=3, S=5, K=2)
+    (query, key, value), arguments, _ = attention_inputs("padding", B=3, T=3, S=5, K=2)
     specs = [tf.TensorSpec((None, None, heads, 3), query.dtype) for heads in (4, 2, 2)]
 
     @tf.function(input_signature=[*specs, tf.TensorSpec((None, None), tf.bool)])
@@ -352,37 +352,37 @@ class TestDropout:
             assert 0.45 < ((first != 0) == (self.weights(0.5, other) != 0)).mean() < 0.55
 
     def test_grouped_heads_drop_apart(self):
-        (query, key, _), *_ = problem(T=30, S=30, K=1)
+        (query, key, _), *_ = attention_inputs(T=30, S=30, K=1)
         basis = np.broadcast_to(np.eye(30, dtype=FLOAT)[:, None], (2, 30, 1, 30))
         kept = np.asarray(attention(query, key, basis, dropout=0.5, seed=np.array([1, 2]))) != 0
         for a, b in itertools.combinations(range(4), 2):
             assert 0.4 < (kept[:, :, a] == kept[:, :, b]).mean() < 0.6
 
     def test_needs_a_seed(self):
-        tensors, *_ = problem()
+        tensors, *_ = attention_inputs()
         with pytest.raises(ValueError, match="`seed` must be given.*Received: dropout=0.1, seed=None"):
             attention(*tensors, dropout=0.1)
 
     @pytest.mark.parametrize("rate", [-0.1, 1.0, 1.5])
     def test_refuses_a_rate_outside_0_1(self, rate):
-        tensors, *_ = problem()
+        tensors, *_ = attention_inputs()
         with pytest.raises(ValueError, match=r"`(dropout|rate)` must be in \[0, 1\). Received: "):
             attention(*tensors, dropout=rate, seed=np.array([1, 2]))
 
 
 def test_an_empty_batch_gives_an_empty_batch():
     for sizes in ({}, {"K": 2}):
-        (query, key, value), *_ = problem(**sizes, T=3)
+        (query, key, value), *_ = attention_inputs(**sizes, T=3)
         assert attention(query[:0], key[:0], value[:0], "causal").shape == (0, 3, 4, 3)
 
 
 def test_no_keys_are_no_neighbours():
-    (query, key, value), *_ = problem()
+    (query, key, value), *_ = attention_inputs()
     np.testing.assert_array_equal(attention(query, key[:, :0], value[:, :0]), np.zeros_like(query))
 
 
 def test_masks_may_be_integers_or_lists():
-    tensors, *_ = problem(T=3, S=3)
+    tensors, *_ = attention_inputs(T=3, S=3)
     expected = attention(*tensors, "causal")
     mask = Causal().matrix(3)
     for said in (mask.astype("int32"), mask.astype("uint8"), mask.tolist(), ops.convert_to_tensor(mask)):
@@ -390,7 +390,7 @@ def test_masks_may_be_integers_or_lists():
 
 
 def test_an_additive_mask_is_refused_rather_than_read_upside_down():
-    tensors, *_ = problem(T=3, S=3)
+    tensors, *_ = attention_inputs(T=3, S=3)
     additive = np.where(Causal().matrix(3), 0.0, -1e9).astype("float32")
     with pytest.raises(ValueError, match="`mask`.*Received"):
         attention(*tensors, mask=additive)
@@ -420,6 +420,6 @@ X = np.zeros((2, 3, 4, 5), "float32")
     ids=lambda value: value if isinstance(value, str) else "",
 )
 @neutral
-def test_errors_name_the_argument_and_what_was_received(tensors, options, message):
+def test_errors_name_the_argument_and_its_value(tensors, options, message):
     with pytest.raises(ValueError, match=f"(?s){message}"):
         attention(*tensors, **options)

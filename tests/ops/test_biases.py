@@ -99,7 +99,7 @@ def test_a_block_is_the_definition_entry_by_entry(bias, positions):
 
 
 @pytest.mark.parametrize("bias", BIASES.values(), ids=BIASES)
-def test_blocks_tile_the_whole(bias):
+def test_blocks_cover_the_whole_bias(bias):
     queries, keys = np.arange(6)[:, None], np.arange(8)[None]
     whole = bias.block(bias.parameters, queries, keys)
     rows = [
@@ -224,6 +224,6 @@ def test_a_linear_bias_is_symmetric_zero_here_and_falls_with_the_distance():
         (lambda: buckets(3, 8, 4, False), "`max_distance` must be more than the 4 .*max_distance=4"),
     ],
 )
-def test_errors_name_the_argument_and_what_was_received(make, message):
+def test_errors_name_the_argument_and_its_value(make, message):
     with pytest.raises(ValueError, match=message):
         make()

@@ -1,4 +1,4 @@
-"""Which kernel is chosen, what it visits, and that choosing never changes the answer."""
+"""Kernel choice, block schedules, and equality of the answers of every choice."""
 
 import contextlib
 import functools
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from keras import ops
 
 from keras_transformer.ops import attention, dispatch, edges, explain, scores
-from keras_transformer.ops.attention_inputs import Problem
+from keras_transformer.ops.attention_inputs import AttentionInputs
 from keras_transformer.ops.blockwise import passes, schedule
 from keras_transformer.relations import (
     EMPTY,
@@ -44,29 +44,31 @@ def normal(*shape, seed=0):
     return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
-def problem(relation, num_queries, num_keys, score=None, batch=1, heads=1):
+def attention_inputs(relation, num_queries, num_keys, score=None, batch=1, heads=1):
     query, key = np.zeros((batch, num_queries, heads, 4)), np.zeros((batch, num_keys, heads, 4))
-    return Problem(query, key, key, relation, score or scores.get(None))
+    return AttentionInputs(query, key, key, relation, score or scores.get(None))
 
 
-def visits(plan, num_queries, num_keys):
-    """How often each pair is computed, and how often without asking the relation: (T, S) twice."""
-    ends = plan.num_query_blocks * plan.size, (plan.num_key_blocks - plan.keys_before) * plan.size
-    assert ends[0] >= num_queries
-    assert ends[1] >= num_keys
-    before = plan.keys_before * plan.size
-    computed = np.zeros((2, ends[0], before + ends[1]), int)
-    for tile, (row, column) in enumerate(zip(plan.rows, plan.columns, strict=True)):
-        # A slice that reached beyond the end would be moved back.
-        assert 0 <= row <= plan.num_query_blocks - plan.count
-        assert 0 <= column <= plan.num_key_blocks - (plan.count + plan.width - 1)
-        for step in range(plan.count):
-            queries = slice((row + step) * plan.size, (row + step + 1) * plan.size)
-            keys = slice((column + step) * plan.size, (column + step + plan.width) * plan.size)
+def scheduled_pairs(block_schedule, num_queries, num_keys):
+    """The number of blocks, and of full blocks, that compute each pair: (T, S) twice."""
+    size, count = block_schedule.block_size, block_schedule.num_parallel
+    padding = block_schedule.num_leading_key_blocks * size
+    shape = block_schedule.num_query_blocks * size, block_schedule.num_key_blocks * size
+    assert shape[0] >= num_queries
+    assert shape[1] >= padding + num_keys
+    computed = np.zeros((2, *shape), int)
+    starts = zip(block_schedule.query_starts, block_schedule.key_starts, strict=True)
+    for block, (row, column) in enumerate(starts):
+        # `ops.slice` would move a slice that exceeds the end.
+        assert 0 <= row <= block_schedule.num_query_blocks - count
+        assert 0 <= column <= block_schedule.num_key_blocks - (count + block_schedule.window - 1)
+        for offset in range(count):
+            queries = slice((row + offset) * size, (row + offset + 1) * size)
+            keys = slice((column + offset) * size, (column + offset + block_schedule.window) * size)
             computed[0, queries, keys] += 1
-            computed[1, queries, keys] += tile >= plan.num_partial
-    assert computed[0].sum() == plan.num_pairs
-    return computed[:, :num_queries, before : before + num_keys]
+            computed[1, queries, keys] += block >= block_schedule.num_partial
+    assert computed[0].sum() == block_schedule.num_pairs
+    return computed[:, :num_queries, padding : padding + num_keys]
 
 
 small = st.integers(0, 12)
@@ -88,7 +90,7 @@ RELATIONS = st.recursive(
     max_leaves=3,
 )
 lengths = st.integers(1, 45)
-reaches = st.integers(0, 12)
+bandwidths = st.integers(0, 12)
 
 
 @contextlib.contextmanager
@@ -100,102 +102,104 @@ def constants(**values):
         yield
 
 
-class TestPlans:
+class TestBlockSchedule:
     @pytest.mark.slow
     @given(RELATIONS, lengths, lengths, st.integers(1, 20), st.sampled_from([1, 4]))
     @settings(max_examples=150, deadline=None)
     def test_chunks_hold_every_related_pair_once(self, relation, num_queries, num_keys, size, width):
         score = scores.Additive(np.zeros((1, width))) if width > 1 else None
         with constants(BLOCK_SIZE=size * width):
-            plan = schedule.chunked(problem(relation, num_queries, num_keys, score))
-        self.check(relation, num_queries, num_keys, plan)
+            block_schedule = schedule.chunked(attention_inputs(relation, num_queries, num_keys, score))
+        self.check(relation, num_queries, num_keys, block_schedule)
 
-    @given(RELATIONS, reaches, reaches, lengths, lengths, st.integers(1, 20), st.integers(1, 3000))
+    @given(RELATIONS, bandwidths, bandwidths, lengths, lengths, st.integers(1, 20), st.integers(1, 3000))
     @settings(max_examples=150, deadline=None)
     def test_bands_hold_every_related_pair_once(
-        self, relation, left, right, num_queries, num_keys, size, tile
+        self, relation, left, right, num_queries, num_keys, size, pairs
     ):
         relation = SlidingWindow(left, right) & relation
-        with constants(NARROW_BLOCK_SIZE=size, BAND_BLOCK_SIZE=size, BAND_TILE_SIZE=tile):
-            plan = schedule.banded(problem(relation, num_queries, num_keys))
-        self.check(relation, num_queries, num_keys, plan)
+        with constants(NARROW_BLOCK_SIZE=size, BAND_BLOCK_SIZE=size, BAND_BLOCK_PAIRS=pairs):
+            block_schedule = schedule.banded(attention_inputs(relation, num_queries, num_keys))
+        self.check(relation, num_queries, num_keys, block_schedule)
 
     @staticmethod
-    def check(relation, num_queries, num_keys, plan):
-        computed, unasked = visits(plan, num_queries, num_keys)
+    def check(relation, num_queries, num_keys, block_schedule):
+        computed, full = scheduled_pairs(block_schedule, num_queries, num_keys)
         related = relation.matrix(num_queries, num_keys)
         assert computed.max(initial=0) <= 1
         assert (computed[related] == 1).all()
-        assert related[unasked > 0].all()
+        assert related[full > 0].all()
 
     @pytest.mark.parametrize("length", [1, 15, 16, 64, 70])
     @pytest.mark.parametrize(
         "relation", [Causal(), SlidingWindow(20), SlidingWindow(3, 5), Strided(40), ~Full()], ids=str
     )
     def test_chunks_are_the_blocks_that_are_not_empty(self, relation, length, small_blocks):
-        plan = schedule.chunked(problem(relation, length, length))
-        blocks = relation.blocks(plan.size, length, length)
-        assert plan.num_pairs == (blocks != EMPTY).sum() * plan.size**2
-        assert plan.num_partial == (blocks == 1).sum()
+        block_schedule = schedule.chunked(attention_inputs(relation, length, length))
+        blocks = relation.blocks(block_schedule.block_size, length, length)
+        assert block_schedule.num_pairs == (blocks != EMPTY).sum() * block_schedule.block_size**2
+        assert block_schedule.num_partial == (blocks == 1).sum()
         if relation == Causal() and length == 64:
-            assert plan.num_pairs == (4 * 5 // 2) * 16**2
+            assert block_schedule.num_pairs == (4 * 5 // 2) * 16**2
 
-    def test_bands_grow_with_the_length_and_the_reach_alone(self, small_blocks, monkeypatch):
-        monkeypatch.setattr(schedule, "BAND_TILE_SIZE", 1)
-        pairs = [schedule.banded(problem(SlidingWindow(8), n, n)).num_pairs for n in (256, 512, 1024)]
+    def test_bands_grow_only_with_the_length_and_the_bandwidth(self, small_blocks, monkeypatch):
+        monkeypatch.setattr(schedule, "BAND_BLOCK_PAIRS", 1)
+        pairs = [
+            schedule.banded(attention_inputs(SlidingWindow(8), n, n)).num_pairs for n in (256, 512, 1024)
+        ]
         assert pairs == [256 * 16, 512 * 16, 1024 * 16]  # a query's own block and the one before
-        assert schedule.banded(problem(SlidingWindow(9), 256, 256)).num_pairs == 256 * 24
+        assert schedule.banded(attention_inputs(SlidingWindow(9), 256, 256)).num_pairs == 256 * 24
 
     @pytest.mark.parametrize("length", [2**15, 2**17, 2**20])
-    def test_long_bands_are_of_few_tiles_for_each_is_written_by_a_copy(self, length):
-        plan = schedule.banded(problem(SlidingWindow(256), length, length))
-        assert len(plan.rows) <= schedule.MOST_BANDS
-        assert plan.num_pairs < 1.1 * length * (256 + 2 * schedule.BAND_BLOCK_SIZE)
+    def test_long_bands_have_few_blocks(self, length):
+        block_schedule = schedule.banded(attention_inputs(SlidingWindow(256), length, length))
+        assert block_schedule.num_blocks <= schedule.MAX_BAND_BLOCKS
+        assert block_schedule.num_pairs < 1.1 * length * (256 + 2 * schedule.BAND_BLOCK_SIZE)
 
     @pytest.mark.slow
     @given(st.lists(st.integers(0, 5), max_size=20), st.integers(0, 20))
     @settings(deadline=None)
-    def test_turns_visit_every_tile_once_and_apply_the_predicate_where_it_is_needed(
-        self, places, num_partial
-    ):
-        num_partial = min(num_partial, len(places))
-        turns = passes.Turns(np.array(places, "int32"), num_partial)
+    def test_a_scan_accumulates_every_block_once_as_partial_or_full(self, starts, num_partial):
+        num_partial = min(num_partial, len(starts))
+        order = schedule.scan_order(np.array(starts, "int32"), num_partial)
 
-        def turn(place, visit, seen):
-            def step(tile, seen, predicate):
-                assert predicate == bool(tile < num_partial)
-                return ops.scatter_update(seen, [[tile]], [place + 10 * (1 + seen[tile])])
+        def scan_step(step, found):
+            start = ops.convert_to_tensor(order.starts)[step]
 
-            return visit(step, seen)
+            def accumulate(block, found, is_partial):
+                assert is_partial == bool(block < num_partial)
+                return ops.scatter_update(found, [[block]], [start + 10 * (1 + found[block])])
 
-        seen = ops.convert_to_numpy(turns.each(turn, ops.zeros(max(1, len(places)), "int32")))
-        assert seen[: len(places)].tolist() == [place + 10 for place in places]
+            return passes.accumulate_step(order, step, accumulate, found)
 
-    @pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="what runs at once is TensorFlow's")
-    def test_turns_wait_for_the_one_before(self):
+        found = passes.scan(order, scan_step, ops.zeros(max(1, len(starts)), "int32"))
+        assert ops.convert_to_numpy(found)[: len(starts)].tolist() == [start + 10 for start in starts]
+
+    @pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="TensorFlow alone overlaps iterations")
+    def test_scan_steps_do_not_overlap(self):
         import tensorflow as tf
 
         events = []
 
-        def note(event, place, value):
-            events.append((event, int(place)))
+        def note(event, start, value):
+            events.append((event, int(start)))
             return value
 
-        def turn(place, visit, state):
-            # What a tile computes before it looks at the state, and after.
-            # Functions with a state would be put in order by TensorFlow itself.
+        def scan_step(step, carry):
+            # One computation does not depend on the carry, one does. TensorFlow itself orders stateful functions.
             python = functools.partial(tf.numpy_function, Tout=tf.float32, stateful=False)
-            begun = python(lambda place: note("begin", place, np.float32(0)), [place])
-            ended = python(lambda place, *values: note("end", place, sum(values)), [place, begun, state[0]])
+            begun = python(lambda step: note("begin", step, np.float32(0)), [step])
+            ended = python(lambda step, *values: note("end", step, sum(values)), [step, begun, carry[0]])
             return [tf.ensure_shape(ended, [])]
 
-        turns = passes.Turns(np.arange(20, dtype="int32"), 20)
-        tf.function(lambda state: turns.each(turn, [state]), autograph=False)(tf.zeros([]))
-        assert events == [(event, place) for place in range(20) for event in ("begin", "end")]
+        order = schedule.scan_order(np.arange(20, dtype="int32"), 20)
+        scan = tf.function(lambda carry: passes.scan(order, scan_step, [carry]), autograph=False)
+        scan(tf.zeros([]))
+        assert events == [(event, step) for step in range(20) for event in ("begin", "end")]
 
     @pytest.mark.parametrize("kernel", ["chunked", "banded"])
     @pytest.mark.parametrize("lengths", [(100, 3), (3, 100), (16, 17)], ids=str)
-    def test_what_is_beyond_every_reach_gives_zeros(self, kernel, lengths, small_blocks):
+    def test_queries_without_keys_in_the_window_give_zeros(self, kernel, lengths, small_blocks):
         query, key = normal(2, lengths[0], 2, 4), normal(2, lengths[1], 2, 4)
         relation = SlidingWindow(2)
         found = np.asarray(attention(query, key, key, relation, kernel=kernel))
@@ -214,12 +218,12 @@ def test_a_window_as_long_as_the_sequence_is_causal(kernel, left, small_blocks):
 @pytest.fixture
 def eager_to_choose(small_blocks, monkeypatch):
     """ "auto" takes the special kernels for short sequences too."""
-    monkeypatch.setattr(dispatch, "SHORT", 12)
-    monkeypatch.setattr(dispatch, "SHORT_BAND", 12)
-    monkeypatch.setattr(dispatch, "FEW", 4)
+    monkeypatch.setattr(dispatch, "MAX_DENSE_LENGTH", 12)
+    monkeypatch.setattr(dispatch, "MAX_DENSE_BAND_LENGTH", 12)
+    monkeypatch.setattr(dispatch, "FEW_TOKENS", 4)
     monkeypatch.setattr(dispatch, "EDGE_COST", 2)
-    monkeypatch.setattr(schedule, "TILE_SIZE", 2**20)
-    monkeypatch.setattr(schedule, "BAND_TILE_SIZE", 2**20)
+    monkeypatch.setattr(schedule, "BLOCK_PAIRS", 2**20)
+    monkeypatch.setattr(schedule, "BAND_BLOCK_PAIRS", 2**20)
 
 
 @pytest.fixture
@@ -227,7 +231,7 @@ def used(monkeypatch):
     """The kernels that `attention` used, in order."""
     names = []
     for key, function in list(dispatch._ATTEND.items()):
-        record = lambda given, key=key, function=function: names.append(key) or function(given)  # noqa: E731
+        record = lambda *given, key=key, function=function: names.append(key) or function(*given)  # noqa: E731
         monkeypatch.setitem(dispatch._ATTEND, key, record)
     return names
 
@@ -240,7 +244,7 @@ ANY = [
 
 class TestAuto:
     @pytest.mark.parametrize("case", ANY, ids=name)
-    def test_gives_what_dense_gives_and_explains_what_it_does(self, case, eager_to_choose, used):
+    def test_equals_dense_and_uses_the_explained_kernel(self, case, eager_to_choose, used):
         given = build(case)
         inputs = given.tensors()
         tensors = inputs["query"], inputs["key"], inputs["value"]
@@ -274,7 +278,7 @@ class TestAuto:
         x = normal(2, 64, 2, 4)
         attention(x, x, x, relation, **options)
         assert used == [kernel] == [explain(x, x, x, relation, **options).kernel]
-        assert dispatch.SHORT == 12
+        assert dispatch.MAX_DENSE_LENGTH == 12
 
     def test_short_sequences_are_dense(self, used):
         attention(X, X, X, SlidingWindow(2))
@@ -325,9 +329,9 @@ class TestExplain:
     ("kernel", "relation", "options", "obstacle"),
     [
         ("chunked", None, {"edges": EDGES}, "edges"),
-        ("banded", None, {}, "reaches without bound"),
-        ("banded", "causal", {}, "reaches without bound"),
-        ("banded", SlidingWindow(None, 3), {}, "reaches without bound"),
+        ("banded", None, {}, "no bandwidth"),
+        ("banded", "causal", {}, "no bandwidth"),
+        ("banded", SlidingWindow(None, 3), {}, "no bandwidth"),
         ("banded", SlidingWindow(2), {"query_positions": np.arange(6)}, "positions"),
         ("banded", SlidingWindow(2), {"edges": EDGES}, "edges"),
         ("edges", None, {}, "edges"),

@@ -34,9 +34,9 @@ GRID = [
 ]
 
 
-def attend(problem, kernel, inputs, arguments):
+def attend(reference_inputs, kernel, inputs, arguments):
     tensors = inputs["query"], inputs["key"], inputs["value"]
-    return attention(*tensors, **problem.options(inputs), **arguments, kernel=kernel)
+    return attention(*tensors, **reference_inputs.options(inputs), **arguments, kernel=kernel)
 
 
 def check(case, pull_back, dtype=None):
@@ -47,42 +47,44 @@ def check(case, pull_back, dtype=None):
     The reference has the same rounded inputs. In the half types logits, weights and upstream gradients are rounded
     too, now and then over the kink of a LeakyReLU: their errors count together, as root mean squares.
     """
-    problem = build(case, dtype)
-    query, value = problem.inputs["query"], problem.inputs["value"]
+    reference_inputs = build(case, dtype)
+    query, value = reference_inputs.inputs["query"], reference_inputs.inputs["value"]
     upstream = np.random.default_rng(3).normal(size=(*query.shape[:3], value.shape[-1]))
-    upstream = rounded(upstream, problem.dtype)
-    expected, sizes = solve(problem, upstream)
+    upstream = rounded(upstream, reference_inputs.dtype)
+    expected, sizes = solve(reference_inputs, upstream)
     # JAX runs single operations by compiling each for each shape; those of graphs are the same.
     mode = "xla" if keras.config.backend() == "jax" else case["mode"]
     output, found = pull_back(
         mode,
-        lambda inputs, arguments: attend(problem, case["kernel"], inputs, arguments),
-        problem.tensors(),
-        problem.arguments,
-        ops.cast(upstream, problem.dtype),
+        lambda inputs, arguments: attend(reference_inputs, case["kernel"], inputs, arguments),
+        reference_inputs.tensors(),
+        reference_inputs.arguments,
+        ops.cast(upstream, reference_inputs.dtype),
     )
     found["output"] = output
     assert found.keys() == expected.keys()
-    blind = ~problem.allowed.any(-1).transpose(0, 2, 1)
+    blind = ~reference_inputs.allowed.any(-1).transpose(0, 2, 1)
     assert (output[blind] == 0).all()
     for key, ours in found.items():
         assert np.isfinite(ours).all(), key
         size = sizes[key] + sizes[key].mean()
         error = abs(ours - expected[key])
-        if "16" in problem.dtype:
+        if "16" in reference_inputs.dtype:
             size, error = ((array**2).mean() ** 0.5 for array in (size, error))
-        tiniest = 6e-8 if problem.dtype == "float16" else 1e-30  # the step of numbers that are nearly zero
-        allowed = ROUNDINGS[problem.dtype] * (UNIT[problem.dtype] * size + tiniest)
+        tiniest = (
+            6e-8 if reference_inputs.dtype == "float16" else 1e-30
+        )  # the step of numbers that are nearly zero
+        allowed = ROUNDINGS[reference_inputs.dtype] * (UNIT[reference_inputs.dtype] * size + tiniest)
         assert np.all(error <= allowed), f"{key}: {np.max(error / allowed):.1f} times what is allowed"
 
 
 @pytest.mark.parametrize("case", COVERING)
-def test_every_pair_of_features_is_what_the_definition_gives(case, small_blocks, pull_back):
+def test_every_pair_of_features_equals_the_definition(case, small_blocks, pull_back):
     check(case, pull_back)
 
 
 @pytest.mark.parametrize("case", GRID)
-def test_every_score_in_every_kernel_is_what_the_definition_gives(case, small_blocks, pull_back):
+def test_every_score_in_every_kernel_equals_the_definition(case, small_blocks, pull_back):
     """Kernel × relation × score × mode, some 900 cases; dtype, lengths, heads and features are drawn by chance."""
     check(case, pull_back)
 
@@ -143,11 +145,11 @@ def test_float64_stays_float64(kernel, small_blocks, pull_back):
     ],
 )
 def test_every_mode_gives_the_same(kernel, small_blocks, modes):
-    problem = build(typical(kernel, dropout="" if kernel == "linear" else "dropout"))
-    arguments = {key: ops.convert_to_tensor(argument) for key, argument in problem.arguments.items()}
+    reference_inputs = build(typical(kernel, dropout="" if kernel == "linear" else "dropout"))
+    arguments = {key: ops.convert_to_tensor(argument) for key, argument in reference_inputs.arguments.items()}
     found = {
-        mode: wrap(lambda inputs, arguments: attend(problem, kernel, inputs, arguments))(
-            problem.tensors(), arguments
+        mode: wrap(lambda inputs, arguments: attend(reference_inputs, kernel, inputs, arguments))(
+            reference_inputs.tensors(), arguments
         )
         for mode, wrap in modes.items()
     }
@@ -162,7 +164,7 @@ class TestLeakage:
     @pytest.mark.parametrize("dropout", ["", "dropout"])
     @pytest.mark.parametrize("dtype", AXES["dtype"])
     @pytest.mark.parametrize("kernel", ["dense", "chunked", "banded", "edges"])
-    def test_what_a_query_may_not_see_changes_nothing(self, kernel, dtype, dropout, small_blocks, modes):
+    def test_masked_keys_do_not_change_the_output(self, kernel, dtype, dropout, small_blocks, modes):
         self.check(typical(kernel, dtype=dtype, dropout=dropout), modes)
 
     @pytest.mark.slow_variants
@@ -179,22 +181,24 @@ class TestLeakage:
 
     @staticmethod
     def check(case, modes):
-        problem = build(case)
-        arguments = {key: ops.convert_to_tensor(argument) for key, argument in problem.arguments.items()}
+        reference_inputs = build(case)
+        arguments = {
+            key: ops.convert_to_tensor(argument) for key, argument in reference_inputs.arguments.items()
+        }
 
         @modes["xla" if keras.config.backend() == "jax" else "graph"]
         def function(inputs, moved):
             key = inputs["key"] + moved[:, :, None, None]
             value = inputs["value"] - moved[:, :, None, None]
-            return attend(problem, case["kernel"], inputs | {"key": key, "value": value}, arguments)
+            return attend(reference_inputs, case["kernel"], inputs | {"key": key, "value": value}, arguments)
 
-        inputs = problem.tensors()
+        inputs = reference_inputs.tensors()
         before = np.asarray(ops.cast(function(inputs, ops.zeros((1, 37), case["dtype"])), "float32"))
         checked = 0
         for j in range(0, 37, 4):
             moved = 50.0 * np.eye(37)[None, j]
             after = np.asarray(ops.cast(function(inputs, ops.cast(moved, case["dtype"])), "float32"))
-            blind = ~problem.allowed[..., j].transpose(0, 2, 1)  # (B, T, N)
+            blind = ~reference_inputs.allowed[..., j].transpose(0, 2, 1)  # (B, T, N)
             np.testing.assert_array_equal(after[blind], before[blind])
             assert not np.array_equal(after, before) or blind.all()
             checked += blind.sum()
@@ -205,16 +209,16 @@ class TestLeakage:
 @pytest.mark.parametrize("hidden", ["-1e9", "lowest float32", "-inf"])
 @pytest.mark.parametrize("kernel", ["dense", "chunked", "banded", "edges"])
 def test_a_bias_may_be_an_additive_mask(kernel, hidden, small_blocks, pull_back):
-    problem = build(typical(kernel, bias="bias BNTS", mask="", padding="", segments="", edges=""))
+    reference_inputs = build(typical(kernel, bias="bias BNTS", mask="", padding="", segments="", edges=""))
     lowest = {"-1e9": -1e9, "lowest float32": np.finfo("float32").min, "-inf": -np.inf}[hidden]
-    mask = np.random.default_rng(1).random(problem.allowed.shape) < 0.6
-    masked = problem.allowed & mask
+    mask = np.random.default_rng(1).random(reference_inputs.allowed.shape) < 0.6
+    masked = reference_inputs.allowed & mask
     mask |= ~masked.any(-1, keepdims=True)  # a query keeps someone: with no one left all would be equally low
-    inputs = problem.tensors()
-    additive = np.where(mask, problem.inputs["bias"], lowest).astype("float32")
+    inputs = reference_inputs.tensors()
+    additive = np.where(mask, reference_inputs.inputs["bias"], lowest).astype("float32")
     upstream = ops.ones_like(inputs["query"])
     tensors = inputs | {"bias": ops.convert_to_tensor(additive)}
-    function = lambda inputs, arguments: attend(problem, kernel, inputs, arguments)  # noqa: E731
+    function = lambda inputs, arguments: attend(reference_inputs, kernel, inputs, arguments)  # noqa: E731
     found = pull_back("eager", function, tensors, {}, upstream)
     expected = pull_back("eager", function, inputs, {"mask": mask}, upstream)
     np.testing.assert_allclose(found[0], expected[0], **CLOSE)
@@ -225,10 +229,10 @@ def test_a_bias_may_be_an_additive_mask(kernel, hidden, small_blocks, pull_back)
 @pytest.mark.parametrize("kernel", ["chunked", "banded", "edges"])
 @pytest.mark.parametrize("size", [-300.0, 300.0])
 def test_logits_may_be_huge_and_grow_from_block_to_block(kernel, size, small_blocks):
-    problem = build(typical(kernel, mask="", padding="", segments="", edges=""))
+    reference_inputs = build(typical(kernel, mask="", padding="", segments="", edges=""))
     bias = (size * np.arange(37.0)).astype("float32")
-    tensors = [problem.inputs[key].astype("float32") for key in ("query", "key", "value")]
-    relation = RELATIONS[problem.case["relation"]][0]
+    tensors = [reference_inputs.inputs[key].astype("float32") for key in ("query", "key", "value")]
+    relation = RELATIONS[reference_inputs.case["relation"]][0]
     found = np.asarray(attention(*tensors, relation, bias=bias, kernel=kernel))
     np.testing.assert_allclose(found, attention(*tensors, relation, bias=bias, kernel="dense"), **CLOSE)
 
@@ -239,8 +243,8 @@ class TestDropout:
         window = SlidingWindow(7, 3)
         matrix = window.matrix(37)
         graph = Adjacency(np.argwhere(matrix.T), 37)
-        problem = build(typical("dense"))
-        query, key = (ops.cast(problem.inputs[name], "float32") for name in ("query", "key"))
+        reference_inputs = build(typical("dense"))
+        query, key = (ops.cast(reference_inputs.inputs[name], "float32") for name in ("query", "key"))
         value = np.broadcast_to(np.eye(37, dtype="float32")[:, None], (3, 37, 2, 37))
         expected = None
         for kernel, relation in (
@@ -318,7 +322,7 @@ class TestEdges:
     @pytest.mark.parametrize("edge", [(37, 3), (5, 37), (40, 45)], ids=str)
     @either
     @neutral
-    def test_what_is_no_key_or_no_query_is_ignored(self, kernel, edge):
+    def test_edges_outside_keys_or_queries_are_ignored(self, kernel, edge):
         self.ignored(kernel, [edge])
 
     @pytest.mark.parametrize("kernel", ["auto", "dense", "edges"])
@@ -330,7 +334,7 @@ class TestEdges:
     @pytest.mark.parametrize(
         "relation", [Causal(), Strided(3), SlidingWindow(9, 9) & ~SlidingWindow(1, 1)], ids=str
     )
-    def test_edges_and_a_relation_are_what_both_allow(self, relation):
+    def test_edges_and_a_relation_are_intersected(self, relation):
         edges = self.listed()
         mask = self.matrix(edges) & relation.matrix(37)
         expected = attention(*self.tensors(), mask=mask[:, None], kernel="dense")

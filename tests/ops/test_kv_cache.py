@@ -34,7 +34,7 @@ def some(shape, length=None):
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("cache_index", [0, 2, 4])
-def test_slice_and_select_write_one_token_at_the_slot_and_nothing_else(shape, cache_index):
+def test_slice_and_select_write_one_token_at_the_cache_index_only(shape, cache_index):
     cache, new = some(shape), some(shape, 1)
     expected = written(cache, new, cache_index)
     for index in (cache_index, ops.convert_to_tensor(cache_index, "int32")):
@@ -98,20 +98,22 @@ def test_new_tokens_find_those_in_their_window_in_any_cache(update, window, coun
     assert len(kept) == (total if window is None or update is append_update else window + 1)
 
 
-def test_which_token_an_entry_holds_follows_from_how_many_were_written():
+def test_token_indices_follow_from_the_number_of_tokens_written():
     entries = {"positions": ops.full((1, 3), -1, "int32")}
     for cache_index in range(8):
         _, entries = kv_cache.write(
             entries, {"positions": ops.full((1, 1), cache_index)}, cache_index, window=2
         )
-        held = ops.convert_to_numpy(kv_cache.held(cache_index + 1, 3))
-        np.testing.assert_array_equal(np.maximum(held, -1), ops.convert_to_numpy(entries["positions"])[0])
+        token_indices = ops.convert_to_numpy(kv_cache.rolling_token_indices(cache_index + 1, 3))
+        np.testing.assert_array_equal(
+            np.maximum(token_indices, -1), ops.convert_to_numpy(entries["positions"])[0]
+        )
 
 
 @pytest.mark.parametrize("update", [slice_update, select_update])
 def test_a_cache_that_is_full_is_an_error(update):
     entries = {"positions": ops.full((1, 3), -1, "int32")}
     with pytest.raises(
-        ValueError, match=r"`cache_index` must leave room for 2 entries in a cache of 3.*slot=2"
+        ValueError, match=r"`cache_index` must leave room for 2 entries in a cache of 3.*cache_index=2"
     ):
         kv_cache.write(entries, {"positions": ops.zeros((1, 2), "int32")}, 2, update)

@@ -38,7 +38,7 @@ def test_every_row_and_every_column_is_kept_at_the_same_rate():
         assert 0.8 < z.std() < 1.2
 
 
-def test_what_is_kept_is_scaled_and_the_expectation_stays():
+def test_kept_elements_are_scaled_to_keep_the_expectation():
     inputs = np.random.default_rng(0).normal(size=(200, 500)).astype("float32") + 1
     output = np.asarray(dropout(inputs, 0.25, np.array([3, 4])))
     mask = output != 0
@@ -51,7 +51,7 @@ def test_rate_zero_keeps_everything():
     np.testing.assert_array_equal(dropout(inputs, 0.0, np.array([3, 4])), inputs)
 
 
-def test_a_higher_rate_drops_what_a_lower_one_drops_and_more():
+def test_a_higher_rate_drops_a_superset_of_a_lower_one():
     low, high = kept(0.2, (8, 1), (50, 50)), kept(0.6, (8, 1), (50, 50))
     assert (low | ~high).all()
 
@@ -85,7 +85,7 @@ def test_the_same_pattern_on_every_backend_and_in_every_version():
 
 
 @pytest.mark.parametrize("first", [0, 1, 2, 42, 2**31, 2**32 - 1])
-def test_steps_that_follow_each_other_are_independent_at_every_shift(first):
+def test_consecutive_steps_are_uncorrelated_at_every_shift(first):
     # keras.random.SeedGenerator gives (seed, 0), (seed, 1), (seed, 2), …
     masks = [kept(0.5, (first, step), (40, 300)).astype(float) for step in range(4)]
     for (i, a), (j, b) in itertools.combinations(enumerate(masks), 2):
@@ -95,14 +95,14 @@ def test_steps_that_follow_each_other_are_independent_at_every_shift(first):
             assert abs(correlation(rows_a, rows_b)) < 5 / rows_a.size**0.5, message
 
 
-def test_neighbouring_seeds_are_independent():
+def test_neighbouring_seeds_are_uncorrelated():
     masks = [kept(0.5, (seed, 0), (40, 300)) for seed in range(5)]
     for a, b in itertools.combinations(masks, 2):
         assert abs(correlation(a, b)) < 5 / a.size**0.5
 
 
 @pytest.mark.parametrize("seed", [(0, 0), (7, 0), (7, 5)], ids=str)
-def test_rows_columns_and_heads_are_independent(seed):
+def test_rows_columns_and_heads_are_uncorrelated(seed):
     mask = kept(0.5, seed, (6, 4, 60, 60)).astype(float)
     for axis in range(4):
         slices = np.moveaxis(mask, axis, 0)

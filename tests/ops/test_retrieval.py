@@ -166,6 +166,6 @@ def test_every_mode_agrees(modes, mode):
         ),
     ],
 )
-def test_errors_name_the_argument_and_what_was_received(make, message):
+def test_errors_name_the_argument_and_its_value(make, message):
     with pytest.raises(ValueError, match=message):
         make(*tensors())

@@ -60,14 +60,14 @@ class TestDefinitions:
 
     def test_defaults_scale_by_the_size_of_a_head(self):
         query, key = normal(3, 16), normal(5, 16, seed=1)
-        products = query @ key.T / 4
+        dot = query @ key.T / 4
         distances = ((query[:, None] - key) ** 2).sum(-1)
         cosines = query @ key.T / np.outer(np.linalg.norm(query, axis=1), np.linalg.norm(key, axis=1))
         for name, expected in {
-            "scaled_dot_product": np.exp(products),
-            "exponential": np.exp(products),
+            "scaled_dot_product": np.exp(dot),
+            "exponential": np.exp(dot),
             "rbf": np.exp(-distances / 2 / 4),
-            "polynomial": products**2,
+            "polynomial": dot**2,
             "cosine": np.exp(10 * cosines),
         }.items():
             expected = expected / expected.sum(-1, keepdims=True)
@@ -126,10 +126,10 @@ class TestStepsOfAScore:
                 break  # single pairs compile one by one
         upstream = normal(*compared.shape, seed=3)
         expected = gradients(lambda *given: ops.sum(compare(*given) * upstream), query, key, *of_score)
-        by_query, by_key, by_parameters = score.compare_gradient(
+        d_query, d_key, d_parameters = score.compare_gradient(
             tensors[0], tensors[1], tuple(tensors[2:]), ops.convert_to_tensor(upstream)
         )
-        for found, theirs in zip((by_query, by_key, *by_parameters), expected, strict=True):
+        for found, theirs in zip((d_query, d_key, *d_parameters), expected, strict=True):
             np.testing.assert_allclose(found, theirs, **CLOSE)
         (slope,) = gradients(lambda compared: ops.sum(score.link(compared) * upstream), compared)
         found = score.link_gradient(ops.convert_to_tensor(compared), ops.convert_to_tensor(upstream))
@@ -228,7 +228,7 @@ class TestPolynomial:
         strict=True, reason="the slope of the logarithm overflows before the weight scales it down"
     )
     @pytest.mark.parametrize("kernel", ["dense", "chunked"])
-    def test_small_products_have_finite_gradients_in_float16(self, kernel, gradients):
+    def test_small_scores_have_finite_gradients_in_float16(self, kernel, gradients):
         query, value = 1e-3 * normal(1, 16, 2, 8), normal(1, 16, 2, 8, seed=1).astype("float16")
 
         def function(x):
@@ -336,7 +336,7 @@ class TestValues:
         assert scores.get(given) is given
 
     @pytest.mark.parametrize("score", ["dot", "additive", 3, scores.RBF, Causal()], ids=str)
-    def test_get_refuses_what_is_no_score(self, score):
+    def test_get_refuses_values_that_are_no_score(self, score):
         with pytest.raises(
             ValueError, match="`score` must be .*'rbf'.*Additive, Bilinear and GAT.*Received: score="
         ):
@@ -363,7 +363,7 @@ class TestValues:
         ],
         ids=lambda value: getattr(value, "__name__", "").strip("<>") or str(value),
     )
-    def test_refuse_what_is_no_positive_kernel(self, kind, options):
+    def test_refuse_arguments_of_no_positive_kernel(self, kind, options):
         ((name, value),) = options.items()
         with pytest.raises(ValueError, match=f"`{name}` must be .*Received: {name}={value!r}"):
             kind(**options)

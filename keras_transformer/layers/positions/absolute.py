@@ -14,7 +14,7 @@ Tensor = Any
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class SinusoidalPositions(keras.layers.Layer):
-    r"""Adds sines and cosines of the position, one frequency for each pair of features.
+    r"""Add sines and cosines of the position, one frequency for each pair of features.
 
     $$PE(p, 2i) = \sin(p / \lambda^{2i/D}), \quad PE(p, 2i+1) = \cos(p / \lambda^{2i/D})$$
 
@@ -36,7 +36,7 @@ class SinusoidalPositions(keras.layers.Layer):
         input and output: (B, T, D), D even
 
     Raises:
-        ValueError: where D is odd, `max_wavelength` not positive or `layout` unknown.
+        ValueError: if D is odd, `max_wavelength` not positive or `layout` unknown.
 
     Example:
         >>> SinusoidalPositions()(keras.ops.zeros((1, 3, 8))).shape
@@ -55,23 +55,23 @@ class SinusoidalPositions(keras.layers.Layer):
         self.supports_masking = True
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
-        """Check that the size is even; there are no weights."""
+        """Check that the size is even."""
         if input_shape[-1] % 2:
             raise ValueError(
                 f"`inputs` must have an even last axis. Received: inputs.shape={tuple(input_shape)}"
             )
 
     def call(self, inputs: Tensor, positions: Tensor | None = None) -> Tensor:
-        """Inputs plus the encoding of `positions`, by default 0, 1, 2, …"""
+        """Add the encoding of `positions`, by default 0, 1, 2, …"""
         positions = ops.arange(ops.shape(inputs)[1]) if positions is None else positions
         return inputs + ops.cast(self.encode(positions, inputs.shape[-1]), inputs.dtype)
 
     def encode(self, positions: Tensor, model_dim: int) -> Tensor:
-        """PE(positions): float32 (…, D) for integers (…)."""
+        """Return PE(positions), float32 (…, D), of integers (…)."""
         return paired_waves(positions, geometric(self.max_wavelength, model_dim), self.layout)
 
     def shift_matrix(self, offset: int, model_dim: int) -> np.ndarray:
-        r"""The matrix that moves every encoding by `offset` positions.
+        r"""Return the matrix that shifts every encoding by `offset` positions.
 
         $$PE(p + k) = M_k\, PE(p), \quad M_k = \bigoplus_i \begin{pmatrix}
         \cos k\omega_i & \sin k\omega_i \\ -\sin k\omega_i & \cos k\omega_i \end{pmatrix}$$
@@ -87,7 +87,7 @@ class SinusoidalPositions(keras.layers.Layer):
             float32 (D, D).
 
         Raises:
-            ValueError: where D is not a positive even number.
+            ValueError: if D is not a positive even number.
 
         References:
             Vaswani et al. (2017), section 3.5: "for any fixed offset k, PE(pos+k) can be represented as a linear
@@ -109,17 +109,17 @@ class SinusoidalPositions(keras.layers.Layer):
         return matrix.astype("float32")
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...], **_: Any) -> tuple[int | None, ...]:
-        """The input's."""
+        """Return the shape of the inputs."""
         return input_shape
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {**super().get_config(), "max_wavelength": self.max_wavelength, "layout": self.layout}
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class LearnedPositions(keras.layers.Layer):
-    r"""Adds a learned vector for each position.
+    r"""Add a trainable vector for each position.
 
     $$y_t = x_t + P_{p_t}$$
 
@@ -139,7 +139,7 @@ class LearnedPositions(keras.layers.Layer):
         input and output: (B, T, D)
 
     Raises:
-        ValueError: where `max_length` is not positive, the inputs are longer, or a position is outside.
+        ValueError: if `max_length` is not positive, the inputs are longer, or a position is outside.
 
     Example:
         >>> LearnedPositions(512)(keras.ops.zeros((1, 3, 8))).shape
@@ -164,7 +164,7 @@ class LearnedPositions(keras.layers.Layer):
         )
 
     def call(self, inputs: Tensor, positions: Tensor | None = None) -> Tensor:
-        """Inputs plus the rows of `positions`, by default 0, 1, 2, …"""
+        """Add the rows of `positions`, by default 0, 1, 2, …"""
         if positions is None:
             self._check_length(inputs.shape)
             positions = ops.arange(ops.shape(inputs)[1])
@@ -173,13 +173,13 @@ class LearnedPositions(keras.layers.Layer):
         return inputs + ops.cast(ops.take(self.table, positions, axis=0), inputs.dtype)
 
     def compute_output_shape(self, inputs_shape: Any, positions_shape: Any = None) -> Any:
-        """The input's."""
+        """Return the shape of the inputs."""
         if positions_shape is None:
             self._check_length(inputs_shape)
         return inputs_shape
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             **super().get_config(),
             "max_length": self.max_length,
@@ -203,14 +203,14 @@ class LearnedPositions(keras.layers.Layer):
 
 
 def table_initializer(initializer: Any) -> Any:
-    """A Keras initializer; None is normal with a standard deviation of 0.02."""
+    """Return a Keras initializer, by default normal with a standard deviation of 0.02."""
     return keras.initializers.get(
         keras.initializers.RandomNormal(stddev=0.02) if initializer is None else initializer
     )
 
 
 def _known_values(tensor: Tensor) -> np.ndarray | None:
-    """The tensor's values, or None for a placeholder inside a graph."""
+    """Return the values of a tensor, or None for a symbolic one."""
     try:
         return np.asarray(tensor)
     except (NotImplementedError, TypeError, ValueError):  # TensorFlow's, JAX's and Keras' answers, in turn

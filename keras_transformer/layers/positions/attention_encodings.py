@@ -13,7 +13,7 @@ NAMES = ("alibi", "relative_bias", "rotary")
 
 
 def get(identifier: Any, num_heads: int) -> PositionEncoding | None:
-    """The positional encoding that an identifier stands for.
+    """Return the positional encoding of an identifier.
 
     Args:
         identifier: a layer (`RotaryPositions`, `ALiBi`, `RelativeBias`), its config, its name ("rotary", "alibi",

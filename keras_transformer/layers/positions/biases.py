@@ -1,4 +1,4 @@
-"""Positional encodings that are added to the scores of an attention."""
+"""Positional encodings added to attention scores."""
 
 import abc
 from typing import Any
@@ -14,7 +14,7 @@ Tensor = Any
 
 
 class _BiasLayer(keras.layers.Layer):
-    """What both layers do with the bias that `bias` makes."""
+    """The base class of layers whose `bias` returns a position bias."""
 
     def __init__(self, num_heads: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -24,13 +24,13 @@ class _BiasLayer(keras.layers.Layer):
 
     @abc.abstractmethod
     def bias(self) -> PositionBias:
-        """The bias as a function of positions, for `ops.attention`."""
+        """Return the bias for `ops.attention`."""
 
     def build(self, query_positions_shape: Any = None, key_positions_shape: Any = None) -> None:
-        """Positions of any shape."""
+        """Accept positions of any shape."""
 
     def call(self, query_positions: Tensor, key_positions: Tensor | None = None) -> Tensor:
-        """The whole bias, for looking: float32 (N, T, S) or (B, N, T, S)."""
+        """Return the whole bias, for inspection: float32 (N, T, S) or (B, N, T, S)."""
         key_positions = query_positions if key_positions is None else key_positions
         bias = self.bias()
         queries, keys = ops.expand_dims(query_positions, -1), ops.expand_dims(key_positions, -2)
@@ -39,27 +39,27 @@ class _BiasLayer(keras.layers.Layer):
     def compute_output_shape(
         self, query_positions_shape: Any, key_positions_shape: Any = None
     ) -> tuple[int | None, ...]:
-        """(N, T, S) or (B, N, T, S)."""
+        """Return (N, T, S) or (B, N, T, S)."""
         keys = query_positions_shape if key_positions_shape is None else key_positions_shape
         longer = max(query_positions_shape, keys, key=len)
         return (*longer[:-1], self.num_heads, query_positions_shape[-1], keys[-1])
 
     def compute_output_spec(self, query_positions: Any, key_positions: Any = None) -> Any:
-        """Float32 whatever the dtype policy."""
+        """Return a float32 spec under any dtype policy."""
         keys_shape = None if key_positions is None else key_positions.shape
         return keras.KerasTensor(self.compute_output_shape(query_positions.shape, keys_shape), "float32")
 
     def compute_mask(self, inputs: Any, previous_mask: Any = None) -> None:
-        """None: the output has no time axis."""
+        """Return None: the output has no time axis."""
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {**super().get_config(), "num_heads": self.num_heads}
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class ALiBi(_BiasLayer):
-    r"""Attention with linear biases: the further a key, the lower its score.
+    r"""Attention with linear biases: a penalty proportional to the distance of a key.
 
     $$s_{ij} = \frac{q_i \cdot k_j}{\sqrt{H}} - m_n\, |i - j|$$
 
@@ -78,7 +78,7 @@ class ALiBi(_BiasLayer):
         output: (N, T, S), or (B, N, T, S) where positions have a batch axis; float32
 
     Raises:
-        ValueError: where `num_heads` is not positive.
+        ValueError: if `num_heads` is not positive.
 
     Example:
         >>> ALiBi(num_heads=4)(keras.ops.arange(5)).shape
@@ -89,13 +89,13 @@ class ALiBi(_BiasLayer):
     """
 
     def bias(self) -> LinearBias:
-        """The bias as a function of positions, for `ops.attention`."""
+        """Return the bias for `ops.attention`."""
         return LinearBias(self.num_heads)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class RelativeBias(_BiasLayer):
-    r"""T5's relative bias: a learned number for each head and each range of distances.
+    r"""T5's relative bias: a trainable scalar for each head and each bucket of distances.
 
     $$s_{ij} = q_i \cdot k_j + E_{\beta(j - i),\, n}$$
 
@@ -106,7 +106,7 @@ class RelativeBias(_BiasLayer):
         num_heads: N.
         num_buckets: of both directions together.
         max_distance: from where on every distance is in the last bucket.
-        bidirectional: whether keys after the query have buckets of their own (an encoder's self-attention).
+        bidirectional: True for separate buckets of keys after the query (an encoder's self-attention).
         initializer: of E, by default normal with a standard deviation of 0.02.
         **kwargs: for `keras.layers.Layer`.
 
@@ -118,7 +118,7 @@ class RelativeBias(_BiasLayer):
         output: (N, T, S), or (B, N, T, S) where positions have a batch axis; float32
 
     Raises:
-        ValueError: where `num_heads` is not positive, or `num_buckets` and `max_distance` do not fit.
+        ValueError: if `num_heads` is not positive, or `num_buckets` and `max_distance` do not fit.
 
     Example:
         >>> RelativeBias(num_heads=4)(keras.ops.arange(5)).shape
@@ -146,7 +146,7 @@ class RelativeBias(_BiasLayer):
         self.initializer = table_initializer(initializer)
 
     def build(self, query_positions_shape: Any = None, key_positions_shape: Any = None) -> None:
-        """Create the table, in float32 whatever the dtype policy."""
+        """Create the table in float32 under any dtype policy."""
         self.table = self.add_weight(
             name="table",
             shape=(self.num_buckets, self.num_heads),
@@ -156,11 +156,11 @@ class RelativeBias(_BiasLayer):
         )
 
     def bias(self) -> BucketBias:
-        """The bias as a function of positions, for `ops.attention`; the layer must be built."""
+        """Return the bias of a built layer for `ops.attention`."""
         return BucketBias(ops.convert_to_tensor(self.table), self.max_distance, self.bidirectional)
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             **super().get_config(),
             "num_buckets": self.num_buckets,

@@ -1,4 +1,4 @@
-"""Rotary positions: queries and keys turned by their positions."""
+"""Rotary positions: queries and keys rotated by their positions."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ Tensor = Any
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class RotaryPositions(keras.layers.Layer):
-    r"""Rotates each pair of a head's features by an angle proportional to the position.
+    r"""Rotate each pair of a head's features by an angle proportional to the position.
 
     $$R_p\, (x_a, x_b)_i = (x_a \cos p\omega_i - x_b \sin p\omega_i,\ x_b \cos p\omega_i + x_a \sin p\omega_i),
     \quad \omega_i = \lambda^{-2i/R}$$
@@ -45,7 +45,7 @@ class RotaryPositions(keras.layers.Layer):
         input and output: (B, T, N, H), R ≤ H even
 
     Raises:
-        ValueError: where the number of rotated features is odd or more than H.
+        ValueError: if the number of rotated features is odd or more than H.
 
     Example:
         >>> RotaryPositions()(keras.ops.ones((2, 5, 4, 8))).shape
@@ -76,7 +76,7 @@ class RotaryPositions(keras.layers.Layer):
         self.supports_masking = True
 
     def build(self, heads_shape: tuple[int | None, ...]) -> None:
-        """Check the size of a head; there are no weights."""
+        """Check the size of a head."""
         if len(heads_shape) != 4:
             raise ValueError(
                 f"`heads` must have four axes (B, T, N, H). Received: heads.shape={tuple(heads_shape)}"
@@ -93,7 +93,7 @@ class RotaryPositions(keras.layers.Layer):
             )
 
     def call(self, heads: Tensor, positions: Tensor | None = None) -> Tensor:
-        """The heads, rotated by `positions`, by default 0, 1, 2, …"""
+        """Rotate heads by `positions`, by default 0, 1, 2, …"""
         positions = ops.arange(ops.shape(heads)[1]) if positions is None else positions
         size = self.rotary_dim or heads.shape[-1]
         sines, cosines = waves(positions, self.frequencies(size))
@@ -105,17 +105,17 @@ class RotaryPositions(keras.layers.Layer):
         return rotated if size == heads.shape[-1] else ops.concatenate([rotated, heads[..., size:]], axis=-1)
 
     def frequencies(self, size: int) -> Any:
-        """The angles per position of `size` rotated features: size / 2 of them, NumPy float64."""
+        """Return the angles per position of `size` rotated features, NumPy float64 (size / 2,)."""
         if self.scaling is None:
             return geometric(self.max_wavelength, size)
         return self.scaling.frequencies(self.max_wavelength, size)
 
     def compute_output_shape(self, heads_shape: tuple[int | None, ...], **_: Any) -> tuple[int | None, ...]:
-        """The input's."""
+        """Return the shape of the inputs."""
         return heads_shape
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             **super().get_config(),
             "max_wavelength": self.max_wavelength,

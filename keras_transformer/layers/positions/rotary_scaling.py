@@ -1,4 +1,4 @@
-"""How rotary positions are stretched, so that a model reads further than it was trained to."""
+"""Scalings of rotary positions for sequences longer than those of training."""
 
 import abc
 import contextlib
@@ -15,10 +15,10 @@ from keras_transformer.layers.positions.sinusoids import geometric
 
 @dataclasses.dataclass(frozen=True)
 class RotaryScaling(abc.ABC):
-    """What a scaling does to the frequencies of `RotaryPositions` and to the length of what it rotates.
+    """A change of the frequencies of `RotaryPositions` and of the norm of the rotated vectors.
 
     Args:
-        factor: s, how many times longer the sequences are than in training; at least 1.
+        factor: s, the ratio of sequence lengths to those of training; at least 1.
     """
 
     factor: float
@@ -28,19 +28,19 @@ class RotaryScaling(abc.ABC):
 
     @abc.abstractmethod
     def frequencies(self, max_wavelength: float, size: int) -> np.ndarray:
-        """The size / 2 frequencies ω′ in place of ω_i = λ^(−2i / size), in float64."""
+        """Return the size / 2 frequencies ω′ that replace ω_i = λ^(−2i / size), in float64."""
 
     def magnitude(self) -> float:
-        """The factor on every rotated vector: 1, so that norms are kept, unless a scaling says otherwise."""
+        """The factor of every rotated vector, by default 1."""
         return 1.0
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "RotaryScaling":
-        """The scaling of a config."""
+        """Return the scaling of a config."""
         return cls(**config)
 
 
@@ -57,7 +57,7 @@ class LinearScaling(RotaryScaling):
     """
 
     def frequencies(self, max_wavelength: float, size: int) -> np.ndarray:
-        """Every frequency, divided by s."""
+        """Return all frequencies divided by s."""
         return geometric(max_wavelength, size) / self.factor
 
 
@@ -73,7 +73,7 @@ class NTKScaling(RotaryScaling):
     """
 
     def frequencies(self, max_wavelength: float, size: int) -> np.ndarray:
-        """Low frequencies divided by up to s, the highest kept."""
+        """Return low frequencies divided by up to s, and the highest unchanged."""
         exponents = np.arange(0, size, 2) / max(size - 2, 1)  # a single frequency is the highest
         return geometric(max_wavelength, size) * self.factor**-exponents
 
@@ -81,21 +81,21 @@ class NTKScaling(RotaryScaling):
 @keras.saving.register_keras_serializable(package="keras_transformer")
 @dataclasses.dataclass(frozen=True)
 class YaRNScaling(RotaryScaling):
-    r"""Interpolates only the waves that never completed a turn in training, and sharpens the attention.
+    r"""Interpolate only the waves that never completed a rotation in training, and sharpen the attention.
 
     $$\omega'_i = (1 - \gamma_i)\, \omega_i / s + \gamma_i\, \omega_i, \qquad
     q', k' = \sqrt{1/t}\; (q, k), \quad \sqrt{1/t} = 0.1 \ln s + 1$$
 
-    $\gamma_i$ falls from 1, where a wave makes at least β_fast turns within the original length, to 0 where it
+    $\gamma_i$ falls from 1, where a wave makes at least β_fast rotations within the original length, to 0 where it
     makes at most β_slow. As in the authors' code (and so in published weights), the fall is linear in i, between
     whole numbers $i(\beta) = R \ln(L / 2\pi\beta) / (2 \ln\lambda)$; the paper has it linear in the number of
-    turns.
+    rotations.
 
     Args:
         factor: s.
         original_length: L, the length the model was trained at.
-        beta_fast: turns from which a wave is kept.
-        beta_slow: turns to which a wave is interpolated in full.
+        beta_fast: rotations from which a wave is kept.
+        beta_slow: rotations up to which a wave is interpolated in full.
         attention_factor: √(1/t), by default 0.1 ln s + 1; 1 leaves the attention's temperature alone.
 
     References:
@@ -120,12 +120,14 @@ class YaRNScaling(RotaryScaling):
             check_positive(attention_factor=self.attention_factor)
 
     def frequencies(self, max_wavelength: float, size: int) -> np.ndarray:
-        """High frequencies kept, low ones divided by s, a ramp between."""
+        """Return high frequencies unchanged, low ones divided by s, and a ramp between."""
 
-        def index_of(turns: float) -> float:
-            """The i whose wave makes so many turns within the original length."""
+        def index_of(rotations: float) -> float:
+            """Return the i whose wave makes so many rotations within the original length."""
             return (
-                size * math.log(self.original_length / (turns * 2 * math.pi)) / (2 * math.log(max_wavelength))
+                size
+                * math.log(self.original_length / (rotations * 2 * math.pi))
+                / (2 * math.log(max_wavelength))
             )
 
         first = max(math.floor(index_of(self.beta_fast)), 0)
@@ -141,7 +143,7 @@ class YaRNScaling(RotaryScaling):
 
 
 def get(identifier: RotaryScaling | dict[str, Any] | None) -> RotaryScaling | None:
-    """The scaling that an identifier stands for, as `keras.initializers.get` does.
+    """Return the scaling of an identifier, as `keras.initializers.get` does.
 
     Args:
         identifier: a scaling; its serialised config; its constructor's arguments and a "name" among "linear",

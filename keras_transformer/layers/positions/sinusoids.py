@@ -1,4 +1,4 @@
-"""Sines and cosines of positions, accurate however long the sequence is."""
+"""Sines and cosines of positions, accurate at any sequence length."""
 
 import math
 from collections.abc import Sequence
@@ -11,16 +11,16 @@ Tensor = Any
 
 LAYOUTS = ("halves", "interleaved")
 
-# A position below 2¹² times an integer below 2¹² is an integer that float32 holds exactly.
+# A position below 2¹² times an integer below 2¹² is exact in float32.
 _STEP = 4096
 
 
 def waves(positions: Tensor, frequencies: Sequence[float] | np.ndarray) -> tuple[Tensor, Tensor]:
-    r"""$\sin(p\,\omega_i)$ and $\cos(p\,\omega_i)$, to about 10⁻⁶ for every integer |p| < 2²⁴.
+    r"""Return $\sin(p\,\omega_i)$ and $\cos(p\,\omega_i)$, to about 10⁻⁶ for every integer |p| < 2²⁴.
 
     A plain float32 product p·ω is off by p·ω·2⁻²⁴, already 0.006 at position 100,000. Here the position is
-    split into 4096·p₁ + p₀ and the frequency, counted in turns, into a multiple of 2⁻¹² and a small rest: whole
-    turns drop out of exact products, and what is left is small.
+    split into 4096·p₁ + p₀ and the frequency, in rotations per position, into a multiple of 2⁻¹² and a small rest:
+    whole rotations cancel in exact products, and the remainder is small.
 
     Args:
         positions: integers (…).
@@ -32,22 +32,22 @@ def waves(positions: Tensor, frequencies: Sequence[float] | np.ndarray) -> tuple
     Returns:
         The sines and the cosines.
     """
-    angles = _turned(positions, frequencies) * (2 * math.pi)
+    angles = _phase(positions, frequencies) * (2 * math.pi)
     return ops.sin(angles), ops.cos(angles)
 
 
 def paired_waves(positions: Tensor, frequencies: Sequence[float] | np.ndarray, layout: str) -> Tensor:
-    """The sines and cosines of `waves` as `pair_up` puts them, (…, 2F): a cosine is a sine a quarter turn ahead."""
+    """Return the waves in the order of `pair_up`, (…, 2F), computing a cosine as a sine shifted by a quarter."""
     quarters = np.array([0.0, 0.25], "float32")
     if layout == "halves":
-        frequencies, ahead = np.tile(frequencies, 2), np.repeat(quarters, len(frequencies))
+        frequencies, shift = np.tile(frequencies, 2), np.repeat(quarters, len(frequencies))
     else:
-        frequencies, ahead = np.repeat(frequencies, 2), np.tile(quarters, len(frequencies))
-    return ops.sin((_turned(positions, frequencies) + ahead) * (2 * math.pi))
+        frequencies, shift = np.repeat(frequencies, 2), np.tile(quarters, len(frequencies))
+    return ops.sin((_phase(positions, frequencies) + shift) * (2 * math.pi))
 
 
 def pair_up(first: Tensor, second: Tensor, layout: str) -> Tensor:
-    """Two tensors (…, F) as one (…, 2F): one after the other ("halves"), or in turn ("interleaved")."""
+    """Join two tensors (…, F) as (…, 2F): concatenated ("halves") or alternating ("interleaved")."""
     if layout == "halves":
         return ops.concatenate([first, second], axis=-1)
     pairs = ops.stack([first, second], axis=-1)  # (…, F, 2)
@@ -55,22 +55,22 @@ def pair_up(first: Tensor, second: Tensor, layout: str) -> Tensor:
 
 
 def geometric(max_wavelength: float, size: int) -> np.ndarray:
-    """The size / 2 frequencies λ^(−2i / size), in float64."""
+    """Return the size / 2 frequencies λ^(−2i / size), in float64."""
     return max_wavelength ** (-np.arange(0, size, 2, dtype="float64") / size)
 
 
-def _turned(positions: Tensor, frequencies: Sequence[float] | np.ndarray) -> Tensor:
-    """How far waves have turned at positions (…), but for whole turns: (…, F), between −½ and ½."""
-    turns = np.asarray(frequencies, "float64") / (2 * math.pi)
+def _phase(positions: Tensor, frequencies: Sequence[float] | np.ndarray) -> Tensor:
+    """Return the phases (…, F) at positions (…) as fractions of a rotation between −½ and ½."""
+    rotations = np.asarray(frequencies, "float64") / (2 * math.pi)
     positions = ops.expand_dims(ops.cast(positions, "float32"), -1)
     high = ops.floor(positions / _STEP)
     low = positions - high * _STEP
-    fraction = _fraction_of_turns(low, turns) + _fraction_of_turns(high, (turns * _STEP) % 1.0)
+    fraction = _fractional_rotations(low, rotations) + _fractional_rotations(high, (rotations * _STEP) % 1.0)
     return fraction - ops.round(fraction)
 
 
-def _fraction_of_turns(counts: Tensor, turns: np.ndarray) -> Tensor:
-    """`counts` × `turns` but for whole turns: between 0 and 2, from integers below 4096 and turns in [0, 1)."""
-    coarse = np.floor(turns * _STEP) / _STEP
+def _fractional_rotations(counts: Tensor, rotations: np.ndarray) -> Tensor:
+    """Return `counts` × `rotations` modulo 1, plus 0 or 1; `counts` are integers below 4096, `rotations` in [0, 1)."""
+    coarse = np.floor(rotations * _STEP) / _STEP
     exact = counts * ops.convert_to_tensor(coarse, "float32")
-    return exact - ops.floor(exact) + counts * ops.convert_to_tensor(turns - coarse, "float32")
+    return exact - ops.floor(exact) + counts * ops.convert_to_tensor(rotations - coarse, "float32")

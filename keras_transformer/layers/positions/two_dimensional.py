@@ -11,12 +11,12 @@ from keras_transformer.layers.positions.sinusoids import geometric, paired_waves
 
 Tensor = Any
 
-KINDS = ("sinusoidal", "learned")
+ENCODINGS = ("sinusoidal", "learned")
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Positions2D(keras.layers.Layer):
-    r"""Adds an encoding of the row and the column to every cell of a grid, such as an image's patches.
+    r"""Add an encoding of the row and the column to every cell of a grid, such as an image's patches.
 
     $$y_{rc} = x_{rc} + [PE_{D/2}(r);\ PE_{D/2}(c)] \quad\text{or}\quad y_{rc} = x_{rc} + P_{rc}$$
 
@@ -37,7 +37,7 @@ class Positions2D(keras.layers.Layer):
         input and output: (B, height, width, D) or (B, T, D); D divisible by 4 if sinusoidal
 
     Raises:
-        ValueError: where inputs do not fit `grid_shape`, or D is not divisible by 4.
+        ValueError: if inputs do not fit `grid_shape`, or D is not divisible by 4.
 
     Example:
         >>> Positions2D("learned", grid_shape=(14, 14))(keras.ops.zeros((1, 196, 8))).shape
@@ -57,7 +57,7 @@ class Positions2D(keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_one_of(KINDS, kind=kind)
+        check_one_of(ENCODINGS, kind=kind)
         check_positive(max_wavelength=max_wavelength)
         if grid_shape is not None and (len(grid_shape) != 2 or min(grid_shape) < 1):
             raise ValueError(
@@ -71,7 +71,7 @@ class Positions2D(keras.layers.Layer):
         self.supports_masking = True
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
-        """Check that the inputs are such grids, and create the table of a learned encoding."""
+        """Check the shape of the inputs and create the table of a learned encoding."""
         height, width = self._known_grid(tuple(input_shape))
         model_dim = input_shape[-1]
         if self.kind == "sinusoidal":
@@ -91,7 +91,7 @@ class Positions2D(keras.layers.Layer):
         )
 
     def call(self, inputs: Tensor) -> Tensor:
-        """Inputs plus the encoding of their cells."""
+        """Add the encoding of the cells."""
         self._known_grid(tuple(inputs.shape))
         if self.kind == "learned":
             encoding = self.table
@@ -103,7 +103,7 @@ class Positions2D(keras.layers.Layer):
         return inputs + ops.cast(encoding, inputs.dtype)
 
     def encode(self, height: Any, width: Any, model_dim: int) -> Tensor:
-        """The sinusoidal encoding of a whole grid: float32 (height, width, D)."""
+        """Return the sinusoidal encoding of a whole grid, float32 (height, width, D)."""
         frequencies = geometric(self.max_wavelength, model_dim // 2)
         rows, columns = (
             paired_waves(ops.arange(size), frequencies, "interleaved") for size in (height, width)
@@ -112,11 +112,11 @@ class Positions2D(keras.layers.Layer):
         return ops.concatenate([rows + ops.zeros_like(columns), columns + ops.zeros_like(rows)], axis=-1)
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        """The input's."""
+        """Return the shape of the inputs."""
         return input_shape
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             **super().get_config(),
             "kind": self.kind,
@@ -126,7 +126,7 @@ class Positions2D(keras.layers.Layer):
         }
 
     def _known_grid(self, shape: tuple[int | None, ...]) -> tuple[int | None, int | None]:
-        """The height and width of inputs of this shape, None where unknown; an error where they do not fit."""
+        """Return the height and width of inputs, None if unknown; raise a ValueError if they do not fit."""
         if len(shape) not in (3, 4) or (len(shape) == 3 and self.grid_shape is None):
             raise ValueError(
                 "`inputs` must be (B, height, width, D), or (B, T, D) where `grid_shape` is given. "

@@ -1,88 +1,138 @@
-"""Which tiles the blockwise kernels visit, decided before anything is computed."""
+"""The block schedules of the blockwise kernels, computed with NumPy before the first tensor operation."""
 
 import dataclasses
+import functools
 import math
+from typing import NamedTuple
 
 import numpy as np
 
-from keras_transformer.ops.attention_inputs import Problem
+from keras_transformer.ops.attention_inputs import AttentionInputs
 from keras_transformer.relations import FULL, PARTIAL
 
 BLOCK_SIZE = 512
-SMALLEST_BLOCK = 64
-NARROW = 256  # the reach of a window up to which its blocks are the smaller ones
+MIN_BLOCK_SIZE = 64
+MIN_SOFTMAX_SIZE = 2  # Keras warns of a softmax over one element
+NARROW_WINDOW = 256  # keys; the blocks of a wider band are larger
 NARROW_BLOCK_SIZE, BAND_BLOCK_SIZE = 64, 128
-TINIEST_BLOCK = 2  # Keras warns of a softmax over one
-# Pairs of a tile, over all rows and heads: enough to keep every core at work, few enough for a cache. A band has all
-# its tiles at the edge of its relation, and the fewer the less is written over.
-TILE_SIZE, BAND_TILE_SIZE = 2**20, 2**21
-MOST_BANDS = 64  # tiles of a band: TensorFlow copies what a loop has written whenever it writes outside XLA
+# Query-key pairs of a block over the batch and all heads: enough to occupy every core, few enough for the cache. All
+# blocks of a band are partial, and fewer blocks mean fewer writes.
+BLOCK_PAIRS, BAND_BLOCK_PAIRS = 2**20, 2**21
+MAX_BAND_BLOCKS = 64  # TensorFlow copies a loop's outputs at every write outside XLA
+
+
+class ScanOrder(NamedTuple):
+    """The blocks in the order of a scan, which accumulates the blocks of one start at each step.
+
+    Those of step i are `blocks[begin[i]:full[i]]`, which are partial, and `blocks[full[i]:end[i]]`, which are full.
+    """
+
+    starts: np.ndarray  # (L,), one for each scan step
+    blocks: np.ndarray  # (M,)
+    begin: np.ndarray  # (L,)
+    full: np.ndarray  # (L,)
+    end: np.ndarray  # (L,)
+
+
+def scan_order(starts: np.ndarray, num_partial: int) -> ScanOrder:
+    """Return the scan order of blocks by their starts (M,), of which the first `num_partial` are partial."""
+    is_full = np.arange(len(starts)) >= num_partial
+    blocks = np.lexsort((is_full, starts)).astype("int32")
+    steps, begin, counts = np.unique(starts[blocks], return_index=True, return_counts=True)
+    begin, end = begin.astype("int32"), (begin + counts).astype("int32")
+    return ScanOrder(steps, blocks, begin, end - np.add.reduceat(is_full[blocks], begin, dtype="int32"), end)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Plan:
-    """Which tiles to visit.
+class BlockSchedule:
+    """The blocks of the T×S matrix that a blockwise kernel computes.
+
+    A block is `num_parallel` consecutive query blocks, each with `window` consecutive key blocks of its own; those of
+    the next query block begin one key block later. Empty blocks are not scheduled.
 
     Args:
-        size: queries, and keys, of a block.
+        block_size: queries of a query block, and keys of a key block.
         num_query_blocks: Q.
-        num_key_blocks: P.
-        keys_before: blocks of keys that lie before the first key.
-        count: C, blocks of queries in a tile; each is beside its own keys.
-        width: blocks of keys beside one block of queries.
-        rows: the first block of queries of each tile, (M,).
-        columns: the first block of keys of each tile, (M,); the next block of queries begins one further.
-        num_partial: how many tiles, the first ones, need the relation's predicate.
+        num_key_blocks: P, including those of padding.
+        num_leading_key_blocks: key blocks of padding before the first key.
+        num_parallel: C, query blocks of a block.
+        window: key blocks of a query block.
+        query_starts: the index of each block's first query block, (M,).
+        key_starts: the index of each block's first key block, (M,).
+        num_partial: the number of partial blocks, which come first; all others are full.
     """
 
-    size: int
+    block_size: int
     num_query_blocks: int
     num_key_blocks: int
-    keys_before: int
-    count: int
-    width: int
-    rows: np.ndarray
-    columns: np.ndarray
+    num_leading_key_blocks: int
+    num_parallel: int
+    window: int
+    query_starts: np.ndarray
+    key_starts: np.ndarray
     num_partial: int
 
     @property
+    def num_blocks(self) -> int:
+        """M."""
+        return len(self.query_starts)
+
+    @property
     def num_pairs(self) -> int:
-        """Pairs of a query and a key that are computed."""
-        return len(self.rows) * self.count * self.width * self.size**2
+        """The number of query-key pairs that are computed."""
+        return self.num_blocks * self.num_parallel * self.window * self.block_size**2
+
+    @functools.cached_property
+    def query_order(self) -> ScanOrder:
+        """The order of the forward pass, whose scan steps share their queries."""
+        return scan_order(self.query_starts, self.num_partial)
+
+    @functools.cached_property
+    def key_order(self) -> ScanOrder:
+        """The order of the backward pass, whose scan steps share their keys."""
+        return scan_order(self.key_starts, self.num_partial)
 
 
-def chunked(problem: Problem) -> Plan:
-    """Every pair of blocks that the relation does not leave empty."""
-    num_queries, num_keys = problem.num_queries, problem.num_keys
-    rows = (problem.num_rows or 1) * problem.num_heads * problem.score.pair_size
-    largest = min(BLOCK_SIZE, max(SMALLEST_BLOCK, math.isqrt(TILE_SIZE // rows)))
-    shorter = max(min(num_queries, num_keys), min(SMALLEST_BLOCK, max(num_queries, num_keys)))
-    size = max(TINIEST_BLOCK, -(-shorter // -(-shorter // largest)))
+def chunked(inputs: AttentionInputs) -> BlockSchedule:
+    """Return the schedule of one query block and one key block per block, without the relation's empty blocks."""
+    num_queries, num_keys = inputs.num_queries, inputs.num_keys
+    matrices = (inputs.batch_size or 1) * inputs.num_heads * inputs.score.pair_size
+    largest = min(BLOCK_SIZE, max(MIN_BLOCK_SIZE, math.isqrt(BLOCK_PAIRS // matrices)))
+    shorter = max(min(num_queries, num_keys), min(MIN_BLOCK_SIZE, max(num_queries, num_keys)))
+    size = max(MIN_SOFTMAX_SIZE, -(-shorter // -(-shorter // largest)))
     shape = -(-num_queries // size), -(-num_keys // size)
-    blocks = np.full(shape, PARTIAL)
-    if problem.at_indices:
-        blocks = problem.relation.blocks(size, num_queries, num_keys)
-    partial, full = np.argwhere(blocks == PARTIAL), np.argwhere(blocks == FULL)
-    first, second = np.concatenate([partial, full]).astype("int32").T
-    return Plan(size, *shape, 0, 1, 1, first, second, len(partial))
+    block_classes = np.full(shape, PARTIAL)
+    if inputs.at_indices:
+        block_classes = inputs.relation.blocks(size, num_queries, num_keys)
+    partial, full = np.argwhere(block_classes == PARTIAL), np.argwhere(block_classes == FULL)
+    query_starts, key_starts = np.concatenate([partial, full]).astype("int32").T
+    return BlockSchedule(size, *shape, 0, 1, 1, query_starts, key_starts, len(partial))
 
 
-def banded(problem: Problem) -> Plan:
-    """Every block of queries beside the blocks of keys within the relation's reach."""
-    longest = max(problem.num_queries, problem.num_keys)
-    left, right = (min(bandwidth or 0, longest) for bandwidth in problem.relation.bandwidth())
-    largest = NARROW_BLOCK_SIZE if left + right <= NARROW else BAND_BLOCK_SIZE
-    size = max(TINIEST_BLOCK, min(largest, longest))
-    before, after = -(-left // size), -(-right // size)
-    width = before + 1 + after
-    num_blocks = -(-problem.num_queries // size)
-    pairs_of_a_block = (problem.num_rows or 1) * problem.num_heads * width * size**2
-    most = max(
-        BAND_TILE_SIZE // (pairs_of_a_block * problem.score.pair_size), -(-num_blocks // MOST_BANDS), 1
+def banded(inputs: AttentionInputs) -> BlockSchedule:
+    """Return the schedule of all query blocks, each with the key blocks within the relation's bandwidth."""
+    max_length = max(inputs.num_queries, inputs.num_keys)
+    left, right = (min(bandwidth or 0, max_length) for bandwidth in inputs.relation.bandwidth())
+    largest = NARROW_BLOCK_SIZE if left + right <= NARROW_WINDOW else BAND_BLOCK_SIZE
+    size = max(MIN_SOFTMAX_SIZE, min(largest, max_length))
+    left_blocks, right_blocks = -(-left // size), -(-right // size)
+    window = left_blocks + 1 + right_blocks
+    num_blocks = -(-inputs.num_queries // size)
+    pairs = (inputs.batch_size or 1) * inputs.num_heads * window * size**2  # of one query block
+    most = max(BAND_BLOCK_PAIRS // (pairs * inputs.score.pair_size), -(-num_blocks // MAX_BAND_BLOCKS), 1)
+    # Blocks of equal size with the least padding.
+    num_parallel = -(-num_blocks // -(-num_blocks // most))
+    starts = np.arange(0, num_blocks, num_parallel, dtype="int32")
+    num_query_blocks = len(starts) * num_parallel
+    num_key_blocks = left_blocks + max(num_query_blocks + right_blocks, -(-inputs.num_keys // size))
+    return BlockSchedule(
+        size,
+        num_query_blocks,
+        num_key_blocks,
+        left_blocks,
+        num_parallel,
+        window,
+        starts,
+        starts,
+        len(starts),
     )
-    # Tiles of one size, with as little beyond the end as can be.
-    count = -(-num_blocks // -(-num_blocks // most))
-    rows = np.arange(0, num_blocks, count, dtype="int32")
-    num_query_blocks = len(rows) * count
-    num_key_blocks = before + max(num_query_blocks + after, -(-problem.num_keys // size))
-    return Plan(size, num_query_blocks, num_key_blocks, before, count, width, rows, rows, len(rows))

@@ -1,0 +1,71 @@
+"""The base class of scores. Axes: as in `keras_transformer.ops.scores`."""
+
+import dataclasses
+from typing import Any
+
+from keras import ops
+
+Tensor = Any
+
+
+class Score:
+    r"""log κ(q, k) = link(compare(features of q, features of k)).
+
+    By default the comparison is the dot product and the link the identity.
+    """
+
+    @property
+    def pair_size(self) -> int:
+        """The number of elements that `compare` stores for each pair."""
+        return 1
+
+    @property
+    def parameters(self) -> tuple[Tensor, ...]:
+        """The trainable tensors of `compare`."""
+        return ()
+
+    @property
+    def num_heads(self) -> int | None:
+        """The number of query heads of the parameters, or None without parameters."""
+        return None
+
+    def features(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        """Return features (B, T, N, F) and (B, S, K, F) of queries (B, T, N, H) and keys (B, S, K, H)."""
+        return query, key
+
+    def compare(self, query: Tensor, key: Tensor, parameters: tuple[Tensor, ...]) -> Tensor:
+        """Compare features (…, K, G·T, F) of queries, grouped by key head, with (…, K, S, F): (…, K, G·T, S)."""
+        return ops.matmul(query, _swap(key))
+
+    def compare_gradient(
+        self, query: Tensor, key: Tensor, parameters: tuple[Tensor, ...], upstream: Tensor
+    ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+        """Return the gradients with respect to queries, keys and parameters from `upstream` (…, K, G·T, S)."""
+        return ops.matmul(upstream, key), ops.matmul(_swap(upstream), query), ()
+
+    def compare_pairs(self, query: Tensor, key: Tensor, parameters: tuple[Tensor, ...]) -> Tensor:
+        """Compare single pairs of features (…, N, F): (…, N)."""
+        return ops.sum(query * key, axis=-1)
+
+    def link(self, compared: Tensor) -> Tensor:
+        """Return log κ from the output of `compare`, elementwise."""
+        return compared
+
+    def link_gradient(self, compared: Tensor, upstream: Tensor) -> Tensor:
+        """Return the gradient with respect to `compared`."""
+        return upstream
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the constructor's arguments."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "Score":
+        """Return the score with this config."""
+        return cls(**config)
+
+
+def _swap(tensor: Tensor) -> Tensor:
+    """The last two axes exchanged."""
+    axes = list(range(len(tensor.shape)))
+    return ops.transpose(tensor, [*axes[:-2], axes[-1], axes[-2]])
