@@ -54,8 +54,9 @@ test-all: $(INSTALLED)  ## Every test, on TensorFlow and what runs on any backen
 	$(call run_tests,.venv,not gpu)
 	KERAS_BACKEND=jax $(call run_tests,.venv,backend_neutral and not gpu)
 
-check: $(INSTALLED)  ## Lint, format, import contract, types of the pure core and of serving
+check: $(INSTALLED)  ## Lint, format, vocabulary, import contract, types of the pure core and of serving
 	$(BIN)/ruff check .
+	$(BIN)/python tests/vocabulary.py
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy

@@ -184,9 +184,9 @@ def texts_of(pipeline, ids):
 
 @pytest.mark.slow
 @MANY
-@given(st.lists(st.sampled_from([0, 2, 3, *range(4, 74)]), min_size=1, max_size=12))
+@given(st.lists(st.integers(2, 200), min_size=1, max_size=12))
 def test_ids_become_the_same_text_in_the_pipeline_and_in_serving(pipeline, ids):
-    assert pipeline.tokenizer.vocabulary_size == 74
+    ids = [0 if id_ >= pipeline.tokenizer.vocabulary_size else id_ for id_ in ids]
     ours, served = texts_of(pipeline, ids)
     assert ours == served
 
