@@ -101,6 +101,7 @@ def test_an_answer_of_several_lines_is_printed_as_one(capsys, monkeypatch):
     assert lines(capsys) == ["a b", "", "c d e"]
 
 
+@pytest.mark.slow
 def test_generate_on_an_export_needs_no_tensorflow(exported, pipeline):
     program = (
         "import sys\nfrom keras_transformer import cli\nstatus = cli.main(sys.argv[1:])\n"

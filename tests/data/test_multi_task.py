@@ -79,6 +79,7 @@ def test_tasks_have_the_papers_shares(limit, temperature, expected):
         assert found == expected
 
 
+@pytest.mark.slow
 def test_each_epoch_samples_other_pairs_of_a_limited_task():
     keras.utils.set_random_seed(0)  # TensorFlow derives the draws from the global seed too
     batches = made(limit=12)
@@ -97,6 +98,7 @@ def test_pairs_repeat_only_after_all_have_occurred():
     assert set(times.values()) == {2, 3}
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_batches():
     first, again, other = (epoch(made(limit=12, seed=seed)) for seed in (3, 3, 4))
     assert first == again != other

@@ -49,6 +49,7 @@ def test_invalid_arguments_are_refused(random_transformer, decoder):
         generation.align(model, SOURCES[:1], [[5, 0, 6]])
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     "wrong",
     [

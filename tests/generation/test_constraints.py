@@ -49,7 +49,7 @@ CASES = {
 }
 
 
-@pytest.mark.slow_variants
+@pytest.mark.slow
 @pytest.mark.parametrize(("constraint", "allows"), CASES.values(), ids=CASES)
 def test_wide_beam_finds_exactly_the_allowed_sequences(
     translator, forced, every_sequence, constraint, allows

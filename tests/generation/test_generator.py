@@ -88,7 +88,7 @@ def test_cached_equals_uncached(model, expected):
     np.testing.assert_allclose(out.scores[:, 0], expected[2], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.slow_variants
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

@@ -117,6 +117,7 @@ def test_scores_ignore_temperature_and_filters(model, expected, forced):
     np.testing.assert_allclose(expected.scores, expected.token_scores.sum(axis=-1), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_noise_replaces_the_seed(model, expected):
     noise = categorical.uniform(SAMPLER.seed, ops.arange(9), 3, ops.arange(8), 40)
     other = Sample(temperature=1.5, top_p=0.95, seed=99, num_return=3)

@@ -8,6 +8,7 @@ from keras_transformer.generation.search.top_k import top_k
 pytestmark = pytest.mark.backend_neutral
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     ("length", "count"), [(1, 1), (2, 2), (7, 1), (9, 8), (50, 3), (100, 7), (1000, 1), (1000, 16)]
 )

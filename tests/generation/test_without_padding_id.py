@@ -52,7 +52,7 @@ def uncached(model, row):
     return [*new, *[END] * (NEW - len(new))]
 
 
-@pytest.mark.slow
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("left", [False, True])
 def test_greedy_equals_uncached_forward_passes(model, left):
     ids, mask = padded(PROMPTS, 7, left)
@@ -60,7 +60,7 @@ def test_greedy_equals_uncached_forward_passes(model, left):
     np.testing.assert_array_equal(out.best, [uncached(model, row) for row in PROMPTS])
 
 
-@pytest.mark.slow_variants
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda sampler: type(sampler).__name__)
 def test_padded_batch_equals_single_rows(model, sampler):
     ids, mask = padded(PROMPTS, END)

@@ -112,6 +112,7 @@ def test_draws_into_given_axes_with_title():
     figure.canvas.draw()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("relation", [Full(), SlidingWindow(8) | Strided(8)], ids=repr)
 def test_many_positions_have_no_labels(relation):
     graph_axes, _, _ = drawn(inspection.plot_relation(relation, np.int64(24)))

@@ -127,6 +127,7 @@ def answers(model):
     return [np.asarray(each) for each in (found.values() if isinstance(found, dict) else [found])]
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("name", CASES)
 def test_every_tensor_is_read_and_written_back_under_its_name(name, tmp_path):
     expected_class, shapes = CASES[name]
@@ -155,6 +156,7 @@ def test_every_tensor_is_read_and_written_back_under_its_name(name, tmp_path):
     assert not unread
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("name", ["gelu_new", "gelu_fast", "gelu_pytorch_tanh"])
 def test_all_names_of_gelu_tanh_are_read(name, tmp_path):
     tensors = random_tensors(CASES["BertForPreTraining"][1])

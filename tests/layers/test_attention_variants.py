@@ -62,6 +62,7 @@ def make(seed=1, **options):
     return layer
 
 
+@pytest.mark.slow_variants
 @variants
 def test_causal_steps_equal_one_call(options):
     layer = make(relation="causal", **options)

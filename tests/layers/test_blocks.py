@@ -107,6 +107,7 @@ def test_a_decoder_block_is_causal_and_an_encoder_block_only_on_request():
         assert not np.allclose(before[:, 3:], after[:, 3:])
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
 @pytest.mark.parametrize(
     ("update", "lengths", "room"),

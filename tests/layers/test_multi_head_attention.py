@@ -254,6 +254,7 @@ def run_steps(layer, x, lengths, update, cache_length, positions=None, padding_m
 
 
 class TestSteps:
+    @pytest.mark.slow_variants
     @pytest.mark.parametrize("heads", HEADS)
     @pytest.mark.parametrize(
         ("update", "lengths", "room"),

@@ -354,6 +354,7 @@ def test_attention_dropout_is_separate():
     assert tiny(dropout=0.3).attention_dropout == 0.3
 
 
+@pytest.mark.slow
 def test_model_without_pooler_encodes_but_does_not_pool(tmp_path):
     model = tiny(pooler=False)
     assert tiny().count_params() - model.count_params() == 8 * 8 + 8

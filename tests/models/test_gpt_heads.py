@@ -151,6 +151,7 @@ def test_tiny_model_learns_task_and_language_model():
     assert history["tokens_loss"][-1] < 0.5 * history["tokens_loss"][0]
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("kind", INPUTS)
 def test_shapes_and_config_and_saved_file(kind, tmp_path):
     model, ids = tiny(kind, dropout=0.1), INPUTS[kind]

@@ -80,6 +80,7 @@ def test_gives_float32_logits_for_every_target_position():
     assert logits(tiny(), SOURCE[:1, :1], TARGET[:1, :1]).shape == (1, 1, 12)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
 def test_padding_on_the_right_changes_no_other_logits(normalization):
     model = tiny(normalization=normalization)

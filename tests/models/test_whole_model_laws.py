@@ -153,6 +153,7 @@ def test_mixed_precision_is_close_and_returns_float32(name, policy):
         np.testing.assert_allclose(ours, exact, atol=0.1 * np.abs(exact).max())  # so none is infinite or NaN
 
 
+@pytest.mark.slow_variants
 @each
 def test_summary_shows_every_parameter(name):
     model, lines = tiny(name), []

@@ -376,7 +376,7 @@ STACKS = {
 
 @pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="JAX has static shapes")
 class TestUnknownShapes:
-    @pytest.mark.slow_variants
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "compiled", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["graph", "xla"]
     )

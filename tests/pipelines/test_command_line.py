@@ -213,6 +213,7 @@ def test_a_pipeline_that_does_not_generate_is_refused(embedding, capsys, argumen
     assert "`path` must be a generating pipeline. Received: " in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_score_prints_the_score_of_each_pair(greedy, translator, capsys, monkeypatch):
     sources, targets = TEXTS, ["the blue house", "one two"]
     expected = [f"{one.score:.4f}\t{one.text}" for one in translator.score(sources, targets)]

@@ -138,7 +138,7 @@ def test_marian_has_the_ids_of_its_vocabulary(tmp_path):
         pipelines.from_hugging_face(folder)
 
 
-@pytest.mark.slow_variants
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cls", "roles", "token", "options"),
     [

@@ -59,6 +59,7 @@ def test_prompt_and_output_concatenate_to_the_text_of_all_ids(writer):
         assert said + answer == writer.tokenizer.detokenize(both).numpy().decode()
 
 
+@pytest.mark.slow
 def test_prompts_are_not_normalised(writer):
     ids = writer.encode(PROMPTS[:2]).numpy()
     assert (ids != writer.model.end_id).all()

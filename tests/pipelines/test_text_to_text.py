@@ -81,6 +81,7 @@ def test_any_iterable_of_strings_is_accepted(pipeline, texts, answers):
     assert pipeline(np.array(texts)) == answers
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("silent", ["", " ", "   ", "☃", "☃☃ ☃", " ☃ ", "\u3042\u3044"])
 def test_only_spaces_and_unknown_characters_give_an_empty_text(pipeline, silent):
     assert pipeline(silent) == ""

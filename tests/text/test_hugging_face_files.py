@@ -118,6 +118,7 @@ def test_gpt2_files(tmp_path):
     assert BytePairTokenizer.from_files(tmp_path / "new").merges == MERGES
 
 
+@pytest.mark.slow
 def test_files_written_by_tokenizers(tmp_path):
     tokenizers = pytest.importorskip("tokenizers")
     theirs = tokenizers.Tokenizer(

@@ -49,7 +49,7 @@ def decoded(tensor):
     return [each.decode() for each in np.ravel(tensor.numpy()).tolist()]
 
 
-@pytest.mark.slow_variants
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["unigram", "bpe", "char"])
 @given(texts=st.lists(st.text(CHARACTERS, max_size=20), max_size=5))
 @settings(max_examples=60, deadline=None)
@@ -99,6 +99,7 @@ def test_the_round_trip_of_every_text_is_lossless_by_default(byte_tokenizers, mo
     assert decoded(tokenizer.detokenize(ids)) == texts
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("model", MODELS)
 def test_the_round_trip_of_bytes_is_lossless_in_a_graph_and_when_served(byte_tokenizers, model):
     tokenizer = byte_tokenizers[model]

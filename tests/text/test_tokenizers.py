@@ -141,7 +141,7 @@ def test_special_ids_come_first_and_text_cannot_forge_them(tokenizer):
     assert not {0, 2, 3} & set(ids)
 
 
-@pytest.mark.slow_variants
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["word_piece", "byte_pair", "byte", "character_pair"])
 def test_special_tokens_in_texts_are_recognised_on_request(tokenizers, name):
     plain = tokenizers[name]
