@@ -16,7 +16,7 @@ FOLDERS = ("keras_transformer", "export", "benchmarks", "tests", "notebooks")
 # Parts of names, each a word or words joined by "_", and the terms that stand in their place.
 TERMS = {
     "problem": "attention inputs",
-    "told": "given, auxiliary",
+    "told": "auxiliary inputs",
     "turn": "scan step",
     "turns": "scan steps",
     "meet": "accumulate, satisfy",

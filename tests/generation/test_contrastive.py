@@ -85,7 +85,7 @@ def by_whole_passes(model, source, sampler, most):
     return ids, scores
 
 
-@pytest.mark.slow
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("options", [{}, {"relation": relations.SlidingWindow(2)}], ids=str)
 def test_decoder_choices_equal_full_forward(gpt, options):
     model, sampler = gpt(**options), Contrastive(3, 0.8)

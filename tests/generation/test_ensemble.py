@@ -63,7 +63,6 @@ def test_ensemble_supports_score_speculative_and_stream(decoder):
     np.testing.assert_array_equal(np.stack(steps, axis=1), out.best[:, : len(steps)])
 
 
-@pytest.mark.slow
 def test_ensemble_of_one_model_equals_the_model(translator):
     model = translator(1, 9)
     expected = run(model, "greedy", 6, SOURCES)

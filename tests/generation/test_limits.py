@@ -36,8 +36,7 @@ def test_per_row_limits_equal_single_row_generation(model, sampler):
     out = generation.generate(model, SOURCES, sampler, max_new_tokens=LIMITS)
     assert out.ids.shape[2] == out.token_scores.shape[2] == LIMITS.max()
     rows = {"rows": [3]} if isinstance(sampler, Sample) else {}
-    for row in (0, 3):
-        limit = LIMITS[row]
+    for row, limit in enumerate(LIMITS):
         if rows:
             rows = {"rows": [row]}
         run = generation.Generator(model, sampler, int(limit), jit_compile=ON_JAX)
