@@ -13,7 +13,7 @@ import keras
 from keras_transformer import data, models, pipelines, text, training
 from keras_transformer.arguments import check_positive
 from keras_transformer.datasets import phrasebook
-from keras_transformer.pipelines.folders import is_pipeline
+from keras_transformer.pipelines.base import is_pipeline
 from keras_transformer_serving import files
 
 Pairs = Sequence[tuple[str, str]]

@@ -56,12 +56,12 @@ TERMS = {
     "which": "the thing itself",
 }
 MODULES = {
-    "answers": "serving_functions",
-    "expected": "reference_outputs",
+    "answers": "postprocess",
+    "expected": "outputs",
     "kinds": "dispatch",
     "parts": "bundle_writer",
     "handlers": "tf2onnx_handlers",
-    "functions": "signatures",
+    "functions": "generation_graphs",
 }
 CLASSES = {
     "CharacterPairTokenizer": "OpenAIGPTTokenizer",

@@ -188,7 +188,7 @@ def _load_pipeline(name: str, folder: str | pathlib.Path) -> Any:
     from keras_transformer import pipelines
 
     pipeline = pipelines.load(folder)
-    if not isinstance(pipeline, pipelines.TextToText):
+    if not pipeline.generates:
         raise ValueError(
             f"`{name}` must be a generating pipeline. Received: {folder}, a {type(pipeline).__name__}"
         )

@@ -6,6 +6,7 @@ import json
 import pathlib
 from typing import Any
 
+from keras_transformer.pipelines.base import Pipeline
 from keras_transformer_serving import bundle, files
 
 _PACKAGES = (
@@ -35,39 +36,26 @@ def new_part(
     """
 
     def write_shared(new: pathlib.Path) -> None:
-        if hasattr(pipeline, "tokenizer"):
+        if pipeline.tokenizer is not None:
             pipeline.tokenizer.save(new / "tokenizer")
-        if hasattr(pipeline, "generation_config"):
+        if pipeline.generates:
             files.write_json(new / "generation_config.json", pipeline.generation_config())
 
     versions = {name: _version(name) for name in _PACKAGES}
-    return bundle.new_part(folder, part, settings_of(pipeline), versions, write_shared)
+    return bundle.new_part(folder, part, config_of(pipeline), versions, write_shared)
 
 
-def settings_of(pipeline: Any) -> dict[str, Any]:
-    """Return the settings that serving needs to run the export without this package."""
-    model = pipeline.model
-    known = getattr(pipeline, "encoder", model)
-    settings = {"pipeline": type(pipeline).__name__}
-    if hasattr(pipeline, "tokenizer"):
-        tokenizer = pipeline.tokenizer
-        settings |= {
-            "tokenizer_class": type(tokenizer).__name__,
-            "tokenizer_file": tokenizer.file_name,
-            "tokenizer_sha256": tokenizer.sha256,
-            "vocabulary_size": known.vocabulary_size,  # includes special tokens that the tokenizer may lack
-            "empty_ids": list(tokenizer.empty_ids),
-            "pad_id": known.pad_id,
-            "start_id": getattr(known, "start_id", None),  # decoder-only and encoder-only models have none
-            "end_id": getattr(known, "end_id", None),
-        }
-    if not hasattr(pipeline, "sampler"):
-        names = ("max_length", "num_segments", "image_size", "num_channels", "value_range", "num_features")
-        settings |= {name: getattr(known, name) for name in names if hasattr(known, name)}
-    if hasattr(pipeline, "problem_type"):
-        settings["problem_type"] = pipeline.problem_type
-    own = pipeline.generation_config if hasattr(pipeline, "generation_config") else pipeline.settings
-    return json.loads(json.dumps({**settings, **own()}))
+def config_of(pipeline: Any) -> dict[str, Any]:
+    """Return the settings in an export's `config.json`, as they are read from there."""
+    return json.loads(json.dumps(pipeline.export_config()))
+
+
+def check_pipeline(pipeline: Any) -> None:
+    """Raise unless a value is a pipeline."""
+    if not isinstance(pipeline, Pipeline):
+        raise ValueError(
+            f"`pipeline` must be one of keras_transformer.pipelines. Received: {type(pipeline).__name__}"
+        )
 
 
 def _version(package: str) -> str | None:

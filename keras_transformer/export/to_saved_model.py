@@ -9,10 +9,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_transformer.export import forward, generators
-from keras_transformer.export.bundle_writer import new_part
+from keras_transformer.export.bundle_writer import check_pipeline, new_part
 from keras_transformer.export.parity import comparison
-from keras_transformer.export.serving_signatures import check_pipeline, generates
+from keras_transformer.pipelines.base import Graph
 
 
 def saved_model(
@@ -74,18 +73,18 @@ def saved_model(
             f"`version` must be new; `{folder / part}` exists already and is left as it is. "
             f"Received: version={version}; the next free one is {max(taken) + 1}"
         )
+    signatures = pipeline.signatures()
     with new_part(pipeline, folder, part) as (new, report):
-        _write(pipeline, new)
+        _write(pipeline, signatures, new)
         report.update(comparison.WithPipeline(pipeline, texts)(new, part, store=True))
     return folder / part
 
 
-def _write(pipeline: Any, path: pathlib.Path) -> None:
+def _write(pipeline: Any, signatures: dict[str, Graph], path: pathlib.Path) -> None:
     archive = keras.export.ExportArchive()
     archive.track(pipeline.model)
-    if hasattr(pipeline, "tokenizer"):
+    if pipeline.tokenizer is not None:
         archive.track(pipeline.tokenizer)
-    signatures = (generators if generates(pipeline) else forward).signatures(pipeline)
     for name, graph in signatures.items():
         archive.add_endpoint(name, graph.function, input_signature=graph.inputs)
     logger = tf.get_logger()

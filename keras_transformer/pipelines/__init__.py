@@ -4,6 +4,7 @@ import os
 import pathlib
 from typing import Any
 
+from keras_transformer.pipelines.base import Pipeline as Pipeline
 from keras_transformer.pipelines.embedding import Embedding as Embedding
 from keras_transformer.pipelines.evaluation import evaluate as evaluate
 from keras_transformer.pipelines.evaluation import scorers as scorers
@@ -31,6 +32,7 @@ __all__ = [
     "ImageClassification",
     "MaskPrediction",
     "NodeClassification",
+    "Pipeline",
     "QuestionAnswering",
     "Span",
     "TaggedWord",
@@ -43,21 +45,6 @@ __all__ = [
     "load",
     "scorers",
 ]
-
-_CLASSES: dict[str, Any] = {
-    each.__name__: each
-    for each in (
-        Embedding,
-        FillMask,
-        ImageClassification,
-        NodeClassification,
-        QuestionAnswering,
-        TextClassification,
-        TextGeneration,
-        TextToText,
-        TokenClassification,
-    )
-}
 
 
 def load(folder: str | os.PathLike[str]) -> Any:
@@ -80,9 +67,9 @@ def load(folder: str | os.PathLike[str]) -> Any:
             f"Received: folder={str(folder)!r}"
         )
     config = files.read_json(config_file) if config_file.is_file() else {}
-    if not isinstance(config, dict) or str(config.get("pipeline")) not in _CLASSES:
+    if not isinstance(config, dict) or str(config.get("pipeline")) not in Pipeline.classes:
         raise FileNotFoundError(
             f"`folder` must be a saved pipeline. Received: folder={str(folder)!r}, "
             f"which {'has no config.json' if not config_file.is_file() else 'has another config.json'}"
         )
-    return _CLASSES[config["pipeline"]].load(folder)
+    return Pipeline.classes[config["pipeline"]].load(folder)

@@ -5,15 +5,19 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from keras_transformer.arguments import check_one_of
 from keras_transformer.models.bert_heads import mean_of_tokens
-from keras_transformer.pipelines import texts
+from keras_transformer.pipelines.base import BATCH, Axes, Preprocessed
+from keras_transformer.pipelines.texts import TextPipeline
+
+Tensor = Any
 
 POOLINGS = ("mean", "first", "pooler")
 
 
-class Embedding(texts.TextPipeline):
+class Embedding(TextPipeline):
     """A pipeline of an encoder and its tokenizer, from texts to vectors.
 
     Args:
@@ -46,11 +50,11 @@ class Embedding(texts.TextPipeline):
         self.pooling = pooling
         self.normalize = normalize
 
-    def __call__(self, given: str | Iterable[str], batch_size: int = 32) -> np.ndarray:
+    def __call__(self, text: str | Iterable[str], batch_size: int = 32) -> np.ndarray:
         """Embed texts.
 
         Args:
-            given: a list of texts, or one string.
+            text: a list of texts, or one string.
             batch_size: the number of rows in a batch.
 
         Returns:
@@ -59,33 +63,41 @@ class Embedding(texts.TextPipeline):
         Raises:
             ValueError: if a text is too long.
         """
-        listed, one = texts.as_list(given)
-        rows, owners = [], []
-        for i, ids in enumerate(self._ids(listed, "given")):
-            for start, end in self._windows(ids, self.encoder.max_length - 2, i, "given"):
-                rows.append(self._row(ids[start:end]))
-                owners.append(i)
-        total = np.zeros((len(listed), self.encoder.model_dim), "float32")
-        tokens = np.zeros((len(listed), 1), "float32")
-        for owner, row, vector in zip(owners, rows, self._run(rows, batch_size, self.vectors), strict=True):
-            total[owner] += len(row["token_ids"]) * vector
-            tokens[owner] += len(row["token_ids"])
-        vectors = total / tokens
-        if self.normalize:
-            vectors /= np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
-        return vectors[0] if one else vectors
+        rows = self._answers(batch_size, lambda row, _text: row["embedding"], text=text)
+        return np.array(rows, "float32").reshape([-1, self.encoder.model_dim][isinstance(text, str) :])
+
+    def preprocess(self, text: Tensor) -> Preprocessed:
+        """Convert strings (B,) to the model's inputs, as TensorFlow operations."""
+        windows = self._windows(self.tokenizer.tokenize(text), self._max_ids(2), "text")
+        state = {"owner": windows.owner, "length": windows.ids.row_lengths() + 2}
+        return Preprocessed(self._inputs(windows.ids), windows.error, state)
+
+    def forward(self, inputs: Any) -> dict[str, Tensor]:
+        """Return the hidden states (R, L, D), and the pooled vectors (R, D), plain and normalised if asked."""
+        hidden = self.encoder(inputs, training=False)
+        if self.pooling == "mean":
+            pooled = mean_of_tokens(hidden, self.encoder.padding_mask(inputs))
+        else:
+            pooled = hidden[:, 0] if self.pooling == "first" else self.encoder.pool(hidden)
+        pooled = keras.ops.cast(pooled, "float32")
+        embedding = keras.ops.normalize(pooled) if self.normalize else pooled
+        return {"last_hidden_state": hidden, "pooled": pooled, "sentence_embedding": embedding}
+
+    def postprocess(self, outputs: dict[str, Tensor], batch: Preprocessed) -> dict[str, Tensor]:
+        """Average the vectors of each text's windows: "embedding" (B, D)."""
+        weights = tf.cast(batch.state["length"], tf.float32)[:, None]
+        total, tokens = (
+            tf.math.unsorted_segment_sum(values, batch.state["owner"], tf.size(batch.error))
+            for values in (weights * outputs["pooled"], weights)
+        )
+        mean = total / tokens
+        return {"embedding": tf.math.l2_normalize(mean, axis=-1) if self.normalize else mean}
+
+    @property
+    def graph_outputs(self) -> Axes:
+        """The outputs of the model's graph and the names of their first axes."""
+        return {"last_hidden_state": [BATCH, "sequence_length"], "sentence_embedding": [BATCH]}
 
     def settings(self) -> dict[str, Any]:
         """Return the constructor's arguments except model and tokenizer."""
         return {**super().settings(), "pooling": self.pooling, "normalize": self.normalize}
-
-    def pooled(self, hidden: Any, inputs: Any) -> Any:
-        """Pool the encoder's outputs (B, T, D) for `inputs` to float32 (B, D), not normalised."""
-        if self.pooling == "mean":
-            return mean_of_tokens(hidden, self.encoder.padding_mask(inputs))
-        pooled = hidden[:, 0] if self.pooling == "first" else self.encoder.pool(hidden)
-        return keras.ops.cast(pooled, "float32")
-
-    def vectors(self, inputs: Any) -> Any:
-        """Encode and pool inputs to float32 (B, D), not normalised."""
-        return self.pooled(self.encoder(inputs, training=False), inputs)

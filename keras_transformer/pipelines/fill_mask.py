@@ -3,9 +3,12 @@
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-import numpy as np
+import tensorflow as tf
 
-from keras_transformer.pipelines import class_labels, texts
+from keras_transformer.pipelines.base import Arrays, Preprocessed
+from keras_transformer.pipelines.texts import TextPipeline, valid_utf8
+
+Tensor = Any
 
 
 class MaskPrediction(NamedTuple):
@@ -20,7 +23,7 @@ class MaskPrediction(NamedTuple):
     probability: float
 
 
-class FillMask(texts.TextPipeline):
+class FillMask(TextPipeline):
     """A pipeline of a masked language model and its tokenizer.
 
     Args:
@@ -50,11 +53,11 @@ class FillMask(texts.TextPipeline):
         self.mask = mask
         self.top = top
 
-    def __call__(self, given: str | Iterable[str], batch_size: int = 32) -> Any:
+    def __call__(self, text: str | Iterable[str], batch_size: int = 32) -> Any:
         """Predict the most probable pieces for each mask token, the best first.
 
         Args:
-            given: a list of texts, or one string, each with one mask token or more.
+            text: a list of texts, or one string, each with one mask token or more.
             batch_size: the number of rows in a batch.
 
         Returns:
@@ -63,29 +66,44 @@ class FillMask(texts.TextPipeline):
         Raises:
             ValueError: if a text has no mask token, or is too long.
         """
-        listed, one = texts.as_list(given)
-        rows = []
-        for i, text in enumerate(listed):
-            parts = self._ids(text.split(self.mask))
-            if len(parts) < 2:
-                raise ValueError(
-                    f"`given` must hold {self.mask!r} in each text. Received: given[{i}]={text!r}"
-                )
-            ids = parts[0]
-            for part in parts[1:]:
-                ids = [*ids, self.tokenizer.mask_id, *part]
-            self._windows(ids, self.encoder.max_length - 2, i, "given")
-            rows.append(self._row(ids))
-        found = []
-        for row, logits in zip(rows, self._run(rows, batch_size), strict=True):
-            gaps = np.flatnonzero(np.array(row["token_ids"]) == self.tokenizer.mask_id)
-            found.append([self._best(class_labels.softmax(logits[gap])) for gap in gaps])
-        return found[0] if one else found
+        return self._answers(batch_size, self._predictions, text=text)
+
+    def preprocess(self, text: Tensor) -> Preprocessed:
+        """Convert strings (B,) to the model's inputs, as TensorFlow operations."""
+        parts = tf.strings.split(valid_utf8(text), self.mask)  # (B, None)
+        ids = self.tokenizer.tokenize(parts.values)
+        mask_ids = tf.fill([ids.nrows(), 1], self.tokenizer.mask_id)
+        ids = parts.with_values(tf.concat([ids, mask_ids], axis=1)).merge_dims(1, 2)[:, :-1]
+        windows = self._windows(ids, self._max_ids(2), "text")
+        inputs = self._inputs(windows.ids)
+        return Preprocessed(inputs, windows.error, {"token_ids": inputs["token_ids"]})
+
+    def postprocess(self, outputs: dict[str, Tensor], batch: Preprocessed) -> dict[str, Tensor]:
+        """Return "pieces" and "probabilities" (B, G, top) of G mask tokens, padded with "" and 0."""
+        tokenizer = self.tokenizer
+        gaps = tf.where(batch.state["token_ids"] == tokenizer.mask_id)  # (N, 2)
+        best, index = tf.math.top_k(tf.nn.softmax(tf.gather_nd(outputs["logits"], gaps)), self.top)
+        pieces = tf.constant([tokenizer.id_to_piece(id_) for id_ in range(tokenizer.vocabulary_size)])
+        rows, count = gaps[:, 0], tf.size(batch.error, tf.int64)
+        return {
+            "pieces": tf.RaggedTensor.from_value_rowids(tf.gather(pieces, index), rows, count).to_tensor(""),
+            "probabilities": tf.RaggedTensor.from_value_rowids(best, rows, count).to_tensor(0.0),
+        }
 
     def settings(self) -> dict[str, Any]:
         """Return the constructor's arguments except model and tokenizer."""
         return {"mask": self.mask, "top": self.top}
 
-    def _best(self, probabilities: np.ndarray) -> list[MaskPrediction]:
-        best = np.argsort(-probabilities, kind="stable")[: self.top]
-        return [MaskPrediction(self.tokenizer.id_to_piece(int(i)), float(probabilities[i])) for i in best]
+    def example_texts(self) -> list[str]:
+        """Return texts made from the vocabulary, each with a mask token."""
+        texts = super().example_texts()
+        return [f"{text} {self.mask} {other}" for text, other in zip(texts, texts[::-1], strict=True)]
+
+    def _predictions(self, row: Arrays, text: str) -> list[list[MaskPrediction]]:
+        if self.mask not in text:
+            raise ValueError(f"`text` must hold {self.mask!r} in each text. Received: {text!r}")
+        return [
+            [MaskPrediction(piece.decode(), probability) for piece, probability in zip(*gap, strict=True)]
+            for gap in zip(row["pieces"].tolist(), row["probabilities"].tolist(), strict=True)
+            if gap[1][0] > 0
+        ]

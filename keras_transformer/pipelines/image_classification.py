@@ -3,14 +3,18 @@
 from collections.abc import Sequence
 from typing import Any
 
-import keras
 import numpy as np
+import tensorflow as tf
 
 from keras_transformer.arguments import check_positive
-from keras_transformer.pipelines import class_labels, folders
+from keras_transformer.pipelines.base import BATCH, DEFAULT, Arrays, Graph, Preprocessed
+from keras_transformer.pipelines.classification import Classifier
+from keras_transformer.pipelines.forward import FORWARD, ForwardPipeline, check_no_texts
+
+Tensor = Any
 
 
-class ImageClassification(folders.Pipeline):
+class ImageClassification(Classifier, ForwardPipeline):
     """A pipeline of an image classifier, or regression, and the names of its classes.
 
     The form of its outputs depends on the model's `problem_type`, see `TextClassification`.
@@ -41,10 +45,8 @@ class ImageClassification(folders.Pipeline):
         if model.num_classes is None:
             raise ValueError("`model` must have a head. Received: model.num_classes=None")
         self.model = model
-        self.labels = class_labels.check(labels, model.num_classes)
         self.resize = resize
-        self.problem_type = class_labels.problem_type(model)
-        self.threshold = class_labels.check_threshold(threshold)
+        self._set_classes(labels, threshold)
 
     def __call__(self, images: Any, batch_size: int = 64) -> Any:
         """Return the label, the labels or the number of each image.
@@ -60,7 +62,8 @@ class ImageClassification(folders.Pipeline):
         Raises:
             ValueError: if images have another size, or values out of the model's range.
         """
-        return class_labels.answers(self, self.scores(images, batch_size))
+        rows = self._classified(images, batch_size)
+        return self._answer_of(rows) if isinstance(rows, dict) else [self._answer_of(row) for row in rows]
 
     def probabilities(self, images: Any, batch_size: int = 64) -> np.ndarray:
         """Return the probability of each class, float32 (n, C), or (C,) for one image.
@@ -68,53 +71,100 @@ class ImageClassification(folders.Pipeline):
         Raises:
             ValueError: as in a call, or if the model is a regression.
         """
-        return class_labels.probabilities(self, self.scores(images, batch_size))
+        self._check_has_probabilities()
+        return self.scores(images, batch_size)
 
     def scores(self, images: Any, batch_size: int = 64) -> np.ndarray:
         """Return the probabilities, or the numbers of a regression, float32 (n, C), or (C,) for one image."""
-        check_positive(batch_size=batch_size)
-        images = np.asarray(images)
-        if images.ndim == 3:
-            return self.scores(images[None], batch_size)[0]
-        images = self._checked(images)
-        logits = [
-            keras.ops.convert_to_numpy(self.model(images[i : i + batch_size], training=False))
-            for i in range(0, max(1, len(images)), batch_size)
-        ]
-        return class_labels.scores(self, np.concatenate(logits))
+        return self._scores_of_rows(self._classified(images, batch_size))
 
-    def resized(self, images: Any) -> Any:
-        """Resize float images to the model's size."""
-        return keras.ops.image.resize(
-            images, self.model.image_size, antialias=True, data_format="channels_last"
+    def preprocess(self, pixel_values: Tensor) -> Preprocessed:
+        """Check images (B, height, width, channels) and resize them if asked, as TensorFlow operations."""
+        pixel_values, (low, high) = tf.cast(pixel_values, tf.float32), self.model.value_range
+        least, most = (reduce(pixel_values, axis=[1, 2, 3]) for reduce in (tf.reduce_min, tf.reduce_max))
+        inside = tf.reduce_all(
+            (pixel_values >= low) & (pixel_values <= high), axis=[1, 2, 3]
+        )  # false for NaN
+        error = tf.strings.join(
+            [
+                f"`images` must have values from {low} to {high}. Received: values from ",
+                *(
+                    tf.strings.as_string(least, shortest=True),
+                    " to ",
+                    tf.strings.as_string(most, shortest=True),
+                ),
+            ]
         )
+        if self.resize:
+            pixel_values = tf.image.resize(pixel_values, self.model.image_size, antialias=True)
+        return Preprocessed({"pixel_values": pixel_values}, tf.where(inside, "", error), {})
+
+    def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the logits and, of a classifier, the probabilities (B, C)."""
+        return super().forward(inputs["pixel_values"])
+
+    def postprocess(self, outputs: dict[str, Tensor], batch: Preprocessed) -> dict[str, Tensor]:
+        """Convert scores to answers; see `Classifier.answers_of`."""
+        return self.answers_of(self.scores_of(outputs))
+
+    def signatures(self) -> dict[str, Graph]:
+        """Return the signatures of a SavedModel."""
+        size = [None, None] if self.resize else self.model.image_size
+        return {DEFAULT: Graph(self.serve, [self._spec(size)]), FORWARD: self.forward_graph()}
+
+    def forward_graph(self) -> Graph:
+        """Return the function from images of the model's size to its outputs, with Optimum's names."""
+        return Graph(
+            lambda pixel_values: self.forward({"pixel_values": pixel_values}),
+            [self._spec(self.model.image_size)],
+            {"pixel_values": [BATCH], **self.graph_outputs},
+        )
+
+    def example_inputs(self, texts: Any = None) -> dict[str, list[Arrays]]:
+        """Return random images on which an export and the pipeline are compared; see `ForwardPipeline`."""
+        check_no_texts(self, texts)
+        random, (low, high) = np.random.default_rng(0), self.model.value_range
+        shape = (*self.model.image_size, self.model.num_channels)
+        images = [
+            {"pixel_values": random.uniform(low, high, (count, *shape)).astype("float32")} for count in (3, 1)
+        ]
+        return {FORWARD: images, DEFAULT: images}
 
     def settings(self) -> dict[str, Any]:
         """Return the constructor's arguments except the model."""
         return {"labels": self.labels, "resize": self.resize, "threshold": self.threshold}
 
-    def _checked(self, images: np.ndarray) -> np.ndarray:
+    def export_config(self) -> dict[str, Any]:
+        """Return the settings that serving needs to run an export without this package."""
+        sizes = {name: getattr(self.model, name) for name in ("image_size", "num_channels", "value_range")}
+        return {**super().export_config(), **sizes, "problem_type": self.problem_type}
+
+    def _classified(self, images: Any, batch_size: int) -> Any:
+        check_positive(batch_size=batch_size)
+        images = np.asarray(images)
+        if images.ndim == 3:
+            return self._classified(images[None], batch_size)[0]
+        self._check(images)
+        return self._rows([images], batch_size, np.arange(len(images)))
+
+    def _spec(self, size: Sequence[int | None]) -> tf.TensorSpec:
+        return tf.TensorSpec([None, *size, self.model.num_channels], tf.float32, name="pixel_values")
+
+    def _check(self, images: np.ndarray) -> None:
         size, (low, high) = self.model.image_size, self.model.value_range
         if images.ndim != 4 or images.shape[3] != self.model.num_channels:
             raise ValueError(
                 f"`images` must be (n, height, width, {self.model.num_channels}). "
                 f"Received: images.shape={images.shape}"
             )
-        if images.size:
+        if not self.resize and images.shape[1:3] != size:
+            raise ValueError(
+                f"`images` must be of the size {size}, or resize=True. Received: images.shape={images.shape}"
+            )
+        if images.size and high >= 255 and images.dtype.kind == "f":
             least, most = images.min(), images.max()
-            if not (low <= least and most <= high):  # false for NaN
-                raise ValueError(
-                    f"`images` must have values from {low} to {high}. Received: values from {least} to {most}"
-                )
-            if high >= 255 and images.dtype.kind == "f" and 0 < most <= 1:
+            if least >= 0 and 0 < most <= 1:
                 raise ValueError(
                     f"`images` must have values from {low} to {high}; these look like values up to 1. "
                     f"Received: {images.dtype} values from {least} to {most}"
                 )
-        if images.shape[1:3] == size:
-            return images
-        if not self.resize:
-            raise ValueError(
-                f"`images` must be of the size {size}, or resize=True. Received: images.shape={images.shape}"
-            )
-        return keras.ops.convert_to_numpy(self.resized(images.astype("float32")))

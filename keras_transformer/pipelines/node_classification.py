@@ -3,13 +3,17 @@
 from collections.abc import Sequence
 from typing import Any
 
-import keras
 import numpy as np
+import tensorflow as tf
 
-from keras_transformer.pipelines import class_labels, folders
+from keras_transformer.pipelines.base import BATCH, DEFAULT, Arrays, Graph, Preprocessed
+from keras_transformer.pipelines.classification import check_labels, labels_by_output, labels_tensor
+from keras_transformer.pipelines.forward import FORWARD, ForwardPipeline, check_no_texts
+
+Tensor = Any
 
 
-class NodeClassification(folders.Pipeline):
+class NodeClassification(ForwardPipeline):
     """A pipeline of a node classifier and the names of its classes.
 
     Args:
@@ -27,7 +31,7 @@ class NodeClassification(folders.Pipeline):
 
     def __init__(self, model: Any, labels: Sequence[Any] | None = None) -> None:
         self.model = model
-        self.labels = class_labels.check(labels, model.num_classes)
+        self.labels = check_labels(labels, model.num_classes)
 
     def __call__(self, nodes: Any, edges: Any) -> list[Any]:
         """Classify each node of one graph.
@@ -43,21 +47,89 @@ class NodeClassification(folders.Pipeline):
         Raises:
             ValueError: if a shape is wrong, features are not finite, or an edge refers to a missing node.
         """
-        return [self.labels[i] for i in self.probabilities(nodes, edges).argmax(-1)]
+        label_of = labels_by_output(self.labels)
+        return [label_of[label] for label in self._answer_nodes(nodes, edges)["label"].tolist()]
 
     def probabilities(self, nodes: Any, edges: Any) -> np.ndarray:
         """Return the probability of each class for each node, float32 (T, C)."""
-        nodes, edges = np.asarray(nodes), np.asarray(edges)
-        _check(nodes, edges, self.model.num_features)
-        edges = edges.reshape(-1, 2).astype("int32")
-        # The kernel needs at least one edge; −1 is padding.
-        edges = np.concatenate([edges, np.full((1, 2), -1, "int32")])
-        logits = self.model({"nodes": nodes[None], "edges": edges[None]}, training=False)
-        return class_labels.softmax(keras.ops.convert_to_numpy(logits)[0])
+        return self._answer_nodes(nodes, edges)["probabilities"]
+
+    @property
+    def padding(self) -> dict[str, tuple[int, float]]:
+        """The axes of nodes and edges, and their padding values."""
+        return {"nodes": (1, 0.0), "edges": (1, -1)}
+
+    def preprocess(self, nodes: Tensor, edges: Tensor) -> Preprocessed:
+        """Check nodes (B, T, D) and edges (B, E, 2), padded with −1, as TensorFlow operations."""
+        count = tf.shape(nodes, tf.int64)[1]
+        joined = tf.reduce_all((edges >= -1) & (edges < count), axis=[1, 2])
+        finite = tf.reduce_all(tf.math.is_finite(nodes), axis=[1, 2])
+        error = tf.where(
+            joined, "", "`edges` must join nodes of the graph. Received: an edge of a missing node"
+        )
+        error = tf.where(finite, error, "`nodes` must be finite. Received: features that are not")
+        accepted = (joined & finite)[:, None, None]
+        inputs = self._inputs(tf.where(accepted, nodes, 0.0), tf.where(accepted, edges, -1))
+        return Preprocessed(inputs, error, {"count": count})
+
+    def postprocess(self, outputs: dict[str, Tensor], batch: Preprocessed) -> dict[str, Tensor]:
+        """Return "label" (B, T) and "probabilities" (B, T, C)."""
+        probabilities = tf.nn.softmax(outputs["logits"][:, : batch.state["count"]])
+        label = tf.gather(labels_tensor(self.labels), tf.argmax(probabilities, axis=-1))
+        return {"label": label, "probabilities": probabilities}
+
+    def signatures(self) -> dict[str, Graph]:
+        """Return the signatures of a SavedModel."""
+        graph = self.forward_graph()
+        return {DEFAULT: Graph(self.serve, graph.inputs), FORWARD: graph}
+
+    def forward_graph(self) -> Graph:
+        """Return the function from graphs to the model's logits."""
+        nodes = [BATCH, "num_nodes"]
+        return Graph(
+            lambda nodes, edges: self.forward(self._inputs(nodes, edges)),
+            [
+                tf.TensorSpec([None, None, self.model.num_features], tf.float32, name="nodes"),
+                tf.TensorSpec([None, None, 2], tf.int64, name="edges"),
+            ],
+            {"nodes": nodes, "edges": [BATCH, "num_edges"], "logits": nodes},
+        )
+
+    def example_inputs(self, texts: Any = None) -> dict[str, list[Arrays]]:
+        """Return random graphs, with and without edges; see `ForwardPipeline`."""
+        check_no_texts(self, texts)
+        random = np.random.default_rng(0)
+        edges = random.integers(0, 6, (2, 12, 2))
+        edges[0, 1], edges[0, 2], edges[1, 7:] = edges[0, 0], [3, 3], -1
+        graphs = [
+            {
+                "nodes": random.normal(size=(len(each), nodes, self.model.num_features)).astype("float32"),
+                "edges": each,
+            }
+            for nodes, each in ((6, edges), (2, np.zeros((1, 0, 2), "int64")))
+        ]
+        return {FORWARD: graphs, DEFAULT: graphs}
 
     def settings(self) -> dict[str, Any]:
         """Return the constructor's arguments except the model."""
         return {"labels": self.labels}
+
+    def export_config(self) -> dict[str, Any]:
+        """Return the settings that serving needs to run an export without this package."""
+        return {**super().export_config(), "num_features": self.model.num_features}
+
+    @staticmethod
+    def _inputs(nodes: Tensor, edges: Tensor) -> dict[str, Tensor]:
+        """Return the model's inputs; its kernel needs at least one edge, and −1 is padding."""
+        padding = [[0, 0], [0, 1], [0, 0]]
+        return {"nodes": nodes, "edges": tf.pad(tf.cast(edges, tf.int32), padding, constant_values=-1)}
+
+    def _answer_nodes(self, nodes: Any, edges: Any) -> Arrays:
+        nodes, edges = np.asarray(nodes), np.asarray(edges)
+        _check(nodes, edges, self.model.num_features)
+        edges = edges.reshape(-1, 2).astype("int64")
+        (row,) = self._rows([nodes[None].astype("float32"), edges[None]], 1, np.arange(1))
+        return row
 
 
 def _check(nodes: np.ndarray, edges: np.ndarray, num_features: int) -> None:

@@ -1,6 +1,7 @@
-"""Outputs of generating pipelines: scored texts and alignments."""
+"""Outputs of generating pipelines: scored texts, alignments and streams."""
 
 import dataclasses
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -37,3 +38,28 @@ class Alignment:
     source: list[str]
     target: list[str]
     weights: np.ndarray
+
+
+def stream_text(
+    tokens: Iterator[np.ndarray], ids: list[int], decode: Callable[[list[int]], str]
+) -> Iterator[str]:
+    """Stream the text of tokens while they are generated.
+
+    Args:
+        tokens: integers (1,), one token each.
+        ids: the ids before the first token, part of the text.
+        decode: a function from ids to their text.
+
+    Returns:
+        An iterator of the pieces of the text.
+    """
+    emitted = ""
+    for token in tokens:
+        ids.append(int(token[0]))
+        text = decode(ids)
+        # The last character may be incomplete until later tokens add its remaining bytes.
+        if text.startswith(emitted) and len(text) > len(emitted) and not text.endswith("\ufffd"):
+            yield text[len(emitted) :]
+            emitted = text
+    if ids and (rest := decode(ids)[len(emitted) :]):
+        yield rest

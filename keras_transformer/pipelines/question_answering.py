@@ -1,11 +1,15 @@
 """Extractive question answering."""
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-import numpy as np
+import tensorflow as tf
 
 from keras_transformer.arguments import check_positive
-from keras_transformer.pipelines import class_labels, texts
+from keras_transformer.pipelines.base import BATCH, DEFAULT, Arrays, Axes, Preprocessed
+from keras_transformer.pipelines.texts import TextPipeline, accepted_rows, valid_utf8, words_of
+
+Tensor = Any
 
 
 class Span(NamedTuple):
@@ -24,7 +28,7 @@ class Span(NamedTuple):
     probability: float
 
 
-class QuestionAnswering(texts.TextPipeline):
+class QuestionAnswering(TextPipeline):
     """A pipeline of a span classifier and its tokenizer.
 
     Answers are whole words of the context.
@@ -51,47 +55,100 @@ class QuestionAnswering(texts.TextPipeline):
         check_positive(max_answer_tokens=max_answer_tokens)
         self.max_answer_tokens = max_answer_tokens
 
-    def __call__(self, question: str, context: str, batch_size: int = 32) -> Span:
-        """Answer a question.
+    def __call__(
+        self, question: str | Iterable[str], context: str | Iterable[str], batch_size: int = 32
+    ) -> Any:
+        """Answer questions.
 
         Args:
-            question: the question.
-            context: the text that contains the answer.
+            question: the question, or a list of questions.
+            context: the text that contains the answer, or one for each question.
             batch_size: the number of windows in a batch.
 
         Returns:
-            The most probable `Span`.
+            The most probable `Span`, or a list of them.
 
         Raises:
-            ValueError: if the context has no token, or is too long with the question.
+            ValueError: if a context has no token, or is too long with its question.
         """
-        (asked,) = self._ids([question], "question")
-        its_words = texts.split_words(context)
-        ids, word_of = texts.tokenize_words(its_words, self.tokenizer)
-        if not ids:
-            raise ValueError(f"`context` must hold a word. Received: context={context!r}")
-        room = self.encoder.max_length - 3 - len(asked)
-        windows = self._windows(ids, room, 0, "context")
-        rows = [self._row(asked, ids[start:end]) for start, end in windows]
-        best = (-np.inf, 0, 0, 0.0)
-        for (start, end), logits in zip(windows, self._run(rows, batch_size), strict=True):
-            of_context = logits[:, len(asked) + 2 : len(asked) + 2 + end - start]  # (2, tokens)
-            sums = self._spans(of_context[0], of_context[1])
-            first, last = np.unravel_index(sums.argmax(), sums.shape)
-            score = float(sums[first, last])
-            probability = float(class_labels.softmax(sums.ravel()).max())
-            best = max(best, (score, start + int(first), start + int(last), probability))
-        _, first, last, probability = best
-        start, end = its_words[word_of[first]].start, its_words[word_of[last]].end
-        return Span(context[start:end], start, end, probability)
+        return self._answers(batch_size, self._span, question=question, context=context)
+
+    def preprocess(self, question: Tensor, context: Tensor) -> Preprocessed:
+        """Convert questions and contexts, strings (B,), to the model's inputs, as TensorFlow operations."""
+        asked, words = self.tokenizer.tokenize(question), words_of(context)
+        ids_of_words = self.tokenizer.tokenize(words.text.values)
+        ids = words.text.with_values(ids_of_words).merge_dims(1, 2)
+        max_ids = self._max_ids(3) - tf.cast(asked.row_lengths(), tf.int32)
+        windows = self._windows(ids, max_ids, "context")
+        asked = tf.gather(accepted_rows(asked, windows.error), windows.owner)
+        state = {
+            "context": valid_utf8(context),
+            "starts": words.start,
+            "ends": words.end,
+            "ids": ids,
+            "word_of_id": ids_of_words.value_rowids(),
+            "owner": windows.owner,
+            "window_start": windows.start,
+            "window_length": tf.cast(windows.ids.row_lengths(), tf.int32),
+            "question_length": tf.cast(asked.row_lengths(), tf.int32),
+        }
+        return Preprocessed(self._inputs(asked, windows.ids), windows.error, state)
+
+    def forward(self, inputs: Any) -> dict[str, Tensor]:
+        """Return the logits of each start and end (R, L)."""
+        logits = self.model(inputs, training=False)
+        return {"start_logits": logits[:, 0], "end_logits": logits[:, 1]}
+
+    def postprocess(self, outputs: dict[str, Tensor], batch: Preprocessed) -> dict[str, Tensor]:
+        """Return "answer", "start", "end" and "probability" (B,), "" and 0 for a context without tokens."""
+        starts, ends, state = outputs["start_logits"], outputs["end_logits"], batch.state
+        owner, rows, number_of_ids = state["owner"], tf.size(batch.error), state["ids"].row_lengths()
+        places = tf.range(tf.shape(starts)[1])
+        first = (state["question_length"] + 2)[:, None]
+        inside = (places >= first) & (places < first + state["window_length"][:, None])
+        length = places - places[:, None] + 1
+        allowed = inside[:, :, None] & inside[:, None] & (length >= 1) & (length <= self.max_answer_tokens)
+        sums = tf.where(allowed, starts[:, :, None] + ends[:, None], starts.dtype.min)
+        size = tf.size(places)
+        sums = tf.reshape(sums, [tf.size(owner), size * size])
+        best, place = tf.reduce_max(sums, axis=1), tf.argmax(sums, axis=1, output_type=tf.int32)
+        probability = 1 / tf.reduce_sum(tf.exp(sums - best[:, None]), axis=1)
+        # The window with the largest logits.
+        largest = best == tf.gather(tf.math.unsorted_segment_max(best, owner, rows), owner)
+        number = tf.where(largest, tf.range(tf.size(owner)), 0)
+        number = tf.math.unsorted_segment_max(number, owner, rows)  # (B,)
+        offset = tf.gather(state["window_start"] - first[:, 0], number)
+        offset += tf.cast(state["ids"].row_starts(), tf.int32)
+        known = number_of_ids > 0
+
+        def character(token: Tensor, of: tf.RaggedTensor) -> Tensor:
+            word = tf.gather(tf.concat([state["word_of_id"], [0]], axis=0), tf.where(known, token, 0))
+            return tf.where(known, tf.gather(tf.concat([of.values, [0]], axis=0), word), 0)
+
+        start = character(tf.gather(place // size, number) + offset, state["starts"])
+        end = character(tf.gather(place % size, number) + offset, state["ends"])
+        return {
+            "answer": tf.strings.substr(state["context"], start, end - start, unit="UTF8_CHAR"),
+            "start": start,
+            "end": end,
+            "probability": tf.where(known, tf.gather(probability, number), 0.0),
+        }
+
+    @property
+    def graph_outputs(self) -> Axes:
+        """The outputs of the model's graph and the names of their first axes."""
+        return {name: [BATCH, "sequence_length"] for name in ("start_logits", "end_logits")}
+
+    def text_inputs(self) -> dict[str, tuple[str, ...]]:
+        """Return the names of the string inputs of each signature of texts."""
+        return {DEFAULT: ("question", "context")}
 
     def settings(self) -> dict[str, Any]:
         """Return the constructor's arguments except model and tokenizer."""
         return {**super().settings(), "max_answer_tokens": self.max_answer_tokens}
 
-    def _spans(self, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-        """Return the sum of the logits of each start (row) and end (column), −∞ for invalid spans."""
-        places = np.arange(len(starts))
-        length = places - places[:, None] + 1
-        allowed = (length >= 1) & (length <= self.max_answer_tokens)
-        return np.where(allowed, starts[:, None] + ends, -np.inf)
+    @staticmethod
+    def _span(row: Arrays, _question: str, context: str) -> Span:
+        if row["probability"] == 0:
+            raise ValueError(f"`context` must hold a word. Received: context={context!r}")
+        return Span(row["answer"].decode(), int(row["start"]), int(row["end"]), float(row["probability"]))

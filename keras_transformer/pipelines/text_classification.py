@@ -1,15 +1,19 @@
 """Classification of texts and pairs of texts."""
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
-from keras_transformer.pipelines import class_labels, texts
+from keras_transformer.pipelines.base import DEFAULT, Preprocessed
+from keras_transformer.pipelines.classification import Classifier
+from keras_transformer.pipelines.texts import TextPipeline, accepted_rows
+
+Tensor = Any
 
 
-class TextClassification(texts.TextPipeline):
+class TextClassification(Classifier, TextPipeline):
     """A pipeline of a text classifier, or regression, its tokenizer and the names of its classes.
 
     The outputs depend on the model's `problem_type`, as in `pipeline("text-classification")` of `transformers`:
@@ -49,18 +53,16 @@ class TextClassification(texts.TextPipeline):
         threshold: float = 0.5,
     ) -> None:
         super().__init__(model, tokenizer, long_texts)
-        self.labels = class_labels.check(labels, model.num_classes)
-        self.problem_type = class_labels.problem_type(model)
-        self.threshold = class_labels.check_threshold(threshold)
+        self._set_classes(labels, threshold)
 
     def __call__(
-        self, first: str | Iterable[str], second: str | Iterable[str] | None = None, batch_size: int = 32
+        self, text: str | Iterable[str], text_pair: str | Iterable[str] | None = None, batch_size: int = 32
     ) -> Any:
         """Return the label, the labels or the number of each text, or each pair.
 
         Args:
-            first: a list of texts, or one string.
-            second: the second text of each pair, for a classifier of pairs.
+            text: a list of texts, or one string.
+            text_pair: the second text of each pair, for a classifier of pairs.
             batch_size: the number of rows in a batch.
 
         Returns:
@@ -69,55 +71,64 @@ class TextClassification(texts.TextPipeline):
         Raises:
             ValueError: if a text is too long, or the numbers of first and second texts differ.
         """
-        return class_labels.answers(self, self.scores(first, second, batch_size))
+        return self._classified(lambda row, *_: self._answer_of(row), text, text_pair, batch_size)
 
     def probabilities(
-        self, first: str | Iterable[str], second: str | Iterable[str] | None = None, batch_size: int = 32
+        self, text: str | Iterable[str], text_pair: str | Iterable[str] | None = None, batch_size: int = 32
     ) -> np.ndarray:
         """Return the probability of each class, float32 (n, C), or (C,) for one string.
 
         Raises:
             ValueError: as in a call, or if the model is a regression.
         """
-        return class_labels.probabilities(self, self.scores(first, second, batch_size))
+        self._check_has_probabilities()
+        return self.scores(text, text_pair, batch_size)
 
     def scores(
-        self, first: str | Iterable[str], second: str | Iterable[str] | None = None, batch_size: int = 32
+        self, text: str | Iterable[str], text_pair: str | Iterable[str] | None = None, batch_size: int = 32
     ) -> np.ndarray:
         """Return the probabilities, or the numbers of a regression, float32 (n, C), or (C,) for one string."""
-        first, one = texts.as_list(first)
-        rows, owners = self._rows(first, second)
-        found = np.zeros((len(first), len(self.labels)), "float32")
-        classify = getattr(self.model, "classify", None)
-        for owner, logits in zip(owners, self._run(rows, batch_size, classify), strict=True):
-            found[owner] += class_labels.scores(self, logits)
-        found /= np.bincount(owners, minlength=len(first))[:, None] if owners else 1
-        return found[0] if one else found
+        return self._scores_of_rows(self._classified(lambda row, *_: row, text, text_pair, batch_size))
+
+    def preprocess(self, text: Tensor, text_pair: Tensor | None = None) -> Preprocessed:
+        """Convert strings (B,), or pairs of strings, to the model's inputs, as TensorFlow operations."""
+        first = self.tokenizer.tokenize(text)
+        if text_pair is None:
+            windows = self._windows(first, self._max_ids(2), "text")
+            inputs = self._inputs(windows.ids)
+        else:
+            max_ids = self._max_ids(3) - tf.cast(first.row_lengths(), tf.int32)
+            windows = self._windows(self.tokenizer.tokenize(text_pair), max_ids, "text_pair")
+            first = accepted_rows(first, windows.error)
+            inputs = self._inputs(tf.gather(first, windows.owner), windows.ids)
+        return Preprocessed(inputs, windows.error, {"owner": windows.owner})
+
+    def postprocess(self, outputs: dict[str, Tensor], batch: Preprocessed) -> dict[str, Tensor]:
+        """Average the scores of each text's windows, and convert them to answers; see `Classifier.answers_of`."""
+        scores, count = self.scores_of(outputs), tf.size(batch.error)
+        return self.answers_of(tf.math.unsorted_segment_mean(scores, batch.state["owner"], count))
+
+    def text_inputs(self) -> dict[str, tuple[str, ...]]:
+        """Return the names of the string inputs of each signature: of texts, of pairs or of both."""
+        if getattr(self.model, "symmetric", False):  # the model compares two texts
+            return {DEFAULT: ("text", "text_pair")}
+        if getattr(self.encoder, "num_segments", 2) < 2:
+            return {DEFAULT: ("text",)}
+        return {DEFAULT: ("text",), "classify_pairs": ("text", "text_pair")}
 
     def settings(self) -> dict[str, Any]:
         """Return the constructor's arguments except model and tokenizer."""
         return {**super().settings(), "labels": self.labels, "threshold": self.threshold}
 
-    def _rows(self, first: list[str], second: Any) -> tuple[list[dict[str, list[int]]], list[int]]:
-        """Return rows of ids, and the index of the text of each."""
-        # Models with relative positions have no maximum length.
-        length, rows, owners = self.encoder.max_length or math.inf, [], []
-        if second is None and getattr(self.model, "symmetric", False):
-            raise ValueError("`second` must be given, as the model compares two texts. Received: second=None")
-        if second is None:
-            for i, ids in enumerate(self._ids(first, "first")):
-                for start, end in self._windows(ids, length - 2, i, "first"):
-                    rows.append(self._row(ids[start:end]))
-                    owners.append(i)
-            return rows, owners
-        second, _ = texts.as_list(second)
-        if len(first) != len(second):
+    def export_config(self) -> dict[str, Any]:
+        """Return the settings that serving needs to run an export without this package."""
+        return {**super().export_config(), "problem_type": self.problem_type}
+
+    def _classified(self, convert: Any, text: Any, text_pair: Any, batch_size: int) -> Any:
+        if text_pair is not None:
+            return self._answers(batch_size, convert, text=text, text_pair=text_pair)
+        if getattr(self.model, "symmetric", False):
             raise ValueError(
-                f"`first` and `second` must be equally many. Received: {len(first)} and {len(second)} texts"
+                "`text_pair` must be given, as the model compares two texts. Received: text_pair=None"
             )
-        pairs = zip(self._ids(first, "first"), self._ids(second, "second"), strict=True)
-        for i, (first_ids, second_ids) in enumerate(pairs):
-            for start, end in self._windows(second_ids, length - 3 - len(first_ids), i, "second"):
-                rows.append(self._row(first_ids, second_ids[start:end]))
-                owners.append(i)
-        return rows, owners
+        return self._answers(batch_size, convert, text=text)

@@ -3,17 +3,19 @@
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+import numpy as np
 import tensorflow as tf
 
 from keras_transformer.pipelines import arguments
-from keras_transformer.pipelines.text_to_text import TextToText
+from keras_transformer.pipelines.base import Preprocessed
+from keras_transformer.pipelines.generating import GeneratingPipeline
 
 Tensor = Any
 
 _PROMPT = 512
 
 
-class TextGeneration(TextToText):
+class TextGeneration(GeneratingPipeline):
     """A pipeline of a language model, its tokenizer and generation settings, from prompts to their continuations.
 
     The concatenation of prompt and output is the whole text: a space between them belongs to the output.
@@ -88,28 +90,29 @@ class TextGeneration(TextToText):
         self._given_source_tokens = max_source_tokens
         self._anchor = _anchor(tokenizer, model)
 
-    def preprocess(self, texts: Any) -> dict[str, Tensor]:
-        """Return the inputs of the model, as TensorFlow operations, in Python and in exports.
+    def preprocess(self, texts: Tensor) -> Preprocessed:
+        """Convert prompts to the inputs of the model, as TensorFlow operations.
 
         Args:
-            texts: a list of strings, or a string tensor (B,).
+            texts: a string tensor (B,).
 
         Returns:
-            "source_ids", int32 (B, S), the ids of the prompts, padded on the right; "padding_mask", booleans (B, S),
-            False for padding.
-
-        Raises:
-            ValueError: if a text is too long or has no token (inside a graph, a text that is too long raises a
-                tf.errors.InvalidArgumentError, and one without tokens gives an empty output).
+            As inputs "source_ids", int32 (B, S), the ids of the prompts, padded on the right, and "padding_mask",
+            booleans (B, S), False for padding. Prompts that are too long are refused.
         """
-        rows = self.tokenizer.encode_ragged(
-            texts, add_start=self.add_start, special_tokens=self.special_tokens
+        return self._padded_inputs(
+            self.tokenizer.encode_ragged(texts, add_start=self.add_start, special_tokens=self.special_tokens)
         )
-        if tf.executing_eagerly() and (empty := tf.where(rows.row_lengths() == 0)[:, 0].numpy()).size:
+
+    def _inputs(self, texts: list[str]) -> dict[str, np.ndarray]:
+        """Return the model's inputs, or raise a ValueError if a prompt is refused or has no token."""
+        inputs = super()._inputs(texts)
+        empty = np.flatnonzero(~inputs["padding_mask"].any(axis=1))
+        if empty.size:
             raise ValueError(
                 f"`texts` must have a token each. Received: none in texts[{empty[0]}]={texts[empty[0]]!r}"
             )
-        return self._padded_inputs(rows)
+        return inputs
 
     def decode(self, ids: Any) -> Tensor:
         """Decode generated ids (B, M) to texts, strings (B,), including the space after the prompt."""
@@ -119,6 +122,14 @@ class TextGeneration(TextToText):
         return tf.strings.substr(
             self.tokenizer.detokenize(tf.concat([anchor, ids], axis=1)), len(self._anchor[1]), -1
         )
+
+    def _prefix_ids(self, prefixes: Any, count: int) -> np.ndarray:
+        """Return no ids, (count, 0), or raise if there are prefixes."""
+        if prefixes is not None and count > 0:
+            raise ValueError(
+                f"`prefixes` must be None for a decoder-only model. Received: prefixes={prefixes!r}"
+            )
+        return np.zeros((count, 0), np.int32)
 
     def _target_rows(self, texts: list[str], targets: list[str]) -> tf.RaggedTensor:
         """Return the ids (B, None) of the targets after their texts, with end tokens."""

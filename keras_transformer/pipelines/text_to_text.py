@@ -1,25 +1,18 @@
 """Text-to-text generation with an encoder–decoder."""
 
-import copy
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer import generation
-from keras_transformer.generation import samplers
-from keras_transformer.generation.constraints import serialize as serialize_constraint
-from keras_transformer.generation.logits_processors import LogitsProcessors
-from keras_transformer.generation.validation import padding_value
-from keras_transformer.pipelines import arguments, batched
-from keras_transformer.pipelines.folders import Pipeline
-from keras_transformer.pipelines.outputs import Alignment, Answer
+from keras_transformer.pipelines import arguments
+from keras_transformer.pipelines.base import Preprocessed
+from keras_transformer.pipelines.generating import GeneratingPipeline
 
 Tensor = Any
 
 
-class TextToText(Pipeline):
+class TextToText(GeneratingPipeline):
     """A pipeline of a model, its tokenizer and generation settings, from strings to strings.
 
     Args:
@@ -40,324 +33,20 @@ class TextToText(Pipeline):
         ['Where is the station?']
     """
 
-    _settings_file: ClassVar[str] = "generation_config.json"
     _model_description: ClassVar[str] = "an encoder–decoder such as `models.Transformer`"
     _has_encoder: ClassVar[bool] = True
-    # Attributes in which model and tokenizer must agree.
     _shared: ClassVar[tuple[str, ...]] = ("vocabulary_size", "pad_id", "start_id", "end_id")
 
-    def __init__(
-        self,
-        model: Any,
-        tokenizer: Any,
-        generation: Any = "greedy",
-        *,
-        constraints: Sequence[Any] = (),
-        max_new_tokens: int = 64,
-        max_source_tokens: int = 512,
-    ) -> None:
-        arguments.check_limit("max_new_tokens", max_new_tokens)
-        arguments.check_limit("max_source_tokens", max_source_tokens)
-        if not hasattr(model, "step") or hasattr(model, "encode") != self._has_encoder:
-            raise TypeError(f"`model` must be {self._model_description}. Received: a {type(model).__name__}")
-        for name in self._shared:
-            known, others = getattr(model, name), getattr(tokenizer, name)
-            # A model without padding id gets masks, so that the tokenizer's padding id is irrelevant.
-            if known != others and not (name == "pad_id" and known is None):
-                raise ValueError(
-                    f"`model` and `tokenizer` must have the same {name}. Received: "
-                    f"model.{name}={known}, tokenizer.{name}={others}"
-                )
-        self.model = model
-        self.tokenizer = tokenizer
-        self.sampler = samplers.get(generation)
-        processors = LogitsProcessors.of(model, max_new_tokens, 0, constraints)
-        processors.check_sampler(self.sampler)
-        self.constraints = processors.constraints
-        self.max_new_tokens = int(max_new_tokens)
-        self.max_source_tokens = int(max_source_tokens)
-
-    def __call__(
-        self,
-        texts: str | Iterable[str],
-        batch_size: int = 64,
-        *,
-        prefixes: str | Iterable[str] | None = None,
-        max_new_tokens: int | Sequence[int] | None = None,
-    ) -> Any:
-        """Generate output texts.
+    def preprocess(self, texts: Tensor) -> Preprocessed:
+        """Convert texts to the inputs of the model, as TensorFlow operations.
 
         Args:
-            texts: a list of any length, or one string. A text of only spaces and unknown characters gives an empty
-                output, or only its prefix.
-            batch_size: the number of rows in a batch.
-            prefixes: the prefix of the output of each text, "" for none; a string for a string.
-            max_new_tokens: the maximum number of new tokens, or one for each text, up to the pipeline's own; prefixes
-                do not count.
+            texts: a string tensor (B,).
 
         Returns:
-            A list as long as `texts`, or a string for a string: the first of several hypotheses (see `answers`).
-
-        Raises:
-            TypeError: if an argument is of another type.
-            ValueError: if a text is not valid Unicode or has more than `max_source_tokens` tokens, a limit is out of
-                range, a prefix has special tokens, or the numbers of prefixes or limits and texts differ.
-
-        Example:
-            >>> translator(["la casa", "la casa"], prefixes=["the", "a"], max_new_tokens=8)
-            ['the house', 'a house']
-        """
-        if isinstance(texts, str):
-            prefixes = [prefixes] if isinstance(prefixes, str) else prefixes
-            return self([texts], batch_size, prefixes=prefixes, max_new_tokens=max_new_tokens)[0]
-        out, prefix_ids = self._generate(texts, batch_size, prefixes, max_new_tokens)
-        if not len(out.ids):
-            return []
-        ids = np.concatenate([prefix_ids, out.best], axis=1)
-        return [decoded.decode() for decoded in self.decode(ids).numpy()]
-
-    def answers(
-        self,
-        texts: Iterable[str],
-        batch_size: int = 64,
-        *,
-        prefixes: Iterable[str] | None = None,
-        max_new_tokens: int | Sequence[int] | None = None,
-    ) -> list[list[Answer]]:
-        """Generate all hypotheses for each text: the n-best of a beam, or several samples.
-
-        Args:
-            texts: a list of any length.
-            batch_size: the number of rows in a batch.
-            prefixes: as in a call.
-            max_new_tokens: as in a call.
-
-        Returns:
-            For each text its N answers, or fewer if there are not that many distinct ones.
-
-        Example:
-            >>> translator = TextToText(model, tokenizer, Beam(4, num_return=2))
-            >>> [[one.text for one in of] for of in translator.answers(["la casa"])]
-            [['the house', 'a house']]
-        """
-        out, prefix_ids = self._generate(texts, batch_size, prefixes, max_new_tokens)
-        return [
-            [
-                self._answer(out, row, n, prefix_ids[row])
-                for n in range(out.ids.shape[1])
-                if out.scores[row, n] > -np.inf
-            ]
-            for row in range(len(out.ids))
-        ]
-
-    def stream(self, text: str, prefix: str = "", *, max_new_tokens: int | None = None) -> Iterator[str]:
-        """Stream the output text while it is generated; the concatenated pieces equal the output of a call.
-
-        Args:
-            text: one text.
-            prefix: the prefix of the output, part of the first piece.
-            max_new_tokens: the maximum number of new tokens, up to the pipeline's own.
-
-        Raises:
-            TypeError: if an argument is of another type.
-            ValueError: if the sampler has several parallel hypotheses, and as in a call.
-        """
-        arguments.check_text("text", text)
-        arguments.check_text("prefix", prefix)
-        (limit,) = arguments.limits_of(max_new_tokens, 1, self.max_new_tokens)
-        prefix_ids = self._prefix_ids([prefix] if prefix else None, 1)
-        tokens = generation.stream(
-            self.model,
-            sampler=self.sampler,
-            max_new_tokens=int(limit),
-            constraints=self.constraints,
-            prefix_ids=prefix_ids if prefix_ids.size else None,
-            **self._inputs([text]),
-        )
-        return self._pieces(tokens, prefix_ids[0].tolist())
-
-    def _pieces(self, tokens: Iterator[np.ndarray], ids: list[int]) -> Iterator[str]:
-        emitted = ""
-        for token in tokens:
-            ids.append(int(token[0]))
-            text = self._text(ids)
-            # The last character may be incomplete until later tokens add its remaining bytes.
-            if text.startswith(emitted) and len(text) > len(emitted) and not text.endswith("\ufffd"):
-                yield text[len(emitted) :]
-                emitted = text
-        if ids and (rest := self._text(ids)[len(emitted) :]):
-            yield rest
-
-    def _text(self, ids: Sequence[int] | np.ndarray) -> str:
-        return self.decode(np.array([ids], np.int32)).numpy()[0].decode()
-
-    def _answer(self, out: generation.Generation, row: int, n: int, prefix: np.ndarray) -> Answer:
-        ids = out.ids[row, n, : out.lengths[row, n]]
-        scores = out.token_scores[row, n, : len(ids)]
-        text = self._text([*prefix, *ids]) if len(prefix) or len(ids) else ""
-        numbers = (float(out.scores[row, n]), float(out.ranking_scores[row, n]))
-        return Answer(text, *numbers, ids.tolist(), scores.tolist())
-
-    def generate(
-        self,
-        texts: Iterable[str],
-        batch_size: int = 64,
-        *,
-        prefixes: Iterable[str] | None = None,
-        max_new_tokens: int | Sequence[int] | None = None,
-    ) -> generation.Generation:
-        """Generate ids, without those of prefixes, their lengths and scores (see `generation.Generation`)."""
-        return self._generate(texts, batch_size, prefixes, max_new_tokens)[0]
-
-    def _generate(
-        self, texts: Any, batch_size: int, prefixes: Any, max_new_tokens: Any
-    ) -> tuple[generation.Generation, np.ndarray]:
-        """Return the generation, and the ids (B, Q) of prefixes."""
-        arguments.check_limit("batch_size", batch_size)
-        texts = arguments.as_list("texts", texts)
-        limits = arguments.limits_of(max_new_tokens, len(texts), self.max_new_tokens)
-        limit = int(limits.max()) if texts else self.max_new_tokens
-        prefix_ids = self._prefix_ids(prefixes, len(texts))
-        if not texts:
-            empty = np.zeros((0, 0), np.int32)
-            out = generation.generate(self.model, empty, self.sampler, max_new_tokens=limit)
-            return out, prefix_ids
-        return batched.generate(self, self._inputs(texts), prefix_ids, limits, batch_size), prefix_ids
-
-    def _prefix_ids(self, prefixes: Any, count: int) -> np.ndarray:
-        """Return the ids of prefixes, integers (count, Q), padded on the right; Q = 0 for None."""
-        if prefixes is None or count == 0:
-            return np.zeros((count, 0), np.int32)
-        if not self._has_encoder:
-            raise ValueError(
-                f"`prefixes` must be None for a decoder-only model. Received: prefixes={prefixes!r}"
-            )
-        ids = self.tokenizer.encode(arguments.one_for_each("prefixes", prefixes, count)).numpy()
-        special = np.isin(ids, [*{self.model.start_id, self.model.end_id} - {self.model.pad_id}]).any(axis=1)
-        if special.any():
-            raise ValueError(
-                f"`prefixes` must have no start or end token. Received: one in prefixes[{special.argmax()}]"
-            )
-        return ids
-
-    def score(self, texts: Iterable[str], targets: Iterable[str], batch_size: int = 64) -> list[Answer]:
-        """Score given outputs.
-
-        Args:
-            texts: a list of any length.
-            targets: an output for each text.
-            batch_size: the number of rows in a batch.
-
-        Returns:
-            An `Answer` for each target, including its end token.
-
-        Raises:
-            TypeError: if an argument is of another type.
-            ValueError: if a text is empty or too long, a target is too long for the model's positions, or the numbers
-                of texts and targets differ.
-
-        Example:
-            >>> [answer.score for answer in translator.score(["la casa"] * 2, ["the house", "a house"])]
-            [-0.2, -3.1]
-        """
-        arguments.check_limit("batch_size", batch_size)
-        texts = arguments.as_list("texts", texts)
-        targets = arguments.one_for_each("targets", targets, len(texts))
-        if not texts:
-            return []
-        sources, rows = self._nonempty_inputs(texts), self._target_rows(texts, targets)
-        target_ids, real = (each.numpy() for each in self._padded(rows))
-        lengths = real.sum(axis=1)
-        self._check_positions(lengths + (0 if self._has_encoder else sources["padding_mask"].sum(axis=1) - 1))
-        given = {"target_ids": target_ids, "target_padding_mask": real}
-        scores, token_scores = batched.score(self.model, sources, given, batch_size)
-        ranking = scores
-        if isinstance(self.sampler, samplers.Beam):
-            ranking = scores / self.sampler.penalties(int(lengths.max()))[lengths]
-        return [
-            Answer(
-                target,
-                float(scores[row]),
-                float(ranking[row]),
-                target_ids[row, : lengths[row]].tolist(),
-                token_scores[row, : lengths[row]].tolist(),
-            )
-            for row, target in enumerate(targets)
-        ]
-
-    def align(self, text: str, target: str | None = None, *, layer: int = -1, head: Any = None) -> Alignment:
-        """Align an output with its text by the decoder's cross-attention (see `generation.align`).
-
-        Args:
-            text: one text.
-            target: an output; by default that of a call.
-            layer: the index of the decoder layer.
-            head: the index of a head, or several indices to average; by default all.
-
-        Returns:
-            The `Alignment`.
-
-        Raises:
-            TypeError: if an argument is of another type.
-            ValueError: if the text is empty, or the model has no such weights, layer or head.
-
-        Example:
-            >>> found = translator.align("la casa")
-            >>> [(piece, found.source[row.argmax()]) for piece, row in zip(found.target, found.weights)]
-            [('▁the', '▁la'), ('▁house', '▁casa'), ('</s>', '</s>')]
-        """
-        arguments.check_text("text", text)
-        source_ids = self._nonempty_inputs([text])["source_ids"]
-        if target is None:
-            out = self.generate([text])
-            target_ids = out.best[:, : out.lengths[0, 0]]
-        else:
-            arguments.check_text("target", target)
-            target_ids = self._target_rows([text], [target]).to_tensor().numpy()
-        weights = generation.align(self.model, source_ids, target_ids, layer=layer, head=head)[0]
-        source, generated = (
-            [self.tokenizer.id_to_piece(id_) for id_ in ids[0].tolist()] for ids in (source_ids, target_ids)
-        )
-        return Alignment(source, generated, weights)
-
-    def _nonempty_inputs(self, texts: list[str]) -> dict[str, np.ndarray]:
-        """Return the inputs of the model, and raise if any text is empty."""
-        inputs = self._inputs(texts)
-        empty = ~inputs["padding_mask"].any(axis=1)
-        if empty.any():
-            row = empty.argmax()
-            raise ValueError(f"`texts` must not be empty. Received: texts[{row}]={texts[row]!r}")
-        return inputs
-
-    def _target_rows(self, texts: list[str], targets: list[str]) -> tf.RaggedTensor:
-        """Return the ids (B, None) of outputs, with end tokens."""
-        return self.tokenizer.encode_ragged(targets, add_end=True)
-
-    def _check_positions(self, read: np.ndarray) -> None:
-        """Raise if the number of input tokens (B,) exceeds the decoder's positions."""
-        limit = getattr(self.model, "max_length", None)
-        if limit is not None and read.max() > limit:
-            raise ValueError(
-                f"`targets` must fit the model's {limit} positions. "
-                f"Received: {read.max()} input tokens for targets[{read.argmax()}]"
-            )
-
-    def encode(self, texts: Any) -> Tensor:
-        """Return the "source_ids" of `preprocess`."""
-        return self.preprocess(texts)["source_ids"]
-
-    def preprocess(self, texts: Any) -> dict[str, Tensor]:
-        """Return the inputs of the model, as TensorFlow operations, in Python and in exports.
-
-        Args:
-            texts: a list of strings, or a string tensor (B,).
-
-        Returns:
-            "source_ids", int32 (B, S): tokens, the end id and padding; only padding for a text without tokens other
-            than spaces and unknown characters. "padding_mask", booleans (B, S), False for padding.
-
-        Raises:
-            ValueError: if a text is too long (tf.errors.InvalidArgumentError inside a graph).
+            As inputs "source_ids", int32 (B, S): tokens, the end id and padding; only padding for a text without tokens
+            other than spaces and unknown characters. "padding_mask", booleans (B, S), False for padding. Texts that are
+            too long are refused.
         """
         rows = self.tokenizer.encode_ragged(texts, add_end=True)
         no_text = tf.constant([self.model.pad_id, self.model.end_id, *self.tokenizer.empty_ids])
@@ -367,72 +56,18 @@ class TextToText(Pipeline):
             tf.ragged.boolean_mask(rows, rows.with_values(tf.repeat(has_text, rows.row_lengths())))
         )
 
-    def _inputs(self, texts: list[str]) -> dict[str, np.ndarray]:
-        return {name: values.numpy() for name, values in self.preprocess(texts).items()}
-
-    def _padded_inputs(self, rows: tf.RaggedTensor) -> dict[str, Tensor]:
-        """Check the lengths of source ids, and return padded ids and their mask."""
-        rows = self._checked_length(rows)
-        ids, real = self._padded(rows)
-        return {"source_ids": ids, "padding_mask": real}
-
-    def _padded(self, rows: tf.RaggedTensor) -> tuple[Tensor, Tensor]:
-        """Return ids (B, S) padded to the longest row, and booleans (B, S), False for padding."""
-        ids = rows.to_tensor(padding_value(self.model))
-        return ids, tf.sequence_mask(rows.row_lengths(), tf.shape(ids)[1])
-
-    def decode(self, ids: Any) -> Tensor:
-        """Decode generated ids (B, M) to texts, strings (B,), as TensorFlow operations."""
-        return self.tokenizer.detokenize(ids)
-
-    def _checked_length(self, rows: tf.RaggedTensor) -> tf.RaggedTensor:
-        """Raise if a row has more than `max_source_tokens` ids, before anything reads the rows."""
-        limit, lengths = self.max_source_tokens, rows.row_lengths()
-        expected = f"`texts` must have at most {limit} tokens each (max_source_tokens). Received:"
-        if not tf.executing_eagerly():
-            index = tf.argmax(tf.concat([lengths, [0]], axis=0))
-            fits = tf.debugging.Assert(
-                tf.reduce_all(lengths <= limit),
-                [expected, tf.reduce_max(lengths), "tokens in texts at index", index],
+    def _prefix_ids(self, prefixes: Any, count: int) -> np.ndarray:
+        """Return the ids of prefixes, integers (count, Q), padded on the right; Q = 0 for None."""
+        if prefixes is None or count == 0:
+            return np.zeros((count, 0), np.int32)
+        ids = self.tokenizer.encode(arguments.one_for_each("prefixes", prefixes, count)).numpy()
+        special = np.isin(ids, [*{self.model.start_id, self.model.end_id} - {self.model.pad_id}]).any(axis=1)
+        if special.any():
+            raise ValueError(
+                f"`prefixes` must have no start or end token. Received: one in prefixes[{special.argmax()}]"
             )
-            with tf.control_dependencies([fits]):
-                return rows.with_values(tf.identity(rows.values))
-        if len(lengths) and lengths[index := int(np.argmax(lengths))] > limit:
-            raise ValueError(f"{expected} {int(lengths[index])} tokens in texts[{index}]")
-        return rows
+        return ids
 
-    def with_settings(
-        self,
-        generation: Any = None,
-        *,
-        model: Any = None,
-        constraints: Sequence[Any] | None = None,
-        max_new_tokens: int | None = None,
-    ) -> Self:
-        """Return a copy with other generation settings, or another model; None keeps a setting.
-
-        Example:
-            >>> both = translator.with_settings("beam", model=Ensemble([translator.model, other.model]))
-        """
-        plain = copy.copy(self)
-        plain.sampler = samplers.Greedy()  # a sampler with a draft model has no config
-        settings = {
-            **plain.settings(),
-            "generation": self.sampler if generation is None else generation,
-            "constraints": self.constraints if constraints is None else constraints,
-            "max_new_tokens": self.max_new_tokens if max_new_tokens is None else max_new_tokens,
-        }
-        return type(self)(self.model if model is None else model, self.tokenizer, **settings)
-
-    def settings(self) -> dict[str, Any]:
-        """Return the constructor's arguments except model and tokenizer."""
-        return self.generation_config()
-
-    def generation_config(self) -> dict[str, Any]:
-        """Return the settings of an export, with derived values in place of defaults."""
-        return {
-            "generation": samplers.serialize(self.sampler),
-            "constraints": [serialize_constraint(constraint) for constraint in self.constraints],
-            "max_new_tokens": self.max_new_tokens,
-            "max_source_tokens": self.max_source_tokens,
-        }
+    def _target_rows(self, texts: list[str], targets: list[str]) -> tf.RaggedTensor:
+        """Return the ids (B, None) of outputs, with end tokens."""
+        return self.tokenizer.encode_ragged(targets, add_end=True)

@@ -1,34 +1,50 @@
-"""The base class of pipelines that run a model once on texts: tokenisation, windows and batches."""
+"""The base class of pipelines that run a model once on texts: special ids, windows and words."""
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-import keras
 import numpy as np
+import tensorflow as tf
 
-from keras_transformer import data
 from keras_transformer.arguments import check_one_of, check_positive
-from keras_transformer.pipelines import folders
+from keras_transformer.pipelines.base import BATCH, DEFAULT, Arrays, Axes, Graph
+from keras_transformer.pipelines.forward import FORWARD, ForwardPipeline
+from keras_transformer.text.pretokenizers import characters
+from keras_transformer.text.tokenizers.strings import to_utf8
+
+Tensor = Any
 
 LONG_TEXTS = ("refuse", "window")
+_SPACES = [code for code in range(0x110000) if chr(code).isspace()]
 
 
-class Word(NamedTuple):
-    """A word of a text, delimited by white space.
+class Windows(NamedTuple):
+    """Overlapping windows of token ids that fit the model's maximum length.
 
     Attributes:
-        text: the word.
-        start: the index of its first character.
-        end: the index after its last character.
+        ids: int32, ragged (R, None).
+        owner: int32 (R,), the index of each window's text.
+        start: int32 (R,), the offset of each window in its text's ids.
+        places: int32, ragged (R, None), the index of each id among those of all texts.
+        error: strings (B,), "" for texts that fit.
     """
 
-    text: str
-    start: int
-    end: int
+    ids: tf.RaggedTensor
+    owner: Tensor
+    start: Tensor
+    places: tf.RaggedTensor
+    error: Tensor
 
 
-class TextPipeline(folders.Pipeline):
+class Words(NamedTuple):
+    """The words of texts, ragged (B, None), with the indices of their first characters and after their last ones."""
+
+    text: tf.RaggedTensor
+    start: tf.RaggedTensor
+    end: tf.RaggedTensor
+
+
+class TextPipeline(ForwardPipeline):
     """Base class of pipelines that run a model with an encoder or a decoder once on texts.
 
     Args:
@@ -47,113 +63,281 @@ class TextPipeline(folders.Pipeline):
         self.model = model
         self.tokenizer = tokenizer
         self.long_texts = long_texts
-        self._special_ids = getattr(model, "special_ids", None)
-        self.encoder = getattr(model, "encoder", getattr(model, "decoder", model))
-        ids = len({*range(tokenizer.vocabulary_size), *(self._special_ids or ())})
+        special_ids = getattr(model, "special_ids", None)
+        ids = len({*range(tokenizer.vocabulary_size), *(special_ids or ())})
         for name, known in (("vocabulary_size", ids), ("pad_id", tokenizer.pad_id)):
             of_model = getattr(self.encoder, name)
             if of_model != known and not (name == "pad_id" and of_model is None):
                 including = (
-                    f", including the special tokens {self._special_ids}"
-                    if name == "vocabulary_size" and self._special_ids
+                    f", including the special tokens {special_ids}"
+                    if name == "vocabulary_size" and special_ids
                     else ""
                 )
                 raise ValueError(
                     f"`model` and `tokenizer` must have the same {name}{including}. Received: "
                     f"{of_model} and {known}"
                 )
-        if self._special_ids is None and min(tokenizer.start_id, tokenizer.end_id) < 0:
+        if special_ids is None and min(tokenizer.start_id, tokenizer.end_id) < 0:
             raise ValueError(
                 "`tokenizer` must have start and end ids. "
                 f"Received: start_id={tokenizer.start_id}, end_id={tokenizer.end_id}"
             )
 
+    @property
+    def encoder(self) -> Any:
+        """The part of the model that reads the ids."""
+        return getattr(self.model, "encoder", getattr(self.model, "decoder", self.model))
+
+    @property
+    def padding(self) -> dict[str, tuple[int, float]]:
+        """For each of the model's inputs, the axis of tokens and the padding value."""
+        return {"token_ids": (-1, self.tokenizer.padding_value), "segment_ids": (-1, 0)}
+
+    @property
+    def graph_outputs(self) -> Axes:
+        """The outputs of the model's graph and the names of their first axes."""
+        return {"logits": [BATCH, "sequence_length"]}
+
     def settings(self) -> dict[str, Any]:
         """Return the constructor's arguments except model and tokenizer."""
         return {"long_texts": self.long_texts}
 
-    def _ids(self, texts: Iterable[str], name: str = "texts") -> list[list[int]]:
-        """Return the ids of each text, without special ids."""
-        texts = list(texts)
-        for text in texts:
-            if not isinstance(text, str):
-                raise TypeError(f"`{name}` must be strings. Received: {text!r}")
-        return self.tokenizer.tokenize(texts).to_list() if texts else []
+    def export_config(self) -> dict[str, Any]:
+        """Return the settings that serving needs to run an export without this package."""
+        sizes = ("max_length", "num_segments")  # decoders have no segments
+        known = {name: getattr(self.encoder, name) for name in sizes if hasattr(self.encoder, name)}
+        return {**super().export_config(), **known}
 
-    def _windows(
-        self, ids: Sequence[int], room: int, index: int, name: str = "texts"
-    ) -> list[tuple[int, int]]:
-        """Return (start, end) of windows over ids, each at most `room` long."""
-        if len(ids) <= room:
-            return [(0, len(ids))]
-        if self.long_texts == "refuse" or room < 2:
-            raise ValueError(
-                f"`{name}` must have at most {room} tokens each, as the model has {self.encoder.max_length} "
-                "positions, or long_texts='window'. "
-                f"Received: {len(ids)} tokens in {name}[{index}]"
-            )
-        starts = [*range(0, len(ids) - room, room - room // 2), len(ids) - room]
-        return [(start, start + room) for start in starts]
-
-    def _row(self, first: Sequence[int], second: Sequence[int] | None = None) -> dict[str, Any]:
-        """Return the ids "start, first, end", "second, end" and segment ids; or the input rows of a decoder."""
-        if self._special_ids is not None:
-            symmetric = second is not None and self.model.symmetric
-            parts = [first] if second is None else [first, second]
-            rows = data.input_rows(parts, self._special_ids, "similarity" if symmetric else "entailment")
-            return {"token_ids": rows if symmetric else rows[0]}
-        start, end = self.tokenizer.start_id, self.tokenizer.end_id
-        ids = [start, *first, end]
-        segments = [0] * len(ids)
-        if second is not None:
-            ids, segments = [*ids, *second, end], [*segments, *[1] * (len(second) + 1)]
-        return {"token_ids": ids, "segment_ids": segments}
-
-    def _run(self, rows: Sequence[dict[str, Any]], batch_size: int, function: Any = None) -> list[np.ndarray]:
-        """Return the model's outputs for each row, in batches of similar length."""
-        check_positive(batch_size=batch_size)
-        function = function or (lambda inputs: self.model(inputs, training=False))
-        order = sorted(range(len(rows)), key=lambda i: _length(rows[i]))
-        outputs: list[Any] = [None] * len(rows)
-        for start in range(0, len(order), batch_size):
-            chosen = order[start : start + batch_size]
-            found = keras.ops.convert_to_numpy(function(self._batch([rows[i] for i in chosen])))
-            for place, i in enumerate(chosen):
-                outputs[i] = found[place]
-        return outputs
-
-    def _batch(self, rows: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
-        length = max(map(_length, rows))
-        padding_values = {"token_ids": self.tokenizer.padding_value, "segment_ids": 0}
-        return {
-            name: np.stack([_padded(row[name], length, padding_values[name]) for row in rows])
-            for name in rows[0]
+    def signatures(self) -> dict[str, Graph]:
+        """Return the signatures of a SavedModel."""
+        found = {
+            name: Graph(self.serve, [tf.TensorSpec([None], tf.string, name=each) for each in names])
+            for name, names in self.text_inputs().items()
         }
+        return {**found, FORWARD: self.forward_graph()}
+
+    def text_inputs(self) -> dict[str, tuple[str, ...]]:
+        """Return the names of the string inputs of each signature of texts."""
+        return {DEFAULT: ("text",)}
+
+    def forward_graph(self) -> Graph:
+        """Return the function from ids to the model's outputs, with Optimum's names."""
+        encoder = self.encoder
+        symmetric = getattr(self.model, "symmetric", False)  # the model reads a pair in both orders
+        shape = [None, 2, None] if symmetric else [None, None]
+        row = [BATCH, None, "sequence_length"] if symmetric else [BATCH, "sequence_length"]
+        names = ["input_ids", "attention_mask"]
+        if getattr(encoder, "num_segments", 1) > 1:
+            names.append("token_type_ids")
+
+        def forward(
+            input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
+        ) -> dict[str, Tensor]:
+            real = attention_mask != 0
+            if encoder.pad_id is None:
+                inputs = {"token_ids": tf.cast(input_ids, tf.int32), "padding_mask": real}
+            else:
+                inputs = {"token_ids": tf.cast(tf.where(real, input_ids, encoder.pad_id), tf.int32)}
+            if token_type_ids is not None:
+                inputs["segment_ids"] = tf.cast(token_type_ids, tf.int32)
+            outputs = self.forward(inputs)
+            return {name: outputs[name] for name in self.graph_outputs}
+
+        return Graph(
+            forward,
+            [tf.TensorSpec(shape, tf.int64, name=name) for name in names],
+            {**dict.fromkeys(names, row), **self.graph_outputs},
+        )
+
+    def example_inputs(self, texts: Sequence[Any] | None = None) -> dict[str, list[Arrays]]:
+        """Return inputs on which an export and the pipeline are compared; see `ForwardPipeline`."""
+        found = {FORWARD: self._example_ids()}
+        for name, names in self.text_inputs().items():
+            given = texts is not None and name == DEFAULT
+            rows = _checked_rows(texts, len(names)) if given else self._example_rows(len(names))
+            found[name] = [
+                dict(zip(names, map(np.array, zip(*chosen, strict=True)), strict=True))
+                for chosen in (rows, rows[:1])
+            ]
+        return found
+
+    def _example_ids(self) -> list[Arrays]:
+        """Return random ids of two sizes, with full, half-padded and empty rows."""
+        random, encoder = np.random.default_rng(0), self.encoder
+        found = []
+        for rows, length in ((3, 12), (1, 4)):
+            length = min(length, encoder.max_length or length)
+            shape = (rows, 2, length) if getattr(self.model, "symmetric", False) else (rows, length)
+            ids = random.integers(0, encoder.vocabulary_size, shape)
+            real = np.ones_like(ids) if encoder.pad_id is None else (ids != encoder.pad_id).astype("int64")
+            real[1:2, ..., length // 2 :] = real[2:] = 0
+            inputs = {"input_ids": np.where(real, ids, self.tokenizer.padding_value), "attention_mask": real}
+            if getattr(encoder, "num_segments", 1) > 1:
+                inputs["token_type_ids"] = random.integers(0, encoder.num_segments, shape)
+            found.append(inputs)
+        return found
+
+    def _example_rows(self, columns: int) -> list[tuple[str, ...]]:
+        """Return texts made from the vocabulary, or pairs of them, that the pipeline accepts."""
+        texts = self.example_texts()
+        rows = list(zip(*(texts[i:] + texts[:i] for i in range(columns)), strict=True))
+        error = self.preprocess(*map(tf.constant, zip(*rows, strict=True))).error.numpy()
+        found = [row for row, message in zip(rows, error, strict=True) if not message]
+        if not found:
+            raise ValueError(
+                "`texts` must be given, as the pipeline refuses all texts made from its vocabulary. Received: None"
+            )
+        return found
+
+    def example_texts(self) -> list[str]:
+        """Return texts made from the vocabulary."""
+        return texts_from_vocabulary(self.tokenizer)
+
+    def _answers(self, batch_size: int, convert: Callable[..., Any], **texts: str | Iterable[str]) -> Any:
+        """Return the converted outputs for each text or pair; of a single string, only its own.
+
+        Args:
+            batch_size: the number of rows in a batch.
+            convert: a function from the outputs for one text or pair, and the texts, to a Python value.
+            **texts: one or two lists of texts or strings, by argument.
+
+        Raises:
+            TypeError: if a text is not a string.
+            ValueError: if `batch_size` is not positive, a text is refused, or lists have different lengths.
+        """
+        check_positive(batch_size=batch_size)
+        one = all(isinstance(given, str) for given in texts.values())
+        columns = [
+            [
+                to_utf8(text, name, row)
+                for row, text in enumerate([given] if isinstance(given, str) else given)
+            ]
+            for name, given in texts.items()
+        ]
+        if len({len(column) for column in columns}) > 1:
+            names, counts = (
+                " and ".join(of) for of in (map("`{}`".format, texts), (str(len(c)) for c in columns))
+            )
+            raise ValueError(f"{names} must be equally many. Received: {counts} texts")
+        lengths = np.sum([[len(text) for text in column] for column in columns], axis=0)
+        rows = self._rows(columns, batch_size, np.argsort(lengths, kind="stable"))
+        found = [
+            convert(row, *(text.decode() for text in of_row))
+            for row, *of_row in zip(rows, *columns, strict=True)
+        ]
+        return found[0] if one else found
+
+    def _max_ids(self, special: int) -> Tensor:
+        """Return the number of ids that fit in addition to the special ids."""
+        return tf.constant((self.encoder.max_length or 2**30) - special)
+
+    def _windows(self, ids: tf.RaggedTensor, max_ids: Tensor, name: str) -> Windows:
+        """Split ids into windows of at most `max_ids` (B,) ids that overlap by half, or refuse long texts."""
+        lengths = _lengths(ids)
+        max_ids = tf.broadcast_to(max_ids, tf.shape(lengths))
+        fits = (lengths <= max_ids) | ((max_ids >= 2) & (self.long_texts == "window"))
+        positions = f"as the model has {self.encoder.max_length} positions, or long_texts='window'"
+        error = tf.strings.join(
+            [
+                f"`{name}` must have at most ",
+                tf.strings.as_string(max_ids),
+                f" tokens each, {positions}. Received: ",
+                tf.strings.as_string(lengths),
+                " tokens",
+            ]
+        )
+        lengths, max_ids = tf.where(fits, lengths, 0), tf.where(fits, max_ids, 0)
+        beyond = tf.maximum(lengths - max_ids, 0)
+        stride = tf.maximum(max_ids - max_ids // 2, 1)
+        count = 1 + (beyond + stride - 1) // stride
+        owner = tf.repeat(tf.range(tf.size(count)), count)
+        number = tf.ragged.range(count).values
+        start = tf.minimum(number * tf.gather(stride, owner), tf.gather(beyond, owner))
+        begin = tf.gather(tf.cast(ids.row_starts(), tf.int32), owner) + start
+        places = tf.ragged.range(begin, begin + tf.gather(tf.minimum(lengths, max_ids), owner))
+        return Windows(
+            places.with_values(tf.gather(ids.values, places.values)),
+            owner,
+            start,
+            places,
+            tf.where(fits, "", error),
+        )
+
+    def _inputs(self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None) -> dict[str, Tensor]:
+        """Return the model's inputs for rows of ids, with special ids added."""
+        model, tokenizer = self.model, self.tokenizer
+        special_ids = getattr(model, "special_ids", None)
+        if special_ids is None:
+            before = _joined(tokenizer.start_id, first, tokenizer.end_id)
+            after = before[:, :0] if second is None else _joined(second, tokenizer.end_id)
+            segments = tf.concat([tf.zeros_like(before), tf.ones_like(after)], axis=1)
+            rows = tf.concat([before, after], axis=1)
+            return {
+                "token_ids": rows.to_tensor(tokenizer.padding_value),
+                "segment_ids": segments.to_tensor(0),
+            }
+        start, delimiter, extract = special_ids
+        if second is None:
+            return {"token_ids": _joined(start, first, extract).to_tensor(tokenizer.padding_value)}
+        orders = [(first, second), (second, first)] if model.symmetric else [(first, second)]
+        rows = [
+            _joined(start, one, delimiter, other, extract).to_tensor(tokenizer.padding_value)
+            for one, other in orders
+        ]
+        return {"token_ids": tf.stack(rows, axis=1) if model.symmetric else rows[0]}
 
 
-def _length(row: dict[str, Any]) -> int:
-    return np.shape(row["token_ids"])[-1]
+def words_of(text: Tensor) -> Words:
+    """Split texts (B,) into words at white space."""
+    codes = tf.strings.unicode_decode(text, "UTF-8")  # (B, None)
+    rows = codes.value_rowids()
+    place = tf.cast(tf.range(tf.size(rows, tf.int64)) - tf.gather(codes.row_starts(), rows), tf.int32)
+    space = tf.reduce_any(codes.values[:, None] == tf.constant(_SPACES), axis=1)
+    new_row = characters.row_starts(rows)
+    starts = ~space & (new_row | characters.shifted(space, 1, True))
+    ends = ~space & (characters.shifted(new_row, -1, True) | characters.shifted(space, -1, True))
+    kept = (tf.boolean_mask(values, ~space) for values in (codes.values, rows, starts))
+    words = characters.cut(*kept, codes.nrows())
+    return Words(
+        words,
+        words.with_values(tf.boolean_mask(place, starts)),
+        words.with_values(tf.boolean_mask(place, ends) + 1),
+    )
 
 
-def _padded(ids: Any, length: int, padding_value: int) -> np.ndarray:
-    ids = np.asarray(ids, "int32")
-    widths = [(0, 0)] * (ids.ndim - 1) + [(0, length - ids.shape[-1])]
-    return np.pad(ids, widths, constant_values=padding_value)
+def valid_utf8(text: Tensor) -> Tensor:
+    """Replace invalid UTF-8 by U+FFFD."""
+    return tf.strings.unicode_transcode(text, "UTF-8", "UTF-8", errors="replace")
 
 
-def as_list(texts: str | Iterable[str]) -> tuple[list[str], bool]:
-    """Return texts as a list, and whether they were a single string."""
-    return ([texts], True) if isinstance(texts, str) else (list(texts), False)
+def accepted_rows(rows: tf.RaggedTensor, error: Tensor) -> tf.RaggedTensor:
+    """Return the rows (B, None), emptied where there is an error (B,)."""
+    return tf.ragged.boolean_mask(rows, rows.with_values(tf.repeat(error == "", rows.row_lengths())))
 
 
-def split_words(text: str) -> list[Word]:
-    """Split a text into words at white space."""
-    return [Word(match.group(), match.start(), match.end()) for match in re.finditer(r"\S+", text)]
+def texts_from_vocabulary(tokenizer: Any, count: int = 24) -> list[str]:
+    """Return texts of 1 to 24 random pieces, and two edge cases: an empty text, and an unknown character."""
+    random = np.random.default_rng(0)
+    rows = [random.integers(4, tokenizer.vocabulary_size, 1 + i % 24) for i in range(count)]
+    texts = [tokenizer.detokenize(row[None]).numpy()[0].decode(errors="ignore") for row in rows]
+    return [*texts, "", "\u2603"]
 
 
-def tokenize_words(words: list[Word], tokenizer: Any) -> tuple[list[int], list[int]]:
-    """Return the concatenated ids of all words, and the index of the word of each id."""
-    if not words:
-        return [], []
-    rows = tokenizer.tokenize([word.text for word in words]).to_list()
-    return [id_ for row in rows for id_ in row], [i for i, row in enumerate(rows) for _ in row]
+def _checked_rows(texts: Any, columns: int) -> list[tuple[str, ...]]:
+    rows = [tuple(row) if columns > 1 and isinstance(row, list | tuple) else (row,) for row in texts]
+    if not rows or any(len(row) != columns or not all(isinstance(text, str) for text in row) for row in rows):
+        kind = "strings" if columns == 1 else "pairs of strings"
+        raise ValueError(f"`texts` must be {kind}, one or more. Received: texts={texts!r}")
+    return rows
+
+
+def _joined(*parts: int | tf.RaggedTensor) -> tf.RaggedTensor:
+    """Concatenate ragged rows and columns of single ids."""
+    rows = next(part for part in parts if isinstance(part, tf.RaggedTensor)).nrows()
+    return tf.concat(
+        [part if isinstance(part, tf.RaggedTensor) else tf.fill([rows, 1], part) for part in parts], axis=1
+    )
+
+
+def _lengths(rows: tf.RaggedTensor) -> Tensor:
+    return tf.cast(rows.row_lengths(), tf.int32)

@@ -3,9 +3,13 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
+import tensorflow as tf
 
-from keras_transformer.pipelines import class_labels, texts
+from keras_transformer.pipelines.base import Arrays, Preprocessed
+from keras_transformer.pipelines.classification import check_labels, labels_by_output, labels_tensor
+from keras_transformer.pipelines.texts import TextPipeline, words_of
+
+Tensor = Any
 
 
 class TaggedWord(NamedTuple):
@@ -26,7 +30,7 @@ class TaggedWord(NamedTuple):
     end: int
 
 
-class TokenClassification(texts.TextPipeline):
+class TokenClassification(TextPipeline):
     """A pipeline of a token classifier, its tokenizer and the names of its classes.
 
     Words are delimited by white space; a word's class is that of its first token.
@@ -50,13 +54,13 @@ class TokenClassification(texts.TextPipeline):
         self, model: Any, tokenizer: Any, labels: Sequence[Any] | None = None, long_texts: str = "refuse"
     ) -> None:
         super().__init__(model, tokenizer, long_texts)
-        self.labels = class_labels.check(labels, model.num_classes)
+        self.labels = check_labels(labels, model.num_classes)
 
-    def __call__(self, given: str | Iterable[str], batch_size: int = 32) -> Any:
+    def __call__(self, text: str | Iterable[str], batch_size: int = 32) -> Any:
         """Classify the words of each text.
 
         Args:
-            given: a list of texts, or one string.
+            text: a list of texts, or one string.
             batch_size: the number of rows in a batch.
 
         Returns:
@@ -65,41 +69,63 @@ class TokenClassification(texts.TextPipeline):
         Raises:
             ValueError: if a text is too long.
         """
-        listed, one = texts.as_list(given)
-        rows, windows, of_text = [], [], []
-        for i, text in enumerate(listed):
-            its_words = texts.split_words(text)
-            ids, word_of = texts.tokenize_words(its_words, self.tokenizer)
-            of_text.append((its_words, word_of))
-            for start, end in self._windows(ids, self.encoder.max_length - 2, i, "given"):
-                rows.append(self._row(ids[start:end]))
-                windows.append((i, start, end))
-        best = [np.zeros((len(word_of), len(self.labels)), "float32") for _, word_of in of_text]
-        depth = [np.full(len(word_of), -1) for _, word_of in of_text]
-        for (i, start, end), logits in zip(windows, self._run(rows, batch_size), strict=True):
-            places = np.arange(start, end)
-            inside = np.minimum(places - start, end - 1 - places)
-            deeper = inside > depth[i][start:end]
-            depth[i][places[deeper]] = inside[deeper]
-            best[i][places[deeper]] = class_labels.softmax(logits[1 : 1 + end - start])[deeper]
-        found = [self._tagged(*its, probabilities) for its, probabilities in zip(of_text, best, strict=True)]
-        return found[0] if one else found
+        return self._answers(batch_size, self._tagged_words, text=text)
+
+    def preprocess(self, text: Tensor) -> Preprocessed:
+        """Convert strings (B,) to the model's inputs, as TensorFlow operations."""
+        words = words_of(text)
+        ids = self.tokenizer.tokenize(words.text.values)  # (all words, None)
+        windows = self._windows(words.text.with_values(ids).merge_dims(1, 2), self._max_ids(2), "text")
+        state = {
+            "words": words.text,
+            "starts": words.start,
+            "ends": words.end,
+            "ids": ids,
+            "places": windows.places,
+        }
+        return Preprocessed(self._inputs(windows.ids), windows.error, state)
+
+    def postprocess(self, outputs: dict[str, Tensor], batch: Preprocessed) -> dict[str, Tensor]:
+        """Return "words", "labels", "probabilities", "starts" and "ends" (B, W), padded with "", −1 or 0."""
+        ids, windows = batch.state["ids"], batch.state["places"]
+        lengths = tf.cast(windows.row_lengths(), tf.int32)
+        found = tf.RaggedTensor.from_tensor(tf.nn.softmax(outputs["logits"])[:, 1:], lengths).values
+        # Of overlapping windows, the first in which a token is farthest from a margin.
+        inside = tf.ragged.range(lengths)
+        depth = tf.minimum(inside, lengths[:, None] - 1 - inside).values
+        rank = depth * tf.size(lengths) - tf.cast(inside.value_rowids(), tf.int32)
+        places, count = windows.values, tf.size(ids.values)
+        deepest = rank == tf.gather(tf.math.unsorted_segment_max(rank, places, count), places)
+        found = tf.math.unsorted_segment_sum(tf.where(deepest[:, None], found, 0.0), places, count)
+        known = ids.row_lengths() > 0
+        of_words = tf.gather(found, tf.boolean_mask(ids.row_starts(), known))
+        kept = batch.state["words"].with_values(known)
+        labels = tf.gather(labels_tensor(self.labels), tf.argmax(of_words, axis=-1))
+
+        def dense(values: tf.RaggedTensor, padding_value: Any) -> Tensor:
+            return tf.ragged.boolean_mask(values, kept).to_tensor(padding_value)
+
+        def of_kept(values: Tensor, padding_value: Any) -> Tensor:
+            rows = tf.ragged.boolean_mask(batch.state["starts"], kept)
+            return rows.with_values(values).to_tensor(padding_value)
+
+        return {
+            "words": dense(batch.state["words"], ""),
+            "labels": of_kept(labels, "" if labels.dtype == tf.string else -1),
+            "probabilities": of_kept(tf.reduce_max(of_words, axis=-1), 0.0),
+            "starts": dense(batch.state["starts"], -1),
+            "ends": dense(batch.state["ends"], -1),
+        }
 
     def settings(self) -> dict[str, Any]:
         """Return the constructor's arguments except model and tokenizer."""
         return {**super().settings(), "labels": self.labels}
 
-    def _tagged(
-        self, its_words: list[texts.Word], word_of: list[int], probabilities: np.ndarray
-    ) -> list[TaggedWord]:
-        tagged = []
-        for place, number in enumerate(word_of):
-            if place and word_of[place - 1] == number:
-                continue
-            word, best = its_words[number], int(probabilities[place].argmax())
-            tagged.append(
-                TaggedWord(
-                    word.text, self.labels[best], float(probabilities[place, best]), word.start, word.end
-                )
-            )
-        return tagged
+    def _tagged_words(self, row: Arrays, _text: str) -> list[TaggedWord]:
+        label_of = labels_by_output(self.labels)
+        columns = (row[name].tolist() for name in ("words", "labels", "probabilities", "starts", "ends"))
+        return [
+            TaggedWord(word.decode(), label_of[label], probability, start, end)
+            for word, label, probability, start, end in zip(*columns, strict=True)
+            if start >= 0
+        ]

@@ -66,7 +66,7 @@ def test_no_temporary_folder_is_left(exported):
 
 def test_config_has_the_settings_of_serving(exported, pipeline):
     config = json.loads((exported / "config.json").read_text())
-    assert config == bundle_writer.settings_of(pipeline)
+    assert config == bundle_writer.config_of(pipeline)
     assert (config["pad_id"], config["start_id"], config["end_id"]) == (0, 2, 3)
     assert config["max_new_tokens"] == pipeline.max_new_tokens
     assert config["tokenizer_sha256"] == files.sha256(exported / "tokenizer" / "sentencepiece.model")

@@ -10,7 +10,7 @@ import tensorflow as tf
 import keras_transformer_serving as serving
 from keras_transformer import export, text
 from keras_transformer.cli import commands
-from keras_transformer.export import ParityError, forward
+from keras_transformer.export import ParityError
 from keras_transformer.export.parity import comparison, outputs
 from keras_transformer.models import (
     BERT,
@@ -32,6 +32,8 @@ from keras_transformer.pipelines import (
     TextClassification,
     TokenClassification,
 )
+from keras_transformer.pipelines.base import DEFAULT
+from keras_transformer.pipelines.forward import FORWARD
 from keras_transformer_serving import files
 
 BYTES = text.ByteTokenizer()
@@ -145,7 +147,7 @@ OTHERS = {
 
 def run_of(pipeline):
     """The signatures, called as they are; the slow tests export them."""
-    found = forward.signatures(pipeline)
+    found = pipeline.signatures()
 
     def run(name, inputs):
         tensors = found[name].function(*(tf.constant(values) for values in inputs.values()))
@@ -155,9 +157,9 @@ def run_of(pipeline):
 
 
 def check(pipeline, texts=None):
-    examples = [*forward.examples(pipeline), *forward.examples_of_answers(pipeline, texts)]
+    examples = outputs.examples_of(pipeline, texts)
     report = outputs.compare(examples, run_of(pipeline), 1e-4)
-    assert set(report["graphs"]) == set(forward.signatures(pipeline))
+    assert set(report["graphs"]) == set(pipeline.signatures())
     return examples
 
 
@@ -167,7 +169,7 @@ def test_text_signatures_equal_the_pipeline(name):
     make, texts = TEXT_PIPELINES[name]
     pipeline = make()
     examples = check(pipeline, texts)
-    assert {len(next(iter(one.inputs.values()))) for one in examples if one.graph == forward.DEFAULT} == {
+    assert {len(next(iter(one.inputs.values()))) for one in examples if one.graph == DEFAULT} == {
         1,
         len(texts),
     }
@@ -182,20 +184,18 @@ def test_images_are_resized_as_by_the_pipeline():
     pipeline = OTHERS["image"]()
     pipeline.resize = True
     images = np.random.default_rng(0).uniform(0, 255, (2, 11, 6, 3)).astype("float32")
-    found = run_of(pipeline)(forward.DEFAULT, {"pixel_values": images})
+    found = run_of(pipeline)(DEFAULT, {"pixel_values": images})
     np.testing.assert_allclose(found["probabilities"], pipeline.probabilities(images), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow
 def test_texts_without_mask_or_word_have_an_empty_row():
     pipeline = fill_mask(top=2)
-    found = run_of(pipeline)(forward.DEFAULT, {"text": np.array(["a [MASK]", "a"])})
+    found = run_of(pipeline)(DEFAULT, {"text": np.array(["a [MASK]", "a"])})
     assert found["pieces"].shape == (2, 1, 2)
     assert found["pieces"][1].tolist() == [["", ""]]
     answerer = QuestionAnswering(bert(SpanClassifier), BYTES)
-    found = run_of(answerer)(
-        forward.DEFAULT, {"question": np.array(["a", "a"]), "context": np.array([" ", "b"])}
-    )
+    found = run_of(answerer)(DEFAULT, {"question": np.array(["a", "a"]), "context": np.array([" ", "b"])})
     assert {name: values[0] for name, values in found.items()} == {
         "answer": "",
         "start": 0,
@@ -208,38 +208,42 @@ def test_texts_without_mask_or_word_have_an_empty_row():
 @pytest.mark.parametrize(
     ("name", "inputs", "message"),
     [
-        ("text", {"text": ["a", LONG]}, "longer than the 20 positions of the model"),
-        ("span", {"question": ["a"], "context": [LONG]}, "longer than the 20 positions of the model"),
-        ("span, window", {"question": [LONG], "context": ["a"]}, "longer than the 20 positions of the model"),
+        ("text", {"text": ["a", LONG]}, "as the model has 20 positions"),
+        ("span", {"question": ["a"], "context": [LONG]}, "as the model has 20 positions"),
+        ("span, window", {"question": [LONG], "context": ["a"]}, "as the model has 20 positions"),
         (
             "image",
             {"pixel_values": np.full((1, 8, 8, 3), np.nan, "float32")},
-            "values that are not from 0.0 to 255.0",
+            "must have values from 0.0 to 255.0",
         ),
         (
             "image",
             {"pixel_values": np.full((1, 8, 8, 3), 256, "float32")},
-            "values that are not from 0.0 to 255.0",
+            "must have values from 0.0 to 255.0",
         ),
-        ("nodes", {"nodes": np.ones((1, 2, 5), "float32"), "edges": np.array([[[0, 2]]])}, "joins a node"),
+        (
+            "nodes",
+            {"nodes": np.ones((1, 2, 5), "float32"), "edges": np.array([[[0, 2]]])},
+            "`edges` must join nodes of the graph",
+        ),
         (
             "nodes",
             {"nodes": np.full((1, 2, 5), np.inf, "float32"), "edges": np.array([[[0, 1]]])},
-            "not finite",
+            "`nodes` must be finite",
         ),
     ],
 )
 def test_inputs_the_pipeline_refuses_are_invalid_arguments(name, inputs, message):
     pipeline = OTHERS[name]() if name in OTHERS else TEXT_PIPELINES[name][0]()
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-        run_of(pipeline)(forward.DEFAULT, {key: np.array(values) for key, values in inputs.items()})
+        run_of(pipeline)(DEFAULT, {key: np.array(values) for key, values in inputs.items()})
 
 
 @pytest.mark.parametrize("name", ["text", "span"])
 @pytest.mark.parametrize("texts", [[], [5], [["a", "b", "c"]], ["ab", ("a", "b")]], ids=repr)
 def test_texts_of_another_type_are_refused(name, texts):
     with pytest.raises(ValueError, match="`texts` must be (pairs of )?strings"):
-        forward.examples_of_answers(TEXT_PIPELINES[name][0](), texts)
+        TEXT_PIPELINES[name][0]().example_inputs(texts)
 
 
 @pytest.mark.slow
@@ -378,8 +382,7 @@ def test_onnx_and_serving_of_multi_label_classification_and_regression(name, tmp
     assert report["onnx"]["graphs"]["forward"]["largest_difference"] < 1e-4
     served = serving.load(tmp_path / "it")
     assert served.config["problem_type"] == pipeline.problem_type
-    rows, _ = pipeline._rows(texts, None)
-    batch = pipeline._batch(rows)
+    batch = {name: ids.numpy() for name, ids in pipeline.preprocess(tf.constant(texts)).inputs.items()}
     inputs = {"input_ids": batch["token_ids"], "token_type_ids": batch["segment_ids"]}
     found = served.run(**inputs)
     regression = pipeline.problem_type == "regression"
@@ -393,12 +396,12 @@ def test_onnx_and_serving_of_multi_label_classification_and_regression(name, tmp
 
 
 def test_multiple_labels_are_padded_and_numbers_are_float32():
-    found = run_of(TEXT_PIPELINES["text, several labels"][0]())(forward.DEFAULT, {"text": np.array(TEXTS)})
+    found = run_of(TEXT_PIPELINES["text, several labels"][0]())(DEFAULT, {"text": np.array(TEXTS)})
     answers = TEXT_PIPELINES["text, several labels"][0]()(TEXTS)
     assert [[label for label in row if label] for row in found["labels"].tolist()] == answers
     assert found["labels"].shape == (len(TEXTS), max(map(len, answers)))
     assert len(set(map(len, answers))) > 1
-    found = run_of(TEXT_PIPELINES["text, number"][0]())(forward.DEFAULT, {"text": np.array(TEXTS)})
+    found = run_of(TEXT_PIPELINES["text, number"][0]())(DEFAULT, {"text": np.array(TEXTS)})
     assert {name: (values.shape, values.dtype) for name, values in found.items()} == {
         "values": ((len(TEXTS), 1), "float32")
     }
@@ -424,7 +427,7 @@ def test_every_pipeline_is_exported_verified_and_loaded(name, tmp_path):
         graph["largest_difference"] < 1e-4 for part in results.values() for graph in part["graphs"].values()
     )
     served = serving.load(folder)
-    (example, _) = forward.examples(pipeline)
+    example = next(each for each in outputs.examples_of(pipeline) if each.graph == FORWARD)
     found = served.run(**example.inputs)
     for output, values in example.outputs.items():
         np.testing.assert_allclose(found[output], values, rtol=1e-4, atol=1e-4)
@@ -432,7 +435,7 @@ def test_every_pipeline_is_exported_verified_and_loaded(name, tmp_path):
         served(["a"])
     loaded = tf.saved_model.load(str(path))
     if name in ("text", "token", "embedding"):
-        with pytest.raises(tf.errors.InvalidArgumentError, match="longer than the 20 positions of the model"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="as the model has 20 positions"):
             loaded.signatures["serving_default"](text=tf.constant(["a", LONG]))
     twice = [
         loaded.signatures["forward"](**{key: tf.constant(values) for key, values in example.inputs.items()})

@@ -7,10 +7,10 @@ import tensorflow as tf
 
 import keras_transformer_serving as serving
 from keras_transformer import export, generation, relations, text
-from keras_transformer.export import bundle_writer, generators, serving_signatures
+from keras_transformer.export import bundle_writer
 from keras_transformer.generation import Beam, Contrastive, Greedy, NoRepeatNGram, Sample, Speculative
 from keras_transformer.models import GPT, Unlimiformer
-from keras_transformer.pipelines import TextGeneration, TextToText
+from keras_transformer.pipelines import TextGeneration, TextToText, generation_graphs
 
 SENTENCES = ["to be, or not to be: that is the question", "whether 'tis nobler in the mind", "ñandú ☃"]
 PROMPTS = ["to be", "w", "the  que "]
@@ -93,7 +93,7 @@ def test_the_step_gives_the_models_logits_however_many_tokens_come_at_once(optio
     ids[2, :5] = model.pad_id
     found, past = steps(
         model,
-        lambda *given: serving_signatures.continue_(model, *map(tf.constant, given[:3]), given[3]),
+        lambda *given: generation_graphs.continue_(model, *map(tf.constant, given[:3]), given[3]),
         ids,
         split,
     )
@@ -109,7 +109,7 @@ def test_the_step_gives_the_models_logits_however_many_tokens_come_at_once(optio
 def test_the_loop_accepts_single_tokens_and_padding_on_either_side():
     pipeline = writer(text.ByteTokenizer(), num_layers=1)
     spec = tf.TensorSpec([None, None], tf.int32)
-    run = tf.function(lambda ids: serving_signatures.generate_ids(pipeline, ids), [spec], autograph=False)
+    run = tf.function(lambda ids: generation_graphs.generate_ids(pipeline, ids), [spec], autograph=False)
     prompts = [[0, 0, 8, 9], [0, 7, 0, 0], [5, 6, 7, 8], [7, 0, 0, 0]]
     expected = generation.generate(pipeline.model, np.array(prompts), max_new_tokens=5).best
     np.testing.assert_array_equal(run(tf.constant(prompts))["ids"].numpy(), expected)
@@ -118,7 +118,7 @@ def test_the_loop_accepts_single_tokens_and_padding_on_either_side():
 
 
 def test_the_graphs_are_named_as_optimum_names_them():
-    found = generators.graphs(writer(text.ByteTokenizer()))
+    found = writer(text.ByteTokenizer()).onnx_graphs()
     assert list(found) == ["generate_greedy", "model"]
     assert [spec.name for spec in found["model"].inputs] == [
         "input_ids",
@@ -218,7 +218,7 @@ def test_exports_equal_the_pipeline(name, tmp_path):
 def test_the_exported_loop_takes_a_mask_without_pad_id():
     pipeline = writer(gpt2_tokenizer(), add_start=True, special_tokens=True)
     prompts = [*PROMPTS, "", "to be<|endoftext|>"]
-    (graph,) = (graph for name, graph in generators.graphs(pipeline).items() if name.startswith("generate"))
+    (graph,) = (graph for name, graph in pipeline.onnx_graphs().items() if name.startswith("generate"))
     assert [spec.name for spec in graph.inputs] == ["input_ids", "attention_mask"]
     inputs = pipeline.preprocess(prompts)
     ids, mask = inputs["source_ids"], inputs["padding_mask"]
@@ -231,7 +231,7 @@ def test_serving_recognises_special_tokens_like_the_pipeline():
     tokenizer = text.SentencePieceTokenizer.train(SENTENCES, 320)
     pipeline = writer(tokenizer, add_start=True, special_tokens=True)
     prompts = ["", "to be</s>the question", "</s>", "<s> mind <unk>", "<pad>w"]
-    served = serving.tokenizer_of(tokenizer.model_bytes, bundle_writer.settings_of(pipeline))
+    served = serving.tokenizer_of(tokenizer.model_bytes, bundle_writer.config_of(pipeline))
     assert [served.encode(prompt) for prompt in prompts] == rows_of(pipeline, prompts)
 
 

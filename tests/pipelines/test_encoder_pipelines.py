@@ -77,20 +77,20 @@ class TestTextClassification:
         np.testing.assert_allclose(
             classifier.probabilities("a b", "c."), softmax(classifier.model(inputs))[0], **CLOSE
         )
-        with pytest.raises(ValueError, match="`first` and `second` must be equally many. Received: 1 and 2"):
+        with pytest.raises(
+            ValueError, match="`text` and `text_pair` must be equally many. Received: 1 and 2"
+        ):
             classifier(["a"], ["b", "c"])
 
     def test_long_texts_are_refused_or_averaged_over_windows(self):
-        with pytest.raises(
-            ValueError, match=r"`first` must have at most 14 .*Received: 32 tokens in first\[1\]"
-        ):
+        with pytest.raises(ValueError, match=r"`text` must have at most 14 .*Received: 32 tokens at index 1"):
             MAKERS["text"]()(["a", LONG])
         classifier = MAKERS["text"](long_texts="window")
         words = LONG.split()
         windows = [" ".join(words[start : start + 14]) for start in (0, 7, 14, 18)]
         expected = classifier.probabilities(windows).mean(0)
         np.testing.assert_allclose(classifier.probabilities([LONG, "a"])[0], expected, **CLOSE)
-        with pytest.raises(ValueError, match=r"`second` must have at most"):
+        with pytest.raises(ValueError, match=r"`text_pair` must have at most"):
             classifier(["a b c d e f g h a b c d"], [LONG])
 
 
@@ -124,7 +124,7 @@ class TestTokenClassification:
         np.testing.assert_allclose(tagged[3].probability, of_windows[0][3].probability, **CLOSE)
         np.testing.assert_allclose(tagged[13].probability, of_windows[1][6].probability, **CLOSE)
         np.testing.assert_allclose(tagged[31].probability, of_windows[3][13].probability, **CLOSE)
-        with pytest.raises(ValueError, match="`given` must have at most 14 tokens"):
+        with pytest.raises(ValueError, match="`text` must have at most 14 tokens"):
             MAKERS["token"]()(LONG)
 
 
@@ -172,9 +172,9 @@ class TestFillMask:
         assert other("a ___ b ___") == [first, second]
 
     def test_texts_without_mask_or_too_long_are_refused(self):
-        with pytest.raises(ValueError, match=r"`given` must hold '\[MASK\]'.*Received: given\[1\]='b'"):
+        with pytest.raises(ValueError, match=r"`text` must hold '\[MASK\]'.*Received: 'b'"):
             MAKERS["fill"]()(["[MASK]", "b"])
-        with pytest.raises(ValueError, match="`given` must have at most 14 tokens"):
+        with pytest.raises(ValueError, match="`text` must have at most 14 tokens"):
             MAKERS["fill"]()(LONG + "[MASK]")
 
 
@@ -199,7 +199,7 @@ class TestEmbedding:
         assert embedder([]).shape == (0, 8)
 
     def test_a_long_text_is_the_mean_of_its_windows(self):
-        with pytest.raises(ValueError, match="`given` must have at most 14 tokens"):
+        with pytest.raises(ValueError, match="`text` must have at most 14 tokens"):
             MAKERS["embed"]()([LONG])
         embedder = MAKERS["embed"](long_texts="window", normalize=False)
         words = LONG.split()

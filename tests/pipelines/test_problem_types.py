@@ -5,6 +5,7 @@ import json
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from keras_transformer import data, interop, pipelines
 from keras_transformer.models import BERT, GPT, GPTClassifier, SequenceClassifier, ViT
@@ -52,8 +53,8 @@ def logits_of(classifier, given):
     if isinstance(classifier, ImageClassification):
         return keras.ops.convert_to_numpy(classifier.model(given))
     run = getattr(classifier.model, "classify", classifier.model)
-    rows, _ = classifier._rows(list(given), None)
-    return np.concatenate([run(classifier._batch([row])) for row in rows])
+    batches = [classifier.preprocess(tf.constant([text])).inputs for text in given]
+    return np.concatenate([run(keras.tree.map_structure(np.asarray, inputs)) for inputs in batches])
 
 
 def centred(classifier, given):

@@ -107,7 +107,7 @@ def test_learned_positions_limit_prompt_and_output(byte_writer):
     writer = TextGeneration(model, byte_writer.tokenizer, max_new_tokens=10)
     assert writer.max_source_tokens == 55
     assert len(writer.encode(["a" * 55])[0]) == 55
-    with pytest.raises(ValueError, match=r"at most 55 tokens each.*Received: 56 tokens in texts\[0\]"):
+    with pytest.raises(ValueError, match=r"at most 55 tokens each.*Received: 56 tokens at index 0"):
         writer("a" * 56)
     with pytest.raises(ValueError, match="must fit the model's 64 positions together. Received: 60 and 10"):
         TextGeneration(model, byte_writer.tokenizer, max_new_tokens=10, max_source_tokens=60)

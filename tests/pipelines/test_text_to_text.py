@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import keras_transformer_serving as serving
 from keras_transformer import generation, pipelines, text
-from keras_transformer.export.bundle_writer import settings_of
+from keras_transformer.export.bundle_writer import config_of
 from keras_transformer.pipelines import TextToText
 from keras_transformer_serving import files
 
@@ -109,7 +109,7 @@ def test_the_text_is_that_of_the_ids(pipeline, texts, answers):
 def test_a_long_text_is_refused_with_its_row_and_length(pipeline):
     count = len(pipeline.tokenizer.tokenize("o" * 10_000)) + 1
     assert count > 200
-    with pytest.raises(ValueError, match=rf"at most 200 tokens.*Received: {count} tokens in texts\[1\]"):
+    with pytest.raises(ValueError, match=rf"at most 200 tokens.*Received: {count} tokens at index 1"):
         pipeline(["uno", "o" * 10_000, "dos"])
 
 
@@ -117,7 +117,7 @@ def test_the_limit_counts_the_end_token_and_is_itself_allowed(pipeline):
     count = len(pipeline.encode(["la casa"])[0])
     limited = TextToText(pipeline.model, pipeline.tokenizer, max_new_tokens=10, max_source_tokens=count)
     assert limited("la casa") == pipeline("la casa")
-    with pytest.raises(ValueError, match=rf"{count + 1} tokens in texts\[1\]"):
+    with pytest.raises(ValueError, match=rf"{count + 1} tokens at index 1"):
         limited(["la casa", "la casa☃"])
 
 
@@ -169,7 +169,7 @@ def test_a_model_that_does_not_match_the_tokenizer_is_refused(pipeline, random_t
 @MANY
 @given(st.lists(TEXTS, min_size=1, max_size=4))
 def test_ids_are_the_same_in_python_in_a_graph_and_in_serving(pipeline, inputs):
-    tokenizer = serving.Tokenizer(pipeline.tokenizer.model_bytes, settings_of(pipeline))
+    tokenizer = serving.Tokenizer(pipeline.tokenizer.model_bytes, config_of(pipeline))
     ids = pipeline.encode(inputs).numpy()
     as_bytes = tf.constant([one.encode() for one in inputs])
     np.testing.assert_array_equal(pipeline.encode(as_bytes).numpy(), ids)
@@ -179,7 +179,7 @@ def test_ids_are_the_same_in_python_in_a_graph_and_in_serving(pipeline, inputs):
 
 def texts_of(pipeline, ids):
     """Of ids, the text that the pipeline makes and the one that serving makes."""
-    served = serving.Tokenizer(pipeline.tokenizer.model_bytes, settings_of(pipeline)).decode(ids)
+    served = serving.Tokenizer(pipeline.tokenizer.model_bytes, config_of(pipeline)).decode(ids)
     return pipeline.tokenizer.detokenize([ids]).numpy()[0].decode(), served
 
 

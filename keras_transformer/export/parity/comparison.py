@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras_transformer_serving as serving
-from keras_transformer.export import forward
-from keras_transformer.export.bundle_writer import settings_of
+from keras_transformer.export.bundle_writer import config_of
 from keras_transformer.export.parity import generation, outputs
-from keras_transformer.export.serving_signatures import generates
+from keras_transformer.pipelines.forward import FORWARD
 
 ONNX = "onnx"
 
@@ -25,7 +24,7 @@ class WithPipeline:
     def __init__(self, pipeline: Any, texts: Sequence[Any] | None = None) -> None:
         self._pipeline = pipeline
         self._texts = texts
-        self._config = settings_of(pipeline)
+        self._config = config_of(pipeline)
         self._reference = functools.cache(functools.partial(generation.Reference.of, pipeline, texts))
 
     def __call__(self, path: pathlib.Path, part: str, store: bool = False) -> dict[str, Any]:
@@ -40,12 +39,12 @@ class WithPipeline:
             ParityError: if an output differs.
         """
         config, pipeline = self._config, self._pipeline
-        if generates(pipeline):
+        if pipeline.generates:
             reference = self._reference(part == ONNX and not serving.reads_text(config))
             return generation.compare(
                 reference, _generator(path, part, config, pipeline.tokenizer.model_bytes)
             )
-        examples = self._examples if part == ONNX else [*self._examples, *self._answers]
+        examples = [each for each in self._examples if part != ONNX or each.graph == FORWARD]
         report = outputs.compare(examples, _runner(path, part, config), outputs.tolerance(pipeline.model))
         if store:
             outputs.save(path / outputs.EXAMPLES, examples)
@@ -53,11 +52,7 @@ class WithPipeline:
 
     @functools.cached_property
     def _examples(self) -> list[outputs.Example]:
-        return forward.examples(self._pipeline)
-
-    @functools.cached_property
-    def _answers(self) -> list[outputs.Example]:
-        return forward.examples_of_answers(self._pipeline, self._texts)
+        return outputs.examples_of(self._pipeline, self._texts)
 
 
 def with_stored(bundle: serving.Bundle, part: str, stored: dict[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import tensorflow_text  # noqa: F401  (a SavedModel has its operations)
 
 import keras_transformer_serving as serving
 from keras_transformer import generation
+from keras_transformer.pipelines.texts import texts_from_vocabulary
 from keras_transformer_serving.graphs import DECODER, MODEL
 
 NEAR_TIE = 1e-4  # float32 sums in another order may swap two candidates whose logits are closer than this
@@ -85,7 +86,7 @@ class Reference:
             return scores.scores / sampler.penalties(pipeline.max_new_tokens)[scores.lengths]
 
         if as_ids:
-            inputs = pipeline.preprocess(texts)
+            inputs = pipeline.preprocess(tf.constant(texts)).inputs
             given = tf.ragged.boolean_mask(inputs["source_ids"], inputs["padding_mask"]).to_list()
             answers = ids.tolist()
         else:
@@ -237,14 +238,6 @@ def _is_near_tie(reference: Reference, row: int, found: np.ndarray) -> bool:
         return False
     column = int(np.argmax(expected != found))
     return reference.gap(row, column, int(expected[column]), int(found[column])) <= NEAR_TIE
-
-
-def texts_from_vocabulary(tokenizer: Any, count: int = 24) -> list[str]:
-    """Return texts of 1 to 24 random pieces, and two edge cases: an empty text, and an unknown character."""
-    random = np.random.default_rng(0)
-    rows = [random.integers(4, tokenizer.vocabulary_size, 1 + i % 24) for i in range(count)]
-    texts = [tokenizer.detokenize(row[None]).numpy()[0].decode(errors="ignore") for row in rows]
-    return [*texts, "", "\u2603"]
 
 
 def _accepts(pipeline: Any, text: str) -> bool:

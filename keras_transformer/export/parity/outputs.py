@@ -10,12 +10,12 @@ import tensorflow as tf
 import tensorflow_text  # noqa: F401  (a SavedModel has its operations)
 
 from keras_transformer.export.parity.generation import ParityError
+from keras_transformer.pipelines.base import Arrays
+from keras_transformer.pipelines.forward import FORWARD
 
 EXAMPLES = "examples.npz"
 TOLERANCES = {"float32": 1e-4}  # absolute and relative, by compute dtype
 _ROUGH = 5e-2
-
-Arrays = dict[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +36,34 @@ class Example:
 def tolerance(model: Any) -> float:
     """Return the tolerance for differences between an export's and the model's outputs."""
     return TOLERANCES.get(model.compute_dtype, _ROUGH)
+
+
+def examples_of(pipeline: Any, texts: Sequence[Any] | None = None) -> list[Example]:
+    """Return examples of a pipeline that runs its model once.
+
+    Args:
+        pipeline: the pipeline.
+        texts: the texts for a pipeline with a tokenizer, pairs if it takes two; by default made from the vocabulary.
+
+    Returns:
+        Inputs of each signature, and the outputs of the model for "forward", of a call for the others.
+
+    Raises:
+        ValueError: if `texts` are of another type.
+    """
+    forward = pipeline.forward_graph().function
+
+    def outputs_of(graph: str, inputs: Arrays) -> Arrays:
+        if graph != FORWARD:
+            return {name: _decoded(values) for name, values in pipeline.outputs(*inputs.values()).items()}
+        found = forward(*(tf.constant(values) for values in inputs.values()))
+        return {name: tensor.numpy() for name, tensor in found.items()}
+
+    return [
+        Example(graph, inputs, outputs_of(graph, inputs))
+        for graph, several in pipeline.example_inputs(texts).items()
+        for inputs in several
+    ]
 
 
 def compare(examples: Sequence[Example], run: Callable[[str, Arrays], Arrays], most: float) -> dict[str, Any]:

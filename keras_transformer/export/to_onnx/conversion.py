@@ -9,11 +9,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_transformer.export import forward, generators
-from keras_transformer.export.bundle_writer import new_part
+from keras_transformer.export.bundle_writer import check_pipeline, new_part
 from keras_transformer.export.parity import comparison
-from keras_transformer.export.serving_signatures import Axes, check_pipeline, generates
 from keras_transformer.export.to_onnx import graph_traversal, rewrites, tf2onnx_handlers
+from keras_transformer.pipelines.base import Axes
 
 ONNX = "onnx"
 OPSET = 18  # tf2onnx's default, 15, keeps ONNX Runtime from fusing layer normalisation; above 18 it raises
@@ -57,7 +56,7 @@ def onnx(
     if keras.backend.backend() != "tensorflow":
         raise ValueError(f"`onnx` needs the TensorFlow backend. Received: {keras.backend.backend()}")
     check_pipeline(pipeline)
-    if texts is not None and not generates(pipeline):
+    if texts is not None and not pipeline.generates:
         raise ValueError(
             f"`texts` must be None for a {type(pipeline).__name__}, whose graphs take none. Received: texts={texts!r}"
         )
@@ -67,8 +66,8 @@ def onnx(
         import tf2onnx  # noqa: F401
     except ImportError as error:
         raise ImportError(f"`onnx` needs {error.name}: pip install 'keras-transformer-kit[onnx]'") from error
+    graphs = pipeline.onnx_graphs()
     with new_part(pipeline, folder, ONNX) as (new, report):
-        graphs = (generators if generates(pipeline) else forward).graphs(pipeline)
         for name, graph in graphs.items():
             model = convert(name, graph.function, graph.inputs, graph.axes)
             onnx_library.save_model(model, new / f"{name}.onnx")

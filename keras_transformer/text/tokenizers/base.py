@@ -309,7 +309,7 @@ class Tokenizer(tf.Module, abc.ABC):
 
 
 class Compiled:
-    """A function of strings that is compiled to a graph when called eagerly, as its many small operations are slow.
+    """A function of strings that is traced once, both for eager calls and for graphs that call it.
 
     A plain `tf.function` attribute of a tokenizer would be saved with each model that contains the tokenizer.
 
@@ -318,12 +318,11 @@ class Compiled:
     """
 
     def __init__(self, function: Callable[[tf.Tensor], tf.RaggedTensor]):
-        self._function = function
         self._graph = tf.function(function, [tf.TensorSpec([None], tf.string)], autograph=False)
 
     def __call__(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Return the function's result for `texts`."""
-        return (self._graph if tf.executing_eagerly() else self._function)(texts)
+        return self._graph(texts)
 
 
 def tokenize_around(

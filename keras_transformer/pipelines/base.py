@@ -1,0 +1,198 @@
+"""The base class of pipelines: what a call, a SavedModel, the ONNX graphs and the parity check have in common."""
+
+import abc
+import dataclasses
+import os
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple, Self
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_transformer import text
+from keras_transformer_serving import bundle, files
+
+Tensor = Any
+Arrays = dict[str, np.ndarray]
+Axes = dict[str, list[str | None]]
+"""The names of the first axes of each tensor; None for axes of static size."""
+
+CONFIG = "config.json"
+DEFAULT = "serving_default"
+BATCH = "batch_size"
+
+
+class Preprocessed(NamedTuple):
+    """Texts, images or graphs as inputs of a model.
+
+    Attributes:
+        inputs: the model's inputs, by name.
+        error: strings (B,), the reason why an input is refused, "" for none. The model's inputs of a refused one are
+            valid, but its answer has no meaning.
+        state: other tensors that `postprocess` needs, by name.
+    """
+
+    inputs: dict[str, Tensor]
+    error: Tensor
+    state: dict[str, Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class Graph:
+    """An exported function: a signature of a SavedModel, or an ONNX graph.
+
+    Attributes:
+        function: a function from tensors to a dictionary of tensors.
+        inputs: the specs of its inputs.
+        axes: the names of the dynamic axes of inputs and outputs, for ONNX.
+    """
+
+    function: Callable[..., dict[str, Tensor]]
+    inputs: list[tf.TensorSpec]
+    axes: Axes = dataclasses.field(default_factory=dict)
+
+
+class Pipeline(abc.ABC):
+    """Base class of pipelines: a model, its tokenizer (if any) and settings.
+
+    A task defines `preprocess`, and the computation of answers from the model's outputs, once, in TensorFlow
+    operations: a call, the SavedModel's signatures, the ONNX graphs and the parity check of an export all use them.
+
+    Attributes:
+        generates: whether the pipeline generates in a loop rather than running its model once.
+        classes: all subclasses, by name.
+    """
+
+    model: Any
+    tokenizer: Any = None
+    generates: ClassVar[bool] = False
+    classes: ClassVar[dict[str, type["Pipeline"]]] = {}
+    _settings_file: ClassVar[str] = "settings.json"
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Register the class by its name, for `pipelines.load`."""
+        super().__init_subclass__(**kwargs)
+        Pipeline.classes[cls.__name__] = cls
+
+    @abc.abstractmethod
+    def preprocess(self, *inputs: Tensor) -> Preprocessed:
+        """Convert a batch of texts, images or graphs to the model's inputs, as TensorFlow operations."""
+
+    @abc.abstractmethod
+    def signatures(self) -> dict[str, Graph]:
+        """Return the signatures of a SavedModel, "serving_default" among them."""
+
+    @abc.abstractmethod
+    def onnx_graphs(self) -> dict[str, Graph]:
+        """Return the ONNX graphs, by file name."""
+
+    @abc.abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """Return the constructor's arguments except model and tokenizer."""
+
+    @property
+    def encoder(self) -> Any:
+        """The part of the model that reads the inputs."""
+        return self.model
+
+    def export_config(self) -> dict[str, Any]:
+        """Return the settings that serving needs to run an export without this package."""
+        config = {"pipeline": type(self).__name__}
+        if self.tokenizer is not None:
+            config |= {
+                "tokenizer_class": type(self.tokenizer).__name__,
+                "tokenizer_file": self.tokenizer.file_name,
+                "tokenizer_sha256": self.tokenizer.sha256,
+                "vocabulary_size": self.encoder.vocabulary_size,  # includes special ids that the tokenizer may lack
+                "empty_ids": list(self.tokenizer.empty_ids),
+                "pad_id": self.encoder.pad_id,
+                "start_id": getattr(self.encoder, "start_id", None),  # only encoder–decoders have one
+                "end_id": getattr(self.encoder, "end_id", None),
+            }
+        return {**config, **self.settings()}
+
+    def save(self, folder: str | os.PathLike[str], overwrite: bool = False) -> None:
+        """Save model, tokenizer and settings to a folder, which `pipelines.load` reads.
+
+        Args:
+            folder: the folder, written atomically.
+            overwrite: whether to replace an existing pipeline.
+
+        Raises:
+            FileExistsError: if `folder` exists and `overwrite` is False, or it is not a pipeline.
+            ValueError: if the model is quantised or an `Ensemble`, or the sampler has a draft model.
+        """
+        if not hasattr(self.model, "save"):
+            raise ValueError(
+                "`model` must be a Keras model; save each model of an ensemble in a pipeline of its own. "
+                f"Received: a {type(self.model).__name__}"
+            )
+        if pathlib.Path(folder).exists() and overwrite and not is_pipeline(folder):
+            raise FileExistsError(
+                f"`folder` must be new, or a pipeline if overwrite=True. Received: folder={str(folder)!r}"
+            )
+        if any(variable.dtype == "int8" for variable in self.model.variables):
+            raise ValueError(
+                "`model` must not be quantised, as its file could not be loaded. Save it before quantisation, and "
+                "quantise after loading. Received: a model with int8 weights"
+            )
+        settings = self.settings()
+        with files.new_folder(folder, overwrite) as new:
+            self.model.save(new / "model.keras")
+            files.write_json(new / self._settings_file, settings)
+            config = {"pipeline": type(self).__name__, "model_sha256": files.sha256(new / "model.keras")}
+            if self.tokenizer is not None:
+                self.tokenizer.save(new / "tokenizer")
+                config["tokenizer_sha256"] = self.tokenizer.sha256
+            files.write_json(new / CONFIG, config)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Self:
+        """Load a pipeline from the folder written by `save`."""
+        folder = pathlib.Path(folder)
+        config = files.read_json(folder / CONFIG)
+        _check_sha256(
+            folder / "model.keras", config.get("model_sha256"), files.sha256(folder / "model.keras")
+        )
+        tokenizers = []
+        if (folder / "tokenizer").exists() or "tokenizer_sha256" in config:
+            tokenizers = [text.load(folder / "tokenizer")]
+            _check_sha256(folder / "tokenizer", config.get("tokenizer_sha256"), tokenizers[0].sha256)
+        model = keras.saving.load_model(folder / "model.keras")
+        settings = files.read_json(folder / cls._settings_file)
+        try:
+            return cls(model, *tokenizers, **settings)
+        except TypeError as error:
+            raise ValueError(
+                f"`{folder / cls._settings_file}` must hold a pipeline's settings. Received: {settings!r}"
+            ) from error
+
+
+def is_pipeline(folder: str | os.PathLike[str]) -> bool:
+    """Return whether a folder is a saved pipeline, by its `config.json`."""
+    path = pathlib.Path(folder) / CONFIG
+    if not path.is_file() or bundle.is_bundle(folder):  # an export has a config.json, too
+        return False
+    config = files.read_json(path)
+    return isinstance(config, dict) and "pipeline" in config
+
+
+def assert_accepted(error: Tensor) -> None:
+    """Raise a tf.errors.InvalidArgumentError, also from inside a graph, if any input (B,) is refused."""
+    refused = tf.boolean_mask(error, error != "")
+    tf.debugging.Assert(tf.equal(tf.size(refused), 0), [refused], summarize=1)
+
+
+def raise_refused(errors: Sequence[tuple[int, bytes]]) -> None:
+    """Raise a ValueError for the first of several (index, error), if any."""
+    for index, message in sorted(errors):
+        raise ValueError(f"{message.decode()} at index {index}")
+
+
+def _check_sha256(path: pathlib.Path, expected: str | None, found: str) -> None:
+    if expected is None:
+        raise ValueError(f"`{path.parent / CONFIG}` must have the sha256 of {path.name}. Received: none")
+    if found != expected:
+        raise ValueError(f"`{path}` is damaged: its sha256 must be {expected}. Received: {found}")

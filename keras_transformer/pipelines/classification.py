@@ -1,0 +1,133 @@
+"""Labels, scores and answers of classifiers and regressions."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_transformer.pipelines.base import BATCH, Arrays, Axes
+
+Tensor = Any
+
+
+class Classifier:
+    """A mixin for pipelines of a model that gives one label, several labels or numbers for each input.
+
+    Attributes:
+        labels: a name for each class.
+        problem_type: that of the model; single-label classification if it has none.
+        threshold: the probability above which a label is returned, for multi-label classification.
+    """
+
+    model: Any
+    labels: list[Any]
+    problem_type: str
+    threshold: float
+
+    def _set_classes(self, labels: Sequence[Any] | None, threshold: float) -> None:
+        if not 0 <= threshold <= 1:
+            raise ValueError(f"`threshold` must be in [0, 1]. Received: threshold={threshold}")
+        self.labels = check_labels(labels, self.model.num_classes)
+        self.problem_type = getattr(self.model, "problem_type", "single_label_classification")
+        self.threshold = threshold
+
+    @property
+    def graph_outputs(self) -> Axes:
+        """The outputs of the model's graph and the names of their first axes; a regression has no probabilities."""
+        return {name: [BATCH] for name in ("logits", *([] if self._is_regression else ["probabilities"]))}
+
+    @property
+    def _is_regression(self) -> bool:
+        return self.problem_type == "regression"
+
+    def forward(self, inputs: Any) -> dict[str, Tensor]:
+        """Return the logits and, of a classifier, the probabilities (R, C)."""
+        logits = getattr(self.model, "classify", self.model)(inputs, training=False)
+        if self._is_regression:
+            return {"logits": logits}
+        several = self.problem_type == "multi_label_classification"
+        return {
+            "logits": logits,
+            "probabilities": (keras.ops.sigmoid if several else keras.ops.softmax)(logits),
+        }
+
+    def scores_of(self, outputs: dict[str, Tensor]) -> Tensor:
+        """Return the probabilities, or the numbers of a regression, of the outputs of `forward`."""
+        return outputs["logits" if self._is_regression else "probabilities"]
+
+    def answers_of(self, scores: Tensor) -> dict[str, Tensor]:
+        """Convert scores (B, C) to answers, as TensorFlow operations.
+
+        Returns:
+            "label" (B,) and "probabilities" (B, C); for multi-label classification "labels" (B, L) above the threshold,
+            padded with "" or −1, in place of "label"; for a regression only "values" (B, C).
+        """
+        if self._is_regression:
+            return {"values": scores}
+        names = labels_tensor(self.labels)
+        if self.problem_type != "multi_label_classification":
+            return {"label": tf.gather(names, tf.argmax(scores, axis=-1)), "probabilities": scores}
+        classes = tf.broadcast_to(tf.range(tf.shape(scores)[1]), tf.shape(scores))
+        chosen = tf.ragged.boolean_mask(classes, scores > self.threshold)
+        padding_value = "" if names.dtype == tf.string else -1
+        labels = chosen.with_values(tf.gather(names, chosen.values)).to_tensor(padding_value)
+        return {"labels": labels, "probabilities": scores}
+
+    def _answer_of(self, row: Arrays) -> Any:
+        """Convert the outputs for one input to its label, labels, number or numbers."""
+        if self._is_regression:
+            values = row["values"].tolist()
+            return values[0] if len(values) == 1 else values
+        label_of = labels_by_output(self.labels)
+        if self.problem_type != "multi_label_classification":
+            return label_of[row["label"]]
+        count = np.count_nonzero(row["probabilities"] > self.threshold)
+        return [label_of[label] for label in row["labels"][:count].tolist()]
+
+    def _scores_of_rows(self, rows: Any) -> np.ndarray:
+        """Return the scores of the outputs for n inputs, float32 (n, C), or (C,) for the outputs for one."""
+        name = "values" if self._is_regression else "probabilities"
+        if isinstance(rows, dict):
+            return rows[name]
+        return np.array([row[name] for row in rows], "float32").reshape(-1, len(self.labels))
+
+    def _check_has_probabilities(self) -> None:
+        if self._is_regression:
+            raise ValueError(
+                "`probabilities` needs a classifier; `scores` are the numbers of a regression. "
+                f"Received: problem_type={self.problem_type!r}"
+            )
+
+
+def check_labels(labels: Sequence[Any] | None, num_classes: int) -> list[Any]:
+    """Return `labels`, or class indices if they are None.
+
+    Args:
+        labels: a name for each class, or None.
+        num_classes: the number of classes.
+
+    Raises:
+        ValueError: if there are more or fewer labels than classes.
+    """
+    labels = list(range(num_classes)) if labels is None else list(labels)
+    if len(labels) != num_classes:
+        raise ValueError(
+            f"`labels` must name each of the model's {num_classes} classes. Received: {len(labels)} labels"
+        )
+    return labels
+
+
+def labels_tensor(labels: Sequence[Any]) -> tf.Tensor:
+    """Return labels as int64 if all are integers, otherwise as strings."""
+    if all(isinstance(label, int) for label in labels):
+        return tf.constant(labels, tf.int64)
+    return tf.constant([str(label) for label in labels])
+
+
+def labels_by_output(labels: Sequence[Any]) -> dict[Any, Any]:
+    """Return a dictionary from labels in outputs, integers or bytes, to `labels`."""
+    if all(isinstance(label, int) for label in labels):
+        return {int(label): label for label in labels}
+    return {str(label).encode(): label for label in labels}

@@ -1,0 +1,228 @@
+"""The base class of pipelines that run their model once, rather than generating in a loop."""
+
+import abc
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_transformer.generation.compilation import bucket, compiled
+from keras_transformer.pipelines.base import (
+    Arrays,
+    Graph,
+    Pipeline,
+    Preprocessed,
+    assert_accepted,
+    raise_refused,
+)
+from keras_transformer_serving.graphs import MODEL
+
+Tensor = Any
+
+FORWARD = "forward"
+
+
+class ForwardPipeline(Pipeline):
+    """Base class of pipelines that run their model once.
+
+    A call runs `preprocess` and `postprocess` as TensorFlow functions, and between them `forward`, compiled by the
+    backend of the model; a SavedModel's signature is one function of all three.
+    """
+
+    @property
+    def padding(self) -> dict[str, tuple[int, float]]:
+        """For each of the model's inputs of variable length, its axis and the padding value."""
+        return {}
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute, and forget the compiled functions, which may contain its former value."""
+        self.__dict__["_compiled"] = None
+        super().__setattr__(name, value)
+
+    @abc.abstractmethod
+    def postprocess(self, outputs: dict[str, Tensor], batch: Preprocessed) -> dict[str, Tensor]:
+        """Convert the outputs of `forward` to the answers to B inputs, as TensorFlow operations.
+
+        Args:
+            outputs: the outputs of `forward`.
+            batch: the inputs of `forward`.
+
+        Returns:
+            Tensors (B, …), by name: the outputs of "serving_default".
+        """
+
+    @abc.abstractmethod
+    def forward_graph(self) -> Graph:
+        """Return the function from ids, images or graphs to the model's outputs, with Optimum's names."""
+
+    @abc.abstractmethod
+    def example_inputs(self, texts: Sequence[Any] | None = None) -> dict[str, list[Arrays]]:
+        """Return inputs on which an export and the pipeline are compared.
+
+        Args:
+            texts: the texts for "serving_default", pairs if it takes two; by default made from the vocabulary.
+
+        Returns:
+            For each signature, several inputs.
+
+        Raises:
+            ValueError: if `texts` are of another type.
+        """
+
+    def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Run the model on preprocessed inputs, on any backend."""
+        return {"logits": self.model(inputs, training=False)}
+
+    def onnx_graphs(self) -> dict[str, Graph]:
+        """Return the ONNX graphs, by file name."""
+        return {MODEL: self.forward_graph()}
+
+    def serve(self, *inputs: Tensor) -> dict[str, Tensor]:
+        """Answer a batch inside one TensorFlow function, or raise a tf.errors.InvalidArgumentError."""
+        batch = self.preprocess(*inputs)
+        assert_accepted(batch.error)
+        return self.postprocess(self.forward(batch.inputs), batch)
+
+    def outputs(self, *inputs: Any) -> Arrays:
+        """Return the outputs of "serving_default" for one batch, computed as in a call."""
+        (batch,) = self._preprocessed([np.arange(len(inputs[0]))], inputs)
+        return self._answer(batch, len(inputs[0]))
+
+    def _rows(self, inputs: Sequence[Sequence[Any]], batch_size: int, order: Sequence[int]) -> list[Arrays]:
+        """Return the outputs for each of n inputs, computed in batches.
+
+        Args:
+            inputs: one or several lists of n texts, images or graphs.
+            batch_size: the number of rows in a batch.
+            order: the indices of all inputs, those of similar length next to each other.
+
+        Raises:
+            ValueError: if an input is refused.
+        """
+        chunks = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+        rows: list[Any] = [None] * len(order)
+        for chunk, batch in zip(chunks, self._preprocessed(chunks, inputs), strict=True):
+            outputs = self._answer(batch, batch_size)
+            for place, index in enumerate(chunk):
+                rows[index] = {name: values[place] for name, values in outputs.items()}
+        return rows
+
+    def _preprocessed(
+        self, chunks: Sequence[Sequence[int]], inputs: Sequence[Sequence[Any]]
+    ) -> list[Preprocessed]:
+        """Preprocess the inputs of each chunk, or raise a ValueError for the first that is refused."""
+        batches, errors = [], []
+        with tf.device("CPU"):  # where strings are
+            for chunk in chunks:
+                columns = [tf.convert_to_tensor(_chosen(column, chunk)) for column in inputs]
+                batch = self._functions().preprocess(*columns)
+                found = batch.error.numpy()
+                errors += [(chunk[row], found[row]) for row in np.flatnonzero(found != b"")]
+                batches.append(batch)
+        raise_refused(errors)
+        return batches
+
+    def _answer(self, batch: Preprocessed, batch_size: int) -> Arrays:
+        """Return the outputs for a preprocessed batch; the model runs on at most `batch_size` rows at once."""
+        functions, count = self._functions(), len(next(iter(batch.inputs.values())))
+        parts = [
+            functions.forward(
+                {name: values[start : start + batch_size] for name, values in batch.inputs.items()}
+            )
+            for start in range(0, count, batch_size)
+        ]
+        with tf.device("CPU"):
+            outputs = (
+                parts[0] if len(parts) == 1 else tf.nest.map_structure(lambda *of: tf.concat(of, 0), *parts)
+            )
+            answers = functions.postprocess(outputs, batch)
+            return {name: values.numpy() for name, values in answers.items()}
+
+    def _functions(self) -> "_Functions":
+        """Return the compiled functions; compile again if the model's variables were replaced, as by quantisation."""
+        variables = self.model.variables
+        if self._compiled is None or not self._compiled.has(variables):
+            self.__dict__["_compiled"] = _Functions(self, variables)
+        return self._compiled
+
+
+class _Functions:
+    """The functions of a pipeline, compiled."""
+
+    def __init__(self, pipeline: ForwardPipeline, variables: list[Any]) -> None:
+        self._variables = variables
+        self._pipeline = pipeline
+        self._preprocess: dict[Any, Callable[..., Preprocessed]] = {}
+        self._forward: Callable[..., dict[str, Any]] | None = None
+        self.postprocess = tf.function(pipeline.postprocess, autograph=False, reduce_retracing=True)
+
+    def has(self, variables: list[Any]) -> bool:
+        """Return whether these are the variables at the time of compilation."""
+        return len(variables) == len(self._variables) and all(map(operator.is_, variables, self._variables))
+
+    def preprocess(self, *columns: tf.Tensor) -> Preprocessed:
+        """Run `preprocess` on batches of any size."""
+        # Only the last axis, of channels or features, has a fixed size.
+        shapes = [[None] * max(1, len(each.shape) - 1) + each.shape.as_list()[1:][-1:] for each in columns]
+        specs = [tf.TensorSpec(shape, each.dtype) for shape, each in zip(shapes, columns, strict=True)]
+        key = tuple(specs)
+        if key not in self._preprocess:
+            self._preprocess[key] = tf.function(
+                self._pipeline.preprocess, input_signature=specs, autograph=False
+            )
+        return self._preprocess[key](*columns)
+
+    def forward(self, inputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Run `forward` on inputs of any number of rows and any length."""
+        # On a CPU, XLA gains less than it takes to compile; without it one function serves all shapes.
+        if keras.backend.backend() == "tensorflow" and not tf.config.list_logical_devices("GPU"):
+            if self._forward is None:
+                specs = {name: self._dynamic_spec(name, values) for name, values in inputs.items()}
+                self._forward = tf.function(self._pipeline.forward, input_signature=[specs], autograph=False)
+            return self._forward(inputs)
+        if self._forward is None:
+            self._forward = compiled(self._variables, self._pipeline.forward, True)
+        count = len(next(iter(inputs.values())))
+        outputs = self._forward({name: self._padded(name, values.numpy()) for name, values in inputs.items()})
+        return {
+            name: tf.convert_to_tensor(keras.ops.convert_to_numpy(values)[:count])
+            for name, values in outputs.items()
+        }
+
+    def _dynamic_spec(self, name: str, values: tf.Tensor) -> tf.TensorSpec:
+        shape = values.shape.as_list()
+        shape[0] = None
+        if name in self._pipeline.padding:
+            shape[self._pipeline.padding[name][0]] = None
+        return tf.TensorSpec(shape, values.dtype, name=name)
+
+    def _padded(self, name: str, values: np.ndarray) -> np.ndarray:
+        """Pad the rows, and the axis of `padding`, to one of a few sizes."""
+        axis, padding_value = self._pipeline.padding.get(name, (0, 0))
+        widths = [(0, 0)] * values.ndim
+        if axis != 0:
+            length = values.shape[axis]
+            limit = getattr(self._pipeline.encoder, "max_length", None) or math.inf
+            widths[axis] = (0, int(min(length_bucket(length), max(length, limit))) - length)
+        widths[0] = (0, bucket(len(values), 1) - len(values))
+        return np.pad(values, widths, constant_values=padding_value)
+
+
+def length_bucket(length: int) -> int:
+    """Return the least of 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, … that is at least `length`."""
+    step = max(8, bucket(length, 8) // 8)
+    return max(8, -(-length // step) * step)
+
+
+def check_no_texts(pipeline: ForwardPipeline, texts: Any) -> None:
+    """Raise if texts are given to compare a pipeline on that reads none."""
+    if texts is not None:
+        raise ValueError(f"`texts` must be None for a {type(pipeline).__name__}. Received: texts={texts!r}")
+
+
+def _chosen(column: Sequence[Any], chunk: Sequence[int]) -> Any:
+    return column[np.asarray(chunk)] if isinstance(column, np.ndarray) else [column[i] for i in chunk]

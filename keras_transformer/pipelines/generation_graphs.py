@@ -1,0 +1,280 @@
+"""The exported functions of generating pipelines: the whole loop, and single steps for servers with their own loop.
+
+Their key/value cache grows, which needs no XLA.
+"""
+
+from typing import Any
+
+import tensorflow as tf
+
+from keras_transformer import generation, ops
+from keras_transformer.generation.validation import padding_value
+from keras_transformer.models import Unlimiformer
+from keras_transformer.pipelines.base import BATCH, DEFAULT, Axes, Graph, assert_accepted
+from keras_transformer_serving.graphs import DECODER, ENCODER, MODEL, loop_name
+
+Tensor = Any
+
+_NEW = "sequence_length"
+_PAST = "past_sequence_length"
+_TOTAL = f"{_PAST} + {_NEW}"
+_PARTS = ("key", "value")
+
+
+def signatures(pipeline: Any) -> dict[str, Graph]:
+    """Return the signatures of a SavedModel."""
+    text = tf.TensorSpec([None], tf.string, name="text")
+
+    def text_to_ids(texts: Tensor, noise: Tensor | None = None) -> dict[str, Tensor]:
+        batch = pipeline.preprocess(texts)
+        assert_accepted(batch.error)
+        return generate_ids(pipeline, **batch.inputs, noise=noise)
+
+    def text_to_text(texts: Tensor) -> dict[str, Tensor]:
+        ids = text_to_ids(texts)["ids"]
+        decoded = pipeline.decode(tf.reshape(ids, [-1, ids.shape[-1]]))
+        return {"text": tf.reshape(decoded, tf.shape(ids)[:-1])}
+
+    return {
+        DEFAULT: Graph(text_to_text, [text]),
+        "generate_ids": Graph(text_to_ids, [text, *noise_spec(pipeline)]),
+    }
+
+
+def onnx_graphs(pipeline: Any) -> dict[str, Graph]:
+    """Return the ONNX graphs, by file name.
+
+    A model whose encoder gives no keys and values, such as Unlimiformer, only has the loop.
+    """
+    model = pipeline.model
+    if not hasattr(model, "encode"):
+        steps = {MODEL: _decoder_only(model)}
+    elif hasattr(model, "decoder_blocks"):
+        steps = {ENCODER: _encoder(model), DECODER: _decoder(model)}
+    else:
+        steps = {}
+    return {loop_name(pipeline.export_config()): _loop(pipeline), **steps}
+
+
+def _loop(pipeline: Any) -> Graph:
+    def loop(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
+        given = dict(zip((spec.name for spec in inputs), tensors, strict=True))
+        mask = given.get("attention_mask")
+        out = generate_ids(
+            pipeline,
+            tf.cast(given["input_ids"], tf.int32),
+            None if mask is None else mask != 0,
+            given.get("noise"),
+        )
+        return {**out, "ids": tf.cast(out["ids"], tf.int64), "lengths": tf.cast(out["lengths"], tf.int64)}
+
+    # Padding is marked by `pad_id` or, without one, by the mask.
+    ids = ["input_ids", *(["attention_mask"] if pipeline.model.pad_id is None else [])]
+    inputs = [*map(_ids, ids), *noise_spec(pipeline)]
+    length = "encoder_sequence_length" if hasattr(pipeline.model, "encode") else _NEW
+    axes = {name: [BATCH] for name in ("noise", "ids", "lengths", "scores")}
+    return Graph(loop, inputs, {**axes, **{name: [BATCH, length] for name in ids}})
+
+
+def _encoder(model: Any) -> Graph:
+    source = [BATCH, "encoder_sequence_length"]
+    present = _cache("present", len(model.decoder_blocks), source[1], ".encoder")
+    return Graph(
+        lambda input_ids, attention_mask: encode(model, input_ids, attention_mask),
+        [_ids("input_ids"), _ids("attention_mask")],
+        {"input_ids": source, "attention_mask": source, **present},
+    )
+
+
+def _decoder(model: Any) -> Graph:
+    blocks, target = model.decoder_blocks, [BATCH, _NEW]
+    own = _cache("past_key_values", len(blocks), _PAST, ".decoder")
+    cross = _cache("past_key_values", len(blocks), "encoder_sequence_length", ".encoder")
+    names = [*own, *cross]
+    return Graph(
+        lambda input_ids, mask, *past: decode(model, input_ids, mask, dict(zip(names, past, strict=True))),
+        [
+            _ids("input_ids"),
+            _ids("encoder_attention_mask"),
+            *_cache_specs(blocks[0].self_attention, own),
+            *_cache_specs(blocks[0].cross_attention, cross),
+        ],
+        {
+            "input_ids": target,
+            "encoder_attention_mask": [BATCH, "encoder_sequence_length"],
+            **own,
+            **cross,
+            "logits": target,
+            **_cache("present", len(blocks), _TOTAL, ".decoder"),
+        },
+    )
+
+
+def _decoder_only(model: Any) -> Graph:
+    new, past = [BATCH, _NEW], _cache("past_key_values", len(model.blocks), _PAST)
+    return Graph(
+        lambda input_ids, mask, positions, *tensors: continue_(
+            model, input_ids, mask, positions, dict(zip(past, tensors, strict=True))
+        ),
+        [
+            *map(_ids, ("input_ids", "attention_mask", "position_ids")),
+            *_cache_specs(model.blocks[0].self_attention, past),
+        ],
+        {
+            "input_ids": new,
+            "attention_mask": [BATCH, _TOTAL],
+            "position_ids": new,
+            **past,
+            "logits": new,
+            **_cache("present", len(model.blocks), _TOTAL),
+        },
+    )
+
+
+def generate_ids(
+    pipeline: Any, source_ids: Tensor, padding_mask: Tensor | None = None, noise: Tensor | None = None
+) -> dict[str, Tensor]:
+    """Run the generation loop from int32 ids (B, S) to "ids" (B, M), "lengths" (B,), "scores" (B,).
+
+    The mask, booleans (B, S), False for padding, is only required for a model without a `pad_id`.
+
+    If the sampler returns N > 1 hypotheses, outputs have an axis of N after the first. Sampling uses `noise`
+    (B, N, M, V), by default that of its seed for rows 0, 1, 2, …
+    """
+    model = pipeline.model
+    if not hasattr(model, "encode"):
+        # All tokens of a prompt except the last are prefilled, and must be at least one.
+        column = [[0, 0], [0, 1]]
+        source_ids = tf.pad(source_ids, column, constant_values=padding_value(model))
+        padding_mask = None if padding_mask is None else tf.pad(padding_mask, column)
+    out = generation.generate_ids(
+        _WithoutXla(model) if isinstance(model, Unlimiformer) else model,
+        source_ids,
+        pipeline.max_new_tokens,
+        ops.grow_update,
+        sampler=pipeline.sampler,
+        constraints=pipeline.constraints,
+        padding_mask=padding_mask,
+        noise=noise,
+    )
+    several = pipeline.sampler.num_return > 1
+    return {name: out[name] if several else out[name][:, 0] for name in ("ids", "lengths", "scores")}
+
+
+class _WithoutXla:
+    """A model that stores its encoded source with an update that needs no XLA."""
+
+    def __init__(self, model: Unlimiformer) -> None:
+        self._model = model
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def encode(self, source_ids: Tensor) -> Any:
+        return self._model.encode(source_ids, ops.select_update)
+
+
+def noise_spec(pipeline: Any) -> list[tf.TensorSpec]:
+    """Return the spec of the noise input of a sampling loop, or an empty list."""
+    if not isinstance(pipeline.sampler, generation.Sample):
+        return []
+    shape = [pipeline.sampler.num_return, pipeline.max_new_tokens, pipeline.model.vocabulary_size]
+    return [tf.TensorSpec([None, *shape], tf.float32, name="noise")]
+
+
+def encode(model: Any, input_ids: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:
+    """Encode source ids (B, S) to each layer's keys and values, "present.{i}.encoder.{key,value}" (B, N, S, H)."""
+    padded = tf.where(attention_mask != 0, input_ids, tf.constant(model.pad_id, input_ids.dtype))
+    projected = model.encode(tf.cast(padded, tf.int32))["projected"]
+    return {
+        f"present.{i}.encoder.{part}": layer[part]
+        for i, layer in enumerate(projected)
+        for part in ("key", "value")
+    }
+
+
+def decode(
+    model: Any, input_ids: Tensor, encoder_attention_mask: Tensor, past: dict[str, Tensor]
+) -> dict[str, Tensor]:
+    """Decode T new tokens after a past of P ≥ 0 to "logits" (B, T, V) and "present.{i}.decoder.{key,value}"."""
+    layers = range(len(past) // 4)
+    context = {
+        "projected": [
+            {part: past[f"past_key_values.{i}.encoder.{part}"] for part in ("key", "value")} for i in layers
+        ],
+        "padding_mask": encoder_attention_mask != 0,
+    }
+    shape = tf.shape(input_ids)
+    length = tf.shape(past["past_key_values.0.decoder.key"])[2]
+    past_positions = tf.broadcast_to(tf.range(length), [shape[0], length])
+    cache = [
+        {
+            "key": past[f"past_key_values.{i}.decoder.key"],
+            "value": past[f"past_key_values.{i}.decoder.value"],
+            "positions": past_positions,
+        }
+        for i in layers
+    ]
+    logits, cache = model.step(
+        tf.cast(input_ids, tf.int32),
+        cache,
+        context,
+        cache_index=length,
+        positions=tf.broadcast_to(length + tf.range(shape[1]), shape),
+        update=ops.append_update,
+    )
+    present = {f"present.{i}.decoder.{part}": cache[i][part] for i in layers for part in ("key", "value")}
+    return {"logits": logits, **present}
+
+
+def continue_(
+    model: Any, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor, past: dict[str, Tensor]
+) -> dict[str, Tensor]:
+    """Run a decoder-only model on T new tokens after a past of P ≥ 0: "logits" (B, T, V), "present.{i}.{key,value}".
+
+    The mask (B, P + T) covers past and new tokens; positions (B, T) are those of the new tokens, without padding.
+    """
+    layers = range(len(past) // 2)
+    real = attention_mask != 0
+    counted = tf.cumsum(tf.cast(real, tf.int32), axis=1) - 1
+    length = tf.shape(past["past_key_values.0.key"])[2]
+    stored = tf.where(real, counted, -1)[:, :length]
+    cache = [
+        {**{part: past[f"past_key_values.{i}.{part}"] for part in ("key", "value")}, "positions": stored}
+        for i in layers
+    ]
+    logits, cache = model.step(
+        tf.cast(input_ids, tf.int32),
+        cache,
+        cache_index=length,
+        positions=tf.cast(position_ids, tf.int32),
+        padding_mask=real[:, length:],
+        update=ops.append_update,
+    )
+    return {
+        "logits": logits,
+        **{f"present.{i}.{part}": cache[i][part] for i in layers for part in ("key", "value")},
+    }
+
+
+def _ids(name: str) -> tf.TensorSpec:
+    return tf.TensorSpec([None, None], tf.int64, name=name)
+
+
+def _cache(prefix: str, layers: int, length: str, side: str = "") -> Axes:
+    """Return the axes of each layer's keys and values; the number of heads is static."""
+    return {
+        f"{prefix}.{layer}{side}.{part}": [BATCH, None, length] for layer in range(layers) for part in _PARTS
+    }
+
+
+def _cache_specs(attention: Any, names: Axes) -> list[tf.TensorSpec]:
+    sizes = {"key": attention.key_dim, "value": attention.value_dim}
+    return [
+        tf.TensorSpec(
+            [None, attention.num_kv_heads, None, sizes[name.rsplit(".", 1)[1]]],
+            attention.compute_dtype,
+            name=name,
+        )
+        for name in names
+    ]

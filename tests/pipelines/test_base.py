@@ -1,0 +1,148 @@
+"""The definition that calls and exports of a pipeline share, and a pipeline defined in this file."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer import export, pipelines
+from keras_transformer.models import BERT, GAT, SequenceClassifier, SpanClassifier, TokenClassifier, ViT
+from keras_transformer.pipelines import (
+    ImageClassification,
+    NodeClassification,
+    QuestionAnswering,
+    TextClassification,
+    TokenClassification,
+)
+from keras_transformer.pipelines.base import BATCH, Preprocessed
+from keras_transformer.pipelines.texts import TextPipeline
+from keras_transformer.text import ByteTokenizer
+
+BYTES = ByteTokenizer()
+SIZES = {"num_layers": 1, "num_heads": 2, "model_dim": 8, "hidden_dim": 16}
+CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+LONG = "x" * 40
+
+
+def randomised(model):
+    random = np.random.default_rng(0)
+    for weight in model.trainable_weights:
+        weight.assign(random.normal(size=weight.shape))
+    return model
+
+
+def bert(head):
+    return randomised(head(BERT(BYTES.vocabulary_size, **SIZES, max_length=20, dropout=0.0)))
+
+
+class HighestLogit(TextPipeline):
+    """For each text the highest logit of a classifier: a task in one class."""
+
+    @property
+    def graph_outputs(self):
+        return {"logits": [BATCH]}
+
+    def __call__(self, text, batch_size=32):
+        return self._answers(batch_size, lambda row, _text: float(row["highest"]), text=text)
+
+    def preprocess(self, text):
+        windows = self._windows(self.tokenizer.tokenize(text), self._max_ids(2), "text")
+        return Preprocessed(self._inputs(windows.ids), windows.error, {"owner": windows.owner})
+
+    def postprocess(self, outputs, batch):
+        highest = tf.reduce_max(outputs["logits"], axis=-1)
+        owner, count = batch.state["owner"], tf.size(batch.error)
+        return {"highest": tf.math.unsorted_segment_max(highest, owner, count)}
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    return TextClassification(bert(lambda encoder: SequenceClassifier(encoder, 3)), BYTES)
+
+
+def test_a_new_pipeline_is_one_class(classifier, tmp_path):
+    """It answers, is saved and exported as all others, without an entry anywhere."""
+    pipeline = HighestLogit(classifier.model, BYTES, long_texts="window")
+    texts = ["a", "bc", LONG]
+    found = pipeline(texts)
+    rows = [BYTES.encode([text], add_start=True, add_end=True) for text in texts[:2]]
+    np.testing.assert_allclose(found[:2], [np.max(classifier.model(row)) for row in rows], **CLOSE)
+    pipeline.save(tmp_path / "it")
+    assert pipelines.load(tmp_path / "it")(texts) == found
+    export.onnx(pipeline, tmp_path / "export")
+    assert export.verify(tmp_path / "export")["onnx"]["graphs"]["forward"]["largest_difference"] < 1e-4
+    served = pipeline.signatures()["serving_default"].function(tf.constant(texts))["highest"]
+    np.testing.assert_allclose(served, found, **CLOSE)
+
+
+PIPELINES = {
+    "text": lambda: TextClassification(bert(lambda encoder: SequenceClassifier(encoder, 3)), BYTES),
+    "token": lambda: TokenClassification(bert(lambda encoder: TokenClassifier(encoder, 3)), BYTES),
+    "span": lambda: QuestionAnswering(bert(SpanClassifier), BYTES),
+    "image": lambda: ImageClassification(randomised(ViT(8, 4, num_classes=3, **SIZES))),
+    "nodes": lambda: NodeClassification(randomised(GAT(5, 3, num_heads=(2, 1), head_dim=4))),
+}
+RANDOM = np.random.default_rng(1)
+NODES, EDGES = RANDOM.normal(size=(3, 4, 5)).astype("float32"), RANDOM.integers(0, 4, (3, 6, 2))
+IMAGES = RANDOM.uniform(0, 255, (3, 8, 8, 3)).astype("float32")
+# Three inputs each, of which the second is refused.
+INPUTS = {
+    "text": (np.array(["ab", LONG, "c"]),),
+    "token": (np.array(["ab c", LONG, "c d"]),),
+    "span": (np.array(["ab", LONG, "c"]), np.array(["d e", "f", "g"])),
+    "image": (np.where(np.arange(3)[:, None, None, None] == 1, 300, IMAGES).astype("float32"),),
+    "nodes": (NODES, np.where(np.arange(3)[:, None, None] == 1, 9, EDGES)),
+}
+
+
+@pytest.mark.slow_variants
+@pytest.mark.parametrize("name", PIPELINES)
+def test_a_refused_input_has_an_error_and_changes_no_other_answer(name):
+    pipeline = PIPELINES[name]()
+    batch = pipeline.preprocess(*map(tf.constant, INPUTS[name]))
+    assert [bool(error) for error in batch.error.numpy()] == [False, True, False]
+    answers = pipeline.postprocess(pipeline.forward(batch.inputs), batch)
+    accepted = pipeline.outputs(*(values[[0, 2]] for values in INPUTS[name]))
+    for output, expected in accepted.items():
+        values = answers[output].numpy()[[0, 2]]
+        values = values[:, : expected.shape[1]] if expected.ndim > 1 else values
+        if expected.dtype.kind == "f":
+            np.testing.assert_allclose(values, expected, **CLOSE)
+        else:
+            np.testing.assert_array_equal(values, expected)
+    with pytest.raises(ValueError, match="at index 1"):
+        pipeline.outputs(*INPUTS[name])
+
+
+@pytest.mark.backend_neutral
+def test_a_setting_changed_after_a_call_takes_effect():
+    model = bert(lambda encoder: SequenceClassifier(encoder, 3, problem_type="multi_label_classification"))
+    classifier = TextClassification(model, BYTES, threshold=0.0)
+    assert classifier("a") == [0, 1, 2]
+    classifier.threshold = 1.0
+    assert classifier("a") == []
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
+def test_weights_changed_or_replaced_after_a_call_take_effect(classifier):
+    model = keras.models.clone_model(classifier.model)
+    model.set_weights(classifier.model.get_weights())
+    pipeline = TextClassification(model, BYTES)
+    before = pipeline.scores("abc")
+    model.head.kernel.assign(-model.head.kernel)
+    changed = pipeline.scores("abc")
+    assert np.abs(changed - before).max() > 1e-3
+    model.quantize("int8")
+    inputs = BYTES.encode(["abc"], add_start=True, add_end=True)
+    expected = keras.ops.convert_to_numpy(keras.ops.softmax(model(inputs)))[0]
+    np.testing.assert_allclose(pipeline.scores("abc"), expected, **CLOSE)
+
+
+@pytest.mark.backend_neutral
+def test_lists_of_questions_are_answered_in_order():
+    answerer = PIPELINES["span"]()
+    questions, contexts = ["a", "b", "c"], ["d e f g h", "i", "j k"]
+    found = answerer(questions, contexts, batch_size=2)
+    assert found == [answerer(*pair) for pair in zip(questions, contexts, strict=True)]
+    with pytest.raises(ValueError, match="`question` and `context` must be equally many. Received: 3 and 2"):
+        answerer(questions, contexts[:2])

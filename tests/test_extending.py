@@ -1,0 +1,62 @@
+"""A relation and a model defined in this file work as those of the package; so CONTRIBUTING.md says."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import keras_transformer as kt
+from keras_transformer import generation, relations
+
+pytestmark = pytest.mark.backend_neutral
+
+
+@keras.saving.register_keras_serializable(package="tests")
+@dataclasses.dataclass(frozen=True)
+class SameParity(relations.Relation):
+    """A query attends to the keys at an even distance."""
+
+    def related(self, query_positions, key_positions):
+        return (query_positions - key_positions) % 2 == 0
+
+    def symmetries(self):
+        return relations.kept_under(relations.TRANSLATIONS)
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class Counter(keras.Model):
+    """A language model whose next token is the last one plus 1, up to the end token."""
+
+    def __init__(self, vocabulary_size=10, **kwargs):
+        super().__init__(**kwargs)
+        self.vocabulary_size = vocabulary_size
+        self.pad_id, self.end_id = 0, vocabulary_size - 1
+        self.built = True
+
+    def empty_cache(self, batch_size, length, hypotheses=1):
+        return []
+
+    def step(self, ids, cache, context=None, **options):
+        return ops.one_hot(ids + 1, self.vocabulary_size) * 10, cache
+
+
+def test_a_new_relation_composes_attends_and_is_serialised():
+    relation = SameParity() & relations.Causal()
+    positions = np.arange(7)
+    expected = (positions[:, None] >= positions) & ((positions[:, None] - positions) % 2 == 0)
+    np.testing.assert_array_equal(relation.matrix(7), expected)
+    random = np.random.default_rng(0)
+    query, key, value = (random.normal(size=(2, 7, 2, 4)).astype("float32") for _ in range(3))
+    found = kt.ops.attention(query, key, value, relation)
+    masked = kt.ops.attention(query, key, value, mask=np.broadcast_to(expected, (2, 1, 7, 7)))
+    np.testing.assert_allclose(found, masked, rtol=1e-5, atol=1e-6)
+    layer = kt.layers.MultiHeadAttention(2, 4, relation=relation)
+    assert kt.layers.MultiHeadAttention.from_config(layer.get_config()).relation == relation
+
+
+@pytest.mark.parametrize("sampler", ["greedy", "beam"])
+def test_a_new_model_generates(sampler):
+    out = generation.generate(Counter(), np.array([[3], [6]]), sampler, max_new_tokens=8)
+    assert out.best.tolist() == [[4, 5, 6, 7, 8, 9, 0, 0], [7, 8, 9, 0, 0, 0, 0, 0]]
