@@ -8,6 +8,7 @@ import tensorflow as tf
 from keras_transformer.export import serving_signatures
 from keras_transformer.export.bundle_writer import settings_of
 from keras_transformer.export.serving_signatures import Axes, Graph
+from keras_transformer.generation.generative_model import is_encoder_decoder
 from keras_transformer_serving.graphs import DECODER, ENCODER, MODEL, loop_name
 
 _BATCH = "batch_size"
@@ -35,7 +36,7 @@ def graphs(pipeline: Any) -> dict[str, Graph]:
     A model whose encoder gives no keys and values, such as Unlimiformer, only has the loop.
     """
     model = pipeline.model
-    if not hasattr(model, "encode"):
+    if not is_encoder_decoder(model):
         steps = {MODEL: _decoder_only(model)}
     elif hasattr(model, "decoder_blocks"):
         steps = {ENCODER: _encoder(model), DECODER: _decoder(model)}
@@ -59,7 +60,7 @@ def _loop(pipeline: Any) -> Graph:
     # Padding is marked by `pad_id` or, without one, by the mask.
     ids = ["input_ids", *(["attention_mask"] if pipeline.model.pad_id is None else [])]
     inputs = [*map(_ids, ids), *serving_signatures.noise_spec(pipeline)]
-    length = "encoder_sequence_length" if hasattr(pipeline.model, "encode") else _NEW
+    length = "encoder_sequence_length" if is_encoder_decoder(pipeline.model) else _NEW
     axes = {name: [_BATCH] for name in ("noise", "ids", "lengths", "scores")}
     return Graph(loop, inputs, {**axes, **{name: [_BATCH, length] for name in ids}})
 

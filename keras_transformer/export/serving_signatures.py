@@ -1,4 +1,4 @@
-"""The exported TensorFlow functions of generating pipelines, with a cache update that needs no XLA."""
+"""The exported TensorFlow functions of generating pipelines, with a cache that needs no XLA."""
 
 import dataclasses
 from collections.abc import Callable
@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_transformer import generation, ops
+from keras_transformer.generation.generative_model import is_encoder_decoder
 from keras_transformer.generation.validation import padding_value
 from keras_transformer.models import Unlimiformer
 from keras_transformer.pipelines.folders import Pipeline
@@ -60,7 +61,7 @@ def generate_ids(
     (B, N, M, V), by default that of its seed for rows 0, 1, 2, …
     """
     model = pipeline.model
-    if not hasattr(model, "encode"):
+    if not is_encoder_decoder(model):
         # All tokens of a prompt except the last are prefilled, and must be at least one.
         column = [[0, 0], [0, 1]]
         source_ids = tf.pad(source_ids, column, constant_values=padding_value(model))
@@ -69,7 +70,7 @@ def generate_ids(
         _WithoutXla(model) if isinstance(model, Unlimiformer) else model,
         source_ids,
         pipeline.max_new_tokens,
-        ops.grow_update,
+        ops.GrowingCache(),
         sampler=pipeline.sampler,
         constraints=pipeline.constraints,
         padding_mask=padding_mask,
@@ -80,7 +81,7 @@ def generate_ids(
 
 
 class _WithoutXla:
-    """A model that stores its encoded source with an update that needs no XLA."""
+    """A model that writes its encoded source without XLA."""
 
     def __init__(self, model: Unlimiformer) -> None:
         self._model = model
@@ -89,7 +90,7 @@ class _WithoutXla:
         return getattr(self._model, name)
 
     def encode(self, source_ids: Tensor) -> Any:
-        return self._model.encode(source_ids, ops.select_update)
+        return self._model.encode(source_ids, ops.StaticCache(in_place=False))
 
 
 def noise_spec(pipeline: Any) -> list[tf.TensorSpec]:
@@ -151,7 +152,7 @@ def decode(
         context,
         cache_index=length,
         positions=tf.broadcast_to(length + tf.range(shape[1]), shape),
-        update=ops.append_update,
+        kv_cache=ops.GrowingCache(rolling=False),
     )
     present = {f"present.{i}.decoder.{part}": cache[i][part] for i in layers for part in ("key", "value")}
     return {"logits": logits, **present}
@@ -179,7 +180,7 @@ def continue_(
         cache_index=length,
         positions=tf.cast(position_ids, tf.int32),
         padding_mask=real[:, length:],
-        update=ops.append_update,
+        kv_cache=ops.GrowingCache(rolling=False),
     )
     return {
         "logits": logits,
