@@ -140,7 +140,7 @@ def build_onnx(name: str, folder: pathlib.Path, threads: int, int8: bool = False
     def session(beams: int, tokens: int) -> Any:
         def loop(input_ids: Any) -> dict[str, Any]:
             out = generation.generate_ids(
-                model, input_ids, tokens, ops.grow_update, min_new_tokens=tokens,
+                model, input_ids, tokens, ops.GrowingCache(), min_new_tokens=tokens,
                 sampler="greedy" if beams == 1 else _beam(generation, beams),
             )  # fmt: skip
             return {"ids": out["ids"][:, 0]}

@@ -31,6 +31,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 import measuring
 
 from keras_transformer import generation, interop
+from keras_transformer.generation.generative_model import is_encoder_decoder
 from keras_transformer.interop.hugging_face import ARCHITECTURES
 from keras_transformer.training import LabelSmoothedCrossentropy
 
@@ -321,7 +322,7 @@ def compare_generation(
     case: Case, theirs: Any, ours: Any, prompts: np.ndarray, pad_id: int
 ) -> dict[str, bool]:
     """Return whether greedy and beam search generate equal ids."""
-    decoder_only = not hasattr(ours, "encode")
+    decoder_only = not is_encoder_decoder(ours)
     # `transformers` continues prompts that are padded on the left.
     given = np.stack([np.roll(row, (row == pad_id).sum()) for row in prompts]) if decoder_only else prompts
     settings = {

@@ -11,6 +11,7 @@ from keras_transformer.generation.constraints import MinNewTokens as MinNewToken
 from keras_transformer.generation.constraints import NoRepeatNGram as NoRepeatNGram
 from keras_transformer.generation.constraints import RepetitionPenalty as RepetitionPenalty
 from keras_transformer.generation.ensemble import Ensemble as Ensemble
+from keras_transformer.generation.generative_model import GenerativeModel as GenerativeModel
 from keras_transformer.generation.generator import Generation as Generation
 from keras_transformer.generation.generator import Generator as Generator
 from keras_transformer.generation.generator import generate as generate
@@ -35,6 +36,7 @@ __all__ = [
     "ForcedPrefix",
     "ForcedWords",
     "Generation",
+    "GenerativeModel",
     "Generator",
     "Greedy",
     "MinNewTokens",

@@ -8,6 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.arguments import is_number
+from keras_transformer.generation.generative_model import is_encoder_decoder
 from keras_transformer.generation.search.speculative import check_compatible
 from keras_transformer.generation.validation import check_generates
 
@@ -52,18 +53,21 @@ class Ensemble:
         bounded = {name: limit for name, limit in limits.items() if limit is not None}
         self.bounded_by = min(bounded, key=lambda name: bounded[name], default=None)
         self.max_length = bounded.get(self.bounded_by)
-        if hasattr(models[0], "encode"):
-            self.start_id = models[0].start_id
-            self.encode = self._encode
+        self.is_encoder_decoder = is_encoder_decoder(models[0])
+        self.start_id = getattr(models[0], "start_id", None)
 
     @property
     def variables(self) -> list[Any]:
         """The variables of all models."""
         return [variable for model in self.models for variable in model.variables]
 
-    def empty_cache(self, batch_size: Any, length: Any, hypotheses: int = 1) -> list[Any]:
+    def encode(self, source_ids: Tensor) -> list[Any] | None:
+        """Return the context of each model, None for decoder-only models."""
+        return [model.encode(source_ids) for model in self.models] if self.is_encoder_decoder else None
+
+    def empty_cache(self, batch_size: Any, length: Any, **options: Any) -> list[Any]:
         """Return a cache for each model."""
-        return [model.empty_cache(batch_size, length, hypotheses) for model in self.models]
+        return [model.empty_cache(batch_size, length, **options) for model in self.models]
 
     def step(
         self, ids: Tensor, cache: list[Any], context: list[Any] | None = None, **options: Any
@@ -76,9 +80,6 @@ class Ensemble:
             logs.append(ops.log_softmax(ops.cast(logits, "float32"), axis=-1) + math.log(weight))
             new.append(model_cache)
         return ops.logsumexp(ops.stack(logs, axis=0), axis=0), new
-
-    def _encode(self, source_ids: Tensor) -> list[Any]:
-        return [model.encode(source_ids) for model in self.models]
 
 
 def _normalized(weights: Any, count: int) -> list[float]:

@@ -13,6 +13,7 @@ from keras_transformer.generation import samplers, validation
 from keras_transformer.generation.compilation import bucket, compiled
 from keras_transformer.generation.constraints import Constraint
 from keras_transformer.generation.constraints import get as get_constraint
+from keras_transformer.generation.generative_model import is_encoder_decoder
 from keras_transformer.generation.logits_processors import LogitsProcessors
 from keras_transformer.generation.loop import generate_ids
 
@@ -58,7 +59,7 @@ class Generator:
     Batches are padded to a few shapes, so that calls of similar sizes reuse a compiled function.
 
     Args:
-        model: an encoder–decoder such as `models.Transformer`, or a decoder-only model (see `generate_ids`).
+        model: an encoder–decoder such as `models.Transformer`, or a decoder-only model (see `GenerativeModel`).
         sampler: a sampler or its name.
         max_new_tokens: M, the maximum number of new tokens.
         jit_compile: whether to compile with XLA.
@@ -267,7 +268,7 @@ class Generator:
             )
         sources = validation.source_mask(self.model, source_ids, padding_mask)
         targets = validation.target_mask(self.model, target_ids, target_padding_mask)
-        validation.check_tokens(sources, not hasattr(self.model, "encode") or targets.any(axis=1))
+        validation.check_tokens(sources, not is_encoder_decoder(self.model) or targets.any(axis=1))
         validation.check_padding("target_ids", targets)
         return source_ids, sources, target_ids, targets
 
@@ -295,7 +296,7 @@ def generate(
     change between calls; a new function is compiled only for another power of two of rows, columns or tokens.
 
     Args:
-        model: an encoder–decoder such as `models.Transformer`, or a decoder-only model (see `generate_ids`).
+        model: an encoder–decoder such as `models.Transformer`, or a decoder-only model (see `GenerativeModel`).
         source_ids: integers (B, S), padded with the model's `pad_id`, or with any id if a `padding_mask` is given;
             for a decoder-only model the prompts, padded on either side.
         sampler: a sampler or its name.

@@ -1,7 +1,6 @@
 """The generation loop.
 
-It is written once over `keras.ops`. Only the function that writes into the cache differs between XLA in Python and
-exports.
+It is written once over `keras.ops`. Only the strategy of the cache differs between XLA in Python and exports.
 
 A search is a frozen dataclass over a state of tensors, with `start`, `running`, `visible`, `advance` and `results`. Its
 R hypotheses are R tokens of one row at every step, so that the cache stores the prompt once for all of them and the
@@ -9,7 +8,7 @@ memory of an encoder is read once.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from keras import ops
@@ -31,7 +30,7 @@ def generate_ids(
     model: Any,
     source_ids: Tensor,
     max_new_tokens: int,
-    update: Callable[[Tensor, Tensor, Tensor], Tensor] = kt_ops.slice_update,
+    kv_cache: kt_ops.KVCache = kt_ops.StaticCache(),
     *,
     sampler: Sampler | str = "greedy",
     min_new_tokens: int = 0,
@@ -47,17 +46,11 @@ def generate_ids(
 
     Padding and start ids are never generated. A row whose source is all padding generates nothing.
 
-    A model has `empty_cache`, `step`, `vocabulary_size`, `pad_id` and `end_id`. An encoder–decoder such as
-    `models.Transformer` also has `encode` and `start_id`; the return value of `encode(source_ids)` is the third
-    argument of its `step`. A decoder-only model continues `source_ids`, and its `step` has no such argument. Its
-    `pad_id` may be None: then its `step` takes a `padding_mask`, and ended sequences are padded with `end_id`. Several
-    hypotheses need the arguments `attention_mask` of `step` and `hypotheses` of `empty_cache`.
-
     Args:
-        model: an encoder–decoder or a decoder-only model.
+        model: an encoder–decoder or a decoder-only model (see `GenerativeModel`).
         source_ids: integers (B, S), padded on either side.
         max_new_tokens: M, the maximum number of new tokens, with the end token.
-        update: the function that writes into the cache (see `ops.kv_cache`).
+        kv_cache: how the cache is stored: `ops.StaticCache()`, or `ops.GrowingCache()` in exports.
         sampler: a sampler of R hypotheses, of which N are returned.
         min_new_tokens: the minimum number of tokens before an end token.
         constraints: constraints on the output (see `constraints`).
@@ -90,7 +83,7 @@ def generate_ids(
             sampler,
             prefix_ids,
             limits,
-            update,
+            kv_cache,
             padding_mask,
         )
     loop = prepare(
@@ -100,7 +93,7 @@ def generate_ids(
         max_new_tokens,
         source_ids,
         prefix_ids,
-        update,
+        kv_cache,
         padding_mask=padding_mask,
         rows=rows,
         noise=noise,
@@ -116,7 +109,7 @@ class Loop:
     """The initial state, stopping condition and step of one generation.
 
     Attributes:
-        model: as in `generate_ids`; so is `update`.
+        model: as in `generate_ids`; so is `kv_cache`.
         search: a `BeamSearch` or `SamplingSearch`.
         max_new_tokens: M.
         before: the number of cache entries of the prompt.
@@ -133,7 +126,7 @@ class Loop:
     last_positions: Tensor
     context: Any
     output_kernel: Tensor | None = None
-    update: Callable[[Tensor, Tensor, Tensor], Tensor] = kt_ops.slice_update
+    kv_cache: kt_ops.KVCache = kt_ops.StaticCache()
     prompt: prompts.Prompt | None = None
 
     def start(self) -> tuple[Tensor, Any, Any]:
@@ -141,7 +134,7 @@ class Loop:
         prompt, hypotheses = self.prompt, self.search.hypotheses
         return (
             ops.zeros((), "int32"),
-            prompts.new_cache(self.model, prompt, hypotheses, self.max_new_tokens, self.update),
+            prompts.new_cache(self.model, prompt, hypotheses, self.max_new_tokens, self.kv_cache),
             self.search.start(ops.cast(prompt.ids[:, -1], "int32"), prompt.empty),
         )
 
@@ -154,11 +147,7 @@ class Loop:
         search = self.search
         options = {}
         if search.hypotheses > 1:
-            options["attention_mask"] = prompts.written(
-                _visible(search, self.before, state, step),
-                self.before + (step + 1) * search.hypotheses,
-                self.update,
-            )
+            options["attention_mask"] = _visible(search, self.before, state, step)
         if self.output_kernel is not None:
             options["output_kernel"] = self.output_kernel
         logits, cache = prompts.step(
@@ -168,7 +157,7 @@ class Loop:
             self.context,
             cache_index=self.before + step * search.hypotheses,
             positions=self.last_positions + step,
-            update=self.update,
+            kv_cache=self.kv_cache,
             **options,
         )
         return step + 1, cache, search.advance(state, ops.cast(logits, "float32"), step)
@@ -181,7 +170,7 @@ def prepare(
     max_new_tokens: int,
     source_ids: Tensor,
     prefix_ids: Tensor | None = None,
-    update: Callable[[Tensor, Tensor, Tensor], Tensor] = kt_ops.slice_update,
+    kv_cache: kt_ops.KVCache = kt_ops.StaticCache(),
     *,
     padding_mask: Tensor | None = None,
     **given: Tensor | None,
@@ -204,7 +193,7 @@ def prepare(
         prompt.positions[:, -1:] + ops.zeros((1, search.hypotheses), "int32"),
         prompt.context,
         kernel,
-        update,
+        kv_cache,
         prompt,
     )
 

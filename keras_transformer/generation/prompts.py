@@ -1,13 +1,12 @@
 """Prompts of decoder-only models, and start tokens and target prefixes of encoder–decoders."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
-import keras
 from keras import ops
 
-from keras_transformer.ops import kv_cache as caches
+from keras_transformer.generation.generative_model import is_encoder_decoder
+from keras_transformer.ops import KVCache
 
 Tensor = Any
 
@@ -48,7 +47,7 @@ def prepare(
             source_ids = ops.where(padding_mask, source_ids, ops.cast(model.pad_id, source_ids.dtype))
         real = ops.not_equal(source_ids, model.pad_id)
     empty = ops.logical_not(ops.any(real, axis=-1))
-    if not hasattr(model, "encode"):
+    if not is_encoder_decoder(model):
         ids, real = align(source_ids, real)
         return Prompt(ids, real, count_positions(real), empty, None)
     context = model.encode(source_ids)
@@ -75,30 +74,15 @@ def count_positions(real: Tensor) -> Tensor:
     return ops.maximum(ops.cumsum(ops.cast(real, "int32"), axis=1) - 1, 0)
 
 
-def empty_cache(
-    model: Any, prompt: Prompt, length: Any, hypotheses: int, update: Callable[..., Tensor]
-) -> Any:
-    """Create a cache of `length` entries, or of none if `update` grows it."""
-    if caches.grows(update):
-        if keras.backend.backend() != "tensorflow":
-            raise ValueError(
-                "`update` must write into a cache of a fixed size, as `ops.slice_update` and `ops.select_update` do, "
-                f"on the {keras.backend.backend()} backend. Received: update={update.__name__}"
-            )
-        # A zero that is not static: TensorFlow loops require static sizes to stay constant.
-        length = ops.sum(ops.cast(prompt.empty[:0], "int32"))
-    options = {} if hypotheses == 1 else {"hypotheses": hypotheses}
-    return model.empty_cache(ops.shape(prompt.ids)[0], length, **options)
+def empty_cache(model: Any, prompt: Prompt, length: Any, hypotheses: int, kv_cache: KVCache) -> Any:
+    """Create a cache for up to `length` entries."""
+    length = kv_cache.loop_length(length, prompt.empty)
+    return model.empty_cache(ops.shape(prompt.ids)[0], length, hypotheses=hypotheses, kv_cache=kv_cache)
 
 
-def written(visible: Tensor, count: Tensor, update: Callable[..., Tensor]) -> Tensor:
-    """Crop an attention mask (B, R, S) to the `count` entries that a growing cache has."""
-    return visible[:, :, :count] if caches.grows(update) else visible
-
-
-def new_cache(model: Any, prompt: Prompt, hypotheses: int, steps: int, update: Callable[..., Tensor]) -> Any:
+def new_cache(model: Any, prompt: Prompt, hypotheses: int, steps: int, kv_cache: KVCache) -> Any:
     """Create a cache with the prompt except its last token, and room for `steps` steps of all hypotheses."""
-    cache = empty_cache(model, prompt, prompt.before + hypotheses * steps, hypotheses, update)
+    cache = empty_cache(model, prompt, prompt.before + hypotheses * steps, hypotheses, kv_cache)
     if isinstance(prompt.before, int) and prompt.before == 0:
         return cache
     _, cache = step(
@@ -109,7 +93,7 @@ def new_cache(model: Any, prompt: Prompt, hypotheses: int, steps: int, update: C
         cache_index=0,
         positions=prompt.positions[:, :-1],
         padding_mask=prompt.real[:, :-1],
-        update=update,
+        kv_cache=kv_cache,
     )
     return cache
 

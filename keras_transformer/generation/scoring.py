@@ -7,8 +7,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer import ops as kt_ops
 from keras_transformer.generation import prompts
+from keras_transformer.generation.generative_model import is_encoder_decoder
 from keras_transformer.generation.generator import Generator
 from keras_transformer.generation.validation import check_finite
 
@@ -36,7 +36,7 @@ def score(
     """Return the log-probabilities of targets given their sources.
 
     Args:
-        model: an encoder–decoder such as `models.Transformer`, or a decoder-only model (see `generate_ids`).
+        model: an encoder–decoder such as `models.Transformer`, or a decoder-only model (see `GenerativeModel`).
         source_ids: integers (B, S), for a decoder-only model the prompts, with at least one token in each row.
         target_ids: integers (B, T) without a start token, with the end token if it is to be scored, padded on the
             right.
@@ -89,7 +89,7 @@ class _Scorer(Generator):
         limit = getattr(self.model, "max_length", None)
         if limit is None or 0 in targets.shape:
             return
-        prompt = 1 if hasattr(self.model, "encode") else sources.sum(axis=1)
+        prompt = 1 if is_encoder_decoder(self.model) else sources.sum(axis=1)
         read = prompt + np.maximum(targets.sum(axis=1), 1) - 1
         if read.max() > limit:
             raise ValueError(
@@ -120,7 +120,6 @@ def score_ids(
         real,
         cache_index=0,
         positions=positions,
-        update=kt_ops.slice_update,
     )
     logits = ops.cast(logits[:, prompt.before :], "float32")
     log_probabilities = ops.log_softmax(logits, axis=-1)

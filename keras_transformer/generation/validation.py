@@ -6,6 +6,7 @@ import keras
 import numpy as np
 
 from keras_transformer.arguments import is_integer
+from keras_transformer.generation.generative_model import is_encoder_decoder
 
 MAX_NEW_TOKENS = 2**30
 """The largest power of two of int32, to which limits are padded."""
@@ -18,7 +19,7 @@ def check_generates(name: str, model: Any) -> None:
             f"`{name}` must have `step` and `empty_cache`, as `models.Transformer` and `models.GPT`. "
             f"Received: a {type(model).__name__}"
         )
-    if hasattr(model, "encode") and model.pad_id is None:
+    if is_encoder_decoder(model) and model.pad_id is None:
         raise TypeError(
             f"`{name}` must have a `pad_id` if it is an encoder–decoder. Received: a {type(model).__name__} with "
             "pad_id=None"
@@ -97,7 +98,7 @@ def checked_ids(name: str, ids: Any, vocabulary_size: int) -> np.ndarray:
 
 def checked_prefix(model: Any, prefix_ids: Any, batch_size: int) -> np.ndarray:
     """Return validated target prefixes of an encoder–decoder."""
-    if not hasattr(model, "encode"):
+    if not is_encoder_decoder(model):
         raise ValueError(
             "`prefix_ids` must be None for a decoder-only model, whose prompts are its `source_ids`. Received: both"
         )
@@ -201,7 +202,7 @@ def check_lengths(
         reads_last: whether the last new token is read by the model too, and so needs a position.
         draft: the draft model, or None.
     """
-    decoder_only = not hasattr(model, "encode")
+    decoder_only = not is_encoder_decoder(model)
     if decoder_only:
         check_tokens(sources)
     limits = {

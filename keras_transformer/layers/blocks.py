@@ -341,7 +341,7 @@ class DecoderBlock(_Block):
         padding_mask: Tensor | None = None,
         memory_padding_mask: Tensor | None = None,
         attention_mask: Tensor | None = None,
-        update: Callable[[Tensor, Tensor, Tensor], Tensor] = kt_ops.slice_update,
+        kv_cache: kt_ops.KVCache = kt_ops.StaticCache(),
         cross_attend: CrossAttend | None = None,
     ) -> tuple[Tensor, Cache]:
         """The output for T new tokens, and the cache with them in it.
@@ -355,7 +355,7 @@ class DecoderBlock(_Block):
             padding_mask: booleans (B, T) of the new tokens.
             memory_padding_mask: booleans (B, S) of the memory.
             attention_mask: booleans over the tokens in the cache, see `MultiHeadAttention.step`.
-            update: how to write into the cache.
+            kv_cache: how the cache is stored, see `MultiHeadAttention.step`.
             cross_attend: as in a call; `projected` is then its memory.
 
         Returns:
@@ -369,7 +369,7 @@ class DecoderBlock(_Block):
             positions=positions,
             padding_mask=padding_mask,
             attention_mask=attention_mask,
-            update=update,
+            kv_cache=kv_cache,
         )
         hidden = self.self_attention_residual.leave(inputs, attended)
         if self._crosses(projected):

@@ -1,6 +1,5 @@
 """Multi-head attention over any relation, with a key/value cache for generation."""
 
-from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -12,7 +11,6 @@ from keras_transformer.arguments import check_positive
 from keras_transformer.layers import masks, score_layers
 from keras_transformer.layers.positions import attention_encodings
 from keras_transformer.layers.positions.rotary import RotaryPositions
-from keras_transformer.ops import kv_cache as caches
 from keras_transformer.ops.random import check_rate
 
 Tensor = Any
@@ -189,24 +187,28 @@ class MultiHeadAttention(keras.layers.Layer):
             padding_mask=padding_mask,
         )
 
-    def empty_cache(self, batch_size: Any, length: Any, hypotheses: int = 1) -> Cache:
-        """Return a cache of `length` empty entries for `step`: keys (B·K, length, H), values, and positions, all −1.
+    def empty_cache(
+        self,
+        batch_size: Any,
+        length: Any,
+        hypotheses: int = 1,
+        kv_cache: kt_ops.KVCache = kt_ops.StaticCache(),
+    ) -> Cache:
+        """Return the empty cache for `step` with the same `kv_cache`.
 
-        Keys and values are (B, K, length, ·) if the batch size is a tensor; `step` takes both.
         If the relation has bandwidth k on the left, k + 1 positions are enough, each with `hypotheses` entries: new
         tokens then replace the oldest.
         """
-        if self._window is not None:
-            enough = (self._window + 1) * hypotheses
-            length = min(length, enough) if isinstance(length, int) else enough
-        # One axis for batch and heads: XLA copies a tensor with an axis of size one, such as a batch of one.
-        is_static, heads = isinstance(batch_size, int), self.num_kv_heads
-        shape = (batch_size * heads, length) if is_static else (batch_size, heads, length)
-        return {
-            "key": ops.zeros((*shape, self.key_dim), self.compute_dtype),
-            "value": ops.zeros((*shape, self.value_dim), self.compute_dtype),
-            "positions": ops.full((batch_size, length), -1, "int32"),
-        }
+        return kv_cache.allocate(
+            batch_size,
+            length,
+            num_heads=self.num_kv_heads,
+            key_dim=self.key_dim,
+            value_dim=self.value_dim,
+            dtype=self.compute_dtype,
+            window=self._window,
+            hypotheses=hypotheses,
+        )
 
     def step(
         self,
@@ -217,7 +219,7 @@ class MultiHeadAttention(keras.layers.Layer):
         positions: Tensor,
         padding_mask: Tensor | None = None,
         attention_mask: Tensor | None = None,
-        update: Callable[[Tensor, Tensor, Tensor], Tensor] = kt_ops.slice_update,
+        kv_cache: kt_ops.KVCache = kt_ops.StaticCache(),
     ) -> tuple[Tensor, Cache]:
         """Self-attention of T new tokens to those in the cache and to each other.
 
@@ -227,41 +229,41 @@ class MultiHeadAttention(keras.layers.Layer):
 
         Args:
             query: (B, T, D), the new tokens.
-            cache: as `empty_cache` makes it and earlier steps return it.
+            cache: the return value of `empty_cache` or of an earlier step.
             cache_index: integer scalar, the number of tokens before, at any length of the cache.
             positions: integers (B, T) that the relation compares.
             padding_mask: booleans (B, T), False where a new token is padding that none may attend to.
-            attention_mask: booleans (B, T, S) or (1, T, S), True where a new token may attend to one of all S
-                tokens, the new ones included. The new tokens then share one position.
-            update: how to write: `ops.slice_update`, `ops.select_update`, `ops.append_update` or `ops.grow_update`.
+            attention_mask: booleans (B, T, S) or (1, T, S), True where a new token may attend to a token, in the order
+                of the cache's indices; S is at least `cache_index` + T. The new tokens then share one position.
+            kv_cache: how the cache is stored, the same in all steps (see `ops.KVCache`).
 
         Returns:
             The output (B, T, D) and the cache with the new tokens in it.
         """
         positions = ops.cast(positions, "int32")
         query, key, value = self._heads(query, positions=positions)
-        new = {"key": _heads_first(key), "value": _heads_first(value)}
-        if len(cache["key"].shape) == 3:
-            new = {name: ops.reshape(each, [-1, *ops.shape(each)[2:]]) for name, each in new.items()}
-        new["positions"] = positions if padding_mask is None else ops.where(padding_mask, positions, -1)
+        new = {
+            "key": key,
+            "value": value,
+            "positions": positions if padding_mask is None else ops.where(padding_mask, positions, -1),
+        }
         size = cache["positions"].shape[1]
-        seen, cache = caches.write(
-            cache, new, cache_index, update, self._window, are_candidates=attention_mask is not None
-        )
-        if attention_mask is not None and caches.rolls(size, self._window, update):
-            token = caches.rolling_token_indices(cache_index + query.shape[1], size)
-            attention_mask = ops.take(attention_mask, ops.maximum(token, 0), axis=2)
+        kv_cache = kv_cache.for_window(self._window, size)
+        if attention_mask is not None:
+            attention_mask = kv_cache.entries_mask(attention_mask, cache_index + query.shape[1], size)
+        entries, cache = kv_cache.write(cache, new, cache_index, are_candidates=attention_mask is not None)
+        keys, values, key_positions = kv_cache.read(entries, self.num_kv_heads)
         heads = kt_ops.attention(
             query,
-            self._from_cache(seen["key"]),
-            self._from_cache(seen["value"]),
+            keys,
+            values,
             self.relation,
             score=self._score(),
             bias=self._bias(),
             mask=masks.with_head_axis(attention_mask),
-            padding_mask=seen["positions"] >= 0,
+            padding_mask=key_positions >= 0,
             query_positions=positions,
-            key_positions=seen["positions"],
+            key_positions=key_positions,
         )
         return self._merge(heads), cache
 
@@ -374,12 +376,6 @@ class MultiHeadAttention(keras.layers.Layer):
             "key_positions": positions,
         }
 
-    def _from_cache(self, entries: Tensor) -> Tensor:
-        """(B·K, S, ·) or (B, K, S, ·) → (B, S, K, ·)."""
-        if len(entries.shape) == 3:
-            entries = ops.reshape(entries, [-1, self.num_kv_heads, *ops.shape(entries)[1:]])
-        return _heads_first(entries)
-
     @property
     def _window(self) -> int | None:
         """The bandwidth of the relation on the left, or None."""
@@ -395,5 +391,5 @@ class MultiHeadAttention(keras.layers.Layer):
 
 
 def _heads_first(tensor: Tensor) -> Tensor:
-    """(B, S, K, H) → (B, K, S, H), the layout of a cache, and back; two of them cancel in a compiled graph."""
+    """(B, S, K, H) ↔ (B, K, S, H), the layout of a projected memory; two of them cancel in a compiled graph."""
     return ops.transpose(tensor, (0, 2, 1, 3))

@@ -1,7 +1,6 @@
 """The base class of encoder–decoder models: teacher forcing, and cached decoding."""
 
 import abc
-from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -34,6 +33,8 @@ class EncoderDecoder(keras.Model):
     Raises:
         ValueError: If a size is not positive or an id is not in the vocabulary.
     """
+
+    is_encoder_decoder = True
 
     embedding: Any
     drop: Any
@@ -126,10 +127,17 @@ class EncoderDecoder(keras.Model):
         projected = [block.cross_attention.project(memory) for block in self.decoder_blocks]
         return {"projected": projected, "padding_mask": padding_mask}
 
-    def empty_cache(self, batch_size: Any, length: Any, hypotheses: int = 1) -> list[Cache]:
+    def empty_cache(
+        self,
+        batch_size: Any,
+        length: Any,
+        hypotheses: int = 1,
+        kv_cache: kt_ops.KVCache = kt_ops.StaticCache(),
+    ) -> list[Cache]:
         """Create a cache for `step` with `length` entries, `hypotheses` of them for each position."""
         return [
-            block.self_attention.empty_cache(batch_size, length, hypotheses) for block in self.decoder_blocks
+            block.self_attention.empty_cache(batch_size, length, hypotheses, kv_cache)
+            for block in self.decoder_blocks
         ]
 
     def step(
@@ -143,7 +151,7 @@ class EncoderDecoder(keras.Model):
         padding_mask: Tensor | None = None,
         attention_mask: Tensor | None = None,
         output_kernel: Tensor | None = None,
-        update: Callable[[Tensor, Tensor, Tensor], Tensor] = kt_ops.slice_update,
+        kv_cache: kt_ops.KVCache = kt_ops.StaticCache(),
     ) -> tuple[Tensor, list[Cache]]:
         """Return the next-token logits of T new target tokens, given those in the cache.
 
@@ -158,7 +166,7 @@ class EncoderDecoder(keras.Model):
             attention_mask: booleans (B, T, S), True where a new token may attend to a cache entry, the new ones
                 included; for caches with several hypotheses.
             output_kernel: the return value of `output_kernel`, if precomputed.
-            update: the function that writes into the cache.
+            kv_cache: how the cache is stored, as for `empty_cache`.
 
         Returns:
             Logits (B, T, vocabulary_size) in float32, and the new cache.
@@ -171,7 +179,7 @@ class EncoderDecoder(keras.Model):
             positions=positions,
             padding_mask=padding_mask,
             attention_mask=attention_mask,
-            update=update,
+            kv_cache=kv_cache,
         )
         return self.logits(hidden, output_kernel), cache
 
@@ -185,7 +193,7 @@ class EncoderDecoder(keras.Model):
         positions: Tensor,
         padding_mask: Tensor | None = None,
         attention_mask: Tensor | None = None,
-        update: Callable[[Tensor, Tensor, Tensor], Tensor] = kt_ops.slice_update,
+        kv_cache: kt_ops.KVCache = kt_ops.StaticCache(),
         cross_attend: CrossAttend | None = None,
     ) -> tuple[Tensor, list[Cache]]:
         """Return the last hidden states (B, T, D) in place of the logits of `step`, and the new cache.
@@ -208,7 +216,7 @@ class EncoderDecoder(keras.Model):
                 padding_mask=padding_mask,
                 memory_padding_mask=context["padding_mask"],
                 attention_mask=attention_mask,
-                update=update,
+                kv_cache=kv_cache,
                 cross_attend=cross_attend,
             )
             new_cache.append(block_cache)

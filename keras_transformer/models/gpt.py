@@ -1,6 +1,5 @@
 """GPT: a decoder-only language model."""
 
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import keras
@@ -81,6 +80,8 @@ class GPT(PublishedSizes, keras.Model):
         Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), section 2.3: GPT-2. Its weights
         are drawn as there: N(0, 0.02), those that end a residual branch divided by √(2L).
     """
+
+    is_encoder_decoder = False
 
     # Layers, heads and D as published (GPT-2's smallest has 124 million parameters, not the 117 of its paper).
     sizes: ClassVar[dict[str, dict[str, Any]]] = {
@@ -221,34 +222,48 @@ class GPT(PublishedSizes, keras.Model):
             )
         return self._normalized(hidden)
 
-    def empty_cache(self, batch_size: Any, length: Any, hypotheses: int = 1) -> list[Cache]:
+    def encode(self, source_ids: Tensor) -> None:
+        """Return no context: a decoder-only model encodes no source."""
+
+    def empty_cache(
+        self,
+        batch_size: Any,
+        length: Any,
+        hypotheses: int = 1,
+        kv_cache: kt_ops.KVCache = kt_ops.StaticCache(),
+    ) -> list[Cache]:
         """Create a cache for `step` with `length` entries, `hypotheses` of them for each position."""
-        return [block.self_attention.empty_cache(batch_size, length, hypotheses) for block in self.blocks]
+        return [
+            block.self_attention.empty_cache(batch_size, length, hypotheses, kv_cache)
+            for block in self.blocks
+        ]
 
     def step(
         self,
         token_ids: Tensor,
         cache: list[Cache],
+        context: None = None,
         *,
         cache_index: Tensor,
         positions: Tensor,
         padding_mask: Tensor | None = None,
         attention_mask: Tensor | None = None,
         output_kernel: Tensor | None = None,
-        update: Callable[[Tensor, Tensor, Tensor], Tensor] = kt_ops.slice_update,
+        kv_cache: kt_ops.KVCache = kt_ops.StaticCache(),
     ) -> tuple[Tensor, list[Cache]]:
         """Return the next-token logits of T new tokens, given those in the cache.
 
         Args:
             token_ids: integers (B, T), the new tokens, padded on either side.
             cache: the return value of `empty_cache` or of an earlier step.
+            context: None, the return value of `encode`.
             cache_index: integer scalar, the first cache entry to write.
             positions: integers (B, T), the positions of the new tokens.
             padding_mask: booleans (B, T), False for padding; tokens with the `pad_id` are padding too.
             attention_mask: booleans (B, T, S), True where a new token may attend to a cache entry, the new ones
                 included; for caches with several hypotheses.
             output_kernel: the return value of `output_kernel`, if precomputed.
-            update: the function that writes into the cache.
+            kv_cache: how the cache is stored, as for `empty_cache`.
 
         Returns:
             Logits (B, T, vocabulary_size) in float32, and the new cache.
@@ -260,7 +275,7 @@ class GPT(PublishedSizes, keras.Model):
             positions=positions,
             padding_mask=padding_mask,
             attention_mask=attention_mask,
-            update=update,
+            kv_cache=kv_cache,
         )
         return self.logits(hidden, output_kernel), cache
 
@@ -268,12 +283,13 @@ class GPT(PublishedSizes, keras.Model):
         self,
         token_ids: Tensor,
         cache: list[Cache],
+        context: None = None,
         *,
         cache_index: Tensor,
         positions: Tensor,
         padding_mask: Tensor | None = None,
         attention_mask: Tensor | None = None,
-        update: Callable[[Tensor, Tensor, Tensor], Tensor] = kt_ops.slice_update,
+        kv_cache: kt_ops.KVCache = kt_ops.StaticCache(),
     ) -> tuple[Tensor, list[Cache]]:
         """Return the last hidden states (B, T, D) in place of the logits of `step`, and the new cache."""
         positions = ops.reshape(positions, ops.shape(token_ids))  # a graph knows as much of its shape
@@ -288,7 +304,7 @@ class GPT(PublishedSizes, keras.Model):
                 positions=positions,
                 padding_mask=padding_mask,
                 attention_mask=attention_mask,
-                update=update,
+                kv_cache=kv_cache,
             )
             new_cache.append(block_cache)
         return self._normalized(hidden), new_cache

@@ -3,7 +3,6 @@
 Axes: B batch, T targets, S source tokens, C chunks, L tokens of a chunk, N heads, D model size, k keys chosen.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -122,25 +121,29 @@ class Unlimiformer(keras.Model):
         memories = self._memories(store, self._key_matrices())
         return self.model.decode(inputs["target_ids"], memories, padding_mask, training, self._retrieve)
 
-    def encode(
-        self, source_ids: Tensor, update: Callable[[Tensor, Tensor, Tensor], Tensor] = kt_ops.slice_update
-    ) -> Context:
+    def encode(self, source_ids: Tensor, kv_cache: kt_ops.StaticCache = kt_ops.StaticCache()) -> Context:
         """Encode the source sequentially, chunk by chunk.
 
         Args:
             source_ids: integers (B, S).
-            update: the function that writes the states of a chunk, as into a cache.
+            kv_cache: how the states of a chunk are written, as into a cache.
 
         Returns:
             {"store": the hidden states (B, S', D), S' the length padded to whole chunks; "padding_mask": bool (B, S');
             "key_matrices": each layer's key projection}.
         """
-        store, padding_mask = self._sequential_store(source_ids, update)
+        store, padding_mask = self._sequential_store(source_ids, kv_cache)
         return {"store": store, "padding_mask": padding_mask, "key_matrices": self._key_matrices()}
 
-    def empty_cache(self, batch_size: Any, length: Any, hypotheses: int = 1) -> list[Cache]:
+    def empty_cache(
+        self,
+        batch_size: Any,
+        length: Any,
+        hypotheses: int = 1,
+        kv_cache: kt_ops.KVCache = kt_ops.StaticCache(),
+    ) -> list[Cache]:
         """Create the model's cache."""
-        return self.model.empty_cache(batch_size, length, hypotheses)
+        return self.model.empty_cache(batch_size, length, hypotheses, kv_cache)
 
     def step(
         self, target_ids: Tensor, cache: list[Cache], context: Context, **options: Any
@@ -200,9 +203,7 @@ class Unlimiformer(keras.Model):
         index = ops.minimum(index, count * self.chunk_length - 1)  # only padding exceeds it
         return ops.take_along_axis(states, index[:, :, None], axis=1), self._real(source_ids)
 
-    def _sequential_store(
-        self, source_ids: Tensor, update: Callable[[Tensor, Tensor, Tensor], Tensor]
-    ) -> tuple[Tensor, Tensor]:
+    def _sequential_store(self, source_ids: Tensor, kv_cache: kt_ops.StaticCache) -> tuple[Tensor, Tensor]:
         """Return the same with the temporary memory of one chunk; each overwrites the end of the previous one."""
         source_ids, count, last = self._chunks(source_ids)
         within = ops.arange(self.chunk_length)
@@ -213,7 +214,7 @@ class Unlimiformer(keras.Model):
             kept = ops.logical_or(within >= self.overlap // 2, ops.equal(chunk, 0))
             kept = ops.logical_and(kept, chunk <= last)  # (B, L)
             states = ops.where(kept[:, :, None], states, ops.take(store, start + within, axis=1))
-            return update(store, states, start)
+            return kv_cache.insert(store, states, start)
 
         batch_size, length = ops.shape(source_ids)
         empty = ops.zeros((batch_size, length, self.model.model_dim), self.model.compute_dtype)

@@ -1,54 +1,256 @@
-"""Updates of a key/value cache, all of one signature.
+"""Key/value caches: how the keys and values of earlier tokens are stored while a model generates."""
 
-XLA writes a slice in place; TensorFlow Serving and ONNX have no such operation, and copy least if the cache grows.
-
-Entries stand on the last axis but one of keys and values, (B·K, S, H) or (B, K, S, H), as the products of a step read
-them, and on the last of what has two axes, such as positions (B, S).
-"""
-
-from collections.abc import Callable
+import abc
+import dataclasses
 from typing import Any
 
+import keras
 from keras import ops
 
 Tensor = Any
-Entries = dict[str, Tensor]
-Update = Callable[[Tensor, Tensor, Tensor], Tensor]
+State = dict[str, Tensor]
 
 
-def slice_update(cache: Tensor, new: Tensor, cache_index: Tensor) -> Tensor:
-    """Write `new` (…, T, H) over `cache` (…, S, H) from index `cache_index` on, in place under XLA."""
-    start = [0] * len(cache.shape)
-    start[_axis(cache)] = cache_index
-    return ops.slice_update(cache, start, ops.cast(new, cache.dtype))
+class KVCache(abc.ABC):
+    """Base class of the strategies to store keys and values of a self-attention layer.
+
+    A strategy is a frozen value without tensors. The state of a layer is a dictionary of tensors only, which passes
+    through `keras.ops.while_loop` on every backend: "key" and "value", and "positions" (B, S), −1 for empty entries.
+
+    Keys and values are (B·K, S, ·) if the cache is written in place, since XLA copies a tensor with an axis of size
+    one, such as a batch of one; otherwise they are (B, K, S, ·).
+
+    Attributes:
+        in_place: True if entries are written by an operation that XLA runs in place.
+    """
+
+    in_place: bool
+
+    def allocate(
+        self,
+        batch_size: Any,
+        length: Any,
+        *,
+        num_heads: int,
+        key_dim: int,
+        value_dim: int,
+        dtype: str,
+        window: int | None = None,
+        hypotheses: int = 1,
+    ) -> State:
+        """Return the state of a layer with empty entries.
+
+        Args:
+            batch_size: B.
+            length: S, the number of entries, from `loop_length` for the cache of a loop.
+            num_heads: K, the number of key/value heads.
+            key_dim: H.
+            value_dim: V.
+            dtype: the type of keys and values.
+            window: the bandwidth of the layer on the left, if bounded; then no more entries than that are needed.
+            hypotheses: the number of entries of each position.
+
+        Returns:
+            The state of the layer.
+        """
+        length = self._num_entries(length, window, hypotheses)
+        shape = (batch_size * num_heads, length) if self.in_place else (batch_size, num_heads, length)
+        return {
+            "key": ops.zeros((*shape, key_dim), dtype),
+            "value": ops.zeros((*shape, value_dim), dtype),
+            "positions": ops.full((batch_size, length), -1, "int32"),
+        }
+
+    def write(
+        self, state: State, new: State, cache_index: Any, are_candidates: bool = False
+    ) -> tuple[State, State]:
+        """Write T new tokens.
+
+        Args:
+            state: the state of the layer.
+            new: "key" (B, T, K, H), "value" (B, T, K, V) and "positions" (B, T), −1 for padding.
+            cache_index: integer scalar, the number of tokens written before, whatever the size of the cache.
+            are_candidates: True if the new tokens are candidates for one position; otherwise they are consecutive, and
+                the first of them may attend to entries that the last of them replace.
+
+        Returns:
+            The entries that the new tokens may attend to, for `read`, and the new state.
+
+        Raises:
+            ValueError: If the cache is known to be too small.
+        """
+        new = {
+            name: self._to_layout(values) if len(values.shape) == 4 else values
+            for name, values in new.items()
+        }
+        return self._write(state, new, cache_index, are_candidates)
+
+    def read(self, entries: State, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the keys (B, S, K, H), values (B, S, K, V) and positions (B, S) of entries."""
+        keys, values = (self._from_layout(entries[name], num_heads) for name in ("key", "value"))
+        return keys, values, entries["positions"]
+
+    def for_window(self, window: int | None, size: int | None) -> "KVCache":
+        """Return the strategy of a layer with a bandwidth of `window` on the left and a cache of `size` entries."""
+        del window, size
+        return self
+
+    def loop_length(self, length: Any, inputs: Tensor) -> Any:
+        """Return the `length` to allocate for a loop over up to `length` tokens; `inputs` is not a constant.
+
+        Raises:
+            ValueError: If the backend's loops cannot carry the cache.
+        """
+        del inputs
+        return length
+
+    def entries_mask(self, attention_mask: Tensor, count: Any, size: int | None) -> Tensor:
+        """Return the columns of the cache's entries from an attention mask (B, T, ·) over all `count` tokens."""
+        del count, size
+        return attention_mask
+
+    @abc.abstractmethod
+    def _write(self, state: State, new: State, cache_index: Any, are_candidates: bool) -> tuple[State, State]:
+        """Implement `write` for new entries in the layout of the cache."""
+
+    def _num_entries(self, length: Any, window: int | None, hypotheses: int) -> Any:
+        """Return the number of entries to allocate; see `allocate`."""
+        if window is None:
+            return length
+        enough = (window + 1) * hypotheses
+        return min(length, enough) if isinstance(length, int) else enough
+
+    def _to_layout(self, heads: Tensor) -> Tensor:
+        """(B, T, K, ·) → the layout of the cache."""
+        heads = _swapped(heads)
+        return ops.reshape(heads, [-1, *ops.shape(heads)[2:]]) if self.in_place else heads
+
+    def _from_layout(self, entries: Tensor, num_heads: int) -> Tensor:
+        """The layout of the cache → (B, S, K, ·)."""
+        if self.in_place:
+            entries = ops.reshape(entries, [-1, num_heads, *ops.shape(entries)[1:]])
+        return _swapped(entries)
 
 
-def select_update(cache: Tensor, new: Tensor, cache_index: Tensor) -> Tensor:
-    """Write as `slice_update` does, by comparing every index with `cache_index`: for ONNX and without XLA."""
-    axis = _axis(cache)
-    # The distance of each entry to the first of the new ones.
-    offset = ops.arange(ops.shape(cache)[axis]) - cache_index
-    count = ops.shape(new)[axis]
-    if new.shape[axis] != 1:  # one token broadcasts over the entries
-        new = ops.take(new, ops.clip(offset, 0, count - 1), axis=axis)
-    fresh = ops.logical_and(offset >= 0, offset < count)
-    return ops.where(_along(axis, fresh, cache), ops.cast(new, cache.dtype), cache)
+@dataclasses.dataclass(frozen=True)
+class StaticCache(KVCache):
+    """A cache of a fixed number of entries; layers with a bounded window get a `RollingCache`.
+
+    Args:
+        in_place: True to write a slice, which XLA does in place; False to compare every index, for ONNX and for
+            TensorFlow without XLA.
+    """
+
+    in_place: bool = True
+
+    def insert(self, tensor: Tensor, new: Tensor, index: Any) -> Tensor:
+        """Write `new` (…, T, H) over `tensor` (…, S, H), or (B, T) over (B, S), from `index` on."""
+        axis = _axis(tensor)
+        new = ops.cast(new, tensor.dtype)
+        if self.in_place:
+            start = [0] * len(tensor.shape)
+            start[axis] = index
+            return ops.slice_update(tensor, start, new)
+        # The distance of each entry to the first of the new ones.
+        offset = ops.arange(ops.shape(tensor)[axis]) - index
+        count = ops.shape(new)[axis]
+        if new.shape[axis] != 1:  # one token broadcasts over the entries
+            new = ops.take(new, ops.clip(offset, 0, count - 1), axis=axis)
+        fresh = ops.logical_and(offset >= 0, offset < count)
+        return ops.where(_along(axis, fresh, tensor), new, tensor)
+
+    def for_window(self, window: int | None, size: int | None) -> KVCache:
+        """Return a rolling cache if the cache has more entries than the window; see the base class."""
+        return self if window is None or size is None or size <= window else RollingCache(self.in_place)
+
+    def _write(self, state: State, new: State, cache_index: Any, are_candidates: bool) -> tuple[State, State]:
+        size, count = state["positions"].shape[1], new["positions"].shape[1]
+        known = all(isinstance(number, int) for number in (size, count, cache_index))
+        if known and cache_index + count > size:
+            raise ValueError(
+                f"`cache_index` must leave room for {count} entries in a cache of {size}. "
+                f"Received: cache_index={cache_index}"
+            )
+        state = {name: self.insert(values, new[name], cache_index) for name, values in state.items()}
+        return state, state
 
 
-def append_update(cache: Tensor, new: Tensor, cache_index: Tensor) -> Tensor:
-    """Append `new` (…, T, H) to a cache of exactly the `cache_index` entries written so far."""
+@dataclasses.dataclass(frozen=True)
+class RollingCache(KVCache):
+    """A cache of the last S tokens of a layer with a bounded window: the entry of a token is its number mod S.
+
+    Args:
+        in_place: as of `StaticCache`.
+    """
+
+    in_place: bool = True
+
+    def entries_mask(self, attention_mask: Tensor, count: Any, size: int | None) -> Tensor:
+        """Return the columns of the tokens that the entries hold; see the base class."""
+        return ops.take(attention_mask, ops.maximum(token_indices(count, size), 0), axis=2)
+
+    def _write(self, state: State, new: State, cache_index: Any, are_candidates: bool) -> tuple[State, State]:
+        size, count = state["positions"].shape[1], new["positions"].shape[1]
+        if count == 1 and self.in_place:
+            index = ops.mod(cache_index, size)
+            rolled = {name: StaticCache().insert(values, new[name], index) for name, values in state.items()}
+        else:
+            rolled = {name: _roll(values, new[name], cache_index) for name, values in state.items()}
+        if count == 1 or are_candidates:
+            return rolled, rolled
+        return {name: _append(values, new[name]) for name, values in state.items()}, rolled
+
+
+@dataclasses.dataclass(frozen=True)
+class GrowingCache(KVCache):
+    """A cache that starts empty and grows by concatenation: least copied in TensorFlow without XLA and in ONNX.
+
+    Loops of TensorFlow may carry tensors that grow; those of JAX may not.
+
+    Args:
+        rolling: True to give layers with a bounded window a `RollingCache`; False to keep all tokens, for graphs of a
+            single step whose caller keeps the cache.
+    """
+
+    rolling: bool = True
+    in_place = False
+
+    def for_window(self, window: int | None, size: int | None) -> KVCache:
+        """Return a rolling cache for a bounded window; see the base class."""
+        return RollingCache(self.in_place) if window is not None and self.rolling else self
+
+    def loop_length(self, length: Any, inputs: Tensor) -> Any:
+        """Return a zero that is not static: TensorFlow loops require static sizes to stay constant."""
+        if keras.backend.backend() != "tensorflow":
+            raise ValueError(
+                f"`kv_cache` must have a fixed size, as `ops.StaticCache`, on the {keras.backend.backend()} backend. "
+                f"Received: kv_cache={self}"
+            )
+        return ops.sum(ops.cast(inputs[:0], "int32"))
+
+    def entries_mask(self, attention_mask: Tensor, count: Any, size: int | None) -> Tensor:
+        """Return the columns of the tokens written so far; see the base class."""
+        return attention_mask[:, :, :count]
+
+    def _write(self, state: State, new: State, cache_index: Any, are_candidates: bool) -> tuple[State, State]:
+        state = {name: _append(values, new[name]) for name, values in state.items()}
+        return state, state
+
+    def _num_entries(self, length: Any, window: int | None, hypotheses: int) -> Any:
+        return (window + 1) * hypotheses if window is not None and self.rolling else length
+
+
+def token_indices(count: Any, size: Any) -> Tensor:
+    """Return the index of each entry's token among `count` in a rolling cache, (S,); negative for empty entries."""
+    last = count - 1
+    return last - ops.mod(last + size - ops.arange(size), size)
+
+
+def _append(cache: Tensor, new: Tensor) -> Tensor:
     return ops.concatenate([cache, ops.cast(new, cache.dtype)], axis=_axis(cache))
 
 
-def grow_update(cache: Tensor, new: Tensor, cache_index: Tensor) -> Tensor:
-    """`append_update` for the cache of a TensorFlow loop, which may change its size from step to step.
-
-    Layers with a bounded window keep no more than that.
-    """
-    return append_update(cache, new, cache_index)
-
-
-def rolling_update(cache: Tensor, new: Tensor, cache_index: Tensor) -> Tensor:
+def _roll(cache: Tensor, new: Tensor, cache_index: Any) -> Tensor:
     """Write `new` (…, T, H) over `cache` (…, S, H) from `cache_index` mod S on, cyclically: the last S stay."""
     axis = _axis(cache)
     size, count = cache.shape[axis], ops.shape(new)[axis]
@@ -58,70 +260,8 @@ def rolling_update(cache: Tensor, new: Tensor, cache_index: Tensor) -> Tensor:
     return ops.where(_along(axis, age < count, cache), ops.cast(entry, cache.dtype), cache)
 
 
-def grows(update: Update) -> bool:
-    """Return True if an update appends to a cache that starts empty."""
-    return update in (append_update, grow_update)
-
-
-def write(
-    cache: Entries,
-    new: Entries,
-    cache_index: Any,
-    update: Update = slice_update,
-    window: int | None = None,
-    are_candidates: bool = False,
-) -> tuple[Entries, Entries]:
-    """Write the entries of T new tokens into the cache of a layer.
-
-    If the layer has a bounded window, a cache larger than that is a rolling one: the last S entries stay.
-
-    Args:
-        cache: S entries, by name; "positions" (B, S) is among them.
-        new: T of each.
-        cache_index: integer scalar, the number of entries written before, at any size of the cache.
-        update: any of the functions above.
-        window: the bandwidth of the layer on the left, if bounded.
-        are_candidates: True if the new tokens are candidates for one position; otherwise they are consecutive, and
-            the first of them may attend to entries that the last of them replace.
-
-    Returns:
-        The entries that the new tokens may attend to, and the cache.
-
-    Raises:
-        ValueError: if the cache is known to be too small.
-    """
-    size, count = cache["positions"].shape[1], new["positions"].shape[1]
-    rolling = rolls(size, window, update)
-    if rolling and not are_candidates and count != 1:
-        seen = {name: append_update(cache[name], new[name], cache_index) for name in cache}
-        return seen, {name: rolling_update(cache[name], new[name], cache_index) for name in cache}
-    if rolling and (count != 1 or update is grow_update):
-        cache = {name: rolling_update(cache[name], new[name], cache_index) for name in cache}
-        return cache, cache
-    known = all(isinstance(number, int) for number in (size, count, cache_index))
-    if known and not rolling and not grows(update) and cache_index + count > size:
-        raise ValueError(
-            f"`cache_index` must leave room for {count} entries in a cache of {size}. "
-            f"Received: cache_index={cache_index}"
-        )
-    at = ops.mod(cache_index, size) if rolling else cache_index
-    cache = {name: update(cache[name], new[name], at) for name in cache}
-    return cache, cache
-
-
-def rolls(size: int | None, window: int | None, update: Update) -> bool:
-    """Return True if a cache of `size` entries is a rolling one."""
-    return window is not None and size is not None and size > window and update is not append_update
-
-
-def rolling_token_indices(count: Any, size: int) -> Tensor:
-    """Return the index of each entry's token among `count` in a rolling cache, (S,); negative for empty entries."""
-    last = count - 1
-    return last - ops.mod(last + size - ops.arange(size), size)
-
-
 def _axis(cache: Tensor) -> int:
-    """The axis of entries."""
+    """Return the axis of entries: the last but one, or the last of two."""
     return max(len(cache.shape) - 2, 1)
 
 
@@ -130,3 +270,8 @@ def _along(axis: int, values: Tensor, cache: Tensor) -> Tensor:
     shape = [1] * len(cache.shape)
     shape[axis] = -1
     return ops.reshape(values, shape)
+
+
+def _swapped(tensor: Tensor) -> Tensor:
+    """(B, S, K, ·) ↔ (B, K, S, ·); two of them cancel in a compiled graph."""
+    return ops.transpose(tensor, (0, 2, 1, 3))

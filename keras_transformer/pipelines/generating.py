@@ -11,6 +11,7 @@ import tensorflow as tf
 from keras_transformer import generation
 from keras_transformer.generation import samplers
 from keras_transformer.generation.constraints import serialize as serialize_constraint
+from keras_transformer.generation.generative_model import is_encoder_decoder
 from keras_transformer.generation.logits_processors import LogitsProcessors
 from keras_transformer.generation.validation import padding_value
 from keras_transformer.pipelines import arguments, batched, generation_graphs
@@ -47,7 +48,7 @@ class GeneratingPipeline(Pipeline):
     ) -> None:
         arguments.check_limit("max_new_tokens", max_new_tokens)
         arguments.check_limit("max_source_tokens", max_source_tokens)
-        if not hasattr(model, "step") or hasattr(model, "encode") != self._has_encoder:
+        if not hasattr(model, "step") or is_encoder_decoder(model) != self._has_encoder:
             raise TypeError(f"`model` must be {self._model_description}. Received: a {type(model).__name__}")
         for name in self._shared:
             known, others = getattr(model, name), getattr(tokenizer, name)

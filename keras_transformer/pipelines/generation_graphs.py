@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_transformer import generation, ops
+from keras_transformer.generation.generative_model import is_encoder_decoder
 from keras_transformer.generation.validation import padding_value
 from keras_transformer.models import Unlimiformer
 from keras_transformer.pipelines.base import BATCH, DEFAULT, Axes, Graph, assert_accepted
@@ -47,7 +48,7 @@ def onnx_graphs(pipeline: Any) -> dict[str, Graph]:
     A model whose encoder gives no keys and values, such as Unlimiformer, only has the loop.
     """
     model = pipeline.model
-    if not hasattr(model, "encode"):
+    if not is_encoder_decoder(model):
         steps = {MODEL: _decoder_only(model)}
     elif hasattr(model, "decoder_blocks"):
         steps = {ENCODER: _encoder(model), DECODER: _decoder(model)}
@@ -71,7 +72,7 @@ def _loop(pipeline: Any) -> Graph:
     # Padding is marked by `pad_id` or, without one, by the mask.
     ids = ["input_ids", *(["attention_mask"] if pipeline.model.pad_id is None else [])]
     inputs = [*map(_ids, ids), *noise_spec(pipeline)]
-    length = "encoder_sequence_length" if hasattr(pipeline.model, "encode") else _NEW
+    length = "encoder_sequence_length" if is_encoder_decoder(pipeline.model) else _NEW
     axes = {name: [BATCH] for name in ("noise", "ids", "lengths", "scores")}
     return Graph(loop, inputs, {**axes, **{name: [BATCH, length] for name in ids}})
 
@@ -142,7 +143,7 @@ def generate_ids(
     (B, N, M, V), by default that of its seed for rows 0, 1, 2, …
     """
     model = pipeline.model
-    if not hasattr(model, "encode"):
+    if not is_encoder_decoder(model):
         # All tokens of a prompt except the last are prefilled, and must be at least one.
         column = [[0, 0], [0, 1]]
         source_ids = tf.pad(source_ids, column, constant_values=padding_value(model))
@@ -151,7 +152,7 @@ def generate_ids(
         _WithoutXla(model) if isinstance(model, Unlimiformer) else model,
         source_ids,
         pipeline.max_new_tokens,
-        ops.grow_update,
+        ops.GrowingCache(),
         sampler=pipeline.sampler,
         constraints=pipeline.constraints,
         padding_mask=padding_mask,
@@ -162,7 +163,7 @@ def generate_ids(
 
 
 class _WithoutXla:
-    """A model that stores its encoded source with an update that needs no XLA."""
+    """A model that stores its encoded source writes its encoded source without XLA."""
 
     def __init__(self, model: Unlimiformer) -> None:
         self._model = model
@@ -171,7 +172,7 @@ class _WithoutXla:
         return getattr(self._model, name)
 
     def encode(self, source_ids: Tensor) -> Any:
-        return self._model.encode(source_ids, ops.select_update)
+        return self._model.encode(source_ids, ops.StaticCache(in_place=False))
 
 
 def noise_spec(pipeline: Any) -> list[tf.TensorSpec]:
@@ -221,7 +222,7 @@ def decode(
         context,
         cache_index=length,
         positions=tf.broadcast_to(length + tf.range(shape[1]), shape),
-        update=ops.append_update,
+        kv_cache=ops.GrowingCache(rolling=False),
     )
     present = {f"present.{i}.decoder.{part}": cache[i][part] for i in layers for part in ("key", "value")}
     return {"logits": logits, **present}
@@ -249,7 +250,7 @@ def continue_(
         cache_index=length,
         positions=tf.cast(position_ids, tf.int32),
         padding_mask=real[:, length:],
-        update=ops.append_update,
+        kv_cache=ops.GrowingCache(rolling=False),
     )
     return {
         "logits": logits,

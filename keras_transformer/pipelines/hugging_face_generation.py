@@ -7,6 +7,7 @@ from typing import Any
 
 from keras_transformer import generation
 from keras_transformer.generation.constraints import Constraint
+from keras_transformer.generation.generative_model import is_encoder_decoder
 from keras_transformer_serving import files
 
 GENERATION_CONFIG = "generation_config.json"
@@ -75,7 +76,7 @@ def settings_from(folder: pathlib.Path, model: Any, given: Mapping[str, Any]) ->
         limit = given.get("max_new_tokens", found.get("max_new_tokens"))
         found["constraints"] = _constraints(config, model, limit)
         left_out.update(_constraints_left_out(config, model))
-        without_prompt.update({} if _encodes(model) else _counting_prompts(config))
+        without_prompt.update({} if is_encoder_decoder(model) else _counting_prompts(config))
     _warn(path, {"not supported": left_out, "applied to generated tokens, not to the prompt": without_prompt})
     return {**found, **given}
 
@@ -90,10 +91,6 @@ def _warn(path: pathlib.Path, settings: Mapping[str, Mapping[str, Any]]) -> None
         warnings.warn(
             f"`{path}` has generation settings that are not fully supported. {'; '.join(parts)}", stacklevel=5
         )
-
-
-def _encodes(model: Any) -> bool:
-    return hasattr(model, "encode")
 
 
 def _sampler(config: Mapping[str, Any]) -> Any:
@@ -131,7 +128,7 @@ def _sampler_left_out(config: Mapping[str, Any]) -> dict[str, Any]:
 def _max_new_tokens(config: Mapping[str, Any], model: Any) -> dict[str, int]:
     if "max_new_tokens" in config:
         return {"max_new_tokens": config["max_new_tokens"]}
-    if "max_length" in config and _encodes(model):
+    if "max_length" in config and is_encoder_decoder(model):
         return {"max_new_tokens": config["max_length"] - 1}
     return {}
 
@@ -147,14 +144,14 @@ def _constraints(config: Mapping[str, Any], model: Any, limit: int | None) -> li
     if more := [id_ for id_ in _end_ids(config, model) if id_ != model.end_id]:
         found.append(generation.EndTokens(more))
     last = _as_list(config.get("forced_eos_token_id"))
-    least = config.get("min_new_tokens", config.get("min_length", 0) - 1 if _encodes(model) else 0)
+    least = config.get("min_new_tokens", config.get("min_length", 0) - 1 if is_encoder_decoder(model) else 0)
     if (
         limit is not None
     ):  # in `transformers`, tokens forced at the limit take precedence over a minimum length
         least = min(least, limit - bool(last))
     if least > 0:
         found.append(generation.MinNewTokens(least))
-    if "forced_bos_token_id" in config and _encodes(model):
+    if "forced_bos_token_id" in config and is_encoder_decoder(model):
         found.append(generation.ForcedPrefix([config["forced_bos_token_id"]]))
     if last:
         found.append(generation.ForcedLastToken(last))
@@ -167,7 +164,7 @@ def _constraints_left_out(config: Mapping[str, Any], model: Any) -> dict[str, An
         found["repetition_penalty"] = config["repetition_penalty"]
     if model.end_id not in _end_ids(config, model):
         found["eos_token_id"] = config["eos_token_id"]
-    if _encodes(model):
+    if is_encoder_decoder(model):
         if config.get("decoder_start_token_id", model.start_id) != model.start_id:
             found["decoder_start_token_id"] = config["decoder_start_token_id"]
         return found

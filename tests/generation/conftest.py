@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from keras_transformer.generation.generative_model import is_encoder_decoder
 from keras_transformer.layers import DecoderBlock, FeedForward, MultiHeadAttention, TokenEmbedding
 from keras_transformer.models import Transformer
 
@@ -57,8 +58,8 @@ class Decoder(keras.Model):
             hidden = hidden + feed_forward(hidden)
         return self.embedding.logits(hidden)
 
-    def empty_cache(self, batch_size, length, hypotheses=1):
-        return [attention.empty_cache(batch_size, length, hypotheses) for attention in self.attentions]
+    def empty_cache(self, batch_size, length, **options):
+        return [attention.empty_cache(batch_size, length, **options) for attention in self.attentions]
 
     def step(self, ids, cache, **options):
         hidden, new = self.embedding(ids), []
@@ -108,7 +109,7 @@ def forced():
 
     def score(model, source, targets):
         targets = np.asarray(targets)
-        if hasattr(model, "encode"):
+        if is_encoder_decoder(model):
             start = np.full((len(targets), 1), model.start_id)
             inputs = np.concatenate([start, targets[:, :-1]], axis=1)
             logits = model({"source_ids": np.repeat(source[None], len(targets), 0), "target_ids": inputs})

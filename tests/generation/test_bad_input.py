@@ -49,7 +49,7 @@ def test_nan_logits_error_names_row_and_step_when_scoring():
 
         vocabulary_size, pad_id, end_id, variables = 12, 0, 3, []
 
-        def empty_cache(self, batch_size, length, hypotheses=1):
+        def empty_cache(self, batch_size, length, **options):
             return ops.zeros((batch_size, 1))
 
         def step(self, ids, cache, **options):

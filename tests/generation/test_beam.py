@@ -5,14 +5,14 @@ from keras import ops
 
 from keras_transformer import generation, relations
 from keras_transformer.generation import Beam
-from keras_transformer.ops import grow_update, select_update
+from keras_transformer.ops import GrowingCache, StaticCache
 
 pytestmark = pytest.mark.backend_neutral
 
 SOURCES = np.array([[4, 5, 4, 3], [5, 3, 0, 0], [4, 4, 5, 5], [5, 3, 4, 0]])
 ON_JAX = keras.backend.backend() == "jax"
 # How a loop that is not compiled by TensorFlow's XLA writes: only TensorFlow's may carry what grows.
-UPDATE = select_update if ON_JAX else grow_update
+CACHE = StaticCache(in_place=False) if ON_JAX else GrowingCache()
 MODELS = {
     "plain": {},
     "grouped heads": {"num_kv_heads": 2},
@@ -159,7 +159,7 @@ def test_modes_and_cache_updates_agree(many, modes):
     for mode, wrap in modes.items():
         if mode == "xla" and not ON_JAX:
             continue  # that is `expected`; an export runs without it
-        loop = wrap(lambda ids: generation.generate_ids(model, ids, 8, UPDATE, sampler=Beam(4, num_return=4)))
+        loop = wrap(lambda ids: generation.generate_ids(model, ids, 8, CACHE, sampler=Beam(4, num_return=4)))
         out = {name: ops.convert_to_numpy(value) for name, value in loop(ops.array(sources)).items()}
         np.testing.assert_array_equal(out["ids"], expected.ids, err_msg=mode)
         np.testing.assert_allclose(out["scores"], expected.scores, rtol=1e-4, atol=1e-4, err_msg=mode)

@@ -5,14 +5,15 @@ from keras import ops
 
 from keras_transformer import generation, relations
 from keras_transformer.generation import Contrastive, NoRepeatNGram
+from keras_transformer.generation.generative_model import is_encoder_decoder
 from keras_transformer.models import GPT
-from keras_transformer.ops import grow_update, select_update
+from keras_transformer.ops import GrowingCache, StaticCache
 
 pytestmark = pytest.mark.backend_neutral
 
 ON_JAX = keras.backend.backend() == "jax"
 # How a loop that is not compiled by TensorFlow's XLA writes: only TensorFlow's may carry what grows.
-UPDATE = select_update if ON_JAX else grow_update
+CACHE = StaticCache(in_place=False) if ON_JAX else GrowingCache()
 PROMPTS = np.array([[5, 6, 7, 8, 9], [0, 0, 4, 5, 6], [4, 5, 6, 0, 0], [0, 7, 7, 0, 0]])
 
 
@@ -49,7 +50,7 @@ def gpt():
 
 def by_whole_passes(model, source, sampler, most):
     """Contrastive search in plain Python, with a full forward pass for every candidate."""
-    single = not hasattr(model, "encode")
+    single = not is_encoder_decoder(model)
     prompt = source[source != 0].tolist() if single else [model.start_id]
     context = () if single else (model.encode(ops.array(source[None])),)
 
@@ -109,7 +110,7 @@ def test_encoder_decoder_choices_equal_full_forward_in_every_mode(random_transfo
         assert expected.ids[row, 0, : expected.lengths[row, 0]].tolist() == ids
         np.testing.assert_allclose(expected.token_scores[row, 0, : len(ids)], scores, rtol=1e-3, atol=1e-3)
     loop = modes["xla" if ON_JAX else "eager"](
-        lambda ids: generation.generate_ids(model, ids, 7, UPDATE, sampler=sampler)["ids"]
+        lambda ids: generation.generate_ids(model, ids, 7, CACHE, sampler=sampler)["ids"]
     )
     np.testing.assert_array_equal(ops.convert_to_numpy(loop(ops.array(sources))), expected.ids)
 

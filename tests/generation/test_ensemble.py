@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_transformer import generation
 from keras_transformer.generation import Beam, Ensemble, Speculative
+from keras_transformer.generation.generative_model import is_encoder_decoder
 
 pytestmark = pytest.mark.backend_neutral
 
@@ -24,8 +25,7 @@ class Mean:
 
     def __init__(self, models, weights):
         self.models, self.weights = models, weights
-        if hasattr(models[0], "encode"):
-            self.encode = None
+        self.is_encoder_decoder = is_encoder_decoder(models[0])
 
     def __call__(self, inputs):
         shares = [

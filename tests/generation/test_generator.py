@@ -7,7 +7,7 @@ import pytest
 from keras import ops
 
 from keras_transformer import generation
-from keras_transformer.ops import grow_update, select_update
+from keras_transformer.ops import GrowingCache, StaticCache
 from keras_transformer.training import LabelSmoothedCrossentropy
 
 pytestmark = pytest.mark.backend_neutral
@@ -123,12 +123,12 @@ def test_ids_do_not_depend_on_xla(model, expected, jit_compile):
 
 
 @pytest.mark.slow_variants
-@pytest.mark.parametrize("update", [select_update, grow_update])
-def test_ids_do_not_depend_on_cache_update(model, expected, modes, update):
-    if update is grow_update and keras.backend.backend() != "tensorflow":
+@pytest.mark.parametrize("kv_cache", [StaticCache(in_place=False), GrowingCache()])
+def test_ids_do_not_depend_on_the_cache(model, expected, modes, kv_cache):
+    if kv_cache == GrowingCache() and keras.backend.backend() != "tensorflow":
         pytest.skip("loops of other backends carry tensors of one size")
     for mode, wrap in modes.items():
-        run = wrap(lambda ids: generation.generate_ids(model, ids, MOST, update))
+        run = wrap(lambda ids: generation.generate_ids(model, ids, MOST, kv_cache))
         if mode == "xla" and keras.backend.backend() == "tensorflow":
             continue  # what is exported runs without it
         out = {name: ops.convert_to_numpy(value) for name, value in run(ops.array(SOURCES)).items()}

@@ -6,7 +6,7 @@ import pytest
 
 from keras_transformer import generation, relations
 from keras_transformer.generation import Beam, Sample
-from keras_transformer.ops import grow_update
+from keras_transformer.ops import GrowingCache
 
 pytestmark = [
     pytest.mark.slow,
@@ -52,7 +52,7 @@ def test_onnx_graph_gives_the_same_ids(translator, block, sampler, constraints):
 
     def loop(input_ids, noise=None):
         return generation.generate_ids(
-            model, input_ids, MOST, grow_update, sampler=sampler, constraints=constraints, noise=noise
+            model, input_ids, MOST, GrowingCache(), sampler=sampler, constraints=constraints, noise=noise
         )
 
     signature = [

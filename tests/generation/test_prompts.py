@@ -5,13 +5,13 @@ from keras import ops
 
 from keras_transformer import generation, relations
 from keras_transformer.generation import Beam, Contrastive, Sample
-from keras_transformer.ops import grow_update, select_update
+from keras_transformer.ops import GrowingCache, StaticCache
 
 pytestmark = pytest.mark.backend_neutral
 
 ON_JAX = keras.backend.backend() == "jax"
 # How a loop that is not compiled by TensorFlow's XLA writes: only TensorFlow's may carry what grows.
-UPDATE = select_update if ON_JAX else grow_update
+CACHE = StaticCache(in_place=False) if ON_JAX else GrowingCache()
 PROMPTS = np.array([[5, 6, 7, 8, 9], [0, 0, 4, 5, 6], [4, 5, 6, 0, 0], [0, 7, 7, 0, 0], [9, 0, 0, 0, 0]])
 MODELS = {
     "rotary": {},
@@ -46,13 +46,13 @@ def test_padded_prompts_equal_single_rows_and_full_forward(decoder, options):
 @pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["greedy", Beam(3, num_return=2), Sample(seed=3, num_return=2)], ids=repr)
 @pytest.mark.parametrize("options", [{}, {"relation": relations.SlidingWindow(2)}], ids=str)
-def test_modes_and_cache_updates_agree(decoder, modes, sampler, options):
+def test_modes_and_caches_agree(decoder, modes, sampler, options):
     model = decoder(5, **options)
     expected = generation.Generator(model, sampler, 6, jit_compile=True)(PROMPTS).ids
     for mode, wrap in modes.items():
         if mode == "xla" and not ON_JAX:
             continue
-        loop = wrap(lambda ids: generation.generate_ids(model, ids, 6, UPDATE, sampler=sampler)["ids"])
+        loop = wrap(lambda ids: generation.generate_ids(model, ids, 6, CACHE, sampler=sampler)["ids"])
         np.testing.assert_array_equal(ops.convert_to_numpy(loop(ops.array(PROMPTS))), expected, err_msg=mode)
 
 
@@ -141,7 +141,7 @@ def test_nan_logits_error_names_row_and_step(decoder, sampler):
 
         vocabulary_size, pad_id, end_id, variables = 12, 0, 3, []
 
-        def empty_cache(self, batch_size, length, hypotheses=1):
+        def empty_cache(self, batch_size, length, **options):
             return ops.zeros((batch_size, 1))
 
         def step(self, ids, cache, **options):
@@ -156,5 +156,7 @@ def test_nan_logits_error_names_row_and_step(decoder, sampler):
 
 @pytest.mark.skipif(not ON_JAX, reason="TensorFlow's loops may carry what grows")
 def test_growing_cache_is_refused_on_fixed_shape_backends(decoder):
-    with pytest.raises(ValueError, match=r"`update` must write into a cache of a fixed size.*grow_update"):
-        generation.generate_ids(decoder(5), ops.array(PROMPTS), 3, grow_update)
+    with pytest.raises(
+        ValueError, match=r"`kv_cache` must have a fixed size.*Received: kv_cache=GrowingCache"
+    ):
+        generation.generate_ids(decoder(5), ops.array(PROMPTS), 3, GrowingCache())

@@ -5,6 +5,7 @@ import pytest
 from keras import ops
 
 from keras_transformer import generation, interop
+from keras_transformer.generation.generative_model import is_encoder_decoder
 from keras_transformer.interop.hugging_face import ARCHITECTURES
 from keras_transformer.models import GAT, GPT, Transformer
 
@@ -100,7 +101,7 @@ def saved(tmp_path):
 
 
 def logits(model, ids=IDS):
-    inputs = {"source_ids": ids, "target_ids": ids} if hasattr(model, "encode") else ids
+    inputs = {"source_ids": ids, "target_ids": ids} if is_encoder_decoder(model) else ids
     return ops.convert_to_numpy(model(inputs))
 
 

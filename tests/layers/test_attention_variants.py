@@ -8,12 +8,10 @@ from keras import ops
 from keras_transformer import layers
 from keras_transformer.layers import ALiBi, DecoderBlock, EncoderBlock, MultiHeadAttention, RelativeBias
 from keras_transformer.ops import (
-    append_update,
-    grow_update,
-    rolling_update,
+    GrowingCache,
+    RollingCache,
+    StaticCache,
     scores,
-    select_update,
-    slice_update,
 )
 from keras_transformer.relations import Adjacency, Causal, Dilated, SlidingWindow, Strided
 
@@ -67,13 +65,13 @@ def make(seed=1, **options):
 def test_causal_steps_equal_one_call(options):
     layer = make(relation="causal", **options)
     expected = layer(X)
-    for update in (slice_update, append_update):
-        cache = layer.empty_cache(2, 0 if update is append_update else LENGTH)
+    for kv_cache, room in ((StaticCache(), LENGTH), (GrowingCache(rolling=False), 0)):
+        cache = layer.empty_cache(2, room, kv_cache=kv_cache)
         outputs = []
         for start, end in ((0, 4), (4, 5), (5, 9)):
             positions = np.broadcast_to(np.arange(start, end), (2, end - start))
             output, cache = layer.step(
-                X[:, start:end], cache, cache_index=start, positions=positions, update=update
+                X[:, start:end], cache, cache_index=start, positions=positions, kv_cache=kv_cache
             )
             outputs.append(output)
         np.testing.assert_allclose(ops.concatenate(outputs, axis=1), expected, **CLOSE)
@@ -139,14 +137,14 @@ def _for_blocks(options):
     "relation", [SlidingWindow(3), Dilated(2, 2), SlidingWindow(4) & Strided(2)], ids=repr
 )
 @pytest.mark.parametrize("pieces", [(1,) * 9, (4, 1, 4), (9,), (2, 6, 1)], ids=str)
-@pytest.mark.parametrize("update", [slice_update, select_update, grow_update])
-def test_a_window_needs_a_cache_of_its_own_size(relation, pieces, update):
+@pytest.mark.parametrize("kv_cache", [StaticCache(), StaticCache(in_place=False), GrowingCache()])
+def test_a_window_needs_a_cache_of_its_own_size(relation, pieces, kv_cache):
     layer = make(relation=relation, position_encoding="rotary", num_kv_heads=2)
     padding = np.ones((2, LENGTH), bool)
     padding[1, :3] = False
     positions = np.cumsum(padding, axis=1) - 1
     expected = layer(X, padding_mask=padding, positions=positions)
-    cache = layer.empty_cache(2, 100)
+    cache = layer.empty_cache(2, 100, kv_cache=kv_cache)
     window = relation.bandwidth()[0]
     assert cache["key"].shape[-2] == window + 1
     outputs, start = [], 0
@@ -158,7 +156,7 @@ def test_a_window_needs_a_cache_of_its_own_size(relation, pieces, update):
             cache_index=start,
             positions=positions[:, start:end],
             padding_mask=padding[:, start:end],
-            update=update,
+            kv_cache=kv_cache,
         )
         outputs.append(output)
         start = end
@@ -168,15 +166,16 @@ def test_a_window_needs_a_cache_of_its_own_size(relation, pieces, update):
 
 
 @neutral
-def test_rolling_keeps_the_last_entries():
-    cache = np.zeros((1, 4), "float32")
+@pytest.mark.parametrize("in_place", [True, False], ids="in_place={}".format)
+def test_rolling_keeps_the_last_entries(in_place):
+    state = {"positions": np.zeros((1, 4), "float32")}
     for start, end in ((0, 2), (2, 3), (3, 9), (9, 10), (10, 14)):
-        new = np.arange(start, end, dtype="float32")[None] + 1
-        cache = np.asarray(rolling_update(cache, new, start))
+        new = {"positions": np.arange(start, end, dtype="float32")[None] + 1}
+        _, state = RollingCache(in_place).write(state, new, start)
         expected = np.zeros(4)
         for token in range(end):
             expected[token % 4] = token + 1
-        np.testing.assert_array_equal(cache[0], expected)
+        np.testing.assert_array_equal(state["positions"][0], expected)
 
 
 @neutral

@@ -6,7 +6,7 @@ from keras import ops
 from keras_transformer import relations
 from keras_transformer.layers import DecoderBlock, EncoderBlock, TokenEmbedding
 from keras_transformer.layers.blocks import Residual
-from keras_transformer.ops import append_update, select_update, slice_update
+from keras_transformer.ops import GrowingCache, StaticCache
 
 # On JAX every new shape compiles for seconds: one case of each law runs there.
 neutral = pytest.mark.backend_neutral
@@ -110,14 +110,21 @@ def test_a_decoder_block_is_causal_and_an_encoder_block_only_on_request():
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
 @pytest.mark.parametrize(
-    ("update", "lengths", "room"),
-    [(slice_update, (3, 1, 1), 6), (select_update, (1,) * 5, 5), (append_update, (2, 2, 1), 0)],
-    ids=["slice", "select", "append"],
+    ("kv_cache", "lengths", "room"),
+    [
+        (StaticCache(), (3, 1, 1), 6),
+        (StaticCache(in_place=False), (1,) * 5, 5),
+        (GrowingCache(rolling=False), (2, 2, 1), 0),
+    ],
+    ids=["in-place", "static", "growing"],
 )
-def test_steps_equal_one_call(normalization, update, lengths, room):
+def test_steps_equal_one_call(normalization, kv_cache, lengths, room):
     block = built("decoder", normalization=normalization)
     expected = block(X, MEMORY, memory_padding_mask=MEMORY_PADDING)
-    cache, projected = block.self_attention.empty_cache(2, room), block.cross_attention.project(MEMORY)
+    cache, projected = (
+        block.self_attention.empty_cache(2, room, kv_cache=kv_cache),
+        block.cross_attention.project(MEMORY),
+    )
     outputs, cache_index = [], 0
     for length in lengths:
         positions = np.broadcast_to(np.arange(cache_index, cache_index + length, dtype="int32"), (2, length))
@@ -128,7 +135,7 @@ def test_steps_equal_one_call(normalization, update, lengths, room):
             cache_index=cache_index,
             positions=positions,
             memory_padding_mask=MEMORY_PADDING,
-            update=update,
+            kv_cache=kv_cache,
         )
         outputs.append(output)
         cache_index += length

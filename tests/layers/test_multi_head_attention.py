@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_transformer import relations
 from keras_transformer.layers import MultiHeadAttention, TokenEmbedding
-from keras_transformer.ops import append_update, select_update, slice_update
+from keras_transformer.ops import GrowingCache, StaticCache
 
 # On JAX every new shape compiles for seconds: one case of each law runs there.
 neutral = pytest.mark.backend_neutral
@@ -231,9 +231,9 @@ class TestKerasMasks:
         np.testing.assert_array_equal(following(hidden), expected)
 
 
-def run_steps(layer, x, lengths, update, cache_length, positions=None, padding_mask=None):
+def run_steps(layer, x, lengths, kv_cache, cache_length, positions=None, padding_mask=None):
     """The outputs of `step` over `lengths` tokens at a time."""
-    cache = layer.empty_cache(len(x), cache_length)
+    cache = layer.empty_cache(len(x), cache_length, kv_cache=kv_cache)
     positions = (
         np.broadcast_to(np.arange(x.shape[1], dtype="int32"), x.shape[:2]) if positions is None else positions
     )
@@ -246,7 +246,7 @@ def run_steps(layer, x, lengths, update, cache_length, positions=None, padding_m
             cache_index=cache_index,
             positions=positions[:, now],
             padding_mask=None if padding_mask is None else padding_mask[:, now],
-            update=update,
+            kv_cache=kv_cache,
         )
         outputs.append(output)
         cache_index += length
@@ -257,27 +257,31 @@ class TestSteps:
     @pytest.mark.slow_variants
     @pytest.mark.parametrize("heads", HEADS)
     @pytest.mark.parametrize(
-        ("update", "lengths", "room"),
+        ("kv_cache", "lengths", "room"),
         [
-            (slice_update, (1,) * 5, 5),
-            (slice_update, (3, 1, 1), 5),
-            (slice_update, (5,), 5),
-            (slice_update, (2, 3), 9),
-            (select_update, (1,) * 5, 5),
-            (select_update, (1,) * 5, 8),
-            (append_update, (1,) * 5, 0),
-            (append_update, (3, 1, 1), 0),
+            (StaticCache(), (1,) * 5, 5),
+            (StaticCache(), (3, 1, 1), 5),
+            (StaticCache(), (5,), 5),
+            (StaticCache(), (2, 3), 9),
+            (StaticCache(in_place=False), (1,) * 5, 5),
+            (StaticCache(in_place=False), (1,) * 5, 8),
+            (GrowingCache(rolling=False), (1,) * 5, 0),
+            (GrowingCache(rolling=False), (3, 1, 1), 0),
         ],
-        ids=lambda value: getattr(value, "__name__", str(value)),
+        ids=str,
     )
-    def test_one_by_one_or_several_at_a_time_equal_one_causal_call(self, heads, update, lengths, room):
+    def test_one_by_one_or_several_at_a_time_equal_one_causal_call(self, heads, kv_cache, lengths, room):
         x = normal(2, 5, 8)
         layer = built(x.shape, relation="causal", value_dim=2, **HEADS[heads])
-        np.testing.assert_allclose(run_steps(layer, x, lengths, update, room), layer(x), **CLOSE)
+        np.testing.assert_allclose(run_steps(layer, x, lengths, kv_cache, room), layer(x), **CLOSE)
 
-    @pytest.mark.parametrize("update", [slice_update, append_update])
+    @pytest.mark.parametrize(
+        ("kv_cache", "room"),
+        [(StaticCache(), 7), (GrowingCache(rolling=False), 0)],
+        ids=["static", "growing"],
+    )
     @pytest.mark.parametrize("before", ["clipped", "negative"])
-    def test_prompts_padded_on_the_left_equal_their_unpadded_rows(self, update, before):
+    def test_prompts_padded_on_the_left_equal_their_unpadded_rows(self, kv_cache, room, before):
         lengths = (5, 3, 1)
         rows = [normal(1, length + 2, 8) for length in lengths]  # two tokens follow each prompt
         layer = built(rows[0].shape, relation="causal", num_kv_heads=2)
@@ -289,8 +293,7 @@ class TestSteps:
         padding_mask = positions >= 0
         if before == "clipped":
             positions = np.maximum(positions, 0)
-        room = 7 if update is slice_update else 0
-        found = run_steps(layer, padded, (5, 1, 1), update, room, positions, padding_mask)
+        found = run_steps(layer, padded, (5, 1, 1), kv_cache, room, positions, padding_mask)
         for output, row in zip(found, rows, strict=True):
             np.testing.assert_allclose(output[-row.shape[1] :], layer(row)[0], **CLOSE)
 

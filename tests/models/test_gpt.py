@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_transformer import generation, relations
 from keras_transformer.models import GPT
-from keras_transformer.ops import append_update, select_update, slice_update
+from keras_transformer.ops import GrowingCache, StaticCache
 from keras_transformer.training import LabelSmoothedCrossentropy
 
 # On JAX every new shape compiles for seconds: one case of each law runs there.
@@ -140,13 +140,17 @@ def test_packed_texts_equal_separate_texts(options):
 @pytest.mark.slow_variants
 @each
 @pytest.mark.parametrize(
-    ("update", "lengths", "room"),
-    [(slice_update, (3, 1, 1), 6), (select_update, (1,) * 5, 5), (append_update, (4, 1), 0)],
-    ids=["slice", "select", "append"],
+    ("kv_cache", "lengths", "room"),
+    [
+        (StaticCache(), (3, 1, 1), 6),
+        (StaticCache(in_place=False), (1,) * 5, 5),
+        (GrowingCache(rolling=False), (4, 1), 0),
+    ],
+    ids=["in-place", "static", "growing"],
 )
-def test_cached_steps_equal_full_forward(options, update, lengths, room):
+def test_cached_steps_equal_full_forward(options, kv_cache, lengths, room):
     model = tiny(**options)
-    cache, outputs, cache_index = model.empty_cache(2, room), [], 0
+    cache, outputs, cache_index = model.empty_cache(2, room, kv_cache=kv_cache), [], 0
     for length in lengths:
         positions = np.broadcast_to(np.arange(cache_index, cache_index + length, dtype="int32"), (2, length))
         output, cache = model.step(
@@ -154,7 +158,7 @@ def test_cached_steps_equal_full_forward(options, update, lengths, room):
             cache,
             cache_index=cache_index,
             positions=positions,
-            update=update,
+            kv_cache=kv_cache,
         )
         outputs.append(output)
         cache_index += length
@@ -170,11 +174,11 @@ class Uncached:
         for name in ("vocabulary_size", "pad_id", "end_id", "max_length"):
             setattr(self, name, getattr(model, name))
 
-    def empty_cache(self, batch_size, length):
+    def empty_cache(self, batch_size, length, **options):
         return ops.zeros((batch_size, length), "int32")
 
-    def step(self, ids, cache, *, cache_index, positions, update):
-        cache = update(cache, ids, cache_index)
+    def step(self, ids, cache, *, cache_index, positions, kv_cache):
+        cache = kv_cache.insert(cache, ids, cache_index)
         logits = self.model(cache)
         return ops.take(logits, cache_index + ops.arange(ids.shape[1]), axis=1), cache
 

@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_transformer import generation
 from keras_transformer.models import T5
-from keras_transformer.ops import append_update, select_update, slice_update
+from keras_transformer.ops import GrowingCache, StaticCache
 from keras_transformer.training import LabelSmoothedCrossentropy, TokenAccuracy
 
 # On JAX every new shape compiles for seconds: one case of each law runs there.
@@ -203,17 +203,17 @@ def test_positions_are_relative():
 @pytest.mark.slow_variants
 @each
 @pytest.mark.parametrize(
-    ("update", "lengths", "room"),
+    ("kv_cache", "lengths", "room"),
     [
-        pytest.param(slice_update, (2, 1, 1), 6, marks=neutral),
-        (select_update, (1,) * 4, 4),
-        (append_update, (3, 1), 0),
+        pytest.param(StaticCache(), (2, 1, 1), 6, marks=neutral),
+        (StaticCache(in_place=False), (1,) * 4, 4),
+        (GrowingCache(rolling=False), (3, 1), 0),
     ],
-    ids=["slice", "select", "append"],
+    ids=["in-place", "static", "growing"],
 )
-def test_cached_steps_equal_full_forward(options, update, lengths, room):
+def test_cached_steps_equal_full_forward(options, kv_cache, lengths, room):
     model = tiny(**options)
-    context, cache = model.encode(SOURCE), model.empty_cache(2, room)
+    context, cache = model.encode(SOURCE), model.empty_cache(2, room, kv_cache=kv_cache)
     outputs, cache_index = [], 0
     for length in lengths:
         positions = np.broadcast_to(np.arange(cache_index, cache_index + length, dtype="int32"), (2, length))
@@ -223,7 +223,7 @@ def test_cached_steps_equal_full_forward(options, update, lengths, room):
             context,
             cache_index=cache_index,
             positions=positions,
-            update=update,
+            kv_cache=kv_cache,
         )
         outputs.append(ops.convert_to_numpy(output))
         cache_index += length

@@ -4,7 +4,7 @@ import pytest
 from keras import ops
 
 from keras_transformer.models import Transformer
-from keras_transformer.ops import append_update, select_update, slice_update
+from keras_transformer.ops import GrowingCache, StaticCache
 from keras_transformer.training import LabelSmoothedCrossentropy, TokenAccuracy
 
 # On JAX every new shape compiles for seconds: one case of each law runs there.
@@ -128,14 +128,18 @@ def test_word_order_matters():
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
 @pytest.mark.parametrize(
-    ("update", "lengths", "room"),
-    [(slice_update, (2, 1, 1), 6), (select_update, (1,) * 4, 4), (append_update, (3, 1), 0)],
-    ids=["slice", "select", "append"],
+    ("kv_cache", "lengths", "room"),
+    [
+        (StaticCache(), (2, 1, 1), 6),
+        (StaticCache(in_place=False), (1,) * 4, 4),
+        (GrowingCache(rolling=False), (3, 1), 0),
+    ],
+    ids=["in-place", "static", "growing"],
 )
-def test_cached_steps_equal_full_forward(normalization, update, lengths, room):
+def test_cached_steps_equal_full_forward(normalization, kv_cache, lengths, room):
     model = tiny(normalization=normalization)
     expected = logits(model)
-    context, cache = model.encode(SOURCE), model.empty_cache(2, room)
+    context, cache = model.encode(SOURCE), model.empty_cache(2, room, kv_cache=kv_cache)
     outputs, cache_index = [], 0
     for length in lengths:
         positions = np.broadcast_to(np.arange(cache_index, cache_index + length, dtype="int32"), (2, length))
@@ -145,7 +149,7 @@ def test_cached_steps_equal_full_forward(normalization, update, lengths, room):
             context,
             cache_index=cache_index,
             positions=positions,
-            update=update,
+            kv_cache=kv_cache,
         )
         assert keras.backend.standardize_dtype(output.dtype) == "float32"
         outputs.append(output)

@@ -1,19 +1,20 @@
+import dataclasses
+
+import keras
 import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.ops import (
-    append_update,
-    grow_update,
-    kv_cache,
-    select_update,
-    slice_update,
-)
+from keras_transformer.ops import GrowingCache, KVCache, RollingCache, StaticCache
+from keras_transformer.ops.kv_cache import token_indices
 
 pytestmark = pytest.mark.backend_neutral
 
 RANDOM = np.random.default_rng(0)
 SHAPES = [(2, 5), (2, 5, 3), (2, 4, 5, 3)]  # positions; any; keys and values
+STATIC = [StaticCache(), StaticCache(in_place=False)]
+CACHES = [*STATIC, RollingCache(), RollingCache(in_place=False), GrowingCache(), GrowingCache(rolling=False)]
+SIZES = {"num_heads": 2, "key_dim": 3, "value_dim": 4}
 
 
 def axis_of(shape):
@@ -32,88 +33,177 @@ def some(shape, length=None):
     return RANDOM.normal(size=(*shape[:axis], length, *shape[axis + 1 :])).astype("float32")
 
 
+def tokens(start, end, batch_size=2):
+    """New entries whose numbers stand for their tokens."""
+    positions = np.broadcast_to(np.arange(start, end, dtype="int32"), (batch_size, end - start))
+    values = positions[:, :, None, None] + np.zeros((1, 1, 2, 1), "float32") + [[[[0.25], [0.5]]]]
+    return {
+        "key": np.repeat(values, 3, axis=-1).astype("float32"),
+        "value": np.repeat(-values, 4, axis=-1).astype("float32"),
+        "positions": positions,
+    }
+
+
+def allocated(kv_cache, size, window=None):
+    return kv_cache.allocate(2, size, **SIZES, dtype="float32", window=window)
+
+
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("cache_index", [0, 2, 4])
-def test_slice_and_select_write_one_token_at_the_cache_index_only(shape, cache_index):
+@pytest.mark.parametrize("index", [0, 2, 4])
+@pytest.mark.parametrize("kv_cache", STATIC, ids=str)
+def test_static_cache_inserts_one_token_at_the_index_only(kv_cache, shape, index):
     cache, new = some(shape), some(shape, 1)
-    expected = written(cache, new, cache_index)
-    for index in (cache_index, ops.convert_to_tensor(cache_index, "int32")):
-        np.testing.assert_array_equal(slice_update(cache, new, index), expected)
-        np.testing.assert_array_equal(select_update(cache, new, index), expected)
+    for at in (index, ops.convert_to_tensor(index, "int32")):
+        np.testing.assert_array_equal(kv_cache.insert(cache, new, at), written(cache, new, index))
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize(("cache_index", "length"), [(0, 3), (2, 3), (0, 5), (1, 2)])
-def test_slice_and_select_write_several_tokens(shape, cache_index, length):
+@pytest.mark.parametrize(("index", "length"), [(0, 3), (2, 3), (0, 5), (1, 2)])
+@pytest.mark.parametrize("kv_cache", STATIC, ids=str)
+def test_static_cache_inserts_several_tokens(kv_cache, shape, index, length):
     cache, new = some(shape), some(shape, length)
-    for index in (cache_index, ops.convert_to_tensor(cache_index, "int32")):
-        np.testing.assert_array_equal(slice_update(cache, new, index), written(cache, new, cache_index))
-        np.testing.assert_array_equal(select_update(cache, new, index), written(cache, new, cache_index))
-
-
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("length", [1, 3])
-def test_append_grows_the_cache_from_nothing(shape, length):
-    cache, first, then = some(shape, 0), some(shape, length), some(shape, 1)
-    cache = append_update(cache, first, 0)
-    np.testing.assert_array_equal(cache, first)
-    cache = append_update(cache, then, length)
-    np.testing.assert_array_equal(cache, np.concatenate([first, then], axis=axis_of(shape)))
-
-
-@pytest.mark.parametrize("update", [slice_update, select_update, append_update])
-def test_the_cache_keeps_its_type(update):
-    cache = ops.zeros((2, 4, 3), "float16")
-    assert "float16" in str(update(cache, ops.ones((2, 1, 3), "float32"), 1).dtype)
+    for at in (index, ops.convert_to_tensor(index, "int32")):
+        np.testing.assert_array_equal(kv_cache.insert(cache, new, at), written(cache, new, index))
 
 
 @pytest.mark.parametrize("length", [1, 2])
-def test_updates_agree_in_every_mode(modes, length):
+def test_static_caches_agree_in_every_mode(modes, length):
     cache, new = some(SHAPES[-1]), some(SHAPES[-1], length)
     expected = written(cache, new, 3)
     for name, wrap in modes.items():
-        for update in (slice_update, select_update):
-            found = wrap(update)(*map(ops.convert_to_tensor, (cache, new)), ops.convert_to_tensor(3, "int32"))
+        for kv_cache in STATIC:
+            tensors = map(ops.convert_to_tensor, (cache, new))
+            found = wrap(kv_cache.insert)(*tensors, ops.convert_to_tensor(3, "int32"))
             np.testing.assert_array_equal(found, expected, err_msg=name)
 
 
-UPDATES = {update.__name__: update for update in (slice_update, select_update, append_update, grow_update)}
+@pytest.mark.parametrize("length", [1, 3])
+def test_growing_cache_appends(length):
+    kv_cache = GrowingCache()
+    state = allocated(kv_cache, 0)
+    for start, end in ((0, length), (length, length + 1)):
+        entries, state = kv_cache.write(state, tokens(start, end), start)
+        for found, expected in zip(kv_cache.read(entries, 2), tokens(0, end).values(), strict=True):
+            np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("kv_cache", CACHES, ids=str)
+def test_read_returns_what_was_written(kv_cache):
+    state = allocated(kv_cache, 0 if isinstance(kv_cache, GrowingCache) else 4)
+    for start, end in ((0, 2), (2, 3), (3, 4)):
+        entries, state = kv_cache.write(state, tokens(start, end), start)
+    for found, expected in zip(kv_cache.read(entries, 2), tokens(0, 4).values(), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("kv_cache", CACHES, ids=str)
+def test_cache_keeps_its_dtype(kv_cache):
+    state = kv_cache.allocate(2, 0 if isinstance(kv_cache, GrowingCache) else 4, **SIZES, dtype="float16")
+    for count in (1, 2):
+        _, new = kv_cache.write(state, tokens(0, count), 0)
+        assert keras.backend.standardize_dtype(new["key"].dtype) == "float16"
 
 
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("window", [None, 2], ids="window={}".format)
-@pytest.mark.parametrize("update", UPDATES.values(), ids=UPDATES)
-def test_new_tokens_find_those_in_their_window_in_any_cache(update, window, count):
-    """The numbers of tokens stand for their entries."""
+@pytest.mark.parametrize("kv_cache", [*STATIC, GrowingCache(), GrowingCache(rolling=False)], ids=str)
+def test_new_tokens_find_those_in_their_window_in_any_cache(kv_cache, window, count):
     total = 12
-    size = 0 if kv_cache.grows(update) and (window is None or update is append_update) else total
-    entries = {"positions": ops.full((1, size if window is None else min(size, window + 1)), -1, "int32")}
-    for cache_index in range(0, total, count):
-        new = {"positions": ops.arange(cache_index, cache_index + count, dtype="int32")[None]}
-        seen, entries = kv_cache.write(entries, new, cache_index, update, window)
-        for token in range(cache_index, cache_index + count):
+    state = allocated(kv_cache, 0 if isinstance(kv_cache, GrowingCache) else total, window)
+    layer = kv_cache.for_window(window, state["positions"].shape[1])
+    for start in range(0, total, count):
+        entries, state = layer.write(state, tokens(start, start + count), start)
+        keys, values, positions = map(ops.convert_to_numpy, layer.read(entries, 2))
+        valid = positions[0] >= 0
+        np.testing.assert_array_equal(keys[:, valid, 1, 0], positions[:, valid] + 0.5)
+        np.testing.assert_array_equal(values[:, valid, 0, 3], -positions[:, valid] - 0.25)
+        for token in range(start, start + count):
             needed = set(range(0 if window is None else max(token - window, 0), token + 1))
-            assert needed <= {*ops.convert_to_numpy(seen["positions"])[0].tolist()}
-    kept = ops.convert_to_numpy(entries["positions"])[0]
-    assert len(kept) == (total if window is None or update is append_update else window + 1)
+            assert needed <= {*positions[0].tolist()}
+    keeps_all = window is None or kv_cache == GrowingCache(rolling=False)
+    assert state["positions"].shape[1] == (total if keeps_all else window + 1)
 
 
 def test_token_indices_follow_from_the_number_of_tokens_written():
-    entries = {"positions": ops.full((1, 3), -1, "int32")}
-    for cache_index in range(8):
-        _, entries = kv_cache.write(
-            entries, {"positions": ops.full((1, 1), cache_index)}, cache_index, window=2
-        )
-        token_indices = ops.convert_to_numpy(kv_cache.rolling_token_indices(cache_index + 1, 3))
-        np.testing.assert_array_equal(
-            np.maximum(token_indices, -1), ops.convert_to_numpy(entries["positions"])[0]
-        )
+    kv_cache = RollingCache()
+    state = allocated(kv_cache, 3)
+    for start in range(8):
+        _, state = kv_cache.write(state, tokens(start, start + 1), start)
+        found = ops.convert_to_numpy(token_indices(start + 1, 3))
+        np.testing.assert_array_equal(np.maximum(found, -1), ops.convert_to_numpy(state["positions"])[0])
 
 
-@pytest.mark.parametrize("update", [slice_update, select_update])
-def test_a_cache_that_is_full_is_an_error(update):
-    entries = {"positions": ops.full((1, 3), -1, "int32")}
+@pytest.mark.parametrize("kv_cache", STATIC, ids=str)
+def test_full_cache_is_refused(kv_cache):
     with pytest.raises(
         ValueError, match=r"`cache_index` must leave room for 2 entries in a cache of 3.*cache_index=2"
     ):
-        kv_cache.write(entries, {"positions": ops.zeros((1, 2), "int32")}, 2, update)
+        kv_cache.write(allocated(kv_cache, 3), tokens(2, 4), 2)
+
+
+def test_strategies_are_frozen_hashable_values():
+    for cls in (StaticCache, RollingCache, GrowingCache):
+        assert issubclass(cls, KVCache)
+        assert cls() == cls()
+        assert hash(cls()) == hash(cls())
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            cls().in_place = True
+    assert len({*CACHES, *CACHES}) == len(CACHES)
+
+
+def test_strategy_of_a_bounded_window_keeps_the_layout():
+    for kv_cache in (*STATIC, GrowingCache()):
+        assert kv_cache.for_window(None, 9) == kv_cache
+        assert kv_cache.for_window(2, 9) == RollingCache(kv_cache.in_place)
+    assert StaticCache().for_window(4, 4) == StaticCache()
+    assert GrowingCache(rolling=False).for_window(2, 9) == GrowingCache(rolling=False)
+
+
+@pytest.mark.parametrize("kv_cache", [*STATIC, RollingCache(), RollingCache(in_place=False)], ids=str)
+def test_state_passes_through_while_loop(modes, kv_cache):
+    def loop(inputs):
+        def step(count, state):
+            new = {
+                "key": inputs[:, None, None, None] + ops.zeros((2, 1, 2, 3)) + ops.cast(count, "float32"),
+                "value": ops.zeros((2, 1, 2, 4)),
+                "positions": ops.zeros((2, 1), "int32") + count,
+            }
+            return count + 1, kv_cache.write(state, new, count)[1]
+
+        start = (ops.zeros((), "int32"), allocated(kv_cache, kv_cache.loop_length(4, inputs)))
+        return ops.while_loop(lambda count, _: count < 4, step, start)[1]
+
+    for name, wrap in modes.items():
+        state = wrap(loop)(ops.convert_to_tensor([1.0, 2.0]))
+        keys, _, positions = kv_cache.read(state, 2)
+        np.testing.assert_array_equal(positions, [[0, 1, 2, 3]] * 2, err_msg=name)
+        np.testing.assert_array_equal(keys[1, :, 0, 0], [2, 3, 4, 5], err_msg=name)
+
+
+def test_growing_state_passes_through_a_tensorflow_loop():
+    kv_cache = GrowingCache()
+    inputs = ops.convert_to_tensor([1.0, 2.0])
+    if keras.backend.backend() != "tensorflow":
+        with pytest.raises(
+            ValueError, match=r"`kv_cache` must have a fixed size.*Received: kv_cache=Growing"
+        ):
+            kv_cache.loop_length(4, inputs)
+        return
+    import tensorflow as tf
+
+    @tf.function(autograph=False)
+    def loop(inputs):
+        def step(count, state):
+            new = {
+                "key": inputs[:, None, None, None] + ops.zeros((2, 1, 2, 3)) + ops.cast(count, "float32"),
+                "value": ops.zeros((2, 1, 2, 4)),
+                "positions": ops.zeros((2, 1), "int32") + count,
+            }
+            return count + 1, kv_cache.write(state, new, count)[1]
+
+        start = (ops.zeros((), "int32"), allocated(kv_cache, kv_cache.loop_length(4, inputs)))
+        return ops.while_loop(lambda count, _: count < 4, step, start)[1]
+
+    keys, _, positions = kv_cache.read(loop(inputs), 2)
+    np.testing.assert_array_equal(positions, [[0, 1, 2, 3]] * 2)
+    np.testing.assert_array_equal(keys[1, :, 0, 0], [2, 3, 4, 5])

@@ -11,6 +11,7 @@ import tensorflow_text  # noqa: F401  (a SavedModel has its operations)
 
 import keras_transformer_serving as serving
 from keras_transformer import generation
+from keras_transformer.generation.generative_model import is_encoder_decoder
 from keras_transformer.pipelines.texts import texts_from_vocabulary
 from keras_transformer_serving.graphs import DECODER, MODEL
 
@@ -72,7 +73,7 @@ class Reference:
 
         def gap(row: int, column: int, id_: int, other: int) -> float:
             source, before = np.asarray(pipeline.encode([texts[row]])), ids[row : row + 1, :column]
-            if hasattr(model, "encode"):
+            if is_encoder_decoder(model):
                 start = np.full((1, 1), model.start_id)
                 inputs = {"source_ids": source, "target_ids": np.concatenate([start, before], axis=1)}
             else:

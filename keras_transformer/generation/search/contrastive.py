@@ -1,7 +1,6 @@
 """Contrastive search: choose among candidates for one position by their hidden states."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -28,13 +27,13 @@ def generate_ids(
     sampler: Contrastive,
     prefix_ids: Tensor | None = None,
     limits: Tensor | None = None,
-    update: Callable[[Tensor, Tensor, Tensor], Tensor] = kt_ops.slice_update,
+    kv_cache: kt_ops.KVCache = kt_ops.StaticCache(),
     padding_mask: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """Return the results of `loop.generate_ids` for `Contrastive`."""
     check_model(model)
     prompt = prompts.prepare(model, source_ids, prefix_ids, padding_mask)
-    step = _Step(model, sampler, logits_processors, max_new_tokens, prompt, limits, update)
+    step = _Step(model, sampler, logits_processors, max_new_tokens, prompt, limits, kv_cache)
 
     def unfinished(number: Tensor, _cache: Any, state: State) -> Tensor:
         return ops.logical_and(number < max_new_tokens, ops.logical_not(ops.all(state["ended"])))
@@ -62,7 +61,7 @@ class _Step:
     max_new_tokens: int
     prompt: prompts.Prompt
     limits: Tensor | None
-    update: Callable[[Tensor, Tensor, Tensor], Tensor]
+    kv_cache: kt_ops.KVCache
 
     @property
     def candidates(self) -> int:
@@ -78,7 +77,7 @@ class _Step:
             self.prompt,
             length + self.candidates * self.max_new_tokens,
             self.candidates,
-            self.update,
+            self.kv_cache,
         )
         hidden, cache = self._read(ids, cache, 0, self.prompt.positions, padding_mask=self.prompt.real)
         batch = ops.zeros_like(ops.cast(ids[:, -1], "int32"))
@@ -167,7 +166,7 @@ class _Step:
             "hidden_step",
             cache_index=cache_index,
             positions=positions,
-            update=self.update,
+            kv_cache=self.kv_cache,
             **options,
         )
 
@@ -181,8 +180,7 @@ class _Step:
         entries = ops.logical_or(kept, ops.logical_and(now, own))  # (B, R, M, R)
         entries = ops.reshape(entries, [-1, count, self.max_new_tokens * count])
         prompt = ops.ones((ops.shape(entries)[0], count, self.prompt.before + 1), "bool")
-        count = self.prompt.before + 1 + (number + 1) * count
-        return prompts.written(ops.concatenate([prompt, entries], axis=2), count, self.update)
+        return ops.concatenate([prompt, entries], axis=2)
 
 
 def _unit(hidden: Tensor) -> Tensor:

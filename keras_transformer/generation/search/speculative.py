@@ -1,7 +1,6 @@
 """Speculative decoding: greedy search with proposals of a draft model."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 from keras import ops
@@ -9,6 +8,7 @@ from keras import ops
 from keras_transformer import ops as kt_ops
 from keras_transformer.generation import prompts
 from keras_transformer.generation.constraints import FORBIDDEN
+from keras_transformer.generation.generative_model import is_encoder_decoder
 from keras_transformer.generation.logits_processors import LogitsProcessors
 from keras_transformer.generation.samplers import Speculative
 from keras_transformer.generation.search.sampling import (
@@ -31,7 +31,7 @@ def generate_ids(
     sampler: Speculative,
     prefix_ids: Tensor | None = None,
     limits: Tensor | None = None,
-    update: Callable[[Tensor, Tensor, Tensor], Tensor] = kt_ops.slice_update,
+    kv_cache: kt_ops.KVCache = kt_ops.StaticCache(),
     padding_mask: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """Return the results of `loop.generate_ids` for `Greedy`, with proposals of `sampler.draft` verified by `model`.
@@ -42,7 +42,7 @@ def generate_ids(
     """
     check_compatible(model, sampler.draft, "draft")
     both = [
-        _Reader.of(each, source_ids, prefix_ids, sampler.num_tokens, max_new_tokens, update, padding_mask)
+        _Reader.of(each, source_ids, prefix_ids, sampler.num_tokens, max_new_tokens, kv_cache, padding_mask)
         for each in (model, sampler.draft)
     ]
     prompt = both[0].prompt
@@ -74,7 +74,7 @@ def check_compatible(model: Any, other: Any, argument: str) -> None:
         values = getattr(model, name, None), getattr(other, name, None)
         if values[0] != values[1]:
             raise ValueError(f"`{argument}` must have the same {name}. Received: {values[0]} and {values[1]}")
-    if hasattr(model, "encode") != hasattr(other, "encode"):
+    if is_encoder_decoder(model) != is_encoder_decoder(other):
         raise ValueError(f"`{argument}` must be encoder–decoders, or all decoder-only. Received: one of each")
 
 
@@ -85,7 +85,7 @@ class _Reader:
     model: Any
     prompt: prompts.Prompt
     cache: Any
-    update: Callable[[Tensor, Tensor, Tensor], Tensor]
+    kv_cache: kt_ops.KVCache
 
     @classmethod
     def of(
@@ -95,12 +95,12 @@ class _Reader:
         prefix_ids: Tensor | None,
         num_tokens: int,
         steps: int,
-        update: Any,
+        kv_cache: kt_ops.KVCache,
         padding_mask: Tensor | None,
     ) -> "_Reader":
         prompt = prompts.prepare(model, source_ids, prefix_ids, padding_mask)
-        cache = prompts.new_cache(model, prompt, num_tokens + 1, steps, update)
-        return cls(model, prompt, cache, update)
+        cache = prompts.new_cache(model, prompt, num_tokens + 1, steps, kv_cache)
+        return cls(model, prompt, cache, kv_cache)
 
     def read(
         self, ids: Tensor, cache: Any, cache_index: Tensor, positions: Tensor, real: Tensor
@@ -114,7 +114,7 @@ class _Reader:
             cache_index=self.prompt.before + cache_index,
             positions=positions,
             padding_mask=real,
-            update=self.update,
+            kv_cache=self.kv_cache,
         )
         return ops.cast(logits, "float32"), cache
 

@@ -1,0 +1,76 @@
+"""The interface of models that generate."""
+
+from typing import Any, Protocol
+
+from keras_transformer import ops as kt_ops
+
+Tensor = Any
+Context = Any
+Cache = Any
+
+
+class GenerativeModel(Protocol):
+    """A model that predicts the next token with a key/value cache, such as `models.Transformer` and `models.GPT`.
+
+    An encoder–decoder reads the source in `encode`, and also has `start_id`, the id of the decoder's first input. A
+    decoder-only model continues its prompt; it has no `encode`, or one that returns None and `is_encoder_decoder` set
+    to False.
+
+    `generate` uses some more attributes where they exist: `max_length`, the number of positions; `output_kernel`, see
+    `models.GPT.output_kernel`; and for `Contrastive` `hidden_step` and `logits`.
+
+    Attributes:
+        vocabulary_size: the number of ids.
+        pad_id: the padding id. If None, for decoder-only models, `step` takes a `padding_mask`, and ended sequences
+            are padded with `end_id`.
+        end_id: the id that ends a sequence.
+        variables: the Keras variables of the model.
+    """
+
+    vocabulary_size: int
+    pad_id: int | None
+    end_id: int
+    variables: list[Any]
+
+    def encode(self, source_ids: Tensor) -> Context | None:
+        """Return the context of `step` for source ids (B, S): any structure of tensors, None if decoder-only."""
+
+    def empty_cache(
+        self,
+        batch_size: Any,
+        length: Any,
+        hypotheses: int = 1,
+        kv_cache: kt_ops.KVCache = kt_ops.StaticCache(),
+    ) -> Cache:
+        """Return a cache for `length` entries, `hypotheses` of them for each position: any structure of tensors."""
+
+    def step(
+        self,
+        ids: Tensor,
+        cache: Cache,
+        context: Context | None = None,
+        *,
+        cache_index: Any,
+        positions: Tensor,
+        padding_mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        kv_cache: kt_ops.KVCache = kt_ops.StaticCache(),
+    ) -> tuple[Tensor, Cache]:
+        """Return the logits (B, T, V) after T new tokens, and the cache with them.
+
+        Args:
+            ids: integers (B, T), the new tokens.
+            cache: the return value of `empty_cache` or of an earlier step.
+            context: the return value of `encode`; not given to a decoder-only model.
+            cache_index: integer scalar, the number of tokens in the cache.
+            positions: integers (B, T), the positions of the new tokens.
+            padding_mask: booleans (B, T), False for padding; given where prompts are read.
+            attention_mask: booleans (B, R, S) or (1, R, S), True where each of R hypotheses may attend to a token of
+                the cache; given for several hypotheses.
+            kv_cache: how the cache is stored, as for `empty_cache`.
+        """
+
+
+def is_encoder_decoder(model: Any) -> bool:
+    """Return True for a model that encodes a source, False for one that continues a prompt."""
+    return bool(getattr(model, "is_encoder_decoder", hasattr(model, "encode")))
