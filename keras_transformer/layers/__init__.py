@@ -17,6 +17,7 @@ from keras_transformer.layers.positions.rotary_scaling import NTKScaling as NTKS
 from keras_transformer.layers.positions.rotary_scaling import YaRNScaling as YaRNScaling
 from keras_transformer.layers.positions.two_dimensional import Positions2D as Positions2D
 from keras_transformer.layers.retrieval_attention import RetrievalAttention as RetrievalAttention
+from keras_transformer.layers.retrieval_attention import RetrievalMemory as RetrievalMemory
 from keras_transformer.layers.score_layers import AdditiveScore as AdditiveScore
 from keras_transformer.layers.score_layers import BilinearScore as BilinearScore
 from keras_transformer.layers.score_layers import GATScore as GATScore
@@ -39,6 +40,7 @@ __all__ = [
     "Positions2D",
     "RelativeBias",
     "RetrievalAttention",
+    "RetrievalMemory",
     "RotaryPositions",
     "ScoreLayer",
     "SinusoidalPositions",

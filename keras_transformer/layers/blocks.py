@@ -1,6 +1,5 @@
 """The Transformer's encoder and decoder blocks."""
 
-from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -13,10 +12,10 @@ from keras_transformer.layers.feed_forward import FeedForward, get_activation, s
 from keras_transformer.layers.multi_head_attention import Cache, MultiHeadAttention
 from keras_transformer.layers.positions import attention_encodings
 from keras_transformer.layers.residual import NORMALIZATIONS, NORMS, Residual
+from keras_transformer.layers.retrieval_attention import RetrievalMemory
 from keras_transformer.ops.random import check_rate
 
 Tensor = Any
-CrossAttend = Callable[[MultiHeadAttention, Tensor, Any, Tensor | None, bool | None], Tensor]
 
 
 class _Block(keras.layers.Layer):
@@ -235,14 +234,12 @@ class DecoderBlock(_Block):
 
     Call arguments:
         inputs: (B, T, D).
-        memory: (B, S, D'), the encoder's output, or None, always or never.
+        memory: (B, S, D'), the encoder's output, or a `RetrievalMemory` of it; or None, always or never.
         padding_mask: booleans (B, T) of the inputs.
         memory_padding_mask: booleans (B, S) of the memory.
         attention_mask: of the self-attention, see `MultiHeadAttention`; so are the two arguments below.
         segment_ids: integers (B, T).
         positions: integers (T,) or (B, T).
-        cross_attend: a function that replaces the computation of the cross-attention, called with that layer, the
-            queries (B, T, D), the memory in any form, its padding mask, and `training`.
 
     Shapes:
         input and output: (B, T, D)
@@ -283,7 +280,6 @@ class DecoderBlock(_Block):
         attention_mask: Tensor | None = None,
         segment_ids: Tensor | None = None,
         positions: Tensor | None = None,
-        cross_attend: CrossAttend | None = None,
         training: bool | None = None,
         inputs_mask: Tensor | None = None,
         memory_mask: Tensor | None = None,
@@ -300,19 +296,7 @@ class DecoderBlock(_Block):
             training=training,
         )
         hidden = self.self_attention_residual.leave(inputs, attended, training)
-        if self._crosses(memory):
-            entered = self.cross_attention_residual.enter(hidden)
-            if cross_attend is None:
-                attended = self.cross_attention(
-                    entered,
-                    memory,
-                    padding_mask=memory_padding_mask,
-                    value_mask=memory_mask,
-                    training=training,
-                )
-            else:
-                attended = cross_attend(self.cross_attention, entered, memory, memory_padding_mask, training)
-            hidden = self.cross_attention_residual.leave(hidden, attended, training)
+        hidden = self._cross_attend(hidden, memory, memory_padding_mask, memory_mask, training)
         return self._feed(hidden, training)
 
     def cross_attention_weights(
@@ -334,7 +318,7 @@ class DecoderBlock(_Block):
         self,
         inputs: Tensor,
         cache: Cache,
-        projected: dict[str, Tensor] | None = None,
+        projected: dict[str, Tensor] | RetrievalMemory | None = None,
         *,
         cache_index: Tensor,
         positions: Tensor,
@@ -342,21 +326,19 @@ class DecoderBlock(_Block):
         memory_padding_mask: Tensor | None = None,
         attention_mask: Tensor | None = None,
         kv_cache: kt_ops.KVCache = kt_ops.StaticCache(),
-        cross_attend: CrossAttend | None = None,
     ) -> tuple[Tensor, Cache]:
         """The output for T new tokens, and the cache with them in it.
 
         Args:
             inputs: (B, T, D), the new tokens.
             cache: of the self-attention, see `MultiHeadAttention.step`.
-            projected: the memory, by `cross_attention.project`, where there is one.
+            projected: the memory, by `cross_attention.project` or a `RetrievalMemory`, where there is one.
             cache_index: integer scalar, where in the cache to write.
             positions: integers (B, T) of the new tokens.
             padding_mask: booleans (B, T) of the new tokens.
             memory_padding_mask: booleans (B, S) of the memory.
             attention_mask: booleans over the tokens in the cache, see `MultiHeadAttention.step`.
             kv_cache: how the cache is stored, see `MultiHeadAttention.step`.
-            cross_attend: as in a call; `projected` is then its memory.
 
         Returns:
             The output (B, T, D) and the new cache.
@@ -372,14 +354,29 @@ class DecoderBlock(_Block):
             kv_cache=kv_cache,
         )
         hidden = self.self_attention_residual.leave(inputs, attended)
-        if self._crosses(projected):
-            entered = self.cross_attention_residual.enter(hidden)
-            if cross_attend is None:
-                attended = self.cross_attention.attend(entered, projected, memory_padding_mask)
-            else:
-                attended = cross_attend(self.cross_attention, entered, projected, memory_padding_mask, False)
-            hidden = self.cross_attention_residual.leave(hidden, attended)
-        return self._feed(hidden), cache
+        return self._feed(self._cross_attend(hidden, projected, memory_padding_mask)), cache
+
+    def _cross_attend(
+        self,
+        hidden: Tensor,
+        memory: Any,
+        padding_mask: Tensor | None,
+        memory_mask: Tensor | None = None,
+        training: bool | None = None,
+    ) -> Tensor:
+        """Return the output of the cross-attention sublayer for any form of memory, `hidden` without one."""
+        if not self._crosses(memory):
+            return hidden
+        query = self.cross_attention_residual.enter(hidden)
+        if isinstance(memory, RetrievalMemory):
+            attended = memory.attend(self.cross_attention, query, padding_mask, training)
+        elif isinstance(memory, dict):
+            attended = self.cross_attention.attend(query, memory, padding_mask)
+        else:
+            attended = self.cross_attention(
+                query, memory, padding_mask=padding_mask, value_mask=memory_mask, training=training
+            )
+        return self.cross_attention_residual.leave(hidden, attended, training)
 
     def _crosses(self, memory: Any) -> bool:
         """Return True if the block has a cross-attention; raise a ValueError unless it has one for a memory."""

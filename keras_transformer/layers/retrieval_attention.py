@@ -1,5 +1,6 @@
 """Cross-attention to the few tokens of a long memory that suit each query best."""
 
+import dataclasses
 from typing import Any
 
 import keras
@@ -10,6 +11,7 @@ from keras_transformer.arguments import check_positive
 from keras_transformer.layers import masks
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.score_layers import ScoreLayer
+from keras_transformer.ops.scores import ScaledDotProduct, Score
 
 Tensor = Any
 
@@ -123,21 +125,17 @@ class RetrievalAttention(keras.layers.Layer):
     ) -> Tensor:
         """Return the attention of a query (B, T, D) to a memory from `project`."""
         attention = self.attention
-        dropout = attention.dropout if training else 0.0
-        length = ops.shape(query)[1]
-        heads = kt_ops.retrieval_attention(
-            ops.reshape(
-                attention.query_projection(query), [-1, length, attention.num_heads, attention.key_dim]
-            ),
+        heads = _retrieve(
+            attention,
+            _queries(attention, query),
             ops.transpose(projected["key"], (0, 2, 1, 3)),
             ops.transpose(projected["value"], (0, 2, 1, 3)),
             self.k,
-            score=attention.score.score() if isinstance(attention.score, ScoreLayer) else attention.score,
-            padding_mask=padding_mask,
-            dropout=dropout,
-            seed=attention.seed_generator.next() if dropout else None,
+            attention.score.score() if isinstance(attention.score, ScoreLayer) else attention.score,
+            padding_mask,
+            training,
         )  # (B, T, N, V)
-        merged = ops.reshape(heads, [-1, length, attention.num_heads * attention.value_dim])
+        merged = ops.reshape(heads, [-1, ops.shape(query)[1], attention.num_heads * attention.value_dim])
         return attention.output_projection(merged)
 
     def compute_output_shape(self, query_shape: tuple[int | None, ...], *_: Any, **__: Any) -> Any:
@@ -153,3 +151,92 @@ class RetrievalAttention(keras.layers.Layer):
         names = ("num_heads", "key_dim", "value_dim", "num_kv_heads", "score", "dropout", "use_bias", "seed")
         of_attention = self.attention.get_config()
         return {**super().get_config(), "k": self.k, **{name: of_attention[name] for name in names}}
+
+
+@dataclasses.dataclass(frozen=True)
+class RetrievalMemory:
+    r"""Hidden states as the memory of any number of cross-attentions, each of which retrieves k of them per query.
+
+    $$s_{ij} = (x_i W^Q_n)\,(y_j W^K_n)^\top = (x_i W^Q_n W^{K\top}_n)\, y_j^\top, \quad
+    h_i = \Big( \sum_{j \in \operatorname{top-}k_j s_{ij}} \alpha_{ij}\, y_j \Big) W^V_n$$
+
+    The key projection is folded into the query, and the value projection is applied to the weighted sum, so that one
+    tensor of states serves all layers and heads, and no keys and values of the memory are stored. A bias of the keys
+    adds the same to all scores of a query and is left out. A `DecoderBlock` takes it as `memory`.
+
+    Args:
+        states: (B, S, D).
+        k: how many states a head of a query attends to.
+        key_matrix: the return value of `key_matrix` for the cross-attention, if precomputed.
+
+    References:
+        Bertsch et al., "Unlimiformer: Long-Range Transformers with Unlimited Length Input" (2023), section 2.3.
+    """
+
+    states: Tensor
+    k: int
+    key_matrix: Tensor | None = None
+
+    def attend(
+        self,
+        attention: MultiHeadAttention,
+        query: Tensor,
+        padding_mask: Tensor,
+        training: bool | None = None,
+    ) -> Tensor:
+        """Return the output (B, T, D) of a cross-attention, whose weights are used, for a query (B, T, D).
+
+        `padding_mask` are booleans (B, S), False at states that are padding.
+        """
+        length, size = ops.shape(query)[1], self.states.shape[-1]
+        kv_heads = attention.num_kv_heads
+        groups = attention.num_heads // kv_heads  # each key/value head serves several query heads
+        matrix = key_matrix(attention, size) if self.key_matrix is None else self.key_matrix
+        queries, _ = attention.score.features(_queries(attention, query), matrix)  # scaled
+        matrix = ops.repeat(ops.reshape(matrix, [size, kv_heads, attention.key_dim]), groups, axis=1)
+        queries = ops.einsum("btnh,dnh->btnd", queries, ops.cast(matrix, queries.dtype))
+        states = self.states[:, :, None]  # (B, S, 1, D): keys and values of one head
+        mixed = _retrieve(
+            attention, queries, states, states, self.k, ScaledDotProduct(1.0), padding_mask, training
+        )  # (B, T, N, D)
+        values = ops.reshape(
+            attention.value_projection(ops.reshape(mixed, [-1, length * attention.num_heads, size])),
+            [-1, length, kv_heads, groups, kv_heads, attention.value_dim],
+        )
+        own = ops.cast(ops.eye(kv_heads), values.dtype)  # selects each head's own values
+        values = ops.einsum("btkgjv,kj->btkgv", values, own)
+        has_state = ops.any(padding_mask, axis=1)[:, None, None, None, None]
+        values = ops.where(has_state, values, ops.zeros_like(values))
+        merged = ops.reshape(values, [-1, length, attention.num_heads * attention.value_dim])
+        return attention.output_projection(merged)
+
+
+def key_matrix(attention: MultiHeadAttention, size: int) -> Tensor:
+    """Return the key projection of an attention to states of `size` D as a matrix (D, K·H), quantized or not."""
+    basis = ops.concatenate([ops.eye(size), ops.zeros((1, size))])[None]
+    matrix = attention.key_projection(ops.cast(basis, attention.compute_dtype))[0]
+    return matrix[:-1] - matrix[-1:]  # without the bias
+
+
+def _queries(attention: MultiHeadAttention, query: Tensor) -> Tensor:
+    """Queries (B, T, N, H) of the heads."""
+    shape = [-1, ops.shape(query)[1], attention.num_heads, attention.key_dim]
+    return ops.reshape(attention.query_projection(query), shape)
+
+
+def _retrieve(
+    attention: MultiHeadAttention,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    k: int,
+    score: Score,
+    padding_mask: Tensor | None,
+    training: bool | None,
+) -> Tensor:
+    """Return `ops.retrieval_attention` with the dropout of an attention."""
+    dropout = attention.dropout if training else 0.0
+    seed = attention.seed_generator.next() if dropout else None
+    return kt_ops.retrieval_attention(
+        query, key, value, k, score=score, padding_mask=padding_mask, dropout=dropout, seed=seed
+    )

@@ -8,7 +8,6 @@ from keras import ops
 
 from keras_transformer import ops as kt_ops
 from keras_transformer.arguments import check_positive
-from keras_transformer.layers.blocks import CrossAttend
 from keras_transformer.layers.multi_head_attention import Cache
 
 Tensor = Any
@@ -95,21 +94,18 @@ class EncoderDecoder(keras.Model):
         memory: Any,
         padding_mask: Tensor,
         training: bool | None = None,
-        cross_attend: CrossAttend | None = None,
     ) -> Tensor:
-        """Return logits (B, T, vocabulary_size) of target ids (B, T), given the encoder's output and its mask.
+        """Return logits (B, T, vocabulary_size) of target ids (B, T), given a memory and its mask (B, S).
 
-        With `cross_attend` (see `DecoderBlock`), `memory` is a list with the memory of each block.
+        The memory is the encoder's output (B, S, D) or a `RetrievalMemory` of it.
         """
-        memories = [memory] * self.num_decoder_layers if cross_attend is None else memory
         hidden = self._embed(target_ids, training=training)
-        for block, block_memory in zip(self.decoder_blocks, memories, strict=True):
+        for block in self.decoder_blocks:
             hidden = block(
                 hidden,
-                block_memory,
+                memory=memory,
                 padding_mask=self._target_padding(target_ids, ops.arange(ops.shape(target_ids)[1])),
                 memory_padding_mask=padding_mask,
-                cross_attend=cross_attend,
                 training=training,
             )
         return self.logits(self._final_norm("decoder_norm", hidden, training))
@@ -194,12 +190,8 @@ class EncoderDecoder(keras.Model):
         padding_mask: Tensor | None = None,
         attention_mask: Tensor | None = None,
         kv_cache: kt_ops.KVCache = kt_ops.StaticCache(),
-        cross_attend: CrossAttend | None = None,
     ) -> tuple[Tensor, list[Cache]]:
-        """Return the last hidden states (B, T, D) in place of the logits of `step`, and the new cache.
-
-        With `cross_attend` (see `DecoderBlock`), `context["projected"]` is a list with the memory of each block.
-        """
+        """Return the last hidden states (B, T, D) in place of the logits of `step`, and the new cache."""
         hidden = self._embed(target_ids, positions)
         if padding_mask is None:
             padding_mask = self._target_padding(target_ids, positions)
@@ -217,7 +209,6 @@ class EncoderDecoder(keras.Model):
                 memory_padding_mask=context["padding_mask"],
                 attention_mask=attention_mask,
                 kv_cache=kv_cache,
-                cross_attend=cross_attend,
             )
             new_cache.append(block_cache)
         return self._final_norm("decoder_norm", hidden), new_cache

@@ -1,6 +1,6 @@
 """Unlimiformer: encoder–decoders for inputs of any length, without additional weights.
 
-Axes: B batch, T targets, S source tokens, C chunks, L tokens of a chunk, N heads, D model size, k keys chosen.
+Axes: B batch, T targets, S source tokens, C chunks, L tokens of a chunk, D model size.
 """
 
 from typing import Any
@@ -10,31 +10,22 @@ from keras import ops
 
 from keras_transformer import ops as kt_ops
 from keras_transformer.arguments import check_positive
-from keras_transformer.layers.multi_head_attention import Cache, MultiHeadAttention
+from keras_transformer.layers.multi_head_attention import Cache
+from keras_transformer.layers.retrieval_attention import RetrievalMemory, key_matrix
 from keras_transformer.models.encoder_decoder import Context, EncoderDecoder
-from keras_transformer.ops.attention_inputs import UNRELATED
-from keras_transformer.ops.random import dropout as drop_elements
 from keras_transformer.ops.scores import ScaledDotProduct
 
 Tensor = Any
 
-# The number of stored states that queries are compared with at a time.
-BLOCK = 256
-
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Unlimiformer(keras.Model):
-    r"""Wrap an encoder–decoder, trained or not, for sources longer than its encoder's maximum length.
+    """Wrap an encoder–decoder, trained or not, for sources longer than its encoder's maximum length.
 
     The source is encoded in overlapping chunks, and the middle of each is kept, which has context on both sides. The
-    hidden states of all chunks are the store. Every head of every cross-attention attends only to the k states with the
-    highest scores:
-
-    $$s_{ij} = (x_i W^Q_n)\,(y_j W^K_n)^\top = (x_i W^Q_n W^{K\top}_n)\, y_j^\top, \quad
-    h_i = \Big( \sum_{j \in \operatorname{top-}k_j s_{ij}} \alpha_{ij}\, y_j \Big) W^V_n$$
-
-    The projected query is compared with the hidden states directly, so that all layers and heads share one store, and
-    keys and values are projected only for retrieved states: apart from the store, memory does not grow with the source.
+    hidden states of all chunks are the store, a `layers.RetrievalMemory`: every head of every cross-attention attends
+    only to the k states with the highest scores. All layers and heads share the store, and keys and values are computed
+    only for retrieved states, so that memory apart from the store does not grow with the source.
     If k is at least the source's length, it equals full cross-attention to the same states; for a source of one chunk,
     it equals the wrapped model.
 
@@ -54,8 +45,8 @@ class Unlimiformer(keras.Model):
         output: (B, T, vocabulary_size), float32 logits of the next token at each target position
 
     Raises:
-        ValueError: If the model has no cross-attention or its score is not a dot product, `top_k` or `chunk_length` is
-            not positive, or `overlap` is not below `chunk_length`.
+        ValueError: If the model has no cross-attention or its score is not a dot product without soft cap, `top_k` or
+            `chunk_length` is not positive, or `overlap` is not below `chunk_length`.
 
     Example:
         >>> model = Transformer(100, num_layers=1, num_heads=2, model_dim=16, hidden_dim=32)
@@ -84,10 +75,10 @@ class Unlimiformer(keras.Model):
                 f"Received: model of type {type(model).__name__}"
             )
         for block in model.decoder_blocks:
-            if not isinstance(block.cross_attention.score, ScaledDotProduct):
+            score = block.cross_attention.score
+            if not isinstance(score, ScaledDotProduct) or score.soft_cap is not None:
                 raise ValueError(
-                    "`model` must have a scaled dot-product score. "
-                    f"Received: score={block.cross_attention.score}"
+                    f"`model` must have a scaled dot-product score without soft cap. Received: score={score}"
                 )
         self.model = model
         self.top_k = top_k
@@ -118,8 +109,9 @@ class Unlimiformer(keras.Model):
     def call(self, inputs: dict[str, Tensor], training: bool | None = None) -> Tensor:
         """Return the logits of every target position (teacher forcing), encoding all chunks in parallel."""
         store, padding_mask = self._parallel_store(inputs["source_ids"], training)
-        memories = self._memories(store, self._key_matrices())
-        return self.model.decode(inputs["target_ids"], memories, padding_mask, training, self._retrieve)
+        return self.model.decode(
+            inputs["target_ids"], RetrievalMemory(store, self.top_k), padding_mask, training
+        )
 
     def encode(self, source_ids: Tensor, kv_cache: kt_ops.StaticCache = kt_ops.StaticCache()) -> Context:
         """Encode the source sequentially, chunk by chunk.
@@ -133,7 +125,10 @@ class Unlimiformer(keras.Model):
             "key_matrices": each layer's key projection}.
         """
         store, padding_mask = self._sequential_store(source_ids, kv_cache)
-        return {"store": store, "padding_mask": padding_mask, "key_matrices": self._key_matrices()}
+        key_matrices = [
+            key_matrix(block.cross_attention, self.model.model_dim) for block in self.model.decoder_blocks
+        ]
+        return {"store": store, "padding_mask": padding_mask, "key_matrices": key_matrices}
 
     def empty_cache(
         self,
@@ -156,9 +151,9 @@ class Unlimiformer(keras.Model):
         self, target_ids: Tensor, cache: list[Cache], context: Context, **options: Any
     ) -> tuple[Tensor, list[Cache]]:
         """Return the last hidden states (B, T, D) in place of the logits of `step`, and the new cache."""
-        memories = self._memories(context["store"], context["key_matrices"])
+        memories = [RetrievalMemory(context["store"], self.top_k, each) for each in context["key_matrices"]]
         context = {"projected": memories, "padding_mask": context["padding_mask"]}
-        return self.model.hidden_step(target_ids, cache, context, cross_attend=self._retrieve, **options)
+        return self.model.hidden_step(target_ids, cache, context, **options)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return float32 logits (B, T, vocabulary_size) of last hidden states (B, T, D)."""
@@ -244,82 +239,3 @@ class Unlimiformer(keras.Model):
 
     def _real(self, source_ids: Tensor) -> Tensor:
         return ops.not_equal(source_ids, self.pad_id)
-
-    def _key_matrices(self) -> list[Tensor]:
-        """Return each layer's key projection as a matrix (D + 1, K·H) with the bias as last row, quantized or not."""
-        size = self.model.model_dim
-        basis = ops.concatenate([ops.eye(size), ops.zeros((1, size))])[None]
-        matrices = []
-        for block in self.model.decoder_blocks:
-            matrix = block.cross_attention.key_projection(ops.cast(basis, self.model.compute_dtype))[0]
-            matrices.append(ops.concatenate([matrix[:-1] - matrix[-1:], matrix[-1:]]))
-        return matrices
-
-    @staticmethod
-    def _memories(store: Tensor, key_matrices: list[Tensor]) -> list[dict[str, Tensor]]:
-        return [{"store": store, "key_matrix": matrix} for matrix in key_matrices]
-
-    def _retrieve(
-        self,
-        attention: MultiHeadAttention,
-        query: Tensor,
-        memory: dict[str, Tensor],
-        padding_mask: Tensor,
-        training: bool | None,
-    ) -> Tensor:
-        """Attend from a layer's query (B, T, D) to the retrieved states, in place of its cross-attention."""
-        store, score, heads = memory["store"], attention.score, attention.num_heads
-        length, size = ops.shape(query)[1], store.shape[-1]
-        queries = ops.reshape(attention.query_projection(query), [-1, length, heads, attention.key_dim])
-        queries, matrix = score.features(queries, memory["key_matrix"])
-        # Each key/value head serves several query heads.
-        groups = heads // attention.num_kv_heads
-        matrix = ops.reshape(matrix, [size + 1, attention.num_kv_heads, attention.key_dim])
-        matrix = ops.cast(ops.repeat(matrix, groups, axis=1), queries.dtype)
-        queries = ops.cast(ops.einsum("btnh,dnh->bntd", queries, matrix), "float32")  # (B, N, T, D + 1)
-        queries, constant = queries[..., :-1], queries[..., -1:]
-        chosen, exists = self._search(
-            ops.stop_gradient(queries), ops.stop_gradient(store), padding_mask
-        )  # (B, N, T, k)
-        rows = ops.arange(ops.shape(store)[0])[:, None, None, None] * ops.shape(store)[1]
-        states = ops.take(ops.reshape(store, [-1, size]), rows + chosen, axis=0)  # (B, N, T, k, D)
-        logits = ops.einsum("bntd,bntkd->bntk", queries, ops.cast(states, "float32"))
-        logits = ops.where(exists, score.link(logits + constant), UNRELATED)
-        weights = ops.exp(logits - ops.stop_gradient(ops.max(logits, axis=-1, keepdims=True)))
-        weights = ops.where(exists, weights, 0.0)
-        total = ops.sum(weights, axis=-1, keepdims=True)
-        weights = weights / ops.where(total > 0, total, 1.0)
-        if training and attention.dropout:
-            weights = drop_elements(weights, attention.dropout, attention.seed_generator.next())
-        mixed = ops.einsum("bntk,bntkd->btnd", ops.cast(weights, states.dtype), states)
-        values = ops.reshape(
-            attention.value_projection(ops.reshape(mixed, [-1, length * heads, size])),
-            [-1, length, attention.num_kv_heads, groups, attention.num_kv_heads, attention.value_dim],
-        )
-        own = ops.cast(ops.eye(attention.num_kv_heads), values.dtype)  # selects each head's own values
-        values = ops.einsum("btkgjv,kj->btkgv", values, own)
-        values = ops.where(ops.any(padding_mask, axis=1)[:, None, None, None, None], values, 0.0)
-        return attention.output_projection(ops.reshape(values, [-1, length, heads * attention.value_dim]))
-
-    def _search(self, queries: Tensor, store: Tensor, padding_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the indices (B, N, T, k) of the k states with the highest scores, and the mask of valid ones."""
-        length = ops.shape(store)[1]
-        static = isinstance(length, int)
-        block = min(BLOCK, length) if static else ops.minimum(BLOCK, length)
-        k = min(self.top_k, length) if static else self.top_k
-        within = ops.arange(block)
-
-        def add(block_index: Tensor, best: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-            position = ops.minimum(block_index * block, length - block) + within
-            states = ops.cast(ops.take(store, position, axis=1), "float32")
-            fresh = ops.logical_and(ops.take(padding_mask, position, axis=1), position >= block_index * block)
-            scores = ops.einsum("bntd,bsd->bnts", queries, states)
-            scores = ops.where(fresh[:, None, None, :], scores, UNRELATED)
-            index = ops.zeros_like(scores, "int32") + position
-            scores, order = ops.top_k(ops.concatenate([best[0], scores], axis=-1), k)
-            return scores, ops.take_along_axis(ops.concatenate([best[1], index], axis=-1), order, axis=-1)
-
-        none = ops.repeat(ops.zeros_like(queries[..., :1]), k, axis=-1)
-        best = (none + UNRELATED, ops.cast(none, "int32"))
-        scores, chosen = ops.fori_loop(0, (length + block - 1) // block, add, best)
-        return chosen, scores > UNRELATED / 2

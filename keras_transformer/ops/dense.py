@@ -43,7 +43,7 @@ def logits(inputs: AttentionInputs) -> Tensor:
         ops.transpose(key, (0, 2, 1, 3)),
         inputs.score.parameters,
     )  # (B, K, G·T, S)
-    scores = inputs.score.link(ops.cast(_ungroup(compared, query), inputs.accumulator_dtype))  # (B, N, T, S)
+    scores = inputs.score.link(ops.cast(ungroup(compared, query), inputs.accumulator_dtype))  # (B, N, T, S)
     if inputs.bias is None:
         return scores
     if isinstance(inputs.bias, PositionBias):
@@ -66,7 +66,7 @@ def group(query: Tensor, kv_heads: int) -> Tensor:
     return ops.reshape(heads_first, [-1, kv_heads, groups * ops.shape(query)[1], query.shape[3]])
 
 
-def _ungroup(scores: Tensor, query: Tensor) -> Tensor:
+def ungroup(scores: Tensor, query: Tensor) -> Tensor:
     """(B, K, G·T, S) → (B, N, T, S)."""
     if scores.shape[1] == query.shape[2]:
         return scores

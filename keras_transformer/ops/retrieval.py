@@ -1,6 +1,7 @@
-"""Attention of each query to its k keys of largest score.
+"""The retrieval kernel: attention of each query to its k keys of largest score.
 
-Axes: B batch, T queries, S keys, N query heads, K key/value heads, G = N / K, H head size, V value size, k keys chosen.
+Axes: B batch, T queries, S keys, N query heads, K key/value heads, G = N / K, H head size, V value size, F features,
+k keys chosen.
 """
 
 from typing import Any
@@ -13,6 +14,9 @@ from keras_transformer.ops import dense, dispatch, scores
 from keras_transformer.ops.attention_inputs import UNRELATED, AttentionInputs
 
 Tensor = Any
+
+# The number of keys that queries are compared with at a time.
+BLOCK_SIZE = 256
 
 
 def retrieval_attention(
@@ -32,8 +36,8 @@ def retrieval_attention(
     \alpha_{ij} = \frac{\exp(s_{ij})}{\sum_{l \in N(i)} \exp(s_{il})}$$
 
     With at most k keys, it equals `attention`. Permuting the memory changes only the choice between equal scores.
-    Gradients flow through the chosen keys and values. All scores are computed, in memory B·N·T·S, and B·N·T·k values
-    gathered, so use it for short T.
+    Gradients flow through the chosen keys and values. The search compares the queries with one block of keys after
+    another and the chosen keys and values are gathered, so memory does not grow with S, but use it for short T.
 
     Args:
         query: (B, T, N, H).
@@ -75,34 +79,72 @@ def retrieval_attention(
     )
     if inputs.num_keys is not None and inputs.num_keys <= k:
         return dispatch.attend(inputs, "auto")
-    logits = dense.logits(inputs)  # (B, N, T, S)
-    allowed = inputs.allowed()
-    if allowed is not None:
-        logits = ops.where(allowed, logits, ops.cast(UNRELATED, logits.dtype))
-    count = k if inputs.num_keys is not None else ops.minimum(k, ops.shape(key)[1])
-    logits, chosen = ops.top_k(logits, count)  # (B, N, T, k), the largest first
-    weights = ops.exp(logits - ops.stop_gradient(logits[..., :1]))
-    weights = ops.where(logits > UNRELATED / 2, weights, ops.zeros_like(weights))
+    query, key = inputs.features()
+    query = ops.cast(query, inputs.accumulator_dtype)
+    chosen, exists = _search(inputs, ops.stop_gradient(query), ops.stop_gradient(key), k)  # (B, T, N, k)
+    keys = _gather(key, chosen)  # (B, T, N, k, F)
+    values = keys if value is key else _gather(value, chosen)  # (B, T, N, k, V)
+    compared = inputs.score.compare(
+        query[..., None, :], ops.cast(keys, query.dtype), inputs.score.parameters
+    )  # (B, T, N, 1, k)
+    weights = _drop(inputs, _softmax(inputs.score.link(compared)[..., 0, :], exists), chosen)
+    return ops.matmul(ops.cast(weights, values.dtype)[..., None, :], values)[..., 0, :]
+
+
+def _search(inputs: AttentionInputs, query: Tensor, key: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the indices (B, T, N, k) of the keys of largest score, the largest first, and False where none is left."""
+    batch, length, kv_heads, num_features = ops.shape(key)
+    # XLA copies a tensor of a loop that has an axis of size one, such as a single key head.
+    flat = ops.reshape(key, [batch, length, kv_heads * num_features])
+    size = min(BLOCK_SIZE, length) if isinstance(length, int) else ops.minimum(BLOCK_SIZE, length)
+    grouped = dense.group(query, kv_heads)  # (B, K, G·T, F)
+    parameters = tuple(ops.stop_gradient(each) for each in inputs.score.parameters)
+
+    def merge(block: Tensor, best: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        # The last block overlaps the one before, whose keys are not compared again.
+        position = ops.minimum(block * size, length - size) + ops.arange(size)
+        allowed = (position >= block * size)[None]
+        if inputs.padding_mask is not None:
+            real = ops.cast(inputs.padding_mask, "bool")
+            allowed = allowed & ops.take(real, position, axis=1)
+        keys = ops.reshape(ops.take(flat, position, axis=1), [batch, size, kv_heads, num_features])
+        keys = ops.cast(keys, query.dtype)
+        compared = inputs.score.compare(grouped, ops.transpose(keys, (0, 2, 1, 3)), parameters)
+        logits = inputs.score.link(dense.ungroup(compared, query))  # (B, N, T, block)
+        logits = ops.where(allowed[:, None, None], logits, ops.cast(UNRELATED, logits.dtype))
+        index = ops.zeros_like(logits, "int32") + position
+        logits, order = ops.top_k(ops.concatenate([best[0], logits], axis=-1), k)
+        return logits, ops.take_along_axis(ops.concatenate([best[1], index], axis=-1), order, axis=-1)
+
+    none = ops.repeat(ops.zeros_like(ops.transpose(query, (0, 2, 1, 3))[..., :1]), k, axis=-1)  # (B, N, T, k)
+    best = (none + ops.cast(UNRELATED, none.dtype), ops.cast(none, "int32"))
+    logits, chosen = ops.fori_loop(0, (length + BLOCK_SIZE - 1) // BLOCK_SIZE, merge, best)
+    return ops.transpose(chosen, (0, 2, 1, 3)), ops.transpose(logits > UNRELATED / 2, (0, 2, 1, 3))
+
+
+def _softmax(logits: Tensor, exists: Tensor) -> Tensor:
+    """Return weights that sum to one over the last axis, or to zero where no key exists."""
+    logits = ops.where(exists, logits, ops.cast(UNRELATED, logits.dtype))
+    weights = ops.exp(logits - ops.stop_gradient(ops.max(logits, axis=-1, keepdims=True)))
+    weights = ops.where(exists, weights, ops.zeros_like(weights))
     total = ops.sum(weights, axis=-1, keepdims=True)
-    weights = weights / ops.where(total > 0, total, ops.ones_like(total))
-    if dropout:
-        weights = _drop(inputs, weights, chosen)
-    values = _gather(value, chosen, inputs.num_heads // inputs.kv_heads)
-    output = ops.matmul(ops.cast(weights, values.dtype)[..., None, :], values)[..., 0, :]  # (B, N, T, V)
-    return ops.transpose(output, (0, 2, 1, 3))
+    return weights / ops.where(total > 0, total, ops.ones_like(total))
 
 
 def _drop(inputs: AttentionInputs, weights: Tensor, chosen: Tensor) -> Tensor:
-    """Drop some of the weights (B, N, T, k)."""
-    rows, heads, queries = (ops.arange(size, dtype="int32") for size in ops.shape(chosen)[:3])
-    kept = inputs.keep(rows[:, None, None, None], heads[:, None, None], queries[:, None], chosen)
+    """Drop some of the weights (B, T, N, k)."""
+    if not inputs.dropout:
+        return weights
+    rows, queries, heads = (ops.arange(size, dtype="int32") for size in ops.shape(chosen)[:3])
+    kept = inputs.keep(rows[:, None, None, None], heads[:, None], queries[:, None, None], chosen)
     return ops.where(kept, weights * (1.0 / (1.0 - inputs.dropout)), ops.zeros_like(weights))
 
 
-def _gather(value: Tensor, chosen: Tensor, groups: int) -> Tensor:
-    """(B, N, T, k, V) from values (B, S, K, V) and indices (B, N, T, k)."""
-    batch, num_keys, kv_heads, size = ops.shape(value)
+def _gather(tensor: Tensor, chosen: Tensor) -> Tensor:
+    """(B, T, N, k, ·) from keys or values (B, S, K, ·) and indices (B, T, N, k)."""
+    batch, num_keys, kv_heads, size = ops.shape(tensor)
     rows = ops.arange(batch, dtype="int32")[:, None, None, None]
-    heads = ops.arange(kv_heads * groups, dtype="int32")[:, None, None] // groups
-    index = (rows * num_keys + ops.cast(chosen, "int32")) * kv_heads + heads
-    return ops.take(ops.reshape(value, [-1, size]), index, axis=0)
+    num_heads = chosen.shape[2]
+    heads = ops.arange(num_heads, dtype="int32")[:, None] // (num_heads // kv_heads)
+    index = (rows * num_keys + chosen) * kv_heads + heads
+    return ops.take(ops.reshape(tensor, [-1, size]), index, axis=0)

@@ -163,7 +163,7 @@ def generate_ids(
 
 
 class _WithoutXla:
-    """A model that stores its encoded source writes its encoded source without XLA."""
+    """A model that writes its encoded source without XLA."""
 
     def __init__(self, model: Unlimiformer) -> None:
         self._model = model

@@ -3,8 +3,9 @@ import numpy as np
 import pytest
 
 from keras_transformer.generation import Beam, generate
-from keras_transformer.models import GPT, T5, Transformer, Unlimiformer, unlimiformer
-from keras_transformer.ops import scores
+from keras_transformer.layers import RetrievalMemory
+from keras_transformer.models import GPT, T5, Transformer, Unlimiformer
+from keras_transformer.ops import retrieval, scores
 from keras_transformer.training import LabelSmoothedCrossentropy
 
 # On JAX every new shape compiles for seconds: one case of each law runs there.
@@ -95,7 +96,7 @@ def test_cached_steps_and_both_encoders_equal_full_forward():
 def test_blockwise_search_equals_full_search(monkeypatch, block):
     long = Unlimiformer(tiny(), top_k=3, chunk_length=8, overlap=4)
     expected = logits(long)
-    monkeypatch.setattr(unlimiformer, "BLOCK", block)
+    monkeypatch.setattr(retrieval, "BLOCK_SIZE", block)
     np.testing.assert_allclose(logits(long), expected, **CLOSE)
 
 
@@ -127,16 +128,12 @@ def test_row_of_padding_equals_the_model():
 def test_each_head_attends_to_its_top_k_keys_only():
     model = tiny(num_layers=1)
     attention = model.decoder_blocks[0].cross_attention
-    long = Unlimiformer(model, top_k=3, chunk_length=8, overlap=4)
     random = np.random.default_rng(3)
     store, query = random.normal(size=(1, 20, 8)).astype("f"), random.normal(size=(1, 2, 8)).astype("f")
     real = np.ones((1, 20), bool)
 
-    def retrieved(store, layer=long):
-        (matrix,) = layer._key_matrices()
-        return np.asarray(
-            layer._retrieve(attention, query, {"store": store, "key_matrix": matrix}, real, False)
-        )
+    def retrieved(store):
+        return np.asarray(RetrievalMemory(store, 3).attend(attention, query, real))
 
     weights = np.asarray(attention.attention_weights(query, store))  # (1, N, T, S)
     chosen = np.argsort(-weights, axis=-1)[..., :3]
@@ -152,6 +149,17 @@ def test_each_head_attends_to_its_top_k_keys_only():
     np.testing.assert_array_equal(retrieved(changed), retrieved(store))
     changed[:, chosen.ravel()[:1]] *= 0.999
     assert np.abs(retrieved(changed) - retrieved(store)).max() > 1e-6
+
+
+@pytest.mark.parametrize("k", [20, 29])  # at least the number of real tokens, without and with padding
+def test_source_of_one_chunk_drops_the_same_weights_as_the_model(k):
+    def training_logits(wrap):
+        keras.utils.set_random_seed(1)
+        model = wrap(tiny(T5, key_dim=3, dropout=0.4))
+        return np.asarray(model({"source_ids": SOURCE[1:], "target_ids": TARGET[1:]}, training=True))
+
+    found = training_logits(lambda model: Unlimiformer(model, k, 29))
+    np.testing.assert_allclose(found, training_logits(lambda model: model), **CLOSE)
 
 
 @pytest.mark.slow
@@ -294,7 +302,8 @@ def test_pipeline_answers_long_texts(pipeline):
         ({"overlap": 8}, r"`overlap` must be in \[0, chunk_length\). Received: overlap=8, chunk_length=8"),
         ({"overlap": -1}, r"`overlap` must be in \[0, chunk_length\). Received: overlap=-1"),
         ({"model": "gpt"}, "must be an encoder–decoder with cross-attention.* Received: model of type GPT"),
-        ({"model": "score"}, "must have a scaled dot-product score. Received: score="),
+        ({"model": scores.Cosine()}, "must have a scaled dot-product score.* Received: score=Cosine"),
+        ({"model": scores.ScaledDotProduct(soft_cap=2.0)}, "without soft cap.* Received: .*soft_cap=2.0"),
     ],
 )
 def test_invalid_arguments_are_refused(options, message):
@@ -303,8 +312,8 @@ def test_invalid_arguments_are_refused(options, message):
         model = GPT(12, num_layers=1, num_heads=2, model_dim=8, max_length=8)
     else:
         model = tiny(num_layers=1)
-        if options.get("model") == "score":
-            model.decoder_blocks[0].cross_attention.score = scores.get("cosine")
+        if "model" in options:
+            model.decoder_blocks[0].cross_attention.score = options["model"]
     with pytest.raises(ValueError, match=message):
         Unlimiformer(**{"top_k": 3, "chunk_length": 8, "overlap": 4, **options, "model": model})
 

@@ -3,8 +3,8 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.ops import attention, retrieval_attention
-from keras_transformer.ops.scores import Cosine
+from keras_transformer.ops import attention, attention_weights, retrieval, retrieval_attention
+from keras_transformer.ops.scores import RBF, Additive, Cosine
 
 # On JAX every new shape compiles: one case of each law runs there.
 neutral = pytest.mark.backend_neutral
@@ -72,6 +72,30 @@ def test_it_is_attention_to_the_chosen_keys_gradients_and_dropout_too(gradients,
     np.testing.assert_allclose(retrieved(*arrays), masked(*arrays), **CLOSE)
     found, expected = (
         gradients(lambda *tensors, f=f: ops.sum(f(*tensors) * upstream), *arrays) for f in (retrieved, masked)
+    )
+    for of_retrieval, of_attention in zip(found, expected, strict=True):
+        np.testing.assert_allclose(of_retrieval, of_attention, **CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("block_size", "score"),
+    [(1, "scaled_dot_product"), (4, RBF(2.0)), (4, Additive(normal(4, 5))), (100, "cosine")],
+    ids=str,
+)
+def test_search_in_blocks_equals_attention_to_the_k_best_keys(monkeypatch, gradients, block_size, score):
+    monkeypatch.setattr(retrieval, "BLOCK_SIZE", block_size)
+    arrays, upstream = tensors(), normal(2, 3, 4, 6)
+    padding_mask = np.arange(9) < np.array([[9], [2]])
+    options = {"score": score, "padding_mask": padding_mask, "dropout": 0.4, "seed": SEED}
+    weights = np.asarray(attention_weights(*arrays[:2], score=score, padding_mask=padding_mask))
+    best = weights >= np.sort(weights, axis=-1)[..., -4:-3]
+    functions = (
+        lambda *tensors: retrieval_attention(*tensors, 4, **options),
+        lambda *tensors: attention(*tensors, mask=best, **options),
+    )
+    np.testing.assert_allclose(*(function(*arrays) for function in functions), **CLOSE)
+    found, expected = (
+        gradients(lambda *tensors, f=f: ops.sum(f(*tensors) * upstream), *arrays) for f in functions
     )
     for of_retrieval, of_attention in zip(found, expected, strict=True):
         np.testing.assert_allclose(of_retrieval, of_attention, **CLOSE)
