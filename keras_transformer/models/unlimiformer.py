@@ -135,15 +135,9 @@ class Unlimiformer(keras.Model):
         store, padding_mask = self._sequential_store(source_ids, kv_cache)
         return {"store": store, "padding_mask": padding_mask, "key_matrices": self._key_matrices()}
 
-    def empty_cache(
-        self,
-        batch_size: Any,
-        length: Any,
-        hypotheses: int = 1,
-        kv_cache: kt_ops.KVCache = kt_ops.StaticCache(),
-    ) -> list[Cache]:
+    def empty_cache(self, batch_size: Any, length: Any, **options: Any) -> list[Cache]:
         """Create the model's cache."""
-        return self.model.empty_cache(batch_size, length, hypotheses, kv_cache)
+        return self.model.empty_cache(batch_size, length, **options)
 
     def step(
         self, target_ids: Tensor, cache: list[Cache], context: Context, **options: Any

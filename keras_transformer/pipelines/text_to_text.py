@@ -11,7 +11,7 @@ from keras_transformer import generation
 from keras_transformer.generation import samplers
 from keras_transformer.generation.constraints import serialize as serialize_constraint
 from keras_transformer.generation.generative_model import is_encoder_decoder
-from keras_transformer.generation.logits_processors import LogitsProcessors
+from keras_transformer.generation.settings import Settings
 from keras_transformer.generation.validation import padding_value
 from keras_transformer.pipelines import arguments, batched
 from keras_transformer.pipelines.folders import Pipeline
@@ -71,10 +71,9 @@ class TextToText(Pipeline):
                 )
         self.model = model
         self.tokenizer = tokenizer
-        self.sampler = samplers.get(generation)
-        processors = LogitsProcessors.of(model, max_new_tokens, 0, constraints)
-        processors.check_sampler(self.sampler)
-        self.constraints = processors.constraints
+        settings = Settings.of(model, generation, max_new_tokens, 0, constraints)
+        self.sampler = settings.sampler
+        self.constraints = settings.logits_processors.constraints
         self.max_new_tokens = int(max_new_tokens)
         self.max_source_tokens = int(max_source_tokens)
 
