@@ -8,14 +8,15 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.arguments import is_integer
-from keras_transformer.generation.generator import Generator
-from keras_transformer.generation.validation import check_finite
+from keras_transformer.generation.compilation import ModelFunctions, cached
+from keras_transformer.generation.generative_model import GenerativeModel
+from keras_transformer.generation.validation import check_finite, check_generates, checked_pair
 
 Tensor = Any
 
 
 def align(
-    model: Any,
+    model: GenerativeModel,
     source_ids: Any,
     target_ids: Any,
     *,
@@ -52,12 +53,11 @@ def align(
         raise ValueError(f"`layer` must be an integer. Received: layer={layer!r}")
     if head is not None and not all(map(is_integer, heads)):
         raise ValueError(f"`head` must be None, an integer or a list of integers. Received: head={head!r}")
-    scorers = model.__dict__.setdefault("_scorers", {})
-    aligner = scorers.setdefault("align", _Aligner(model, max_new_tokens=1))
-    source_ids, _, target_ids, real = aligner.checked_pair(source_ids, target_ids)
+    check_generates("model", model)
+    source_ids, _, target_ids, real = checked_pair(model, source_ids, target_ids)
     if 0 in source_ids.shape or 0 in target_ids.shape:
         return np.zeros((*target_ids.shape, source_ids.shape[1]), np.float32)
-    weights = aligner.weights(source_ids, target_ids)
+    weights = cached(model, "align", _Aligner).weights(source_ids, target_ids)
     if not -len(weights) <= layer < len(weights):
         raise ValueError(f"`layer` must be in [{-len(weights)}, {len(weights)}). Received: layer={layer}")
     chosen = keras.ops.convert_to_numpy(weights[layer])  # (B, N, T, S)
@@ -71,14 +71,18 @@ def align(
     return mean
 
 
-class _Aligner(Generator):
+class _Aligner(ModelFunctions):
     """The compiled cross-attention weights of a model."""
+
+    def __init__(self, model: GenerativeModel) -> None:
+        super().__init__(model)
+        self._run = self._compile(self._weights)
 
     def weights(self, source_ids: np.ndarray, target_ids: np.ndarray) -> list[Tensor]:
         """Return the weights (B, N, T, S) of each layer, with the shapes padded to those of a bucket."""
-        return self._compiled()(self._padded_all({"source_ids": source_ids, "target_ids": target_ids}))
+        return self._run(self._padded({"source_ids": source_ids, "target_ids": target_ids}))
 
-    def _loop(self, arrays: dict[str, Tensor]) -> Any:
+    def _weights(self, arrays: dict[str, Tensor]) -> list[Tensor]:
         target_ids = ops.cast(arrays["target_ids"], "int32")
         start = ops.full_like(target_ids[:, :1], self.model.start_id)
         target_ids = ops.concatenate([start, target_ids[:, :-1]], axis=1)

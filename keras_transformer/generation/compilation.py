@@ -1,11 +1,100 @@
-"""Compile functions of arrays once for each bucket of shapes."""
+"""Compile functions of a model once for each bucket of shapes, and keep them as long as the model."""
 
-from collections.abc import Callable
+import collections
+import operator
+import threading
+import weakref
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import keras
+import numpy as np
+
+from keras_transformer.generation.generative_model import GenerativeModel
+from keras_transformer.generation.validation import padding_value
 
 Tensor = Any
+Arrays = dict[str, np.ndarray]
+
+MAX_CACHED = 32
+"""The number of `ModelFunctions` that are kept for a model; the least recently used one is dropped."""
+
+_KEPT: "weakref.WeakKeyDictionary[Any, collections.OrderedDict[Hashable, Any]]" = weakref.WeakKeyDictionary()
+_LOCK = threading.Lock()
+
+
+class ModelFunctions:
+    """Base class of compiled functions of a model.
+
+    Args:
+        model: the model.
+        jit_compile: whether to compile with XLA.
+        drafts: further models whose variables the functions read.
+    """
+
+    def __init__(
+        self, model: GenerativeModel, jit_compile: bool = True, drafts: tuple[GenerativeModel, ...] = ()
+    ) -> None:
+        self.model = model
+        self.jit_compile = jit_compile
+        self._models = (model, *drafts)
+
+    def _compile(self, function: Callable[[Any], Any]) -> "CompiledFunction":
+        return CompiledFunction(function, self._variables, self.jit_compile)
+
+    def _variables(self) -> list[Any]:
+        return [variable for model in self._models for variable in model.variables]
+
+    def _padded(self, given: Arrays) -> Arrays:
+        """Pad each axis of each input to the next power of two; padding rows have a limit of 1."""
+        ids = dict.fromkeys(("source_ids", "prefix_ids", "target_ids"), padding_value(self.model))
+        values_of = {**ids, "limits": 1}
+        return {name: _padded(values, values_of.get(name, 0)) for name, values in given.items()}
+
+
+class CompiledFunction:
+    """A function of a tree of arrays, compiled at the first call and again where the variables were replaced.
+
+    Quantization and LoRA replace variables.
+
+    Args:
+        function: the function.
+        variables: returns the variables that it reads.
+        jit_compile: whether to compile with XLA.
+    """
+
+    def __init__(
+        self, function: Callable[[Any], Any], variables: Callable[[], list[Any]], jit_compile: bool
+    ) -> None:
+        self._function = function
+        self._variables = variables
+        self._jit_compile = jit_compile
+        self._compiled_for: list[Any] | None = None
+        self._run: Callable[[Any], Any] = function
+
+    def __call__(self, arrays: Any) -> Any:
+        """Return the function's results with the current values of the variables."""
+        variables, known = self._variables(), self._compiled_for
+        if known is None or len(variables) != len(known) or not all(map(operator.is_, variables, known)):
+            self._run = compiled(variables, self._function, self._jit_compile)
+            self._compiled_for = variables
+        return self._run(arrays)
+
+
+def cached(model: GenerativeModel, key: Hashable, create: Callable[[Any], Any]) -> Any:
+    """Return the object that `create(model)` makes, created once for each model and key.
+
+    Each model keeps the `MAX_CACHED` most recently used ones. `create` is called with a weak proxy of the model: the
+    objects must not keep it alive, since they are kept as long as it lives.
+    """
+    with _LOCK:
+        kept = _KEPT.setdefault(model, collections.OrderedDict())
+        if key not in kept:
+            kept[key] = create(weakref.proxy(model))
+        kept.move_to_end(key)
+        if len(kept) > MAX_CACHED:
+            kept.popitem(last=False)
+        return kept[key]
 
 
 def bucket(size: int, smallest: int) -> int:
@@ -47,3 +136,13 @@ def compiled(variables: list[Any], function: Callable[[Any], Any], jit_compile: 
         run = jax.jit(stateless) if jit_compile else stateless
         return lambda arrays: run([variable.value for variable in variables], arrays)
     return function
+
+
+def _padded(values: np.ndarray, padding_value: int) -> np.ndarray:
+    """Pad each axis to the next power of two; noise, which has four, only the first."""
+    smallest = (1,) if values.ndim == 4 else (1, 8)
+    shape = [bucket(size, least) for size, least in zip(values.shape, smallest, strict=False)]
+    dtype = {"f": np.float32, "b": np.bool_}.get(values.dtype.kind, np.int32)
+    padded = np.full((*shape, *values.shape[len(shape) :]), padding_value, dtype)
+    padded[tuple(slice(size) for size in values.shape)] = values
+    return padded

@@ -20,7 +20,7 @@ from keras_transformer.generation.constraints import (
     forbid,
     get,
 )
-from keras_transformer.generation.samplers import Beam, Sampler
+from keras_transformer.generation.samplers import Sampler
 from keras_transformer.generation.validation import check_generates
 
 Tensor = Any
@@ -90,7 +90,7 @@ class LogitsProcessors:
 
     def check_sampler(self, sampler: Sampler) -> None:
         """Raise if the constraints need another sampler."""
-        if self.words is not None and not (isinstance(sampler, Beam) and sampler.num_beams > 1):
+        if self.words is not None and not sampler.forces_words:
             raise ValueError(
                 "`sampler` must be a `Beam` with at least two beams for `ForcedWords`. "
                 f"Received: sampler={sampler}"
@@ -134,7 +134,8 @@ class LogitsProcessors:
             if any(isinstance(one, MinNewTokens) and one.count for one in self.constraints)
             else ()
         )
-        if {*self.never, *first, *(word[0] for word in banned if len(word) == 1)} >= set(range(vocabulary)):
+        forbidden = {*self.never, *first, *(word[0] for word in banned if len(word) == 1)}
+        if all(id_ in forbidden for id_ in range(vocabulary)):
             raise ValueError("`constraints` must allow at least one token. Received: all are banned")
 
     def _check_words(self, max_new_tokens: int) -> None:

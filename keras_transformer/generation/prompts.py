@@ -5,7 +5,7 @@ from typing import Any
 
 from keras import ops
 
-from keras_transformer.generation.generative_model import is_encoder_decoder
+from keras_transformer.generation.generative_model import GenerativeModel, is_encoder_decoder
 from keras_transformer.ops import KVCache
 
 Tensor = Any
@@ -36,8 +36,94 @@ class Prompt:
         return (ops.shape(self.ids)[1] if length is None else length) - 1
 
 
+@dataclasses.dataclass(frozen=True)
+class PromptedModel:
+    """A model that continues a prompt with a cache.
+
+    Attributes:
+        model: the model.
+        kv_cache: how its cache is stored.
+        before: P − 1, the number of cache entries before the last token of the prompt.
+        last_positions: integers (B, 1), the positions of the prompts' last tokens.
+        context: the return value of `encode`, or None for a decoder-only model.
+        output_kernel: the model's precomputed `output_kernel`, or None.
+        prompt: the tokens before the first step; None where they have been read.
+    """
+
+    model: GenerativeModel
+    kv_cache: KVCache
+    before: Any
+    last_positions: Tensor
+    context: Any = None
+    output_kernel: Tensor | None = None
+    prompt: Any = None
+
+    @classmethod
+    def of(
+        cls,
+        model: GenerativeModel,
+        kv_cache: KVCache,
+        source_ids: Tensor,
+        prefix_ids: Tensor | None = None,
+        padding_mask: Tensor | None = None,
+        output_kernel: Tensor | None = None,
+    ) -> "PromptedModel":
+        """Encode the source, if the model does, and prepare the prompt."""
+        prompt = prepare(model, source_ids, prefix_ids, padding_mask)
+        last = prompt.positions[:, -1:]
+        return cls(model, kv_cache, prompt.before, last, prompt.context, output_kernel, prompt)
+
+    def empty_cache(self, length: Any, hypotheses: int) -> Any:
+        """Create a cache for up to `length` entries, `hypotheses` of them for each position."""
+        prompt = self.prompt
+        length = self.kv_cache.loop_length(length, prompt.empty)
+        return self.model.empty_cache(
+            ops.shape(prompt.ids)[0], length, hypotheses=hypotheses, kv_cache=self.kv_cache
+        )
+
+    def read_prompt(self, hypotheses: int, steps: int) -> Any:
+        """Create a cache with the prompt except its last token, and room for `steps` steps of all hypotheses."""
+        prompt = self.prompt
+        cache = self.empty_cache(self.before + hypotheses * steps, hypotheses)
+        if isinstance(self.before, int) and self.before == 0:
+            return cache
+        ids, positions, real = (values[:, :-1] for values in (prompt.ids, prompt.positions, prompt.real))
+        _, cache = self.step(ids, cache, 0, positions, padding_mask=real)
+        return cache
+
+    def step(
+        self,
+        ids: Tensor,
+        cache: Any,
+        cache_index: Any,
+        positions: Tensor,
+        padding_mask: Tensor | None = None,
+        method: str = "step",
+        **options: Any,
+    ) -> tuple[Tensor, Any]:
+        """Call `model.step`, or another method with its arguments.
+
+        A decoder-only model gets no context, and no mask if it has a `pad_id`.
+        """
+        context = () if self.context is None else (self.context,)
+        if padding_mask is not None and (context or self.model.pad_id is None):
+            options["padding_mask"] = padding_mask
+        return getattr(self.model, method)(
+            ids,
+            cache,
+            *context,
+            cache_index=cache_index,
+            positions=positions,
+            kv_cache=self.kv_cache,
+            **options,
+        )
+
+
 def prepare(
-    model: Any, source_ids: Tensor, prefix_ids: Tensor | None = None, padding_mask: Tensor | None = None
+    model: GenerativeModel,
+    source_ids: Tensor,
+    prefix_ids: Tensor | None = None,
+    padding_mask: Tensor | None = None,
 ) -> Prompt:
     """Create the prompt: the source of a decoder-only model, else a start token and the target prefix."""
     if model.pad_id is None:
@@ -72,46 +158,3 @@ def align(ids: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
 def count_positions(real: Tensor) -> Tensor:
     """Count positions 0, 1, 2, … over tokens; left padding has position 0."""
     return ops.maximum(ops.cumsum(ops.cast(real, "int32"), axis=1) - 1, 0)
-
-
-def empty_cache(model: Any, prompt: Prompt, length: Any, hypotheses: int, kv_cache: KVCache) -> Any:
-    """Create a cache for up to `length` entries."""
-    length = kv_cache.loop_length(length, prompt.empty)
-    return model.empty_cache(ops.shape(prompt.ids)[0], length, hypotheses=hypotheses, kv_cache=kv_cache)
-
-
-def new_cache(model: Any, prompt: Prompt, hypotheses: int, steps: int, kv_cache: KVCache) -> Any:
-    """Create a cache with the prompt except its last token, and room for `steps` steps of all hypotheses."""
-    cache = empty_cache(model, prompt, prompt.before + hypotheses * steps, hypotheses, kv_cache)
-    if isinstance(prompt.before, int) and prompt.before == 0:
-        return cache
-    _, cache = step(
-        model,
-        prompt.ids[:, :-1],
-        cache,
-        prompt.context,
-        cache_index=0,
-        positions=prompt.positions[:, :-1],
-        padding_mask=prompt.real[:, :-1],
-        kv_cache=kv_cache,
-    )
-    return cache
-
-
-def step(
-    model: Any,
-    ids: Tensor,
-    cache: Any,
-    context: Any,
-    padding_mask: Tensor | None = None,
-    method: str = "step",
-    **options: Any,
-) -> tuple[Tensor, Any]:
-    """Call `model.step`, or another method with its arguments, for encoder–decoders and decoder-only models.
-
-    A decoder-only model takes no context, and no mask if it has a `pad_id`.
-    """
-    given = () if context is None else (context,)
-    if padding_mask is not None and (given or model.pad_id is None):
-        options["padding_mask"] = padding_mask
-    return getattr(model, method)(ids, cache, *given, **options)

@@ -2,34 +2,65 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from keras_transformer.arguments import is_integer, is_number
-from keras_transformer.generation.validation import check_generates, check_seed
+from keras_transformer.generation.validation import check_compatible, check_generates, check_seed
 
 NORMALIZATIONS = ("gnmt", "length")
 _STOPPING = ("heuristic", "num_beams")
 
 
-@dataclasses.dataclass(frozen=True)
-class Greedy:
-    """Choose the most probable token at every step; ties choose the lowest id."""
+class Sampler:
+    """Base class of samplers. A sampler is a frozen dataclass of settings, with a search that `register` assigns to it.
+
+    Attributes:
+        num_return: N, the number of sequences returned for each row.
+        hypotheses: R, the number of tokens of each row that the model reads in a step.
+        draws: True if the search draws from noise: then rows, noise and seed are inputs.
+        reads_last: True if the model reads the last generated token too.
+        streams: True if the tokens of a step are final, for `stream`; the search is then a `search.base.TokenSearch`.
+        forces_words: True if the search can satisfy `ForcedWords`.
+        drafts: further models that the search runs.
+    """
+
+    draws: ClassVar[bool] = False
+    reads_last: ClassVar[bool] = False
+    num_return: int = 1
 
     @property
     def hypotheses(self) -> int:
         """The number of hypotheses of a row, R."""
-        return 1
+        return self.num_return
 
     @property
-    def num_return(self) -> int:
-        """The number of sequences returned for each row, N."""
-        return 1
+    def drafts(self) -> tuple[Any, ...]:
+        """The further models that the search runs."""
+        return ()
+
+    @property
+    def streams(self) -> bool:
+        """True for a single hypothesis."""
+        return self.hypotheses == 1
+
+    @property
+    def forces_words(self) -> bool:
+        """True if the search can satisfy `ForcedWords`."""
+        return False
+
+    def check(self, model: Any, max_new_tokens: int) -> None:
+        """Raise a ValueError if the sampler cannot generate up to `max_new_tokens` tokens with a model."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Beam:
+class Greedy(Sampler):
+    """Choose the most probable token at every step; ties choose the lowest id."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Beam(Sampler):
     r"""Search for the best sequences with several hypotheses in parallel.
 
     A hypothesis of n tokens, the end token included, is ranked by its summed log-probability over a penalty,
@@ -98,6 +129,15 @@ class Beam:
         """The number of hypotheses of a row, R."""
         return self.num_beams
 
+    @property
+    def forces_words(self) -> bool:
+        """True for at least two beams."""
+        return self.num_beams > 1
+
+    def check(self, model: Any, max_new_tokens: int) -> None:
+        """Raise if a length penalty is outside float32."""
+        self.penalties(max_new_tokens)
+
     def penalties(self, max_length: int) -> np.ndarray:
         """Return the length penalties, float32, by which scores of 0, 1, …, `max_length` tokens are divided.
 
@@ -120,7 +160,7 @@ class Beam:
 
 
 @dataclasses.dataclass(frozen=True)
-class Sample:
+class Sample(Sampler):
     r"""Draw every token from the model's distribution.
 
     $$w_t \sim \mathrm{softmax}(\mathrm{filter}(z / \tau))$$
@@ -145,6 +185,8 @@ class Sample:
         Neural Text Degeneration" (2020) for top-p; Nguyen et al., "Turning Up the Heat" (2024) for min-p.
     """
 
+    draws: ClassVar[bool] = True
+
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
@@ -163,14 +205,9 @@ class Sample:
         check_seed(self.seed)
         _check_positive("num_return", self.num_return)
 
-    @property
-    def hypotheses(self) -> int:
-        """The number of hypotheses of a row, R."""
-        return self.num_return
-
 
 @dataclasses.dataclass(frozen=True)
-class Speculative:
+class Speculative(Sampler):
     """Greedy search accelerated by a draft model: the same ids as `Greedy`, in fewer steps of the model.
 
     Args:
@@ -195,18 +232,22 @@ class Speculative:
         _check_positive("num_tokens", self.num_tokens)
 
     @property
-    def hypotheses(self) -> int:
-        """The number of hypotheses of a row, R."""
-        return 1
+    def drafts(self) -> tuple[Any, ...]:
+        """The draft model."""
+        return (self.draft,)
 
     @property
-    def num_return(self) -> int:
-        """The number of sequences returned for each row, N."""
-        return 1
+    def streams(self) -> bool:
+        """False: a step generates several tokens."""
+        return False
+
+    def check(self, model: Any, max_new_tokens: int) -> None:
+        """Raise if model and draft differ in vocabulary, special ids or kind."""
+        check_compatible(model, self.draft, "draft")
 
 
 @dataclasses.dataclass(frozen=True)
-class Contrastive:
+class Contrastive(Sampler):
     r"""Choose among the k most probable tokens by probability and dissimilarity to the context (contrastive search).
 
     $$\arg\max_{v \in \mathrm{top}_k}\; (1 - \alpha)\, p(v) - \alpha \max_j \cos(h_v, h_j)$$
@@ -225,6 +266,8 @@ class Contrastive:
         Su et al., "A Contrastive Framework for Neural Text Generation" (2022), equation 5.
     """
 
+    reads_last: ClassVar[bool] = True
+
     top_k: int = 4
     penalty_alpha: float = 0.6
 
@@ -241,14 +284,40 @@ class Contrastive:
         return self.top_k
 
     @property
-    def num_return(self) -> int:
-        """The number of sequences returned for each row, N."""
-        return 1
+    def streams(self) -> bool:
+        """False: the model reads a token before it is chosen."""
+        return False
+
+    def check(self, model: Any, max_new_tokens: int) -> None:
+        """Raise if a model does not return hidden states."""
+        if not (hasattr(model, "hidden_step") and hasattr(model, "logits")):
+            raise ValueError(
+                "`model` must have `hidden_step` and `logits` for `Contrastive`. "
+                f"Received: model of type {type(model).__name__}"
+            )
 
 
-Sampler = Greedy | Beam | Sample | Speculative | Contrastive
+_NAMES: dict[str, type[Sampler]] = {}
+_SEARCHES: dict[type[Sampler], Callable[..., Any]] = {}
 
-_NAMES: dict[str, type] = {"greedy": Greedy, "beam": Beam, "sample": Sample, "contrastive": Contrastive}
+
+def register(name: str | None, sampler: type[Sampler], search: Callable[..., Any]) -> None:
+    """Register a sampler, so that `generate` accepts it.
+
+    Args:
+        name: the name for `get` and `serialize`; None for a sampler without a config, such as one that has a model.
+        sampler: a frozen dataclass derived from `Sampler`.
+        search: a function of `search.base.Inputs` and the `prompts.PromptedModel` that returns a `search.base.Search`,
+            such as the class of the search.
+    """
+    if name is not None:
+        _NAMES[name] = sampler
+    _SEARCHES[sampler] = search
+
+
+def search_of(sampler: Sampler) -> Callable[..., Any]:
+    """Return the registered search of a sampler."""
+    return _SEARCHES[type(sampler)]
 
 
 def get(identifier: Any) -> Sampler:
@@ -269,7 +338,7 @@ def get(identifier: Any) -> Sampler:
         >>> get({"sampler": "beam", "num_beams": 8}).num_beams
         8
     """
-    if isinstance(identifier, (*_NAMES.values(), Speculative)):
+    if isinstance(identifier, Sampler) and type(identifier) in _SEARCHES:
         return identifier
     if isinstance(identifier, str) and identifier in _NAMES:
         return _NAMES[identifier]()
@@ -285,12 +354,12 @@ def get(identifier: Any) -> Sampler:
 
 def serialize(sampler: Sampler) -> dict[str, Any]:
     """Return the config of a sampler, for `get`; `Speculative` has none, because of its model."""
-    if isinstance(sampler, Speculative):
-        raise ValueError(
-            f"`sampler` must be serializable, which `Speculative` is not. Received: sampler={sampler!r}"
-        )
-    name = next(name for name, cls in _NAMES.items() if isinstance(sampler, cls))
-    return {"sampler": name, **dataclasses.asdict(sampler)}
+    for name, cls in _NAMES.items():
+        if type(sampler) is cls:
+            return {"sampler": name, **dataclasses.asdict(sampler)}
+    raise ValueError(
+        f"`sampler` must be serializable, which `{type(sampler).__name__}` is not. Received: sampler={sampler!r}"
+    )
 
 
 def _unwrap(sampler: Any) -> None:

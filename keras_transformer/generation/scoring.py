@@ -7,10 +7,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.generation import prompts
-from keras_transformer.generation.generative_model import is_encoder_decoder
-from keras_transformer.generation.generator import Generator
-from keras_transformer.generation.validation import check_finite
+from keras_transformer.generation import validation
+from keras_transformer.generation.compilation import ModelFunctions, cached
+from keras_transformer.generation.generative_model import GenerativeModel, is_encoder_decoder
+from keras_transformer.generation.prompts import PromptedModel
+from keras_transformer.ops import StaticCache
 
 Tensor = Any
 
@@ -31,7 +32,12 @@ class Scores:
 
 
 def score(
-    model: Any, source_ids: Any, target_ids: Any, *, padding_mask: Any = None, target_padding_mask: Any = None
+    model: GenerativeModel,
+    source_ids: Any,
+    target_ids: Any,
+    *,
+    padding_mask: Any = None,
+    target_padding_mask: Any = None,
 ) -> Scores:
     """Return the log-probabilities of targets given their sources.
 
@@ -58,30 +64,33 @@ def score(
         >>> score(model, source_ids, out.best).scores.shape == out.scores[:, 0].shape
         True
     """
-    scorers = model.__dict__.setdefault("_scorers", {})
-    scorer = scorers.setdefault("score", _Scorer(model, max_new_tokens=1))
-    return scorer.score(source_ids, target_ids, padding_mask, target_padding_mask)
+    validation.check_generates("model", model)
+    given = validation.checked_pair(model, source_ids, target_ids, padding_mask, target_padding_mask)
+    return cached(model, "score", _Scorer).score(*given)
 
 
-class _Scorer(Generator):
+class _Scorer(ModelFunctions):
     """The compiled scores of a model."""
 
-    def score(self, source_ids: Any, target_ids: Any, padding_mask: Any, target_padding_mask: Any) -> Scores:
-        """See `score`."""
-        source_ids, sources, target_ids, real = self.checked_pair(
-            source_ids, target_ids, padding_mask, target_padding_mask
-        )
+    def __init__(self, model: GenerativeModel) -> None:
+        super().__init__(model)
+        self._run = self._compile(lambda arrays: score_ids(self.model, **arrays))
+
+    def score(
+        self, source_ids: np.ndarray, sources: np.ndarray, target_ids: np.ndarray, real: np.ndarray
+    ) -> Scores:
+        """Return the scores of validated ids; the masks (False for padding) follow their ids."""
         self._check_room(sources, real)
         lengths = real.sum(axis=1).astype(np.int32)
         if 0 in target_ids.shape:
             token_scores = np.zeros(target_ids.shape, np.float32)
         else:
-            given = {**self._masked(source_ids, sources), "target_ids": target_ids}
-            out = self._compiled()(self._padded_all(given))
+            given = {**validation.masked(self.model, source_ids, sources), "target_ids": target_ids}
+            out = self._run(self._padded(given))
             found = keras.ops.convert_to_numpy(out)[: len(target_ids), : target_ids.shape[1]]
             token_scores = np.where(real, found, 0).astype(np.float32)
             invalid = np.isnan(token_scores)
-            check_finite(np.where(invalid.any(axis=1), invalid.argmax(axis=1), -1))
+            validation.check_finite(np.where(invalid.any(axis=1), invalid.argmax(axis=1), -1))
         return Scores(token_scores.sum(axis=1), token_scores, lengths)
 
     def _check_room(self, sources: np.ndarray, targets: np.ndarray) -> None:
@@ -97,30 +106,19 @@ class _Scorer(Generator):
                 f"Received: {read.max()} tokens in row {read.argmax()}"
             )
 
-    def _loop(self, arrays: dict[str, Tensor]) -> Tensor:
-        return score_ids(self.model, **arrays)
-
 
 def score_ids(
-    model: Any, source_ids: Tensor, target_ids: Tensor, padding_mask: Tensor | None = None
+    model: GenerativeModel, source_ids: Tensor, target_ids: Tensor, padding_mask: Tensor | None = None
 ) -> Tensor:
     """Return the log-probability (B, T) of each target token, by one pass over prompt and target."""
-    prompt = prompts.prepare(model, source_ids, padding_mask=padding_mask)
+    decoder = PromptedModel.of(model, StaticCache(), source_ids, padding_mask=padding_mask)
+    prompt = decoder.prompt
     ids = ops.concatenate([ops.cast(prompt.ids, "int32"), ops.cast(target_ids, "int32")], axis=1)[:, :-1]
     following = prompt.positions[:, -1:] + 1 + ops.arange(target_ids.shape[1], dtype="int32")
     positions = ops.concatenate([prompt.positions, following], axis=1)[:, :-1]
     # Targets are padded on the right, where causal attention hides it.
     real = ops.concatenate([prompt.real, ops.ones_like(target_ids, "bool")], axis=1)[:, :-1]
-    cache = model.empty_cache(ops.shape(ids)[0], ids.shape[1])
-    logits, _ = prompts.step(
-        model,
-        ids,
-        cache,
-        prompt.context,
-        real,
-        cache_index=0,
-        positions=positions,
-    )
-    logits = ops.cast(logits[:, prompt.before :], "float32")
+    logits, _ = decoder.step(ids, decoder.empty_cache(ids.shape[1], 1), 0, positions, real)
+    logits = ops.cast(logits[:, decoder.before :], "float32")
     log_probabilities = ops.log_softmax(logits, axis=-1)
     return ops.take_along_axis(log_probabilities, ops.cast(target_ids, "int32")[..., None], axis=-1)[..., 0]

@@ -7,18 +7,24 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.generation.compilation import Arrays
 from keras_transformer.generation.constraints import Constraint
-from keras_transformer.generation.generator import Arrays, Generator, cached_generator
-from keras_transformer.generation.logits_processors import LogitsProcessors
-from keras_transformer.generation.loop import Loop, new_search, prepare
-from keras_transformer.generation.samplers import Contrastive, Speculative
+from keras_transformer.generation.generative_model import GenerativeModel
+from keras_transformer.generation.generator import Generator, cached_generator
+from keras_transformer.generation.loop import new_search
+from keras_transformer.generation.prompts import PromptedModel
+from keras_transformer.generation.search.base import Inputs
+from keras_transformer.generation.settings import Settings
 from keras_transformer.generation.validation import check_finite
 
 Tensor = Any
 
+_CONSTANTS = ("rows", "limits", "seed")
+"""The inputs that every step reads."""
+
 
 def stream(
-    model: Any,
+    model: GenerativeModel,
     source_ids: Any,
     sampler: Any = "greedy",
     *,
@@ -55,83 +61,67 @@ def stream(
         >>> for tokens in stream(model, source_ids, max_new_tokens=32):
         ...     print(tokens)
     """
-    settings = (sampler, max_new_tokens, min_new_tokens, constraints)
-    streamer, inputs = cached_generator(Streamer, model, source_ids, *settings)
-    return streamer.stream(prefix_ids=prefix_ids, padding_mask=padding_mask, rows=rows, **inputs)
+    streamer, source_ids, limits, seed = cached_generator(
+        Streamer, model, source_ids, sampler, max_new_tokens, min_new_tokens, constraints
+    )
+    tokens = streamer.stream(source_ids, limits, prefix_ids, rows, None, seed, padding_mask)
+    return _with_model(model, tokens)
 
 
 class Streamer(Generator):
     """A generator with two compiled functions: one reads the prompt, the other decodes one token."""
 
-    def __init__(self, model: Any, sampler: Any = "greedy", max_new_tokens: int = 64, **options: Any) -> None:
-        super().__init__(model, sampler, max_new_tokens, **options)
-        if self.sampler.hypotheses != 1 or isinstance(self.sampler, Speculative | Contrastive):
+    def _set(self, model: GenerativeModel, settings: Settings, jit_compile: bool = True) -> None:
+        if not settings.sampler.streams:
             raise ValueError(
                 "`sampler` must have a single hypothesis to stream its tokens. "
-                f"Received: sampler={self.sampler}"
+                f"Received: sampler={settings.sampler}"
             )
+        super()._set(model, settings, jit_compile)
+        self._read_prompt = self._compile(self._start)
+        self._decode = self._compile(self._step)
 
     def stream(
-        self,
-        source_ids: Any,
-        prefix_ids: Any = None,
-        rows: Any = None,
-        limits: Any = None,
-        seed: int | None = None,
-        padding_mask: Any = None,
+        self, source_ids: np.ndarray, limits: np.ndarray | None = None, *given: Any
     ) -> Iterator[np.ndarray]:
-        """See `stream`; the arguments are validated before iteration."""
-        given = {"prefix_ids": prefix_ids, "rows": rows, "limits": limits, "seed": seed}
-        return self._tokens(self._checked_inputs(source_ids, padding_mask=padding_mask, **given))
+        """Return the iterator of `stream`; inputs are as of `generate`, and validated before iteration."""
+        return self._tokens(self._inputs(source_ids, limits, *given))
 
-    def _tokens(self, given: Arrays) -> Iterator[np.ndarray]:
-        batch_size = len(given["source_ids"])
+    def _tokens(self, inputs: Arrays) -> Iterator[np.ndarray]:
+        batch_size = len(inputs["source_ids"])
         if batch_size == 0:
             return
-        carry = self._compiled("_start")(self._padded_all(given))
-        for _ in range(self._max_limit(given)):
-            if keras.ops.convert_to_numpy(carry["state"]["ended"])[:batch_size].all():
+        carry = self._read_prompt(self._padded(inputs))
+        for _ in range(self._max_limit(inputs.get("limits"))):
+            state = carry["state"]
+            if keras.ops.convert_to_numpy(state["ended"])[:batch_size].all():
                 return
-            carry |= self._compiled("_step")(carry)
-            check_finite(keras.ops.convert_to_numpy(carry["state"]["failed_step"])[:batch_size])
-            yield keras.ops.convert_to_numpy(carry["state"]["last_tokens"])[:batch_size, 0].astype(np.int32)
+            carry["state"] = state = self._decode(carry)
+            check_finite(keras.ops.convert_to_numpy(state["failed_step"])[:batch_size])
+            yield keras.ops.convert_to_numpy(state["last_tokens"])[:batch_size, 0].astype(np.int32)
 
     def _start(self, arrays: dict[str, Tensor]) -> dict[str, Any]:
-        """Read the prompt; return the cache, the state of the search and the constants of all steps."""
-        loop = prepare(self.model, self.sampler, self._logits_processors(), self.max_new_tokens, **arrays)
-        step, cache, state = loop.start()
-        rest = {
-            "context": loop.context,
-            "output_kernel": loop.output_kernel,
-            **{name: arrays.get(name) for name in ("rows", "limits", "seed")},
+        """Read the prompt; return the state of the search and the constants of all steps."""
+        search = new_search(Inputs(self.model, self.settings, **arrays))
+        decoder = search.decoder
+        constants = {
+            "before": ops.convert_to_tensor(decoder.before, "int32"),
+            "last_positions": decoder.last_positions,
+            "context": decoder.context,
+            "output_kernel": decoder.output_kernel,
+            **{name: arrays.get(name) for name in _CONSTANTS},
         }
-        return {
-            "step": step,
-            "cache": cache,
-            "state": state,
-            "before": ops.convert_to_tensor(loop.before, "int32"),
-            "last_positions": loop.last_positions,
-            **{name: value for name, value in rest.items() if value is not None},
-        }
+        return {"state": search.start(), **{name: one for name, one in constants.items() if one is not None}}
 
     def _step(self, carry: dict[str, Any]) -> dict[str, Any]:
-        """Decode one token; return the new step, cache and state."""
-        search = new_search(
-            self.model,
-            self.sampler,
-            self._logits_processors(),
-            self.max_new_tokens,
-            **{name: carry.get(name) for name in ("rows", "limits", "seed")},
-        )
-        placed = (
-            carry["before"],
-            carry["last_positions"],
-            carry.get("context"),
-            carry.get("output_kernel"),
-        )
-        loop = Loop(self.model, search, self.max_new_tokens, *placed)
-        step, cache, state = loop.step(carry["step"], carry["cache"], carry["state"])
-        return {"step": step, "cache": cache, "state": state}
+        """Decode one token; return the new state."""
+        constants = {name: one for name, one in carry.items() if name != "state"}
+        given = {name: constants.pop(name) for name in _CONSTANTS if name in constants}
+        inputs = Inputs(self.model, self.settings, **given)
+        search = new_search(inputs, PromptedModel(self.model, inputs.kv_cache, **constants))
+        return search.step(carry["state"])
 
-    def _logits_processors(self) -> LogitsProcessors:
-        return LogitsProcessors.of(self.model, self.max_new_tokens, self.min_new_tokens, self.constraints)
+
+def _with_model(model: GenerativeModel, tokens: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
+    """Yield tokens; unlike the cached `Streamer`, the iterator keeps its model alive."""
+    yield from tokens

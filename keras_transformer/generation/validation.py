@@ -26,6 +26,16 @@ def check_generates(name: str, model: Any) -> None:
         )
 
 
+def check_compatible(model: Any, other: Any, argument: str) -> None:
+    """Raise if two models differ in vocabulary or special ids, or only one is decoder-only."""
+    for name in ("vocabulary_size", "pad_id", "start_id", "end_id"):
+        values = getattr(model, name, None), getattr(other, name, None)
+        if values[0] != values[1]:
+            raise ValueError(f"`{argument}` must have the same {name}. Received: {values[0]} and {values[1]}")
+    if is_encoder_decoder(model) != is_encoder_decoder(other):
+        raise ValueError(f"`{argument}` must be encoder–decoders, or all decoder-only. Received: one of each")
+
+
 def padding_value(model: Any) -> int:
     """Return the id that pads ended sequences: `pad_id`, or `end_id` for a model without one."""
     return model.end_id if model.pad_id is None else model.pad_id
@@ -58,6 +68,34 @@ def target_mask(model: Any, target_ids: np.ndarray, padding_mask: Any = None) ->
     index = np.arange(target_ids.shape[1])
     last = np.where(target_ids != model.end_id, index, -1).max(axis=1, initial=-1)
     return index <= last[:, None] + 1
+
+
+def masked(model: Any, source_ids: np.ndarray, real: np.ndarray) -> dict[str, np.ndarray]:
+    """Return ids with `pad_id` at padding, or ids and a mask for a model without `pad_id`."""
+    if model.pad_id is None:
+        return {"source_ids": source_ids, "padding_mask": real}
+    return {"source_ids": np.where(real, source_ids, model.pad_id)}
+
+
+def checked_pair(
+    model: Any, source_ids: Any, target_ids: Any, padding_mask: Any = None, target_padding_mask: Any = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return validated ids and masks (False for padding) of sources and targets.
+
+    There are as many targets as sources, targets have non-empty sources and are padded on the right.
+    """
+    source_ids = checked_ids("source_ids", source_ids, model.vocabulary_size)
+    target_ids = checked_ids("target_ids", target_ids, model.vocabulary_size)
+    if len(target_ids) != len(source_ids):
+        raise ValueError(
+            "`target_ids` must have as many rows as `source_ids`. "
+            f"Received: target_ids.shape={target_ids.shape}, {len(source_ids)} sources"
+        )
+    sources = source_mask(model, source_ids, padding_mask)
+    targets = target_mask(model, target_ids, target_padding_mask)
+    check_tokens(sources, not is_encoder_decoder(model) or targets.any(axis=1))
+    check_padding("target_ids", targets)
+    return source_ids, sources, target_ids, targets
 
 
 def check_seed(seed: Any) -> None:
@@ -190,7 +228,7 @@ def check_lengths(
     prefixes: np.ndarray,
     max_new_tokens: int,
     reads_last: bool = False,
-    draft: Any = None,
+    drafts: tuple[Any, ...] = (),
 ) -> None:
     """Raise if a prompt is empty, or prompt and new tokens exceed the maximum length of model or draft.
 
@@ -200,17 +238,17 @@ def check_lengths(
         prefixes: the same of target prefixes, (B, Q).
         max_new_tokens: the maximum number of new tokens.
         reads_last: whether the last new token is read by the model too, and so needs a position.
-        draft: the draft model, or None.
+        drafts: the draft model of a sampler.
     """
     decoder_only = not is_encoder_decoder(model)
     if decoder_only:
         check_tokens(sources)
-    limits = {
-        getattr(model, "bounded_by", "the model"): getattr(model, "max_length", None),
-        "the draft": getattr(draft, "max_length", None),
-    }
+    limits = [
+        (getattr(model, "bounded_by", "the model"), getattr(model, "max_length", None)),
+        *(("the draft", getattr(draft, "max_length", None)) for draft in drafts),
+    ]
     holder, limit = min(
-        ((holder, limit) for holder, limit in limits.items() if limit is not None),
+        ((holder, limit) for holder, limit in limits if limit is not None),
         key=lambda one: one[1],
         default=("", None),
     )

@@ -123,17 +123,10 @@ class EncoderDecoder(keras.Model):
         projected = [block.cross_attention.project(memory) for block in self.decoder_blocks]
         return {"projected": projected, "padding_mask": padding_mask}
 
-    def empty_cache(
-        self,
-        batch_size: Any,
-        length: Any,
-        hypotheses: int = 1,
-        kv_cache: kt_ops.KVCache = kt_ops.StaticCache(),
-    ) -> list[Cache]:
-        """Create a cache for `step` with `length` entries, `hypotheses` of them for each position."""
+    def empty_cache(self, batch_size: Any, length: Any, **options: Any) -> list[Cache]:
+        """Create a cache for `step`; the options are those of `layers.MultiHeadAttention.empty_cache`."""
         return [
-            block.self_attention.empty_cache(batch_size, length, hypotheses, kv_cache)
-            for block in self.decoder_blocks
+            block.self_attention.empty_cache(batch_size, length, **options) for block in self.decoder_blocks
         ]
 
     def step(

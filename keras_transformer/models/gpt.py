@@ -225,18 +225,9 @@ class GPT(PublishedSizes, keras.Model):
     def encode(self, source_ids: Tensor) -> None:
         """Return no context: a decoder-only model encodes no source."""
 
-    def empty_cache(
-        self,
-        batch_size: Any,
-        length: Any,
-        hypotheses: int = 1,
-        kv_cache: kt_ops.KVCache = kt_ops.StaticCache(),
-    ) -> list[Cache]:
-        """Create a cache for `step` with `length` entries, `hypotheses` of them for each position."""
-        return [
-            block.self_attention.empty_cache(batch_size, length, hypotheses, kv_cache)
-            for block in self.blocks
-        ]
+    def empty_cache(self, batch_size: Any, length: Any, **options: Any) -> list[Cache]:
+        """Create a cache for `step`; the options are those of `layers.MultiHeadAttention.empty_cache`."""
+        return [block.self_attention.empty_cache(batch_size, length, **options) for block in self.blocks]
 
     def step(
         self,
@@ -285,11 +276,9 @@ class GPT(PublishedSizes, keras.Model):
         cache: list[Cache],
         context: None = None,
         *,
-        cache_index: Tensor,
         positions: Tensor,
         padding_mask: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        kv_cache: kt_ops.KVCache = kt_ops.StaticCache(),
+        **options: Any,
     ) -> tuple[Tensor, list[Cache]]:
         """Return the last hidden states (B, T, D) in place of the logits of `step`, and the new cache."""
         positions = ops.reshape(positions, ops.shape(token_ids))  # a graph knows as much of its shape
@@ -298,13 +287,7 @@ class GPT(PublishedSizes, keras.Model):
         new_cache = []
         for block, block_cache in zip(self.blocks, cache, strict=True):
             hidden, block_cache = block.step(
-                hidden,
-                block_cache,
-                cache_index=cache_index,
-                positions=positions,
-                padding_mask=padding_mask,
-                attention_mask=attention_mask,
-                kv_cache=kv_cache,
+                hidden, block_cache, positions=positions, padding_mask=padding_mask, **options
             )
             new_cache.append(block_cache)
         return self._normalized(hidden), new_cache

@@ -130,15 +130,9 @@ class Unlimiformer(keras.Model):
         ]
         return {"store": store, "padding_mask": padding_mask, "key_matrices": key_matrices}
 
-    def empty_cache(
-        self,
-        batch_size: Any,
-        length: Any,
-        hypotheses: int = 1,
-        kv_cache: kt_ops.KVCache = kt_ops.StaticCache(),
-    ) -> list[Cache]:
+    def empty_cache(self, batch_size: Any, length: Any, **options: Any) -> list[Cache]:
         """Create the model's cache."""
-        return self.model.empty_cache(batch_size, length, hypotheses, kv_cache)
+        return self.model.empty_cache(batch_size, length, **options)
 
     def step(
         self, target_ids: Tensor, cache: list[Cache], context: Context, **options: Any

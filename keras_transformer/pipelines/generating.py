@@ -12,7 +12,7 @@ from keras_transformer import generation
 from keras_transformer.generation import samplers
 from keras_transformer.generation.constraints import serialize as serialize_constraint
 from keras_transformer.generation.generative_model import is_encoder_decoder
-from keras_transformer.generation.logits_processors import LogitsProcessors
+from keras_transformer.generation.settings import Settings
 from keras_transformer.generation.validation import padding_value
 from keras_transformer.pipelines import arguments, batched, generation_graphs
 from keras_transformer.pipelines.base import Graph, Pipeline, Preprocessed, raise_refused
@@ -60,10 +60,9 @@ class GeneratingPipeline(Pipeline):
                 )
         self.model = model
         self.tokenizer = tokenizer
-        self.sampler = samplers.get(generation)
-        processors = LogitsProcessors.of(model, max_new_tokens, 0, constraints)
-        processors.check_sampler(self.sampler)
-        self.constraints = processors.constraints
+        settings = Settings.of(model, generation, max_new_tokens, 0, constraints)
+        self.sampler = settings.sampler
+        self.constraints = settings.logits_processors.constraints
         self.max_new_tokens = int(max_new_tokens)
         self.max_source_tokens = int(max_source_tokens)
 

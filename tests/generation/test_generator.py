@@ -1,5 +1,7 @@
+import gc
 import json
 import re
+import weakref
 
 import keras
 import numpy as np
@@ -298,13 +300,13 @@ def test_lora_weights_are_used_by_the_next_call(make):
 @pytest.mark.slow
 def test_similar_sizes_compile_once(model, monkeypatch):
     traced = []
-    original = generation.generator.generate_ids
+    original = generation.generator.run_search
 
-    def counted(model, source_ids, **options):
-        traced.append(tuple(source_ids.shape))
-        return original(model, source_ids, **options)
+    def counted(inputs):
+        traced.append(tuple(inputs.source_ids.shape))
+        return original(inputs)
 
-    monkeypatch.setattr(generation.generator, "generate_ids", counted)
+    monkeypatch.setattr(generation.generator, "run_search", counted)
     # Without compiling, JAX would run `counted` at every call.
     compiled = keras.backend.backend() == "jax"
     run = generation.Generator(model, max_new_tokens=2, jit_compile=compiled)
@@ -321,9 +323,9 @@ def test_similar_sizes_compile_once(model, monkeypatch):
 def test_generate_compiles_once_for_the_same_settings(make, monkeypatch):
     model = make()
     made = []
-    original = generation.generator.compiled
+    original = generation.compilation.compiled
     monkeypatch.setattr(
-        generation.generator, "compiled", lambda *arguments: made.append(1) or original(*arguments)
+        generation.compilation, "compiled", lambda *arguments: made.append(1) or original(*arguments)
     )
     for _ in range(3):
         generate(model, SOURCES[:1])
@@ -334,20 +336,33 @@ def test_generate_compiles_once_for_the_same_settings(make, monkeypatch):
 
 
 def test_model_caches_most_recently_used_generators(make, monkeypatch):
-    monkeypatch.setattr(generation.generator, "MAX_CACHED_GENERATORS", 2)
+    monkeypatch.setattr(generation.compilation, "MAX_CACHED", 2)
     model, made = make(), []
-    original = generation.generator.Generator.__init__
-    monkeypatch.setattr(
-        generation.generator.Generator,
-        "__init__",
-        lambda self, *given, **options: (
-            made.append(options["min_new_tokens"]) or original(self, *given, **options)
-        ),
-    )
+    original = generation.Generator.of
+
+    def counted(model, settings):
+        made.append(sum(one.count for one in settings.logits_processors.constraints))
+        return original(model, settings)
+
+    monkeypatch.setattr(generation.Generator, "of", counted)
     source = np.zeros((0, 3), int)  # for which nothing is compiled
     for minimum in (0, 1, 0, 2, 0, 1, 0):
         generate(model, source, min_new_tokens=minimum)
     assert made == [0, 1, 2, 1]
+
+
+def test_cached_generators_do_not_keep_the_model_alive(make):
+    model = make()
+    reference, attributes = weakref.ref(model), set(vars(model))
+    tokens = generation.stream(model, SOURCES[:1], max_new_tokens=2)
+    generate(model, SOURCES[:1])
+    generation.score(model, SOURCES[:1], SOURCES[:1])
+    assert set(vars(model)) == attributes
+    del model
+    assert len(list(tokens)) <= 2  # a stream does
+    del tokens
+    gc.collect()
+    assert reference() is None
 
 
 @pytest.mark.slow

@@ -70,10 +70,10 @@ def test_forced_last_token_is_at_the_limit_of_each_row(model, random_transformer
 @pytest.mark.slow
 def test_other_limits_seeds_and_noise_do_not_recompile(random_transformer, monkeypatch):
     traced = []
-    original = generation.generator.generate_ids
+    original = generation.generator.run_search
     monkeypatch.setattr(
         generation.generator,
-        "generate_ids",
+        "run_search",
         lambda *args, **kwargs: traced.append(1) or original(*args, **kwargs),
     )
     model = random_transformer(6)

@@ -59,10 +59,10 @@ def test_modes_and_caches_agree(decoder, modes, sampler, options):
 @pytest.mark.slow
 def test_prompts_of_similar_lengths_compile_once(decoder, monkeypatch):
     traced = []
-    original = generation.generator.generate_ids
+    original = generation.generator.run_search
     monkeypatch.setattr(
         generation.generator,
-        "generate_ids",
+        "run_search",
         lambda *args, **kwargs: traced.append(1) or original(*args, **kwargs),
     )
     run = generation.Generator(decoder(), Beam(2), 3, jit_compile=ON_JAX)

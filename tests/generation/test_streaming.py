@@ -4,6 +4,7 @@ import pytest
 
 from keras_transformer import generation, relations
 from keras_transformer.generation import Beam, NoRepeatNGram, Sample
+from keras_transformer.generation.search.base import TokenSearch
 from keras_transformer.generation.streaming import Streamer
 
 pytestmark = pytest.mark.backend_neutral
@@ -48,10 +49,8 @@ def test_prompts_and_prefixes_are_continued(decoder, translator, options):
 
 def test_tokens_are_yielded_one_by_one_and_similar_sizes_compile_once(decoder, monkeypatch):
     traced = []
-    original = generation.streaming.Loop.step
-    monkeypatch.setattr(
-        generation.streaming.Loop, "step", lambda *given: traced.append(1) or original(*given)
-    )
+    original = TokenSearch.step
+    monkeypatch.setattr(TokenSearch, "step", lambda *given: traced.append(1) or original(*given))
     run = Streamer(decoder(5), max_new_tokens=5, jit_compile=keras.backend.backend() == "jax")
     first = next(run.stream(PROMPTS))
     assert first.shape == (3,)
@@ -63,10 +62,8 @@ def test_tokens_are_yielded_one_by_one_and_similar_sizes_compile_once(decoder, m
 @pytest.mark.slow
 def test_similar_limits_and_other_seeds_compile_once(decoder, monkeypatch):
     traced = []
-    original = generation.streaming.Loop.step
-    monkeypatch.setattr(
-        generation.streaming.Loop, "step", lambda *given: traced.append(1) or original(*given)
-    )
+    original = TokenSearch.step
+    monkeypatch.setattr(TokenSearch, "step", lambda *given: traced.append(1) or original(*given))
     model, sampler = decoder(5), Sample(seed=3)
     for most in (9, 12, 16, [2, 11, 9]):
         expected = generation.generate(model, PROMPTS, sampler, max_new_tokens=most)

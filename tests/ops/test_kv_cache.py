@@ -88,7 +88,7 @@ def test_growing_cache_appends(length):
 
 
 @pytest.mark.parametrize("kv_cache", CACHES, ids=str)
-def test_read_returns_what_was_written(kv_cache):
+def test_read_returns_the_written_tokens(kv_cache):
     state = allocated(kv_cache, 0 if isinstance(kv_cache, GrowingCache) else 4)
     for start, end in ((0, 2), (2, 3), (3, 4)):
         entries, state = kv_cache.write(state, tokens(start, end), start)

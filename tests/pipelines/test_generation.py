@@ -63,10 +63,10 @@ def test_samples_do_not_depend_on_the_batch_size(pipeline, texts):
 @pytest.mark.slow
 def test_similar_lengths_share_one_compilation(random_transformer, pipeline, monkeypatch):
     traced = []
-    original = generation.generator.generate_ids
+    original = generation.generator.run_search
     monkeypatch.setattr(
         generation.generator,
-        "generate_ids",
+        "run_search",
         lambda *args, **kwargs: traced.append(1) or original(*args, **kwargs),
     )
     model = random_transformer(20, vocabulary_size=pipeline.tokenizer.vocabulary_size)

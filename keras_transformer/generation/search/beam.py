@@ -1,6 +1,5 @@
 """Beam search without reordering the cache that all hypotheses share."""
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -8,47 +7,43 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.generation.constraints import FORBIDDEN, ForcedWords
-from keras_transformer.generation.logits_processors import LogitsProcessors
-from keras_transformer.generation.samplers import Beam
-from keras_transformer.generation.search.sampling import is_invalid, log_normalizer
+from keras_transformer.generation.prompts import PromptedModel
+from keras_transformer.generation.search.base import Inputs, State, TokenSearch
+from keras_transformer.generation.search.greedy import GreedySearch
+from keras_transformer.generation.search.logits import is_invalid, log_normalizer
 from keras_transformer.generation.search.top_k import pick, top_k
 
 Tensor = Any
-State = dict[str, Tensor]
 
 _LOWEST_PRIORITY = 2**22  # larger than any other priority, and exact in float32
 
 
-@dataclasses.dataclass(frozen=True)
-class BeamSearch:
-    """R running hypotheses and the R best finished ones of each row (see `loop`).
+def beam_search(inputs: Inputs, decoder: PromptedModel) -> TokenSearch:
+    """Return the search of a `Beam`: a beam of one is greedy search."""
+    return (BeamSearch if inputs.settings.sampler.num_beams > 1 else BeamOfOneSearch)(inputs, decoder)
+
+
+class BeamOfOneSearch(GreedySearch):
+    """Greedy search, ranked by the length penalty."""
+
+    def _ranking_scores(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        penalties = ops.convert_to_tensor(self.sampler.penalties(self.max_new_tokens))
+        return scores / ops.take(penalties, lengths, axis=0)
+
+
+class BeamSearch(TokenSearch):
+    """R running hypotheses and the R best finished ones of each row.
 
     Each step writes R entries into a row's cache, which are never moved. A matrix of ancestors has, for each hypothesis
     and step, the index of its entry among the R; only this matrix is reordered with the hypotheses.
-
-    Attributes:
-        sampler: the beam's settings.
-        logits_processors: the constraints.
-        max_new_tokens: M.
-        padding_value: the id that pads ended sequences.
-        limits: integers (B,), the maximum number of new tokens of each row.
-        batch_size: B, by default read from the tensors at each step.
     """
 
-    sampler: Beam
-    logits_processors: LogitsProcessors
-    max_new_tokens: int
-    padding_value: int
-    limits: Tensor | None = None
-    batch_size: Any = None
+    def __init__(self, inputs: Inputs, decoder: PromptedModel) -> None:
+        super().__init__(inputs, decoder)
+        self.batch_size = ops.shape(decoder.last_positions)[0]
 
-    @property
-    def hypotheses(self) -> int:
-        """R."""
-        return self.sampler.num_beams
-
-    def start(self, last_tokens: Tensor, empty: Tensor) -> State:
-        """Return the state before the first step, from the last tokens of the prompts (B,): one hypothesis, R times."""
+    def _start(self, last_tokens: Tensor, empty: Tensor) -> State:
+        """Return the state of one hypothesis, R times; see the base class."""
         last_tokens = ops.repeat(last_tokens[:, None], self.hypotheses, axis=1)
         nothing = ops.repeat(ops.zeros_like(last_tokens)[:, :, None], self.max_new_tokens, axis=2)
         ids, token_scores = nothing + self.padding_value, ops.cast(nothing, "float32")
@@ -68,23 +63,21 @@ class BeamSearch:
             "failed_step": ops.zeros_like(last_tokens[:, 0]) - 1,
         }
 
-    def running(self, state: State) -> Tensor:
-        """Return True while any hypothesis is running."""
+    def _unfinished(self, state: State) -> Tensor:
         return ops.any(_exists(state["scores"]))
 
-    def visible(self, state: State, step: Tensor) -> Tensor:
+    def _visible(self, state: State) -> Tensor:
         """Return the attention mask (B, R, M·R) of the cache entries of each hypothesis and its ancestors."""
-        ancestors = self._with_column(state["ancestors"], ops.arange(self.hypotheses), step)
+        ancestors = self._with_column(state["ancestors"], ops.arange(self.hypotheses), state["step"])
         seen = ops.equal(ancestors[..., None], ops.arange(self.hypotheses))  # (B, R, M, R)
         return ops.reshape(seen, [-1, self.hypotheses, self.max_new_tokens * self.hypotheses])
 
-    def advance(self, state: State, logits: Tensor, step: Tensor) -> State:
-        """Return the state after one more token, from logits (B, R, V)."""
-        vocabulary = logits.shape[-1]
+    def _advance(self, state: State, logits: Tensor) -> State:
+        step, vocabulary = state["step"], logits.shape[-1]
         normalizer = log_normalizer(logits)  # (B, R)
         invalid = ops.any(ops.logical_and(is_invalid(logits, normalizer), _exists(state["scores"])), axis=1)
         log_probabilities = logits - normalizer[..., None]
-        shaped = self.logits_processors(log_probabilities, state["ids"], step, self.limits)
+        shaped = self._processed(state, log_probabilities)
         alive = ops.logical_and(_exists(state["scores"]), ops.logical_not(invalid)[:, None])[..., None]
 
         def reached(values: Tensor) -> Tensor:
@@ -161,8 +154,8 @@ class BeamSearch:
         """
         count, vocabulary = self._num_candidates(shaped), shaped.shape[-1]
         siblings = min(count, vocabulary)
-        num_rows = None if self.batch_size is None else self.batch_size * self.hypotheses
-        highest, tokens = top_k(shaped, siblings, num_rows)  # (B, R, siblings)
+        # (B, R, siblings)
+        highest, tokens = top_k(shaped, siblings, self.batch_size * self.hypotheses)
         found = chosen = reached(highest)
         if self.sampler.diversity:
             rank = ops.cast(ops.arange(siblings), "float32")

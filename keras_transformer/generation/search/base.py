@@ -1,0 +1,190 @@
+"""The interface of searches, and the base classes of those that decode token by token."""
+
+import abc
+import dataclasses
+from typing import Any, Protocol
+
+from keras import ops
+
+from keras_transformer import ops as kt_ops
+from keras_transformer.generation.generative_model import GenerativeModel
+from keras_transformer.generation.prompts import PromptedModel
+from keras_transformer.generation.settings import Settings
+from keras_transformer.generation.validation import padding_value
+
+Tensor = Any
+State = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """The inputs of a generation: validated settings, and tensors as of `generate_ids`.
+
+    Attributes:
+        model: the model.
+        settings: sampler, logits processors and M.
+        kv_cache: how the cache is stored.
+        source_ids: integers (B, S).
+        prefix_ids: integers (B, Q), or None.
+        padding_mask: booleans (B, S), or None.
+        rows: integers (B,), or None.
+        noise: float32 (B, R, M, V), or None.
+        limits: integers (B,), or None.
+        seed: integers (1,), or None.
+    """
+
+    model: GenerativeModel
+    settings: Settings
+    kv_cache: kt_ops.KVCache = kt_ops.StaticCache()
+    source_ids: Tensor | None = None
+    prefix_ids: Tensor | None = None
+    padding_mask: Tensor | None = None
+    rows: Tensor | None = None
+    noise: Tensor | None = None
+    limits: Tensor | None = None
+    seed: Tensor | None = None
+
+
+class Search(Protocol):
+    """A search, which one loop runs: `results(while_loop(running, step, start()))`.
+
+    The state is a dictionary of tensors.
+    """
+
+    @abc.abstractmethod
+    def start(self) -> State:
+        """Return the state before the first step."""
+
+    @abc.abstractmethod
+    def running(self, state: State) -> Tensor:
+        """Return True if another step is needed."""
+
+    @abc.abstractmethod
+    def step(self, state: State) -> State:
+        """Return the state after a step, of the same structure."""
+
+    @abc.abstractmethod
+    def results(self, state: State) -> dict[str, Tensor]:
+        """Return the results of `generate_ids`."""
+
+
+class BaseSearch(Search):
+    """Base class of searches of at most M steps, whose state has "step", and "ended" unless they say otherwise.
+
+    Args:
+        inputs: the inputs of the generation.
+        decoder: the model after its prompt.
+    """
+
+    def __init__(self, inputs: Inputs, decoder: PromptedModel) -> None:
+        self.model: Any = inputs.model
+        self.sampler: Any = inputs.settings.sampler
+        self.logits_processors = inputs.settings.logits_processors
+        self.max_new_tokens = inputs.settings.max_new_tokens
+        self.padding_value = padding_value(inputs.model)
+        self.limits = inputs.limits
+        self.decoder = decoder
+
+    def running(self, state: State) -> Tensor:
+        """Return True if another step is needed."""
+        return ops.logical_and(state["step"] < self.max_new_tokens, self._unfinished(state))
+
+    def _unfinished(self, state: State) -> Tensor:
+        """Return True while any hypothesis is running."""
+        return ops.logical_not(ops.all(state["ended"]))
+
+
+class SingleSequenceSearch(BaseSearch):
+    """Base class of searches with one sequence per row, whose step is their own."""
+
+    def start(self) -> State:
+        """Return the state of empty sequences."""
+        prompt = self.decoder.prompt
+        batch = ops.zeros_like(ops.cast(prompt.ids[:, -1], "int32"))
+        nothing = ops.repeat(batch[:, None], self.max_new_tokens, axis=1)
+        return {
+            "step": ops.zeros((), "int32"),
+            "ids": nothing + self.padding_value,
+            "token_scores": ops.cast(nothing, "float32"),
+            "lengths": batch,
+            "ended": prompt.empty,
+            "failed_step": batch - 1,
+        }
+
+    def results(self, state: State) -> dict[str, Tensor]:
+        """Return the results of `generate_ids`."""
+        scores = ops.sum(state["token_scores"], axis=-1)[:, None]
+        return {
+            "ids": state["ids"][:, None],
+            "lengths": state["lengths"][:, None],
+            "scores": scores,
+            "ranking_scores": scores,
+            "token_scores": state["token_scores"][:, None],
+            "failed_step": state["failed_step"],
+        }
+
+
+class TokenSearch(BaseSearch):
+    """Base class of searches that decode one token for each of R hypotheses in a step.
+
+    The R tokens of a row are R entries of its cache, so that the cache stores the prompt once for all of them and the
+    memory of an encoder is read once. `stream` runs such searches step by step.
+    """
+
+    def __init__(self, inputs: Inputs, decoder: PromptedModel) -> None:
+        super().__init__(inputs, decoder)
+        self.hypotheses = self.sampler.hypotheses
+        self.last_positions = decoder.last_positions + ops.zeros((1, self.hypotheses), "int32")
+
+    def start(self) -> State:
+        """Return the state before the first step; the cache has the prompt except its last token."""
+        prompt = self.decoder.prompt
+        return {
+            "step": ops.zeros((), "int32"),
+            "cache": self.decoder.read_prompt(self.hypotheses, self.max_new_tokens),
+            **self._start(ops.cast(prompt.ids[:, -1], "int32"), prompt.empty),
+        }
+
+    def step(self, state: State) -> State:
+        """Decode one token for every hypothesis."""
+        step, hypotheses, decoder = state["step"], self.hypotheses, self.decoder
+        options = {}
+        if hypotheses > 1:
+            options["attention_mask"] = self._with_prompt(self._visible(state))
+        if decoder.output_kernel is not None:
+            options["output_kernel"] = decoder.output_kernel
+        logits, cache = decoder.step(
+            state["last_tokens"],
+            state["cache"],
+            decoder.before + step * hypotheses,
+            self.last_positions + step,
+            **options,
+        )
+        return {**self._advance(state, ops.cast(logits, "float32")), "step": step + 1, "cache": cache}
+
+    @abc.abstractmethod
+    def _start(self, last_tokens: Tensor, empty: Tensor) -> State:
+        """Return the state of the search, from the prompts' last tokens (B,) and the mask (B,) of empty sources.
+
+        "last_tokens" (B, R) and "ids" (B, R, M) are among it.
+        """
+
+    @abc.abstractmethod
+    def _visible(self, state: State) -> Tensor:
+        """Return the attention mask (B, R, M·R) or (1, R, M·R) of the cache entries of each of several hypotheses."""
+
+    @abc.abstractmethod
+    def _advance(self, state: State, logits: Tensor) -> State:
+        """Return the state of the search after one more token, from logits (B, R, V)."""
+
+    def _processed(self, state: State, logits: Tensor) -> Tensor:
+        """Return logits after the constraints."""
+        return self.logits_processors(logits, state["ids"], state["step"], self.limits)
+
+    def _with_prompt(self, visible: Tensor) -> Tensor:
+        """Return the attention mask (·, R, P − 1 + M·R): the whole prompt, then the entries of the search."""
+        before = self.decoder.before
+        if isinstance(before, int) and before == 0:
+            return visible
+        everything = ops.ones((ops.shape(visible)[0], self.hypotheses, before), "bool")
+        return ops.concatenate([everything, visible], axis=2)

@@ -1,0 +1,87 @@
+"""Greedy search."""
+
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from keras_transformer.generation.constraints import FORBIDDEN
+from keras_transformer.generation.search.base import State, TokenSearch
+from keras_transformer.generation.search.logits import highest, is_invalid, log_normalizer
+
+Tensor = Any
+
+
+class GreedySearch(TokenSearch):
+    """Choose the best token at every step, for each of R independent hypotheses."""
+
+    def results(self, state: State) -> dict[str, Tensor]:
+        """Return the results of `generate_ids`."""
+        scores = ops.sum(state["token_scores"], axis=-1)
+        return {
+            "ids": state["ids"],
+            "lengths": state["lengths"],
+            "scores": scores,
+            "ranking_scores": self._ranking_scores(scores, state["lengths"]),
+            "token_scores": state["token_scores"],
+            "failed_step": state["failed_step"],
+        }
+
+    def _start(self, last_tokens: Tensor, empty: Tensor) -> State:
+        last_tokens = ops.repeat(last_tokens[:, None], self.hypotheses, axis=1)
+        nothing = ops.repeat(ops.zeros_like(last_tokens)[:, :, None], self.max_new_tokens, axis=2)
+        return {
+            "last_tokens": last_tokens,
+            "ids": nothing + self.padding_value,
+            "token_scores": ops.cast(nothing, "float32"),
+            "lengths": ops.zeros_like(last_tokens),
+            "ended": ops.repeat(empty[:, None], self.hypotheses, axis=1),
+            "failed_step": ops.zeros_like(last_tokens[:, 0]) - 1,
+        }
+
+    def _visible(self, state: State) -> Tensor:
+        own = np.tile(np.eye(self.hypotheses, dtype=bool), (1, self.max_new_tokens))
+        return ops.convert_to_tensor(own[None])
+
+    def _advance(self, state: State, logits: Tensor) -> State:
+        step = state["step"]
+        normalizer = log_normalizer(logits)  # (B, R)
+        invalid = ops.logical_and(is_invalid(logits, normalizer), ops.logical_not(state["ended"]))
+        token, best = highest(self._candidates(state, logits))
+        if self._best_is_logit:
+            own = best
+        else:
+            chosen = ops.equal(ops.arange(logits.shape[-1], dtype="int32"), token[..., None])
+            own = ops.max(ops.where(chosen, logits, FORBIDDEN), axis=-1)  # the model's own logit
+        # A sequence ends where all tokens are forbidden.
+        stops = ops.logical_or(ops.logical_or(state["ended"], invalid), best <= FORBIDDEN / 2)
+        token = ops.where(stops, self.padding_value, token)
+        column = ops.logical_and(
+            ops.equal(ops.arange(self.max_new_tokens), step), ops.logical_not(stops)[:, :, None]
+        )
+        failed = ops.logical_and(ops.any(invalid, axis=1), state["failed_step"] < 0)
+        ended = ops.logical_or(stops, self.logits_processors.ends(token))
+        if self.limits is not None:
+            ended = ops.logical_or(ended, (step + 1 >= self.limits)[:, None])
+        return {
+            "last_tokens": token,
+            "ids": ops.where(column, token[:, :, None], state["ids"]),
+            "token_scores": ops.where(column, (own - normalizer)[:, :, None], state["token_scores"]),
+            "lengths": state["lengths"] + ops.cast(ops.logical_not(stops), "int32"),
+            "ended": ended,
+            "failed_step": ops.where(failed, step, state["failed_step"]),
+        }
+
+    @property
+    def _best_is_logit(self) -> bool:
+        """True if the highest candidate is a logit of the model."""
+        return not self.logits_processors.changes_logits
+
+    def _candidates(self, state: State, logits: Tensor) -> Tensor:
+        """Return the values (B, R, V) whose highest is chosen, `FORBIDDEN` for tokens that are not."""
+        return self._processed(state, logits)
+
+    def _ranking_scores(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        """Return the scores (B, R) by which hypotheses are sorted."""
+        del lengths
+        return scores

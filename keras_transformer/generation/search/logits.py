@@ -1,0 +1,30 @@
+"""Functions of logits that every runtime supports."""
+
+from typing import Any
+
+from keras import ops
+
+Tensor = Any
+
+
+def is_invalid(logits: Tensor, normalizer: Tensor) -> Tensor:
+    """Return the mask of logits (…, V) with NaN or +∞, or only −∞, by comparisons that every runtime supports."""
+    # The sum of the logits is tested too, because XLA's exponential on a CPU can map NaN to a number. `logical_not` is
+    # avoided, because TensorFlow rewrites ¬(a < b) as a ≥ b, which is False for NaN.
+    whole = ops.logical_and(ops.sum(logits, axis=-1) < 1e38, ops.abs(normalizer) < 1e38)
+    return ops.equal(ops.cast(whole, "int32"), 0)
+
+
+def log_normalizer(logits: Tensor) -> Tensor:
+    """Return log Σ exp of logits (…, V); NaN if one is +∞ or all are −∞."""
+    highest = ops.max(logits, axis=-1)
+    return ops.log(ops.sum(ops.exp(logits - highest[..., None]), axis=-1)) + highest
+
+
+def highest(candidates: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the best id (B, R) of logits (B, R, V), the lowest one of a tie, and its value."""
+    index = ops.arange(candidates.shape[-1], dtype="int32")
+    best = ops.max(candidates, axis=-1)
+    # `argmax` of TensorFlow is lowered to an operation without ONNX equivalent.
+    ids = ops.min(ops.where(ops.equal(candidates, best[..., None]), index, candidates.shape[-1] - 1), axis=-1)
+    return ops.cast(ids, "int32"), best

@@ -1,0 +1,118 @@
+import dataclasses
+
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_transformer import generation
+from keras_transformer.generation import Beam, Contrastive, Greedy, Sample, Speculative, samplers
+from keras_transformer.generation.generative_model import is_encoder_decoder
+from keras_transformer.generation.loop import new_search
+from keras_transformer.generation.search.base import Inputs
+from keras_transformer.generation.search.greedy import GreedySearch
+from keras_transformer.generation.settings import Settings
+from keras_transformer.models import GPT, Transformer, Unlimiformer
+
+pytestmark = pytest.mark.backend_neutral
+
+PROMPTS = np.array([[5, 6, 7], [4, 5, 0]])
+
+
+@dataclasses.dataclass(frozen=True)
+class Rank(samplers.Sampler):
+    """Choose the token of rank `rank` at every step; 0 is greedy search."""
+
+    rank: int = 1
+
+
+class RankSearch(GreedySearch):
+    """Keep only the token of the sampler's rank."""
+
+    def _candidates(self, state, logits):
+        logits = super()._candidates(state, logits)
+        kept = ops.top_k(logits, self.sampler.rank + 1)[0][..., -1:]
+        return ops.where(logits <= kept, logits, -1e9)
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    """Leave the registry as it was."""
+    monkeypatch.setattr(samplers, "_NAMES", dict(samplers._NAMES))
+    monkeypatch.setattr(samplers, "_SEARCHES", dict(samplers._SEARCHES))
+
+
+def test_sampler_registered_by_one_line_generates_streams_and_serializes(decoder, registered):
+    with pytest.raises(ValueError, match=r"`sampler` must be one of .*Received: sampler=Rank"):
+        generation.generate(decoder(5), PROMPTS, Rank(), max_new_tokens=4)
+    samplers.register("rank", Rank, RankSearch)
+    model = decoder(5)
+    out = generation.generate(model, PROMPTS, Rank(1), max_new_tokens=4)
+    for row, (prompt, ids) in enumerate(zip(PROMPTS, out.best, strict=True)):
+        prompt = prompt[prompt != 0]
+        for step in range(out.lengths[row, 0]):
+            logits = ops.convert_to_numpy(model(np.array([[*prompt, *ids[:step]]])))[0, -1]
+            logits[[model.pad_id]] = -np.inf
+            assert ids[step] == np.argsort(-logits)[1]
+    greedy = generation.generate(model, PROMPTS, max_new_tokens=4)
+    np.testing.assert_array_equal(
+        generation.generate(model, PROMPTS, Rank(0), max_new_tokens=4).ids, greedy.ids
+    )
+    streamed = np.stack(list(generation.stream(model, PROMPTS, "rank", max_new_tokens=4)), axis=1)
+    np.testing.assert_array_equal(streamed, out.best[:, : streamed.shape[1]])
+    assert samplers.serialize(Rank(2)) == {"sampler": "rank", "rank": 2}
+    assert generation.get({"sampler": "rank", "rank": 2}) == Rank(2)
+
+
+@pytest.mark.parametrize("name", ["greedy", "beam", "one beam", "sample", "contrastive", "speculative"])
+def test_every_search_keeps_the_structure_of_its_state(name):
+    model = GPT(12, num_layers=1, num_heads=2, model_dim=8, max_length=32)
+    sampler = {
+        "greedy": Greedy(),
+        "beam": Beam(2),
+        "one beam": Beam(1),
+        "sample": Sample(num_return=2),
+        "contrastive": Contrastive(2),
+        "speculative": Speculative(model, 2),
+    }[name]
+    search = new_search(Inputs(model, Settings.of(model, sampler, 3), source_ids=ops.array(PROMPTS)))
+    state = search.start()
+    assert bool(search.running(state))
+    following = search.step(state)
+    assert following.keys() == state.keys()
+    for name in state.keys() - {"cache", "draft_cache"}:
+        assert following[name].shape == state[name].shape, name
+        assert following[name].dtype == state[name].dtype, name
+    assert int(following["step"]) == 1
+    while bool(search.running(state)):
+        state = search.step(state)
+    expected = generation.generate_ids(model, ops.array(PROMPTS), 3, sampler=sampler)
+    for name, value in search.results(state).items():
+        np.testing.assert_allclose(value, expected[name], rtol=1e-5, err_msg=name)
+
+
+def test_arguments_are_validated_once(decoder, monkeypatch):
+    validated = []
+    original = generation.logits_processors.LogitsProcessors.of
+    monkeypatch.setattr(
+        generation.logits_processors.LogitsProcessors,
+        "of",
+        lambda *given: validated.append(1) or original(*given),
+    )
+    model = decoder(5)
+    generation.generate(model, PROMPTS, max_new_tokens=2)  # compiles
+    assert len(validated) == 1
+    list(generation.stream(model, PROMPTS, max_new_tokens=2))
+    assert len(validated) == 2
+    run = generation.Generator(model, max_new_tokens=2)
+    assert len(validated) == 3
+    run(PROMPTS)
+    assert len(validated) == 3
+
+
+def test_kind_of_a_model_does_not_depend_on_how_it_says_so(decoder):
+    gpt = GPT(12, num_layers=1, num_heads=2, model_dim=8)
+    transformer = Transformer(12, num_layers=1, num_heads=2, model_dim=8, hidden_dim=8)
+    assert gpt.encode(PROMPTS) is None
+    assert not any(map(is_encoder_decoder, (gpt, decoder(), generation.Ensemble([gpt]))))
+    encoder_decoders = (transformer, Unlimiformer(transformer, 2, 4), generation.Ensemble([transformer]))
+    assert all(map(is_encoder_decoder, encoder_decoders))
