@@ -68,8 +68,8 @@ format: $(INSTALLED)  ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-notebooks: $(INSTALLED)  ## Run the notebooks
-	$(BIN)/python notebooks/run.py
+notebooks: $(INSTALLED)  ## Run the notebooks, JOBS=2 two at once
+	$(BIN)/python notebooks/run.py --jobs $(or $(JOBS),1)
 
 benchmarks: .venv-bench/.installed  ## Measure beside KerasHub and PyTorch: results in benchmarks/results
 	.venv-bench/bin/python benchmarks/train_step.py

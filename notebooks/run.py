@@ -4,6 +4,7 @@ Results go to `runs/notebooks`; `--write` puts them into the notebooks themselve
 """
 
 import argparse
+import concurrent.futures
 import pathlib
 import sys
 import time
@@ -12,6 +13,7 @@ import nbclient
 import nbformat
 
 HERE = pathlib.Path(__file__).parent
+RESULTS = HERE.parent / "runs" / "notebooks"
 
 
 def main() -> int:
@@ -19,35 +21,46 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("notebooks", nargs="*", type=pathlib.Path, default=sorted(HERE.glob("*.ipynb")))
     parser.add_argument("--write", action="store_true", help="keep the outputs in the notebooks")
+    parser.add_argument("--jobs", type=int, default=1, help="how many to run at once")
     options = parser.parse_args()
-    results = HERE.parent / "runs" / "notebooks"
-    results.mkdir(parents=True, exist_ok=True)
-    for path in options.notebooks:
-        notebook = nbformat.read(path, as_version=4)
-        began = time.monotonic()
-
-        def started(cell: nbformat.NotebookNode, cell_index: int, began: float = began) -> None:
-            first = cell.source.strip().splitlines()[:1]
-            print(
-                f"  {time.monotonic() - began:6.1f} s  cell {cell_index}: {' '.join(first)[:80]}", flush=True
-            )
-
-        print(path.name, flush=True)
-        client = nbclient.NotebookClient(
-            notebook,
-            timeout=900,
-            kernel_name="python3",
-            on_cell_execute=started,
-            resources={"metadata": {"path": str(results)}},
-        )
-        client.execute()
-        for cell in notebook.cells:
-            cell.metadata.pop("execution", None)  # times, which differ at every run
-            if "outputs" in cell:  # what libraries log as they start
-                cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
-        nbformat.write(notebook, path if options.write else results / path.name)
-        print(f"  {time.monotonic() - began:6.1f} s  done", flush=True)
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        runs = [
+            pool.submit(run, path, path if options.write else RESULTS / path.name)
+            for path in options.notebooks
+        ]
+        for done in concurrent.futures.as_completed(runs):
+            if done.exception():
+                pool.shutdown(cancel_futures=True)
+            done.result()
     return 0
+
+
+def run(path: pathlib.Path, result: pathlib.Path) -> None:
+    """Run a notebook and write it with its outputs to `result`."""
+    notebook = nbformat.read(path, as_version=4)
+    began = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"{path.name} {time.monotonic() - began:6.1f} s  {text}", flush=True)
+
+    def started(cell: nbformat.NotebookNode, cell_index: int) -> None:
+        say(f"cell {cell_index}: {' '.join(cell.source.strip().splitlines()[:1])[:80]}")
+
+    client = nbclient.NotebookClient(
+        notebook,
+        timeout=900,
+        kernel_name="python3",
+        on_cell_execute=started,
+        resources={"metadata": {"path": str(RESULTS)}},
+    )
+    client.execute()
+    for cell in notebook.cells:
+        cell.metadata.pop("execution", None)  # times, which differ at every run
+        if "outputs" in cell:  # what libraries log as they start
+            cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
+    nbformat.write(notebook, result)
+    say("done")
 
 
 if __name__ == "__main__":
