@@ -74,11 +74,16 @@ class CompiledFunction:
 
     def __call__(self, arrays: Any) -> Any:
         """Return the function's results with the current values of the variables."""
-        variables, known = self._variables(), self._compiled_for
-        if known is None or len(variables) != len(known) or not all(map(operator.is_, variables, known)):
+        variables = self._variables()
+        if not are_same(variables, self._compiled_for):
             self._run = compiled(variables, self._function, self._jit_compile)
             self._compiled_for = variables
         return self._run(arrays)
+
+
+def are_same(variables: list[Any], known: list[Any] | None) -> bool:
+    """Return True if two lists have the same variables, not only equal ones; False for None."""
+    return known is not None and len(variables) == len(known) and all(map(operator.is_, variables, known))
 
 
 def cached(model: GenerativeModel, key: Hashable, create: Callable[[Any], Any]) -> Any:

@@ -5,143 +5,15 @@ from typing import Any
 import keras
 
 from keras_transformer import ops as kt_ops
-from keras_transformer import relations
-from keras_transformer.arguments import check_one_of, check_positive
-from keras_transformer.layers import score_layers
-from keras_transformer.layers.feed_forward import FeedForward, get_activation, serialize_activation
-from keras_transformer.layers.multi_head_attention import Cache, MultiHeadAttention
-from keras_transformer.layers.positions import attention_encodings
-from keras_transformer.layers.residual import NORMALIZATIONS, NORMS, Residual
+from keras_transformer.layers.base_block import BaseBlock
+from keras_transformer.layers.multi_head_attention import Cache
 from keras_transformer.layers.retrieval_attention import RetrievalMemory
-from keras_transformer.ops.random import check_rate
 
 Tensor = Any
 
 
-class _Block(keras.layers.Layer):
-    """The configuration that encoder and decoder blocks share."""
-
-    def __init__(
-        self,
-        num_heads: int,
-        hidden_dim: int,
-        relation: relations.Relation | str | dict[str, Any] | None,
-        activation: Any = "relu",
-        normalization: str = "pre",
-        dropout: float = 0.0,
-        norm: str = "layer",
-        num_kv_heads: int | None = None,
-        position_encoding: Any = None,
-        score: Any = "scaled_dot_product",
-        kernel: str = "auto",
-        *,
-        key_dim: int | None = None,
-        use_bias: bool = True,
-        epsilon: float = 1e-6,
-        hidden_dropout: float | None = None,
-        attention_dropout: float | None = None,
-        qkv_bias: bool | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        check_positive(num_heads=num_heads)
-        self.num_heads = num_heads
-        self.hidden_dim = hidden_dim
-        self.relation = relations.get(relation)
-        self.activation = get_activation(activation)
-        check_one_of(NORMALIZATIONS, normalization=normalization)
-        check_one_of(tuple(NORMS), norm=norm)
-        self.normalization = normalization
-        self.dropout = check_rate("dropout", dropout)
-        self.norm = norm
-        self.num_kv_heads = num_kv_heads
-        self.position_encoding = attention_encodings.get(position_encoding, num_heads)
-        self.score = score_layers.get(score)
-        self.kernel = kt_ops.check_kernel(kernel)
-        self.key_dim = key_dim
-        self.use_bias = use_bias
-        self.epsilon = epsilon
-        self.hidden_dropout = check_rate("hidden_dropout", hidden_dropout, dropout)
-        self.attention_dropout = check_rate("attention_dropout", attention_dropout, dropout)
-        self.qkv_bias = use_bias if qkv_bias is None else qkv_bias
-        self.supports_masking = True
-
-    def _attention(
-        self, name: str, model_dim: int, relation: Any = None, position_encoding: Any = None
-    ) -> MultiHeadAttention:
-        return MultiHeadAttention(
-            self.num_heads,
-            head_dim(model_dim, self.num_heads) if self.key_dim is None else self.key_dim,
-            num_kv_heads=self.num_kv_heads,
-            relation=relation,
-            position_encoding=position_encoding,
-            # Each attention has weights of its own.
-            score=score_layers.get(score_layers.serialize(self.score)),
-            kernel=self.kernel,
-            dropout=self.attention_dropout,
-            use_bias=self.use_bias,
-            qkv_bias=self.qkv_bias,
-            dtype=self.dtype_policy,
-            name=name,
-        )
-
-    def _residual(self, name: str, shape: Any) -> Residual:
-        residual = Residual(
-            self.normalization, self.dropout, self.epsilon, self.norm, dtype=self.dtype_policy, name=name
-        )
-        residual.build(shape)
-        return residual
-
-    def _feed_forward(self, shape: Any) -> FeedForward:
-        layer = FeedForward(
-            self.hidden_dim,
-            self.activation,
-            self.hidden_dropout,
-            self.use_bias,
-            dtype=self.dtype_policy,
-            name="feed_forward",
-        )
-        layer.build(shape)
-        return layer
-
-    def _feed(self, hidden: Tensor, training: bool | None = None) -> Tensor:
-        output = self.feed_forward(self.feed_forward_residual.enter(hidden), training=training)
-        return self.feed_forward_residual.leave(hidden, output, training)
-
-    def compute_output_shape(self, inputs_shape: Any, *_: Any, **__: Any) -> Any:
-        """Return the shape of the inputs."""
-        return inputs_shape
-
-    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
-        """Return the mask of the first input."""
-        return previous_mask
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "hidden_dim": self.hidden_dim,
-            "relation": keras.saving.serialize_keras_object(self.relation),
-            "activation": serialize_activation(self.activation),
-            "normalization": self.normalization,
-            "dropout": self.dropout,
-            "norm": self.norm,
-            "num_kv_heads": self.num_kv_heads,
-            "position_encoding": keras.saving.serialize_keras_object(self.position_encoding),
-            "score": score_layers.serialize(self.score),
-            "kernel": self.kernel,
-            "key_dim": self.key_dim,
-            "use_bias": self.use_bias,
-            "epsilon": self.epsilon,
-            "hidden_dropout": self.hidden_dropout,
-            "attention_dropout": self.attention_dropout,
-            "qkv_bias": self.qkv_bias,
-        }
-
-
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class EncoderBlock(_Block):
+class EncoderBlock(BaseBlock):
     """Self-attention and a feed-forward network, each in a residual connection.
 
     Args:
@@ -163,6 +35,10 @@ class EncoderBlock(_Block):
         hidden_dropout: probability for hidden units, by default `dropout`.
         attention_dropout: probability for attention weights, by default `dropout`.
         qkv_bias: True for biases in the query, key and value projections, by default `use_bias`.
+        kernel_initializer: of the matrices of attention and feed-forward network.
+        query_initializer: of the query projection's matrix, by default `kernel_initializer`.
+        output_initializer: of the matrices that end attention and feed-forward network, by default
+            `kernel_initializer`.
         **kwargs: for `keras.layers.Layer`.
 
     Call arguments:
@@ -221,7 +97,7 @@ class EncoderBlock(_Block):
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class DecoderBlock(_Block):
+class DecoderBlock(BaseBlock):
     """Causal self-attention, cross-attention to a memory, and a feed-forward network.
 
     Built without a memory, it has no cross-attention: the block of decoder-only models such as GPT.
@@ -386,12 +262,3 @@ class DecoderBlock(_Block):
                 f"`memory` must be given exactly if the block was built with one. Received: {given}"
             )
         return memory is not None
-
-
-def head_dim(model_dim: int, num_heads: int) -> int:
-    """Return the size of a head that splits `model_dim` evenly."""
-    if model_dim % num_heads:
-        raise ValueError(
-            f"`num_heads` must divide the model's size. Received: num_heads={num_heads}, model_dim={model_dim}"
-        )
-    return model_dim // num_heads

@@ -22,6 +22,7 @@ class TokenEmbedding(keras.layers.Layer):
         model_dim: D.
         scale: True to multiply by √D, for embeddings of unit variance as positions have.
         pad_id: the id whose positions the Keras mask hides, or None for no mask.
+        embeddings_initializer: of E, by default normal with a standard deviation of 1/√D.
         **kwargs: for `keras.layers.Layer`.
 
     Shapes:
@@ -43,7 +44,13 @@ class TokenEmbedding(keras.layers.Layer):
     """
 
     def __init__(
-        self, vocabulary_size: int, model_dim: int, scale: bool = True, pad_id: int | None = 0, **kwargs: Any
+        self,
+        vocabulary_size: int,
+        model_dim: int,
+        scale: bool = True,
+        pad_id: int | None = 0,
+        embeddings_initializer: Any = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         check_positive(vocabulary_size=vocabulary_size, model_dim=model_dim)
@@ -51,11 +58,16 @@ class TokenEmbedding(keras.layers.Layer):
         self.model_dim = model_dim
         self.scale = scale
         self.pad_id = pad_id
+        self.embeddings_initializer = keras.initializers.get(
+            keras.initializers.RandomNormal(stddev=model_dim**-0.5)
+            if embeddings_initializer is None
+            else embeddings_initializer
+        )
         # Keras' layer brings LoRA and quantisation.
         self.embedding = keras.layers.ReversibleEmbedding(
             vocabulary_size,
             model_dim,
-            embeddings_initializer=keras.initializers.RandomNormal(stddev=model_dim**-0.5),
+            embeddings_initializer=self.embeddings_initializer,
             reverse_dtype="float32",
             dtype=self.dtype_policy,
             name="embedding",
@@ -103,4 +115,5 @@ class TokenEmbedding(keras.layers.Layer):
             "model_dim": self.model_dim,
             "scale": self.scale,
             "pad_id": self.pad_id,
+            "embeddings_initializer": keras.initializers.serialize(self.embeddings_initializer),
         }

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 
 from keras_transformer.arguments import check_positive
+from keras_transformer.layers import initializers
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.ops.random import check_rate
 
@@ -44,6 +45,8 @@ class FeedForward(keras.layers.Layer):
             "glu" (sigmoid).
         dropout: probability of dropping a hidden unit while training.
         use_bias: True for biases in the projections.
+        kernel_initializer: of the matrices.
+        output_initializer: of W₂, by default `kernel_initializer`.
         **kwargs: for `keras.layers.Layer`.
 
     Shapes:
@@ -68,6 +71,8 @@ class FeedForward(keras.layers.Layer):
         activation: Any = "relu",
         dropout: float = 0.0,
         use_bias: bool = True,
+        kernel_initializer: Any = "glorot_uniform",
+        output_initializer: Any = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -76,21 +81,18 @@ class FeedForward(keras.layers.Layer):
         self.activation = get_activation(activation)
         self.dropout = check_rate("dropout", dropout)
         self.use_bias = use_bias
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.output_initializer = keras.initializers.get(output_initializer)
         self.supports_masking = True
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         """Create the projections for inputs of size D."""
         model_dim = input_shape[-1]
         gated = self.activation in _GATED
-        options = {"use_bias": self.use_bias, "dtype": self.dtype_policy}
-        self.hidden = keras.layers.Dense(
-            self.hidden_dim,
-            activation=activation_function(self.activation),
-            name="hidden",
-            **options,
-        )
-        self.gate = keras.layers.Dense(self.hidden_dim, name="gate", **options) if gated else None
-        self.output_projection = keras.layers.Dense(model_dim, name="output", **options)
+        output_initializer = self.output_initializer or self.kernel_initializer
+        self.hidden = self._dense("hidden", self.hidden_dim, activation=activation_function(self.activation))
+        self.gate = self._dense("gate", self.hidden_dim) if gated else None
+        self.output_projection = self._dense("output", model_dim, output_initializer)
         self.drop = Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
         hidden_shape = (*input_shape[:-1], self.hidden_dim)
         self.hidden.build(input_shape)
@@ -118,7 +120,21 @@ class FeedForward(keras.layers.Layer):
             "activation": serialize_activation(self.activation),
             "dropout": self.dropout,
             "use_bias": self.use_bias,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "output_initializer": keras.initializers.serialize(self.output_initializer),
         }
+
+    def _dense(
+        self, name: str, size: int, initializer: Any = None, activation: Any = None
+    ) -> keras.layers.Dense:
+        return keras.layers.Dense(
+            size,
+            activation=activation,
+            use_bias=self.use_bias,
+            kernel_initializer=initializers.another(initializer or self.kernel_initializer),
+            dtype=self.dtype_policy,
+            name=name,
+        )
 
 
 def get_activation(activation: Any) -> Any:

@@ -9,7 +9,7 @@ from keras import ops
 from keras_transformer import ops as kt_ops
 from keras_transformer.arguments import check_positive
 from keras_transformer.layers import masks, score_layers
-from keras_transformer.layers.score_layers import AdditiveScore, GATScore, ScoreLayer
+from keras_transformer.layers.score_layers import AdditiveScore, GATScore
 from keras_transformer.ops import scores
 from keras_transformer.ops.attention_inputs import check_edges
 from keras_transformer.ops.random import check_rate
@@ -47,6 +47,7 @@ class GraphAttention(keras.layers.Layer):
         activation: σ, any that `keras.activations.get` takes.
         seed: makes dropout reproducible.
         kernel: how it is computed, see `ops.attention`.
+        kernel_regularizer: of the projections' matrices; the weights of the score have that of their layer.
         **kwargs: for `keras.layers.Layer`.
 
     Call arguments:
@@ -87,6 +88,7 @@ class GraphAttention(keras.layers.Layer):
         activation: Any = None,
         seed: int | None = None,
         kernel: str = "auto",
+        kernel_regularizer: Any = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -101,6 +103,7 @@ class GraphAttention(keras.layers.Layer):
         self.activation = keras.activations.get(activation)
         self.seed = seed
         self.kernel = kt_ops.check_kernel(kernel)
+        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
         self.seed_generator = keras.random.SeedGenerator(seed)
         self.supports_masking = True
 
@@ -117,8 +120,7 @@ class GraphAttention(keras.layers.Layer):
         else:
             names = ("query", "key", "value")
         self.projections = [self._project(nodes_shape, name, len(names) > 1) for name in names]
-        if isinstance(self.score, ScoreLayer):
-            self.score.build((self.num_heads, self.num_heads, self.head_dim))
+        score_layers.build(self.score, (self.num_heads, self.num_heads, self.head_dim))
         if self.use_bias:
             self.bias = self.add_weight(name="bias", shape=(self._output_dim,), initializer="zeros")
 
@@ -138,7 +140,7 @@ class GraphAttention(keras.layers.Layer):
         heads = kt_ops.attention(
             *self._heads(nodes),
             **self._graph(nodes, edges, adjacency),
-            score=self._score(),
+            score=score_layers.value(self.score),
             padding_mask=masks.merge(padding_mask, mask, nodes_mask),
             dropout=dropout,
             seed=self.seed_generator.next() if dropout else None,
@@ -163,7 +165,7 @@ class GraphAttention(keras.layers.Layer):
             query,
             key,
             **self._graph(nodes, edges, adjacency),
-            score=self._score(),
+            score=score_layers.value(self.score),
             padding_mask=padding_mask,
         )
 
@@ -189,6 +191,7 @@ class GraphAttention(keras.layers.Layer):
             "activation": keras.activations.serialize(self.activation),
             "seed": self.seed,
             "kernel": self.kernel,
+            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
         }
 
     @property
@@ -201,6 +204,7 @@ class GraphAttention(keras.layers.Layer):
             self.num_heads * self.head_dim,
             use_bias=self.use_bias and may_have_bias,
             kernel_initializer=keras.initializers.RandomUniform(-limit, limit),
+            kernel_regularizer=self.kernel_regularizer,
             dtype=self.dtype_policy,
             name=name,
         )
@@ -212,9 +216,6 @@ class GraphAttention(keras.layers.Layer):
         shape = [-1, ops.shape(nodes)[1], self.num_heads, self.head_dim]
         projected = [ops.reshape(projection(nodes), shape) for projection in self.projections]
         return projected[0], projected[min(1, len(projected) - 1)], projected[-1]
-
-    def _score(self) -> scores.Score:
-        return self.score.score() if isinstance(self.score, ScoreLayer) else self.score
 
     def _graph(self, nodes: Tensor, edges: Tensor | None, adjacency: Tensor | None) -> dict[str, Tensor]:
         """`edges` or `mask` for `ops.attention`, with self-loops where there are to be any."""

@@ -8,9 +8,8 @@ from keras import ops
 from keras_transformer import ops as kt_ops
 from keras_transformer import relations
 from keras_transformer.arguments import check_positive
-from keras_transformer.layers import masks, score_layers
+from keras_transformer.layers import initializers, masks, score_layers
 from keras_transformer.layers.positions import attention_encodings
-from keras_transformer.layers.positions.rotary import RotaryPositions
 from keras_transformer.ops.random import check_rate
 
 Tensor = Any
@@ -41,6 +40,8 @@ class MultiHeadAttention(keras.layers.Layer):
         use_bias: True for biases in the four projections.
         seed: makes dropout reproducible.
         qkv_bias: True for biases in the query, key and value projections, by default `use_bias`.
+        kernel_initializer: of the matrices of the four projections.
+        query_initializer: of that of the queries, by default `kernel_initializer`; so is `output_initializer`.
         **kwargs: for `keras.layers.Layer`.
 
     Call arguments:
@@ -84,6 +85,9 @@ class MultiHeadAttention(keras.layers.Layer):
         use_bias: bool = True,
         seed: int | None = None,
         qkv_bias: bool | None = None,
+        kernel_initializer: Any = "glorot_uniform",
+        query_initializer: Any = None,
+        output_initializer: Any = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -92,10 +96,7 @@ class MultiHeadAttention(keras.layers.Layer):
         self.value_dim = key_dim if value_dim is None else value_dim
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         check_positive(
-            num_heads=self.num_heads,
-            key_dim=self.key_dim,
-            value_dim=self.value_dim,
-            num_kv_heads=self.num_kv_heads,
+            num_heads=num_heads, key_dim=key_dim, value_dim=self.value_dim, num_kv_heads=self.num_kv_heads
         )
         if num_heads % self.num_kv_heads:
             raise ValueError(
@@ -109,6 +110,9 @@ class MultiHeadAttention(keras.layers.Layer):
         self.dropout = check_rate("dropout", dropout)
         self.use_bias = use_bias
         self.qkv_bias = use_bias if qkv_bias is None else qkv_bias
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.query_initializer = keras.initializers.get(query_initializer)
+        self.output_initializer = keras.initializers.get(output_initializer)
         self.seed = seed
         self.seed_generator = keras.random.SeedGenerator(seed)
         self.supports_masking = True
@@ -127,12 +131,8 @@ class MultiHeadAttention(keras.layers.Layer):
         self.value_projection = self._project_to(self.num_kv_heads * self.value_dim, "value", value_shape)
         heads_shape = (*query_shape[:-1], self.num_heads * self.value_dim)
         self.output_projection = self._project_to(query_shape[-1], "output", heads_shape)
-        if isinstance(self.score, score_layers.ScoreLayer):
-            self.score.build((self.num_heads, self.num_kv_heads, self.key_dim))
-        if isinstance(self.position_encoding, RotaryPositions):
-            self.position_encoding.build((*query_shape[:-1], self.num_heads, self.key_dim))
-        elif self.position_encoding is not None and not self.position_encoding.built:
-            self.position_encoding.build()
+        score_layers.build(self.score, (self.num_heads, self.num_kv_heads, self.key_dim))
+        attention_encodings.build(self.position_encoding, (*query_shape[:-1], self.num_heads, self.key_dim))
 
     def call(
         self,
@@ -267,11 +267,15 @@ class MultiHeadAttention(keras.layers.Layer):
         )
         return self._merge(heads), cache
 
+    def queries(self, query: Tensor, positions: Tensor | None = None) -> Tensor:
+        """Return the queries (B, T, N, H) of the heads, projected from a query (B, T, D)."""
+        queries = self._split(self.query_projection(query), self.num_heads, self.key_dim)
+        return attention_encodings.rotate(self.position_encoding, queries, positions)
+
     def project(self, memory: Tensor) -> dict[str, Tensor]:
         """Keys and values (B, K, S, ·) of a memory (B, S, D'), for `attend`."""
-        keys = self._split(self.key_projection(memory), self.num_kv_heads, self.key_dim)
-        values = self._split(self.value_projection(memory), self.num_kv_heads, self.value_dim)
-        return {"key": _heads_first(self._rotate(keys, None)), "value": _heads_first(values)}
+        keys, values = self._keys_and_values(memory, memory)
+        return {"key": _heads_first(keys), "value": _heads_first(values)}
 
     def attend(
         self,
@@ -281,9 +285,8 @@ class MultiHeadAttention(keras.layers.Layer):
         positions: Tensor | None = None,
     ) -> Tensor:
         """Cross-attention of a query (B, T, D), at `positions` (T,) or (B, T), to a memory that `project` projected."""
-        queries = self._split(self.query_projection(query), self.num_heads, self.key_dim)
         heads = kt_ops.attention(
-            self._rotate(queries, positions),
+            self.queries(query, positions),
             _heads_first(projected["key"]),
             _heads_first(projected["value"]),
             self.relation,
@@ -305,25 +308,27 @@ class MultiHeadAttention(keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
+        sizes = ("num_heads", "key_dim", "value_dim", "num_kv_heads")
+        options = ("kernel", "dropout", "use_bias", "seed", "qkv_bias")
+        initial = ("kernel_initializer", "query_initializer", "output_initializer")
         return {
             **super().get_config(),
-            "num_heads": self.num_heads,
-            "key_dim": self.key_dim,
-            "value_dim": self.value_dim,
-            "num_kv_heads": self.num_kv_heads,
+            **{name: getattr(self, name) for name in (*sizes, *options)},
             "relation": keras.saving.serialize_keras_object(self.relation),
             "position_encoding": keras.saving.serialize_keras_object(self.position_encoding),
             "score": score_layers.serialize(self.score),
-            "kernel": self.kernel,
-            "dropout": self.dropout,
-            "use_bias": self.use_bias,
-            "seed": self.seed,
-            "qkv_bias": self.qkv_bias,
+            **{name: keras.initializers.serialize(getattr(self, name)) for name in initial},
         }
 
     def _project_to(self, size: int, name: str, input_shape: Any) -> keras.layers.Dense:
-        use_bias = self.use_bias if name == "output" else self.qkv_bias
-        layer = keras.layers.Dense(size, use_bias=use_bias, dtype=self.dtype_policy, name=name)
+        own = {"query": self.query_initializer, "output": self.output_initializer}.get(name)
+        layer = keras.layers.Dense(
+            size,
+            use_bias=self.use_bias if name == "output" else self.qkv_bias,
+            kernel_initializer=initializers.another(own or self.kernel_initializer),
+            dtype=self.dtype_policy,
+            name=name,
+        )
         layer.build(input_shape)
         return layer
 
@@ -337,22 +342,18 @@ class MultiHeadAttention(keras.layers.Layer):
         """Queries (B, T, N, H), keys (B, S, K, H) and values (B, S, K, V)."""
         value = query if value is None else value
         key = value if key is None else key
-        queries = self._split(self.query_projection(query), self.num_heads, self.key_dim)
+        return self.queries(query, positions), *self._keys_and_values(key, value, positions)
+
+    def _keys_and_values(self, key: Tensor, value: Tensor, positions: Any = None) -> tuple[Tensor, Tensor]:
         keys = self._split(self.key_projection(key), self.num_kv_heads, self.key_dim)
         values = self._split(self.value_projection(value), self.num_kv_heads, self.value_dim)
-        return self._rotate(queries, positions), self._rotate(keys, positions), values
-
-    def _rotate(self, heads: Tensor, positions: Tensor | None) -> Tensor:
-        if isinstance(self.position_encoding, RotaryPositions):
-            return self.position_encoding(heads, positions)
-        return heads
+        return attention_encodings.rotate(self.position_encoding, keys, positions), values
 
     def _bias(self) -> kt_ops.PositionBias | None:
-        has_bias = isinstance(self.position_encoding, attention_encodings.BIASES)
-        return self.position_encoding.bias() if has_bias else None
+        return attention_encodings.bias(self.position_encoding)
 
     def _score(self) -> kt_ops.scores.Score:
-        return self.score.score() if isinstance(self.score, score_layers.ScoreLayer) else self.score
+        return score_layers.value(self.score)
 
     def _arguments(
         self,

@@ -8,9 +8,8 @@ from keras import ops
 
 from keras_transformer import ops as kt_ops
 from keras_transformer.arguments import check_positive
-from keras_transformer.layers import masks
+from keras_transformer.layers import masks, score_layers
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
-from keras_transformer.layers.score_layers import ScoreLayer
 from keras_transformer.ops.scores import ScaledDotProduct, Score
 
 Tensor = Any
@@ -127,11 +126,11 @@ class RetrievalAttention(keras.layers.Layer):
         attention = self.attention
         heads = _retrieve(
             attention,
-            _queries(attention, query),
+            attention.queries(query),
             ops.transpose(projected["key"], (0, 2, 1, 3)),
             ops.transpose(projected["value"], (0, 2, 1, 3)),
             self.k,
-            attention.score.score() if isinstance(attention.score, ScoreLayer) else attention.score,
+            score_layers.value(attention.score),
             padding_mask,
             training,
         )  # (B, T, N, V)
@@ -192,7 +191,7 @@ class RetrievalMemory:
         kv_heads = attention.num_kv_heads
         groups = attention.num_heads // kv_heads  # each key/value head serves several query heads
         matrix = key_matrix(attention, size) if self.key_matrix is None else self.key_matrix
-        queries, _ = attention.score.features(_queries(attention, query), matrix)  # scaled
+        queries, _ = attention.score.features(attention.queries(query), matrix)  # scaled
         matrix = ops.repeat(ops.reshape(matrix, [size, kv_heads, attention.key_dim]), groups, axis=1)
         queries = ops.einsum("btnh,dnh->btnd", queries, ops.cast(matrix, queries.dtype))
         states = self.states[:, :, None]  # (B, S, 1, D): keys and values of one head
@@ -216,12 +215,6 @@ def key_matrix(attention: MultiHeadAttention, size: int) -> Tensor:
     basis = ops.concatenate([ops.eye(size), ops.zeros((1, size))])[None]
     matrix = attention.key_projection(ops.cast(basis, attention.compute_dtype))[0]
     return matrix[:-1] - matrix[-1:]  # without the bias
-
-
-def _queries(attention: MultiHeadAttention, query: Tensor) -> Tensor:
-    """Queries (B, T, N, H) of the heads."""
-    shape = [-1, ops.shape(query)[1], attention.num_heads, attention.key_dim]
-    return ops.reshape(attention.query_projection(query), shape)
 
 
 def _retrieve(

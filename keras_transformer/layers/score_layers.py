@@ -24,11 +24,13 @@ class ScoreLayer(keras.layers.Layer):
     to them by a layer or model of your own, as Keras keeps no track of what layers of a functional model share inside.
 
     Args:
+        kernel_regularizer: of all weights, for subclasses to pass to `add_weight`.
         **kwargs: for `keras.layers.Layer`.
     """
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, kernel_regularizer: Any = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
         self.sizes: tuple[int, int, int] | None = None
 
     def build(self, sizes: tuple[int, int, int]) -> None:
@@ -65,7 +67,13 @@ class ScoreLayer(keras.layers.Layer):
             name=name,
             shape=(num_heads, key_dim),
             initializer=keras.initializers.RandomUniform(-limit, limit),
+            regularizer=self.kernel_regularizer,
         )
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the constructor's arguments."""
+        regularizer = keras.regularizers.serialize(self.kernel_regularizer)
+        return {**super().get_config(), "kernel_regularizer": regularizer}
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -76,7 +84,7 @@ class AdditiveScore(ScoreLayer):
 
     Args:
         activation: f: "tanh" (Bahdanau's) or "leaky_relu" (GATv2's).
-        **kwargs: for `keras.layers.Layer`.
+        **kwargs: for `ScoreLayer`.
 
     Shapes:
         vectors: (N, H)
@@ -120,7 +128,7 @@ class BilinearScore(ScoreLayer):
     $$\log \kappa(q, k) = q^\top W_n k, \quad W_n = I / \sqrt{H} \text{ at first}$$
 
     Args:
-        **kwargs: for `keras.layers.Layer`.
+        **kwargs: for `ScoreLayer`.
 
     Shapes:
         matrices: (N, H, H)
@@ -133,7 +141,10 @@ class BilinearScore(ScoreLayer):
     def create_weights(self, num_heads: int, num_kv_heads: int, key_dim: int) -> None:
         """W, for each query head."""
         self.matrices = self.add_weight(
-            name="matrices", shape=(num_heads, key_dim, key_dim), initializer=_scaled_identities
+            name="matrices",
+            shape=(num_heads, key_dim, key_dim),
+            initializer=_scaled_identities,
+            regularizer=self.kernel_regularizer,
         )
 
     def score(self) -> scores.Bilinear:
@@ -152,7 +163,7 @@ class GATScore(ScoreLayer):
 
     Args:
         negative_slope: of the LeakyReLU.
-        **kwargs: for `keras.layers.Layer`.
+        **kwargs: for `ScoreLayer`.
 
     Shapes:
         query_vectors: (N, H)
@@ -225,6 +236,17 @@ def get(identifier: scores.Score | ScoreLayer | str | dict[str, Any] | None) -> 
         "`score` must be a layers.ScoreLayer, an ops.scores.Score, the config of one, or one of "
         f"{sorted((*_LAYERS, *_VALUES))}. Received: score={identifier!r}"
     )
+
+
+def build(score: scores.Score | ScoreLayer, sizes: tuple[int, int, int]) -> None:
+    """Create the weights of a score that has some, for (N, K, H)."""
+    if isinstance(score, ScoreLayer):
+        score.build(sizes)
+
+
+def value(score: scores.Score | ScoreLayer) -> scores.Score:
+    """Return the score for `ops.attention`, with its present weights as tensors."""
+    return score.score() if isinstance(score, ScoreLayer) else score
 
 
 def serialize(score: scores.Score | ScoreLayer) -> dict[str, Any]:

@@ -117,10 +117,18 @@ class BERT(PublishedSizes, keras.Model):
         self.pad_id = pad_id
         dtype = {"dtype": self.dtype_policy}
         self.embedding = TokenEmbedding(
-            vocabulary_size, model_dim, scale=False, pad_id=pad_id, name="embedding", **dtype
+            vocabulary_size,
+            model_dim,
+            scale=False,
+            pad_id=pad_id,
+            embeddings_initializer=weight_initializer(),
+            name="embedding",
+            **dtype,
         )
-        self.positions = LearnedPositions(max_length, name="positions", **dtype)
-        self.segments = keras.layers.Embedding(num_segments, model_dim, name="segments", **dtype)
+        self.positions = LearnedPositions(max_length, weight_initializer(), name="positions", **dtype)
+        self.segments = keras.layers.Embedding(
+            num_segments, model_dim, weight_initializer(), name="segments", **dtype
+        )
         self.embedding_norm = new_norm("layer", epsilon, name="embedding_norm", **dtype)
         self.drop = Dropout(dropout, name="dropout", **dtype)
         self.blocks = [
@@ -134,6 +142,7 @@ class BERT(PublishedSizes, keras.Model):
                 epsilon=epsilon,
                 hidden_dropout=0.0,
                 attention_dropout=attention_dropout,
+                kernel_initializer=weight_initializer(),
                 name=f"block_{i}",
                 **dtype,
             )
@@ -144,7 +153,15 @@ class BERT(PublishedSizes, keras.Model):
             None if normalization == "post" else new_norm("layer", epsilon, name="final_norm", **dtype)
         )
         self.pooler = (
-            keras.layers.Dense(model_dim, activation="tanh", name="pooler", **dtype) if pooler else None
+            keras.layers.Dense(
+                model_dim,
+                activation="tanh",
+                kernel_initializer=weight_initializer(),
+                name="pooler",
+                **dtype,
+            )
+            if pooler
+            else None
         )
         self._build_weights()
 
@@ -211,12 +228,8 @@ class BERT(PublishedSizes, keras.Model):
         if self.pooler is not None:
             self.pooler.build((None, self.model_dim))
         self.built = True
-        draw_weights(self.trainable_weights)
 
 
-def draw_weights(weights: list[Any]) -> None:
-    """Initialize kernels and embeddings as the authors' code."""
-    draw = keras.initializers.TruncatedNormal(stddev=0.02)
-    for weight in weights:
-        if weight.name in ("kernel", "embeddings", "table"):
-            weight.assign(draw(weight.shape, weight.dtype))
+def weight_initializer() -> keras.initializers.Initializer:
+    """Return the initializer of matrices and embeddings in the authors' code."""
+    return keras.initializers.TruncatedNormal(stddev=0.02)

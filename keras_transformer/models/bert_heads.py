@@ -9,7 +9,7 @@ from keras_transformer.arguments import check_one_of, check_positive
 from keras_transformer.layers import Dropout
 from keras_transformer.layers.feed_forward import activation_function
 from keras_transformer.layers.residual import new_norm
-from keras_transformer.models.bert import draw_weights
+from keras_transformer.models.bert import weight_initializer
 from keras_transformer.models.problem_types import check_problem_type
 from keras_transformer.ops.random import check_rate
 
@@ -42,9 +42,8 @@ class _Headed(keras.Model):
         return cls(**{**config, "encoder": encoder})
 
     def _head(self, units: int, name: str, size: int, dtype: Any = "float32") -> keras.layers.Dense:
-        layer = keras.layers.Dense(units, dtype=dtype, name=name)
+        layer = keras.layers.Dense(units, kernel_initializer=weight_initializer(), dtype=dtype, name=name)
         layer.build((None, size))
-        draw_weights(layer.trainable_weights)
         return layer
 
 

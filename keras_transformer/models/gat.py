@@ -7,8 +7,9 @@ import keras
 from keras import ops
 
 from keras_transformer.arguments import check_positive
-from keras_transformer.layers import Dropout, GraphAttention, score_layers
+from keras_transformer.layers import Dropout, GraphAttention, ScoreLayer, score_layers
 from keras_transformer.ops.random import check_rate
+from keras_transformer.ops.scores import Score
 
 Tensor = Any
 
@@ -148,9 +149,10 @@ class GAT(keras.Model):
                 heads,
                 self.num_classes if last else self.head_dim,
                 concat=not last,
-                score=score_layers.get(dict(self.score)),  # a new layer for each attention
+                score=self._new_score(),
                 dropout=self.dropout,
                 self_loops=self.self_loops,
+                kernel_regularizer=self.regularizer,
                 dtype=self.dtype_policy,
                 name=f"attention_{i}",
             )
@@ -159,7 +161,11 @@ class GAT(keras.Model):
             output_size = layer.compute_output_shape(shape)[-1]
             if self.residual and output_size != size:
                 skip = keras.layers.Dense(
-                    output_size, use_bias=False, dtype=self.dtype_policy, name=f"skip_{i}"
+                    output_size,
+                    use_bias=False,
+                    kernel_regularizer=self.regularizer,
+                    dtype=self.dtype_policy,
+                    name=f"skip_{i}",
                 )
                 skip.build(shape)
                 self.skips[str(i)] = skip
@@ -168,11 +174,14 @@ class GAT(keras.Model):
             drop.build(shape)
             self.drops.append(drop)
             size = output_size
-        if self.regularizer is not None:
-            for weight in self.trainable_weights:
-                if weight.name != "bias":
-                    weight.regularizer = self.regularizer
         self.built = True
+
+    def _new_score(self) -> Score | ScoreLayer:
+        """Return a score for one attention, its weights regularized."""
+        score = score_layers.get(dict(self.score))
+        if self.regularizer is None or not isinstance(score, ScoreLayer):
+            return score
+        return type(score).from_config({**score.get_config(), "kernel_regularizer": self.regularizer})
 
     def _nodes_and_graph(self, inputs: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor | None]]:
         nodes = ops.cast(inputs["nodes"], self.compute_dtype)

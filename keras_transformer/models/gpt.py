@@ -172,7 +172,13 @@ class GPT(PublishedSizes, keras.Model):
         self.pad_id, self.end_id = pad_id, end_id
         dtype = {"dtype": self.dtype_policy}
         self.embedding = TokenEmbedding(
-            vocabulary_size, model_dim, scale=False, pad_id=pad_id, name="embedding", **dtype
+            vocabulary_size,
+            model_dim,
+            scale=False,
+            pad_id=pad_id,
+            embeddings_initializer=keras.initializers.RandomNormal(stddev=0.02),
+            name="embedding",
+            **dtype,
         )
         self.positions = LearnedPositions(max_length, name="positions", **dtype) if learned else None
         self.drop = Dropout(self.embedding_dropout, name="dropout", **dtype)
@@ -192,6 +198,8 @@ class GPT(PublishedSizes, keras.Model):
                 epsilon=epsilon,
                 hidden_dropout=0.0,
                 attention_dropout=attention_dropout,
+                kernel_initializer=keras.initializers.RandomNormal(stddev=0.02),
+                output_initializer=keras.initializers.RandomNormal(stddev=0.02 / (2 * num_layers) ** 0.5),
                 name=f"block_{i}",
                 **dtype,
             )
@@ -365,11 +373,6 @@ class GPT(PublishedSizes, keras.Model):
             if layer is not None:
                 layer.build(shape)
         self.built = True
-        for weight in self.trainable_weights:
-            if weight.name in ("kernel", "embeddings"):
-                ends_a_branch = weight.path.endswith("output/kernel")
-                stddev = 0.02 / (2 * self.num_layers) ** 0.5 if ends_a_branch else 0.02
-                weight.assign(keras.initializers.RandomNormal(stddev=stddev)(weight.shape, weight.dtype))
 
     def _padding_mask(self, ids: Tensor, padding_mask: Tensor | None) -> Tensor | None:
         """Return the mask (B, T), False for padding by id or by the given mask; None without padding."""

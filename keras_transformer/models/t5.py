@@ -4,6 +4,7 @@ from typing import Any, ClassVar
 
 import keras
 
+from keras_transformer.arguments import check_positive
 from keras_transformer.layers import DecoderBlock, Dropout, EncoderBlock, RelativeBias, TokenEmbedding
 from keras_transformer.layers.feed_forward import get_activation, serialize_activation
 from keras_transformer.layers.residual import new_norm
@@ -117,6 +118,7 @@ class T5(PublishedSizes, EncoderDecoder):
         **kwargs: Any,
     ) -> None:
         super().__init__(vocabulary_size, num_layers, num_decoder_layers, pad_id, start_id, end_id, **kwargs)
+        check_positive(model_dim=model_dim, key_dim=key_dim)
         self.num_heads = num_heads
         self.model_dim = model_dim
         self.hidden_dim = hidden_dim
@@ -129,11 +131,25 @@ class T5(PublishedSizes, EncoderDecoder):
         self.epsilon = epsilon
         dtype = {"dtype": self.dtype_policy}
         self.embedding = TokenEmbedding(
-            vocabulary_size, model_dim, scale=False, pad_id=self._masked_id, name="embedding", **dtype
+            vocabulary_size,
+            model_dim,
+            scale=False,
+            pad_id=self._masked_id,
+            embeddings_initializer=keras.initializers.RandomNormal(stddev=1.0),
+            name="embedding",
+            **dtype,
         )
         self.drop = Dropout(dropout, name="dropout", **dtype)
         self.encoder_bias, self.decoder_bias = (
-            RelativeBias(num_heads, num_buckets, max_distance, bidirectional, name=name, **dtype)
+            RelativeBias(
+                num_heads,
+                num_buckets,
+                max_distance,
+                bidirectional,
+                keras.initializers.RandomNormal(stddev=model_dim**-0.5),
+                name=name,
+                **dtype,
+            )
             for name, bidirectional in (("encoder_bias", True), ("decoder_bias", False))
         )
         block = {
@@ -147,6 +163,8 @@ class T5(PublishedSizes, EncoderDecoder):
             "key_dim": key_dim,
             "use_bias": False,
             "epsilon": epsilon,
+            "kernel_initializer": _fan_in(1.0),
+            "query_initializer": _fan_in(1 / key_dim),
             **dtype,
         }
         self.encoder_blocks = [
@@ -165,7 +183,13 @@ class T5(PublishedSizes, EncoderDecoder):
         self.head = (
             None
             if tied
-            else keras.layers.Dense(vocabulary_size, use_bias=False, dtype="float32", name="head")
+            else keras.layers.Dense(
+                vocabulary_size,
+                use_bias=False,
+                kernel_initializer=_fan_in(1.0),
+                dtype="float32",
+                name="head",
+            )
         )
         self._build_weights()
 
@@ -207,15 +231,11 @@ class T5(PublishedSizes, EncoderDecoder):
         if self.head is not None:
             self.head.build((None, None, self.model_dim))
         super()._build_weights()
-        for weight in self.trainable_weights:
-            variances = {
-                "embeddings": 1.0,
-                "table": 1 / self.model_dim,
-                "kernel": 1 / weight.shape[0] / (self.key_dim if weight.path.endswith("query/kernel") else 1),
-            }
-            if weight.name in variances:
-                draw = keras.initializers.RandomNormal(stddev=variances[weight.name] ** 0.5)
-                weight.assign(draw(weight.shape, weight.dtype))
 
     def _final_norm(self, name: str, hidden: Tensor, training: bool | None = None) -> Tensor:
         return self.drop(super()._final_norm(name, hidden), training=training)
+
+
+def _fan_in(scale: float) -> keras.initializers.Initializer:
+    """Return a normal initializer with a variance of `scale` / inputs."""
+    return keras.initializers.VarianceScaling(scale, mode="fan_in", distribution="untruncated_normal")

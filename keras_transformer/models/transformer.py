@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer.layers import DecoderBlock, Dropout, EncoderBlock, SinusoidalPositions, TokenEmbedding
-from keras_transformer.layers.blocks import head_dim
+from keras_transformer.layers.base_block import head_dim
 from keras_transformer.layers.feed_forward import get_activation, serialize_activation
 from keras_transformer.layers.residual import new_norm
 from keras_transformer.models.encoder_decoder import EncoderDecoder

@@ -2,7 +2,6 @@
 
 import abc
 import math
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.generation.compilation import bucket, compiled
+from keras_transformer.generation.compilation import are_same, bucket, compiled
 from keras_transformer.pipelines.base import (
     Arrays,
     Graph,
@@ -145,7 +144,7 @@ class ForwardPipeline(Pipeline):
     def _functions(self) -> "_Functions":
         """Return the compiled functions; compile again if the model's variables were replaced, as by quantisation."""
         variables = self.model.variables
-        if self._compiled is None or not self._compiled.has(variables):
+        if self._compiled is None or not are_same(variables, self._compiled.variables):
             self.__dict__["_compiled"] = _Functions(self, variables)
         return self._compiled
 
@@ -154,15 +153,11 @@ class _Functions:
     """The functions of a pipeline, compiled."""
 
     def __init__(self, pipeline: ForwardPipeline, variables: list[Any]) -> None:
-        self._variables = variables
+        self.variables = variables
         self._pipeline = pipeline
         self._preprocess: dict[Any, Callable[..., Preprocessed]] = {}
         self._forward: Callable[..., dict[str, Any]] | None = None
         self.postprocess = tf.function(pipeline.postprocess, autograph=False, reduce_retracing=True)
-
-    def has(self, variables: list[Any]) -> bool:
-        """Return whether these are the variables at the time of compilation."""
-        return len(variables) == len(self._variables) and all(map(operator.is_, variables, self._variables))
 
     def preprocess(self, *columns: tf.Tensor) -> Preprocessed:
         """Run `preprocess` on batches of any size."""
@@ -185,7 +180,7 @@ class _Functions:
                 self._forward = tf.function(self._pipeline.forward, input_signature=[specs], autograph=False)
             return self._forward(inputs)
         if self._forward is None:
-            self._forward = compiled(self._variables, self._pipeline.forward, True)
+            self._forward = compiled(self.variables, self._pipeline.forward, True)
         count = len(next(iter(inputs.values())))
         outputs = self._forward({name: self._padded(name, values.numpy()) for name, values in inputs.items()})
         return {

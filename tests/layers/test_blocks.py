@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_transformer import relations
 from keras_transformer.layers import DecoderBlock, EncoderBlock, TokenEmbedding
-from keras_transformer.layers.blocks import Residual
+from keras_transformer.layers.residual import Residual
 from keras_transformer.ops import GrowingCache, StaticCache
 
 # On JAX every new shape compiles for seconds: one case of each law runs there.

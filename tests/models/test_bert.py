@@ -264,6 +264,22 @@ def test_pretraining_learns_both_tasks_by_fit():
         assert history[name][-1] < 0.7 * history[name][0]
 
 
+def test_initialization_equals_the_paper():
+    model = Pretraining(BERT(200, num_layers=2, num_heads=4, model_dim=64, max_length=64))
+    drawn = {}
+    for weight in model.trainable_weights:
+        value = np.asarray(weight)
+        if weight.name in ("kernel", "embeddings", "table"):
+            # A normal of standard deviation 0.02, cut off at twice that, has one of 0.0176.
+            assert value.std() == pytest.approx(0.0176, rel=0.25), weight.path
+            assert np.abs(value).max() <= 0.04
+            assert all(not np.array_equal(value, other) for other in drawn.values()), weight.path
+            drawn[weight.path] = value
+        else:
+            assert value.std() == 0
+    assert len(drawn) == 18
+
+
 @pytest.mark.slow
 def test_pair_classifier_learns_by_fit():
     """Labels of pairs: 1 if the second segment contains the word 5."""
@@ -273,7 +289,7 @@ def test_pair_classifier_learns_by_fit():
     inputs = {"token_ids": ids, "segment_ids": np.array([[0, 0, 0, 1, 1]] * 512)}
     model = SequenceClassifier(BERT(13, 1, 2, 32, max_length=5, dropout=0.0, normalization="pre"), 2)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.Adam(1e-2), loss, metrics=["accuracy"], jit_compile=False)
+    model.compile(keras.optimizers.Adam(3e-3), loss, metrics=["accuracy"], jit_compile=False)
     history = model.fit(inputs, words[:, 1] == 5, epochs=6, batch_size=64, verbose=0)
     assert history.history["accuracy"][-1] > 0.95
 

@@ -6,7 +6,9 @@ import keras
 
 from keras_transformer.layers.positions.biases import ALiBi, RelativeBias
 from keras_transformer.layers.positions.rotary import RotaryPositions
+from keras_transformer.ops import PositionBias
 
+Tensor = Any
 PositionEncoding = RotaryPositions | ALiBi | RelativeBias
 BIASES = (ALiBi, RelativeBias)
 NAMES = ("alibi", "relative_bias", "rotary")
@@ -44,3 +46,21 @@ def get(identifier: Any, num_heads: int) -> PositionEncoding | None:
             f"Received: position_encoding.num_heads={encoding.num_heads}"
         )
     return encoding
+
+
+def build(encoding: PositionEncoding | None, heads_shape: tuple[int | None, ...]) -> None:
+    """Build an encoding for heads (B, T, N, H); a bias that several attentions share is built once."""
+    if isinstance(encoding, RotaryPositions):
+        encoding.build(heads_shape)
+    elif encoding is not None and not encoding.built:
+        encoding.build()
+
+
+def rotate(encoding: PositionEncoding | None, heads: Tensor, positions: Tensor | None = None) -> Tensor:
+    """Return queries or keys (B, T, N, H), rotated if the encoding is rotary."""
+    return encoding(heads, positions) if isinstance(encoding, RotaryPositions) else heads
+
+
+def bias(encoding: PositionEncoding | None) -> PositionBias | None:
+    """Return the bias of an encoding, or None if it has none."""
+    return encoding.bias() if isinstance(encoding, BIASES) else None
