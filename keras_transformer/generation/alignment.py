@@ -11,8 +11,7 @@ from keras_transformer.arguments import is_integer
 from keras_transformer.generation.compilation import ModelFunctions, cached
 from keras_transformer.generation.generative_model import GenerativeModel
 from keras_transformer.generation.validation import check_finite, check_generates, checked_pair
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 
 def align(

@@ -12,8 +12,8 @@ import numpy as np
 
 from keras_transformer.generation.generative_model import GenerativeModel
 from keras_transformer.generation.validation import padding_value
+from keras_transformer.typing import Tensor
 
-Tensor = Any
 Arrays = dict[str, np.ndarray]
 
 MAX_CACHED = 32

@@ -12,8 +12,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.arguments import is_integer, is_number
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 FORBIDDEN = -1e30
 """An upper bound of the logits and scores of forbidden tokens: finite, so that sums and differences are never NaN."""

@@ -10,8 +10,7 @@ from keras import ops
 from keras_transformer.arguments import is_number
 from keras_transformer.generation.generative_model import is_encoder_decoder
 from keras_transformer.generation.validation import check_compatible, check_generates
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 
 class Ensemble:

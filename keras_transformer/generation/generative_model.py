@@ -3,8 +3,8 @@
 from typing import Any, Protocol
 
 from keras_transformer import ops as kt_ops
+from keras_transformer.typing import Tensor
 
-Tensor = Any
 Context = Any
 Cache = Any
 

@@ -14,8 +14,7 @@ from keras_transformer.generation.generative_model import GenerativeModel
 from keras_transformer.generation.loop import run_search
 from keras_transformer.generation.search.base import Inputs
 from keras_transformer.generation.settings import Settings
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 
 @dataclasses.dataclass(frozen=True)

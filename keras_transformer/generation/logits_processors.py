@@ -22,8 +22,7 @@ from keras_transformer.generation.constraints import (
 )
 from keras_transformer.generation.samplers import Sampler
 from keras_transformer.generation.validation import check_generates
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,7 +4,6 @@ It is written once over `keras.ops`. Only the strategy of the cache differs betw
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 from keras import ops
 
@@ -16,8 +15,7 @@ from keras_transformer.generation.prompts import PromptedModel
 from keras_transformer.generation.samplers import Sampler
 from keras_transformer.generation.search.base import Inputs, Search
 from keras_transformer.generation.settings import Settings
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 
 def generate_ids(

@@ -7,8 +7,7 @@ from keras import ops
 
 from keras_transformer.generation.generative_model import GenerativeModel, is_encoder_decoder
 from keras_transformer.ops import KVCache
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,8 +12,7 @@ from keras_transformer.generation.compilation import ModelFunctions, cached
 from keras_transformer.generation.generative_model import GenerativeModel, is_encoder_decoder
 from keras_transformer.generation.prompts import PromptedModel
 from keras_transformer.ops import StaticCache
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 
 @dataclasses.dataclass(frozen=True)

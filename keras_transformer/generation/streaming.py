@@ -16,8 +16,7 @@ from keras_transformer.generation.prompts import PromptedModel
 from keras_transformer.generation.search.base import Inputs
 from keras_transformer.generation.settings import Settings
 from keras_transformer.generation.validation import check_finite
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 _CONSTANTS = ("rows", "limits", "seed")
 """The inputs that every step reads."""

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 
 def cross_attention_weights(

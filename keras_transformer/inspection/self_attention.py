@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 _KNOWN = ("attention_mask", "padding_mask", "segment_ids", "edges", "positions")
 

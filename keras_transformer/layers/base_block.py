@@ -13,8 +13,7 @@ from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.positions import attention_encodings
 from keras_transformer.layers.residual import NORMALIZATIONS, NORMS, Residual
 from keras_transformer.ops.random import check_rate
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 
 class BaseBlock(keras.layers.Layer):

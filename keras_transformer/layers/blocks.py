@@ -8,8 +8,7 @@ from keras_transformer import ops as kt_ops
 from keras_transformer.layers.base_block import BaseBlock
 from keras_transformer.layers.multi_head_attention import Cache
 from keras_transformer.layers.retrieval_attention import RetrievalMemory
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

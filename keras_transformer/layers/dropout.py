@@ -6,8 +6,7 @@ import keras
 
 from keras_transformer import ops as kt_ops
 from keras_transformer.ops.random import check_rate
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

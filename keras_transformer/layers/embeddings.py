@@ -7,8 +7,7 @@ import keras
 from keras import ops
 
 from keras_transformer.arguments import check_positive
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

@@ -10,8 +10,7 @@ from keras_transformer.arguments import check_positive
 from keras_transformer.layers import initializers
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.ops.random import check_rate
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 # GPT takes the tanh approximation of GELU, BERT the exact one.
 _NAMED: dict[str, Callable[[Tensor], Tensor]] = {

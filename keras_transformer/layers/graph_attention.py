@@ -13,8 +13,7 @@ from keras_transformer.layers.score_layers import AdditiveScore, GATScore
 from keras_transformer.ops import scores
 from keras_transformer.ops.attention_inputs import check_edges
 from keras_transformer.ops.random import check_rate
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

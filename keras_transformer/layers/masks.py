@@ -1,11 +1,10 @@
 """Masks of the attention layers."""
 
 import functools
-from typing import Any
 
 from keras import ops
 
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 
 def merge(*masks: Tensor | None) -> Tensor | None:

@@ -11,8 +11,8 @@ from keras_transformer.arguments import check_positive
 from keras_transformer.layers import initializers, masks, score_layers
 from keras_transformer.layers.positions import attention_encodings
 from keras_transformer.ops.random import check_rate
+from keras_transformer.typing import Tensor
 
-Tensor = Any
 Cache = dict[str, Tensor]
 
 

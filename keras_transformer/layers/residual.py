@@ -7,8 +7,7 @@ import keras
 from keras_transformer.arguments import check_one_of
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.ops.random import check_rate
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 NORMALIZATIONS = ("pre", "post", "sandwich")
 NORMS = {"layer": keras.layers.LayerNormalization, "rms": keras.layers.RMSNormalization}

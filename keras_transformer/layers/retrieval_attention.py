@@ -11,8 +11,7 @@ from keras_transformer.arguments import check_positive
 from keras_transformer.layers import masks, score_layers
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.ops.scores import ScaledDotProduct, Score
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

@@ -11,8 +11,7 @@ import keras
 from keras import ops
 
 from keras_transformer.ops import scores
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

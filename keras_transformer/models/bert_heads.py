@@ -12,8 +12,7 @@ from keras_transformer.layers.residual import new_norm
 from keras_transformer.models.bert import weight_initializer
 from keras_transformer.models.problem_types import check_problem_type
 from keras_transformer.ops.random import check_rate
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 POOLINGS = ("pooler", "mean")
 

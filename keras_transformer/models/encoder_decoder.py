@@ -9,8 +9,8 @@ from keras import ops
 from keras_transformer import ops as kt_ops
 from keras_transformer.arguments import check_positive
 from keras_transformer.layers.multi_head_attention import Cache
+from keras_transformer.typing import Tensor
 
-Tensor = Any
 Context = dict[str, Any]
 
 

@@ -10,8 +10,7 @@ from keras_transformer.arguments import check_positive
 from keras_transformer.layers import Dropout, GraphAttention, ScoreLayer, score_layers
 from keras_transformer.ops.random import check_rate
 from keras_transformer.ops.scores import Score
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

@@ -20,8 +20,7 @@ from keras_transformer.layers.positions import attention_encodings
 from keras_transformer.layers.residual import new_norm
 from keras_transformer.models.sizes import PublishedSizes
 from keras_transformer.ops.random import check_rate
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

@@ -10,8 +10,7 @@ from keras_transformer.layers import Dropout
 from keras_transformer.models.gpt import GPT
 from keras_transformer.models.problem_types import check_problem_type
 from keras_transformer.ops.random import check_rate
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 NUM_SPECIAL_IDS = 3
 

@@ -12,8 +12,7 @@ from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.models.sizes import PublishedSizes
 from keras_transformer.ops.random import check_rate
 from keras_transformer.ops.scores import ScaledDotProduct
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 _VERSION_1_1 = {"activation": "geglu_tanh", "tied": False}
 

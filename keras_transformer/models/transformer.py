@@ -11,8 +11,7 @@ from keras_transformer.layers.feed_forward import get_activation, serialize_acti
 from keras_transformer.layers.residual import new_norm
 from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.ops.random import check_rate
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 LOWEST = -3e38  # below any logit
 

@@ -14,8 +14,7 @@ from keras_transformer.layers.multi_head_attention import Cache
 from keras_transformer.layers.retrieval_attention import RetrievalMemory, key_matrix
 from keras_transformer.models.encoder_decoder import Context, EncoderDecoder
 from keras_transformer.ops.scores import ScaledDotProduct
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

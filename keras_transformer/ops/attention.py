@@ -9,8 +9,8 @@ from keras_transformer import relations
 from keras_transformer.ops import dense, dispatch, scores
 from keras_transformer.ops.attention_inputs import AttentionInputs
 from keras_transformer.ops.biases import PositionBias
+from keras_transformer.typing import Tensor
 
-Tensor = Any
 AnyRelation = relations.Relation | str | dict[str, Any] | None
 AnyScore = scores.Score | str | dict[str, Any] | None
 

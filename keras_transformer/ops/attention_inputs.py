@@ -14,8 +14,7 @@ from keras_transformer.ops.biases import PositionBias
 from keras_transformer.ops.random import check_rate, keep_mask
 from keras_transformer.ops.scores import Score
 from keras_transformer.relations import Bipartite, Full, Relation
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 # Finite, to keep masked rows free of NaN, and so far below the lowest score that its softmax is exactly 0.
 UNRELATED = -1e30

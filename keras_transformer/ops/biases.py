@@ -13,8 +13,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.arguments import check_positive
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 
 class PositionBias(abc.ABC):

@@ -1,15 +1,13 @@
 """The dense kernel, the reference: the whole T×S matrix at once."""
 
 from collections.abc import Callable
-from typing import Any
 
 from keras import ops
 
 from keras_transformer.ops.attention_inputs import LOWEST_SCORE, UNRELATED, AttentionInputs
 from keras_transformer.ops.biases import PositionBias
 from keras_transformer.ops.random import dropout as drop_elements
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 FEW_QUERIES = 32  # of a key head
 

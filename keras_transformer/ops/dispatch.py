@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from keras import ops
 
@@ -12,8 +12,7 @@ from keras_transformer.ops.blockwise import passes, schedule
 from keras_transformer.ops.blockwise.schedule import BlockSchedule
 from keras_transformer.ops.scores import LinearFeatures
 from keras_transformer.relations import Bipartite, Causal, Full
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 # Largest lengths at which the dense kernel is as fast as the chunked one and as the banded one, and the number of
 # queries or keys up to which the whole matrix is no larger than a few of its inputs.

@@ -13,8 +13,7 @@ from keras import ops
 from keras_transformer.ops.attention_inputs import LOWEST_SCORE, UNRELATED, AttentionInputs
 from keras_transformer.ops.biases import PositionBias
 from keras_transformer.relations import Bipartite, Full
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 
 def attend(inputs: AttentionInputs) -> Tensor:

@@ -7,7 +7,8 @@ from typing import Any
 import keras
 from keras import ops
 
-Tensor = Any
+from keras_transformer.typing import Tensor
+
 State = dict[str, Tensor]
 
 

@@ -8,15 +8,12 @@ References:
     equations 6 and 10 to 12.
 """
 
-from typing import Any
-
 from keras import ops
 
 from keras_transformer.ops.attention_inputs import AttentionInputs
 from keras_transformer.ops.dense import group
 from keras_transformer.relations import Causal
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 BLOCK_SIZE = 128
 

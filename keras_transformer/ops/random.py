@@ -1,11 +1,10 @@
 """Dropout from a counter hash: equal in every mode, on every backend and in recomputation."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from keras import ops
 
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 
 def dropout(inputs: Tensor, rate: float, seed: Tensor) -> Tensor:

@@ -12,8 +12,7 @@ from keras_transformer import relations
 from keras_transformer.arguments import check_positive
 from keras_transformer.ops import dense, dispatch, scores
 from keras_transformer.ops.attention_inputs import UNRELATED, AttentionInputs
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 # The number of keys that queries are compared with at a time.
 BLOCK_SIZE = 256

@@ -12,9 +12,9 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer import text
+from keras_transformer.typing import Tensor
 from keras_transformer_serving import bundle, files
 
-Tensor = Any
 Arrays = dict[str, np.ndarray]
 Axes = dict[str, list[str | None]]
 """The names of the first axes of each tensor; None for axes of static size."""

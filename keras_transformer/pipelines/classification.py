@@ -8,8 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.pipelines.base import BATCH, Arrays, Axes
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 
 class Classifier:

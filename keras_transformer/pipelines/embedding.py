@@ -11,8 +11,7 @@ from keras_transformer.arguments import check_one_of
 from keras_transformer.models.bert_heads import mean_of_tokens
 from keras_transformer.pipelines.base import BATCH, Axes, Preprocessed
 from keras_transformer.pipelines.texts import TextPipeline
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 POOLINGS = ("mean", "first", "pooler")
 

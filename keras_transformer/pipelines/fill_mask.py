@@ -7,8 +7,7 @@ import tensorflow as tf
 
 from keras_transformer.pipelines.base import Arrays, Preprocessed
 from keras_transformer.pipelines.texts import TextPipeline, valid_utf8
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 
 class MaskPrediction(NamedTuple):

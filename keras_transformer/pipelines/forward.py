@@ -18,9 +18,8 @@ from keras_transformer.pipelines.base import (
     assert_accepted,
     raise_refused,
 )
+from keras_transformer.typing import Tensor
 from keras_transformer_serving.graphs import MODEL
-
-Tensor = Any
 
 FORWARD = "forward"
 

@@ -19,8 +19,7 @@ from keras_transformer.pipelines.base import Graph, Pipeline, Preprocessed, rais
 from keras_transformer.pipelines.outputs import Alignment, Answer, stream_text
 from keras_transformer.pipelines.texts import accepted_rows
 from keras_transformer.text.tokenizers.strings import to_string_tensor
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 
 class GeneratingPipeline(Pipeline):

@@ -12,9 +12,8 @@ from keras_transformer.generation.generative_model import is_encoder_decoder
 from keras_transformer.generation.validation import padding_value
 from keras_transformer.models import Unlimiformer
 from keras_transformer.pipelines.base import BATCH, DEFAULT, Axes, Graph, assert_accepted
+from keras_transformer.typing import Tensor
 from keras_transformer_serving.graphs import DECODER, ENCODER, MODEL, loop_name
-
-Tensor = Any
 
 _NEW = "sequence_length"
 _PAST = "past_sequence_length"

@@ -10,8 +10,7 @@ from keras_transformer.arguments import check_positive
 from keras_transformer.pipelines.base import BATCH, DEFAULT, Arrays, Graph, Preprocessed
 from keras_transformer.pipelines.classification import Classifier
 from keras_transformer.pipelines.forward import FORWARD, ForwardPipeline, check_no_texts
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 
 class ImageClassification(Classifier, ForwardPipeline):

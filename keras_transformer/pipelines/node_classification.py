@@ -9,8 +9,7 @@ import tensorflow as tf
 from keras_transformer.pipelines.base import BATCH, DEFAULT, Arrays, Graph, Preprocessed
 from keras_transformer.pipelines.classification import check_labels, labels_by_output, labels_tensor
 from keras_transformer.pipelines.forward import FORWARD, ForwardPipeline, check_no_texts
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 
 class NodeClassification(ForwardPipeline):

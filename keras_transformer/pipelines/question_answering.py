@@ -8,8 +8,7 @@ import tensorflow as tf
 from keras_transformer.arguments import check_positive
 from keras_transformer.pipelines.base import BATCH, DEFAULT, Arrays, Axes, Preprocessed
 from keras_transformer.pipelines.texts import TextPipeline, accepted_rows, valid_utf8, words_of
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 
 class Span(NamedTuple):

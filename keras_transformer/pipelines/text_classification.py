@@ -9,8 +9,7 @@ import tensorflow as tf
 from keras_transformer.pipelines.base import DEFAULT, Preprocessed
 from keras_transformer.pipelines.classification import Classifier
 from keras_transformer.pipelines.texts import TextPipeline, accepted_rows
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 
 class TextClassification(Classifier, TextPipeline):

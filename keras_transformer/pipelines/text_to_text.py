@@ -8,8 +8,7 @@ import tensorflow as tf
 from keras_transformer.pipelines import arguments
 from keras_transformer.pipelines.base import Preprocessed
 from keras_transformer.pipelines.generating import GeneratingPipeline
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 
 class TextToText(GeneratingPipeline):

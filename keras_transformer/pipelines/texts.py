@@ -11,8 +11,7 @@ from keras_transformer.pipelines.base import BATCH, DEFAULT, Arrays, Axes, Graph
 from keras_transformer.pipelines.forward import FORWARD, ForwardPipeline
 from keras_transformer.text.pretokenizers import characters
 from keras_transformer.text.tokenizers.strings import to_utf8
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 LONG_TEXTS = ("refuse", "window")
 _SPACES = [code for code in range(0x110000) if chr(code).isspace()]

@@ -8,8 +8,7 @@ import tensorflow as tf
 from keras_transformer.pipelines.base import Arrays, Preprocessed
 from keras_transformer.pipelines.classification import check_labels, labels_by_output, labels_tensor
 from keras_transformer.pipelines.texts import TextPipeline, words_of
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 
 class TaggedWord(NamedTuple):

@@ -8,8 +8,8 @@ import keras
 import numpy as np
 
 from keras_transformer.arguments import check_positive, is_integer
+from keras_transformer.typing import Tensor
 
-Tensor = Any
 Edges = tuple[tuple[int, int], ...]
 Bandwidth = tuple[int | None, int | None]
 

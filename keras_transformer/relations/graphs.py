@@ -17,12 +17,12 @@ from keras_transformer.relations.base import (
     Bandwidth,
     Edges,
     Relation,
-    Tensor,
     block_classes,
     block_ends,
     check_integer,
     num_blocks,
 )
+from keras_transformer.typing import Tensor
 
 # A table of all pairs of nodes, one byte each, stays below 1 GiB, and their numbers within 32 bits.
 _LARGEST_TABLE = 32_000

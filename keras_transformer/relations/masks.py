@@ -1,11 +1,9 @@
 """Conversion of masks of other conventions to masks in which True means "may attend"."""
 
-from typing import Any
-
 import numpy as np
 from keras import backend, ops
 
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 
 def from_additive(mask: Tensor) -> Tensor:

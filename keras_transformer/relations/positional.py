@@ -12,12 +12,12 @@ from keras_transformer.relations.base import (
     FULL,
     Bandwidth,
     Relation,
-    Tensor,
     block_classes,
     block_ends,
     check_integer,
     num_blocks,
 )
+from keras_transformer.typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

@@ -6,8 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer.training.losses import per_token, take_labels, valid_labels
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 
 class _TokenMean(keras.metrics.Metric):

@@ -11,8 +11,8 @@ from keras_transformer.generation.generative_model import GenerativeModel
 from keras_transformer.generation.prompts import PromptedModel
 from keras_transformer.generation.settings import Settings
 from keras_transformer.generation.validation import padding_value
+from keras_transformer.typing import Tensor
 
-Tensor = Any
 State = dict[str, Any]
 
 

@@ -12,8 +12,7 @@ from keras_transformer.generation.search.base import Inputs, State, TokenSearch
 from keras_transformer.generation.search.greedy import GreedySearch
 from keras_transformer.generation.search.logits import is_invalid, log_normalizer
 from keras_transformer.generation.search.top_k import pick, top_k
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 _LOWEST_PRIORITY = 2**22  # larger than any other priority, and exact in float32
 

@@ -8,8 +8,7 @@ from keras import ops
 from keras_transformer.generation.constraints import FORBIDDEN
 from keras_transformer.generation.samplers import Sample
 from keras_transformer.generation.search.top_k import top_k
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 
 def draw(logits: Tensor, sampler: Sample, noise: Tensor) -> Tensor:

@@ -1,7 +1,5 @@
 """Contrastive search: choose among candidates for one position by their hidden states."""
 
-from typing import Any
-
 import numpy as np
 from keras import ops
 
@@ -10,8 +8,7 @@ from keras_transformer.generation.prompts import PromptedModel
 from keras_transformer.generation.search.base import Inputs, SingleSequenceSearch, State
 from keras_transformer.generation.search.logits import is_invalid, log_normalizer
 from keras_transformer.generation.search.top_k import top_k
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 
 class ContrastiveSearch(SingleSequenceSearch):

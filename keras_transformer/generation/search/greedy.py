@@ -1,15 +1,12 @@
 """Greedy search."""
 
-from typing import Any
-
 import numpy as np
 from keras import ops
 
 from keras_transformer.generation.constraints import FORBIDDEN
 from keras_transformer.generation.search.base import State, TokenSearch
 from keras_transformer.generation.search.logits import highest, is_invalid, log_normalizer
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 
 class GreedySearch(TokenSearch):

@@ -1,10 +1,8 @@
 """Functions of logits that every runtime supports."""
 
-from typing import Any
-
 from keras import ops
 
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 
 def is_invalid(logits: Tensor, normalizer: Tensor) -> Tensor:

@@ -1,15 +1,12 @@
 """Sampling."""
 
-from typing import Any
-
 from keras import ops
 
 from keras_transformer.generation.prompts import PromptedModel
 from keras_transformer.generation.search import categorical
 from keras_transformer.generation.search.base import Inputs, State
 from keras_transformer.generation.search.greedy import GreedySearch
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 
 class SamplingSearch(GreedySearch):

@@ -8,8 +8,7 @@ from keras_transformer.generation.constraints import FORBIDDEN
 from keras_transformer.generation.prompts import PromptedModel
 from keras_transformer.generation.search.base import Inputs, SingleSequenceSearch, State
 from keras_transformer.generation.search.logits import highest, is_invalid, log_normalizer
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 
 class SpeculativeSearch(SingleSequenceSearch):

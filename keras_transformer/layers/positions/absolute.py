@@ -8,8 +8,7 @@ from keras import ops
 
 from keras_transformer.arguments import check_one_of, check_positive
 from keras_transformer.layers.positions.sinusoids import LAYOUTS, geometric, paired_waves
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

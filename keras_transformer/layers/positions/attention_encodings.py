@@ -7,8 +7,8 @@ import keras
 from keras_transformer.layers.positions.biases import ALiBi, RelativeBias
 from keras_transformer.layers.positions.rotary import RotaryPositions
 from keras_transformer.ops import PositionBias
+from keras_transformer.typing import Tensor
 
-Tensor = Any
 PositionEncoding = RotaryPositions | ALiBi | RelativeBias
 BIASES = (ALiBi, RelativeBias)
 NAMES = ("alibi", "relative_bias", "rotary")

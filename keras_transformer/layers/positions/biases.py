@@ -9,8 +9,7 @@ from keras import ops
 from keras_transformer.arguments import check_positive
 from keras_transformer.layers.positions.absolute import table_initializer
 from keras_transformer.ops.biases import BucketBias, LinearBias, PositionBias, check_buckets
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 
 class _BiasLayer(keras.layers.Layer):

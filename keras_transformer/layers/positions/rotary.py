@@ -13,8 +13,7 @@ from keras_transformer.layers.positions.sinusoids import (
     pair_up,
     waves,
 )
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

@@ -2,12 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from keras import ops
 
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 LAYOUTS = ("halves", "interleaved")
 

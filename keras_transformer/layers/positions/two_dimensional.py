@@ -8,8 +8,7 @@ from keras import ops
 from keras_transformer.arguments import check_one_of, check_positive
 from keras_transformer.layers.positions.absolute import table_initializer
 from keras_transformer.layers.positions.sinusoids import geometric, paired_waves
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 ENCODINGS = ("sinusoidal", "learned")
 

@@ -16,8 +16,7 @@ from keras import ops
 from keras_transformer.ops.attention_inputs import LOWEST_SCORE, UNRELATED, AttentionInputs
 from keras_transformer.ops.biases import PositionBias
 from keras_transformer.ops.random import keep_mask
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 
 class Block(NamedTuple):

@@ -4,7 +4,7 @@ Axes: as in `blocks`; Q query blocks, P key blocks (some of padding), M blocks o
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from keras import ops
@@ -12,8 +12,7 @@ from keras import ops
 from keras_transformer.ops.attention_inputs import AttentionInputs
 from keras_transformer.ops.blockwise.blocks import Block
 from keras_transformer.ops.blockwise.schedule import BlockSchedule
-
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 
 class SplitTensors(NamedTuple):

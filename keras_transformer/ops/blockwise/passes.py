@@ -23,8 +23,8 @@ from keras_transformer.ops.blockwise import blocks, partition
 from keras_transformer.ops.blockwise.blocks import Gradients, OutputGradients, Parameters, ScanState
 from keras_transformer.ops.blockwise.partition import SplitTensors, at, read, write
 from keras_transformer.ops.blockwise.schedule import BlockSchedule, ScanOrder
+from keras_transformer.typing import Tensor
 
-Tensor = Any
 Carry = TypeVar("Carry")
 
 

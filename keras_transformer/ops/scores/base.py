@@ -5,7 +5,7 @@ from typing import Any
 
 from keras import ops
 
-Tensor = Any
+from keras_transformer.typing import Tensor
 
 
 class Score:

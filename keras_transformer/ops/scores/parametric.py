@@ -2,14 +2,13 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 from keras import ops
 
 from keras_transformer.arguments import check_one_of
 from keras_transformer.ops.scores.base import Score
+from keras_transformer.typing import Tensor
 
-Tensor = Any
 Map = Callable[[Tensor], Tensor]
 
 

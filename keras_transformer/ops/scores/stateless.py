@@ -3,15 +3,14 @@
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any
 
 import keras
 from keras import ops
 
 from keras_transformer.arguments import check_one_of, check_positive
 from keras_transformer.ops.scores.base import Score
+from keras_transformer.typing import Tensor
 
-Tensor = Any
 Map = Callable[[Tensor], Tensor]
 
 _TINY = 1e-30  # below every nonzero kernel, so that logarithms are finite
