@@ -7,7 +7,7 @@ import keras
 from keras_transformer import ops as kt_ops
 from keras_transformer import relations
 from keras_transformer.arguments import check_one_of, check_positive
-from keras_transformer.layers import score_layers
+from keras_transformer.layers import initializers, score_layers
 from keras_transformer.layers.feed_forward import FeedForward, get_activation, serialize_activation
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.positions import attention_encodings
@@ -65,9 +65,9 @@ class BaseBlock(keras.layers.Layer):
         self.hidden_dropout = check_rate("hidden_dropout", hidden_dropout, dropout)
         self.attention_dropout = check_rate("attention_dropout", attention_dropout, dropout)
         self.qkv_bias = use_bias if qkv_bias is None else qkv_bias
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.query_initializer = keras.initializers.get(query_initializer)
-        self.output_initializer = keras.initializers.get(output_initializer)
+        self.kernel_initializer = initializers.get(kernel_initializer)
+        self.query_initializer = initializers.get(query_initializer)
+        self.output_initializer = initializers.get(output_initializer)
         self.supports_masking = True
 
     def _attention(
@@ -146,9 +146,9 @@ class BaseBlock(keras.layers.Layer):
             "hidden_dropout": self.hidden_dropout,
             "attention_dropout": self.attention_dropout,
             "qkv_bias": self.qkv_bias,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "query_initializer": keras.initializers.serialize(self.query_initializer),
-            "output_initializer": keras.initializers.serialize(self.output_initializer),
+            "kernel_initializer": initializers.serialize(self.kernel_initializer),
+            "query_initializer": initializers.serialize(self.query_initializer),
+            "output_initializer": initializers.serialize(self.output_initializer),
         }
 
 

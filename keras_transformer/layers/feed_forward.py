@@ -80,8 +80,8 @@ class FeedForward(keras.layers.Layer):
         self.activation = get_activation(activation)
         self.dropout = check_rate("dropout", dropout)
         self.use_bias = use_bias
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.output_initializer = keras.initializers.get(output_initializer)
+        self.kernel_initializer = initializers.get(kernel_initializer)
+        self.output_initializer = initializers.get(output_initializer)
         self.supports_masking = True
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
@@ -119,8 +119,8 @@ class FeedForward(keras.layers.Layer):
             "activation": serialize_activation(self.activation),
             "dropout": self.dropout,
             "use_bias": self.use_bias,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "output_initializer": keras.initializers.serialize(self.output_initializer),
+            "kernel_initializer": initializers.serialize(self.kernel_initializer),
+            "output_initializer": initializers.serialize(self.output_initializer),
         }
 
     def _dense(

@@ -1,10 +1,23 @@
-"""Initializers that several weights share."""
+"""Initializers that several weights share.
+
+One initializer object of Keras draws the same values at every call, so that each weight needs one of its own.
+"""
 
 from typing import Any
 
 import keras
 
 
+def get(identifier: Any) -> Any:
+    """Return the initializer of an identifier; a name stays one, of which each weight creates its own object."""
+    return identifier if isinstance(identifier, str) else keras.initializers.get(identifier)
+
+
 def another(initializer: Any) -> Any:
-    """Return an initializer of the same distribution: one object of Keras draws the same values at every call."""
+    """Return an initializer of the same distribution, for another weight."""
     return initializer.clone() if isinstance(initializer, keras.initializers.Initializer) else initializer
+
+
+def serialize(initializer: Any) -> Any:
+    """Return the config of an initializer, or its name."""
+    return initializer if isinstance(initializer, str) else keras.initializers.serialize(initializer)

@@ -110,9 +110,9 @@ class MultiHeadAttention(keras.layers.Layer):
         self.dropout = check_rate("dropout", dropout)
         self.use_bias = use_bias
         self.qkv_bias = use_bias if qkv_bias is None else qkv_bias
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.query_initializer = keras.initializers.get(query_initializer)
-        self.output_initializer = keras.initializers.get(output_initializer)
+        self.kernel_initializer = initializers.get(kernel_initializer)
+        self.query_initializer = initializers.get(query_initializer)
+        self.output_initializer = initializers.get(output_initializer)
         self.seed = seed
         self.seed_generator = keras.random.SeedGenerator(seed)
         self.supports_masking = True
@@ -317,7 +317,7 @@ class MultiHeadAttention(keras.layers.Layer):
             "relation": keras.saving.serialize_keras_object(self.relation),
             "position_encoding": keras.saving.serialize_keras_object(self.position_encoding),
             "score": score_layers.serialize(self.score),
-            **{name: keras.initializers.serialize(getattr(self, name)) for name in initial},
+            **{name: initializers.serialize(getattr(self, name)) for name in initial},
         }
 
     def _project_to(self, size: int, name: str, input_shape: Any) -> keras.layers.Dense:
