@@ -130,7 +130,8 @@ def _pairs(dataset: str, direction: str) -> tuple[Any, Any, Any]:
     splits = phrasebook.load_data()
     if direction == "es-en":
         return splits
-    return tuple([(english, spanish) for spanish, english in split] for split in splits)
+    train, validation, test = ([(english, spanish) for spanish, english in split] for split in splits)
+    return train, validation, test
 
 
 def _show_scores(scores: dict[str, Any]) -> None:

@@ -85,4 +85,5 @@ class _Aligner(ModelFunctions):
         target_ids = ops.cast(arrays["target_ids"], "int32")
         start = ops.full_like(target_ids[:, :1], self.model.start_id)
         target_ids = ops.concatenate([start, target_ids[:, :-1]], axis=1)
-        return self.model.cross_attention_weights(arrays["source_ids"], target_ids)
+        model: Any = self.model  # `align` has checked that it has such weights
+        return model.cross_attention_weights(arrays["source_ids"], target_ids)

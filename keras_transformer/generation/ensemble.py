@@ -50,7 +50,7 @@ class Ensemble:
         limits = {f"models[{i}]": getattr(model, "max_length", None) for i, model in enumerate(models)}
         bounded = {name: limit for name, limit in limits.items() if limit is not None}
         self.bounded_by = min(bounded, key=lambda name: bounded[name], default=None)
-        self.max_length = bounded.get(self.bounded_by)
+        self.max_length = min(bounded.values(), default=None)
         self.is_encoder_decoder = is_encoder_decoder(models[0])
         self.start_id = getattr(models[0], "start_id", None)
 

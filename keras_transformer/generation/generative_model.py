@@ -24,6 +24,7 @@ class GenerativeModel(Protocol):
         pad_id: the padding id. If None, for decoder-only models, `step` takes a `padding_mask`, and ended sequences
             are padded with `end_id`.
         end_id: the id that ends a sequence.
+        start_id: the id of the first input of an encoder–decoder; others need none.
         variables: the Keras variables of the model.
     """
 
@@ -31,6 +32,7 @@ class GenerativeModel(Protocol):
     pad_id: int | None
     end_id: int
     variables: list[Any]
+    start_id: int | None
 
     def encode(self, source_ids: Tensor) -> Context | None:
         """Return the context of `step` for source ids (B, S): any structure of tensors, None if decoder-only."""

@@ -155,7 +155,8 @@ class Generator(ModelFunctions):
         padding_mask: Any = None,
     ) -> Arrays:
         """Return the inputs of the loop, validated."""
-        model, sampler, batch_size = self.model, self.settings.sampler, len(source_ids)
+        sampler: Any = self.settings.sampler
+        model, batch_size = self.model, len(source_ids)
         real = validation.source_mask(model, source_ids, padding_mask)
         inputs = validation.masked(model, source_ids, real)
         if prefix_ids is not None:

@@ -4,6 +4,7 @@ It is written once over `keras.ops`. Only the strategy of the cache differs betw
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from keras import ops
 
@@ -13,7 +14,7 @@ from keras_transformer.generation.constraints import Constraint
 from keras_transformer.generation.generative_model import GenerativeModel
 from keras_transformer.generation.prompts import PromptedModel
 from keras_transformer.generation.samplers import Sampler
-from keras_transformer.generation.search.base import Inputs, Search
+from keras_transformer.generation.search.base import Inputs
 from keras_transformer.generation.settings import Settings
 from keras_transformer.typing import Tensor
 
@@ -85,14 +86,14 @@ def run_search(inputs: Inputs) -> dict[str, Tensor]:
     return search.results(ops.while_loop(search.running, search.step, search.start()))
 
 
-def new_search(inputs: Inputs, decoder: PromptedModel | None = None) -> Search:
+def new_search(inputs: Inputs, decoder: PromptedModel | None = None) -> Any:
     """Create the search of a sampler; with a `decoder`, whose prompt has been read, it continues."""
     sampler, source_ids = inputs.settings.sampler, inputs.source_ids
     if decoder is None:
         # A vector product needs no precomputed kernel.
         one_row = source_ids.shape[0] == 1 and sampler.hypotheses == 1
-        has_kernel = hasattr(inputs.model, "output_kernel") and not one_row
-        kernel = inputs.model.output_kernel() if has_kernel else None
+        model: Any = inputs.model
+        kernel = model.output_kernel() if hasattr(model, "output_kernel") and not one_row else None
         decoder = PromptedModel.of(
             inputs.model, inputs.kv_cache, source_ids, inputs.prefix_ids, inputs.padding_mask, kernel
         )

@@ -19,7 +19,7 @@ class Sampler:
     Attributes:
         num_return: N, the number of sequences returned for each row.
         hypotheses: R, the number of tokens of each row that the model reads in a step.
-        draws: True if the search draws from noise: then rows, noise and seed are inputs.
+        draws: True if the search draws from noise: then it has a `seed`, and rows, noise and seed are inputs.
         reads_last: True if the model reads the last generated token too.
         streams: True if the tokens of a step are final, for `stream`; the search is then a `search.base.TokenSearch`.
         forces_words: True if the search can satisfy `ForcedWords`.
@@ -297,7 +297,7 @@ class Contrastive(Sampler):
             )
 
 
-_NAMES: dict[str, type[Sampler]] = {}
+_NAMES: dict[str, Any] = {}
 _SEARCHES: dict[type[Sampler], Callable[..., Any]] = {}
 
 
@@ -352,7 +352,7 @@ def get(identifier: Any) -> Sampler:
     )
 
 
-def serialize(sampler: Sampler) -> dict[str, Any]:
+def serialize(sampler: Any) -> dict[str, Any]:
     """Return the config of a sampler, for `get`; `Speculative` has none, because of its model."""
     for name, cls in _NAMES.items():
         if type(sampler) is cls:

@@ -93,7 +93,7 @@ def checked_pair(
         )
     sources = source_mask(model, source_ids, padding_mask)
     targets = target_mask(model, target_ids, target_padding_mask)
-    check_tokens(sources, not is_encoder_decoder(model) or targets.any(axis=1))
+    check_tokens(sources, True if not is_encoder_decoder(model) else targets.any(axis=1))
     check_padding("target_ids", targets)
     return source_ids, sources, target_ids, targets
 
@@ -162,7 +162,7 @@ def check_padding(name: str, real: np.ndarray, left_padding: bool = False) -> No
         )
 
 
-def check_tokens(real: np.ndarray, wanted: np.ndarray | bool = True) -> None:
+def check_tokens(real: np.ndarray, wanted: Any = True) -> None:
     """Raise if a row of (B, S) where `wanted` is True has only padding."""
     empty = ~real.any(axis=1) & wanted
     if empty.any():

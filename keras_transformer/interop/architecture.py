@@ -59,7 +59,7 @@ class Parameter:
 
     weights: tuple[Any, ...]
     transposed: bool = False
-    shape: tuple[int, ...] | None = None
+    shape: Any = None
 
     @property
     def file_shape(self) -> tuple[int, ...]:
@@ -174,7 +174,7 @@ class Architecture:
             ValueError: If the architecture does not support an argument of the model.
         """
         found = self.describe(model)
-        activations = {argument: setting for setting, argument in reversed(self.activations.items())}
+        activations = {argument: setting for setting, argument in reversed(list(self.activations.items()))}
         config = {
             name: activations.get(found[argument], next(iter(self.activations)))
             if argument == "activation"

@@ -38,7 +38,7 @@ _FIXED = {
 _DEFAULTS = {"resid_pdrop": 0.1, "attn_pdrop": 0.1, "embd_pdrop": 0.1, "layer_norm_epsilon": 1e-5}
 
 
-def _parameters(words: str, positions: str, model: GPT) -> Parameters:
+def _parameters(words: str, positions: str, model: Any) -> Parameters:
     yield f"{words}.weight", Parameter((model.embedding.embedding.embeddings,))
     yield f"{positions}.weight", Parameter((model.positions.table,))
     for i, block in enumerate(model.blocks):

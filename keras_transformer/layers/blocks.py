@@ -137,7 +137,7 @@ class DecoderBlock(BaseBlock):
         )
         self.self_attention.build(inputs_shape)
         self.self_attention_residual = self._residual("self_attention_residual", inputs_shape)
-        self.cross_attention = None
+        self.cross_attention: Any = None
         if memory_shape is not None:
             self.cross_attention = self._attention("cross_attention", inputs_shape[-1])
             self.cross_attention.build(inputs_shape, memory_shape)

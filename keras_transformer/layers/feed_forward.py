@@ -84,7 +84,7 @@ class FeedForward(keras.layers.Layer):
         self.output_initializer = initializers.get(output_initializer)
         self.supports_masking = True
 
-    def build(self, input_shape: tuple[int | None, ...]) -> None:
+    def build(self, input_shape: Any) -> None:
         """Create the projections for inputs of size D."""
         model_dim = input_shape[-1]
         gated = self.activation in _GATED

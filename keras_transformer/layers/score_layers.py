@@ -30,9 +30,9 @@ class ScoreLayer(keras.layers.Layer):
     def __init__(self, kernel_regularizer: Any = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
-        self.sizes: tuple[int, int, int] | None = None
+        self.sizes: tuple[int, ...] | None = None
 
-    def build(self, sizes: tuple[int, int, int]) -> None:
+    def build(self, sizes: tuple[int, ...]) -> None:
         """Create the weights for (N, K, H), once.
 
         Args:

@@ -139,13 +139,14 @@ class GPT(PublishedSizes, keras.Model):
     ) -> None:
         super().__init__(**kwargs)
         check_positive(vocabulary_size=vocabulary_size, num_layers=num_layers)
-        for name, id_ in (("pad_id", pad_id), ("end_id", end_id)):
-            optional = name == "pad_id"
-            if not (id_ is None and optional) and not 0 <= id_ < vocabulary_size:
+        for name, id_, optional in (("pad_id", pad_id, True), ("end_id", end_id, False)):
+            if not (optional if id_ is None else 0 <= id_ < vocabulary_size):
                 raise ValueError(
                     f"`{name}` must be in [0, {vocabulary_size}){' or None' * optional}. Received: {name}={id_}"
                 )
         learned = position_encoding == "learned"
+        if learned and max_length is None:
+            raise ValueError("`max_length` must be given for learned positions. Received: max_length=None")
         self.vocabulary_size = vocabulary_size
         self.num_layers = num_layers
         self.num_heads = num_heads
@@ -179,7 +180,9 @@ class GPT(PublishedSizes, keras.Model):
             name="embedding",
             **dtype,
         )
-        self.positions = LearnedPositions(max_length, name="positions", **dtype) if learned else None
+        self.positions = None
+        if learned and max_length is not None:
+            self.positions = LearnedPositions(max_length, name="positions", **dtype)
         self.drop = Dropout(self.embedding_dropout, name="dropout", **dtype)
         self.blocks = [
             DecoderBlock(

@@ -29,7 +29,7 @@ def average_checkpoints(model: Any, files: Iterable[str | os.PathLike[str]]) -> 
     if not isinstance(model, keras.Model):
         raise TypeError(f"`model` must be a Keras model. Received: a {type(model).__name__}")
     is_list = isinstance(files, Iterable) and not isinstance(files, str | os.PathLike)
-    listed = list(files) if is_list else [None]
+    listed: list[Any] = list(files) if is_list else [None]
     if not all(isinstance(file, str | os.PathLike) for file in listed):
         raise TypeError(f"`files` must be a list of paths. Received: files={files!r}")
     if not listed:

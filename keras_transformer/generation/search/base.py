@@ -36,7 +36,7 @@ class Inputs:
     model: GenerativeModel
     settings: Settings
     kv_cache: kt_ops.KVCache = kt_ops.StaticCache()
-    source_ids: Tensor | None = None
+    source_ids: Any = None
     prefix_ids: Tensor | None = None
     padding_mask: Tensor | None = None
     rows: Tensor | None = None
@@ -82,7 +82,7 @@ class BaseSearch(Search):
         self.logits_processors = inputs.settings.logits_processors
         self.max_new_tokens = inputs.settings.max_new_tokens
         self.padding_value = padding_value(inputs.model)
-        self.limits = inputs.limits
+        self.limits: Any = inputs.limits
         self.decoder = decoder
 
     def running(self, state: State) -> Tensor:

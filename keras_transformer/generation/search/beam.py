@@ -19,7 +19,7 @@ _LOWEST_PRIORITY = 2**22  # larger than any other priority, and exact in float32
 
 def beam_search(inputs: Inputs, decoder: PromptedModel) -> TokenSearch:
     """Return the search of a `Beam`: a beam of one is greedy search."""
-    return (BeamSearch if inputs.settings.sampler.num_beams > 1 else BeamOfOneSearch)(inputs, decoder)
+    return (BeamSearch if inputs.settings.sampler.hypotheses > 1 else BeamOfOneSearch)(inputs, decoder)
 
 
 class BeamOfOneSearch(GreedySearch):

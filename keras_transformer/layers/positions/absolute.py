@@ -53,7 +53,7 @@ class SinusoidalPositions(keras.layers.Layer):
         self.layout = layout
         self.supports_masking = True
 
-    def build(self, input_shape: tuple[int | None, ...]) -> None:
+    def build(self, input_shape: Any) -> None:
         """Check that the size is even."""
         if input_shape[-1] % 2:
             raise ValueError(

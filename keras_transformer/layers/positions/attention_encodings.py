@@ -29,8 +29,8 @@ def get(identifier: Any, num_heads: int) -> PositionEncoding | None:
         ValueError: for anything else, or a bias for another number of heads.
     """
     if isinstance(identifier, str) and identifier in NAMES:
-        makers = {"alibi": lambda: ALiBi(num_heads), "relative_bias": lambda: RelativeBias(num_heads)}
-        return makers.get(identifier, RotaryPositions)()
+        biases = {"alibi": ALiBi, "relative_bias": RelativeBias}
+        return biases[identifier](num_heads) if identifier in biases else RotaryPositions()
     encoding = (
         keras.saving.deserialize_keras_object(identifier) if isinstance(identifier, dict) else identifier
     )

@@ -74,7 +74,7 @@ class RotaryPositions(keras.layers.Layer):
         self.rotary_dim = rotary_dim
         self.supports_masking = True
 
-    def build(self, heads_shape: tuple[int | None, ...]) -> None:
+    def build(self, heads_shape: Any) -> None:
         """Check the size of a head."""
         if len(heads_shape) != 4:
             raise ValueError(

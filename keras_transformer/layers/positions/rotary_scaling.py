@@ -132,8 +132,8 @@ class YaRNScaling(RotaryScaling):
 
         first = max(math.floor(index_of(self.beta_fast)), 0)
         last = max(min(math.ceil(index_of(self.beta_slow)), size - 1), first)
-        last = last if last > first else first + 0.001  # a step rather than a ramp
-        interpolated = np.clip((np.arange(size // 2) - first) / (last - first), 0, 1)  # 1 − γ
+        width = last - first if last > first else 0.001  # a step rather than a ramp
+        interpolated = np.clip((np.arange(size // 2) - first) / width, 0, 1)  # 1 − γ
         frequencies = geometric(max_wavelength, size)
         return frequencies / self.factor * interpolated + frequencies * (1 - interpolated)
 

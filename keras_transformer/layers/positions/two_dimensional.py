@@ -69,7 +69,7 @@ class Positions2D(keras.layers.Layer):
         self._table_shape = self.grid_shape
         self.supports_masking = True
 
-    def build(self, input_shape: tuple[int | None, ...]) -> None:
+    def build(self, input_shape: Any) -> None:
         """Check the shape of the inputs and create the table of a learned encoding."""
         height, width = self._known_grid(tuple(input_shape))
         model_dim = input_shape[-1]
@@ -124,7 +124,7 @@ class Positions2D(keras.layers.Layer):
             "initializer": keras.initializers.serialize(self.initializer),
         }
 
-    def _known_grid(self, shape: tuple[int | None, ...]) -> tuple[int | None, int | None]:
+    def _known_grid(self, shape: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the height and width of inputs, None if unknown; raise a ValueError if they do not fit."""
         if len(shape) not in (3, 4) or (len(shape) == 3 and self.grid_shape is None):
             raise ValueError(
