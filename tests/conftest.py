@@ -211,7 +211,7 @@ def quick(exported, monkeypatch):
     from keras_transformer.export import to_saved_model
     from keras_transformer.export.to_onnx import conversion
 
-    def write(_, path):
+    def write(_pipeline, _signatures, path):
         shutil.copytree(exported / "saved_model" / "tiny" / "1", path, dirs_exist_ok=True)
 
     monkeypatch.setattr(to_saved_model, "_write", write)

@@ -35,7 +35,7 @@ class Counter(keras.Model):
         self.pad_id, self.end_id = 0, vocabulary_size - 1
         self.built = True
 
-    def empty_cache(self, batch_size, length, hypotheses=1):
+    def empty_cache(self, batch_size, length, **options):
         return []
 
     def step(self, ids, cache, context=None, **options):

@@ -186,9 +186,10 @@ def assert_accepted(error: Tensor) -> None:
 
 
 def raise_refused(errors: Sequence[tuple[int, bytes]]) -> None:
-    """Raise a ValueError for the first of several (index, error), if any."""
-    for index, message in sorted(errors):
-        raise ValueError(f"{message.decode()} at index {index}")
+    """Raise a ValueError for the first of several (index, error), if any; an error begins with the argument's name."""
+    for index, error in sorted(errors):
+        message = error.decode()
+        raise ValueError(f"{message} in {message.split('`')[1]}[{index}]")
 
 
 def _check_sha256(path: pathlib.Path, expected: str | None, found: str) -> None:

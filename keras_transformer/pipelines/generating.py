@@ -306,9 +306,9 @@ class GeneratingPipeline(Pipeline):
                 f"Received: {read.max()} input tokens for targets[{read.argmax()}]"
             )
 
-    def encode(self, texts: list[str]) -> np.ndarray:
+    def encode(self, texts: list[str]) -> tf.Tensor:
         """Return the "source_ids" of `preprocess`, or raise a ValueError if a text is refused."""
-        return self._inputs(texts)["source_ids"]
+        return tf.constant(self._inputs(texts)["source_ids"])
 
     def signatures(self) -> dict[str, Graph]:
         """Return the signatures of a SavedModel."""

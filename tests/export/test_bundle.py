@@ -191,8 +191,8 @@ def test_a_failing_export_leaves_no_files(quick, tmp_path, monkeypatch, pipeline
             where, replacement = (conversion, "convert"), halfway
         else:
 
-            def replacement(_, path):
-                (path / "saved_model.pb").write_bytes(b"half")
+            def replacement(*arguments):
+                (arguments[-1] / "saved_model.pb").write_bytes(b"half")
                 fail()
     else:
         replacement = fail

@@ -47,7 +47,7 @@ def writer(tokenizer, sampler="greedy", constraints=(), add_start=False, special
 
 
 def rows_of(pipeline, prompts):
-    inputs = pipeline.preprocess(prompts)
+    inputs = pipeline.preprocess(prompts).inputs
     return tf.ragged.boolean_mask(inputs["source_ids"], inputs["padding_mask"]).to_list()
 
 
@@ -220,7 +220,7 @@ def test_the_exported_loop_takes_a_mask_without_pad_id():
     prompts = [*PROMPTS, "", "to be<|endoftext|>"]
     (graph,) = (graph for name, graph in pipeline.onnx_graphs().items() if name.startswith("generate"))
     assert [spec.name for spec in graph.inputs] == ["input_ids", "attention_mask"]
-    inputs = pipeline.preprocess(prompts)
+    inputs = pipeline.preprocess(prompts).inputs
     ids, mask = inputs["source_ids"], inputs["padding_mask"]
     garbage = tf.where(mask, ids, 9)
     found = tf.function(graph.function)(tf.cast(garbage, tf.int64), tf.cast(mask, tf.int64))

@@ -109,7 +109,7 @@ def test_the_text_is_that_of_the_ids(pipeline, texts, answers):
 def test_a_long_text_is_refused_with_its_row_and_length(pipeline):
     count = len(pipeline.tokenizer.tokenize("o" * 10_000)) + 1
     assert count > 200
-    with pytest.raises(ValueError, match=rf"at most 200 tokens.*Received: {count} tokens at index 1"):
+    with pytest.raises(ValueError, match=rf"at most 200 tokens.*Received: {count} tokens in texts\[1\]"):
         pipeline(["uno", "o" * 10_000, "dos"])
 
 
@@ -117,7 +117,7 @@ def test_the_limit_counts_the_end_token_and_is_itself_allowed(pipeline):
     count = len(pipeline.encode(["la casa"])[0])
     limited = TextToText(pipeline.model, pipeline.tokenizer, max_new_tokens=10, max_source_tokens=count)
     assert limited("la casa") == pipeline("la casa")
-    with pytest.raises(ValueError, match=rf"{count + 1} tokens at index 1"):
+    with pytest.raises(ValueError, match=rf"{count + 1} tokens in texts\[1\]"):
         limited(["la casa", "la casa☃"])
 
 
