@@ -23,23 +23,23 @@ _SHA256 = {
 def load_data(
     source: str = "en", target: str = "de"
 ) -> tuple[list[tuple[str, str]], list[tuple[str, str]], list[tuple[str, str]]]:
-    """Load the raw captions: cased, not tokenised.
+    """Load the raw captions of Multi30k: cased, not tokenised.
 
-    The files are read from the folder of the environment variable `KERAS_TRANSFORMER_DATA`
+    The files are read from the folder named by the environment variable `KERAS_TRANSFORMER_DATA`
     (`multi30k/train.en.gz` and so on) or, if it is not set, downloaded with `keras.utils.get_file`. For research and
     education; not for commercial use.
 
     Args:
         source: The language of the sources, "en", "de" or "fr".
-        target: The language of the targets; another one.
+        target: The language of the targets, different from `source`.
 
     Returns:
         `(train, validation, test)`, lists of 29,000, 1,014 and 1,000 (source, target) pairs; the test set is
-        that of 2016 (Flickr).
+        `test_2016_flickr`.
 
     Raises:
         FileNotFoundError: If `KERAS_TRANSFORMER_DATA` is set and a file does not exist.
-        ValueError: If a language is unknown, the two are the same, or a file has another sha256.
+        ValueError: If a language is unknown, the two are the same, or a file does not have the expected SHA-256.
 
     Example:
         >>> train, validation, test = load_data("en", "fr")  # doctest: +SKIP

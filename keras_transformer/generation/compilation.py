@@ -24,12 +24,12 @@ _LOCK = threading.Lock()
 
 
 class ModelFunctions:
-    """Base class of compiled functions of a model.
+    """Base class of objects that hold a model's compiled functions.
 
     Args:
         model: the model.
         jit_compile: whether to compile with XLA.
-        drafts: further models whose variables the functions read.
+        drafts: draft models of speculative decoding, whose variables the functions read too.
     """
 
     def __init__(

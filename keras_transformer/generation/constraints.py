@@ -72,7 +72,7 @@ class Constraint(abc.ABC):
         return ()
 
     def violated_by(self, sequence: tuple[int, ...], end_ids: tuple[int, ...]) -> bool:
-        """Return True if a sequence of ids has a token that the constraint forbids at its position."""
+        """Return True if generated ids, without the prompt, have a token that the constraint forbids there."""
         return False
 
 
@@ -343,7 +343,7 @@ def get(identifier: Any) -> Constraint:
 
 
 def serialize(constraint: Constraint) -> dict[str, Any]:
-    """Return the config of a constraint, for `get`, with lists in place of tuples as in JSON."""
+    """Return a config of JSON types, from which `get` creates the constraint again."""
     settings = {field.name: getattr(constraint, field.name) for field in dataclasses.fields(constraint)}  # type: ignore[arg-type]
     return {
         "constraint": type(constraint).__name__,

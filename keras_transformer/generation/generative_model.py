@@ -12,19 +12,18 @@ Cache = Any
 class GenerativeModel(Protocol):
     """A model that predicts the next token with a key/value cache, such as `models.Transformer` and `models.GPT`.
 
-    An encoder–decoder reads the source in `encode`, and also has `start_id`, the id of the decoder's first input. A
-    decoder-only model continues its prompt; it has no `encode`, or one that returns None and `is_encoder_decoder` set
-    to False.
+    An encoder–decoder reads the source in `encode`. A decoder-only model continues its prompt; it has no `encode`, or
+    one that returns None and `is_encoder_decoder` set to False.
 
-    `generate` uses some more attributes where they exist: `max_length`, the number of positions; `output_kernel`, see
-    `models.GPT.output_kernel`; and for `Contrastive` `hidden_step` and `logits`.
+    Optional attributes: `max_length`, the number of positions; `output_kernel`, see `models.GPT.output_kernel`; for
+    `Contrastive` `hidden_step` and `logits`, see `models.GPT`.
 
     Attributes:
         vocabulary_size: the number of ids.
-        pad_id: the padding id. If None, for decoder-only models, `step` takes a `padding_mask`, and ended sequences
-            are padded with `end_id`.
+        pad_id: the padding id. It may be None for decoder-only models: then `step` takes a `padding_mask`, and finished
+            sequences are padded with `end_id`.
         end_id: the id that ends a sequence.
-        start_id: the id of the first input of an encoder–decoder; others need none.
+        start_id: the decoder start token of an encoder–decoder; others need none.
         variables: the Keras variables of the model.
     """
 

@@ -153,19 +153,21 @@ class RetrievalAttention(keras.layers.Layer):
 
 @dataclasses.dataclass(frozen=True)
 class RetrievalMemory:
-    r"""Hidden states as the memory of any number of cross-attentions, each of which retrieves k of them per query.
+    r"""Hidden states shared as memory by any number of cross-attention layers.
 
-    $$s_{ij} = (x_i W^Q_n)\,(y_j W^K_n)^\top = (x_i W^Q_n W^{K\top}_n)\, y_j^\top, \quad
-    h_i = \Big( \sum_{j \in \operatorname{top-}k_j s_{ij}} \alpha_{ij}\, y_j \Big) W^V_n$$
+    Each head n retrieves, for each query $x_i$, the k states $y_j$ with the highest scores:
+
+    $$s_{nij} = (x_i W^Q_n)\,(y_j W^K_n)^\top = (x_i W^Q_n W^{K\top}_n)\, y_j^\top, \quad
+    h_{ni} = \Big( \sum_j \operatorname{softmax}_j (s_{nij} / \sqrt{H})\, y_j \Big) W^V_n$$
 
     The key projection is folded into the query, and the value projection is applied to the weighted sum, so that one
-    tensor of states serves all layers and heads, and no keys and values of the memory are stored. A bias of the keys
-    adds the same to all scores of a query and is left out. A `DecoderBlock` takes it as `memory`.
+    tensor of states serves all layers and heads, and no keys and values of the memory are stored. The key bias shifts
+    all scores of a query equally and is omitted. A `DecoderBlock` takes it as `memory`.
 
     Args:
         states: (B, S, D).
-        k: how many states a head of a query attends to.
-        key_matrix: the return value of `key_matrix` for the cross-attention, if precomputed.
+        k: the number of states that each head retrieves for a query.
+        key_matrix: the matrix that the function `key_matrix` returns for the cross-attention, if precomputed.
 
     References:
         Bertsch et al., "Unlimiformer: Long-Range Transformers with Unlimited Length Input" (2023), section 2.3.

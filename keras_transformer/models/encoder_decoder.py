@@ -111,13 +111,14 @@ class EncoderDecoder(keras.Model):
         return self.logits(self._final_norm("decoder_norm", hidden, training))
 
     def encode(self, source_ids: Tensor) -> Context:
-        """Encode the source: project the keys and values of every cross-attention.
+        """Run the encoder, and project its output to the keys and values of each decoder layer's cross-attention.
 
         Args:
             source_ids: integers (B, S).
 
         Returns:
-            {"projected": [{"key", "value"}: (B, N, S, H)] per layer, "padding_mask": bool (B, S)}.
+            {"projected": a dictionary {"key", "value"} of (B, N, S, H) for each decoder layer, "padding_mask": booleans
+            (B, S), False for padding}.
         """
         memory, padding_mask = self.encoder_states(source_ids, training=False)
         projected = [block.cross_attention.project(memory) for block in self.decoder_blocks]

@@ -36,10 +36,9 @@ def keep_mask(rate: float, seed: Tensor, coordinates: Sequence[Tensor]) -> Tenso
     """Return True for elements that dropout keeps, by a hash of their coordinates.
 
     Args:
-        rate: probability that an element drops, in [0, 1).
-        seed: two integers.
-        coordinates: integer tensors that broadcast together, outermost axis first; each but the last is mixed
-            at its own small shape.
+        rate: probability that an element is dropped, in [0, 1).
+        seed: integers (2,), a tensor or Python integers; equal seeds give equal masks.
+        coordinates: integer tensors that broadcast together, outermost axis first.
 
     Returns:
         Booleans of the broadcast shape.

@@ -28,16 +28,16 @@ class Span(NamedTuple):
 
 
 class QuestionAnswering(TextPipeline):
-    """A pipeline of a span classifier and its tokenizer.
+    """Extractive question answering with a span classifier and its tokenizer.
 
     Answers are whole words of the context.
 
     Args:
-        model: such as `models.SpanClassifier`.
-        tokenizer: with the model's vocabulary.
+        model: a span classifier, such as `models.SpanClassifier`.
+        tokenizer: the tokenizer, whose vocabulary is the model's.
         max_answer_tokens: the maximum number of tokens of an answer.
-        long_texts: "refuse" contexts that are too long, or split them into windows and return the answer with the
-            largest logits ("window").
+        long_texts: "refuse" to raise a ValueError for a context that is too long, or "window" to split it into windows
+            that overlap by half and return the answer with the highest sum of start and end logits.
 
     Raises:
         ValueError: if model and tokenizer do not match, or `max_answer_tokens` is not positive.
@@ -99,7 +99,10 @@ class QuestionAnswering(TextPipeline):
         return {"start_logits": logits[:, 0], "end_logits": logits[:, 1]}
 
     def postprocess(self, outputs: dict[str, Tensor], batch: Preprocessed) -> dict[str, Tensor]:
-        """Return "answer", "start", "end" and "probability" (B,), "" and 0 for a context without tokens."""
+        """Return "answer", "start", "end" (characters of the context) and "probability", each (B,).
+
+        A context without tokens has the answer "" and 0 for the others.
+        """
         starts, ends, state = outputs["start_logits"], outputs["end_logits"], batch.state
         owner, rows, number_of_ids = state["owner"], tf.size(batch.error), state["ids"].row_lengths()
         places = tf.range(tf.shape(starts)[1])

@@ -38,7 +38,7 @@ class Relation(abc.ABC):
 
     @abc.abstractmethod
     def symmetries(self) -> frozenset[str]:
-        """Return the groups of position maps that leave the relation unchanged; see `kept_under`."""
+        """Return the names of the groups of position maps (shifts, permutations, …) that keep it; see `kept_under`."""
 
     def blocks(self, block_size: int, num_queries: int, num_keys: int) -> np.ndarray:
         """`EMPTY`, `PARTIAL` or `FULL` for each block of the T×S matrix, for positions 0, 1, 2, …

@@ -12,7 +12,7 @@ def from_additive(mask: Tensor) -> Tensor:
 
 
 def from_hidden(mask: Tensor) -> Tensor:
-    """Return the boolean mask (True = may attend) of a mask in which True means hidden."""
+    """Return the boolean mask (True = may attend) of a mask of the same shape in which True means masked out."""
     mask = _tensor(mask)
     if isinstance(mask, np.ndarray):
         return np.logical_not(mask)

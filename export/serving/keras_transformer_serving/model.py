@@ -10,10 +10,10 @@ from keras_transformer_serving.graphs import MODEL, new_session
 
 
 class Model:
-    """An exported pipeline that does not generate.
+    """An exported pipeline that does not generate, such as a classifier; `load` creates it.
 
     Args:
-        path: from a graph's name to its file.
+        path: a function from a graph's name to the path of its file.
         config: the export's settings.
         providers: ONNX Runtime's execution providers, by default all that are available, GPUs first.
 

@@ -31,19 +31,20 @@ class ParityError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Reference:
-    """Reference outputs of a pipeline, and the margins of its choices.
+    """Reference outputs of a pipeline, and how close its decisions were.
 
-    Sampling depends on the index of a row, which starts from 0 in each batch of a SavedModel, so that it is compared on
-    the texts of one batch.
+    The random numbers of a sampler depend on the row index, which starts from 0 in each batch of a SavedModel, so
+    sampled outputs are compared within a single batch.
 
     Attributes:
         texts: the inputs; rows of ids for graphs without text inputs.
-        ids: (B, M), the outputs.
+        ids: (B, M), or (B, R, M) for R hypotheses, the outputs.
         answers: the outputs as texts, or the ids for graphs without texts.
-        gap: a function of (row, column, id, other id) to the distance of the model's logits for two candidates; None
-            without the model, or if its choices are not greedy.
-        rank: a function of (row, ids) to the beam's ranking scores of hypotheses (N, M); None as above.
-        greedy: the greedy outputs, if sampler or constraints give others: the reference of graphs of single steps.
+        gap: a function of (row, step, id, other id) that returns the absolute difference between the model's logits of
+            two candidates; None without the model, or if its search is not greedy.
+        rank: a function of (row, ids) that returns the length-normalised log-probabilities of hypotheses (R, M); None
+            without the model, or if its search is not a beam.
+        greedy: the greedy outputs, if the sampler or constraints give others: the reference of single-step graphs.
     """
 
     texts: list[Any]

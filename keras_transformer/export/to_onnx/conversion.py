@@ -78,19 +78,19 @@ def onnx(
 def convert(
     name: str, function: Callable[..., dict[str, Any]], signature: list[tf.TensorSpec], axes: Axes
 ) -> Any:
-    """Convert a function of tensors to an ONNX graph, and check that ONNX has its operations.
+    """Convert a TensorFlow function to an ONNX graph, and check that ONNX supports its operations.
 
     Args:
         name: the graph's name.
         function: a function from tensors to a dictionary of tensors; captured variables become constants.
         signature: the specs of its inputs, with names.
-        axes: the names of the first axes of each input and output; None for axes of static size.
+        axes: for each input and output the names of its leading axes, None for axes of static size.
 
     Returns:
         An `onnx.ModelProto`.
 
     Raises:
-        ValueError: if an operation has no ONNX form, or none for its types.
+        ValueError: if ONNX has no equivalent of an operation, or none for its types.
 
     Example:
         >>> spec = tf.TensorSpec([None, 8], tf.float32, name="x")

@@ -10,10 +10,10 @@ from keras_transformer.export.to_onnx.graph_traversal import Shapes
 _MASKED = -1e20  # a score that softmax makes 0
 
 
-def normalize_at_once(graph: Any, shapes: Shapes) -> bool:
-    """Fuse Keras' layer normalisation to LayerNormalization.
+def fuse_layer_normalization(graph: Any, shapes: Shapes) -> bool:
+    """Replace the operations of Keras' layer normalisation by ONNX's LayerNormalization.
 
-    x · s + (β − mean · s) with s = γ / √(variance + ε).
+    Keras computes x · s + (β − mean · s) with s = γ / √(variance + ε).
     """
     from onnx import helper
 

@@ -11,8 +11,8 @@ _RANDOM = frozenset(
 )
 
 
-def read_invariants_from_outside(graph: Any) -> None:
-    """Remove loop variables that the body returns unchanged, and read them from outside."""
+def hoist_invariants(graph: Any) -> None:
+    """Replace loop variables that the body returns unchanged by values of the enclosing graph."""
     for node in graph.node:
         if node.op_type != "Loop":
             continue

@@ -11,7 +11,7 @@ _REWRITES = (
     reshapes.reshape_to_known_sizes,
     reshapes.skip_whole_slices,
     reshapes.look_up_as_given,
-    fusions.normalize_at_once,
+    fusions.fuse_layer_normalization,
     fusions.mask_by_addition,
 )
 
@@ -29,7 +29,7 @@ def simplify(model: Any) -> Any:
     - Common subexpressions, including equal constants, are computed once.
     """
     for graph in [*graphs(model.graph)][::-1]:  # inner loops first
-        loops.read_invariants_from_outside(graph)
+        loops.hoist_invariants(graph)
         loops.share_constants(graph)
     _rewrite(model, *_REWRITES)
     _rewrite(

@@ -39,7 +39,7 @@ class Block(NamedTuple):
 
 
 class Parameters(NamedTuple):
-    """The trainable tensors of the position bias and of the score; also their gradients."""
+    """The trainable tensors of the position bias and of the score or, in the backward pass, their gradients."""
 
     bias: tuple[Tensor, ...]
     score: tuple[Tensor, ...]

@@ -60,10 +60,10 @@ def learn_merges(
     min_frequency: int,
     merge: Callable[[str, str], str],
 ) -> list[tuple[str, str, str]]:
-    """Learn the pairs of symbols to merge.
+    """Learn the merges of byte-pair encoding: the most frequent pair of symbols, again and again.
 
-    Ties between equally frequent pairs are broken by the ids of their symbols, so the result depends only on the
-    counts.
+    Ties between equally frequent pairs are broken by the ids of their symbols, so that the order of the words does not
+    matter.
 
     Args:
         words: Words as sequences of symbols, and the count of each.
@@ -76,7 +76,8 @@ def learn_merges(
         (left, right, merged) of each pair, in the order of merging.
 
     Raises:
-        ValueError: If a limit is not a positive integer, or `vocabulary_size` is too small for `pieces`.
+        ValueError: If `vocabulary_size` or `min_frequency` is not a positive integer, or `vocabulary_size` is too small
+            for `pieces`.
     """
     check_positive_integer(vocabulary_size=vocabulary_size, min_frequency=min_frequency)
     if vocabulary_size < len(pieces):
