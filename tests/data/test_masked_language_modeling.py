@@ -26,6 +26,7 @@ def restored(token_ids, positions, labels):
     return row
 
 
+@pytest.mark.slow
 def test_labels_are_the_original_tokens_at_the_masked_positions():
     rows = {tuple(restored(*row)) for row in batches(epochs=5)}
     expected = {tuple(row) for row in TOKENIZER.encode(TEXTS[:3], add_start=True, add_end=True).numpy()}

@@ -180,6 +180,7 @@ def test_image_and_graph_signatures_equal_the_pipeline(name):
     check(OTHERS[name]())
 
 
+@pytest.mark.slow
 def test_images_are_resized_as_by_the_pipeline():
     pipeline = OTHERS["image"]()
     pipeline.resize = True
@@ -395,6 +396,7 @@ def test_onnx_and_serving_of_multi_label_classification_and_regression(name, tmp
         assert served.answers(**inputs) == pipeline(texts)
 
 
+@pytest.mark.slow
 def test_multiple_labels_are_padded_and_numbers_are_float32():
     found = run_of(TEXT_PIPELINES["text, several labels"][0]())(DEFAULT, {"text": np.array(TEXTS)})
     answers = TEXT_PIPELINES["text, several labels"][0]()(TEXTS)

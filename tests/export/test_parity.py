@@ -96,6 +96,7 @@ def test_stored_references_round_trip():
     np.testing.assert_array_equal(stored.ids, IDS)
 
 
+@pytest.mark.slow
 def test_a_reference_has_outputs_and_logit_distances(pipeline, texts):
     made = generation.Reference.of(pipeline, texts)
     assert made.texts == texts

@@ -78,6 +78,7 @@ def test_ensemble_members_without_step_are_refused(models):
         Ensemble(models)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("seed", [-1, 2**32, "a", 1.5, True], ids=repr)
 def test_invalid_seeds_are_refused(decoder, seed):
     run = generation.Generator(decoder(), generation.Sample(), 3)

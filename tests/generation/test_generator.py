@@ -351,6 +351,7 @@ def test_model_caches_most_recently_used_generators(make, monkeypatch):
     assert made == [0, 1, 2, 1]
 
 
+@pytest.mark.slow
 def test_cached_generators_do_not_keep_the_model_alive(make):
     model = make()
     reference, attributes = weakref.ref(model), set(vars(model))

@@ -63,6 +63,7 @@ def test_sampler_registered_by_one_line_generates_streams_and_serializes(decoder
     assert generation.get({"sampler": "rank", "rank": 2}) == Rank(2)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("name", ["greedy", "beam", "one beam", "sample", "contrastive", "speculative"])
 def test_every_search_keeps_the_structure_of_its_state(name):
     model = GPT(12, num_layers=1, num_heads=2, model_dim=8, max_length=32)
@@ -90,6 +91,7 @@ def test_every_search_keeps_the_structure_of_its_state(name):
         np.testing.assert_allclose(value, expected[name], rtol=1e-5, err_msg=name)
 
 
+@pytest.mark.slow
 def test_arguments_are_validated_once(decoder, monkeypatch):
     validated = []
     original = generation.logits_processors.LogitsProcessors.of

@@ -83,6 +83,7 @@ class TestTextClassification:
         ):
             classifier(["a"], ["b", "c"])
 
+    @pytest.mark.slow
     def test_long_texts_are_refused_or_averaged_over_windows(self):
         with pytest.raises(
             ValueError, match=r"`text` must have at most 14 .*Received: 32 tokens in text\[1\]"

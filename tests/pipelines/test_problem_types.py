@@ -112,6 +112,7 @@ def test_a_regression_returns_a_number(name, tmp_path):
     assert pipelines.load(tmp_path / "it")(given) == classifier(given)
 
 
+@pytest.mark.slow_variants
 @each
 def test_a_regression_of_several_numbers_returns_a_list(name):
     make, given = MAKERS[name]
@@ -128,6 +129,7 @@ def test_no_inputs_give_no_outputs(name):
         assert make(*of)(given[:0]) == []
 
 
+@pytest.mark.slow
 def test_scores_of_long_texts_are_averaged_over_windows():
     long = "a b c d e f g h a b c d e f"
     windows = [" ".join(long.split()[start : start + 10]) for start in (0, 4)]
