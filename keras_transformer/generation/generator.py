@@ -121,11 +121,19 @@ class Generator(ModelFunctions):
         source_ids = validation.checked_ids("source_ids", source_ids, self.model.vocabulary_size)
         if limits is not None:
             limits = validation.checked_integers("limits", limits, len(source_ids), 1, self.max_new_tokens)
-        return self.generate(source_ids, limits, prefix_ids, rows, noise, seed, padding_mask)
+        return self.generate(
+            source_ids,
+            limits,
+            prefix_ids=prefix_ids,
+            rows=rows,
+            noise=noise,
+            seed=seed,
+            padding_mask=padding_mask,
+        )
 
-    def generate(self, source_ids: np.ndarray, limits: np.ndarray | None, *given: Any) -> Generation:
+    def generate(self, source_ids: np.ndarray, limits: np.ndarray | None, **given: Any) -> Generation:
         """Generate as a call does; `source_ids` and `limits` are validated, the others are given to `_inputs`."""
-        inputs, batch_size = self._inputs(source_ids, limits, *given), len(source_ids)
+        inputs, batch_size = self._inputs(source_ids, limits, **given), len(source_ids)
         if batch_size == 0:
             return self._empty()
         result = {
@@ -148,6 +156,7 @@ class Generator(ModelFunctions):
         self,
         source_ids: np.ndarray,
         limits: np.ndarray | None,
+        *,
         prefix_ids: Any = None,
         rows: Any = None,
         noise: Any = None,
@@ -253,7 +262,15 @@ def generate(
     generator, source_ids, limits, seed = cached_generator(
         Generator, model, source_ids, sampler, max_new_tokens, min_new_tokens, constraints
     )
-    return generator.generate(source_ids, limits, prefix_ids, rows, noise, seed, padding_mask)
+    return generator.generate(
+        source_ids,
+        limits,
+        prefix_ids=prefix_ids,
+        rows=rows,
+        noise=noise,
+        seed=seed,
+        padding_mask=padding_mask,
+    )
 
 
 def cached_generator(

@@ -63,7 +63,9 @@ def stream(
     streamer, source_ids, limits, seed = cached_generator(
         Streamer, model, source_ids, sampler, max_new_tokens, min_new_tokens, constraints
     )
-    tokens = streamer.stream(source_ids, limits, prefix_ids, rows, None, seed, padding_mask)
+    tokens = streamer.stream(
+        source_ids, limits, prefix_ids=prefix_ids, rows=rows, seed=seed, padding_mask=padding_mask
+    )
     return _with_model(model, tokens)
 
 
@@ -81,10 +83,10 @@ class Streamer(Generator):
         self._decode = self._compile(self._step)
 
     def stream(
-        self, source_ids: np.ndarray, limits: np.ndarray | None = None, *given: Any
+        self, source_ids: np.ndarray, limits: np.ndarray | None = None, **given: Any
     ) -> Iterator[np.ndarray]:
         """Return the iterator of `stream`; inputs are as of `generate`, and validated before iteration."""
-        return self._tokens(self._inputs(source_ids, limits, *given))
+        return self._tokens(self._inputs(source_ids, limits, **given))
 
     def _tokens(self, inputs: Arrays) -> Iterator[np.ndarray]:
         batch_size = len(inputs["source_ids"])

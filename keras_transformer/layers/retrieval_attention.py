@@ -157,9 +157,10 @@ class RetrievalMemory:
 
     Each head n retrieves, for each query $x_i$, the k states $y_j$ with the highest scores:
 
-    $$s_{nij} = (x_i W^Q_n)\,(y_j W^K_n)^\top = (x_i W^Q_n W^{K\top}_n)\, y_j^\top, \quad
-    h_{ni} = \Big( \sum_j \operatorname{softmax}_j (s_{nij} / \sqrt{H})\, y_j \Big) W^V_n$$
+    $$s_{nij} = c\,(x_i W^Q_n)\,(y_j W^K_n)^\top = c\,(x_i W^Q_n W^{K\top}_n)\, y_j^\top, \quad
+    h_{ni} = \Big( \sum_j \operatorname{softmax}_j (s_{nij})\, y_j \Big) W^V_n$$
 
+    c is the scale of the attention's score, by default $1/\sqrt{H}$.
     The key projection is folded into the query, and the value projection is applied to the weighted sum, so that one
     tensor of states serves all layers and heads, and no keys and values of the memory are stored. The key bias shifts
     all scores of a query equally and is omitted. A `DecoderBlock` takes it as `memory`.
@@ -181,12 +182,12 @@ class RetrievalMemory:
         self,
         attention: MultiHeadAttention,
         query: Tensor,
-        padding_mask: Tensor,
+        padding_mask: Tensor | None = None,
         training: bool | None = None,
     ) -> Tensor:
         """Return the output (B, T, D) of a cross-attention, whose weights are used, for a query (B, T, D).
 
-        `padding_mask` are booleans (B, S), False at states that are padding.
+        `padding_mask` are booleans (B, S), False at states that are padding; by default none are.
         """
         length, size = ops.shape(query)[1], self.states.shape[-1]
         kv_heads = attention.num_kv_heads
@@ -205,8 +206,9 @@ class RetrievalMemory:
         )
         own = ops.cast(ops.eye(kv_heads), values.dtype)  # selects each head's own values
         values = ops.einsum("btkgjv,kj->btkgv", values, own)
-        has_state = ops.any(padding_mask, axis=1)[:, None, None, None, None]
-        values = ops.where(has_state, values, ops.zeros_like(values))
+        if padding_mask is not None:
+            has_state = ops.any(padding_mask, axis=1)[:, None, None, None, None]
+            values = ops.where(has_state, values, ops.zeros_like(values))
         merged = ops.reshape(values, [-1, length, attention.num_heads * attention.value_dim])
         return attention.output_projection(merged)
 

@@ -181,8 +181,9 @@ def is_pipeline(folder: str | os.PathLike[str]) -> bool:
 
 def assert_accepted(error: Tensor) -> None:
     """Raise a tf.errors.InvalidArgumentError, also from inside a graph, if any input (B,) is refused."""
-    refused = tf.boolean_mask(error, error != "")
-    tf.debugging.Assert(tf.equal(tf.size(refused), 0), [refused], summarize=1)
+    index = tf.where(error != "")[:, 0]
+    data = [tf.gather(error, index), "at index", index]
+    tf.debugging.Assert(tf.equal(tf.size(index), 0), data, summarize=1)
 
 
 def raise_refused(errors: Sequence[tuple[int, bytes]]) -> None:

@@ -67,7 +67,7 @@ class Embedding(TextPipeline):
 
     def preprocess(self, text: Tensor) -> Preprocessed:
         """Convert strings (B,) to the model's inputs, as TensorFlow operations."""
-        windows = self._windows(self.tokenizer.tokenize(text), self._max_ids(2), "text")
+        windows = self._windows(self.tokenizer.tokenize(text), "text")
         state = {"owner": windows.owner, "length": windows.ids.row_lengths() + 2}
         return Preprocessed(self._inputs(windows.ids), windows.error, state)
 

@@ -73,9 +73,11 @@ class FillMask(TextPipeline):
         ids = self.tokenizer.tokenize(parts.values)
         mask_ids = tf.fill([ids.nrows(), 1], self.tokenizer.mask_id)
         ids = parts.with_values(tf.concat([ids, mask_ids], axis=1)).merge_dims(1, 2)[:, :-1]
-        windows = self._windows(ids, self._max_ids(2), "text")
+        windows = self._windows(ids, "text")
+        missing = f"`text` must contain the mask token {self.mask!r}. Received: none"
+        error = tf.where(parts.row_lengths() > 1, windows.error, missing)
         inputs = self._inputs(windows.ids)
-        return Preprocessed(inputs, windows.error, {"token_ids": inputs["token_ids"]})
+        return Preprocessed(inputs, error, {"token_ids": inputs["token_ids"]})
 
     def postprocess(self, outputs: dict[str, Tensor], batch: Preprocessed) -> dict[str, Tensor]:
         """Return "pieces" and "probabilities" (B, G, top) of G mask tokens, padded with "" and 0."""
@@ -98,11 +100,10 @@ class FillMask(TextPipeline):
         texts = super().example_texts()
         return [f"{text} {self.mask} {other}" for text, other in zip(texts, texts[::-1], strict=True)]
 
-    def _predictions(self, row: Arrays, text: str) -> list[list[MaskPrediction]]:
-        if self.mask not in text:
-            raise ValueError(f"`text` must hold {self.mask!r} in each text. Received: {text!r}")
+    @staticmethod
+    def _predictions(row: Arrays, _text: str) -> list[list[MaskPrediction]]:
         return [
             [MaskPrediction(piece.decode(), probability) for piece, probability in zip(*gap, strict=True)]
             for gap in zip(row["pieces"].tolist(), row["probabilities"].tolist(), strict=True)
-            if gap[1][0] > 0
+            if gap[0][0]  # the others are padding
         ]

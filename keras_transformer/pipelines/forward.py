@@ -1,6 +1,7 @@
 """The base class of pipelines that run their model once, rather than generating in a loop."""
 
 import abc
+import copy
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -31,15 +32,12 @@ class ForwardPipeline(Pipeline):
     backend of the model; a SavedModel's signature is one function of all three.
     """
 
+    _compiled: "_Functions | None" = None
+
     @property
     def padding(self) -> dict[str, tuple[int, float]]:
         """For each of the model's inputs of variable length, its axis and the padding value."""
         return {}
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute, and forget the compiled functions, which may contain its former value."""
-        self.__dict__["_compiled"] = None
-        super().__setattr__(name, value)
 
     @abc.abstractmethod
     def postprocess(self, outputs: dict[str, Tensor], batch: Preprocessed) -> dict[str, Tensor]:
@@ -87,8 +85,8 @@ class ForwardPipeline(Pipeline):
 
     def outputs(self, *inputs: Any) -> Arrays:
         """Return the outputs of "serving_default" for one batch, computed as in a call."""
-        (batch,) = self._preprocessed([np.arange(len(inputs[0]))], inputs)
-        return self._answer(batch, len(inputs[0]))
+        count = len(inputs[0])
+        return self._answer(self._preprocessed(inputs, np.arange(count)), count)
 
     def _rows(self, inputs: Sequence[Sequence[Any]], batch_size: int, order: Sequence[int]) -> list[Arrays]:
         """Return the outputs for each of n inputs, computed in batches.
@@ -101,28 +99,22 @@ class ForwardPipeline(Pipeline):
         Raises:
             ValueError: if an input is refused.
         """
-        chunks = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
         rows: list[Any] = [None] * len(order)
-        for chunk, batch in zip(chunks, self._preprocessed(chunks, inputs), strict=True):
-            outputs = self._answer(batch, batch_size)
-            for place, index in enumerate(chunk):
+        for start in range(0, len(order), batch_size):
+            indices = order[start : start + batch_size]
+            outputs = self._answer(self._preprocessed(inputs, indices), batch_size)
+            for place, index in enumerate(indices):
                 rows[index] = {name: values[place] for name, values in outputs.items()}
         return rows
 
-    def _preprocessed(
-        self, chunks: Sequence[Sequence[int]], inputs: Sequence[Sequence[Any]]
-    ) -> list[Preprocessed]:
-        """Preprocess the inputs of each chunk, or raise a ValueError for the first that is refused."""
-        batches, errors = [], []
+    def _preprocessed(self, inputs: Sequence[Sequence[Any]], indices: Sequence[int]) -> Preprocessed:
+        """Preprocess the inputs at `indices`, or raise a ValueError for the first that is refused."""
         with tf.device("CPU"):  # where strings are
-            for chunk in chunks:
-                columns = [tf.convert_to_tensor(_chosen(column, chunk)) for column in inputs]
-                batch = self._functions().preprocess(*columns)
-                found = batch.error.numpy()
-                errors += [(chunk[row], found[row]) for row in np.flatnonzero(found != b"")]
-                batches.append(batch)
-        raise_refused(errors)
-        return batches
+            columns = [tf.convert_to_tensor(_chosen(column, indices)) for column in inputs]
+            batch = self._functions().preprocess(*columns)
+            error = batch.error.numpy()
+        raise_refused([(indices[row], error[row]) for row in np.flatnonzero(error != b"")])
+        return batch
 
     def _answer(self, batch: Preprocessed, batch_size: int) -> Arrays:
         """Return the outputs for a preprocessed batch; the model runs on at most `batch_size` rows at once."""
@@ -141,22 +133,32 @@ class ForwardPipeline(Pipeline):
             return {name: values.numpy() for name, values in answers.items()}
 
     def _functions(self) -> "_Functions":
-        """Return the compiled functions; compile again if the model's variables were replaced, as by quantisation."""
-        variables = self.model.variables
-        if self._compiled is None or not are_same(variables, self._compiled.variables):
-            self.__dict__["_compiled"] = _Functions(self, variables)
+        """Return the compiled functions; compile again after a change of what they contain as constants."""
+        if self._compiled is None or not self._compiled.are_valid():
+            self._compiled = _Functions(self)
         return self._compiled
 
 
 class _Functions:
-    """The functions of a pipeline, compiled."""
+    """The functions of a pipeline, compiled for its settings, its tokenizer and its model's variables."""
 
-    def __init__(self, pipeline: ForwardPipeline, variables: list[Any]) -> None:
-        self.variables = variables
+    def __init__(self, pipeline: ForwardPipeline) -> None:
         self._pipeline = pipeline
+        self._variables = pipeline.model.variables
+        self._tokenizer = pipeline.tokenizer
+        self._settings = copy.deepcopy(pipeline.settings())
         self._preprocess: dict[Any, Callable[..., Preprocessed]] = {}
         self._forward: Callable[..., dict[str, Any]] | None = None
         self.postprocess = tf.function(pipeline.postprocess, autograph=False, reduce_retracing=True)
+
+    def are_valid(self) -> bool:
+        """Return whether settings, tokenizer and variables are unchanged; quantisation replaces variables."""
+        pipeline = self._pipeline
+        return (
+            are_same(pipeline.model.variables, self._variables)
+            and pipeline.tokenizer is self._tokenizer
+            and pipeline.settings() == self._settings
+        )
 
     def preprocess(self, *columns: tf.Tensor) -> Preprocessed:
         """Run `preprocess` on batches of any size."""
@@ -179,7 +181,7 @@ class _Functions:
                 self._forward = tf.function(self._pipeline.forward, input_signature=[specs], autograph=False)
             return self._forward(inputs)
         if self._forward is None:
-            self._forward = compiled(self.variables, self._pipeline.forward, True)
+            self._forward = compiled(self._variables, self._pipeline.forward, True)
         count = len(next(iter(inputs.values())))
         outputs = self._forward({name: self._padded(name, values.numpy()) for name, values in inputs.items()})
         return {
@@ -218,5 +220,5 @@ def check_no_texts(pipeline: ForwardPipeline, texts: Any) -> None:
         raise ValueError(f"`texts` must be None for a {type(pipeline).__name__}. Received: texts={texts!r}")
 
 
-def _chosen(column: Sequence[Any], chunk: Sequence[int]) -> Any:
-    return column[np.asarray(chunk)] if isinstance(column, np.ndarray) else [column[i] for i in chunk]
+def _chosen(column: Sequence[Any], indices: Sequence[int]) -> Any:
+    return column[np.asarray(indices)] if isinstance(column, np.ndarray) else [column[i] for i in indices]

@@ -68,7 +68,7 @@ class QuestionAnswering(TextPipeline):
             The most probable `Span`, or a list of them.
 
         Raises:
-            ValueError: if a context has no token, or is too long with its question.
+            ValueError: if a context has no word, or is too long with its question.
         """
         return self._answers(batch_size, self._span, question=question, context=context)
 
@@ -77,8 +77,9 @@ class QuestionAnswering(TextPipeline):
         asked, words = self.tokenizer.tokenize(question), words_of(context)
         ids_of_words = self.tokenizer.tokenize(words.text.values)
         ids = words.text.with_values(ids_of_words).merge_dims(1, 2)
-        max_ids = self._max_ids(3) - tf.cast(asked.row_lengths(), tf.int32)
-        windows = self._windows(ids, max_ids, "context")
+        windows = self._windows(ids, "context", question=asked)
+        missing = "`context` must contain a word. Received: none"
+        error = tf.where((windows.error == "") & (ids.row_lengths() == 0), missing, windows.error)
         asked = tf.gather(accepted_rows(asked, windows.error), windows.owner)
         state = {
             "context": valid_utf8(context),
@@ -91,7 +92,7 @@ class QuestionAnswering(TextPipeline):
             "window_length": tf.cast(windows.ids.row_lengths(), tf.int32),
             "question_length": tf.cast(asked.row_lengths(), tf.int32),
         }
-        return Preprocessed(self._inputs(asked, windows.ids), windows.error, state)
+        return Preprocessed(self._inputs(asked, windows.ids), error, state)
 
     def forward(self, inputs: Any) -> dict[str, Tensor]:
         """Return the logits of each start and end (R, L)."""
@@ -101,7 +102,7 @@ class QuestionAnswering(TextPipeline):
     def postprocess(self, outputs: dict[str, Tensor], batch: Preprocessed) -> dict[str, Tensor]:
         """Return "answer", "start", "end" (characters of the context) and "probability", each (B,).
 
-        A context without tokens has the answer "" and 0 for the others.
+        A refused row has the answer "" and 0 for the others.
         """
         starts, ends, state = outputs["start_logits"], outputs["end_logits"], batch.state
         owner, rows, number_of_ids = state["owner"], tf.size(batch.error), state["ids"].row_lengths()
@@ -150,7 +151,5 @@ class QuestionAnswering(TextPipeline):
         return {**super().settings(), "max_answer_tokens": self.max_answer_tokens}
 
     @staticmethod
-    def _span(row: Arrays, _question: str, context: str) -> Span:
-        if row["probability"] == 0:
-            raise ValueError(f"`context` must hold a word. Received: context={context!r}")
+    def _span(row: Arrays, _question: str, _context: str) -> Span:
         return Span(row["answer"].decode(), int(row["start"]), int(row["end"]), float(row["probability"]))

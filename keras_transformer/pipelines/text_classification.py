@@ -93,11 +93,10 @@ class TextClassification(Classifier, TextPipeline):
         """Convert strings (B,), or pairs of strings, to the model's inputs, as TensorFlow operations."""
         first = self.tokenizer.tokenize(text)
         if text_pair is None:
-            windows = self._windows(first, self._max_ids(2), "text")
+            windows = self._windows(first, "text")
             inputs = self._inputs(windows.ids)
         else:
-            max_ids = self._max_ids(3) - tf.cast(first.row_lengths(), tf.int32)
-            windows = self._windows(self.tokenizer.tokenize(text_pair), max_ids, "text_pair")
+            windows = self._windows(self.tokenizer.tokenize(text_pair), "text_pair", text=first)
             first = accepted_rows(first, windows.error)
             inputs = self._inputs(tf.gather(first, windows.owner), windows.ids)
         return Preprocessed(inputs, windows.error, {"owner": windows.owner})

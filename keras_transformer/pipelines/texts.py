@@ -219,28 +219,38 @@ class TextPipeline(ForwardPipeline):
             )
             raise ValueError(f"{names} must be equally many. Received: {counts} texts")
         lengths = np.sum([[len(text) for text in column] for column in columns], axis=0)
-        rows = self._rows(columns, batch_size, np.argsort(lengths, kind="stable"))
+        order = np.argsort(
+            -lengths, kind="stable"
+        )  # long texts first, so that too long ones are found at once
+        rows = self._rows(columns, batch_size, order)
         found = [
             convert(row, *(text.decode() for text in of_row))
             for row, *of_row in zip(rows, *columns, strict=True)
         ]
         return found[0] if one else found
 
-    def _max_ids(self, special: int) -> Tensor:
-        """Return the number of ids that fit in addition to the special ids."""
-        return tf.constant((self.encoder.max_length or 2**30) - special)
+    def _windows(self, ids: tf.RaggedTensor, name: str, **first: tf.RaggedTensor) -> Windows:
+        """Split ids into windows that fit the model and overlap by half, or refuse long texts.
 
-    def _windows(self, ids: tf.RaggedTensor, max_ids: Tensor, name: str) -> Windows:
-        """Split ids into windows of at most `max_ids` (B,) ids that overlap by half, or refuse long texts."""
+        Args:
+            ids: the ids of the texts, ragged (B, None).
+            name: the argument that the texts are given as.
+            **first: of pairs, the ids of the first text, which each window repeats, by the name of its argument.
+        """
         lengths = _lengths(ids)
-        max_ids = tf.broadcast_to(max_ids, tf.shape(lengths))
+        taken = (
+            sum(map(_lengths, first.values()), tf.zeros_like(lengths)) + 2 + len(first)
+        )  # with special ids
+        max_ids = (self.encoder.max_length or 2**30) - taken
         fits = (lengths <= max_ids) | ((max_ids >= 2) & (self.long_texts == "window"))
-        positions = f"as the model has {self.encoder.max_length} positions, or long_texts='window'"
+        beside = "".join(f" beside its `{each}`" for each in first)
         error = tf.strings.join(
             [
                 f"`{name}` must have at most ",
-                tf.strings.as_string(max_ids),
-                f" tokens each, {positions}. Received: ",
+                tf.strings.as_string(tf.maximum(max_ids, 0)),
+                f" tokens each{beside}, as the model has {self.encoder.max_length} positions",
+                "" if self.long_texts == "window" else ", or long_texts='window'",
+                ". Received: ",
                 tf.strings.as_string(lengths),
                 " tokens",
             ]

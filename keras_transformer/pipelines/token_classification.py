@@ -74,7 +74,7 @@ class TokenClassification(TextPipeline):
         """Convert strings (B,) to the model's inputs, as TensorFlow operations."""
         words = words_of(text)
         ids = self.tokenizer.tokenize(words.text.values)  # (all words, None)
-        windows = self._windows(words.text.with_values(ids).merge_dims(1, 2), self._max_ids(2), "text")
+        windows = self._windows(words.text.with_values(ids).merge_dims(1, 2), "text")
         state = {
             "words": words.text,
             "starts": words.start,

@@ -143,6 +143,7 @@ def test_each_head_attends_to_its_top_k_keys_only():
     values = np.asarray(attention.project(store)["value"])  # (1, N, S, V)
     heads = np.einsum("bnts,bnsv->btnv", kept, values).reshape(1, 2, 8)
     np.testing.assert_allclose(retrieved(store), np.asarray(attention.output_projection(heads)), **CLOSE)
+    np.testing.assert_array_equal(RetrievalMemory(store, 3).attend(attention, query), retrieved(store))
     others = np.setdiff1d(np.arange(20), chosen)
     changed = store.copy()
     changed[:, others] *= 0.999  # no longer the same, yet chosen no more than before

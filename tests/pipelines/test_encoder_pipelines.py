@@ -94,8 +94,12 @@ class TestTextClassification:
         windows = [" ".join(words[start : start + 14]) for start in (0, 7, 14, 18)]
         expected = classifier.probabilities(windows).mean(0)
         np.testing.assert_allclose(classifier.probabilities([LONG, "a"])[0], expected, **CLOSE)
-        with pytest.raises(ValueError, match=r"`text_pair` must have at most"):
+        with pytest.raises(
+            ValueError, match=r"`text_pair` must have at most 1 tokens each beside its `text`, as"
+        ):
             classifier(["a b c d e f g h a b c d"], [LONG])
+        with pytest.raises(ValueError, match=r"`text_pair` must have at most 0 tokens .* Received: 1 tokens"):
+            classifier([LONG], ["a"])
 
 
 class TestTokenClassification:
@@ -159,8 +163,10 @@ class TestQuestionAnswering:
         assert answer.text
 
     def test_a_context_without_words_has_no_answer(self):
-        with pytest.raises(ValueError, match="`context` must hold a word. Received: context='  '"):
-            MAKERS["span"]()("a", "  ")
+        with pytest.raises(
+            ValueError, match=r"`context` must contain a word. Received: none in context\[1\]"
+        ):
+            MAKERS["span"]()(["a", "a"], ["b", "  "])
 
 
 class TestFillMask:
@@ -179,7 +185,9 @@ class TestFillMask:
 
     @pytest.mark.slow
     def test_texts_without_mask_or_too_long_are_refused(self):
-        with pytest.raises(ValueError, match=r"`text` must hold '\[MASK\]'.*Received: 'b'"):
+        with pytest.raises(
+            ValueError, match=r"`text` must contain .*'\[MASK\]'. Received: none in text\[1\]"
+        ):
             MAKERS["fill"]()(["[MASK]", "b"])
         with pytest.raises(ValueError, match="`text` must have at most 14 tokens"):
             MAKERS["fill"]()(LONG + "[MASK]")
