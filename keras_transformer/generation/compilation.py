@@ -144,8 +144,8 @@ def compiled(variables: list[Any], function: Callable[[Any], Any], jit_compile: 
 
 
 def _padded(values: np.ndarray, padding_value: int) -> np.ndarray:
-    """Pad each axis to the next power of two; noise, which has four, only the first."""
-    smallest = (1,) if values.ndim == 4 else (1, 8)
+    """Pad each axis to the next power of two; noise, which has three, only the first."""
+    smallest = (1,) if values.ndim == 3 else (1, 8)
     shape = [bucket(size, least) for size, least in zip(values.shape, smallest, strict=False)]
     dtype = {"f": np.float32, "b": np.bool_}.get(values.dtype.kind, np.int32)
     padded = np.full((*shape, *values.shape[len(shape) :]), padding_value, dtype)

@@ -106,7 +106,7 @@ class Generator(ModelFunctions):
             source_ids: integers (B, S); for a decoder-only model the prompts.
             prefix_ids: integers (B, Q), the first target tokens of an encoder–decoder.
             rows: integers (B,) in [0, 2³¹), the row numbers that seed the sampling noise, by default 0, 1, 2, …
-            noise: floats (B, R, L, V) in [0, 1], sampling noise in place of the seed.
+            noise: floats (B, R, L) in [0, 1], sampling noise in place of the seed.
             limits: integers (B,) in [1, M], the maximum number of new tokens of each row, by default M.
             seed: an integer in [0, 2³²), in place of the sampler's seed.
             padding_mask: booleans (B, S), False for padding; ids equal to the model's `pad_id` are padding too.
@@ -189,9 +189,9 @@ class Generator(ModelFunctions):
                 raise ValueError(
                     f"`noise` must be None for a sampler that draws nothing. Received: sampler={sampler}"
                 )
-            shape = (batch_size, sampler.hypotheses, max_limit, model.vocabulary_size)
+            shape = (batch_size, sampler.hypotheses, max_limit)
             noise = validation.checked_noise(noise, shape)
-            inputs["noise"] = np.pad(noise, [(0, 0), (0, 0), (0, self.max_new_tokens - max_limit), (0, 0)])
+            inputs["noise"] = np.pad(noise, [(0, 0), (0, 0), (0, self.max_new_tokens - max_limit)])
         return inputs
 
     def _max_limit(self, limits: np.ndarray | None) -> int:
@@ -245,7 +245,7 @@ def generate(
         padding_mask: booleans (B, S), False for padding; ids equal to the model's `pad_id` are padding too. A model
             whose `pad_id` is None, such as GPT-2, needs the mask for padded prompts.
         rows: integers (B,) in [0, 2³¹), the row numbers that seed the sampling noise, by default 0, 1, 2, …
-        noise: floats (B, R, M, V) in [0, 1], sampling noise in place of the seed.
+        noise: floats (B, R, M) in [0, 1], sampling noise in place of the seed.
 
     Returns:
         A `Generation`.

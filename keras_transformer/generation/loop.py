@@ -51,7 +51,7 @@ def generate_ids(
             the output.
         padding_mask: booleans (B, S), False for padding in `source_ids`; ids equal to `pad_id` are padding too.
         rows: integers (B,), the row numbers that seed the sampling noise, by default 0, 1, 2, …
-        noise: float32 (B, R, M, V) in [0, 1], noise in place of `categorical.uniform`, for graphs without integer
+        noise: float32 (B, R, M) in [0, 1], noise in place of `categorical.uniform`, for graphs without integer
             hashes.
         limits: integers (B,) in [1, M], the maximum number of new tokens of each row.
         seed: integers (1,), in place of the sampler's seed; an input, so that another seed does not recompile.

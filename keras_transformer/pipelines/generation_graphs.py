@@ -178,8 +178,8 @@ def noise_spec(pipeline: Any) -> list[tf.TensorSpec]:
     """Return the spec of the noise input of a sampling loop, or an empty list."""
     if not isinstance(pipeline.sampler, generation.Sample):
         return []
-    shape = [pipeline.sampler.num_return, pipeline.max_new_tokens, pipeline.model.vocabulary_size]
-    return [tf.TensorSpec([None, *shape], tf.float32, name="noise")]
+    shape = [None, pipeline.sampler.num_return, pipeline.max_new_tokens]
+    return [tf.TensorSpec(shape, tf.float32, name="noise")]
 
 
 def encode(model: Any, input_ids: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:

@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_transformer import generation
 from keras_transformer.generation import Sample
+from keras_transformer.generation.constraints import FORBIDDEN
 from keras_transformer.generation.search import categorical
 
 pytestmark = pytest.mark.backend_neutral
@@ -16,9 +17,9 @@ ALL = set(range(8)) - {6}
 
 def draws(sampler, count=20_000):
     """Ids drawn from `LOGITS`, one for each of `count` rows."""
-    noise = categorical.uniform(sampler.seed, ops.arange(count), 1, 0, len(LOGITS))
-    perturbed = categorical.draw(ops.broadcast_to(ops.array(LOGITS), (count, 1, 8)), sampler, noise)
-    return ops.convert_to_numpy(ops.argmax(perturbed, axis=-1))[:, 0]
+    noise = categorical.uniform(sampler.seed, ops.arange(count), 1, 0)
+    logits = ops.broadcast_to(ops.array(LOGITS), (count, 1, 8))
+    return ops.convert_to_numpy(categorical.draw(logits, sampler, noise))[:, 0]
 
 
 def softmax(logits):
@@ -58,26 +59,43 @@ def test_frequencies_are_those_of_the_filtered_distribution(settings, kept):
     assert chi_square < 24.3  # 0.1 % of draws are above it with 7 degrees of freedom, fewer with fewer
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 97, 4000])
+def test_draws_invert_the_cumulative_distribution(size):
+    random = np.random.default_rng(size)
+    logits = random.normal(0, 3, (64, 1, size)).astype("float32")
+    logits[:, :, random.random(size) < 0.3] = FORBIDDEN
+    logits[:, :, random.integers(size)] = 0.0
+    weights = np.where(logits > FORBIDDEN / 2, np.exp(logits.astype("float64")), 0)
+    cumulated = weights.cumsum(-1) / weights.sum(-1, keepdims=True)
+    noise = random.random((64, 1)).astype("float32")
+    noise[:4, 0] = 0, 1, 2**-24, 1 - 2**-24
+    found = ops.convert_to_numpy(categorical.draw(ops.array(logits), Sample(), ops.array(noise)))
+    assert (np.take_along_axis(weights, found[..., None], axis=-1) > 0).all()
+    before = np.where(np.arange(size) < found[..., None], weights, 0).sum(-1) / weights.sum(-1)
+    after = np.take_along_axis(cumulated, found[..., None], axis=-1)[..., 0]
+    assert (before - 1e-5 <= noise).all()
+    assert (noise <= after + 1e-5).all()
+
+
 def test_noise_is_uniform_and_the_same_in_every_mode(modes):
     def make(rows):
-        return categorical.uniform(7, rows, 3, ops.arange(5), 50)
+        return categorical.uniform(7, rows, 30, ops.arange(25))
 
     expected = None
     for wrap in modes.values():
         found = ops.convert_to_numpy(wrap(make)(ops.arange(40)))
         expected = found if expected is None else expected
         np.testing.assert_array_equal(found, expected)
-    assert expected.shape == (40, 3, 5, 50)
+    assert expected.shape == (40, 30, 25)
     assert 0 < expected.min() < expected.max() < 1
     shares = np.histogram(expected, 20, (0, 1))[0] / expected.size
     np.testing.assert_allclose(shares, 0.05, atol=0.006)
     assert len(np.unique(expected)) > 0.99 * expected.size
     np.testing.assert_array_equal(
-        ops.convert_to_numpy(categorical.uniform(7, ops.array([3]), 3, 4, 50))[0], expected[3, :, 4]
+        ops.convert_to_numpy(categorical.uniform(7, ops.array([3]), 30, 4))[0], expected[3, :, 4]
     )
-    assert (
-        ops.convert_to_numpy(categorical.uniform(8, ops.arange(40), 3, ops.arange(5), 50)) != expected
-    ).mean() > 0.99
+    other = ops.convert_to_numpy(categorical.uniform(8, ops.arange(40), 30, ops.arange(25)))
+    assert (other != expected).mean() > 0.99
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +137,7 @@ def test_scores_ignore_temperature_and_filters(model, expected, forced):
 
 @pytest.mark.slow
 def test_noise_replaces_the_seed(model, expected):
-    noise = categorical.uniform(SAMPLER.seed, ops.arange(9), 3, ops.arange(8), 40)
+    noise = categorical.uniform(SAMPLER.seed, ops.arange(9), 3, ops.arange(8))
     other = Sample(temperature=1.5, top_p=0.95, seed=99, num_return=3)
     out = generation.generate_ids(model, ops.array(SOURCES), 8, sampler=other, noise=noise)
     np.testing.assert_array_equal(ops.convert_to_numpy(out["ids"]), expected.ids)

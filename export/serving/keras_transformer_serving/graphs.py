@@ -72,7 +72,7 @@ class Graphs:
         Args:
             input_ids: int64 (B, S), padded with `pad_id`, or with any id where `attention_mask` is given.
             rows: integers (B,), the index of each input that the noise of sampling depends on, by default 0, 1, 2, …
-            noise: float32 (B, N, M, V), the uniform noise of sampling, by default from the sampler's seed.
+            noise: float32 (B, N, M), the uniform noise of sampling, by default from the sampler's seed.
             attention_mask: integers (B, S), 0 for padding, by default where ids equal `pad_id`. A model without a
                 `pad_id` needs it where there is padding.
 
@@ -95,10 +95,8 @@ class Graphs:
         return dict(zip(names, self.session(self._loop).run(names, given), strict=True))
 
     def noise(self, rows: np.ndarray) -> np.ndarray:
-        """Return the noise of the sampler's seed for inputs of these indices (B,): float32 (B, N, M, V)."""
-        return uniform_noise(
-            self.sampler["seed"], rows, self.num_return, self.max_new_tokens, self.vocabulary_size
-        )
+        """Return the noise of the sampler's seed for inputs of these indices (B,): float32 (B, N, M)."""
+        return uniform_noise(self.sampler["seed"], rows, self.num_return, self.max_new_tokens)
 
     def generate_by_steps(
         self, input_ids: np.ndarray, attention_mask: np.ndarray | None = None
@@ -190,10 +188,8 @@ def new_session(path: str | os.PathLike[str], providers: Sequence[Any] | None = 
     return onnxruntime.InferenceSession(path, providers=providers or onnxruntime.get_available_providers())
 
 
-def uniform_noise(
-    seed: int, rows: np.ndarray, hypotheses: int, steps: int, vocabulary_size: int
-) -> np.ndarray:
-    """Return uniform numbers in (0, 1) that depend only on (seed, row, hypothesis, step, id).
+def uniform_noise(seed: int, rows: np.ndarray, hypotheses: int, steps: int) -> np.ndarray:
+    """Return uniform numbers in (0, 1) that depend only on (seed, row, hypothesis, step).
 
     A counter-based hash: bit for bit the noise of `keras_transformer.generation`.
 
@@ -202,15 +198,14 @@ def uniform_noise(
         rows: integers (B,), the index of each input.
         hypotheses: the number of hypotheses of each input, N.
         steps: the number of steps, M.
-        vocabulary_size: V.
 
     Returns:
-        float32 (B, N, M, V).
+        float32 (B, N, M).
     """
     golden = np.uint32(0x9E3779B1)
     state = _mix(np.array([seed], np.uint32) + golden)
-    for axis, values in enumerate([rows, *map(np.arange, (hypotheses, steps, vocabulary_size))]):
-        numbers = np.asarray(values).astype(np.uint32).reshape([1] * axis + [-1] + [1] * (3 - axis))
+    for axis, values in enumerate([rows, np.arange(hypotheses), np.arange(steps)]):
+        numbers = np.asarray(values).astype(np.uint32).reshape([1] * axis + [-1] + [1] * (2 - axis))
         state = _mix(state + numbers * golden)
     uniform = (state >> np.uint32(9)).astype(np.float32) + np.float32(0.5)
     noise: np.ndarray = uniform * np.float32(2.0**-23)

@@ -115,7 +115,6 @@ class SavedModel:
     def __init__(self, path: pathlib.Path, config: dict[str, Any]) -> None:
         self._signatures = tf.saved_model.load(str(path)).signatures
         self._sampler, self._most = config["generation"], config["max_new_tokens"]
-        self._vocabulary = config["vocabulary_size"]
 
     def __call__(self, texts: Sequence[str]) -> Answers:
         """Return the outputs of its two signatures."""
@@ -137,7 +136,7 @@ class SavedModel:
     def _noise(self, rows: int) -> dict[str, tf.Tensor]:
         if self._sampler["sampler"] != "sample":
             return {}
-        shape = (self._sampler["num_return"], self._most, self._vocabulary)
+        shape = (self._sampler["num_return"], self._most)
         return {"noise": tf.constant(serving.uniform_noise(self._sampler["seed"], np.arange(rows), *shape))}
 
 

@@ -26,7 +26,7 @@ def onnx(
     For a generating pipeline, `generate_greedy.onnx`, `generate_beam.onnx`, `generate_sample.onnx` or
     `generate_contrastive.onnx`, by the pipeline's sampler, is the whole loop with its key/value cache and constraints:
     "input_ids" int64 (B, S) → "ids" int64 (B, M), "lengths" int64 (B,), "scores" float32 (B,), each with an axis of N
-    after the first if N > 1 hypotheses are returned. If it samples, it also takes "noise" float32 (B, N, M, V), uniform
+    after the first if N > 1 hypotheses are returned. If it samples, it also takes "noise" float32 (B, N, M), uniform
     numbers as of `keras_transformer_serving.uniform_noise`. For servers with their own loop there are
     `encoder_model.onnx`, which projects keys and values once, and `decoder_model_merged.onnx`, which takes a past of
     any length, including 0; for a decoder-only model one `model.onnx`; for Unlimiformer only the loop.

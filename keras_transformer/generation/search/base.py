@@ -28,7 +28,7 @@ class Inputs:
         prefix_ids: integers (B, Q), or None.
         padding_mask: booleans (B, S), or None.
         rows: integers (B,), or None.
-        noise: float32 (B, R, M, V), or None.
+        noise: float32 (B, R, M), or None.
         limits: integers (B,), or None.
         seed: integers (1,), or None.
     """

@@ -1,5 +1,6 @@
 """Categorical sampling: filters of logits, and noise from a counter hash."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -12,26 +13,48 @@ from keras_transformer.typing import Tensor
 
 
 def draw(logits: Tensor, sampler: Sample, noise: Tensor) -> Tensor:
-    r"""Perturb logits (B, R, V) so that their argmax is a draw from the filtered distribution.
+    r"""Draw a token of each of logits (B, R, V) by inverting the cumulative distribution.
 
-    $$\arg\max_v\, (z_v - \log(-\log u_v)) \sim \mathrm{softmax}(z), \quad u_v \sim \mathrm{Uniform}(0, 1)$$
+    $$v = \min \Big\{ v : \sum_{w \le v} p_w > u \Big\} \sim p, \quad u \sim \mathrm{Uniform}(0, 1)$$
 
     Args:
         logits: (B, R, V), `FORBIDDEN` for forbidden tokens.
-        sampler: temperature and filters.
-        noise: uniform numbers u (B, R, V) in [0, 1].
+        sampler: temperature and filters, which give p.
+        noise: uniform numbers u (B, R) in [0, 1].
 
     Returns:
-        (B, R, V), `FORBIDDEN` for filtered tokens.
+        int32 (B, R); an id without meaning where all tokens are forbidden.
 
     References:
-        Gumbel, "Statistical Theory of Extreme Values and Some Practical Applications" (1954); Maddison et al., "A*
-        Sampling" (2014), section 2.
+        Devroye, "Non-Uniform Random Variate Generation" (1986), section III.2.
     """
     scaled = ops.maximum(logits / sampler.temperature, FORBIDDEN)
     kept = ops.logical_and(scaled >= lowest_kept(scaled, sampler), logits > FORBIDDEN / 2)
-    uniform = ops.clip(noise, 2.0**-24, 1 - 2.0**-24)  # 0 and 1 would give infinite values
-    return ops.where(kept, scaled - ops.log(-ops.log(uniform)), FORBIDDEN)
+    weights = ops.exp(scaled - ops.max(scaled, axis=-1, keepdims=True))
+    # Blocks are drawn first, then a token of the block: short sums round alike in all runtimes, and are fast.
+    size = math.isqrt(logits.shape[-1] - 1) + 1
+    count = -(-logits.shape[-1] // size)
+    weights = ops.pad(ops.where(kept, weights, 0.0), [(0, 0), (0, 0), (0, count * size - logits.shape[-1])])
+    blocks = ops.reshape(weights, [-1, *logits.shape[1:-1], count, size])
+    totals = ops.sum(blocks, axis=-1)
+    block, remainder = _invert(totals, noise * ops.sum(totals, axis=-1))
+    chosen = ops.equal(ops.arange(count), block[..., None])[..., None]
+    token, _ = _invert(ops.sum(ops.where(chosen, blocks, 0.0), axis=-2), remainder)
+    return block * size + token
+
+
+def _invert(weights: Tensor, threshold: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the first index (B, R) at which the cumulative sum of weights (B, R, n) exceeds a threshold (B, R).
+
+    Also return the threshold minus the sum before that index. The weight at the index is positive, if any is.
+    """
+    cumulated = ops.cumsum(weights, axis=-1)
+    # Below the sum in spite of rounding.
+    threshold = ops.minimum(threshold, cumulated[..., -1] * (1 - 2.0**-22))[..., None]
+    passed = cumulated <= threshold
+    before = ops.max(ops.where(passed, cumulated, 0.0), axis=-1)
+    index = ops.sum(ops.cast(passed, "int32"), axis=-1)
+    return ops.minimum(index, weights.shape[-1] - 1), threshold[..., 0] - before
 
 
 def lowest_kept(logits: Tensor, sampler: Sample) -> Tensor:
@@ -55,28 +78,24 @@ def lowest_kept(logits: Tensor, sampler: Sample) -> Tensor:
     return lowest
 
 
-def uniform(seed: Any, rows: Tensor, hypotheses: int, steps: Tensor, vocabulary_size: int) -> Tensor:
-    """Return uniform numbers in (0, 1), a function of (seed, row, hypothesis, step, id) only.
+def uniform(seed: Any, rows: Tensor, hypotheses: int, steps: Tensor) -> Tensor:
+    """Return uniform numbers in (0, 1) that depend only on (seed, row, hypothesis, step).
 
-    They are integer hashes until the last operation, and so equal on every backend and in every mode.
+    They are integer hashes until the last operation, and so equal on every backend, compiled or not.
 
     Args:
         seed: an integer in [0, 2³²), or a tensor of shape (1,).
-        rows: integers (B,), the number of each row.
+        rows: integers (B,), the index of each row.
         hypotheses: R.
-        steps: integers of any shape, () for one step or (M,) for several.
-        vocabulary_size: V.
+        steps: the index of a step, or integers (M,).
 
     Returns:
-        float32 (B, R, V), or (B, R, M, V) for several steps.
+        float32 (B, R), or (B, R, M) for several steps.
     """
     steps = ops.convert_to_tensor(steps, "int32")
-    axes = [rows, ops.arange(hypotheses), *([steps] if len(steps.shape) else []), ops.arange(vocabulary_size)]
     state = _mix(_constant(seed) + _constant(0x9E3779B1))
-    if not len(steps.shape):
-        axes.insert(2, ops.reshape(steps, [1]))
-    for number, values in enumerate(axes):
-        shape = [1] * number + [-1] + [1] * (3 - number)
+    for axis, values in enumerate([rows, ops.arange(hypotheses), ops.reshape(steps, [-1])]):
+        shape = [1] * axis + [-1] + [1] * (2 - axis)
         state = _mix(state + ops.reshape(ops.cast(values, "uint32"), shape) * _constant(0x9E3779B1))
     # 23 bits and a half: exact in float32, and neither 0 nor 1.
     bits = ops.cast(ops.cast(ops.right_shift(state, _constant(9)), "int32"), "float32")

@@ -44,7 +44,7 @@ class GreedySearch(TokenSearch):
         step = state["step"]
         normalizer = log_normalizer(logits)  # (B, R)
         invalid = ops.logical_and(is_invalid(logits, normalizer), ops.logical_not(state["ended"]))
-        token, best = highest(self._candidates(state, logits))
+        token, best = self._choose(self._candidates(state, logits), step)
         if self._best_is_logit:
             own = best
         else:
@@ -71,12 +71,17 @@ class GreedySearch(TokenSearch):
 
     @property
     def _best_is_logit(self) -> bool:
-        """True if the highest candidate is a logit of the model."""
+        """True if the highest candidate is the model's logit of the chosen token."""
         return not self.logits_processors.changes_logits
 
     def _candidates(self, state: State, logits: Tensor) -> Tensor:
-        """Return the values (B, R, V) whose highest is chosen, `FORBIDDEN` for tokens that are not."""
+        """Return the logits (B, R, V) to choose from, `FORBIDDEN` for tokens that must not be chosen."""
         return self._processed(state, logits)
+
+    def _choose(self, candidates: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the chosen tokens (B, R), and the highest candidate (B, R)."""
+        del step
+        return highest(candidates)
 
     def _ranking_scores(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """Return the scores (B, R) by which hypotheses are sorted."""

@@ -4,7 +4,7 @@ from keras import ops
 
 from keras_transformer.generation.prompts import PromptedModel
 from keras_transformer.generation.search import categorical
-from keras_transformer.generation.search.base import Inputs, State
+from keras_transformer.generation.search.base import Inputs
 from keras_transformer.generation.search.greedy import GreedySearch
 from keras_transformer.typing import Tensor
 
@@ -23,11 +23,11 @@ class SamplingSearch(GreedySearch):
     def _best_is_logit(self) -> bool:
         return False
 
-    def _candidates(self, state: State, logits: Tensor) -> Tensor:
-        processed = self._processed(state, logits)
-        return categorical.draw(processed, self.sampler, self._noise(logits.shape[-1], state["step"]))
+    def _choose(self, candidates: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
+        token = categorical.draw(candidates, self.sampler, self._noise(step))
+        return token, ops.max(candidates, axis=-1)
 
-    def _noise(self, vocabulary_size: int, step: Tensor) -> Tensor:
+    def _noise(self, step: Tensor) -> Tensor:
         if self.noise is not None:
             return ops.take(self.noise, step, axis=2)
-        return categorical.uniform(self.seed, self.rows, self.hypotheses, step, vocabulary_size)
+        return categorical.uniform(self.seed, self.rows, self.hypotheses, step)
