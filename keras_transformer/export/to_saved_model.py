@@ -32,8 +32,8 @@ def saved_model(
 
     Signatures of other pipelines: `serving_default`, from strings, images or graphs to the pipeline's outputs as
     tensors; `forward`, as exported by `onnx`, from ids, images or graphs to the model's outputs; and for pairs of
-    texts `classify_pairs`. `export/README.md` lists their tensors. Inputs that the pipeline refuses raise an
-    InvalidArgumentError.
+    texts `classify_pairs`. `export/README.md` lists their tensors. All but `forward` also return
+    "error", strings (B,): the reason why the pipeline refuses an input, whose other outputs are empty, or "".
 
     Nothing in the graph needs XLA, which TensorFlow Serving disables.
 

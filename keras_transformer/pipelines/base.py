@@ -179,13 +179,6 @@ def is_pipeline(folder: str | os.PathLike[str]) -> bool:
     return isinstance(config, dict) and "pipeline" in config
 
 
-def assert_accepted(error: Tensor) -> None:
-    """Raise a tf.errors.InvalidArgumentError, also from inside a graph, if any input (B,) is refused."""
-    index = tf.where(error != "")[:, 0]
-    data = [tf.gather(error, index), "at index", index]
-    tf.debugging.Assert(tf.equal(tf.size(index), 0), data, summarize=1)
-
-
 def raise_refused(errors: Sequence[tuple[int, bytes]]) -> None:
     """Raise a ValueError for the first of several (index, error), if any; an error begins with the argument's name."""
     for index, error in sorted(errors):

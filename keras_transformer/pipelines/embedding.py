@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras_transformer.arguments import check_one_of
 from keras_transformer.models.bert_heads import mean_of_tokens
 from keras_transformer.pipelines.base import BATCH, Axes, Preprocessed
-from keras_transformer.pipelines.texts import TextPipeline
+from keras_transformer.pipelines.texts import TextPipeline, utf8_error
 from keras_transformer.typing import Tensor
 
 POOLINGS = ("mean", "first", "pooler")
@@ -67,7 +67,7 @@ class Embedding(TextPipeline):
 
     def preprocess(self, text: Tensor) -> Preprocessed:
         """Convert strings (B,) to the model's inputs, as TensorFlow operations."""
-        windows = self._windows(self.tokenizer.tokenize(text), "text")
+        windows = self._windows(self.tokenizer.tokenize(text), "text", utf8_error(text=text))
         state = {"owner": windows.owner, "length": windows.ids.row_lengths() + 2}
         return Preprocessed(self._inputs(windows.ids), windows.error, state)
 

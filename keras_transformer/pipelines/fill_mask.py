@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from keras_transformer.pipelines.base import Arrays, Preprocessed
-from keras_transformer.pipelines.texts import TextPipeline, valid_utf8
+from keras_transformer.pipelines.texts import TextPipeline, first_error, utf8_error, valid_utf8
 from keras_transformer.typing import Tensor
 
 
@@ -73,11 +73,11 @@ class FillMask(TextPipeline):
         ids = self.tokenizer.tokenize(parts.values)
         mask_ids = tf.fill([ids.nrows(), 1], self.tokenizer.mask_id)
         ids = parts.with_values(tf.concat([ids, mask_ids], axis=1)).merge_dims(1, 2)[:, :-1]
-        windows = self._windows(ids, "text")
         missing = f"`text` must contain the mask token {self.mask!r}. Received: none"
-        error = tf.where(parts.row_lengths() > 1, windows.error, missing)
+        error = first_error(utf8_error(text=text), tf.where(parts.row_lengths() > 1, "", missing))
+        windows = self._windows(ids, "text", error)
         inputs = self._inputs(windows.ids)
-        return Preprocessed(inputs, error, {"token_ids": inputs["token_ids"]})
+        return Preprocessed(inputs, windows.error, {"token_ids": inputs["token_ids"]})
 
     def postprocess(self, outputs: dict[str, Tensor], batch: Preprocessed) -> dict[str, Tensor]:
         """Return "pieces" and "probabilities" (B, G, top) of G mask tokens, padded with "" and 0."""

@@ -16,7 +16,6 @@ from keras_transformer.pipelines.base import (
     Graph,
     Pipeline,
     Preprocessed,
-    assert_accepted,
     raise_refused,
 )
 from keras_transformer.typing import Tensor
@@ -29,7 +28,8 @@ class ForwardPipeline(Pipeline):
     """Base class of pipelines that run their model once.
 
     A call runs `preprocess` and `postprocess` as TensorFlow functions, and between them `forward`, compiled by the
-    backend of the model; a SavedModel's signature is one function of all three.
+    backend of the model; a SavedModel's signature is one function of all three. A call raises for a refused input; a
+    signature answers the others.
     """
 
     _compiled: "_Functions | None" = None
@@ -78,10 +78,20 @@ class ForwardPipeline(Pipeline):
         return {MODEL: self.forward_graph()}
 
     def serve(self, *inputs: Tensor) -> dict[str, Tensor]:
-        """Answer a batch inside one TensorFlow function, or raise a tf.errors.InvalidArgumentError."""
+        """Answer a batch inside one TensorFlow function; see `results`."""
         batch = self.preprocess(*inputs)
-        assert_accepted(batch.error)
-        return self.postprocess(self.forward(batch.inputs), batch)
+        return self.results(self.forward(batch.inputs), batch)
+
+    def results(self, outputs: dict[str, Tensor], batch: Preprocessed) -> dict[str, Tensor]:
+        """Return the outputs of `postprocess`, empty for refused inputs, and "error" (B,).
+
+        Empty values are "", 0.0 and −1.
+        """
+        found = self.postprocess(outputs, batch)
+        return {
+            **{name: _of_accepted(values, batch.error) for name, values in found.items()},
+            "error": batch.error,
+        }
 
     def outputs(self, *inputs: Any) -> Arrays:
         """Return the outputs of "serving_default" for one batch, computed as in a call."""
@@ -102,19 +112,19 @@ class ForwardPipeline(Pipeline):
         rows: list[Any] = [None] * len(order)
         for start in range(0, len(order), batch_size):
             indices = order[start : start + batch_size]
-            outputs = self._answer(self._preprocessed(inputs, indices), batch_size)
+            batch = self._preprocessed(inputs, indices)
+            error = batch.error.numpy()
+            raise_refused([(indices[row], error[row]) for row in np.flatnonzero(error != b"")])
+            outputs = self._answer(batch, batch_size)
             for place, index in enumerate(indices):
                 rows[index] = {name: values[place] for name, values in outputs.items()}
         return rows
 
     def _preprocessed(self, inputs: Sequence[Sequence[Any]], indices: Sequence[int]) -> Preprocessed:
-        """Preprocess the inputs at `indices`, or raise a ValueError for the first that is refused."""
+        """Preprocess the inputs at `indices`."""
         with tf.device("CPU"):  # where strings are
             columns = [tf.convert_to_tensor(_chosen(column, indices)) for column in inputs]
-            batch = self._functions().preprocess(*columns)
-            error = batch.error.numpy()
-        raise_refused([(indices[row], error[row]) for row in np.flatnonzero(error != b"")])
-        return batch
+            return self._functions().preprocess(*columns)
 
     def _answer(self, batch: Preprocessed, batch_size: int) -> Arrays:
         """Return the outputs for a preprocessed batch; the model runs on at most `batch_size` rows at once."""
@@ -129,8 +139,8 @@ class ForwardPipeline(Pipeline):
             outputs = (
                 parts[0] if len(parts) == 1 else tf.nest.map_structure(lambda *of: tf.concat(of, 0), *parts)
             )
-            answers = functions.postprocess(outputs, batch)
-            return {name: values.numpy() for name, values in answers.items()}
+            results = functions.results(outputs, batch)
+            return {name: values.numpy() for name, values in results.items()}
 
     def _functions(self) -> "_Functions":
         """Return the compiled functions; compile again after a change of what they contain as constants."""
@@ -149,7 +159,7 @@ class _Functions:
         self._settings = copy.deepcopy(pipeline.settings())
         self._preprocess: dict[Any, Callable[..., Preprocessed]] = {}
         self._forward: Callable[..., dict[str, Any]] | None = None
-        self.postprocess = tf.function(pipeline.postprocess, autograph=False, reduce_retracing=True)
+        self.results = tf.function(pipeline.results, autograph=False, reduce_retracing=True)
 
     def are_valid(self) -> bool:
         """Return whether settings, tokenizer and variables are unchanged; quantisation replaces variables."""
@@ -218,6 +228,15 @@ def check_no_texts(pipeline: ForwardPipeline, texts: Any) -> None:
     """Raise if texts are given to compare a pipeline on that reads none."""
     if texts is not None:
         raise ValueError(f"`texts` must be None for a {type(pipeline).__name__}. Received: texts={texts!r}")
+
+
+def _of_accepted(values: Tensor, error: Tensor) -> Tensor:
+    """Return values (B, …), "", 0.0 or −1 where there is an error (B,)."""
+    empty = tf.constant(
+        "" if values.dtype == tf.string else -1 if values.dtype.is_integer else 0.0, values.dtype
+    )
+    accepted = tf.reshape(error == "", [-1] + [1] * (len(values.shape) - 1))
+    return tf.where(accepted, values, empty)
 
 
 def _chosen(column: Sequence[Any], indices: Sequence[int]) -> Any:

@@ -17,7 +17,7 @@ from keras_transformer.generation.validation import padding_value
 from keras_transformer.pipelines import arguments, batched, generation_graphs
 from keras_transformer.pipelines.base import Graph, Pipeline, Preprocessed, raise_refused
 from keras_transformer.pipelines.outputs import Alignment, Answer, stream_text
-from keras_transformer.pipelines.texts import accepted_rows
+from keras_transformer.pipelines.texts import accepted_rows, first_error, padded
 from keras_transformer.text.tokenizers.strings import to_string_tensor
 from keras_transformer.typing import Tensor
 
@@ -333,23 +333,23 @@ class GeneratingPipeline(Pipeline):
         raise_refused([(row, error) for row, error in enumerate(batch.error.numpy()) if error])
         return {name: values.numpy() for name, values in batch.inputs.items()}
 
-    def _padded_inputs(self, rows: tf.RaggedTensor) -> Preprocessed:
-        """Pad the source ids, except those of texts that are too long."""
+    def _padded_inputs(self, rows: tf.RaggedTensor, error: Tensor) -> Preprocessed:
+        """Pad the source ids; texts that are too long or have an error (B,) get none."""
         lengths = tf.cast(rows.row_lengths(), tf.int32)
-        error = tf.strings.join(
+        too_long = tf.strings.join(
             [
                 f"`texts` must have at most {self.max_source_tokens} tokens each (max_source_tokens). Received: ",
                 tf.strings.as_string(lengths),
                 " tokens",
             ]
         )
-        error = tf.where(lengths > self.max_source_tokens, error, "")
+        error = first_error(error, tf.where(lengths > self.max_source_tokens, too_long, ""))
         ids, real = self._padded(accepted_rows(rows, error))
         return Preprocessed({"source_ids": ids, "padding_mask": real}, error, {})
 
     def _padded(self, rows: tf.RaggedTensor) -> tuple[Tensor, Tensor]:
         """Return ids (B, S) padded to the longest row, and booleans (B, S), False for padding."""
-        ids = rows.to_tensor(padding_value(self.model))
+        ids = padded(rows, padding_value(self.model))
         return ids, tf.sequence_mask(rows.row_lengths(), tf.shape(ids)[1])
 
     def decode(self, ids: Any) -> Tensor:

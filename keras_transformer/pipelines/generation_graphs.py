@@ -11,7 +11,7 @@ from keras_transformer import generation, ops
 from keras_transformer.generation.generative_model import is_encoder_decoder
 from keras_transformer.generation.validation import padding_value
 from keras_transformer.models import Unlimiformer
-from keras_transformer.pipelines.base import BATCH, DEFAULT, Axes, Graph, assert_accepted
+from keras_transformer.pipelines.base import BATCH, DEFAULT, Axes, Graph
 from keras_transformer.typing import Tensor
 from keras_transformer_serving.graphs import DECODER, ENCODER, MODEL, loop_name
 
@@ -26,14 +26,13 @@ def signatures(pipeline: Any) -> dict[str, Graph]:
     text = tf.TensorSpec([None], tf.string, name="text")
 
     def text_to_ids(texts: Tensor, noise: Tensor | None = None) -> dict[str, Tensor]:
-        batch = pipeline.preprocess(texts)
-        assert_accepted(batch.error)
-        return generate_ids(pipeline, **batch.inputs, noise=noise)
+        batch = pipeline.preprocess(texts)  # refused texts are empty, so that nothing is generated
+        return {**generate_ids(pipeline, **batch.inputs, noise=noise), "error": batch.error}
 
     def text_to_text(texts: Tensor) -> dict[str, Tensor]:
-        ids = text_to_ids(texts)["ids"]
-        decoded = pipeline.decode(tf.reshape(ids, [-1, ids.shape[-1]]))
-        return {"text": tf.reshape(decoded, tf.shape(ids)[:-1])}
+        out = text_to_ids(texts)
+        decoded = pipeline.decode(tf.reshape(out["ids"], [-1, out["ids"].shape[-1]]))
+        return {"text": tf.reshape(decoded, tf.shape(out["ids"])[:-1]), "error": out["error"]}
 
     return {
         DEFAULT: Graph(text_to_text, [text]),

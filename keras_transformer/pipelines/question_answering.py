@@ -7,7 +7,14 @@ import tensorflow as tf
 
 from keras_transformer.arguments import check_positive
 from keras_transformer.pipelines.base import BATCH, DEFAULT, Arrays, Axes, Preprocessed
-from keras_transformer.pipelines.texts import TextPipeline, accepted_rows, valid_utf8, words_of
+from keras_transformer.pipelines.texts import (
+    TextPipeline,
+    accepted_rows,
+    first_error,
+    utf8_error,
+    valid_utf8,
+    words_of,
+)
 from keras_transformer.typing import Tensor
 
 
@@ -77,9 +84,9 @@ class QuestionAnswering(TextPipeline):
         asked, words = self.tokenizer.tokenize(question), words_of(context)
         ids_of_words = self.tokenizer.tokenize(words.text.values)
         ids = words.text.with_values(ids_of_words).merge_dims(1, 2)
-        windows = self._windows(ids, "context", question=asked)
-        missing = "`context` must contain a word. Received: none"
-        error = tf.where((windows.error == "") & (ids.row_lengths() == 0), missing, windows.error)
+        missing = tf.where(ids.row_lengths() > 0, "", "`context` must contain a word. Received: none")
+        error = first_error(utf8_error(question=question, context=context), missing)
+        windows = self._windows(ids, "context", error, question=asked)
         asked = tf.gather(accepted_rows(asked, windows.error), windows.owner)
         state = {
             "context": valid_utf8(context),
@@ -92,7 +99,7 @@ class QuestionAnswering(TextPipeline):
             "window_length": tf.cast(windows.ids.row_lengths(), tf.int32),
             "question_length": tf.cast(asked.row_lengths(), tf.int32),
         }
-        return Preprocessed(self._inputs(asked, windows.ids), error, state)
+        return Preprocessed(self._inputs(asked, windows.ids), windows.error, state)
 
     def forward(self, inputs: Any) -> dict[str, Tensor]:
         """Return the logits of each start and end (R, L)."""
@@ -100,12 +107,9 @@ class QuestionAnswering(TextPipeline):
         return {"start_logits": logits[:, 0], "end_logits": logits[:, 1]}
 
     def postprocess(self, outputs: dict[str, Tensor], batch: Preprocessed) -> dict[str, Tensor]:
-        """Return "answer", "start", "end" (characters of the context) and "probability", each (B,).
-
-        A refused row has the answer "" and 0 for the others.
-        """
+        """Return "answer", "start", "end" (characters of the context) and "probability", each (B,)."""
         starts, ends, state = outputs["start_logits"], outputs["end_logits"], batch.state
-        owner, rows, number_of_ids = state["owner"], tf.size(batch.error), state["ids"].row_lengths()
+        owner, rows, accepted = state["owner"], tf.size(batch.error), batch.error == ""
         places = tf.range(tf.shape(starts)[1])
         first = (state["question_length"] + 2)[:, None]
         inside = (places >= first) & (places < first + state["window_length"][:, None])
@@ -122,11 +126,10 @@ class QuestionAnswering(TextPipeline):
         number = tf.math.unsorted_segment_max(number, owner, rows)  # (B,)
         offset = tf.gather(state["window_start"] - first[:, 0], number)
         offset += tf.cast(state["ids"].row_starts(), tf.int32)
-        known = number_of_ids > 0
 
         def character(token: Tensor, of: tf.RaggedTensor) -> Tensor:
-            word = tf.gather(tf.concat([state["word_of_id"], [0]], axis=0), tf.where(known, token, 0))
-            return tf.where(known, tf.gather(tf.concat([of.values, [0]], axis=0), word), 0)
+            word = tf.gather(tf.concat([state["word_of_id"], [0]], axis=0), tf.where(accepted, token, 0))
+            return tf.where(accepted, tf.gather(tf.concat([of.values, [0]], axis=0), word), 0)
 
         start = character(tf.gather(place // size, number) + offset, state["starts"])
         end = character(tf.gather(place % size, number) + offset, state["ends"])
@@ -134,7 +137,7 @@ class QuestionAnswering(TextPipeline):
             "answer": tf.strings.substr(state["context"], start, end - start, unit="UTF8_CHAR"),
             "start": start,
             "end": end,
-            "probability": tf.where(known, tf.gather(probability, number), 0.0),
+            "probability": tf.gather(probability, number),
         }
 
     @property

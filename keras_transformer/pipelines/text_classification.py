@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from keras_transformer.pipelines.base import DEFAULT, Preprocessed
 from keras_transformer.pipelines.classification import Classifier
-from keras_transformer.pipelines.texts import TextPipeline, accepted_rows
+from keras_transformer.pipelines.texts import TextPipeline, accepted_rows, utf8_error
 from keras_transformer.typing import Tensor
 
 
@@ -93,10 +93,11 @@ class TextClassification(Classifier, TextPipeline):
         """Convert strings (B,), or pairs of strings, to the model's inputs, as TensorFlow operations."""
         first = self.tokenizer.tokenize(text)
         if text_pair is None:
-            windows = self._windows(first, "text")
+            windows = self._windows(first, "text", utf8_error(text=text))
             inputs = self._inputs(windows.ids)
         else:
-            windows = self._windows(self.tokenizer.tokenize(text_pair), "text_pair", text=first)
+            error = utf8_error(text=text, text_pair=text_pair)
+            windows = self._windows(self.tokenizer.tokenize(text_pair), "text_pair", error, text=first)
             first = accepted_rows(first, windows.error)
             inputs = self._inputs(tf.gather(first, windows.owner), windows.ids)
         return Preprocessed(inputs, windows.error, {"owner": windows.owner})

@@ -9,6 +9,7 @@ import tensorflow as tf
 from keras_transformer.pipelines import arguments
 from keras_transformer.pipelines.base import Preprocessed
 from keras_transformer.pipelines.generating import GeneratingPipeline
+from keras_transformer.pipelines.texts import first_error, utf8_error
 from keras_transformer.typing import Tensor
 
 _PROMPT = 512
@@ -97,21 +98,13 @@ class TextGeneration(GeneratingPipeline):
 
         Returns:
             As inputs "source_ids", int32 (B, S), the ids of the prompts, padded on the right, and "padding_mask",
-            booleans (B, S), False for padding. Prompts that are too long are refused.
+            booleans (B, S), False for padding. Prompts that are empty or too long are refused.
         """
-        return self._padded_inputs(
-            self.tokenizer.encode_ragged(texts, add_start=self.add_start, special_tokens=self.special_tokens)
+        rows = self.tokenizer.encode_ragged(
+            texts, add_start=self.add_start, special_tokens=self.special_tokens
         )
-
-    def _inputs(self, texts: list[str]) -> dict[str, np.ndarray]:
-        """Return the model's inputs, or raise a ValueError if a prompt is refused or has no token."""
-        inputs = super()._inputs(texts)
-        empty = np.flatnonzero(~inputs["padding_mask"].any(axis=1))
-        if empty.size:
-            raise ValueError(
-                f"`texts` must have a token each. Received: none in texts[{empty[0]}]={texts[empty[0]]!r}"
-            )
-        return inputs
+        missing = tf.where(rows.row_lengths() > 0, "", "`texts` must have a token each. Received: none")
+        return self._padded_inputs(rows, first_error(utf8_error(texts=texts), missing))
 
     def decode(self, ids: Any) -> Tensor:
         """Decode generated ids (B, M) to texts, strings (B,), including the space after the prompt."""

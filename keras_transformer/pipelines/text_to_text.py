@@ -8,6 +8,7 @@ import tensorflow as tf
 from keras_transformer.pipelines import arguments
 from keras_transformer.pipelines.base import Preprocessed
 from keras_transformer.pipelines.generating import GeneratingPipeline
+from keras_transformer.pipelines.texts import utf8_error
 from keras_transformer.typing import Tensor
 
 
@@ -51,9 +52,8 @@ class TextToText(GeneratingPipeline):
         no_text = tf.constant([self.model.pad_id, self.model.end_id, *self.tokenizer.empty_ids])
         is_text = tf.reduce_all(rows.values[:, None] != no_text, axis=-1)
         has_text = tf.reduce_any(rows.with_values(is_text), axis=1)
-        return self._padded_inputs(
-            tf.ragged.boolean_mask(rows, rows.with_values(tf.repeat(has_text, rows.row_lengths())))
-        )
+        rows = tf.ragged.boolean_mask(rows, rows.with_values(tf.repeat(has_text, rows.row_lengths())))
+        return self._padded_inputs(rows, utf8_error(texts=texts))
 
     def _prefix_ids(self, prefixes: Any, count: int) -> np.ndarray:
         """Return the ids of prefixes, integers (count, Q), padded on the right; Q = 0 for None."""

@@ -1,5 +1,6 @@
 """The base class of pipelines that run a model once on texts: special ids, windows and words."""
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -25,7 +26,7 @@ class Windows(NamedTuple):
         owner: int32 (R,), the index of each window's text.
         start: int32 (R,), the offset of each window in its text's ids.
         places: int32, ragged (R, None), the index of each id among those of all texts.
-        error: strings (B,), "" for texts that fit.
+        error: strings (B,), "" for texts that are accepted.
     """
 
     ids: tf.RaggedTensor
@@ -229,12 +230,13 @@ class TextPipeline(ForwardPipeline):
         ]
         return found[0] if one else found
 
-    def _windows(self, ids: tf.RaggedTensor, name: str, **first: tf.RaggedTensor) -> Windows:
+    def _windows(self, ids: tf.RaggedTensor, name: str, error: Tensor, **first: tf.RaggedTensor) -> Windows:
         """Split ids into windows that fit the model and overlap by half, or refuse long texts.
 
         Args:
             ids: the ids of the texts, ragged (B, None).
             name: the argument that the texts are given as.
+            error: strings (B,), the reason why a text is refused already, "" for none. Refused texts get no ids.
             **first: of pairs, the ids of the first text, which each window repeats, by the name of its argument.
         """
         lengths = _lengths(ids)
@@ -244,7 +246,7 @@ class TextPipeline(ForwardPipeline):
         max_ids = (self.encoder.max_length or 2**30) - taken
         fits = (lengths <= max_ids) | ((max_ids >= 2) & (self.long_texts == "window"))
         beside = "".join(f" beside its `{each}`" for each in first)
-        error = tf.strings.join(
+        too_long = tf.strings.join(
             [
                 f"`{name}` must have at most ",
                 tf.strings.as_string(tf.maximum(max_ids, 0)),
@@ -255,7 +257,9 @@ class TextPipeline(ForwardPipeline):
                 " tokens",
             ]
         )
-        lengths, max_ids = tf.where(fits, lengths, 0), tf.where(fits, max_ids, 0)
+        error = first_error(error, tf.where(fits, "", too_long))
+        accepted = error == ""
+        lengths, max_ids = tf.where(accepted, lengths, 0), tf.where(accepted, max_ids, 0)
         beyond = tf.maximum(lengths - max_ids, 0)
         stride = tf.maximum(max_ids - max_ids // 2, 1)
         count = 1 + (beyond + stride - 1) // stride
@@ -269,7 +273,7 @@ class TextPipeline(ForwardPipeline):
             owner,
             start,
             places,
-            tf.where(fits, "", error),
+            error,
         )
 
     def _inputs(self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None) -> dict[str, Tensor]:
@@ -282,15 +286,15 @@ class TextPipeline(ForwardPipeline):
             segments = tf.concat([tf.zeros_like(before), tf.ones_like(after)], axis=1)
             rows = tf.concat([before, after], axis=1)
             return {
-                "token_ids": rows.to_tensor(tokenizer.padding_value),
-                "segment_ids": segments.to_tensor(0),
+                "token_ids": padded(rows, tokenizer.padding_value),
+                "segment_ids": padded(segments, 0),
             }
         start, delimiter, extract = special_ids
         if second is None:
-            return {"token_ids": _joined(start, first, extract).to_tensor(tokenizer.padding_value)}
+            return {"token_ids": padded(_joined(start, first, extract), tokenizer.padding_value)}
         orders = [(first, second), (second, first)] if model.symmetric else [(first, second)]
         rows = [
-            _joined(start, one, delimiter, other, extract).to_tensor(tokenizer.padding_value)
+            padded(_joined(start, one, delimiter, other, extract), tokenizer.padding_value)
             for one, other in orders
         ]
         return {"token_ids": tf.stack(rows, axis=1) if model.symmetric else rows[0]}
@@ -319,9 +323,30 @@ def valid_utf8(text: Tensor) -> Tensor:
     return tf.strings.unicode_transcode(text, "UTF-8", "UTF-8", errors="replace")
 
 
+def utf8_error(**texts: Tensor) -> Tensor:
+    """Return the reason (B,) to refuse rows of texts (B,), by argument, that are not UTF-8, "" for none."""
+    errors = (
+        tf.where(valid_utf8(text) == text, "", f"`{name}` must be UTF-8. Received: other bytes")
+        for name, text in texts.items()
+    )
+    return first_error(*errors)
+
+
+def first_error(*errors: Tensor) -> Tensor:
+    """Return the first error of each row that is not "", strings (B,)."""
+    return functools.reduce(lambda error, other: tf.where(error == "", other, error), errors)
+
+
 def accepted_rows(rows: tf.RaggedTensor, error: Tensor) -> tf.RaggedTensor:
     """Return the rows (B, None), emptied where there is an error (B,)."""
     return tf.ragged.boolean_mask(rows, rows.with_values(tf.repeat(error == "", rows.row_lengths())))
+
+
+def padded(rows: tf.RaggedTensor, padding_value: int) -> Tensor:
+    """Pad rows (B, None) to the longest, (B, L); L ≥ 1 also if there are no rows, or none has ids."""
+    dense = rows.to_tensor(padding_value)
+    missing = tf.maximum(1 - tf.shape(dense)[1], 0)
+    return tf.pad(dense, [[0, 0], [0, missing]], constant_values=padding_value)
 
 
 def texts_from_vocabulary(tokenizer: Any, count: int = 24) -> list[str]:

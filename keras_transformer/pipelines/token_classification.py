@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from keras_transformer.pipelines.base import Arrays, Preprocessed
 from keras_transformer.pipelines.classification import check_labels, labels_by_output, labels_tensor
-from keras_transformer.pipelines.texts import TextPipeline, words_of
+from keras_transformer.pipelines.texts import TextPipeline, utf8_error, words_of
 from keras_transformer.typing import Tensor
 
 
@@ -74,7 +74,8 @@ class TokenClassification(TextPipeline):
         """Convert strings (B,) to the model's inputs, as TensorFlow operations."""
         words = words_of(text)
         ids = self.tokenizer.tokenize(words.text.values)  # (all words, None)
-        windows = self._windows(words.text.with_values(ids).merge_dims(1, 2), "text")
+        ids_of_texts = words.text.with_values(ids).merge_dims(1, 2)
+        windows = self._windows(ids_of_texts, "text", utf8_error(text=text))
         state = {
             "words": words.text,
             "starts": words.start,

@@ -199,9 +199,10 @@ def test_texts_without_mask_or_word_have_an_empty_row():
     found = run_of(answerer)(DEFAULT, {"question": np.array(["a", "a"]), "context": np.array([" ", "b"])})
     assert {name: values[0] for name, values in found.items()} == {
         "answer": "",
-        "start": 0,
-        "end": 0,
+        "start": -1,
+        "end": -1,
         "probability": 0,
+        "error": "`context` must contain a word. Received: none",
     }
     assert found["answer"][1] == "b"
 
@@ -234,10 +235,10 @@ def test_texts_without_mask_or_word_have_an_empty_row():
         ),
     ],
 )
-def test_inputs_the_pipeline_refuses_are_invalid_arguments(name, inputs, message):
+def test_inputs_the_pipeline_refuses_have_an_error(name, inputs, message):
     pipeline = OTHERS[name]() if name in OTHERS else TEXT_PIPELINES[name][0]()
-    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-        run_of(pipeline)(DEFAULT, {key: np.array(values) for key, values in inputs.items()})
+    found = run_of(pipeline)(DEFAULT, {key: np.array(values) for key, values in inputs.items()})
+    assert any(message in str(error) for error in found["error"])
 
 
 @pytest.mark.parametrize("name", ["text", "span"])
@@ -437,8 +438,11 @@ def test_every_pipeline_is_exported_verified_and_loaded(name, tmp_path):
         served(["a"])
     loaded = tf.saved_model.load(str(path))
     if name in ("text", "token", "embedding"):
-        with pytest.raises(tf.errors.InvalidArgumentError, match="as the model has 20 positions"):
-            loaded.signatures["serving_default"](text=tf.constant(["a", LONG]))
+        found = loaded.signatures["serving_default"](text=tf.constant(["a", LONG]))
+        assert [b"as the model has 20 positions" in error for error in found["error"].numpy()] == [
+            False,
+            True,
+        ]
     twice = [
         loaded.signatures["forward"](**{key: tf.constant(values) for key, values in example.inputs.items()})
         for _ in range(2)

@@ -39,11 +39,12 @@ def test_signatures_have_the_documented_names_types_and_a_free_batch_size(signat
     assert set(found) == {"serving_default", "generate_ids"}
     most = pipeline.max_new_tokens
     outputs = {
-        "serving_default": {"text": (tf.string, [None])},
+        "serving_default": {"text": (tf.string, [None]), "error": (tf.string, [None])},
         "generate_ids": {
             "ids": (tf.int32, [None, most]),
             "lengths": (tf.int32, [None]),
             "scores": (tf.float32, [None]),
+            "error": (tf.string, [None]),
         },
     }
     for name, expected in outputs.items():
@@ -75,18 +76,20 @@ def test_an_empty_batch_gives_an_empty_answer(signatures):
     assert run(signatures, [], "generate_ids")["ids"].shape[0] == 0
 
 
-def test_invalid_utf8_does_not_change_other_outputs(signatures, pipeline):
-    found = answers(signatures, [b"uno dos", b"\xff\xfe", b"uno \x80 dos", b"\xed\xa0\x80", b"\x00"])
-    assert found[0] == pipeline("uno dos")
-    assert found[2] == pipeline("uno \ufffd dos")
-    assert len(found) == 5
-
-
-def test_a_text_that_is_too_long_is_an_invalid_argument(signatures, pipeline):
-    limit = pipeline.max_source_tokens
-    for name in ("serving_default", "generate_ids"):
-        with pytest.raises(tf.errors.InvalidArgumentError, match=f"must have at most {limit} tokens each"):
-            run(signatures, ["uno", "o" * 10_000], name)
+def test_a_refused_text_has_an_error_and_does_not_change_other_outputs(signatures, pipeline):
+    texts = [b"uno dos", b"\xff\xfe", b"o" * 10_000, b"uno \x80 dos", b"\xed\xa0\x80", b"\x00"]
+    found = run(signatures, texts, "serving_default")
+    invalid, limit = b"must be UTF-8", f"must have at most {pipeline.max_source_tokens} tokens each".encode()
+    for error, expected in zip(
+        found["error"].numpy(), [b"", invalid, limit, invalid, invalid, b""], strict=True
+    ):
+        assert expected in error
+        assert bool(error) == bool(expected)
+    answered = [text.decode() for text in found["text"].numpy()]
+    assert answered == [pipeline("uno dos"), "", "", "", "", pipeline("\x00")]
+    ids = run(signatures, texts, "generate_ids")
+    np.testing.assert_array_equal(ids["error"], found["error"])
+    assert (ids["lengths"].numpy() > 0).tolist()[:5] == [True, False, False, False, False]
 
 
 def graph_definitions(folder):

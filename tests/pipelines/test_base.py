@@ -15,7 +15,7 @@ from keras_transformer.pipelines import (
     TokenClassification,
 )
 from keras_transformer.pipelines.base import BATCH, Preprocessed
-from keras_transformer.pipelines.texts import TextPipeline
+from keras_transformer.pipelines.texts import TextPipeline, utf8_error
 from keras_transformer.text import ByteTokenizer
 
 BYTES = ByteTokenizer()
@@ -46,7 +46,7 @@ class HighestLogit(TextPipeline):
         return self._answers(batch_size, lambda row, _text: float(row["highest"]), text=text)
 
     def preprocess(self, text):
-        windows = self._windows(self.tokenizer.tokenize(text), "text")
+        windows = self._windows(self.tokenizer.tokenize(text), "text", utf8_error(text=text))
         return Preprocessed(self._inputs(windows.ids), windows.error, {"owner": windows.owner})
 
     def postprocess(self, outputs, batch):
@@ -101,17 +101,36 @@ def test_a_refused_input_has_an_error_and_changes_no_other_answer(name):
     pipeline = PIPELINES[name]()
     batch = pipeline.preprocess(*map(tf.constant, INPUTS[name]))
     assert [bool(error) for error in batch.error.numpy()] == [False, True, False]
-    answers = pipeline.postprocess(pipeline.forward(batch.inputs), batch)
+    answers = {key: values.numpy() for key, values in pipeline.serve(*map(tf.constant, INPUTS[name])).items()}
+    assert answers["error"].tolist() == batch.error.numpy().tolist()
+    empty = {"O": b"", "i": -1, "f": 0}
+    assert all(
+        (answers[key][1] == empty[answers[key].dtype.kind]).all() for key in answers.keys() - {"error"}
+    )
     accepted = pipeline.outputs(*(values[[0, 2]] for values in INPUTS[name]))
     for output, expected in accepted.items():
-        values = answers[output].numpy()[[0, 2]]
+        values = answers[output][[0, 2]]
         values = values[:, : expected.shape[1]] if expected.ndim > 1 else values
         if expected.dtype.kind == "f":
             np.testing.assert_allclose(values, expected, **CLOSE)
         else:
             np.testing.assert_array_equal(values, expected)
-    with pytest.raises(ValueError, match=r"\[1\]"):
-        pipeline.outputs(*INPUTS[name])
+    all_refused = pipeline.serve(*(tf.constant(values[1:2]) for values in INPUTS[name]))
+    assert all((all_refused[key].numpy() == answers[key][1]).all() for key in ("error", *accepted))
+    none = pipeline.serve(*(tf.constant(values[:0]) for values in INPUTS[name]))
+    assert all(len(values) == 0 for values in none.values())
+    if name != "nodes":  # a call takes one graph
+        inputs = (values.tolist() if values.dtype.kind == "U" else values for values in INPUTS[name])
+        with pytest.raises(ValueError, match=r"in \w+\[1\]"):
+            pipeline(*inputs)
+
+
+@pytest.mark.parametrize("name", ["text", "token", "span"])
+def test_text_that_is_not_utf8_is_refused(name):
+    pipeline = PIPELINES[name]()
+    texts = tf.constant([b"a b", b"hola\xffque", b"\xed\xa0\x80", "\ufffd\u2603".encode(), b"\x00"])
+    error = pipeline.serve(*[texts] * (1 + (name == "span")))["error"].numpy()
+    assert [b"must be UTF-8" in each for each in error] == [False, True, True, False, False]
 
 
 @pytest.mark.backend_neutral

@@ -207,6 +207,6 @@ def test_a_long_text_is_refused_in_a_graph_and_its_ids_are_not_read(gpt2):
         assert b"must have at most 59 tokens" in batch.error.numpy()[long]
         assert batch.error.numpy()[1 - long] == b""
         assert batch.inputs["padding_mask"].numpy().any(axis=1).tolist() == [row != long for row in (0, 1)]
-        message = rf"(?s)must have at most 59 tokens.*at index\D*{long}"
-        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-            gpt2.signatures()["generate_ids"].function(tf.constant(texts))
+        out = gpt2.signatures()["generate_ids"].function(tf.constant(texts))
+        assert (out["lengths"].numpy() > 0).tolist() == [row != long for row in (0, 1)]
+        np.testing.assert_array_equal(out["error"], batch.error)
