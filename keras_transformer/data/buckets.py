@@ -58,7 +58,7 @@ def check_lengths(length_buckets: int | Sequence[int], max_length: int) -> tuple
         The lengths, or `None` if they are still to be chosen.
 
     Raises:
-        ValueError: If it is neither a positive integer nor increasing positive integers up to `max_length`.
+        ValueError: if it is neither a positive integer nor increasing positive integers up to `max_length`.
     """
     if isinstance(length_buckets, int):
         check_positive(length_buckets=length_buckets)

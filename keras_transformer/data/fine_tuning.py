@@ -77,8 +77,8 @@ def fine_tuning(
         `models.GPTMultipleChoice`.
 
     Raises:
-        TypeError: If `examples` is one string.
-        ValueError: If a row is longer than `max_length` (rows are never truncated), an example does not fit the task,
+        TypeError: if `examples` is one string.
+        ValueError: if a row is longer than `max_length` (rows are never truncated), an example does not fit the task,
             `labels` have another number or form, a text contains a special token, or an argument is out of its range.
 
     Example:

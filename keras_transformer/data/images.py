@@ -31,7 +31,7 @@ def image_batches(
         A dataset of known cardinality with elements `(images, labels)`.
 
     Raises:
-        ValueError: If the shapes do not match, or an argument is out of its range.
+        ValueError: if the shapes do not match, or an argument is out of its range.
 
     Example:
         >>> dataset = image_batches(np.zeros((5, 8, 8, 1), "uint8"), np.arange(5), batch_size=2, shift=1)

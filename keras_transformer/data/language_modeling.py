@@ -57,8 +57,8 @@ def language_modeling(
         from 0 in each text.
 
     Raises:
-        TypeError: If `texts` is one string.
-        ValueError: If there is no token to predict, the tokenizer has no end id, or an argument is out of its range.
+        TypeError: if `texts` is one string.
+        ValueError: if there is no token to predict, the tokenizer has no end id, or an argument is out of its range.
 
     Example:
         >>> from keras_transformer.text import ByteTokenizer

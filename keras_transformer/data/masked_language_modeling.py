@@ -64,7 +64,7 @@ def masked_language_modeling(
         M of them, the other positions are 0 and their labels `pad_id`, which losses and metrics are to ignore.
 
     Raises:
-        ValueError: If there are no tokens in `texts`, the tokenizer lacks an id, or an argument is out of its range.
+        ValueError: if there are no tokens in `texts`, the tokenizer lacks an id, or an argument is out of its range.
 
     References:
         Devlin et al., "BERT" (2019), section 3.1 and appendix A.1; dynamic masking: Liu et al., "RoBERTa"

@@ -61,8 +61,8 @@ def multi_task_pairs(
         A dataset of known cardinality with elements as of `translation_pairs`, for `models.T5`.
 
     Raises:
-        TypeError: If `tasks` is not a mapping.
-        ValueError: If there is no task, a limit is out of its range, or as for `translation_pairs`.
+        TypeError: if `tasks` is not a mapping.
+        ValueError: if there is no task, a limit is out of its range, or as for `translation_pairs`.
 
     Example:
         >>> from keras_transformer.text import ByteTokenizer

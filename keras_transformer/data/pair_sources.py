@@ -24,8 +24,8 @@ def string_chunks(pairs: Pairs) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
         Sources and targets, two string tensors (n,).
 
     Raises:
-        TypeError: If `pairs` has another type.
-        ValueError: If a pair is not two strings, a line of a file is malformed, or a dataset is infinite.
+        TypeError: if `pairs` has another type.
+        ValueError: if a pair is not two strings, a line of a file is malformed, or a dataset is infinite.
     """
     if isinstance(pairs, tf.data.Dataset):
         yield from _dataset_chunks(pairs)

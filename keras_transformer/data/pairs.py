@@ -74,9 +74,9 @@ def translation_pairs(
         each padded with its tokenizer's `pad_id`.
 
     Raises:
-        FileNotFoundError: If a path does not exist.
-        TypeError: If `pairs` has another type.
-        ValueError: If `pairs` is empty, malformed or all too long, if both `batch_size` and `batch_tokens`
+        FileNotFoundError: if a path does not exist.
+        TypeError: if `pairs` has another type.
+        ValueError: if `pairs` is empty, malformed or all too long, if both `batch_size` and `batch_tokens`
             are given, or if an argument is out of its range.
 
     Example:
@@ -182,7 +182,7 @@ def tokenized_pairs(
     """Return the ids of sources, each after `prefix`, and of targets, in chunks of some thousand.
 
     Raises:
-        ValueError: If there are no pairs.
+        ValueError: if there are no pairs.
     """
     chunks = [
         (tokenizer.tokenize(tf.strings.join([prefix, sources])), target_tokenizer.tokenize(targets))
@@ -211,7 +211,7 @@ def within(sources: np.ndarray, targets: np.ndarray, shapes: Shapes, of: str = "
         Row numbers.
 
     Raises:
-        ValueError: If there are no pairs.
+        ValueError: if there are no pairs.
     """
     needed = _needed(sources, targets)
     kept = np.flatnonzero(needed <= shapes.limit)

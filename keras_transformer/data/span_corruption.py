@@ -67,8 +67,8 @@ def span_corruption(
         int32 and padded with `pad_id`, for `models.T5` or `models.Transformer`.
 
     Raises:
-        TypeError: If `texts` is one string.
-        ValueError: If there are no tokens in `texts`, too few sentinels or one that a text contains, the tokenizer
+        TypeError: if `texts` is one string.
+        ValueError: if there are no tokens in `texts`, too few sentinels or one that a text contains, the tokenizer
             lacks an id, or an argument is out of its range.
 
     Example:

@@ -13,7 +13,7 @@ def tokenized(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[tf.RaggedT
     """Tokenise texts in chunks of some thousand, int32 ragged (n, None) each.
 
     Raises:
-        TypeError: If `texts` is a single string.
+        TypeError: if `texts` is a single string.
     """
     if isinstance(texts, str | bytes):
         raise TypeError(f"`texts` must be an iterable of strings. Received: texts={str(texts)[:50]!r}")

@@ -19,7 +19,7 @@ def local_file(data_set: str, name: str) -> pathlib.Path | None:
         The path, or `None` if the variable is not set.
 
     Raises:
-        FileNotFoundError: If the variable is set and the file does not exist.
+        FileNotFoundError: if the variable is set and the file does not exist.
     """
     folder = os.environ.get(LOCAL_FOLDER_VARIABLE)
     if not folder:
@@ -47,7 +47,7 @@ def download(data_set: str, name: str, address: str, sha256: str | None = None) 
         The path in the cache.
 
     Raises:
-        ValueError: If the downloaded file has another sha256; it is then removed from the cache.
+        ValueError: if the downloaded file has another sha256; it is then removed from the cache.
     """
     # Importing Keras starts TensorFlow, which the embedded phrasebook does not need.
     import keras
@@ -92,8 +92,8 @@ def content(
         The unpacked content.
 
     Raises:
-        FileNotFoundError: If the file is not in the folder.
-        ValueError: If the sha256 differs.
+        FileNotFoundError: if the file is not in the folder.
+        ValueError: if the sha256 differs.
     """
     if folder is None:
         path = local_file(data_set, name)
@@ -117,7 +117,7 @@ def check_sha256(content: bytes, expected: str, name: str) -> None:
         name: The file's name for errors.
 
     Raises:
-        ValueError: If the sha256 differs.
+        ValueError: if the sha256 differs.
     """
     found = hashlib.sha256(content).hexdigest()
     if found != expected:

@@ -33,8 +33,8 @@ def load_data(
         and 10,000.
 
     Raises:
-        FileNotFoundError: If a file is not in the folder.
-        ValueError: If a file's content has another sha256.
+        FileNotFoundError: if a file is not in the folder.
+        ValueError: if a file's content has another sha256.
 
     Example:
         >>> (images, labels), _ = load_data()  # doctest: +SKIP

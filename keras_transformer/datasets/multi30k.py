@@ -38,8 +38,8 @@ def load_data(
         `test_2016_flickr`.
 
     Raises:
-        FileNotFoundError: If `KERAS_TRANSFORMER_DATA` is set and a file does not exist.
-        ValueError: If a language is unknown, the two are the same, or a file does not have the expected SHA-256.
+        FileNotFoundError: if `KERAS_TRANSFORMER_DATA` is set and a file does not exist.
+        ValueError: if a language is unknown, the two are the same, or a file does not have the expected SHA-256.
 
     Example:
         >>> train, validation, test = load_data("en", "fr")  # doctest: +SKIP

@@ -42,7 +42,7 @@ def load_data(
         Three lists of (Spanish, English) pairs: train, validation, test.
 
     Raises:
-        ValueError: If the sizes are negative or larger than the phrasebook allows.
+        ValueError: if the sizes are negative or larger than the phrasebook allows.
 
     Example:
         >>> train, validation, test = load_data()

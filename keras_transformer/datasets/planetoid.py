@@ -91,8 +91,8 @@ def load_data(folder: str | os.PathLike[str] | None = None, name: str = "cora") 
         The graph, with each citation in both directions, once, and without self-loops.
 
     Raises:
-        FileNotFoundError: If a file is not in the folder.
-        ValueError: If `name` is unknown, or a file has another sha256.
+        FileNotFoundError: if a file is not in the folder.
+        ValueError: if `name` is unknown, or a file has another sha256.
 
     Example:
         >>> graph = load_data(name="citeseer")  # doctest: +SKIP

@@ -44,8 +44,8 @@ def load_data(
         2,313 and 3,465. A source with several translations has a pair for each; see `references`.
 
     Raises:
-        FileNotFoundError: If `KERAS_TRANSFORMER_DATA` is set and the file does not exist.
-        ValueError: If an argument has an unknown value, or the file another sha256.
+        FileNotFoundError: if `KERAS_TRANSFORMER_DATA` is set and the file does not exist.
+        ValueError: if an argument has an unknown value, or the file another sha256.
 
     Example:
         >>> train, validation, test = load_data("en-es")  # doctest: +SKIP

@@ -29,8 +29,8 @@ def load_data(
         `(train, validation, test)`, lists of 6,920, 872 and 1,821 (sentence, label); 1 is positive.
 
     Raises:
-        FileNotFoundError: If a file is not in the folder.
-        ValueError: If a file has another sha256.
+        FileNotFoundError: if a file is not in the folder.
+        ValueError: if a file has another sha256.
 
     Example:
         >>> train, validation, test = load_data()  # doctest: +SKIP

@@ -36,7 +36,7 @@ def align(
             padding to 0.
 
     Raises:
-        ValueError: If the model has no such weights, layer or head, the weights are NaN, ids are invalid, a target has
+        ValueError: if the model has no such weights, layer or head, the weights are NaN, ids are invalid, a target has
             padding before a token, or the source of a target is empty.
 
     Example:

@@ -322,7 +322,7 @@ def get(identifier: Any) -> Constraint:
     """Return a constraint, given the constraint itself or its config as `serialize` returns it.
 
     Raises:
-        ValueError: If `identifier` is anything else, or a setting is out of range.
+        ValueError: if `identifier` is anything else, or a setting is out of range.
 
     Example:
         >>> get({"constraint": "NoRepeatNGram", "size": 3})

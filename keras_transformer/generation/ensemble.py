@@ -25,8 +25,8 @@ class Ensemble:
         weights: w, positive, normalized to sum to 1; by default equal.
 
     Raises:
-        TypeError: If `models` is not a list of models with `step` and `empty_cache`.
-        ValueError: If the models are incompatible or weights are invalid.
+        TypeError: if `models` is not a list of models with `step` and `empty_cache`.
+        ValueError: if the models are incompatible or weights are invalid.
 
     Example:
         >>> generate(Ensemble([first, second]), source_ids, Beam(4))

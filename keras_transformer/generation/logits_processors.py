@@ -46,8 +46,8 @@ class LogitsProcessors:
         """Create the logits processors of a model.
 
         Raises:
-            TypeError: If the model has no `step` or `empty_cache`.
-            ValueError: If an argument is out of range or two of them contradict each other.
+            TypeError: if the model has no `step` or `empty_cache`.
+            ValueError: if an argument is out of range or two of them contradict each other.
         """
         check_generates("model", model)
         constraints = _checked(constraints)

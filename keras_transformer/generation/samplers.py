@@ -83,7 +83,7 @@ class Beam(Sampler):
             choice of candidates, so that they have different parents. 0 for plain beam search.
 
     Raises:
-        ValueError: If a setting is out of range.
+        ValueError: if a setting is out of range.
 
     References:
         Wu et al., "Google's Neural Machine Translation System" (2016), equation 14 (without its coverage penalty);
@@ -142,7 +142,7 @@ class Beam(Sampler):
         """Return the length penalties, float32, by which scores of 0, 1, …, `max_length` tokens are divided.
 
         Raises:
-            ValueError: If a penalty is not a normal float32 number.
+            ValueError: if a penalty is not a normal float32 number.
         """
         lengths = np.maximum(
             np.arange(max_length + 1), 1
@@ -178,7 +178,7 @@ class Sample(Sampler):
         num_return: the number of sequences to draw for each row.
 
     Raises:
-        ValueError: If a setting is out of range.
+        ValueError: if a setting is out of range.
 
     References:
         Fan et al., "Hierarchical Neural Story Generation" (2018) for top-k; Holtzman et al., "The Curious Case of
@@ -215,8 +215,8 @@ class Speculative(Sampler):
         num_tokens: K, the number of tokens that the draft proposes at a time.
 
     Raises:
-        TypeError: If the draft has no `step` or `empty_cache`.
-        ValueError: If `num_tokens` is out of range.
+        TypeError: if the draft has no `step` or `empty_cache`.
+        ValueError: if `num_tokens` is out of range.
 
     References:
         Leviathan et al., "Fast Inference from Transformers via Speculative Decoding" (2023), with temperature 0;
@@ -260,7 +260,7 @@ class Contrastive(Sampler):
         penalty_alpha: α in [0, 1]; 0 for greedy search.
 
     Raises:
-        ValueError: If a setting is out of range.
+        ValueError: if a setting is out of range.
 
     References:
         Su et al., "A Contrastive Framework for Neural Text Generation" (2022), equation 5.
@@ -330,7 +330,7 @@ def get(identifier: Any) -> Sampler:
         A sampler.
 
     Raises:
-        ValueError: If `identifier` is anything else, or a config has a setting out of range.
+        ValueError: if `identifier` is anything else, or a config has a setting out of range.
 
     Example:
         >>> get("greedy")

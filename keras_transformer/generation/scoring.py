@@ -53,8 +53,8 @@ def score(
         The `Scores`.
 
     Raises:
-        TypeError: If the model has no `step` or `empty_cache`.
-        ValueError: If ids are not a matrix of ids in the vocabulary, a prompt or the source of a target is empty,
+        TypeError: if the model has no `step` or `empty_cache`.
+        ValueError: if ids are not a matrix of ids in the vocabulary, a prompt or the source of a target is empty,
             prompt and target together are too long, numbers of rows differ, a target has padding before a token, or
             the model's logits are NaN.
 

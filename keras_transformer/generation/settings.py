@@ -36,8 +36,8 @@ class Settings:
         """Validate the settings of a generation with a model.
 
         Raises:
-            TypeError: If the model has no `step` or `empty_cache`.
-            ValueError: If `sampler` is unknown, a setting is out of range or two of them contradict each other.
+            TypeError: if the model has no `step` or `empty_cache`.
+            ValueError: if `sampler` is unknown, a setting is out of range or two of them contradict each other.
         """
         sampler = samplers.get(sampler)
         logits_processors = LogitsProcessors.of(model, max_new_tokens, min_new_tokens, constraints)

@@ -24,7 +24,7 @@ def cross_attention_weights(
         float32 (B, N, T, S), one map for each head.
 
     Raises:
-        ValueError: If `layer` is out of range.
+        ValueError: if `layer` is out of range.
     """
     count = len(model.decoder_blocks)
     if not -count <= layer < count:
@@ -52,7 +52,7 @@ def plot_attention(
         The matplotlib axes.
 
     Raises:
-        ValueError: If the labels do not match the weights.
+        ValueError: if the labels do not match the weights.
     """
     import matplotlib.pyplot as plt
 

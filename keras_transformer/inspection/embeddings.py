@@ -33,7 +33,7 @@ def nearest_tokens(
         zero vector is 0.
 
     Raises:
-        ValueError: If the tokens do not match the embeddings, or the query is not among them.
+        ValueError: if the tokens do not match the embeddings, or the query is not among them.
 
     Example:
         >>> nearest_tokens([[1.0, 0.0], [0.6, 0.8], [-1.0, 0.0]], ["a", "b", "c"], "a", k=1)
@@ -76,7 +76,7 @@ def plot_embeddings(
         The matplotlib axes.
 
     Raises:
-        ValueError: If labels or groups do not match the embeddings, or these have fewer than two rows or columns.
+        ValueError: if labels or groups do not match the embeddings, or these have fewer than two rows or columns.
     """
     import matplotlib.pyplot as plt
 

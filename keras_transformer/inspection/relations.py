@@ -40,7 +40,7 @@ def plot_relation(
         The matplotlib figure.
 
     Raises:
-        ValueError: If a number of positions is not in [1, 64], or `axes` are not two.
+        ValueError: if a number of positions is not in [1, 64], or `axes` are not two.
     """
     import matplotlib.pyplot as plt
 

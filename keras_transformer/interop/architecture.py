@@ -135,7 +135,7 @@ class Architecture:
         """Return the constructor's arguments for a `config.json`.
 
         Raises:
-            ValueError: If a setting is absent, has a wrong type, or is not supported by the model.
+            ValueError: if a setting is absent, has a wrong type, or is not supported by the model.
         """
         config = {**self.defaults, **config}
         self._check_types(config)
@@ -171,7 +171,7 @@ class Architecture:
         """Return the `config.json` of a model.
 
         Raises:
-            ValueError: If the architecture does not support an argument of the model.
+            ValueError: if the architecture does not support an argument of the model.
         """
         found = self.describe(model)
         activations = {argument: setting for setting, argument in reversed(list(self.activations.items()))}

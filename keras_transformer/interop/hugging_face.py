@@ -38,9 +38,9 @@ def from_hugging_face(folder: str | os.PathLike[str], **kwargs: Any) -> keras.Mo
         BERT the model of its class, such as `models.Pretraining` or `models.SequenceClassifier`.
 
     Raises:
-        FileNotFoundError: If a file is missing.
-        ImportError: If safetensors is not installed.
-        ValueError: If a file is damaged, the architecture is not supported, or the weights do not match `config.json`.
+        FileNotFoundError: if a file is missing.
+        ImportError: if safetensors is not installed.
+        ValueError: if a file is damaged, the architecture is not supported, or the weights do not match `config.json`.
             The error lists missing and unknown names and wrong shapes.
 
     Example:
@@ -76,9 +76,9 @@ def to_hugging_face(model: keras.Model, folder: str | os.PathLike[str]) -> pathl
         The folder.
 
     Raises:
-        FileExistsError: If `folder` exists.
-        ImportError: If safetensors is not installed.
-        ValueError: If no architecture of `transformers` supports an argument of the model, which the error names.
+        FileExistsError: if `folder` exists.
+        ImportError: if safetensors is not installed.
+        ValueError: if no architecture of `transformers` supports an argument of the model, which the error names.
 
     Example:
         >>> to_hugging_face(model, "runs/gpt2")  # doctest: +SKIP

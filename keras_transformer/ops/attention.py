@@ -51,7 +51,7 @@ def attention(
         key: (B, S, K, H); K divides N, and each key head is shared by N / K query heads.
         value: (B, S, K, V).
         relation: which positions may attend to which: a `relations.Relation`, its name, or None for every pair.
-        score: a score of `ops.scores`, or the name of one without weights: "scaled_dot_product", "exponential" (the
+        score: an object of `ops.scores`, or the name of one without weights: "scaled_dot_product", "exponential" (the
             same), "cosine", "rbf", "polynomial", "linear".
         bias: added to the scores: a tensor that broadcasts to (B, N, T, S), or a `PositionBias` such as
             `ops.LinearBias` (ALiBi), which is computed block by block.

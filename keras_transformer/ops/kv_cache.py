@@ -176,7 +176,7 @@ class StaticCache(KVCache):
         known = all(isinstance(number, int) for number in (size, count, cache_index))
         if known and cache_index + count > size:
             raise ValueError(
-                f"`cache_index` must leave room for {count} new entries in a cache of {size}. "
+                f"`cache_index` must leave room for {count} entries in a cache of {size}. "
                 f"Received: cache_index={cache_index}"
             )
         state = {name: self.insert(values, new[name], cache_index) for name, values in state.items()}

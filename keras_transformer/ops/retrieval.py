@@ -43,7 +43,7 @@ def retrieval_attention(
         key: (B, S, K, H); K divides N, and each key head is shared by N / K query heads.
         value: (B, S, K, V).
         k: the number of keys each query attends to; all keys if there are fewer.
-        score: a score of `ops.scores`, or the name of one without weights.
+        score: an object of `ops.scores`, or the name of one without weights.
         padding_mask: booleans (B, S), False at keys that are padding, which are never chosen.
         dropout: probability of dropping an attention weight; drops the same weights as `attention`.
         seed: two integers, required if `dropout` > 0.

@@ -45,8 +45,8 @@ def load(folder: str | os.PathLike[str]) -> Tokenizer:
         The tokenizer.
 
     Raises:
-        FileNotFoundError: If the folder or one of its files does not exist.
-        ValueError: If the description names an unknown class or a file is not the one that was saved.
+        FileNotFoundError: if the folder or one of its files does not exist.
+        ValueError: if the description names an unknown class or a file is not the one that was saved.
 
     Example:
         >>> tokenizer = load("runs/tokenizer")  # doctest: +SKIP

@@ -26,7 +26,7 @@ class TimeBudget(keras.callbacks.Callback):
         warmup: w, the fraction of the time in which the rate increases.
 
     Raises:
-        ValueError: If an argument is out of range.
+        ValueError: if an argument is out of range.
 
     Example:
         >>> model.compile("adam", "mse")

@@ -17,8 +17,8 @@ def average_checkpoints(model: Any, files: Iterable[str | os.PathLike[str]]) -> 
         files: files written by `save_weights` or `save`.
 
     Raises:
-        TypeError: If `model` is not a Keras model or `files` is not a list of paths.
-        ValueError: If there are no files, or one does not match the model.
+        TypeError: if `model` is not a Keras model or `files` is not a list of paths.
+        ValueError: if there are no files, or one does not match the model.
 
     Example:
         >>> average_checkpoints(model, sorted(folder.glob("epoch-*.weights.h5"))[-5:])

@@ -29,7 +29,7 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
         sample_weight: weights (B,) or (B, T). The weighted sum is divided by the number of valid tokens.
 
     Raises:
-        ValueError: If `smoothing` is outside [0, 1).
+        ValueError: if `smoothing` is outside [0, 1).
 
     References:
         Szegedy et al., "Rethinking the Inception Architecture" (2016); Vaswani et al. (2017), section 5.4.

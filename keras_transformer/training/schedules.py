@@ -21,7 +21,7 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
         scale: s.
 
     Raises:
-        ValueError: If an argument is not positive.
+        ValueError: if an argument is not positive.
 
     Example:
         >>> optimizer = keras.optimizers.Adam(TransformerSchedule(512), beta_2=0.98, epsilon=1e-9)

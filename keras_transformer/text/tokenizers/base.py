@@ -93,7 +93,7 @@ class Tokenizer(tf.Module, abc.ABC):
             The tokenizer.
 
         Raises:
-            ValueError: If `model` is not a serialised tokenizer.
+            ValueError: if `model` is not a serialised tokenizer.
         """
         return cls(**cls._arguments(model))
 
@@ -114,8 +114,8 @@ class Tokenizer(tf.Module, abc.ABC):
             int32 `tf.RaggedTensor` (B, None); for one str an int32 tensor (None,).
 
         Raises:
-            TypeError: If `texts` is not text.
-            ValueError: If a Python str or bytes is not valid Unicode, or a tensor has rank 2 or more.
+            TypeError: if `texts` is not text.
+            ValueError: if a Python str or bytes is not valid Unicode, or a tensor has rank 2 or more.
 
         Example:
             >>> tokenizer.tokenize(["hello", ""]).shape  # doctest: +SKIP
@@ -144,7 +144,7 @@ class Tokenizer(tf.Module, abc.ABC):
             int32 tensor (B, L); for one str (L,).
 
         Raises:
-            TypeError: If `texts` is not text.
+            TypeError: if `texts` is not text.
             ValueError: As for `tokenize`, or if the tokenizer does not have the id to be added.
 
         Example:
@@ -169,7 +169,7 @@ class Tokenizer(tf.Module, abc.ABC):
             int32 `tf.RaggedTensor` (B, None); for one str an int32 tensor (L,).
 
         Raises:
-            TypeError: If `texts` is not text.
+            TypeError: if `texts` is not text.
             ValueError: As for `encode`.
         """
         for argument, wanted, special in (
@@ -200,8 +200,8 @@ class Tokenizer(tf.Module, abc.ABC):
             String tensor (B,); () or (B, R) accordingly.
 
         Raises:
-            TypeError: If `ids` are not integers.
-            ValueError: If `ids` do not have rank 1 to 3 or, eagerly, if one is outside the vocabulary. Inside
+            TypeError: if `ids` are not integers.
+            ValueError: if `ids` do not have rank 1 to 3 or, eagerly, if one is outside the vocabulary. Inside
                 a graph such an id is replaced by `unknown_id`, because an op's OutOfRangeError would end `fit` as
                 if the data were exhausted.
 
@@ -236,8 +236,8 @@ class Tokenizer(tf.Module, abc.ABC):
             The pieces, as `id_to_piece` writes them.
 
         Raises:
-            TypeError: If `text` is not a str.
-            ValueError: If `text` is not valid Unicode.
+            TypeError: if `text` is not a str.
+            ValueError: if `text` is not valid Unicode.
 
         Example:
             >>> tokenizer.pieces("hello")  # doctest: +SKIP
@@ -257,7 +257,7 @@ class Tokenizer(tf.Module, abc.ABC):
             The piece.
 
         Raises:
-            ValueError: If the id is outside the vocabulary.
+            ValueError: if the id is outside the vocabulary.
 
         Example:
             >>> tokenizer.id_to_piece(3)  # doctest: +SKIP
@@ -299,8 +299,8 @@ class Tokenizer(tf.Module, abc.ABC):
             The tokenizer.
 
         Raises:
-            FileNotFoundError: If the folder or one of its files does not exist.
-            ValueError: If the description names another class, or the file is not the one that was saved.
+            FileNotFoundError: if the folder or one of its files does not exist.
+            ValueError: if the description names another class, or the file is not the one that was saved.
 
         Example:
             >>> tokenizer = SentencePieceTokenizer.load("runs/tokenizer")  # doctest: +SKIP

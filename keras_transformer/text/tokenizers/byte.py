@@ -34,7 +34,7 @@ class ByteTokenizer(Tokenizer):
         empty_ids: The unknown id, and those of ASCII white space.
 
     Raises:
-        ValueError: If a token occurs twice or none is for padding.
+        ValueError: if a token occurs twice or none is for padding.
 
     Example:
         >>> tokenizer = ByteTokenizer()
@@ -95,8 +95,8 @@ class ByteTokenizer(Tokenizer):
             The tokenizer.
 
         Raises:
-            FileNotFoundError: If there is no such file.
-            ValueError: If it is damaged or of another type of tokenizer.
+            FileNotFoundError: if there is no such file.
+            ValueError: if it is damaged or of another type of tokenizer.
 
         Example:
             >>> ByteTokenizer.from_files("byt5-small").vocabulary_size  # doctest: +SKIP

@@ -55,8 +55,8 @@ class BytePairTokenizer(PairTokenizer):
         empty_ids: The unknown id, and those of pieces of white space only.
 
     Raises:
-        TypeError: If a piece is not a str.
-        ValueError: If a piece occurs twice, or a byte, a special token or a piece of `merges` is missing.
+        TypeError: if a piece is not a str.
+        ValueError: if a piece occurs twice, or a byte, a special token or a piece of `merges` is missing.
 
     Example:
         >>> tokenizer = BytePairTokenizer.train(["hug hugs hugging"], 264)
@@ -135,8 +135,8 @@ class BytePairTokenizer(PairTokenizer):
             The tokenizer.
 
         Raises:
-            TypeError: If `texts` is a str, or holds something other than texts and paths.
-            ValueError: If `texts` hold no word, or `vocabulary_size` is too small.
+            TypeError: if `texts` is a str, or holds something other than texts and paths.
+            ValueError: if `texts` hold no word, or `vocabulary_size` is too small.
 
         Example:
             >>> BytePairTokenizer.train(["hello hello"], 264).vocabulary_size
@@ -176,8 +176,8 @@ class BytePairTokenizer(PairTokenizer):
             The tokenizer.
 
         Raises:
-            FileNotFoundError: If there are no such files.
-            ValueError: If a file is damaged or of another type of tokenizer.
+            FileNotFoundError: if there are no such files.
+            ValueError: if a file is damaged or of another type of tokenizer.
 
         Example:
             >>> BytePairTokenizer.from_files("gpt2").vocabulary_size  # doctest: +SKIP

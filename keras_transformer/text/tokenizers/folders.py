@@ -45,8 +45,8 @@ def read_description(folder: str | os.PathLike[str]) -> dict[str, Any]:
         The description, with at least `class_name`, `format_version`, `file` and `sha256`.
 
     Raises:
-        FileNotFoundError: If there is no description.
-        ValueError: If it is not a description, or of another format version.
+        FileNotFoundError: if there is no description.
+        ValueError: if it is not a description, or of another format version.
     """
     path = pathlib.Path(folder) / DESCRIPTION
     if not path.is_file():
@@ -81,8 +81,8 @@ def read_file(folder: str | os.PathLike[str], class_name: str) -> bytes:
         The file's content.
 
     Raises:
-        FileNotFoundError: If the description or the file does not exist.
-        ValueError: If the description names another class, or the sha256 differs.
+        FileNotFoundError: if the description or the file does not exist.
+        ValueError: if the description names another class, or the sha256 differs.
     """
     description = read_description(folder)
     if description["class_name"] != class_name:

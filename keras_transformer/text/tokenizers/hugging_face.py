@@ -33,8 +33,8 @@ def read_word_piece(folder: Folder, special_tokens: Mapping[str, str]) -> tuple[
         The vocabulary, and the settings of `WordPieceTokenizer`.
 
     Raises:
-        FileNotFoundError: If there are no such files.
-        ValueError: If a file is damaged or of another type of tokenizer.
+        FileNotFoundError: if there are no such files.
+        ValueError: if a file is damaged or of another type of tokenizer.
     """
     path = pathlib.Path(folder)
     config = _config(path)
@@ -83,8 +83,8 @@ def read_byte_pair(folder: Folder) -> tuple[list[str], list[tuple[str, ...]], di
         The vocabulary, the merges, and the settings of `BytePairTokenizer`.
 
     Raises:
-        FileNotFoundError: If there are no such files.
-        ValueError: If a file is damaged or of another type of tokenizer.
+        FileNotFoundError: if there are no such files.
+        ValueError: if a file is damaged or of another type of tokenizer.
     """
     path = pathlib.Path(folder)
     config = _config(path)
@@ -118,8 +118,8 @@ def read_character_pair(folder: Folder) -> tuple[list[str], list[tuple[str, ...]
         The vocabulary, the merges, and the settings of `OpenAIGPTTokenizer`.
 
     Raises:
-        FileNotFoundError: If there are no such files.
-        ValueError: If a file is damaged or of another type of tokenizer.
+        FileNotFoundError: if there are no such files.
+        ValueError: if a file is damaged or of another type of tokenizer.
     """
     path = pathlib.Path(folder)
     lowercase = True
@@ -178,8 +178,8 @@ def read_sentence_piece(folder: Folder, target: bool) -> tuple[bytes, list[str] 
         `MarianT5Tokenizer`.
 
     Raises:
-        FileNotFoundError: If there are no such files.
-        ValueError: If a file is damaged or of another type of tokenizer.
+        FileNotFoundError: if there are no such files.
+        ValueError: if a file is damaged or of another type of tokenizer.
     """
     path = pathlib.Path(folder)
     config = _config(path)
@@ -226,8 +226,8 @@ def read_bytes(folder: Folder) -> dict[str, Any]:
         The settings of `ByteTokenizer`.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it is damaged or of another type of tokenizer.
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is damaged or of another type of tokenizer.
     """
     path = pathlib.Path(folder) / "tokenizer_config.json"
     if not path.is_file():

@@ -19,8 +19,8 @@ def to_dense_ids(ids: Any, vocabulary_size: int, *, padding_value: int, unknown_
         int32 tensor of the same rank.
 
     Raises:
-        TypeError: If `ids` are not integers.
-        ValueError: If `ids` have another rank or, eagerly, if one is outside the vocabulary.
+        TypeError: if `ids` are not integers.
+        ValueError: if `ids` have another rank or, eagerly, if one is outside the vocabulary.
     """
     dense = _to_tensor(ids, padding_value)
     if not dense.dtype.is_integer:

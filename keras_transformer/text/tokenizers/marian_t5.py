@@ -46,8 +46,8 @@ class MarianT5Tokenizer(Tokenizer):
         empty_ids: The ids without content: the unknown id, unused ids, and those of pieces of spaces only.
 
     Raises:
-        TypeError: If a piece is not a str.
-        ValueError: If `model` is not a SentencePiece model, a piece occurs twice, special tokens are missing, or an
+        TypeError: if a piece is not a str.
+        ValueError: if `model` is not a SentencePiece model, a piece occurs twice, special tokens are missing, or an
             argument is out of its range.
 
     Example:
@@ -143,8 +143,8 @@ class MarianT5Tokenizer(Tokenizer):
             The tokenizer.
 
         Raises:
-            FileNotFoundError: If there are no such files.
-            ValueError: If a file is damaged or of another type of tokenizer, or has more than `vocabulary_size` pieces.
+            FileNotFoundError: if there are no such files.
+            ValueError: if a file is damaged or of another type of tokenizer, or has more than `vocabulary_size` pieces.
 
         Example:
             >>> tokenizer = MarianT5Tokenizer.from_files(

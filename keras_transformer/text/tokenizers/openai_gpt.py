@@ -45,8 +45,8 @@ class OpenAIGPTTokenizer(PairTokenizer):
         empty_ids: The unknown id.
 
     Raises:
-        TypeError: If a piece is not a str.
-        ValueError: If a piece occurs twice, or a special token or a piece of `merges` is missing.
+        TypeError: if a piece is not a str.
+        ValueError: if a piece occurs twice, or a special token or a piece of `merges` is missing.
 
     Example:
         >>> tokenizer = OpenAIGPTTokenizer.train(["Hug hug hugs, hugging"], 20)
@@ -124,8 +124,8 @@ class OpenAIGPTTokenizer(PairTokenizer):
             The tokenizer.
 
         Raises:
-            TypeError: If `texts` is a str, or holds something other than texts and paths.
-            ValueError: If `texts` hold no word, or `vocabulary_size` is too small.
+            TypeError: if `texts` is a str, or holds something other than texts and paths.
+            ValueError: if `texts` hold no word, or `vocabulary_size` is too small.
 
         Example:
             >>> OpenAIGPTTokenizer.train(["hello hello"], 10).pieces("hello")
@@ -161,8 +161,8 @@ class OpenAIGPTTokenizer(PairTokenizer):
             The tokenizer.
 
         Raises:
-            FileNotFoundError: If there are no such files.
-            ValueError: If a file is damaged or of another type of tokenizer.
+            FileNotFoundError: if there are no such files.
+            ValueError: if a file is damaged or of another type of tokenizer.
 
         Example:
             >>> OpenAIGPTTokenizer.from_files("openai-gpt").vocabulary_size  # doctest: +SKIP

@@ -18,7 +18,7 @@ class PairMerger:
         merges: The pairs of pieces to merge, in order of priority.
 
     Raises:
-        ValueError: If a merge is not a pair, or its parts or their concatenation are not in `ids`.
+        ValueError: if a merge is not a pair, or its parts or their concatenation are not in `ids`.
     """
 
     def __init__(self, ids: Mapping[str, int], merges: Sequence[Sequence[str]]):

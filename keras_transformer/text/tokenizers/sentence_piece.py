@@ -33,7 +33,7 @@ class SentencePieceTokenizer(Tokenizer):
         empty_ids: The ids without content: the unknown id, and those of pieces of spaces only.
 
     Raises:
-        ValueError: If `model` is not a SentencePiece model or has no padding id.
+        ValueError: if `model` is not a SentencePiece model or has no padding id.
 
     Example:
         >>> tokenizer = SentencePieceTokenizer.train(["hello world", "hello"], 300)
@@ -100,8 +100,8 @@ class SentencePieceTokenizer(Tokenizer):
             The tokenizer.
 
         Raises:
-            TypeError: If `texts` is a str, or holds something other than texts and paths.
-            ValueError: If `texts` is empty or not UTF-8, if `vocabulary_size` is too small for its
+            TypeError: if `texts` is a str, or holds something other than texts and paths.
+            ValueError: if `texts` is empty or not UTF-8, if `vocabulary_size` is too small for its
                 characters, or if another argument has an unknown value.
 
         Example:
@@ -158,8 +158,8 @@ class SentencePieceTokenizer(Tokenizer):
             The pieces, whose concatenation is the text with a prefix space.
 
         Raises:
-            TypeError: If `text` is not a str.
-            ValueError: If `text` is not valid Unicode.
+            TypeError: if `text` is not a str.
+            ValueError: if `text` is not valid Unicode.
 
         Example:
             >>> SentencePieceTokenizer.train(["hello"], 300, "char").pieces("hell")

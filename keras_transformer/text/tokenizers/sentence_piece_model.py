@@ -20,7 +20,7 @@ def read_model(model: bytes, with_padding: bool = True) -> sentencepiece.Sentenc
         The processor, for use outside of graphs.
 
     Raises:
-        ValueError: If it is not a SentencePiece model or lacks a padding id.
+        ValueError: if it is not a SentencePiece model or lacks a padding id.
     """
     if not isinstance(model, bytes) or not model:
         raise ValueError(

@@ -18,8 +18,8 @@ def to_utf8(text: Any, argument: str, row: int | None = None) -> bytes:
         The text as UTF-8.
 
     Raises:
-        TypeError: If it is neither str nor bytes.
-        ValueError: If it cannot be encoded, or the bytes are not UTF-8.
+        TypeError: if it is neither str nor bytes.
+        ValueError: if it cannot be encoded, or the bytes are not UTF-8.
     """
     place = argument if row is None else f"{argument}[{row}]"
     if isinstance(text, str):
@@ -61,8 +61,8 @@ def to_string_tensor(texts: Any, argument: str = "texts") -> tf.Tensor:
         A string tensor, () or (B,).
 
     Raises:
-        TypeError: If it is not text.
-        ValueError: If it is not UTF-8, or of rank 2 or more.
+        TypeError: if it is not text.
+        ValueError: if it is not UTF-8, or of rank 2 or more.
     """
     if tf.is_tensor(texts):
         if not isinstance(texts, tf.Tensor) or texts.dtype != tf.string:

@@ -25,7 +25,7 @@ def sentence_piece_model(
         The serialised model, which adds a prefix space to a text and merges spaces as T5's does.
 
     Raises:
-        ValueError: If the normalizer is not SentencePiece's.
+        ValueError: if the normalizer is not SentencePiece's.
     """
     special = set(special)
     model = sentencepiece_model_pb2.ModelProto()

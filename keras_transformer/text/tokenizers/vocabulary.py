@@ -16,8 +16,8 @@ class Vocabulary:
             names are for tokens without a role that are special in texts.
 
     Raises:
-        TypeError: If a piece is not a str.
-        ValueError: If a piece occurs twice, a special token is missing, or none has the role "pad" or "end".
+        TypeError: if a piece is not a str.
+        ValueError: if a piece occurs twice, a special token is missing, or none has the role "pad" or "end".
     """
 
     def __init__(self, pieces: Sequence[str], special_tokens: Mapping[str, str]):
@@ -75,7 +75,7 @@ def deserialised(model: bytes, keys: Collection[str]) -> dict[str, Any]:
         The content.
 
     Raises:
-        ValueError: If the JSON is damaged, or of another tokenizer.
+        ValueError: if the JSON is damaged, or of another tokenizer.
     """
     try:
         content = json.loads(model)

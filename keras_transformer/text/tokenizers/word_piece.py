@@ -52,8 +52,8 @@ class WordPieceTokenizer(WordTokenizer):
         empty_ids: The unknown id.
 
     Raises:
-        TypeError: If a piece is not a str.
-        ValueError: If a piece is empty or occurs twice, or special tokens are missing.
+        TypeError: if a piece is not a str.
+        ValueError: if a piece is empty or occurs twice, or special tokens are missing.
 
     Example:
         >>> pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "un", "##believ", "##able", "!"]
@@ -151,8 +151,8 @@ class WordPieceTokenizer(WordTokenizer):
             The tokenizer.
 
         Raises:
-            TypeError: If `texts` is a str, or holds something other than texts and paths.
-            ValueError: If `texts` hold no word, or `vocabulary_size` is too small for their characters.
+            TypeError: if `texts` is a str, or holds something other than texts and paths.
+            ValueError: if `texts` hold no word, or `vocabulary_size` is too small for their characters.
 
         Example:
             >>> WordPieceTokenizer.train(["hug hugs hugging"], 14).pieces("hugs")
@@ -191,8 +191,8 @@ class WordPieceTokenizer(WordTokenizer):
             The tokenizer.
 
         Raises:
-            FileNotFoundError: If there are no such files.
-            ValueError: If a file is damaged or of another type of tokenizer.
+            FileNotFoundError: if there are no such files.
+            ValueError: if a file is damaged or of another type of tokenizer.
 
         Example:
             >>> WordPieceTokenizer.from_files("bert-base-uncased").vocabulary_size  # doctest: +SKIP
@@ -213,8 +213,8 @@ class WordPieceTokenizer(WordTokenizer):
             1 after it.
 
         Raises:
-            TypeError: If an argument is not text.
-            ValueError: If their numbers differ, or the tokenizer has no start or end id.
+            TypeError: if an argument is not text.
+            ValueError: if their numbers differ, or the tokenizer has no start or end id.
 
         Example:
             >>> pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"]

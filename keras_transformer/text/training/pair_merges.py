@@ -25,7 +25,7 @@ def count_words(texts: Texts, cut: Callable[[tf.Tensor], tf.RaggedTensor]) -> di
         The count of each word, in the order of first occurrence.
 
     Raises:
-        ValueError: If the texts contain no word.
+        ValueError: if the texts contain no word.
     """
     counts: collections.Counter[bytes] = collections.Counter()
     remaining = read_texts(texts)
@@ -76,7 +76,7 @@ def learn_merges(
         (left, right, merged) of each pair, in the order of merging.
 
     Raises:
-        ValueError: If `vocabulary_size` or `min_frequency` is not a positive integer, or `vocabulary_size` is too small
+        ValueError: if `vocabulary_size` or `min_frequency` is not a positive integer, or `vocabulary_size` is too small
             for `pieces`.
     """
     check_positive_integer(vocabulary_size=vocabulary_size, min_frequency=min_frequency)

@@ -48,8 +48,8 @@ def train_sentence_piece(
         The serialised model.
 
     Raises:
-        TypeError: If `texts` is a str, or holds something other than texts and paths.
-        ValueError: If an argument is out of its range.
+        TypeError: if `texts` is a str, or holds something other than texts and paths.
+        ValueError: if an argument is out of its range.
     """
     _check(vocabulary_size, model, character_coverage, normalization, byte_fallback)
     source = _Texts(texts)

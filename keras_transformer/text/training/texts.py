@@ -18,8 +18,8 @@ def read_texts(texts: Texts) -> Iterator[str]:
         The texts.
 
     Raises:
-        TypeError: If `texts` is a str, or holds something other than texts and paths.
-        ValueError: If a text or a line is not valid Unicode.
+        TypeError: if `texts` is a str, or holds something other than texts and paths.
+        ValueError: if a text or a line is not valid Unicode.
     """
     if isinstance(texts, str | bytes):
         raise TypeError(
