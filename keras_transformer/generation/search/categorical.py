@@ -1,4 +1,7 @@
-"""Categorical sampling: filters of logits, and noise from a counter hash."""
+"""Categorical sampling: filters of logits, and noise from a counter hash.
+
+Axes: B rows of the batch, R hypotheses of a row, M new tokens, V vocabulary size.
+"""
 
 from typing import Any
 
@@ -18,11 +21,11 @@ def draw(logits: Tensor, sampler: Sample, noise: Tensor) -> Tensor:
 
     Args:
         logits: (B, R, V), `FORBIDDEN` for forbidden tokens.
-        sampler: temperature and filters.
-        noise: uniform numbers u (B, R, V) in [0, 1].
+        sampler: the sampler with the temperature and the filters.
+        noise: u, uniform numbers (B, R, V) in [0, 1].
 
     Returns:
-        (B, R, V), `FORBIDDEN` for filtered tokens.
+        Perturbed logits (B, R, V), `FORBIDDEN` for filtered tokens.
 
     References:
         Gumbel, "Statistical Theory of Extreme Values and Some Practical Applications" (1954); Maddison et al., "A*
@@ -58,13 +61,14 @@ def lowest_kept(logits: Tensor, sampler: Sample) -> Tensor:
 def uniform(seed: Any, rows: Tensor, hypotheses: int, steps: Tensor, vocabulary_size: int) -> Tensor:
     """Return uniform numbers in (0, 1), a function of (seed, row, hypothesis, step, id) only.
 
-    They are integer hashes until the last operation, and so equal on every backend and in every mode.
+    They are integer hashes until the last operation, and thus equal on every backend, in eager, graph and compiled
+    execution.
 
     Args:
-        seed: an integer in [0, 2³²), or a tensor of shape (1,).
+        seed: an integer in [0, 2³²), or an integer tensor of shape (1,).
         rows: integers (B,), the number of each row.
         hypotheses: R.
-        steps: integers of any shape, () for one step or (M,) for several.
+        steps: the index of the step, an integer scalar, or integers (M,) for several steps.
         vocabulary_size: V.
 
     Returns:
@@ -78,7 +82,7 @@ def uniform(seed: Any, rows: Tensor, hypotheses: int, steps: Tensor, vocabulary_
     for number, values in enumerate(axes):
         shape = [1] * number + [-1] + [1] * (3 - number)
         state = _mix(state + ops.reshape(ops.cast(values, "uint32"), shape) * _constant(0x9E3779B1))
-    # 23 bits and a half: exact in float32, and neither 0 nor 1.
+    # 23 bits plus one half: exact in float32, and neither 0 nor 1.
     bits = ops.cast(ops.cast(ops.right_shift(state, _constant(9)), "int32"), "float32")
     numbers = (bits + 0.5) * 2.0**-23
     return numbers if len(steps.shape) else numbers[:, :, 0]

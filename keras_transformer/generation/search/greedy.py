@@ -71,11 +71,11 @@ class GreedySearch(TokenSearch):
 
     @property
     def _best_is_logit(self) -> bool:
-        """True if the highest candidate is a logit of the model."""
+        """True if the value of the best candidate is an unchanged logit of the model."""
         return not self.logits_processors.changes_logits
 
     def _candidates(self, state: State, logits: Tensor) -> Tensor:
-        """Return the values (B, R, V) whose highest is chosen, `FORBIDDEN` for tokens that are not."""
+        """Return values (B, R, V) whose maximum is the next token, `FORBIDDEN` for forbidden tokens."""
         return self._processed(state, logits)
 
     def _ranking_scores(self, scores: Tensor, lengths: Tensor) -> Tensor:
