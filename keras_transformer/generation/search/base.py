@@ -72,7 +72,7 @@ class Search(Protocol):
 
 
 class BaseSearch(Search):
-    """Base class of searches of at most M steps; their state has "step", and "ended" unless they override `_unfinished`.
+    """Base class of searches of at most M steps, whose state has "step", and "ended" or a method `_unfinished`.
 
     Args:
         inputs: the inputs of the generation.
