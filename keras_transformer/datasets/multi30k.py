@@ -30,8 +30,8 @@ def load_data(
     education; not for commercial use.
 
     Args:
-        source: The language of the sources, "en", "de" or "fr".
-        target: The language of the targets, different from `source`.
+        source: the language of the sources, "en", "de" or "fr".
+        target: the language of the targets, different from `source`.
 
     Returns:
         `(train, validation, test)`, lists of 29,000, 1,014 and 1,000 (source, target) pairs; the test set is
@@ -39,7 +39,7 @@ def load_data(
 
     Raises:
         FileNotFoundError: if `KERAS_TRANSFORMER_DATA` is set and a file does not exist.
-        ValueError: if a language is unknown, the two are the same, or a file does not have the expected SHA-256.
+        ValueError: if a language is unknown, the two are the same, or the SHA-256 of a file does not match.
 
     Example:
         >>> train, validation, test = load_data("en", "fr")  # doctest: +SKIP

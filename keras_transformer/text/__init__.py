@@ -39,7 +39,7 @@ def load(folder: str | os.PathLike[str]) -> Tokenizer:
     """Load a tokenizer saved by its `save` method, whatever its class.
 
     Args:
-        folder: The folder that `save` wrote.
+        folder: the folder that `save` wrote.
 
     Returns:
         The tokenizer.

@@ -25,10 +25,10 @@ class BertWords:
     characters (NFD) and drop nonspacing marks; lower-case letters.
 
     Args:
-        clean: Whether to remove control characters.
-        isolate_ideographs: Whether each Chinese character is a word of its own.
-        strip_accents: Whether to decompose characters and drop nonspacing marks.
-        lowercase: Whether to lower-case letters.
+        clean: whether to remove control characters.
+        isolate_ideographs: whether each Chinese character is a word of its own.
+        strip_accents: whether to decompose characters and drop nonspacing marks.
+        lowercase: whether to lower-case letters.
     """
 
     def __init__(self, clean: bool, isolate_ideographs: bool, strip_accents: bool, lowercase: bool):

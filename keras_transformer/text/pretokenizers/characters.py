@@ -13,7 +13,7 @@ def members(runs: str) -> np.ndarray:
     """Decode a set of `unicode_tables`.
 
     Args:
-        runs: Run lengths in base 36: the number of code points outside the set, then inside it, and so on.
+        runs: run lengths in base 36: the number of code points outside the set, then inside it, and so on.
 
     Returns:
         Booleans (0x110000,).
@@ -27,7 +27,7 @@ class CodePointTable:
     """A lookup table of one number per code point, stored as the distinct blocks of 128 and their offsets.
 
     Args:
-        values: Integers (0x110000,).
+        values: integers (0x110000,).
     """
 
     def __init__(self, values: np.ndarray):
@@ -47,8 +47,8 @@ def shifted(values: tf.Tensor, by: int, fill: Any) -> tf.Tensor:
 
     Args:
         values: (N,).
-        by: The number of places.
-        fill: The padding value.
+        by: the number of places.
+        fill: the padding value.
 
     Returns:
         (N,).
@@ -63,7 +63,7 @@ def row_starts(rows: tf.Tensor) -> tf.Tensor:
     """Return a mask of the values that start a new row.
 
     Args:
-        rows: The row of each value, ascending, (N,).
+        rows: the row of each value, ascending, (N,).
 
     Returns:
         Booleans (N,).
@@ -76,8 +76,8 @@ def cut(codes: tf.Tensor, rows: tf.Tensor, starts: tf.Tensor, num_rows: tf.Tenso
 
     Args:
         codes: int32 (N,).
-        rows: The row of each code point, ascending, (N,).
-        starts: A mask of the code points that start a word, (N,); True where a row starts.
+        rows: the row of each code point, ascending, (N,).
+        starts: a mask of the code points that start a word, (N,); True where a row starts.
         num_rows: B.
 
     Returns:
@@ -95,8 +95,8 @@ def tokenize_once(words: tf.RaggedTensor, tokenize: Any) -> tf.RaggedTensor:
     """Tokenise each distinct word once.
 
     Args:
-        words: Strings (B, None).
-        tokenize: A function of strings (W,) to int32 ids (W, None).
+        words: strings (B, None).
+        tokenize: a function of strings (W,) to int32 ids (W, None).
 
     Returns:
         int32 `tf.RaggedTensor` (B, None), the concatenated ids of each row's words.

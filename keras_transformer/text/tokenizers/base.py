@@ -22,13 +22,13 @@ class Tokenizer(tf.Module, abc.ABC):
     and `file_name`.
 
     Attributes:
-        pad_id: The padding id; None where there is none, as for GPT-2.
-        unknown_id: The id of text that is out of vocabulary; -1 where there is none.
-        start_id: The id that starts a row; -1 where there is none.
-        end_id: The id that ends a row; -1 where there is none.
-        vocabulary_size: The number of ids, special ones included.
-        empty_ids: The ids without content: the unknown id, and those of pieces of spaces only.
-        file_name: The name of the file that `save` writes in addition to the description.
+        pad_id: the padding id; None if there is none, as for GPT-2.
+        unknown_id: the id of text that is out of vocabulary; -1 if there is none.
+        start_id: the id that starts a row; -1 if there is none.
+        end_id: the id that ends a row; -1 if there is none.
+        vocabulary_size: the number of ids, including special ones.
+        empty_ids: the ids without content: the unknown id, and those of pieces of spaces only.
+        file_name: the name of the file that `save` writes in addition to the description.
     """
 
     pad_id: int | None
@@ -53,10 +53,10 @@ class Tokenizer(tf.Module, abc.ABC):
 
     @abc.abstractmethod
     def piece_to_id(self, piece: str) -> int:
-        """Return the id of a piece, `unknown_id` where there is no such piece.
+        """Return the id of a piece, or `unknown_id` if there is no such piece.
 
         Args:
-            piece: The piece, as `id_to_piece` writes it.
+            piece: the piece, as `id_to_piece` writes it.
 
         Returns:
             The id.
@@ -87,7 +87,7 @@ class Tokenizer(tf.Module, abc.ABC):
         """Create a tokenizer from its `model_bytes`.
 
         Args:
-            model: The serialised tokenizer.
+            model: the serialised tokenizer.
 
         Returns:
             The tokenizer.
@@ -106,8 +106,8 @@ class Tokenizer(tf.Module, abc.ABC):
         """Convert texts to ids, without special ids around them.
 
         Args:
-            texts: A list of B str, or a string tensor (B,), whose invalid UTF-8 becomes U+FFFD; or one str.
-            special_tokens: Whether to recognise special tokens in texts, such as "<|endoftext|>", as one token. By
+            texts: a list of B str, or a string tensor (B,), whose invalid UTF-8 becomes U+FFFD; or one str.
+            special_tokens: whether to recognise special tokens in texts, such as "<|endoftext|>", as one token. By
                 default they are ordinary text, unless the tokenizer was created to recognise them.
 
         Returns:
@@ -135,10 +135,10 @@ class Tokenizer(tf.Module, abc.ABC):
         """Convert texts to a batch of ids, padded to the longest with `pad_id`, or with `end_id` if that is None.
 
         Args:
-            texts: As for `tokenize`.
-            add_start: Whether each row starts with `start_id`.
-            add_end: Whether each row ends with `end_id`.
-            special_tokens: As for `tokenize`.
+            texts: see `tokenize`.
+            add_start: whether each row starts with `start_id`.
+            add_end: whether each row ends with `end_id`.
+            special_tokens: see `tokenize`.
 
         Returns:
             int32 tensor (B, L); for one str (L,).
@@ -160,10 +160,10 @@ class Tokenizer(tf.Module, abc.ABC):
         """Convert texts to rows of ids without padding.
 
         Args:
-            texts: As for `tokenize`.
-            add_start: Whether each row starts with `start_id`.
-            add_end: Whether each row ends with `end_id`.
-            special_tokens: As for `tokenize`.
+            texts: see `tokenize`.
+            add_start: whether each row starts with `start_id`.
+            add_end: whether each row ends with `end_id`.
+            special_tokens: see `tokenize`.
 
         Returns:
             int32 `tf.RaggedTensor` (B, None); for one str an int32 tensor (L,).
@@ -194,7 +194,7 @@ class Tokenizer(tf.Module, abc.ABC):
         If one id is both start and end, as in GPT-2, it does not end a row in its first column.
 
         Args:
-            ids: Integers (B, T), ragged or dense; (T,), or (B, R, T) for R hypotheses per text.
+            ids: integers (B, T), ragged or dense; (T,), or (B, R, T) for R hypotheses per text.
 
         Returns:
             String tensor (B,); () or (B, R) accordingly.
@@ -230,7 +230,7 @@ class Tokenizer(tf.Module, abc.ABC):
         """Split one text into pieces.
 
         Args:
-            text: The text.
+            text: the text.
 
         Returns:
             The pieces, as `id_to_piece` writes them.
@@ -248,10 +248,10 @@ class Tokenizer(tf.Module, abc.ABC):
         return [self._id_to_piece(id_) for id_ in self.tokenize(text).numpy().tolist()]
 
     def id_to_piece(self, id: int) -> str:  # noqa: A002
-        """Returns the piece of an id.
+        """Return the piece of an id.
 
         Args:
-            id: The id.
+            id: the id.
 
         Returns:
             The piece.
@@ -273,7 +273,7 @@ class Tokenizer(tf.Module, abc.ABC):
         """Save the tokenizer: its file and the description `tokenizer.json`, each replaced atomically.
 
         Args:
-            folder: The folder; created if it does not exist.
+            folder: the folder; created if it does not exist.
 
         Example:
             >>> tokenizer.save("runs/tokenizer")  # doctest: +SKIP
@@ -293,7 +293,7 @@ class Tokenizer(tf.Module, abc.ABC):
         """Load a tokenizer from the folder written by `save`.
 
         Args:
-            folder: The folder.
+            folder: the folder.
 
         Returns:
             The tokenizer.
@@ -314,7 +314,7 @@ class Compiled:
     A plain `tf.function` attribute of a tokenizer would be saved with each model that contains the tokenizer.
 
     Args:
-        function: A function of strings (B,).
+        function: a function of strings (B,).
     """
 
     def __init__(self, function: Callable[[tf.Tensor], tf.RaggedTensor]):
@@ -334,10 +334,10 @@ def tokenize_around(
     """Tokenise the text between special tokens, each of which becomes its id.
 
     Args:
-        texts: Strings (B,).
-        specials: Special tokens and their ids.
-        tokenize: A function of strings (P,) to int32 ids (P, None).
-        anywhere: Whether to recognise special tokens anywhere in a text, or only one at its start.
+        texts: strings (B,).
+        specials: special tokens and their ids.
+        tokenize: a function of strings (P,) to int32 ids (P, None).
+        anywhere: whether to recognise special tokens anywhere in a text, or only one at its start.
 
     Returns:
         int32 `tf.RaggedTensor` (B, None).

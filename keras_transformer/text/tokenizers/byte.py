@@ -21,17 +21,17 @@ class ByteTokenizer(Tokenizer):
     is out of vocabulary, and `detokenize(tokenize(text))` returns the text unchanged.
 
     Args:
-        special_tokens: Roles and the tokens that have them, in the order of their ids.
-        extra_tokens: Tokens after the bytes, such as ByT5's sentinels.
-        special_tokens_in_text: Whether to recognise special tokens in texts: "</s>" as one token, not four bytes.
+        special_tokens: a mapping from roles to tokens, in the order of their ids.
+        extra_tokens: tokens after the bytes, such as ByT5's sentinels.
+        special_tokens_in_text: whether to recognise special tokens in texts: "</s>" as one token, not four bytes.
 
     Attributes:
-        pad_id: The padding id, None where there is none.
-        unknown_id: The id of the unknown token, which no text is encoded as; -1 where there is none.
-        start_id: The id that starts a row; -1 where there is none.
-        end_id: The id that ends a row; -1 where there is none.
-        vocabulary_size: The number of ids.
-        empty_ids: The unknown id, and those of ASCII white space.
+        pad_id: the padding id, None if there is none.
+        unknown_id: the id of the unknown token, which no text is encoded as; -1 if there is none.
+        start_id: the id that starts a row; -1 if there is none.
+        end_id: the id that ends a row; -1 if there is none.
+        vocabulary_size: the number of ids.
+        empty_ids: the unknown id, and those of ASCII white space.
 
     Raises:
         ValueError: if a token occurs twice or none is for padding.
@@ -88,15 +88,15 @@ class ByteTokenizer(Tokenizer):
         """Read the tokenizer of a ByT5 folder written by Hugging Face's libraries.
 
         Args:
-            folder: The folder with `tokenizer_config.json`.
-            special_tokens_in_text: Whether to recognise special tokens in texts.
+            folder: the folder with `tokenizer_config.json`.
+            special_tokens_in_text: whether to recognise special tokens in texts.
 
         Returns:
             The tokenizer.
 
         Raises:
             FileNotFoundError: if there is no such file.
-            ValueError: if it is damaged or of another type of tokenizer.
+            ValueError: if it is damaged or of a different type of tokenizer.
 
         Example:
             >>> ByteTokenizer.from_files("byt5-small").vocabulary_size  # doctest: +SKIP
@@ -137,10 +137,10 @@ class ByteTokenizer(Tokenizer):
         return self._vocabulary.pieces[id_]
 
     def piece_to_id(self, piece: str) -> int:
-        """Return the id of a piece, `unknown_id` where there is no such piece.
+        """Return the id of a piece, or `unknown_id` if there is no such piece.
 
         Args:
-            piece: A token, or a byte written as "<0x41>".
+            piece: a token, or a byte written as "<0x41>".
 
         Returns:
             The id.

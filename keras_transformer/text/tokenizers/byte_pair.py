@@ -39,20 +39,20 @@ class BytePairTokenizer(PairTokenizer):
     bytes are slow.
 
     Args:
-        vocabulary: The pieces in the order of their ids, one character for each byte ("Ġ" for a space).
-        merges: The pairs of pieces to merge, in order of priority.
-        special_tokens: Roles and the tokens that have them: "pad", "unknown", "start", "end", "mask".
-        add_prefix_space: Whether to add a space before a text that does not start with one.
-        special_tokens_in_text: Whether to recognise special tokens such as "</s>" in texts.
+        vocabulary: the pieces in the order of their ids, one character for each byte ("Ġ" for a space).
+        merges: the pairs of pieces to merge, in order of priority.
+        special_tokens: a mapping from roles to tokens: "pad", "unknown", "start", "end", "mask".
+        add_prefix_space: whether to add a space before a text that does not start with one.
+        special_tokens_in_text: whether to recognise special tokens such as "</s>" in texts.
 
     Attributes:
-        pad_id: The padding id; None where there is none, as for GPT-2.
-        unknown_id: The id of the unknown token, which no text is encoded as; -1 where there is none.
-        start_id: The id that starts a row; -1 where there is none.
-        end_id: The id that ends a row; -1 where there is none.
-        mask_id: The id of the mask token; -1 where there is none.
-        vocabulary_size: The number of pieces, special ones included.
-        empty_ids: The unknown id, and those of pieces of white space only.
+        pad_id: the padding id; None if there is none, as for GPT-2.
+        unknown_id: the id of the unknown token, which no text is encoded as; -1 if there is none.
+        start_id: the id that starts a row; -1 if there is none.
+        end_id: the id that ends a row; -1 if there is none.
+        mask_id: the id of the mask token; -1 if there is none.
+        vocabulary_size: the number of pieces, including special ones.
+        empty_ids: the unknown id, and those of pieces of white space only.
 
     Raises:
         TypeError: if a piece is not a str.
@@ -123,13 +123,13 @@ class BytePairTokenizer(PairTokenizer):
         """Train a tokenizer; the same texts and arguments give the same merges.
 
         Args:
-            texts: An iterable of texts (str or UTF-8 bytes) and `pathlib.Path`s of UTF-8 files, whose lines
+            texts: an iterable of texts (str or UTF-8 bytes) and `pathlib.Path`s of UTF-8 files, whose lines
                 are the texts; or one such path.
-            vocabulary_size: The maximum number of pieces; special tokens and the 256 bytes come first.
-            min_frequency: The minimum number of occurrences of a pair to be merged.
-            special_tokens: Roles and their tokens.
-            add_prefix_space: As for the constructor.
-            special_tokens_in_text: As for the constructor.
+            vocabulary_size: the maximum number of pieces; special tokens and the 256 bytes come first.
+            min_frequency: the minimum number of occurrences of a pair to be merged.
+            special_tokens: a mapping from roles to tokens.
+            add_prefix_space: see the constructor.
+            special_tokens_in_text: see the constructor.
 
         Returns:
             The tokenizer.
@@ -168,16 +168,16 @@ class BytePairTokenizer(PairTokenizer):
         If it has no padding token, as in GPT-2, `pad_id` is None.
 
         Args:
-            folder: The folder with `tokenizer.json`, or with `vocab.json`, `merges.txt` and, optionally,
+            folder: the folder with `tokenizer.json`, or with `vocab.json`, `merges.txt` and, optionally,
                 `tokenizer_config.json`.
-            special_tokens_in_text: Whether to recognise special tokens in texts.
+            special_tokens_in_text: whether to recognise special tokens in texts.
 
         Returns:
             The tokenizer.
 
         Raises:
             FileNotFoundError: if there are no such files.
-            ValueError: if a file is damaged or of another type of tokenizer.
+            ValueError: if a file is damaged or of a different type of tokenizer.
 
         Example:
             >>> BytePairTokenizer.from_files("gpt2").vocabulary_size  # doctest: +SKIP
@@ -203,10 +203,10 @@ class BytePairTokenizer(PairTokenizer):
         return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
 
     def piece_to_id(self, piece: str) -> int:
-        """Return the id of a piece, `unknown_id` where there is no such piece.
+        """Return the id of a piece, or `unknown_id` if there is no such piece.
 
         Args:
-            piece: The piece, one character for each byte.
+            piece: the piece, one character for each byte.
 
         Returns:
             The id.

@@ -18,10 +18,10 @@ def write_tokenizer(
     """Write a tokenizer's file, then the description with its sha256.
 
     Args:
-        folder: The folder; created if it does not exist.
-        description: The other entries of the description: JSON values, including `class_name`.
-        name: The name of the tokenizer's file.
-        content: The content of the file.
+        folder: the folder; created if it does not exist.
+        description: the other entries of the description: JSON values, including `class_name`.
+        name: the name of the tokenizer's file.
+        content: the content of the file.
     """
     path = pathlib.Path(folder)
     path.mkdir(parents=True, exist_ok=True)
@@ -39,7 +39,7 @@ def read_description(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """Read the description of a saved tokenizer.
 
     Args:
-        folder: The folder that `write_tokenizer` wrote.
+        folder: the folder that `write_tokenizer` wrote.
 
     Returns:
         The description, with at least `class_name`, `format_version`, `file` and `sha256`.
@@ -74,8 +74,8 @@ def read_file(folder: str | os.PathLike[str], class_name: str) -> bytes:
     """Read the file of a saved tokenizer and verify its sha256.
 
     Args:
-        folder: The folder that `write_tokenizer` wrote.
-        class_name: The expected class in the description.
+        folder: the folder that `write_tokenizer` wrote.
+        class_name: the expected class in the description.
 
     Returns:
         The file's content.

@@ -26,15 +26,15 @@ def read_word_piece(folder: Folder, special_tokens: Mapping[str, str]) -> tuple[
     """Read a BERT tokenizer: `tokenizer.json`, or `vocab.txt` and `tokenizer_config.json`.
 
     Args:
-        folder: The folder.
-        special_tokens: The tokens of each role, for roles that the files do not define.
+        folder: the folder.
+        special_tokens: the tokens of each role, for roles that the files do not define.
 
     Returns:
         The vocabulary, and the settings of `WordPieceTokenizer`.
 
     Raises:
         FileNotFoundError: if there are no such files.
-        ValueError: if a file is damaged or of another type of tokenizer.
+        ValueError: if a file is damaged or of a different type of tokenizer.
     """
     path = pathlib.Path(folder)
     config = _config(path)
@@ -77,14 +77,14 @@ def read_byte_pair(folder: Folder) -> tuple[list[str], list[tuple[str, ...]], di
     """Read a GPT-2 tokenizer: `tokenizer.json`, or `vocab.json`, `merges.txt` and `tokenizer_config.json`.
 
     Args:
-        folder: The folder.
+        folder: the folder.
 
     Returns:
         The vocabulary, the merges, and the settings of `BytePairTokenizer`.
 
     Raises:
         FileNotFoundError: if there are no such files.
-        ValueError: if a file is damaged or of another type of tokenizer.
+        ValueError: if a file is damaged or of a different type of tokenizer.
     """
     path = pathlib.Path(folder)
     config = _config(path)
@@ -112,14 +112,14 @@ def read_character_pair(folder: Folder) -> tuple[list[str], list[tuple[str, ...]
     """Read a GPT-1 tokenizer: `tokenizer.json`, or `vocab.json` and `merges.txt`.
 
     Args:
-        folder: The folder.
+        folder: the folder.
 
     Returns:
         The vocabulary, the merges, and the settings of `OpenAIGPTTokenizer`.
 
     Raises:
         FileNotFoundError: if there are no such files.
-        ValueError: if a file is damaged or of another type of tokenizer.
+        ValueError: if a file is damaged or of a different type of tokenizer.
     """
     path = pathlib.Path(folder)
     lowercase = True
@@ -170,8 +170,8 @@ def read_sentence_piece(folder: Folder, target: bool) -> tuple[bytes, list[str] 
     Marian's files are `vocab.json`, `source.spm` and `target.spm`.
 
     Args:
-        folder: The folder.
-        target: Whether to read Marian's tokenizer of the target language.
+        folder: the folder.
+        target: whether to read Marian's tokenizer of the target language.
 
     Returns:
         The SentencePiece model, the vocabulary if it differs from the model's, and the settings of
@@ -179,7 +179,7 @@ def read_sentence_piece(folder: Folder, target: bool) -> tuple[bytes, list[str] 
 
     Raises:
         FileNotFoundError: if there are no such files.
-        ValueError: if a file is damaged or of another type of tokenizer.
+        ValueError: if a file is damaged or of a different type of tokenizer.
     """
     path = pathlib.Path(folder)
     config = _config(path)
@@ -220,14 +220,14 @@ def read_bytes(folder: Folder) -> dict[str, Any]:
     """Read a ByT5 tokenizer: `tokenizer_config.json`.
 
     Args:
-        folder: The folder.
+        folder: the folder.
 
     Returns:
         The settings of `ByteTokenizer`.
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if it is damaged or of another type of tokenizer.
+        ValueError: if it is damaged or of a different type of tokenizer.
     """
     path = pathlib.Path(folder) / "tokenizer_config.json"
     if not path.is_file():

@@ -10,10 +10,10 @@ def to_dense_ids(ids: Any, vocabulary_size: int, *, padding_value: int, unknown_
     """Convert ids to a dense tensor of ids in the vocabulary.
 
     Args:
-        ids: Integers of rank 1 to 3: a tensor, dense or ragged, an array or lists.
-        vocabulary_size: The number of ids.
-        padding_value: The id that pads ragged rows.
-        unknown_id: The replacement, inside a graph, of ids outside the vocabulary.
+        ids: integers of rank 1 to 3: a tensor, dense or ragged, an array or lists.
+        vocabulary_size: the number of ids.
+        padding_value: the id that pads ragged rows.
+        unknown_id: the replacement, inside a graph, of ids outside the vocabulary.
 
     Returns:
         int32 tensor of the same rank.

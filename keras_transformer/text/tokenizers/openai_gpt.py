@@ -30,19 +30,19 @@ class OpenAIGPTTokenizer(PairTokenizer):
     those of the `tokenizers` library.
 
     Args:
-        vocabulary: The pieces in the order of their ids.
-        merges: The pairs of pieces to merge, in order of priority.
-        lowercase: Whether to lower-case letters and strip accents.
-        special_tokens: Roles and the tokens that have them: "pad", "unknown", "start", "end".
-        special_tokens_in_text: Whether to recognise special tokens such as "</s>" in texts.
+        vocabulary: the pieces in the order of their ids.
+        merges: the pairs of pieces to merge, in order of priority.
+        lowercase: whether to lower-case letters and strip accents.
+        special_tokens: a mapping from roles to tokens: "pad", "unknown", "start", "end".
+        special_tokens_in_text: whether to recognise special tokens such as "</s>" in texts.
 
     Attributes:
-        pad_id: The padding id; None where there is none, as for GPT-1.
-        unknown_id: The id of text that is out of vocabulary.
-        start_id: The id that starts a row; -1 where there is none.
-        end_id: The id that ends a row; -1 where there is none.
-        vocabulary_size: The number of pieces, special ones included.
-        empty_ids: The unknown id.
+        pad_id: the padding id; None if there is none, as for GPT-1.
+        unknown_id: the id of text that is out of vocabulary.
+        start_id: the id that starts a row; -1 if there is none.
+        end_id: the id that ends a row; -1 if there is none.
+        vocabulary_size: the number of pieces, including special ones.
+        empty_ids: the unknown id.
 
     Raises:
         TypeError: if a piece is not a str.
@@ -111,14 +111,14 @@ class OpenAIGPTTokenizer(PairTokenizer):
         """Train a tokenizer; the same texts and arguments give the same merges.
 
         Args:
-            texts: An iterable of texts (str or UTF-8 bytes) and `pathlib.Path`s of UTF-8 files, whose lines
+            texts: an iterable of texts (str or UTF-8 bytes) and `pathlib.Path`s of UTF-8 files, whose lines
                 are the texts; or one such path.
-            vocabulary_size: The maximum number of pieces; special tokens and characters, inside and at the end of
+            vocabulary_size: the maximum number of pieces; special tokens and characters, inside and at the end of
                 words, come first.
-            min_frequency: The minimum number of occurrences of a pair to be merged.
-            lowercase: As for the constructor.
-            special_tokens: Roles and their tokens.
-            special_tokens_in_text: As for the constructor.
+            min_frequency: the minimum number of occurrences of a pair to be merged.
+            lowercase: see the constructor.
+            special_tokens: a mapping from roles to tokens.
+            special_tokens_in_text: see the constructor.
 
         Returns:
             The tokenizer.
@@ -154,15 +154,15 @@ class OpenAIGPTTokenizer(PairTokenizer):
         Its only special token, "<unk>", is also the end token; there is no padding token.
 
         Args:
-            folder: The folder with `tokenizer.json`, or with `vocab.json` and `merges.txt`.
-            special_tokens_in_text: Whether to recognise special tokens in texts.
+            folder: the folder with `tokenizer.json`, or with `vocab.json` and `merges.txt`.
+            special_tokens_in_text: whether to recognise special tokens in texts.
 
         Returns:
             The tokenizer.
 
         Raises:
             FileNotFoundError: if there are no such files.
-            ValueError: if a file is damaged or of another type of tokenizer.
+            ValueError: if a file is damaged or of a different type of tokenizer.
 
         Example:
             >>> OpenAIGPTTokenizer.from_files("openai-gpt").vocabulary_size  # doctest: +SKIP
@@ -183,10 +183,10 @@ class OpenAIGPTTokenizer(PairTokenizer):
         return tf.strings.regex_replace(texts, r" \z", "", replace_global=False)
 
     def piece_to_id(self, piece: str) -> int:
-        """Return the id of a piece, `unknown_id` where there is no such piece.
+        """Return the id of a piece, or `unknown_id` if there is no such piece.
 
         Args:
-            piece: The piece, with the suffix "</w>" if it ends a word.
+            piece: the piece, with the suffix "</w>" if it ends a word.
 
         Returns:
             The id.

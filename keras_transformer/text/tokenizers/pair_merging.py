@@ -14,8 +14,8 @@ class PairMerger:
     """Merge the symbols of words into pieces: each round merges the pair of highest priority in every word.
 
     Args:
-        ids: Pieces and their ids.
-        merges: The pairs of pieces to merge, in order of priority.
+        ids: pieces and their ids.
+        merges: the pairs of pieces to merge, in order of priority.
 
     Raises:
         ValueError: if a merge is not a pair, or its parts or their concatenation are not in `ids`.
@@ -46,8 +46,8 @@ class PairMerger:
 
         Args:
             symbols: int32 ids (N,), concatenated over all words.
-            places: The word of each symbol, int32 (N,), ascending.
-            num_words: The number of words, W.
+            places: the word of each symbol, int32 (N,), ascending.
+            num_words: the number of words, W.
 
         Returns:
             int32 ids (W, None).

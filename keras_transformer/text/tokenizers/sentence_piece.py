@@ -22,15 +22,15 @@ class SentencePieceTokenizer(Tokenizer):
     the training texts: all others, U+0000 and the reserved U+2585 become " ⁇ ".
 
     Args:
-        model: A serialised SentencePiece model that has a padding id.
+        model: a serialised SentencePiece model that has a padding id.
 
     Attributes:
-        pad_id: The padding id, 0 in trained models.
-        unknown_id: The id of text that is out of vocabulary, 1 in trained models.
-        start_id: The id that starts a target, 2 in trained models; -1 where the model has none.
-        end_id: The id that ends a text, 3 in trained models; -1 where the model has none.
-        vocabulary_size: The number of pieces, special ids included.
-        empty_ids: The ids without content: the unknown id, and those of pieces of spaces only.
+        pad_id: the padding id, 0 in trained models.
+        unknown_id: the id of text that is out of vocabulary, 1 in trained models.
+        start_id: the id that starts a target, 2 in trained models; -1 where the model has none.
+        end_id: the id that ends a text, 3 in trained models; -1 where the model has none.
+        vocabulary_size: the number of pieces, including special ids.
+        empty_ids: the ids without content: the unknown id, and those of pieces of spaces only.
 
     Raises:
         ValueError: if `model` is not a SentencePiece model or has no padding id.
@@ -83,14 +83,14 @@ class SentencePieceTokenizer(Tokenizer):
         """Train a tokenizer; the same texts and arguments give the same model.
 
         Args:
-            texts: An iterable of texts (str or UTF-8 bytes) and `pathlib.Path`s of UTF-8 files, whose lines
+            texts: an iterable of texts (str or UTF-8 bytes) and `pathlib.Path`s of UTF-8 files, whose lines
                 are the texts; or one such path. Empty texts are skipped.
-            vocabulary_size: The maximum number of pieces, including the four special ids and the 256 of
+            vocabulary_size: the maximum number of pieces, including the four special ids and the 256 of
                 `byte_fallback`. The trained vocabulary is smaller if the texts do not have that many.
             model: "unigram", "bpe", "char" or "word".
-            character_coverage: The share of the characters in `texts` that get a piece, from 0.98 to 1.
+            character_coverage: the share of the characters in `texts` that get a piece, from 0.98 to 1.
             normalization: "identity", which is lossless, or "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf".
-            byte_fallback: Whether a character without a piece becomes its UTF-8 bytes instead of
+            byte_fallback: whether a character without a piece becomes its UTF-8 bytes instead of
                 `unknown_id`. The bytes take 256 ids. Texts get 1.4 to 3.4 % more tokens with a vocabulary of
                 2,000, and 0.3 to 0.5 % with one of 8,000 (spa-eng and Don Quijote, `benchmarks/byte_fallback.py`);
                 without the bytes, a tokenizer trained on Don Quijote does not reproduce 1,225 of the 113,322
@@ -152,7 +152,7 @@ class SentencePieceTokenizer(Tokenizer):
         """Split one text into pieces, with U+2581 for a space.
 
         Args:
-            text: The text.
+            text: the text.
 
         Returns:
             The pieces, whose concatenation is the text with a prefix space.
@@ -171,10 +171,10 @@ class SentencePieceTokenizer(Tokenizer):
         return self._processor.id_to_piece(id_)
 
     def piece_to_id(self, piece: str) -> int:
-        """Return the id of a piece, `unknown_id` where there is no such piece.
+        """Return the id of a piece, or `unknown_id` if there is no such piece.
 
         Args:
-            piece: The piece, with U+2581 for a space.
+            piece: the piece, with U+2581 for a space.
 
         Returns:
             The id.

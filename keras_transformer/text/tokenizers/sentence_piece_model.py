@@ -13,8 +13,8 @@ def read_model(model: bytes, with_padding: bool = True) -> sentencepiece.Sentenc
     """Read a serialised model.
 
     Args:
-        model: The content of a SentencePiece model file.
-        with_padding: Whether the model must have a padding id.
+        model: the content of a SentencePiece model file.
+        with_padding: whether the model must have a padding id.
 
     Returns:
         The processor, for use outside of graphs.
@@ -46,7 +46,7 @@ def keeps_spaces(processor: sentencepiece.SentencePieceProcessor) -> bool:
     """Return whether a model adds a prefix space and keeps the text's own spaces as they are.
 
     Args:
-        processor: The model's processor.
+        processor: the model's processor.
 
     Returns:
         `True` for models of `SentencePieceTokenizer.train` without NMT normalisation.
@@ -62,7 +62,7 @@ class SharedModel(tf.saved_model.experimental.TrackableResource):
     name is not deleted.
 
     Args:
-        model: A serialised SentencePiece model.
+        model: a serialised SentencePiece model.
     """
 
     def __init__(self, model: bytes):

@@ -10,9 +10,9 @@ def to_utf8(text: Any, argument: str, row: int | None = None) -> bytes:
     """Encode one text as UTF-8.
 
     Args:
-        text: A str, or bytes that are UTF-8 already.
-        argument: The name of the argument, for errors.
-        row: The index of the text in the argument, for errors; `None` if the argument is the text itself.
+        text: a str, or bytes that are UTF-8 already.
+        argument: the name of the argument, for error messages.
+        row: the index of the text in the argument, for errors; `None` if the argument is the text itself.
 
     Returns:
         The text as UTF-8.
@@ -54,8 +54,8 @@ def to_string_tensor(texts: Any, argument: str = "texts") -> tf.Tensor:
     invalid bytes become U+FFFD.
 
     Args:
-        texts: A str, a list of str (or of UTF-8 bytes), or a string tensor of rank 0 or 1.
-        argument: The name of the argument, for errors.
+        texts: a str, a list of str (or of UTF-8 bytes), or a string tensor of rank 0 or 1.
+        argument: the name of the argument, for error messages.
 
     Returns:
         A string tensor, () or (B,).

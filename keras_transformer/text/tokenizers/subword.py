@@ -16,9 +16,9 @@ class WordTokenizer(Tokenizer):
     """Base class that splits words into pieces; a subclass sets the attributes, `_split`, `_join` and `piece_to_id`.
 
     Attributes:
-        _vocabulary: The pieces and the special ones among them.
-        _settings: The constructor's other arguments, "special_tokens_in_text" among them.
-        _words: A function that splits strings (B,) into words, strings (B, None).
+        _vocabulary: the pieces and the special ones among them.
+        _settings: the constructor's other arguments, "special_tokens_in_text" among them.
+        _words: a function that splits strings (B,) into words, strings (B, None).
         _compiled: `_tokenize_texts`, compiled to a graph.
     """
 

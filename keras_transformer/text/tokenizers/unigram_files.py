@@ -16,10 +16,10 @@ def sentence_piece_model(
     """Create a SentencePiece model.
 
     Args:
-        vocabulary: Pieces and their scores, in the order of their ids.
-        unknown_id: The id of the unknown piece.
-        special: The control pieces, which no text is encoded as.
-        normalizer: The normalizer of `tokenizer.json`.
+        vocabulary: pieces and their scores, in the order of their ids.
+        unknown_id: the id of the unknown piece.
+        special: the control pieces, which no text is encoded as.
+        normalizer: the normalizer of `tokenizer.json`.
 
     Returns:
         The serialised model, which adds a prefix space to a text and merges spaces as T5's does.

@@ -11,8 +11,8 @@ class Vocabulary:
     """The pieces of a tokenizer, their ids and the special tokens among them.
 
     Args:
-        pieces: The pieces, in the order of their ids.
-        special_tokens: Roles and the pieces that have them: "pad", "unknown", "start", "end" and "mask"; other
+        pieces: the pieces, in the order of their ids.
+        special_tokens: roles and the pieces that have them: "pad", "unknown", "start", "end" and "mask"; other
             names are for tokens without a role that are special in texts.
 
     Raises:
@@ -45,12 +45,12 @@ class Vocabulary:
             )
 
     def role(self, role: str) -> int:
-        """Return the id of the token with a role, −1 where there is none."""
+        """Return the id of the token with a role, −1 if there is none."""
         return self.ids[self.special_tokens[role]] if role in self.special_tokens else -1
 
     @property
     def pad_id(self) -> int | None:
-        """The id of the padding token, None where there is none."""
+        """The id of the padding token, None if there is none."""
         return self.ids[self.special_tokens["pad"]] if "pad" in self.special_tokens else None
 
     @property
@@ -68,8 +68,8 @@ def deserialised(model: bytes, keys: Collection[str]) -> dict[str, Any]:
     """Deserialise the JSON of `serialised`.
 
     Args:
-        model: The JSON.
-        keys: The exact keys that it must have.
+        model: the JSON.
+        keys: the exact keys that it must have.
 
     Returns:
         The content.

@@ -33,23 +33,23 @@ class WordPieceTokenizer(WordTokenizer):
     or is longer than 100 characters, becomes one unknown token. The ids equal those of the `tokenizers` library.
 
     Args:
-        vocabulary: The pieces in the order of their ids.
-        lowercase: Whether to lower-case letters.
-        strip_accents: Whether to strip accents; by default the same as `lowercase`.
-        clean_text: Whether to remove control characters.
-        isolate_ideographs: Whether each Chinese character is a word of its own.
-        special_tokens: Roles and the tokens that have them: "pad", "unknown", "start", "end", "mask".
-        special_tokens_in_text: Whether to recognise special tokens in texts: "[MASK]" as one token, not three words.
-        clean_up: Whether `detokenize` removes the spaces before punctuation.
+        vocabulary: the pieces in the order of their ids.
+        lowercase: whether to lower-case letters.
+        strip_accents: whether to strip accents; by default the same as `lowercase`.
+        clean_text: whether to remove control characters.
+        isolate_ideographs: whether each Chinese character is a word of its own.
+        special_tokens: a mapping from roles to tokens: "pad", "unknown", "start", "end", "mask".
+        special_tokens_in_text: whether to recognise special tokens in texts: "[MASK]" as one token, not three words.
+        clean_up: whether `detokenize` removes the spaces before punctuation.
 
     Attributes:
-        pad_id: The id of "[PAD]".
-        unknown_id: The id of "[UNK]".
-        start_id: The id of "[CLS]".
-        end_id: The id of "[SEP]".
-        mask_id: The id of "[MASK]"; -1 where there is none.
-        vocabulary_size: The number of pieces, special ones included.
-        empty_ids: The unknown id.
+        pad_id: the id of "[PAD]".
+        unknown_id: the id of "[UNK]".
+        start_id: the id of "[CLS]".
+        end_id: the id of "[SEP]".
+        mask_id: the id of "[MASK]"; -1 if there is none.
+        vocabulary_size: the number of pieces, including special ones.
+        empty_ids: the unknown id.
 
     Raises:
         TypeError: if a piece is not a str.
@@ -138,14 +138,14 @@ class WordPieceTokenizer(WordTokenizer):
         As in the `tokenizers` library, the most frequent pair of pieces is merged repeatedly.
 
         Args:
-            texts: An iterable of texts (str or UTF-8 bytes) and `pathlib.Path`s of UTF-8 files, whose lines
+            texts: an iterable of texts (str or UTF-8 bytes) and `pathlib.Path`s of UTF-8 files, whose lines
                 are the texts; or one such path.
-            vocabulary_size: The maximum number of pieces, including special ones.
-            min_frequency: The minimum number of occurrences of a pair to be merged.
-            alphabet_limit: The maximum number of distinct characters that are pieces, the most frequent first.
+            vocabulary_size: the maximum number of pieces, including special ones.
+            min_frequency: the minimum number of occurrences of a pair to be merged.
+            alphabet_limit: the maximum number of distinct characters that are pieces, the most frequent first.
                 Words with other characters are unknown.
-            special_tokens: Roles and their tokens, which get the first ids.
-            **settings: As for the constructor.
+            special_tokens: a mapping from roles to tokens, which get the first ids.
+            **settings: see the constructor.
 
         Returns:
             The tokenizer.
@@ -184,15 +184,15 @@ class WordPieceTokenizer(WordTokenizer):
         """Read the tokenizer of a folder written by Hugging Face's libraries.
 
         Args:
-            folder: The folder with `tokenizer.json`, or with `vocab.txt` and, optionally, `tokenizer_config.json`.
-            special_tokens_in_text: Whether to recognise special tokens in texts.
+            folder: the folder with `tokenizer.json`, or with `vocab.txt` and, optionally, `tokenizer_config.json`.
+            special_tokens_in_text: whether to recognise special tokens in texts.
 
         Returns:
             The tokenizer.
 
         Raises:
             FileNotFoundError: if there are no such files.
-            ValueError: if a file is damaged or of another type of tokenizer.
+            ValueError: if a file is damaged or of a different type of tokenizer.
 
         Example:
             >>> WordPieceTokenizer.from_files("bert-base-uncased").vocabulary_size  # doctest: +SKIP
@@ -205,8 +205,8 @@ class WordPieceTokenizer(WordTokenizer):
         """Encode pairs of texts as rows "[CLS] first [SEP] second [SEP]", padded to the longest.
 
         Args:
-            first: A list of B str or a string tensor (B,).
-            second: The second text of each pair, in the same form.
+            first: a list of B str or a string tensor (B,).
+            second: the second text of each pair, in the same form.
 
         Returns:
             "ids", int32 (B, L), and "segment_ids", int32 (B, L): 0 up to the first end id and for padding,
@@ -258,10 +258,10 @@ class WordPieceTokenizer(WordTokenizer):
         return tf.strings.reduce_join(ids.with_values(texts), axis=-1)
 
     def piece_to_id(self, piece: str) -> int:
-        """Return the id of a piece, `unknown_id` where there is no such piece.
+        """Return the id of a piece, or `unknown_id` if there is no such piece.
 
         Args:
-            piece: The piece, with the prefix "##" if it continues a word.
+            piece: the piece, with the prefix "##" if it continues a word.
 
         Returns:
             The id.

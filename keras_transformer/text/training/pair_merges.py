@@ -18,8 +18,8 @@ def count_words(texts: Texts, cut: Callable[[tf.Tensor], tf.RaggedTensor]) -> di
     """Count the words of texts.
 
     Args:
-        texts: Texts and paths; see `read_texts`.
-        cut: A function of strings (B,) to words (B, None).
+        texts: texts and paths; see `read_texts`.
+        cut: a function of strings (B,) to words (B, None).
 
     Returns:
         The count of each word, in the order of first occurrence.
@@ -40,8 +40,8 @@ def most_frequent_characters(counts: Mapping[str, int], number: int) -> set[str]
     """Return the most frequent characters of words.
 
     Args:
-        counts: The count of each word.
-        number: The number of characters; ties are broken by code point.
+        counts: the count of each word.
+        number: the number of characters; ties are broken by code point.
 
     Returns:
         The characters.
@@ -66,11 +66,11 @@ def learn_merges(
     matter.
 
     Args:
-        words: Words as sequences of symbols, and the count of each.
-        pieces: The initial symbols, including special tokens, in the order of their ids.
-        vocabulary_size: The maximum number of symbols after merging.
-        min_frequency: The minimum number of occurrences of a pair.
-        merge: A function of two symbols that returns the merged one.
+        words: words as sequences of symbols, and the count of each.
+        pieces: the initial symbols, including special tokens, in the order of their ids.
+        vocabulary_size: the maximum number of symbols after merging.
+        min_frequency: the minimum number of occurrences of a pair.
+        merge: a function of two symbols that returns the merged one.
 
     Returns:
         (left, right, merged) of each pair, in the order of merging.

@@ -37,12 +37,12 @@ def train_sentence_piece(
     """Train a model; see `SentencePieceTokenizer.train` for the arguments.
 
     Args:
-        texts: An iterable of texts and paths, or one path.
-        vocabulary_size: The maximum number of pieces.
+        texts: an iterable of texts and paths, or one path.
+        vocabulary_size: the maximum number of pieces.
         model: "unigram", "bpe", "char" or "word".
-        character_coverage: The share of the characters that get a piece.
-        normalization: The name of a SentencePiece normalisation rule.
-        byte_fallback: Whether characters without a piece become bytes.
+        character_coverage: the share of the characters that get a piece.
+        normalization: the name of a SentencePiece normalisation rule.
+        byte_fallback: whether characters without a piece become bytes.
 
     Returns:
         The serialised model.

@@ -12,7 +12,7 @@ def read_texts(texts: Texts) -> Iterator[str]:
     """Read texts one by one.
 
     Args:
-        texts: An iterable of texts and of paths of UTF-8 files, whose lines are the texts; or one path.
+        texts: an iterable of texts and of paths of UTF-8 files, whose lines are the texts; or one path.
 
     Yields:
         The texts.
