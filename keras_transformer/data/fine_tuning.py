@@ -192,7 +192,7 @@ def _check_labels(labels: Any, rows_of: Sequence[Sequence[Any]], task: str) -> n
     if not valid or not found.size or len(found) != len(rows_of):
         others = "" if chooses else ", 0 or 1 for each of several, or finite floats"
         raise ValueError(
-            "`examples` and `labels` must be equally many, one at least, and labels integers from 0 on"
+            "`labels` must hold a label for each of at least one example: non-negative integers"
             f"{others}. Received: {len(rows_of)} examples and labels {str(labels)[:50]}"
         )
     if not classes:
@@ -201,7 +201,7 @@ def _check_labels(labels: Any, rows_of: Sequence[Sequence[Any]], task: str) -> n
         wrong = np.flatnonzero(found >= [len(rows) for rows in rows_of])
         if len(wrong):
             raise ValueError(
-                "`labels` must be indices of the right answers, from 0 on. "
+                "`labels` must be the indices of the right answers. "
                 f"Received: labels[{wrong[0]}]={found[wrong[0]]} of {len(rows_of[wrong[0]])} answers"
             )
     return found.astype("int32")

@@ -140,7 +140,7 @@ def next_sentences(
     first = np.flatnonzero(document_of[1:] == document_of[:-1])
     if not len(first) or document_of[0] == document_of[-1]:
         raise ValueError(
-            "`documents` must be at least two, with a sentence that follows another. "
+            "`documents` must hold at least two documents, one of them with two sentences. "
             f"Received: {len(set(document_of.tolist()))} documents of {len(sentences)} sentences"
         )
     # The sentences of a document are contiguous: sentences of other documents are before or after them.

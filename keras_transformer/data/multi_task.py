@@ -40,9 +40,9 @@ def multi_task_pairs(
 
     $$r_m = \frac{\min(e_m, K)^{1/T}}{\sum_n \min(e_n, K)^{1/T}}$$
 
-    An epoch has $\sum_n \min(e_n, K)$ examples. Those of a task are distributed over lengths as its pairs are. If a task
-    has more pairs than examples in an epoch, each epoch samples different pairs; if it has fewer, pairs repeat after
-    all have occurred. Without `limit` and `temperature`, an epoch has every pair once.
+    An epoch has $\sum_n \min(e_n, K)$ examples, and those of a task have the distribution of lengths of its pairs. If a
+    task has more pairs than examples in an epoch, each epoch samples different pairs; if it has fewer, pairs repeat
+    after all have occurred. Without `limit` and `temperature`, an epoch has every pair once.
 
     Args:
         tasks: a mapping from prefixes such as "translate English to German: " to the pairs of each task, in any form

@@ -55,7 +55,7 @@ def load_data(
             )
     if source == target:
         raise ValueError(
-            f"`target` must be another language than `source`. Received: source={source!r}, target={target!r}"
+            f"`target` must differ from `source`. Received: source={source!r}, target={target!r}"
         )
     train, validation, test = (
         _pairs(split, source, target) for split in ("train", "val", "test_2016_flickr")

@@ -100,7 +100,7 @@ class PromptedModel:
         method: str = "step",
         **options: Any,
     ) -> tuple[Tensor, Any]:
-        """Call `model.step`, or another `method` with the same arguments.
+        """Call `model.step`, or the given `method` with the same arguments.
 
         A decoder-only model is called without context, and without `padding_mask` if it has a `pad_id`.
         """

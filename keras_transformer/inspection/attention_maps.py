@@ -1,4 +1,4 @@
-"""Plot attention weights."""
+"""Cross-attention weights of models, and plots of attention weights."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -42,7 +42,7 @@ def plot_attention(
     """Plot one attention map, with a row for each query and a column for each key.
 
     Args:
-        weights: (T, S), of one head or a mean over heads.
+        weights: (T, S), the weights of one head, or a mean over heads.
         query_labels: T strings.
         key_labels: S strings.
         axes: matplotlib axes, by default new ones.

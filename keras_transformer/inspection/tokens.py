@@ -1,4 +1,4 @@
-"""Plot texts as coloured tokens."""
+"""Plots of texts as coloured tokens."""
 
 import math
 from collections.abc import Sequence

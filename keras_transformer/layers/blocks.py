@@ -260,6 +260,6 @@ class DecoderBlock(BaseBlock):
         if (memory is None) != (self.cross_attention is None):
             given = "none for a block built with" if memory is None else "one for a block built without"
             raise ValueError(
-                f"`memory` must be given exactly if the block was built with one. Received: {given}"
+                f"`memory` must be given if and only if the block was built with one. Received: {given}"
             )
         return memory is not None

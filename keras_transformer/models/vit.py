@@ -291,7 +291,7 @@ class ViT(PublishedSizes, keras.Model):
         ):
             raise ValueError(
                 f"`inputs` must be images (B, height, width, channels) = (B, {', '.join(map(str, expected))}); "
-                f"`resized` copies the model for another size. Received: inputs.shape={shape}"
+                f"`resized` copies the model for a different size. Received: inputs.shape={shape}"
             )
         dtype = keras.backend.standardize_dtype(images.dtype)
         if "float" not in dtype and max(map(abs, self.value_range)) <= 1:

@@ -189,7 +189,7 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
         raise ValueError(f"`key` and `value` must have the same length. Received: {shapes}")
     dtype = backend.standardize_dtype(query.dtype)
     if "float" not in dtype:
-        raise ValueError(f"`query` must be of a floating type. Received: query.dtype={dtype}")
+        raise ValueError(f"`query` must have a floating-point dtype. Received: query.dtype={dtype}")
     if query.shape[3] != key.shape[3]:
         raise ValueError(f"`query` and `key` must have heads of the same size. Received: {shapes}")
     if key.shape[2] != value.shape[2] or query.shape[2] % key.shape[2]:

@@ -100,7 +100,7 @@ def choose(inputs: AttentionInputs, kernel: str) -> Choice:
         if obstacle:
             raise ValueError(f"`kernel` cannot be {kernel!r} where {obstacle}; 'auto' chooses one that can.")
         block_schedule = _SCHEDULES[kernel](inputs) if kernel in _SCHEDULES else None
-        return Choice(kernel, "asked for", block_schedule)
+        return Choice(kernel, "requested", block_schedule)
     if not _obstacle_to_edges(inputs):
         edges, pairs = _num_edges(inputs), (inputs.num_queries or 0) * (inputs.num_keys or 0)
         if not pairs or edges * EDGE_COST < pairs:
@@ -148,7 +148,7 @@ def _obstacle_to_blocks(inputs: AttentionInputs) -> str | None:
 
 def _obstacle_to_band(inputs: AttentionInputs) -> str | None:
     if None in inputs.relation.bandwidth():
-        return "the relation has no bandwidth"
+        return "the relation has no finite bandwidth"
     if not inputs.at_indices:
         return "positions are given, and indices are then no distances"
     return _obstacle_to_blocks(inputs)

@@ -81,7 +81,7 @@ class Positions2D(keras.layers.Layer):
             return
         if height is None or width is None:
             raise ValueError(
-                "`grid_shape` must be given where kind='learned' and the inputs' height or width is unknown. "
+                "`grid_shape` must be given if kind='learned' and the inputs' height or width is not static. "
                 f"Received: grid_shape=None, inputs.shape={tuple(input_shape)}"
             )
         self._table_shape = (height, width)

@@ -1,4 +1,4 @@
-"""Code points in the TensorFlow graph: lookup tables, and splitting rows of code points into words."""
+"""Code points in the TensorFlow graph: lookup tables, and functions that split rows of code points into words."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def members(runs: str) -> np.ndarray:
 
 
 class CodePointTable:
-    """A lookup table of one number per code point, stored as the distinct blocks of 128 and their offsets.
+    """A lookup table with one number per code point, stored as distinct blocks of 128 numbers and their offsets.
 
     Args:
         values: integers (0x110000,).
@@ -43,15 +43,15 @@ class CodePointTable:
 
 
 def shifted(values: tf.Tensor, by: int, fill: Any) -> tf.Tensor:
-    """Shift a row by `by` places: to the right if positive, to the left if negative.
+    """Shift values by `by` positions, to the right if positive, to the left if negative.
 
     Args:
         values: (N,).
-        by: the number of places.
+        by: the number of positions.
         fill: the padding value.
 
     Returns:
-        (N,).
+        The shifted values, (N,).
     """
     padding = tf.fill([abs(by)], tf.cast(fill, values.dtype))
     if by > 0:
@@ -72,13 +72,13 @@ def row_starts(rows: tf.Tensor) -> tf.Tensor:
 
 
 def cut(codes: tf.Tensor, rows: tf.Tensor, starts: tf.Tensor, num_rows: tf.Tensor) -> tf.RaggedTensor:
-    """Encode code points as words.
+    """Split rows of code points into words.
 
     Args:
-        codes: int32 (N,).
+        codes: the code points of all rows, int32 (N,).
         rows: the row of each code point, ascending, (N,).
-        starts: a mask of the code points that start a word, (N,); True where a row starts.
-        num_rows: B.
+        starts: a mask of the code points that start a word, (N,); the first code point of a row must start one.
+        num_rows: B, the number of rows.
 
     Returns:
         Strings (B, None).
@@ -99,7 +99,7 @@ def tokenize_once(words: tf.RaggedTensor, tokenize: Any) -> tf.RaggedTensor:
         tokenize: a function of strings (W,) to int32 ids (W, None).
 
     Returns:
-        int32 `tf.RaggedTensor` (B, None), the concatenated ids of each row's words.
+        int32 `tf.RaggedTensor` (B, None), the concatenated ids of the words of each row.
     """
     different, places = tf.unique(words.values)
     return words.with_values(tf.gather(tokenize(different), places)).merge_dims(1, 2)

@@ -17,12 +17,12 @@ SPECIAL_TOKENS = {"pad": "<pad>", "unknown": "<unk>", "start": "<s>", "end": "</
 class ByteTokenizer(Tokenizer):
     """Convert text to its UTF-8 bytes and back, eagerly and inside `tf.function`.
 
-    Special tokens have the first ids, then come the 256 bytes, then `extra_tokens`. No training is needed, no text
+    Special tokens have the first ids, followed by the 256 bytes and `extra_tokens`. No training is needed, no text
     is out of vocabulary, and `detokenize(tokenize(text))` returns the text unchanged.
 
     Args:
         special_tokens: a mapping from roles to tokens, in the order of their ids.
-        extra_tokens: tokens after the bytes, such as ByT5's sentinels.
+        extra_tokens: tokens whose ids follow those of the bytes, such as ByT5's sentinels.
         special_tokens_in_text: whether to recognise special tokens in texts: "</s>" as one token, not four bytes.
 
     Attributes:
@@ -31,10 +31,10 @@ class ByteTokenizer(Tokenizer):
         start_id: the id that starts a row; -1 if there is none.
         end_id: the id that ends a row; -1 if there is none.
         vocabulary_size: the number of ids.
-        empty_ids: the unknown id, and those of ASCII white space.
+        empty_ids: the ids without content: the unknown id, and the ids of ASCII white space.
 
     Raises:
-        ValueError: if a token occurs twice or none is for padding.
+        ValueError: if a token occurs twice, or there is no padding token.
 
     Example:
         >>> tokenizer = ByteTokenizer()
@@ -96,7 +96,7 @@ class ByteTokenizer(Tokenizer):
 
         Raises:
             FileNotFoundError: if there is no such file.
-            ValueError: if it is damaged or of a different type of tokenizer.
+            ValueError: if the file is damaged or of a different type of tokenizer.
 
         Example:
             >>> ByteTokenizer.from_files("byt5-small").vocabulary_size  # doctest: +SKIP
@@ -112,7 +112,7 @@ class ByteTokenizer(Tokenizer):
 
     @property
     def model_bytes(self) -> bytes:
-        """The settings, serialised."""
+        """The serialised settings."""
         return serialised({"settings": dict(self._settings)})
 
     @classmethod

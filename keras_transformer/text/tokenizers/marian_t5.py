@@ -1,4 +1,4 @@
-"""A SentencePiece tokenizer with a separate vocabulary, as Marian and T5 use it."""
+"""A SentencePiece tokenizer with a separate vocabulary, as in Marian and T5."""
 
 import base64
 import os
@@ -24,9 +24,9 @@ _PLACES = ("anywhere", "start")
 class MarianT5Tokenizer(Tokenizer):
     """Convert text to ids and back with a SentencePiece model and a separate vocabulary of its pieces.
 
-    T5's vocabulary has sentinels after the model's pieces, "<extra_id_99>" to "<extra_id_0>", which are recognised in
-    texts. Marian shares one vocabulary between two languages, each with its own SentencePiece model; a text may begin
-    with the code of the target language, such as ">>fra<<".
+    T5's vocabulary is the model's pieces followed by sentinels, "<extra_id_99>" to "<extra_id_0>", which are recognised
+    in texts. Marian shares one vocabulary between two languages, each with its own SentencePiece model; a text may
+    begin with the code of the target language, such as ">>fra<<".
 
     Args:
         model: a serialised SentencePiece model.
@@ -43,12 +43,12 @@ class MarianT5Tokenizer(Tokenizer):
         start_id: the id that starts a target; T5 and Marian start with padding.
         end_id: the id that ends a text; -1 if there is none.
         vocabulary_size: the number of ids, including special and unused ones.
-        empty_ids: the ids without content: the unknown id, unused ids, and those of pieces of spaces only.
+        empty_ids: the ids without content: the unknown id, unused ids, and the ids of pieces that are only spaces.
 
     Raises:
         TypeError: if a piece is not a str.
         ValueError: if `model` is not a SentencePiece model, a piece occurs twice, special tokens are missing, or an
-            argument is out of its range.
+            argument is out of range.
 
     Example:
         >>> from keras_transformer.text import SentencePieceTokenizer
@@ -135,9 +135,9 @@ class MarianT5Tokenizer(Tokenizer):
         Args:
             folder: the folder with T5's `spiece.model` or `tokenizer.json`, or Marian's `vocab.json`, `source.spm` and
                 `target.spm`; and, optionally, `tokenizer_config.json`.
-            vocabulary_size: the model's number of ids, if it has more than the tokenizer.
-            target: whether to read Marian's tokenizer of the target language, for labels. Generated ids can be
-                detokenised by either.
+            vocabulary_size: the number of ids of the model, if it exceeds that of the tokenizer.
+            target: whether to read Marian's tokenizer of the target language, for labels. Both tokenizers can
+                detokenise generated ids.
 
         Returns:
             The tokenizer.
@@ -177,7 +177,7 @@ class MarianT5Tokenizer(Tokenizer):
 
     @property
     def model_bytes(self) -> bytes:
-        """The SentencePiece model, the vocabulary and the settings, serialised."""
+        """The serialised SentencePiece model, vocabulary and settings."""
         model = base64.b64encode(self._model).decode()
         return serialised({"model": model, "vocabulary": self.vocabulary, "settings": dict(self._settings)})
 

@@ -23,11 +23,11 @@ _END = "</w>"
 
 
 class OpenAIGPTTokenizer(PairTokenizer):
-    """Convert text to ids and back with BERT's words and character-level BPE, eagerly and inside `tf.function`.
+    """Convert text to ids and back with GPT-1's character-level BPE, eagerly and inside `tf.function`.
 
-    Words are split as by `WordPieceTokenizer`. The last character of each word gets the suffix "</w>"; then adjacent
-    pieces are merged in the order of `merges`. A character without a piece becomes one unknown token. The ids equal
-    those of the `tokenizers` library.
+    Texts are split into words as by `WordPieceTokenizer`. The last character of each word gets the suffix "</w>"; then
+    adjacent pieces are merged in the order of `merges`. A character without a piece becomes one unknown token. The ids
+    equal those of the `tokenizers` library.
 
     Args:
         vocabulary: the pieces in the order of their ids.
@@ -37,7 +37,7 @@ class OpenAIGPTTokenizer(PairTokenizer):
         special_tokens_in_text: whether to recognise special tokens such as "</s>" in texts.
 
     Attributes:
-        pad_id: the padding id; None if there is none, as for GPT-1.
+        pad_id: the padding id; None if there is none, as in GPT-1.
         unknown_id: the id of text that is out of vocabulary.
         start_id: the id that starts a row; -1 if there is none.
         end_id: the id that ends a row; -1 if there is none.
@@ -113,8 +113,8 @@ class OpenAIGPTTokenizer(PairTokenizer):
         Args:
             texts: an iterable of texts (str or UTF-8 bytes) and `pathlib.Path`s of UTF-8 files, whose lines
                 are the texts; or one such path.
-            vocabulary_size: the maximum number of pieces; special tokens and characters, inside and at the end of
-                words, come first.
+            vocabulary_size: the maximum number of pieces, including special tokens and all characters, with and without
+                suffix, which come first.
             min_frequency: the minimum number of occurrences of a pair to be merged.
             lowercase: see the constructor.
             special_tokens: a mapping from roles to tokens.
@@ -125,7 +125,7 @@ class OpenAIGPTTokenizer(PairTokenizer):
 
         Raises:
             TypeError: if `texts` is a str, or holds something other than texts and paths.
-            ValueError: if `texts` hold no word, or `vocabulary_size` is too small.
+            ValueError: if `texts` contain no word, or `vocabulary_size` is too small.
 
         Example:
             >>> OpenAIGPTTokenizer.train(["hello hello"], 10).pieces("hello")

@@ -12,8 +12,8 @@ class Vocabulary:
 
     Args:
         pieces: the pieces, in the order of their ids.
-        special_tokens: roles and the pieces that have them: "pad", "unknown", "start", "end" and "mask"; other
-            names are for tokens without a role that are special in texts.
+        special_tokens: a mapping from roles, "pad", "unknown", "start", "end" and "mask", to pieces; other names are
+            for special tokens without a role.
 
     Raises:
         TypeError: if a piece is not a str.
@@ -45,7 +45,7 @@ class Vocabulary:
             )
 
     def role(self, role: str) -> int:
-        """Return the id of the token with a role, −1 if there is none."""
+        """Return the id of the token with a role, or −1 if there is none."""
         return self.ids[self.special_tokens[role]] if role in self.special_tokens else -1
 
     @property
@@ -60,7 +60,7 @@ class Vocabulary:
 
 
 def serialised(content: Mapping[str, Any]) -> bytes:
-    """Serialise a tokenizer's content to deterministic JSON."""
+    """Serialise the content of a tokenizer to deterministic JSON."""
     return (json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n").encode()
 
 
@@ -69,13 +69,13 @@ def deserialised(model: bytes, keys: Collection[str]) -> dict[str, Any]:
 
     Args:
         model: the JSON.
-        keys: the exact keys that it must have.
+        keys: the keys that the content must have.
 
     Returns:
         The content.
 
     Raises:
-        ValueError: if the JSON is damaged, or of another tokenizer.
+        ValueError: if the JSON is damaged or has different keys.
     """
     try:
         content = json.loads(model)

@@ -1,4 +1,4 @@
-"""A WordPiece tokenizer, as BERT has it, that runs inside the TensorFlow graph."""
+"""A WordPiece tokenizer, as in BERT, that runs inside the TensorFlow graph."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -20,17 +20,18 @@ SPECIAL_TOKENS = {"pad": "[PAD]", "unknown": "[UNK]", "start": "[CLS]", "end": "
 _CONTINUES = "##"
 _MAX_WORD_LENGTH = 100
 _MAX_CHARACTER_BYTES = 4
-# Pieces joined to the previous word without a space, as by the decoder of the `tokenizers` library.
+# Pieces joined to the previous word without a space, as in the decoder of the `tokenizers` library.
 _CLOSE = (".", "?", "!", ",", "n't", "'m", "'s", "'ve", "'re")
 
 
 class WordPieceTokenizer(WordTokenizer):
-    """Convert text to ids and back with BERT's words and WordPiece, eagerly and inside `tf.function`.
+    """Convert text to ids and back with BERT's WordPiece, eagerly and inside `tf.function`.
 
-    Words are split as in BERT: control characters are removed, letters optionally lower-cased and accents stripped,
-    and words end at white space, punctuation and Chinese characters. Each word is split greedily into the longest
-    piece of the vocabulary, then the longest "##" piece that continues it, and so on; a word that cannot be covered,
-    or is longer than 100 characters, becomes one unknown token. The ids equal those of the `tokenizers` library.
+    Texts are split into words as in BERT: control characters are removed, letters optionally lower-cased, accents
+    optionally stripped, and words end at white space, punctuation and Chinese characters. Each word is split greedily
+    into the longest piece of the vocabulary that it starts with, the longest "##" piece that continues it, and so on; a
+    word that cannot be split in this way, or has more than 100 characters, becomes one unknown token. The ids equal
+    those of the `tokenizers` library.
 
     Args:
         vocabulary: the pieces in the order of their ids.
@@ -142,8 +143,8 @@ class WordPieceTokenizer(WordTokenizer):
                 are the texts; or one such path.
             vocabulary_size: the maximum number of pieces, including special ones.
             min_frequency: the minimum number of occurrences of a pair to be merged.
-            alphabet_limit: the maximum number of distinct characters that are pieces, the most frequent first.
-                Words with other characters are unknown.
+            alphabet_limit: the maximum number of distinct characters that are pieces; rarer characters are not, and
+                words that contain them are unknown.
             special_tokens: a mapping from roles to tokens, which get the first ids.
             **settings: see the constructor.
 
@@ -152,7 +153,7 @@ class WordPieceTokenizer(WordTokenizer):
 
         Raises:
             TypeError: if `texts` is a str, or holds something other than texts and paths.
-            ValueError: if `texts` hold no word, or `vocabulary_size` is too small for their characters.
+            ValueError: if `texts` contain no word, or `vocabulary_size` is too small for their characters.
 
         Example:
             >>> WordPieceTokenizer.train(["hug hugs hugging"], 14).pieces("hugs")
@@ -205,16 +206,16 @@ class WordPieceTokenizer(WordTokenizer):
         """Encode pairs of texts as rows "[CLS] first [SEP] second [SEP]", padded to the longest.
 
         Args:
-            first: a list of B str or a string tensor (B,).
-            second: the second text of each pair, in the same form.
+            first: the first texts, a list of B str or a string tensor (B,).
+            second: the second texts, likewise.
 
         Returns:
-            "ids", int32 (B, L), and "segment_ids", int32 (B, L): 0 up to the first end id and for padding,
-            1 after it.
+            A dictionary of "ids", int32 (B, L), and "segment_ids", int32 (B, L): 0 up to the first end id and at
+            padding, 1 from there to the second end id.
 
         Raises:
             TypeError: if an argument is not text.
-            ValueError: if their numbers differ, or the tokenizer has no start or end id.
+            ValueError: if there are not as many first as second texts, or the tokenizer has no start or end id.
 
         Example:
             >>> pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"]
@@ -232,7 +233,7 @@ class WordPieceTokenizer(WordTokenizer):
                 raise ValueError(f"`first` and `second` must be batches. Received: {first!r} and {second!r}")
             if tf.executing_eagerly() and first_ids.nrows() != second_ids.nrows():
                 raise ValueError(
-                    "`first` and `second` must be equally many. "
+                    "`first` and `second` must have the same length. "
                     f"Received: {first_ids.nrows()} and {second_ids.nrows()} texts"
                 )
             column = tf.ones([first_ids.nrows(), 1], tf.int32)

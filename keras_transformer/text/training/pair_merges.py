@@ -41,10 +41,10 @@ def most_frequent_characters(counts: Mapping[str, int], number: int) -> set[str]
 
     Args:
         counts: the count of each word.
-        number: the number of characters; ties are broken by code point.
+        number: the maximum number of characters; ties are broken by code point.
 
     Returns:
-        The characters.
+        The set of characters.
     """
     characters: collections.Counter[str] = collections.Counter()
     for word, count in counts.items():
@@ -60,7 +60,7 @@ def learn_merges(
     min_frequency: int,
     merge: Callable[[str, str], str],
 ) -> list[tuple[str, str, str]]:
-    """Learn the merges of byte-pair encoding: the most frequent pair of symbols, again and again.
+    """Learn the merges of byte-pair encoding by repeatedly merging the most frequent pair of symbols.
 
     Ties between equally frequent pairs are broken by the ids of their symbols, so that the order of the words does not
     matter.
@@ -91,7 +91,7 @@ def learn_merges(
         left, right = (learner.pieces[id_] for id_ in pair)
         merged = merge(left, right)
         learner.merge(pair, merged)
-        # A pair may recur when another merge results in the same piece; it keeps its place in the order.
+        # A pair may recur if a different merge results in the same piece; it keeps its rank.
         merges[left, right, merged] = None
     return list(merges)
 
@@ -119,7 +119,7 @@ class _Learner:
             count, pair = heapq.heappop(self._queue)
             if -count == self._pairs[pair]:
                 return pair if -count >= min_frequency else None
-            if self._pairs[pair] > 0:  # it has become rarer since
+            if self._pairs[pair] > 0:  # its count has decreased since
                 heapq.heappush(self._queue, (-self._pairs[pair], pair))
         return None
 

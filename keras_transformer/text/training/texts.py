@@ -1,4 +1,4 @@
-"""The texts that tokenizers are trained on: strings, and files line by line."""
+"""Training texts of tokenizers: strings, and the lines of files."""
 
 import os
 from collections.abc import Iterable, Iterator
