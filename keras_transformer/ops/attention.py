@@ -33,7 +33,7 @@ def attention(
     seed: Tensor | None = None,
     kernel: str = "auto",
 ) -> Tensor:
-    r"""Multi-head attention of each query to the keys that a relation and masks allow.
+    r"""Compute multi-head attention of each query to the keys that a relation and masks allow.
 
     $$h_i = \sum_{j \in \mathcal{N}(i)} \alpha_{ij} v_j, \quad
     \alpha_{ij} = \frac{\exp(s_{ij})}{\sum_{l \in \mathcal{N}(i)} \exp(s_{il})}, \quad

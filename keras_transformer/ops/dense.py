@@ -56,7 +56,7 @@ def logits(inputs: AttentionInputs) -> Tensor:
 
 
 def group(query: Tensor, kv_heads: int) -> Tensor:
-    """(B, T, N, F) → (B, K, G·T, F), the G query heads of a key head concatenated."""
+    """Reshape (B, T, N, F) to (B, K, G·T, F), with the G query heads of a key head concatenated."""
     heads_first = ops.transpose(query, (0, 2, 1, 3))  # (B, N, T, F)
     if query.shape[2] == kv_heads:
         return heads_first
@@ -65,7 +65,7 @@ def group(query: Tensor, kv_heads: int) -> Tensor:
 
 
 def ungroup(scores: Tensor, query: Tensor) -> Tensor:
-    """(B, K, G·T, S) → (B, N, T, S)."""
+    """Reshape (B, K, G·T, S) to (B, N, T, S)."""
     if scores.shape[1] == query.shape[2]:
         return scores
     return ops.reshape(scores, [-1, query.shape[2], ops.shape(query)[1], ops.shape(scores)[3]])

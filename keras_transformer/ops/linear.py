@@ -67,6 +67,6 @@ def _blocks(tensor: Tensor, count: int, size: int) -> Tensor:
 
 
 def _ungroup(output: Tensor, query: Tensor) -> Tensor:
-    """(B, K, G·T, V) → (B, T, N, V)."""
+    """Reshape (B, K, G·T, V) to (B, T, N, V)."""
     by_head = ops.reshape(output, [-1, query.shape[2], ops.shape(query)[1], output.shape[-1]])
     return ops.transpose(by_head, (0, 2, 1, 3))

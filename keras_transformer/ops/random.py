@@ -64,7 +64,7 @@ def check_rate(name: str, rate: float | None, default: float | None = None) -> f
 
 
 def _mix(state: Tensor) -> Tensor:
-    """MurmurHash3's 32-bit finaliser: every input bit changes every output bit with probability near ½."""
+    """Apply MurmurHash3's 32-bit finaliser: every input bit changes every output bit with probability near ½."""
     state = (state ^ ops.right_shift(state, _constant(16))) * _constant(0x85EBCA6B)
     state = (state ^ ops.right_shift(state, _constant(13))) * _constant(0xC2B2AE35)
     return state ^ ops.right_shift(state, _constant(16))

@@ -29,7 +29,7 @@ def retrieval_attention(
     dropout: float = 0.0,
     seed: Tensor | None = None,
 ) -> Tensor:
-    r"""Attention of each head of each query to its own k keys of largest score.
+    r"""Compute attention of each head of each query to its own k keys of largest score.
 
     $$h_i = \sum_{j \in \mathcal{N}(i)} \alpha_{ij} v_j, \quad \mathcal{N}(i) = \operatorname{top-}k_j \; s_{ij}, \quad
     \alpha_{ij} = \frac{\exp(s_{ij})}{\sum_{l \in \mathcal{N}(i)} \exp(s_{il})}$$

@@ -89,7 +89,7 @@ def uniform(seed: Any, rows: Tensor, hypotheses: int, steps: Tensor, vocabulary_
 
 
 def _mix(state: Tensor) -> Tensor:
-    """MurmurHash3's 32-bit finaliser, as in `ops.dropout`."""
+    """Apply MurmurHash3's 32-bit finaliser, as in `ops.dropout`."""
     state = (state ^ ops.right_shift(state, _constant(16))) * _constant(0x85EBCA6B)
     state = (state ^ ops.right_shift(state, _constant(13))) * _constant(0xC2B2AE35)
     return state ^ ops.right_shift(state, _constant(16))

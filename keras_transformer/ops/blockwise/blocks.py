@@ -164,7 +164,7 @@ def block_gradients(
 
 
 def split_heads(inputs: AttentionInputs, tensor: Tensor) -> Tensor:
-    """(…, K, G·b, ·) → (…, N, b, ·)."""
+    """Reshape (…, K, G·b, ·) to (…, N, b, ·)."""
     groups = inputs.num_heads // inputs.kv_heads
     if groups == 1:
         return tensor
@@ -173,7 +173,7 @@ def split_heads(inputs: AttentionInputs, tensor: Tensor) -> Tensor:
 
 
 def merge_groups(inputs: AttentionInputs, tensor: Tensor, query: Tensor) -> Tensor:
-    """(…, N, b, ·) → (…, K, G·b, ·), the layout of `query`."""
+    """Reshape (…, N, b, ·) to (…, K, G·b, ·), the layout of `query`."""
     if inputs.num_heads == inputs.kv_heads:
         return tensor
     *leading, _, _, size = ops.shape(tensor)

@@ -150,7 +150,7 @@ class Bilinear(Score):
 
 
 def _fold(tensor: Tensor) -> Tensor:
-    """(…, G, T, ·) → (…, G·T, ·)."""
+    """Reshape (…, G, T, ·) to (…, G·T, ·)."""
     *leading, groups, queries, size = ops.shape(tensor)
     return ops.reshape(tensor, [*leading, groups * queries, size])
 
