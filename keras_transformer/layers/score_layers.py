@@ -92,6 +92,7 @@ class AdditiveScore(ScoreLayer):
         ValueError: if `activation` is unknown.
 
     Example:
+        >>> import keras_transformer
         >>> x = keras.random.normal((2, 5, 4, 8))
         >>> layer = AdditiveScore()
         >>> layer.build((4, 4, 8))

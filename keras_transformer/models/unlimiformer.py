@@ -48,6 +48,7 @@ class Unlimiformer(keras.Model):
             `chunk_length` is not positive, or `overlap` is not below `chunk_length`.
 
     Example:
+        >>> from keras_transformer.models import Transformer
         >>> model = Transformer(100, num_layers=1, num_heads=2, model_dim=16, hidden_dim=32)
         >>> long = Unlimiformer(model, top_k=8, chunk_length=16)
         >>> long({"source_ids": keras.ops.ones((1, 200), "int32"), "target_ids": keras.ops.array([[2, 5]])}).shape

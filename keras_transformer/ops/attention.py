@@ -79,6 +79,7 @@ def attention(
             arguments.
 
     Example:
+        >>> import keras
         >>> x = keras.random.normal((2, 5, 4, 8))
         >>> attention(x, x, x, "causal").shape
         TensorShape([2, 5, 4, 8])
@@ -190,6 +191,7 @@ def explain(
         ValueError: see `attention`.
 
     Example:
+        >>> import keras
         >>> x = keras.ops.zeros((1, 8192, 4, 64))
         >>> explain(x, x, x, relations.SlidingWindow(128)).kernel
         'banded'

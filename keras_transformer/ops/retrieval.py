@@ -58,6 +58,7 @@ def retrieval_attention(
         ValueError: if `k` is not positive, shapes do not match, or `dropout` > 0 without a `seed`.
 
     Example:
+        >>> import keras
         >>> query, memory = keras.random.normal((2, 3, 4, 8)), keras.random.normal((2, 100, 4, 8))
         >>> retrieval_attention(query, memory, memory, k=5).shape
         TensorShape([2, 3, 4, 8])

@@ -129,7 +129,7 @@ class OpenAIGPTTokenizer(PairTokenizer):
 
         Example:
             >>> OpenAIGPTTokenizer.train(["hello hello"], 10).pieces("hello")
-            ['he', 'l', 'l', 'o</w>']
+            ['hel', 'l', 'o</w>']
         """
         tokens = list(dict.fromkeys(special_tokens.values()))
         settings = {
