@@ -46,7 +46,7 @@ def checked_mask(name: str, mask: Any, ids: np.ndarray) -> np.ndarray:
     mask = np.asarray(keras.ops.convert_to_numpy(mask))
     if mask.shape != ids.shape or mask.dtype.kind not in "biu":
         raise ValueError(
-            f"`{name}` must be booleans of the shape of the ids, {ids.shape}. "
+            f"`{name}` must be booleans of shape {ids.shape}, that of the ids. "
             f"Received: {name}.shape={mask.shape}, dtype={mask.dtype}"
         )
     return mask.astype(bool)
