@@ -61,9 +61,9 @@ def masked_language_modeling(
     Returns:
         A dataset of known cardinality with elements
         `({"token_ids": (B, T), "masked_positions": (B, M)}, labels (B, M))`, int32, for
-        `models.MaskedLanguageModel`. M is the largest number of chosen positions, and labels are the original tokens
-        there; if a row has fewer than M, the other positions are 0 and their labels `pad_id`, which losses and metrics
-        must ignore.
+        `models.MaskedLanguageModel`. M is max(1, round(rate · T)), and labels are the original tokens at the chosen
+        positions; if a row has fewer than M, the other positions are 0 and their labels `pad_id`, which losses and
+        metrics must ignore.
 
     Raises:
         ValueError: if there are no tokens in `texts`, the tokenizer has no padding, start, end or mask id, or an

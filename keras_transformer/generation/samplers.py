@@ -212,7 +212,7 @@ class Speculative(Sampler):
     """Speculative decoding: greedy search accelerated by a draft model, with the same ids as `Greedy`.
 
     Args:
-        draft: a smaller model with the same vocabulary and special ids, encoder–decoder or decoder-only as the model.
+        draft: a smaller model with the same vocabulary and special ids, encoder–decoder or decoder-only like the model.
         num_tokens: K, the number of tokens that the draft proposes at a time.
 
     Raises:
