@@ -47,7 +47,7 @@ class ScoreLayer(keras.layers.Layer):
             self.sizes = sizes
         elif self.sizes != sizes:
             raise ValueError(
-                "`score` must not be shared by attentions that differ in (num_heads, num_kv_heads, key_dim); "
+                "`score` must be shared only by attentions of equal (num_heads, num_kv_heads, key_dim); "
                 f"{self.name!r} was built for {self.sizes}. Received: sizes={sizes}"
             )
 
