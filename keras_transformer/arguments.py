@@ -1,6 +1,6 @@
 """Checks of arguments, shared by many functions.
 
-Each takes keyword arguments and raises a `ValueError` for the first that fails:
+Each takes keyword arguments and raises a `ValueError` for the first invalid one:
 
     check_positive(num_heads=num_heads, head_dim=head_dim)
 """

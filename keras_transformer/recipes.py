@@ -27,15 +27,15 @@ class TranslatorRecipe:
         vocabulary_size: the maximum number of pieces of the tokenizer, shared by both languages.
         num_layers: the number of encoder blocks, and of decoder blocks.
         num_heads: the number of attention heads.
-        model_dim: D.
-        hidden_dim: the width of the feed-forward networks.
+        model_dim: D, the model size.
+        hidden_dim: the hidden size of the feed-forward networks.
         dropout: the dropout rate.
         peak_rate: the peak learning rate.
         batch_tokens: the number of target tokens per batch, including padding.
         max_length: the maximum number of tokens of a sentence; longer ones are dropped from training with a warning.
         max_new_tokens: the maximum number of tokens of a translation.
-        jit_compile: whether to compile training with XLA, which pays off for trainings of minutes and more.
-        seed: the seed of weights, dropout and the order of the data.
+        jit_compile: whether to compile training with XLA, which pays off if training takes minutes or more.
+        seed: the seed of initial weights, dropout and the order of the data.
     """
 
     vocabulary_size: int = 8000
@@ -96,17 +96,17 @@ class TranslatorRecipe:
         minutes: float | None = None,
         verbose: int | str = "auto",
     ) -> tuple[pipelines.TextToText, keras.callbacks.History]:
-        """Train tokenizer and model, with a learning rate that warms up, then decays to zero.
+        """Train a tokenizer and a model, with a learning rate that warms up and then decays to zero.
 
         Args:
             train: (source, target) sentences for training.
             validation: (source, target) sentences for validation after each epoch.
             epochs: the maximum number of epochs.
             minutes: the maximum duration of training.
-            verbose: as for `fit`.
+            verbose: see `keras.Model.fit`.
 
         Returns:
-            The pipeline, and the history of `fit`.
+            The pipeline, and the history that `fit` returns.
 
         Raises:
             ValueError: if an argument is out of range.
@@ -122,7 +122,7 @@ class TranslatorRecipe:
             validation_data=self.batches(validation, tokenizer, shuffle=False),
             epochs=epochs,
             callbacks=callbacks,
-            shuffle=False,  # the batches are shuffled already
+            shuffle=False,  # the dataset shuffles its batches
             verbose=verbose,
         )
         return pipelines.TextToText(model, tokenizer, max_new_tokens=self.max_new_tokens), history
@@ -162,14 +162,14 @@ def quickstart(
             the new one is complete.
         epochs: the number of training epochs.
         say: a function that prints a line of progress.
-        verbose: as for `fit`.
+        verbose: see `keras.Model.fit`.
 
     Returns:
         The content of `report.json`: "exact_match" and "bleu" on the held-out split, "parity" of the exports with the
-        model on 1,000 held-out sentences, "seconds" of each stage.
+        model on 1,000 held-out sentences, and "seconds", the duration of each stage.
 
     Raises:
-        FileExistsError: if `folder` has other content.
+        FileExistsError: if `folder` has any other content.
         ValueError: if `epochs` is not positive.
     """
     folder = pathlib.Path(folder)

@@ -1,4 +1,4 @@
-"""The command line: `keras-transformer COMMAND`; `keras-transformer --help` lists the commands."""
+"""The command line `keras-transformer COMMAND`; `keras-transformer --help` lists the commands."""
 
 import argparse
 import json
@@ -25,10 +25,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command.
 
     Args:
-        arguments: the arguments of the command line, by default the process's.
+        arguments: the arguments of the command line, by default those of the process.
 
     Returns:
-        The exit status: 0, or 2 after an error, which is one line on standard error.
+        The exit status: 0, or 2 after an error, which is printed as one line on standard error.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     options = _parser().parse_args(arguments)
@@ -100,7 +100,7 @@ def _export(options: argparse.Namespace) -> None:
     if not options.formats and options.version > 1 and (pathlib.Path(options.folder) / "onnx").exists():
         raise FileExistsError(
             f"`{options.folder}/onnx` exists already and is not changed. Pass --formats saved_model to add only a "
-            "version, or choose another folder"
+            "version, or choose a different folder"
         )
     formats = options.formats or ["saved_model", "onnx"]
     if "saved_model" in formats:
@@ -161,25 +161,31 @@ def _parser() -> argparse.ArgumentParser:
 
     quickstart = command("quickstart", _quickstart, "train, evaluate, export and verify a small translator")
     quickstart.add_argument("--output", default="runs/quickstart", help="default: %(default)s")
-    quickstart.add_argument("--epochs", type=int, default=5, help="of training; default: %(default)s")
-    train = command("train", _train, "train a translator for a given time, and evaluate it")
+    quickstart.add_argument(
+        "--epochs", type=int, default=5, help="the number of training epochs; default: %(default)s"
+    )
+    train = command("train", _train, "train a translator for a given time and evaluate it")
     dataset(train, "es-en")
-    train.add_argument("--minutes", type=float, default=30.0, help="of training; default: %(default)s")
+    train.add_argument("--minutes", type=float, default=30.0, help="the training time; default: %(default)s")
     train.add_argument("--output", help="a new folder; default: runs/DATASET-DIRECTION")
     evaluate = command("evaluate", _evaluate, "translate a test set and score the outputs")
     evaluate.add_argument("path", help="a pipeline or an export")
     dataset(evaluate, "es-en")
     generation.add_commands(command)
-    average = command("average", _average, "a pipeline with the mean of several checkpoints of its model")
+    average = command(
+        "average", _average, "save a pipeline with the mean of several checkpoints of its model"
+    )
     average.add_argument("path", help="a pipeline")
     average.add_argument("weights", nargs="+", help="files written by save_weights or a checkpoint callback")
-    average.add_argument("--output", required=True, metavar="FOLDER", help="a new folder, for the pipeline")
+    average.add_argument("--output", required=True, metavar="FOLDER", help="a new folder for the pipeline")
     export = command("export", _export, "write a pipeline as SavedModel and ONNX")
     export.add_argument("path", help="a pipeline")
     export.add_argument("folder", help="the folder of the export")
     export.add_argument("--formats", nargs="+", choices=["saved_model", "onnx"], help="default: both")
-    export.add_argument("--name", help="in TensorFlow Serving; default: the folder's")
-    export.add_argument("--version", type=int, default=1, help="in TensorFlow Serving; default: %(default)s")
+    export.add_argument("--name", help="the model's name in TensorFlow Serving; default: the folder's")
+    export.add_argument(
+        "--version", type=int, default=1, help="the version in TensorFlow Serving; default: %(default)s"
+    )
     verify = command("verify", _verify, "verify an export's files and outputs")
     verify.add_argument("folder", help="an export")
     verify.add_argument("--pipeline", help="compare with this pipeline instead of the stored outputs")

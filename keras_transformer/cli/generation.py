@@ -1,4 +1,4 @@
-"""The command line's `generate`, `score` and `align`."""
+"""The commands `generate`, `score` and `align` of the command line."""
 
 import argparse
 import dataclasses
@@ -10,33 +10,33 @@ from typing import Any
 
 import keras_transformer_serving as serving
 
-# Fields of samplers.
+# Settings of samplers.
 _SETTINGS: dict[str, tuple[Any, str]] = {
-    "num_beams": (int, "of a beam: the number of hypotheses"),
-    "length_penalty": (float, "of a beam: above 0 for longer outputs"),
-    "normalization": (str, "of a beam: gnmt or length"),
-    "diversity": (float, "of a beam"),
-    "early_stopping": (bool, "of a beam: stop when no better hypothesis is possible"),
-    "temperature": (float, "of sampling"),
-    "top_k": (int, "of sampling and contrastive search"),
-    "top_p": (float, "of sampling"),
-    "min_p": (float, "of sampling"),
-    "seed": (int, "of sampling"),
-    "penalty_alpha": (float, "of contrastive search"),
-    "num_tokens": (int, "of speculative search: the number of tokens that the draft proposes at a time"),
-    "num_return": (int, "of a beam or sampling: the number of outputs for each text, one per line"),
+    "num_beams": (int, "beam: the number of hypotheses"),
+    "length_penalty": (float, "beam: above 0 for longer outputs"),
+    "normalization": (str, "beam: gnmt or length"),
+    "diversity": (float, "beam: above 0 for more diverse hypotheses"),
+    "early_stopping": (bool, "beam: stop when no better hypothesis is possible"),
+    "temperature": (float, "sample: below 1 for a sharper distribution"),
+    "top_k": (int, "sample, contrastive: the number of most probable tokens to choose from"),
+    "top_p": (float, "sample: the probability mass of the most probable tokens to choose from"),
+    "min_p": (float, "sample: the lowest probability of a token, relative to the most probable one"),
+    "seed": (int, "sample: the seed"),
+    "penalty_alpha": (float, "contrastive: the weight of dissimilarity, from 0 to 1"),
+    "num_tokens": (int, "speculative: the number of tokens that the draft proposes at a time"),
+    "num_return": (int, "beam, sample: the number of outputs for each text, one per line"),
 }
 _CONSTRAINTS: dict[str, tuple[Any, str]] = {
     "min_new_tokens": (int, "the minimum number of tokens, without the end token"),
     "repetition_penalty": (float, "above 1 to penalise earlier tokens"),
-    "no_repeat_ngram": (int, "no sequence of this many tokens twice"),
+    "no_repeat_ngram": (int, "forbid the repetition of sequences of this many tokens"),
 }
 _REPEATED = {
-    "banned": ("TEXT", "excluded from outputs; may be repeated"),
-    "forced": ("TEXT", "included in every output, for a beam; may be repeated"),
+    "banned": ("TEXT", "a text that no output contains; may be repeated"),
+    "forced": ("TEXT", "beam: a text that every output contains; may be repeated"),
     "end": ("TEXT", "an additional end token; may be repeated"),
-    "prefix": ("TEXT", "the prefix of outputs: once for all texts, or once for each"),
-    "ensemble": ("FOLDER", "another pipeline of an ensemble with the first; may be repeated"),
+    "prefix": ("TEXT", "the prefix of outputs, given once for all texts or once for each"),
+    "ensemble": ("FOLDER", "a pipeline whose model is averaged with that of path; may be repeated"),
 }
 _SHOWN = {
     "scores": "print the log-probability, a tab and the output",
@@ -52,23 +52,25 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     Args:
         command: a function that creates a command from a name, a function of its options and a description.
     """
-    _add_generate(command("generate", _generate, "one line of output for each text"))
-    score = command("score", _score, "the log-probability of a given output, a tab and the output")
+    _add_generate(command("generate", _generate, "print one line of output for each text"))
+    score = command("score", _score, "print the log-probability of a given output, a tab and the output")
     score.add_argument("path", help="a pipeline")
     score.add_argument(
-        "source", nargs="?", help="a text; by default lines of text, tab, output on standard input"
+        "source", nargs="?", help="a text; by default lines of a text, a tab and its output on standard input"
     )
     score.add_argument("target", nargs="?", help="its output")
     align = command(
         "align",
         _align,
-        "for each piece of an output the piece of its text with the largest attention weight",
+        "print, for each piece of an output, the piece of its text with the largest attention weight",
     )
     align.add_argument("path", help="a pipeline of an encoder-decoder")
     align.add_argument("source", help="a text")
     align.add_argument("target", nargs="?", help="an output; by default the pipeline's")
-    align.add_argument("--layer", type=int, default=-1, help="of the decoder; default: the last")
-    align.add_argument("--head", type=int, action="append", help="may be repeated; default: the mean of all")
+    align.add_argument("--layer", type=int, default=-1, help="the decoder layer; default: the last")
+    align.add_argument(
+        "--head", type=int, action="append", help="a head; may be repeated; default: the mean of all"
+    )
     align.add_argument("--output", metavar="FILE", help="plot all weights to a file, such as attention.png")
 
 
@@ -78,9 +80,7 @@ def _add_generate(generate: argparse.ArgumentParser) -> None:
     generate.add_argument(
         "--sampler", help="greedy, beam, sample, contrastive or speculative; default: the pipeline's"
     )
-    generate.add_argument(
-        "--draft", metavar="FOLDER", help="of speculative search: the pipeline of a smaller model"
-    )
+    generate.add_argument("--draft", metavar="FOLDER", help="speculative: the pipeline of a smaller model")
     generate.add_argument(
         "--max-new-tokens",
         type=_integers,
@@ -165,7 +165,7 @@ def _align(options: argparse.Namespace) -> None:
 
 
 def load(path: str) -> Callable[[Sequence[str]], list[str]]:
-    """Load a generating pipeline, or its export, as a function from texts to texts."""
+    """Load a text generation pipeline, or its export, as a function from texts to texts."""
     folder = pathlib.Path(path)
     if not serving.bundle.is_bundle(folder):
         return _load_pipeline("path", path)
@@ -184,7 +184,7 @@ def load(path: str) -> Callable[[Sequence[str]], list[str]]:
 
 
 def _load_pipeline(name: str, folder: str | pathlib.Path) -> Any:
-    """Load a generating pipeline from a folder."""
+    """Load a text generation pipeline from a folder."""
     from keras_transformer import pipelines
 
     pipeline = pipelines.load(folder)
@@ -201,7 +201,7 @@ def _first(answers: Sequence[Any]) -> list[str]:
 
 
 def _with_settings(pipeline: Any, options: argparse.Namespace) -> Any:
-    """Return the pipeline with the command line's models, sampler and constraints in place of its own."""
+    """Return the pipeline with the models, sampler and constraints of the command line."""
     from keras_transformer import generation
 
     given = [
@@ -227,7 +227,7 @@ def _with_settings(pipeline: Any, options: argparse.Namespace) -> Any:
 
 
 def _sampler(pipeline: Any, options: argparse.Namespace) -> Any:
-    """Return the given sampler, by default the pipeline's, with the given settings."""
+    """Return the sampler of the command line, by default the pipeline's, with the given settings."""
     from keras_transformer.generation import samplers
 
     if (options.sampler == "speculative") != (options.draft is not None):
@@ -250,11 +250,11 @@ def _sampler(pipeline: Any, options: argparse.Namespace) -> Any:
 
 
 def _same_vocabulary(name: str, folder: str, pipeline: Any) -> Any:
-    """Load another pipeline with the same tokenizer."""
+    """Load a different pipeline with the same tokenizer."""
     other = _load_pipeline(_flag(name), folder)
     if other.tokenizer.sha256 != pipeline.tokenizer.sha256:
         raise ValueError(
-            f"`{_flag(name)}` must be a pipeline with the tokenizer of `path`. Received: {folder}, which has another"
+            f"`{_flag(name)}` must be a pipeline with the tokenizer of `path`. Received: {folder}, with a different one"
         )
     return other
 
@@ -265,7 +265,7 @@ def _ids(pipeline: Any, texts: Sequence[str] | None) -> list[list[int]] | None:
 
 
 def _end_ids(pipeline: Any, texts: Sequence[str] | None) -> list[int] | None:
-    """Return the ids of texts that are one token: as a piece within a word, or as a whole text."""
+    """Return the ids of texts that are one token, either as a piece within a word or as a whole text."""
     if texts is None:
         return None
     tokenizer, end_ids = pipeline.tokenizer, []
@@ -279,7 +279,7 @@ def _end_ids(pipeline: Any, texts: Sequence[str] | None) -> list[int] | None:
 
 
 def _for_each(name: str, values: Sequence[Any] | None, count: int) -> list[Any] | None:
-    """Return `count` values from one value for all texts, or one for each."""
+    """Return `count` values, given either one value for all texts or one for each."""
     if values is None:
         return None
     if len(values) not in (1, count):

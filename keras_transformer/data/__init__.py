@@ -1,4 +1,4 @@
-"""Text to batches of ids for `fit`: `tf.data` datasets with static shapes and exact cardinality."""
+"""Batches for `fit` from texts, pairs and images: `tf.data` datasets with static shapes and known cardinality."""
 
 from keras_transformer.data.fine_tuning import fine_tuning as fine_tuning
 from keras_transformer.data.fine_tuning import input_rows as input_rows

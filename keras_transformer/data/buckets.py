@@ -13,15 +13,15 @@ _MULTIPLE = 8
 
 
 def choose_lengths(lengths: np.ndarray, count: int, limit: int) -> tuple[int, ...]:
-    """Choose the bucket lengths with the least padding, by dynamic programming.
+    """Choose bucket lengths that minimize the padding, by dynamic programming.
 
     Args:
-        lengths: The lengths of the rows, int (n,), n > 0 and none above `limit`.
-        count: The maximum number of buckets.
-        limit: The maximum length.
+        lengths: the lengths of the rows, integers (n,) of at most `limit`, n > 0.
+        count: the maximum number of buckets.
+        limit: the maximum length.
 
     Returns:
-        At most `count` increasing lengths, multiples of 8 or `limit`; the last one fits the longest row.
+        At most `count` increasing lengths, each a multiple of 8 or `limit`; the last one fits the longest row.
 
     Example:
         >>> choose_lengths(np.array([3, 5, 30]), 2, 128)
@@ -30,7 +30,7 @@ def choose_lengths(lengths: np.ndarray, count: int, limit: int) -> tuple[int, ..
     rounded = np.minimum(-(-lengths // _MULTIPLE) * _MULTIPLE, limit)
     candidates, rows = np.unique(rounded, return_counts=True)  # (m,), (m,)
     below = np.concatenate([[0], np.cumsum(rows)])  # rows of the first i candidates
-    # cells[i]: the fewest cells, padding included, for the first i candidates with the buckets used so far.
+    # cells[i]: the fewest positions, including padding, for the first i candidates with the buckets used so far.
     cells = np.where(np.arange(len(candidates) + 1) == 0, 0, np.inf)
     choices = []
     for _ in range(min(count, len(candidates))):
@@ -48,17 +48,17 @@ def choose_lengths(lengths: np.ndarray, count: int, limit: int) -> tuple[int, ..
 
 
 def check_lengths(length_buckets: int | Sequence[int], max_length: int) -> tuple[int, ...] | None:
-    """Check the argument `length_buckets`.
+    """Validate the argument `length_buckets`.
 
     Args:
-        length_buckets: The number of buckets, or their lengths.
-        max_length: The maximum length.
+        length_buckets: the number of buckets, or their lengths.
+        max_length: the maximum length.
 
     Returns:
-        The lengths, or `None` if they are still to be chosen.
+        The lengths, or `None` if only their number is given.
 
     Raises:
-        ValueError: If it is neither a positive integer nor increasing positive integers up to `max_length`.
+        ValueError: if it is neither a positive integer nor increasing positive integers up to `max_length`.
     """
     if isinstance(length_buckets, int):
         check_positive(length_buckets=length_buckets)
@@ -76,11 +76,11 @@ def check_lengths(length_buckets: int | Sequence[int], max_length: int) -> tuple
 
 
 class Share(NamedTuple):
-    """A subset of a bucket's rows, and how many of them an epoch has.
+    """A subset of a bucket's rows, and the number of rows that an epoch draws from it.
 
     Attributes:
-        indices: Indices into `Buckets.rows`, all of one bucket, int (n,), n > 0.
-        number: The number of rows per epoch; if it exceeds n, rows repeat after all of them have occurred.
+        indices: indices into `Buckets.rows`, all of one bucket, integers (n,), n > 0.
+        number: the number of rows per epoch; if it exceeds n, rows repeat after all of them have occurred.
     """
 
     indices: np.ndarray
@@ -99,10 +99,10 @@ class Buckets(NamedTuple):
     """The assignment of rows to length buckets, and the batch size of each bucket.
 
     Attributes:
-        rows: The row numbers that are used, int (n,).
-        bucket_of_row: The bucket of each row, int (n,).
-        lengths: The length of each bucket, int (k,).
-        batch_sizes: The batch size of each bucket, int (k,).
+        rows: the indices of the n rows of the dataset that are in a bucket, integers (n,).
+        bucket_of_row: the bucket of each of these rows, integers (n,).
+        lengths: the length of each of k buckets, integers (k,).
+        batch_sizes: the batch size of each bucket, integers (k,).
     """
 
     rows: np.ndarray
@@ -111,11 +111,11 @@ class Buckets(NamedTuple):
     batch_sizes: np.ndarray
 
     def batches(self, seed: int | None, shares: Sequence["Share"] = ()) -> tf.data.Dataset:
-        """Return batches of row numbers, each row once per epoch unless `shares` are given.
+        """Return batches of row indices, with each row once per epoch unless `shares` are given.
 
         Args:
-            seed: The seed of shuffling; `None` keeps the order of the rows within each bucket.
-            shares: The subsets of rows to sample an epoch from.
+            seed: the seed of shuffling; `None` keeps the order of the rows within each bucket.
+            shares: the subsets from which the rows of an epoch are drawn.
 
         Returns:
             A dataset of `(rows, length)`, int64 (B,) and (): rows of one bucket, padded with -1, and the bucket's
@@ -135,7 +135,7 @@ class Buckets(NamedTuple):
             reduce_func=lambda bucket, window: window.batch(tf.gather(batch_sizes, bucket)),
             window_size_func=lambda bucket: tf.gather(batch_sizes, bucket),
         )
-        # If all buckets have one batch size, it is static for Keras and the compiler.
+        # If all buckets have the same batch size, it is a static shape for Keras and the compiler.
         static_size = int(self.batch_sizes[0]) if len(set(self.batch_sizes.tolist())) == 1 else None
 
         def pad(indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -37,7 +37,7 @@ def fine_tuning(
     shuffle: bool = True,
     seed: int = 0,
 ) -> tf.data.Dataset:
-    """Make batches to fine-tune a language model for a task, with language modelling as auxiliary objective.
+    """Make batches to fine-tune a language model for a task, with language modelling as an auxiliary objective.
 
     The labels correspond to the model's `problem_type` and the loss compiled for "classes":
 
@@ -47,7 +47,7 @@ def fine_tuning(
 
     Cross-entropies are from logits.
 
-    Each example becomes R rows of tokens with special tokens at the start, between two texts and at the end:
+    Each example becomes one or several rows of tokens, with special tokens at the start, between texts and at the end:
 
         classification    text                  start text extract
         entailment        (premise, hypothesis) start premise delimiter hypothesis extract
@@ -56,30 +56,30 @@ def fine_tuning(
         multiple_choice   (context, answers)    start context delimiter answer extract, for each answer
 
     Args:
-        examples: Texts, or tuples of texts, depending on the task.
-        labels: The label of each example, see above; for "multiple_choice" the index of the right answer, integers
+        examples: texts, or tuples of texts, depending on the task.
+        labels: the label of each example, see above; for "multiple_choice" the index of the right answer, integers
             (n,).
-        tokenizer: The tokenizer, which must not encode any text with `special_ids`.
-        batch_size: B, the examples in each batch; the last may be smaller.
-        task: One of the above. Use "similarity" for pairs without an inherent order.
-        max_length: The maximum length of a row, including special tokens: the model's number of positions.
-        special_ids: Ids of start, delimiter and extract, by default the three after the tokenizer's vocabulary, as
+        tokenizer: the tokenizer, which must not encode any text with `special_ids`.
+        batch_size: B, the number of examples in each batch; the last may be smaller.
+        task: one of the above. Use "similarity" for pairs without an inherent order.
+        max_length: the maximum length of a row, including special tokens: the model's number of positions.
+        special_ids: ids of start, delimiter and extract, by default the three after the tokenizer's vocabulary, as
             in `models.GPT.resize_token_embeddings`.
-        shuffle: Whether to reshuffle in each epoch.
-        seed: The seed of shuffling.
+        shuffle: whether to reshuffle in each epoch.
+        seed: the seed of shuffling.
 
     Returns:
-        A dataset of known cardinality with elements `({"token_ids": ids}, {"classes": labels, "tokens": next ids})`.
-        Labels are int32 (B,), or float32 (B, C) if they are multi-label or numbers. The others are int32: ids and next
-        ids are (B, T), for "similarity" (B, 2, T), for "multiple_choice" (B, K, T) with K the maximum number of
-        answers; T is the length of the longest row. Both are padded with `pad_id`, which losses and metrics ignore; if
-        that is None, ids are padded with `end_id` and next ids with −1. For `models.GPTClassifier` and
-        `models.GPTMultipleChoice`.
+        A dataset of known cardinality with elements `({"token_ids": ids}, {"classes": labels, "tokens": next ids})`,
+        for `models.GPTClassifier` and `models.GPTMultipleChoice`. Labels are int32 (B,), or float32 (B, C) if they are
+        multi-label or numbers. Ids and next ids are int32 (B, T), for "similarity" (B, 2, T), for "multiple_choice"
+        (B, K, T), where K is the maximum number of answers and T the length of the longest row. Both are padded with
+        `pad_id`, which losses and metrics must ignore; if that is None, ids are padded with `end_id` and next ids with
+        −1.
 
     Raises:
-        TypeError: If `examples` is one string.
-        ValueError: If a row is longer than `max_length` (rows are never truncated), an example does not fit the task,
-            `labels` have another number or form, a text contains a special token, or an argument is out of its range.
+        TypeError: if `examples` is one string.
+        ValueError: if a row is longer than `max_length` (rows are never truncated), an example does not match the task,
+            `labels` do not match the examples, a text contains a special token, or an argument is out of range.
 
     Example:
         >>> from keras_transformer.text import ByteTokenizer
@@ -131,9 +131,9 @@ def input_rows(texts: Sequence[Sequence[int]], special_ids: Sequence[int], task:
     """Return the input rows of one example.
 
     Args:
-        texts: The ids of its texts, in the order of the example; for "multiple_choice" the context first.
-        special_ids: Ids of start, delimiter and extract.
-        task: As for `fine_tuning`.
+        texts: the ids of its texts, in the order of the example; for "multiple_choice" the context first.
+        special_ids: ids of start, delimiter and extract.
+        task: see `fine_tuning`.
 
     Returns:
         Rows of ids: one, or two for "similarity", or one per answer for "multiple_choice".
@@ -192,7 +192,7 @@ def _check_labels(labels: Any, rows_of: Sequence[Sequence[Any]], task: str) -> n
     if not valid or not found.size or len(found) != len(rows_of):
         others = "" if chooses else ", 0 or 1 for each of several, or finite floats"
         raise ValueError(
-            "`examples` and `labels` must be equally many, one at least, and labels integers from 0 on"
+            "`labels` must hold a label for each of at least one example: non-negative integers"
             f"{others}. Received: {len(rows_of)} examples and labels {str(labels)[:50]}"
         )
     if not classes:
@@ -201,7 +201,7 @@ def _check_labels(labels: Any, rows_of: Sequence[Sequence[Any]], task: str) -> n
         wrong = np.flatnonzero(found >= [len(rows) for rows in rows_of])
         if len(wrong):
             raise ValueError(
-                "`labels` must be indices of the right answers, from 0 on. "
+                "`labels` must be the indices of the right answers. "
                 f"Received: labels[{wrong[0]}]={found[wrong[0]]} of {len(rows_of[wrong[0]])} answers"
             )
     return found.astype("int32")

@@ -16,22 +16,22 @@ def image_batches(
     shuffle: bool = True,
     seed: int = 0,
 ) -> tf.data.Dataset:
-    """Make batches of images, randomly shifted and flipped anew in each epoch.
+    """Make batches of images, with random shifts and flips that differ in each epoch.
 
     Args:
-        images: (n, height, width, channels), of any dtype, which the batches keep.
-        labels: Integers (n,); for other `problem_type`s than single-label classification (n, C) of 0 or 1, or numbers.
-        batch_size: Images in each batch; the last may be smaller.
-        shift: The maximum shift in pixels, up or down, and left or right; images are padded with zeros.
-        flip: Whether to flip half of the images horizontally.
-        shuffle: Whether to reshuffle in each epoch.
-        seed: The seed of shuffling, shifts and flips.
+        images: (n, height, width, channels), of any dtype, which batches have too.
+        labels: integers (n,) for single-label classification; for other `problem_type`s 0 or 1, (n, C), or numbers.
+        batch_size: the number of images in each batch; the last may be smaller.
+        shift: the maximum shift in pixels, vertical and horizontal; images are padded with zeros.
+        flip: whether to flip half of the images horizontally.
+        shuffle: whether to reshuffle in each epoch.
+        seed: the seed of shuffling, shifts and flips.
 
     Returns:
         A dataset of known cardinality with elements `(images, labels)`.
 
     Raises:
-        ValueError: If the shapes do not match, or an argument is out of its range.
+        ValueError: if the shapes do not match, or an argument is out of range.
 
     Example:
         >>> dataset = image_batches(np.zeros((5, 8, 8, 1), "uint8"), np.arange(5), batch_size=2, shift=1)

@@ -34,31 +34,31 @@ def language_modeling(
 ) -> tf.data.Dataset:
     r"""Make batches for the objective $\max_\theta \sum_t \log p_\theta(w_t \mid w_{t-T} \dots w_{t-1})$.
 
-    The tokens of all texts, each followed by an end token, are concatenated to one stream and split into rows of T
-    tokens without padding; a row may contain parts of several texts. If shuffled, each epoch has other row boundaries.
+    The texts, each followed by an end token, are concatenated to one stream of tokens $w_t$ and split into rows of T
+    tokens without padding; a row may contain parts of several texts. If shuffled, row boundaries differ in each epoch.
     With `separate`, rows are densely packed with whole texts that do not attend to each other; texts of more than T
     tokens are split. Each token except the first (of the stream, or of each text) is predicted exactly once per epoch.
     All texts are tokenised once, when the dataset is made; their ids stay in memory.
 
     Args:
-        texts: Strings. Empty strings are skipped.
-        tokenizer: A tokenizer with an end id. Labels of padding are its `pad_id`; if that is None, they are −1 and the
-            ids `end_id`.
-        batch_size: B, the rows in every batch; the last batch is completed with rows of padding, whose labels losses
-            and metrics ignore.
-        length: T.
-        separate: Whether each token attends only to tokens of its own text.
-        shuffle: Whether each epoch has another order and other row boundaries.
-        seed: The seed of shuffling.
+        texts: strings. Empty strings are skipped.
+        tokenizer: a tokenizer with an end id. Inputs and labels are padded with its `pad_id`; if that is None, inputs
+            are padded with `end_id` and labels with −1.
+        batch_size: B, the number of rows in every batch; the last batch is completed with rows of padding, whose labels
+            losses and metrics must ignore.
+        length: T, the length of a row.
+        separate: whether each token attends only to tokens of its own text.
+        shuffle: whether the order and the boundaries of rows differ in each epoch.
+        seed: the seed of shuffling.
 
     Returns:
         A dataset of known cardinality with elements `({"token_ids": (B, T)}, labels (B, T))`, int32; with `separate`,
         inputs also have "segment_ids" (1, 2, … for the texts of a row, 0 for padding) and "positions", which start
-        from 0 in each text.
+        at 0 in each text.
 
     Raises:
-        TypeError: If `texts` is one string.
-        ValueError: If there is no token to predict, the tokenizer has no end id, or an argument is out of its range.
+        TypeError: if `texts` is one string.
+        ValueError: if there is no token to predict, the tokenizer has no end id, or an argument is out of range.
 
     Example:
         >>> from keras_transformer.text import ByteTokenizer
@@ -80,7 +80,7 @@ def language_modeling(
 
 
 def _concatenated(texts: Iterable[str], tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
-    """Return all tokens with an end token after each text, int32 (N,), and the offsets of the texts, followed by N."""
+    """Return all N tokens, with an end token after each text, int32 (N,), and the offsets of the texts, then N."""
     parts, lengths = [np.zeros(0, np.int32)], [np.zeros(1, np.int64)]
     for ids in tokenized(texts, tokenizer):
         ids = tf.ragged.boolean_mask(ids, ids.row_lengths() > 0)
@@ -103,7 +103,7 @@ class _Stream:
         self.predicted, self.length, self.padding = len(flat) - 1, length, padding
 
     def batches(self, batch_size: int, seed: int | None) -> tf.data.Dataset:
-        # The first row is shortened by the epoch's shift, so that each token is in one row.
+        # The first row is shortened by the epoch's shift, so that each token is in exactly one row.
         count = -(-self.predicted // self.length) + (seed is not None)
         shifts = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=True).take(1)
 
@@ -130,7 +130,7 @@ class _Packed:
     """Rows packed with whole texts; texts longer than a row are split."""
 
     def __init__(self, flat: np.ndarray, starts: np.ndarray, length: int, padding: tuple[int, int]) -> None:
-        # Input pieces of up to T tokens; the last token of a text, its end, is a label only.
+        # Input pieces of at most T tokens; the last token of a text, its end token, is a label only.
         first, size = [], []
         for start, end in zip(starts[:-1], starts[1:] - 1, strict=True):
             cuts = np.arange(start, end, length)
@@ -168,7 +168,7 @@ class _Packed:
 
 
 def _pack(sizes: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the row, column and number within the row of each piece, by best-fit decreasing bin packing."""
+    """Return the row, the column and the rank within the row of each piece, by best-fit decreasing bin packing."""
     row, column, number = (np.zeros(len(sizes), np.int64) for _ in range(3))
     rows_of_room: list[list[int]] = [[] for _ in range(length + 1)]
     pieces_of_row: list[int] = []

@@ -1,4 +1,4 @@
-"""Batches of masked texts and of pairs of sentences to pre-train an encoder."""
+"""Batches of masked texts and pairs of sentences to pre-train an encoder."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
@@ -43,28 +43,31 @@ def masked_language_modeling(
 ) -> tf.data.Dataset:
     r"""Make batches to train an encoder to predict masked tokens.
 
-    Of each row's n known tokens, max(1, round(rate · n)) are chosen anew in each epoch: 80 % of them are replaced by
-    the mask id, 10 % by a random id, and 10 % are kept. Texts longer than a row are split into several rows.
+    Of the n tokens of a row that are not special, max(1, round(rate · n)) are chosen, different ones in each epoch:
+    80 % of them are replaced by the mask id, 10 % by a random id, and 10 % are kept. Texts longer than a row are split
+    into several rows.
 
     Args:
-        texts: Strings.
-        tokenizer: A tokenizer with a mask id.
-        batch_size: Rows in each batch; the last may be smaller.
+        texts: strings.
+        tokenizer: a tokenizer with a mask id.
+        batch_size: B, the number of rows in each batch; the last may be smaller.
         max_length: T, the length of every row, including special ids.
-        rate: The share of tokens to choose.
-        whole_words: Whether to choose whole words, so that "##" pieces belong to the pieces before them. At most as
-            many tokens as without are chosen, except for a single longer word.
-        shuffle: Whether to reshuffle in each epoch.
-        seed: The seed of shuffling and masking.
+        rate: the fraction of tokens to choose.
+        whole_words: whether to choose whole words, whose "##" pieces are masked together. The number of chosen tokens
+            does not exceed that without, unless a single word is longer.
+        shuffle: whether to reshuffle in each epoch.
+        seed: the seed of shuffling and masking.
 
     Returns:
         A dataset of known cardinality with elements
         `({"token_ids": (B, T), "masked_positions": (B, M)}, labels (B, M))`, int32, for
-        `models.MaskedLanguageModel`. Labels are the original tokens at the chosen positions; if a row has fewer than
-        M of them, the other positions are 0 and their labels `pad_id`, which losses and metrics are to ignore.
+        `models.MaskedLanguageModel`. M is max(1, round(rate · T)), and labels are the original tokens at the chosen
+        positions; if a row has fewer than M, the other positions are 0 and their labels `pad_id`, which losses and
+        metrics must ignore.
 
     Raises:
-        ValueError: If there are no tokens in `texts`, the tokenizer lacks an id, or an argument is out of its range.
+        ValueError: if there are no tokens in `texts`, the tokenizer has no padding, start, end or mask id, or an
+            argument is out of range.
 
     References:
         Devlin et al., "BERT" (2019), section 3.1 and appendix A.1; dynamic masking: Liu et al., "RoBERTa"
@@ -102,26 +105,27 @@ def next_sentences(
 ) -> tf.data.Dataset:
     """Make batches of BERT's two pre-training tasks: masked language modelling and next-sentence prediction.
 
-    Every sentence with a successor is the first of one row. In half of the rows, chosen anew in each epoch, the second
-    sentence is its successor; in the others it is a random sentence of another document. If both together are too
-    long, the end of each is truncated.
+    Every sentence with a successor is the first sentence of one row. In a random half of the rows, which differs in
+    each epoch, the second sentence is its successor; in the others it is a random sentence of a different document. If
+    both together are too long, their ends are truncated.
 
     Args:
-        documents: Sequences of sentences, at least two of them not empty.
-        tokenizer: A tokenizer with a mask id.
-        batch_size: Rows in each batch; the last may be smaller.
+        documents: sequences of sentences; at least two documents must not be empty.
+        tokenizer: a tokenizer with a mask id.
+        batch_size: B, the number of rows in each batch; the last may be smaller.
         max_length: T, the length of every row, including special ids.
-        rate: As for `masked_language_modeling`, as are the arguments below.
-        whole_words: Whether to choose whole words.
-        shuffle: Whether to reshuffle in each epoch.
-        seed: The seed of shuffling, masking and random sentences.
+        rate: the fraction of tokens to choose, see `masked_language_modeling`.
+        whole_words: whether to choose whole words.
+        shuffle: whether to reshuffle in each epoch.
+        seed: the seed of shuffling, masking and random sentences.
 
     Returns:
         A dataset with elements `({"token_ids": (B, T), "segment_ids": (B, T), "masked_positions": (B, M)},
-        {"tokens": (B, M), "next_sentence": (B,)})`, int32, for `models.Pretraining`; 0 means the successor.
+        {"tokens": (B, M), "next_sentence": (B,)})`, int32, for `models.Pretraining`. "next_sentence" is 0 for the
+        successor and 1 for a random sentence; see `masked_language_modeling` for the others.
 
     Raises:
-        ValueError: As for `masked_language_modeling`, or if no sentence has a successor or all are of one document.
+        ValueError: see `masked_language_modeling`; also if no sentence has a successor or there is only one document.
 
     References:
         Devlin et al., "BERT" (2019), section 3.1, task 2.
@@ -136,7 +140,7 @@ def next_sentences(
     first = np.flatnonzero(document_of[1:] == document_of[:-1])
     if not len(first) or document_of[0] == document_of[-1]:
         raise ValueError(
-            "`documents` must be at least two, with a sentence that follows another. "
+            "`documents` must hold at least two documents, one of them with two sentences. "
             f"Received: {len(set(document_of.tolist()))} documents of {len(sentences)} sentences"
         )
     # The sentences of a document are contiguous: sentences of other documents are before or after them.
@@ -201,7 +205,7 @@ class _Masking:
         same_as_next = ordered_word[:, 1:] == ordered_word[:, :-1]
         last = tf.concat([~same_as_next, tf.ones([shape[0], 1], tf.bool)], axis=1)
         fits = tf.cast(place, tf.float32) <= wanted
-        # Take whole words while their last token is among those wanted, but at least one word.
+        # Take whole words as long as their last token is among those wanted, but at least one word.
         count = tf.reduce_max(tf.where(last & fits, place, 0), axis=1, keepdims=True)
         one = tf.where(tokens > 0, tf.argmax(last, axis=1, output_type=tf.int32)[:, None] + 1, 0)
         count = tf.maximum(count, one)
@@ -231,7 +235,7 @@ def _joined(
     room = max_length - 3
     first, first_lengths = ids.gather(first_rows, tf.constant(room, tf.int64))
     second, second_lengths = ids.gather(second_rows, tf.constant(room, tf.int64))
-    # A text may use the part of the other's half that it does not need.
+    # A text may also use the part of the other text's half that the other does not need.
     half = room // 2
     kept_first = tf.minimum(first_lengths, tf.maximum(tf.constant(half, tf.int64), room - second_lengths))
     kept_second = tf.minimum(second_lengths, room - kept_first)
@@ -254,7 +258,7 @@ def _joined(
 
 
 def _batches(count: int, batch_size: int, shuffle: bool, seed: int, batch: Any) -> tf.data.Dataset:
-    """Batch row numbers, and map them and a seed to elements."""
+    """Batch row indices, and map each batch and a seed to an element."""
     rows, seeds = numbered(count, shuffle, seed)
     dataset = tf.data.Dataset.zip(rows.batch(batch_size), seeds).map(
         batch, tf.data.AUTOTUNE, deterministic=True

@@ -1,4 +1,4 @@
-"""A mixture of several text-to-text tasks, each marked by a prefix, in one dataset."""
+"""A mixture of text-to-text tasks in one dataset, each task marked by a prefix."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -34,42 +34,43 @@ def multi_task_pairs(
     shuffle: bool = True,
     seed: int = 0,
 ) -> tf.data.Dataset:
-    r"""Make batches to train one encoder-decoder model on several tasks, marked by a prefix of the source.
+    r"""Make batches to train one encoder–decoder on several tasks, each marked by a prefix of its sources.
 
-    Task m, of $e_m$ pairs, has the share $r_m$ of the examples:
+    A task m with $e_m$ pairs makes up the fraction $r_m$ of the examples of an epoch:
 
     $$r_m = \frac{\min(e_m, K)^{1/T}}{\sum_n \min(e_n, K)^{1/T}}$$
 
-    An epoch has $\sum_n \min(e_n, K)$ examples, in proportion to the shares of the tasks and to the lengths within each
-    task. If a task has more pairs than examples, each epoch samples others; if it has fewer, pairs repeat after all
-    have occurred. With neither limit nor temperature every pair occurs once.
+    An epoch has $\sum_n \min(e_n, K)$ examples, and those of a task have the distribution of lengths of its pairs. If a
+    task has more pairs than examples in an epoch, each epoch samples different pairs; if it has fewer, pairs repeat
+    after all have occurred. Without `limit` and `temperature`, an epoch has every pair once.
 
     Args:
-        tasks: Prefixes such as "translate English to German: " and the pairs of each, as for `translation_pairs`.
-        tokenizer: The tokenizer of sources with their prefix, and of targets.
-        batch_size: As for `translation_pairs`, as are the arguments below except the next two.
+        tasks: a mapping from prefixes such as "translate English to German: " to the pairs of each task, in any form
+            that `translation_pairs` accepts.
+        tokenizer: the tokenizer of sources with their prefix, and of targets.
+        batch_size: the number of rows in each batch, see `translation_pairs`.
         limit: K, the artificial limit of a task's size; by default there is none.
-        temperature: T. 1 mixes in proportion to the sizes; higher values make the shares more equal.
-        batch_tokens: The approximate number of positions in each batch, instead of `batch_size`.
-        max_length: The maximum length of sources, including the prefix, and of targets. Longer pairs are dropped with
+        temperature: T. 1 mixes in proportion to the sizes; higher values make the fractions more equal.
+        batch_tokens: the approximate number of target positions in each batch, instead of `batch_size`.
+        max_length: the maximum length of sources, including the prefix, and of targets. Longer pairs are dropped with
             a warning.
-        length_buckets: The number of lengths, or the lengths.
-        shuffle: Whether each epoch has another order, and other examples if it does not have all of them.
-        seed: The seed of shuffling and sampling.
+        length_buckets: the maximum number of different lengths of batches, or these lengths.
+        shuffle: whether the order of examples differs in each epoch, and the examples if an epoch does not have all.
+        seed: the seed of shuffling and sampling.
 
     Returns:
-        A dataset of known cardinality with elements as of `translation_pairs`, for `models.T5`.
+        A dataset of known cardinality with the elements of `translation_pairs`, for `models.T5`.
 
     Raises:
-        TypeError: If `tasks` is not a mapping.
-        ValueError: If there is no task, a limit is out of its range, or as for `translation_pairs`.
+        TypeError: if `tasks` is not a mapping.
+        ValueError: if there is no task, `limit` or `temperature` is not positive, or see `translation_pairs`.
 
     Example:
         >>> from keras_transformer.text import ByteTokenizer
         >>> tokenizer = ByteTokenizer()
         >>> tasks = {"double: ": [("a", "aa"), ("b", "bb")], "reverse: ": [("ab", "ba")]}
         >>> inputs, labels = next(iter(multi_task_pairs(tasks, tokenizer, batch_size=4)))
-        >>> inputs["source_ids"].shape, labels.shape
+        >>> inputs["source_ids"].shape, labels.shape  # three pairs and a row of padding
         (TensorShape([4, 16]), TensorShape([4, 16]))
 
     References:
@@ -101,7 +102,7 @@ def multi_task_pairs(
 
 
 def _shares(buckets: Buckets, task_of_row: np.ndarray, numbers: np.ndarray) -> list[Share]:
-    """Return each task's examples, in proportion to its number of pairs in each bucket."""
+    """Distribute the number of examples of each task over buckets, in proportion to its pairs in each bucket."""
     shares = []
     for task, number in enumerate(numbers):
         of_task = [

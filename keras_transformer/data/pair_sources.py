@@ -15,17 +15,17 @@ Pairs = Iterable[tuple[str, str]] | str | os.PathLike[str] | list[str | os.PathL
 
 
 def string_chunks(pairs: Pairs) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
-    """Read pairs as string tensors, in chunks of some thousand.
+    """Read pairs in chunks, as string tensors.
 
     Args:
-        pairs: (source, target) strings, paths of TSV files, or a finite dataset of string elements.
+        pairs: (source, target) strings, paths of TSV files, or a finite dataset of (source, target) string scalars.
 
     Yields:
         Sources and targets, two string tensors (n,).
 
     Raises:
-        TypeError: If `pairs` has another type.
-        ValueError: If a pair is not two strings, a line of a file is malformed, or a dataset is infinite.
+        TypeError: if `pairs` is none of these.
+        ValueError: if a pair is not two strings, a line of a file is malformed, or a dataset is infinite.
     """
     if isinstance(pairs, tf.data.Dataset):
         yield from _dataset_chunks(pairs)

@@ -1,4 +1,4 @@
-"""Batches of translation pairs for an encoder-decoder model."""
+"""Batches of translation pairs for an encoder–decoder."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -41,43 +41,42 @@ def translation_pairs(
     shuffle: bool = True,
     seed: int = 0,
 ) -> tf.data.Dataset:
-    """Make batches to train an encoder-decoder model for translation by teacher forcing.
+    """Make batches to train an encoder–decoder for translation by teacher forcing.
 
     The decoder's inputs are `start, y1, …, yn` and its labels `y1, …, yn, end`. All pairs are tokenised once,
     when the dataset is made; their ids stay in memory (4 bytes per token, 40 per pair, 200 more if shuffled).
-    Pairs are batched with others of similar length: L is one of a few lengths, the same for source and target,
-    and all batches of a length have the same number of rows, so that XLA compiles only one shape per length.
-    The last batch of a length is completed with rows of padding, which losses and metrics are to ignore.
-    `fit(dataset)` warns that Keras does not shuffle a dataset itself; `fit(dataset, shuffle=False)` does the same
-    without the warning.
+    Pairs of similar length are batched together: the length L of a batch, the same for source and target, is one of a
+    few lengths, and all batches of the same length have the same number of rows, so that XLA compiles one shape per
+    length. The last batch of each length is completed with rows of padding, which losses and metrics must ignore.
+    `fit(dataset)` warns that Keras does not shuffle a dataset; pass `shuffle=False` to `fit` to avoid the warning.
 
     Args:
         pairs: (source, target) str, in a list or another iterable that is read once; the path, or a list of
             paths, of UTF-8 files with lines `source<TAB>target`; or a finite `tf.data.Dataset` of
             (source, target) string scalars, whose invalid UTF-8 becomes U+FFFD.
-        tokenizer: The tokenizer of the sources, and of the targets if `target_tokenizer` is not given.
-        batch_size: Rows in each batch; 64 if neither it nor `batch_tokens` is given.
-        target_tokenizer: The tokenizer of the targets.
-        batch_tokens: The approximate number of target positions in each batch, including padding: a batch has
-            `max(1, batch_tokens // L)` rows. Instead of `batch_size`.
-        max_length: The maximum number of ids of source and target, including special ids. Longer pairs are
+        tokenizer: the tokenizer of the sources, and of the targets if `target_tokenizer` is not given.
+        batch_size: B, the number of rows in each batch; 64 if neither it nor `batch_tokens` is given.
+        target_tokenizer: the tokenizer of the targets.
+        batch_tokens: the approximate number of target positions in each batch, including padding, instead of
+            `batch_size`: a batch has `max(1, batch_tokens // L)` rows.
+        max_length: the maximum number of ids of source and target, including special ids. Longer pairs are
             dropped with a warning of the logger "keras_transformer".
-        length_buckets: The maximum number of lengths L, chosen for the least padding; or the lengths, the last
+        length_buckets: the maximum number of lengths L, which are chosen to minimize padding; or the lengths, the last
             of which limits pairs as `max_length` does.
-        shuffle: Whether to reshuffle in each epoch. Otherwise pairs keep their order within each length.
-        seed: The seed of shuffling, together with `tf.random.set_seed` if the program has called it.
+        shuffle: whether to reshuffle in each epoch. Otherwise pairs keep their order within each length.
+        seed: the seed of shuffling, in addition to that of `tf.random.set_seed`, if set.
 
     Returns:
         A dataset of known cardinality with elements
-        `({"source_ids": (B, L), "target_ids": (B, L)}, labels (B, L))`, all int32. `source_ids` are the
-        source's ids and end; `target_ids` start and the target's ids; `labels` the target's ids and end;
-        each padded with its tokenizer's `pad_id`.
+        `({"source_ids": (B, L), "target_ids": (B, L)}, labels (B, L))`, all int32. `source_ids` are the ids of the
+        source and the end id, `target_ids` the start id and the ids of the target, `labels` the ids of the target and
+        the end id, each padded with its tokenizer's `pad_id`.
 
     Raises:
-        FileNotFoundError: If a path does not exist.
-        TypeError: If `pairs` has another type.
-        ValueError: If `pairs` is empty, malformed or all too long, if both `batch_size` and `batch_tokens`
-            are given, or if an argument is out of its range.
+        FileNotFoundError: if a path does not exist.
+        TypeError: if `pairs` is none of the above.
+        ValueError: if `pairs` is empty, malformed or all too long, if both `batch_size` and `batch_tokens`
+            are given, or if an argument is out of range.
 
     Example:
         >>> from keras_transformer.text import SentencePieceTokenizer
@@ -103,10 +102,10 @@ class Shapes(NamedTuple):
     """The possible shapes of batches.
 
     Attributes:
-        rows_of: A function from a length to the number of rows in a batch.
-        lengths: The lengths, or `None` if they are still to be chosen.
-        count: The number of lengths to choose.
-        limit: The maximum length.
+        rows_of: a function from a length to the number of rows in a batch.
+        lengths: the lengths, or `None` if they have to be chosen.
+        count: the maximum number of lengths.
+        limit: the maximum length.
     """
 
     rows_of: Callable[[int], int]
@@ -122,14 +121,14 @@ class Shapes(NamedTuple):
         max_length: int,
         length_buckets: int | Sequence[int],
     ) -> Self:
-        """Create from the arguments of `translation_pairs`, after checking them."""
+        """Validate arguments of `translation_pairs`, and create the shapes from them."""
         rows_of = _rows_of(batch_size, batch_tokens)
         lengths = check_lengths(length_buckets, max_length)
         count = length_buckets if isinstance(length_buckets, int) else len(length_buckets)
         return cls(rows_of, lengths, count, lengths[-1] if lengths else max_length)
 
     def buckets(self, sources: np.ndarray, targets: np.ndarray, kept: np.ndarray) -> Buckets:
-        """Assign the rows `kept` to buckets by the number of tokens in sources and targets (n,)."""
+        """Assign the rows with indices `kept` to buckets, by the numbers of tokens of sources and targets (n,)."""
         needed = _needed(sources, targets)[kept]
         lengths = self.lengths or choose_lengths(needed, self.count, self.limit)
         return Buckets(
@@ -148,13 +147,13 @@ def teacher_forced(
     tokenizer: Tokenizer,
     target_tokenizer: Tokenizer,
 ) -> tf.data.Dataset:
-    """Return the batches of `translation_pairs` for the row numbers of `buckets.batches`."""
+    """Return the batches of `translation_pairs` for the row indices of `buckets.batches`."""
     lengths = buckets.lengths
 
     def batch(rows: tf.Tensor, length: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         source_ids, _ = _ended_and_started(sources, rows, length, tokenizer)
         labels, target_ids = _ended_and_started(targets, rows, length, target_tokenizer)
-        # A single length is static for Keras and the compiler.
+        # A single length is a static shape for Keras and the compiler.
         shape = [None, int(lengths[0]) if len(lengths) == 1 else None]
         inputs = {"source_ids": source_ids, "target_ids": target_ids}
         return tf.nest.map_structure(lambda ids: tf.ensure_shape(ids, shape), (inputs, labels))
@@ -179,10 +178,10 @@ def _rows_of(batch_size: int | None, batch_tokens: int | None) -> Callable[[int]
 def tokenized_pairs(
     pairs: Pairs, tokenizer: Tokenizer, target_tokenizer: Tokenizer, prefix: str = ""
 ) -> list[tuple[tf.RaggedTensor, tf.RaggedTensor]]:
-    """Return the ids of sources, each after `prefix`, and of targets, in chunks of some thousand.
+    """Return the ids of sources, with `prefix` prepended to each source, and of targets, in chunks.
 
     Raises:
-        ValueError: If there are no pairs.
+        ValueError: if there are no pairs.
     """
     chunks = [
         (tokenizer.tokenize(tf.strings.join([prefix, sources])), target_tokenizer.tokenize(targets))
@@ -194,24 +193,24 @@ def tokenized_pairs(
 
 
 def _needed(sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Return the lengths of rows: the longer of source and target, plus one for the end or start id."""
+    """Return the lengths of rows, the maximum of source and target plus one for the end or start id."""
     return np.maximum(sources, targets) + 1
 
 
 def within(sources: np.ndarray, targets: np.ndarray, shapes: Shapes, of: str = "") -> np.ndarray:
-    """Return the rows that are short enough, with a warning about dropped ones.
+    """Return the indices of pairs that are short enough, and warn about dropped pairs.
 
     Args:
-        sources: The number of tokens in each source, (n,).
-        targets: The number of tokens in each target, (n,).
-        shapes: The shapes of batches, with their limit.
-        of: A description of the pairs for messages.
+        sources: the number of tokens in each source, (n,).
+        targets: the number of tokens in each target, (n,).
+        shapes: the shapes of batches, with the maximum length.
+        of: a description of the pairs, for messages.
 
     Returns:
-        Row numbers.
+        Integers (k,), k > 0.
 
     Raises:
-        ValueError: If there are no pairs.
+        ValueError: if there are none.
     """
     needed = _needed(sources, targets)
     kept = np.flatnonzero(needed <= shapes.limit)

@@ -8,11 +8,10 @@ import tensorflow as tf
 
 
 class RaggedRows(NamedTuple):
-    """Rows of ids in two tensors on the CPU.
+    """Rows of ids of different lengths, stored in two tensors on the CPU.
 
     Attributes:
-        flat: int32 (tokens + 1,), the concatenated rows and one more id, so that there is one to gather even if
-            all rows are empty.
+        flat: int32 (tokens + 1,), the concatenated rows and an extra id, which can be gathered if all rows are empty.
         splits: int64 (n + 1,); row i is `flat[splits[i]:splits[i + 1]]`.
     """
 
@@ -27,7 +26,7 @@ class RaggedRows(NamedTuple):
             parts: int32 ragged tensors (n, None).
 
         Returns:
-            All their rows.
+            The concatenated rows.
         """
         flat, lengths = [np.zeros(0, np.int32)], [np.zeros(1, np.int64)]
         for part in parts:
@@ -47,11 +46,11 @@ class RaggedRows(NamedTuple):
         """Gather rows into a dense tensor.
 
         Args:
-            rows: int64 (B,), the row numbers; -1 for a missing row.
-            length: The number of positions, L.
+            rows: int64 (B,), the indices of rows; -1 for a missing row.
+            length: L, the number of positions.
 
         Returns:
-            int32 ids (B, L), arbitrary after a row's end, and int64 lengths (B, 1), -1 for a missing row.
+            int32 ids (B, L), arbitrary after the end of a row, and int64 lengths (B, 1), -1 for a missing row.
         """
         present = tf.maximum(rows, 0)
         starts = tf.gather(self.splits, present)

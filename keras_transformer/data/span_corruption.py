@@ -38,9 +38,9 @@ def span_corruption(
 ) -> tf.data.Dataset:
     r"""Make batches to train an encoder–decoder to predict the missing spans of a text.
 
-    Of a row's n tokens m = max(1, round(rate · n)) are removed, in max(1, round(m / mean_span)) spans with at least
-    one token between any two; the spans are uniformly distributed and differ in each epoch. The source has a sentinel
-    in place of each span; the target has the spans, each after its sentinel:
+    Of the n tokens of a row, m = max(1, round(rate · n)) are removed, in max(1, round(m / mean_span)) spans with at
+    least one token between them; the spans are drawn uniformly, different ones in each epoch. In the source, a sentinel
+    replaces each span; the target consists of the spans, each after its sentinel:
 
         Thank you for inviting me to your party last week
         source: Thank you <0> me to your party <1> week <end>
@@ -49,27 +49,27 @@ def span_corruption(
     Texts longer than a row are split into several rows.
 
     Args:
-        texts: Strings. Empty strings are skipped.
-        tokenizer: A tokenizer with an end id.
-        batch_size: B, the rows in each batch; the last may be smaller.
-        max_length: S, the length of every source: rows are as long as fits after removing their spans.
-        rate: The share of tokens to remove.
-        mean_span: The mean length of a span, in tokens.
-        sentinels: The ids for the first span of a row, the second, …, which no text may contain. By default they
-            count down from the end of the tokenizer's vocabulary. They may also be beyond it, if the model's
-            vocabulary is larger.
-        start_id: The decoder's start id, by default the `pad_id`, as for `models.T5`.
-        shuffle: Whether to reshuffle in each epoch.
-        seed: The seed of shuffling and spans.
+        texts: strings. Empty strings are skipped.
+        tokenizer: a tokenizer with an end id.
+        batch_size: B, the number of rows in each batch; the last may be smaller.
+        max_length: S, the length of every source; rows of text are split so that they fit after spans are removed.
+        rate: the fraction of tokens to remove.
+        mean_span: the mean length of a span, in tokens.
+        sentinels: the sentinel ids of the first span of a row, of the second, and so on, which no text may contain. By
+            default the last ids of the tokenizer's vocabulary, in descending order. They may be outside the
+            tokenizer's vocabulary if the model's is larger.
+        start_id: the decoder's start id, by default the `pad_id`, as in `models.T5`.
+        shuffle: whether to reshuffle in each epoch.
+        seed: the seed of shuffling and spans.
 
     Returns:
         A dataset of known cardinality with elements `({"source_ids": (B, S), "target_ids": (B, T)}, labels (B, T))`,
-        int32 and padded with `pad_id`, for `models.T5` or `models.Transformer`.
+        int32 and padded with `pad_id`, for `models.T5` or `models.Transformer`. T is the maximum length of a target.
 
     Raises:
-        TypeError: If `texts` is one string.
-        ValueError: If there are no tokens in `texts`, too few sentinels or one that a text contains, the tokenizer
-            lacks an id, or an argument is out of its range.
+        TypeError: if `texts` is one string.
+        ValueError: if there are no tokens in `texts`, there are too few sentinels, a text contains a sentinel, the
+            tokenizer has no padding or end id, or an argument is out of range.
 
     Example:
         >>> from keras_transformer.text import ByteTokenizer
@@ -80,8 +80,8 @@ def span_corruption(
         (TensorShape([1, 12]), TensorShape([1, 4]))
 
     References:
-        Raffel et al. (2020), section 3.1.4 and 3.3.4. As in the authors' code, a target ends with the end id without a
-        final sentinel; unlike here, their rows always begin with a kept token and end with a span.
+        Raffel et al. (2020), sections 3.1.4 and 3.3.4. As in the authors' code, a target ends with the end id without a
+        final sentinel; there, however, rows always begin with a kept token and end with a span.
     """
     _check(tokenizer, batch_size, max_length, rate, mean_span)
     sizes = _Sizes.of(max_length, rate, mean_span)
@@ -117,13 +117,13 @@ def span_corruption(
 
 
 class _Sizes(NamedTuple):
-    """The numbers of tokens and spans to remove from rows, by length.
+    """The numbers of tokens and spans to remove from a row, indexed by its length.
 
     Attributes:
         noise: int32 (row_length + 1,), the number of removed tokens.
         spans: int32 (row_length + 1,), the number of spans.
-        row_length: The length of the longest row whose source fits.
-        target_length: The length of the longest target, including its end id.
+        row_length: the length of the longest row whose source has at most `max_length` ids.
+        target_length: the length of the longest target, including its end id.
     """
 
     noise: np.ndarray

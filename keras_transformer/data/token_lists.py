@@ -1,4 +1,4 @@
-"""Texts as lists of ids."""
+"""Tokenised texts, and helpers for datasets of them."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -10,10 +10,10 @@ _CHUNK = 8192
 
 
 def tokenized(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[tf.RaggedTensor]:
-    """Tokenise texts in chunks of some thousand, int32 ragged (n, None) each.
+    """Tokenise texts in chunks, and yield the ids of each chunk, int32 ragged (n, None).
 
     Raises:
-        TypeError: If `texts` is a single string.
+        TypeError: if `texts` is a single string.
     """
     if isinstance(texts, str | bytes):
         raise TypeError(f"`texts` must be an iterable of strings. Received: texts={str(texts)[:50]!r}")
@@ -29,12 +29,12 @@ def token_lists(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[list[int
 
 
 def check_special_ids(argument: str, tokenizer: Tokenizer, names: Sequence[str]) -> None:
-    """Raise if a tokenizer lacks any of the named ids.
+    """Raise a ValueError if a tokenizer lacks any of the named ids.
 
     Args:
-        argument: The tokenizer's name in errors.
-        tokenizer: The tokenizer.
-        names: Such as "pad_id".
+        argument: the argument's name, for error messages.
+        tokenizer: the tokenizer.
+        names: names of attributes such as "pad_id".
     """
     found = {name: getattr(tokenizer, name, None) for name in names}
     if any(id_ is None or id_ < 0 for id_ in found.values()):
@@ -48,7 +48,7 @@ def padding_values(tokenizer: Tokenizer) -> tuple[int, int]:
 
 
 def numbered(count: int, shuffle: bool, seed: int) -> tuple[tf.data.Dataset, tf.data.Dataset]:
-    """Return datasets of row numbers, reshuffled in each epoch on request, and of seeds, which differ in each epoch."""
+    """Return a dataset of row indices, reshuffled in each epoch if `shuffle`, and one of seeds, new in each epoch."""
     rows = tf.data.Dataset.range(count)
     if shuffle:
         rows = rows.shuffle(count, seed=seed, reshuffle_each_iteration=True)

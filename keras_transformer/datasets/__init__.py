@@ -1,4 +1,4 @@
-"""Public data sets as in `keras.datasets`, verified by sha256, and the embedded phrasebook."""
+"""Public data sets as in `keras.datasets`, verified by their SHA-256, and the embedded phrasebook."""
 
 import importlib
 import types

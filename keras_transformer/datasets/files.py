@@ -1,4 +1,4 @@
-"""Files of public data sets, from a local folder or downloaded, verified by sha256."""
+"""Files of public data sets, read from a local folder or downloaded, and verified by their SHA-256."""
 
 import hashlib
 import os
@@ -12,14 +12,14 @@ def local_file(data_set: str, name: str) -> pathlib.Path | None:
     """Return the path of a file in the folder of the environment variable `KERAS_TRANSFORMER_DATA`.
 
     Args:
-        data_set: The data set's subfolder.
-        name: The file's name.
+        data_set: the data set's subfolder.
+        name: the file's name.
 
     Returns:
         The path, or `None` if the variable is not set.
 
     Raises:
-        FileNotFoundError: If the variable is set and the file does not exist.
+        FileNotFoundError: if the variable is set and the file does not exist.
     """
     folder = os.environ.get(LOCAL_FOLDER_VARIABLE)
     if not folder:
@@ -34,20 +34,20 @@ def local_file(data_set: str, name: str) -> pathlib.Path | None:
 
 
 def download(data_set: str, name: str, address: str, sha256: str | None = None) -> pathlib.Path:
-    """Download a file to the cache of `keras.utils.get_file`, unless it is there already.
+    """Download a file to the cache of `keras.utils.get_file`, unless it is already there.
 
     Args:
-        data_set: The subfolder of the cache's `datasets`.
-        name: The file's name.
-        address: The file's URL.
-        sha256: The file's hash; a cached file with another hash is downloaded again. `None` if the caller checks
+        data_set: the subfolder of the cache's `datasets`.
+        name: the file's name.
+        address: the file's URL.
+        sha256: the file's hash; a cached file with a different hash is downloaded again. `None` if the caller verifies
             the content.
 
     Returns:
         The path in the cache.
 
     Raises:
-        ValueError: If the downloaded file has another sha256; it is then removed from the cache.
+        ValueError: if the SHA-256 of the downloaded file does not match; the file is then removed from the cache.
     """
     # Importing Keras starts TensorFlow, which the embedded phrasebook does not need.
     import keras
@@ -60,7 +60,7 @@ def download(data_set: str, name: str, address: str, sha256: str | None = None) 
             )
         )
     except ValueError:
-        # get_file keeps a file with the wrong hash; called without a hash, it returns the path.
+        # `get_file` keeps a file with the wrong hash; called without a hash, it returns the file's path.
         path = pathlib.Path(keras.utils.get_file(name, address, cache_subdir=cache_subdir))
         try:
             check_sha256(path.read_bytes(), sha256 or "", f"{path} (from {address})")
@@ -78,22 +78,23 @@ def content(
     folder: str | os.PathLike[str] | None = None,
     unpack: Callable[[bytes], bytes] = bytes,
 ) -> bytes:
-    """Return the content of a data set's file after verifying its sha256.
+    """Return the content of a data set's file after verifying its SHA-256.
 
     Args:
-        data_set: The data set's subfolder of `KERAS_TRANSFORMER_DATA` and of the cache.
-        name: The file's name.
-        address: The URL of the data set's folder.
-        sha256: The hash of the unpacked content.
-        folder: The file's folder; `None` uses that of `KERAS_TRANSFORMER_DATA` or, if not set, downloads the file.
-        unpack: A function from the file's bytes to its content, such as `gzip.decompress`.
+        data_set: the data set's subfolder of `KERAS_TRANSFORMER_DATA` and of the cache.
+        name: the file's name.
+        address: the URL of the data set's folder.
+        sha256: the hash of the unpacked content.
+        folder: the file's folder. If `None`, the file is read from the data set's subfolder of
+            `KERAS_TRANSFORMER_DATA` or, if this variable is not set, downloaded.
+        unpack: a function from the file's bytes to its content, such as `gzip.decompress`.
 
     Returns:
         The unpacked content.
 
     Raises:
-        FileNotFoundError: If the file is not in the folder.
-        ValueError: If the sha256 differs.
+        FileNotFoundError: if the file is not in the folder.
+        ValueError: if the SHA-256 does not match.
     """
     if folder is None:
         path = local_file(data_set, name)
@@ -109,15 +110,15 @@ def content(
 
 
 def check_sha256(content: bytes, expected: str, name: str) -> None:
-    """Raise if a file's sha256 differs from that of the published file.
+    """Verify the SHA-256 of a file.
 
     Args:
-        content: The file's content.
-        expected: The expected sha256.
-        name: The file's name for errors.
+        content: the file's content.
+        expected: the SHA-256 of the published file.
+        name: the file's name, for error messages.
 
     Raises:
-        ValueError: If the sha256 differs.
+        ValueError: if the SHA-256 does not match.
     """
     found = hashlib.sha256(content).hexdigest()
     if found != expected:

@@ -21,20 +21,20 @@ _SHA256 = {
 def load_data(
     folder: str | os.PathLike[str] | None = None,
 ) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """Load the images and their digits.
+    """Load the images of MNIST and their labels, the digits.
 
     Args:
-        folder: The folder with the four `.gz` files in IDX format; by default `mnist` in the folder of the environment
-            variable `KERAS_TRANSFORMER_DATA` or, if it is not set, the cache of `keras.utils.get_file`, to which
-            the files are downloaded.
+        folder: the folder with the four `.gz` files in IDX format. By default `mnist` in the folder that the
+            environment variable `KERAS_TRANSFORMER_DATA` names; if it is not set, the files are downloaded with
+            `keras.utils.get_file`.
 
     Returns:
         `(train_images, train_labels), (test_images, test_labels)`: uint8 (n, 28, 28, 1) and int32 (n,), with n = 60,000
         and 10,000.
 
     Raises:
-        FileNotFoundError: If a file is not in the folder.
-        ValueError: If a file's content has another sha256.
+        FileNotFoundError: if a file is not in the folder.
+        ValueError: if the SHA-256 of a file does not match.
 
     Example:
         >>> (images, labels), _ = load_data()  # doctest: +SKIP
@@ -47,7 +47,7 @@ def load_data(
 
 
 def _array(name: str, folder: str | os.PathLike[str] | None) -> np.ndarray:
-    """Read the array of an IDX file: two zeros, the type (8: uint8), the rank, each size in four bytes, the values."""
+    """Read the array of an IDX file: two zero bytes, the type (8: uint8), the rank, the sizes in int32, the values."""
     read = functools.partial(files.content, "mnist", f"{name}.gz", ADDRESS, _SHA256[name])
     content = read(folder, gzip.decompress)
     rank = content[3]

@@ -30,16 +30,16 @@ def load_data(
     education; not for commercial use.
 
     Args:
-        source: The language of the sources, "en", "de" or "fr".
-        target: The language of the targets, different from `source`.
+        source: the language of the sources, "en", "de" or "fr".
+        target: the language of the targets, different from `source`.
 
     Returns:
         `(train, validation, test)`, lists of 29,000, 1,014 and 1,000 (source, target) pairs; the test set is
         `test_2016_flickr`.
 
     Raises:
-        FileNotFoundError: If `KERAS_TRANSFORMER_DATA` is set and a file does not exist.
-        ValueError: If a language is unknown, the two are the same, or a file does not have the expected SHA-256.
+        FileNotFoundError: if `KERAS_TRANSFORMER_DATA` is set and a file does not exist.
+        ValueError: if a language is unknown, the two are the same, or the SHA-256 of a file does not match.
 
     Example:
         >>> train, validation, test = load_data("en", "fr")  # doctest: +SKIP
@@ -55,7 +55,7 @@ def load_data(
             )
     if source == target:
         raise ValueError(
-            f"`target` must be another language than `source`. Received: source={source!r}, target={target!r}"
+            f"`target` must differ from `source`. Received: source={source!r}, target={target!r}"
         )
     train, validation, test = (
         _pairs(split, source, target) for split in ("train", "val", "test_2016_flickr")

@@ -19,7 +19,7 @@ __all__ = ["load_data"]
 
 Pair = tuple[str, str]
 
-_SMALLEST_FAMILY = 40  # to hold pairs out of; smaller families have few combinations
+_SMALLEST_FAMILY = 40  # from which pairs are held out; smaller families have few combinations
 _MINIMUM_COUNT = 5
 _PUNCTUATION = string.punctuation + "¿¡"
 
@@ -29,20 +29,20 @@ def load_data(
 ) -> tuple[list[Pair], list[Pair], list[Pair]]:
     """Load the phrasebook as train, validation and test pairs.
 
-    No sentence of either language is in two of the lists, and every word of a held-out sentence occurs at least
-    five times in train.
+    No sentence of either language is in two of the lists, and every word of a validation or test sentence occurs at
+    least five times in the training pairs.
 
     Args:
-        num_pairs: Total number of pairs in the three lists; None for all 24,671.
-        seed: Seed of the split, and of the choice of pairs if `num_pairs` is given.
-        num_validation: Number of validation pairs.
-        num_test: Number of test pairs.
+        num_pairs: total number of pairs in the three lists; None for all 24,671.
+        seed: seed of the split, and of the choice of pairs if `num_pairs` is given.
+        num_validation: number of validation pairs.
+        num_test: number of test pairs.
 
     Returns:
         Three lists of (Spanish, English) pairs: train, validation, test.
 
     Raises:
-        ValueError: If the sizes are negative or larger than the phrasebook allows.
+        ValueError: if the sizes are negative or larger than the phrasebook allows.
 
     Example:
         >>> train, validation, test = load_data()
@@ -82,12 +82,12 @@ def _families() -> dict[str, list[Pair]]:
 
 
 def _shuffled(items: Iterable[Any], rng: random.Random) -> list[Any]:
-    """Shuffle by `rng.random()`, the only method whose sequence Python guarantees across versions."""
+    """Shuffle with `rng.random()`, the only method whose sequence Python guarantees across versions."""
     return sorted(items, key=lambda _: rng.random())
 
 
 def _hold_out(families: list[list[Pair]], size: int, rng: random.Random) -> tuple[list[Pair], list[Pair]]:
-    """Split off up to `size` pairs, from families in proportion to their sizes."""
+    """Hold out at most `size` pairs, from families in proportion to their sizes; return them and the rest."""
     counts = Counter(word for pairs in families for pair in pairs for word in _words(pair))
     large = [pairs for pairs in families if len(pairs) >= _SMALLEST_FAMILY]
     taken: dict[Pair, None] = {}

@@ -49,12 +49,12 @@ class Graph(NamedTuple):
     """A graph whose nodes have features and labels.
 
     Attributes:
-        nodes: Features, float32 (T, D).
-        edges: [source, target], int32 (E, 2), both directions of each.
-        labels: The class of each node, int32 (T,).
-        train: The mask of training nodes, bool (T,).
-        validation: The mask of validation nodes, bool (T,).
-        test: The mask of test nodes, bool (T,).
+        nodes: features, float32 (T, D).
+        edges: pairs [source, target], int32 (E, 2), with both directions of each citation.
+        labels: the class of each node, int32 (T,).
+        train: the mask of training nodes, bool (T,).
+        validation: the mask of validation nodes, bool (T,).
+        test: the mask of test nodes, bool (T,).
     """
 
     nodes: np.ndarray
@@ -74,25 +74,25 @@ def load_data(folder: str | os.PathLike[str] | None = None, name: str = "cora") 
     | "citeseer" | 3,327 | 3,703, binary | 6 | 4,552 | 120, 500, 1,000 |
     | "pubmed" | 19,717 | 500, TF-IDF | 3 | 44,324 | 60, 500, 1,000 |
 
-    The features are as published, not normalised. Citeseer's test index spans 1,015 nodes and lists 1,000 of them:
-    as in the loaders of GCN and PyTorch Geometric, the other 15, which are isolated, have zero features and label 0
-    and are in no part of the split.
+    The features are as published, not normalised. Citeseer's test index spans 1,015 nodes but lists only 1,000 of them:
+    as in the loaders of GCN and PyTorch Geometric, the other 15, which are isolated, have zero features, label 0 and
+    no place in the split.
 
-    The files are pickles. They are opened only once their sha256 is the published one, by an unpickler that knows
-    arrays, sparse matrices and dictionaries, and nothing else.
+    The files are pickles. They are read only after verifying their SHA-256, by an unpickler restricted to arrays,
+    sparse matrices and dictionaries.
 
     Args:
-        folder: Holds `ind.cora.y` and so on; by default `planetoid` in the folder that the environment variable
-            `KERAS_TRANSFORMER_DATA` names or, where it is not set, the cache of `keras.utils.get_file`, filled
-            from their public address.
+        folder: the folder with `ind.cora.y` and so on. By default `planetoid` in the folder that the environment
+            variable `KERAS_TRANSFORMER_DATA` names; if it is not set, the files are downloaded with
+            `keras.utils.get_file`.
         name: "cora", "citeseer" or "pubmed".
 
     Returns:
-        The graph, with each citation in both directions, once, and without self-loops.
+        The graph, with each citation in both directions, without duplicates and self-loops.
 
     Raises:
-        FileNotFoundError: If a file is not in the folder.
-        ValueError: If `name` is unknown, or a file has another sha256.
+        FileNotFoundError: if a file is not in the folder.
+        ValueError: if `name` is unknown, or the SHA-256 of a file does not match.
 
     Example:
         >>> graph = load_data(name="citeseer")  # doctest: +SKIP
@@ -136,7 +136,7 @@ def _with_test_rows(rows: np.ndarray, test_rows: np.ndarray, index: np.ndarray) 
 
 
 class _SparseMatrix:
-    """The pickled state of a scipy.sparse.csr_matrix."""
+    """The pickled state of a `scipy.sparse.csr_matrix`."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.shape = state["_shape"]

@@ -1,4 +1,4 @@
-"""Spanish and English sentences of Tatoeba: 118,964 pairs, split so that no sentence is in two parts."""
+"""Spanish–English sentence pairs of Tatoeba: 118,964 pairs, split so that no sentence is in two parts."""
 
 import gzip
 import hashlib
@@ -23,11 +23,10 @@ def load_data(
 ) -> tuple[Pairs, Pairs, Pairs]:
     """Load the pairs, split by sentence in both languages.
 
-    The file has 102,904 distinct English sentences, many with several translations: a random split of the
-    pairs would leak 18 % of the test sources into the training part. Here all pairs of an English sentence are
-    in the same part. Pairs whose Spanish sentence is in a later part are dropped: with the default arguments 643
-    of 113,180 pairs of the training part and 6 of 2,319 of the validation part. The parts are the same for both
-    directions.
+    The file has 102,904 distinct English sentences, many with several translations: a random split of the pairs would
+    leak 18 % of the test sources into the training set. Here all pairs of an English sentence are in the same part,
+    and pairs whose Spanish sentence is in a later part (of train, validation, test) are dropped: with the default
+    arguments 643 of 113,180 training pairs and 6 of 2,319 validation pairs. The parts are the same for both directions.
 
     The file is read from the folder of the environment variable `KERAS_TRANSFORMER_DATA` (`spa-eng/spa.txt.gz`) or,
     if it is not set, downloaded with `keras.utils.get_file`. Licence CC-BY 2.0; attribution: www.manythings.org/anki
@@ -35,17 +34,17 @@ def load_data(
 
     Args:
         direction: "es-en" for (Spanish, English) pairs, "en-es" for (English, Spanish).
-        seed: The seed of the split.
-        validation: The number of distinct English sentences of the validation part, before pairs are dropped.
-        test: The number of distinct English sentences of the test part.
+        seed: the seed of the split.
+        validation: the number of distinct English sentences of the validation set, before pairs are dropped.
+        test: the number of distinct English sentences of the test set.
 
     Returns:
         `(train, validation, test)`, lists of (source, target) pairs: with the default arguments 112,537,
-        2,313 and 3,465. A source with several translations has a pair for each; see `references`.
+        2,313 and 3,465. A source with several translations is in a pair with each; see `references`.
 
     Raises:
-        FileNotFoundError: If `KERAS_TRANSFORMER_DATA` is set and the file does not exist.
-        ValueError: If an argument has an unknown value, or the file another sha256.
+        FileNotFoundError: if `KERAS_TRANSFORMER_DATA` is set and the file does not exist.
+        ValueError: if an argument has an invalid value, or the SHA-256 of the file does not match.
 
     Example:
         >>> train, validation, test = load_data("en-es")  # doctest: +SKIP

@@ -16,21 +16,21 @@ _SHA256 = {
 def load_data(
     folder: str | os.PathLike[str] | None = None,
 ) -> tuple[list[tuple[str, int]], list[tuple[str, int]], list[tuple[str, int]]]:
-    """Load the sentences of the Stanford Sentiment Treebank that are not neutral, without their phrases.
+    """Load the positive and negative sentences of the Stanford Sentiment Treebank, without its labelled phrases.
 
-    The text is lower-cased and tokenised with spaces, as published.
+    The text is lower-cased, with spaces between tokens, as published.
 
     Args:
-        folder: The folder with `stsa.binary.train`, `.dev` and `.test`; by default `sst2` in the folder of the
-            environment variable `KERAS_TRANSFORMER_DATA` or, if it is not set, the cache of `keras.utils.get_file`, to
-            which the files are downloaded.
+        folder: the folder with `stsa.binary.train`, `.dev` and `.test`. By default `sst2` in the folder that the
+            environment variable `KERAS_TRANSFORMER_DATA` names; if it is not set, the files are downloaded with
+            `keras.utils.get_file`.
 
     Returns:
-        `(train, validation, test)`, lists of 6,920, 872 and 1,821 (sentence, label); 1 is positive.
+        `(train, validation, test)`, lists of 6,920, 872 and 1,821 pairs (sentence, label); 1 is positive, 0 negative.
 
     Raises:
-        FileNotFoundError: If a file is not in the folder.
-        ValueError: If a file has another sha256.
+        FileNotFoundError: if a file is not in the folder.
+        ValueError: if the SHA-256 of a file does not match.
 
     Example:
         >>> train, validation, test = load_data()  # doctest: +SKIP

@@ -1,4 +1,4 @@
-"""Generate text with one loop over a pure decoding step, compiled with XLA in Python and without it in exports."""
+"""Text generation: one loop over a pure decoding step, compiled with XLA in Python and without XLA in exports."""
 
 from keras_transformer.generation import constraints as constraints
 from keras_transformer.generation.alignment import align as align

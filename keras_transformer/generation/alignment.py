@@ -29,14 +29,14 @@ def align(
         source_ids: integers (B, S).
         target_ids: integers (B, T) without a start token, such as `Generation.best`.
         layer: the index of the decoder layer.
-        head: the index of a head, or several, whose mean is returned; by default all.
+        head: the index of a head, or a list of indices to average over; by default all heads.
 
     Returns:
-        float32 (B, T, S): row t has the weights of the step that generates token t. Rows sum to 1, rows of
+        float32 (B, T, S): row t holds the weights of the step that generates token t. Rows sum to 1, rows of
             padding to 0.
 
     Raises:
-        ValueError: If the model has no such weights, layer or head, the weights are NaN, ids are invalid, a target has
+        ValueError: if the model has no such weights, layer or head, the weights are NaN, ids are invalid, a target has
             padding before a token, or the source of a target is empty.
 
     Example:

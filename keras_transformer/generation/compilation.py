@@ -1,4 +1,4 @@
-"""Compile functions of a model once for each bucket of shapes, and keep them as long as the model."""
+"""Compile functions of a model once for each bucket of shapes, and cache them for the lifetime of the model."""
 
 import collections
 import operator
@@ -46,20 +46,20 @@ class ModelFunctions:
         return [variable for model in self._models for variable in model.variables]
 
     def _padded(self, given: Arrays) -> Arrays:
-        """Pad each axis of each input to the next power of two; padding rows have a limit of 1."""
+        """Pad each axis of each input to the size of a bucket; padding rows have a limit of one new token."""
         ids = dict.fromkeys(("source_ids", "prefix_ids", "target_ids"), padding_value(self.model))
         values_of = {**ids, "limits": 1}
         return {name: _padded(values, values_of.get(name, 0)) for name, values in given.items()}
 
 
 class CompiledFunction:
-    """A function of a tree of arrays, compiled at the first call and again where the variables were replaced.
+    """A function of a tree of arrays, compiled at the first call and again if its variables were replaced.
 
     Quantization and LoRA replace variables.
 
     Args:
         function: the function.
-        variables: returns the variables that it reads.
+        variables: a function that returns the variables that `function` reads.
         jit_compile: whether to compile with XLA.
     """
 
@@ -82,15 +82,15 @@ class CompiledFunction:
 
 
 def are_same(variables: list[Any], known: list[Any] | None) -> bool:
-    """Return True if two lists have the same variables, not only equal ones; False for None."""
+    """Return True if two lists contain the same variable objects; False for None."""
     return known is not None and len(variables) == len(known) and all(map(operator.is_, variables, known))
 
 
 def cached(model: GenerativeModel, key: Hashable, create: Callable[[Any], Any]) -> Any:
-    """Return the object that `create(model)` makes, created once for each model and key.
+    """Return the object that `create(model)` returns, created once for each model and key.
 
-    Each model keeps the `MAX_CACHED` most recently used ones. `create` is called with a weak proxy of the model: the
-    objects must not keep it alive, since they are kept as long as it lives.
+    The `MAX_CACHED` most recently used objects of each model are cached for its lifetime. `create` is called with a
+    weak proxy of the model, so that these objects do not keep it alive.
     """
     with _LOCK:
         kept = _KEPT.setdefault(model, collections.OrderedDict())
@@ -103,7 +103,7 @@ def cached(model: GenerativeModel, key: Hashable, create: Callable[[Any], Any]) 
 
 
 def bucket(size: int, smallest: int) -> int:
-    """Return the smallest `smallest` · 2ⁿ that is at least `size`, so that few shapes are compiled."""
+    """Return the smallest `smallest` · 2ⁿ that is at least `size`, to limit the number of compiled shapes."""
     found = smallest
     while found < size:
         found *= 2
@@ -144,7 +144,7 @@ def compiled(variables: list[Any], function: Callable[[Any], Any], jit_compile: 
 
 
 def _padded(values: np.ndarray, padding_value: int) -> np.ndarray:
-    """Pad each axis to the next power of two; noise, which has three, only the first."""
+    """Pad the axes to a power of two, the second to at least 8; of the three axes of noise only the first."""
     smallest = (1,) if values.ndim == 3 else (1, 8)
     shape = [bucket(size, least) for size, least in zip(values.shape, smallest, strict=False)]
     dtype = {"f": np.float32, "b": np.bool_}.get(values.dtype.kind, np.int32)

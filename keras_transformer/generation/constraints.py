@@ -1,6 +1,7 @@
 """Constraints on generated sequences: logits processors that lower the logits of forbidden or unwanted tokens.
 
-A constraint sees the tokens generated so far, without the prompt. `constraints=[...]` combines any number of them.
+A constraint sees the tokens generated so far, without the prompt. Pass any number of them as `constraints=[...]`.
+Axes: B rows of the batch, R hypotheses of a row, M new tokens, V vocabulary size.
 """
 
 import abc
@@ -23,7 +24,7 @@ class History:
     """The tokens generated before this step.
 
     Attributes:
-        ids: integers (B, R, M), of which those before `step` are valid.
+        ids: integers (B, R, M), valid before index `step` of the last axis.
         step: integer scalar, or integers (B, R), one for each hypothesis.
         end_ids: the tokens that end a sequence.
         limits: integers (B,), the maximum number of new tokens of each row; by default M.
@@ -36,21 +37,21 @@ class History:
 
     @property
     def at(self) -> Tensor:
-        """The step with a last axis, a scalar or (B, R, 1), to compare with columns or ids."""
+        """The step, a scalar or (B, R, 1), to compare with indices of the last axis of `ids`."""
         return self.step[..., None] if len(getattr(self.step, "shape", ())) else self.step
 
     @property
     def written(self) -> Tensor:
-        """The mask (M,) or (B, R, M) of the valid columns of `ids`."""
+        """The mask (M,) or (B, R, M) of the valid elements of `ids`."""
         return ops.arange(self.ids.shape[-1]) < self.at
 
     @property
     def at_limit(self) -> Tensor:
-        """True where this step generates the last token of the limit: a scalar, (B, 1, 1) or (B, R, 1)."""
+        """True if this step generates the last token within the limit: a scalar, (B, 1, 1) or (B, R, 1)."""
         return self.at + 1 >= (self.ids.shape[-1] if self.limits is None else self.limits[:, None, None])
 
     def last(self, count: int) -> list[Tensor]:
-        """Return the last `count` ids (B, R), the oldest first; values are arbitrary where there are fewer."""
+        """Return the last `count` ids, each (B, R), the oldest first; arbitrary ids if there are fewer."""
         columns = [ops.maximum(self.at - back, 0) for back in range(count, 0, -1)]
         if len(getattr(self.step, "shape", ())):
             return [ops.take_along_axis(self.ids, column, axis=2)[..., 0] for column in columns]
@@ -58,7 +59,7 @@ class History:
 
 
 class Constraint(abc.ABC):
-    """Base class of constraints: frozen dataclasses that map logits to logits."""
+    """Base class of constraints, which are frozen dataclasses that map logits to logits."""
 
     @abc.abstractmethod
     def __call__(self, logits: Tensor, history: History) -> Tensor:
@@ -68,11 +69,11 @@ class Constraint(abc.ABC):
         """
 
     def ids(self) -> tuple[int, ...]:
-        """Return the token ids of the constraint, which must be in the vocabulary."""
+        """Return the token ids of the constraint's settings, which must be in the vocabulary."""
         return ()
 
     def violated_by(self, sequence: tuple[int, ...], end_ids: tuple[int, ...]) -> bool:
-        """Return True if generated ids, without the prompt, have a token that the constraint forbids there."""
+        """Return True if the constraint forbids a token of generated ids, given without the prompt."""
         return False
 
 
@@ -99,8 +100,8 @@ class MinNewTokens(Constraint):
 class RepetitionPenalty(Constraint):
     """Penalize tokens generated before: divide positive logits by `factor` and multiply others by it.
 
-    `Beam` applies it to log-probabilities, which are never positive, as `transformers` does, because hypotheses with
-    different normalizers compete.
+    `Beam` applies it to log-probabilities, as `transformers` does, because logits of different hypotheses are not
+    comparable; log-probabilities are never positive and are therefore multiplied.
 
     References:
         Keskar et al., "CTRL" (2019), section 4.1.
@@ -121,7 +122,7 @@ class RepetitionPenalty(Constraint):
 
 @dataclasses.dataclass(frozen=True)
 class NoRepeatNGram(Constraint):
-    """Forbid n-grams of `size` tokens to occur twice."""
+    """Forbid the repetition of n-grams of `size` tokens."""
 
     size: int
 
@@ -148,7 +149,7 @@ class NoRepeatNGram(Constraint):
 
 @dataclasses.dataclass(frozen=True)
 class BannedWords(Constraint):
-    """Forbid sequences of ids.
+    """Forbid words, given as sequences of ids.
 
     Args:
         words: sequences of at least one id.
@@ -181,7 +182,7 @@ class BannedWords(Constraint):
 class ForcedPrefix(Constraint):
     """Force every output to begin with a prefix.
 
-    In contrast, the `prefix_ids` of `generate` differ between rows and are not part of the output.
+    The `prefix_ids` of `generate`, in contrast, may differ between rows and are not part of the output.
     """
 
     prefix: tuple[int, ...]
@@ -200,7 +201,7 @@ class ForcedPrefix(Constraint):
         return self.prefix
 
     def violated_by(self, sequence: tuple[int, ...], end_ids: tuple[int, ...]) -> bool:
-        """Return True if the sequence begins differently."""
+        """Return True if the sequence does not begin with the prefix."""
         return any(given != forced for given, forced in zip(sequence, self.prefix, strict=False))
 
 
@@ -224,10 +225,10 @@ class EndTokens(Constraint):
 
 @dataclasses.dataclass(frozen=True)
 class ForcedLastToken(Constraint):
-    """Force one of some tokens at the limit, such as the end token in place of truncation.
+    """Force the last token within the limit to be one of `token_ids`, such as the end token to avoid truncation.
 
     Args:
-        token_ids: the tokens, with equal probabilities.
+        token_ids: the tokens, which get equal probabilities.
     """
 
     token_ids: tuple[int, ...]
@@ -246,18 +247,18 @@ class ForcedLastToken(Constraint):
 
 @dataclasses.dataclass(frozen=True)
 class ForcedWords(Constraint):
-    """Force every output to contain sequences of ids, in any order. Needs a `Beam` of at least two.
+    """Force every output to contain words, given as sequences of ids, in any order; requires a `Beam` of at least two.
 
-    The beam is divided among banks of hypotheses with the same number of generated word tokens: first the best of the
-    bank with the most tokens, then the best of the next bank, and so on in rounds. A partial word counts with the
-    tokens it has.
+    Hypotheses with the same number of generated word tokens form a bank, and the beam is divided among the banks in
+    rounds: each round adds the best remaining hypothesis of each bank, from the bank with the most tokens downwards.
+    The tokens of a partially generated word count.
 
     Args:
         words: sequences of at least one id.
 
     References:
-        Post and Vilar, "Fast Lexically Constrained Decoding with Dynamic Beam Allocation" (2018); where
-        places that a bank cannot fill go to its neighbours.
+        Post and Vilar, "Fast Lexically Constrained Decoding with Dynamic Beam Allocation" (2018); there, places that
+        a bank cannot fill go to its neighbours.
     """
 
     words: tuple[tuple[int, ...], ...]
@@ -266,7 +267,7 @@ class ForcedWords(Constraint):
         object.__setattr__(self, "words", tuple(dict.fromkeys(_words(self.words))))
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
-        """Forbid end tokens where a word is missing."""
+        """Forbid end tokens while a word is missing."""
         missing = self.progress(history.ids, history.step) < self.total
         ends = _is_one_of(history.end_ids, logits)
         return forbid(logits, ops.logical_and(missing[..., None], ends))
@@ -305,14 +306,15 @@ class ForcedWords(Constraint):
 
 
 def forbid(logits: Tensor, mask: Tensor) -> Tensor:
-    """Lower the logits (B, R, V) to `FORBIDDEN` where a mask, broadcast to them, is True."""
+    """Add `FORBIDDEN` to the logits (B, R, V) where a mask, broadcast to them, is True."""
     return logits + ops.where(mask, FORBIDDEN, 0.0)
 
 
 def force(logits: Tensor, condition: Tensor, mask: Tensor) -> Tensor:
-    """Set the logits (B, R, V) of the tokens of a mask to 0 and all others to `FORBIDDEN`, where a condition is True.
+    """Where a condition is True, set the logits (B, R, V) of tokens in a mask to 0 and all others to `FORBIDDEN`.
 
-    A forced token has probability 1 and does not change the score of a hypothesis. A forbidden token stays forbidden.
+    A single forced token has probability 1, so the score of a hypothesis does not change. Forbidden tokens stay
+    forbidden.
     """
     allowed = ops.logical_and(mask, logits > FORBIDDEN / 2)
     return ops.where(condition, ops.where(allowed, 0.0, FORBIDDEN), logits)
@@ -322,7 +324,7 @@ def get(identifier: Any) -> Constraint:
     """Return a constraint, given the constraint itself or its config as `serialize` returns it.
 
     Raises:
-        ValueError: If `identifier` is anything else, or a setting is out of range.
+        ValueError: if `identifier` is neither of these, or a setting is out of range.
 
     Example:
         >>> get({"constraint": "NoRepeatNGram", "size": 3})
@@ -343,7 +345,7 @@ def get(identifier: Any) -> Constraint:
 
 
 def serialize(constraint: Constraint) -> dict[str, Any]:
-    """Return a config of JSON types, from which `get` creates the constraint again."""
+    """Return the config of a constraint, which JSON can represent, for `get`."""
     settings = {field.name: getattr(constraint, field.name) for field in dataclasses.fields(constraint)}  # type: ignore[arg-type]
     return {
         "constraint": type(constraint).__name__,
@@ -362,7 +364,7 @@ def _is_one_of(ids: Sequence[int], logits: Tensor) -> Tensor:
 
 
 def _among(ids: Tensor, counted: Tensor, logits: Tensor) -> Tensor:
-    """Return the mask (B, R, V) of the ids among `ids` (B, R, J) where `counted`, (J,) or (B, R, J), is True."""
+    """Return the mask (B, R, V) of ids that occur in `ids` (B, R, J) where `counted`, (J,) or (B, R, J), is True."""
     ids = ops.where(counted, ids, -1)[..., None]
     return ops.any(ops.equal(ids, ops.arange(logits.shape[-1], dtype="int32")), axis=-2)
 
@@ -383,5 +385,5 @@ def _ids(name: str, ids: Any) -> tuple[int, ...]:
     if isinstance(ids, str) or not isinstance(ids, Sequence | np.ndarray) or not len(ids):
         raise ValueError(f"`{name}` must hold sequences of at least one id. Received: {name}={ids!r}")
     if any(not is_integer(id_) or id_ < 0 for id_ in ids):
-        raise ValueError(f"`{name}` must hold ids, integers of at least 0. Received: {name}={ids!r}")
+        raise ValueError(f"`{name}` must hold ids, non-negative integers. Received: {name}={ids!r}")
     return tuple(int(id_) for id_ in ids)

@@ -14,19 +14,19 @@ from keras_transformer.typing import Tensor
 
 
 class Ensemble:
-    r"""Generate with the mean distribution of several models. An ensemble is a model for `generate`.
+    r"""A model for `generate` that averages the next-token distributions of several models.
 
     $$p(v) = \sum_m w_m\, p_m(v), \quad \sum_m w_m = 1$$
 
-    Compiled functions are cached on the ensemble: reuse the object to generate more than once.
+    Compiled functions are cached for each ensemble object: reuse it to generate more than once.
 
     Args:
         models: encoder–decoders, or decoder-only models, with the same vocabulary and special ids.
-        weights: w, positive, normalized to sum to 1; by default equal.
+        weights: w, positive numbers, which are normalized to sum to 1; by default equal.
 
     Raises:
-        TypeError: If `models` is not a list of models with `step` and `empty_cache`.
-        ValueError: If the models are incompatible or weights are invalid.
+        TypeError: if `models` is not a list of models with `step` and `empty_cache`.
+        ValueError: if the models are incompatible or weights are invalid.
 
     Example:
         >>> generate(Ensemble([first, second]), source_ids, Beam(4))
@@ -70,7 +70,7 @@ class Ensemble:
     def step(
         self, ids: Tensor, cache: list[Any], context: list[Any] | None = None, **options: Any
     ) -> tuple[Tensor, list[Any]]:
-        """Return the logarithms of the mean probabilities (B, T, V) as logits, and the new caches."""
+        """Return the logarithms of the mean probabilities, (B, T, V), as logits, and the new caches."""
         logs, new = [], []
         for number, (model, weight) in enumerate(zip(self.models, self.weights, strict=True)):
             given = () if context is None else (context[number],)

@@ -1,4 +1,4 @@
-"""The interface of models that generate."""
+"""The interface of models for `generate`."""
 
 from typing import Any, Protocol
 
@@ -12,18 +12,18 @@ Cache = Any
 class GenerativeModel(Protocol):
     """A model that predicts the next token with a key/value cache, such as `models.Transformer` and `models.GPT`.
 
-    An encoder–decoder reads the source in `encode`. A decoder-only model continues its prompt; it has no `encode`, or
-    one that returns None and `is_encoder_decoder` set to False.
+    An encoder–decoder reads the source in `encode`. A decoder-only model continues its prompt; either it has no
+    `encode`, or it sets `is_encoder_decoder` to False and its `encode` returns None.
 
-    Optional attributes: `max_length`, the number of positions; `output_kernel`, see `models.GPT.output_kernel`; for
-    `Contrastive` `hidden_step` and `logits`, see `models.GPT`.
+    Optional attributes: `max_length`, the number of positions; `output_kernel`, see `models.GPT.output_kernel`;
+    `hidden_step` and `logits`, which `Contrastive` requires, see `models.GPT`.
 
     Attributes:
         vocabulary_size: the number of ids.
         pad_id: the padding id. It may be None for decoder-only models: then `step` takes a `padding_mask`, and finished
             sequences are padded with `end_id`.
         end_id: the id that ends a sequence.
-        start_id: the decoder start token of an encoder–decoder; others need none.
+        start_id: the decoder start token of an encoder–decoder; decoder-only models need none.
         variables: the Keras variables of the model.
     """
 
@@ -43,7 +43,7 @@ class GenerativeModel(Protocol):
         hypotheses: int = 1,
         kv_cache: kt_ops.KVCache = kt_ops.StaticCache(),
     ) -> Cache:
-        """Return a cache for `length` entries, `hypotheses` of them for each position: any structure of tensors."""
+        """Return a cache for `length` entries, any structure of tensors; each position has `hypotheses` entries."""
 
     def step(
         self,
@@ -57,18 +57,18 @@ class GenerativeModel(Protocol):
         attention_mask: Tensor | None = None,
         kv_cache: kt_ops.KVCache = kt_ops.StaticCache(),
     ) -> tuple[Tensor, Cache]:
-        """Return the logits (B, T, V) after T new tokens, and the cache with them.
+        """Return the next-token logits (B, T, V) of T new tokens, and the cache with these tokens.
 
         Args:
             ids: integers (B, T), the new tokens.
             cache: the return value of `empty_cache` or of an earlier step.
-            context: the return value of `encode`; not given to a decoder-only model.
+            context: the return value of `encode`; not passed to a decoder-only model.
             cache_index: integer scalar, the number of tokens in the cache.
             positions: integers (B, T), the positions of the new tokens.
-            padding_mask: booleans (B, T), False for padding; given where prompts are read.
+            padding_mask: booleans (B, T), False for padding; passed only for prompts.
             attention_mask: booleans (B, R, S) or (1, R, S), True where each of R hypotheses may attend to a token of
-                the cache; given for several hypotheses.
-            kv_cache: how the cache is stored, as for `empty_cache`.
+                the cache; passed only for several hypotheses.
+            kv_cache: how the cache is stored, the same as in `empty_cache`.
         """
 
 

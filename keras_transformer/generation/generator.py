@@ -19,16 +19,16 @@ from keras_transformer.typing import Tensor
 
 @dataclasses.dataclass(frozen=True)
 class Generation:
-    """Generated ids and scores of B rows, N hypotheses (one by default) of up to M tokens each.
+    """Generated ids and scores for a batch of B rows, N hypotheses (one by default) of at most M tokens each.
 
-    The hypotheses of a beam are sorted, best first; if it has found fewer than N, the others have length 0 and
+    The hypotheses of a beam search are sorted, best first; if it finds fewer than N, the others have length 0 and
     score −∞. Samples keep the order in which they were drawn.
 
     Attributes:
-        ids: int32 (B, N, M), with the end token, padded with `pad_id`, or with `end_id` for a model without `pad_id`.
-        lengths: int32 (B, N), with the end token.
+        ids: int32 (B, N, M), including the end token, padded with `pad_id`, or with `end_id` for a model without `pad_id`.
+        lengths: int32 (B, N), including the end token.
         scores: float32 (B, N), summed log-probabilities under the model's own distribution.
-        ranking_scores: float32 (B, N), the scores by which hypotheses are sorted, length penalty included.
+        ranking_scores: float32 (B, N), the scores by which a beam search sorts, including the length penalty.
         token_scores: float32 (B, N, M), the log-probability of each token, 0 after the end.
     """
 
@@ -58,8 +58,8 @@ class Generator(ModelFunctions):
         constraints: constraints on the output.
 
     Raises:
-        TypeError: If the model has no `step` or `empty_cache`.
-        ValueError: If `sampler` is unknown, a setting is out of range or constraints contradict each other.
+        TypeError: if the model has no `step` or `empty_cache`.
+        ValueError: if `sampler` is unknown, a setting is out of range or constraints contradict each other.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Generator(ModelFunctions):
             A `Generation` with L = max(limits) columns; empty for B = 0.
 
         Raises:
-            ValueError: If ids are not a matrix of ids in the vocabulary, a prompt is empty or too long, a prefix has
+            ValueError: if ids are not a matrix of ids in the vocabulary, a prompt is empty or too long, a prefix has
                 padding between tokens, no sequence satisfies the constraints, or the model's logits are NaN.
         """
         source_ids = validation.checked_ids("source_ids", source_ids, self.model.vocabulary_size)
@@ -132,7 +132,7 @@ class Generator(ModelFunctions):
         )
 
     def generate(self, source_ids: np.ndarray, limits: np.ndarray | None, **given: Any) -> Generation:
-        """Generate as a call does; `source_ids` and `limits` are validated, the others are given to `_inputs`."""
+        """Generate as `__call__` does, from validated `source_ids` and `limits`; `given` are its other arguments."""
         inputs, batch_size = self._inputs(source_ids, limits, **given), len(source_ids)
         if batch_size == 0:
             return self._empty()
@@ -230,14 +230,15 @@ def generate(
 
     The sampler's settings except its seed, `min_new_tokens` and `constraints` are compiled in: each new combination is
     compiled once, and the model caches the last 32. Ids, `max_new_tokens`, rows, noise and seed are inputs and may
-    change between calls; a new function is compiled only for another power of two of rows, columns or tokens.
+    change between calls. Batch size, length and number of tokens are padded to powers of two; a function is compiled
+    for each.
 
     Args:
         model: an encoder–decoder such as `models.Transformer`, or a decoder-only model (see `GenerativeModel`).
         source_ids: integers (B, S), padded with the model's `pad_id`, or with any id if a `padding_mask` is given;
             for a decoder-only model the prompts, padded on either side.
         sampler: a sampler or its name.
-        max_new_tokens: M, the maximum number of new tokens, with the end token; or integers (B,), one for each row,
+        max_new_tokens: M, the maximum number of new tokens, including the end token; or integers (B,), one for each row,
             with maximum M.
         min_new_tokens: the minimum number of tokens before an end token.
         constraints: constraints on the output, such as `NoRepeatNGram(3)`.
@@ -251,8 +252,8 @@ def generate(
         A `Generation`.
 
     Raises:
-        TypeError: If the model has no `step` or `empty_cache`.
-        ValueError: If an argument is out of range, no sequence satisfies the constraints, or logits are NaN.
+        TypeError: if the model has no `step` or `empty_cache`.
+        ValueError: if an argument is out of range, no sequence satisfies the constraints, or logits are NaN.
 
     Example:
         >>> out = generate(model, source_ids, Beam(4, num_return=2), max_new_tokens=32)

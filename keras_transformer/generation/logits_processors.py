@@ -1,4 +1,4 @@
-"""The constraints of a generation combined, and checked against each other and the model."""
+"""The constraints of a generation, combined and checked against each other and the model."""
 
 import dataclasses
 import functools
@@ -46,8 +46,8 @@ class LogitsProcessors:
         """Create the logits processors of a model.
 
         Raises:
-            TypeError: If the model has no `step` or `empty_cache`.
-            ValueError: If an argument is out of range or two of them contradict each other.
+            TypeError: if the model has no `step` or `empty_cache`.
+            ValueError: if an argument is out of range or two of them contradict each other.
         """
         check_generates("model", model)
         constraints = _checked(constraints)
@@ -73,7 +73,7 @@ class LogitsProcessors:
         return any(not isinstance(constraint, EndTokens) for constraint in self.constraints)
 
     def __call__(self, logits: Tensor, ids: Tensor, step: Tensor, limits: Tensor | None = None) -> Tensor:
-        """Return the logits (B, R, V) after all constraints, `FORBIDDEN` for forbidden tokens."""
+        """Apply all constraints to logits (B, R, V); forbidden tokens get `FORBIDDEN`."""
         history = History(ids, step, self.end_ids, limits)
         for constraint in self.constraints:
             logits = constraint(logits, history)
@@ -83,12 +83,12 @@ class LogitsProcessors:
 
     @property
     def words(self) -> ForcedWords | None:
-        """The forced words of all constraints."""
+        """The forced words of all constraints as one constraint, or None if there are none."""
         words = [word for one in self.constraints if isinstance(one, ForcedWords) for word in one.words]
         return ForcedWords(tuple(words)) if words else None
 
     def check_sampler(self, sampler: Sampler) -> None:
-        """Raise if the constraints need another sampler."""
+        """Raise a ValueError if the sampler does not support the constraints."""
         if self.words is not None and not sampler.forces_words:
             raise ValueError(
                 "`sampler` must be a `Beam` with at least two beams for `ForcedWords`. "

@@ -1,6 +1,6 @@
 """The generation loop, the same for all searches (see `search.base`).
 
-It is written once over `keras.ops`. Only the strategy of the cache differs between XLA in Python and exports.
+It is written once with `keras.ops`. Only the key/value cache differs between XLA in Python and exports.
 """
 
 from collections.abc import Sequence
@@ -35,14 +35,15 @@ def generate_ids(
     limits: Tensor | None = None,
     seed: Tensor | None = None,
 ) -> dict[str, Tensor]:
-    """Decode with a key/value cache until every row has ended or reached its limit.
+    """Generate with a key/value cache until every row has ended or reached its limit.
 
-    Padding and start ids are never generated. A row whose source is all padding generates nothing.
+    A row is an element of the batch. Padding and start ids are never generated, and a row whose source is all padding
+    generates nothing.
 
     Args:
         model: an encoder–decoder or a decoder-only model (see `GenerativeModel`).
         source_ids: integers (B, S), padded on either side.
-        max_new_tokens: M, the maximum number of new tokens, with the end token.
+        max_new_tokens: M, the maximum number of new tokens, including the end token.
         kv_cache: how the cache is stored: `ops.StaticCache()`, or `ops.GrowingCache()` in exports.
         sampler: a sampler of R hypotheses, of which N are returned.
         min_new_tokens: the minimum number of tokens before an end token.
@@ -51,17 +52,17 @@ def generate_ids(
             the output.
         padding_mask: booleans (B, S), False for padding in `source_ids`; ids equal to `pad_id` are padding too.
         rows: integers (B,), the row numbers that seed the sampling noise, by default 0, 1, 2, …
-        noise: float32 (B, R, M) in [0, 1], noise in place of `categorical.uniform`, for graphs without integer
-            hashes.
+        noise: float32 (B, R, M) in [0, 1], uniform noise that replaces `categorical.uniform`, for runtimes without
+            its integer operations.
         limits: integers (B,) in [1, M], the maximum number of new tokens of each row.
-        seed: integers (1,), in place of the sampler's seed; an input, so that another seed does not recompile.
+        seed: integers (1,), which replace the sampler's seed; as an input, a new seed does not recompile.
 
     Returns:
-        "ids": int32 (B, N, M), padded after the end token; "lengths": int32 (B, N), with the end token; "scores":
-        float32 (B, N), the summed log-probabilities; "ranking_scores": float32 (B, N), the scores by which hypotheses
-        are sorted; "token_scores": float32 (B, N, M), the log-probability of each token; "failed_step": int32 (B,), the
-        step at which a row's logits were NaN or infinite, else −1. If there are fewer than N different sequences, the
-        others have no tokens and scores of −∞.
+        A dictionary of "ids": int32 (B, N, M), padded after the end token; "lengths": int32 (B, N), including the end
+        token; "scores": float32 (B, N), the summed log-probabilities; "ranking_scores": float32 (B, N), the scores by
+        which hypotheses are sorted; "token_scores": float32 (B, N, M), the log-probability of each token;
+        "failed_step": int32 (B,), the step at which a row's logits were NaN or infinite, else −1. If a row has fewer
+        than N different sequences, the others are empty with scores of −∞.
     """
     settings = Settings.of(model, sampler, max_new_tokens, min_new_tokens, constraints)
     return run_search(
@@ -87,10 +88,10 @@ def run_search(inputs: Inputs) -> dict[str, Tensor]:
 
 
 def new_search(inputs: Inputs, decoder: PromptedModel | None = None) -> Any:
-    """Create the search of a sampler; with a `decoder`, whose prompt has been read, it continues."""
+    """Create the search of a sampler; with a `decoder` whose prompt has been read, the search continues there."""
     sampler, source_ids = inputs.settings.sampler, inputs.source_ids
     if decoder is None:
-        # A vector product needs no precomputed kernel.
+        # A matrix–vector product needs no precomputed kernel.
         one_row = source_ids.shape[0] == 1 and sampler.hypotheses == 1
         model: Any = inputs.model
         kernel = model.output_kernel() if hasattr(model, "output_kernel") and not one_row else None

@@ -12,13 +12,13 @@ from keras_transformer.typing import Tensor
 
 @dataclasses.dataclass(frozen=True)
 class Prompt:
-    """The tokens before the first generated one, padded on the left.
+    """The tokens before the first generated token, padded on the left.
 
     Attributes:
         ids: integers (B, P), P ≥ 1.
         real: booleans (B, P), False for padding.
-        positions: integers (B, P), counted over tokens, without padding.
-        empty: booleans (B,), True for rows with an empty source.
+        positions: integers (B, P), the positions of tokens, which do not count padding.
+        empty: booleans (B,), True if the source has no tokens.
         context: the return value of `encode`, or None for a decoder-only model.
     """
 
@@ -30,7 +30,7 @@ class Prompt:
 
     @property
     def before(self) -> Any:
-        """P − 1, the number of columns read before the first step; an integer where it is static."""
+        """P − 1, the number of prompt tokens, with padding, read before the first step; an integer if static."""
         length = self.ids.shape[1]
         return (ops.shape(self.ids)[1] if length is None else length) - 1
 
@@ -46,7 +46,7 @@ class PromptedModel:
         last_positions: integers (B, 1), the positions of the prompts' last tokens.
         context: the return value of `encode`, or None for a decoder-only model.
         output_kernel: the model's precomputed `output_kernel`, or None.
-        prompt: the tokens before the first step; None where they have been read.
+        prompt: the tokens before the first step; None after they have been read.
     """
 
     model: GenerativeModel
@@ -73,7 +73,7 @@ class PromptedModel:
         return cls(model, kv_cache, prompt.before, last, prompt.context, output_kernel, prompt)
 
     def empty_cache(self, length: Any, hypotheses: int) -> Any:
-        """Create a cache for up to `length` entries, `hypotheses` of them for each position."""
+        """Create a cache for at most `length` entries, `hypotheses` of them for each position."""
         prompt = self.prompt
         length = self.kv_cache.loop_length(length, prompt.empty)
         return self.model.empty_cache(
@@ -81,7 +81,7 @@ class PromptedModel:
         )
 
     def read_prompt(self, hypotheses: int, steps: int) -> Any:
-        """Create a cache with the prompt except its last token, and room for `steps` steps of all hypotheses."""
+        """Create a cache that holds the prompt except its last token, with room for `steps` steps of all hypotheses."""
         prompt = self.prompt
         cache = self.empty_cache(self.before + hypotheses * steps, hypotheses)
         if isinstance(self.before, int) and self.before == 0:
@@ -100,9 +100,9 @@ class PromptedModel:
         method: str = "step",
         **options: Any,
     ) -> tuple[Tensor, Any]:
-        """Call `model.step`, or another method with its arguments.
+        """Call `model.step`, or the given `method` with the same arguments.
 
-        A decoder-only model gets no context, and no mask if it has a `pad_id`.
+        A decoder-only model is called without context, and without `padding_mask` if it has a `pad_id`.
         """
         context = () if self.context is None else (self.context,)
         if padding_mask is not None and (context or self.model.pad_id is None):
@@ -124,7 +124,7 @@ def prepare(
     prefix_ids: Tensor | None = None,
     padding_mask: Tensor | None = None,
 ) -> Prompt:
-    """Create the prompt: the source of a decoder-only model, else a start token and the target prefix."""
+    """Create the prompt: the source of a decoder-only model, or the start token and target prefix of others."""
     if model.pad_id is None:
         real = ops.ones_like(source_ids, "bool") if padding_mask is None else ops.cast(padding_mask, "bool")
     else:
@@ -146,7 +146,7 @@ def prepare(
 
 
 def align(ids: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
-    """Rotate each row of (B, P) so that its last token is in the last column, which turns right into left padding."""
+    """Rotate each row of (B, P) so that its last token comes last, which turns right padding into left padding."""
     length = ops.shape(ids)[1]
     index = ops.arange(length, dtype="int32")
     last = ops.max(ops.where(real, index, -1), axis=-1, keepdims=True)
@@ -155,5 +155,5 @@ def align(ids: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def count_positions(real: Tensor) -> Tensor:
-    """Count positions 0, 1, 2, … over tokens; left padding has position 0."""
+    """Return positions 0, 1, 2, … that count tokens only; left padding has position 0."""
     return ops.maximum(ops.cumsum(ops.cast(real, "int32"), axis=1) - 1, 0)

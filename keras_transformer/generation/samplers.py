@@ -14,16 +14,17 @@ _STOPPING = ("heuristic", "num_beams")
 
 
 class Sampler:
-    """Base class of samplers. A sampler is a frozen dataclass of settings, with a search that `register` assigns to it.
+    """Base class of samplers: frozen dataclasses of settings, each with a search assigned by `register`.
 
     Attributes:
-        num_return: N, the number of sequences returned for each row.
+        num_return: N, the number of sequences returned for each row of the batch.
         hypotheses: R, the number of tokens of each row that the model reads in a step.
-        draws: True if the search draws from noise: then it has a `seed`, and rows, noise and seed are inputs.
-        reads_last: True if the model reads the last generated token too.
-        streams: True if the tokens of a step are final, for `stream`; the search is then a `search.base.TokenSearch`.
-        forces_words: True if the search can satisfy `ForcedWords`.
-        drafts: further models that the search runs.
+        draws: True if the search samples: then the sampler has a `seed`, and rows, noise and seed are inputs.
+        reads_last: True if the model also reads the last generated token.
+        streams: True if the tokens of a step are final, as `stream` requires; the search is then a
+            `search.base.TokenSearch`.
+        forces_words: True if the search supports `ForcedWords`.
+        drafts: draft models that the search runs in addition to the model.
     """
 
     draws: ClassVar[bool] = False
@@ -37,53 +38,53 @@ class Sampler:
 
     @property
     def drafts(self) -> tuple[Any, ...]:
-        """The further models that the search runs."""
+        """The draft models that the search runs in addition to the model."""
         return ()
 
     @property
     def streams(self) -> bool:
-        """True for a single hypothesis."""
+        """True if there is a single hypothesis."""
         return self.hypotheses == 1
 
     @property
     def forces_words(self) -> bool:
-        """True if the search can satisfy `ForcedWords`."""
+        """True if the search supports `ForcedWords`."""
         return False
 
     def check(self, model: Any, max_new_tokens: int) -> None:
-        """Raise a ValueError if the sampler cannot generate up to `max_new_tokens` tokens with a model."""
+        """Raise a ValueError if the sampler does not support the model or `max_new_tokens`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Greedy(Sampler):
-    """Choose the most probable token at every step; ties choose the lowest id."""
+    """Greedy search: choose the most probable token at every step, the lowest id in a tie."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Beam(Sampler):
-    r"""Search for the best sequences with several hypotheses in parallel.
+    r"""Beam search: keep the best hypotheses of several in parallel.
 
-    A hypothesis of n tokens, the end token included, is ranked by its summed log-probability over a penalty,
-    $((5 + n) / 6)^\alpha$ ("gnmt") or $n^\alpha$ ("length"). A hypothesis that ends
-    among the `num_beams` best is moved to the set of finished hypotheses, and the next best takes its place; hypotheses
-    truncated at the limit compete with the finished ones. A beam of one is greedy search.
+    A hypothesis of n tokens, including the end token, is ranked by its summed log-probability divided by the length
+    penalty $((5 + n) / 6)^\alpha$ ("gnmt") or $n^\alpha$ ("length"). A hypothesis that ends among the `num_beams` best
+    is moved to the set of finished hypotheses, and the next best takes its place; hypotheses truncated at the limit
+    compete with the finished ones. A beam of one is greedy search.
 
     Args:
         num_beams: the number of running hypotheses. With more beams than sequences the search is exhaustive.
         length_penalty: α. Values above 0 favour long sequences, values below 0 short ones; 0 ranks by log-probability.
             The penalties of all lengths must be normal float32 numbers.
         normalization: "gnmt" or "length".
-        early_stopping: when to stop a row before the limit. True: as soon as no running hypothesis can enter the n-best
-            list, with the same results as False (never stop). The other two are those of `transformers` and may stop
-            too early for a positive length penalty: "heuristic" (`False` there) as soon as `num_beams` hypotheses are
-            finished and no running one has a better score at its current length, "num_beams" (`True` there) as soon as
-            `num_beams` hypotheses are finished.
+        early_stopping: when to stop before the limit. True: as soon as no running hypothesis can be among the
+            `num_return` best, with the same results as False (never stop). The other two are those of `transformers`
+            and may stop too early for a positive length penalty: "heuristic" (`False` there) as soon as `num_beams`
+            hypotheses are finished and no running one has a better score at its current length, "num_beams" (`True`
+            there) as soon as `num_beams` hypotheses are finished.
         num_return: the number of best hypotheses to return.
-        diversity: γ. The log-probability of the k-th best continuation of a hypothesis is lowered by γ·(k−1) for the
-            choice of candidates, so that they have different parents. 0 for plain beam search.
+        diversity: γ. To choose candidates, the log-probability of the k-th best continuation of each hypothesis is
+            lowered by γ·(k−1), which favours different parents; 0 for plain beam search.
 
     Raises:
-        ValueError: If a setting is out of range.
+        ValueError: if a setting is out of range.
 
     References:
         Wu et al., "Google's Neural Machine Translation System" (2016), equation 14 (without its coverage penalty);
@@ -131,18 +132,18 @@ class Beam(Sampler):
 
     @property
     def forces_words(self) -> bool:
-        """True for at least two beams."""
+        """True if there are at least two beams."""
         return self.num_beams > 1
 
     def check(self, model: Any, max_new_tokens: int) -> None:
-        """Raise if a length penalty is outside float32."""
+        """Raise a ValueError if a length penalty is not a normal float32 number."""
         self.penalties(max_new_tokens)
 
     def penalties(self, max_length: int) -> np.ndarray:
-        """Return the length penalties, float32, by which scores of 0, 1, …, `max_length` tokens are divided.
+        """Return the length penalties of 0, 1, …, `max_length` tokens, float32, by which scores are divided.
 
         Raises:
-            ValueError: If a penalty is not a normal float32 number.
+            ValueError: if a penalty is not a normal float32 number.
         """
         lengths = np.maximum(
             np.arange(max_length + 1), 1
@@ -161,12 +162,12 @@ class Beam(Sampler):
 
 @dataclasses.dataclass(frozen=True)
 class Sample(Sampler):
-    r"""Draw every token from the model's distribution.
+    r"""Sampling: draw every token from the model's distribution.
 
     $$w_t \sim \mathrm{softmax}(\mathrm{filter}(z / \tau))$$
 
-    The filters are applied in the order below. Each keeps the most probable tokens, ties included, and does not change
-    their relative probabilities.
+    z are the logits. The filters are applied in the order below. Each keeps the most probable tokens, including ties,
+    without changing their relative probabilities.
 
     Args:
         temperature: τ in [1e-20, 1e20]. Values below 1 sharpen the distribution.
@@ -175,10 +176,10 @@ class Sample(Sampler):
         min_p: keep tokens whose probability is at least p times that of the most probable one.
         seed: the seed of the noise. The same seed and row number draw the same tokens in any batch, on every backend,
             compiled or not, up to float32 rounding.
-        num_return: the number of sequences to draw for each row.
+        num_return: the number of sequences to draw for each row of the batch.
 
     Raises:
-        ValueError: If a setting is out of range.
+        ValueError: if a setting is out of range.
 
     References:
         Fan et al., "Hierarchical Neural Story Generation" (2018) for top-k; Holtzman et al., "The Curious Case of
@@ -208,15 +209,15 @@ class Sample(Sampler):
 
 @dataclasses.dataclass(frozen=True)
 class Speculative(Sampler):
-    """Greedy search accelerated by a draft model: the same ids as `Greedy`, in fewer steps of the model.
+    """Speculative decoding: greedy search accelerated by a draft model, with the same ids as `Greedy`.
 
     Args:
-        draft: a smaller model with the same vocabulary and special ids, encoder–decoder or decoder-only as the model.
+        draft: a smaller model with the same vocabulary and special ids, encoder–decoder or decoder-only like the model.
         num_tokens: K, the number of tokens that the draft proposes at a time.
 
     Raises:
-        TypeError: If the draft has no `step` or `empty_cache`.
-        ValueError: If `num_tokens` is out of range.
+        TypeError: if the draft has no `step` or `empty_cache`.
+        ValueError: if `num_tokens` is out of range.
 
     References:
         Leviathan et al., "Fast Inference from Transformers via Speculative Decoding" (2023), with temperature 0;
@@ -242,13 +243,13 @@ class Speculative(Sampler):
         return False
 
     def check(self, model: Any, max_new_tokens: int) -> None:
-        """Raise if model and draft differ in vocabulary, special ids or kind."""
+        """Raise a ValueError if model and draft differ in vocabulary or special ids, or only one is decoder-only."""
         check_compatible(model, self.draft, "draft")
 
 
 @dataclasses.dataclass(frozen=True)
 class Contrastive(Sampler):
-    r"""Choose among the k most probable tokens by probability and dissimilarity to the context (contrastive search).
+    r"""Contrastive search: choose among the k most probable tokens by probability and dissimilarity to the context.
 
     $$\arg\max_{v \in \mathrm{top}_k}\; (1 - \alpha)\, p(v) - \alpha \max_j \cos(h_v, h_j)$$
 
@@ -260,7 +261,7 @@ class Contrastive(Sampler):
         penalty_alpha: α in [0, 1]; 0 for greedy search.
 
     Raises:
-        ValueError: If a setting is out of range.
+        ValueError: if a setting is out of range.
 
     References:
         Su et al., "A Contrastive Framework for Neural Text Generation" (2022), equation 5.
@@ -289,7 +290,7 @@ class Contrastive(Sampler):
         return False
 
     def check(self, model: Any, max_new_tokens: int) -> None:
-        """Raise if a model does not return hidden states."""
+        """Raise a ValueError if the model does not return hidden states."""
         if not (hasattr(model, "hidden_step") and hasattr(model, "logits")):
             raise ValueError(
                 "`model` must have `hidden_step` and `logits` for `Contrastive`. "
@@ -305,7 +306,7 @@ def register(name: str | None, sampler: type[Sampler], search: Callable[..., Any
     """Register a sampler, so that `generate` accepts it.
 
     Args:
-        name: the name for `get` and `serialize`; None for a sampler without a config, such as one that has a model.
+        name: the name for `get` and `serialize`; None for a sampler without a config, such as one that holds a model.
         sampler: a frozen dataclass derived from `Sampler`.
         search: a function of `search.base.Inputs` and the `prompts.PromptedModel` that returns a `search.base.Search`,
             such as the class of the search.
@@ -321,7 +322,7 @@ def search_of(sampler: Sampler) -> Callable[..., Any]:
 
 
 def get(identifier: Any) -> Sampler:
-    """Return the sampler of an identifier.
+    """Retrieve a sampler.
 
     Args:
         identifier: a sampler, its name, or its config as `serialize` returns it.
@@ -330,7 +331,7 @@ def get(identifier: Any) -> Sampler:
         A sampler.
 
     Raises:
-        ValueError: If `identifier` is anything else, or a config has a setting out of range.
+        ValueError: if `identifier` is none of these, or a config has a setting out of range.
 
     Example:
         >>> get("greedy")

@@ -1,4 +1,4 @@
-"""Score given targets by forced decoding."""
+"""Score targets by forced decoding."""
 
 import dataclasses
 from typing import Any
@@ -17,7 +17,7 @@ from keras_transformer.typing import Tensor
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-    """Log-probabilities of B targets of up to T tokens.
+    """Log-probabilities of B targets of at most T tokens.
 
     Attributes:
         scores: float32 (B,), summed log-probabilities.
@@ -43,20 +43,19 @@ def score(
     Args:
         model: an encoder–decoder such as `models.Transformer`, or a decoder-only model (see `GenerativeModel`).
         source_ids: integers (B, S), for a decoder-only model the prompts, with at least one token in each row.
-        target_ids: integers (B, T) without a start token, with the end token if it is to be scored, padded on the
-            right.
-        padding_mask: booleans (B, S), False for padding of the sources, as for `generate`.
+        target_ids: integers (B, T) without a start token, padded on the right; the end token is scored if present.
+        padding_mask: booleans (B, S), False for padding of the sources, as in `generate`.
         target_padding_mask: booleans (B, T), False for padding of the targets. By default ids equal to `pad_id` are
-            padding; for a model without `pad_id`, all end tokens after the first of the trailing ones.
+            padding; for a model without `pad_id`, trailing end tokens except the first are.
 
     Returns:
         The `Scores`.
 
     Raises:
-        TypeError: If the model has no `step` or `empty_cache`.
-        ValueError: If ids are not a matrix of ids in the vocabulary, a prompt or the source of a target is empty,
-            prompt and target together are too long, numbers of rows differ, a target has padding before a token, or
-            the model's logits are NaN.
+        TypeError: if the model has no `step` or `empty_cache`.
+        ValueError: if ids are not matrices of ids in the vocabulary, a prompt or the source of a target is empty,
+            prompt and target together are too long, there are not as many targets as sources, a target has padding
+            before a token, or the model's logits are NaN.
 
     Example:
         >>> out = generate(model, source_ids)
@@ -69,7 +68,7 @@ def score(
 
 
 class _Scorer(ModelFunctions):
-    """The compiled scores of a model."""
+    """The compiled scoring function of a model."""
 
     def __init__(self, model: GenerativeModel) -> None:
         super().__init__(model)
@@ -78,7 +77,7 @@ class _Scorer(ModelFunctions):
     def score(
         self, source_ids: np.ndarray, sources: np.ndarray, target_ids: np.ndarray, real: np.ndarray
     ) -> Scores:
-        """Return the scores of validated ids; the masks (False for padding) follow their ids."""
+        """Return the scores of validated source ids and target ids, each followed by its mask, False for padding."""
         self._check_room(sources, real)
         lengths = real.sum(axis=1).astype(np.int32)
         if 0 in target_ids.shape:
@@ -93,7 +92,7 @@ class _Scorer(ModelFunctions):
         return Scores(token_scores.sum(axis=1), token_scores, lengths)
 
     def _check_room(self, sources: np.ndarray, targets: np.ndarray) -> None:
-        """Raise if prompt and target, except its last token, exceed the model's maximum length."""
+        """Raise a ValueError if prompt and target, without its last token, exceed the model's maximum length."""
         limit = getattr(self.model, "max_length", None)
         if limit is None or 0 in targets.shape:
             return
@@ -109,13 +108,13 @@ class _Scorer(ModelFunctions):
 def score_ids(
     model: GenerativeModel, source_ids: Tensor, target_ids: Tensor, padding_mask: Tensor | None = None
 ) -> Tensor:
-    """Return the log-probability (B, T) of each target token, by one pass over prompt and target."""
+    """Return the log-probability (B, T) of each target token, in one pass over prompt and target."""
     decoder = PromptedModel.of(model, StaticCache(), source_ids, padding_mask=padding_mask)
     prompt = decoder.prompt
     ids = ops.concatenate([ops.cast(prompt.ids, "int32"), ops.cast(target_ids, "int32")], axis=1)[:, :-1]
     following = prompt.positions[:, -1:] + 1 + ops.arange(target_ids.shape[1], dtype="int32")
     positions = ops.concatenate([prompt.positions, following], axis=1)[:, :-1]
-    # Targets are padded on the right, where causal attention hides it.
+    # Targets are padded on the right, which causal attention hides.
     real = ops.concatenate([prompt.real, ops.ones_like(target_ids, "bool")], axis=1)[:, :-1]
     logits, _ = decoder.step(ids, decoder.empty_cache(ids.shape[1], 1), 0, positions, real)
     logits = ops.cast(logits[:, decoder.before :], "float32")

@@ -16,7 +16,7 @@ class Settings:
 
     Attributes:
         sampler: the sampler.
-        logits_processors: the constraints, `min_new_tokens` included.
+        logits_processors: the constraints, including `min_new_tokens`.
         max_new_tokens: M, the maximum number of new tokens.
     """
 
@@ -36,8 +36,8 @@ class Settings:
         """Validate the settings of a generation with a model.
 
         Raises:
-            TypeError: If the model has no `step` or `empty_cache`.
-            ValueError: If `sampler` is unknown, a setting is out of range or two of them contradict each other.
+            TypeError: if the model has no `step` or `empty_cache`.
+            ValueError: if `sampler` is unknown, a setting is out of range or two of them contradict each other.
         """
         sampler = samplers.get(sampler)
         logits_processors = LogitsProcessors.of(model, max_new_tokens, min_new_tokens, constraints)
@@ -45,7 +45,7 @@ class Settings:
         return cls(sampler, logits_processors, int(max_new_tokens)).checked(model)
 
     def checked(self, model: Any) -> "Settings":
-        """Return the settings if the model can generate `max_new_tokens` tokens with the sampler."""
+        """Return the settings, or raise a ValueError if the model cannot generate so many tokens with the sampler."""
         validation.check_max_new_tokens(self.max_new_tokens)
         self.sampler.check(model, self.max_new_tokens)
         return self

@@ -53,8 +53,8 @@ def stream(
         An iterator over at most M arrays, int32 (B,), with padding for rows that have ended.
 
     Raises:
-        TypeError: If the model has no `step` or `empty_cache`.
-        ValueError: If an argument is out of range, before iteration; if the model's logits are NaN, during iteration.
+        TypeError: if the model has no `step` or `empty_cache`.
+        ValueError: if an argument is out of range, before iteration; if the model's logits are NaN, during iteration.
 
     Example:
         >>> for tokens in stream(model, source_ids, max_new_tokens=32):

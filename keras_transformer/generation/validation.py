@@ -1,4 +1,4 @@
-"""Validate the inputs of generation."""
+"""Validation of the inputs of generation."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ MAX_NEW_TOKENS = 2**30
 
 
 def check_generates(name: str, model: Any) -> None:
-    """Raise if a model lacks a method or an id that generation needs."""
+    """Raise a TypeError if a model lacks a method or an id that generation needs."""
     if not hasattr(model, "step") or not hasattr(model, "empty_cache"):
         raise TypeError(
             f"`{name}` must have `step` and `empty_cache`, as `models.Transformer` and `models.GPT`. "
@@ -27,7 +27,7 @@ def check_generates(name: str, model: Any) -> None:
 
 
 def check_compatible(model: Any, other: Any, argument: str) -> None:
-    """Raise if two models differ in vocabulary or special ids, or only one is decoder-only."""
+    """Raise a ValueError if two models differ in vocabulary or special ids, or only one is decoder-only."""
     for name in ("vocabulary_size", "pad_id", "start_id", "end_id"):
         values = getattr(model, name, None), getattr(other, name, None)
         if values[0] != values[1]:
@@ -42,7 +42,7 @@ def padding_value(model: Any) -> int:
 
 
 def checked_mask(name: str, mask: Any, ids: np.ndarray) -> np.ndarray:
-    """Return a mask of the shape of the ids; nonzero numbers are True."""
+    """Return a validated mask of the shape of the ids, in which nonzero numbers are True."""
     mask = np.asarray(keras.ops.convert_to_numpy(mask))
     if mask.shape != ids.shape or mask.dtype.kind not in "biu":
         raise ValueError(
@@ -53,13 +53,13 @@ def checked_mask(name: str, mask: Any, ids: np.ndarray) -> np.ndarray:
 
 
 def source_mask(model: Any, source_ids: np.ndarray, padding_mask: Any = None) -> np.ndarray:
-    """Return the mask (B, S), False for padding by the model's `pad_id` or by the given mask."""
+    """Return the mask (B, S), False for the model's `pad_id` and for padding in the given mask."""
     real = np.ones_like(source_ids, bool) if model.pad_id is None else source_ids != model.pad_id
     return real if padding_mask is None else real & checked_mask("padding_mask", padding_mask, source_ids)
 
 
 def target_mask(model: Any, target_ids: np.ndarray, padding_mask: Any = None) -> np.ndarray:
-    """Return the mask (B, T), False for padding; without `pad_id` and mask, only one trailing end token is valid."""
+    """Return the mask (B, T), False for padding; without `pad_id` and mask, trailing end tokens but one are padding."""
     if padding_mask is not None or model.pad_id is not None:
         real = np.ones_like(target_ids, bool) if model.pad_id is None else target_ids != model.pad_id
         if padding_mask is not None:
@@ -99,13 +99,13 @@ def checked_pair(
 
 
 def check_seed(seed: Any) -> None:
-    """Raise if a seed is not an unsigned 32-bit integer."""
+    """Raise a ValueError if a seed is not an unsigned 32-bit integer."""
     if not is_integer(seed) or not 0 <= seed < 2**32:
         raise ValueError(f"`seed` must be an integer in [0, 2**32). Received: seed={seed!r}")
 
 
 def check_max_new_tokens(max_new_tokens: int) -> None:
-    """Raise if there are more tokens than `MAX_NEW_TOKENS`."""
+    """Raise a ValueError if there are more tokens than `MAX_NEW_TOKENS`."""
     if max_new_tokens > MAX_NEW_TOKENS:
         raise ValueError(
             f"`max_new_tokens` must be at most {MAX_NEW_TOKENS}. Received: max_new_tokens={max_new_tokens}"
@@ -113,7 +113,7 @@ def check_max_new_tokens(max_new_tokens: int) -> None:
 
 
 def checked_ids(name: str, ids: Any, vocabulary_size: int) -> np.ndarray:
-    """Return a matrix of ids in the vocabulary."""
+    """Return a validated matrix of ids in the vocabulary."""
     try:
         if hasattr(ids, "row_splits"):
             raise ValueError("a ragged tensor")
@@ -151,7 +151,7 @@ def checked_prefix(model: Any, prefix_ids: Any, batch_size: int) -> np.ndarray:
 
 
 def check_padding(name: str, real: np.ndarray, left_padding: bool = False) -> None:
-    """Raise if padding, False in (B, T), is between tokens, or before them without `left_padding`."""
+    """Raise a ValueError if padding, False in (B, T), is between tokens, or before them without `left_padding`."""
     begins = np.diff(real.astype(np.int8), axis=1, prepend=np.int8(not left_padding)) > 0
     wrong = begins.sum(axis=1) > int(left_padding)
     if wrong.any():
@@ -163,7 +163,7 @@ def check_padding(name: str, real: np.ndarray, left_padding: bool = False) -> No
 
 
 def check_tokens(real: np.ndarray, wanted: Any = True) -> None:
-    """Raise if a row of (B, S) where `wanted` is True has only padding."""
+    """Raise a ValueError if a row of (B, S) for which `wanted` is True has only padding."""
     empty = ~real.any(axis=1) & wanted
     if empty.any():
         raise ValueError(
@@ -174,7 +174,7 @@ def check_tokens(real: np.ndarray, wanted: Any = True) -> None:
 def checked_integers(
     name: str, values: Any, batch_size: int, least: int = 0, most: int = 2**31 - 1
 ) -> np.ndarray:
-    """Return one integer in [least, most] for each row."""
+    """Return validated integers (B,) in [least, most]."""
     values = np.asarray(values)
     if values.shape != (batch_size,) or not (values.size == 0 or np.issubdtype(values.dtype, np.integer)):
         raise ValueError(
@@ -189,7 +189,7 @@ def checked_integers(
 
 
 def checked_noise(noise: Any, shape: tuple[int, ...]) -> np.ndarray:
-    """Return float32 numbers in [0, 1]."""
+    """Return validated float32 numbers in [0, 1] of a shape."""
     expected = f"`noise` must be numbers in [0, 1] of shape {shape}"
     try:
         noise = np.asarray(keras.ops.convert_to_numpy(noise), np.float32)
@@ -203,7 +203,7 @@ def checked_noise(noise: Any, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def check_finite(failed_step: np.ndarray, quantity: str = "logits") -> None:
-    """Raise if the logits of any row were not finite at a step (−1 for none)."""
+    """Raise a ValueError if the logits of any row were not finite at a step (−1 for none)."""
     for row, step in enumerate(failed_step):
         if step >= 0:
             raise ValueError(
@@ -213,7 +213,7 @@ def check_finite(failed_step: np.ndarray, quantity: str = "logits") -> None:
 
 
 def check_found(scores: np.ndarray) -> None:
-    """Raise if no hypothesis of a row, of scores (B, N), satisfies the constraints."""
+    """Raise a ValueError if no hypothesis of a row satisfies the constraints, given scores (B, N)."""
     for row, score in enumerate(scores[:, 0]):
         if score == -np.inf:
             raise ValueError(
@@ -230,15 +230,15 @@ def check_lengths(
     reads_last: bool = False,
     drafts: tuple[Any, ...] = (),
 ) -> None:
-    """Raise if a prompt is empty, or prompt and new tokens exceed the maximum length of model or draft.
+    """Raise a ValueError if a prompt is empty, or prompt and new tokens exceed the maximum length of model or draft.
 
     Args:
         model: the model.
-        sources: booleans (B, S), False for padding.
-        prefixes: the same of target prefixes, (B, Q).
+        sources: booleans (B, S), False for padding of the sources.
+        prefixes: booleans (B, Q), False for padding of the target prefixes.
         max_new_tokens: the maximum number of new tokens.
-        reads_last: whether the last new token is read by the model too, and so needs a position.
-        drafts: the draft model of a sampler.
+        reads_last: whether the model also reads the last new token, which then needs a position.
+        drafts: the draft models of the sampler.
     """
     decoder_only = not is_encoder_decoder(model)
     if decoder_only:

@@ -1,4 +1,4 @@
-"""Plots of attention, embeddings, relations, tokens and training curves. Needs matplotlib."""
+"""Plots of attention, embeddings, relations, tokens and training curves; requires matplotlib."""
 
 from keras_transformer.inspection.attention_maps import cross_attention_weights as cross_attention_weights
 from keras_transformer.inspection.attention_maps import plot_attention as plot_attention

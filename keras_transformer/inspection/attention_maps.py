@@ -1,4 +1,4 @@
-"""Plot attention weights."""
+"""Cross-attention weights of models, and plots of attention weights."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,7 +24,7 @@ def cross_attention_weights(
         float32 (B, N, T, S), one map for each head.
 
     Raises:
-        ValueError: If `layer` is out of range.
+        ValueError: if `layer` is out of range.
     """
     count = len(model.decoder_blocks)
     if not -count <= layer < count:
@@ -42,7 +42,7 @@ def plot_attention(
     """Plot one attention map, with a row for each query and a column for each key.
 
     Args:
-        weights: (T, S), of one head or a mean over heads.
+        weights: (T, S), the weights of one head, or a mean over heads.
         query_labels: T strings.
         key_labels: S strings.
         axes: matplotlib axes, by default new ones.
@@ -52,7 +52,7 @@ def plot_attention(
         The matplotlib axes.
 
     Raises:
-        ValueError: If the labels do not match the weights.
+        ValueError: if the labels do not match the weights.
     """
     import matplotlib.pyplot as plt
 

@@ -14,7 +14,7 @@ def plot_history(history: Any) -> Any:
         The matplotlib figure.
 
     Raises:
-        ValueError: If the history is empty.
+        ValueError: if the history is empty.
     """
     import matplotlib.pyplot as plt
 

@@ -26,14 +26,14 @@ def nearest_tokens(
         embeddings: (V, D), or an embedding layer.
         tokens: V strings, in the order of ids.
         query: a token, its id, or a vector (D,), such as king − man + woman.
-        k: the number of tokens to return, at most all others.
+        k: the number of tokens to return; all others if there are fewer.
 
     Returns:
-        Pairs of a token and its cosine similarity, sorted by similarity, without the query itself. The similarity to a
-        zero vector is 0.
+        Pairs (token, cosine similarity), in descending order of similarity, without the query itself. The similarity to
+        a zero vector is 0.
 
     Raises:
-        ValueError: If the tokens do not match the embeddings, or the query is not among them.
+        ValueError: if the tokens do not match the embeddings, or the query is not one of the tokens.
 
     Example:
         >>> nearest_tokens([[1.0, 0.0], [0.6, 0.8], [-1.0, 0.0]], ["a", "b", "c"], "a", k=1)
@@ -67,7 +67,7 @@ def plot_embeddings(
 
     Args:
         embeddings: (n, D), or an embedding layer.
-        labels: n strings; up to about 40 are readable.
+        labels: n strings, readable for up to about 40 points.
         groups: n names; each group has one colour.
         axes: matplotlib axes, by default new ones.
         title: the title of the figure.
@@ -76,7 +76,8 @@ def plot_embeddings(
         The matplotlib axes.
 
     Raises:
-        ValueError: If labels or groups do not match the embeddings, or these have fewer than two rows or columns.
+        ValueError: if labels or groups do not match the embeddings, or the embeddings have fewer than two rows or
+            columns.
     """
     import matplotlib.pyplot as plt
 
@@ -163,7 +164,7 @@ def _principal_components(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _write_labels(axes: Any, points: np.ndarray, labels: Sequence[str]) -> None:
-    """Place each label with the least overlap, the most crowded first, with a line to distant ones."""
+    """Place each label with the least overlap, in crowded places first, and join distant labels to their points."""
     figure = axes.figure
     figure.draw_without_rendering()  # fixes the layout and so the positions of points
     pixels = axes.transData.transform(points)

@@ -26,7 +26,7 @@ def plot_relation(
     is after. Nodes that may attend to themselves are solid.
 
     - If the relation has a finite bandwidth, positions are on a line, with arrows from earlier keys above it.
-    - Otherwise they are on a circle; a grey line without arrowheads relates both ways.
+    - Otherwise they are on a circle, where a grey line without arrowheads stands for both directions.
     - If queries and keys are different sets, they are in two columns.
 
     Args:
@@ -40,7 +40,7 @@ def plot_relation(
         The matplotlib figure.
 
     Raises:
-        ValueError: If a number of positions is not in [1, 64], or `axes` are not two.
+        ValueError: if a number of positions is not in [1, 64], or `axes` are not two.
     """
     import matplotlib.pyplot as plt
 

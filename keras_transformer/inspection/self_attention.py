@@ -26,7 +26,7 @@ def self_attention_weights(model: Any, inputs: Tensor | dict[str, Tensor], layer
         float32 (B, N, T, T), one map for each head, with queries as rows. The class token of a `ViT` is at position 0.
 
     Raises:
-        ValueError: If the model has no blocks, or `layer` is out of range.
+        ValueError: if the model has no blocks, or `layer` is out of range.
 
     Example:
         >>> from keras_transformer.models import GPT

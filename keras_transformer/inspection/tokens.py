@@ -1,4 +1,4 @@
-"""Plot texts as coloured tokens."""
+"""Plots of texts as coloured tokens."""
 
 import math
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ def plot_tokens(
         The matplotlib axes.
 
     Raises:
-        ValueError: If values or groups do not match the tokens, both are given, or a token is too wide.
+        ValueError: if values or groups do not match the tokens, both are given, or a token is too wide.
     """
     import matplotlib.pyplot as plt
 

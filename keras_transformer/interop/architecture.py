@@ -1,4 +1,4 @@
-"""Architectures of `transformers`: mappings of their settings and parameter names to models."""
+"""Architectures of `transformers`: mappings from their settings and parameter names to Keras models."""
 
 import dataclasses
 import math
@@ -22,8 +22,8 @@ ACTIVATIONS = {
     "swish": "silu",
 }
 
-# Arguments that default to the value of another one. If a config has equal values, overriding the latter overrides
-# both.
+# Arguments that default to the value of a different argument. If a config has equal values for both, overriding the
+# latter overrides both.
 FOLLOWING = {
     "attention_dropout": "dropout",
     "embedding_dropout": "dropout",
@@ -49,12 +49,12 @@ _INTEGER: tuple[str, Callable[[Any], bool]] = ("an integer", lambda value: is_in
 
 @dataclasses.dataclass(frozen=True)
 class Parameter:
-    """A tensor of a file and the weights that it contains.
+    """A tensor in a weights file, and the Keras weights that it contains.
 
     Attributes:
         weights: one weight, or several concatenated on the last axis (fused query, key and value projections).
         transposed: whether the axes are reversed in the file, as in PyTorch's `Linear`.
-        shape: the shape of the file's tensor, if its axes differ from those of the weight.
+        shape: the shape of the tensor in the file, if its axes differ from those of the weight.
     """
 
     weights: tuple[Any, ...]
@@ -63,13 +63,13 @@ class Parameter:
 
     @property
     def file_shape(self) -> tuple[int, ...]:
-        """The expected shape of the file's tensor."""
+        """The expected shape of the tensor in the file."""
         first = tuple(self.weights[0].shape)
         shape = (*first[:-1], sum(weight.shape[-1] for weight in self.weights))
         return self.shape or (shape[::-1] if self.transposed else shape)
 
     def read(self, values: np.ndarray) -> None:
-        """Assign values of a file to the weights."""
+        """Assign the values of a tensor in a file to the weights."""
         ends = np.cumsum([weight.shape[-1] for weight in self.weights])[:-1]
         if self.shape is not None:
             values = values.reshape(self.weights[0].shape)
@@ -78,7 +78,7 @@ class Parameter:
             weight.assign(part.astype("float32"))
 
     def write(self) -> np.ndarray:
-        """Return the weights as values of a file."""
+        """Return the weights as the values of a tensor in a file."""
         parts = [ops.convert_to_numpy(ops.cast(weight, "float32")) for weight in self.weights]
         joined = np.concatenate(parts, axis=-1)
         return np.ascontiguousarray(joined.T if self.transposed else joined).reshape(self.file_shape)
@@ -95,20 +95,21 @@ class Architecture:
         model_type: the `model_type` of `config.json`.
         class_name: the name of the class in `transformers`.
         model: the Keras model class.
-        settings: the names in `config.json` of the constructor's arguments; several names must have equal values.
+        settings: a mapping from the constructor's arguments to their names in `config.json`; if an argument has several
+            names, their values must be equal.
         fixed: arguments with the same value for all models of the architecture, as in `get_config`.
         defaults: default values of settings in `config.json`.
         required: settings of `config.json` that must have these values, or be absent there and in `defaults`.
-        parameters: a function of a model that yields (name, parameter) of all weights.
+        parameters: a function of a model that yields the name and the `Parameter` of all weights.
         prefix: the prefix of parameter names in the class with a head, which files may omit.
-        ignored: a pattern of names in files that are not parameters.
-        tied: names in files that may be present, and must equal the given parameter.
-        activations: activations by their names in `transformers`.
+        ignored: a regular expression for names in files that are not parameters.
+        tied: a mapping from optional names in files to the parameters that they must equal.
+        activations: a mapping from activation names in `transformers` to ours.
         complete: a function that adds derived settings to a `config.json`.
-        optional: settings of `config.json` that may be absent or null, which is None.
+        optional: settings of `config.json` that may be absent or null, both of which mean None.
         make: a function that creates a model from arguments, by default `model`.
-        present: boolean arguments, and the parameter name whose presence in a file sets them.
-        describe: a function that returns the arguments of a model.
+        present: a mapping from boolean arguments to the parameter names whose presence in a file sets them.
+        describe: a function that returns the constructor's arguments of a model.
         rename: a function that maps legacy parameter names to current ones.
     """
 
@@ -135,7 +136,7 @@ class Architecture:
         """Return the constructor's arguments for a `config.json`.
 
         Raises:
-            ValueError: If a setting is absent, has a wrong type, or is not supported by the model.
+            ValueError: if a setting is missing, has a wrong type, or is not supported by the model.
         """
         config = {**self.defaults, **config}
         self._check_types(config)
@@ -171,7 +172,7 @@ class Architecture:
         """Return the `config.json` of a model.
 
         Raises:
-            ValueError: If the architecture does not support an argument of the model.
+            ValueError: if the architecture does not support an argument of the model.
         """
         found = self.describe(model)
         activations = {argument: setting for setting, argument in reversed(list(self.activations.items()))}
@@ -184,7 +185,7 @@ class Architecture:
         }
         config = {**self.required, **config}
         differing = {name: found[name] for name, value in self.fixed.items() if found[name] != value}
-        if not differing:  # find arguments that a round trip would change
+        if not differing:  # find arguments that a round trip changes
             again = self.arguments(config)
             followed = {
                 name: again[other]
@@ -206,7 +207,7 @@ class Architecture:
         }
 
     def _check_types(self, config: Mapping[str, Any]) -> None:
-        """Raise if a setting has a wrong type."""
+        """Raise a ValueError if a setting has a wrong type."""
         for argument, setting in self.settings.items():
             expected, fits = type_of(argument)
             for name in _names(setting):
@@ -239,7 +240,7 @@ def _names(setting: str | tuple[str, ...]) -> tuple[str, ...]:
 
 
 def dense(name: str, *layers: keras.layers.Dense, transposed: bool = True) -> Parameters:
-    """Yield the parameters of a `Linear` (or, not transposed, a `Conv1D`): one layer, or several fused ones."""
+    """Yield the parameters of a `Linear` (or, not transposed, a `Conv1D`) for one layer or several fused ones."""
     yield f"{name}.weight", Parameter(tuple(layer.kernel for layer in layers), transposed)
     if layers[0].use_bias:
         yield f"{name}.bias", Parameter(tuple(layer.bias for layer in layers))

@@ -88,7 +88,7 @@ def _parameters(head: Callable[[Any], Parameters] | None, pools: bool, model: An
 
 
 def _make(model: type[keras.Model], **arguments: Any) -> keras.Model:
-    """The model around an encoder, both of one dtype."""
+    """Create an encoder and the model around it, with the same dtype."""
     of_head = {name: arguments.pop(name) for name in _OF_HEAD if name in arguments}
     dtype = {name: arguments[name] for name in ("dtype",) if name in arguments}
     return model(BERT(**arguments), **of_head, **dtype)
@@ -115,7 +115,7 @@ def complete_classifier(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rename(name: str) -> str:
-    """Rename gamma and beta of legacy files."""
+    """Map the legacy names gamma and beta to weight and bias."""
     return re.sub(r"gamma$", "weight", re.sub(r"beta$", "bias", name))
 
 

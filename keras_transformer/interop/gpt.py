@@ -55,7 +55,7 @@ def _parameters(words: str, positions: str, model: Any) -> Parameters:
 
 
 def _complete_gpt2(config: dict[str, Any]) -> dict[str, Any]:
-    """Add the hidden size of the feed-forward networks; an end token is not padding, even if the file says so."""
+    """Add the hidden size of the feed-forward networks, and remove a padding token that is the end token."""
     pad_id, width = config.get("pad_token_id"), config.get("n_inner")
     return {
         **config,

@@ -1,4 +1,4 @@
-"""Read and write folders of `transformers`: `config.json` and `model.safetensors`."""
+"""Reading and writing of `transformers` folders: `config.json` and `model.safetensors`."""
 
 import contextlib
 import os
@@ -27,21 +27,21 @@ _SHOWN = 5
 
 
 def from_hugging_face(folder: str | os.PathLike[str], **kwargs: Any) -> keras.Model:
-    """Load a model that `save_pretrained` of `transformers` wrote, or a folder downloaded from the Hugging Face Hub.
+    """Load a model from a folder saved by `save_pretrained` of `transformers` or downloaded from the Hugging Face Hub.
 
     Args:
-        folder: a folder with `config.json` and `model.safetensors`, or its shards and their index.
+        folder: a folder with `config.json` and `model.safetensors`, or shards of the latter and their index.
         **kwargs: constructor arguments to override, such as `dropout` or `dtype`.
 
     Returns:
-        A `models.GPT` for GPT-2 and OpenAI GPT, a `models.Transformer` for Marian, a `models.T5`, a `models.ViT`; for
-        BERT the model of its class, such as `models.Pretraining` or `models.SequenceClassifier`.
+        A `models.GPT` for GPT-2 and OpenAI GPT, a `models.Transformer` for Marian, a `models.T5` or a `models.ViT`; for
+        BERT the model for its class, such as `models.Pretraining` or `models.SequenceClassifier`.
 
     Raises:
-        FileNotFoundError: If a file is missing.
-        ImportError: If safetensors is not installed.
-        ValueError: If a file is damaged, the architecture is not supported, or the weights do not match `config.json`.
-            The error lists missing and unknown names and wrong shapes.
+        FileNotFoundError: if a file is missing.
+        ImportError: if safetensors is not installed.
+        ValueError: if a file is damaged, the architecture is not supported, or the weights do not match `config.json`.
+            In the last case the error lists missing names, unknown names and wrong shapes.
 
     Example:
         >>> model = from_hugging_face("downloads/gpt2")  # doctest: +SKIP
@@ -70,15 +70,15 @@ def to_hugging_face(model: keras.Model, folder: str | os.PathLike[str]) -> pathl
 
     Args:
         model: a model of an architecture that `from_hugging_face` loads.
-        folder: the folder to create; not created on an error.
+        folder: the folder to create; it is not created if an error is raised.
 
     Returns:
         The folder.
 
     Raises:
-        FileExistsError: If `folder` exists.
-        ImportError: If safetensors is not installed.
-        ValueError: If no architecture of `transformers` supports an argument of the model, which the error names.
+        FileExistsError: if `folder` exists.
+        ImportError: if safetensors is not installed.
+        ValueError: if no architecture of `transformers` supports an argument of the model, which the error names.
 
     Example:
         >>> to_hugging_face(model, "runs/gpt2")  # doctest: +SKIP
@@ -177,13 +177,13 @@ def _safetensors() -> Any:
         import safetensors
     except ImportError as error:
         raise ImportError(
-            "reading and writing safetensors needs its package: pip install 'keras-transformer-kit[hf]'"
+            "reading and writing safetensors requires its package: pip install 'keras-transformer-kit[hf]'"
         ) from error
     return safetensors
 
 
 def _whole_name(architecture: Architecture, name: str) -> str:
-    """Return the name in the class with a head, which adds a prefix."""
+    """Return a parameter's name in the class with a head, which adds a prefix."""
     whole = name.startswith((architecture.prefix, *architecture.tied))
     return name if whole else architecture.prefix + name
 
@@ -198,7 +198,7 @@ def _check(
     parameters: dict[str, Parameter],
     tensors: dict[str, Any],
 ) -> None:
-    """Raise unless the tensors are the parameters, of their shapes, and copies of tied ones."""
+    """Raise a ValueError unless the tensors match the parameters, their shapes and their tied copies."""
     errors = []
     missing = sorted(parameters.keys() - tensors.keys())
     unknown = sorted(tensors.keys() - parameters.keys() - architecture.tied.keys())

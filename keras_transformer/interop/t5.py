@@ -96,7 +96,7 @@ T5_GENERATION = Architecture(
     },
     required={"is_encoder_decoder": True},
     parameters=_parameters,
-    # An unused table in the first published files.
+    # The first published files have an unused table.
     ignored=r"^decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight$",
     tied=dict.fromkeys(
         ("lm_head.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"), _WORDS

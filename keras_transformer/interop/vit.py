@@ -77,7 +77,7 @@ def _size(pair: list[int]) -> int | list[int]:
 
 
 def _complete(config: dict[str, Any]) -> dict[str, Any]:
-    """Normalize sizes as `_describe`, and add the labels and the problem type."""
+    """Normalize sizes as `_describe` does, and add the number of labels and the problem type."""
     sizes = {
         name: _size(config[name])
         for name in ("image_size", "patch_size")

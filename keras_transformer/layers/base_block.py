@@ -17,7 +17,7 @@ from keras_transformer.typing import Tensor
 
 
 class BaseBlock(keras.layers.Layer):
-    """The configuration and the sublayers that encoder and decoder blocks share; see `EncoderBlock`."""
+    """Base class of encoder and decoder blocks: their common arguments and sublayers; see `EncoderBlock`."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class BaseBlock(keras.layers.Layer):
             num_kv_heads=self.num_kv_heads,
             relation=relation,
             position_encoding=position_encoding,
-            # Each attention has weights of its own.
+            # Attentions do not share weights.
             score=score_layers.get(score_layers.serialize(self.score)),
             kernel=self.kernel,
             dropout=self.attention_dropout,
@@ -153,9 +153,9 @@ class BaseBlock(keras.layers.Layer):
 
 
 def head_dim(model_dim: int, num_heads: int) -> int:
-    """Return the size of a head that splits `model_dim` evenly."""
+    """Return `model_dim` / `num_heads`, which must be an integer."""
     if model_dim % num_heads:
         raise ValueError(
-            f"`num_heads` must divide the model's size. Received: num_heads={num_heads}, model_dim={model_dim}"
+            f"`num_heads` must divide `model_dim`. Received: num_heads={num_heads}, model_dim={model_dim}"
         )
     return model_dim // num_heads

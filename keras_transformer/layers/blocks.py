@@ -13,37 +13,37 @@ from keras_transformer.typing import Tensor
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class EncoderBlock(BaseBlock):
-    """Self-attention and a feed-forward network, each in a residual connection.
+    """Self-attention and a feed-forward network, each with a residual connection and normalisation.
 
     Args:
-        num_heads: heads of the attention, a divisor of D.
-        hidden_dim: width of the feed-forward network.
-        relation: of the self-attention, by default every pair.
-        activation: of the feed-forward network, gated ones too (see `FeedForward`).
-        normalization: "pre" (normalise before each sublayer), "post" (after adding, as in the paper) or "sandwich"
-            (before the sublayer and again its output).
-        dropout: probability, for attention weights, hidden units and sublayer outputs.
+        num_heads: number of attention heads, a divisor of D.
+        hidden_dim: hidden size of the feed-forward network.
+        relation: which positions of the self-attention may attend to which (see `relations`), by default all.
+        activation: activation of the feed-forward network, gated ones too (see `FeedForward`).
+        normalization: "pre" (normalise the input of each sublayer), "post" (normalise after the residual addition, as
+            in the paper) or "sandwich" (normalise the input and the output of each sublayer).
+        dropout: dropout rate for attention weights, hidden units and sublayer outputs.
         norm: "layer" or "rms".
-        num_kv_heads: key/value heads, see `MultiHeadAttention`; so are the three arguments below.
-        position_encoding: of the self-attention, see `MultiHeadAttention`.
-        score: the score of queries and keys.
-        kernel: how attention is computed.
+        num_kv_heads: number of key/value heads, see `MultiHeadAttention`, also for the three arguments below.
+        position_encoding: position encoding of the self-attention.
+        score: score of queries and keys.
+        kernel: the attention implementation.
         key_dim: the size of a head, by default D / `num_heads`.
-        use_bias: True for biases in attention and feed-forward network.
-        epsilon: of the normalisations.
-        hidden_dropout: probability for hidden units, by default `dropout`.
-        attention_dropout: probability for attention weights, by default `dropout`.
-        qkv_bias: True for biases in the query, key and value projections, by default `use_bias`.
-        kernel_initializer: of the matrices of attention and feed-forward network.
-        query_initializer: of the query projection's matrix, by default `kernel_initializer`.
-        output_initializer: of the matrices that end attention and feed-forward network, by default
+        use_bias: whether attention and feed-forward network have biases.
+        epsilon: epsilon of the normalisations.
+        hidden_dropout: dropout rate for hidden units, by default `dropout`.
+        attention_dropout: dropout rate for attention weights, by default `dropout`.
+        qkv_bias: whether the query, key and value projections have biases, by default `use_bias`.
+        kernel_initializer: initializer of the matrices of attention and feed-forward network.
+        query_initializer: initializer of the query projection's matrix, by default `kernel_initializer`.
+        output_initializer: initializer of the output projections of attention and feed-forward network, by default
             `kernel_initializer`.
-        **kwargs: for `keras.layers.Layer`.
+        **kwargs: arguments of `keras.layers.Layer`.
 
     Call arguments:
         inputs: (B, T, D).
-        padding_mask: booleans (B, T), False where there is padding; merged with the mask Keras propagates.
-        attention_mask: of the self-attention, see `MultiHeadAttention`; so are the three arguments below.
+        padding_mask: booleans (B, T), False at padding; merged with the mask that Keras propagates.
+        attention_mask: mask of the self-attention, see `MultiHeadAttention`, also for the three arguments below.
         segment_ids: integers (B, T).
         edges: integers (B, E, 2).
         positions: integers (T,) or (B, T).
@@ -99,20 +99,21 @@ class EncoderBlock(BaseBlock):
 class DecoderBlock(BaseBlock):
     """Causal self-attention, cross-attention to a memory, and a feed-forward network.
 
-    Built without a memory, it has no cross-attention: the block of decoder-only models such as GPT.
+    If it is built without a memory, it has no cross-attention: the block of decoder-only models such as GPT.
 
     Args:
-        num_heads: heads of both attentions, a divisor of D.
-        hidden_dim: width of the feed-forward network.
-        relation: of the self-attention, by default causal.
+        num_heads: number of heads of both attentions, a divisor of D.
+        hidden_dim: hidden size of the feed-forward network.
+        relation: which positions of the self-attention may attend to which (see `relations`), by default causal.
         **kwargs: the other arguments of `EncoderBlock`, and those of `keras.layers.Layer`.
 
     Call arguments:
         inputs: (B, T, D).
-        memory: (B, S, D'), the encoder's output, or a `RetrievalMemory` of it; or None, always or never.
-        padding_mask: booleans (B, T) of the inputs.
-        memory_padding_mask: booleans (B, S) of the memory.
-        attention_mask: of the self-attention, see `MultiHeadAttention`; so are the two arguments below.
+        memory: (B, S, D'), the encoder's output, or a `RetrievalMemory` of it; None in all calls of a block without
+            cross-attention.
+        padding_mask: booleans (B, T), False at padding of the inputs.
+        memory_padding_mask: booleans (B, S), False at padding of the memory.
+        attention_mask: mask of the self-attention, see `MultiHeadAttention`, also for the two arguments below.
         segment_ids: integers (B, T).
         positions: integers (T,) or (B, T).
 
@@ -120,7 +121,7 @@ class DecoderBlock(BaseBlock):
         input and output: (B, T, D)
 
     Raises:
-        ValueError: if D is not divisible by `num_heads`, or a memory is given to a block that was built without.
+        ValueError: if D is not divisible by `num_heads`, or a memory is passed to a block without cross-attention.
 
     References:
         Vaswani et al. (2017), section 3.1; without a memory: Liu et al., "Generating Wikipedia by Summarizing
@@ -202,16 +203,17 @@ class DecoderBlock(BaseBlock):
         attention_mask: Tensor | None = None,
         kv_cache: kt_ops.KVCache = kt_ops.StaticCache(),
     ) -> tuple[Tensor, Cache]:
-        """The output for T new tokens, and the cache with them in it.
+        """Return the output for T new tokens, and the cache with these tokens.
 
         Args:
             inputs: (B, T, D), the new tokens.
-            cache: of the self-attention, see `MultiHeadAttention.step`.
-            projected: the memory, by `cross_attention.project` or a `RetrievalMemory`, where there is one.
-            cache_index: integer scalar, where in the cache to write.
-            positions: integers (B, T) of the new tokens.
-            padding_mask: booleans (B, T) of the new tokens.
-            memory_padding_mask: booleans (B, S) of the memory.
+            cache: the cache of the self-attention, see `MultiHeadAttention.step`.
+            projected: the memory as returned by `cross_attention.project`, or a `RetrievalMemory`; None without
+                cross-attention.
+            cache_index: integer scalar, the number of tokens written before.
+            positions: integers (B, T), the positions of the new tokens.
+            padding_mask: booleans (B, T), False at padding of the new tokens.
+            memory_padding_mask: booleans (B, S), False at padding of the memory.
             attention_mask: booleans over the tokens in the cache, see `MultiHeadAttention.step`.
             kv_cache: how the cache is stored, see `MultiHeadAttention.step`.
 
@@ -239,7 +241,7 @@ class DecoderBlock(BaseBlock):
         memory_mask: Tensor | None = None,
         training: bool | None = None,
     ) -> Tensor:
-        """Return the output of the cross-attention sublayer for any form of memory, `hidden` without one."""
+        """Return the output of the cross-attention sublayer for any type of memory, or `hidden` without a memory."""
         if not self._crosses(memory):
             return hidden
         query = self.cross_attention_residual.enter(hidden)
@@ -254,10 +256,10 @@ class DecoderBlock(BaseBlock):
         return self.cross_attention_residual.leave(hidden, attended, training)
 
     def _crosses(self, memory: Any) -> bool:
-        """Return True if the block has a cross-attention; raise a ValueError unless it has one for a memory."""
+        """Return whether there is a memory; raise a ValueError unless the block was built accordingly."""
         if (memory is None) != (self.cross_attention is None):
             given = "none for a block built with" if memory is None else "one for a block built without"
             raise ValueError(
-                f"`memory` must be given exactly if the block was built with one. Received: {given}"
+                f"`memory` must be given if and only if the block was built with one. Received: {given}"
             )
         return memory is not None

@@ -1,4 +1,4 @@
-"""Dropout whose pattern is the same in eager, graph and XLA."""
+"""Dropout that drops the same elements in eager, graph and compiled execution."""
 
 from typing import Any
 
@@ -11,18 +11,18 @@ from keras_transformer.typing import Tensor
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Dropout(keras.layers.Layer):
-    """Zeros elements with probability `rate` while training, and scales the others by 1 / (1 − rate).
+    """Set elements to zero with probability `rate` during training, and scale the others by 1 / (1 − rate).
 
-    The elements come from a counter hash (see `ops.dropout`), which XLA computes many times faster than the
-    stateless generator of `keras.layers.Dropout`.
+    A counter hash (see `ops.dropout`) selects the elements; XLA computes it many times faster than the stateless
+    generator of `keras.layers.Dropout`.
 
     Args:
-        rate: in [0, 1).
-        seed: makes the pattern reproducible; by default Keras' global seed.
-        **kwargs: for `keras.layers.Layer`.
+        rate: the probability of dropping an element, in [0, 1).
+        seed: an integer for reproducible dropout; by default derived from Keras' global seed.
+        **kwargs: arguments of `keras.layers.Layer`.
 
     Shapes:
-        input and output: any, the same
+        input and output: any shape
 
     Raises:
         ValueError: if `rate` is outside [0, 1).
@@ -36,7 +36,7 @@ class Dropout(keras.layers.Layer):
         self.supports_masking = True
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
-        """Drop elements if `training`."""
+        """Return the inputs, with dropout if `training`."""
         if not training or self.rate == 0:
             return inputs
         return kt_ops.dropout(inputs, self.rate, self.seed_generator.next())

@@ -1,4 +1,4 @@
-"""Token embeddings, shared with the output."""
+"""Token embeddings, tied to the output projection."""
 
 import math
 from typing import Any
@@ -12,17 +12,17 @@ from keras_transformer.typing import Tensor
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class TokenEmbedding(keras.layers.Layer):
-    r"""Map ids to vectors, and vectors to logits by the same matrix.
+    r"""Map token ids to vectors, and hidden states to logits with the same matrix.
 
     $$x_t = \sqrt{D}\, E_{w_t}, \qquad \mathrm{logits}_t = h_t E^\top$$
 
     Args:
-        vocabulary_size: rows of E.
+        vocabulary_size: the number of rows of E.
         model_dim: D.
-        scale: True to multiply by √D, for embeddings of unit variance as positions have.
-        pad_id: the id whose positions the Keras mask hides, or None for no mask.
-        embeddings_initializer: of E, by default normal with a standard deviation of 1/√D.
-        **kwargs: for `keras.layers.Layer`.
+        scale: whether to multiply embeddings by √D, which gives them unit variance with the default initializer.
+        pad_id: the padding id, which the Keras mask hides, or None for no mask.
+        embeddings_initializer: initializer of E, by default normal with a standard deviation of 1/√D.
+        **kwargs: arguments of `keras.layers.Layer`.
 
     Shapes:
         ids: (B, T)
@@ -62,7 +62,7 @@ class TokenEmbedding(keras.layers.Layer):
             if embeddings_initializer is None
             else embeddings_initializer
         )
-        # Keras' layer brings LoRA and quantisation.
+        # Keras' layer supports LoRA and quantisation.
         self.embedding = keras.layers.ReversibleEmbedding(
             vocabulary_size,
             model_dim,
@@ -71,14 +71,14 @@ class TokenEmbedding(keras.layers.Layer):
             dtype=self.dtype_policy,
             name="embedding",
         )
-        self.embedding.supports_masking = True  # `logits` of masked vectors needs no warning
+        self.embedding.supports_masking = True  # `logits` of masked vectors shall not warn
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         """Create E."""
         self.embedding.build(input_shape)
 
     def call(self, ids: Tensor) -> Tensor:
-        """Return √D · E[ids]."""
+        """Return the embeddings of the ids, (B, T, D)."""
         vectors = self.embedding(ids)
         return (
             vectors * ops.convert_to_tensor(math.sqrt(self.model_dim), vectors.dtype)
@@ -87,13 +87,13 @@ class TokenEmbedding(keras.layers.Layer):
         )
 
     def logits(self, hidden: Tensor, kernel: Tensor | None = None) -> Tensor:
-        """Return hidden · Eᵀ in float32; `kernel` is the output of `output_kernel`, if computed before."""
+        """Return hidden · Eᵀ in float32; `kernel` is the precomputed output of `output_kernel`, if any."""
         if kernel is None:
             return self.embedding(hidden, reverse=True)
         return ops.matmul(ops.cast(hidden, kernel.dtype), kernel)
 
     def output_kernel(self) -> Tensor | None:
-        """Return Eᵀ to compute once before a loop: float32 (D, vocabulary_size), or None if E is quantised."""
+        """Return Eᵀ, float32 (D, vocabulary_size), to compute it once before a loop; None if E is quantised."""
         if self.embedding.quantization_mode is not None:
             return None
         return ops.cast(ops.transpose(self.embedding.embeddings), "float32")

@@ -28,25 +28,25 @@ _GATED: dict[str, Callable[[Tensor], Tensor]] = {
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class FeedForward(keras.layers.Layer):
-    r"""Two affine maps with an activation between them, applied to each position alike.
+    r"""Position-wise feed-forward network: two dense layers with an activation between them.
 
     $$\mathrm{FFN}(x) = f(x W_1 + b_1) W_2 + b_2$$
 
-    Gated, a third map is multiplied with the hidden units:
+    In a gated network, the hidden units are multiplied by a third projection:
 
     $$\mathrm{FFN}(x) = (f(x W_1 + b_1) \odot (x V + c)) W_2 + b_2$$
 
     Args:
-        hidden_dim: width between the maps. A gated network has 3/2 of the weights of a plain one, so two thirds of
-            the width make both the same size.
-        activation: f, any that `keras.activations.get` takes, or "gelu_tanh" (GPT's); or a gated network with its
-            f: "swiglu" (SiLU), "geglu" (GELU), "geglu_tanh" (GELU's tanh approximation: T5 v1.1), "reglu" (ReLU),
-            "glu" (sigmoid).
-        dropout: probability of dropping a hidden unit while training.
-        use_bias: True for biases in the projections.
-        kernel_initializer: of the matrices.
-        output_initializer: of W₂, by default `kernel_initializer`.
-        **kwargs: for `keras.layers.Layer`.
+        hidden_dim: the number of hidden units. At the same `hidden_dim`, a gated network has 3/2 of the weights of a
+            plain one.
+        activation: f, an identifier for `keras.activations.get` or "gelu_tanh" (GPT); or the name of a gated network,
+            given with its f: "swiglu" (SiLU), "geglu" (GELU), "geglu_tanh" (tanh approximation of GELU: T5 v1.1),
+            "reglu" (ReLU), "glu" (sigmoid).
+        dropout: dropout rate for hidden units.
+        use_bias: whether the projections have biases.
+        kernel_initializer: initializer of the matrices.
+        output_initializer: initializer of W₂, by default `kernel_initializer`.
+        **kwargs: arguments of `keras.layers.Layer`.
 
     Shapes:
         input and output: (…, D)
@@ -60,8 +60,7 @@ class FeedForward(keras.layers.Layer):
 
     References:
         Vaswani et al. (2017), equation 2. Gated: Shazeer, "GLU Variants Improve Transformer" (2020), equations 5
-        and 6 (which have no biases); the gate that is multiplied, x V, is called "up" in LLaMA's weights, and
-        f(x W₁) "gate".
+        and 6 (without biases). In LLaMA's weights, V is called "up" and W₁ "gate".
     """
 
     def __init__(
@@ -137,16 +136,16 @@ class FeedForward(keras.layers.Layer):
 
 
 def get_activation(activation: Any) -> Any:
-    """Return the activation of an identifier: a name of this module, or any that Keras knows."""
+    """Return the activation of an identifier: a name of this module unchanged, or Keras' activation."""
     ours = isinstance(activation, str) and (activation in _NAMED or activation in _GATED)
     return activation if ours else keras.activations.get(activation)
 
 
 def activation_function(activation: Any) -> Callable[[Tensor], Tensor]:
-    """Return the function of an activation from `get_activation`, for a gated one the function of its gate."""
+    """Return the function of an activation from `get_activation`; for a gated network, its f."""
     return {**_NAMED, **_GATED}.get(activation, activation)
 
 
 def serialize_activation(activation: Any) -> Any:
-    """Return the config of an activation, an argument of `get_activation`."""
+    """Return the config of an activation, for `get_activation`."""
     return activation if isinstance(activation, str) else keras.activations.serialize(activation)

@@ -1,4 +1,4 @@
-"""Graph attention: every sample brings its own relation."""
+"""Graph attention over the edges of each sample's graph."""
 
 import math
 from typing import Any
@@ -18,51 +18,51 @@ from keras_transformer.typing import Tensor
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class GraphAttention(keras.layers.Layer):
-    r"""Attention of every node of a graph to the nodes from which an edge leads to it.
+    r"""Graph attention: each node attends to its in-neighbours, the sources of its incoming edges.
 
     $$h'_i = \sigma\left( \big\Vert_{n=1}^{N} \sum_{j \in \mathcal{N}(i)} \alpha^n_{ij} W^n h_j + b \right), \quad
     \alpha^n_{ij} = \frac{\exp s^n_{ij}}{\sum_{l \in \mathcal{N}(i)} \exp s^n_{il}}$$
 
-    with the heads averaged, $\frac{1}{N} \sum_n$, in place of their concatenation ∥ if `concat` is False (for a last
-    layer). The score determines the projections:
+    If `concat` is False (for a last layer), the heads are averaged, $\frac{1}{N} \sum_n$, instead of concatenated, ∥.
+    The score determines the projections:
 
-    - "gat": one W for all, $s_{ij} = \mathrm{LeakyReLU}(a \cdot [W h_i \Vert W h_j])$;
+    - "gat": one W for targets and sources, $s_{ij} = \mathrm{LeakyReLU}(a \cdot [W h_i \Vert W h_j])$;
     - "gatv2": one for targets and one for sources, $s_{ij} = a \cdot \mathrm{LeakyReLU}(W_t h_i + W_s h_j)$, W = W_s
       ("additive" likewise, with tanh);
-    - any other: queries, keys and values of their own, as in `MultiHeadAttention`.
+    - other scores: separate query, key and value projections, as in `MultiHeadAttention`.
 
-    Graphs of a batch have T nodes each, smaller ones padded with nodes that have no edges or that
-    `padding_mask` masks. Permuting nodes and edges together permutes the outputs.
+    Each graph of a batch has T nodes; smaller graphs are padded with nodes without edges or with nodes that
+    `padding_mask` masks. The layer is equivariant to permutations of the nodes.
 
     Args:
         num_heads: N.
         head_dim: H, the size of a head.
-        concat: True to concatenate heads, False to average them.
-        score: how two nodes are compared: "gat", "gatv2", another name, value or layer that `MultiHeadAttention`
-            takes ("scaled_dot_product", "cosine", …).
-        dropout: probability of dropping an attention weight while training.
-        self_loops: True to let every node attend to itself, listed among the edges or not.
-        use_bias: True for b and, except for "gat", for biases in the projections.
-        activation: σ, any that `keras.activations.get` takes.
-        seed: makes dropout reproducible.
-        kernel: how it is computed, see `ops.attention`.
-        kernel_regularizer: of the projections' matrices; the weights of the score have that of their layer.
-        **kwargs: for `keras.layers.Layer`.
+        concat: True to concatenate the heads, False to average them.
+        score: the score of two nodes: "gat", "gatv2", or another score of `MultiHeadAttention` ("scaled_dot_product",
+            "cosine", …).
+        dropout: dropout rate for attention weights.
+        self_loops: whether every node attends to itself, even without an edge to itself.
+        use_bias: whether there is a bias b and, except for "gat", whether the projections have biases.
+        activation: σ, an identifier for `keras.activations.get`.
+        seed: an integer for reproducible dropout.
+        kernel: the attention implementation, see `ops.attention`.
+        kernel_regularizer: regularizer of the projections' matrices; weights of a score layer have that layer's own.
+        **kwargs: arguments of `keras.layers.Layer`.
 
     Call arguments:
         nodes: (B, T, D).
         edges: integers (B, E, 2): [source, target] lets `target` attend to `source`; −1 is padding, and duplicate
             edges count once.
         adjacency: booleans (B, T, T) in place of edges, True at [target, source].
-        padding_mask: booleans (B, T), False at nodes that none may attend to.
+        padding_mask: booleans (B, T), False at nodes that no node may attend to.
         mask: passed by Keras (as is `nodes_mask`) and merged with `padding_mask`.
 
     Shapes:
-        output: (B, T, N·H), or (B, T, H) where heads are averaged
+        output: (B, T, N · H), or (B, T, H) if heads are averaged
 
     Raises:
-        ValueError: if a size is not positive, `dropout` outside [0, 1) or `score` unknown; in a call, unless
-            either edges or adjacency is given, in the right shape.
+        ValueError: if a size is not positive, `dropout` is outside [0, 1) or `score` is unknown; in a call, unless
+            exactly one of `edges` and `adjacency` is given, with the shape above.
 
     Example:
         >>> nodes, edges = keras.random.normal((1, 3, 8)), keras.ops.array([[[0, 1], [1, 2]]])
@@ -70,9 +70,9 @@ class GraphAttention(keras.layers.Layer):
         TensorShape([1, 3, 8])
 
     References:
-        Veličković et al., "Graph Attention Networks" (2018), equations 4 to 6; Brody et al., "How Attentive Are
-        Graph Attention Networks?" (2022), equation 7. As in PyTorch Geometric, b is added once, after heads are
-        joined.
+        Veličković et al., "Graph Attention Networks" (2018), equations 3, 5 and 6; Brody et al., "How Attentive Are
+        Graph Attention Networks?" (2022), equation 7. As in PyTorch Geometric, b is added once, after the heads are
+        concatenated or averaged.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class GraphAttention(keras.layers.Layer):
         nodes_mask: Tensor | None = None,
         training: bool | None = None,
     ) -> Tensor:
-        """Return the nodes after attention to their neighbours."""
+        """Return the new features of the nodes."""
         dropout = self.dropout if training else 0.0
         heads = kt_ops.attention(
             *self._heads(nodes),
@@ -158,7 +158,7 @@ class GraphAttention(keras.layers.Layer):
         adjacency: Tensor | None = None,
         padding_mask: Tensor | None = None,
     ) -> Tensor:
-        """The weights α of the same call, (B, N, T, T) in float32: of every target (row) and source (column)."""
+        """Return the weights α of `call`, float32 (B, N, T, T), of targets (rows) and sources (columns)."""
         query, key, _ = self._heads(nodes)
         return kt_ops.attention_weights(
             query,
@@ -169,11 +169,11 @@ class GraphAttention(keras.layers.Layer):
         )
 
     def compute_output_shape(self, nodes_shape: tuple[int | None, ...], *_: Any, **__: Any) -> Any:
-        """(B, T, N·H) or (B, T, H)."""
+        """Return the output shape (B, T, N · H) or (B, T, H)."""
         return (*nodes_shape[:-1], self._output_dim)
 
     def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
-        """The mask of the nodes."""
+        """Return the mask of the nodes."""
         return previous_mask
 
     def get_config(self) -> dict[str, Any]:
@@ -211,13 +211,13 @@ class GraphAttention(keras.layers.Layer):
         return layer
 
     def _heads(self, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, (B, T, N, H)."""
+        """Return queries, keys and values, each (B, T, N, H)."""
         shape = [-1, ops.shape(nodes)[1], self.num_heads, self.head_dim]
         projected = [ops.reshape(projection(nodes), shape) for projection in self.projections]
         return projected[0], projected[min(1, len(projected) - 1)], projected[-1]
 
     def _graph(self, nodes: Tensor, edges: Tensor | None, adjacency: Tensor | None) -> dict[str, Tensor]:
-        """`edges` or `mask` for `ops.attention`, with self-loops where there are to be any."""
+        """Return `edges` or `mask` for `ops.attention`, with self-loops added if `self_loops`."""
         if (edges is None) == (adjacency is None):
             raise ValueError(
                 "Either `edges` or `adjacency` must be given. "

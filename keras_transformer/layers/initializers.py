@@ -1,6 +1,6 @@
-"""Initializers that several weights share.
+"""Initializers for several weights.
 
-One initializer object of Keras draws the same values at every call, so that each weight needs one of its own.
+A Keras initializer object returns the same values at every call, so that each weight needs an object of its own.
 """
 
 from typing import Any
@@ -9,12 +9,12 @@ import keras
 
 
 def get(identifier: Any) -> Any:
-    """Return the initializer of an identifier; a name stays one, of which each weight creates its own object."""
+    """Return the initializer of an identifier; names stay strings, from which each weight creates its own object."""
     return identifier if isinstance(identifier, str) else keras.initializers.get(identifier)
 
 
 def another(initializer: Any) -> Any:
-    """Return an initializer of the same distribution, for another weight."""
+    """Return a copy of the initializer, for a different weight."""
     return initializer.clone() if isinstance(initializer, keras.initializers.Initializer) else initializer
 
 

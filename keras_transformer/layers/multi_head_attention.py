@@ -18,7 +18,7 @@ Cache = dict[str, Tensor]
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class MultiHeadAttention(keras.layers.Layer):
-    r"""Several attentions side by side on learned projections.
+    r"""Multi-head attention on learned projections, with any relation, score and position encoding.
 
     $$\mathrm{MultiHead}(X, Y) = [h_1; \dots; h_N] W^O, \quad
     h_n = \mathrm{Attention}(X W^Q_n, Y W^K_n, Y W^V_n)$$
@@ -29,29 +29,30 @@ class MultiHeadAttention(keras.layers.Layer):
         num_heads: N.
         key_dim: H, the size of a head's queries and keys.
         value_dim: V, the size of a head's values, by default H.
-        num_kv_heads: K, a divisor of N: grouped-query attention; 1 is multi-query. By default N.
-        relation: the pairs that may attend: a `relations.Relation`, its name ("causal"), or None for all.
-        position_encoding: the position encoding of the attention itself: "rotary", "alibi", "relative_bias" (T5's), a
+        num_kv_heads: K, a divisor of N, for grouped-query attention (1 for multi-query); by default N.
+        relation: which positions may attend to which: a `relations.Relation`, its name ("causal"), or None for all.
+        position_encoding: the position encoding within the attention: "rotary", "alibi", "relative_bias" (T5's), a
             layer (`RotaryPositions`, `ALiBi`, `RelativeBias`), or None.
-        score: the score of queries and keys: a value of `ops.scores`, a layer (`AdditiveScore`, `BilinearScore`,
+        score: the score of queries and keys: an object of `ops.scores`, a layer (`AdditiveScore`, `BilinearScore`,
             `GATScore`), or the name of one ("scaled_dot_product", "cosine", "additive", …).
-        kernel: how it is computed, see `ops.attention`.
-        dropout: probability of dropping an attention weight while training.
-        use_bias: True for biases in the four projections.
-        seed: makes dropout reproducible.
-        qkv_bias: True for biases in the query, key and value projections, by default `use_bias`.
-        kernel_initializer: of the matrices of the four projections.
-        query_initializer: of that of the queries, by default `kernel_initializer`; so is `output_initializer`.
-        **kwargs: for `keras.layers.Layer`.
+        kernel: the attention implementation, see `ops.attention`.
+        dropout: dropout rate for attention weights.
+        use_bias: whether the four projections have biases.
+        seed: an integer for reproducible dropout.
+        qkv_bias: whether the query, key and value projections have biases, by default `use_bias`.
+        kernel_initializer: initializer of the matrices of the four projections.
+        query_initializer: initializer of the query projection's matrix, by default `kernel_initializer`.
+        output_initializer: initializer of the output projection's matrix, by default `kernel_initializer`.
+        **kwargs: arguments of `keras.layers.Layer`.
 
     Call arguments:
         query: (B, T, D).
         value: (B, S, D'), by default `query`.
         key: (B, S, D'), by default `value`.
-        attention_mask: booleans, (B, T, S), (B, N, T, S) or a shape that broadcasts to them; True may attend.
-        padding_mask: booleans (B, S), False where a key is padding.
-        segment_ids: integers (B, T): self-attention within equal segments only.
-        edges: integers (B, E, 2), a graph for each row: [source, target] lets the query `target` attend to the key
+        attention_mask: booleans (B, T, S), (B, N, T, S) or a shape that broadcasts to them, True for "may attend".
+        padding_mask: booleans (B, S), False at keys that are padding.
+        segment_ids: integers (B, T) for self-attention: positions attend only within the same segment.
+        edges: integers (B, E, 2), the graph of each sample: [source, target] lets the query `target` attend to the key
             `source`; −1 is padding.
         positions: integers (T,) or (B, T) for relation and position encoding of a self-attention, by default 0, 1, …
         mask: passed by Keras (as are `query_mask`, `value_mask` and `key_mask`) and merged with `padding_mask`.
@@ -177,7 +178,7 @@ class MultiHeadAttention(keras.layers.Layer):
         edges: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """Return the weights α of `call` without masks passed by Keras, float32 (B, N, T, S)."""
+        """Return the attention weights of `call`, float32 (B, N, T, S); masks of Keras are not applied."""
         queries, keys, _ = self._heads(query, value, key, positions)
         return kt_ops.attention_weights(
             queries,
@@ -196,8 +197,8 @@ class MultiHeadAttention(keras.layers.Layer):
     ) -> Cache:
         """Return the empty cache for `step` with the same `kv_cache`.
 
-        If the relation has bandwidth k on the left, k + 1 positions are enough, each with `hypotheses` entries: new
-        tokens then replace the oldest.
+        If the relation has bandwidth k on the left, the cache holds k + 1 positions with `hypotheses` entries each, and
+        new tokens replace the oldest.
         """
         return kv_cache.allocate(
             batch_size,
@@ -221,24 +222,24 @@ class MultiHeadAttention(keras.layers.Layer):
         attention_mask: Tensor | None = None,
         kv_cache: kt_ops.KVCache = kt_ops.StaticCache(),
     ) -> tuple[Tensor, Cache]:
-        """Self-attention of T new tokens to those in the cache and to each other.
+        """Compute self-attention of T new tokens to the tokens in the cache and to each other.
 
-        For relations inside causal, `step` over the tokens one by one, or several at a time, equals one `call`.
-        With an `attention_mask` the new tokens may also be T candidates for one position, each of which
-        attends to the tokens of its own hypothesis.
+        For causal relations, `step` over all tokens, one or several at a time, equals one `call`. With an
+        `attention_mask`, the new tokens may also be T candidates for one position, each of which attends to the tokens
+        of its own hypothesis.
 
         Args:
             query: (B, T, D), the new tokens.
             cache: the return value of `empty_cache` or of an earlier step.
-            cache_index: integer scalar, the number of tokens before, at any length of the cache.
-            positions: integers (B, T) that the relation compares.
-            padding_mask: booleans (B, T), False where a new token is padding that none may attend to.
+            cache_index: integer scalar, the number of tokens written before; it may exceed the size of the cache.
+            positions: integers (B, T), the positions of the new tokens.
+            padding_mask: booleans (B, T), False at new tokens that are padding, which no token may attend to.
             attention_mask: booleans (B, T, S) or (1, T, S), True where a new token may attend to a token, in the order
-                of the cache's indices; S is at least `cache_index` + T. The new tokens then share one position.
+                in which tokens were written; S is at least `cache_index` + T. The new tokens then share one position.
             kv_cache: how the cache is stored, the same in all steps (see `ops.KVCache`).
 
         Returns:
-            The output (B, T, D) and the cache with the new tokens in it.
+            The output (B, T, D), and the cache with the new tokens.
         """
         positions = ops.cast(positions, "int32")
         query, key, value = self._heads(query, positions=positions)
@@ -268,12 +269,12 @@ class MultiHeadAttention(keras.layers.Layer):
         return self._merge(heads), cache
 
     def queries(self, query: Tensor, positions: Tensor | None = None) -> Tensor:
-        """Return the queries (B, T, N, H) of the heads, projected from a query (B, T, D)."""
+        """Project a query (B, T, D) to the queries (B, T, N, H) of the heads, rotated if positions are rotary."""
         queries = self._split(self.query_projection(query), self.num_heads, self.key_dim)
         return attention_encodings.rotate(self.position_encoding, queries, positions)
 
     def project(self, memory: Tensor) -> dict[str, Tensor]:
-        """Keys and values (B, K, S, ·) of a memory (B, S, D'), for `attend`."""
+        """Project a memory (B, S, D') to keys (B, K, S, H) and values (B, K, S, V), for `attend`."""
         keys, values = self._keys_and_values(memory, memory)
         return {"key": _heads_first(keys), "value": _heads_first(values)}
 
@@ -284,7 +285,7 @@ class MultiHeadAttention(keras.layers.Layer):
         padding_mask: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """Cross-attention of a query (B, T, D), at `positions` (T,) or (B, T), to a memory that `project` projected."""
+        """Compute cross-attention of a query (B, T, D) to a memory projected by `project`."""
         heads = kt_ops.attention(
             self.queries(query, positions),
             _heads_first(projected["key"]),
@@ -339,7 +340,7 @@ class MultiHeadAttention(keras.layers.Layer):
         key: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries (B, T, N, H), keys (B, S, K, H) and values (B, S, K, V)."""
+        """Return queries (B, T, N, H), keys (B, S, K, H) and values (B, S, K, V)."""
         value = query if value is None else value
         key = value if key is None else key
         return self.queries(query, positions), *self._keys_and_values(key, value, positions)
@@ -366,7 +367,7 @@ class MultiHeadAttention(keras.layers.Layer):
         """Return the arguments that `ops.attention` and `ops.attention_weights` share."""
         for name, given in (("segment_ids", segment_ids), ("positions", positions)):
             if value is not None and given is not None:
-                raise ValueError(f"`{name}` must be None where a value is given. Received: both")
+                raise ValueError(f"`{name}` must be None if `value` is given. Received: both")
         return {
             "score": self._score(),
             "bias": self._bias(),
@@ -379,7 +380,7 @@ class MultiHeadAttention(keras.layers.Layer):
 
     @property
     def _window(self) -> int | None:
-        """The bandwidth of the relation on the left, or None."""
+        """The bandwidth of the relation on the left, or None if unbounded."""
         return self.relation.bandwidth()[0]
 
     @staticmethod
@@ -392,5 +393,5 @@ class MultiHeadAttention(keras.layers.Layer):
 
 
 def _heads_first(tensor: Tensor) -> Tensor:
-    """(B, S, K, H) ↔ (B, K, S, H), the layout of a projected memory; two of them cancel in a compiled graph."""
+    """Transpose (B, S, K, H) to (B, K, S, H), the layout of a projected memory, or back."""
     return ops.transpose(tensor, (0, 2, 1, 3))

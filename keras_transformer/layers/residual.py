@@ -15,7 +15,7 @@ NORMS = {"layer": keras.layers.LayerNormalization, "rms": keras.layers.RMSNormal
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Residual(keras.layers.Layer):
-    r"""The wiring around each sublayer f of a block: dropout, addition and normalisation.
+    r"""The residual connection around a sublayer f of a block: dropout, addition and normalisation.
 
     $$\text{pre: } x + \mathrm{drop}(f(\mathrm{norm}(x))), \qquad
     \text{post: } \mathrm{norm}(x + \mathrm{drop}(f(x))), \qquad
@@ -25,11 +25,11 @@ class Residual(keras.layers.Layer):
 
     Args:
         normalization: "pre", "post" or "sandwich".
-        dropout: probability of dropping an element of f's output while training.
-        epsilon: of the normalisation.
-        norm: "layer" (centres, and divides by the standard deviation) or "rms" (divides by the root of the mean
-            square). Both compute their statistics in float32 under mixed precision.
-        **kwargs: for `keras.layers.Layer`.
+        dropout: dropout rate for the output of f.
+        epsilon: epsilon of the normalisation.
+        norm: "layer" (LayerNorm) or "rms" (RMSNorm), which both compute their statistics in float32 under mixed
+            precision.
+        **kwargs: arguments of `keras.layers.Layer`.
 
     Raises:
         ValueError: if `normalization` or `norm` is unknown or `dropout` outside [0, 1).
@@ -70,7 +70,7 @@ class Residual(keras.layers.Layer):
         return inputs if self.normalization == "post" else self.norm(inputs)
 
     def leave(self, inputs: Tensor, output: Tensor, training: bool | None = None) -> Tensor:
-        """Add the output of the sublayer to its inputs, with dropout and normalisation."""
+        """Add the output of the sublayer to the inputs of the block, with dropout and normalisation."""
         output = self.drop(output, training=training)
         if self.output_norm is not None:
             output = self.output_norm(output)
@@ -92,7 +92,7 @@ class Residual(keras.layers.Layer):
 
 
 def new_norm(norm: str, epsilon: float = 1e-6, **kwargs: Any) -> keras.layers.Layer:
-    """A normalisation layer: "layer" or "rms"."""
+    """Create a normalisation layer, "layer" or "rms"."""
     check_one_of(tuple(NORMS), norm=norm)
     layer = NORMS[norm](epsilon=epsilon, **kwargs)
     layer.supports_masking = True  # Keras' RMSNormalization would warn of a mask it ignores

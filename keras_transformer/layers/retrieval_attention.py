@@ -1,4 +1,4 @@
-"""Cross-attention to the few tokens of a long memory that suit each query best."""
+"""Cross-attention of each query to the k keys of largest score in a long memory."""
 
 import dataclasses
 from typing import Any
@@ -22,21 +22,21 @@ class RetrievalAttention(keras.layers.Layer):
     \alpha_{i \cdot} = \operatorname{softmax}_{j \in \operatorname{top-}k}(s_{ij}), \quad
     s_{ij} = (x_i W^Q_n) \cdot (y_j W^K_n) / \sqrt{H}$$
 
-    So a decoder trained on short inputs reads memories of any length: it sees as many tokens as it is used to, each
-    head those it asks for. The weights are those of `MultiHeadAttention`, in its order, so `set_weights` takes them
-    from a trained one; with k as large as the memory the two are the same.
+    A decoder trained on short inputs can thus read memories of any length, as each head attends to as many tokens as in
+    training. Weights have the order of `MultiHeadAttention`, so `set_weights` accepts those of a trained layer; if k is
+    at least the memory's length, the outputs are equal.
 
     Args:
         num_heads: N.
         key_dim: H, the size of a head's queries and keys.
-        k: how many keys a head of a query attends to.
+        k: the number of keys that each head of a query attends to.
         value_dim: V, the size of a head's values, by default H.
         num_kv_heads: K, a divisor of N: grouped-query attention; 1 is multi-query. By default N.
-        score: how query and key are compared, as for `MultiHeadAttention`.
+        score: the score of queries and keys, see `MultiHeadAttention`.
         dropout: probability of dropping an attention weight while training.
-        use_bias: True for biases in the four projections.
-        seed: makes dropout reproducible.
-        **kwargs: for `keras.layers.Layer`.
+        use_bias: whether the four projections have biases.
+        seed: an integer for reproducible dropout.
+        **kwargs: arguments of `keras.layers.Layer`.
 
     Call arguments:
         query: (B, T, D).

@@ -1,4 +1,4 @@
-"""Layers with the weights of a score, whose `score` returns the value of `ops.scores` for attention.
+"""Layers that hold the weights of a score; their method `score` returns the score of `ops.scores`.
 
 Axes: N query heads, K key/value heads, H head size.
 """
@@ -16,15 +16,15 @@ from keras_transformer.typing import Tensor
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class ScoreLayer(keras.layers.Layer):
-    """A score whose weights are learned, for the argument `score` of an attention layer.
+    """Base class of scores with trainable weights, for the argument `score` of an attention layer.
 
-    The attention layer builds it with its own sizes, and takes `score()` anew in every call. Subclasses implement
-    `create_weights` and `score`. One score may serve several attentions of equal sizes; to be saved it has to be given
-    to them by a layer or model of your own, as Keras keeps no track of what layers of a functional model share inside.
+    The attention layer builds it and calls `score()` in every call. Subclasses implement `create_weights` and `score`.
+    Several attentions of equal sizes may share one score, but only in a subclassed layer or model: Keras cannot save
+    functional models whose layers share a sublayer.
 
     Args:
-        kernel_regularizer: of all weights, for subclasses to pass to `add_weight`.
-        **kwargs: for `keras.layers.Layer`.
+        kernel_regularizer: regularizer of all weights, which subclasses pass to `add_weight`.
+        **kwargs: arguments of `keras.layers.Layer`.
     """
 
     def __init__(self, kernel_regularizer: Any = None, **kwargs: Any) -> None:
@@ -33,13 +33,13 @@ class ScoreLayer(keras.layers.Layer):
         self.sizes: tuple[int, ...] | None = None
 
     def build(self, sizes: tuple[int, ...]) -> None:
-        """Create the weights for (N, K, H), once.
+        """Create the weights, unless they exist.
 
         Args:
-            sizes: the attention's `num_heads`, `num_kv_heads` and `key_dim`.
+            sizes: the attention's `num_heads` N, `num_kv_heads` K and `key_dim` H.
 
         Raises:
-            ValueError: if another attention has built it with other sizes.
+            ValueError: if the layer was built for different sizes.
         """
         sizes = tuple(sizes)
         if self.sizes is None:
@@ -47,7 +47,7 @@ class ScoreLayer(keras.layers.Layer):
             self.sizes = sizes
         elif self.sizes != sizes:
             raise ValueError(
-                "`score` must be a layer of its own where attentions differ in (num_heads, num_kv_heads, key_dim); "
+                "`score` must be shared only by attentions of equal (num_heads, num_kv_heads, key_dim); "
                 f"{self.name!r} was built for {self.sizes}. Received: sizes={sizes}"
             )
 
@@ -57,10 +57,10 @@ class ScoreLayer(keras.layers.Layer):
 
     @abc.abstractmethod
     def score(self) -> scores.Score:
-        """The score with the present weights as tensors, for `ops.attention`; the layer must be built."""
+        """Return the score for `ops.attention`, with the current weights of this built layer as tensors."""
 
     def _add_vectors(self, name: str, num_heads: int, key_dim: int) -> keras.Variable:
-        """(N, H): a map from H numbers to one for each head, initialised by Glorot and Bengio's rule."""
+        """Add a weight (N, H): for each head a projection from H features to one, with Glorot initialisation."""
         limit = math.sqrt(6 / (key_dim + 1))
         return self.add_weight(
             name=name,
@@ -77,21 +77,22 @@ class ScoreLayer(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class AdditiveScore(ScoreLayer):
-    r"""A small network of query and key.
+    r"""Additive attention: a network with one hidden layer, for each head n.
 
     $$\log \kappa(q, k) = a_n \cdot f(q + k)$$
 
     Args:
-        activation: f: "tanh" (Bahdanau's) or "leaky_relu" (GATv2's).
-        **kwargs: for `ScoreLayer`.
+        activation: f: "tanh" (Bahdanau et al.) or "leaky_relu" (GATv2).
+        **kwargs: arguments of `ScoreLayer`.
 
     Shapes:
         vectors: (N, H)
 
     Raises:
-        ValueError: for another activation.
+        ValueError: if `activation` is unknown.
 
     Example:
+        >>> import keras_transformer
         >>> x = keras.random.normal((2, 5, 4, 8))
         >>> layer = AdditiveScore()
         >>> layer.build((4, 4, 8))
@@ -108,11 +109,11 @@ class AdditiveScore(ScoreLayer):
         self.activation = scores.Additive(None, activation).activation  # checks it
 
     def create_weights(self, num_heads: int, num_kv_heads: int, key_dim: int) -> None:
-        """a, for each query head."""
+        """Add a, (N, H)."""
         self.vectors = self._add_vectors("vectors", num_heads, key_dim)
 
     def score(self) -> scores.Additive:
-        """The score with the present weights as tensors, for `ops.attention`; the layer must be built."""
+        """Return the score for `ops.attention`, with the current weights of this built layer as tensors."""
         return scores.Additive(_value_of(self.vectors), self.activation)
 
     def get_config(self) -> dict[str, Any]:
@@ -122,23 +123,22 @@ class AdditiveScore(ScoreLayer):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class BilinearScore(ScoreLayer):
-    r"""A general bilinear form, at first the scaled dot product.
+    r"""Bilinear attention ("general" in the paper), initialised as the scaled dot product, for each head n.
 
-    $$\log \kappa(q, k) = q^\top W_n k, \quad W_n = I / \sqrt{H} \text{ at first}$$
+    $$\log \kappa(q, k) = q^\top W_n k, \quad W_n = I / \sqrt{H} \text{ at initialisation}$$
 
     Args:
-        **kwargs: for `ScoreLayer`.
+        **kwargs: arguments of `ScoreLayer`.
 
     Shapes:
         matrices: (N, H, H)
 
     References:
-        Luong et al., "Effective Approaches to Attention-based Neural Machine Translation" (2015), equation 8,
-        "general".
+        Luong et al., "Effective Approaches to Attention-based Neural Machine Translation" (2015), equation 8.
     """
 
     def create_weights(self, num_heads: int, num_kv_heads: int, key_dim: int) -> None:
-        """W, for each query head."""
+        """Add W, (N, H, H)."""
         self.matrices = self.add_weight(
             name="matrices",
             shape=(num_heads, key_dim, key_dim),
@@ -147,22 +147,22 @@ class BilinearScore(ScoreLayer):
         )
 
     def score(self) -> scores.Bilinear:
-        """The score with the present weights as tensors, for `ops.attention`; the layer must be built."""
+        """Return the score for `ops.attention`, with the current weights of this built layer as tensors."""
         return scores.Bilinear(_value_of(self.matrices))
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class GATScore(ScoreLayer):
-    r"""Graph attention's score: a LeakyReLU of the sum of a query term and a key term.
+    r"""The score of graph attention networks: a LeakyReLU of the sum of a query term and a key term.
 
     $$\log \kappa(q, k) = \mathrm{LeakyReLU}(a_n \cdot q + b_n \cdot k)$$
 
-    Every query ranks the keys alike, static attention in the words of Brody et al., unlike
+    All queries rank the keys in the same order ("static attention" in Brody et al.), unlike
     `AdditiveScore("leaky_relu")`.
 
     Args:
-        negative_slope: of the LeakyReLU.
-        **kwargs: for `ScoreLayer`.
+        negative_slope: the negative slope of the LeakyReLU.
+        **kwargs: arguments of `ScoreLayer`.
 
     Shapes:
         query_vectors: (N, H)
@@ -177,12 +177,12 @@ class GATScore(ScoreLayer):
         self.negative_slope = negative_slope
 
     def create_weights(self, num_heads: int, num_kv_heads: int, key_dim: int) -> None:
-        """a, for each query head, and b, for each key head."""
+        """Add a, (N, H), and b, (K, H)."""
         self.query_vectors = self._add_vectors("query_vectors", num_heads, key_dim)
         self.key_vectors = self._add_vectors("key_vectors", num_kv_heads, key_dim)
 
     def score(self) -> scores.GAT:
-        """The score with the present weights as tensors, for `ops.attention`; the layer must be built."""
+        """Return the score for `ops.attention`, with the current weights of this built layer as tensors."""
         return scores.GAT(
             _value_of(self.query_vectors),
             _value_of(self.key_vectors),
@@ -204,17 +204,18 @@ _VALUES = ("scaled_dot_product", "exponential", "cosine", "rbf", "polynomial", "
 
 
 def get(identifier: scores.Score | ScoreLayer | str | dict[str, Any] | None) -> scores.Score | ScoreLayer:
-    """The score, with weights or without, that an identifier stands for.
+    """Retrieve a score with or without weights.
 
     Args:
         identifier: a score of `ops.scores` or a `ScoreLayer`; the name of one; its serialised config; or None for the
-            scaled dot product. "additive", "bilinear", "gat" and "gatv2" have weights, and give a new layer each time.
+            scaled dot product. The names of scores with weights, "additive", "bilinear", "gat" and "gatv2", return a
+            new layer each time.
 
     Returns:
-        A `ScoreLayer`, which its user must build, or a value of `ops.scores`.
+        A `ScoreLayer`, which the caller must build, or a score of `ops.scores`.
 
     Raises:
-        ValueError: for anything else.
+        ValueError: if the identifier is none of these.
 
     Example:
         >>> get("cosine")
@@ -238,13 +239,13 @@ def get(identifier: scores.Score | ScoreLayer | str | dict[str, Any] | None) -> 
 
 
 def build(score: scores.Score | ScoreLayer, sizes: tuple[int, int, int]) -> None:
-    """Create the weights of a score that has some, for (N, K, H)."""
+    """Create the weights of a score for sizes (N, K, H), if it has any."""
     if isinstance(score, ScoreLayer):
         score.build(sizes)
 
 
 def value(score: scores.Score | ScoreLayer) -> scores.Score:
-    """Return the score for `ops.attention`, with its present weights as tensors."""
+    """Return the score for `ops.attention`, with its current weights as tensors."""
     return score.score() if isinstance(score, ScoreLayer) else score
 
 
@@ -252,13 +253,13 @@ def serialize(score: scores.Score | ScoreLayer) -> dict[str, Any]:
     """Return the config of a score for `get`; restore the weights and sizes of a layer separately.
 
     Args:
-        score: what `get` gives.
+        score: a score or layer returned by `get`.
 
     Returns:
-        A dictionary for JSON.
+        A dictionary that JSON can represent.
 
     Raises:
-        ValueError: for `ops.scores.Additive`, `Bilinear` and `GAT`, which contain tensors.
+        ValueError: if the score is an `ops.scores.Additive`, `Bilinear` or `GAT`, which contain tensors.
     """
     if isinstance(score, scores.Additive | scores.Bilinear | scores.GAT):
         raise ValueError(
@@ -271,10 +272,10 @@ def serialize(score: scores.Score | ScoreLayer) -> dict[str, Any]:
 
 
 def _value_of(variable: keras.Variable) -> Tensor:
-    """Return a tensor: on TensorFlow, `convert_to_tensor` returns the variable, refused by a custom gradient."""
+    """Return a copy: TensorFlow's `convert_to_tensor` returns the variable, which a custom gradient rejects."""
     return ops.copy(variable)
 
 
 def _scaled_identities(shape: tuple[int, ...], dtype: Any = None) -> Tensor:
-    """I / √H, as often as the first axis is long."""
+    """Return I / √H for each head, in the shape (N, H, H)."""
     return ops.broadcast_to(ops.eye(shape[-1], dtype=dtype) / math.sqrt(shape[-1]), shape)

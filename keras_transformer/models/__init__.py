@@ -1,4 +1,4 @@
-"""Models, one file each."""
+"""Transformer models: encoders, decoders, encoder–decoders and graph attention networks."""
 
 from keras_transformer.models.bert import BERT as BERT
 from keras_transformer.models.bert_heads import MaskedLanguageModel as MaskedLanguageModel

@@ -17,11 +17,12 @@ from keras_transformer.typing import Tensor
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class BERT(PublishedSizes, keras.Model):
-    r"""Bidirectional encoder of tokens with positions and segments.
+    r"""Bidirectional encoder of token ids with learned positions and segments.
 
     $$h_0 = \mathrm{drop}(\mathrm{norm}(E_w + P + S_s)), \qquad h_l = \mathrm{Block}_l(h_{l-1}), \qquad
     \mathrm{pool}(h_L) = \tanh(W h_{L,0} + b)$$
 
+    E_w is the embedding of token w, P the embedding of its position, S_s that of its segment s, and L = `num_layers`.
     Models with heads: `MaskedLanguageModel`, `Pretraining`, `SequenceClassifier`,
     `TokenClassifier` and `SpanClassifier`.
 
@@ -35,8 +36,8 @@ class BERT(PublishedSizes, keras.Model):
         num_segments: the number of segments.
         dropout: dropout rate for embeddings, attention weights and sublayer outputs.
         activation: the activation of the feed-forward networks.
-        normalization: "post" (the paper's), "pre" or "sandwich".
-        relation: the relation of self-attention, by default full; "causal" as in GPT.
+        normalization: "post" (as in the paper), "pre" or "sandwich" (before and after each sublayer).
+        relation: which positions may attend to which (see `relations`), by default all; "causal" as in GPT.
         epsilon: the epsilon of the norms.
         attention_dropout: dropout rate for attention weights, by default `dropout`.
         pooler: whether the model has a pooler, which `pool` and models with `pooling="pooler"` need.
@@ -50,8 +51,8 @@ class BERT(PublishedSizes, keras.Model):
         output: (B, T, D)
 
     Raises:
-        ValueError: If `num_heads` does not divide `model_dim`, or a size is not positive; in a call, if rows are
-            longer than `max_length`.
+        ValueError: if `num_heads` does not divide `model_dim`, or a size is not positive; in a call, if T exceeds
+            `max_length`.
 
     Example:
         >>> model = BERT(100, num_layers=1, num_heads=2, model_dim=16, max_length=8)
@@ -180,7 +181,7 @@ class BERT(PublishedSizes, keras.Model):
         """Return the pooled hidden state (B, D) of the first token.
 
         Raises:
-            ValueError: If the model has no pooler.
+            ValueError: if the model has no pooler.
         """
         if self.pooler is None:
             raise ValueError("`pool` needs a model with a pooler. Received: pooler=False")

@@ -52,14 +52,15 @@ class MaskedLanguageModel(_Headed):
 
     $$\mathrm{logits}_t = \mathrm{norm}(f(W h_t + b))\, E^\top + c$$
 
-    f is the encoder's activation; for a gated one such as "swiglu" the activation of its gate (SiLU).
+    f is the encoder's activation; for a gated one such as "swiglu", the activation of its gate (SiLU).
 
     Args:
         encoder: a `BERT`.
         **kwargs: arguments of `keras.Model`.
 
     Call arguments:
-        inputs: the encoder's inputs; a dictionary may also have "masked_positions" (B, M), to return only their logits.
+        inputs: the encoder's inputs; a dictionary may also have "masked_positions" (B, M), the positions whose logits
+            are returned.
 
     Shapes:
         output: (B, T, vocabulary_size), or (B, M, vocabulary_size), float32 logits
@@ -111,7 +112,7 @@ class MaskedLanguageModel(_Headed):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Pretraining(_Headed):
-    """Masked language model and next-sentence prediction on one encoder.
+    """BERT's pretraining model: masked language modelling and next-sentence prediction with one encoder.
 
     Args:
         encoder: a `BERT`.
@@ -121,8 +122,8 @@ class Pretraining(_Headed):
         inputs: the inputs of `MaskedLanguageModel`, with "segment_ids".
 
     Shapes:
-        output: {"tokens": as `MaskedLanguageModel`, "next_sentence": (B, 2)}, float32 logits; class 0 if the second
-            sentence follows the first, 1 for a random one
+        output: {"tokens": the output of `MaskedLanguageModel`, "next_sentence": (B, 2)}, float32 logits; class 0 if the
+            second sentence follows the first, 1 if it is random
 
     References:
         Devlin et al. (2019), section 3.1, tasks 1 and 2.
@@ -179,7 +180,7 @@ class SequenceClassifier(_Headed):
         output: (B, C), float32 logits; for regression the predicted numbers
 
     Raises:
-        ValueError: If `num_classes` is not positive, `pooling` or `problem_type` is unknown, or a single-label
+        ValueError: if `num_classes` is not positive, `pooling` or `problem_type` is unknown, or a single-label
             classifier has one class.
 
     References:
@@ -247,7 +248,7 @@ class TokenClassifier(_Headed):
         output: (B, T, C), float32 logits
 
     Raises:
-        ValueError: If `num_classes` is not positive.
+        ValueError: if `num_classes` is not positive.
 
     References:
         Devlin et al. (2019), section 5.3.

@@ -1,4 +1,4 @@
-"""The base class of encoder–decoder models: teacher forcing, and cached decoding."""
+"""The base class of encoder–decoder models, with teacher forcing and cached decoding."""
 
 import abc
 from typing import Any
@@ -15,7 +15,7 @@ Context = dict[str, Any]
 
 
 class EncoderDecoder(keras.Model):
-    """Base class of encoder–decoders with a shared vocabulary.
+    """Base class of encoder–decoders with one vocabulary for source and target.
 
     A subclass creates `embedding`, `drop`, `encoder_blocks`, `decoder_blocks` and `final_norms` in its constructor,
     calls `_build_weights` at its end, and implements `logits`.
@@ -30,7 +30,7 @@ class EncoderDecoder(keras.Model):
         **kwargs: arguments of `keras.Model`.
 
     Raises:
-        ValueError: If a size is not positive or an id is not in the vocabulary.
+        ValueError: if a size is not positive or an id is not in the vocabulary.
     """
 
     is_encoder_decoder = True
@@ -64,7 +64,7 @@ class EncoderDecoder(keras.Model):
         self.num_layers = num_layers
         self.num_decoder_layers = num_decoder_layers
         self.pad_id, self.start_id, self.end_id = pad_id, start_id, end_id
-        # A Keras mask would hide a start token that equals the padding id.
+        # A Keras mask would hide a start token whose id is the padding id.
         self._masked_id = None if start_id == pad_id else pad_id
 
     @abc.abstractmethod
@@ -149,14 +149,14 @@ class EncoderDecoder(keras.Model):
             target_ids: integers (B, T), the new tokens.
             cache: the return value of `empty_cache` or of an earlier step.
             context: the return value of `encode`.
-            cache_index: integer scalar, the first cache entry to write.
+            cache_index: integer scalar, the number of tokens written before.
             positions: integers (B, T), the positions of the new tokens.
-            padding_mask: booleans (B, T), False for padding; by default where the id is `pad_id`, except for a start
-                token with that id at position 0.
-            attention_mask: booleans (B, T, S), True where a new token may attend to a cache entry, the new ones
-                included; for caches with several hypotheses.
+            padding_mask: booleans (B, T), False for padding; by default False where the id is `pad_id`, except for a
+                start token with that id at position 0.
+            attention_mask: booleans (B, T, S), True where a new token may attend to a cache entry, including those of
+                new tokens; for caches with several hypotheses.
             output_kernel: the return value of `output_kernel`, if precomputed.
-            kv_cache: how the cache is stored, as for `empty_cache`.
+            kv_cache: how the cache is stored, the same as in `empty_cache`.
 
         Returns:
             Logits (B, T, vocabulary_size) in float32, and the new cache.
@@ -185,7 +185,7 @@ class EncoderDecoder(keras.Model):
         attention_mask: Tensor | None = None,
         kv_cache: kt_ops.KVCache = kt_ops.StaticCache(),
     ) -> tuple[Tensor, list[Cache]]:
-        """Return the last hidden states (B, T, D) in place of the logits of `step`, and the new cache."""
+        """Do the same as `step`, but return the last hidden states (B, T, D) instead of the logits."""
         hidden = self._embed(target_ids, positions)
         if padding_mask is None:
             padding_mask = self._target_padding(target_ids, positions)
@@ -223,7 +223,7 @@ class EncoderDecoder(keras.Model):
         return (*input_shape["target_ids"], self.vocabulary_size)
 
     def _target_padding(self, target_ids: Tensor, positions: Tensor) -> Tensor:
-        """Return the mask (B, T), False for padding. If `start_id` is `pad_id`, position 0 is never padding."""
+        """Return the mask (B, T), False for padding; if `start_id` is `pad_id`, position 0 is never padding."""
         real = ops.not_equal(target_ids, self.pad_id)
         return ops.logical_or(real, ops.equal(positions, 0)) if self.start_id == self.pad_id else real
 

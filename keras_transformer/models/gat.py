@@ -1,4 +1,4 @@
-"""The graph attention network, which classifies nodes of graphs."""
+"""The graph attention network, which classifies the nodes of graphs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,10 +15,14 @@ from keras_transformer.typing import Tensor
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class GAT(keras.Model):
-    r"""Graph attention layers; the last layer averages its heads, of one logit for each class.
+    r"""Graph attention network (GAT): classify nodes by a stack of graph attention layers.
 
-    $$h^{(l)} = \sigma\big(\mathrm{GraphAttention}_l(\mathrm{drop}(h^{(l-1)}), G)\; [+\, h^{(l-1)} W_l]\big), \quad
-    \mathrm{logits} = \mathrm{GraphAttention}_L(\mathrm{drop}(h^{(L-1)}), G)$$
+    $$h^{(l)} = \sigma\big(\mathrm{GraphAttention}_l(\bar h^{(l-1)}, G)\; [+\, \bar h^{(l-1)} W_l]\big), \quad
+    \mathrm{logits} = \mathrm{GraphAttention}_L(\bar h^{(L-1)}, G)\; [+\, \bar h^{(L-1)} W_L], \quad
+    \bar h = \mathrm{drop}(h)$$
+
+    G is the graph, and the terms in brackets are the residual connections. The heads of the last layer have one logit
+    for each class and are averaged; those of other layers are concatenated.
 
     For transductive learning (one graph with some labelled nodes), pass the graph as a batch and a `sample_weight` of 1
     for labelled nodes and 0 for others. For inductive learning, pass batches of graphs, padded with nodes of
@@ -33,7 +37,7 @@ class GAT(keras.Model):
         activation: σ.
         dropout: dropout rate for layer inputs and attention weights.
         score: "gat", "gatv2", "scaled_dot_product" or another score of `GraphAttention`.
-        residual: whether to add the input of a layer to its output, through a linear map W if sizes differ.
+        residual: whether to add the input of a layer to its output, projected by W if sizes differ.
         self_loops: whether to add an edge from every node to itself.
         regularizer: the regularizer of all weights but biases.
         **kwargs: arguments of `keras.Model`.
@@ -47,7 +51,7 @@ class GAT(keras.Model):
         output: (B, T, C), float32 logits
 
     Raises:
-        ValueError: If a size is not positive or `num_heads` is empty.
+        ValueError: if a size is not positive or `num_heads` is empty.
 
     Example:
         >>> model = GAT(num_features=5, num_classes=3)
@@ -111,7 +115,7 @@ class GAT(keras.Model):
         return ops.cast(hidden, "float32")
 
     def attention_weights(self, inputs: dict[str, Tensor]) -> list[Tensor]:
-        """Return the attention weights of every layer, float32 (B, N, T, T), of targets (rows) and sources."""
+        """Return the attention weights of every layer, float32 (B, N, T, T), targets in rows, sources in columns."""
         hidden, graph = self._nodes_and_graph(inputs)
         weights = []
         for i, layer in enumerate(self.attention_layers):
@@ -176,7 +180,7 @@ class GAT(keras.Model):
         self.built = True
 
     def _new_score(self) -> Score | ScoreLayer:
-        """Return a score for one attention, its weights regularized."""
+        """Return a new score for one attention, with regularized weights."""
         score = score_layers.get(dict(self.score))
         if self.regularizer is None or not isinstance(score, ScoreLayer):
             return score

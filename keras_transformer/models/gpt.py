@@ -30,8 +30,9 @@ class GPT(PublishedSizes, keras.Model):
     $$h_0 = E_w + P, \qquad h_l = \mathrm{Block}_l(h_{l-1}), \qquad P(w_{t+1} \mid w_1 \dots w_t) =
     \mathrm{softmax}(\mathrm{norm}(h_L) E^\top)$$
 
-    The defaults are GPT-2's. With `normalization="post"` it is GPT-1, which has no norm before the logits; with
-    `position_encoding="rotary", norm="rms", activation="swiglu", use_bias=False` it is like later models such as Llama.
+    E_w is the embedding of token w and P that of its position. The defaults are GPT-2's. With `normalization="post"` it
+    is GPT-1, without the norm before the logits; with `position_encoding="rotary", norm="rms", activation="swiglu",
+    use_bias=False` it has the blocks of later models such as Llama.
 
     Args:
         vocabulary_size: the number of rows of E.
@@ -39,34 +40,33 @@ class GPT(PublishedSizes, keras.Model):
         num_heads: the number of attention heads, a divisor of `model_dim`.
         model_dim: D.
         hidden_dim: the hidden size of the feed-forward networks, by default 4 D.
-        max_length: the number of learned positions. Other encodings do not limit the length.
+        max_length: the number of learned positions; other position encodings do not limit the length.
         dropout: dropout rate for embeddings, attention weights and sublayer outputs.
-        activation: the activation of the feed-forward networks, gated ones too.
-        normalization: "pre" (GPT-2), "post" (GPT-1) or "sandwich".
+        activation: the activation of the feed-forward networks, including gated ones such as "swiglu".
+        normalization: "pre" (GPT-2), "post" (GPT-1) or "sandwich" (before and after each sublayer).
         norm: "layer" or "rms".
         position_encoding: "learned" (added to the embeddings), or the position encoding of attention: "rotary",
             "alibi", "relative_bias", a layer, or None.
         num_kv_heads: the number of key/value heads, see `layers.MultiHeadAttention`.
-        relation: the relation of self-attention, by default "causal". It must not relate a token to a later one.
+        relation: which positions may attend to which (see `relations`), by default "causal"; never to later ones.
         use_bias: whether attention and feed-forward networks have biases.
         attention_dropout: dropout rate for attention weights, by default `dropout`.
         embedding_dropout: dropout rate for embeddings, by default `dropout`.
         epsilon: the epsilon of the norms.
-        pad_id: the padding id, never attended to; or None, as in GPT-1 and GPT-2, whose padding is given by a
-            `padding_mask`.
+        pad_id: the padding id, never attended to; None, as in GPT-1 and GPT-2, for padding by a `padding_mask` only.
         end_id: the id that ends a text.
         **kwargs: arguments of `keras.Model`.
 
     Call arguments:
-        inputs: ids (B, T); or {"token_ids": (B, T)}, for several texts packed in a row also with
-            "segment_ids" (B, T), which restrict attention to each text, and "positions" (B, T), which restart in each;
-            and for models without `pad_id` with "padding_mask" (B, T), False for padding.
+        inputs: ids (B, T); or {"token_ids": (B, T)}, optionally with "padding_mask" (B, T), False for padding. If
+            several texts are packed in one sequence, also with "segment_ids" (B, T), which restrict attention to each
+            text, and "positions" (B, T), which restart in each.
 
     Shapes:
         output: (B, T, vocabulary_size), float32 logits of the next token at each position
 
     Raises:
-        ValueError: If `num_heads` does not divide `model_dim`, a size is not positive, an id is not in the vocabulary,
+        ValueError: if `num_heads` does not divide `model_dim`, a size is not positive, an id is not in the vocabulary,
             or `relation` relates a token to a later one.
 
     Example:
@@ -76,8 +76,8 @@ class GPT(PublishedSizes, keras.Model):
 
     References:
         Radford et al., "Improving Language Understanding by Generative Pre-Training" (2018), section 3.1: GPT-1.
-        Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), section 2.3: GPT-2. Its weights
-        are drawn as there: N(0, 0.02), those that end a residual branch divided by √(2L).
+        Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), section 2.3: GPT-2. Weights are
+        initialized as there: N(0, 0.02), output projections of sublayers divided by √(2L).
     """
 
     is_encoder_decoder = False
@@ -233,7 +233,7 @@ class GPT(PublishedSizes, keras.Model):
         return self._normalized(hidden)
 
     def encode(self, source_ids: Tensor) -> None:
-        """Return no context: a decoder-only model encodes no source."""
+        """Return None, since a decoder-only model encodes no source."""
 
     def empty_cache(self, batch_size: Any, length: Any, **options: Any) -> list[Cache]:
         """Create a cache for `step`; the options are those of `layers.MultiHeadAttention.empty_cache`."""
@@ -258,13 +258,13 @@ class GPT(PublishedSizes, keras.Model):
             token_ids: integers (B, T), the new tokens, padded on either side.
             cache: the return value of `empty_cache` or of an earlier step.
             context: None, the return value of `encode`.
-            cache_index: integer scalar, the first cache entry to write.
+            cache_index: integer scalar, the number of tokens written before.
             positions: integers (B, T), the positions of the new tokens.
             padding_mask: booleans (B, T), False for padding; tokens with the `pad_id` are padding too.
-            attention_mask: booleans (B, T, S), True where a new token may attend to a cache entry, the new ones
-                included; for caches with several hypotheses.
+            attention_mask: booleans (B, T, S), True where a new token may attend to a cache entry, including those of
+                new tokens; for caches with several hypotheses.
             output_kernel: the return value of `output_kernel`, if precomputed.
-            kv_cache: how the cache is stored, as for `empty_cache`.
+            kv_cache: how the cache is stored, the same as in `empty_cache`.
 
         Returns:
             Logits (B, T, vocabulary_size) in float32, and the new cache.
@@ -290,8 +290,8 @@ class GPT(PublishedSizes, keras.Model):
         padding_mask: Tensor | None = None,
         **options: Any,
     ) -> tuple[Tensor, list[Cache]]:
-        """Return the last hidden states (B, T, D) in place of the logits of `step`, and the new cache."""
-        positions = ops.reshape(positions, ops.shape(token_ids))  # a graph knows as much of its shape
+        """Do the same as `step`, but return the last hidden states (B, T, D) instead of the logits."""
+        positions = ops.reshape(positions, ops.shape(token_ids))  # sets the static shape in a graph
         padding_mask = self._padding_mask(token_ids, padding_mask)
         hidden = self._embed(token_ids, positions)
         new_cache = []
@@ -311,9 +311,9 @@ class GPT(PublishedSizes, keras.Model):
         return self.embedding.output_kernel()
 
     def resize_token_embeddings(self, vocabulary_size: int) -> "GPT":
-        """Copy the model with another number of token embeddings.
+        """Copy the model with a different number of token embeddings.
 
-        The first embeddings are kept. Those of new tokens, whose ids follow the others, are drawn as at initialization.
+        The first embeddings are kept. New tokens get the last ids, and embeddings drawn as at initialization.
 
         Args:
             vocabulary_size: the new number of rows of E, larger or smaller.
@@ -322,7 +322,7 @@ class GPT(PublishedSizes, keras.Model):
             A new model, not compiled. The weights are copies.
 
         Raises:
-            ValueError: If `vocabulary_size` is not a positive integer, or `pad_id` or `end_id` would be outside it.
+            ValueError: if `vocabulary_size` is not a positive integer, or `pad_id` or `end_id` would be outside it.
         """
         check_positive_integer(vocabulary_size=vocabulary_size)
         model = type(self).from_config({**self.get_config(), "vocabulary_size": int(vocabulary_size)})
@@ -377,7 +377,7 @@ class GPT(PublishedSizes, keras.Model):
         self.built = True
 
     def _padding_mask(self, ids: Tensor, padding_mask: Tensor | None) -> Tensor | None:
-        """Return the mask (B, T), False for padding by id or by the given mask; None without padding."""
+        """Return the mask (B, T), False for the `pad_id` and for padding in the given mask; None without padding."""
         if self.pad_id is None:
             return padding_mask
         by_id = ops.not_equal(ids, self.pad_id)
@@ -392,7 +392,7 @@ class GPT(PublishedSizes, keras.Model):
 
 
 def _backward(relation: relations.Relation) -> relations.Relation:
-    """Return `relation`, which must not relate a token to a later one."""
+    """Return `relation` if no token attends to a later one, else raise a ValueError."""
     if relation.bandwidth()[1] != 0:
         raise ValueError(
             f"`relation` must not relate a token to a later one. Received: relation={relation!r}"

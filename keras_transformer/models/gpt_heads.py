@@ -16,7 +16,7 @@ NUM_SPECIAL_IDS = 3
 
 
 class _Headed(keras.Model):
-    """A decoder with a linear head on the hidden state of the last special token of each row."""
+    """A decoder with a linear head on the hidden state of the extract token of each sequence."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class _Headed(keras.Model):
         self.built = True
 
     def call(self, inputs: Tensor | dict[str, Tensor], training: bool | None = None) -> dict[str, Tensor]:
-        """Return the logits of the classes and of the next tokens."""
+        """Return the logits of the classes and of the next token at each position."""
         ids = _ids(inputs)
         hidden = self._hidden(inputs, training)
         tokens = self.decoder.logits(hidden)
@@ -48,7 +48,7 @@ class _Headed(keras.Model):
         }
 
     def classify(self, inputs: Tensor | dict[str, Tensor], training: bool | None = None) -> Tensor:
-        """Return the "classes" of `call`, without the cost of the token logits."""
+        """Return the logits of the classes as in `call`, without computing those of tokens."""
         return self._classes(_ids(inputs), self._hidden(inputs, training), training)
 
     def compute_output_shape(self, input_shape: Any) -> dict[str, tuple[int | None, ...]]:
@@ -75,7 +75,7 @@ class _Headed(keras.Model):
         return cls(**{**config, "decoder": decoder})
 
     def _hidden(self, inputs: Tensor | dict[str, Tensor], training: bool | None) -> Tensor:
-        """Return the hidden states (rows, T, D), where the rows of one example are consecutive."""
+        """Return the hidden states (rows, T, D), with the sequences of an example in consecutive rows."""
         ids = _ids(inputs)
         self._check_rank(len(ids.shape))
         given = {"token_ids": ids}
@@ -93,7 +93,7 @@ class _Headed(keras.Model):
         return self._logits(ends, training)
 
     def _logits(self, ends: Tensor, training: bool | None) -> Tensor:
-        """Return the logits of the hidden states (B, D) or (B, R, D) at the ends of rows."""
+        """Return the logits of the hidden states (B, D), or (B, R, D) of R sequences, at the extract tokens."""
         raise NotImplementedError
 
     def _classes_shape(self, shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
@@ -105,7 +105,7 @@ class _Headed(keras.Model):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class GPTClassifier(_Headed):
-    r"""Classify texts or pairs of texts by the hidden state of the extract token, or predict numbers.
+    r"""Classify texts or pairs of texts, or predict numbers, by the hidden state of the last token, the extract token.
 
     $$P(y \mid x_1 \dots x_m) = \mathrm{softmax}(W h_L^m + b), \qquad
     L_3 = -\log P(y \mid x) - \lambda \sum_t \log P(x_{t+1} \mid x_1 \dots x_t)$$
@@ -120,12 +120,12 @@ class GPTClassifier(_Headed):
         decoder: a `GPT`, usually pretrained.
         num_classes: C, the number of classes.
         symmetric: whether to read the texts of a pair in both orders and add the two hidden states.
-        special_ids: ids of the start, delimiter and extract tokens; by default the decoder's last three, such as
-            `decoder.resize_token_embeddings(decoder.vocabulary_size + 3)` adds.
+        special_ids: ids of the start, delimiter and extract tokens; by default the decoder's last three ids, as added
+            by `decoder.resize_token_embeddings(decoder.vocabulary_size + 3)`.
         dropout: dropout rate before the head, by default the decoder's.
         problem_type: "single_label_classification", "multi_label_classification" or "regression"; by default regression
-            for one class and single-label classification for several. The loss of "classes" is that of
-            `SequenceClassifier`.
+            for one class and single-label classification for several. See `SequenceClassifier` for the loss of
+            "classes".
         **kwargs: arguments of `keras.Model`.
 
     Call arguments:
@@ -137,7 +137,7 @@ class GPTClassifier(_Headed):
             "classes" are the predicted numbers
 
     Raises:
-        ValueError: If `num_classes` and `problem_type` are incompatible, or `special_ids` are not three different ids.
+        ValueError: if `num_classes` and `problem_type` are incompatible, or `special_ids` are not three different ids.
 
     Example:
         >>> decoder = GPT(100, num_layers=1, num_heads=2, model_dim=16, max_length=8)
@@ -147,7 +147,7 @@ class GPTClassifier(_Headed):
 
     References:
         Radford et al., "Improving Language Understanding by Generative Pre-Training" (2018), section 3.2, equations 3
-        to 5, and 3.3. There λ weights sums; here, as in the authors' code, means over tokens.
+        to 5, and section 3.3. There λ weights a sum over tokens; here, as in the authors' code, a mean.
     """
 
     def __init__(
@@ -193,28 +193,28 @@ class GPTClassifier(_Headed):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class GPTMultipleChoice(_Headed):
-    r"""Choose among answers, each of which is read after the context in a separate row.
+    r"""Choose among answers; each answer is read after the context, in a separate sequence.
 
     $$P(a_k) = \mathrm{softmax}_k(w^\top h_L^m(\mathrm{start}, \mathrm{context}, \mathrm{delimiter}, a_k,
     \mathrm{extract}))$$
 
-    It is trained as `GPTClassifier`.
+    Train it as `GPTClassifier`.
 
     Args:
         decoder: a `GPT`, usually pretrained.
-        special_ids: as for `GPTClassifier`.
+        special_ids: as in `GPTClassifier`.
         dropout: dropout rate before the head, by default the decoder's.
         **kwargs: arguments of `keras.Model`.
 
     Call arguments:
-        inputs: ids (B, K, T), padded on the right; or {"token_ids": the same, "padding_mask": booleans (B, K, T)}. A
-            row without extract token is not an answer.
+        inputs: ids (B, K, T) of K answers, padded on the right; or {"token_ids": the same, "padding_mask": booleans
+            (B, K, T)}. A sequence without extract token is not an answer: its logit is −10⁹.
 
     Shapes:
         output: {"classes": (B, K), "tokens": (B, K, T, vocabulary_size)}, float32 logits
 
     Raises:
-        ValueError: If `special_ids` are not three different ids.
+        ValueError: if `special_ids` are not three different ids.
 
     References:
         Radford et al. (2018), section 3.3 and figure 1.

@@ -13,7 +13,7 @@ def check_problem_type(problem_type: str | None, num_classes: int) -> str:
         num_classes: C, the number of logits.
 
     Raises:
-        ValueError: If `num_classes` is not positive, `problem_type` is unknown, or single-label classification has one
+        ValueError: if `num_classes` is not positive, `problem_type` is unknown, or single-label classification has one
             class.
     """
     check_positive(num_classes=num_classes)

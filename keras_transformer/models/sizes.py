@@ -6,7 +6,7 @@ from keras_transformer.arguments import check_one_of
 
 
 class PublishedSizes:
-    """Add `from_size` to a model.
+    """Mixin that adds `from_size` to a model.
 
     A subclass sets `sizes`, the arguments of its constructor for each published size.
     """
@@ -18,11 +18,11 @@ class PublishedSizes:
         """Create a model of a published size, with random weights.
 
         Args:
-            name: one of `sizes`.
-            **kwargs: arguments of the constructor, in place of those of the size.
+            name: a key of `sizes`.
+            **kwargs: arguments of the constructor, which replace those of the size.
 
         Raises:
-            ValueError: If `name` is unknown.
+            ValueError: if `name` is unknown.
         """
         check_one_of(sorted(cls.sizes), name=name)
         return cls(**{**cls.sizes[name], **kwargs})

@@ -24,9 +24,10 @@ class T5(PublishedSizes, EncoderDecoder):
     $$s_{ij} = q_i \cdot k_j + B_{\beta(j - i)}, \qquad
     \mathrm{logits} = D^{-1/2}\, \mathrm{Decoder}(\mathrm{target}, \mathrm{Encoder}(\mathrm{source}))\, E^\top$$
 
-    It has RMS pre-norms, no biases and unscaled dot products. One table B is shared by the encoder's self-attentions
-    and another by the decoder's; cross-attention has none. The defaults are those of T5-small; with
-    `activation="geglu_tanh", tied=False` it is T5 v1.1, with a separate output matrix and unscaled logits.
+    Blocks have RMS pre-norms, no biases and unscaled dot products. B is a table of relative biases, one for each bucket
+    β of distances (see `layers.RelativeBias`): one table for the encoder's self-attentions, one for the decoder's, and
+    none for cross-attention. The defaults are those of T5-small; with `activation="geglu_tanh", tied=False` it is T5
+    v1.1, with a separate output matrix and unscaled logits.
 
     Args:
         vocabulary_size: the number of rows of E.
@@ -36,7 +37,7 @@ class T5(PublishedSizes, EncoderDecoder):
         hidden_dim: the hidden size of the feed-forward networks.
         key_dim: the size of a head, independent of D.
         dropout: dropout rate for embeddings, attention weights, hidden units, and the outputs of sublayers and stacks.
-        activation: the activation of the feed-forward networks, gated ones too.
+        activation: the activation of the feed-forward networks, including gated ones such as "geglu_tanh".
         tied: whether E is also the output matrix.
         num_buckets: the number of buckets of each table B.
         max_distance: the distance from which on all distances share the last bucket.
@@ -54,7 +55,7 @@ class T5(PublishedSizes, EncoderDecoder):
         output: (B, T, vocabulary_size), float32 logits of the next token at each target position
 
     Raises:
-        ValueError: If a size is not positive, an id is not in the vocabulary, or `num_buckets` and `max_distance`
+        ValueError: if a size is not positive, an id is not in the vocabulary, or `num_buckets` and `max_distance`
             are incompatible.
 
     Example:
@@ -65,9 +66,9 @@ class T5(PublishedSizes, EncoderDecoder):
 
     References:
         Raffel et al., "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer" (2020),
-        section 2.1 and 3.1.1; v1.1: Shazeer, "GLU Variants Improve Transformer" (2020). Weights are
-        initialized as in the authors' code, which compensates for the unscaled dot products: queries with a variance of
-        1/(D · key_dim), others of 1/inputs, embeddings of 1.
+        sections 2.1 and 3.1.1; v1.1: Shazeer, "GLU Variants Improve Transformer" (2020). Weights are initialized as in
+        the authors' code, which compensates for the unscaled dot products: query projections with a variance of
+        1/(D · key_dim), embeddings with 1, all others with 1/(input size).
     """
 
     # Published sizes; the vocabulary has 32,000 pieces, 100 sentinels and 28 unused ids.
@@ -199,7 +200,7 @@ class T5(PublishedSizes, EncoderDecoder):
         return self.embedding.logits(hidden * self.model_dim**-0.5, kernel)
 
     def output_kernel(self) -> Tensor | None:
-        """See `EncoderDecoder`; None for an untied head."""
+        """Return the matrix that `logits` derives from E, or None if the output matrix is separate."""
         return super().output_kernel() if self.head is None else None
 
     def get_config(self) -> dict[str, Any]:
@@ -236,5 +237,5 @@ class T5(PublishedSizes, EncoderDecoder):
 
 
 def _fan_in(scale: float) -> keras.initializers.Initializer:
-    """Return a normal initializer with a variance of `scale` / inputs."""
+    """Return a normal initializer with a variance of `scale` / (input size)."""
     return keras.initializers.VarianceScaling(scale, mode="fan_in", distribution="untruncated_normal")

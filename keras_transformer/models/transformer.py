@@ -18,7 +18,7 @@ LOWEST = -3e38  # below any logit
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Transformer(EncoderDecoder):
-    r"""Encoder–decoder for sequence-to-sequence tasks, with one vocabulary and one embedding matrix.
+    r"""Encoder–decoder for sequence-to-sequence tasks, with one vocabulary and one embedding matrix E.
 
     $$\mathrm{logits} = \mathrm{Decoder}(\mathrm{target}, \mathrm{Encoder}(\mathrm{source}))\, E^\top$$
 
@@ -29,8 +29,9 @@ class Transformer(EncoderDecoder):
         model_dim: D.
         hidden_dim: the hidden size of the feed-forward networks.
         dropout: dropout rate for embeddings, sublayer outputs, hidden units and attention weights.
-        activation: the activation of the feed-forward networks, gated ones too ("swiglu", …).
-        normalization: "pre" (trains without a long warm-up), "post" (as in the paper) or "sandwich".
+        activation: the activation of the feed-forward networks, including gated ones such as "swiglu".
+        normalization: "pre" (trains without a long warm-up), "post" (as in the paper) or "sandwich" (before and after
+            each sublayer).
         norm: "layer" or "rms".
         epsilon: the epsilon of the norms.
         position_layout: the layout of the sinusoidal positions, "interleaved" (as in the paper) or "halves" (Marian).
@@ -50,7 +51,7 @@ class Transformer(EncoderDecoder):
         output: (B, T, vocabulary_size), float32 logits of the next token at each target position
 
     Raises:
-        ValueError: If `num_heads` does not divide `model_dim` or a size is not positive.
+        ValueError: if `num_heads` does not divide `model_dim` or a size is not positive.
 
     Example:
         >>> model = Transformer(100, num_layers=1, num_heads=2, model_dim=16, hidden_dim=32)
@@ -156,7 +157,7 @@ class Transformer(EncoderDecoder):
         logits = self.embedding.logits(hidden, kernel)
         if self.output_bias is None:
             return logits
-        # `maximum` stops XLA on a CPU from fusing the sum into a matrix–vector product, recomputed for every use.
+        # `maximum` stops XLA on a CPU from fusing the sum into the matrix–vector product and recomputing both.
         return ops.maximum(logits, LOWEST) + self.output_bias
 
     def get_config(self) -> dict[str, Any]:

@@ -21,14 +21,14 @@ from keras_transformer.typing import Tensor
 class Unlimiformer(keras.Model):
     """Wrap an encoder–decoder, trained or not, for sources longer than its encoder's maximum length.
 
-    The source is encoded in overlapping chunks, and the middle of each is kept, which has context on both sides. The
-    hidden states of all chunks are the store, a `layers.RetrievalMemory`: every head of every cross-attention attends
-    only to the k states with the highest scores. All layers and heads share the store, and keys and values are computed
-    only for retrieved states, so that memory apart from the store does not grow with the source.
+    The source is encoded in overlapping chunks, and the middle of each chunk, which has context on both sides, is kept.
+    The hidden states of all chunks form the store, a `layers.RetrievalMemory`: each head of each cross-attention
+    attends only to the k states with the highest scores. All layers and heads share the store, and keys and values are
+    computed only for retrieved states, so that memory apart from the store does not grow with the source.
     If k is at least the source's length, it equals full cross-attention to the same states; for a source of one chunk,
     it equals the wrapped model.
 
-    Gradients flow through the retrieved states into the encoder. All weights are those of the wrapped model.
+    Gradients flow through the retrieved states into the encoder. The wrapper has no weights of its own.
 
     Args:
         model: an encoder–decoder such as `models.Transformer`.
@@ -44,10 +44,11 @@ class Unlimiformer(keras.Model):
         output: (B, T, vocabulary_size), float32 logits of the next token at each target position
 
     Raises:
-        ValueError: If the model has no cross-attention or its score is not a dot product without soft cap, `top_k` or
+        ValueError: if the model has no cross-attention or its score is not a dot product without soft cap, `top_k` or
             `chunk_length` is not positive, or `overlap` is not below `chunk_length`.
 
     Example:
+        >>> from keras_transformer.models import Transformer
         >>> model = Transformer(100, num_layers=1, num_heads=2, model_dim=16, hidden_dim=32)
         >>> long = Unlimiformer(model, top_k=8, chunk_length=16)
         >>> long({"source_ids": keras.ops.ones((1, 200), "int32"), "target_ids": keras.ops.array([[2, 5]])}).shape
@@ -117,11 +118,11 @@ class Unlimiformer(keras.Model):
 
         Args:
             source_ids: integers (B, S).
-            kv_cache: how the states of a chunk are written, as into a cache.
+            kv_cache: the cache whose `insert` writes the states of a chunk.
 
         Returns:
-            {"store": the hidden states (B, S', D), S' the length padded to whole chunks; "padding_mask": bool (B, S');
-            "key_matrices": each layer's key projection}.
+            {"store": the hidden states (B, S', D), where S' is the length padded to whole chunks; "padding_mask":
+            booleans (B, S'); "key_matrices": each layer's key projection}.
         """
         store, padding_mask = self._sequential_store(source_ids, kv_cache)
         key_matrices = [
@@ -143,7 +144,7 @@ class Unlimiformer(keras.Model):
     def hidden_step(
         self, target_ids: Tensor, cache: list[Cache], context: Context, **options: Any
     ) -> tuple[Tensor, list[Cache]]:
-        """Return the last hidden states (B, T, D) in place of the logits of `step`, and the new cache."""
+        """Do the same as `step`, but return the last hidden states (B, T, D) instead of the logits."""
         memories = [RetrievalMemory(context["store"], self.top_k, each) for each in context["key_matrices"]]
         context = {"projected": memories, "padding_mask": context["padding_mask"]}
         return self.model.hidden_step(target_ids, cache, context, **options)
@@ -192,7 +193,7 @@ class Unlimiformer(keras.Model):
         return ops.take_along_axis(states, index[:, :, None], axis=1), self._real(source_ids)
 
     def _sequential_store(self, source_ids: Tensor, kv_cache: kt_ops.StaticCache) -> tuple[Tensor, Tensor]:
-        """Return the same with the temporary memory of one chunk; each overwrites the end of the previous one."""
+        """Return the same with the temporary memory of one chunk; a chunk overwrites the end of the previous one."""
         source_ids, count, last = self._chunks(source_ids)
         within = ops.arange(self.chunk_length)
 
@@ -211,7 +212,8 @@ class Unlimiformer(keras.Model):
     def _chunks(self, source_ids: Tensor) -> tuple[Tensor, Any, Tensor]:
         """Return the source (B, S') padded to whole chunks, their number, and the last chunk of each row, (B, 1).
 
-        A row's last chunk is the first that includes its last token, independently of padding; its end is kept.
+        The last chunk of a row is the first that includes the row's last token, independently of padding; its states
+        are kept up to the end.
         """
         source_ids = ops.cast(source_ids, "int32")
         length = ops.shape(source_ids)[1]

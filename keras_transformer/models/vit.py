@@ -22,14 +22,16 @@ POOLINGS = ("token", "mean")
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class ViT(PublishedSizes, keras.Model):
-    r"""Encode the patches of an image as a sequence, and classify by the first token, a class token.
+    r"""Vision Transformer: classify images by the class token of a sequence of patches.
 
     $$z_0 = [x_{class};\; x^1_p E;\; \dots;\; x^N_p E] + P, \qquad z_l = \mathrm{Block}_l(z_{l-1}), \qquad
     \mathrm{logits} = \mathrm{norm}(z_L)_0\, W + b$$
 
+    The $x_p$ are the N patches of the image, E is their linear projection and P the position encoding.
+
     Args:
-        image_size: height and width, or one number for both; multiples of `patch_size`.
-        patch_size: height and width, or one number for both.
+        image_size: height and width of images, or one number for both; multiples of `patch_size`.
+        patch_size: height and width of patches, or one number for both.
         num_classes: C, or None for a model without head, which returns the pooled features.
         num_layers: the number of blocks.
         num_heads: the number of attention heads, a divisor of `model_dim`.
@@ -37,9 +39,9 @@ class ViT(PublishedSizes, keras.Model):
         hidden_dim: the hidden size of the feed-forward networks.
         dropout: dropout rate for embeddings, attention weights, hidden units and sublayer outputs.
         pooling: "token" (a class token, as in the paper) or "mean" (over all patches, without class token).
-        positions: "learned" (a table) or "sinusoidal" (of row and column, without weights).
-        window: the number of rows and columns to each side that a patch attends to; None for the whole image. The
-            class token attends to all patches, and all attend to it.
+        positions: "learned" (a table P) or "sinusoidal" (encodings of row and column, without weights).
+        window: the number of rows and columns of patches on each side that a patch attends to; None for all patches.
+            The class token attends to all patches, and all attend to it.
         activation: the activation of the feed-forward networks.
         num_channels: the number of image channels.
         value_range: the range of the images' values, scaled to [−1, 1].
@@ -56,8 +58,9 @@ class ViT(PublishedSizes, keras.Model):
         output: (B, C), float32 logits, or for regression the predicted numbers; (B, D) without head
 
     Raises:
-        ValueError: If a size is not positive, `image_size` is not a multiple of `patch_size`, or an argument has an
-            unknown value; in a call, if images have another size, or are integers and `value_range` is within [−1, 1].
+        ValueError: if a size is not positive, `image_size` is not a multiple of `patch_size`, or an argument has an
+            unknown value; in a call, if images have a different size, or are integers and `value_range` is within
+            [−1, 1].
 
     Example:
         >>> model = ViT(8, patch_size=4, num_classes=10, num_layers=1, num_heads=2, model_dim=16, hidden_dim=32)
@@ -187,7 +190,7 @@ class ViT(PublishedSizes, keras.Model):
         return self.final_norm(hidden)
 
     def attention_weights(self, inputs: Tensor) -> list[Tensor]:
-        """Return the attention weights of each block, float32 (B, N, T, T) (T with the class token), for inspection."""
+        """Return the attention weights of each block, float32 (B, N, T, T), T with the class token, for inspection."""
         hidden, weights = self._embed(inputs, training=False), []
         for block in self.blocks:
             weights.append(block.attention.attention_weights(block.attention_residual.enter(hidden)))
@@ -195,11 +198,11 @@ class ViT(PublishedSizes, keras.Model):
         return weights
 
     def resized(self, image_size: int | tuple[int, int], interpolation: str = "bicubic") -> "ViT":
-        """Copy the model for another image size, with interpolated learned positions.
+        """Copy the model for a different image size, with interpolated learned positions.
 
         Args:
             image_size: height and width, or one number for both.
-            interpolation: the interpolation of `keras.ops.image.resize`.
+            interpolation: the method of `keras.ops.image.resize`.
 
         Returns:
             A new model, not compiled. The weights are copies.
@@ -288,7 +291,7 @@ class ViT(PublishedSizes, keras.Model):
         ):
             raise ValueError(
                 f"`inputs` must be images (B, height, width, channels) = (B, {', '.join(map(str, expected))}); "
-                f"`resized` copies the model for another size. Received: inputs.shape={shape}"
+                f"`resized` copies the model for a different size. Received: inputs.shape={shape}"
             )
         dtype = keras.backend.standardize_dtype(images.dtype)
         if "float" not in dtype and max(map(abs, self.value_range)) <= 1:

@@ -33,58 +33,60 @@ def attention(
     seed: Tensor | None = None,
     kernel: str = "auto",
 ) -> Tensor:
-    r"""Attention over a relation.
+    r"""Compute multi-head attention of each query to the keys that a relation and masks allow.
 
-    $$h_i = \sum_{j \in N(i)} \alpha_{ij} v_j, \quad
-    \alpha_{ij} = \frac{\exp(s_{ij})}{\sum_{l \in N(i)} \exp(s_{il})}, \quad
+    $$h_i = \sum_{j \in \mathcal{N}(i)} \alpha_{ij} v_j, \quad
+    \alpha_{ij} = \frac{\exp(s_{ij})}{\sum_{l \in \mathcal{N}(i)} \exp(s_{il})}, \quad
     s_{ij} = \log \kappa(q_i, k_j) + b_{ij}$$
 
-    N(i) holds the keys that the relation, the edges and every mask allow (`True` means "may attend"). A query
-    without neighbours gets zeros. log κ is the score, by default q_i · k_j / √H. The softmax is computed in float32
-    whatever the inputs' type, from scores in that type. Masked keys and values
-    change nothing if they are finite. All kernels compute the same result and drop the same weights; they differ in
-    time and memory.
+    The neighbourhood $\mathcal{N}(i)$ holds the keys that the relation, a set of (query, key) pairs, the edges and
+    every mask allow (`True` means "may attend"). The output of a query without neighbours is zero. The score log κ,
+    the logarithm of a positive similarity function κ, is by default q_i · k_j / √H. Scores are computed in the inputs'
+    dtype, their softmax in float32 (float64 for float64 inputs). Masked keys and values do not affect the output if
+    they are finite. All kernels, the implementations of attention, compute the same result and drop the same
+    weights; they differ in time and memory.
 
     Args:
         query: (B, T, N, H).
-        key: (B, S, K, H), K a divisor of N: each key head serves N / K query heads.
+        key: (B, S, K, H); K divides N, and each key head is shared by N / K query heads.
         value: (B, S, K, V).
-        relation: a relation over positions, its name, or None for every pair.
-        score: a value of `ops.scores`, or the name of one without weights: "scaled_dot_product", "exponential" (the
+        relation: which positions may attend to which: a `relations.Relation`, its name, or None for every pair.
+        score: an object of `ops.scores`, or the name of one without weights: "scaled_dot_product", "exponential" (the
             same), "cosine", "rbf", "polynomial", "linear".
         bias: added to the scores: a tensor that broadcasts to (B, N, T, S), or a `PositionBias` such as
             `ops.LinearBias` (ALiBi), which is computed block by block.
         mask: booleans, broadcast to (B, N, T, S).
         padding_mask: booleans (B, S), False at keys that are padding.
-        segment_ids: integers (B, T) for self-attention: only equal segments attend to each other.
-        edges: integers (B, E, 2), a graph for each row: [source, target] lets the query `target` attend to the key
-            `source`, both as indices; −1 is padding; duplicate edges count once.
-        query_positions: integers (T,) or (B, T) that relation and bias compare, by default 0, 1, 2, …
+        segment_ids: integers (B, T) for self-attention: positions attend only within the same segment.
+        edges: integers (B, E, 2), the graph of each sample: [source, target] lets the query with index `target`
+            attend to the key with index `source`; −1 is padding; duplicate edges count once.
+        query_positions: integers (T,) or (B, T) that the relation and a `PositionBias` compare, by default 0, 1, 2, …
         key_positions: integers (S,) or (B, S), likewise.
-        dropout: probability that an attention weight is dropped.
-        seed: two integers, needed if `dropout` > 0.
-        kernel: "auto" (see `explain`), "dense", "chunked" (memory linear in the lengths), "banded" (for windows:
-            time linear too), "edges" (time and memory by the number of edges), or "linear" (for the score of that
-            name, in time linear in the lengths).
+        dropout: probability of dropping an attention weight.
+        seed: two integers, required if `dropout` > 0.
+        kernel: the implementation: "auto" (see `explain`), "dense", "chunked" (memory linear in the lengths),
+            "banded" (for windows: time linear too), "edges" (time and memory proportional to the number of edges), or
+            "linear" (for the score of that name: time linear in the lengths).
 
     Shapes:
         output: (B, T, N, V)
 
     Returns:
-        One tensor of the value's type.
+        The output, in the dtype of `value`.
 
     Raises:
-        ValueError: if shapes do not fit together, `dropout` has no `seed`, or a kernel other than "auto" cannot
-            compute this.
+        ValueError: if shapes do not match, `dropout` > 0 without a `seed`, or the named kernel does not support these
+            arguments.
 
     Example:
+        >>> import keras
         >>> x = keras.random.normal((2, 5, 4, 8))
         >>> attention(x, x, x, "causal").shape
         TensorShape([2, 5, 4, 8])
 
     References:
-        Vaswani et al., "Attention Is All You Need" (2017), equation 1. As kernels: Tsai et al., "Transformer
-        Dissection" (2019), equation 2. Grouped heads: Ainslie et al., "GQA" (2023).
+        Vaswani et al., "Attention Is All You Need" (2017), equation 1. Similarity functions κ: Tsai et al.,
+        "Transformer Dissection" (2019), equation 2. Grouped heads: Ainslie et al., "GQA" (2023).
     """
     inputs = AttentionInputs(
         query,
@@ -124,7 +126,7 @@ def attention_weights(
     Args:
         query: (B, T, N, H).
         key: (B, S, K, H).
-        relation: as for `attention`; so are the arguments below.
+        relation: see `attention`, also for the arguments below.
         score: log κ.
         bias: added to the scores.
         mask: booleans, broadcast to (B, N, T, S).
@@ -138,10 +140,10 @@ def attention_weights(
         output: (B, N, T, S)
 
     Returns:
-        float32 rows that sum to one, or to zero where a query has no neighbour.
+        float32 weights, whose rows sum to one, or to zero for queries without neighbours.
 
     Raises:
-        ValueError: if shapes do not fit together.
+        ValueError: if shapes do not match.
     """
     inputs = AttentionInputs(
         query,
@@ -170,24 +172,26 @@ def explain(
     kernel: str = "auto",
     **options: Any,
 ) -> dispatch.Explanation:
-    """Return the kernel that `attention` uses, the reason, and its costs.
+    """Return the kernel that `attention` uses for these arguments, the reason, and its costs.
 
     Args:
         query: (B, T, N, H); only the shapes of tensors are used.
         key: (B, S, K, H).
         value: (B, S, K, V).
-        relation: as for `attention`; so are the arguments below.
+        relation: see `attention`, also for the arguments below.
         score: log κ.
-        kernel: "auto", or the one to be explained.
+        kernel: "auto", or the name of the kernel to explain.
         **options: the other arguments of `attention`.
 
     Returns:
-        The kernel's name, the reason, the operations of the forward pass and the bytes of weights stored at one time.
+        An `Explanation`: the kernel's name, the reason, the operations of the forward pass, and the bytes of attention
+        weights stored at one time.
 
     Raises:
-        ValueError: as `attention` does.
+        ValueError: see `attention`.
 
     Example:
+        >>> import keras
         >>> x = keras.ops.zeros((1, 8192, 4, 64))
         >>> explain(x, x, x, relations.SlidingWindow(128)).kernel
         'banded'

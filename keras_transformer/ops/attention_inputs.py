@@ -1,4 +1,4 @@
-"""The checked inputs of `attention`, from which every kernel computes it.
+"""The validated inputs of `attention`, which every kernel takes.
 
 Axes: B batch, T queries, S keys, N query heads, K key/value heads, G = N / K, F features, V value size.
 """
@@ -16,17 +16,17 @@ from keras_transformer.ops.scores import Score
 from keras_transformer.relations import Bipartite, Full, Relation
 from keras_transformer.typing import Tensor
 
-# Finite, to keep masked rows free of NaN, and so far below the lowest score that its softmax is exactly 0.
+# Finite, to keep fully masked rows free of NaN, and far enough below the lowest score for a weight of exactly 0.
 UNRELATED = -1e30
 LOWEST_SCORE = -1e25
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AttentionInputs:
-    """The arguments of `attention`; see there.
+    """The validated arguments of `attention`.
 
     Raises:
-        ValueError: if shapes or types do not fit together.
+        ValueError: if shapes or dtypes do not match.
     """
 
     query: Tensor
@@ -57,23 +57,23 @@ class AttentionInputs:
         check_rate("dropout", self.dropout)
         if self.dropout and self.seed is None:
             raise ValueError(
-                f"`seed` must be given where `dropout` > 0. Received: dropout={self.dropout}, seed=None"
+                f"`seed` must be given if `dropout` > 0. Received: dropout={self.dropout}, seed=None"
             )
 
     @property
     def batch_size(self) -> int | None:
-        """B, or None if unknown before the computation; on JAX it may be a symbol."""
+        """B, or None if not static; JAX's symbolic sizes count as not static."""
         size = self.query.shape[0]
         return size if isinstance(size, int) else None
 
     @property
     def num_queries(self) -> Any:
-        """T, or None if unknown before the computation."""
+        """T, or None if not static."""
         return self.query.shape[1]
 
     @property
     def num_keys(self) -> Any:
-        """S, or None if unknown before the computation."""
+        """S, or None if not static."""
         return self.key.shape[1]
 
     @property
@@ -90,7 +90,7 @@ class AttentionInputs:
 
     @property
     def accumulator_dtype(self) -> str:
-        """The type of softmax and sums: float64 for inputs of that type, else float32."""
+        """The dtype of softmax and sums: float64 for float64 inputs, else float32."""
         return "float64" if backend.standardize_dtype(self.query.dtype) == "float64" else "float32"
 
     @property
@@ -103,7 +103,7 @@ class AttentionInputs:
         return self.score.features(self.query, self.key)
 
     def mask_of_four_axes(self) -> Tensor | None:
-        """Return the mask as booleans (B|1, N|1, T|1, S|1)."""
+        """Return the mask as booleans (B|1, N|1, T|1, S|1), None if there is none."""
         return None if self.mask is None else _with_four_axes(ops.cast(self.mask, "bool"))
 
     def bias_of_four_axes(self) -> Tensor | None:
@@ -113,7 +113,7 @@ class AttentionInputs:
         return _with_four_axes(ops.cast(self.bias, self.accumulator_dtype))
 
     def bias_parameters(self) -> tuple[Tensor, ...]:
-        """Return the parameters of a `PositionBias`."""
+        """Return the parameters of a `PositionBias`, none for a tensor."""
         return self.bias.parameters if isinstance(self.bias, PositionBias) else ()
 
     def positions(self) -> tuple[Tensor, Tensor]:
@@ -124,7 +124,7 @@ class AttentionInputs:
         )
 
     def allowed(self) -> Tensor | None:
-        """Return the pairs that may attend as booleans that broadcast to (B, N, T, S), or None for all."""
+        """Return the mask of pairs that may attend, booleans that broadcast to (B, N, T, S), or None for all pairs."""
         parts = []
         if not isinstance(self.relation, Full | Bipartite):
             queries, keys = self.positions()
@@ -144,12 +144,12 @@ class AttentionInputs:
         return functools.reduce(operator.and_, parts) if parts else None
 
     def keep(self, rows: Tensor, heads: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
-        """Return False for dropped attention weights, by batch, head, query index and key index."""
+        """Return the dropout mask, False for dropped weights, of (sample, head, query index, key index)."""
         return keep_mask(self.dropout, self.seed, (rows, heads, queries, keys))
 
 
 def edges_to_mask(edges: Tensor, num_queries: Any, num_keys: Any) -> Tensor:
-    """Return edges (B, E, 2) [source, target] as booleans (B, 1, T, S)."""
+    """Convert edges (B, E, 2), pairs [source, target], to a boolean mask (B, 1, T, S)."""
     edges = ops.cast(edges, "int32")
     source, target = edges[..., 0], edges[..., 1]
     batch = ops.shape(edges)[0]
@@ -167,7 +167,7 @@ def _with_four_axes(tensor: Tensor) -> Tensor:
 
 
 def _positions(tensor: Tensor, positions: Tensor | None) -> Tensor:
-    """Integers (L,) or (B, L), by default 0, 1, 2, …"""
+    """Return positions as integers (L,) or (B, L), by default 0, 1, 2, …"""
     if positions is None:
         return ops.arange(ops.shape(tensor)[1], dtype="int32")
     return ops.cast(positions, "int32")
@@ -184,14 +184,14 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
             )
     shapes = ", ".join(f"{name}.shape={tuple(tensor.shape)}" for name, tensor in tensors.items())
     if not (_same(query.shape[0], key.shape[0]) and _same(key.shape[0], value.shape[0])):
-        raise ValueError(f"`query`, `key` and `value` must have one batch size. Received: {shapes}")
+        raise ValueError(f"`query`, `key` and `value` must have the same batch size. Received: {shapes}")
     if not _same(key.shape[1], value.shape[1]):
-        raise ValueError(f"`key` and `value` must have one length. Received: {shapes}")
+        raise ValueError(f"`key` and `value` must have the same length. Received: {shapes}")
     dtype = backend.standardize_dtype(query.dtype)
     if "float" not in dtype:
-        raise ValueError(f"`query` must be of a floating type. Received: query.dtype={dtype}")
+        raise ValueError(f"`query` must have a floating-point dtype. Received: query.dtype={dtype}")
     if query.shape[3] != key.shape[3]:
-        raise ValueError(f"`query` and `key` must have heads of one size. Received: {shapes}")
+        raise ValueError(f"`query` and `key` must have heads of the same size. Received: {shapes}")
     if key.shape[2] != value.shape[2] or query.shape[2] % key.shape[2]:
         raise ValueError(
             "`key` and `value` must have the same number of heads, a divisor of the query's. "
@@ -294,5 +294,5 @@ def _check_fit(
 
 
 def _same(size: int | None, other: int | None) -> bool:
-    """Return False if two sizes are known and differ."""
+    """Return False if both sizes are static and differ."""
     return size is None or other is None or size == other

@@ -1,4 +1,4 @@
-"""Biases of attention scores that depend only on positions, computed block by block.
+"""Biases of attention logits that depend only on positions, computed block by block.
 
 Axes: B batch, T queries, S keys, N heads.
 """
@@ -19,9 +19,9 @@ from keras_transformer.typing import Tensor
 class PositionBias(abc.ABC):
     """A bias of attention logits that depends only on positions.
 
-    A kernel never needs the whole T × S matrix: it asks for one block at a time, and again when it recomputes
-    the block for the backward pass. Parameters are handed over as tensors and gradients come from `backward`,
-    because inside a custom gradient no Keras variable can be read.
+    A kernel calls `block` for one block of the T × S matrix at a time, and again when it recomputes the block in the
+    backward pass. The parameters are passed as tensors, and `backward` returns their gradients, because a custom
+    gradient cannot read Keras variables.
     """
 
     num_heads: int
@@ -36,12 +36,12 @@ class PositionBias(abc.ABC):
         """Return the bias of a block of queries and keys.
 
         Args:
-            parameters: as `parameters`.
-            query_positions: integers (T, 1) or (B, T, 1), of any value: masked ones may be −1.
-            key_positions: integers (1, S) or (B, 1, S).
+            parameters: the tensors of the property `parameters`.
+            query_positions: integers (T, 1) or (B, T, 1) of any value; those of masked queries may be −1.
+            key_positions: integers (1, S) or (B, 1, S), likewise.
 
         Returns:
-            float32 (N, T, S), or (B, N, T, S) where either of the positions has a batch axis.
+            float32 (N, T, S), or (B, N, T, S) if the positions of queries or keys have a batch axis.
         """
 
     @abc.abstractmethod
@@ -52,22 +52,22 @@ class PositionBias(abc.ABC):
         key_positions: Tensor,
         upstream: Tensor,
     ) -> tuple[Tensor, ...]:
-        """Return the gradients with respect to the parameters from one block.
+        """Return the gradients of one block with respect to the parameters.
 
         Args:
-            parameters: as `parameters`.
-            query_positions: as for `block`.
-            key_positions: as for `block`.
-            upstream: the gradient of the block, in its shape.
+            parameters: the tensors of the property `parameters`.
+            query_positions: as in `block`.
+            key_positions: as in `block`.
+            upstream: the gradient of the loss with respect to the output of `block`.
 
         Returns:
-            One tensor for each parameter, in its shape, to be summed over the blocks.
+            A tensor in the shape of each parameter, which the kernel sums over the blocks.
         """
 
 
 @dataclasses.dataclass(frozen=True)
 class LinearBias(PositionBias):
-    r"""ALiBi: a penalty that grows with the distance, with a slope for each head.
+    r"""ALiBi: a penalty proportional to the distance, with a different slope for each head.
 
     $$b_n(i, j) = -m_n\, |i - j|$$
 
@@ -115,18 +115,18 @@ class BucketBias(PositionBias):
 
     $$b_n(i, j) = E_{\beta(j - i),\, n}$$
 
-    β (see `buckets`) gives small distances buckets of their own, and longer ones ranges that grow
-    geometrically up to `max_distance`; all beyond share the last bucket.
+    The bucket β (see `buckets`) holds a single distance if that is small, and otherwise a range of distances that
+    grows geometrically up to `max_distance`; all greater distances share the last bucket.
 
     Args:
         table: E, float32 (num_buckets, N).
-        max_distance: from where on every distance is in the last bucket.
-        bidirectional: True for separate buckets of keys after the query; if False, they share that of
-            distance 0 (causal attention never asks).
+        max_distance: the distance from which on all distances share the last bucket.
+        bidirectional: True for separate buckets of keys after the query; if False, they share the bucket of
+            distance 0, as causal attention never reads them.
 
     Raises:
-        ValueError: if the number of buckets is too small, or `max_distance` not beyond the buckets of single
-            distances.
+        ValueError: if the table has too few buckets, or `max_distance` does not exceed the distances with a bucket of
+            their own.
 
     References:
         Raffel et al., "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer" (2020),
@@ -153,7 +153,7 @@ class BucketBias(PositionBias):
         return (self.table,)
 
     def block(self, parameters: tuple[Tensor, ...], query_positions: Tensor, key_positions: Tensor) -> Tensor:
-        """Return the entries of the table at the bucket of every j − i."""
+        """Return the table's entry for the bucket of every j − i."""
         (table,) = parameters
         by_offset = ops.take(ops.cast(table, "float32"), self._buckets_by_offset(), axis=0)  # (2M + 1, N)
         bias = ops.take(ops.transpose(by_offset), self._offsets(query_positions, key_positions), axis=1)
@@ -190,14 +190,14 @@ class BucketBias(PositionBias):
 def slopes(num_heads: int) -> tuple[float, ...]:
     r"""Return ALiBi's slopes, the steepest first if `num_heads` is a power of two.
 
-    $m_n = 2^{-8n/N}$ for n = 1 … N. For another N: the slopes of the largest power of two below it, then every
-    other slope of twice that power, as in the authors' code.
+    $m_n = 2^{-8n/N}$ for n = 1 … N if N is a power of two. Otherwise, as in the authors' code, the slopes of the
+    largest power of two below N, followed by every other slope of twice that power.
 
     Args:
         num_heads: N.
 
     Returns:
-        N numbers.
+        The slopes of the N heads.
     """
     power = 2 ** int(math.log2(num_heads))
     first = [2.0 ** (-8 * n / power) for n in range(1, power + 1)]
@@ -208,20 +208,20 @@ def slopes(num_heads: int) -> tuple[float, ...]:
 def buckets(
     relative_positions: Any, num_buckets: int, max_distance: int, bidirectional: bool = True
 ) -> np.ndarray[Any, Any]:
-    """Return T5's bucket of each key position minus query position, as NumPy integers.
+    """Return T5's bucket of each relative position.
 
     Args:
-        relative_positions: j − i, integers of any shape.
-        num_buckets: of both directions together.
-        max_distance: from where on every distance is in the last bucket.
-        bidirectional: True for separate buckets of positive ones, the upper half; if False, they are in
-            bucket 0.
+        relative_positions: key position minus query position, j − i, integers of any shape.
+        num_buckets: the number of buckets of both directions together.
+        max_distance: the distance from which on all distances share the last bucket.
+        bidirectional: True for separate buckets of positive relative positions, the upper half; if False, they are
+            in bucket 0.
 
     Returns:
-        Integers of the same shape, in [0, num_buckets).
+        NumPy integers of the same shape, in [0, num_buckets).
 
     Raises:
-        ValueError: as for `BucketBias`.
+        ValueError: see `BucketBias`.
     """
     check_buckets(num_buckets, max_distance, bidirectional)
     relative = np.asarray(relative_positions)
@@ -235,23 +235,23 @@ def check_buckets(num_buckets: int, max_distance: int, bidirectional: bool) -> N
     fewest = 4 if bidirectional else 2
     if num_buckets < fewest or (bidirectional and num_buckets % 2):
         raise ValueError(
-            f"`num_buckets` must be at least {fewest}{' and even' if bidirectional else ''} where "
+            f"`num_buckets` must be at least {fewest}{' and even' if bidirectional else ''} if "
             f"bidirectional={bidirectional}. Received: num_buckets={num_buckets}"
         )
     exact = num_buckets // (4 if bidirectional else 2)
     if max_distance <= exact:
         raise ValueError(
-            f"`max_distance` must be more than the {exact} distances that have a bucket each. "
+            f"`max_distance` must exceed the {exact} distances with a bucket of their own. "
             f"Received: max_distance={max_distance}, num_buckets={num_buckets}"
         )
 
 
 @functools.lru_cache
 def _buckets(num_buckets: int, max_distance: int, bidirectional: bool) -> tuple[int, ...]:
-    """Return the buckets of −max_distance … max_distance; larger distances have those of the ends.
+    """Return the buckets of −max_distance … max_distance; greater distances are in the first's or the last's bucket.
 
-    Logarithms once, in NumPy's float32, and not in each kernel: a backend whose logarithm is off by one unit in
-    the last place would put the distances at the edge of two buckets into the other one.
+    The logarithms are NumPy's float32 ones on every backend: one that differs in the last place would put a distance
+    at the edge of a bucket into the neighbouring bucket.
     """
     relative = np.arange(-max_distance, max_distance + 1)
     per_direction = num_buckets // 2 if bidirectional else num_buckets

@@ -9,11 +9,11 @@ from keras_transformer.ops.biases import PositionBias
 from keras_transformer.ops.random import dropout as drop_elements
 from keras_transformer.typing import Tensor
 
-FEW_QUERIES = 32  # of a key head
+FEW_QUERIES = 32  # per key head
 
 
 def attend(inputs: AttentionInputs) -> Tensor:
-    """(B, T, N, V)."""
+    """Compute attention (B, T, N, V)."""
     allowed = inputs.allowed()
     weights = _softmax(logits(inputs), allowed)
     if inputs.dropout:
@@ -33,7 +33,7 @@ def weights(inputs: AttentionInputs) -> Tensor:
 
 
 def logits(inputs: AttentionInputs) -> Tensor:
-    """Return log κ plus bias of every pair, (B, N, T, S), in float32 or float64."""
+    """Return the logits of every pair, score plus bias, (B, N, T, S), in float32 or float64."""
     query, key = inputs.features()
     compared = _on_one_axis(
         lambda query, key: inputs.score.compare(query, key, inputs.score.parameters),
@@ -56,7 +56,7 @@ def logits(inputs: AttentionInputs) -> Tensor:
 
 
 def group(query: Tensor, kv_heads: int) -> Tensor:
-    """(B, T, N, F) → (B, K, G·T, F), the G query heads of a key head concatenated."""
+    """Reshape (B, T, N, F) to (B, K, G·T, F), with the G query heads of a key head concatenated."""
     heads_first = ops.transpose(query, (0, 2, 1, 3))  # (B, N, T, F)
     if query.shape[2] == kv_heads:
         return heads_first
@@ -65,7 +65,7 @@ def group(query: Tensor, kv_heads: int) -> Tensor:
 
 
 def ungroup(scores: Tensor, query: Tensor) -> Tensor:
-    """(B, K, G·T, S) → (B, N, T, S)."""
+    """Reshape (B, K, G·T, S) to (B, N, T, S)."""
     if scores.shape[1] == query.shape[2]:
         return scores
     return ops.reshape(scores, [-1, query.shape[2], ops.shape(query)[1], ops.shape(scores)[3]])
@@ -80,7 +80,7 @@ def _softmax(scores: Tensor, allowed: Tensor | None) -> Tensor:
 
 
 def _weighted_sum(weights: Tensor, value: Tensor) -> Tensor:
-    """(B, N, T, V) from weights (B, N, T, S) and values (B, S, K, V)."""
+    """Return the sums (B, N, T, V) of values (B, S, K, V) weighted by (B, N, T, S)."""
     _, num_heads, num_queries, num_keys = ops.shape(weights)
     kv_heads = value.shape[2]
     if num_heads != kv_heads:
@@ -94,10 +94,10 @@ def _weighted_sum(weights: Tensor, value: Tensor) -> Tensor:
 def _on_one_axis(
     product: Callable[[Tensor, Tensor], Tensor], left: Tensor, right: Tensor, by_head: tuple[Tensor, ...] = ()
 ) -> Tensor:
-    """A product of (B, K, G·T, ·) and (B, K, ·, ·); for few queries, as in a step of generation, of (B·K, ·, ·).
+    """Compute a product of two tensors of four axes, for few queries with the first two axes (B, K) merged into one.
 
-    XLA on CPU copies a transposed matrix, and the carry of a loop, before a matrix multiplication, but not tensors of
-    three axes. With many queries the copy pays off.
+    XLA on CPU copies transposed matrices, and the carry of a loop, before a matrix multiplication, but not tensors of
+    three axes. With few queries, as in a step of generation, the copy costs more than it saves.
     """
     shapes = [*left.shape, *right.shape]
     if None in shapes or by_head or left.shape[2] > FEW_QUERIES:

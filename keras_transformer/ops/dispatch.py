@@ -1,4 +1,4 @@
-"""Choice of the kernel that computes an attention."""
+"""The choice of the kernel, the implementation that computes an attention."""
 
 import dataclasses
 from collections.abc import Callable
@@ -14,12 +14,12 @@ from keras_transformer.ops.scores import LinearFeatures
 from keras_transformer.relations import Bipartite, Causal, Full
 from keras_transformer.typing import Tensor
 
-# Largest lengths at which the dense kernel is as fast as the chunked one and as the banded one, and the number of
-# queries or keys up to which the whole matrix is no larger than a few of its inputs.
+# Largest lengths at which the dense kernel is as fast as the chunked and as the banded kernel, and the number of
+# queries or keys up to which the T×S matrix is not much larger than the inputs.
 MAX_DENSE_LENGTH, MAX_DENSE_BAND_LENGTH, FEW_TOKENS = 1024, 512, 256
-# Most bytes of weights that the dense kernel may store when blocks would do.
+# Bytes of weights above which the chunked kernel replaces the dense one.
 MAX_DENSE_BYTES = 2**30
-# Pairs of the dense kernel that take as long as the gather and the scatter of one edge.
+# Number of pairs that the dense kernel computes in the time of one edge's gather and scatter.
 EDGE_COST = 16
 
 
@@ -30,8 +30,8 @@ class Explanation:
     Args:
         kernel: "dense", "chunked", "banded", "edges" or "linear".
         reason: why this kernel is used.
-        flops: operations of the forward pass in the scores and in the weighted sum of values.
-        bytes: size of the attention weights stored at one time.
+        flops: operations of the forward pass for the scores and the weighted sum of values.
+        bytes: bytes of the attention weights stored at one time.
     """
 
     kernel: str
@@ -49,10 +49,10 @@ class Choice(NamedTuple):
 
 
 def attend(inputs: AttentionInputs, kernel: str) -> Tensor:
-    """Compute attention (B, T, N, V) by the named kernel, or for "auto" by the one that `choose` returns.
+    """Compute attention (B, T, N, V) with the named kernel, or for "auto" with the fastest one.
 
     Raises:
-        ValueError: if the kernel is unknown or cannot compute this attention.
+        ValueError: if the kernel is unknown or does not support these inputs.
     """
     choice = choose(inputs, kernel)
     if 0 in (inputs.batch_size, inputs.num_queries, inputs.num_keys):
@@ -63,7 +63,7 @@ def attend(inputs: AttentionInputs, kernel: str) -> Tensor:
 
 
 def explain(inputs: AttentionInputs, kernel: str) -> Explanation:
-    """Return the kernel that `attend` would use and its costs, from the shapes of the tensors."""
+    """Return the kernel that `attend` uses and its costs, from the shapes of the tensors."""
     name, reason, block_schedule = choose(inputs, kernel)
     matrices = (inputs.batch_size or 1) * inputs.num_heads
     num_queries, num_keys = inputs.num_queries or 1, inputs.num_keys or 1
@@ -82,7 +82,7 @@ def explain(inputs: AttentionInputs, kernel: str) -> Explanation:
 
 
 def check_kernel(kernel: str) -> str:
-    """Return `kernel`.
+    """Return `kernel` if it is valid.
 
     Raises:
         ValueError: if it is neither "auto" nor the name of a kernel.
@@ -100,7 +100,7 @@ def choose(inputs: AttentionInputs, kernel: str) -> Choice:
         if obstacle:
             raise ValueError(f"`kernel` cannot be {kernel!r} where {obstacle}; 'auto' chooses one that can.")
         block_schedule = _SCHEDULES[kernel](inputs) if kernel in _SCHEDULES else None
-        return Choice(kernel, "asked for", block_schedule)
+        return Choice(kernel, "requested", block_schedule)
     if not _obstacle_to_edges(inputs):
         edges, pairs = _num_edges(inputs), (inputs.num_queries or 0) * (inputs.num_keys or 0)
         if not pairs or edges * EDGE_COST < pairs:
@@ -140,17 +140,17 @@ def _obstacle_to_nothing(inputs: AttentionInputs) -> str | None:
 
 def _obstacle_to_blocks(inputs: AttentionInputs) -> str | None:
     if inputs.num_queries is None or inputs.num_keys is None:
-        return "lengths are not known before the computation"
+        return "lengths are not static"
     if 0 in (inputs.batch_size, inputs.num_queries, inputs.num_keys):
-        return "there are no rows, queries or keys"
+        return "the batch, the queries or the keys are empty"
     return None if inputs.edges is None else "edges are given as a tensor"
 
 
 def _obstacle_to_band(inputs: AttentionInputs) -> str | None:
     if None in inputs.relation.bandwidth():
-        return "the relation has no bandwidth"
+        return "the relation has no finite bandwidth"
     if not inputs.at_indices:
-        return "positions are given, so that indices do not tell distances"
+        return "positions are given, and indices are then no distances"
     return _obstacle_to_blocks(inputs)
 
 
@@ -158,9 +158,9 @@ def _obstacle_to_edges(inputs: AttentionInputs) -> str | None:
     if inputs.edges is not None:
         return None
     if inputs.relation.edges() is None:
-        return "neither the relation is given as edges nor are there `edges`"
+        return "the relation is not given by edges and `edges` is None"
     if not inputs.at_indices:
-        return "positions are given, and the relation's edges join positions"
+        return "positions are given, but the relation's edges refer to indices"
     return _obstacle_to_blocks(inputs)
 
 

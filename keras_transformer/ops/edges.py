@@ -1,4 +1,4 @@
-"""The edges kernel: attention along E edges in O(E) time and memory: gather, softmax by query, scatter.
+"""The edges kernel: attention along E edges in O(E) time and memory, by gather, softmax per query and scatter.
 
 Axes: B batch, E edges, T queries, S keys, N query heads, K key/value heads, F features, V value size.
 """
@@ -17,7 +17,7 @@ from keras_transformer.typing import Tensor
 
 
 def attend(inputs: AttentionInputs) -> Tensor:
-    """(B, T, N, V)."""
+    """Compute attention (B, T, N, V)."""
     edges = _Edges(inputs)
     query, key = inputs.features()
     compared = inputs.score.compare_pairs(
@@ -35,7 +35,7 @@ def attend(inputs: AttentionInputs) -> Tensor:
     largest = ops.where(largest > LOWEST_SCORE * 10, largest, ops.zeros_like(largest))
     weights = ops.exp(logits - ops.take(largest, edges.queries, axis=0))
     total = ops.expand_dims(edges.sum_per_query(weights), -1)  # (B·T, N, 1)
-    share = 1.0 / (total + ops.cast(total == 0, total.dtype))  # zeros, and no gap, for a query without edges
+    share = 1.0 / (total + ops.cast(total == 0, total.dtype))  # finite for a query without edges
     if inputs.dropout:
         weights = ops.where(edges.kept(), weights / (1.0 - inputs.dropout), ops.zeros_like(weights))
     values = ops.cast(edges.at_key(inputs.value), weights.dtype)  # (B·E, N, V)
@@ -45,7 +45,7 @@ def attend(inputs: AttentionInputs) -> Tensor:
 
 
 class _Edges:
-    """The edges of a whole batch as one list, without duplicates."""
+    """The edges of a whole batch as one list, with duplicates masked."""
 
     def __init__(self, inputs: AttentionInputs) -> None:
         self.inputs = inputs
@@ -71,25 +71,25 @@ class _Edges:
         self.keys = self.rows * self.num_keys + self.source
 
     def at_query(self, tensor: Tensor) -> Tensor:
-        """(B·E, N, ·) from (B, T, N, ·)."""
+        """Gather (B·E, N, …) from (B, T, N, …) at the query of each edge."""
         return ops.take(ops.reshape(tensor, [-1, *tensor.shape[2:]]), self.queries, axis=0)
 
     def at_key(self, tensor: Tensor) -> Tensor:
-        """(B·E, N, ·) from (B, S, K, ·)."""
+        """Gather (B·E, N, …) from (B, S, K, …) at the key of each edge."""
         found = ops.take(ops.reshape(tensor, [-1, *tensor.shape[2:]]), self.keys, axis=0)
         groups = self.inputs.num_heads // self.inputs.kv_heads
         return found if groups == 1 else ops.repeat(found, groups, axis=1)
 
     def sum_per_query(self, tensor: Tensor) -> Tensor:
-        """(B·T, …) from (B·E, …)."""
+        """Sum (B·E, …) over the edges of each query to (B·T, …)."""
         return ops.segment_sum(tensor, self.queries, self.segments)
 
     def max_per_query(self, tensor: Tensor) -> Tensor:
-        """(B·T, …) from (B·E, …); the lowest number of the type for a query without edges."""
+        """Return the maximum of (B·E, …) over the edges of each query, (B·T, …); without edges the lowest number."""
         return ops.segment_max(tensor, self.queries, self.segments)
 
     def bias(self) -> Tensor | None:
-        """(B·E, N|1)."""
+        """Return the bias of each edge (B·E, N|1), or None if there is none."""
         if isinstance(self.inputs.bias, PositionBias):
             queries, keys = (positions[:, None, None] for positions in self._positions())
             found = self.inputs.bias.block(self.inputs.bias.parameters, queries, keys)  # (B·E, N, 1, 1)
@@ -98,7 +98,7 @@ class _Edges:
         return None if bias is None else self._of_pairs(bias)
 
     def allowed(self) -> Tensor | None:
-        """Booleans that broadcast to (B·E, N), or None if every edge is allowed."""
+        """Return booleans that broadcast to (B·E, N), or None if every edge is allowed."""
         inputs = self.inputs
         parts = []
         if self.exists is not None:
@@ -123,7 +123,7 @@ class _Edges:
         return self.inputs.keep(self.rows[:, None], heads, self.target[:, None], self.source[:, None])
 
     def _positions(self) -> tuple[Tensor, Tensor]:
-        """The positions of the query and the key of each edge, (B·E,) twice."""
+        """Return the positions of the query and of the key of each edge, both (B·E,)."""
         if self.inputs.at_indices:
             return self.target, self.source
         found = []
@@ -134,7 +134,7 @@ class _Edges:
         return found[0], found[1]
 
     def _of_pairs(self, tensor: Tensor) -> Tensor:
-        """(B·E, N|1) from a mask or bias (B|1, N|1, T|1, S|1)."""
+        """Gather (B·E, N|1) from a mask or bias (B|1, N|1, T|1, S|1)."""
         heads_last = ops.transpose(tensor, (0, 2, 3, 1))
         _, queries, keys, heads = ops.shape(heads_last)
         row, target, source = (
@@ -146,9 +146,9 @@ class _Edges:
 
 
 def _each_once(edges: Tensor, num_queries: Any, num_keys: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Return sources and targets (B, E) ordered by target, and True at edges that are no duplicates.
+    """Return sources and targets (B, E) sorted by target, and a mask, False at padding and duplicates.
 
-    Padding gets a valid source and target too, so that lookups need no mask.
+    Padding gets a valid source and target too, so that it can be gathered.
     """
     edges = ops.cast(edges, "int32")
     source, target = edges[..., 0], edges[..., 1]

@@ -1,4 +1,4 @@
-"""Key/value caches: how the keys and values of earlier tokens are stored while a model generates."""
+"""Key/value caches: strategies to store the keys and values of earlier tokens during generation."""
 
 import abc
 import dataclasses
@@ -13,13 +13,13 @@ State = dict[str, Tensor]
 
 
 class KVCache(abc.ABC):
-    """Base class of the strategies to store keys and values of a self-attention layer.
+    """Base class of the strategies to store the keys and values of a self-attention layer.
 
-    A strategy is a frozen value without tensors. The state of a layer is a dictionary of tensors only, which passes
-    through `keras.ops.while_loop` on every backend: "key" and "value", and "positions" (B, S), −1 for empty entries.
+    A strategy is an immutable object that holds no tensors. The state of a layer is a dictionary of tensors, which
+    `keras.ops.while_loop` can carry on every backend: "key", "value" and "positions" (B, S), −1 for empty entries.
 
-    Keys and values are (B·K, S, ·) if the cache is written in place, since XLA copies a tensor with an axis of size
-    one, such as a batch of one; otherwise they are (B, K, S, ·).
+    Keys are (B, K, S, H) and values (B, K, S, V); if the cache is written in place, their first two axes are merged to
+    one of size B × K, since XLA copies a tensor with an axis of size one, such as a batch of one.
 
     Attributes:
         in_place: True if entries are written by an operation that XLA runs in place.
@@ -43,12 +43,12 @@ class KVCache(abc.ABC):
 
         Args:
             batch_size: B.
-            length: S, the number of entries, from `loop_length` for the cache of a loop.
+            length: S, the number of entries, returned by `loop_length` for the cache of a loop.
             num_heads: K, the number of key/value heads.
             key_dim: H.
             value_dim: V.
-            dtype: the type of keys and values.
-            window: the bandwidth of the layer on the left, if bounded; then no more entries than that are needed.
+            dtype: the dtype of keys and values.
+            window: the relation's bandwidth on the left, if bounded; window + 1 positions are then enough.
             hypotheses: the number of entries of each position.
 
         Returns:
@@ -65,12 +65,12 @@ class KVCache(abc.ABC):
     def write(
         self, state: State, new: State, cache_index: Any, are_candidates: bool = False
     ) -> tuple[State, State]:
-        """Write T new tokens.
+        """Write the keys, values and positions of T new tokens.
 
         Args:
             state: the state of the layer.
             new: "key" (B, T, K, H), "value" (B, T, K, V) and "positions" (B, T), −1 for padding.
-            cache_index: integer scalar, the number of tokens written before, whatever the size of the cache.
+            cache_index: integer scalar, the number of tokens written before; it may exceed the size of the cache.
             are_candidates: True if the new tokens are candidates for one position; otherwise they are consecutive, and
                 the first of them may attend to entries that the last of them replace.
 
@@ -78,7 +78,7 @@ class KVCache(abc.ABC):
             The entries that the new tokens may attend to, for `read`, and the new state.
 
         Raises:
-            ValueError: If the cache is known to be too small.
+            ValueError: if the cache is too small and all sizes are static.
         """
         new = {
             name: self._to_layout(values) if len(values.shape) == 4 else values
@@ -92,21 +92,28 @@ class KVCache(abc.ABC):
         return keys, values, entries["positions"]
 
     def for_window(self, window: int | None, size: int | None) -> "KVCache":
-        """Return the strategy of a layer with a bandwidth of `window` on the left and a cache of `size` entries."""
+        """Return the strategy for a layer with a bandwidth of `window` on the left and a cache of `size` entries."""
         del window, size
         return self
 
     def loop_length(self, length: Any, inputs: Tensor) -> Any:
-        """Return the `length` to allocate for a loop over up to `length` tokens; `inputs` is not a constant.
+        """Return the `length` to allocate for a loop over at most `length` tokens.
+
+        Args:
+            length: the largest number of tokens.
+            inputs: any tensor of the loop that is not a constant.
+
+        Returns:
+            An integer, or an integer scalar tensor.
 
         Raises:
-            ValueError: If the backend's loops cannot carry the cache.
+            ValueError: if loops of the backend cannot carry the cache.
         """
         del inputs
         return length
 
     def entries_mask(self, attention_mask: Tensor, count: Any, size: int | None) -> Tensor:
-        """Return the columns of the cache's entries from an attention mask (B, T, ·) over all `count` tokens."""
+        """Return the columns of an attention mask (B, T, `count`) over all tokens for the entries of the cache."""
         del count, size
         return attention_mask
 
@@ -122,12 +129,12 @@ class KVCache(abc.ABC):
         return min(length, enough) if isinstance(length, int) else enough
 
     def _to_layout(self, heads: Tensor) -> Tensor:
-        """(B, T, K, ·) → the layout of the cache."""
+        """Convert (B, T, K, …) to the layout of the cache."""
         heads = _swapped(heads)
         return ops.reshape(heads, [-1, *ops.shape(heads)[2:]]) if self.in_place else heads
 
     def _from_layout(self, entries: Tensor, num_heads: int) -> Tensor:
-        """The layout of the cache → (B, S, K, ·)."""
+        """Convert the layout of the cache to (B, S, K, …)."""
         if self.in_place:
             entries = ops.reshape(entries, [-1, num_heads, *ops.shape(entries)[1:]])
         return _swapped(entries)
@@ -135,10 +142,10 @@ class KVCache(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class StaticCache(KVCache):
-    """A cache of a fixed number of entries; layers with a bounded window get a `RollingCache`.
+    """A cache with a fixed number of entries; layers with a bounded window use a `RollingCache`.
 
     Args:
-        in_place: True to write a slice, which XLA does in place; False to compare every index, for ONNX and for
+        in_place: True to update a slice, which XLA does in place; False to select by index, for ONNX and for
             TensorFlow without XLA.
     """
 
@@ -152,7 +159,7 @@ class StaticCache(KVCache):
             start = [0] * len(tensor.shape)
             start[axis] = index
             return ops.slice_update(tensor, start, new)
-        # The distance of each entry to the first of the new ones.
+        # The offset of each entry from the first new one.
         offset = ops.arange(ops.shape(tensor)[axis]) - index
         count = ops.shape(new)[axis]
         if new.shape[axis] != 1:  # one token broadcasts over the entries
@@ -178,16 +185,16 @@ class StaticCache(KVCache):
 
 @dataclasses.dataclass(frozen=True)
 class RollingCache(KVCache):
-    """A cache of the last S tokens of a layer with a bounded window: the entry of a token is its number mod S.
+    """A cache of the last S tokens, for a layer with a bounded window: token t is stored in entry t mod S.
 
     Args:
-        in_place: as of `StaticCache`.
+        in_place: as in `StaticCache`.
     """
 
     in_place: bool = True
 
     def entries_mask(self, attention_mask: Tensor, count: Any, size: int | None) -> Tensor:
-        """Return the columns of the tokens that the entries hold; see the base class."""
+        """Return the columns of the tokens stored in the entries; see the base class."""
         return ops.take(attention_mask, ops.maximum(token_indices(count, size), 0), axis=2)
 
     def _write(self, state: State, new: State, cache_index: Any, are_candidates: bool) -> tuple[State, State]:
@@ -204,13 +211,13 @@ class RollingCache(KVCache):
 
 @dataclasses.dataclass(frozen=True)
 class GrowingCache(KVCache):
-    """A cache that starts empty and grows by concatenation: least copied in TensorFlow without XLA and in ONNX.
+    """A cache that starts empty and grows by concatenation, which copies least in TensorFlow without XLA and in ONNX.
 
     Loops of TensorFlow may carry tensors that grow; those of JAX may not.
 
     Args:
-        rolling: True to give layers with a bounded window a `RollingCache`; False to keep all tokens, for graphs of a
-            single step whose caller keeps the cache.
+        rolling: True to use a `RollingCache` for layers with a bounded window; False to keep all tokens, for graphs of
+            a single step whose caller keeps the cache.
     """
 
     rolling: bool = True
@@ -221,10 +228,10 @@ class GrowingCache(KVCache):
         return RollingCache(self.in_place) if window is not None and self.rolling else self
 
     def loop_length(self, length: Any, inputs: Tensor) -> Any:
-        """Return a zero that is not static: TensorFlow loops require static sizes to stay constant."""
+        """Return zero as a tensor that is not static: TensorFlow loops require static sizes to stay constant."""
         if keras.backend.backend() != "tensorflow":
             raise ValueError(
-                f"`kv_cache` must have a fixed size, as `ops.StaticCache`, on the {keras.backend.backend()} backend. "
+                f"`kv_cache` must have a fixed size on the {keras.backend.backend()} backend: use `ops.StaticCache`. "
                 f"Received: kv_cache={self}"
             )
         return ops.sum(ops.cast(inputs[:0], "int32"))
@@ -242,7 +249,7 @@ class GrowingCache(KVCache):
 
 
 def token_indices(count: Any, size: Any) -> Tensor:
-    """Return the index of each entry's token among `count` in a rolling cache, (S,); negative for empty entries."""
+    """Return the index of the token in each entry of a rolling cache after `count` tokens, (S,); negative if empty."""
     last = count - 1
     return last - ops.mod(last + size - ops.arange(size), size)
 
@@ -252,7 +259,7 @@ def _append(cache: Tensor, new: Tensor) -> Tensor:
 
 
 def _roll(cache: Tensor, new: Tensor, cache_index: Any) -> Tensor:
-    """Write `new` (…, T, H) over `cache` (…, S, H) from `cache_index` mod S on, cyclically: the last S stay."""
+    """Write `new` (…, T, H) cyclically over `cache` (…, S, H) from entry `cache_index` mod S on; the last S stay."""
     axis = _axis(cache)
     size, count = cache.shape[axis], ops.shape(new)[axis]
     # The age of each entry in tokens. The dividend is not negative, since `mod` rounds towards zero in ONNX.
@@ -267,12 +274,12 @@ def _axis(cache: Tensor) -> int:
 
 
 def _along(axis: int, values: Tensor, cache: Tensor) -> Tensor:
-    """(S,) as a tensor that broadcasts to the cache."""
+    """Reshape (S,) to broadcast to the cache."""
     shape = [1] * len(cache.shape)
     shape[axis] = -1
     return ops.reshape(values, shape)
 
 
 def _swapped(tensor: Tensor) -> Tensor:
-    """(B, S, K, ·) ↔ (B, K, S, ·); two of them cancel in a compiled graph."""
+    """Transpose (B, S, K, …) to (B, K, S, …) or back; two transposes cancel in a compiled graph."""
     return ops.transpose(tensor, (0, 2, 1, 3))

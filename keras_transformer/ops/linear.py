@@ -1,4 +1,4 @@
-"""The linear kernel: attention by positive features in O(n).
+"""The linear kernel: attention as a product of positive features, in time linear in the lengths.
 
 Axes: B batch, T queries, S keys, N query heads, K key/value heads, G = N / K, F features, V value size, C blocks, b
 positions of a block.
@@ -19,14 +19,16 @@ BLOCK_SIZE = 128
 
 
 def attend(inputs: AttentionInputs) -> Tensor:
-    """(B, T, N, V)."""
+    """Compute attention (B, T, N, V)."""
     exact = inputs.accumulator_dtype
     query, key = (ops.cast(features, exact) for features in inputs.features())
     value = ops.cast(inputs.value, exact)
     if inputs.padding_mask is not None:
         there = ops.cast(inputs.padding_mask, "bool")[:, :, None, None]
         key, value = ops.where(there, key, 0.0), ops.where(there, value, 0.0)
-    value = ops.concatenate([value, ops.ones_like(value[..., :1])], axis=-1)  # its sum is the denominator
+    value = ops.concatenate(
+        [value, ops.ones_like(value[..., :1])], axis=-1
+    )  # the sum of the ones is the denominator
     sums = _causal if isinstance(inputs.relation, Causal) else _full
     output = sums(query, key, value)  # (B, T, N, V + 1)
     total = output[..., -1:]
@@ -40,7 +42,7 @@ def _full(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 def _causal(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Attend within a block by its matrix, and to earlier blocks by the sum of their states."""
+    """Attend within a block by its weight matrix, and to earlier blocks by the sum of their states."""
     length, kv_heads = query.shape[1], key.shape[2]
     size = min(BLOCK_SIZE, length)
     count = -(-length // size)
@@ -59,12 +61,12 @@ def _causal(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 def _blocks(tensor: Tensor, count: int, size: int) -> Tensor:
-    """(B, C, b, …) from (B, L, …), zero-padded at the end."""
+    """Split (B, L, …) into (B, C, b, …), zero-padded at the end."""
     tensor = ops.pad(tensor, [[0, 0], [0, count * size - tensor.shape[1]], [0, 0], [0, 0]])
     return ops.reshape(tensor, [-1, count, size, *tensor.shape[2:]])
 
 
 def _ungroup(output: Tensor, query: Tensor) -> Tensor:
-    """(B, K, G·T, V) → (B, T, N, V)."""
+    """Reshape (B, K, G·T, V) to (B, T, N, V)."""
     by_head = ops.reshape(output, [-1, query.shape[2], ops.shape(query)[1], output.shape[-1]])
     return ops.transpose(by_head, (0, 2, 1, 3))

@@ -1,4 +1,4 @@
-"""Dropout from a counter hash: equal in every mode, on every backend and in recomputation."""
+"""Dropout from a counter hash: equal in eager, graph and compiled execution, on every backend."""
 
 from collections.abc import Sequence
 
@@ -10,16 +10,16 @@ from keras_transformer.typing import Tensor
 def dropout(inputs: Tensor, rate: float, seed: Tensor) -> Tensor:
     r"""Zero each element with probability `rate` and scale the others by 1 / (1 − rate).
 
-    A hash of the seed and of the element's coordinates decides, in integer operations, so eager, graph and XLA
-    agree bit for bit, and XLA fuses it (a stateless generator is far slower there).
+    An integer hash of the seed and of an element's coordinates decides whether the element is dropped, so that eager,
+    graph and XLA agree exactly. XLA fuses the hash, which is far faster than a stateless generator.
 
     Args:
-        inputs: any shape.
-        rate: in [0, 1).
-        seed: two integers, as `keras.random.SeedGenerator.next()` gives them.
+        inputs: a tensor of any shape.
+        rate: the probability of dropping an element, in [0, 1).
+        seed: two integers, as returned by `keras.random.SeedGenerator.next()`.
 
     Returns:
-        A tensor like `inputs`.
+        A tensor of the shape and dtype of `inputs`.
 
     Raises:
         ValueError: if `rate` is outside [0, 1).
@@ -33,7 +33,7 @@ def dropout(inputs: Tensor, rate: float, seed: Tensor) -> Tensor:
 
 
 def keep_mask(rate: float, seed: Tensor, coordinates: Sequence[Tensor]) -> Tensor:
-    """Return True for elements that dropout keeps, by a hash of their coordinates.
+    """Return the dropout mask, True for elements that are kept, from a hash of their coordinates.
 
     Args:
         rate: probability that an element is dropped, in [0, 1).
@@ -64,7 +64,7 @@ def check_rate(name: str, rate: float | None, default: float | None = None) -> f
 
 
 def _mix(state: Tensor) -> Tensor:
-    """MurmurHash3's 32-bit finaliser: every input bit changes every output bit with probability near ½."""
+    """Apply MurmurHash3's 32-bit finaliser: every input bit changes every output bit with probability near ½."""
     state = (state ^ ops.right_shift(state, _constant(16))) * _constant(0x85EBCA6B)
     state = (state ^ ops.right_shift(state, _constant(13))) * _constant(0xC2B2AE35)
     return state ^ ops.right_shift(state, _constant(16))

@@ -14,7 +14,7 @@ from keras_transformer.ops import dense, dispatch, scores
 from keras_transformer.ops.attention_inputs import UNRELATED, AttentionInputs
 from keras_transformer.typing import Tensor
 
-# The number of keys that queries are compared with at a time.
+# The number of keys compared with the queries at a time.
 BLOCK_SIZE = 256
 
 
@@ -29,35 +29,36 @@ def retrieval_attention(
     dropout: float = 0.0,
     seed: Tensor | None = None,
 ) -> Tensor:
-    r"""Attention of every head of every query to its own k keys of largest score.
+    r"""Compute attention of each head of each query to its own k keys of largest score.
 
-    $$h_i = \sum_{j \in N(i)} \alpha_{ij} v_j, \quad N(i) = \operatorname{top-}k_j \; s_{ij}, \quad
-    \alpha_{ij} = \frac{\exp(s_{ij})}{\sum_{l \in N(i)} \exp(s_{il})}$$
+    $$h_i = \sum_{j \in \mathcal{N}(i)} \alpha_{ij} v_j, \quad \mathcal{N}(i) = \operatorname{top-}k_j \; s_{ij}, \quad
+    \alpha_{ij} = \frac{\exp(s_{ij})}{\sum_{l \in \mathcal{N}(i)} \exp(s_{il})}$$
 
-    With at most k keys, it equals `attention`. Permuting the memory changes only the choice between equal scores.
-    Gradients flow through the chosen keys and values. The search compares the queries with one block of keys after
-    another and the chosen keys and values are gathered, so memory does not grow with S, but use it for short T.
+    With at most k keys, it equals `attention`. Gradients flow through the chosen keys and values only. The queries are
+    compared with one block of keys at a time and the chosen keys and values are gathered: temporary memory does not
+    grow with S but is proportional to T × k, so T should be small.
 
     Args:
         query: (B, T, N, H).
-        key: (B, S, K, H), K a divisor of N: each key head serves N / K query heads.
+        key: (B, S, K, H); K divides N, and each key head is shared by N / K query heads.
         value: (B, S, K, V).
-        k: number of keys that a query attends to, at most S.
-        score: a value of `ops.scores`, or the name of one without weights.
+        k: the number of keys each query attends to; all keys if there are fewer.
+        score: an object of `ops.scores`, or the name of one without weights.
         padding_mask: booleans (B, S), False at keys that are padding, which are never chosen.
-        dropout: probability that an attention weight is dropped, the same ones as in `attention`.
-        seed: two integers, needed if `dropout` > 0.
+        dropout: probability of dropping an attention weight; drops the same weights as `attention`.
+        seed: two integers, required if `dropout` > 0.
 
     Shapes:
         output: (B, T, N, V)
 
     Returns:
-        One tensor of the value's type; zeros where there is no key.
+        The output, in the dtype of `value`; zero for a query without keys.
 
     Raises:
-        ValueError: if `k` is not positive, shapes do not fit together, or `dropout` has no `seed`.
+        ValueError: if `k` is not positive, shapes do not match, or `dropout` > 0 without a `seed`.
 
     Example:
+        >>> import keras
         >>> query, memory = keras.random.normal((2, 3, 4, 8)), keras.random.normal((2, 100, 4, 8))
         >>> retrieval_attention(query, memory, memory, k=5).shape
         TensorShape([2, 3, 4, 8])
@@ -91,7 +92,7 @@ def retrieval_attention(
 
 
 def _search(inputs: AttentionInputs, query: Tensor, key: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the indices (B, T, N, k) of the keys of largest score, the largest first, and False where none is left."""
+    """Return the indices (B, T, N, k) of the keys of largest score, in descending order, and a mask of valid ones."""
     batch, length, kv_heads, num_features = ops.shape(key)
     # XLA copies a tensor of a loop that has an axis of size one, such as a single key head.
     flat = ops.reshape(key, [batch, length, kv_heads * num_features])
@@ -100,7 +101,7 @@ def _search(inputs: AttentionInputs, query: Tensor, key: Tensor, k: int) -> tupl
     parameters = tuple(ops.stop_gradient(each) for each in inputs.score.parameters)
 
     def merge(block: Tensor, best: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        # The last block overlaps the one before, whose keys are not compared again.
+        # The last block may overlap the one before; the keys of both are compared only once.
         position = ops.minimum(block * size, length - size) + ops.arange(size)
         allowed = (position >= block * size)[None]
         if inputs.padding_mask is not None:
@@ -131,7 +132,7 @@ def _softmax(logits: Tensor, exists: Tensor) -> Tensor:
 
 
 def _drop(inputs: AttentionInputs, weights: Tensor, chosen: Tensor) -> Tensor:
-    """Drop some of the weights (B, T, N, k)."""
+    """Apply dropout to the weights (B, T, N, k)."""
     if not inputs.dropout:
         return weights
     rows, queries, heads = (ops.arange(size, dtype="int32") for size in ops.shape(chosen)[:3])
@@ -140,7 +141,7 @@ def _drop(inputs: AttentionInputs, weights: Tensor, chosen: Tensor) -> Tensor:
 
 
 def _gather(tensor: Tensor, chosen: Tensor) -> Tensor:
-    """(B, T, N, k, ·) from keys or values (B, S, K, ·) and indices (B, T, N, k)."""
+    """Gather (B, T, N, k, …) from keys or values (B, S, K, …) at indices (B, T, N, k)."""
     batch, num_keys, kv_heads, size = ops.shape(tensor)
     rows = ops.arange(batch, dtype="int32")[:, None, None, None]
     num_heads = chosen.shape[2]

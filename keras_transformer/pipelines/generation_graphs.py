@@ -138,7 +138,7 @@ def generate_ids(
     The mask, booleans (B, S), False for padding, is only required for a model without a `pad_id`.
 
     If the sampler returns N > 1 hypotheses, outputs have an axis of N after the first. Sampling uses `noise`
-    (B, N, M, V), by default that of its seed for rows 0, 1, 2, …
+    (B, N, M), by default that of its seed for rows 0, 1, 2, …
     """
     model = pipeline.model
     if not is_encoder_decoder(model):

@@ -1,10 +1,10 @@
-r"""Relations: sets of (query, key) pairs, given by positions, that may attend.
+r"""Relations: sets of (query, key) pairs, given by their positions: which query may attend to which key.
 
-A relation is a value: frozen, hashable, serialisable, free of arrays. It has an exact predicate on positions
-(`related`) and the classes empty, partial and full of the blocks of the T×S matrix (`blocks`), by which a kernel skips
-work without changing the result. `True` means "may attend".
+A relation is an immutable, hashable and serialisable object that holds no arrays. `related` tests pairs of positions;
+`blocks` classifies the blocks of the T×S matrix as empty, partial or full, so that an attention kernel can skip empty
+blocks and the mask of full ones. `True` means "may attend".
 
-Relations compose: `a & b` (the pairs in both), `a | b` (in either), `~a` (outside).
+Relations compose: `a & b` (the pairs in both), `a | b` (the pairs in either), `~a` (the pairs not in `a`).
 
 Axes: B batch, T queries, S keys, N heads.
 """
@@ -70,7 +70,7 @@ _NAMES: dict[str, type[Relation]] = {"bipartite": Bipartite, "causal": Causal, "
 
 
 def get(identifier: Relation | str | dict[str, Any] | None) -> Relation:
-    """Return the relation of an identifier, as `keras.initializers.get` does for initializers.
+    """Retrieve a relation, as `keras.initializers.get` retrieves an initializer.
 
     Args:
         identifier: a relation, its serialised config, "full", "causal", "bipartite", or None for `Full()`.
@@ -79,7 +79,7 @@ def get(identifier: Relation | str | dict[str, Any] | None) -> Relation:
         A relation.
 
     Raises:
-        ValueError: for anything else.
+        ValueError: if the identifier is none of these.
     """
     if identifier is None:
         return Full()

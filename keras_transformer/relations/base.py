@@ -1,4 +1,4 @@
-"""The abstract relation, compositions of relations, and helpers of their block maps and arguments."""
+"""The abstract relation, compositions of relations, and helpers for their block classes and arguments."""
 
 import abc
 import dataclasses
@@ -20,13 +20,13 @@ _LARGEST = 2**30
 
 
 class Relation(abc.ABC):
-    """A set of (query, key) pairs, by position."""
+    """Base class of relations: sets of (query, key) pairs, given by their positions, that may attend."""
 
     @abc.abstractmethod
     def related(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
-        """Return True for each query and key that are related.
+        """Return True for each (query, key) pair in the relation.
 
-        The positions may be NumPy arrays or tensors of any backend, so use Python operators only.
+        The positions may be NumPy arrays or tensors of any backend, so implement this with Python operators only.
 
         Args:
             query_positions: integers (…, T, 1).
@@ -38,16 +38,16 @@ class Relation(abc.ABC):
 
     @abc.abstractmethod
     def symmetries(self) -> frozenset[str]:
-        """Return the names of the groups of position maps (shifts, permutations, …) that keep it; see `kept_under`."""
+        """Return the names of the groups of position maps that leave the relation unchanged; see `kept_under`."""
 
     def blocks(self, block_size: int, num_queries: int, num_keys: int) -> np.ndarray:
-        """`EMPTY`, `PARTIAL` or `FULL` for each block of the T×S matrix, for positions 0, 1, 2, …
+        """Return the class of each block of the T×S matrix over positions 0, 1, 2, …: `EMPTY`, `PARTIAL` or `FULL`.
 
-        `EMPTY` and `FULL` are exact. `PARTIAL` is not: a block without a closed form is `PARTIAL`, and so may be a
-        block that is partial in both parts of a composition.
+        No pair of an `EMPTY` block is related, and every pair of a `FULL` block is. `PARTIAL` claims nothing: a
+        relation may return it for any block, and a composition does where both of its parts do.
 
         Args:
-            block_size: rows and columns of a block; the last ones may be smaller.
+            block_size: number of rows and of columns of a block; the last blocks may be smaller.
             num_queries: T.
             num_keys: S.
 
@@ -62,19 +62,19 @@ class Relation(abc.ABC):
         $$(\max_{i \sim j} (i - j), \; \max_{i \sim j} (j - i))$$
 
         Returns:
-            Two integers of at least 0 that no related pair exceeds, or None for a side without a known bound.
+            Two non-negative integers, upper bounds of these maxima; None for a side without a known bound.
         """
         return None, None
 
     def edges(self) -> Edges | None:
-        """Return the sorted pairs (source, target) of a relation given as edges, else None.
+        """Return the edges of a relation as sorted pairs (source, target), or None if it is not given by edges.
 
-        The query `target` attends to the key `source`.
+        An edge lets the query `target` attend to the key `source`.
         """
         return None
 
     def matrix(self, num_queries: int, num_keys: int | None = None) -> np.ndarray:
-        """Return the relation over positions 0, 1, 2, … as a matrix, for inspection.
+        """Return the relation over positions 0, 1, 2, … as a boolean matrix, for inspection.
 
         Args:
             num_queries: T.
@@ -133,7 +133,7 @@ class And(Relation):
         return _nearer(*left), _nearer(*right)
 
     def edges(self) -> Edges | None:
-        """Return the edges of one side that are related on the other side, if either has edges."""
+        """Return the edges of one operand that the other contains, or None if neither is given by edges."""
         for given, other in ((self.left.edges(), self.right), (self.right.edges(), self.left)):
             if given is not None:
                 sources, targets = np.array(given, np.int64).reshape(-1, 2).T[:, :, None, None]
@@ -168,7 +168,7 @@ class Or(Relation):
         return _farther(*left), _farther(*right)
 
     def edges(self) -> Edges | None:
-        """Return the edges of both sides, if both have edges."""
+        """Return the edges of either operand, or None unless both are given by edges."""
         left, right = self.left.edges(), self.right.edges()
         return None if left is None or right is None else tuple(sorted({*left, *right}))
 
@@ -176,7 +176,7 @@ class Or(Relation):
 @keras.saving.register_keras_serializable(package="keras_transformer")
 @dataclasses.dataclass(frozen=True)
 class Not(Relation):
-    """The pairs outside a relation: `~relation`."""
+    """The pairs not in a relation: `~relation`."""
 
     relation: Relation
 
@@ -199,7 +199,7 @@ def num_blocks(block_size: int, num_queries: int, num_keys: int) -> tuple[int, i
 def block_ends(
     block_size: int, num_queries: int, num_keys: int
 ) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """Return the first and last position of each query block (Q, 1) and of each key block (1, P)."""
+    """Return the first and last positions of the Q query blocks, (Q, 1), and of the P key blocks, (1, P)."""
     rows, columns = num_blocks(block_size, num_queries, num_keys)
     first_query = np.arange(rows)[:, None] * block_size
     first_key = np.arange(columns)[None, :] * block_size
@@ -209,7 +209,7 @@ def block_ends(
 
 
 def block_classes(some: np.ndarray, every: np.ndarray) -> np.ndarray:
-    """Return the classes, uint8, of blocks with some related pair and of blocks with every pair related."""
+    """Return block classes (uint8) from whether `some` pair, and whether `every` pair, of each block is related."""
     return np.where(every, FULL, np.where(some, PARTIAL, EMPTY)).astype(np.uint8)
 
 

@@ -24,16 +24,16 @@ from keras_transformer.relations.base import (
 )
 from keras_transformer.typing import Tensor
 
-# A table of all pairs of nodes, one byte each, stays below 1 GiB, and their numbers within 32 bits.
+# A table of all pairs of nodes, one byte each, stays below 1 GiB, and its indices within 32 bits.
 _LARGEST_TABLE = 32_000
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 @dataclasses.dataclass(frozen=True)
 class Bipartite(Relation):
-    """Every query attends to every key, and these are two different sets: the complete bipartite graph.
+    """Every query attends to every key of a different sequence: the complete bipartite graph.
 
-    As a set of pairs it is `Full`; the name says that positions on the two sides are not comparable.
+    The same set of pairs as `Full`; the name says that positions of queries and of keys are not comparable.
 
     References:
         Vaswani et al. (2017), section 3.2.3, encoder–decoder attention.
@@ -52,17 +52,17 @@ class Bipartite(Relation):
 @keras.saving.register_keras_serializable(package="keras_transformer")
 @dataclasses.dataclass(frozen=True)
 class GlobalTokens(Relation):
-    r"""Some positions attend to all, and all attend to them.
+    r"""Global positions attend to all positions, and all positions attend to them.
 
     $$i \in indices \;\lor\; j \in indices$$
 
-    The automorphisms are the permutations that map these positions onto themselves.
+    The automorphisms are the permutations that map the global positions onto themselves.
 
     Args:
-        indices: of the global positions, in any order.
+        indices: the global positions, in any order.
 
     Raises:
-        ValueError: if an index is not an integer from 0.
+        ValueError: if an index is not a non-negative integer.
 
     Example:
         >>> GlobalTokens([1]).matrix(3).astype(int)
@@ -109,7 +109,7 @@ class GlobalTokens(Relation):
         return functools.reduce(operator.or_, matches) if matches else positions != positions
 
     def _count(self, block_size: int, length: int, blocks: int) -> np.ndarray:
-        """How many global positions are in each block of a side."""
+        """Return the number of global positions in each block of queries or of keys."""
         within = np.array([index for index in self.indices if index < length], np.int64)
         return np.bincount(within // block_size, minlength=blocks)
 
@@ -117,23 +117,23 @@ class GlobalTokens(Relation):
 @keras.saving.register_keras_serializable(package="keras_transformer")
 @dataclasses.dataclass(frozen=True, init=False)
 class Adjacency(Relation):
-    r"""The edges of a graph: the query `target` attends to the key `source`.
+    r"""The edges of a directed graph: the query `target` attends to the key `source`.
 
     $$(j, i) \in edges$$
 
-    Direction counts, and a node attends to itself only where there is a loop (i, i). A position that is not a
-    node, such as the −1 of padding, is related to nothing.
+    A node attends to itself only if the graph has the self-loop (i, i). A position that is not a node, such as −1
+    for padding, is related to no position.
 
     Args:
-        edges: pairs (source, target), in any order and number, as a sequence or an integer array (E, 2).
+        edges: E pairs (source, target) in any order, as a sequence or an integer array (E, 2).
         num_nodes: nodes are 0, 1, …, num_nodes − 1.
 
     Attributes:
-        pairs: the edges, sorted, each once.
-        num_nodes: as given.
+        pairs: the sorted edges without duplicates.
+        num_nodes: the number of nodes.
 
     Raises:
-        ValueError: if an edge is not a pair of nodes or `num_nodes` not a positive integer.
+        ValueError: if an edge is not a pair of nodes or `num_nodes` is not a positive integer.
 
     Example:
         >>> Adjacency([(0, 1), (1, 2)], num_nodes=3).matrix(3).astype(int)
@@ -199,7 +199,7 @@ class Adjacency(Relation):
 
     @functools.cached_property
     def _table(self) -> np.ndarray:
-        """The matrix with one more row and column, for positions that are no node: (num_nodes + 1, num_nodes + 1)."""
+        """Return the adjacency matrix with an empty last row and column, for positions that are not nodes."""
         if self.num_nodes > _LARGEST_TABLE:
             raise ValueError(
                 f"`num_nodes` must be at most {_LARGEST_TABLE} to compare positions; larger graphs have only "
@@ -213,7 +213,7 @@ class Adjacency(Relation):
 
 
 def _checked(edges: Any, num_nodes: int) -> Edges:
-    """The edges as sorted pairs of Python integers, each once."""
+    """Return the edges as sorted pairs of Python integers, without duplicates."""
     if not isinstance(edges, Iterable):
         raise ValueError(f"`edges` must be pairs (source, target). Received: edges={edges!r}")
     pairs = set()

@@ -42,7 +42,7 @@ class Full(Relation):
 @keras.saving.register_keras_serializable(package="keras_transformer")
 @dataclasses.dataclass(frozen=True)
 class Causal(Relation):
-    """A query attends to itself and to all keys before it: the total order j ≤ i.
+    """A query attends to its own position and to all positions before it: the total order j ≤ i.
 
     References:
         Vaswani et al. (2017), the decoder of section 3.1.
@@ -65,18 +65,18 @@ class Causal(Relation):
 @keras.saving.register_keras_serializable(package="keras_transformer")
 @dataclasses.dataclass(frozen=True)
 class SlidingWindow(Relation):
-    r"""A query attends to keys at most `left` before it and at most `right` after it, ends included.
+    r"""A query attends to its own position, to `left` positions before it and to `right` positions after it.
 
     $$i - left \le j \le i + right$$
 
-    So left = k means k + 1 keys: k previous ones and itself.
+    With `right=0`, `left=k` gives each query k + 1 keys: its own position and the k before it.
 
     Args:
         left: number of keys before the query, None for all.
-        right: number of keys after it, None for all.
+        right: number of keys after the query, None for all.
 
     Raises:
-        ValueError: if a side is neither None nor an integer from 0.
+        ValueError: if a side is neither None nor a non-negative integer.
 
     Example:
         >>> SlidingWindow(1).matrix(3).astype(int)
@@ -85,8 +85,8 @@ class SlidingWindow(Relation):
                [0, 1, 1]])
 
     References:
-        Child et al., "Generating Long Sequences with Sparse Transformers" (2019), section 4.2, the first head
-        of strided attention; Beltagy et al., "Longformer" (2020), section 3.1, with left = right = w / 2.
+        Child et al., "Generating Long Sequences with Sparse Transformers" (2019), section 4.2, the first of the two
+        patterns of strided attention; Beltagy et al., "Longformer" (2020), section 3.1, with left = right = w / 2.
     """
 
     left: int | None
@@ -130,17 +130,17 @@ class SlidingWindow(Relation):
 @keras.saving.register_keras_serializable(package="keras_transformer")
 @dataclasses.dataclass(frozen=True)
 class PrefixLM(Relation):
-    r"""Every query attends to a prefix, to itself and to all keys before it.
+    r"""A query attends to the whole prefix, to its own position and to all positions before it.
 
     $$j < length \;\lor\; j \le i$$
 
-    So the prefix sees all of itself. The permutations of the prefix are the relation's automorphisms.
+    Attention within the prefix is bidirectional. The automorphisms are the permutations of the prefix.
 
     Args:
-        length: of the prefix.
+        length: the length of the prefix.
 
     Raises:
-        ValueError: if `length` is not an integer from 0.
+        ValueError: if `length` is not a non-negative integer.
 
     Example:
         >>> PrefixLM(2).matrix(3).astype(int)
@@ -178,16 +178,16 @@ class PrefixLM(Relation):
 @keras.saving.register_keras_serializable(package="keras_transformer")
 @dataclasses.dataclass(frozen=True)
 class Strided(Relation):
-    r"""A query attends to every `stride`-th key, counted from itself.
+    r"""A query attends to every `stride`-th position, counted from its own.
 
-    $$(i - j) \bmod stride = 0, \quad \text{and } j \le i \text{ where causal}$$
+    $$(i - j) \bmod stride = 0, \quad \text{and } j \le i \text{ if causal}$$
 
     Args:
-        stride: from one key to the next.
-        causal: True to attend to the query itself and to keys before it only.
+        stride: distance from one key to the next.
+        causal: True to attend only to the query's own position and to positions before it.
 
     Raises:
-        ValueError: if `stride` is not a positive integer or `causal` not a boolean.
+        ValueError: if `stride` is not a positive integer or `causal` is not a boolean.
 
     Example:
         >>> Strided(2).matrix(4).astype(int)
@@ -231,16 +231,16 @@ class Strided(Relation):
 @keras.saving.register_keras_serializable(package="keras_transformer")
 @dataclasses.dataclass(frozen=True)
 class Dilated(Relation):
-    r"""A sliding window with gaps: a query attends to itself and to `window` keys before it, `rate` apart.
+    r"""A sliding window with gaps: a query attends to itself and to `window` positions before it, `rate` apart.
 
     $$j = i - rate \cdot m, \quad 0 \le m \le window$$
 
     Args:
         window: number of keys before the query.
-        rate: from one key to the next; with 1 it is `SlidingWindow(window)`.
+        rate: distance from one key to the next; `rate=1` is `SlidingWindow(window)`.
 
     Raises:
-        ValueError: if `window` is not an integer from 0 or `rate` not a positive one.
+        ValueError: if `window` is not a non-negative integer or `rate` is not a positive integer.
 
     Example:
         >>> Dilated(1, rate=2).matrix(4).astype(int)
@@ -250,7 +250,7 @@ class Dilated(Relation):
                [0, 1, 0, 1]])
 
     References:
-        Beltagy et al. (2020), section 3.1, "Dilated Sliding Window", here on the left only.
+        Beltagy et al. (2020), section 3.1, "Dilated Sliding Window"; there on both sides, here on the left only.
     """
 
     window: int
@@ -281,7 +281,7 @@ class Dilated(Relation):
 
 
 def _offsets(block_size: int, num_queries: int, num_keys: int) -> tuple[np.ndarray, np.ndarray]:
-    """The lowest and the highest i − j in each block, which contains every integer between them."""
+    """Return the lowest and the highest i − j of each block; a block contains every integer between them."""
     (first_query, last_query), (first_key, last_key) = block_ends(block_size, num_queries, num_keys)
     return first_query - last_key, last_query - first_key
 
@@ -289,6 +289,9 @@ def _offsets(block_size: int, num_queries: int, num_keys: int) -> tuple[np.ndarr
 def _multiples(
     step: int, first: np.ndarray, last: np.ndarray, lowest: np.ndarray, highest: np.ndarray
 ) -> np.ndarray:
-    """The block map of offsets that are multiples of `step` from `first` to `last`, both within the block's."""
+    """Return the classes of blocks of offsets `lowest` … `highest`.
+
+    Related are the multiples of `step` from `first` to `last`, which are within these offsets.
+    """
     count = last // step - (first - 1) // step  # not positive where last < first
     return block_classes(count > 0, count == highest - lowest + 1)

@@ -1,20 +1,19 @@
-r"""The groups of position maps that a relation may be unchanged under.
+r"""Symmetries of relations: the groups of position maps under which a relation is unchanged.
 
 A pair of maps (f, g) leaves a relation unchanged if, for every query i and key j,
 $$\mathrm{related}(f(i), g(j)) = \mathrm{related}(i, j).$$
 
-Four of the names stand for one group each, for every relation, and each group contains the next: positions are
-integers, and on finitely many of them a translation is a strictly increasing relabelling, which is part of a
-permutation, which is the same permutation on both sides.
+Four names stand for the same group whatever the relation, and each of these groups contains the next: a translation is
+a strictly increasing relabelling, which on finitely many positions extends to a permutation, which is a pair of
+permutations of queries and of keys that are equal.
 
-The fifth, `AUTOMORPHISMS`, is relative to the relation: the permutations of positions that map its own edges
-onto its edges. Every relation is unchanged under these, by definition; where it is the only name, no other group
-leaves the whole family unchanged.
+The fifth, `AUTOMORPHISMS`, depends on the relation: the permutations of positions that map its edges onto its edges.
+Every relation is unchanged under its automorphisms, by definition; where this is the only name, the relation has none
+of the other symmetries for all values of its arguments.
 
-A map that leaves two relations unchanged leaves their intersection, union and complements unchanged. So
-the symmetries of a composition contain the common ones of its parts, and intersecting the names is sound: a name
-of a fixed group means the same in both sets, and `AUTOMORPHISMS` is true of anything. It may be too
-small: the union of an order and its complement is complete, but lists the groups of the order.
+A map that leaves two relations unchanged also leaves their intersection, union and complements unchanged, so a
+composition has the symmetries that its parts share. It may have more: the union of an order and its complement is the
+full relation, but lists the symmetries of the order.
 """
 
 from keras_transformer.arguments import check_one_of
@@ -35,16 +34,16 @@ _LARGEST_FIRST = (
 
 
 def kept_under(largest: str) -> frozenset[str]:
-    """Return the names of a group and of the groups it contains, for a relation's `symmetries`.
+    """Return the names of a group and of the groups it contains, for `Relation.symmetries`.
 
     Args:
-        largest: one of this module's names.
+        largest: the name of the largest group, such as `TRANSLATIONS`.
 
     Returns:
-        Names, `AUTOMORPHISMS` always among them.
+        The set of names, which always contains `AUTOMORPHISMS`.
 
     Raises:
-        ValueError: if there is no such name.
+        ValueError: if `largest` is not one of the names.
 
     Example:
         >>> sorted(kept_under(TRANSLATIONS))

@@ -36,17 +36,17 @@ _CLASSES: dict[str, type[Tokenizer]] = {
 
 
 def load(folder: str | os.PathLike[str]) -> Tokenizer:
-    """Load a tokenizer saved by its `save` method, whatever its class.
+    """Load a tokenizer of any class, saved by its `save` method.
 
     Args:
-        folder: The folder that `save` wrote.
+        folder: the folder written by `save`.
 
     Returns:
         The tokenizer.
 
     Raises:
-        FileNotFoundError: If the folder or one of its files does not exist.
-        ValueError: If the description names an unknown class or a file is not the one that was saved.
+        FileNotFoundError: if the folder or one of its files does not exist.
+        ValueError: if the description names an unknown class or the tokenizer's file has changed since `save`.
 
     Example:
         >>> tokenizer = load("runs/tokenizer")  # doctest: +SKIP

@@ -10,7 +10,7 @@ from keras_transformer.arguments import check_fraction
 
 
 class TimeBudget(keras.callbacks.Callback):
-    r"""Train for a given time, with a learning rate that ends at zero.
+    r"""Stop training after a given time, with a learning rate that decays to zero by then.
 
     The rate increases linearly during the warm-up and decreases linearly afterwards:
 
@@ -22,11 +22,11 @@ class TimeBudget(keras.callbacks.Callback):
 
     Args:
         minutes: the training time.
-        peak_rate: η_max.
-        warmup: w, the fraction of the time in which the rate increases.
+        peak_rate: η_max, the peak learning rate.
+        warmup: w, the fraction of the time during which the rate increases.
 
     Raises:
-        ValueError: If an argument is out of range.
+        ValueError: if an argument is out of range.
 
     Example:
         >>> model.compile("adam", "mse")

@@ -1,4 +1,4 @@
-"""Average checkpoints."""
+"""Averaging of checkpoints."""
 
 import os
 from collections.abc import Iterable
@@ -13,12 +13,12 @@ def average_checkpoints(model: Any, files: Iterable[str | os.PathLike[str]]) -> 
     """Set the weights of a model to the mean of several checkpoints.
 
     Args:
-        model: the model of the checkpoints. On an error its weights are unchanged.
-        files: files written by `save_weights` or `save`.
+        model: the model of the checkpoints. Its weights are unchanged if an error is raised.
+        files: paths of files written by `save_weights` or `save`.
 
     Raises:
-        TypeError: If `model` is not a Keras model or `files` is not a list of paths.
-        ValueError: If there are no files, or one does not match the model.
+        TypeError: if `model` is not a Keras model or `files` is not a list of paths.
+        ValueError: if there are no files, or one does not match the model.
 
     Example:
         >>> average_checkpoints(model, sorted(folder.glob("epoch-*.weights.h5"))[-5:])

@@ -1,4 +1,4 @@
-"""Losses of tokens."""
+"""Losses over tokens."""
 
 from typing import Any
 
@@ -10,12 +10,12 @@ from keras_transformer.typing import Tensor
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class LabelSmoothedCrossentropy(keras.losses.Loss):
-    r"""Cross-entropy against (1 − ε)·label + ε·uniform, averaged over the tokens that are not padding.
+    r"""Cross-entropy with label smoothing, averaged over the tokens that are not padding.
 
     $$\ell_t = \log\sum_v e^{z_{tv}} - (1 - \varepsilon) z_{t y_t} - \frac{\varepsilon}{V} \sum_v z_{tv}$$
 
-    Labels are integers, without one-hot tensors. Labels equal to `pad_id` are excluded from the sum and from the number
-    of tokens, with or without a Keras mask.
+    The target distribution is (1 − ε) · one-hot label + ε · uniform, but one-hot tensors are not created. Labels equal
+    to `pad_id` are excluded from the sum and from the number of tokens, with or without a Keras mask.
 
     Args:
         smoothing: ε in [0, 1).
@@ -29,7 +29,7 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
         sample_weight: weights (B,) or (B, T). The weighted sum is divided by the number of valid tokens.
 
     Raises:
-        ValueError: If `smoothing` is outside [0, 1).
+        ValueError: if `smoothing` is outside [0, 1).
 
     References:
         Szegedy et al., "Rethinking the Inception Architecture" (2016); Vaswani et al. (2017), section 5.4.
@@ -103,7 +103,7 @@ def valid_labels(labels: Tensor, pad_id: int | None) -> Tensor:
 
 
 def take_labels(values: Tensor, labels: Tensor) -> Tensor:
-    """Return the value at each label: (…) from (…, V) and integers (…)."""
+    """Return the value (…) at each label, from values (…, V) and labels (…)."""
     size = values.shape[-1]
     # Padding labels may be outside the vocabulary, such as −100; their values are not used.
     flat = ops.maximum(ops.reshape(ops.cast(labels, "int32"), [-1]), 0)
@@ -112,6 +112,6 @@ def take_labels(values: Tensor, labels: Tensor) -> Tensor:
 
 
 def per_token(sample_weight: Tensor) -> Tensor:
-    """Return weights of rows (B,) or tokens (B, T) in a shape that broadcasts to (B, T)."""
+    """Reshape weights of rows (B,) or of tokens (B, T) to broadcast to (B, T)."""
     weight = ops.cast(sample_weight, "float32")
     return ops.expand_dims(weight, -1) if len(weight.shape) == 1 else weight

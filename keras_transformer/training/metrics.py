@@ -1,4 +1,4 @@
-"""Metrics of tokens."""
+"""Metrics over tokens."""
 
 from typing import Any
 
@@ -55,7 +55,7 @@ class Perplexity(_TokenMean):
         super().__init__(name, pad_id, **kwargs)
 
     def per_token(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        """Return −log p of each label."""
+        """Return −log p of each label, float32 (B, T)."""
         logits = ops.cast(y_pred, "float32")
         return ops.logsumexp(logits, axis=-1) - take_labels(logits, y_true)
 
@@ -78,5 +78,5 @@ class TokenAccuracy(_TokenMean):
         super().__init__(name, pad_id, **kwargs)
 
     def per_token(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        """Return 1 where the label has the highest logit, else 0."""
+        """Return 1 where the label has the highest logit, else 0, float32 (B, T)."""
         return ops.cast(ops.equal(ops.argmax(y_pred, axis=-1), ops.cast(y_true, "int32")), "float32")

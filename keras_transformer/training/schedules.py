@@ -16,12 +16,12 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
     $$\eta(t) = s\, D^{-1/2} \min\big(t^{-1/2},\; t\, w^{-3/2}\big), \quad t = 1, 2, \dots$$
 
     Args:
-        model_dim: D.
-        warmup_steps: w, the step of the peak rate.
-        scale: s.
+        model_dim: D, the model size.
+        warmup_steps: w, the step with the peak learning rate.
+        scale: s, a factor on the learning rate.
 
     Raises:
-        ValueError: If an argument is not positive.
+        ValueError: if an argument is not positive.
 
     Example:
         >>> optimizer = keras.optimizers.Adam(TransformerSchedule(512), beta_2=0.98, epsilon=1e-9)
@@ -37,7 +37,7 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
         self.scale = scale
 
     def __call__(self, step: Tensor) -> Tensor:
-        """Return the learning rate of the update after `step` earlier ones."""
+        """Return the learning rate of update t = `step` + 1."""
         count = ops.cast(step, "float32") + 1.0
         return (
             self.scale * self.model_dim**-0.5 * ops.minimum(ops.rsqrt(count), count * self.warmup_steps**-1.5)

@@ -152,9 +152,9 @@ def test_long_pairs_are_truncated_to_the_beginning_of_each():
         (lambda: masked_language_modeling(["a"], TOKENIZER, max_length=4), "`max_length` must be at least 5"),
         (
             lambda: next_sentences([["a", "b"]], TOKENIZER),
-            "`documents` must be at least two.*Received: 1 doc",
+            "`documents` must hold at least two.*Received: 1 doc",
         ),
-        (lambda: next_sentences([["a"], ["b"]], TOKENIZER), "`documents` must be at least two"),
+        (lambda: next_sentences([["a"], ["b"]], TOKENIZER), "`documents` must hold at least two"),
     ],
 )
 def test_invalid_arguments_are_refused(make, message):

@@ -88,7 +88,7 @@ def test_a_wrong_local_file_is_refused_and_kept(published, tmp_path, monkeypatch
     [
         (("es", "de"), "`source` must be one of the languages .*Received: source='es'"),
         (("en", "cs"), "`target` must be one of the languages .*Received: target='cs'"),
-        (("en", "en"), "`target` must be another language .*Received: source='en', target='en'"),
+        (("en", "en"), "`target` must differ from .*Received: source='en', target='en'"),
     ],
 )
 def test_unknown_languages_are_refused(languages, message):

@@ -263,5 +263,7 @@ def test_unknown_options_are_refused(options, message):
 
 
 def test_a_kernel_that_cannot_says_why():
-    with pytest.raises(ValueError, match="`kernel` cannot be 'banded' where the relation has no bandwidth"):
+    with pytest.raises(
+        ValueError, match="`kernel` cannot be 'banded' where the relation has no finite bandwidth"
+    ):
         make(kernel="banded")(X)

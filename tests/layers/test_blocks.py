@@ -305,7 +305,7 @@ def test_mixed_precision_is_half_all_through_and_finite(kind, policy):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"num_heads": 3}, "`num_heads` must divide the model's size. Received: num_heads=3, model_dim=8"),
+        ({"num_heads": 3}, "`num_heads` must divide `model_dim`. Received: num_heads=3, model_dim=8"),
         ({"num_heads": 0}, "`num_heads` must be positive. Received: num_heads=0"),
         ({"hidden_dim": 0}, "`hidden_dim` must be positive. Received: hidden_dim=0"),
         ({"normalization": "both"}, "`normalization` must be one of .*Received: normalization='both'"),

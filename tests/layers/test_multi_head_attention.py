@@ -494,5 +494,5 @@ def test_errors_name_the_argument_and_its_value(arguments, message):
 @pytest.mark.parametrize("name", ["positions", "segment_ids"])
 def test_self_attention_arguments_are_refused_with_a_value(name):
     x = np.zeros((1, 3, 8), "float32")
-    with pytest.raises(ValueError, match=f"`{name}` must be None where a value is given"):
+    with pytest.raises(ValueError, match=f"`{name}` must be None if `value` is given"):
         MultiHeadAttention(2, 4)(x, x, **{name: np.zeros((1, 3), "int32")})

@@ -128,7 +128,7 @@ def test_errors_name_the_argument_and_its_value(options, shape, message):
 
 
 def test_a_learned_grid_of_unknown_size_is_refused():
-    with pytest.raises(ValueError, match="`grid_shape` must be given where kind='learned'"):
+    with pytest.raises(ValueError, match="`grid_shape` must be given if kind='learned'"):
         Positions2D("learned")(keras.Input((None, 5, 8)))
 
 

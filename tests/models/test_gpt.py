@@ -291,7 +291,7 @@ def test_model_is_a_layer_of_a_functional_model():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"num_heads": 3}, "`num_heads` must divide the model's size. Received: num_heads=3, model_dim=8"),
+        ({"num_heads": 3}, "`num_heads` must divide `model_dim`. Received: num_heads=3, model_dim=8"),
         ({"num_layers": 0}, "`num_layers` must be positive. Received: num_layers=0"),
         ({"vocabulary_size": 0}, "`vocabulary_size` must be positive. Received: vocabulary_size=0"),
         ({"max_length": 0}, "`max_length` must be positive. Received: max_length=0"),

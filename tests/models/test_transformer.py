@@ -308,7 +308,7 @@ def test_dropout_only_while_training():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"num_heads": 3}, "`num_heads` must divide the model's size. Received: num_heads=3, model_dim=8"),
+        ({"num_heads": 3}, "`num_heads` must divide `model_dim`. Received: num_heads=3, model_dim=8"),
         ({"num_heads": 0}, "`num_heads` must be positive. Received: num_heads=0"),
         ({"num_layers": 0}, "`num_layers` must be positive. Received: num_layers=0"),
         ({"vocabulary_size": 0}, "`vocabulary_size` must be positive. Received: vocabulary_size=0"),

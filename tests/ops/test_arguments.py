@@ -54,7 +54,7 @@ def test_arguments_that_do_not_fit_are_refused(options, message):
 
 
 def test_integer_queries_are_refused():
-    with pytest.raises(ValueError, match="`query` must be of a floating type.*int32"):
+    with pytest.raises(ValueError, match="`query` must have a floating-point dtype.*int32"):
         attention(X.astype("int32"), X, X)
 
 

@@ -405,7 +405,7 @@ X = np.zeros((2, 3, 4, 5), "float32")
         ((X[0], X, X), {}, r"`query` must have four axes.*query.shape=\(3, 4, 5\)"),
         ((X, X[0], X), {}, r"`key` must have four axes.*key.shape=\(3, 4, 5\)"),
         ((X, X, X[..., 0]), {}, r"`value` must have four axes.*value.shape=\(2, 3, 4\)"),
-        ((X, X[..., :4], X), {}, r"heads of one size.*query.shape=.*key.shape=\(2, 3, 4, 4\)"),
+        ((X, X[..., :4], X), {}, r"heads of the same size.*query.shape=.*key.shape=\(2, 3, 4, 4\)"),
         ((X, X[:, :, :3], X[:, :, :3]), {}, r"divisor of the query's.*key.shape=\(2, 3, 3, 5\)"),
         ((X, X[:, :, :2], X), {}, r"same number of heads.*key.shape=\(2, 3, 2, 5\)"),
         ((X, X, X[:, :2]), {}, r"`key` and `value`.*Received: .*value.shape=\(2, 2, 4, 5\)"),

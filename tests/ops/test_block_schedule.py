@@ -301,7 +301,7 @@ class TestExplain:
 
         def costs(relation, kernel, **options):
             found = explain(x, key, y, relation, kernel=kernel, **options)
-            assert (found.kernel, found.reason) == (kernel, "asked for")
+            assert (found.kernel, found.reason) == (kernel, "requested")
             return found.flops / (2 * rows * (4 + 6)), found.bytes / (4 * rows)
 
         assert costs("causal", "dense") == (32 * 32, 32 * 32)
@@ -329,9 +329,9 @@ class TestExplain:
     ("kernel", "relation", "options", "obstacle"),
     [
         ("chunked", None, {"edges": EDGES}, "edges"),
-        ("banded", None, {}, "no bandwidth"),
-        ("banded", "causal", {}, "no bandwidth"),
-        ("banded", SlidingWindow(None, 3), {}, "no bandwidth"),
+        ("banded", None, {}, "no finite bandwidth"),
+        ("banded", "causal", {}, "no finite bandwidth"),
+        ("banded", SlidingWindow(None, 3), {}, "no finite bandwidth"),
         ("banded", SlidingWindow(2), {"query_positions": np.arange(6)}, "positions"),
         ("banded", SlidingWindow(2), {"edges": EDGES}, "edges"),
         ("edges", None, {}, "edges"),
@@ -429,7 +429,7 @@ class TestUnknownShapes:
         chunked = tf.function(
             lambda x, y: attention(x, y, y, relation, kernel="chunked"), input_signature=signature
         )
-        with pytest.raises(ValueError, match="`kernel` cannot be 'chunked' where lengths are not known"):
+        with pytest.raises(ValueError, match="`kernel` cannot be 'chunked' where lengths are not static"):
             chunked(x, y)
 
     @pytest.mark.slow_variants

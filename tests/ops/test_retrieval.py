@@ -182,7 +182,7 @@ def test_every_mode_agrees(modes, mode):
     ("make", "message"),
     [
         (lambda q, k, v: retrieval_attention(q, k, v, 0), "`k` must be positive. Received: k=0"),
-        (lambda q, k, v: retrieval_attention(q, k, v[:, :3], 2), "must have one length. Received: "),
+        (lambda q, k, v: retrieval_attention(q, k, v[:, :3], 2), "must have the same length. Received: "),
         (lambda q, k, v: retrieval_attention(q, k, v, 2, dropout=0.5), "`seed` must be given"),
         (
             lambda q, k, v: retrieval_attention(q, k, v, 2, padding_mask=np.ones((2, 3), bool)),

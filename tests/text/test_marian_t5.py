@@ -188,7 +188,7 @@ def test_bad_folders_are_refused(t5_model, marian_models, tmp_path):
     with pytest.raises(ValueError, match="must have separate_vocabs=False. Received: separate_vocabs=True"):
         load(folder)
     (write_marian(tmp_path / "gap", marian_models) / "vocab.json").write_text(json.dumps({"</s>": 0, "a": 2}))
-    with pytest.raises(ValueError, match="must give each piece an id, from 0 on without a gap"):
+    with pytest.raises(ValueError, match="must number its pieces 0, 1, 2, … without a gap"):
         load(tmp_path / "gap")
     write_t5(tmp_path / "cut", t5_model[:-20])
     with pytest.raises(ValueError, match="`model` must be a SentencePiece model"):

@@ -75,7 +75,7 @@ def test_pairs_have_segments():
     assert pairs["segment_ids"].numpy().tolist() == [[0, 0, 0, 0, 1, 1], [0, 0, 1, 1, 1, 1]]
     graph = tf.function(made.encode_pairs)(tf.constant(["a"]), tf.constant(["b"]))
     np.testing.assert_array_equal(graph["ids"], [[2, 5, 3, 6, 3]])
-    with pytest.raises(ValueError, match="`first` and `second` must be equally many. Received: 1 and 2"):
+    with pytest.raises(ValueError, match="`first` and `second` must have the same length. Received: 1 and 2"):
         made.encode_pairs(["a"], ["b", "c"])
     with pytest.raises(ValueError, match="`first` and `second` must be batches"):
         made.encode_pairs("a", "b")

@@ -1,4 +1,4 @@
-"""Search strategies, and the sampler that each belongs to: greedy, sampling, beam, contrastive and speculative."""
+"""The searches of the samplers: greedy, sampling, beam, contrastive and speculative."""
 
 from keras_transformer.generation.samplers import Beam, Contrastive, Greedy, Sample, Speculative, register
 from keras_transformer.generation.search.beam import beam_search

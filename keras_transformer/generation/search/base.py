@@ -1,4 +1,7 @@
-"""The interface of searches, and the base classes of those that decode token by token."""
+"""The interface of searches and their base classes.
+
+Axes: B rows of the batch, R hypotheses of a row, P prompt tokens, M new tokens, V vocabulary size.
+"""
 
 import abc
 import dataclasses
@@ -18,19 +21,19 @@ State = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """The inputs of a generation: validated settings, and tensors as of `generate_ids`.
+    """The inputs of a generation: the model, the validated settings, and the tensors of `generate_ids`.
 
     Attributes:
         model: the model.
-        settings: sampler, logits processors and M.
+        settings: the sampler, the logits processors and M, the maximum number of new tokens.
         kv_cache: how the cache is stored.
-        source_ids: integers (B, S).
-        prefix_ids: integers (B, Q), or None.
-        padding_mask: booleans (B, S), or None.
-        rows: integers (B,), or None.
-        noise: float32 (B, R, M), or None.
-        limits: integers (B,), or None.
-        seed: integers (1,), or None.
+        source_ids: integers (B, S), the sources or prompts.
+        prefix_ids: integers (B, Q), the first target tokens of an encoder–decoder, or None.
+        padding_mask: booleans (B, S), False for padding of the sources, or None.
+        rows: integers (B,), the row numbers that seed the noise, or None for 0, 1, 2, …
+        noise: float32 (B, R, M), uniform noise in place of the seeded noise, or None.
+        limits: integers (B,), the maximum number of new tokens of each row, or None for M.
+        seed: integers (1,), the seed in place of the sampler's, or None.
     """
 
     model: GenerativeModel
@@ -46,7 +49,7 @@ class Inputs:
 
 
 class Search(Protocol):
-    """A search, which one loop runs: `results(while_loop(running, step, start()))`.
+    """The interface of a search, which one loop runs: `results(while_loop(running, step, start()))`.
 
     The state is a dictionary of tensors.
     """
@@ -69,7 +72,7 @@ class Search(Protocol):
 
 
 class BaseSearch(Search):
-    """Base class of searches of at most M steps, whose state has "step", and "ended" unless they say otherwise.
+    """Base class of searches of at most M steps, whose state has "step", and "ended" or a method `_unfinished`.
 
     Args:
         inputs: the inputs of the generation.
@@ -95,7 +98,7 @@ class BaseSearch(Search):
 
 
 class SingleSequenceSearch(BaseSearch):
-    """Base class of searches with one sequence per row, whose step is their own."""
+    """Base class of searches for one sequence per row; subclasses implement `step`."""
 
     def start(self) -> State:
         """Return the state of empty sequences."""
@@ -127,8 +130,8 @@ class SingleSequenceSearch(BaseSearch):
 class TokenSearch(BaseSearch):
     """Base class of searches that decode one token for each of R hypotheses in a step.
 
-    The R tokens of a row are R entries of its cache, so that the cache stores the prompt once for all of them and the
-    memory of an encoder is read once. `stream` runs such searches step by step.
+    A step writes R entries into the cache of a row, so that all hypotheses of the row share the entries of the prompt
+    and the memory of the encoder. `stream` runs these searches step by step.
     """
 
     def __init__(self, inputs: Inputs, decoder: PromptedModel) -> None:
@@ -166,23 +169,23 @@ class TokenSearch(BaseSearch):
     def _start(self, last_tokens: Tensor, empty: Tensor) -> State:
         """Return the state of the search, from the prompts' last tokens (B,) and the mask (B,) of empty sources.
 
-        "last_tokens" (B, R) and "ids" (B, R, M) are among it.
+        It has at least "last_tokens" (B, R) and "ids" (B, R, M).
         """
 
     @abc.abstractmethod
     def _visible(self, state: State) -> Tensor:
-        """Return the attention mask (B, R, M·R) or (1, R, M·R) of the cache entries of each of several hypotheses."""
+        """Return the attention mask (B, R, M·R) or (1, R, M·R), True at the cache entries of each hypothesis."""
 
     @abc.abstractmethod
     def _advance(self, state: State, logits: Tensor) -> State:
-        """Return the state of the search after one more token, from logits (B, R, V)."""
+        """Return the state after one more token for every hypothesis, from logits (B, R, V)."""
 
     def _processed(self, state: State, logits: Tensor) -> Tensor:
-        """Return logits after the constraints."""
+        """Apply the constraints to logits."""
         return self.logits_processors(logits, state["ids"], state["step"], self.limits)
 
     def _with_prompt(self, visible: Tensor) -> Tensor:
-        """Return the attention mask (·, R, P − 1 + M·R): the whole prompt, then the entries of the search."""
+        """Extend an attention mask (B|1, R, M·R) by the whole prompt, to (B|1, R, P − 1 + M·R)."""
         before = self.decoder.before
         if isinstance(before, int) and before == 0:
             return visible

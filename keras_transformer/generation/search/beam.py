@@ -1,4 +1,4 @@
-"""Beam search without reordering the cache that all hypotheses share."""
+"""Beam search with a cache shared by all hypotheses, which is never reordered."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,12 +18,12 @@ _LOWEST_PRIORITY = 2**22  # larger than any other priority, and exact in float32
 
 
 def beam_search(inputs: Inputs, decoder: PromptedModel) -> TokenSearch:
-    """Return the search of a `Beam`: a beam of one is greedy search."""
+    """Create the search of a `Beam`; a beam of one is greedy search."""
     return (BeamSearch if inputs.settings.sampler.hypotheses > 1 else BeamOfOneSearch)(inputs, decoder)
 
 
 class BeamOfOneSearch(GreedySearch):
-    """Greedy search, ranked by the length penalty."""
+    """Greedy search with length-penalized ranking scores."""
 
     def _ranking_scores(self, scores: Tensor, lengths: Tensor) -> Tensor:
         penalties = ops.convert_to_tensor(self.sampler.penalties(self.max_new_tokens))
@@ -31,10 +31,10 @@ class BeamOfOneSearch(GreedySearch):
 
 
 class BeamSearch(TokenSearch):
-    """R running hypotheses and the R best finished ones of each row.
+    """Beam search with R running hypotheses and the R best finished hypotheses of each row.
 
-    Each step writes R entries into a row's cache, which are never moved. A matrix of ancestors has, for each hypothesis
-    and step, the index of its entry among the R; only this matrix is reordered with the hypotheses.
+    Each step writes R entries into a row's cache, which are never moved. A matrix of ancestors (B, R, M) holds, for
+    each hypothesis and step, the index of its entry among the R; only this matrix is reordered with the hypotheses.
     """
 
     def __init__(self, inputs: Inputs, decoder: PromptedModel) -> None:
@@ -42,7 +42,7 @@ class BeamSearch(TokenSearch):
         self.batch_size = ops.shape(decoder.last_positions)[0]
 
     def _start(self, last_tokens: Tensor, empty: Tensor) -> State:
-        """Return the state of one hypothesis, R times; see the base class."""
+        """Return the state of a single hypothesis, repeated R times; see the base class."""
         last_tokens = ops.repeat(last_tokens[:, None], self.hypotheses, axis=1)
         nothing = ops.repeat(ops.zeros_like(last_tokens)[:, :, None], self.max_new_tokens, axis=2)
         ids, token_scores = nothing + self.padding_value, ops.cast(nothing, "float32")
@@ -80,7 +80,7 @@ class BeamSearch(TokenSearch):
         alive = ops.logical_and(_exists(state["scores"]), ops.logical_not(invalid)[:, None])[..., None]
 
         def reached(values: Tensor) -> Tensor:
-            """Return the scores after tokens of these log-probabilities (B, R, ·)."""
+            """Return the scores of hypotheses extended by tokens with log-probabilities (B, R, …)."""
             scores = state["scores"][..., None] + ops.minimum(values, 0.0)
             return ops.where(ops.logical_and(alive, _exists(values)), scores, FORBIDDEN)
 
@@ -122,7 +122,7 @@ class BeamSearch(TokenSearch):
         return {**running, **ended, "failed_step": ops.where(failed, step, state["failed_step"])}
 
     def results(self, state: State) -> dict[str, Tensor]:
-        """Return the results of `generate_ids`: the best of finished and truncated hypotheses."""
+        """Return the results of `generate_ids` for the best finished and truncated hypotheses."""
         cut = {
             "ids": state["ids"],
             "token_scores": state["token_scores"],
@@ -149,7 +149,7 @@ class BeamSearch(TokenSearch):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return score, parent and token (B, C) of the best continuations of log-probabilities (B, R, V), best first.
 
-        They are among the C best of each hypothesis, whose order does not depend on its score.
+        They are among the C best continuations of each hypothesis, whose order does not depend on its score.
         """
         count, vocabulary = self._num_candidates(shaped), shaped.shape[-1]
         siblings = min(count, vocabulary)
@@ -170,9 +170,9 @@ class BeamSearch(TokenSearch):
     def _constrained_candidates(
         self, words: ForcedWords, scores: Tensor, ids: Tensor, step: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return candidates as `_best_candidates`, sorted in rounds over the banks of `ForcedWords`.
+        """Return candidates as in `_best_candidates`, sorted in rounds over the banks of `ForcedWords`.
 
-        In addition to the best continuations, the best one of each hypothesis and those by word tokens are candidates.
+        Candidates are the best continuations, the best one of each hypothesis, and all continuations by word tokens.
         """
         hypotheses, vocabulary = self.hypotheses, scores.shape[-1]
         count = self._num_candidates(scores)
@@ -208,7 +208,10 @@ class BeamSearch(TokenSearch):
         return self._pick(found, order), self._pick(parents, order), self._pick(tokens, order)
 
     def _num_candidates(self, scores: Tensor) -> int:
-        """Return C: with one continuation per end token and hypothesis, at least R of C do not end."""
+        """Return C, the number of candidates of which at least R do not end.
+
+        Each hypothesis has one continuation that ends for each end token.
+        """
         return min(
             (1 + len(self.logits_processors.end_ids)) * self.hypotheses, self.hypotheses * scores.shape[-1]
         )
@@ -221,7 +224,7 @@ class BeamSearch(TokenSearch):
         return ops.equal(words.progress(ids, length), words.total)
 
     def _merge_ended(self, state: State, candidates: State, ends: Tensor, length: Any) -> State:
-        """Merge the candidates that end, among the R best, into the R best finished hypotheses."""
+        """Merge those of the R best candidates that end into the R best finished hypotheses."""
         count = self.hypotheses
         new = {name: values[:, :count] for name, values in candidates.items()}
         penalties = ops.convert_to_tensor(self.sampler.penalties(self.max_new_tokens))

@@ -1,4 +1,7 @@
-"""Categorical sampling: filters of logits, and noise from a counter hash."""
+"""Categorical sampling: filters of logits, and noise from a counter hash.
+
+Axes: B rows of the batch, R hypotheses of a row, M new tokens, V vocabulary size.
+"""
 
 import math
 from typing import Any
@@ -81,7 +84,7 @@ def lowest_kept(logits: Tensor, sampler: Sample) -> Tensor:
 def uniform(seed: Any, rows: Tensor, hypotheses: int, steps: Tensor) -> Tensor:
     """Return uniform numbers in (0, 1) that depend only on (seed, row, hypothesis, step).
 
-    They are integer hashes until the last operation, and so equal on every backend, compiled or not.
+    They are integer hashes until the last operation, and thus equal on every backend, compiled or not.
 
     Args:
         seed: an integer in [0, 2³²), or a tensor of shape (1,).
@@ -97,14 +100,14 @@ def uniform(seed: Any, rows: Tensor, hypotheses: int, steps: Tensor) -> Tensor:
     for axis, values in enumerate([rows, ops.arange(hypotheses), ops.reshape(steps, [-1])]):
         shape = [1] * axis + [-1] + [1] * (2 - axis)
         state = _mix(state + ops.reshape(ops.cast(values, "uint32"), shape) * _constant(0x9E3779B1))
-    # 23 bits and a half: exact in float32, and neither 0 nor 1.
+    # 23 bits plus one half: exact in float32, and neither 0 nor 1.
     bits = ops.cast(ops.cast(ops.right_shift(state, _constant(9)), "int32"), "float32")
     numbers = (bits + 0.5) * 2.0**-23
     return numbers if len(steps.shape) else numbers[:, :, 0]
 
 
 def _mix(state: Tensor) -> Tensor:
-    """MurmurHash3's 32-bit finaliser, as in `ops.dropout`."""
+    """Apply MurmurHash3's 32-bit finaliser, as in `ops.dropout`."""
     state = (state ^ ops.right_shift(state, _constant(16))) * _constant(0x85EBCA6B)
     state = (state ^ ops.right_shift(state, _constant(13))) * _constant(0xC2B2AE35)
     return state ^ ops.right_shift(state, _constant(16))

@@ -1,4 +1,4 @@
-"""Functions of logits that every runtime supports."""
+"""Functions of logits that TensorFlow, XLA, JAX and ONNX Runtime compute alike."""
 
 from keras import ops
 
@@ -6,7 +6,12 @@ from keras_transformer.typing import Tensor
 
 
 def is_invalid(logits: Tensor, normalizer: Tensor) -> Tensor:
-    """Return the mask of logits (…, V) with NaN or +∞, or only −∞, by comparisons that every runtime supports."""
+    """Return a boolean mask (…) of logits (…, V) that contain NaN or +∞, or only −∞.
+
+    Args:
+        logits: (…, V).
+        normalizer: (…), the output of `log_normalizer`.
+    """
     # The sum of the logits is tested too, because XLA's exponential on a CPU can map NaN to a number. `logical_not` is
     # avoided, because TensorFlow rewrites ¬(a < b) as a ≥ b, which is False for NaN.
     whole = ops.logical_and(ops.sum(logits, axis=-1) < 1e38, ops.abs(normalizer) < 1e38)
@@ -20,7 +25,7 @@ def log_normalizer(logits: Tensor) -> Tensor:
 
 
 def highest(candidates: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the best id (B, R) of logits (B, R, V), the lowest one of a tie, and its value."""
+    """Return the id (B, R) of the highest of logits (B, R, V), the lowest id in a tie, and its logit."""
     index = ops.arange(candidates.shape[-1], dtype="int32")
     best = ops.max(candidates, axis=-1)
     # `argmax` of TensorFlow is lowered to an operation without ONNX equivalent.

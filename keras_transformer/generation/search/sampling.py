@@ -1,4 +1,4 @@
-"""Sampling."""
+"""Sampling from the model's distribution."""
 
 from keras import ops
 

@@ -14,9 +14,9 @@ from keras_transformer.typing import Tensor
 class SpeculativeSearch(SingleSequenceSearch):
     """Greedy search with proposals of a draft, verified by the model.
 
-    In each round the draft proposes K tokens and the model reads them in one pass; each row keeps the longest prefix
-    that equals its greedy choices and one more token, independently of other rows. A round writes K + 1 entries into
-    both caches at the same indices for all rows; rejected entries are marked as empty.
+    In each round the draft proposes K tokens and the model reads them in one pass. Each row keeps the proposals up to
+    the first that differs from the model's greedy choice, and that choice, independently of other rows. A round writes
+    K + 1 entries into both caches at the same indices for all rows; rejected entries are marked as empty.
     """
 
     def __init__(self, inputs: Inputs, decoder: PromptedModel) -> None:

@@ -13,14 +13,14 @@ LOWEST = -3e38
 def top_k(values: Tensor, count: int, num_rows: Any = None) -> tuple[Tensor, Tensor]:
     """Return the `count` highest values of the last axis and their indices, sorted; ties choose the lower index.
 
-    It equals `keras.ops.top_k`, which XLA compiles to a sort of the whole axis inside loops. Here about √(count · L)
-    values are sorted, twice: the axis is split into groups, and the results are in the `count` groups with the highest
-    maxima.
+    The results equal those of `keras.ops.top_k`, which XLA compiles to a sort of the whole axis inside loops. Here only
+    about √(count · L) values are sorted, twice: the axis is split into groups, and the highest values are in the
+    `count` groups with the highest maxima.
 
     Args:
         values: (B, …, L), all sizes but B static and no value below −10³⁸.
-        count: at most L.
-        num_rows: the number of lists of L, by default read from the shape of `values`.
+        count: the number of values to return, at most L.
+        num_rows: the number of lists of L values, by default read from the shape of `values`.
 
     Returns:
         (B, …, count) with the dtype of `values`, and int32 (B, …, count).
@@ -46,7 +46,7 @@ def top_k(values: Tensor, count: int, num_rows: Any = None) -> tuple[Tensor, Ten
 
 
 def pick(values: Tensor, index: Tensor, num_rows: Any = None) -> Tensor:
-    """Return values[b, index[b, r]] of (B, J, …) and (B, R), by one gather over all rows; `num_rows` is B."""
+    """Return values[b, index[b, r]] (B, R, …) of values (B, J, …), by one gather over all rows; `num_rows` is B."""
     inner = [int(size) for size in values.shape[2:]]
     num_rows = ops.shape(index)[0] if num_rows is None else num_rows
     row = ops.arange(num_rows, dtype="int32")[:, None] * values.shape[1]
@@ -57,7 +57,7 @@ def pick(values: Tensor, index: Tensor, num_rows: Any = None) -> Tensor:
 
 
 def _group_size(length: int, count: int) -> int:
-    """Return about √(length / count), if possible a divisor of the length, which needs no padding."""
+    """Return a group size of about √(length / count), if possible a divisor of the length to avoid padding."""
     best = math.isqrt(length // count)
     divisors = [size for size in range(best // 2 + 1, 2 * best) if length % size == 0]
     return min(divisors, key=lambda size: abs(size - best)) if divisors else best

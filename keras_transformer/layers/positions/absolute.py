@@ -13,19 +13,19 @@ from keras_transformer.typing import Tensor
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class SinusoidalPositions(keras.layers.Layer):
-    r"""Add sines and cosines of the position, one frequency for each pair of features.
+    r"""Add sinusoidal encodings of the position, with one frequency for each pair of features.
 
     $$PE(p, 2i) = \sin(p / \lambda^{2i/D}), \quad PE(p, 2i+1) = \cos(p / \lambda^{2i/D})$$
 
-    No weights and no longest length. The dot product of two encodings depends on their distance alone,
-    $PE(p) \cdot PE(p+k) = \sum_i \cos(k / \lambda^{2i/D})$, and a shift by k is one matrix for every p (see
+    The layer has no weights and no maximum length. The dot product of two encodings depends on their distance only,
+    $PE(p) \cdot PE(p+k) = \sum_i \cos(k / \lambda^{2i/D})$, and a shift by k is the same matrix for every p (see
     `shift_matrix`).
 
     Args:
         max_wavelength: λ.
-        layout: "interleaved" (a sine, its cosine, the next sine, …: the paper's) or "halves" (all sines, then
-            all cosines: Marian's and Tensor2Tensor's).
-        **kwargs: for `keras.layers.Layer`.
+        layout: "interleaved" (sines and cosines alternate, as in the paper) or "halves" (all sines, then all cosines,
+            as in Marian and Tensor2Tensor).
+        **kwargs: arguments of `keras.layers.Layer`.
 
     Call arguments:
         inputs: (B, T, D).
@@ -35,7 +35,7 @@ class SinusoidalPositions(keras.layers.Layer):
         input and output: (B, T, D), D even
 
     Raises:
-        ValueError: if D is odd, `max_wavelength` not positive or `layout` unknown.
+        ValueError: if D is odd, `max_wavelength` is not positive or `layout` is unknown.
 
     Example:
         >>> SinusoidalPositions()(keras.ops.zeros((1, 3, 8))).shape
@@ -54,7 +54,7 @@ class SinusoidalPositions(keras.layers.Layer):
         self.supports_masking = True
 
     def build(self, input_shape: Any) -> None:
-        """Check that the size is even."""
+        """Check that D is even."""
         if input_shape[-1] % 2:
             raise ValueError(
                 f"`inputs` must have an even last axis. Received: inputs.shape={tuple(input_shape)}"
@@ -66,20 +66,20 @@ class SinusoidalPositions(keras.layers.Layer):
         return inputs + ops.cast(self.encode(positions, inputs.shape[-1]), inputs.dtype)
 
     def encode(self, positions: Tensor, model_dim: int) -> Tensor:
-        """Return PE(positions), float32 (…, D), of integers (…)."""
+        """Return the encodings of positions (…), float32 (…, D)."""
         return paired_waves(positions, geometric(self.max_wavelength, model_dim), self.layout)
 
     def shift_matrix(self, offset: int, model_dim: int) -> np.ndarray:
-        r"""Return the matrix that shifts every encoding by `offset` positions.
+        r"""Return the matrix that maps every encoding to the encoding `offset` positions later.
 
         $$PE(p + k) = M_k\, PE(p), \quad M_k = \bigoplus_i \begin{pmatrix}
         \cos k\omega_i & \sin k\omega_i \\ -\sin k\omega_i & \cos k\omega_i \end{pmatrix}$$
 
-        So attention can learn to look a fixed distance away with one linear map. $M_k M_l = M_{k+l}$ and
+        Attention can thus learn with one linear map to attend at a fixed distance. $M_k M_l = M_{k+l}$ and
         $M_k^{-1} = M_k^\top = M_{-k}$.
 
         Args:
-            offset: k, of either sign.
+            offset: k, positive or negative.
             model_dim: D.
 
         Returns:
@@ -122,13 +122,13 @@ class LearnedPositions(keras.layers.Layer):
 
     $$y_t = x_t + P_{p_t}$$
 
-    Positions from `max_length` on have no vector: they are an error where that is known before the graph runs (the
-    length from its static shape, given positions from their values). Inside a compiled graph the backend decides.
+    Lengths and positions beyond `max_length` raise an error if they are known before the graph runs: lengths from
+    static shapes, positions from concrete values. Otherwise the behaviour is the backend's.
 
     Args:
-        max_length: rows of the table P; positions are 0 … `max_length` − 1.
-        initializer: of P, by default normal with a standard deviation of 0.02 (BERT's and GPT's).
-        **kwargs: for `keras.layers.Layer`.
+        max_length: the number of rows of the table P; positions are 0 … `max_length` − 1.
+        initializer: initializer of P, by default normal with a standard deviation of 0.02 (as in BERT and GPT).
+        **kwargs: arguments of `keras.layers.Layer`.
 
     Call arguments:
         inputs: (B, T, D).
@@ -138,7 +138,7 @@ class LearnedPositions(keras.layers.Layer):
         input and output: (B, T, D)
 
     Raises:
-        ValueError: if `max_length` is not positive, the inputs are longer, or a position is outside.
+        ValueError: if `max_length` is not positive, the inputs are longer, or a position is outside the table.
 
     Example:
         >>> LearnedPositions(512)(keras.ops.zeros((1, 3, 8))).shape
@@ -212,5 +212,5 @@ def _known_values(tensor: Tensor) -> np.ndarray | None:
     """Return the values of a tensor, or None for a symbolic one."""
     try:
         return np.asarray(tensor)
-    except (NotImplementedError, TypeError, ValueError):  # TensorFlow's, JAX's and Keras' answers, in turn
+    except (NotImplementedError, TypeError, ValueError):  # raised by TensorFlow, JAX and Keras, in turn
         return None

@@ -1,4 +1,4 @@
-"""The positional encodings that act inside an attention, by name or as layers."""
+"""The positional encodings within an attention, by name or as layers."""
 
 from typing import Any
 
@@ -15,18 +15,18 @@ NAMES = ("alibi", "relative_bias", "rotary")
 
 
 def get(identifier: Any, num_heads: int) -> PositionEncoding | None:
-    """Return the positional encoding of an identifier.
+    """Retrieve a positional encoding.
 
     Args:
         identifier: a layer (`RotaryPositions`, `ALiBi`, `RelativeBias`), its config, its name ("rotary", "alibi",
-            "relative_bias"), or None for none.
-        num_heads: of the attention.
+            "relative_bias"), or None for no encoding.
+        num_heads: the number of heads of the attention.
 
     Returns:
         The layer, or None.
 
     Raises:
-        ValueError: for anything else, or a bias for another number of heads.
+        ValueError: if the identifier is none of these, or a bias has a different number of heads.
     """
     if isinstance(identifier, str) and identifier in NAMES:
         biases = {"alibi": ALiBi, "relative_bias": RelativeBias}
@@ -49,7 +49,7 @@ def get(identifier: Any, num_heads: int) -> PositionEncoding | None:
 
 
 def build(encoding: PositionEncoding | None, heads_shape: tuple[int | None, ...]) -> None:
-    """Build an encoding for heads (B, T, N, H); a bias that several attentions share is built once."""
+    """Build an encoding for heads (B, T, N, H); a bias shared by several attentions is built once."""
     if isinstance(encoding, RotaryPositions):
         encoding.build(heads_shape)
     elif encoding is not None and not encoding.built:

@@ -13,7 +13,7 @@ from keras_transformer.typing import Tensor
 
 
 class _BiasLayer(keras.layers.Layer):
-    """The base class of layers whose `bias` returns a position bias."""
+    """Base class of layers with a position bias."""
 
     def __init__(self, num_heads: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -58,16 +58,17 @@ class _BiasLayer(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class ALiBi(_BiasLayer):
-    r"""Attention with linear biases: a penalty proportional to the distance of a key.
+    r"""Attention with linear biases (ALiBi): a penalty proportional to the distance of a key.
 
     $$s_{ij} = \frac{q_i \cdot k_j}{\sqrt{H}} - m_n\, |i - j|$$
 
-    No weights. The slopes m_n (see `ops.biases.slopes`) differ from head to head: steep ones look near, flat
-    ones far. The paper's model is causal; |i − j| is its usual extension to both directions.
+    The layer has no weights. The slopes m_n (see `ops.biases.slopes`) differ from head to head: heads with steep slopes
+    attend to near keys, those with flat slopes to far ones too. The paper's model is causal; |i − j| is the usual
+    extension to both directions.
 
     Args:
         num_heads: N.
-        **kwargs: for `keras.layers.Layer`.
+        **kwargs: arguments of `keras.layers.Layer`.
 
     Call arguments:
         query_positions: integers (T,) or (B, T).
@@ -98,16 +99,17 @@ class RelativeBias(_BiasLayer):
 
     $$s_{ij} = q_i \cdot k_j + E_{\beta(j - i),\, n}$$
 
-    T5 shares one such layer between all its blocks, and does not scale the dot products. Where several attentions
-    share one, let a layer or model class of yours own it: Keras cannot load a functional model in which they do.
+    For the buckets β see `ops.biases.buckets`. T5 shares one such layer between all its blocks, and does
+    not scale the dot products. Share the layer between attentions in a subclassed layer or model only: Keras cannot
+    load functional models whose layers share a sublayer.
 
     Args:
         num_heads: N.
-        num_buckets: of both directions together.
-        max_distance: from where on every distance is in the last bucket.
+        num_buckets: the number of buckets of both directions together.
+        max_distance: the distance from which on all distances share the last bucket.
         bidirectional: True for separate buckets of keys after the query (an encoder's self-attention).
-        initializer: of E, by default normal with a standard deviation of 0.02.
-        **kwargs: for `keras.layers.Layer`.
+        initializer: initializer of E, by default normal with a standard deviation of 0.02.
+        **kwargs: arguments of `keras.layers.Layer`.
 
     Call arguments:
         query_positions: integers (T,) or (B, T).
@@ -117,7 +119,7 @@ class RelativeBias(_BiasLayer):
         output: (N, T, S), or (B, N, T, S) where positions have a batch axis; float32
 
     Raises:
-        ValueError: if `num_heads` is not positive, or `num_buckets` and `max_distance` do not fit.
+        ValueError: if `num_heads` is not positive, or `num_buckets` and `max_distance` are incompatible.
 
     Example:
         >>> RelativeBias(num_heads=4)(keras.ops.arange(5)).shape

@@ -18,23 +18,23 @@ from keras_transformer.typing import Tensor
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class RotaryPositions(keras.layers.Layer):
-    r"""Rotate each pair of a head's features by an angle proportional to the position.
+    r"""Rotary position embedding (RoPE): rotate pairs of a head's features by angles proportional to the position.
 
     $$R_p\, (x_a, x_b)_i = (x_a \cos p\omega_i - x_b \sin p\omega_i,\ x_b \cos p\omega_i + x_a \sin p\omega_i),
     \quad \omega_i = \lambda^{-2i/R}$$
 
-    Applied to queries and keys alike (and to no values). $R_p^\top R_{p'} = R_{p'-p}$, so
-    $(R_p q) \cdot (R_{p'} k)$ depends on positions through p′ − p alone, and norms are kept. No weights, no
-    longest length. Computed in float32, whatever the type of the heads.
+    Queries and keys are rotated, values are not. $R_p^\top R_{p'} = R_{p'-p}$, so $(R_p q) \cdot (R_{p'} k)$ depends on
+    the positions only through p′ − p, and norms are unchanged. The layer has no weights and no maximum length, and
+    computes in float32 for any dtype of the heads.
 
     Args:
         max_wavelength: λ.
         scaling: for sequences longer than in training: `LinearScaling(factor)`, `NTKScaling(factor)`,
             `YaRNScaling(factor, original_length)`, or a dict such as {"name": "linear", "factor": 4.0}.
-        layout: which features are a pair: "halves" (i and i + R/2: GPT-NeoX's and LLaMA's weights) or
-            "interleaved" (2i and 2i + 1: RoFormer's and GPT-J's).
-        rotary_dim: R, how many features of a head, the first, are rotated; by default all.
-        **kwargs: for `keras.layers.Layer`.
+        layout: which features form a pair: "halves" (i and i + R/2, as in GPT-NeoX and LLaMA) or "interleaved" (2i and
+            2i + 1, as in RoFormer and GPT-J).
+        rotary_dim: R, the number of features of a head that are rotated, from the first; by default all.
+        **kwargs: arguments of `keras.layers.Layer`.
 
     Call arguments:
         heads: (B, T, N, H).
@@ -104,7 +104,7 @@ class RotaryPositions(keras.layers.Layer):
         return rotated if size == heads.shape[-1] else ops.concatenate([rotated, heads[..., size:]], axis=-1)
 
     def frequencies(self, size: int) -> Any:
-        """Return the angles per position of `size` rotated features, NumPy float64 (size / 2,)."""
+        """Return the frequencies ω of `size` rotated features, NumPy float64 (size / 2,)."""
         if self.scaling is None:
             return geometric(self.max_wavelength, size)
         return self.scaling.frequencies(self.max_wavelength, size)

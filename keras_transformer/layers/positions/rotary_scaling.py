@@ -15,10 +15,10 @@ from keras_transformer.layers.positions.sinusoids import geometric
 
 @dataclasses.dataclass(frozen=True)
 class RotaryScaling(abc.ABC):
-    """A change of the frequencies of `RotaryPositions` and of the norm of the rotated vectors.
+    """Base class of scalings of the frequencies of `RotaryPositions` and of the norm of the rotated vectors.
 
     Args:
-        factor: s, the ratio of sequence lengths to those of training; at least 1.
+        factor: s, the ratio of the sequence length to that of training; at least 1.
     """
 
     factor: float
@@ -31,7 +31,7 @@ class RotaryScaling(abc.ABC):
         """Return the size / 2 frequencies ω′ that replace ω_i = λ^(−2i / size), in float64."""
 
     def magnitude(self) -> float:
-        """The factor of every rotated vector, by default 1."""
+        """Return the factor of every rotated vector, by default 1."""
         return 1.0
 
     def get_config(self) -> dict[str, Any]:
@@ -64,7 +64,7 @@ class LinearScaling(RotaryScaling):
 @keras.saving.register_keras_serializable(package="keras_transformer")
 @dataclasses.dataclass(frozen=True)
 class NTKScaling(RotaryScaling):
-    r"""NTK-aware interpolation: a longer base keeps the highest frequency and divides the lowest by the factor.
+    r"""NTK-aware interpolation: a larger base λ keeps the highest frequency and divides the lowest by the factor.
 
     $$\lambda' = \lambda\, s^{R/(R-2)}, \qquad \omega'_i = \lambda'^{-2i/R} = \omega_i\, s^{-2i/(R-2)}$$
 
@@ -81,22 +81,22 @@ class NTKScaling(RotaryScaling):
 @keras.saving.register_keras_serializable(package="keras_transformer")
 @dataclasses.dataclass(frozen=True)
 class YaRNScaling(RotaryScaling):
-    r"""Interpolate only the waves that never completed a rotation in training, and sharpen the attention.
+    r"""YaRN: interpolate only low frequencies, and lower the temperature of the attention.
 
     $$\omega'_i = (1 - \gamma_i)\, \omega_i / s + \gamma_i\, \omega_i, \qquad
     q', k' = \sqrt{1/t}\; (q, k), \quad \sqrt{1/t} = 0.1 \ln s + 1$$
 
-    $\gamma_i$ falls from 1, where a wave makes at least β_fast rotations within the original length, to 0 where it
-    makes at most β_slow. As in the authors' code (and so in published weights), the fall is linear in i, between
-    whole numbers $i(\beta) = R \ln(L / 2\pi\beta) / (2 \ln\lambda)$; the paper has it linear in the number of
-    rotations.
+    $\gamma_i$ is 1 for frequencies with at least β_fast rotations within the original length, and 0 for those with at
+    most β_slow. Between them it falls linearly in i, between integers
+    $i(\beta) = R \ln(L / 2\pi\beta) / (2 \ln\lambda)$, as in the authors' code and hence in published models; in the
+    paper it falls linearly in the number of rotations.
 
     Args:
         factor: s.
-        original_length: L, the length the model was trained at.
-        beta_fast: rotations from which a wave is kept.
-        beta_slow: rotations up to which a wave is interpolated in full.
-        attention_factor: √(1/t), by default 0.1 ln s + 1; 1 leaves the attention's temperature alone.
+        original_length: L, the sequence length in training.
+        beta_fast: number of rotations from which on a frequency is unchanged.
+        beta_slow: number of rotations up to which a frequency is divided by s.
+        attention_factor: √(1/t), by default 0.1 ln s + 1; 1 for an unchanged temperature.
 
     References:
         Peng et al., "YaRN: Efficient Context Window Extension of Large Language Models" (2023), sections
@@ -123,7 +123,7 @@ class YaRNScaling(RotaryScaling):
         """Return high frequencies unchanged, low ones divided by s, and a ramp between."""
 
         def index_of(rotations: float) -> float:
-            """Return the i whose wave makes so many rotations within the original length."""
+            """Return the i whose frequency makes `rotations` rotations within the original length."""
             return (
                 size
                 * math.log(self.original_length / (rotations * 2 * math.pi))
@@ -138,22 +138,22 @@ class YaRNScaling(RotaryScaling):
         return frequencies / self.factor * interpolated + frequencies * (1 - interpolated)
 
     def magnitude(self) -> float:
-        """√(1/t)."""
+        """Return √(1/t)."""
         return 0.1 * math.log(self.factor) + 1 if self.attention_factor is None else self.attention_factor
 
 
 def get(identifier: RotaryScaling | dict[str, Any] | None) -> RotaryScaling | None:
-    """Return the scaling of an identifier, as `keras.initializers.get` does.
+    """Retrieve a scaling, as `keras.initializers.get` retrieves an initializer.
 
     Args:
-        identifier: a scaling; its serialised config; its constructor's arguments and a "name" among "linear",
-            "ntk" and "yarn"; or None for none.
+        identifier: a scaling; its serialised config; a dict of its constructor's arguments and a "name", "linear",
+            "ntk" or "yarn"; or None for no scaling.
 
     Returns:
         A scaling or None.
 
     Raises:
-        ValueError: for anything else.
+        ValueError: if the identifier is none of these.
     """
     if identifier is None or isinstance(identifier, RotaryScaling):
         return identifier
@@ -163,7 +163,7 @@ def get(identifier: RotaryScaling | dict[str, Any] | None) -> RotaryScaling | No
             with contextlib.suppress(TypeError):  # an argument too many or too few
                 return _NAMES[identifier["name"]](**arguments)
         elif "class_name" in identifier:
-            with contextlib.suppress(TypeError):  # Keras' answer to a class it does not know
+            with contextlib.suppress(TypeError):  # raised by Keras for an unknown class
                 scaling = keras.saving.deserialize_keras_object(identifier)
                 if isinstance(scaling, RotaryScaling):
                     return scaling

@@ -15,15 +15,15 @@ _STEP = 4096
 
 
 def waves(positions: Tensor, frequencies: Sequence[float] | np.ndarray) -> tuple[Tensor, Tensor]:
-    r"""Return $\sin(p\,\omega_i)$ and $\cos(p\,\omega_i)$, to about 10⁻⁶ for every integer |p| < 2²⁴.
+    r"""Return $\sin(p\,\omega_i)$ and $\cos(p\,\omega_i)$ with an error of about 10⁻⁶ for every integer |p| < 2²⁴.
 
-    A plain float32 product p·ω is off by p·ω·2⁻²⁴, already 0.006 at position 100,000. Here the position is
-    split into 4096·p₁ + p₀ and the frequency, in rotations per position, into a multiple of 2⁻¹² and a small rest:
-    whole rotations cancel in exact products, and the remainder is small.
+    A float32 product p·ω has an error of p·ω·2⁻²⁴, already 0.006 at position 100,000. Here the position is split into
+    4096·p₁ + p₀ and the frequency, in rotations per position, into a multiple of 2⁻¹² and a small remainder: products
+    with the multiple are exact, so whole rotations cancel.
 
     Args:
         positions: integers (…).
-        frequencies: F angles per position, in float64.
+        frequencies: F angles per position ω, in float64.
 
     Shapes:
         both outputs: (…, F), float32
@@ -36,7 +36,7 @@ def waves(positions: Tensor, frequencies: Sequence[float] | np.ndarray) -> tuple
 
 
 def paired_waves(positions: Tensor, frequencies: Sequence[float] | np.ndarray, layout: str) -> Tensor:
-    """Return the waves in the order of `pair_up`, (…, 2F), computing a cosine as a sine shifted by a quarter."""
+    """Return sines and cosines in the order of `pair_up`, (…, 2F); a cosine is computed as a shifted sine."""
     quarters = np.array([0.0, 0.25], "float32")
     if layout == "halves":
         frequencies, shift = np.tile(frequencies, 2), np.repeat(quarters, len(frequencies))

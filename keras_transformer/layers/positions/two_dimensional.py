@@ -19,15 +19,15 @@ class Positions2D(keras.layers.Layer):
 
     $$y_{rc} = x_{rc} + [PE_{D/2}(r);\ PE_{D/2}(c)] \quad\text{or}\quad y_{rc} = x_{rc} + P_{rc}$$
 
-    Sinusoidal: the first half of the features holds the one-dimensional encoding of the row, the second half
-    that of the column; no weights, and grids of any size. Learned: a table with a vector for each cell.
+    Sinusoidal: the first half of the features encodes the row, the second half the column, for grids of any size and
+    without weights. Learned: a table P with a vector for each cell.
 
     Args:
         kind: "sinusoidal" or "learned".
-        grid_shape: (height, width), needed where inputs are sequences; cells are numbered row by row.
-        max_wavelength: of the sinusoids.
-        initializer: of the table, by default normal with a standard deviation of 0.02.
-        **kwargs: for `keras.layers.Layer`.
+        grid_shape: (height, width), required if the inputs are sequences of cells, numbered row by row.
+        max_wavelength: the longest wavelength of the sinusoids.
+        initializer: initializer of the table, by default normal with a standard deviation of 0.02.
+        **kwargs: arguments of `keras.layers.Layer`.
 
     Call arguments:
         inputs: (B, height, width, D), or (B, T, D) with T = height · width.
@@ -36,7 +36,7 @@ class Positions2D(keras.layers.Layer):
         input and output: (B, height, width, D) or (B, T, D); D divisible by 4 if sinusoidal
 
     Raises:
-        ValueError: if inputs do not fit `grid_shape`, or D is not divisible by 4.
+        ValueError: if the inputs do not match `grid_shape`, or D is not divisible by 4 in the sinusoidal case.
 
     Example:
         >>> Positions2D("learned", grid_shape=(14, 14))(keras.ops.zeros((1, 196, 8))).shape
@@ -81,7 +81,7 @@ class Positions2D(keras.layers.Layer):
             return
         if height is None or width is None:
             raise ValueError(
-                "`grid_shape` must be given where kind='learned' and the inputs' height or width is unknown. "
+                "`grid_shape` must be given if kind='learned' and the inputs' height or width is not static. "
                 f"Received: grid_shape=None, inputs.shape={tuple(input_shape)}"
             )
         self._table_shape = (height, width)

@@ -1,10 +1,10 @@
 """Attention on one block of the T×S matrix: the computations that the blockwise kernels share.
 
-A block is C query blocks, each with key blocks of its own. Its weights are not stored: the backward pass computes them
-again from each query's softmax statistics.
+A block is C query blocks, each with key blocks of its own (see `schedule.BlockSchedule`). Its weights are not stored:
+the backward pass recomputes them from each query's softmax statistics.
 
 Axes: C query blocks, B batch, N query heads, K key/value heads, G = N / K, b queries and s keys of a query block,
-F features, V value size.
+F features, V value size; a lone · is an axis of any size.
 """
 
 import functools
@@ -27,7 +27,7 @@ class Block(NamedTuple):
     value: Tensor  # (C, B, K, s, V)
     query_indices: Tensor  # (C, b)
     key_indices: Tensor  # (C, s)
-    is_key: Tensor | None = None  # (C, s), False at padding of the last or first block
+    is_key: Tensor | None = None  # (C, s), False at the padding of the first and last blocks
     query_positions: Tensor | None = None  # (C, B|1, b)
     key_positions: Tensor | None = None  # (C, B|1, s)
     padding_mask: Tensor | None = None  # (C, B, s)
@@ -46,7 +46,7 @@ class Parameters(NamedTuple):
 
 
 class ScanState(NamedTuple):
-    """The online softmax of queries over the keys accumulated so far."""
+    """The state of the online softmax of queries over the keys accumulated so far."""
 
     max_logit: Tensor  # (…, B, N, b, 1)
     sum_exp: Tensor  # (…, B, N, b, 1), of exp(logit − max_logit)
@@ -54,7 +54,7 @@ class ScanState(NamedTuple):
 
 
 class OutputGradients(NamedTuple):
-    """The tensors of queries from which the backward pass computes a block's gradients."""
+    """The tensors for each query from which the backward pass computes a block's gradients."""
 
     d_output: Tensor  # (…, B, K, G·b, V), divided by sum_exp
     max_logit: Tensor  # (…, B, N, b, 1)
@@ -85,13 +85,13 @@ def accumulate(
     parameters: Parameters,
     is_partial: bool,
 ) -> ScanState:
-    """Return the state after the keys of one more block.
+    """Return the state after accumulating the keys of one more block.
 
     Args:
-        inputs: of the attention.
-        state: of the block's queries.
+        inputs: the inputs of the attention.
+        state: the state of the block's queries.
         block: the queries, keys and values.
-        parameters: of bias and score.
+        parameters: the parameters of bias and score.
         is_partial: True to apply the relation; False for a full block.
     """
     _, logits = _logits(inputs, block, parameters, is_partial)
@@ -128,14 +128,14 @@ def block_gradients(
     is_partial: bool,
     gradients: OutputGradients,
 ) -> Gradients:
-    """Return the gradients of one block from those of its queries' outputs.
+    """Return the gradients of one block from the gradients of its queries' outputs.
 
     Args:
-        inputs: of the attention.
-        block: as for `accumulate`.
-        parameters: of bias and score.
-        is_partial: as for `accumulate`.
-        gradients: of the block's queries.
+        inputs: the inputs of the attention.
+        block: as in `accumulate`.
+        parameters: the parameters of bias and score.
+        is_partial: as in `accumulate`.
+        gradients: the output gradients of the block's queries.
     """
     d_output = gradients.d_output
     compared, logits = _logits(inputs, block, parameters, is_partial)
@@ -164,7 +164,7 @@ def block_gradients(
 
 
 def split_heads(inputs: AttentionInputs, tensor: Tensor) -> Tensor:
-    """(…, K, G·b, ·) → (…, N, b, ·)."""
+    """Reshape (…, K, G·b, ·) to (…, N, b, ·)."""
     groups = inputs.num_heads // inputs.kv_heads
     if groups == 1:
         return tensor
@@ -173,7 +173,7 @@ def split_heads(inputs: AttentionInputs, tensor: Tensor) -> Tensor:
 
 
 def merge_groups(inputs: AttentionInputs, tensor: Tensor, query: Tensor) -> Tensor:
-    """(…, N, b, ·) → (…, K, G·b, ·), the layout of `query`."""
+    """Reshape (…, N, b, ·) to (…, K, G·b, ·), the layout of `query`."""
     if inputs.num_heads == inputs.kv_heads:
         return tensor
     *leading, _, _, size = ops.shape(tensor)
@@ -183,7 +183,7 @@ def merge_groups(inputs: AttentionInputs, tensor: Tensor, query: Tensor) -> Tens
 def _logits(
     inputs: AttentionInputs, block: Block, parameters: Parameters, is_partial: bool
 ) -> tuple[Tensor, Tensor]:
-    """(C, B, N, b, s) twice: the score before its link, and the logits, `UNRELATED` where masked."""
+    """Return the score before its link and the logits, `UNRELATED` where masked, both (C, B, N, b, s)."""
     compared = split_heads(inputs, inputs.score.compare(block.query, block.key, parameters.score))
     compared = ops.cast(compared, inputs.accumulator_dtype)
     logits = inputs.score.link(compared)
@@ -197,7 +197,7 @@ def _logits(
 
 
 def _allowed(inputs: AttentionInputs, block: Block, is_partial: bool) -> Tensor | None:
-    """Booleans that broadcast to (C, B, N, b, s), or None if every pair may attend."""
+    """Return booleans that broadcast to (C, B, N, b, s), or None if every pair may attend."""
     masks = []
     if is_partial:
         queries, keys = _positions(block)
@@ -216,14 +216,14 @@ def _allowed(inputs: AttentionInputs, block: Block, is_partial: bool) -> Tensor 
 
 
 def _positions(block: Block) -> tuple[Tensor, Tensor]:
-    """(C, B|1, b) and (C, B|1, s)."""
+    """Return the positions of queries (C, B|1, b) and of keys (C, B|1, s)."""
     queries = block.query_indices[:, None] if block.query_positions is None else block.query_positions
     keys = block.key_indices[:, None] if block.key_positions is None else block.key_positions
     return queries, keys
 
 
 def _position_bias(inputs: AttentionInputs, block: Block, parameters: tuple[Tensor, ...]) -> Tensor | None:
-    """(C, B|1, N, b, s)."""
+    """Return the position bias (C, B|1, N, b, s), or None if there is none."""
     if not isinstance(inputs.bias, PositionBias):
         return None
     queries, keys, batch = _flat_positions(block)
@@ -235,7 +235,7 @@ def _position_bias(inputs: AttentionInputs, block: Block, parameters: tuple[Tens
 def _bias_gradients(
     inputs: AttentionInputs, block: Block, parameters: tuple[Tensor, ...], d_logits: Tensor
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """The gradients of a bias tensor and of a position bias' parameters."""
+    """Return the gradients of a bias tensor and of a position bias' parameters."""
     if block.bias is not None:
         return (_sum_to(d_logits, block.bias.shape),), ()
     if not (isinstance(inputs.bias, PositionBias) and parameters):
@@ -249,7 +249,7 @@ def _bias_gradients(
 
 
 def _flat_positions(block: Block) -> tuple[Tensor, Tensor, Any]:
-    """(C·batch, b, 1), (C·batch, 1, s) and batch, which is B or 1."""
+    """Return the positions of queries (C·batch, b, 1) and of keys (C·batch, 1, s), and batch, which is B or 1."""
     queries, keys = _positions(block)
     is_shared = queries.shape[1] == 1 and keys.shape[1] == 1
     batch = 1 if is_shared else ops.shape(block.query)[1]
@@ -265,7 +265,7 @@ def _flat_positions(block: Block) -> tuple[Tensor, Tensor, Any]:
 
 
 def _keep_mask(inputs: AttentionInputs, block: Block) -> Tensor:
-    """(C, B, N, b, s), False at dropped weights."""
+    """Return the dropout mask (C, B, N, b, s), False at dropped weights."""
     batch = ops.arange(ops.shape(block.query)[1], dtype="int32")
     heads = ops.arange(inputs.num_heads, dtype="int32")
     return keep_mask(
@@ -285,12 +285,12 @@ def _drop(inputs: AttentionInputs, weights: Tensor, keep: Tensor) -> Tensor:
 
 
 def _finite(max_logit: Tensor) -> Tensor:
-    """The largest logit, or zero for a query without keys."""
+    """Replace the largest logit of queries without keys by zero."""
     return ops.where(max_logit > LOWEST_SCORE * 10, max_logit, ops.zeros_like(max_logit))
 
 
 def _sum_to(tensor: Tensor, shape: tuple[int | None, ...]) -> Tensor:
-    """The sum over the axes along which a tensor of `shape` was broadcast."""
+    """Sum over the axes along which a tensor of `shape` was broadcast."""
     axes = [axis for axis, size in enumerate(shape) if size == 1 and tensor.shape[axis] != 1]
     return ops.sum(tensor, axis=axes, keepdims=True) if axes else tensor
 

@@ -1,4 +1,4 @@
-"""Tensors split into query blocks and key blocks, and reads and writes of one block.
+"""Split tensors into query blocks and key blocks, and read and write single blocks.
 
 Axes: as in `blocks`; Q query blocks, P key blocks (some of padding), M blocks of the schedule.
 """
@@ -16,7 +16,7 @@ from keras_transformer.typing import Tensor
 
 
 class SplitTensors(NamedTuple):
-    """The differentiable tensors of all blocks."""
+    """The differentiable tensors, split into blocks."""
 
     query: Tensor  # (Q, B, K, G·b, F)
     key: Tensor  # (P, B, K, s, F)
@@ -25,7 +25,7 @@ class SplitTensors(NamedTuple):
 
 
 def split_tensors(inputs: AttentionInputs, schedule: BlockSchedule) -> SplitTensors:
-    """Split query and key features, the value and a bias tensor."""
+    """Split query features, key features, values and a bias tensor into blocks."""
     query, key = inputs.features()
     bias = inputs.bias_of_four_axes()
     groups = inputs.num_heads // inputs.kv_heads
@@ -46,7 +46,7 @@ def split_tensors(inputs: AttentionInputs, schedule: BlockSchedule) -> SplitTens
 
 
 def split_auxiliary(inputs: AttentionInputs, schedule: BlockSchedule) -> dict[str, Tensor]:
-    """Split the auxiliary (non-differentiable) inputs that are given, by their names in `Block`."""
+    """Split the auxiliary (non-differentiable) inputs into blocks, as a dictionary by their names in `Block`."""
     auxiliary: dict[str, Tensor] = {}
     if not inputs.at_indices:
         queries, keys = (
@@ -118,7 +118,7 @@ def read_block(
 
 
 def read_keys(schedule: BlockSchedule, tensor: Tensor, start: Tensor, axis: int = -1) -> Tensor:
-    """Return the keys of each of a block's query blocks, (C, …, window·s, …) with `axis` the one of keys."""
+    """Return the keys of each of a block's query blocks, (C, …, window·s, …), where `axis` is the keys' axis."""
     count, window = schedule.num_parallel, schedule.window
     key_blocks = read(tensor, start, count + window - 1)
     if window == 1:
@@ -148,19 +148,19 @@ def read(tensor: Tensor, start: Tensor, count: int) -> Tensor:
 
 
 def write(tensor: Tensor, start: Tensor, new: Tensor) -> Tensor:
-    """Return the tensor with `new` from `start` on."""
-    # TensorFlow runs `ops.slice_update` only under XLA, which a served export does without.
+    """Return the tensor with `tensor[start : start + len(new)]` replaced by `new`."""
+    # TensorFlow runs `ops.slice_update` only under XLA, which an exported model may lack.
     indices = start + ops.arange(new.shape[0], dtype="int32")
     return ops.scatter_update(tensor, indices[:, None], ops.cast(new, tensor.dtype))
 
 
 def add(tensor: Tensor, start: Tensor, new: Tensor) -> Tensor:
-    """Return the tensor with `new` added from `start` on."""
+    """Return the tensor with `new` added to `tensor[start : start + len(new)]`."""
     return write(tensor, start, read(tensor, start, new.shape[0]) + ops.cast(new, tensor.dtype))
 
 
 def at(array: np.ndarray, index: Tensor) -> Tensor:
-    """Return an element of a NumPy array at a traced index."""
+    """Return the element of a NumPy array at a traced index."""
     return ops.convert_to_tensor(array)[index]
 
 
@@ -173,7 +173,7 @@ def _split_keys(schedule: BlockSchedule, tensor: Tensor, axis: int = 1) -> Tenso
 
 
 def _split_pairs(schedule: BlockSchedule, pairs: Tensor) -> Tensor:
-    """(M·C, B|1, N|1, b|1, window·s|1) from a mask or bias (B|1, N|1, T|1, S|1)."""
+    """Split a mask or bias (B|1, N|1, T|1, S|1) into (M·C, B|1, N|1, b|1, window·s|1)."""
     grid, num_rows = pairs[None], 1
     if pairs.shape[2] != 1:
         grid, num_rows = _split_queries(schedule, pairs, axis=2), schedule.num_query_blocks
@@ -195,7 +195,7 @@ def _split_pairs(schedule: BlockSchedule, pairs: Tensor) -> Tensor:
 
 
 def _split(tensor: Tensor, axis: int, size: int, leading: int, count: int) -> Tensor:
-    """(count, …, size, …) from (…, L, …), zero-padded by `leading` blocks before and as needed after."""
+    """Split (…, L, …) into (count, …, size, …), zero-padded by `leading` blocks before and as needed after."""
     length = tensor.shape[axis]
     padding = [[0, 0]] * len(tensor.shape)
     padding[axis] = [leading * size, (count - leading) * size - length]

@@ -1,10 +1,10 @@
 """The chunked and the banded kernel: exact attention in memory linear in the sequence length.
 
 Both scan over the blocks of a static schedule. The blocks of a forward scan step share their queries, and an online
-softmax accumulates them; those of a backward scan step share their keys, and the weights are computed again. Empty
-blocks are not scheduled, and the graph, its compile time and its temporary memory are those of one block, whatever the
-sequence length. The schedules are `schedule.chunked`, one query block and one key block per block, and
-`schedule.banded`, several query blocks per block, each with the key blocks of its window.
+softmax accumulates them; those of a backward scan step share their keys, and the weights are recomputed. Empty blocks
+are not scheduled, and the graph, its compile time and its temporary memory are those of one block, whatever the
+sequence length. The schedules are `schedule.chunked`, with one query block and one key block per block, and
+`schedule.banded`, with several query blocks per block, each with the key blocks of its window.
 
 Axes: as in `partition`.
 
@@ -29,9 +29,9 @@ Carry = TypeVar("Carry")
 
 
 def attend(inputs: AttentionInputs, schedule: BlockSchedule) -> Tensor:
-    """(B, T, N, V)."""
+    """Compute attention (B, T, N, V) block by block."""
 
-    # Gradients flow to arguments only, and JAX does not trace other tensors when it compiles.
+    # A custom gradient differentiates its arguments only, and JAX cannot compile one that captures traced tensors.
     @ops.custom_gradient  # type: ignore[untyped-decorator]
     def blockwise(tensors: SplitTensors, parameters: Parameters, auxiliary: dict[str, Tensor]) -> Any:
         state = forward(inputs, schedule, tensors, parameters, auxiliary)
@@ -44,7 +44,7 @@ def attend(inputs: AttentionInputs, schedule: BlockSchedule) -> Tensor:
 
         return state.output, gradient
 
-    # Copies are tensors even of Keras variables, which a custom gradient of TensorFlow may not read.
+    # Copies are tensors; a custom gradient of TensorFlow may not read Keras variables.
     parameters = Parameters(
         tuple(ops.copy(tensor) for tensor in inputs.bias_parameters()),
         tuple(ops.copy(tensor) for tensor in inputs.score.parameters),
@@ -94,13 +94,13 @@ def backward(
     """Return the gradients with respect to the tensors and the parameters.
 
     Args:
-        inputs: of the attention.
+        inputs: the inputs of the attention.
         schedule: the blocks.
-        tensors: as for `forward`.
-        parameters: of bias and score.
-        auxiliary: as for `forward`.
-        state: returned by `forward`.
-        d_output: (Q, B, N, b, V).
+        tensors: as in `forward`.
+        parameters: the parameters of bias and score.
+        auxiliary: as in `forward`.
+        state: the output of `forward`.
+        d_output: (Q, B, N, b, V), the gradient of the loss with respect to the output.
     """
     order, dtype = schedule.key_order, inputs.accumulator_dtype
     max_logit, sum_exp = blocks.softmax_statistics(state)
@@ -157,8 +157,8 @@ def scan(order: ScanOrder, scan_step: Callable[[Tensor, Carry], Carry], carry: C
     if not num_steps:
         return carry
 
-    # TensorFlow runs ten iterations of a loop at once, and stores the temporary tensors of all, unless the condition
-    # depends on the carry. No number is below −∞, and XLA does not know that of NaN either, so it keeps the comparison.
+    # TensorFlow runs ten iterations of a loop in parallel, and stores the temporary tensors of all, unless the
+    # condition depends on the carry. No number is below −∞, but XLA does not fold the comparison, because of NaN.
     def is_unfinished(step: Tensor, carry: Any) -> Tensor:
         tensor = tree.flatten(carry)[0]
         never = ops.cast(tensor[(0,) * len(tensor.shape)], "float32") < float("-inf")

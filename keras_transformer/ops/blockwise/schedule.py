@@ -1,4 +1,4 @@
-"""The block schedules of the blockwise kernels, computed with NumPy before the first tensor operation."""
+"""The block schedules of the blockwise kernels, computed with NumPy while the graph is built."""
 
 import dataclasses
 import functools
@@ -13,29 +13,29 @@ from keras_transformer.relations import FULL, PARTIAL
 BLOCK_SIZE = 512
 MIN_BLOCK_SIZE = 64
 MIN_SOFTMAX_SIZE = 2  # Keras warns of a softmax over one element
-NARROW_WINDOW = 256  # keys; the blocks of a wider band are larger
+NARROW_WINDOW = 256  # keys; wider bands have larger blocks
 NARROW_BLOCK_SIZE, BAND_BLOCK_SIZE = 64, 128
-# Query-key pairs of a block over the batch and all heads: enough to occupy every core, few enough for the cache. All
-# blocks of a band are partial, and fewer blocks mean fewer writes.
+# Query-key pairs of a block, over the batch and all heads: enough to occupy every core, few enough for the cache. A
+# band, whose blocks are all partial, has larger blocks, for fewer writes.
 BLOCK_PAIRS, BAND_BLOCK_PAIRS = 2**20, 2**21
 MAX_BAND_BLOCKS = 64  # TensorFlow copies a loop's outputs at every write outside XLA
 
 
 class ScanOrder(NamedTuple):
-    """The blocks in the order of a scan, which accumulates the blocks of one start at each step.
+    """The order in which a scan of L steps accumulates M blocks; each step accumulates the blocks of one start.
 
-    Those of step i are `blocks[begin[i]:full[i]]`, which are partial, and `blocks[full[i]:end[i]]`, which are full.
+    Step i accumulates the partial blocks `blocks[begin[i]:full[i]]` and the full blocks `blocks[full[i]:end[i]]`.
     """
 
-    starts: np.ndarray  # (L,), one for each scan step
-    blocks: np.ndarray  # (M,)
+    starts: np.ndarray  # (L,), the first query block (or key block) of each scan step
+    blocks: np.ndarray  # (M,), indices of blocks in the schedule
     begin: np.ndarray  # (L,)
     full: np.ndarray  # (L,)
     end: np.ndarray  # (L,)
 
 
 def scan_order(starts: np.ndarray, num_partial: int) -> ScanOrder:
-    """Return the scan order of blocks by their starts (M,), of which the first `num_partial` are partial."""
+    """Return the scan order of blocks sorted by their starts (M,); the first `num_partial` blocks are partial."""
     is_full = np.arange(len(starts)) >= num_partial
     blocks = np.lexsort((is_full, starts)).astype("int32")
     steps, begin, counts = np.unique(starts[blocks], return_index=True, return_counts=True)
@@ -45,18 +45,20 @@ def scan_order(starts: np.ndarray, num_partial: int) -> ScanOrder:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BlockSchedule:
-    """The blocks of the T×S matrix that a blockwise kernel computes.
+    """The M blocks of the T×S matrix that a blockwise kernel computes.
 
-    A block is `num_parallel` consecutive query blocks, each with `window` consecutive key blocks of its own; those of
-    the next query block begin one key block later. Empty blocks are not scheduled.
+    A query block is `block_size` consecutive queries, a key block as many consecutive keys. A block of the schedule
+    pairs `num_parallel` consecutive query blocks with `window` consecutive key blocks each; the key blocks of a query
+    block begin one key block after those of the query block before. The relation holds for every pair of a full
+    block, is tested for each pair of a partial block, and holds for no pair of an empty block, which is not scheduled.
 
     Args:
-        block_size: queries of a query block, and keys of a key block.
-        num_query_blocks: Q.
-        num_key_blocks: P, including those of padding.
-        num_leading_key_blocks: key blocks of padding before the first key.
-        num_parallel: C, query blocks of a block.
-        window: key blocks of a query block.
+        block_size: number of queries of a query block, and of keys of a key block.
+        num_query_blocks: Q, the number of query blocks.
+        num_key_blocks: P, the number of key blocks, including padding.
+        num_leading_key_blocks: number of key blocks of padding before the first key.
+        num_parallel: C, the number of query blocks of a block.
+        window: number of key blocks of each query block.
         query_starts: the index of each block's first query block, (M,).
         key_starts: the index of each block's first key block, (M,).
         num_partial: the number of partial blocks, which come first; all others are full.
@@ -74,7 +76,7 @@ class BlockSchedule:
 
     @property
     def num_blocks(self) -> int:
-        """M."""
+        """M, the number of blocks."""
         return len(self.query_starts)
 
     @property
@@ -120,7 +122,7 @@ def banded(inputs: AttentionInputs) -> BlockSchedule:
     num_blocks = -(-inputs.num_queries // size)
     pairs = (inputs.batch_size or 1) * inputs.num_heads * window * size**2  # of one query block
     most = max(BAND_BLOCK_PAIRS // (pairs * inputs.score.pair_size), -(-num_blocks // MAX_BAND_BLOCKS), 1)
-    # Blocks of equal size with the least padding.
+    # As many query blocks in each block, with the least padding.
     num_parallel = -(-num_blocks // -(-num_blocks // most))
     starts = np.arange(0, num_blocks, num_parallel, dtype="int32")
     num_query_blocks = len(starts) * num_parallel

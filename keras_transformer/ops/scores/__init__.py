@@ -1,8 +1,9 @@
-r"""Scores: the logarithms of positive kernels of a query and a key.
+r"""Scores: the logarithms of positive similarity functions of a query and a key.
 
-Attention weighs by a positive kernel, α_ij = κ(q_i, k_j) / Σ_l κ(q_i, k_l). A score gives log κ in three steps, so
-that every kernel of `attention`, blockwise ones too, can compute it and its gradient: per-token `features`, a
-`compare` of each query with each key, and an elementwise `link`.
+The attention weights are α_ij = κ(q_i, k_j) / Σ_l κ(q_i, k_l) for a positive similarity function κ, "kernel" in the
+literature. A score computes log κ in three steps, so that every implementation of `attention`, also the blockwise
+ones, can compute it and its gradient: `features` of each token, `compare` for each pair of a query and a key, and an
+elementwise `link`.
 
 Axes: B batch, T queries, S keys, N query heads, K key/value heads, G = N / K, H head size, F features.
 """
@@ -33,7 +34,7 @@ _NAMES: dict[str, type[Score]] = {
 
 
 def get(identifier: "Score | str | dict[str, Any] | None") -> Score:
-    """Return the score of an identifier.
+    """Retrieve a score, as `keras.initializers.get` retrieves an initializer.
 
     Args:
         identifier: a score; the name of one without weights; its serialised config; or None for
@@ -43,7 +44,7 @@ def get(identifier: "Score | str | dict[str, Any] | None") -> Score:
         A score.
 
     Raises:
-        ValueError: for anything else.
+        ValueError: if the identifier is none of these.
     """
     if identifier is None:
         return ScaledDotProduct()

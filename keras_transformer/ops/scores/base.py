@@ -9,14 +9,14 @@ from keras_transformer.typing import Tensor
 
 
 class Score:
-    r"""log κ(q, k) = link(compare(features of q, features of k)).
+    r"""Base class of scores: log κ(q, k) = link(compare(features of q, features of k)).
 
-    By default the comparison is the dot product and the link the identity.
+    By default the comparison is the dot product and the link is the identity.
     """
 
     @property
     def pair_size(self) -> int:
-        """The number of elements that `compare` stores for each pair."""
+        """The number of elements that `compare` stores for each (query, key) pair."""
         return 1
 
     @property
@@ -26,7 +26,7 @@ class Score:
 
     @property
     def num_heads(self) -> int | None:
-        """The number of query heads of the parameters, or None without parameters."""
+        """The number of query heads that the parameters are for, or None without parameters."""
         return None
 
     def features(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
@@ -40,11 +40,11 @@ class Score:
     def compare_gradient(
         self, query: Tensor, key: Tensor, parameters: tuple[Tensor, ...], upstream: Tensor
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-        """Return the gradients with respect to queries, keys and parameters from `upstream` (…, K, G·T, S)."""
+        """Return the gradients of `compare` with respect to queries, keys and parameters."""
         return ops.matmul(upstream, key), ops.matmul(_swap(upstream), query), ()
 
     def compare_pairs(self, query: Tensor, key: Tensor, parameters: tuple[Tensor, ...]) -> Tensor:
-        """Compare single pairs of features (…, N, F): (…, N)."""
+        """Return (…, N) for pairs of query and key features (…, N, F)."""
         return ops.sum(query * key, axis=-1)
 
     def link(self, compared: Tensor) -> Tensor:
@@ -52,7 +52,7 @@ class Score:
         return compared
 
     def link_gradient(self, compared: Tensor, upstream: Tensor) -> Tensor:
-        """Return the gradient with respect to `compared`."""
+        """Return the gradient of `link` with respect to `compared`."""
         return upstream
 
     def get_config(self) -> dict[str, Any]:
@@ -66,6 +66,6 @@ class Score:
 
 
 def _swap(tensor: Tensor) -> Tensor:
-    """The last two axes exchanged."""
+    """Transpose the last two axes."""
     axes = list(range(len(tensor.shape)))
     return ops.transpose(tensor, [*axes[:-2], axes[-1], axes[-2]])

@@ -1,4 +1,7 @@
-"""Scores with weights: their tensors are given, by a layer for example, and receive gradients."""
+"""Scores with weights, which are passed as tensors, for example by a layer, and receive gradients.
+
+A score is log κ(q, k), the logarithm of the similarity of a query q and a key k; see `keras_transformer.ops.scores`.
+"""
 
 import dataclasses
 from collections.abc import Callable
@@ -14,19 +17,19 @@ Map = Callable[[Tensor], Tensor]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Additive(Score):
-    r"""A small network of query and key.
+    r"""Additive attention: a network with one hidden layer, for each head n.
 
     $$\log \kappa(q, k) = a_n \cdot f(q + k)$$
 
-    The paper's W s_{i−1} and U h_j are the query and the key as given: a layer has projected them already. With
-    f = LeakyReLU this is GATv2's score.
+    The query and the key are the projections that Bahdanau et al. write W s_{i−1} and U h_j. With f = LeakyReLU this
+    is GATv2's score.
 
     Args:
         vectors: a, (N, H).
-        activation: f: "tanh" or "leaky_relu" (of slope 0.2).
+        activation: f: "tanh" or "leaky_relu" (negative slope 0.2).
 
     Raises:
-        ValueError: for another activation.
+        ValueError: if `activation` is unknown.
 
     References:
         Bahdanau et al. (2015), section A.1.2; Brody et al., "How Attentive Are Graph Attention Networks?" (2022),
@@ -76,7 +79,7 @@ class Additive(Score):
         return ops.sum(activation(query + key) * ops.cast(parameters[0], query.dtype), axis=-1)
 
     def _unfold(self, query: Tensor, key: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
-        """The sum of every query and every key (…, K, G, T, S, H), and the vectors (K, G, 1, 1, H)."""
+        """Return the sum of every query and every key (…, K, G, T, S, H), and the vectors (K, G, 1, 1, H)."""
         kv_heads, size = key.shape[-3], key.shape[-1]
         groups = vectors.shape[0] // kv_heads
         *leading, rows, _ = ops.shape(query)
@@ -87,14 +90,14 @@ class Additive(Score):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GAT(Score):
-    r"""Graph attention's score: a LeakyReLU of the sum of a query term and a key term.
+    r"""The score of graph attention networks: a LeakyReLU of the sum of a query term and a key term.
 
     $$\log \kappa(q, k) = \mathrm{LeakyReLU}(a_n \cdot q + b_n \cdot k)$$
 
     Args:
         query_vectors: a, (N, H).
         key_vectors: b, (K, H).
-        negative_slope: of the LeakyReLU.
+        negative_slope: the negative slope of the LeakyReLU.
 
     References:
         Veličković et al., "Graph Attention Networks" (2018), equation 3.
@@ -125,7 +128,7 @@ class GAT(Score):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Bilinear(Score):
-    r"""A general bilinear form.
+    r"""Bilinear attention ("general" in the paper): a learned bilinear form of query and key for each head n.
 
     $$\log \kappa(q, k) = q^\top W_n k$$
 
@@ -133,8 +136,7 @@ class Bilinear(Score):
         matrices: W, (N, H, H).
 
     References:
-        Luong et al., "Effective Approaches to Attention-based Neural Machine Translation" (2015), equation 8,
-        "general".
+        Luong et al., "Effective Approaches to Attention-based Neural Machine Translation" (2015), equation 8.
     """
 
     matrices: Tensor
@@ -148,7 +150,7 @@ class Bilinear(Score):
 
 
 def _fold(tensor: Tensor) -> Tensor:
-    """(…, G, T, ·) → (…, G·T, ·)."""
+    """Reshape (…, G, T, ·) to (…, G·T, ·)."""
     *leading, groups, queries, size = ops.shape(tensor)
     return ops.reshape(tensor, [*leading, groups * queries, size])
 

@@ -13,19 +13,20 @@ from keras_transformer.typing import Tensor
 
 Map = Callable[[Tensor], Tensor]
 
-_TINY = 1e-30  # below every nonzero kernel, so that logarithms are finite
+_TINY = 1e-30  # a lower bound of κ, so that its logarithm is finite
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 @dataclasses.dataclass(frozen=True)
 class ScaledDotProduct(Score):
-    r"""The exponential kernel: log κ = q · k · scale, optionally capped softly.
+    r"""Scaled dot product, optionally with a soft cap c.
 
-    $$\log \kappa(q, k) = c \tanh(\mathrm{scale}\; q \cdot k / c)$$
+    $$\log \kappa(q, k) = \mathrm{scale}\; q \cdot k, \quad \text{with a cap: }
+    \log \kappa(q, k) = c \tanh(\mathrm{scale}\; q \cdot k / c)$$
 
     Args:
         scale: factor on the dot product, by default 1/√H.
-        soft_cap: c, a bound that scores approach but never pass; None for none.
+        soft_cap: c, the bound on the absolute value of scores; None for no bound.
 
     Raises:
         ValueError: if `soft_cap` is not positive.
@@ -58,7 +59,7 @@ class ScaledDotProduct(Score):
 @keras.saving.register_keras_serializable(package="keras_transformer")
 @dataclasses.dataclass(frozen=True)
 class Cosine(Score):
-    r"""The angle between query and key, not their lengths.
+    r"""Scaled cosine similarity of query and key.
 
     $$\log \kappa(q, k) = \mathrm{scale} \; \frac{q \cdot k}{\lVert q \rVert \lVert k \rVert}$$
 
@@ -82,10 +83,11 @@ class RBF(Score):
 
     $$\kappa(q, k) = \exp\left(-\lVert q - k \rVert^2 / 2 w^2\right)$$
 
-    ‖q‖² weighs all keys of a query alike, so it is left out: a dot product of [q/w², 1] and [k, −‖k‖²/2w²].
+    The factor of ‖q‖² is the same for all keys of a query, so it is omitted: the rest is the dot product of
+    [q/w², 1] and [k, −‖k‖²/2w²].
 
     Args:
-        width: w, by default H^¼, which makes it scaled dot-product attention if all keys have one norm.
+        width: w, by default H^¼, which equals scaled dot-product attention if all keys have the same norm.
 
     Raises:
         ValueError: if `width` is not positive.
@@ -113,12 +115,12 @@ class RBF(Score):
 @keras.saving.register_keras_serializable(package="keras_transformer")
 @dataclasses.dataclass(frozen=True)
 class Polynomial(Score):
-    r"""The polynomial kernel, normalised by its sum.
+    r"""The polynomial kernel.
 
     $$\kappa(q, k) = (\mathrm{scale}\; q \cdot k + \mathrm{offset})^{\mathrm{degree}}$$
 
     Args:
-        degree: an even number, so that κ is not negative.
+        degree: an even number, so that κ is non-negative.
         offset: added to the dot product.
         scale: factor on the dot product, by default 1/√H.
 
@@ -157,7 +159,7 @@ class Polynomial(Score):
 @keras.saving.register_keras_serializable(package="keras_transformer")
 @dataclasses.dataclass(frozen=True)
 class LinearFeatures(Score):
-    r"""A kernel that is a dot product of positive features, which attention can compute in O(n).
+    r"""A dot product of positive features, for which attention takes time linear in the lengths.
 
     $$\kappa(q, k) = \phi(q) \cdot \phi(k), \qquad
     h_i = \frac{\phi(q_i)^\top \sum_j \phi(k_j) v_j^\top}{\phi(q_i)^\top \sum_j \phi(k_j)}$$
@@ -166,7 +168,7 @@ class LinearFeatures(Score):
         feature_map: φ: "elu" for elu(x) + 1, or "softplus".
 
     Raises:
-        ValueError: for another feature map.
+        ValueError: if `feature_map` is unknown.
 
     References:
         Katharopoulos et al., "Transformers are RNNs" (2020), equations 5 to 7.
@@ -197,12 +199,12 @@ def _scaled(query: Tensor, scale: float | None) -> Tensor:
 
 
 def _unit(tensor: Tensor) -> Tensor:
-    """Vectors of length one."""
+    """Scale vectors to unit norm."""
     square = ops.sum(ops.square(_exact(tensor)), axis=-1, keepdims=True)
     return ops.cast(_exact(tensor) * ops.rsqrt(ops.maximum(square, 1e-12)), tensor.dtype)
 
 
 def _exact(tensor: Tensor) -> Tensor:
-    """In float32 or better."""
+    """Cast to float32, but keep float64."""
     is_better = keras.backend.standardize_dtype(tensor.dtype) == "float64"
     return tensor if is_better else ops.cast(tensor, "float32")

@@ -1,4 +1,4 @@
-"""BERT's basic tokenisation in the TensorFlow graph: clean, lower-case and split text into words."""
+"""BERT's basic tokenisation in the TensorFlow graph: clean and lower-case text, and split it into words."""
 
 import unicodedata
 
@@ -25,10 +25,10 @@ class BertWords:
     characters (NFD) and drop nonspacing marks; lower-case letters.
 
     Args:
-        clean: Whether to remove control characters.
-        isolate_ideographs: Whether each Chinese character is a word of its own.
-        strip_accents: Whether to decompose characters and drop nonspacing marks.
-        lowercase: Whether to lower-case letters.
+        clean: whether to remove control characters.
+        isolate_ideographs: whether each Chinese character is a word of its own.
+        strip_accents: whether to decompose characters and drop nonspacing marks.
+        lowercase: whether to lower-case letters.
     """
 
     def __init__(self, clean: bool, isolate_ideographs: bool, strip_accents: bool, lowercase: bool):
@@ -80,7 +80,7 @@ class BertWords:
         return cut(codes, rows, starts, ragged.nrows())
 
     def _replaced(self, codes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the code points after replacement, and the index of the code point that each comes from."""
+        """Return the code points after replacement, and for each the index of its original code point."""
         entries = self._entries(codes)
         lengths = tf.gather(self._lengths, entries)
         source = tf.repeat(tf.range(tf.size(codes)), lengths)
@@ -103,7 +103,7 @@ class BertWords:
 
 
 def _replacements(clean: bool, strip_accents: bool, lowercase: bool) -> dict[int, str]:
-    """Return the replacement of each code point that does not stay as it is."""
+    """Return the replacements of the code points that change."""
     replacements: dict[int, str] = {}
     if strip_accents:
         # The set of decomposed characters depends on the version of Unicode; their decompositions never change.

@@ -1,4 +1,4 @@
-"""Code points in the TensorFlow graph: lookup tables, and splitting rows of code points into words."""
+"""Code points in the TensorFlow graph: lookup tables, and functions that split rows of code points into words."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ def members(runs: str) -> np.ndarray:
     """Decode a set of `unicode_tables`.
 
     Args:
-        runs: Run lengths in base 36: the number of code points outside the set, then inside it, and so on.
+        runs: run lengths in base 36: the number of code points outside the set, then inside it, and so on.
 
     Returns:
         Booleans (0x110000,).
@@ -24,10 +24,10 @@ def members(runs: str) -> np.ndarray:
 
 
 class CodePointTable:
-    """A lookup table of one number per code point, stored as the distinct blocks of 128 and their offsets.
+    """A lookup table with one number per code point, stored as distinct blocks of 128 numbers and their offsets.
 
     Args:
-        values: Integers (0x110000,).
+        values: integers (0x110000,).
     """
 
     def __init__(self, values: np.ndarray):
@@ -43,15 +43,15 @@ class CodePointTable:
 
 
 def shifted(values: tf.Tensor, by: int, fill: Any) -> tf.Tensor:
-    """Shift a row by `by` places: to the right if positive, to the left if negative.
+    """Shift values by `by` positions, to the right if positive, to the left if negative.
 
     Args:
         values: (N,).
-        by: The number of places.
-        fill: The padding value.
+        by: the number of positions.
+        fill: the padding value.
 
     Returns:
-        (N,).
+        The shifted values, (N,).
     """
     padding = tf.fill([abs(by)], tf.cast(fill, values.dtype))
     if by > 0:
@@ -63,7 +63,7 @@ def row_starts(rows: tf.Tensor) -> tf.Tensor:
     """Return a mask of the values that start a new row.
 
     Args:
-        rows: The row of each value, ascending, (N,).
+        rows: the row of each value, ascending, (N,).
 
     Returns:
         Booleans (N,).
@@ -72,13 +72,13 @@ def row_starts(rows: tf.Tensor) -> tf.Tensor:
 
 
 def cut(codes: tf.Tensor, rows: tf.Tensor, starts: tf.Tensor, num_rows: tf.Tensor) -> tf.RaggedTensor:
-    """Encode code points as words.
+    """Split rows of code points into words.
 
     Args:
-        codes: int32 (N,).
-        rows: The row of each code point, ascending, (N,).
-        starts: A mask of the code points that start a word, (N,); True where a row starts.
-        num_rows: B.
+        codes: the code points of all rows, int32 (N,).
+        rows: the row of each code point, ascending, (N,).
+        starts: a mask of the code points that start a word, (N,); the first code point of a row must start one.
+        num_rows: B, the number of rows.
 
     Returns:
         Strings (B, None).
@@ -95,11 +95,11 @@ def tokenize_once(words: tf.RaggedTensor, tokenize: Any) -> tf.RaggedTensor:
     """Tokenise each distinct word once.
 
     Args:
-        words: Strings (B, None).
-        tokenize: A function of strings (W,) to int32 ids (W, None).
+        words: strings (B, None).
+        tokenize: a function of strings (W,) to int32 ids (W, None).
 
     Returns:
-        int32 `tf.RaggedTensor` (B, None), the concatenated ids of each row's words.
+        int32 `tf.RaggedTensor` (B, None), the concatenated ids of the words of each row.
     """
     different, places = tf.unique(words.values)
     return words.with_values(tf.gather(tokenize(different), places)).merge_dims(1, 2)

@@ -1,4 +1,4 @@
-"""GPT-2's pattern in the TensorFlow graph: split text into words that begin with their space."""
+"""GPT-2's pattern in the TensorFlow graph, which splits text into words that include the space before them."""
 
 import numpy as np
 import tensorflow as tf
@@ -19,8 +19,7 @@ class GPT2Words:
     r"""Split texts into words with GPT-2's pattern.
 
     The pattern is `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`. RE2, which
-    TensorFlow uses, has no lookahead, but whether a word starts at a character depends on a few characters
-    around it:
+    TensorFlow uses, has no lookahead, but a few neighbours of a character determine whether it starts a word:
 
     - consecutive letters, consecutive numbers and consecutive other characters form a word;
     - a space U+0020 before a word belongs to it;
@@ -57,7 +56,7 @@ class GPT2Words:
 
 
 def _contractions(codes: tf.Tensor, rows: tf.Tensor, free: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return masks (N,) of where 's, 't, 'm, 'd and where 're, 've, 'll start, among the places in `free`."""
+    """Return masks (N,) of the starts of 's, 't, 'm, 'd and of 're, 've, 'll, among the positions in `free`."""
     here = (codes == ord("'")) & free
 
     def following(by: int, letters: str) -> tf.Tensor:

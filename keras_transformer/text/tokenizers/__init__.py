@@ -1,1 +1,1 @@
-"""Tokenizers."""
+"""Tokenizers for the TensorFlow graph."""

@@ -1,4 +1,4 @@
-"""The base class of all tokenizers: encode texts with special tokens, and decode ids."""
+"""The base class of all tokenizers, which encodes texts with special tokens and decodes ids."""
 
 import abc
 import hashlib
@@ -17,18 +17,18 @@ from keras_transformer.text.tokenizers.strings import to_string_tensor
 class Tokenizer(tf.Module, abc.ABC):
     """Convert text to ids and back, eagerly and inside `tf.function`.
 
-    `tf.saved_model.save` of a `tf.Module` that has a tokenizer as an attribute saves the tokenizer, too. A subclass
-    sets the attributes and defines `_tokenize`, `_join`, `_id_to_piece`, `piece_to_id`, `model_bytes`, `_arguments`
-    and `file_name`.
+    A tokenizer that is an attribute of a `tf.Module` is saved with it by `tf.saved_model.save`. A subclass sets the
+    attributes and implements `_tokenize`, `_join`, `_id_to_piece`, `piece_to_id`, `special_token_ids`, `model_bytes`
+    and `_arguments`.
 
     Attributes:
-        pad_id: The padding id; None where there is none, as for GPT-2.
-        unknown_id: The id of text that is out of vocabulary; -1 where there is none.
-        start_id: The id that starts a row; -1 where there is none.
-        end_id: The id that ends a row; -1 where there is none.
-        vocabulary_size: The number of ids, special ones included.
-        empty_ids: The ids without content: the unknown id, and those of pieces of spaces only.
-        file_name: The name of the file that `save` writes in addition to the description.
+        pad_id: the padding id; None if there is none, as in GPT-2.
+        unknown_id: the id of text that is out of vocabulary; -1 if there is none.
+        start_id: the id that starts a row; -1 if there is none.
+        end_id: the id that ends a row; -1 if there is none.
+        vocabulary_size: the number of ids, including special ids.
+        empty_ids: the ids without content: the unknown id, and the ids of pieces that are only spaces.
+        file_name: the name of the file that `save` writes in addition to the description.
     """
 
     pad_id: int | None
@@ -45,18 +45,18 @@ class Tokenizer(tf.Module, abc.ABC):
 
     @abc.abstractmethod
     def _join(self, ids: tf.RaggedTensor) -> tf.Tensor:
-        """Convert ids (B, None) of the vocabulary to strings (B,) of valid UTF-8."""
+        """Convert ids (B, None) in the vocabulary to strings (B,) of valid UTF-8."""
 
     @abc.abstractmethod
     def _id_to_piece(self, id_: int) -> str:
-        """Return the piece of an id of the vocabulary."""
+        """Return the piece of an id in the vocabulary."""
 
     @abc.abstractmethod
     def piece_to_id(self, piece: str) -> int:
-        """Return the id of a piece, `unknown_id` where there is no such piece.
+        """Return the id of a piece, or `unknown_id` if there is no such piece.
 
         Args:
-            piece: The piece, as `id_to_piece` writes it.
+            piece: the piece, as `id_to_piece` writes it.
 
         Returns:
             The id.
@@ -70,16 +70,16 @@ class Tokenizer(tf.Module, abc.ABC):
     @property
     @abc.abstractmethod
     def model_bytes(self) -> bytes:
-        """The whole tokenizer, serialised."""
+        """The serialised tokenizer."""
 
     @classmethod
     @abc.abstractmethod
     def _arguments(cls, model: bytes) -> dict[str, Any]:
-        """Return the constructor's arguments from `model_bytes`; raise as `from_model_bytes` does."""
+        """Return the constructor's arguments from `model_bytes`, or raise a ValueError."""
 
     @property
     def padding_value(self) -> int:
-        """The id that pads short rows: `pad_id`, or `end_id` where there is none."""
+        """The id that pads short rows: `pad_id`, or `end_id` if that is None."""
         return self.end_id if self.pad_id is None else self.pad_id
 
     @classmethod
@@ -87,13 +87,13 @@ class Tokenizer(tf.Module, abc.ABC):
         """Create a tokenizer from its `model_bytes`.
 
         Args:
-            model: The serialised tokenizer.
+            model: the serialised tokenizer.
 
         Returns:
             The tokenizer.
 
         Raises:
-            ValueError: If `model` is not a serialised tokenizer.
+            ValueError: if `model` is not a serialised tokenizer.
         """
         return cls(**cls._arguments(model))
 
@@ -106,16 +106,16 @@ class Tokenizer(tf.Module, abc.ABC):
         """Convert texts to ids, without special ids around them.
 
         Args:
-            texts: A list of B str, or a string tensor (B,), whose invalid UTF-8 becomes U+FFFD; or one str.
-            special_tokens: Whether to recognise special tokens in texts, such as "<|endoftext|>", as one token. By
-                default they are ordinary text, unless the tokenizer was created to recognise them.
+            texts: a list of B str; a string tensor (B,), in which invalid UTF-8 becomes U+FFFD; or one str.
+            special_tokens: whether to convert special tokens in texts, such as "<|endoftext|>", to their ids. By
+                default they are ordinary text, unless the tokenizer was created with `special_tokens_in_text`.
 
         Returns:
             int32 `tf.RaggedTensor` (B, None); for one str an int32 tensor (None,).
 
         Raises:
-            TypeError: If `texts` is not text.
-            ValueError: If a Python str or bytes is not valid Unicode, or a tensor has rank 2 or more.
+            TypeError: if `texts` is not text.
+            ValueError: if a Python str or bytes is not valid Unicode, or a tensor has rank 2 or more.
 
         Example:
             >>> tokenizer.tokenize(["hello", ""]).shape  # doctest: +SKIP
@@ -135,17 +135,17 @@ class Tokenizer(tf.Module, abc.ABC):
         """Convert texts to a batch of ids, padded to the longest with `pad_id`, or with `end_id` if that is None.
 
         Args:
-            texts: As for `tokenize`.
-            add_start: Whether each row starts with `start_id`.
-            add_end: Whether each row ends with `end_id`.
-            special_tokens: As for `tokenize`.
+            texts: see `tokenize`.
+            add_start: whether each row starts with `start_id`.
+            add_end: whether each row ends with `end_id`.
+            special_tokens: see `tokenize`.
 
         Returns:
             int32 tensor (B, L); for one str (L,).
 
         Raises:
-            TypeError: If `texts` is not text.
-            ValueError: As for `tokenize`, or if the tokenizer does not have the id to be added.
+            TypeError: if `texts` is not text.
+            ValueError: see `tokenize`; also if the tokenizer has no start or end id to add.
 
         Example:
             >>> tokenizer.encode(["hello", ""], add_end=True)[1].numpy()  # doctest: +SKIP
@@ -160,17 +160,17 @@ class Tokenizer(tf.Module, abc.ABC):
         """Convert texts to rows of ids without padding.
 
         Args:
-            texts: As for `tokenize`.
-            add_start: Whether each row starts with `start_id`.
-            add_end: Whether each row ends with `end_id`.
-            special_tokens: As for `tokenize`.
+            texts: see `tokenize`.
+            add_start: whether each row starts with `start_id`.
+            add_end: whether each row ends with `end_id`.
+            special_tokens: see `tokenize`.
 
         Returns:
             int32 `tf.RaggedTensor` (B, None); for one str an int32 tensor (L,).
 
         Raises:
-            TypeError: If `texts` is not text.
-            ValueError: As for `encode`.
+            TypeError: if `texts` is not text.
+            ValueError: see `encode`.
         """
         for argument, wanted, special in (
             ("add_start", add_start, self.start_id),
@@ -189,21 +189,21 @@ class Tokenizer(tf.Module, abc.ABC):
         return joined.values if one else joined
 
     def detokenize(self, ids: Any) -> tf.Tensor:
-        """Convert ids to text: each row up to its first end id, without padding and start ids.
+        """Convert each row of ids to text, up to its first end id and without padding and start ids.
 
-        If one id is both start and end, as in GPT-2, it does not end a row in its first column.
+        If the same id starts and ends a row, as in GPT-2, it does not end a row in the first position.
 
         Args:
-            ids: Integers (B, T), ragged or dense; (T,), or (B, R, T) for R hypotheses per text.
+            ids: integers (B, T), ragged or dense; (T,), or (B, R, T) for R hypotheses per text.
 
         Returns:
-            String tensor (B,); () or (B, R) accordingly.
+            String tensor (B,), () or (B, R).
 
         Raises:
-            TypeError: If `ids` are not integers.
-            ValueError: If `ids` do not have rank 1 to 3 or, eagerly, if one is outside the vocabulary. Inside
-                a graph such an id is replaced by `unknown_id`, because an op's OutOfRangeError would end `fit` as
-                if the data were exhausted.
+            TypeError: if `ids` are not integers.
+            ValueError: if `ids` do not have rank 1 to 3 or, in eager execution, if an id is outside the vocabulary. In
+                a graph such an id is replaced by `unknown_id`, since `fit` takes an OutOfRangeError for the end of
+                the data.
 
         Example:
             >>> tokenizer.detokenize(tokenizer.tokenize("hello")).numpy()  # doctest: +SKIP
@@ -230,14 +230,14 @@ class Tokenizer(tf.Module, abc.ABC):
         """Split one text into pieces.
 
         Args:
-            text: The text.
+            text: the text.
 
         Returns:
             The pieces, as `id_to_piece` writes them.
 
         Raises:
-            TypeError: If `text` is not a str.
-            ValueError: If `text` is not valid Unicode.
+            TypeError: if `text` is not a str.
+            ValueError: if `text` is not valid Unicode.
 
         Example:
             >>> tokenizer.pieces("hello")  # doctest: +SKIP
@@ -248,16 +248,16 @@ class Tokenizer(tf.Module, abc.ABC):
         return [self._id_to_piece(id_) for id_ in self.tokenize(text).numpy().tolist()]
 
     def id_to_piece(self, id: int) -> str:  # noqa: A002
-        """Returns the piece of an id.
+        """Return the piece of an id.
 
         Args:
-            id: The id.
+            id: the id.
 
         Returns:
             The piece.
 
         Raises:
-            ValueError: If the id is outside the vocabulary.
+            ValueError: if the id is outside the vocabulary.
 
         Example:
             >>> tokenizer.id_to_piece(3)  # doctest: +SKIP
@@ -270,10 +270,10 @@ class Tokenizer(tf.Module, abc.ABC):
         return self._id_to_piece(int(id))
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Save the tokenizer: its file and the description `tokenizer.json`, each replaced atomically.
+        """Save the tokenizer's file and the description `tokenizer.json`, replacing each atomically.
 
         Args:
-            folder: The folder; created if it does not exist.
+            folder: the folder; created if it does not exist.
 
         Example:
             >>> tokenizer.save("runs/tokenizer")  # doctest: +SKIP
@@ -293,14 +293,14 @@ class Tokenizer(tf.Module, abc.ABC):
         """Load a tokenizer from the folder written by `save`.
 
         Args:
-            folder: The folder.
+            folder: the folder.
 
         Returns:
             The tokenizer.
 
         Raises:
-            FileNotFoundError: If the folder or one of its files does not exist.
-            ValueError: If the description names another class, or the file is not the one that was saved.
+            FileNotFoundError: if the folder or one of its files does not exist.
+            ValueError: if the description names a different class, or the tokenizer's file has changed since `save`.
 
         Example:
             >>> tokenizer = SentencePieceTokenizer.load("runs/tokenizer")  # doctest: +SKIP
@@ -309,12 +309,12 @@ class Tokenizer(tf.Module, abc.ABC):
 
 
 class Compiled:
-    """A function of strings that is traced once, both for eager calls and for graphs that call it.
+    """A function of strings that is traced once for eager calls and for all graphs that call it.
 
-    A plain `tf.function` attribute of a tokenizer would be saved with each model that contains the tokenizer.
+    A `tf.function` that is an attribute of a tokenizer would be saved with each model that contains the tokenizer.
 
     Args:
-        function: A function of strings (B,).
+        function: a function of strings (B,).
     """
 
     def __init__(self, function: Callable[[tf.Tensor], tf.RaggedTensor]):
@@ -331,13 +331,13 @@ def tokenize_around(
     tokenize: Callable[[tf.Tensor], tf.RaggedTensor],
     anywhere: bool = True,
 ) -> tf.RaggedTensor:
-    """Tokenise the text between special tokens, each of which becomes its id.
+    """Convert special tokens to their ids, and tokenise the text between them.
 
     Args:
-        texts: Strings (B,).
-        specials: Special tokens and their ids.
-        tokenize: A function of strings (P,) to int32 ids (P, None).
-        anywhere: Whether to recognise special tokens anywhere in a text, or only one at its start.
+        texts: strings (B,).
+        specials: special tokens and their ids.
+        tokenize: a function of strings (P,) to int32 ids (P, None).
+        anywhere: True to recognise special tokens anywhere in a text, False only at its start.
 
     Returns:
         int32 `tf.RaggedTensor` (B, None).

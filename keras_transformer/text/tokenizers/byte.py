@@ -17,24 +17,24 @@ SPECIAL_TOKENS = {"pad": "<pad>", "unknown": "<unk>", "start": "<s>", "end": "</
 class ByteTokenizer(Tokenizer):
     """Convert text to its UTF-8 bytes and back, eagerly and inside `tf.function`.
 
-    Special tokens have the first ids, then come the 256 bytes, then `extra_tokens`. No training is needed, no text
+    Special tokens have the first ids, followed by the 256 bytes and `extra_tokens`. No training is needed, no text
     is out of vocabulary, and `detokenize(tokenize(text))` returns the text unchanged.
 
     Args:
-        special_tokens: Roles and the tokens that have them, in the order of their ids.
-        extra_tokens: Tokens after the bytes, such as ByT5's sentinels.
-        special_tokens_in_text: Whether to recognise special tokens in texts: "</s>" as one token, not four bytes.
+        special_tokens: a mapping from roles to tokens, in the order of their ids.
+        extra_tokens: tokens whose ids follow those of the bytes, such as ByT5's sentinels.
+        special_tokens_in_text: whether to recognise special tokens in texts: "</s>" as one token, not four bytes.
 
     Attributes:
-        pad_id: The padding id, None where there is none.
-        unknown_id: The id of the unknown token, which no text is encoded as; -1 where there is none.
-        start_id: The id that starts a row; -1 where there is none.
-        end_id: The id that ends a row; -1 where there is none.
-        vocabulary_size: The number of ids.
-        empty_ids: The unknown id, and those of ASCII white space.
+        pad_id: the padding id, None if there is none.
+        unknown_id: the id of the unknown token, which no text is encoded as; -1 if there is none.
+        start_id: the id that starts a row; -1 if there is none.
+        end_id: the id that ends a row; -1 if there is none.
+        vocabulary_size: the number of ids.
+        empty_ids: the ids without content: the unknown id, and the ids of ASCII white space.
 
     Raises:
-        ValueError: If a token occurs twice or none is for padding.
+        ValueError: if a token occurs twice, or there is no padding token.
 
     Example:
         >>> tokenizer = ByteTokenizer()
@@ -88,15 +88,15 @@ class ByteTokenizer(Tokenizer):
         """Read the tokenizer of a ByT5 folder written by Hugging Face's libraries.
 
         Args:
-            folder: The folder with `tokenizer_config.json`.
-            special_tokens_in_text: Whether to recognise special tokens in texts.
+            folder: the folder with `tokenizer_config.json`.
+            special_tokens_in_text: whether to recognise special tokens in texts.
 
         Returns:
             The tokenizer.
 
         Raises:
-            FileNotFoundError: If there is no such file.
-            ValueError: If it is damaged or of another type of tokenizer.
+            FileNotFoundError: if there is no such file.
+            ValueError: if the file is damaged or of a different type of tokenizer.
 
         Example:
             >>> ByteTokenizer.from_files("byt5-small").vocabulary_size  # doctest: +SKIP
@@ -112,7 +112,7 @@ class ByteTokenizer(Tokenizer):
 
     @property
     def model_bytes(self) -> bytes:
-        """The settings, serialised."""
+        """The serialised settings."""
         return serialised({"settings": dict(self._settings)})
 
     @classmethod
@@ -137,10 +137,10 @@ class ByteTokenizer(Tokenizer):
         return self._vocabulary.pieces[id_]
 
     def piece_to_id(self, piece: str) -> int:
-        """Return the id of a piece, `unknown_id` where there is no such piece.
+        """Return the id of a piece, or `unknown_id` if there is no such piece.
 
         Args:
-            piece: A token, or a byte written as "<0x41>".
+            piece: a token, or a byte written as "<0x41>".
 
         Returns:
             The id.

@@ -1,4 +1,4 @@
-"""A byte-level BPE tokenizer, as GPT-2 has it, that runs inside the TensorFlow graph."""
+"""A byte-level BPE tokenizer, as in GPT-2, that runs inside the TensorFlow graph."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ SPECIAL_TOKENS = {"pad": "<pad>", "unknown": "<unk>", "start": "<s>", "end": "</
 
 
 def _byte_characters() -> tuple[str, ...]:
-    """Return GPT-2's character for each byte: the byte's own if printable, otherwise one from U+0100 on."""
+    """Return GPT-2's character for each byte: the Latin-1 character if printable, otherwise one from U+0100 on."""
     visible = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
     others = iter(range(256, 512))
     return tuple(chr(byte if byte in visible else next(others)) for byte in range(256))
@@ -31,32 +31,32 @@ _BYTES = {character: byte for byte, character in enumerate(BYTE_CHARACTERS)}
 
 
 class BytePairTokenizer(PairTokenizer):
-    """Convert text to ids and back with GPT-2's words and byte-level BPE, eagerly and inside `tf.function`.
+    """Convert text to ids and back with GPT-2's byte-level BPE, eagerly and inside `tf.function`.
 
-    GPT-2's pattern splits texts into words; the adjacent bytes of each word are merged in the order of `merges`.
-    No text is out of vocabulary, and `detokenize(tokenize(text))` returns the text unchanged. The ids equal those
-    of the `tokenizers` library. A word of n bytes takes up to n rounds of merging, so words of many thousand
+    GPT-2's pattern splits texts into words; adjacent bytes and pieces of each word are merged in the order of
+    `merges`. No text is out of vocabulary, and `detokenize(tokenize(text))` returns the text unchanged. The ids equal
+    those of the `tokenizers` library. A word of n bytes takes up to n rounds of merging, so words of thousands of
     bytes are slow.
 
     Args:
-        vocabulary: The pieces in the order of their ids, one character for each byte ("Ġ" for a space).
-        merges: The pairs of pieces to merge, in order of priority.
-        special_tokens: Roles and the tokens that have them: "pad", "unknown", "start", "end", "mask".
-        add_prefix_space: Whether to add a space before a text that does not start with one.
-        special_tokens_in_text: Whether to recognise special tokens such as "</s>" in texts.
+        vocabulary: the pieces in the order of their ids, written with a character for each byte ("Ġ" for a space).
+        merges: the pairs of pieces to merge, in order of priority.
+        special_tokens: a mapping from roles to tokens: "pad", "unknown", "start", "end", "mask".
+        add_prefix_space: whether to add a space before a text that does not start with one.
+        special_tokens_in_text: whether to recognise special tokens such as "</s>" in texts.
 
     Attributes:
-        pad_id: The padding id; None where there is none, as for GPT-2.
-        unknown_id: The id of the unknown token, which no text is encoded as; -1 where there is none.
-        start_id: The id that starts a row; -1 where there is none.
-        end_id: The id that ends a row; -1 where there is none.
-        mask_id: The id of the mask token; -1 where there is none.
-        vocabulary_size: The number of pieces, special ones included.
-        empty_ids: The unknown id, and those of pieces of white space only.
+        pad_id: the padding id; None if there is none, as in GPT-2.
+        unknown_id: the id of the unknown token, which no text is encoded as; -1 if there is none.
+        start_id: the id that starts a row; -1 if there is none.
+        end_id: the id that ends a row; -1 if there is none.
+        mask_id: the id of the mask token; -1 if there is none.
+        vocabulary_size: the number of pieces, including special ones.
+        empty_ids: the ids without content: the unknown id, and the ids of pieces that are only white space.
 
     Raises:
-        TypeError: If a piece is not a str.
-        ValueError: If a piece occurs twice, or a byte, a special token or a piece of `merges` is missing.
+        TypeError: if a piece is not a str.
+        ValueError: if a piece occurs twice, or a byte, a special token or a piece of `merges` is missing.
 
     Example:
         >>> tokenizer = BytePairTokenizer.train(["hug hugs hugging"], 264)
@@ -123,27 +123,27 @@ class BytePairTokenizer(PairTokenizer):
         """Train a tokenizer; the same texts and arguments give the same merges.
 
         Args:
-            texts: An iterable of texts (str or UTF-8 bytes) and `pathlib.Path`s of UTF-8 files, whose lines
+            texts: an iterable of texts (str or UTF-8 bytes) and `pathlib.Path`s of UTF-8 files, whose lines
                 are the texts; or one such path.
-            vocabulary_size: The maximum number of pieces; special tokens and the 256 bytes come first.
-            min_frequency: The minimum number of occurrences of a pair to be merged.
-            special_tokens: Roles and their tokens.
-            add_prefix_space: As for the constructor.
-            special_tokens_in_text: As for the constructor.
+            vocabulary_size: the maximum number of pieces, including special tokens and the 256 bytes, which come first.
+            min_frequency: the minimum number of occurrences of a pair to be merged.
+            special_tokens: a mapping from roles to tokens.
+            add_prefix_space: see the constructor.
+            special_tokens_in_text: see the constructor.
 
         Returns:
             The tokenizer.
 
         Raises:
-            TypeError: If `texts` is a str, or holds something other than texts and paths.
-            ValueError: If `texts` hold no word, or `vocabulary_size` is too small.
+            TypeError: if `texts` is a str, or holds something other than texts and paths.
+            ValueError: if `texts` contain no word, or `vocabulary_size` is too small.
 
         Example:
             >>> BytePairTokenizer.train(["hello hello"], 264).vocabulary_size
             264
         """
         tokens = list(dict.fromkeys(special_tokens.values()))
-        # The order of the `tokenizers` library breaks ties between equally frequent pairs.
+        # The symbols are in the order of the `tokenizers` library, which breaks ties between equally frequent pairs.
         alphabet = sorted(BYTE_CHARACTERS)
         settings = {
             "special_tokens": special_tokens,
@@ -168,16 +168,16 @@ class BytePairTokenizer(PairTokenizer):
         If it has no padding token, as in GPT-2, `pad_id` is None.
 
         Args:
-            folder: The folder with `tokenizer.json`, or with `vocab.json`, `merges.txt` and, optionally,
+            folder: the folder with `tokenizer.json`, or with `vocab.json`, `merges.txt` and, optionally,
                 `tokenizer_config.json`.
-            special_tokens_in_text: Whether to recognise special tokens in texts.
+            special_tokens_in_text: whether to recognise special tokens in texts.
 
         Returns:
             The tokenizer.
 
         Raises:
-            FileNotFoundError: If there are no such files.
-            ValueError: If a file is damaged or of another type of tokenizer.
+            FileNotFoundError: if there are no such files.
+            ValueError: if a file is damaged or of a different type of tokenizer.
 
         Example:
             >>> BytePairTokenizer.from_files("gpt2").vocabulary_size  # doctest: +SKIP
@@ -203,10 +203,10 @@ class BytePairTokenizer(PairTokenizer):
         return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
 
     def piece_to_id(self, piece: str) -> int:
-        """Return the id of a piece, `unknown_id` where there is no such piece.
+        """Return the id of a piece, or `unknown_id` if there is no such piece.
 
         Args:
-            piece: The piece, one character for each byte.
+            piece: the piece, written with a character for each byte.
 
         Returns:
             The id.
@@ -219,7 +219,7 @@ class BytePairTokenizer(PairTokenizer):
 
 
 def _content(piece: str) -> bytes:
-    """Return the bytes of a piece, or the text of one, such as a special token, that is not written as bytes."""
+    """Return the bytes of a piece; a piece not written as bytes, such as a special token, is encoded as UTF-8."""
     if all(character in _BYTES for character in piece):
         return bytes(_BYTES[character] for character in piece)
     return piece.encode()

@@ -1,4 +1,4 @@
-"""The folder of a saved tokenizer: its file, replaced atomically, and a description with its sha256."""
+"""The folder of a saved tokenizer: its file, and a description with the file's SHA-256."""
 
 import hashlib
 import os
@@ -15,13 +15,13 @@ FORMAT_VERSION = 1
 def write_tokenizer(
     folder: str | os.PathLike[str], description: Mapping[str, Any], name: str, content: bytes
 ) -> None:
-    """Write a tokenizer's file, then the description with its sha256.
+    """Write a tokenizer's file, and then a description with the file's SHA-256, each atomically.
 
     Args:
-        folder: The folder; created if it does not exist.
-        description: The other entries of the description: JSON values, including `class_name`.
-        name: The name of the tokenizer's file.
-        content: The content of the file.
+        folder: the folder; created if it does not exist.
+        description: the other entries of the description, which JSON can represent, including `class_name`.
+        name: the name of the tokenizer's file.
+        content: the content of the file.
     """
     path = pathlib.Path(folder)
     path.mkdir(parents=True, exist_ok=True)
@@ -39,14 +39,14 @@ def read_description(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """Read the description of a saved tokenizer.
 
     Args:
-        folder: The folder that `write_tokenizer` wrote.
+        folder: the folder written by `write_tokenizer`.
 
     Returns:
         The description, with at least `class_name`, `format_version`, `file` and `sha256`.
 
     Raises:
-        FileNotFoundError: If there is no description.
-        ValueError: If it is not a description, or of another format version.
+        FileNotFoundError: if there is no description.
+        ValueError: if the description is invalid or has a different format version.
     """
     path = pathlib.Path(folder) / DESCRIPTION
     if not path.is_file():
@@ -71,18 +71,18 @@ def read_description(folder: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def read_file(folder: str | os.PathLike[str], class_name: str) -> bytes:
-    """Read the file of a saved tokenizer and verify its sha256.
+    """Read the file of a saved tokenizer and verify its SHA-256.
 
     Args:
-        folder: The folder that `write_tokenizer` wrote.
-        class_name: The expected class in the description.
+        folder: the folder written by `write_tokenizer`.
+        class_name: the class that the description must name.
 
     Returns:
         The file's content.
 
     Raises:
-        FileNotFoundError: If the description or the file does not exist.
-        ValueError: If the description names another class, or the sha256 differs.
+        FileNotFoundError: if the description or the file does not exist.
+        ValueError: if the description names a different class, or the SHA-256 does not match.
     """
     description = read_description(folder)
     if description["class_name"] != class_name:

@@ -1,4 +1,4 @@
-"""Reading the tokenizer files of Hugging Face's libraries."""
+"""Reading of the tokenizer files of Hugging Face's libraries."""
 
 import os
 import pathlib
@@ -26,15 +26,15 @@ def read_word_piece(folder: Folder, special_tokens: Mapping[str, str]) -> tuple[
     """Read a BERT tokenizer: `tokenizer.json`, or `vocab.txt` and `tokenizer_config.json`.
 
     Args:
-        folder: The folder.
-        special_tokens: The tokens of each role, for roles that the files do not define.
+        folder: the folder.
+        special_tokens: a mapping from roles to tokens, for roles that the files do not define.
 
     Returns:
         The vocabulary, and the settings of `WordPieceTokenizer`.
 
     Raises:
-        FileNotFoundError: If there are no such files.
-        ValueError: If a file is damaged or of another type of tokenizer.
+        FileNotFoundError: if there are no such files.
+        ValueError: if a file is damaged or of a different type of tokenizer.
     """
     path = pathlib.Path(folder)
     config = _config(path)
@@ -57,7 +57,7 @@ def read_word_piece(folder: Folder, special_tokens: Mapping[str, str]) -> tuple[
             "isolate_ideographs": normalizer.get("handle_chinese_chars", True),
         }
     elif (path / "vocab.txt").is_file():
-        # Not splitlines: a piece may be any of the other characters at which str.splitlines splits.
+        # Not `splitlines`, which also splits at other characters, and these may be pieces.
         pieces = [line.rstrip("\r") for line in _text(path / "vocab.txt").removesuffix("\n").split("\n")]
         settings = {
             "lowercase": config.get("do_lower_case", True),
@@ -77,14 +77,14 @@ def read_byte_pair(folder: Folder) -> tuple[list[str], list[tuple[str, ...]], di
     """Read a GPT-2 tokenizer: `tokenizer.json`, or `vocab.json`, `merges.txt` and `tokenizer_config.json`.
 
     Args:
-        folder: The folder.
+        folder: the folder.
 
     Returns:
         The vocabulary, the merges, and the settings of `BytePairTokenizer`.
 
     Raises:
-        FileNotFoundError: If there are no such files.
-        ValueError: If a file is damaged or of another type of tokenizer.
+        FileNotFoundError: if there are no such files.
+        ValueError: if a file is damaged or of a different type of tokenizer.
     """
     path = pathlib.Path(folder)
     config = _config(path)
@@ -101,9 +101,7 @@ def read_byte_pair(folder: Folder) -> tuple[list[str], list[tuple[str, ...]], di
     roles = _roles(config, _NAMES)
     if not roles and _END_OF_TEXT in pieces:
         roles = dict.fromkeys(("unknown", "start", "end"), _END_OF_TEXT)
-    if "pad" in roles and roles["pad"] == roles.get(
-        "end"
-    ):  # GPT-2's files may do so, but the end token is not padding
+    if "pad" in roles and roles["pad"] == roles.get("end"):  # GPT-2's files may name the end token as padding
         del roles["pad"]
     return pieces, merges, {"add_prefix_space": prefix_space, "special_tokens": roles}
 
@@ -112,14 +110,14 @@ def read_character_pair(folder: Folder) -> tuple[list[str], list[tuple[str, ...]
     """Read a GPT-1 tokenizer: `tokenizer.json`, or `vocab.json` and `merges.txt`.
 
     Args:
-        folder: The folder.
+        folder: the folder.
 
     Returns:
         The vocabulary, the merges, and the settings of `OpenAIGPTTokenizer`.
 
     Raises:
-        FileNotFoundError: If there are no such files.
-        ValueError: If a file is damaged or of another type of tokenizer.
+        FileNotFoundError: if there are no such files.
+        ValueError: if a file is damaged or of a different type of tokenizer.
     """
     path = pathlib.Path(folder)
     lowercase = True
@@ -138,7 +136,7 @@ def read_character_pair(folder: Folder) -> tuple[list[str], list[tuple[str, ...]
 
 
 def _unknown_is_all(unknown: str) -> dict[str, str]:
-    """Return the roles of GPT-1's only special token, which also ends a text."""
+    """Return the roles of GPT-1's only special token: "unknown" and "end"."""
     return dict.fromkeys(("unknown", "end"), unknown)
 
 
@@ -170,16 +168,15 @@ def read_sentence_piece(folder: Folder, target: bool) -> tuple[bytes, list[str] 
     Marian's files are `vocab.json`, `source.spm` and `target.spm`.
 
     Args:
-        folder: The folder.
-        target: Whether to read Marian's tokenizer of the target language.
+        folder: the folder.
+        target: whether to read Marian's tokenizer of the target language.
 
     Returns:
-        The SentencePiece model, the vocabulary if it differs from the model's, and the settings of
-        `MarianT5Tokenizer`.
+        The SentencePiece model, the vocabulary or None if it is the model's, and the settings of `MarianT5Tokenizer`.
 
     Raises:
-        FileNotFoundError: If there are no such files.
-        ValueError: If a file is damaged or of another type of tokenizer.
+        FileNotFoundError: if there are no such files.
+        ValueError: if a file is damaged or of a different type of tokenizer.
     """
     path = pathlib.Path(folder)
     config = _config(path)
@@ -204,7 +201,7 @@ def read_sentence_piece(folder: Folder, target: bool) -> tuple[bytes, list[str] 
 
 
 def _unigram(file: pathlib.Path) -> tuple[bytes, list[str]]:
-    """Return an equivalent SentencePiece model, and all pieces including added tokens."""
+    """Return an equivalent SentencePiece model, and all pieces, including added tokens."""
     content = _read_object(file)
     model = _model(file, content, "Unigram")
     _check(file, {"byte_fallback": False, **model}, {"byte_fallback": False})
@@ -220,14 +217,14 @@ def read_bytes(folder: Folder) -> dict[str, Any]:
     """Read a ByT5 tokenizer: `tokenizer_config.json`.
 
     Args:
-        folder: The folder.
+        folder: the folder.
 
     Returns:
         The settings of `ByteTokenizer`.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it is damaged or of another type of tokenizer.
+        FileNotFoundError: if there is no such file.
+        ValueError: if the file is damaged or of a different type of tokenizer.
     """
     path = pathlib.Path(folder) / "tokenizer_config.json"
     if not path.is_file():
@@ -264,7 +261,7 @@ def _in_order(path: pathlib.Path, vocabulary: Any) -> list[str]:
     ids = list(vocabulary.values()) if isinstance(vocabulary, dict) else None
     if not ids or not all(isinstance(id_, int) for id_ in ids) or sorted(ids) != list(range(len(ids))):
         raise ValueError(
-            f"{path} must give each piece an id, from 0 on without a gap. Received: "
+            f"{path} must number its pieces 0, 1, 2, … without a gap. Received: "
             + (f"{len(ids)} pieces with ids up to {max(ids, key=str)}" if ids else f"{str(vocabulary)[:50]}")
         )
     return sorted(vocabulary, key=vocabulary.__getitem__)

@@ -10,17 +10,17 @@ def to_dense_ids(ids: Any, vocabulary_size: int, *, padding_value: int, unknown_
     """Convert ids to a dense tensor of ids in the vocabulary.
 
     Args:
-        ids: Integers of rank 1 to 3: a tensor, dense or ragged, an array or lists.
-        vocabulary_size: The number of ids.
-        padding_value: The id that pads ragged rows.
-        unknown_id: The replacement, inside a graph, of ids outside the vocabulary.
+        ids: integers of rank 1 to 3: a dense or ragged tensor, an array or lists.
+        vocabulary_size: the number of ids.
+        padding_value: the id that pads ragged rows.
+        unknown_id: the id that replaces ids outside the vocabulary in a graph.
 
     Returns:
         int32 tensor of the same rank.
 
     Raises:
-        TypeError: If `ids` are not integers.
-        ValueError: If `ids` have another rank or, eagerly, if one is outside the vocabulary.
+        TypeError: if `ids` are not integers.
+        ValueError: if `ids` have a different rank or, in eager execution, if an id is outside the vocabulary.
     """
     dense = _to_tensor(ids, padding_value)
     if not dense.dtype.is_integer:

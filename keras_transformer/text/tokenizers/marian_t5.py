@@ -1,4 +1,4 @@
-"""A SentencePiece tokenizer with a separate vocabulary, as Marian and T5 use it."""
+"""A SentencePiece tokenizer with a separate vocabulary, as in Marian and T5."""
 
 import base64
 import os
@@ -24,31 +24,31 @@ _PLACES = ("anywhere", "start")
 class MarianT5Tokenizer(Tokenizer):
     """Convert text to ids and back with a SentencePiece model and a separate vocabulary of its pieces.
 
-    T5's vocabulary has sentinels after the model's pieces, "<extra_id_99>" to "<extra_id_0>", which are recognised in
-    texts. Marian shares one vocabulary between two languages, each with its own SentencePiece model; a text may begin
-    with the code of the target language, such as ">>fra<<".
+    T5's vocabulary is the model's pieces followed by sentinels, "<extra_id_99>" to "<extra_id_0>", which are recognised
+    in texts. Marian shares one vocabulary between two languages, each with its own SentencePiece model; a text may
+    begin with the code of the target language, such as ">>fra<<".
 
     Args:
-        model: A serialised SentencePiece model.
-        vocabulary: The pieces in the order of their ids. Pieces of the model that are not in it are unknown.
-        special_tokens: Roles and the tokens that have them: "pad", "unknown", "start", "end".
-        tokens_in_text: Pieces that are recognised in texts as written.
-        place_in_text: Where `tokens_in_text` are recognised: "anywhere", or only at the "start".
-        unused: The number of unused ids after the vocabulary: some models have more rows of embeddings than their
-            tokenizer has pieces.
+        model: a serialised SentencePiece model.
+        vocabulary: the pieces in the order of their ids. Pieces of the model that are not in it are unknown.
+        special_tokens: a mapping from roles to tokens: "pad", "unknown", "start", "end".
+        tokens_in_text: pieces that are recognised in texts as written.
+        place_in_text: where `tokens_in_text` are recognised: "anywhere", or only at the "start".
+        unused: the number of unused ids after the vocabulary, for models with more embeddings than the tokenizer has
+            pieces.
 
     Attributes:
-        pad_id: The padding id, None where there is none.
-        unknown_id: The id of text that is out of vocabulary.
-        start_id: The id that starts a target; T5 and Marian start with padding.
-        end_id: The id that ends a text; -1 where there is none.
-        vocabulary_size: The number of ids, special and unused ones included.
-        empty_ids: The ids without content: the unknown id, unused ids, and those of pieces of spaces only.
+        pad_id: the padding id, None if there is none.
+        unknown_id: the id of text that is out of vocabulary.
+        start_id: the id that starts a target; T5 and Marian start with padding.
+        end_id: the id that ends a text; -1 if there is none.
+        vocabulary_size: the number of ids, including special and unused ones.
+        empty_ids: the ids without content: the unknown id, unused ids, and the ids of pieces that are only spaces.
 
     Raises:
-        TypeError: If a piece is not a str.
-        ValueError: If `model` is not a SentencePiece model, a piece occurs twice, special tokens are missing, or an
-            argument is out of its range.
+        TypeError: if a piece is not a str.
+        ValueError: if `model` is not a SentencePiece model, a piece occurs twice, special tokens are missing, or an
+            argument is out of range.
 
     Example:
         >>> from keras_transformer.text import SentencePieceTokenizer
@@ -112,13 +112,13 @@ class MarianT5Tokenizer(Tokenizer):
         contents = {id_: piece.replace(_SPACE, " ") for id_, piece in enumerate(pieces)}
         contents |= {self.unknown_id: _UNKNOWN}
         contents |= dict.fromkeys(range(len(pieces), self.vocabulary_size), "")
-        # The prefix space that the model adds, or spaces that it ignores.
+        # The prefix space that the model adds, or the leading spaces that it ignores.
         self._added = r"\A " if keeps_spaces(self._processor) else r"\A +"
         ids = {piece: id_ for piece, id_ in self._vocabulary.ids.items() if piece not in special}
         with tf.init_scope():
             with tf.device("CPU"):
                 self._contents = tf.constant(list(contents.values()))
-                # Look pieces up by text: one that is not in this model may be a piece of the other language.
+                # Look pieces up by text: a piece that is not in this model may be one of the other language.
                 entries = tf.lookup.KeyValueTensorInitializer(
                     list(ids), list(ids.values()), tf.string, tf.int32
                 )
@@ -133,18 +133,19 @@ class MarianT5Tokenizer(Tokenizer):
         """Read the T5 or Marian tokenizer of a folder written by Hugging Face's libraries.
 
         Args:
-            folder: The folder with T5's `spiece.model` or `tokenizer.json`, or Marian's `vocab.json`, `source.spm` and
+            folder: the folder with T5's `spiece.model` or `tokenizer.json`, or Marian's `vocab.json`, `source.spm` and
                 `target.spm`; and, optionally, `tokenizer_config.json`.
-            vocabulary_size: The model's number of ids, if it has more than the tokenizer.
-            target: Whether to read Marian's tokenizer of the target language, for labels. Generated ids can be
-                detokenised by either.
+            vocabulary_size: the number of ids of the model, if it exceeds that of the tokenizer.
+            target: whether to read Marian's tokenizer of the target language, for labels. Both tokenizers can
+                detokenise generated ids.
 
         Returns:
             The tokenizer.
 
         Raises:
-            FileNotFoundError: If there are no such files.
-            ValueError: If a file is damaged or of another type of tokenizer, or has more than `vocabulary_size` pieces.
+            FileNotFoundError: if there are no such files.
+            ValueError: if a file is damaged or of a different type of tokenizer, or has more pieces than
+                `vocabulary_size`.
 
         Example:
             >>> tokenizer = MarianT5Tokenizer.from_files(
@@ -176,7 +177,7 @@ class MarianT5Tokenizer(Tokenizer):
 
     @property
     def model_bytes(self) -> bytes:
-        """The SentencePiece model, the vocabulary and the settings, serialised."""
+        """The serialised SentencePiece model, vocabulary and settings."""
         model = base64.b64encode(self._model).decode()
         return serialised({"model": model, "vocabulary": self.vocabulary, "settings": dict(self._settings)})
 
@@ -204,10 +205,10 @@ class MarianT5Tokenizer(Tokenizer):
         return self.vocabulary[id_] if id_ < len(self.vocabulary) else ""
 
     def piece_to_id(self, piece: str) -> int:
-        """Return the id of a piece, `unknown_id` where there is no such piece.
+        """Return the id of a piece, or `unknown_id` if there is no such piece.
 
         Args:
-            piece: The piece, with U+2581 for a space.
+            piece: the piece, with U+2581 for a space.
 
         Returns:
             The id.

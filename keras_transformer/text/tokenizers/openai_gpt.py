@@ -23,30 +23,30 @@ _END = "</w>"
 
 
 class OpenAIGPTTokenizer(PairTokenizer):
-    """Convert text to ids and back with BERT's words and character-level BPE, eagerly and inside `tf.function`.
+    """Convert text to ids and back with GPT-1's character-level BPE, eagerly and inside `tf.function`.
 
-    Words are split as by `WordPieceTokenizer`. The last character of each word gets the suffix "</w>"; then adjacent
-    pieces are merged in the order of `merges`. A character without a piece becomes one unknown token. The ids equal
-    those of the `tokenizers` library.
+    Texts are split into words as by `WordPieceTokenizer`. The last character of each word gets the suffix "</w>"; then
+    adjacent pieces are merged in the order of `merges`. A character without a piece becomes one unknown token. The ids
+    equal those of the `tokenizers` library.
 
     Args:
-        vocabulary: The pieces in the order of their ids.
-        merges: The pairs of pieces to merge, in order of priority.
-        lowercase: Whether to lower-case letters and strip accents.
-        special_tokens: Roles and the tokens that have them: "pad", "unknown", "start", "end".
-        special_tokens_in_text: Whether to recognise special tokens such as "</s>" in texts.
+        vocabulary: the pieces in the order of their ids.
+        merges: the pairs of pieces to merge, in order of priority.
+        lowercase: whether to lower-case letters and strip accents.
+        special_tokens: a mapping from roles to tokens: "pad", "unknown", "start", "end".
+        special_tokens_in_text: whether to recognise special tokens such as "</s>" in texts.
 
     Attributes:
-        pad_id: The padding id; None where there is none, as for GPT-1.
-        unknown_id: The id of text that is out of vocabulary.
-        start_id: The id that starts a row; -1 where there is none.
-        end_id: The id that ends a row; -1 where there is none.
-        vocabulary_size: The number of pieces, special ones included.
-        empty_ids: The unknown id.
+        pad_id: the padding id; None if there is none, as in GPT-1.
+        unknown_id: the id of text that is out of vocabulary.
+        start_id: the id that starts a row; -1 if there is none.
+        end_id: the id that ends a row; -1 if there is none.
+        vocabulary_size: the number of pieces, including special ones.
+        empty_ids: the unknown id.
 
     Raises:
-        TypeError: If a piece is not a str.
-        ValueError: If a piece occurs twice, or a special token or a piece of `merges` is missing.
+        TypeError: if a piece is not a str.
+        ValueError: if a piece occurs twice, or a special token or a piece of `merges` is missing.
 
     Example:
         >>> tokenizer = OpenAIGPTTokenizer.train(["Hug hug hugs, hugging"], 20)
@@ -111,25 +111,25 @@ class OpenAIGPTTokenizer(PairTokenizer):
         """Train a tokenizer; the same texts and arguments give the same merges.
 
         Args:
-            texts: An iterable of texts (str or UTF-8 bytes) and `pathlib.Path`s of UTF-8 files, whose lines
+            texts: an iterable of texts (str or UTF-8 bytes) and `pathlib.Path`s of UTF-8 files, whose lines
                 are the texts; or one such path.
-            vocabulary_size: The maximum number of pieces; special tokens and characters, inside and at the end of
-                words, come first.
-            min_frequency: The minimum number of occurrences of a pair to be merged.
-            lowercase: As for the constructor.
-            special_tokens: Roles and their tokens.
-            special_tokens_in_text: As for the constructor.
+            vocabulary_size: the maximum number of pieces, including special tokens and all characters, with and without
+                suffix, which come first.
+            min_frequency: the minimum number of occurrences of a pair to be merged.
+            lowercase: see the constructor.
+            special_tokens: a mapping from roles to tokens.
+            special_tokens_in_text: see the constructor.
 
         Returns:
             The tokenizer.
 
         Raises:
-            TypeError: If `texts` is a str, or holds something other than texts and paths.
-            ValueError: If `texts` hold no word, or `vocabulary_size` is too small.
+            TypeError: if `texts` is a str, or holds something other than texts and paths.
+            ValueError: if `texts` contain no word, or `vocabulary_size` is too small.
 
         Example:
             >>> OpenAIGPTTokenizer.train(["hello hello"], 10).pieces("hello")
-            ['he', 'l', 'l', 'o</w>']
+            ['hel', 'l', 'o</w>']
         """
         tokens = list(dict.fromkeys(special_tokens.values()))
         settings = {
@@ -154,15 +154,15 @@ class OpenAIGPTTokenizer(PairTokenizer):
         Its only special token, "<unk>", is also the end token; there is no padding token.
 
         Args:
-            folder: The folder with `tokenizer.json`, or with `vocab.json` and `merges.txt`.
-            special_tokens_in_text: Whether to recognise special tokens in texts.
+            folder: the folder with `tokenizer.json`, or with `vocab.json` and `merges.txt`.
+            special_tokens_in_text: whether to recognise special tokens in texts.
 
         Returns:
             The tokenizer.
 
         Raises:
-            FileNotFoundError: If there are no such files.
-            ValueError: If a file is damaged or of another type of tokenizer.
+            FileNotFoundError: if there are no such files.
+            ValueError: if a file is damaged or of a different type of tokenizer.
 
         Example:
             >>> OpenAIGPTTokenizer.from_files("openai-gpt").vocabulary_size  # doctest: +SKIP
@@ -183,10 +183,10 @@ class OpenAIGPTTokenizer(PairTokenizer):
         return tf.strings.regex_replace(texts, r" \z", "", replace_global=False)
 
     def piece_to_id(self, piece: str) -> int:
-        """Return the id of a piece, `unknown_id` where there is no such piece.
+        """Return the id of a piece, or `unknown_id` if there is no such piece.
 
         Args:
-            piece: The piece, with the suffix "</w>" if it ends a word.
+            piece: the piece, with the suffix "</w>" if it ends a word.
 
         Returns:
             The id.

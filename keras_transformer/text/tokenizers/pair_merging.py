@@ -14,11 +14,11 @@ class PairMerger:
     """Merge the symbols of words into pieces: each round merges the pair of highest priority in every word.
 
     Args:
-        ids: Pieces and their ids.
-        merges: The pairs of pieces to merge, in order of priority.
+        ids: pieces and their ids.
+        merges: the pairs of pieces to merge, in order of priority.
 
     Raises:
-        ValueError: If a merge is not a pair, or its parts or their concatenation are not in `ids`.
+        ValueError: if a merge is not a pair, or its parts or their concatenation are not in `ids`.
     """
 
     def __init__(self, ids: Mapping[str, int], merges: Sequence[Sequence[str]]):
@@ -46,8 +46,8 @@ class PairMerger:
 
         Args:
             symbols: int32 ids (N,), concatenated over all words.
-            places: The word of each symbol, int32 (N,), ascending.
-            num_words: The number of words, W.
+            places: the word of each symbol, int32 (N,), ascending.
+            num_words: the number of words, W.
 
         Returns:
             int32 ids (W, None).
@@ -70,7 +70,7 @@ class PairMerger:
     def _round(
         self, symbols: tf.Tensor, words: tf.Tensor, ids: tf.Tensor, rows: tf.Tensor
     ) -> tuple[tf.Tensor, ...]:
-        """Merge once in each word; move words without mergeable pairs to `ids` and `rows`."""
+        """Merge the pair of highest priority in each word; move words without mergeable pairs to `ids` and `rows`."""
         keys = tf.cast(symbols, tf.int64) * self._size + tf.cast(shifted(symbols, -1, 0), tf.int64)
         entries = tf.searchsorted(self._keys, keys)
         mergeable = (tf.gather(self._keys, entries) == keys) & (words == shifted(words, -1, -1))
@@ -89,19 +89,19 @@ class PairMerger:
         )
 
     def _apart(self, candidates: tf.Tensor, words: tf.Tensor) -> tf.Tensor:
-        """Return a mask of the equal pairs that do not overlap: of a, a, a only the first two."""
+        """Return a mask of candidate pairs that do not overlap: in a, a, a only the first pair."""
         places = tf.range(tf.size(candidates))
         if self._one_at_a_time:
             earliest = tf.math.segment_min(tf.where(candidates, places, _NEVER), words)
             return candidates & (places == tf.gather(earliest, words))
-        # The distance of each from the last place that is not a candidate.
+        # The distance of each position from the last one that is not a candidate.
         others = tf.concat([[-1], tf.boolean_mask(places, ~candidates)], axis=0)
         run = places - tf.gather(others, tf.cumsum(tf.cast(~candidates, tf.int32)))
         return candidates & (run % 2 == 1)
 
 
 def _comes_before_its_parts(ranks: Mapping[tuple[int, int], tuple[int, int]], size: int) -> bool:
-    """Return whether any merge results in a piece that an earlier merge uses, so equal pairs must be merged singly."""
+    """Return whether a merge results in a piece that an earlier merge uses; equal pairs must then be merged singly."""
     used = np.full(size, _NEVER)
     for pair, (rank, _) in ranks.items():
         for id_ in pair:

@@ -16,24 +16,24 @@ from keras_transformer.text.training.texts import Texts
 class SentencePieceTokenizer(Tokenizer):
     """Convert text to ids and back with a SentencePiece model, eagerly and inside `tf.function`.
 
-    `tf.saved_model.save` of a `tf.Module` that has this tokenizer as an attribute saves the model, too.
+    A tokenizer that is an attribute of a `tf.Module` is saved with it by `tf.saved_model.save`.
     `detokenize(tokenize(text))` returns the text unchanged, including spaces, with one exception: U+2581, which
-    SentencePiece writes for a space, becomes a space. Without `byte_fallback` this is only true of the characters of
-    the training texts: all others, U+0000 and the reserved U+2585 become " ⁇ ".
+    stands for a space in SentencePiece, becomes a space. Without `byte_fallback`, characters that are not in the
+    training texts, U+0000 and the reserved U+2585 become " ⁇ ".
 
     Args:
-        model: A serialised SentencePiece model that has a padding id.
+        model: a serialised SentencePiece model that has a padding id.
 
     Attributes:
-        pad_id: The padding id, 0 in trained models.
-        unknown_id: The id of text that is out of vocabulary, 1 in trained models.
-        start_id: The id that starts a target, 2 in trained models; -1 where the model has none.
-        end_id: The id that ends a text, 3 in trained models; -1 where the model has none.
-        vocabulary_size: The number of pieces, special ids included.
-        empty_ids: The ids without content: the unknown id, and those of pieces of spaces only.
+        pad_id: the padding id, 0 in trained models.
+        unknown_id: the id of text that is out of vocabulary, 1 in trained models.
+        start_id: the id that starts a target, 2 in trained models; -1 if the model has none.
+        end_id: the id that ends a text, 3 in trained models; -1 if the model has none.
+        vocabulary_size: the number of pieces, including special ids.
+        empty_ids: the ids without content: the unknown id, and the ids of pieces that are only spaces.
 
     Raises:
-        ValueError: If `model` is not a SentencePiece model or has no padding id.
+        ValueError: if `model` is not a SentencePiece model or has no padding id.
 
     Example:
         >>> tokenizer = SentencePieceTokenizer.train(["hello world", "hello"], 300)
@@ -83,26 +83,26 @@ class SentencePieceTokenizer(Tokenizer):
         """Train a tokenizer; the same texts and arguments give the same model.
 
         Args:
-            texts: An iterable of texts (str or UTF-8 bytes) and `pathlib.Path`s of UTF-8 files, whose lines
+            texts: an iterable of texts (str or UTF-8 bytes) and `pathlib.Path`s of UTF-8 files, whose lines
                 are the texts; or one such path. Empty texts are skipped.
-            vocabulary_size: The maximum number of pieces, including the four special ids and the 256 of
-                `byte_fallback`. The trained vocabulary is smaller if the texts do not have that many.
+            vocabulary_size: the maximum number of pieces, including the four special tokens and the 256 bytes of
+                `byte_fallback`. The trained vocabulary is smaller if the texts do not have enough pieces.
             model: "unigram", "bpe", "char" or "word".
-            character_coverage: The share of the characters in `texts` that get a piece, from 0.98 to 1.
+            character_coverage: the fraction of the characters in `texts` that get a piece, from 0.98 to 1.
             normalization: "identity", which is lossless, or "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf".
-            byte_fallback: Whether a character without a piece becomes its UTF-8 bytes instead of
-                `unknown_id`. The bytes take 256 ids. Texts get 1.4 to 3.4 % more tokens with a vocabulary of
-                2,000, and 0.3 to 0.5 % with one of 8,000 (spa-eng and Don Quijote, `benchmarks/byte_fallback.py`);
-                without the bytes, a tokenizer trained on Don Quijote does not reproduce 1,225 of the 113,322
-                Spanish sentences of spa-eng.
+            byte_fallback: whether a character without a piece becomes its UTF-8 bytes instead of `unknown_id`. The
+                bytes take 256 ids, so that texts have 1.4 to 3.4 % more tokens with a vocabulary of 2,000, and 0.3 to
+                0.5 % more with one of 8,000 (spa-eng and Don Quijote, `benchmarks/byte_fallback.py`). Without byte
+                fallback, a tokenizer trained on Don Quijote does not reproduce 1,225 of the 113,322 Spanish sentences
+                of spa-eng.
 
         Returns:
             The tokenizer.
 
         Raises:
-            TypeError: If `texts` is a str, or holds something other than texts and paths.
-            ValueError: If `texts` is empty or not UTF-8, if `vocabulary_size` is too small for its
-                characters, or if another argument has an unknown value.
+            TypeError: if `texts` is a str, or holds something other than texts and paths.
+            ValueError: if `texts` is empty or not UTF-8, if `vocabulary_size` is too small for its
+                characters, or if any other argument has an unknown value.
 
         Example:
             >>> SentencePieceTokenizer.train(["hello world"], 12, "char", byte_fallback=False).vocabulary_size
@@ -138,28 +138,28 @@ class SentencePieceTokenizer(Tokenizer):
     def _join(self, ids: tf.RaggedTensor) -> tf.Tensor:
         if self._guard is None:
             return self._detokenize(ids)
-        # tensorflow_text strips all leading spaces of a text, though only one was added. So put a guard token
-        # before it, and remove the guard together with that one space.
+        # tensorflow_text strips all leading spaces of a text, although only one was added: prepend a guard token, and
+        # remove it together with that space.
         guards = tf.fill([ids.nrows(), 1], self.unknown_id)
         texts = self._detokenize(tf.concat([guards, ids], axis=1))
         return tf.strings.regex_replace(texts, self._guard, "", replace_global=False)
 
     def _detokenize(self, ids: tf.RaggedTensor) -> tf.Tensor:
-        # If no piece covers a space, as in a word model, U+2581 is decoded from its bytes as it is.
+        # If no piece covers a space, as in a word model, U+2581 is decoded from its bytes without change.
         return tf.strings.regex_replace(self._tokenizer.detokenize(ids), "\u2581", " ")
 
     def pieces(self, text: str) -> list[str]:
         """Split one text into pieces, with U+2581 for a space.
 
         Args:
-            text: The text.
+            text: the text.
 
         Returns:
             The pieces, whose concatenation is the text with a prefix space.
 
         Raises:
-            TypeError: If `text` is not a str.
-            ValueError: If `text` is not valid Unicode.
+            TypeError: if `text` is not a str.
+            ValueError: if `text` is not valid Unicode.
 
         Example:
             >>> SentencePieceTokenizer.train(["hello"], 300, "char").pieces("hell")
@@ -171,10 +171,10 @@ class SentencePieceTokenizer(Tokenizer):
         return self._processor.id_to_piece(id_)
 
     def piece_to_id(self, piece: str) -> int:
-        """Return the id of a piece, `unknown_id` where there is no such piece.
+        """Return the id of a piece, or `unknown_id` if there is no such piece.
 
         Args:
-            piece: The piece, with U+2581 for a space.
+            piece: the piece, with U+2581 for a space.
 
         Returns:
             The id.

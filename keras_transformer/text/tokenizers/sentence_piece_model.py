@@ -13,14 +13,14 @@ def read_model(model: bytes, with_padding: bool = True) -> sentencepiece.Sentenc
     """Read a serialised model.
 
     Args:
-        model: The content of a SentencePiece model file.
-        with_padding: Whether the model must have a padding id.
+        model: the content of a SentencePiece model file.
+        with_padding: whether the model must have a padding id.
 
     Returns:
-        The processor, for use outside of graphs.
+        The processor, for use outside graphs.
 
     Raises:
-        ValueError: If it is not a SentencePiece model or lacks a padding id.
+        ValueError: if `model` is not a SentencePiece model or lacks a required padding id.
     """
     if not isinstance(model, bytes) or not model:
         raise ValueError(
@@ -43,13 +43,15 @@ def read_model(model: bytes, with_padding: bool = True) -> sentencepiece.Sentenc
 
 
 def keeps_spaces(processor: sentencepiece.SentencePieceProcessor) -> bool:
-    """Return whether a model adds a prefix space and keeps the text's own spaces as they are.
+    """Return whether a model adds a prefix space and preserves all spaces of the text.
+
+    Models trained with `SentencePieceTokenizer.train` do so, except those with NMT normalisation.
 
     Args:
-        processor: The model's processor.
+        processor: the model's processor.
 
     Returns:
-        `True` for models of `SentencePieceTokenizer.train` without NMT normalisation.
+        True if it does.
     """
     return processor.normalize("  a") == "\u2581\u2581\u2581a"
 
@@ -57,12 +59,12 @@ def keeps_spaces(processor: sentencepiece.SentencePieceProcessor) -> bool:
 class SharedModel(tf.saved_model.experimental.TrackableResource):
     """The TensorFlow resource of a SentencePiece model, shared by all tokenizers of the same model.
 
-    The resource that tensorflow_text creates is owned by its kernel, and is deleted when TensorFlow clears its kernel
-    cache, as `keras.utils.set_random_seed` does; the tokenizer then raises NotFoundError. A resource with a shared
+    The resource that tensorflow_text creates is owned by its kernel and deleted when TensorFlow clears its kernel
+    cache, as `keras.utils.set_random_seed` does; the tokenizer then raises a NotFoundError. A resource with a shared
     name is not deleted.
 
     Args:
-        model: A serialised SentencePiece model.
+        model: a serialised SentencePiece model.
     """
 
     def __init__(self, model: bytes):

@@ -10,16 +10,16 @@ def to_utf8(text: Any, argument: str, row: int | None = None) -> bytes:
     """Encode one text as UTF-8.
 
     Args:
-        text: A str, or bytes that are UTF-8 already.
-        argument: The name of the argument, for errors.
-        row: The index of the text in the argument, for errors; `None` if the argument is the text itself.
+        text: a str, or bytes in UTF-8.
+        argument: the name of the argument, for error messages.
+        row: the index of the text in the argument, for error messages; `None` if the argument is the text itself.
 
     Returns:
-        The text as UTF-8.
+        The text in UTF-8.
 
     Raises:
-        TypeError: If it is neither str nor bytes.
-        ValueError: If it cannot be encoded, or the bytes are not UTF-8.
+        TypeError: if `text` is neither str nor bytes.
+        ValueError: if a str cannot be encoded, or bytes are not UTF-8.
     """
     place = argument if row is None else f"{argument}[{row}]"
     if isinstance(text, str):
@@ -50,19 +50,19 @@ def to_utf8(text: Any, argument: str, row: int | None = None) -> bytes:
 def to_string_tensor(texts: Any, argument: str = "texts") -> tf.Tensor:
     """Convert text to a string tensor of valid UTF-8.
 
-    Python values that are not UTF-8 raise an error; in tensors, which may come from a client of a server,
+    Python values that are not valid Unicode raise an error; in tensors, which may come from a client of a server,
     invalid bytes become U+FFFD.
 
     Args:
-        texts: A str, a list of str (or of UTF-8 bytes), or a string tensor of rank 0 or 1.
-        argument: The name of the argument, for errors.
+        texts: a str, a list of str (or of UTF-8 bytes), or a string tensor of rank 0 or 1.
+        argument: the name of the argument, for error messages.
 
     Returns:
         A string tensor, () or (B,).
 
     Raises:
-        TypeError: If it is not text.
-        ValueError: If it is not UTF-8, or of rank 2 or more.
+        TypeError: if `texts` is not text.
+        ValueError: if a text is not valid Unicode, or `texts` has rank 2 or more.
     """
     if tf.is_tensor(texts):
         if not isinstance(texts, tf.Tensor) or texts.dtype != tf.string:

@@ -13,12 +13,14 @@ from keras_transformer.text.tokenizers.vocabulary import Vocabulary, deserialise
 
 
 class WordTokenizer(Tokenizer):
-    """Base class that splits words into pieces; a subclass sets the attributes, `_split`, `_join` and `piece_to_id`.
+    """Base class of tokenizers that split texts into words, and words into pieces.
+
+    A subclass sets the attributes and implements `_split`, `_join` and `piece_to_id`.
 
     Attributes:
-        _vocabulary: The pieces and the special ones among them.
-        _settings: The constructor's other arguments, "special_tokens_in_text" among them.
-        _words: A function that splits strings (B,) into words, strings (B, None).
+        _vocabulary: the pieces and special tokens.
+        _settings: the constructor's other arguments, including "special_tokens_in_text".
+        _words: a function that splits strings (B,) into words, strings (B, None).
         _compiled: `_tokenize_texts`, compiled to a graph.
     """
 
@@ -44,7 +46,7 @@ class WordTokenizer(Tokenizer):
 
     @property
     def model_bytes(self) -> bytes:
-        """The vocabulary, the settings and the constructor's other arguments, serialised."""
+        """The serialised vocabulary, settings and other constructor arguments."""
         settings = dict(self._settings)
         return serialised({"vocabulary": self.vocabulary, **self._more(), "settings": settings})
 
@@ -77,7 +79,7 @@ class WordTokenizer(Tokenizer):
 
 
 class PairTokenizer(WordTokenizer):
-    """Base class that merges adjacent pieces of each word with the `_merger` that a subclass sets."""
+    """Base class of byte-pair encoding, which merges adjacent pieces of words; a subclass sets `_merger`."""
 
     _merger: PairMerger
     _parts = frozenset({"vocabulary", "merges", "settings"})

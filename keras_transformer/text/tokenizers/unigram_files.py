@@ -1,4 +1,4 @@
-"""SentencePiece models from the `tokenizer.json` of a unigram model, as newer versions of `transformers` save T5."""
+"""SentencePiece models from the `tokenizer.json` of unigram models, such as those of T5 in newer `transformers`."""
 
 import base64
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,16 +16,16 @@ def sentence_piece_model(
     """Create a SentencePiece model.
 
     Args:
-        vocabulary: Pieces and their scores, in the order of their ids.
-        unknown_id: The id of the unknown piece.
-        special: The control pieces, which no text is encoded as.
-        normalizer: The normalizer of `tokenizer.json`.
+        vocabulary: pieces and their scores, in the order of their ids.
+        unknown_id: the id of the unknown piece.
+        special: the control pieces, which encoding never produces.
+        normalizer: the normalizer of `tokenizer.json`.
 
     Returns:
-        The serialised model, which adds a prefix space to a text and merges spaces as T5's does.
+        The serialised model, which adds a prefix space to a text and merges consecutive spaces, as T5's does.
 
     Raises:
-        ValueError: If the normalizer is not SentencePiece's.
+        ValueError: if the normalizer has steps that SentencePiece does not support.
     """
     special = set(special)
     model = sentencepiece_model_pb2.ModelProto()
@@ -42,7 +42,7 @@ def _charsmap(normalizer: Mapping[str, Any] | None) -> bytes:
     """Return the normalizer's character map in SentencePiece's format."""
     steps = [] if normalizer is None else normalizer.get("normalizers", [normalizer])
     found = [step["precompiled_charsmap"] for step in steps if step.get("type") == "Precompiled"]
-    # Some files list the merging of spaces as separate steps.
+    # Some files list the merging of spaces as additional steps.
     others = [
         step.get("type") for step in steps if step.get("type") not in ("Precompiled", "Replace", "Strip")
     ]

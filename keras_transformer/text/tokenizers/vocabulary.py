@@ -11,13 +11,13 @@ class Vocabulary:
     """The pieces of a tokenizer, their ids and the special tokens among them.
 
     Args:
-        pieces: The pieces, in the order of their ids.
-        special_tokens: Roles and the pieces that have them: "pad", "unknown", "start", "end" and "mask"; other
-            names are for tokens without a role that are special in texts.
+        pieces: the pieces, in the order of their ids.
+        special_tokens: a mapping from roles, "pad", "unknown", "start", "end" and "mask", to pieces; other names are
+            for special tokens without a role.
 
     Raises:
-        TypeError: If a piece is not a str.
-        ValueError: If a piece occurs twice, a special token is missing, or none has the role "pad" or "end".
+        TypeError: if a piece is not a str.
+        ValueError: if a piece occurs twice, a special token is missing, or none has the role "pad" or "end".
     """
 
     def __init__(self, pieces: Sequence[str], special_tokens: Mapping[str, str]):
@@ -45,12 +45,12 @@ class Vocabulary:
             )
 
     def role(self, role: str) -> int:
-        """Return the id of the token with a role, −1 where there is none."""
+        """Return the id of the token with a role, or −1 if there is none."""
         return self.ids[self.special_tokens[role]] if role in self.special_tokens else -1
 
     @property
     def pad_id(self) -> int | None:
-        """The id of the padding token, None where there is none."""
+        """The id of the padding token, None if there is none."""
         return self.ids[self.special_tokens["pad"]] if "pad" in self.special_tokens else None
 
     @property
@@ -60,7 +60,7 @@ class Vocabulary:
 
 
 def serialised(content: Mapping[str, Any]) -> bytes:
-    """Serialise a tokenizer's content to deterministic JSON."""
+    """Serialise the content of a tokenizer to deterministic JSON."""
     return (json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n").encode()
 
 
@@ -68,14 +68,14 @@ def deserialised(model: bytes, keys: Collection[str]) -> dict[str, Any]:
     """Deserialise the JSON of `serialised`.
 
     Args:
-        model: The JSON.
-        keys: The exact keys that it must have.
+        model: the JSON.
+        keys: the keys that the content must have.
 
     Returns:
         The content.
 
     Raises:
-        ValueError: If the JSON is damaged, or of another tokenizer.
+        ValueError: if the JSON is damaged or has different keys.
     """
     try:
         content = json.loads(model)

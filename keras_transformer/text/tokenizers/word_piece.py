@@ -1,4 +1,4 @@
-"""A WordPiece tokenizer, as BERT has it, that runs inside the TensorFlow graph."""
+"""A WordPiece tokenizer, as in BERT, that runs inside the TensorFlow graph."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -20,40 +20,41 @@ SPECIAL_TOKENS = {"pad": "[PAD]", "unknown": "[UNK]", "start": "[CLS]", "end": "
 _CONTINUES = "##"
 _MAX_WORD_LENGTH = 100
 _MAX_CHARACTER_BYTES = 4
-# Pieces joined to the previous word without a space, as by the decoder of the `tokenizers` library.
+# Pieces joined to the previous word without a space, as in the decoder of the `tokenizers` library.
 _CLOSE = (".", "?", "!", ",", "n't", "'m", "'s", "'ve", "'re")
 
 
 class WordPieceTokenizer(WordTokenizer):
-    """Convert text to ids and back with BERT's words and WordPiece, eagerly and inside `tf.function`.
+    """Convert text to ids and back with BERT's WordPiece, eagerly and inside `tf.function`.
 
-    Words are split as in BERT: control characters are removed, letters optionally lower-cased and accents stripped,
-    and words end at white space, punctuation and Chinese characters. Each word is split greedily into the longest
-    piece of the vocabulary, then the longest "##" piece that continues it, and so on; a word that cannot be covered,
-    or is longer than 100 characters, becomes one unknown token. The ids equal those of the `tokenizers` library.
+    Texts are split into words as in BERT: control characters are removed, letters optionally lower-cased, accents
+    optionally stripped, and words end at white space, punctuation and Chinese characters. Each word is split greedily
+    into the longest piece of the vocabulary that it starts with, the longest "##" piece that continues it, and so on; a
+    word that cannot be split in this way, or has more than 100 characters, becomes one unknown token. The ids equal
+    those of the `tokenizers` library.
 
     Args:
-        vocabulary: The pieces in the order of their ids.
-        lowercase: Whether to lower-case letters.
-        strip_accents: Whether to strip accents; by default the same as `lowercase`.
-        clean_text: Whether to remove control characters.
-        isolate_ideographs: Whether each Chinese character is a word of its own.
-        special_tokens: Roles and the tokens that have them: "pad", "unknown", "start", "end", "mask".
-        special_tokens_in_text: Whether to recognise special tokens in texts: "[MASK]" as one token, not three words.
-        clean_up: Whether `detokenize` removes the spaces before punctuation.
+        vocabulary: the pieces in the order of their ids.
+        lowercase: whether to lower-case letters.
+        strip_accents: whether to strip accents; by default the same as `lowercase`.
+        clean_text: whether to remove control characters.
+        isolate_ideographs: whether each Chinese character is a word of its own.
+        special_tokens: a mapping from roles to tokens: "pad", "unknown", "start", "end", "mask".
+        special_tokens_in_text: whether to recognise special tokens in texts: "[MASK]" as one token, not three words.
+        clean_up: whether `detokenize` removes the spaces before punctuation.
 
     Attributes:
-        pad_id: The id of "[PAD]".
-        unknown_id: The id of "[UNK]".
-        start_id: The id of "[CLS]".
-        end_id: The id of "[SEP]".
-        mask_id: The id of "[MASK]"; -1 where there is none.
-        vocabulary_size: The number of pieces, special ones included.
-        empty_ids: The unknown id.
+        pad_id: the id of "[PAD]".
+        unknown_id: the id of "[UNK]".
+        start_id: the id of "[CLS]".
+        end_id: the id of "[SEP]".
+        mask_id: the id of "[MASK]"; -1 if there is none.
+        vocabulary_size: the number of pieces, including special ones.
+        empty_ids: the unknown id.
 
     Raises:
-        TypeError: If a piece is not a str.
-        ValueError: If a piece is empty or occurs twice, or special tokens are missing.
+        TypeError: if a piece is not a str.
+        ValueError: if a piece is empty or occurs twice, or special tokens are missing.
 
     Example:
         >>> pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "un", "##believ", "##able", "!"]
@@ -138,21 +139,21 @@ class WordPieceTokenizer(WordTokenizer):
         As in the `tokenizers` library, the most frequent pair of pieces is merged repeatedly.
 
         Args:
-            texts: An iterable of texts (str or UTF-8 bytes) and `pathlib.Path`s of UTF-8 files, whose lines
+            texts: an iterable of texts (str or UTF-8 bytes) and `pathlib.Path`s of UTF-8 files, whose lines
                 are the texts; or one such path.
-            vocabulary_size: The maximum number of pieces, including special ones.
-            min_frequency: The minimum number of occurrences of a pair to be merged.
-            alphabet_limit: The maximum number of distinct characters that are pieces, the most frequent first.
-                Words with other characters are unknown.
-            special_tokens: Roles and their tokens, which get the first ids.
-            **settings: As for the constructor.
+            vocabulary_size: the maximum number of pieces, including special ones.
+            min_frequency: the minimum number of occurrences of a pair to be merged.
+            alphabet_limit: the maximum number of distinct characters that are pieces; rarer characters are not, and
+                words that contain them are unknown.
+            special_tokens: a mapping from roles to tokens, which get the first ids.
+            **settings: see the constructor.
 
         Returns:
             The tokenizer.
 
         Raises:
-            TypeError: If `texts` is a str, or holds something other than texts and paths.
-            ValueError: If `texts` hold no word, or `vocabulary_size` is too small for their characters.
+            TypeError: if `texts` is a str, or holds something other than texts and paths.
+            ValueError: if `texts` contain no word, or `vocabulary_size` is too small for their characters.
 
         Example:
             >>> WordPieceTokenizer.train(["hug hugs hugging"], 14).pieces("hugs")
@@ -184,15 +185,15 @@ class WordPieceTokenizer(WordTokenizer):
         """Read the tokenizer of a folder written by Hugging Face's libraries.
 
         Args:
-            folder: The folder with `tokenizer.json`, or with `vocab.txt` and, optionally, `tokenizer_config.json`.
-            special_tokens_in_text: Whether to recognise special tokens in texts.
+            folder: the folder with `tokenizer.json`, or with `vocab.txt` and, optionally, `tokenizer_config.json`.
+            special_tokens_in_text: whether to recognise special tokens in texts.
 
         Returns:
             The tokenizer.
 
         Raises:
-            FileNotFoundError: If there are no such files.
-            ValueError: If a file is damaged or of another type of tokenizer.
+            FileNotFoundError: if there are no such files.
+            ValueError: if a file is damaged or of a different type of tokenizer.
 
         Example:
             >>> WordPieceTokenizer.from_files("bert-base-uncased").vocabulary_size  # doctest: +SKIP
@@ -205,16 +206,16 @@ class WordPieceTokenizer(WordTokenizer):
         """Encode pairs of texts as rows "[CLS] first [SEP] second [SEP]", padded to the longest.
 
         Args:
-            first: A list of B str or a string tensor (B,).
-            second: The second text of each pair, in the same form.
+            first: the first texts, a list of B str or a string tensor (B,).
+            second: the second texts, likewise.
 
         Returns:
-            "ids", int32 (B, L), and "segment_ids", int32 (B, L): 0 up to the first end id and for padding,
-            1 after it.
+            A dictionary of "ids", int32 (B, L), and "segment_ids", int32 (B, L): 0 up to the first end id and at
+            padding, 1 from there to the second end id.
 
         Raises:
-            TypeError: If an argument is not text.
-            ValueError: If their numbers differ, or the tokenizer has no start or end id.
+            TypeError: if an argument is not text.
+            ValueError: if there are not as many first as second texts, or the tokenizer has no start or end id.
 
         Example:
             >>> pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"]
@@ -232,7 +233,7 @@ class WordPieceTokenizer(WordTokenizer):
                 raise ValueError(f"`first` and `second` must be batches. Received: {first!r} and {second!r}")
             if tf.executing_eagerly() and first_ids.nrows() != second_ids.nrows():
                 raise ValueError(
-                    "`first` and `second` must be equally many. "
+                    "`first` and `second` must have the same length. "
                     f"Received: {first_ids.nrows()} and {second_ids.nrows()} texts"
                 )
             column = tf.ones([first_ids.nrows(), 1], tf.int32)
@@ -258,10 +259,10 @@ class WordPieceTokenizer(WordTokenizer):
         return tf.strings.reduce_join(ids.with_values(texts), axis=-1)
 
     def piece_to_id(self, piece: str) -> int:
-        """Return the id of a piece, `unknown_id` where there is no such piece.
+        """Return the id of a piece, or `unknown_id` if there is no such piece.
 
         Args:
-            piece: The piece, with the prefix "##" if it continues a word.
+            piece: the piece, with the prefix "##" if it continues a word.
 
         Returns:
             The id.

@@ -18,14 +18,14 @@ def count_words(texts: Texts, cut: Callable[[tf.Tensor], tf.RaggedTensor]) -> di
     """Count the words of texts.
 
     Args:
-        texts: Texts and paths; see `read_texts`.
-        cut: A function of strings (B,) to words (B, None).
+        texts: texts and paths; see `read_texts`.
+        cut: a function of strings (B,) to words (B, None).
 
     Returns:
         The count of each word, in the order of first occurrence.
 
     Raises:
-        ValueError: If the texts contain no word.
+        ValueError: if the texts contain no word.
     """
     counts: collections.Counter[bytes] = collections.Counter()
     remaining = read_texts(texts)
@@ -40,11 +40,11 @@ def most_frequent_characters(counts: Mapping[str, int], number: int) -> set[str]
     """Return the most frequent characters of words.
 
     Args:
-        counts: The count of each word.
-        number: The number of characters; ties are broken by code point.
+        counts: the count of each word.
+        number: the maximum number of characters; ties are broken by code point.
 
     Returns:
-        The characters.
+        The set of characters.
     """
     characters: collections.Counter[str] = collections.Counter()
     for word, count in counts.items():
@@ -60,23 +60,23 @@ def learn_merges(
     min_frequency: int,
     merge: Callable[[str, str], str],
 ) -> list[tuple[str, str, str]]:
-    """Learn the merges of byte-pair encoding: the most frequent pair of symbols, again and again.
+    """Learn the merges of byte-pair encoding by repeatedly merging the most frequent pair of symbols.
 
     Ties between equally frequent pairs are broken by the ids of their symbols, so that the order of the words does not
     matter.
 
     Args:
-        words: Words as sequences of symbols, and the count of each.
-        pieces: The initial symbols, including special tokens, in the order of their ids.
-        vocabulary_size: The maximum number of symbols after merging.
-        min_frequency: The minimum number of occurrences of a pair.
-        merge: A function of two symbols that returns the merged one.
+        words: words as sequences of symbols, and the count of each.
+        pieces: the initial symbols, including special tokens, in the order of their ids.
+        vocabulary_size: the maximum number of symbols after merging.
+        min_frequency: the minimum number of occurrences of a pair.
+        merge: a function of two symbols that returns the merged one.
 
     Returns:
         (left, right, merged) of each pair, in the order of merging.
 
     Raises:
-        ValueError: If `vocabulary_size` or `min_frequency` is not a positive integer, or `vocabulary_size` is too small
+        ValueError: if `vocabulary_size` or `min_frequency` is not a positive integer, or `vocabulary_size` is too small
             for `pieces`.
     """
     check_positive_integer(vocabulary_size=vocabulary_size, min_frequency=min_frequency)
@@ -91,7 +91,7 @@ def learn_merges(
         left, right = (learner.pieces[id_] for id_ in pair)
         merged = merge(left, right)
         learner.merge(pair, merged)
-        # A pair may recur when another merge results in the same piece; it keeps its place in the order.
+        # A pair may recur if a different merge results in the same piece; it keeps its rank.
         merges[left, right, merged] = None
     return list(merges)
 
@@ -119,7 +119,7 @@ class _Learner:
             count, pair = heapq.heappop(self._queue)
             if -count == self._pairs[pair]:
                 return pair if -count >= min_frequency else None
-            if self._pairs[pair] > 0:  # it has become rarer since
+            if self._pairs[pair] > 0:  # its count has decreased since
                 heapq.heappush(self._queue, (-self._pairs[pair], pair))
         return None
 

@@ -19,7 +19,7 @@ _NORMALIZATIONS = ("identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf")
 _SMALLEST_VOCABULARY = 5
 _NUM_BYTES = 256
 _SMALLEST_COVERAGE = 0.98
-# The sums of the unigram trainer, and so the model, depend on the number of threads: fix it for all machines.
+# The sums of the unigram trainer, and hence the model, depend on the number of threads: fix it for all machines.
 _NUM_THREADS = 16
 _NO_LENGTH_LIMIT = 2**30
 # The trainer marks unknown characters with U+2585 and silently skips any text that contains it.
@@ -37,19 +37,19 @@ def train_sentence_piece(
     """Train a model; see `SentencePieceTokenizer.train` for the arguments.
 
     Args:
-        texts: An iterable of texts and paths, or one path.
-        vocabulary_size: The maximum number of pieces.
+        texts: an iterable of texts and paths, or one path.
+        vocabulary_size: the maximum number of pieces.
         model: "unigram", "bpe", "char" or "word".
-        character_coverage: The share of the characters that get a piece.
-        normalization: The name of a SentencePiece normalisation rule.
-        byte_fallback: Whether characters without a piece become bytes.
+        character_coverage: the fraction of the characters that get a piece.
+        normalization: the name of a SentencePiece normalisation rule.
+        byte_fallback: whether characters without a piece become bytes.
 
     Returns:
         The serialised model.
 
     Raises:
-        TypeError: If `texts` is a str, or holds something other than texts and paths.
-        ValueError: If an argument is out of its range.
+        TypeError: if `texts` is a str, or holds something other than texts and paths.
+        ValueError: if an argument is out of range.
     """
     _check(vocabulary_size, model, character_coverage, normalization, byte_fallback)
     source = _Texts(texts)
@@ -104,7 +104,7 @@ def _check(
 
 
 class _Texts:
-    """The texts for the trainer, with the error that iterating over them raised, which the trainer hides."""
+    """The texts for the trainer, and the error raised while iterating over them, which the trainer hides."""
 
     def __init__(self, texts: Texts):
         self.error: Exception | None = None

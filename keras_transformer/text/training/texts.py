@@ -1,4 +1,4 @@
-"""The texts that tokenizers are trained on: strings, and files line by line."""
+"""Training texts of tokenizers: strings, and the lines of files."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -12,14 +12,14 @@ def read_texts(texts: Texts) -> Iterator[str]:
     """Read texts one by one.
 
     Args:
-        texts: An iterable of texts and of paths of UTF-8 files, whose lines are the texts; or one path.
+        texts: an iterable of texts and of paths of UTF-8 files, whose lines are the texts; or one path.
 
     Yields:
         The texts.
 
     Raises:
-        TypeError: If `texts` is a str, or holds something other than texts and paths.
-        ValueError: If a text or a line is not valid Unicode.
+        TypeError: if `texts` is a str, or holds something other than texts and paths.
+        ValueError: if a text or a line is not valid Unicode.
     """
     if isinstance(texts, str | bytes):
         raise TypeError(
