@@ -25,7 +25,7 @@ class Generation:
     score −∞. Samples keep the order in which they were drawn.
 
     Attributes:
-        ids: int32 (B, N, M), including the end token, padded with `pad_id`, or with `end_id` for a model without `pad_id`.
+        ids: int32 (B, N, M), including the end token, padded with `pad_id`, or `end_id` for a model without `pad_id`.
         lengths: int32 (B, N), including the end token.
         scores: float32 (B, N), summed log-probabilities under the model's own distribution.
         ranking_scores: float32 (B, N), the scores by which a beam search sorts, including the length penalty.
@@ -238,8 +238,8 @@ def generate(
         source_ids: integers (B, S), padded with the model's `pad_id`, or with any id if a `padding_mask` is given;
             for a decoder-only model the prompts, padded on either side.
         sampler: a sampler or its name.
-        max_new_tokens: M, the maximum number of new tokens, including the end token; or integers (B,), one for each row,
-            with maximum M.
+        max_new_tokens: M, the maximum number of new tokens, including the end token; or integers (B,) with
+            maximum M.
         min_new_tokens: the minimum number of tokens before an end token.
         constraints: constraints on the output, such as `NoRepeatNGram(3)`.
         prefix_ids: integers (B, Q), the first target tokens of an encoder–decoder, which are not part of the output.
