@@ -124,8 +124,12 @@ def test_other_folders_are_refused_by_name(tmp_path, kind):
 def test_an_export_without_onnx_graphs_is_refused(damaged):
     import shutil
 
+    from keras_transformer_serving import files, manifest
+
     shutil.rmtree(damaged / "onnx")
-    serving.bundle.write_manifest(damaged, {})
+    entries = serving.Bundle(damaged).manifest["files"]
+    left = {name: entry for name, entry in entries.items() if not name.startswith("onnx/")}
+    files.write_json(damaged / "manifest.json", manifest.sealed({}, left, None))
     with pytest.raises(FileNotFoundError, match=r"generate_greedy\.onnx.*not part of this export"):
         serving.load(damaged)
 
