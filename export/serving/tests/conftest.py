@@ -1,6 +1,7 @@
 """A small export with a hand-made graph, written in milliseconds."""
 
 import io
+import os
 import types
 
 import numpy as np
@@ -52,6 +53,12 @@ def examples():
         file, **{f"0/forward/{side}/{name}": sides[side][name] for side in sides for name in sides[side]}
     )
     return file.getvalue()
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(monkeypatch):
+    """The operating system does not die in these tests."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 @pytest.fixture(scope="session")

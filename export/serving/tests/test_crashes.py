@@ -118,12 +118,6 @@ def crash_before(path, move):
     return crashing
 
 
-@pytest.fixture(autouse=True)
-def no_waiting_for_the_disk(monkeypatch):
-    """The operating system does not die in these tests."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
-
-
 @pytest.fixture(params=["first", "second", "after a crash"])
 def scenario(request, small, tmp_path):
     """A folder to start from, and the same with the part "onnx", written without a failure."""
@@ -176,7 +170,7 @@ def test_readers_see_the_old_export_or_the_new_one_after_any_fault(small, tmp_pa
         assert states == sorted(states, key=[old, expected].index)  # one commit
 
 
-def test_the_next_export_removes_what_a_crash_after_the_commit_left(small, tmp_path):
+def test_the_next_export_removes_leftovers_of_a_crash_after_the_commit(small, tmp_path):
     for name in ("crashed", "fresh"):
         small.write(tmp_path / name)
     (tmp_path / "crashed" / bundle.WORK / "files" / "onnx").mkdir(parents=True)
