@@ -90,7 +90,9 @@ class Bundle:
         """
         path = self.folder / name
         if name not in self.manifest["files"]:
-            raise FileNotFoundError(f"`{path}` is not part of this export. Export again with it")
+            raise FileNotFoundError(
+                f"`{path}` is not part of this export: {MANIFEST} does not list it. Export again"
+            )
         if not path.is_file():
             raise FileNotFoundError(
                 f"`{path}` is missing from this export. Restore it from a copy, or export again"
