@@ -1,4 +1,4 @@
-"""The format of an export: a folder of parts with a manifest, which a crash or a change cannot leave half.
+"""The format of an export: a folder of parts and their manifest, to which parts are added whole or not at all.
 
     manifest.json  config.json  generation_config.json  tokenizer/      written once, with the first part
     parity.json                                                         written anew with every part
@@ -186,10 +186,10 @@ def has_part(folder: str | os.PathLike[str], part: str) -> bool:
         part: relative to `folder`, with forward slashes.
     """
     folder = pathlib.Path(folder)
-    interrupted = (folder / WORK / MANIFEST).exists() and _has_part(
-        manifest.read(folder / WORK / MANIFEST), part
+    interrupted, committed = (
+        path.is_file() and _has_part(manifest.read(path), part)
+        for path in (folder / WORK / MANIFEST, folder / MANIFEST)
     )
-    committed = is_bundle(folder) and _has_part(manifest.read(folder / MANIFEST), part)
     return os.path.lexists(folder / part) and (committed or not interrupted)
 
 
