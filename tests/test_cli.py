@@ -214,6 +214,20 @@ def test_export_writes_both_formats_and_prints_their_folders(quick, saved, tmp_p
 
 
 @pytest.mark.slow
+def test_export_signs_and_verify_asks_for_the_signature(quick, saved, exported, tmp_path, capsys):
+    (tmp_path / "key").write_bytes(b"key")
+    (tmp_path / "other").write_bytes(b"other")
+    out, key = tmp_path / "es-en", ["--signature-key-file", str(tmp_path / "key")]
+    assert commands.main(["export", str(saved), str(out), "--formats", "onnx", *key]) == 0
+    assert commands.main(["verify", str(out), *key]) == 0
+    capsys.readouterr()
+    other = ["--signature-key-file", tmp_path / "other"]
+    check_error(capsys, ["verify", out, *other], "must be signed with `signature_key`")
+    check_error(capsys, ["verify", exported, *key], "without a signature")
+    check_error(capsys, ["verify", out, "--signature-key-file", tmp_path / "absent"], "absent")
+
+
+@pytest.mark.slow
 def test_export_takes_a_format_a_name_and_a_version(quick, saved, tmp_path, capsys):
     out = tmp_path / "new"
     arguments = ["export", str(saved), str(out), "--formats", "saved_model", "--name", "m", "--version", "4"]

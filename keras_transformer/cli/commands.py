@@ -95,25 +95,34 @@ def _average(options: argparse.Namespace) -> None:
 
 def _export(options: argparse.Namespace) -> None:
     from keras_transformer import export, pipelines
+    from keras_transformer_serving import bundle
 
+    key = _signature_key(options)
     pipeline = pipelines.load(options.path)
-    if not options.formats and options.version > 1 and (pathlib.Path(options.folder) / "onnx").exists():
+    if not options.formats and options.version > 1 and bundle.has_part(options.folder, bundle.ONNX):
         raise FileExistsError(
             f"`{options.folder}/onnx` exists already and is not changed. Pass --formats saved_model to add only a "
             "version, or choose a different folder"
         )
     formats = options.formats or ["saved_model", "onnx"]
     if "saved_model" in formats:
-        _say(str(export.saved_model(pipeline, options.folder, name=options.name, version=options.version)))
+        names = {"name": options.name, "version": options.version}
+        _say(str(export.saved_model(pipeline, options.folder, **names, signature_key=key)))
     if "onnx" in formats:
-        _say(str(export.onnx(pipeline, options.folder)))
+        _say(str(export.onnx(pipeline, options.folder, signature_key=key)))
 
 
 def _verify(options: argparse.Namespace) -> None:
     from keras_transformer import export, pipelines
 
+    key = _signature_key(options)
     pipeline = pipelines.load(options.pipeline) if options.pipeline else None
-    _say(json.dumps(export.verify(options.folder, pipeline), indent=2))
+    _say(json.dumps(export.verify(options.folder, pipeline, signature_key=key), indent=2))
+
+
+def _signature_key(options: argparse.Namespace) -> bytes | None:
+    """Return the content of the key's file; the command line itself would show a key to other users."""
+    return pathlib.Path(options.signature_key_file).read_bytes() if options.signature_key_file else None
 
 
 def _pairs(dataset: str, direction: str) -> tuple[Any, Any, Any]:
@@ -186,7 +195,12 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument(
         "--version", type=int, default=1, help="the version in TensorFlow Serving; default: %(default)s"
     )
+    key_file = "--signature-key-file"
+    export.add_argument(key_file, metavar="FILE", help="a file with the key to sign the manifest with")
     verify = command("verify", _verify, "verify an export's files and outputs")
     verify.add_argument("folder", help="an export")
     verify.add_argument("--pipeline", help="compare with this pipeline instead of the stored outputs")
+    verify.add_argument(
+        key_file, metavar="FILE", help="a file with the key that the manifest must be signed with"
+    )
     return parser

@@ -169,13 +169,15 @@ def load(path: str) -> Callable[[Sequence[str]], list[str]]:
     folder = pathlib.Path(path)
     if not serving.bundle.is_bundle(folder):
         return _load_pipeline("path", path)
-    config = serving.Bundle(folder).config
+    export = serving.Bundle(folder)
+    config = export.config
     if "generation" not in config:
         raise ValueError(
             f"`path` must be a generating pipeline. Received: {folder}, the export of a {config['pipeline']}"
         )
-    versions = [path for path in (folder / "saved_model").glob("*/*") if path.name.isdigit()]
-    if not versions or ((folder / "onnx").is_dir() and serving.reads_text(config)):
+    parts = [part for part in export.parity if (folder / part).is_dir()]
+    versions = [folder / part for part in parts if part != serving.bundle.ONNX]
+    if not versions or (serving.bundle.ONNX in parts and serving.reads_text(config)):
         return serving.load(folder)
     from keras_transformer.export.parity import generation
 

@@ -22,7 +22,7 @@ _PACKAGES = (
 
 
 def new_part(
-    pipeline: Any, folder: pathlib.Path, part: str
+    pipeline: Any, folder: pathlib.Path, part: str, signature_key: bytes | None = None
 ) -> contextlib.AbstractContextManager[tuple[pathlib.Path, dict[str, Any]]]:
     """Write a part of a pipeline's export atomically; see `keras_transformer_serving.bundle.new_part`.
 
@@ -30,6 +30,7 @@ def new_part(
         pipeline: the pipeline.
         folder: the export, new or with other parts of the same pipeline.
         part: the folder of the part, relative to `folder`, with forward slashes.
+        signature_key: the key to sign the manifest with.
 
     Returns:
         A context manager of a temporary folder to write into and the part's entry in `parity.json`.
@@ -42,7 +43,7 @@ def new_part(
             files.write_json(new / "generation_config.json", pipeline.generation_config())
 
     versions = {name: _version(name) for name in _PACKAGES}
-    return bundle.new_part(folder, part, config_of(pipeline), versions, write_shared)
+    return bundle.new_part(folder, part, config_of(pipeline), versions, write_shared, signature_key)
 
 
 def config_of(pipeline: Any) -> dict[str, Any]:

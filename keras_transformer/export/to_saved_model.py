@@ -12,6 +12,7 @@ import tensorflow as tf
 from keras_transformer.export.bundle_writer import check_pipeline, new_part
 from keras_transformer.export.parity import comparison
 from keras_transformer.pipelines.base import Graph
+from keras_transformer_serving import bundle
 
 
 def saved_model(
@@ -21,6 +22,7 @@ def saved_model(
     name: str | None = None,
     version: int = 1,
     texts: Sequence[Any] | None = None,
+    signature_key: bytes | None = None,
 ) -> pathlib.Path:
     """Export a pipeline as SavedModel with its tokenizer in the graph, and verify its outputs.
 
@@ -44,11 +46,14 @@ def saved_model(
         version: a positive integer, as TensorFlow Serving counts them.
         texts: texts on which pipeline and SavedModel are compared before the export is kept, pairs of question and
             context for `QuestionAnswering`; by default made from the vocabulary.
+        signature_key: a key to sign the manifest with (HMAC-SHA256), that `verify` and
+            `keras_transformer_serving.load` can ask for; all parts of an export take the same.
 
     Returns:
         The version's folder, which is only created when complete and verified.
 
     Raises:
+        BlockingIOError: if another export writes to `folder`.
         FileExistsError: if the version exists already.
         ParityError: if an output differs.
         ValueError: if an argument is invalid.
@@ -67,14 +72,14 @@ def saved_model(
     if keras.backend.backend() != "tensorflow":
         raise ValueError(f"`saved_model` needs the TensorFlow backend. Received: {keras.backend.backend()}")
     part = f"saved_model/{name}/{version}"
-    if (folder / part).exists():
+    if bundle.has_part(folder, part):
         taken = [int(path.name) for path in (folder / part).parent.iterdir() if path.name.isdigit()]
         raise FileExistsError(
             f"`version` must be new; `{folder / part}` exists already and is left as it is. "
             f"Received: version={version}; the next free one is {max(taken) + 1}"
         )
     signatures = pipeline.signatures()
-    with new_part(pipeline, folder, part) as (new, report):
+    with new_part(pipeline, folder, part, signature_key) as (new, report):
         _write(pipeline, signatures, new)
         report.update(comparison.WithPipeline(pipeline, texts)(new, part, store=True))
     return folder / part

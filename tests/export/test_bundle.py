@@ -11,10 +11,9 @@ import pytest
 import keras_transformer_serving as serving
 from keras_transformer import export
 from keras_transformer.export import ParityError, bundle_writer, to_saved_model
-from keras_transformer.export.parity import generation
 from keras_transformer.export.to_onnx import conversion
 from keras_transformer.pipelines import TextToText
-from keras_transformer_serving import bundle, files
+from keras_transformer_serving import bundle, files, manifest, parity
 
 FILES = [
     "onnx/generate_greedy.onnx",
@@ -158,15 +157,15 @@ def test_other_weights_are_a_parity_error(exported, pipeline, random_transformer
 @pytest.mark.slow
 def test_an_exchanged_graph_is_found_though_its_digest_is_right(damaged):
     """Outputs are compared, too, in case the manifest was rewritten."""
-    manifest = json.loads((damaged / "manifest.json").read_text())
     stored = json.loads((damaged / "parity.json").read_text())
     stored["onnx"]["examples"]["ids"][0][0] += 1
     files.write_json(damaged / "parity.json", stored)
-    path = damaged / "parity.json"
-    manifest["files"]["parity.json"] = {"size": path.stat().st_size, "sha256": files.sha256(path)}
-    files.write_json(damaged / "manifest.json", manifest)
-    with pytest.raises(ParityError, match="onnx"):
-        export.verify(damaged)
+    entries = json.loads((damaged / "manifest.json").read_text())["files"]
+    entries["parity.json"] = manifest.entry_of(damaged / "parity.json")
+    files.write_json(damaged / "manifest.json", manifest.sealed({}, entries, None))
+    for verify in (export.verify, serving.verify):
+        with pytest.raises(ParityError, match="onnx"):
+            verify(damaged)
 
 
 @pytest.mark.slow_variants
@@ -175,10 +174,10 @@ def test_an_exchanged_graph_is_found_though_its_digest_is_right(damaged):
 def test_a_failing_export_leaves_no_files(quick, tmp_path, monkeypatch, pipeline, function, failing):
     where = {
         "writing": (to_saved_model if function is export.saved_model else conversion, "_write"),
-        "comparing": (generation, "compare"),
+        "comparing": (parity, "compare_generated"),
         "tokenizer": (pipeline.tokenizer, "save"),
         "parity": (files, "write_json"),
-        "manifest": (bundle, "write_manifest"),
+        "manifest": (manifest, "sealed"),
     }[failing]
     if failing == "writing":
         if function is export.onnx:
@@ -206,7 +205,7 @@ def test_a_failing_export_leaves_no_files(quick, tmp_path, monkeypatch, pipeline
 @pytest.mark.parametrize("failing", ["comparing", "manifest"])
 def test_a_failing_export_leaves_an_existing_one_as_it_is(quick, damaged, monkeypatch, pipeline, failing):
     before = everything(damaged.parent)
-    where = (generation, "compare") if failing == "comparing" else (bundle, "write_manifest")
+    where = (parity, "compare_generated") if failing == "comparing" else (manifest, "sealed")
     monkeypatch.setattr(*where, fail)
     with pytest.raises(OSError, match="disk full"):
         export.saved_model(pipeline, damaged, name="tiny", version=2, texts=["uno"])
@@ -289,7 +288,7 @@ def test_another_weights_version_beside_the_first_can_be_verified_with_its_pipel
 
 def test_verifying_releases_its_sessions(exported):
     graphs = serving.Bundle(exported)
-    sessions = serving.Graphs(lambda name: graphs.checked(f"onnx/{name}.onnx"), graphs.config)
+    sessions = serving.Graphs(lambda name: graphs.read(f"onnx/{name}.onnx"), graphs.config)
     kept = weakref.ref(sessions)
     del sessions
     gc.collect()
@@ -299,3 +298,52 @@ def test_verifying_releases_its_sessions(exported):
 def test_the_serving_folder_can_be_copied_without_the_saved_model(exported, tmp_path):
     copied = shutil.copytree(exported, tmp_path / "copied", ignore=shutil.ignore_patterns("saved_model"))
     assert serving.load(copied)("uno dos")
+
+
+@pytest.mark.slow_variants
+@pytest.mark.parametrize("function", [export.onnx, export.saved_model])
+def test_a_signed_export_is_verified_with_its_key(quick, tmp_path, pipeline, function):
+    folder = tmp_path / "new"
+    function(pipeline, folder, texts=["uno"], signature_key=b"key")
+    assert len(export.verify(folder, signature_key=b"key")) == 1
+    for key in (b"another key", "key"):
+        with pytest.raises(ValueError, match="`signature_key`"):
+            export.verify(folder, signature_key=key)
+    with pytest.raises(ValueError, match="`signature_key` must be the key of the export"):
+        export.saved_model(pipeline, folder, version=2, texts=["uno"])
+
+
+def test_an_unsigned_export_is_refused_where_a_key_is_given(exported):
+    for read in (export.verify, serving.verify, serving.load):
+        with pytest.raises(ValueError, match=r"manifest\.json` must be signed, as `signature_key` is given"):
+            read(exported, signature_key=b"key")
+
+
+def test_files_that_were_added_are_refused(damaged):
+    (damaged / "saved_model" / "tiny" / "2").mkdir()
+    (damaged / "saved_model" / "tiny" / "2" / "saved_model.pb").write_bytes(b"")
+    for read in (export.verify, serving.verify, serving.load):
+        with pytest.raises(ValueError, match=r"saved_model/tiny/2/saved_model\.pb is not listed.*remove it"):
+            read(damaged)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parts", [("saved_model", "onnx"), ("onnx", "saved_model")])
+def test_an_interrupted_part_is_removed_by_the_next_export(quick, tmp_path, pipeline, parts):
+    """The process dies between the renaming of the second part and the commit."""
+    folder, names = tmp_path / "new", {"saved_model": "saved_model/new/1", "onnx": "onnx"}
+    first, second = (getattr(export, part) for part in parts)
+    first(pipeline, folder, texts=["uno"])
+    before, manifest_path = everything(folder), folder / "manifest.json"
+    move = files.move
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bundle, "_roll_back", lambda *_: None)
+        patch.setattr(files, "move", lambda *paths: fail() if paths[1] == manifest_path else move(*paths))
+        with pytest.raises(OSError, match="disk full"):
+            second(pipeline, folder, texts=["uno"])
+    assert (folder / names[parts[1]]).exists()
+    assert everything(folder)["manifest.json"] == before["manifest.json"]
+    assert set(export.verify(folder)) == {names[parts[0]]}
+    second(pipeline, folder, texts=["uno"])
+    assert set(export.verify(folder)) == set(names.values())
+    assert not (folder / bundle.WORK).exists()

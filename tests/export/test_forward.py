@@ -34,7 +34,7 @@ from keras_transformer.pipelines import (
 )
 from keras_transformer.pipelines.base import DEFAULT
 from keras_transformer.pipelines.forward import FORWARD
-from keras_transformer_serving import files
+from keras_transformer_serving import files, parity
 
 BYTES = text.ByteTokenizer()
 SMALL = {"num_layers": 1, "num_heads": 2, "model_dim": 8, "hidden_dim": 16}
@@ -158,7 +158,7 @@ def run_of(pipeline):
 
 def check(pipeline, texts=None):
     examples = outputs.examples_of(pipeline, texts)
-    report = outputs.compare(examples, run_of(pipeline), 1e-4)
+    report = parity.compare_tensors(examples, run_of(pipeline), 1e-4)
     assert set(report["graphs"]) == set(pipeline.signatures())
     return examples
 
@@ -274,12 +274,12 @@ EXAMPLE = outputs.Example(
 )
 def test_another_output_is_a_parity_error(changed, message):
     with pytest.raises(ParityError, match=message):
-        outputs.compare([EXAMPLE], lambda *_: {**EXAMPLE.outputs, **changed}, 1e-4)
+        parity.compare_tensors([EXAMPLE], lambda *_: {**EXAMPLE.outputs, **changed}, 1e-4)
 
 
 def test_small_differences_are_reported():
     near = {**EXAMPLE.outputs, "y": np.array([1.0, 200.01], "float32")}
-    report = outputs.compare([EXAMPLE, EXAMPLE], lambda *_: near, 1e-4)
+    report = parity.compare_tensors([EXAMPLE, EXAMPLE], lambda *_: near, 1e-4)
     assert report["graphs"]["graph"]["rows"] == 4
     assert report["graphs"]["graph"]["largest_difference"] == pytest.approx(0.01, rel=0.01)
 
@@ -287,7 +287,7 @@ def test_small_differences_are_reported():
 def test_examples_round_trip(tmp_path):
     examples = [EXAMPLE, outputs.Example("other", {"text": np.array(["a", "☃ b"])}, {"n": np.array([1, -1])})]
     outputs.save(tmp_path / "it.npz", examples)
-    again = outputs.load(tmp_path / "it.npz")
+    again = parity.load_examples(tmp_path / "it.npz")
     assert [one.graph for one in again] == ["graph", "other"]
     for one, other in zip(examples, again, strict=True):
         for side in ("inputs", "outputs"):
@@ -326,10 +326,10 @@ def test_an_export_verifies_against_itself_and_its_pipeline(folder, classifier):
 
 
 def test_a_graph_of_other_weights_fails_verification(folder, tmp_path):
-    examples = outputs.load(folder / "onnx" / "examples.npz")
+    examples = parity.load_examples(folder / "onnx" / "examples.npz")
     examples[0].outputs["logits"][0, 0] += 0.01
     with pytest.raises(ParityError, match="logits"):
-        outputs.compare(
+        parity.compare_tensors(
             examples, comparison._runner(folder / "onnx", "onnx", serving.Bundle(folder).config), 1e-4
         )
 

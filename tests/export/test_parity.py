@@ -6,6 +6,7 @@ import pytest
 from keras_transformer.export import ParityError
 from keras_transformer.export.parity import generation
 from keras_transformer.pipelines import TextToText
+from keras_transformer_serving import parity
 
 TEXTS = ["a", "b", "c"]
 IDS = np.array([[5, 6, 3, 0], [7, 3, 0, 0], [8, 8, 8, 8]])
@@ -22,7 +23,7 @@ def answering(ids=IDS, answers=ANSWERS, name="graph"):
 
 
 def test_equal_answers_are_counted_as_identical():
-    report = generation.compare(reference(), answering())
+    report = parity.compare_generated(reference(), answering())
     assert report["texts"] == 3
     assert report["graphs"] == {"graph": {"identical": 3, "near_ties": 0}}
     assert report["examples"] == {"texts": TEXTS, "ids": IDS.tolist(), "answers": ANSWERS}
@@ -35,7 +36,7 @@ def test_a_difference_at_a_near_tie_is_counted():
         asked.append(place)
         return 5e-5
 
-    report = generation.compare(reference(gap), answering(OTHER, ["five nine", "seven", "eight"]))
+    report = parity.compare_generated(reference(gap), answering(OTHER, ["five nine", "seven", "eight"]))
     assert report["graphs"] == {"graph": {"identical": 2, "near_ties": 1}}
     assert asked == [(0, 1, 6, 9)]
 
@@ -45,27 +46,29 @@ def test_any_other_difference_is_an_error_with_its_place(distance):
     with pytest.raises(
         ParityError, match=r"`graph` must answer.*input 0, 'a'.*'five six' \[5, 6, 3, 0\].*'five nine'"
     ):
-        generation.compare(reference(lambda *_: distance), answering(OTHER, ["five nine", "seven", "eight"]))
+        parity.compare_generated(
+            reference(lambda *_: distance), answering(OTHER, ["five nine", "seven", "eight"])
+        )
 
 
 def test_without_the_model_any_difference_is_an_error():
     with pytest.raises(ParityError, match="input 0"):
-        generation.compare(reference(), answering(OTHER, ["five nine", "seven", "eight"]))
+        parity.compare_generated(reference(), answering(OTHER, ["five nine", "seven", "eight"]))
 
 
 def test_equal_ids_with_another_text_are_an_error_even_at_a_tie():
     with pytest.raises(ParityError, match="input 2"):
-        generation.compare(reference(lambda *_: 0.0), answering(IDS, ["five six", "seven", "EIGHT"]))
+        parity.compare_generated(reference(lambda *_: 0.0), answering(IDS, ["five six", "seven", "EIGHT"]))
 
 
 def test_ids_of_another_width_are_an_error():
     with pytest.raises(ParityError, match="input 0"):
-        generation.compare(reference(lambda *_: 0.0), answering(IDS[:, :3]))
+        parity.compare_generated(reference(lambda *_: 0.0), answering(IDS[:, :3]))
 
 
 def test_missing_rows_are_an_error():
     with pytest.raises(ValueError):  # noqa: PT011
-        generation.compare(reference(), answering(IDS[:2], ANSWERS[:2]))
+        parity.compare_generated(reference(), answering(IDS[:2], ANSWERS[:2]))
 
 
 def test_every_graph_is_compared():
@@ -73,7 +76,7 @@ def test_every_graph_is_compared():
         return {**answering(name="first")(texts), **answering(OTHER, name="second")(texts)}
 
     with pytest.raises(ParityError, match="`second`"):
-        generation.compare(reference(), exported)
+        parity.compare_generated(reference(), exported)
 
 
 def test_an_export_that_passed_with_a_near_tie_passes_again_without_the_model():
@@ -84,13 +87,13 @@ def test_an_export_that_passed_with_a_near_tie_passes_again_without_the_model():
         ids, answers = zip(*(others[text] for text in texts), strict=True)
         return {"graph": (np.array(ids), list(answers))}
 
-    report = generation.compare(reference(lambda *_: 5e-5), exported)
+    report = parity.compare_generated(reference(lambda *_: 5e-5), exported)
     stored = generation.Reference.stored(json.loads(json.dumps(report)))
-    generation.compare(stored, exported)
+    parity.compare_generated(stored, exported)
 
 
 def test_stored_references_round_trip():
-    report = generation.compare(reference(lambda *_: 0.0), answering())
+    report = parity.compare_generated(reference(lambda *_: 0.0), answering())
     stored = generation.Reference.stored(json.loads(json.dumps(report)))
     assert (stored.texts, stored.answers, stored.gap) == (TEXTS, ANSWERS, None)
     np.testing.assert_array_equal(stored.ids, IDS)

@@ -1,4 +1,5 @@
 import json
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -19,8 +20,9 @@ def test_a_process_without_tensorflow_and_keras_gives_equal_outputs(exported, pi
         import json, sys
         import keras_transformer_serving
         answers = keras_transformer_serving.load(sys.argv[1])(json.loads(sys.argv[2]))
+        report = keras_transformer_serving.verify(sys.argv[1])
         heavy = [name for name in ("tensorflow", "keras", "jax", "tensorflow_text") if name in sys.modules]
-        print(json.dumps([answers, heavy]))
+        print(json.dumps([answers, report, heavy]))
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program), str(exported), json.dumps(texts)],
@@ -29,8 +31,11 @@ def test_a_process_without_tensorflow_and_keras_gives_equal_outputs(exported, pi
         timeout=60,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    answers, heavy = json.loads(done.stdout)
+    answers, report, heavy = json.loads(done.stdout)
     assert answers == pipeline(texts)
+    counts = {"identical": report["onnx"]["texts"], "near_ties": 0}
+    assert report["onnx"]["texts"] > 20
+    assert report["onnx"]["graphs"] == {"onnx_loop": counts, "onnx_steps": counts}
     assert heavy == []
 
 
@@ -122,10 +127,12 @@ def test_other_folders_are_refused_by_name(tmp_path, kind):
 
 
 def test_an_export_without_onnx_graphs_is_refused(damaged):
-    import shutil
+    from keras_transformer_serving import files, manifest
 
     shutil.rmtree(damaged / "onnx")
-    serving.bundle.write_manifest(damaged, {})
+    entries = serving.Bundle(damaged).manifest["files"]
+    left = {name: entry for name, entry in entries.items() if not name.startswith("onnx/")}
+    files.write_json(damaged / "manifest.json", manifest.sealed({}, left, None))
     with pytest.raises(FileNotFoundError, match=r"generate_greedy\.onnx.*not part of this export"):
         serving.load(damaged)
 
@@ -142,6 +149,34 @@ def test_a_damaged_or_missing_file_is_found_when_loading(damaged, name):
     (damaged / name).unlink()
     with pytest.raises(FileNotFoundError, match=f"{name}.*missing"):
         serving.load(damaged)
+
+
+def test_a_tokenizer_outside_the_export_is_refused(damaged):
+    from keras_transformer_serving import files, manifest
+
+    shutil.copy(damaged / "tokenizer" / "sentencepiece.model", damaged.parent / "outside.model")
+    config = {**serving.Bundle(damaged).config, "tokenizer_file": "../../outside.model"}
+    files.write_json(damaged / "config.json", config)
+    entries = serving.Bundle(damaged).manifest["files"]
+    for name, more in [("config.json", {}), ("tokenizer/../../outside.model", entries)]:
+        more = {**more, name: manifest.entry_of(damaged / name)}
+        files.write_json(damaged / "manifest.json", manifest.sealed({}, {**entries, **more}, None))
+        with pytest.raises((FileNotFoundError, ValueError), match=r"\.\./\.\./outside\.model"):
+            serving.load(damaged)
+
+
+def test_a_graph_without_its_steps_is_a_parity_error(damaged):
+    """The comparison runs every graph that was compared at export."""
+    from keras_transformer_serving import files, manifest
+
+    reports = files.read_json(damaged / "parity.json")
+    del reports["onnx"]["graphs"]["onnx_loop"]
+    files.write_json(damaged / "parity.json", reports)
+    entries = serving.Bundle(damaged).manifest["files"]
+    entries["parity.json"] = manifest.entry_of(damaged / "parity.json")
+    files.write_json(damaged / "manifest.json", manifest.sealed({}, entries, None))
+    with pytest.raises(serving.ParityError, match=r"must have the graphs \['onnx_steps'\]"):
+        serving.verify(damaged)
 
 
 def test_a_damaged_step_graph_is_found_when_it_is_used(damaged, texts):

@@ -4,10 +4,13 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from keras_transformer_serving.bundle import ONNX
 from keras_transformer_serving.bundle import Bundle as Bundle
 from keras_transformer_serving.graphs import Graphs as Graphs
 from keras_transformer_serving.graphs import uniform_noise as uniform_noise
 from keras_transformer_serving.model import Model as Model
+from keras_transformer_serving.parity import ParityError as ParityError
+from keras_transformer_serving.parity import compare_with_stored, onnx_runner
 from keras_transformer_serving.text_to_text import TextToText as TextToText
 from keras_transformer_serving.tokenizer import Tokenizer as Tokenizer
 from keras_transformer_serving.tokenizer import reads_text as reads_text
@@ -18,21 +21,32 @@ __all__ = [
     "Bundle",
     "Graphs",
     "Model",
+    "ParityError",
     "TextToText",
     "Tokenizer",
     "load",
     "reads_text",
     "tokenizer_of",
     "uniform_noise",
+    "verify",
 ]
 
 
-def load(folder: str | os.PathLike[str], providers: Sequence[Any] | None = None) -> Any:
-    """Load the ONNX graphs of an export.
+def load(
+    folder: str | os.PathLike[str],
+    providers: Sequence[Any] | None = None,
+    *,
+    signature_key: bytes | None = None,
+) -> Any:
+    """Load the ONNX graphs of an export, after verifying that they are what was exported.
+
+    The size and SHA-256 digest of each file that is used are verified of the bytes that are used. Files of other parts
+    of the export may be missing, but no file may have been added.
 
     Args:
         folder: the export, as `keras_transformer.export.onnx` writes it.
         providers: ONNX Runtime's execution providers, by default all that are available, GPUs first.
+        signature_key: the key that the export must be signed with; by default any signature is ignored.
 
     Returns:
         A `TextToText` for a pipeline that generates: a function from texts to texts, or, where the tokenizer is not
@@ -42,19 +56,50 @@ def load(folder: str | os.PathLike[str], providers: Sequence[Any] | None = None)
     Raises:
         FileNotFoundError: if the folder is not an export or has no ONNX graphs.
         ImportError: if ONNX Runtime is not installed.
-        ValueError: if a file is not the one that was exported.
+        ValueError: if a file is not the one that was exported or was added, or the manifest was edited or is not
+            signed with the key.
 
     Example:
         >>> translate = load("export/es-en")
         >>> translate(["¿Dónde está la estación?"])
         ['Where is the station?']
     """
-    bundle = Bundle(folder)
+    bundle = Bundle(folder, signature_key)
+    bundle.check_additions()
     config = bundle.config
 
-    def path(name: str) -> os.PathLike[str]:
-        return bundle.checked(f"onnx/{name}.onnx")
+    def read(name: str) -> bytes:
+        return bundle.read(f"{ONNX}/{name}.onnx")
 
     if "generation" not in config:
-        return Model(path, config, providers)
-    return TextToText(Graphs(path, config, providers), tokenizer_of(bundle.tokenizer_model, config))
+        return Model(read, config, providers)
+    return TextToText(Graphs(read, config, providers), tokenizer_of(bundle.tokenizer_model, config))
+
+
+def verify(folder: str | os.PathLike[str], *, signature_key: bytes | None = None) -> dict[str, Any]:
+    """Verify an export: that it has the files that were exported and no others, and that its graphs give the outputs.
+
+    The ONNX graphs are run on the inputs that were stored at export. SavedModels need TensorFlow to run:
+    `keras_transformer.export.verify` does.
+
+    Args:
+        folder: the export.
+        signature_key: the key that the export must be signed with; by default any signature is ignored.
+
+    Returns:
+        For the part "onnx", if there is one, the report of `keras_transformer.export.verify`.
+
+    Raises:
+        FileNotFoundError: if `folder` is not an export.
+        ParityError: if an output differs from the model's.
+        ValueError: if a file is missing, has changed or was added, or the manifest was edited, is of another format, or
+            is not signed with the key.
+
+    Example:
+        >>> verify("export/es-en")["onnx"]["graphs"]["onnx_loop"]
+        {'identical': 26, 'near_ties': 0}
+    """
+    bundle = Bundle(folder, signature_key)
+    bundle.check()
+    parts = [ONNX] if ONNX in bundle.parity else []
+    return {part: compare_with_stored(bundle, part, onnx_runner(bundle)) for part in parts}

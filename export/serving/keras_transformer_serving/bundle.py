@@ -1,18 +1,42 @@
-"""The format of an export: a folder of parts with a manifest, written atomically and verified when read."""
+"""The format of an export: a folder of parts and their manifest, to which parts are added whole or not at all.
+
+    manifest.json  config.json  generation_config.json  tokenizer/      written once, with the first part
+    parity.json                                                         written anew with every part
+    saved_model/<name>/<version>/  onnx/                                the parts
+    .keras-transformer-export/                                          only while a part is written
+
+An export is what `manifest.json` lists. `new_part` writes a part in these steps, each on the disk before the next:
+
+1. Lock `.keras-transformer-export/`; the lock ends with the process.
+2. Write the files of the part, and the new `parity.json`, into `.keras-transformer-export/files/`.
+3. Write the next manifest to `.keras-transformer-export/manifest.json`: the record of what is intended.
+4. Rename the files to their places.
+5. Rename the next manifest to `manifest.json`: the commit.
+6. Remove `.keras-transformer-export/`.
+
+Readers take the files that `manifest.json` lists and ignore those that only the next manifest lists; a file in neither
+is an error. After a crash before step 5, the next export finds the next manifest where step 3 wrote it and undoes
+step 4. Nothing enters a manifest because it happens to be in the folder.
+"""
 
 import contextlib
+import json
 import os
 import pathlib
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from keras_transformer_serving import files
+from keras_transformer_serving import files, manifest
 
 MANIFEST = "manifest.json"
 CONFIG = "config.json"
 PARITY = "parity.json"
-FORMAT = 1
+TOKENIZER = "tokenizer"
+ONNX = "onnx"
+WORK = ".keras-transformer-export"
+_STAGED = "files"
 
 
 class Bundle:
@@ -20,49 +44,42 @@ class Bundle:
 
     Args:
         folder: the export, as the functions of `keras_transformer.export` write it.
+        signature_key: the key that the export must be signed with; by default any signature is ignored.
 
     Raises:
         FileNotFoundError: if the folder is not an export.
-        ValueError: if its manifest is damaged or of another format.
+        ValueError: if its manifest is damaged, was edited, is of another format or not signed with the key.
     """
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
+    def __init__(self, folder: str | os.PathLike[str], signature_key: bytes | None = None) -> None:
         self.folder = pathlib.Path(folder)
+        self._signature_key = signature_key
         if not is_bundle(folder):
             raise FileNotFoundError(
                 "`folder` must be an export, with a manifest.json, as `keras_transformer.export` writes it. "
                 f"Received: folder={str(folder)!r}"
             )
-        self.manifest: dict[str, Any] = files.read_json(self.folder / MANIFEST)
-        if not _is_manifest(self.manifest):
-            raise ValueError(
-                f"`{self.folder / MANIFEST}` must be an export's manifest, and is something else"
-            )
-        if self.manifest.get("format") != FORMAT:
-            raise ValueError(
-                f"`{self.folder / MANIFEST}` must be of format {FORMAT}; a newer version of "
-                f"keras-transformer-serving may read others. Received: {self.manifest.get('format')!r}"
-            )
+        self.manifest: dict[str, Any] = manifest.read(self.folder / MANIFEST, signature_key)
 
     @property
     def config(self) -> dict[str, Any]:
         """The settings of the exported pipeline: special token ids, limits, the tokenizer's class."""
-        config: dict[str, Any] = files.read_json(self.checked(CONFIG))
+        config: dict[str, Any] = json.loads(self.read(CONFIG))
         return config
 
     @property
     def parity(self) -> dict[str, Any]:
         """The report of the comparison with the model, by part."""
-        parity: dict[str, Any] = files.read_json(self.checked(PARITY))
-        return parity
+        reports = json.loads(self.read(PARITY))  # of an interrupted part, too
+        return {part: report for part, report in reports.items() if _has_part(self.manifest, part)}
 
     @property
     def tokenizer_model(self) -> bytes:
         """The content of the tokenizer's file."""
-        return self.checked(f"tokenizer/{self.config['tokenizer_file']}").read_bytes()
+        return self.read(f"{TOKENIZER}/{self.config['tokenizer_file']}")
 
-    def checked(self, name: str) -> pathlib.Path:
-        """Return the path of a file after verifying its size and SHA-256 digest.
+    def read(self, name: str) -> bytes:
+        """Return the content of a file, after verifying its size and SHA-256 digest.
 
         Args:
             name: relative to the folder, with forward slashes.
@@ -71,45 +88,109 @@ class Bundle:
             FileNotFoundError: if it is missing or not part of the export.
             ValueError: if it has changed.
         """
-        error = self._file_error(name)
-        if error is None:
-            return self.folder / name
-        error_class = (
-            ValueError
-            if (self.folder / name).is_file() and name in self.manifest["files"]
-            else FileNotFoundError
-        )
-        raise error_class(f"`{self.folder / name}` {error}")
+        path = self.folder / name
+        if name not in self.manifest["files"]:
+            raise FileNotFoundError(
+                f"`{path}` is not part of this export: {MANIFEST} does not list it. Export again"
+            )
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"`{path}` is missing from this export. Restore it from a copy, or export again"
+            )
+        content = path.read_bytes()
+        if error := self._difference(name, manifest.entry(content)):
+            raise ValueError(f"`{path}` {error}. Restore it from a copy, or export again")
+        return content
 
     def check(self) -> None:
-        """Verify every file.
+        """Verify every file, and that there are no others.
 
         Raises:
-            ValueError: if any is missing or has changed; the message names all of them.
+            ValueError: if any is missing, has changed or was added; the message names all of them.
         """
-        checks = ((name, self._file_error(name)) for name in self.manifest["files"])
-        errors = [f"{name} {error}" for name, error in checks if error]
-        if errors:
-            raise ValueError(f"`{self.folder}` must be as it was exported. Received: {'; '.join(errors)}")
+        self._raise([*self._differences(), *self._additions()])
+        self._raise(self._unreported())
 
-    def _file_error(self, name: str) -> str | None:
-        expected = self.manifest["files"].get(name)
-        path = self.folder / name
-        if expected is None:
-            return "is not part of this export"
-        if not path.is_file():
-            return "is missing from this export"
-        if path.stat().st_size != expected["size"]:
-            return f"is damaged: it must have {expected['size']} bytes. Received: {path.stat().st_size}"
-        found = files.sha256(path)
-        if found != expected["sha256"]:
-            return f"is damaged: its sha256 must be {expected['sha256']}. Received: {found}"
-        return None
+    def check_additions(self) -> None:
+        """Verify that the folder holds no file that the manifest does not list, and no symbolic link.
+
+        Raises:
+            ValueError: if it does; the message names all of them.
+        """
+        self._raise(self._additions())
+
+    def _raise(self, errors: Iterable[str]) -> None:
+        if errors := list(errors):
+            raise ValueError(
+                f"`{self.folder}` must be as it was exported. Restore it from a copy, or export into a new folder. "
+                f"Received: {'; '.join(errors)}"
+            )
+
+    def _differences(self) -> Iterator[str]:
+        for name in self.manifest["files"]:
+            path = self.folder / name
+            found = manifest.entry_of(path) if path.is_file() else None
+            error = "is missing" if found is None else self._difference(name, found)
+            if error:
+                yield f"{name} {error}"
+
+    def _difference(self, name: str, found: Mapping[str, Any]) -> str | None:
+        expected = self.manifest["files"][name]
+        if found == expected or (name == PARITY and found == self._latest()["files"].get(name)):
+            return None
+        if found["size"] != expected["size"]:
+            return f"is damaged: it must have {expected['size']} bytes. Received: {found['size']}"
+        return f"is damaged: its sha256 must be {expected['sha256']}. Received: {found['sha256']}"
+
+    def _additions(self) -> Iterator[str]:
+        found = files.entries(self.folder, ignored=WORK)
+        listed = {
+            *self._latest()["files"],
+            MANIFEST,
+        }  # read after the files, to list a part committed meanwhile
+        for name, regular in found.items():
+            if (self.folder / name).is_symlink():
+                yield f"{name} is a symbolic link: replace it with a copy of its target"
+            elif not (regular and name in listed):
+                yield f"{name} is not listed in {MANIFEST}: remove it"
+
+    def _unreported(self) -> Iterator[str]:
+        """Yield differences between the parts with files and those with a report of parity."""
+        reports, latest = json.loads(self.read(PARITY)), self._latest()
+        for name in self.manifest["files"]:
+            shared = "/" not in name or name.startswith(f"{TOKENIZER}/")
+            if not shared and not any(name.startswith(f"{part}/") for part in reports):
+                yield f"{name} is of a part without a report in {PARITY}"
+        for part in reports:
+            if not _has_part(latest, part):
+                yield f"{PARITY} has a report of {part}, which has no files in {MANIFEST}"
+
+    def _latest(self) -> dict[str, Any]:
+        """Return the manifest of an export that is writing or has died, or the last that was committed."""
+        for path in (self.folder / WORK / MANIFEST, self.folder / MANIFEST):
+            with contextlib.suppress(FileNotFoundError):
+                return manifest.read(path, self._signature_key)
+        return self.manifest
 
 
 def is_bundle(folder: str | os.PathLike[str]) -> bool:
     """Return whether a folder is an export, that is, has a manifest."""
     return (pathlib.Path(folder) / MANIFEST).is_file()
+
+
+def has_part(folder: str | os.PathLike[str], part: str) -> bool:
+    """Return whether a part is in a folder. An interrupted one, which the next export removes, does not count.
+
+    Args:
+        folder: an export, or a folder to be.
+        part: relative to `folder`, with forward slashes.
+    """
+    folder = pathlib.Path(folder)
+    interrupted, committed = (
+        path.is_file() and _has_part(manifest.read(path), part)
+        for path in (folder / WORK / MANIFEST, folder / MANIFEST)
+    )
+    return os.path.lexists(folder / part) and (committed or not interrupted)
 
 
 @contextlib.contextmanager
@@ -119,6 +200,7 @@ def new_part(
     config: Mapping[str, Any],
     versions: Mapping[str, str | None],
     write_shared: Callable[[pathlib.Path], None] = lambda _: None,
+    signature_key: bytes | None = None,
 ) -> Iterator[tuple[pathlib.Path, dict[str, Any]]]:
     """Write a part of an export: all of it if the block ends without an error, or nothing.
 
@@ -128,58 +210,115 @@ def new_part(
         config: the settings of the pipeline, for `config.json`.
         versions: of the packages that write the part, by name, for the manifest.
         write_shared: writes the files that all parts share, such as the tokenizer's, into the folder of a new export.
+        signature_key: the key to sign the manifest with.
 
     Yields:
         A temporary folder to write into, and a dictionary to fill with the part's entry in `parity.json`.
 
     Raises:
+        BlockingIOError: if another process is writing to the export.
         FileExistsError: if the part exists.
-        ValueError: if `folder` is not an export, or one with other settings.
+        ValueError: if `folder` is not an export, or one with other settings, or signed with another key.
     """
     folder = pathlib.Path(folder)
-    parity: dict[str, Any] = {}
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
-        with files.new_folder(folder) as new:
+    manifest.check_key(signature_key)
+    _check_free(folder, part)
+    files.nearest_folder(folder)
+    with files.locked_folder(folder / WORK) as work:
+        _roll_back(folder, work)
+        try:
+            _check_free(folder, part)
+            current = _open(folder, config, signature_key)
+            new = work / _STAGED
             (new / part).mkdir(parents=True)
-            yield new / part, parity
-            write_shared(new)
-            files.write_json(new / CONFIG, config)
-            _record(new, part, parity, versions)
-        return
-    _check_settings(folder, config)
-    records = {name: (folder / name).read_bytes() for name in (PARITY, MANIFEST)}
-    with files.new_folder(folder / part) as new:
-        yield new, parity
-    try:
-        _record(folder, part, parity, versions)
-    except BaseException:
-        shutil.rmtree(folder / part)
-        for name, content in records.items():
-            (folder / name).write_bytes(content)
-        raise
+            report: dict[str, Any] = {}
+            yield new / part, report
+            if current is None:
+                write_shared(new)
+                files.write_json(new / CONFIG, config)
+            files.write_json(new / PARITY, {**(current.parity if current else {}), part: report})
+            old = current.manifest["files"] if current else {}
+            _commit(folder, work, old, versions, signature_key)
+        finally:
+            with contextlib.suppress(OSError):  # left for the next export
+                _roll_back(folder, work)
 
 
-def write_manifest(folder: str | os.PathLike[str], versions: Mapping[str, str | None]) -> None:
-    """Write the manifest: size and SHA-256 digest of every file, and versions of packages.
+def _commit(
+    folder: pathlib.Path,
+    work: pathlib.Path,
+    old: Mapping[str, Any],
+    versions: Mapping[str, str | None],
+    signature_key: bytes | None,
+) -> None:
+    """Add the files in the working folder to an export with these `old` files."""
+    staged = work / _STAGED
+    files.sync_tree(staged)
+    entries = {name: manifest.entry_of(staged / name) for name in files.entries(staged)}
+    files.write_json(work / MANIFEST, manifest.sealed(versions, {**old, **entries}, signature_key))
+    for name in _topmost(entries, old.keys() - {PARITY}):
+        files.move(staged / name, folder / name)
+    files.move(work / MANIFEST, folder / MANIFEST)
 
-    The entries of files that an existing manifest lists are kept, so that damage stays visible.
-    """
-    folder = pathlib.Path(folder)
-    known = files.read_json(folder / MANIFEST)["files"] if is_bundle(folder) else {}
-    known.pop(PARITY, None)
-    entries = {}
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and path != folder / MANIFEST:
-            name = path.relative_to(folder).as_posix()
-            entries[name] = known.get(name) or {"size": path.stat().st_size, "sha256": files.sha256(path)}
-    files.write_json(folder / MANIFEST, {"format": FORMAT, "versions": dict(versions), "files": entries})
+
+def _roll_back(folder: pathlib.Path, work: pathlib.Path) -> None:
+    """Remove what an export that failed or died has left: the part that it did not commit, and temporary files."""
+    if (work / MANIFEST).exists():
+        current = Bundle(folder) if is_bundle(folder) else None
+        old = current.manifest["files"] if current else {}
+        for name in _topmost(manifest.read(work / MANIFEST)["files"], old):
+            if os.path.lexists(folder / name):
+                files.move(folder / name, pathlib.Path(tempfile.mkdtemp(dir=work)) / "removed")
+        if current:
+            files.write_json(work / PARITY, current.parity)
+            files.move(work / PARITY, folder / PARITY)
+        (work / MANIFEST).unlink()
+    for path in work.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path.name != files.LOCK:
+            path.unlink()
 
 
-def _check_settings(folder: pathlib.Path, config: Mapping[str, Any]) -> None:
-    """Raise unless the folder is an intact export with these settings."""
-    if not (folder / CONFIG).is_file() or not is_bundle(folder):
+def _topmost(new: Iterable[str], old: Iterable[str]) -> list[str]:
+    """Return the topmost files and folders that have `new` files and no `old` ones."""
+
+    def folders(name: str) -> list[str]:
+        """Return the folders of a file, from the outermost, and the file."""
+        parts = name.split("/")
+        return ["/".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
+
+    kept = {path for name in old for path in folders(name)}
+    return sorted({next(path for path in folders(name) if path not in kept) for name in {*new} - {*old}})
+
+
+def _has_part(content: Mapping[str, Any], part: str) -> bool:
+    """Return whether a manifest lists files of a part."""
+    return any(name.startswith(f"{part}/") for name in content["files"])
+
+
+def _check_free(folder: pathlib.Path, part: str) -> None:
+    """Raise unless the folder may be an export and the part is new."""
+    interrupted = (folder / WORK / MANIFEST).exists()
+    other = folder.exists() and (not folder.is_dir() or {*os.listdir(folder)} - {WORK})
+    if other and not is_bundle(folder) and not interrupted:
         raise ValueError(f"`folder` must be new, empty or an export. Received: folder={str(folder)!r}")
-    bundle = Bundle(folder)
+    if has_part(folder, part):
+        raise FileExistsError(
+            f"`{folder / part}` must be new; it exists already and is not changed. Choose another folder"
+        )
+
+
+def _open(folder: pathlib.Path, config: Mapping[str, Any], signature_key: bytes | None) -> Bundle | None:
+    """Return the export, None if it is new, after checking that it is intact and has these settings."""
+    if not is_bundle(folder):
+        return None
+    bundle = Bundle(folder, signature_key)
+    if signature_key is None and "signature" in bundle.manifest:
+        raise ValueError(
+            "`signature_key` must be the key of the export, which is signed. "
+            f"Received: signature_key=None, folder={str(folder)!r}"
+        )
     bundle.check()
     existing = bundle.config
     differing = sorted(name for name in config if config[name] != existing.get(name))
@@ -188,20 +327,4 @@ def _check_settings(folder: pathlib.Path, config: Mapping[str, Any]) -> None:
             "`folder` holds an export of another pipeline; choose another folder. "
             f"Received: folder={str(folder)!r}, which differs in {', '.join(differing)}"
         )
-
-
-def _record(
-    folder: pathlib.Path, part: str, parity: dict[str, Any], versions: Mapping[str, str | None]
-) -> None:
-    """Enter a part in `parity.json` and the manifest."""
-    path = folder / PARITY
-    parities = files.read_json(path) if path.exists() else {}
-    files.write_json(path, {**parities, part: parity})
-    write_manifest(folder, versions)
-
-
-def _is_manifest(content: Any) -> bool:
-    entries = content.get("files") if isinstance(content, dict) else None
-    return isinstance(entries, dict) and all(
-        isinstance(entry, dict) and {"size", "sha256"} <= set(entry) for entry in entries.values()
-    )
+    return bundle

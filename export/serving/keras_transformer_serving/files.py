@@ -1,4 +1,4 @@
-"""Atomic writing of files and folders, and digests. Standard library only."""
+"""Durable and atomic writing of files and folders, locks, listings and digests. Standard library only."""
 
 import contextlib
 import hashlib
@@ -8,7 +8,9 @@ import pathlib
 import shutil
 import tempfile
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, BinaryIO
+
+LOCK = "lock"
 
 
 @contextlib.contextmanager
@@ -61,8 +63,7 @@ def _check_free(path: pathlib.Path, overwrite: bool) -> None:
         return
     if path.exists():
         raise FileExistsError(
-            f"`{path}` exists already and is left as it is. Choose another folder, or pass overwrite=True "
-            "where that is offered."
+            f"`{path}` must be new or an empty folder; it exists already and is not changed. Choose another folder"
         )
 
 
@@ -81,12 +82,15 @@ def _replace(path: pathlib.Path, new: pathlib.Path, beside: pathlib.Path) -> Non
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write a file atomically: a reader sees the old content or the new one, never a part."""
+    """Write a file atomically and durably: a reader sees the old content or the new one, never a part."""
     path = pathlib.Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        move(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -113,3 +117,110 @@ def sha256(path: str | os.PathLike[str]) -> str:
     """Return the SHA-256 digest of a file, in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def move(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+    """Rename a file or folder durably within a file system, replacing a file or an empty folder at `target`."""
+    os.replace(source, target)
+    for folder in {pathlib.Path(source).parent, pathlib.Path(target).parent}:
+        sync(folder)
+
+
+def sync(path: str | os.PathLike[str]) -> None:
+    """Write a file's content, or a folder's entries, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(folder: str | os.PathLike[str]) -> None:
+    """Write everything in a folder to the disk, and remove its empty folders."""
+    for parent, _, names in os.walk(folder, topdown=False):
+        if not os.listdir(parent):
+            os.rmdir(parent)
+            continue
+        for name in names:
+            sync(os.path.join(parent, name))
+        sync(parent)
+
+
+def entries(folder: str | os.PathLike[str], ignored: str | None = None) -> dict[str, bool]:
+    """Return the files below a folder, and whether each is a regular file.
+
+    Args:
+        folder: the folder.
+        ignored: the name of a folder in it to leave out.
+
+    Returns:
+        By name, relative to the folder with forward slashes; False for symbolic links, which are not followed, for
+        empty folders and for devices.
+    """
+    found: dict[str, bool] = {}
+    with os.scandir(folder) as scanned:
+        for entry in sorted(scanned, key=lambda entry: entry.name):
+            is_folder = entry.is_dir(follow_symlinks=False)
+            if is_folder and entry.name == ignored:
+                continue
+            below = entries(entry) if is_folder else {}
+            found |= {f"{entry.name}/{name}": regular for name, regular in below.items()}
+            if not below:
+                found[entry.name] = entry.is_file(follow_symlinks=False)
+    return found
+
+
+@contextlib.contextmanager
+def locked_folder(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
+    """Create a working folder that one process uses at a time; its lock ends with the process.
+
+    Args:
+        path: the folder. A process that died may have left it with content.
+
+    Yields:
+        The folder, with a file "lock". At the end both are removed if there is nothing else in the folder, and the
+        parents too that were created for it and are empty.
+
+    Raises:
+        BlockingIOError: if another process, or another thread, uses the folder.
+    """
+    path = pathlib.Path(path)
+    created = [parent for parent in path.parents if not parent.exists()]
+    with _lock(path):
+        try:
+            for parent in created:
+                sync(parent.parent)
+            yield path
+        finally:
+            with contextlib.suppress(OSError):  # not empty, or left for the next process
+                if os.listdir(path) == [LOCK]:
+                    os.unlink(path / LOCK)
+                    for folder in (path, *created):
+                        os.rmdir(folder)
+
+
+def _lock(path: pathlib.Path) -> BinaryIO:
+    """Create a folder with a locked file, and return the file; closing it unlocks it."""
+    import fcntl  # absent on Windows, where exports are only read
+
+    while True:
+        path.mkdir(parents=True, exist_ok=True)
+        if path.is_symlink():
+            raise NotADirectoryError(f"`{path}` must be a folder. Remove it. Received: a symbolic link")
+        try:
+            file = open(path / LOCK, "ab")  # noqa: SIM115
+        except FileNotFoundError:  # the process before has just removed the folder
+            continue
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(file.fileno()), os.stat(path / LOCK)):
+                return file
+        except BlockingIOError as error:
+            file.close()
+            raise BlockingIOError(
+                f"`{path.parent}` must be written by one export at a time, and another is writing it. Wait until it "
+                "has ended, or choose another folder"
+            ) from error
+        except FileNotFoundError:  # the process before has just removed the file
+            pass
+        file.close()

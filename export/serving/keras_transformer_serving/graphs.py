@@ -1,10 +1,11 @@
 """Generation by the ONNX graphs of an export: token ids in, token ids out."""
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+
+from keras_transformer_serving import external_data
 
 ENCODER = "encoder_model"
 DECODER = "decoder_model_merged"
@@ -20,18 +21,18 @@ class Graphs:
     """Generation by ONNX Runtime.
 
     Args:
-        path: from a graph's name to its file.
+        read: a function from a graph's name to the content of its file.
         config: the export's settings.
         providers: ONNX Runtime's execution providers, by default all that are available, GPUs first.
     """
 
     def __init__(
         self,
-        path: Callable[[str], str | os.PathLike[str]],
+        read: Callable[[str], bytes],
         config: dict[str, Any],
         providers: Sequence[Any] | None = None,
     ) -> None:
-        self._path = path
+        self._read = read
         self.pad_id: int | None = config["pad_id"]
         self.start_id: int | None = config["start_id"]  # None for a decoder-only model
         self.end_id: int = config["end_id"]
@@ -48,7 +49,7 @@ class Graphs:
     def session(self, name: str) -> Any:
         """Return ONNX Runtime's session of a graph."""
         if name not in self._sessions:
-            self._sessions[name] = new_session(self._path(name), self._providers)
+            self._sessions[name] = new_session(name, self._read(name), self._providers)
         return self._sessions[name]
 
     @property
@@ -172,11 +173,17 @@ class Graphs:
         }
 
 
-def new_session(path: str | os.PathLike[str], providers: Sequence[Any] | None = None) -> Any:
-    """Return ONNX Runtime's session of a file, by default with all available providers, GPUs first.
+def new_session(name: str, content: bytes, providers: Sequence[Any] | None = None) -> Any:
+    """Return ONNX Runtime's session of a graph, by default with all available providers, GPUs first.
+
+    Args:
+        name: the graph's name, for errors.
+        content: the content of its file.
+        providers: ONNX Runtime's execution providers.
 
     Raises:
         ImportError: if ONNX Runtime is not installed.
+        ValueError: if the graph has weights in other files, which no digest would cover.
     """
     try:
         import onnxruntime
@@ -185,7 +192,12 @@ def new_session(path: str | os.PathLike[str], providers: Sequence[Any] | None = 
             "serving needs ONNX Runtime: pip install 'keras-transformer-serving[cpu]', "
             "or 'keras-transformer-serving[gpu]' for NVIDIA GPUs; never both"
         ) from error
-    return onnxruntime.InferenceSession(path, providers=providers or onnxruntime.get_available_providers())
+    if locations := external_data.locations(content):
+        raise ValueError(
+            f"`{name}.onnx` must hold its weights itself, as exported graphs do. Export again. "
+            f"Received: external data in {', '.join(sorted(locations))}"
+        )
+    return onnxruntime.InferenceSession(content, providers=providers or onnxruntime.get_available_providers())
 
 
 def uniform_noise(seed: int, rows: np.ndarray, hypotheses: int, steps: int) -> np.ndarray:

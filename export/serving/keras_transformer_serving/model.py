@@ -1,6 +1,5 @@
 """Exports of pipelines that do not generate: token ids, images or graphs in, the model's outputs out."""
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ class Model:
     """An exported pipeline that does not generate, such as a classifier; `load` creates it.
 
     Args:
-        path: a function from a graph's name to the path of its file.
+        read: a function from a graph's name to the content of its file.
         config: the export's settings.
         providers: ONNX Runtime's execution providers, by default all that are available, GPUs first.
 
@@ -31,12 +30,12 @@ class Model:
 
     def __init__(
         self,
-        path: Callable[[str], str | os.PathLike[str]],
+        read: Callable[[str], bytes],
         config: dict[str, Any],
         providers: Sequence[Any] | None = None,
     ) -> None:
         self.config = config
-        self._session = new_session(path(MODEL), providers)
+        self._session = new_session(MODEL, read(MODEL), providers)
         self.inputs = [entry.name for entry in self._session.get_inputs()]
 
     def __call__(self, *_: Any) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import keras_transformer_serving as serving
-from keras_transformer_serving import bundle
+from keras_transformer_serving import bundle, manifest
 
 CONFIG = {"pipeline": "ImageClassification"}
 
@@ -36,7 +36,7 @@ def test_written_files_are_read(folder):
     assert found.manifest["versions"] == {"onnx": "1.0"}
     digest = hashlib.sha256(b"graph").hexdigest()
     assert found.manifest["files"]["onnx/model.onnx"] == {"size": 5, "sha256": digest}
-    assert found.checked("onnx/model.onnx").read_bytes() == b"graph"
+    assert found.read("onnx/model.onnx") == b"graph"
 
 
 def test_parts_are_added_to_an_export_with_the_same_settings(folder):
@@ -54,7 +54,7 @@ def test_a_failing_part_leaves_no_file(tmp_path, monkeypatch):
     def fail(*_):
         raise OSError("disk full")
 
-    monkeypatch.setattr(bundle, "write_manifest", fail)
+    monkeypatch.setattr(manifest, "sealed", fail)
     with pytest.raises(OSError, match="disk full"):
         write(tmp_path / "a" / "export")
     assert list(tmp_path.iterdir()) == []

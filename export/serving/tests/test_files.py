@@ -165,3 +165,47 @@ def test_missing_json_is_a_file_not_found_error(tmp_path):
 def test_sha256_equals_a_known_digest(tmp_path):
     (tmp_path / "a").write_bytes(b"abc")
     assert files.sha256(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+def test_a_locked_folder_is_for_one_user_and_is_removed_with_its_new_parents(tmp_path):
+    with files.locked_folder(tmp_path / "a" / "b" / "work") as work:
+        (work / "file").write_text("")
+        with pytest.raises(BlockingIOError, match="one export at a time"), files.locked_folder(work):
+            pass
+        (work / "file").unlink()
+    assert everything(tmp_path) == []
+
+
+def test_a_locked_folder_with_content_is_left_and_can_be_locked_again(tmp_path):
+    for _ in range(2):
+        with files.locked_folder(tmp_path / "work") as work:
+            (work / "file").write_text("")
+        assert everything(tmp_path) == ["work", "work/file", "work/lock"]
+
+
+def test_a_lock_that_was_removed_before_it_was_taken_is_taken_anew(tmp_path, monkeypatch):
+    import fcntl
+
+    flock, files_locked = fcntl.flock, []
+
+    def removing_first(file, operation):
+        if not files_locked:
+            (tmp_path / "work" / "lock").unlink()
+            (tmp_path / "work").rmdir()
+        files_locked.append(file)
+        flock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", removing_first)
+    with files.locked_folder(tmp_path / "work"):
+        assert everything(tmp_path) == ["work", "work/lock"]
+        with pytest.raises(BlockingIOError), files.locked_folder(tmp_path / "work"):
+            pass
+    assert len(files_locked) == 3
+
+
+def test_entries_are_files_links_and_empty_folders(tmp_path):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "file").write_text("")
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    (tmp_path / "work").mkdir()
+    assert files.entries(tmp_path, ignored="work") == {"a/b": False, "a/file": True, "link": False}

@@ -9,8 +9,9 @@ import keras_transformer_serving as serving
 from keras_transformer.export.bundle_writer import config_of
 from keras_transformer.export.parity import generation, outputs
 from keras_transformer.pipelines.forward import FORWARD
-
-ONNX = "onnx"
+from keras_transformer_serving import parity
+from keras_transformer_serving.bundle import ONNX
+from keras_transformer_serving.graphs import DECODER, MODEL
 
 
 class WithPipeline:
@@ -41,13 +42,15 @@ class WithPipeline:
         config, pipeline = self._config, self._pipeline
         if pipeline.generates:
             reference = self._reference(part == ONNX and not serving.reads_text(config))
-            return generation.compare(
+            return parity.compare_generated(
                 reference, _generator(path, part, config, pipeline.tokenizer.model_bytes)
             )
         examples = [each for each in self._examples if part != ONNX or each.graph == FORWARD]
-        report = outputs.compare(examples, _runner(path, part, config), outputs.tolerance(pipeline.model))
+        report = parity.compare_tensors(
+            examples, _runner(path, part, config), outputs.tolerance(pipeline.model)
+        )
         if store:
-            outputs.save(path / outputs.EXAMPLES, examples)
+            outputs.save(path / parity.EXAMPLES, examples)
         return report
 
     @functools.cached_property
@@ -55,28 +58,32 @@ class WithPipeline:
         return outputs.examples_of(self._pipeline, self._texts)
 
 
-def with_stored(bundle: serving.Bundle, part: str, stored: dict[str, Any]) -> dict[str, Any]:
-    """Compare a part of an export with its stored reference outputs; `stored` is its report in `parity.json`."""
-    path, config = bundle.folder / part, bundle.config
-    if "examples" in stored:
-        generator = _generator(path, part, config, bundle.tokenizer_model)
-        return generation.compare(generation.Reference.stored(stored), generator)
-    examples = outputs.load(bundle.checked(f"{part}/{outputs.EXAMPLES}"))
-    return outputs.compare(examples, _runner(path, part, config), stored["tolerance"])
+def with_stored(bundle: serving.Bundle, part: str) -> dict[str, Any]:
+    """Compare a part of an export with its stored reference outputs."""
+    if part == ONNX:
+        run = parity.onnx_runner(bundle)
+    else:
+        config = bundle.config
+        path = bundle.folder / part
+        run = generation.SavedModel(path, config) if "generation" in config else outputs.SavedModel(path)
+    return parity.compare_with_stored(bundle, part, run)
 
 
 def _generator(
     path: pathlib.Path, part: str, config: dict[str, Any], tokenizer: bytes
-) -> Callable[[Sequence[Any]], generation.Answers]:
-    if part == ONNX:
-        return generation.OnnxGraphs(path, tokenizer, config)
-    return generation.SavedModel(path, config)
+) -> Callable[[Sequence[Any]], parity.Answers]:
+    if part != ONNX:
+        return generation.SavedModel(path, config)
+    steps = any((path / f"{name}.onnx").exists() for name in (DECODER, MODEL))
+    return parity.GeneratingGraphs(_reader(path), tokenizer, config, steps)
 
 
 def _runner(
     path: pathlib.Path, part: str, config: dict[str, Any]
-) -> Callable[[str, outputs.Arrays], outputs.Arrays]:
-    if part != ONNX:
-        return outputs.SavedModel(path)
-    model = serving.Model(lambda name: path / f"{name}.onnx", config)
-    return lambda _graph, inputs: model.run(**inputs)
+) -> Callable[[str, parity.Arrays], parity.Arrays]:
+    return outputs.SavedModel(path) if part != ONNX else parity.tensor_runner(_reader(path), config)
+
+
+def _reader(path: pathlib.Path) -> Callable[[str], bytes]:
+    """Return a function from the name of a graph in a folder to the content of its file."""
+    return lambda name: (path / f"{name}.onnx").read_bytes()

@@ -1,36 +1,19 @@
 """Parity of output tensors between an export and its model."""
 
-import dataclasses
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_text  # noqa: F401  (a SavedModel has its operations)
 
-from keras_transformer.export.parity.generation import ParityError
 from keras_transformer.pipelines.base import Arrays
 from keras_transformer.pipelines.forward import FORWARD
+from keras_transformer_serving.parity import Example
 
-EXAMPLES = "examples.npz"
 TOLERANCES = {"float32": 1e-4}  # absolute and relative, by compute dtype
 _ROUGH = 5e-2
-
-
-@dataclasses.dataclass(frozen=True)
-class Example:
-    """Inputs of a graph, and its expected outputs.
-
-    Attributes:
-        graph: the graph's name.
-        inputs: the inputs, by name.
-        outputs: the expected outputs, by name.
-    """
-
-    graph: str
-    inputs: Arrays
-    outputs: Arrays
 
 
 def tolerance(model: Any) -> float:
@@ -66,35 +49,6 @@ def examples_of(pipeline: Any, texts: Sequence[Any] | None = None) -> list[Examp
     ]
 
 
-def compare(examples: Sequence[Example], run: Callable[[str, Arrays], Arrays], most: float) -> dict[str, Any]:
-    """Compare an export with the model's outputs.
-
-    Args:
-        examples: inputs and the model's outputs.
-        run: a function that runs a graph of the export, by name, on inputs.
-        most: the absolute and relative tolerance of floats. Integers and strings must be equal.
-
-    Returns:
-        "tolerance", and "graphs", for each the number of compared "rows" and the "largest_difference" of floats.
-
-    Raises:
-        ParityError: if an output differs.
-    """
-    graphs: dict[str, dict[str, Any]] = {}
-    for example in examples:
-        found = run(example.graph, example.inputs)
-        if set(found) != set(example.outputs):
-            raise ParityError(
-                f"`{example.graph}` must give {sorted(example.outputs)}. Received: {sorted(found)}"
-            )
-        counts = graphs.setdefault(example.graph, {"rows": 0, "largest_difference": 0.0})
-        counts["rows"] += len(next(iter(example.inputs.values())))
-        for name, expected in example.outputs.items():
-            difference = _difference(example, name, expected, found[name], most)
-            counts["largest_difference"] = max(counts["largest_difference"], difference)
-    return {"tolerance": most, "graphs": graphs}
-
-
 def save(path: pathlib.Path, examples: Sequence[Example]) -> None:
     """Save examples to a file."""
     arrays = {}
@@ -103,17 +57,6 @@ def save(path: pathlib.Path, examples: Sequence[Example]) -> None:
             for name, values in getattr(example, side).items():
                 arrays[f"{number}/{example.graph}/{side}/{name}"] = values
     np.savez_compressed(path, **arrays)
-
-
-def load(path: pathlib.Path) -> list[Example]:
-    """Load examples from a file written by `save`."""
-    found: dict[str, Example] = {}
-    with np.load(path) as arrays:
-        for key, values in arrays.items():
-            number, graph, side, name = key.split("/")
-            example = found.setdefault(number, Example(graph, {}, {}))
-            getattr(example, side)[name] = values
-    return list(found.values())
 
 
 class SavedModel:
@@ -132,29 +75,6 @@ class SavedModel:
                 f"`inputs` must fit the model. Received: {error.message.splitlines()[0]}"
             ) from error
         return {name: _decoded(tensor.numpy()) for name, tensor in found.items()}
-
-
-def _difference(example: Example, name: str, expected: np.ndarray, found: np.ndarray, most: float) -> float:
-    """Return the largest difference of floats.
-
-    Raises:
-        ParityError: if it is too large, or values other than floats differ.
-    """
-    floats = expected.dtype.kind == "f"
-    same = expected.shape == found.shape and (
-        np.allclose(found, expected, rtol=most, atol=most, equal_nan=False)
-        if floats
-        else np.array_equal(expected, found)
-    )
-    if not same:
-        raise ParityError(
-            f"`{example.graph}` must give the model's {name}. Expected: {_shown(expected)}. Received: {_shown(found)}"
-        )
-    return float(np.abs(found - expected, dtype="float32").max(initial=0)) if floats else 0.0
-
-
-def _shown(values: np.ndarray) -> str:
-    return f"{np.array2string(values, threshold=20, edgeitems=2)} of shape {values.shape}"
 
 
 def _decoded(values: np.ndarray) -> np.ndarray:

@@ -13,13 +13,17 @@ from keras_transformer.export.bundle_writer import check_pipeline, new_part
 from keras_transformer.export.parity import comparison
 from keras_transformer.export.to_onnx import graph_traversal, rewrites, tf2onnx_handlers
 from keras_transformer.pipelines.base import Axes
+from keras_transformer_serving.bundle import ONNX
 
-ONNX = "onnx"
 OPSET = 18  # tf2onnx's default, 15, keeps ONNX Runtime from fusing layer normalisation; above 18 it raises
 
 
 def onnx(
-    pipeline: Any, folder: str | os.PathLike[str], *, texts: Sequence[Any] | None = None
+    pipeline: Any,
+    folder: str | os.PathLike[str],
+    *,
+    texts: Sequence[Any] | None = None,
+    signature_key: bytes | None = None,
 ) -> pathlib.Path:
     """Export a pipeline as ONNX graphs, and verify their outputs.
 
@@ -39,11 +43,14 @@ def onnx(
         folder: the export's folder; the graphs are written to `folder/onnx`.
         texts: texts on which a generating pipeline and its graphs are compared before the export is kept; by default
             made from the vocabulary. Other pipelines are compared on random ids, images or graphs.
+        signature_key: a key to sign the manifest with (HMAC-SHA256), that `verify` and
+            `keras_transformer_serving.load` can ask for; all parts of an export take the same.
 
     Returns:
         The folder of the graphs, which is only created when complete and verified.
 
     Raises:
+        BlockingIOError: if another export writes to `folder`.
         FileExistsError: if `folder/onnx` exists already.
         ParityError: if an output differs.
         ValueError: if an argument is invalid, or an operation of the model has no ONNX form.
@@ -67,7 +74,7 @@ def onnx(
     except ImportError as error:
         raise ImportError(f"`onnx` needs {error.name}: pip install 'keras-transformer-kit[onnx]'") from error
     graphs = pipeline.onnx_graphs()
-    with new_part(pipeline, folder, ONNX) as (new, report):
+    with new_part(pipeline, folder, ONNX, signature_key) as (new, report):
         for name, graph in graphs.items():
             model = convert(name, graph.function, graph.inputs, graph.axes)
             onnx_library.save_model(model, new / f"{name}.onnx")

@@ -1,0 +1,301 @@
+"""Parity of an export's ONNX graphs with the model: the outputs that were stored at export, and the comparison."""
+
+import dataclasses
+import io
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from keras_transformer_serving.bundle import ONNX, Bundle
+from keras_transformer_serving.graphs import Graphs
+from keras_transformer_serving.model import Model
+from keras_transformer_serving.text_to_text import TextToText
+from keras_transformer_serving.tokenizer import tokenizer_of
+
+ONNX_STEPS = "onnx_steps"
+EXAMPLES = "examples.npz"
+NEAR_TIE = 1e-4  # float32 sums in another order may swap two candidates whose logits are closer than this
+_STORED = 64
+_BATCH = 64
+
+Arrays = dict[str, np.ndarray]
+Answers = dict[str, tuple[np.ndarray, list[Any]]]
+"""The ids (B, M) and texts of each graph for B input texts, or (B, N, M) and N texts for each."""
+
+
+class ParityError(ValueError):
+    """An export's output differs from the model's."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Reference:
+    """Reference outputs of a pipeline, and how close its decisions were.
+
+    The random numbers of a sampler depend on the row index, which starts from 0 in each batch of a SavedModel, so
+    sampled outputs are compared within a single batch.
+
+    Attributes:
+        texts: the inputs; rows of ids for graphs without text inputs.
+        ids: (B, M), or (B, R, M) for R hypotheses, the outputs.
+        answers: the outputs as texts, or the ids for graphs without texts.
+        gap: a function of (row, step, id, other id) that returns the absolute difference between the model's logits of
+            two candidates; None without the model, or if its search is not greedy.
+        rank: a function of (row, ids) that returns the length-normalised log-probabilities of hypotheses (R, M); None
+            without the model, or if its search is not a beam.
+        greedy: the greedy outputs, if the sampler or constraints give others: the reference of single-step graphs.
+    """
+
+    texts: list[Any]
+    ids: np.ndarray
+    answers: list[Any]
+    gap: Callable[[int, int, int, int], float] | None = None
+    rank: Callable[[int, np.ndarray], np.ndarray] | None = None
+    greedy: "Reference | None" = None
+
+    @classmethod
+    def stored(cls, report: dict[str, Any]) -> "Reference":
+        """Restore the reference outputs that were stored in `parity.json` at export."""
+        examples = report["examples"]
+        greedy = cls.stored({"examples": examples["greedy"]}) if "greedy" in examples else None
+        return cls(examples["texts"], np.asarray(examples["ids"]), examples["answers"], greedy=greedy)
+
+
+class GeneratingGraphs:
+    """The ONNX graphs of a pipeline that generates, run by ONNX Runtime with serving's tokenizer.
+
+    Args:
+        read: a function from a graph's name to the content of its file.
+        tokenizer_model: the content of the tokenizer's file.
+        config: the export's settings.
+        steps: whether there are graphs of a single step, too.
+    """
+
+    def __init__(
+        self, read: Callable[[str], bytes], tokenizer_model: bytes, config: dict[str, Any], steps: bool
+    ) -> None:
+        graphs = Graphs(read, config)
+        self._steps = steps
+        self._served = TextToText(graphs, tokenizer_of(tokenizer_model, config))
+
+    def __call__(self, texts: Sequence[Any]) -> Answers:
+        """Return the outputs of the graph of the whole loop and, if any, of the graphs of single steps."""
+        served = self._served
+        by_graph = {"onnx_loop": served.generate(texts, _BATCH)["ids"]}
+        if self._steps:
+            rows = served.encode(texts)
+            parts = [
+                served.graphs.generate_by_steps(*served.padded(rows[begin : begin + _BATCH]))
+                for begin in range(0, len(rows), _BATCH)
+            ]
+            by_graph[ONNX_STEPS] = np.concatenate(parts)
+        return {name: (ids, self._answers(ids)) for name, ids in by_graph.items()}
+
+    def _answers(self, ids: np.ndarray) -> list[Any]:
+        tokenizer = self._served.tokenizer
+        if tokenizer is None:
+            rows: list[Any] = ids.tolist()
+            return rows
+        return [tokenizer.decode(row) if row.ndim == 1 else self._answers(row) for row in ids]
+
+
+def compare_generated(reference: Reference, exported: Callable[[Sequence[str]], Answers]) -> dict[str, Any]:
+    """Compare an export with reference outputs.
+
+    Args:
+        reference: inputs and the model's outputs.
+        exported: a function from input texts to the outputs of each graph.
+
+    Returns:
+        "texts", the number of inputs; "graphs", for each the number of identical outputs and of those that differ
+        after a near tie; "examples", for later verification without the model.
+
+    Raises:
+        ParityError: if any other output differs.
+    """
+    near_ties = {
+        name: _near_ties((name == ONNX_STEPS and reference.greedy) or reference, name, ids, answers)
+        for name, (ids, answers) in exported(reference.texts).items()
+    }
+    count = len(reference.texts)
+    # Near ties are not stored, as they could not be distinguished from errors without the model.
+    clear = [row for row in range(count) if not any(row in rows for rows in near_ties.values())][:_STORED]
+    examples = _examples(reference, clear)
+    if reference.greedy is not None:
+        examples["greedy"] = _examples(reference.greedy, clear)
+    return {
+        "texts": count,
+        "graphs": {
+            name: {"identical": count - len(rows), "near_ties": len(rows)} for name, rows in near_ties.items()
+        },
+        "examples": examples,
+    }
+
+
+def _examples(reference: Reference, rows: list[int]) -> dict[str, Any]:
+    return {
+        "texts": [reference.texts[row] for row in rows],
+        "ids": reference.ids[rows].tolist(),
+        "answers": [reference.answers[row] for row in rows],
+    }
+
+
+def _near_ties(reference: Reference, name: str, ids: np.ndarray, answers: list[str]) -> list[int]:
+    """Return the rows that differ after a near tie.
+
+    Raises:
+        ParityError: if any other row differs.
+    """
+    rows = []
+    for row, (expected, found) in enumerate(zip(reference.ids, ids, strict=True)):
+        same_ids = np.array_equal(expected, found)
+        if same_ids and reference.answers[row] == answers[row]:
+            continue
+        if same_ids or not _is_near_tie(reference, row, found):
+            raise ParityError(
+                f"`{name}` must answer as the model does. It differs at input {row}, "
+                f"{reference.texts[row]!r}: expected {reference.answers[row]!r} {expected.tolist()}. "
+                f"Received: {answers[row]!r} {found.tolist()}"
+            )
+        rows.append(row)
+    return rows
+
+
+def _is_near_tie(reference: Reference, row: int, found: np.ndarray) -> bool:
+    expected = reference.ids[row]
+    if reference.rank is not None and expected.shape == found.shape:
+        ranks = [reference.rank(row, np.reshape(ids, [-1, ids.shape[-1]])) for ids in (expected, found)]
+        return bool(np.abs(ranks[0] - ranks[1]).max() <= NEAR_TIE)
+    if reference.gap is None or expected.shape != found.shape:
+        return False
+    column = int(np.argmax(expected != found))
+    return reference.gap(row, column, int(expected[column]), int(found[column])) <= NEAR_TIE
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """Inputs of a graph, and its expected outputs.
+
+    Attributes:
+        graph: the graph's name.
+        inputs: the inputs, by name.
+        outputs: the expected outputs, by name.
+    """
+
+    graph: str
+    inputs: Arrays
+    outputs: Arrays
+
+
+def compare_tensors(
+    examples: Sequence[Example], run: Callable[[str, Arrays], Arrays], most: float
+) -> dict[str, Any]:
+    """Compare an export with the model's outputs.
+
+    Args:
+        examples: inputs and the model's outputs.
+        run: a function that runs a graph of the export, by name, on inputs.
+        most: the absolute and relative tolerance of floats. Integers and strings must be equal.
+
+    Returns:
+        "tolerance", and "graphs", for each the number of compared "rows" and the "largest_difference" of floats.
+
+    Raises:
+        ParityError: if an output differs.
+    """
+    graphs: dict[str, dict[str, Any]] = {}
+    for example in examples:
+        found = run(example.graph, example.inputs)
+        if set(found) != set(example.outputs):
+            raise ParityError(
+                f"`{example.graph}` must give {sorted(example.outputs)}. Received: {sorted(found)}"
+            )
+        counts = graphs.setdefault(example.graph, {"rows": 0, "largest_difference": 0.0})
+        counts["rows"] += len(next(iter(example.inputs.values())))
+        for name, expected in example.outputs.items():
+            difference = _difference(example, name, expected, found[name], most)
+            counts["largest_difference"] = max(counts["largest_difference"], difference)
+    return {"tolerance": most, "graphs": graphs}
+
+
+def load_examples(file: str | os.PathLike[str] | BinaryIO) -> list[Example]:
+    """Load the examples of an export, from its file "examples.npz"."""
+    found: dict[str, Example] = {}
+    with np.load(file) as arrays:
+        for key, values in arrays.items():
+            number, graph, side, name = key.split("/")
+            example = found.setdefault(number, Example(graph, {}, {}))
+            getattr(example, side)[name] = values
+    return list(found.values())
+
+
+def compare_with_stored(bundle: Bundle, part: str, run: Callable[..., Any]) -> dict[str, Any]:
+    """Compare a part of an export with the outputs that were stored at export.
+
+    Args:
+        bundle: the export.
+        part: the part's folder, relative to the export's.
+        run: runs the part's graphs, as for `compare_generated` or `compare_tensors`.
+
+    Returns:
+        Their report, without examples.
+
+    Raises:
+        ParityError: if an output differs.
+    """
+    stored = bundle.parity[part]
+    if "examples" in stored:
+        report = compare_generated(Reference.stored(stored), run)
+        del report["examples"]
+    else:
+        examples = load_examples(io.BytesIO(bundle.read(f"{part}/{EXAMPLES}")))
+        report = compare_tensors(examples, run, stored["tolerance"])
+    if set(report["graphs"]) != set(stored["graphs"]):
+        raise ParityError(
+            f"`{bundle.folder / part}` must have the graphs {sorted(stored['graphs'])}. Export it again. "
+            f"Received: {sorted(report['graphs'])}"
+        )
+    return report
+
+
+def onnx_runner(bundle: Bundle) -> Callable[..., Any]:
+    """Return a function that runs the ONNX graphs of an export, for `compare_with_stored`."""
+    config = bundle.config
+
+    def read(name: str) -> bytes:
+        return bundle.read(f"{ONNX}/{name}.onnx")
+
+    if "generation" in config:
+        steps = ONNX_STEPS in bundle.parity[ONNX]["graphs"]
+        return GeneratingGraphs(read, bundle.tokenizer_model, config, steps)
+    return tensor_runner(read, config)
+
+
+def tensor_runner(read: Callable[[str], bytes], config: dict[str, Any]) -> Callable[[str, Arrays], Arrays]:
+    """Return a function that runs the ONNX graph of a pipeline that runs its model once."""
+    model = Model(read, config)
+    return lambda _graph, inputs: model.run(**inputs)
+
+
+def _difference(example: Example, name: str, expected: np.ndarray, found: np.ndarray, most: float) -> float:
+    """Return the largest difference of floats.
+
+    Raises:
+        ParityError: if it is too large, or values other than floats differ.
+    """
+    floats = expected.dtype.kind == "f"
+    same = expected.shape == found.shape and (
+        np.allclose(found, expected, rtol=most, atol=most, equal_nan=False)
+        if floats
+        else np.array_equal(expected, found)
+    )
+    if not same:
+        raise ParityError(
+            f"`{example.graph}` must give the model's {name}. Expected: {_shown(expected)}. Received: {_shown(found)}"
+        )
+    return float(np.abs(found - expected, dtype="float32").max(initial=0)) if floats else 0.0
+
+
+def _shown(values: np.ndarray) -> str:
+    return f"{np.array2string(values, threshold=20, edgeitems=2)} of shape {values.shape}"

@@ -1,0 +1,84 @@
+"""A small export with a hand-made graph, written in milliseconds."""
+
+import io
+import os
+import types
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from keras_transformer_serving import bundle
+
+CONFIG = {
+    "pipeline": "TextClassification",
+    "pad_id": 0,
+    "vocabulary_size": 9,
+    "num_segments": 2,
+    "max_length": 4,
+    "tokenizer_file": "vocab.model",
+}
+INT, FLOAT = onnx.TensorProto.INT64, onnx.TensorProto.FLOAT
+
+
+def graph():
+    """logits = ids · mask + 10 · segments."""
+    row = ["batch_size", "sequence_length"]
+    nodes = [
+        helper.make_node("Mul", ["input_ids", "attention_mask"], ["masked"]),
+        helper.make_node("Mul", ["token_type_ids", "ten"], ["segments"]),
+        helper.make_node("Add", ["masked", "segments"], ["sum"]),
+        helper.make_node("Cast", ["sum"], ["logits"], to=FLOAT),
+    ]
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    inputs = [helper.make_tensor_value_info(name, INT, row) for name in names]
+    outputs = [helper.make_tensor_value_info("logits", FLOAT, row)]
+    ten = helper.make_tensor("ten", INT, [], np.array([10]).tobytes(), raw=True)
+    return helper.make_model(
+        helper.make_graph(nodes, "model", inputs, outputs, [ten]),
+        opset_imports=[helper.make_opsetid("", 18)],
+        ir_version=10,
+    )
+
+
+def examples():
+    ids = np.array([[5, 6, 0], [7, 0, 0]])
+    sides = {
+        "inputs": {"input_ids": ids, "attention_mask": 1 * (ids > 0), "token_type_ids": 0 * ids},
+        "outputs": {"logits": ids.astype("float32")},
+    }
+    file = io.BytesIO()
+    np.savez(
+        file, **{f"0/forward/{side}/{name}": sides[side][name] for side in sides for name in sides[side]}
+    )
+    return file.getvalue()
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(monkeypatch):
+    """The operating system does not die in these tests."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+@pytest.fixture(scope="session")
+def small():
+    """`write(folder, part, **options)` writes a part, "onnx" or "saved_model/it/1"; `graph` is its graph."""
+    content = {
+        "onnx": {"model.onnx": graph().SerializeToString(), "examples.npz": examples()},
+        "saved_model": {"saved_model.pb": b"graph", "variables/variables.index": b"weights"},
+    }
+
+    def write(folder, part="onnx", config=CONFIG, **options):
+        def write_shared(new):
+            (new / "tokenizer").mkdir()
+            (new / "tokenizer" / "vocab.model").write_bytes(b"pieces")
+
+        with bundle.new_part(folder, part, config, {"onnx": "1"}, write_shared, **options) as (new, report):
+            for name, bytes_ in content[part.split("/")[0]].items():
+                (new / name).parent.mkdir(exist_ok=True)
+                (new / name).write_bytes(bytes_)
+            (new / "assets").mkdir()
+            report.update(tolerance=1e-4, graphs={"forward": {"rows": 2, "largest_difference": 0.0}})
+
+    return types.SimpleNamespace(write=write, graph=graph())
