@@ -27,7 +27,8 @@ def saved_model(
     """Export a pipeline as SavedModel with its tokenizer in the graph, and verify its outputs.
 
     Signatures of generating pipelines: `serving_default`, "text" strings (B,) → "text" strings (B,); `generate_ids`,
-    "text" strings (B,) → "ids" int32 (B, M), "lengths" int32 (B,), "scores" float32 (B,). If the pipeline's sampler
+    "text" strings (B,) → "ids" int32 (B, M), "lengths" int32 (B,), "scores" float32 (B,); `generate`, with options for
+    each row; `encode` and `score` (see `export/README.md`). If the pipeline's sampler
     returns N > 1 hypotheses, each output has an axis of N after the first; if it samples, `generate_ids` also takes
     "noise" float32 (B, N, M), and `serving_default` samples by the sampler's seed and the index of the row in the
     batch.

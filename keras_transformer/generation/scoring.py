@@ -11,7 +11,7 @@ from keras_transformer.generation import validation
 from keras_transformer.generation.compilation import ModelFunctions, cached
 from keras_transformer.generation.generative_model import GenerativeModel, is_encoder_decoder
 from keras_transformer.generation.prompts import PromptedModel
-from keras_transformer.ops import StaticCache
+from keras_transformer.ops import KVCache, StaticCache
 from keras_transformer.typing import Tensor
 
 
@@ -106,17 +106,21 @@ class _Scorer(ModelFunctions):
 
 
 def score_ids(
-    model: GenerativeModel, source_ids: Tensor, target_ids: Tensor, padding_mask: Tensor | None = None
+    model: GenerativeModel,
+    source_ids: Tensor,
+    target_ids: Tensor,
+    padding_mask: Tensor | None = None,
+    kv_cache: KVCache = StaticCache(),
 ) -> Tensor:
     """Return the log-probability (B, T) of each target token, in one pass over prompt and target."""
-    decoder = PromptedModel.of(model, StaticCache(), source_ids, padding_mask=padding_mask)
+    decoder = PromptedModel.of(model, kv_cache, source_ids, padding_mask=padding_mask)
     prompt = decoder.prompt
     ids = ops.concatenate([ops.cast(prompt.ids, "int32"), ops.cast(target_ids, "int32")], axis=1)[:, :-1]
-    following = prompt.positions[:, -1:] + 1 + ops.arange(target_ids.shape[1], dtype="int32")
+    following = prompt.positions[:, -1:] + 1 + ops.arange(ops.shape(target_ids)[1], dtype="int32")
     positions = ops.concatenate([prompt.positions, following], axis=1)[:, :-1]
     # Targets are padded on the right, which causal attention hides.
     real = ops.concatenate([prompt.real, ops.ones_like(target_ids, "bool")], axis=1)[:, :-1]
-    logits, _ = decoder.step(ids, decoder.empty_cache(ids.shape[1], 1), 0, positions, real)
+    logits, _ = decoder.step(ids, decoder.empty_cache(ops.shape(ids)[1], 1), 0, positions, real)
     logits = ops.cast(logits[:, decoder.before :], "float32")
     log_probabilities = ops.log_softmax(logits, axis=-1)
     return ops.take_along_axis(log_probabilities, ops.cast(target_ids, "int32")[..., None], axis=-1)[..., 0]

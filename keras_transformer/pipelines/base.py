@@ -38,6 +38,24 @@ class Preprocessed(NamedTuple):
     error: Tensor
     state: dict[str, Tensor]
 
+    def raise_refused(self, indices: Sequence[int] | None = None) -> None:
+        """Raise a ValueError for the first refused input, if any; an error begins with the argument's name.
+
+        Args:
+            indices: the index of each input in its argument, by default 0, 1, 2, …
+        """
+        errors = self.error.numpy()
+        indices = range(len(errors)) if indices is None else indices
+        for index, error in sorted(zip(indices, errors, strict=True)):
+            if error:
+                message = error.decode()
+                raise ValueError(f"{message} in {message.split('`')[1]}[{index}]")
+
+    def arrays(self) -> Arrays:
+        """Return the inputs as arrays, or raise a ValueError if any input is refused."""
+        self.raise_refused()
+        return {name: values.numpy() for name, values in self.inputs.items()}
+
 
 @dataclasses.dataclass(frozen=True)
 class Graph:
@@ -177,13 +195,6 @@ def is_pipeline(folder: str | os.PathLike[str]) -> bool:
         return False
     config = files.read_json(path)
     return isinstance(config, dict) and "pipeline" in config
-
-
-def raise_refused(errors: Sequence[tuple[int, bytes]]) -> None:
-    """Raise a ValueError for the first of several (index, error), if any; an error begins with the argument's name."""
-    for index, error in sorted(errors):
-        message = error.decode()
-        raise ValueError(f"{message} in {message.split('`')[1]}[{index}]")
 
 
 def _check_sha256(path: pathlib.Path, expected: str | None, found: str) -> None:

@@ -56,25 +56,26 @@ def generate(
     return generation.Generation(*(joined(field.name) for field in dataclasses.fields(generation.Generation)))
 
 
-def score(
-    model: Any, sources: Mapping[str, np.ndarray], targets: Mapping[str, np.ndarray], batch_size: int
-) -> tuple[np.ndarray, np.ndarray]:
+def score(model: Any, inputs: Mapping[str, np.ndarray], batch_size: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the log-probabilities of targets (B,) and of each of their tokens (B, T).
 
     Args:
-        model: as in `generation.score`.
-        sources: "source_ids" (B, S) and "padding_mask", B ≥ 1.
-        targets: "target_ids" (B, T) and "target_padding_mask".
+        model: see `generation.score`.
+        inputs: the outputs of a pipeline's `preprocess_pairs` for B ≥ 1 pairs, as arrays.
         batch_size: the number of rows in a batch.
     """
-    read, scored = sources["padding_mask"].sum(axis=1), targets["target_padding_mask"].sum(axis=1)
-    scores, token_scores = np.zeros(len(read)), np.zeros(targets["target_ids"].shape)
+    read, scored = inputs["padding_mask"].sum(axis=1), inputs["target_padding_mask"].sum(axis=1)
+    scores, token_scores = np.zeros(len(read)), np.zeros(inputs["target_ids"].shape)
     for rows in _batches(read + scored, batch_size):
         width, length = read[rows].max(), scored[rows].max()
+        widths = {
+            "source_ids": width,
+            "padding_mask": width,
+            "target_ids": length,
+            "target_padding_mask": length,
+        }
         out = generation.score(
-            model,
-            **{name: values[rows, :width] for name, values in sources.items()},
-            **{name: values[rows, :length] for name, values in targets.items()},
+            model, **{name: inputs[name][rows, :columns] for name, columns in widths.items()}
         )
         scores[rows], token_scores[rows, :length] = out.scores, out.token_scores
     return scores, token_scores

@@ -16,7 +16,6 @@ from keras_transformer.pipelines.base import (
     Graph,
     Pipeline,
     Preprocessed,
-    raise_refused,
 )
 from keras_transformer.typing import Tensor
 from keras_transformer_serving.graphs import MODEL
@@ -113,8 +112,7 @@ class ForwardPipeline(Pipeline):
         for start in range(0, len(order), batch_size):
             indices = order[start : start + batch_size]
             batch = self._preprocessed(inputs, indices)
-            error = batch.error.numpy()
-            raise_refused([(indices[row], error[row]) for row in np.flatnonzero(error != b"")])
+            batch.raise_refused(indices)
             outputs = self._answer(batch, batch_size)
             for place, index in enumerate(indices):
                 rows[index] = {name: values[place] for name, values in outputs.items()}

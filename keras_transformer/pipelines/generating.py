@@ -15,9 +15,10 @@ from keras_transformer.generation.generative_model import is_encoder_decoder
 from keras_transformer.generation.settings import Settings
 from keras_transformer.generation.validation import padding_value
 from keras_transformer.pipelines import arguments, batched, generation_graphs
-from keras_transformer.pipelines.base import Graph, Pipeline, Preprocessed, raise_refused
+from keras_transformer.pipelines.base import Graph, Pipeline, Preprocessed
+from keras_transformer.pipelines.generation_signatures import Signatures
 from keras_transformer.pipelines.outputs import Alignment, Answer, stream_text
-from keras_transformer.pipelines.texts import accepted_rows, first_error, padded
+from keras_transformer.pipelines.texts import accepted_rows, first_error, padded, utf8_error
 from keras_transformer.text.tokenizers.strings import to_string_tensor
 from keras_transformer.typing import Tensor
 
@@ -225,12 +226,9 @@ class GeneratingPipeline(Pipeline):
         targets = arguments.one_for_each("targets", targets, len(texts))
         if not texts:
             return []
-        sources, rows = self._nonempty_inputs(texts), self._target_rows(texts, targets)
-        target_ids, real = (each.numpy() for each in self._padded(rows))
-        lengths = real.sum(axis=1)
-        self._check_positions(lengths + (0 if self._has_encoder else sources["padding_mask"].sum(axis=1) - 1))
-        given = {"target_ids": target_ids, "target_padding_mask": real}
-        scores, token_scores = batched.score(self.model, sources, given, batch_size)
+        inputs = self._pairs(texts, targets)
+        target_ids, lengths = inputs["target_ids"], inputs["target_padding_mask"].sum(axis=1)
+        scores, token_scores = batched.score(self.model, inputs, batch_size)
         ranking = scores
         if isinstance(self.sampler, samplers.Beam):
             ranking = scores / self.sampler.penalties(int(lengths.max()))[lengths]
@@ -267,13 +265,12 @@ class GeneratingPipeline(Pipeline):
             [('▁the', '▁la'), ('▁house', '▁casa'), ('</s>', '</s>')]
         """
         arguments.check_text("text", text)
-        source_ids = self._nonempty_inputs([text])["source_ids"]
+        arguments.check_text("target", target or "")
+        inputs = self._pairs([text], [target or ""])
+        source_ids, target_ids = inputs["source_ids"], inputs["target_ids"]
         if target is None:
             out = self.generate([text])
             target_ids = out.best[:, : out.lengths[0, 0]]
-        else:
-            arguments.check_text("target", target)
-            target_ids = self._target_rows([text], [target]).to_tensor().numpy()
         weights = generation.align(self.model, source_ids, target_ids, layer=layer, head=head)[0]
         source, generated = (
             [self.tokenizer.id_to_piece(id_) for id_ in ids[0].tolist()] for ids in (source_ids, target_ids)
@@ -285,26 +282,33 @@ class GeneratingPipeline(Pipeline):
         """Return the ids of prefixes, integers (count, Q), padded on the right; Q = 0 for None."""
 
     @abc.abstractmethod
-    def _target_rows(self, texts: list[str], targets: list[str]) -> tf.RaggedTensor:
-        """Return the ids (B, None) of outputs, with end tokens."""
+    def _target_rows(self, texts: Tensor, targets: Tensor) -> tuple[tf.RaggedTensor, Tensor]:
+        """Return the ids (B, None) of outputs, with end tokens, and the reasons (B,) why some have none."""
 
-    def _nonempty_inputs(self, texts: list[str]) -> dict[str, np.ndarray]:
-        """Return the inputs of the model, and raise if any text is empty."""
-        inputs = self._inputs(texts)
-        empty = ~inputs["padding_mask"].any(axis=1)
-        if empty.any():
-            row = empty.argmax()
-            raise ValueError(f"`texts` must not be empty. Received: texts[{row}]={texts[row]!r}")
-        return inputs
+    def preprocess_pairs(self, texts: Tensor, targets: Tensor) -> Preprocessed:
+        """Convert texts and given outputs, strings (B,), to the inputs of `generation.score`, as TensorFlow operations.
 
-    def _check_positions(self, read: np.ndarray) -> None:
-        """Raise if the number of input tokens (B,) exceeds the decoder's positions."""
-        limit = getattr(self.model, "max_length", None)
-        if limit is not None and read.max() > limit:
-            raise ValueError(
-                f"`targets` must fit the model's {limit} positions. "
-                f"Received: {read.max()} input tokens for targets[{read.argmax()}]"
-            )
+        Returns:
+            As inputs those of `preprocess`, "target_ids", int32 (B, T), padded on the right, and "target_padding_mask",
+            booleans (B, T). Empty texts and outputs that exceed the model's positions are refused.
+        """
+        batch = self.preprocess(texts)
+        rows, error = self._target_rows(texts, targets)
+        read, limit = tf.cast(rows.row_lengths(), tf.int32), getattr(self.model, "max_length", None) or 2**30
+        sources = tf.reduce_sum(tf.cast(batch.inputs["padding_mask"], tf.int32), axis=1)
+        if not self._has_encoder:
+            read += sources - 1
+        expected = f"`targets` must fit the model's {limit} positions. Received: "
+        too_long = tf.strings.join([expected, tf.strings.as_string(read), " input tokens"])
+        error = first_error(
+            batch.error,
+            tf.where(sources > 0, "", "`texts` must not be empty. Received: an empty text"),
+            utf8_error(targets=targets),
+            error,
+            tf.where(read > limit, too_long, ""),
+        )
+        ids, real = self._padded(accepted_rows(rows, error))
+        return Preprocessed({**batch.inputs, "target_ids": ids, "target_padding_mask": real}, error, {})
 
     def encode(self, texts: list[str]) -> tf.Tensor:
         """Return the "source_ids" of `preprocess`, or raise a ValueError if a text is refused."""
@@ -313,7 +317,7 @@ class GeneratingPipeline(Pipeline):
     def signatures(self) -> dict[str, Graph]:
         """Return the signatures of a SavedModel."""
         self._check_exportable()
-        return generation_graphs.signatures(self)
+        return Signatures(self).graphs()
 
     def onnx_graphs(self) -> dict[str, Graph]:
         """Return the ONNX graphs, by file name: the whole loop, and single steps."""
@@ -329,9 +333,10 @@ class GeneratingPipeline(Pipeline):
 
     def _inputs(self, texts: list[str]) -> dict[str, np.ndarray]:
         """Return the model's inputs, or raise a ValueError if a text is refused."""
-        batch = self.preprocess(to_string_tensor(texts))
-        raise_refused([(row, error) for row, error in enumerate(batch.error.numpy()) if error])
-        return {name: values.numpy() for name, values in batch.inputs.items()}
+        return self.preprocess(to_string_tensor(texts)).arrays()
+
+    def _pairs(self, texts: list[str], targets: list[str]) -> dict[str, np.ndarray]:
+        return self.preprocess_pairs(to_string_tensor(texts), to_string_tensor(targets)).arrays()
 
     def _padded_inputs(self, rows: tf.RaggedTensor, error: Tensor) -> Preprocessed:
         """Pad the source ids; texts that are too long or have an error (B,) get none."""

@@ -1,4 +1,4 @@
-"""The exported functions of generating pipelines: the whole loop, and single steps for servers with their own loop.
+"""The exported graphs of generating pipelines: the whole loop, and single steps for servers with their own loop.
 
 Their key/value cache grows, which needs no XLA.
 """
@@ -11,7 +11,7 @@ from keras_transformer import generation, ops
 from keras_transformer.generation.generative_model import is_encoder_decoder
 from keras_transformer.generation.validation import padding_value
 from keras_transformer.models import Unlimiformer
-from keras_transformer.pipelines.base import BATCH, DEFAULT, Axes, Graph
+from keras_transformer.pipelines.base import BATCH, Axes, Graph
 from keras_transformer.typing import Tensor
 from keras_transformer_serving.graphs import DECODER, ENCODER, MODEL, loop_name
 
@@ -19,25 +19,6 @@ _NEW = "sequence_length"
 _PAST = "past_sequence_length"
 _TOTAL = f"{_PAST} + {_NEW}"
 _PARTS = ("key", "value")
-
-
-def signatures(pipeline: Any) -> dict[str, Graph]:
-    """Return the signatures of a SavedModel."""
-    text = tf.TensorSpec([None], tf.string, name="text")
-
-    def text_to_ids(texts: Tensor, noise: Tensor | None = None) -> dict[str, Tensor]:
-        batch = pipeline.preprocess(texts)  # refused texts are empty, so that nothing is generated
-        return {**generate_ids(pipeline, **batch.inputs, noise=noise), "error": batch.error}
-
-    def text_to_text(texts: Tensor) -> dict[str, Tensor]:
-        out = text_to_ids(texts)
-        decoded = pipeline.decode(tf.reshape(out["ids"], [-1, out["ids"].shape[-1]]))
-        return {"text": tf.reshape(decoded, tf.shape(out["ids"])[:-1]), "error": out["error"]}
-
-    return {
-        DEFAULT: Graph(text_to_text, [text]),
-        "generate_ids": Graph(text_to_ids, [text, *noise_spec(pipeline)]),
-    }
 
 
 def onnx_graphs(pipeline: Any) -> dict[str, Graph]:
@@ -63,7 +44,7 @@ def _loop(pipeline: Any) -> Graph:
             pipeline,
             tf.cast(given["input_ids"], tf.int32),
             None if mask is None else mask != 0,
-            given.get("noise"),
+            noise=given.get("noise"),
         )
         return {**out, "ids": tf.cast(out["ids"], tf.int64), "lengths": tf.cast(out["lengths"], tf.int64)}
 
@@ -131,14 +112,14 @@ def _decoder_only(model: Any) -> Graph:
 
 
 def generate_ids(
-    pipeline: Any, source_ids: Tensor, padding_mask: Tensor | None = None, noise: Tensor | None = None
+    pipeline: Any, source_ids: Tensor, padding_mask: Tensor | None = None, **options: Tensor | None
 ) -> dict[str, Tensor]:
     """Run the generation loop from int32 ids (B, S) to "ids" (B, M), "lengths" (B,), "scores" (B,).
 
     The mask, booleans (B, S), False for padding, is only required for a model without a `pad_id`.
 
-    If the sampler returns N > 1 hypotheses, outputs have an axis of N after the first. Sampling uses `noise`
-    (B, N, M), by default that of its seed for rows 0, 1, 2, …
+    If the sampler returns N > 1 hypotheses, outputs have an axis of N after the first. The options are "noise"
+    (B, N, M), "rows" and "limits" of `generation.generate_ids`.
     """
     model = pipeline.model
     if not is_encoder_decoder(model):
@@ -147,17 +128,22 @@ def generate_ids(
         source_ids = tf.pad(source_ids, column, constant_values=padding_value(model))
         padding_mask = None if padding_mask is None else tf.pad(padding_mask, column)
     out = generation.generate_ids(
-        _WithoutXla(model) if isinstance(model, Unlimiformer) else model,
+        exportable(model),
         source_ids,
         pipeline.max_new_tokens,
         ops.GrowingCache(),
         sampler=pipeline.sampler,
         constraints=pipeline.constraints,
         padding_mask=padding_mask,
-        noise=noise,
+        **options,
     )
     several = pipeline.sampler.num_return > 1
     return {name: out[name] if several else out[name][:, 0] for name in ("ids", "lengths", "scores")}
+
+
+def exportable(model: Any) -> Any:
+    """Return the model, or one of the same outputs that needs no XLA."""
+    return _WithoutXla(model) if isinstance(model, Unlimiformer) else model
 
 
 class _WithoutXla:

@@ -123,28 +123,32 @@ class TextGeneration(GeneratingPipeline):
             )
         return np.zeros((count, 0), np.int32)
 
-    def _target_rows(self, texts: list[str], targets: list[str]) -> tf.RaggedTensor:
-        """Return the ids (B, None) of the targets after their texts, with end tokens."""
+    def _target_rows(self, texts: Tensor, targets: Tensor) -> tuple[tf.RaggedTensor, Tensor]:
+        """Return the ids (B, None) of the targets after their texts, with end tokens, and errors (B,)."""
         anchor_id, anchor = self._anchor
-        wholes = [text + target for text, target in zip(texts, targets, strict=True)]
         prompts, joint, anchored, separate = (
-            self.tokenizer.tokenize(of, special_tokens=self.special_tokens).to_list()
-            for of in (texts, wholes, [anchor.decode() + target for target in targets], targets)
+            self.tokenizer.tokenize(of, special_tokens=self.special_tokens)
+            for of in (
+                texts,
+                tf.strings.join([texts, targets]),
+                tf.strings.join([anchor, targets]),
+                targets,
+            )
         )
-        rows = []
-        for row, (prompt, whole, after) in enumerate(zip(prompts, joint, anchored, strict=True)):
-            # If a token spans the border of text and target, use the target's ids after the anchor.
-            if whole[: len(prompt)] == prompt:
-                ids = whole[len(prompt) :]
-            elif after[:1] == [anchor_id]:
-                ids = after[1:]
-            elif self._text(ids := separate[row]) != targets[row]:
-                raise ValueError(
-                    "`targets` must begin where a token of the whole text may begin. "
-                    f"Received: targets[{row}]={targets[row]!r} after texts[{row}]={texts[row]!r}"
-                )
-            rows.append([*ids, self.model.end_id])
-        return tf.ragged.constant(rows, dtype=tf.int32)
+        # If a token spans the border of text and target, use the target's ids after the anchor.
+        counts = prompts.row_lengths()
+        after_prompt = _as_string(_take(joint, counts)) == _as_string(prompts)
+        after_anchor = _as_string(anchored[:, :1]) == str(anchor_id)
+        ids = (
+            (_skip(joint, counts), after_prompt),
+            (anchored[:, 1:], ~after_prompt & after_anchor),
+            (separate, ~after_prompt & ~after_anchor),
+        )
+        end = tf.fill([counts.shape[0] or tf.size(counts), 1], self.model.end_id)
+        rows = tf.concat([*(_only(rows, chosen) for rows, chosen in ids), end], axis=1)
+        same = self.decode(self._padded(separate)[0]) == targets
+        error = "`targets` must begin where a token of the whole text may begin. Received: another beginning"
+        return rows, tf.where(after_prompt | after_anchor | same, "", error)
 
     def settings(self) -> dict[str, Any]:
         """Return the constructor's arguments except model and tokenizer."""
@@ -171,3 +175,23 @@ def _anchor(tokenizer: Any, model: Any) -> tuple[int, bytes]:
     single = (id_ for id_, row in zip(words, rows, strict=True) if row == [id_])
     id_ = next(single, next(iter(words)))
     return id_, words[id_]
+
+
+def _take(rows: tf.RaggedTensor, counts: Tensor) -> tf.RaggedTensor:
+    """Return the first `counts` (B,) ids of each row."""
+    return tf.ragged.boolean_mask(rows, tf.ragged.range(rows.row_lengths()) < counts[:, None])
+
+
+def _skip(rows: tf.RaggedTensor, counts: Tensor) -> tf.RaggedTensor:
+    """Return all but the first `counts` (B,) ids of each row."""
+    return tf.ragged.boolean_mask(rows, tf.ragged.range(rows.row_lengths()) >= counts[:, None])
+
+
+def _only(rows: tf.RaggedTensor, chosen: Tensor) -> tf.RaggedTensor:
+    """Return the rows that are chosen (B,); the others are empty."""
+    return _take(rows, tf.where(chosen, rows.row_lengths(), 0))
+
+
+def _as_string(rows: tf.RaggedTensor) -> Tensor:
+    """Return each row of ids as one string, for comparison."""
+    return tf.strings.reduce_join(tf.strings.as_string(rows), axis=1, separator=" ")

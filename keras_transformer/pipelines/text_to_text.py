@@ -67,6 +67,7 @@ class TextToText(GeneratingPipeline):
             )
         return ids
 
-    def _target_rows(self, texts: list[str], targets: list[str]) -> tf.RaggedTensor:
-        """Return the ids (B, None) of outputs, with end tokens."""
-        return self.tokenizer.encode_ragged(targets, add_end=True)
+    def _target_rows(self, texts: Tensor, targets: Tensor) -> tuple[tf.RaggedTensor, Tensor]:
+        """Return the ids (B, None) of outputs, with end tokens, and no errors (B,)."""
+        del texts
+        return self.tokenizer.encode_ragged(targets, add_end=True), tf.fill(tf.shape(targets), "")

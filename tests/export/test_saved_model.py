@@ -36,7 +36,7 @@ def answers(signatures, texts):
 
 def test_signatures_have_the_documented_names_types_and_a_free_batch_size(signatures, pipeline):
     _, found = signatures
-    assert set(found) == {"serving_default", "generate_ids"}
+    assert set(found) == {"serving_default", "generate", "generate_ids", "encode", "score"}
     most = pipeline.max_new_tokens
     outputs = {
         "serving_default": {"text": (tf.string, [None]), "error": (tf.string, [None])},
@@ -69,6 +69,44 @@ def test_ids_lengths_and_scores_equal_the_pipelines(signatures, pipeline, texts,
     np.testing.assert_array_equal(found["ids"], expected.best)
     np.testing.assert_array_equal(found["lengths"], expected.lengths[:, 0])
     np.testing.assert_allclose(found["scores"], expected.scores[:, 0], rtol=1e-4, atol=1e-4)
+
+
+def test_options_are_inputs_for_each_row(signatures, pipeline):
+    most = pipeline.max_new_tokens
+    limits = tf.constant([1, most, 0, most + 1, 2])
+    found = signatures[1]["generate"](text=tf.constant(["uno dos"] * 5), max_new_tokens=limits)
+    expected = pipeline.generate(["uno dos"] * 3, max_new_tokens=[1, most, 2])
+    np.testing.assert_array_equal(found["ids"].numpy()[[0, 1, 4]], expected.best)
+    np.testing.assert_array_equal(found["lengths"].numpy()[[0, 1, 4]], expected.lengths[:, 0])
+    assert found["lengths"].numpy()[[2, 3]].tolist() == [0, 0]
+    message = f"`max_new_tokens` must be in [1, {most}]. Received: ".encode()
+    assert found["error"].numpy().tolist() == [b"", b"", message + b"0", message + b"%d" % (most + 1), b""]
+    assert found["text"].numpy()[1].decode() == pipeline("uno dos")
+
+
+def test_scores_and_ids_equal_the_pipelines(signatures, pipeline):
+    texts, targets = ["uno dos", "", "tres", "o" * 10_000], ["one two", "nothing", "three", "long"]
+    found = {
+        name: values.numpy()
+        for name, values in signatures[1]["score"](
+            text=tf.constant(texts), target=tf.constant(targets)
+        ).items()
+    }
+    for row in (0, 2):
+        (expected,) = pipeline.score(texts[row : row + 1], targets[row : row + 1])
+        np.testing.assert_allclose(found["scores"][row], expected.score, rtol=1e-4, atol=1e-4)
+        length = found["lengths"][row]
+        assert length == len(expected.ids)
+        np.testing.assert_allclose(
+            found["token_scores"][row, :length], expected.token_scores, rtol=1e-4, atol=1e-4
+        )
+    assert [bool(error) for error in found["error"]] == [False, True, False, True]
+    assert (found["lengths"][[1, 3]] == 0).all()
+    encoded = run(signatures, texts, "encode")
+    np.testing.assert_array_equal(
+        encoded["source_ids"].numpy()[:3], pipeline.preprocess(tf.constant(texts[:3])).inputs["source_ids"]
+    )
+    assert encoded["padding_mask"].numpy().any(axis=1).tolist() == [True, False, True, False]
 
 
 def test_an_empty_batch_gives_an_empty_answer(signatures):

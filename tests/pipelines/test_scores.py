@@ -55,7 +55,7 @@ def test_scores_do_not_depend_on_the_batch(pipeline):
         ((["uno"], ["one", "two"]), "`targets` must be one for each of 1 texts. Received: 2"),
         ((["uno"], "one"), "`targets` must be a list of strings"),
         (("uno", ["one"]), "`texts` must be a list of strings"),
-        ((["uno", " "], ["one", "two"]), r"`texts` must not be empty. Received: texts\[1\]=' '"),
+        ((["uno", " "], ["one", "two"]), r"`texts` must not be empty. Received: an empty text in texts\[1\]"),
         ((["uno"], [1]), r"`targets\[0\]` must be a string"),
         ((["uno"], ["one"], 0), "`batch_size` must be positive"),
     ],
@@ -111,7 +111,7 @@ def test_a_continuation_is_scored_after_its_prompt(name):
         assert answer.score == pytest.approx(
             generation.score(model, [prompt_ids], [answer.ids]).scores[0], abs=1e-4
         )
-    with pytest.raises(ValueError, match=r"for the model's 48 positions. Received: .* for targets\[1\]"):
+    with pytest.raises(ValueError, match=r"must fit the model's 48 positions. Received: .* in targets\[1\]"):
         writer.score(["to", "to"], [" be", " be" * 48])
     with pytest.raises(ValueError, match="`model` must have `cross_attention_weights`"):
         writer.align("to be", " or")
