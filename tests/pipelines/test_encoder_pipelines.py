@@ -158,6 +158,7 @@ class TestQuestionAnswering:
         assert LONG[answer.start : answer.end] == answer.text
         assert answer.text
 
+    @pytest.mark.slow
     def test_a_context_without_words_has_no_answer(self):
         with pytest.raises(ValueError, match="`context` must hold a word. Received: context='  '"):
             MAKERS["span"]()("a", "  ")
@@ -201,6 +202,7 @@ class TestEmbedding:
         unit = MAKERS["embed"](pooling=pooling)(TEXTS)
         np.testing.assert_allclose(np.linalg.norm(unit, axis=1), 1, rtol=1e-5)
 
+    @pytest.mark.slow
     def test_a_single_string_and_no_texts(self):
         embedder = MAKERS["embed"]()
         np.testing.assert_allclose(embedder("a b c"), embedder(TEXTS)[0], **CLOSE)
