@@ -1,4 +1,5 @@
 import functools
+import gc
 import os
 import pathlib
 
@@ -24,6 +25,12 @@ def pytest_collection_modifyitems(items):
             quick.add(test)
         else:
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish():
+    """Exclude from garbage collections what lives until the end: TensorFlow's and the tests' own objects."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
@@ -174,7 +181,7 @@ def texts(sentence_pairs) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def exported(pipeline, tmp_path_factory, worker_id) -> pathlib.Path:
+def exported(pipeline, sentence_pairs, tmp_path_factory, worker_id) -> pathlib.Path:
     """The pipeline as SavedModel and ONNX in one folder: made once for all workers, only to be read."""
     import fcntl
 
@@ -187,8 +194,9 @@ def exported(pipeline, tmp_path_factory, worker_id) -> pathlib.Path:
     with open(shared / "exported" / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (shared / "exported" / "complete").exists():
-            export.saved_model(pipeline, folder, name="tiny")
-            export.onnx(pipeline, folder)
+            sources = [source for source, _ in sentence_pairs]
+            export.saved_model(pipeline, folder, name="tiny", texts=sources)
+            export.onnx(pipeline, folder, texts=sources)
             (shared / "exported" / "complete").touch()
     return folder
 

@@ -56,6 +56,7 @@ def test_a_new_relation_composes_attends_and_is_serialised():
     assert kt.layers.MultiHeadAttention.from_config(layer.get_config()).relation == relation
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("sampler", ["greedy", "beam"])
 def test_a_new_model_generates(sampler):
     out = generation.generate(Counter(), np.array([[3], [6]]), sampler, max_new_tokens=8)

@@ -45,9 +45,9 @@ def saved(tmp_path_factory):
 @pytest.mark.parametrize(
     ("backend", "imports"),
     [
-        ("jax", "import keras_transformer, keras"),
+        ("tensorflow", "import keras_transformer, keras"),
+        pytest.param("jax", "import keras_transformer, keras", marks=pytest.mark.slow),
         pytest.param("jax", "import keras, keras_transformer", marks=pytest.mark.slow),
-        pytest.param("tensorflow", "import keras_transformer, keras", marks=pytest.mark.slow),
         pytest.param(
             "tensorflow",
             "import tensorflow as tf; keras = tf.keras; import keras_transformer",

@@ -67,6 +67,7 @@ def test_target_ids_are_the_shifted_labels():
     assert all(target[0] == PAD for _, target, _ in rows())
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("rate", "mean_span"), [(0.15, 3.0), (0.5, 3.0), (0.15, 1.0), (0.3, 8.0)])
 def test_the_numbers_of_tokens_and_spans_follow_rate_and_mean_span(rate, mean_span):
     for source, _, labels in rows(rate=rate, mean_span=mean_span):

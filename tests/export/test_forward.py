@@ -175,7 +175,10 @@ def test_text_signatures_equal_the_pipeline(name):
     }
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name.startswith("image, ") else ()) for name in OTHERS],
+)
 def test_image_and_graph_signatures_equal_the_pipeline(name):
     check(OTHERS[name]())
 
@@ -376,7 +379,7 @@ def test_values_other_than_pipelines_are_refused(tmp_path):
             function(OTHERS["image"]().model, tmp_path / "it")
 
 
-@pytest.mark.slow_variants
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["text, several labels", "text, number"])
 def test_onnx_and_serving_of_multi_label_classification_and_regression(name, tmp_path):
     pipeline, texts = TEXT_PIPELINES[name][0](), TEXTS[:5]

@@ -46,7 +46,7 @@ def test_noise_of_serving_equals_that_of_generation():
     np.testing.assert_array_equal(serving.uniform_noise(2**32 - 5, rows, 3, 5), expected)
 
 
-@pytest.mark.slow_variants
+@pytest.mark.slow
 def test_exported_functions_equal_python_without_xla(changed, texts):
     texts = texts[:6]
     expected = expected_ids(changed, texts)

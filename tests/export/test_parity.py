@@ -12,6 +12,7 @@ TEXTS = ["a", "b", "c"]
 IDS = np.array([[5, 6, 3, 0], [7, 3, 0, 0], [8, 8, 8, 8]])
 ANSWERS = ["five six", "seven", "eight"]
 OTHER = np.array([[5, 9, 3, 0], [7, 3, 0, 0], [8, 8, 8, 8]])
+OTHERS = ["five nine", "seven", "eight"]
 
 
 def reference(gap=None):
@@ -36,34 +37,36 @@ def test_a_difference_at_a_near_tie_is_counted():
         asked.append(place)
         return 5e-5
 
-    report = parity.compare_generated(reference(gap), answering(OTHER, ["five nine", "seven", "eight"]))
+    report = parity.compare_generated(reference(gap), answering(OTHER, OTHERS))
     assert report["graphs"] == {"graph": {"identical": 2, "near_ties": 1}}
     assert asked == [(0, 1, 6, 9)]
 
 
-@pytest.mark.parametrize("distance", [1e-2, 2e-4, float("nan"), float("inf")])
-def test_any_other_difference_is_an_error_with_its_place(distance):
-    with pytest.raises(
-        ParityError, match=r"`graph` must answer.*input 0, 'a'.*'five six' \[5, 6, 3, 0\].*'five nine'"
-    ):
-        parity.compare_generated(
-            reference(lambda *_: distance), answering(OTHER, ["five nine", "seven", "eight"])
-        )
+PLACE = r"`graph` must answer.*input 0, 'a'.*'five six' \[5, 6, 3, 0\].*'five nine'"
+DIFFERENT = {
+    **{
+        f"logits {gap} apart": (reference(lambda *_, gap=gap: gap), answering(OTHER, OTHERS), PLACE)
+        for gap in (1e-2, 2e-4, float("nan"), float("inf"))
+    },
+    "without the model": (reference(), answering(OTHER, OTHERS), "input 0"),
+    "another text at a tie": (
+        reference(lambda *_: 0.0),
+        answering(IDS, ["five six", "seven", "EIGHT"]),
+        "input 2",
+    ),
+    "ids of another width": (reference(lambda *_: 0.0), answering(IDS[:, :3]), "input 0"),
+    "second graph": (
+        reference(),
+        lambda texts: {**answering(name="first")(texts), **answering(OTHER, name="second")(texts)},
+        "`second`",
+    ),
+}
 
 
-def test_without_the_model_any_difference_is_an_error():
-    with pytest.raises(ParityError, match="input 0"):
-        parity.compare_generated(reference(), answering(OTHER, ["five nine", "seven", "eight"]))
-
-
-def test_equal_ids_with_another_text_are_an_error_even_at_a_tie():
-    with pytest.raises(ParityError, match="input 2"):
-        parity.compare_generated(reference(lambda *_: 0.0), answering(IDS, ["five six", "seven", "EIGHT"]))
-
-
-def test_ids_of_another_width_are_an_error():
-    with pytest.raises(ParityError, match="input 0"):
-        parity.compare_generated(reference(lambda *_: 0.0), answering(IDS[:, :3]))
+@pytest.mark.parametrize(("expected", "exported", "message"), DIFFERENT.values(), ids=DIFFERENT)
+def test_any_other_difference_is_an_error_with_its_place(expected, exported, message):
+    with pytest.raises(ParityError, match=message):
+        parity.compare_generated(expected, exported)
 
 
 def test_missing_rows_are_an_error():
@@ -71,17 +74,9 @@ def test_missing_rows_are_an_error():
         parity.compare_generated(reference(), answering(IDS[:2], ANSWERS[:2]))
 
 
-def test_every_graph_is_compared():
-    def exported(texts):
-        return {**answering(name="first")(texts), **answering(OTHER, name="second")(texts)}
-
-    with pytest.raises(ParityError, match="`second`"):
-        parity.compare_generated(reference(), exported)
-
-
 def test_an_export_that_passed_with_a_near_tie_passes_again_without_the_model():
     """Stored references accept the same export later."""
-    others = dict(zip(TEXTS, zip(OTHER, ["five nine", "seven", "eight"], strict=True), strict=True))
+    others = dict(zip(TEXTS, zip(OTHER, OTHERS, strict=True), strict=True))
 
     def exported(texts):
         ids, answers = zip(*(others[text] for text in texts), strict=True)

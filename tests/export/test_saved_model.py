@@ -62,6 +62,7 @@ def test_texts_equal_the_pipelines(signatures, pipeline, texts):
     assert answers(signatures, texts) == pipeline(texts)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("size", [1, 3])
 def test_ids_lengths_and_scores_equal_the_pipelines(signatures, pipeline, texts, size):
     expected = pipeline.generate(texts[:size])

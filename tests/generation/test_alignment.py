@@ -35,33 +35,48 @@ def test_rows_ignore_other_rows(random_transformer):
     assert generation.align(model, SOURCES[:0], TARGETS[:0]).shape == (0, 5, 4)
 
 
-@pytest.mark.slow
-def test_invalid_arguments_are_refused(random_transformer, decoder):
-    model = random_transformer(3)
-    for wrong in ({"layer": 1}, {"layer": -2}, {"head": 2}, {"head": [0, 5]}, {"head": []}, {"head": -1}):
-        with pytest.raises(ValueError, match=rf"`{next(iter(wrong))}` must .*Received: "):
-            generation.align(model, SOURCES, TARGETS, **wrong)
-    with pytest.raises(ValueError, match="`model` must have `cross_attention_weights`"):
-        generation.align(decoder(), SOURCES, TARGETS)
-    with pytest.raises(ValueError, match="`target_ids` must have as many rows"):
-        generation.align(model, SOURCES, TARGETS[:1])
-    with pytest.raises(ValueError, match="`target_ids` must have padding after"):
-        generation.align(model, SOURCES[:1], [[5, 0, 6]])
+OUTSIDE = [
+    *({"layer": layer} for layer in (1, -2)),
+    *({"head": head} for head in (2, [0, 5], [], -1)),
+]
+NO_INTEGERS = [
+    *({"layer": layer} for layer in (1.0, "a", None, True)),
+    *({"head": head} for head in (1.5, 0.0, "a", True, [[0, 1]], [[0], [0, 1]], [True])),
+]
+REFUSED = {
+    **{
+        f"{name}={value!r}": (
+            lambda model, _, wrong=wrong: generation.align(model, SOURCES, TARGETS, **wrong),
+            rf"`{name}` must {expected}.*Received: {name}=",
+        )
+        for expected, cases in {"": OUTSIDE, "be .*integer": NO_INTEGERS}.items()
+        for wrong in cases
+        for name, value in wrong.items()
+    },
+    "model": (
+        lambda _, decoder: generation.align(decoder(), SOURCES, TARGETS),
+        "`model` must have `cross_attention_weights`",
+    ),
+    "another number of rows": (
+        lambda model, _: generation.align(model, SOURCES, TARGETS[:1]),
+        "`target_ids` must have as many rows",
+    ),
+    "padding before tokens": (
+        lambda model, _: generation.align(model, SOURCES[:1], [[5, 0, 6]]),
+        "`target_ids` must have padding after",
+    ),
+}
 
 
-@pytest.mark.slow_variants
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        *({"layer": layer} for layer in (1.0, "a", None, True)),
-        *({"head": head} for head in (1.5, 0.0, "a", True, [[0, 1]], [[0], [0, 1]], [True])),
-    ],
-    ids=str,
-)
-def test_non_integer_layers_and_heads_are_refused(random_transformer, wrong):
-    (name,) = wrong
-    with pytest.raises(ValueError, match=rf"`{name}` must be .*integer.*Received: {name}="):
-        generation.align(random_transformer(3), SOURCES, TARGETS, **wrong)
+@pytest.fixture(scope="module")
+def model(random_transformer):
+    return random_transformer(3)
+
+
+@pytest.mark.parametrize(("call", "message"), REFUSED.values(), ids=REFUSED)
+def test_invalid_arguments_are_refused(model, decoder, call, message):
+    with pytest.raises(ValueError, match=message):
+        call(model, decoder)
 
 
 @pytest.mark.slow

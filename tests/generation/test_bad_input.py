@@ -3,37 +3,105 @@ import pytest
 from keras import ops
 
 from keras_transformer import generation
-from keras_transformer.generation import Beam, Ensemble, ForcedWords, NoRepeatNGram, generate, score
+from keras_transformer.generation import (
+    Beam,
+    Ensemble,
+    ForcedWords,
+    NoRepeatNGram,
+    Speculative,
+    generate,
+    score,
+)
 
 pytestmark = pytest.mark.backend_neutral
 
 
-def test_model_without_step_is_refused(decoder):
-    with pytest.raises(TypeError, match=r"`model` must have `step` and `empty_cache`.*Received: a NoneType"):
-        generate(None, [[5]])
-    with pytest.raises(TypeError, match=r"`models` must be a list.*Received: a "):
-        Ensemble(decoder())
+class Ragged:
+    """Rows as `tf.RaggedTensor` has them."""
+
+    row_splits = (0, 1, 3)
 
 
-def test_ragged_ids_are_refused(decoder):
-    class Ragged:
-        """Rows as `tf.RaggedTensor` has them."""
+NOT_GENERATIVE = r"must have `step` and `empty_cache`.*Received: a "
+UNEQUAL = r"`source_ids` must have rows of equal length"
+BEYOND_INT32 = r"`max_new_tokens` must be at most .*Received: max_new_tokens=2147483648"
+REFUSED = {
+    "model": (lambda decoder: generate(None, [[5]]), TypeError, f"`model` {NOT_GENERATIVE}NoneType"),
+    "models is no list": (
+        lambda decoder: Ensemble(decoder()),
+        TypeError,
+        r"`models` must be a list.*Received: a ",
+    ),
+    **{
+        f"models=[{name}]": (
+            lambda decoder, member=member: Ensemble([member]),
+            TypeError,
+            f"`models` {NOT_GENERATIVE}",
+        )
+        for name, member in {"text": "a", "None": None, "object": object()}.items()
+    },
+    **{
+        f"draft={draft}": (
+            lambda decoder, draft=draft: Speculative(draft),
+            TypeError,
+            f"`draft` {NOT_GENERATIVE}",
+        )
+        for draft in ("x", None)
+    },
+    "ragged list": (
+        lambda decoder: generate(decoder(), [[5], [5, 6]]),
+        ValueError,
+        rf"{UNEQUAL}.*Received: \[\[5\], \[5, 6\]\]",
+    ),
+    "ragged tensor": (lambda decoder: generate(decoder(), Ragged()), ValueError, UNEQUAL),
+    "early_stopping": (
+        lambda decoder: Beam(4, early_stopping="never"),
+        ValueError,
+        r"`early_stopping` must be True, False or one of .*Received: .*never",
+    ),
+    "padding as end token": (
+        lambda decoder: generate(decoder(), [[5]], constraints=[generation.EndTokens([0, 4])]),
+        ValueError,
+        r"end tokens that are not padding. Received: .*pad_id=0",
+    ),
+    **{
+        f"row {row}": (
+            lambda decoder, row=row: generate(decoder(), [[5]], "sample", rows=np.array([row])),
+            ValueError,
+            r"`rows` must be in \[0, 2147483647\]. Received: rows from",
+        )
+        for row in (-1, 2**31, 2**32)
+    },
+    **{
+        f"rows, {name}": (
+            lambda decoder, sampler=sampler: generate(decoder(), [[5]], sampler, rows="abc"),
+            ValueError,
+            r"`rows` must be integers of shape",
+        )
+        for name, sampler in {"greedy": "greedy", "beam": Beam(2), "sample": generation.Sample()}.items()
+    },
+    "max_new_tokens of generate": (
+        lambda decoder: generate(decoder(), [[5]], max_new_tokens=2**31),
+        ValueError,
+        BEYOND_INT32,
+    ),
+    "max_new_tokens of stream": (
+        lambda decoder: generation.stream(decoder(), [[5]], max_new_tokens=2**31),
+        ValueError,
+        BEYOND_INT32,
+    ),
+    "jit_compile": (
+        lambda decoder: generation.Generator(decoder(), jit_compile="x"),
+        ValueError,
+        r"`jit_compile` must be True or False. Received: jit_compile='x'",
+    ),
+}
 
-        row_splits = (0, 1, 3)
 
-    with pytest.raises(
-        ValueError, match=r"`source_ids` must have rows of equal length.*Received: \[\[5\], \[5, 6\]\]"
-    ):
-        generate(decoder(), [[5], [5, 6]])
-    with pytest.raises(ValueError, match=r"`source_ids` must have rows of equal length"):
-        generate(decoder(), Ragged())
-
-
-def test_unknown_early_stopping_is_refused():
-    with pytest.raises(
-        ValueError, match=r"`early_stopping` must be True, False or one of .*Received: .*never"
-    ):
-        Beam(4, early_stopping="never")
+@pytest.mark.parametrize(("call", "error", "message"), REFUSED.values(), ids=REFUSED)
+def test_invalid_arguments_are_refused(decoder, call, error, message):
+    with pytest.raises(error, match=message):
+        call(decoder)
 
 
 def test_targets_with_padding_before_token_are_refused(decoder):
@@ -61,23 +129,6 @@ def test_nan_logits_error_names_row_and_step_when_scoring():
     assert np.isfinite(generation.score(Broken(), [[4]], [[5, 6, 7]]).scores).all()
 
 
-def test_padding_as_end_token_is_refused(decoder):
-    with pytest.raises(ValueError, match=r"end tokens that are not padding. Received: .*pad_id=0"):
-        generate(decoder(), [[5]], constraints=[generation.EndTokens([0, 4])])
-
-
-@pytest.mark.parametrize("draft", ["x", None], ids=str)
-def test_draft_without_step_is_refused(draft):
-    with pytest.raises(TypeError, match=r"`draft` must have `step` and `empty_cache`.*Received: a "):
-        generation.Speculative(draft)
-
-
-@pytest.mark.parametrize("models", [["a"], [None], [object()]], ids=["text", "None", "object"])
-def test_ensemble_members_without_step_are_refused(models):
-    with pytest.raises(TypeError, match=r"`models` must have `step` and `empty_cache`.*Received: a "):
-        Ensemble(models)
-
-
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("seed", [-1, 2**32, "a", 1.5, True], ids=repr)
 def test_invalid_seeds_are_refused(decoder, seed):
@@ -88,12 +139,6 @@ def test_invalid_seeds_are_refused(decoder, seed):
         run([[5]], seed=seed)
 
 
-@pytest.mark.parametrize("row", [-1, 2**31, 2**32])
-def test_rows_beyond_int32_are_refused(decoder, row):
-    with pytest.raises(ValueError, match=r"`rows` must be in \[0, 2147483647\]. Received: rows from"):
-        generate(decoder(), [[5]], "sample", rows=np.array([row]))
-
-
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("most", [9, [9], 2**31], ids=str)
 def test_max_new_tokens_beyond_max_length_is_refused(decoder, most):
@@ -102,18 +147,10 @@ def test_max_new_tokens_beyond_max_length_is_refused(decoder, most):
     assert generate(decoder(max_length=8), [[5]], max_new_tokens=8).ids.shape == (1, 1, 8)
 
 
-def test_max_new_tokens_beyond_int32_is_refused(decoder):
-    for make in (generate, generation.stream):
-        with pytest.raises(
-            ValueError, match=r"`max_new_tokens` must be at most .*Received: max_new_tokens=2147483648"
-        ):
-            make(decoder(), [[5]], max_new_tokens=2**31)
-
-
 def test_error_names_the_model_with_too_few_positions(decoder):
     long, short = decoder(max_length=32), decoder(max_length=8)
     cases = {
-        "the draft": (long, generation.Speculative(short)),
+        "the draft": (long, Speculative(short)),
         r"models\[1\]": (Ensemble([long, short]), "greedy"),
     }
     for holder, (model, sampler) in cases.items():
@@ -137,17 +174,6 @@ def test_target_with_empty_source_is_refused(translator, function):
 def test_prefixes_with_padding_between_tokens_are_refused(translator, prefix):
     with pytest.raises(ValueError, match=r"`prefix_ids` must have padding before .*row 1"):
         generate(translator(0, 9), [[5], [5]], prefix_ids=[[5] * len(prefix), prefix])
-
-
-def test_jit_compile_is_boolean(decoder):
-    with pytest.raises(ValueError, match=r"`jit_compile` must be True or False. Received: jit_compile='x'"):
-        generation.Generator(decoder(), jit_compile="x")
-
-
-@pytest.mark.parametrize("sampler", ["greedy", generation.Beam(2), generation.Sample()], ids=str)
-def test_rows_are_checked_for_every_sampler(decoder, sampler):
-    with pytest.raises(ValueError, match=r"`rows` must be integers of shape"):
-        generate(decoder(), [[5]], sampler, rows="abc")
 
 
 @pytest.mark.slow

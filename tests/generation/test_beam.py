@@ -54,7 +54,7 @@ def test_wide_beam_equals_exhaustive_search(translator, forced, every_sequence, 
         assert (out.scores[row, 40:] == -np.inf).all()
 
 
-@pytest.mark.slow_variants
+@pytest.mark.slow
 @pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_cached_beam_equals_full_forward(translator, reference_beam, options, seed):

@@ -168,6 +168,7 @@ def test_forced_last_token_ends_truncated_sequences_without_cost(translator, for
         np.testing.assert_allclose(out.scores[row][found], scores, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     ("constraints", "options"),
     [

@@ -131,6 +131,7 @@ def test_forced_words_need_a_beam(translator, sampler):
         )
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     "constraints",
     [

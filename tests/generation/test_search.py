@@ -41,7 +41,7 @@ def registered(monkeypatch):
     monkeypatch.setattr(samplers, "_SEARCHES", dict(samplers._SEARCHES))
 
 
-def test_sampler_registered_by_one_line_generates_streams_and_serializes(decoder, registered):
+def test_sampler_registered_by_one_line_generates_and_serializes(decoder, registered):
     with pytest.raises(ValueError, match=r"`sampler` must be one of .*Received: sampler=Rank"):
         generation.generate(decoder(5), PROMPTS, Rank(), max_new_tokens=4)
     samplers.register("rank", Rank, RankSearch)
@@ -53,14 +53,21 @@ def test_sampler_registered_by_one_line_generates_streams_and_serializes(decoder
             logits = ops.convert_to_numpy(model(np.array([[*prompt, *ids[:step]]])))[0, -1]
             logits[[model.pad_id]] = -np.inf
             assert ids[step] == np.argsort(-logits)[1]
+    assert samplers.serialize(Rank(2)) == {"sampler": "rank", "rank": 2}
+    assert generation.get({"sampler": "rank", "rank": 2}) == Rank(2)
+
+
+@pytest.mark.slow
+def test_registered_sampler_streams_the_ids_of_generate(decoder, registered):
+    samplers.register("rank", Rank, RankSearch)
+    model = decoder(5)
+    out = generation.generate(model, PROMPTS, Rank(1), max_new_tokens=4)
     greedy = generation.generate(model, PROMPTS, max_new_tokens=4)
     np.testing.assert_array_equal(
         generation.generate(model, PROMPTS, Rank(0), max_new_tokens=4).ids, greedy.ids
     )
     streamed = np.stack(list(generation.stream(model, PROMPTS, "rank", max_new_tokens=4)), axis=1)
     np.testing.assert_array_equal(streamed, out.best[:, : streamed.shape[1]])
-    assert samplers.serialize(Rank(2)) == {"sampler": "rank", "rank": 2}
-    assert generation.get({"sampler": "rank", "rank": 2}) == Rank(2)
 
 
 @pytest.mark.slow_variants

@@ -133,20 +133,37 @@ def test_positions_stay_within_max_length(decoder):
     assert max(int(ops.max(positions)) for positions in asked) < 10
 
 
-@pytest.mark.parametrize("wrong", ["vocabulary", "kind"])
-def test_incompatible_draft_is_refused(decoder, translator, wrong):
-    model = decoder(5)
-    draft = decoder(5, vocabulary_size=13) if wrong == "vocabulary" else translator(0, 12)
-    with pytest.raises(ValueError, match=r"`draft` must .*Received: "):
-        run(model, Speculative(draft), 5, PROMPTS)
+REFUSED = {
+    "draft of another vocabulary": (
+        lambda decoder, _: run(decoder(5), Speculative(decoder(5, vocabulary_size=13)), 5, PROMPTS),
+        r"`draft` must .*Received: ",
+    ),
+    "draft with an encoder": (
+        lambda decoder, translator: run(decoder(5), Speculative(translator(0, 12)), 5, PROMPTS),
+        r"`draft` must .*Received: ",
+    ),
+    "num_tokens": (
+        lambda decoder, _: Speculative(decoder(5), 0),
+        "`num_tokens` must be a positive integer",
+    ),
+    "serialize": (
+        lambda decoder, _: generation.samplers.serialize(Speculative(decoder(5))),
+        "`sampler` must be serializable",
+    ),
+    "stream": (
+        lambda decoder, _: generation.stream(decoder(5), PROMPTS, Speculative(decoder(6))),
+        "`sampler` must have a single hypothesis",
+    ),
+    "forced words": (
+        lambda decoder, _: run(
+            decoder(5), Speculative(decoder(6)), 5, PROMPTS, constraints=[generation.ForcedWords([[4]])]
+        ),
+        "`sampler` must be a `Beam`",
+    ),
+}
 
 
-def test_invalid_settings_are_refused(decoder):
-    with pytest.raises(ValueError, match="`num_tokens` must be a positive integer"):
-        Speculative(decoder(5), 0)
-    with pytest.raises(ValueError, match="`sampler` must be serializable"):
-        generation.samplers.serialize(Speculative(decoder(5)))
-    with pytest.raises(ValueError, match="`sampler` must have a single hypothesis"):
-        generation.stream(decoder(5), PROMPTS, Speculative(decoder(6)))
-    with pytest.raises(ValueError, match="`sampler` must be a `Beam`"):
-        run(decoder(5), Speculative(decoder(6)), 5, PROMPTS, constraints=[generation.ForcedWords([[4]])])
+@pytest.mark.parametrize(("call", "message"), REFUSED.values(), ids=REFUSED)
+def test_invalid_drafts_and_settings_are_refused(decoder, translator, call, message):
+    with pytest.raises(ValueError, match=message):
+        call(decoder, translator)

@@ -26,6 +26,7 @@ def model(request, random_transformer):
     return random_transformer(6, num_layers=2, normalization=request.param)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("layer", [0, 1, -1, -2])
 def test_rows_sum_to_one_and_padding_gets_nothing(model, layer):
     weights = inspection.cross_attention_weights(model, SOURCES, TARGETS, layer)

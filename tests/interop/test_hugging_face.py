@@ -213,6 +213,7 @@ def test_every_constructor_argument_has_a_setting(name):
     assert set(architecture.model(**sizes).get_config()) == known
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     ("name", "change", "pad_id"),
     [

@@ -97,6 +97,7 @@ def test_the_config_makes_the_same_layer(options):
     np.testing.assert_array_equal(again(X), layer(X))
 
 
+@pytest.mark.slow_variants
 @some_variants
 @neutral
 def test_a_saved_model_of_blocks_gives_the_same_output(options, tmp_path):
@@ -111,6 +112,7 @@ def test_a_saved_model_of_blocks_gives_the_same_output(options, tmp_path):
     np.testing.assert_array_equal(again(arrays), model(arrays))
 
 
+@pytest.mark.slow_variants
 @some_variants
 @neutral
 def test_a_block_steps_as_it_is_called(options):
@@ -233,6 +235,7 @@ def test_the_weights_of_a_score_are_trained(score, gradients):
         assert np.abs(np.asarray(found[weight.path])).max() > 1e-5
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
 @variants
 def test_mixed_precision_stays_finite_where_a_row_is_padding(options, policy):

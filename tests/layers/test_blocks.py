@@ -202,6 +202,7 @@ class TestKerasMasks:
     ids = np.array([[4, 5, 6, 0, 0], [7, 0, 0, 0, 0]])
     padding = ids != 0
 
+    @pytest.mark.slow_variants
     @pytest.mark.parametrize("normalization", NORMALIZATIONS)
     @pytest.mark.parametrize("depth", [1, 2])
     def test_are_passed_to_every_encoder_block(self, normalization, depth):
@@ -220,6 +221,7 @@ class TestKerasMasks:
         expected = block(np.asarray(x), padding_mask=given & self.padding)
         np.testing.assert_allclose(block(x, padding_mask=given), expected, **CLOSE)
 
+    @pytest.mark.slow_variants
     @pytest.mark.parametrize("normalization", NORMALIZATIONS)
     @pytest.mark.parametrize("depth", [1, 2])
     def test_of_target_and_memory_are_passed_to_every_decoder_block(self, normalization, depth):
@@ -290,6 +292,7 @@ def test_a_functional_model_of_blocks_saves_and_reloads_equal(normalization, tmp
     np.testing.assert_allclose(again(inputs), model(inputs), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("kind", BLOCKS)
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
 def test_mixed_precision_is_half_all_through_and_finite(kind, policy):

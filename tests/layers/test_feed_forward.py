@@ -75,6 +75,7 @@ def test_the_weights_of_an_ungated_network_are_named_as_ever():
     assert names == ["hidden/kernel", "gate/kernel", "output/kernel"]
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("mode", ["graph", "xla"])
 @pytest.mark.parametrize("activation", GATED)
 def test_gated_networks_agree_in_every_mode(modes, mode, activation):

@@ -250,6 +250,7 @@ class TestMasks:
         np.testing.assert_array_equal(both, layer(np.asarray(x), edges, padding_mask=mask))
 
 
+@pytest.mark.slow_variants
 @neutral
 @pytest.mark.parametrize("mode", ["graph", "xla"])
 @pytest.mark.parametrize("kind", ["edges", "adjacency"])
@@ -270,6 +271,7 @@ def test_every_mode_agrees_with_dropout_too(modes, mode, kind):
     np.testing.assert_allclose(modes[mode](run)(*inputs), run(*inputs), **CLOSE)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
 def test_low_precision_is_finite_and_near(score, policy):

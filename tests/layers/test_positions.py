@@ -88,17 +88,33 @@ def test_the_keras_mask_passes_through():
     np.testing.assert_allclose(keras.layers.GlobalAveragePooling1D()(output), output[:, 0], rtol=1e-6)
 
 
-def test_an_odd_size_is_refused():
-    with pytest.raises(ValueError, match=r"`inputs` must have an even last axis. Received: .*\(2, 3, 7\)"):
-        SinusoidalPositions()(np.zeros((2, 3, 7), "float32"))
+REFUSED = {
+    "odd size": (
+        lambda: SinusoidalPositions()(np.zeros((2, 3, 7), "float32")),
+        r"`inputs` must have an even last axis. Received: .*\(2, 3, 7\)",
+    ),
+    **{
+        f"max_wavelength={wavelength}": (
+            lambda wavelength=wavelength: SinusoidalPositions(wavelength),
+            f"`max_wavelength` must be positive. Received: max_wavelength={wavelength}",
+        )
+        for wavelength in (0, -5.0)
+    },
+    "layout": (
+        lambda: SinusoidalPositions(layout="thirds"),
+        "`layout` must be one of .*Received: layout='thirds'",
+    ),
+    "max_length": (
+        lambda: LearnedPositions(0),
+        "`max_length` must be positive. Received: max_length=0",
+    ),
+}
 
 
-@pytest.mark.parametrize("wavelength", [0, -5.0])
-def test_a_wavelength_that_is_not_positive_is_refused(wavelength):
-    with pytest.raises(
-        ValueError, match=f"`max_wavelength` must be positive. Received: max_wavelength={wavelength}"
-    ):
-        SinusoidalPositions(wavelength)
+@pytest.mark.parametrize(("call", "message"), REFUSED.values(), ids=REFUSED)
+def test_invalid_arguments_are_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
 
 
 LAYOUTS = ("interleaved", "halves")
@@ -170,11 +186,6 @@ class TestShiftMatrix:
             SinusoidalPositions(layout=layout).shift_matrix(1, size)
 
 
-def test_an_unknown_layout_is_refused():
-    with pytest.raises(ValueError, match="`layout` must be one of .*Received: layout='thirds'"):
-        SinusoidalPositions(layout="thirds")
-
-
 class TestLearnedPositions:
     @staticmethod
     def built(max_length=6, **options):
@@ -239,7 +250,3 @@ class TestLearnedPositions:
         embedded = keras.layers.Embedding(5, 4, mask_zero=True)(np.array([[1, 0]]))
         output = self.built()[0](embedded)
         np.testing.assert_allclose(keras.layers.GlobalAveragePooling1D()(output), output[:, 0], rtol=1e-6)
-
-    def test_a_length_that_is_not_positive_is_refused(self):
-        with pytest.raises(ValueError, match="`max_length` must be positive. Received: max_length=0"):
-            LearnedPositions(0)

@@ -96,40 +96,44 @@ def test_config_round_trip_is_the_identity(arguments):
     assert layer.supports_masking
 
 
-@pytest.mark.parametrize(
-    ("options", "shape", "message"),
-    [
-        ({"kind": "rotary"}, (1, 3, 5, 8), "`kind` must be one of .*Received: kind='rotary'"),
-        ({"grid_shape": (3,)}, (1, 3, 8), r"`grid_shape` must be .*Received: grid_shape=\(3,\)"),
-        ({"grid_shape": (3, 0)}, (1, 3, 8), r"`grid_shape` must be .*Received: grid_shape=\(3, 0\)"),
-        (
-            {"max_wavelength": 0},
-            (1, 3, 5, 8),
-            "`max_wavelength` must be positive. Received: max_wavelength=0",
-        ),
-        ({}, (1, 3, 5, 6), r"`inputs` must have a last axis divisible by 4. Received: .*\(1, 3, 5, 6\)"),
-        ({}, (1, 15, 8), r"`inputs` must be \(B, height, width, D\), .*Received: inputs.shape=\(1, 15, 8\)"),
-        (
-            {"grid_shape": (3, 5)},
-            (1, 16, 8),
-            r"`inputs` must have a cell .*Received: inputs.shape=\(1, 16, 8\)",
-        ),
-        (
-            {"grid_shape": (3, 5)},
-            (1, 5, 3, 8),
-            "`inputs` must have a cell for each of the grid's 3 × 5. Received",
-        ),
-    ],
-    ids=str,
-)
-def test_errors_name_the_argument_and_its_value(options, shape, message):
+def on(shape, **options):
+    return lambda: Positions2D(**options)(np.zeros(shape, "float32"))
+
+
+GRID = "`grid_shape` must be .*Received: grid_shape="
+CELL = "`inputs` must have a cell .*Received: inputs.shape="
+REFUSED = {
+    "kind": (on((1, 3, 5, 8), kind="rotary"), "`kind` must be one of .*Received: kind='rotary'"),
+    "one side": (on((1, 3, 8), grid_shape=(3,)), GRID + r"\(3,\)"),
+    "empty side": (on((1, 3, 8), grid_shape=(3, 0)), GRID + r"\(3, 0\)"),
+    "max_wavelength": (
+        on((1, 3, 5, 8), max_wavelength=0),
+        "`max_wavelength` must be positive. Received: max_wavelength=0",
+    ),
+    "last axis": (
+        on((1, 3, 5, 6)),
+        r"`inputs` must have a last axis divisible by 4. Received: .*\(1, 3, 5, 6\)",
+    ),
+    "rank": (
+        on((1, 15, 8)),
+        r"`inputs` must be \(B, height, width, D\), .*Received: inputs.shape=\(1, 15, 8\)",
+    ),
+    "length": (on((1, 16, 8), grid_shape=(3, 5)), CELL + r"\(1, 16, 8\)"),
+    "another grid": (
+        on((1, 5, 3, 8), grid_shape=(3, 5)),
+        "`inputs` must have a cell for each of the grid's 3 × 5. Received",
+    ),
+    "unknown size": (
+        lambda: Positions2D("learned")(keras.Input((None, 5, 8))),
+        "`grid_shape` must be given if kind='learned'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("call", "message"), REFUSED.values(), ids=REFUSED)
+def test_errors_name_the_argument_and_its_value(call, message):
     with pytest.raises(ValueError, match=message):
-        Positions2D(**options)(np.zeros(shape, "float32"))
-
-
-def test_a_learned_grid_of_unknown_size_is_refused():
-    with pytest.raises(ValueError, match="`grid_shape` must be given if kind='learned'"):
-        Positions2D("learned")(keras.Input((None, 5, 8)))
+        call()
 
 
 def test_a_learned_table_takes_no_other_grid():

@@ -229,10 +229,17 @@ class TestIdentifiers:
             score_layers.get(identifier)
         assert repr(identifier) in str(caught.value)
 
-    def test_values_that_hold_tensors_are_not_saved(self):
-        with pytest.raises(ValueError, match="`score` must be a layer .*Received: score=Bilinear"):
-            score_layers.serialize(scores.Bilinear(np.ones((2, 3, 3))))
-
-    def test_an_activation_is_checked_at_once(self):
-        with pytest.raises(ValueError, match="`activation` must be .*Received: activation='relu'"):
-            AdditiveScore("relu")
+    @pytest.mark.parametrize(
+        ("call", "message"),
+        [
+            (
+                lambda: score_layers.serialize(scores.Bilinear(np.ones((2, 3, 3)))),
+                "`score` must be a layer .*Received: score=Bilinear",
+            ),
+            (lambda: AdditiveScore("relu"), "`activation` must be .*Received: activation='relu'"),
+        ],
+        ids=["serialize a value that holds tensors", "activation"],
+    )
+    def test_values_without_a_config_and_unknown_activations_are_refused(self, call, message):
+        with pytest.raises(ValueError, match=message):
+            call()

@@ -294,6 +294,7 @@ def test_pair_classifier_learns_by_fit():
     assert history.history["accuracy"][-1] > 0.95
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("head", ["pretraining", "mean", "token", "span"])
 def test_mixed_precision_is_finite_and_near_with_rows_of_padding(head):
     inputs = {name: np.concatenate([ids, np.zeros((1, 6), int)]) for name, ids in INPUTS.items()}

@@ -257,6 +257,7 @@ def test_errors_name_argument_and_value(make, message):
         make()
 
 
+@pytest.mark.slow
 def test_exports_with_any_number_of_graphs_nodes_and_edges(tmp_path):
     if keras.config.backend() != "tensorflow":
         pytest.skip("a SavedModel")

@@ -102,6 +102,7 @@ def test_initialization_equals_the_paper():
     assert not np.allclose(first, second)
 
 
+@pytest.mark.slow_variants
 @each
 @neutral
 def test_logits_are_float32_and_causal(options):
@@ -183,7 +184,7 @@ class Uncached:
         return ops.take(logits, cache_index + ops.arange(ids.shape[1]), axis=1), cache
 
 
-@pytest.mark.slow_variants
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "sampler"),
     [
@@ -224,6 +225,7 @@ def test_max_length_limits_prompt_and_new_tokens():
         logits(tiny(), np.full((1, 17), 5))
 
 
+@pytest.mark.slow_variants
 @each
 @neutral
 def test_config_round_trip_is_the_identity(options):

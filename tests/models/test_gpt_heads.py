@@ -61,6 +61,7 @@ def test_classes_are_read_from_the_extract_token_at_any_position():
     np.testing.assert_allclose(model.classify({"token_ids": ONE}), found["classes"], **CLOSE)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("kind", INPUTS)
 def test_padding_changes_no_other_output(kind):
     model, ids = tiny(kind), INPUTS[kind]
@@ -120,6 +121,7 @@ def test_gradients_are_linear_in_the_auxiliary_loss_weight():
     assert any(not np.allclose(a, b, rtol=1e-3, atol=1e-4) for a, b in zip(zero, whole, strict=True))
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("kind", INPUTS)
 def test_padding_has_no_gradient(kind):
     ids = INPUTS[kind]

@@ -25,6 +25,7 @@ MAKERS = {
 each = pytest.mark.parametrize("name", MAKERS)
 
 
+@pytest.mark.slow_variants
 @each
 @pytest.mark.parametrize(
     ("num_classes", "given", "expected"),

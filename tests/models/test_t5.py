@@ -230,7 +230,7 @@ def test_cached_steps_equal_full_forward(options, kv_cache, lengths, room):
     np.testing.assert_allclose(np.concatenate(outputs, axis=1)[VALID], logits(model)[VALID], **CLOSE)
 
 
-@pytest.mark.slow_variants
+@pytest.mark.slow
 @each
 @pytest.mark.parametrize(
     "sampler",
@@ -259,6 +259,7 @@ def test_cross_attention_weights_sum_to_one():
         assert not each_block[:, :, :, 4].any()
 
 
+@pytest.mark.slow_variants
 @each
 @neutral
 def test_config_round_trip_is_the_identity(options):
@@ -317,6 +318,7 @@ def test_dropout_only_while_training():
     assert not np.allclose(model(inputs, training=True), model(inputs))
 
 
+@pytest.mark.slow_variants
 @each
 def test_mixed_precision_is_finite_with_rows_of_padding(options):
     model = T5(**{**TINY, **options, "dropout": 0.1}, dtype="mixed_float16")

@@ -250,6 +250,7 @@ def test_saved_model_reloads_equal(options, tmp_path):
     np.testing.assert_array_equal(logits(again), logits(model))
 
 
+@pytest.mark.slow
 def test_exports_with_any_batch_size(tmp_path):
     if keras.config.backend() != "tensorflow":
         pytest.skip("a SavedModel")

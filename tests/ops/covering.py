@@ -110,13 +110,17 @@ def pairwise(axes, legal, wanted, seed=0):
 
 
 def random_cases(axes, legal, product, seed=0):
-    """One case for each legal combination of some axes, the others drawn by chance."""
+    """One case for each legal combination of some axes, the others drawn by chance from what is legal."""
     choice = random.Random(seed)
     cases = []
     for values in itertools.product(*(axes[axis] for axis in product)):
-        fixed = dict(zip(product, values, strict=True))
-        draws = ({**fixed, **{a: choice.choice(axes[a]) for a in axes if a not in fixed}} for _ in range(500))
-        cases += itertools.islice((case for case in draws if legal(case)), 1)
+        case = dict(zip(product, values, strict=True))
+        if not legal(case):
+            continue
+        for axis in axes:
+            if axis not in case:
+                case[axis] = choice.choice([one for one in axes[axis] if legal({**case, axis: one})])
+        cases.append(case)
     return cases
 
 

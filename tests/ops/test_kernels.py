@@ -112,11 +112,12 @@ def typical(kernel, **changed):
 
 
 # Masks, a short sequence or a half type may hide a fault.
+LENGTHS = ("37x37", "37x21", "21x37")
 BARE = [
     PLAIN | {"kernel": kernel, "relation": relation, "lengths": lengths, "score": score}
     for kernel, score in zip(AXES["kernel"], ("dot product",) * 4 + ("linear features",), strict=True)
     for relation in AXES["relation"]
-    for lengths in ("37x37", "37x21", "21x37")
+    for lengths in LENGTHS
 ] + [
     PLAIN | {"kernel": kernel, "relation": relation, "score": score}
     for kernel, relation in (("chunked", "causal"), ("banded", "window"), ("edges", "graph"))
@@ -124,7 +125,14 @@ BARE = [
 ]
 
 
-@pytest.mark.parametrize("case", [case for case in BARE if legal(case)], ids=name)
+def bare(case):
+    """Quick are each kernel with each relation, each with lengths of its own, each score, and the linear kernel."""
+    place = AXES["relation"].index(case["relation"]) + LENGTHS.index(case["lengths"])
+    quick = place % 3 == 0 or case["score"] != "dot product"
+    return pytest.param(case, id=name(case), marks=() if quick else pytest.mark.slow)
+
+
+@pytest.mark.parametrize("case", [bare(case) for case in BARE if legal(case)])
 def test_each_relation_and_each_score_bare(case, small_blocks, pull_back):
     check(case, pull_back)
 

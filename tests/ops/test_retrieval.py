@@ -165,6 +165,7 @@ def test_one_best_key_is_copied():
         np.testing.assert_allclose(found[b, t, n], value[b, best[b, t, n], n], rtol=1e-6)
 
 
+@pytest.mark.slow_variants
 @neutral
 @pytest.mark.parametrize("mode", ["graph", "xla"])
 def test_every_mode_agrees(modes, mode):

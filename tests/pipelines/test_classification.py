@@ -104,6 +104,7 @@ class TestNodes:
         np.testing.assert_allclose(classifier.probabilities(NODES, EDGES).sum(1), 1, rtol=1e-5)
         assert len(set(classifier(NODES, EDGES))) > 1
 
+    @pytest.mark.slow
     def test_a_graph_may_have_no_edges(self, gat):
         classifier = NodeClassification(gat)
         single = [classifier(NODES[i : i + 1], []) for i in range(4)]

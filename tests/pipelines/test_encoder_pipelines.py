@@ -162,6 +162,7 @@ class TestQuestionAnswering:
         assert LONG[answer.start : answer.end] == answer.text
         assert answer.text
 
+    @pytest.mark.slow
     def test_a_context_without_words_has_no_answer(self):
         with pytest.raises(
             ValueError, match=r"`context` must contain a word. Received: none in context\[1\]"
@@ -209,6 +210,7 @@ class TestEmbedding:
         unit = MAKERS["embed"](pooling=pooling)(TEXTS)
         np.testing.assert_allclose(np.linalg.norm(unit, axis=1), 1, rtol=1e-5)
 
+    @pytest.mark.slow
     def test_a_single_string_and_no_texts(self):
         embedder = MAKERS["embed"]()
         np.testing.assert_allclose(embedder("a b c"), embedder(TEXTS)[0], **CLOSE)

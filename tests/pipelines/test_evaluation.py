@@ -75,14 +75,17 @@ def test_signatures_are_sacrebleus():
     assert set(scores) == {"exact_match", "bleu", "chrf", "signatures", "sentences"}
 
 
-def test_empty_pairs_are_refused():
-    with pytest.raises(ValueError, match="`pairs` must not be empty"):
-        pipelines.evaluate(Answering(), [])
-
-
-def test_missing_answers_are_refused():
-    with pytest.raises(ValueError):  # noqa: PT011
-        pipelines.evaluate(lambda texts: ["one"], REFERENCES)
+@pytest.mark.parametrize(
+    ("answers", "pairs", "message"),
+    [
+        (Answering(), [], "`pairs` must not be empty"),
+        (lambda texts: ["one"], REFERENCES, r"zip\(\) argument 2"),
+    ],
+    ids=["no pairs", "missing answers"],
+)
+def test_unusable_pairs_and_answers_are_refused(answers, pairs, message):
+    with pytest.raises(ValueError, match=message):
+        pipelines.evaluate(answers, pairs)
 
 
 def test_without_sacrebleu_the_extra_is_named(monkeypatch):

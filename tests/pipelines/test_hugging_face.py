@@ -109,6 +109,7 @@ def test_outputs_follow_the_folders_generation_config(tmp_path):
     assert greedy.constraints == found.constraints
 
 
+@pytest.mark.slow
 def test_marian_has_the_ids_of_its_vocabulary(tmp_path):
     models = sentence_piece(TEXTS[1::2]), sentence_piece(TEXTS[::2])
     pieces = set()

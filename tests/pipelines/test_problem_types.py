@@ -112,7 +112,7 @@ def test_a_regression_returns_a_number(name, tmp_path):
     assert pipelines.load(tmp_path / "it")(given) == classifier(given)
 
 
-@pytest.mark.slow_variants
+@pytest.mark.slow
 @each
 def test_a_regression_of_several_numbers_returns_a_list(name):
     make, given = MAKERS[name]
@@ -121,7 +121,7 @@ def test_a_regression_of_several_numbers_returns_a_list(name):
     assert [type(number) for number in classifier(given[0])] == [float] * 3
 
 
-@pytest.mark.slow_variants
+@pytest.mark.slow
 @each
 def test_no_inputs_give_no_outputs(name):
     make, given = MAKERS[name]
@@ -183,7 +183,7 @@ def test_gpt_learns_several_labels_and_numbers_by_fit(labels, loss):
         np.testing.assert_allclose(found, labels, atol=0.2)
 
 
-@pytest.mark.slow_variants
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("num_classes", "settings", "expected"),
     [

@@ -121,33 +121,38 @@ def test_the_limit_counts_the_end_token_and_is_itself_allowed(pipeline):
         limited(["la casa", "la casa☃"])
 
 
-@pytest.mark.parametrize("broken", ["\ud800", "uno \udcff dos", b"\xff\xfe"])
-def test_invalid_unicode_is_refused_with_its_row(pipeline, broken):
-    with pytest.raises(ValueError, match=r"texts\[1\]"):
-        pipeline(["uno", broken])
+NO_UNICODE = ["\ud800", "uno \udcff dos", b"\xff\xfe"]
+NO_STRINGS = [None, 5, 1.5, ["uno"], ("uno",), object()]
+REFUSED = {
+    **{
+        repr(value)[:8]: (lambda made, value=value: made(["uno", value]), error, r"texts\[1\]")
+        for error, values in {ValueError: NO_UNICODE, TypeError: NO_STRINGS}.items()
+        for value in values
+    },
+    **{
+        f"batch_size={size}": (
+            lambda made, size=size: made(["uno"], batch_size=size),
+            ValueError,
+            "`batch_size` must be positive",
+        )
+        for size in (0, -1)
+    },
+    **{
+        f"{name}=0": (
+            lambda made, name=name: TextToText(made.model, made.tokenizer, **{name: 0}),
+            ValueError,
+            f"`{name}` must be positive. Received: {name}=0",
+        )
+        for name in ("max_new_tokens", "max_source_tokens")
+    },
+    "sampler": (lambda made: TextToText(made.model, made.tokenizer, "nucleus"), ValueError, "sampler"),
+}
 
 
-@pytest.mark.parametrize("broken", [None, 5, 1.5, ["uno"], ("uno",), object()])
-def test_values_other_than_strings_are_refused_with_their_row(pipeline, broken):
-    with pytest.raises(TypeError, match=r"texts\[1\]"):
-        pipeline(["uno", broken])
-
-
-@pytest.mark.parametrize("batch_size", [0, -1])
-def test_a_batch_size_below_one_is_refused(pipeline, batch_size):
-    with pytest.raises(ValueError, match="`batch_size` must be positive"):
-        pipeline(["uno"], batch_size=batch_size)
-
-
-@pytest.mark.parametrize("name", ["max_new_tokens", "max_source_tokens"])
-def test_limits_that_are_not_positive_are_refused_by_the_constructor(pipeline, name):
-    with pytest.raises(ValueError, match=f"`{name}` must be positive. Received: {name}=0"):
-        TextToText(pipeline.model, pipeline.tokenizer, **{name: 0})
-
-
-def test_an_unknown_sampler_is_refused_by_the_constructor(pipeline):
-    with pytest.raises(ValueError, match="sampler"):
-        TextToText(pipeline.model, pipeline.tokenizer, "nucleus")
+@pytest.mark.parametrize(("call", "error", "message"), REFUSED.values(), ids=REFUSED)
+def test_invalid_texts_and_settings_are_refused(pipeline, call, error, message):
+    with pytest.raises(error, match=message):
+        call(pipeline)
 
 
 @pytest.mark.parametrize(

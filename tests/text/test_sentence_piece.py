@@ -230,17 +230,6 @@ def test_ids_outside_the_vocabulary(tokenizer, bad):
     assert decoded(graph) == decoded(tokenizer.detokenize([[4, 4], [4, tokenizer.unknown_id]]))
 
 
-@pytest.mark.parametrize("ids", [[[1.5]], [["a"]], tf.ragged.constant([[1.0], []])])
-def test_ids_must_be_integers(tokenizer, ids):
-    with pytest.raises(TypeError, match="`ids` must be integers"):
-        tokenizer.detokenize(ids)
-
-
-def test_ids_must_have_rank_one_to_three(tokenizer):
-    with pytest.raises(ValueError, match="`ids` must have a static rank"):
-        tokenizer.detokenize(5)
-
-
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
@@ -255,24 +244,38 @@ def test_python_values_that_are_not_unicode_are_refused(tokenizer, texts, messag
             method(texts)
 
 
-@pytest.mark.parametrize(
-    ("texts", "received"),
-    [
-        (None, "texts=None"),
-        (3, "texts=3"),
-        (["a", None], r"texts\[1\]=None"),
-        (["a", 3], r"texts\[1\]=3"),
-        (tf.constant([1]), "texts=<tf.Tensor"),
-    ],
-)
-def test_values_that_are_not_text_are_refused(tokenizer, texts, received):
-    with pytest.raises(TypeError, match=f"`texts` must be a str.*Received: {received}"):
-        tokenizer.tokenize(texts)
+NOT_INTEGERS = "`ids` must be integers"
+NO_TEXT = "`texts` must be a str.*Received: "
+REFUSED = {
+    "ids, float": (lambda it: it.detokenize([[1.5]]), TypeError, NOT_INTEGERS),
+    "ids, text": (lambda it: it.detokenize([["a"]]), TypeError, NOT_INTEGERS),
+    "ids, ragged float": (
+        lambda it: it.detokenize(tf.ragged.constant([[1.0], []])),
+        TypeError,
+        NOT_INTEGERS,
+    ),
+    "ids, scalar": (lambda it: it.detokenize(5), ValueError, "`ids` must have a static rank"),
+    "texts, None": (lambda it: it.tokenize(None), TypeError, NO_TEXT + "texts=None"),
+    "texts, number": (lambda it: it.tokenize(3), TypeError, NO_TEXT + "texts=3"),
+    "texts, None in a list": (lambda it: it.tokenize(["a", None]), TypeError, NO_TEXT + r"texts\[1\]=None"),
+    "texts, number in a list": (lambda it: it.tokenize(["a", 3]), TypeError, NO_TEXT + r"texts\[1\]=3"),
+    "texts, integer tensor": (
+        lambda it: it.tokenize(tf.constant([1])),
+        TypeError,
+        NO_TEXT + "texts=<tf.Tensor",
+    ),
+    "texts, rank two": (
+        lambda it: it.tokenize(tf.constant([["a"]])),
+        ValueError,
+        "`texts` must have a static rank of 0 or 1",
+    ),
+}
 
 
-def test_string_tensors_of_rank_two_are_refused(tokenizer):
-    with pytest.raises(ValueError, match="`texts` must have a static rank of 0 or 1"):
-        tokenizer.tokenize(tf.constant([["a"]]))
+@pytest.mark.parametrize(("call", "error", "message"), REFUSED.values(), ids=REFUSED)
+def test_values_of_another_type_or_rank_are_refused(tokenizer, call, error, message):
+    with pytest.raises(error, match=message):
+        call(tokenizer)
 
 
 def test_invalid_bytes_in_tensors_become_replacement_characters(byte_tokenizer):
