@@ -241,7 +241,7 @@ def check_buckets(num_buckets: int, max_distance: int, bidirectional: bool) -> N
     exact = num_buckets // (4 if bidirectional else 2)
     if max_distance <= exact:
         raise ValueError(
-            f"`max_distance` must exceed the {exact} distances with a bucket of their own. "
+            f"`max_distance` must be more than the {exact} distances with a bucket of their own. "
             f"Received: max_distance={max_distance}, num_buckets={num_buckets}"
         )
 
