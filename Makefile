@@ -9,7 +9,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 INSTALLED := .venv/.installed-$(VERSION)
 INSTALLED_OLDEST := .venv-oldest/.installed-$(VERSION)
 
-.PHONY: help quickstart test test-jax test-exports test-oldest test-all check import-graph format notebooks benchmarks clean
+.PHONY: help quickstart test test-jax test-docs test-exports test-oldest test-all check import-graph format notebooks benchmarks clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -47,8 +47,11 @@ test: $(INSTALLED)  ## The quick tests, on TensorFlow
 test-jax: $(INSTALLED)  ## The quick tests of what runs on any backend, on JAX
 	$(COMPILE_QUICKLY) KERAS_BACKEND=jax $(call run_tests,.venv,backend_neutral and $(QUICK))
 
-test-exports: $(INSTALLED)  ## The slow tests of exports, the README's code and the quickstart
-	$(call run_tests,.venv,slow and not gpu) tests/export tests/serving tests/test_docs.py tests/test_quickstart.py
+test-docs: $(INSTALLED)  ## The code of the README and of the documentation, and the quickstart
+	$(call run_tests,.venv,not gpu) tests/test_docs.py tests/test_quickstart.py
+
+test-exports: $(INSTALLED)  ## The slow tests of exports
+	$(call run_tests,.venv,slow and not gpu) tests/export tests/serving export/serving/tests
 
 test-oldest: $(INSTALLED_OLDEST)  ## The quick tests with the lowest supported versions, those of Colab
 	$(COMPILE_QUICKLY) $(call run_tests,.venv-oldest,$(QUICK))

@@ -201,7 +201,7 @@ def test_a_failing_export_leaves_no_files(quick, tmp_path, monkeypatch, pipeline
     assert everything(tmp_path) == {}
 
 
-@pytest.mark.slow_variants
+@pytest.mark.slow
 @pytest.mark.parametrize("failing", ["comparing", "manifest"])
 def test_a_failing_export_leaves_an_existing_one_as_it_is(quick, damaged, monkeypatch, pipeline, failing):
     before = everything(damaged.parent)

@@ -113,6 +113,7 @@ def test_a_reference_has_outputs_and_logit_distances(pipeline, texts):
         )
 
 
+@pytest.mark.slow
 def test_default_texts_are_made_from_the_vocabulary_with_edge_cases(pipeline):
     made = generation.Reference.of(pipeline)
     assert len(made.texts) > 20

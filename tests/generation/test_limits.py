@@ -28,7 +28,7 @@ def model(random_transformer):
     return random_transformer(6)
 
 
-@pytest.mark.slow_variants
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sampler", ["greedy", Beam(3, num_return=2), Beam(3, -1.0), Sample(seed=5)], ids=repr
 )

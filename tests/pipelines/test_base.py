@@ -161,6 +161,7 @@ def test_weights_changed_or_replaced_after_a_call_take_effect(classifier):
     np.testing.assert_allclose(pipeline.scores("abc"), expected, **CLOSE)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_neutral
 def test_lists_of_questions_are_answered_in_order():
     answerer = PIPELINES["span"]()

@@ -226,7 +226,7 @@ class TestEmbedding:
         np.testing.assert_allclose(embedder(LONG), windows.mean(0), **CLOSE)
 
 
-@pytest.mark.slow_variants
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "options", "arguments"),
     [

@@ -191,7 +191,7 @@ def write_bert(folder, make=lambda encoder: encoder, pieces=PIECES):
     return model
 
 
-@pytest.mark.slow_variants
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HEADS)
 def test_the_head_of_bert_determines_the_pipeline(name, tmp_path):
     make, pipeline, given = HEADS[name]

@@ -82,6 +82,7 @@ def test_streamed_pieces_concatenate_to_the_output(byte_writer):
     assert "".join(byte_writer.stream("abcd")) == byte_writer("abcd")
 
 
+@pytest.mark.slow
 def test_a_loaded_pipeline_gives_the_same_outputs(byte_writer, tmp_path):
     byte_writer.save(tmp_path / "writer")
     again = pipelines.load(tmp_path / "writer")

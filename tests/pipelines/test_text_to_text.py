@@ -57,6 +57,7 @@ def test_answers_and_their_order_do_not_depend_on_the_batch_size(pipeline, texts
     assert pipeline(texts, batch_size=batch_size) == answers
 
 
+@pytest.mark.slow
 def test_a_batch_equals_its_single_texts(pipeline, texts, answers):
     assert [pipeline(one) for one in texts[:4]] == answers[:4]
     assert pipeline(texts[::-1]) == answers[::-1]
@@ -81,7 +82,7 @@ def test_any_iterable_of_strings_is_accepted(pipeline, texts, answers):
     assert pipeline(np.array(texts)) == answers
 
 
-@pytest.mark.slow_variants
+@pytest.mark.slow
 @pytest.mark.parametrize("silent", ["", " ", "   ", "☃", "☃☃ ☃", " ☃ ", "\u3042\u3044"])
 def test_only_spaces_and_unknown_characters_give_an_empty_text(pipeline, silent):
     assert pipeline(silent) == ""

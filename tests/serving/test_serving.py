@@ -67,6 +67,7 @@ def test_an_empty_list_gives_an_empty_list(served):
     assert served.padded([])[0].shape[0] == 0
 
 
+@pytest.mark.slow
 def test_any_iterable_of_strings_is_accepted(served, pipeline, texts):
     assert served(one for one in texts[:3]) == pipeline(texts[:3])
 
