@@ -62,6 +62,7 @@ def check_error(capsys, arguments, *words):
         assert str(word) in ours[0]
 
 
+@pytest.mark.slow
 def test_generate_prints_one_line_for_each_text_from_pipeline_and_export(
     saved, exported, pipeline, texts, capsys
 ):

@@ -337,6 +337,7 @@ def test_a_graph_of_other_weights_fails_verification(folder, tmp_path):
         )
 
 
+@pytest.mark.slow
 def test_exports_are_not_overwritten_and_failures_leave_no_files(folder, classifier, tmp_path, monkeypatch):
     before = everything(folder)
     for function in (export.saved_model, export.onnx):
@@ -364,6 +365,7 @@ def test_it_serves_without_tensorflow(folder, classifier):
     assert not (folder / "tokenizer").exists()
 
 
+@pytest.mark.slow
 def test_the_command_line_verifies_it_and_generates_nothing(folder, capsys):
     assert commands.main(["verify", str(folder)]) == 0
     assert json.loads(capsys.readouterr().out) == export.verify(folder)

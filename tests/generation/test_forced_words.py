@@ -42,7 +42,7 @@ def test_progress_counts_whole_and_partial_words(ids, length, expected):
     assert int(found[0, 0]) == expected
 
 
-@pytest.mark.slow_variants
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [[[4]], [[4, 5]], [[5], [4]], [[1, 5, 4]]], ids=str)
 def test_wide_beam_equals_exhaustive_search_with_forced_words(translator, forced, every_sequence, words):
     model, most = translator(), 4

@@ -143,6 +143,7 @@ def test_noise_replaces_the_seed(model, expected):
     np.testing.assert_array_equal(ops.convert_to_numpy(out["ids"]), expected.ids)
 
 
+@pytest.mark.slow
 def test_top_k_1_equals_greedy(model):
     greedy = generation.Generator(model, "greedy", 8, jit_compile=ON_JAX)(SOURCES)
     out = generation.Generator(model, Sample(top_k=1), 8, jit_compile=ON_JAX)(SOURCES)

@@ -328,6 +328,7 @@ def test_errors_name_argument_and_value(arguments, message):
         Transformer(**{**TINY, **arguments})
 
 
+@pytest.mark.slow
 def test_integer_types_of_ids_agree():
     model = tiny()
     expected = logits(model)
@@ -354,6 +355,7 @@ def test_quantizes_before_its_first_call():
     assert np.isfinite(ops.convert_to_numpy(model({"source_ids": ids, "target_ids": ids}))).all()
 
 
+@pytest.mark.slow
 def test_encoder_and_decoder_may_differ_in_depth():
     model = tiny(num_layers=1, num_decoder_layers=3)
     assert (len(model.encoder_blocks), len(model.decoder_blocks)) == (1, 3)

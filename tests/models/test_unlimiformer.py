@@ -152,7 +152,7 @@ def test_each_head_attends_to_its_top_k_keys_only():
     assert np.abs(retrieved(changed) - retrieved(store)).max() > 1e-6
 
 
-@pytest.mark.slow_variants
+@pytest.mark.slow
 @pytest.mark.parametrize("k", [20, 29])  # at least the number of real tokens, without and with padding
 def test_source_of_one_chunk_drops_the_same_weights_as_the_model(k):
     def training_logits(wrap):

@@ -415,6 +415,7 @@ class TestUnknownShapes:
                 tolerance = 1e-4 * np.max(np.abs(expected))
                 np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("relation", "options"),
         [("causal", {}), (SlidingWindow(3), {}), ("causal", {"score": "linear"})],

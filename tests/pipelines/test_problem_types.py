@@ -65,9 +65,9 @@ def centred(classifier, given):
 
 # Makers of pipelines, and what they are given.
 MAKERS = {
+    "vit": (lambda *of, **options: centred(ImageClassification(vit(*of), **options), IMAGES), IMAGES),
     "bert": (lambda *of, **options: centred(TextClassification(bert(*of), WORDS, **options), TEXTS), TEXTS),
     "gpt": (lambda *of, **options: centred(TextClassification(gpt(*of), BYTES, **options), TEXTS), TEXTS),
-    "vit": (lambda *of, **options: centred(ImageClassification(vit(*of), **options), IMAGES), IMAGES),
 }
 each = pytest.mark.parametrize("name", MAKERS)
 

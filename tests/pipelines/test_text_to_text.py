@@ -205,6 +205,7 @@ def test_the_unknown_id_becomes_the_same_text_in_the_pipeline_and_in_serving(pip
     assert ours == served
 
 
+@pytest.mark.slow
 def test_save_and_load_give_the_same_answers_and_settings(pipeline, saved, texts, answers):
     loaded = pipelines.load(str(saved))
     assert loaded.generation_config() == pipeline.generation_config()
