@@ -47,11 +47,11 @@ test: $(INSTALLED)  ## The quick tests, on TensorFlow
 test-jax: $(INSTALLED)  ## The quick tests of what runs on any backend, on JAX
 	$(COMPILE_QUICKLY) KERAS_BACKEND=jax $(call run_tests,.venv,backend_neutral and $(QUICK))
 
-test-docs: $(INSTALLED)  ## The code of the README and of the documentation, and the quickstart
-	$(call run_tests,.venv,not gpu) tests/test_docs.py tests/test_quickstart.py
+test-docs: $(INSTALLED)  ## The code of the README and of the documentation, and the quickstart with little data
+	$(COMPILE_QUICKLY) $(call run_tests,.venv,not gpu) tests/test_docs.py tests/test_recipes.py
 
-test-exports: $(INSTALLED)  ## The slow tests of exports
-	$(call run_tests,.venv,slow and not gpu) tests/export tests/serving export/serving/tests
+test-exports: $(INSTALLED)  ## The slow tests of exports, and the whole quickstart
+	$(call run_tests,.venv,slow and not gpu) tests/export tests/serving export/serving/tests tests/test_quickstart.py
 
 test-oldest: $(INSTALLED_OLDEST)  ## The quick tests with the lowest supported versions, those of Colab
 	$(COMPILE_QUICKLY) $(call run_tests,.venv-oldest,$(QUICK))
