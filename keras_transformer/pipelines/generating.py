@@ -289,15 +289,14 @@ class GeneratingPipeline(Pipeline):
         """Convert texts and given outputs, strings (B,), to the inputs of `generation.score`, as TensorFlow operations.
 
         Returns:
-            As inputs those of `preprocess`, "target_ids", int32 (B, T), padded on the right, and "target_padding_mask",
-            booleans (B, T). Empty texts and outputs that exceed the model's positions are refused.
+            As inputs those of `preprocess`, "target_ids", int32 (B, T), and "target_padding_mask", booleans (B, T).
+            Empty texts and outputs that exceed the model's positions are refused.
         """
         batch = self.preprocess(texts)
         rows, error = self._target_rows(texts, targets)
         read, limit = tf.cast(rows.row_lengths(), tf.int32), getattr(self.model, "max_length", None) or 2**30
         sources = tf.reduce_sum(tf.cast(batch.inputs["padding_mask"], tf.int32), axis=1)
-        if not self._has_encoder:
-            read += sources - 1
+        read += 0 if self._has_encoder else sources - 1
         expected = f"`targets` must fit the model's {limit} positions. Received: "
         too_long = tf.strings.join([expected, tf.strings.as_string(read), " input tokens"])
         error = first_error(
@@ -341,13 +340,10 @@ class GeneratingPipeline(Pipeline):
     def _padded_inputs(self, rows: tf.RaggedTensor, error: Tensor) -> Preprocessed:
         """Pad the source ids; texts that are too long or have an error (B,) get none."""
         lengths = tf.cast(rows.row_lengths(), tf.int32)
-        too_long = tf.strings.join(
-            [
-                f"`texts` must have at most {self.max_source_tokens} tokens each (max_source_tokens). Received: ",
-                tf.strings.as_string(lengths),
-                " tokens",
-            ]
+        expected = (
+            f"`texts` must have at most {self.max_source_tokens} tokens each (max_source_tokens). Received: "
         )
+        too_long = tf.strings.join([expected, tf.strings.as_string(lengths), " tokens"])
         error = first_error(error, tf.where(lengths > self.max_source_tokens, too_long, ""))
         ids, real = self._padded(accepted_rows(rows, error))
         return Preprocessed({"source_ids": ids, "padding_mask": real}, error, {})

@@ -144,10 +144,8 @@ class Bundle:
 
     def _additions(self) -> Iterator[str]:
         found = files.entries(self.folder, ignored=WORK)
-        listed = {
-            *self._latest()["files"],
-            MANIFEST,
-        }  # read after the files, to list a part committed meanwhile
+        # Read after the folder, so that a part that is committed meanwhile is listed.
+        listed = {*self._latest()["files"], MANIFEST}
         for name, regular in found.items():
             if (self.folder / name).is_symlink():
                 yield f"{name} is a symbolic link: replace it with a copy of its target"

@@ -3,7 +3,6 @@
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
 
 import keras_transformer_serving as serving
 
@@ -14,30 +13,12 @@ CONFIG = {
     "num_segments": 2,
     "max_length": 4,
 }
-INT, FLOAT = onnx.TensorProto.INT64, onnx.TensorProto.FLOAT
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory):
-    """logits = ids · mask + 10 · segments."""
-    row = ["batch_size", "sequence_length"]
-    nodes = [
-        helper.make_node("Mul", ["input_ids", "attention_mask"], ["masked"]),
-        helper.make_node("Constant", [], ["ten"], value=helper.make_tensor("", INT, [], [10])),
-        helper.make_node("Mul", ["token_type_ids", "ten"], ["segments"]),
-        helper.make_node("Add", ["masked", "segments"], ["sum"]),
-        helper.make_node("Cast", ["sum"], ["logits"], to=FLOAT),
-    ]
-    names = ("input_ids", "attention_mask", "token_type_ids")
-    inputs = [helper.make_tensor_value_info(name, INT, row) for name in names]
-    outputs = [helper.make_tensor_value_info("logits", FLOAT, row)]
-    model = helper.make_model(
-        helper.make_graph(nodes, "model", inputs, outputs),
-        opset_imports=[helper.make_opsetid("", 18)],
-        ir_version=10,
-    )
+def path(small, tmp_path_factory):
     path = tmp_path_factory.mktemp("graphs") / "model.onnx"
-    onnx.save(model, path)
+    onnx.save(small.graph, path)
     return path
 
 
