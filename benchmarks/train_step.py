@@ -235,7 +235,9 @@ def _fit(keras: Any, model: Any, loss: Any, shapes: Shapes, jit: bool) -> tuple[
 
     batch = shapes.batch()
     labels = batch.pop("labels")
-    dataset = tf.data.Dataset.from_tensors((batch, labels)).repeat()
+    options = tf.data.Options()
+    options.autotune.enabled = False  # TensorFlow would wait for its tuner at the end of `fit`
+    dataset = tf.data.Dataset.from_tensors((batch, labels)).repeat().with_options(options)
     model.compile(keras.optimizers.Adam(shapes.learning_rate), loss, jit_compile=jit)
 
     def run(steps: int) -> None:

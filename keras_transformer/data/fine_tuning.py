@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.arguments import check_one_of, check_positive
+from keras_transformer.data.prefetching import prefetched
 from keras_transformer.data.ragged_rows import RaggedRows
 from keras_transformer.data.token_lists import numbered, padding_values, token_lists
 
@@ -124,7 +125,7 @@ def fine_tuning(
 
     numbers, _ = numbered(len(texts), shuffle, seed)
     dataset = numbers.batch(batch_size).map(batch, tf.data.AUTOTUNE, deterministic=True)
-    return dataset.prefetch(tf.data.AUTOTUNE)
+    return prefetched(dataset)
 
 
 def input_rows(texts: Sequence[Sequence[int]], special_ids: Sequence[int], task: str) -> list[list[int]]:

@@ -4,6 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.arguments import check_at_least
+from keras_transformer.data.prefetching import prefetched
 
 
 def image_batches(
@@ -64,8 +65,7 @@ def image_batches(
 
     dataset = tf.data.Dataset.zip(rows.batch(batch_size), random)
     dataset = dataset.map(batch, tf.data.AUTOTUNE, deterministic=True)
-    cardinality = -(-len(labels) // batch_size)
-    return dataset.apply(tf.data.experimental.assert_cardinality(cardinality)).prefetch(tf.data.AUTOTUNE)
+    return prefetched(dataset, -(-len(labels) // batch_size))
 
 
 def _moved(images: tf.Tensor, shift: int, seed: tf.Tensor) -> tf.Tensor:

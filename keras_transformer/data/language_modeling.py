@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.arguments import check_positive
+from keras_transformer.data.prefetching import prefetched
 from keras_transformer.data.token_lists import check_special_ids, padding_values, tokenized
 
 Batch = tuple[dict[str, tf.Tensor], tf.Tensor]
@@ -201,5 +202,4 @@ def _batched(
         return batch(tf.ensure_shape(numbers, [batch_size]))
 
     dataset = rows.batch(batch_size).map(pad, tf.data.AUTOTUNE, deterministic=True)
-    cardinality = tf.data.experimental.assert_cardinality(-(-count // batch_size))
-    return dataset.apply(cardinality).prefetch(tf.data.AUTOTUNE)
+    return prefetched(dataset, -(-count // batch_size))

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.arguments import check_at_least, check_fraction
+from keras_transformer.data.prefetching import prefetched
 from keras_transformer.data.ragged_rows import RaggedRows
 from keras_transformer.data.token_lists import check_special_ids, numbered, token_lists
 
@@ -263,8 +264,7 @@ def _batches(count: int, batch_size: int, shuffle: bool, seed: int, batch: Any) 
     dataset = tf.data.Dataset.zip(rows.batch(batch_size), seeds).map(
         batch, tf.data.AUTOTUNE, deterministic=True
     )
-    cardinality = tf.data.experimental.assert_cardinality(-(-count // batch_size))
-    return dataset.apply(cardinality).prefetch(tf.data.AUTOTUNE)
+    return prefetched(dataset, -(-count // batch_size))
 
 
 def _check(tokenizer: Tokenizer, batch_size: int, max_length: int, rate: float) -> None:

@@ -10,6 +10,7 @@ import tensorflow as tf
 from keras_transformer.arguments import check_positive
 from keras_transformer.data.buckets import Buckets, check_lengths, choose_lengths
 from keras_transformer.data.pair_sources import Pairs, string_chunks
+from keras_transformer.data.prefetching import prefetched
 from keras_transformer.data.ragged_rows import RaggedRows
 from keras_transformer.data.token_lists import check_special_ids
 
@@ -158,7 +159,7 @@ def teacher_forced(
         inputs = {"source_ids": source_ids, "target_ids": target_ids}
         return tf.nest.map_structure(lambda ids: tf.ensure_shape(ids, shape), (inputs, labels))
 
-    return rows.map(batch, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+    return prefetched(rows.map(batch, tf.data.AUTOTUNE))
 
 
 def _rows_of(batch_size: int | None, batch_tokens: int | None) -> Callable[[int], int]:

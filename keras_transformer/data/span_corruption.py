@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.arguments import check_at_least, check_fraction
+from keras_transformer.data.prefetching import prefetched
 from keras_transformer.data.ragged_rows import RaggedRows
 from keras_transformer.data.token_lists import check_special_ids, numbered, token_lists
 
@@ -170,7 +171,7 @@ def _row(ids: tf.Tensor, tokenizer: Tokenizer, length: int, end: bool = True) ->
 def _batches(count: int, batch_size: int, shuffle: bool, seed: int, example: Any) -> tf.data.Dataset:
     rows, seeds = numbered(count, shuffle, seed)
     examples = tf.data.Dataset.zip(rows, seeds).map(example, tf.data.AUTOTUNE, deterministic=True)
-    return examples.batch(batch_size).prefetch(tf.data.AUTOTUNE)
+    return prefetched(examples.batch(batch_size))
 
 
 def _sentinels(given: Sequence[int] | None, tokenizer: Tokenizer, most: int, used: set[int]) -> list[int]:
