@@ -1,9 +1,10 @@
 """Export of pipelines as SavedModels for TensorFlow Serving."""
 
+import inspect
 import os
 import pathlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -12,6 +13,7 @@ import tensorflow as tf
 from keras_transformer.export.bundle_writer import check_pipeline, new_part
 from keras_transformer.export.parity import comparison
 from keras_transformer.pipelines.base import Graph
+from keras_transformer.typing import Tensor
 from keras_transformer_serving import bundle
 
 
@@ -86,13 +88,28 @@ def saved_model(
     return folder / part
 
 
+def _with_defaults(graph: Graph) -> Callable[..., dict[str, Tensor]]:
+    """Return the function of a graph with defaults as a Python function has them, which its signature adopts."""
+
+    def function(*tensors: Tensor) -> dict[str, Tensor]:
+        return graph.function(*tensors)
+
+    given = {name: tf.constant(value) for name, value in graph.defaults.items()}
+    kind, none = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
+    parameters = [
+        inspect.Parameter(spec.name, kind, default=given.get(spec.name, none)) for spec in graph.inputs
+    ]
+    function.__signature__ = inspect.Signature(parameters)
+    return function
+
+
 def _write(pipeline: Any, signatures: dict[str, Graph], path: pathlib.Path) -> None:
     archive = keras.export.ExportArchive()
     archive.track(pipeline.model)
     if pipeline.tokenizer is not None:
         archive.track(pipeline.tokenizer)
     for name, graph in signatures.items():
-        archive.add_endpoint(name, graph.function, input_signature=graph.inputs)
+        archive.add_endpoint(name, _with_defaults(graph), input_signature=graph.inputs)
     logger = tf.get_logger()
     level = logger.level
     logger.setLevel("ERROR")  # it would log the temporary folder

@@ -28,12 +28,14 @@ class History:
         step: integer scalar, or integers (B, R), one for each hypothesis.
         end_ids: the tokens that end a sequence.
         limits: integers (B,), the maximum number of new tokens of each row; by default M.
+        minimums: integers (B,), the minimum number of new tokens of each row; by default 0.
     """
 
     ids: Tensor
     step: Tensor
     end_ids: tuple[int, ...]
     limits: Tensor | None = None
+    minimums: Tensor | None = None
 
     @property
     def at(self) -> Tensor:

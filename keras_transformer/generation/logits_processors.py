@@ -72,14 +72,18 @@ class LogitsProcessors:
         """True if any constraint changes logits."""
         return any(not isinstance(constraint, EndTokens) for constraint in self.constraints)
 
-    def __call__(self, logits: Tensor, ids: Tensor, step: Tensor, limits: Tensor | None = None) -> Tensor:
+    def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Apply all constraints to logits (B, R, V); forbidden tokens get `FORBIDDEN`."""
-        history = History(ids, step, self.end_ids, limits)
         for constraint in self.constraints:
             logits = constraint(logits, history)
-        if not self.never:
+        index = np.arange(logits.shape[-1])
+        forbidden: Any = np.isin(index, self.never)
+        if history.minimums is not None:
+            early = history.at < history.minimums[:, None, None]
+            forbidden = ops.where(early, np.isin(index, [*self.never, *self.end_ids]), forbidden)
+        elif not self.never:
             return logits
-        return forbid(logits, np.isin(np.arange(logits.shape[-1]), self.never))
+        return forbid(logits, forbidden)
 
     @property
     def words(self) -> ForcedWords | None:

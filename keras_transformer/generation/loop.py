@@ -33,6 +33,8 @@ def generate_ids(
     rows: Tensor | None = None,
     noise: Tensor | None = None,
     limits: Tensor | None = None,
+    minimums: Tensor | None = None,
+    temperatures: Tensor | None = None,
     seed: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """Generate with a key/value cache until every row has ended or reached its limit.
@@ -55,7 +57,10 @@ def generate_ids(
         noise: float32 (B, R, M) in [0, 1], uniform noise that replaces `categorical.uniform`, for runtimes without
             its integer operations.
         limits: integers (B,) in [1, M], the maximum number of new tokens of each row.
-        seed: integers (1,), which replace the sampler's seed; as an input, a new seed does not recompile.
+        minimums: integers (B,), the minimum number of tokens of each row before an end token, in addition to
+            `min_new_tokens`.
+        temperatures: float32 (B,) in [1e-20, 1e20], which replace the temperature of a `Sample`.
+        seed: integers (1,) or (B,), which replace the sampler's seed; as an input, a new seed does not recompile.
 
     Returns:
         A dictionary of "ids": int32 (B, N, M), padded after the end token; "lengths": int32 (B, N), including the end
@@ -76,6 +81,8 @@ def generate_ids(
             rows=rows,
             noise=noise,
             limits=limits,
+            minimums=minimums,
+            temperatures=temperatures,
             seed=seed,
         )
     )

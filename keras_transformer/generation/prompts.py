@@ -69,7 +69,7 @@ class PromptedModel:
     ) -> "PromptedModel":
         """Encode the source, if the model does, and prepare the prompt."""
         prompt = prepare(model, source_ids, prefix_ids, padding_mask)
-        last = prompt.positions[:, -1:]
+        last = prompt.positions[:, -1][:, None]  # of static width
         return cls(model, kv_cache, prompt.before, last, prompt.context, output_kernel, prompt)
 
     def empty_cache(self, length: Any, hypotheses: int) -> Any:
@@ -86,9 +86,13 @@ class PromptedModel:
         cache = self.empty_cache(self.before + hypotheses * steps, hypotheses)
         if isinstance(self.before, int) and self.before == 0:
             return cache
-        ids, positions, real = (values[:, :-1] for values in (prompt.ids, prompt.positions, prompt.real))
-        _, cache = self.step(ids, cache, 0, positions, padding_mask=real)
-        return cache
+
+        def read() -> Any:
+            ids, positions, real = (values[:, :-1] for values in (prompt.ids, prompt.positions, prompt.real))
+            return self.step(ids, cache, 0, positions, padding_mask=real)[1]
+
+        # Exports may get no prefix; attention over no tokens has no ONNX form.
+        return read() if isinstance(self.before, int) else ops.cond(self.before > 0, read, lambda: cache)
 
     def step(
         self,

@@ -11,6 +11,7 @@ from keras_transformer.generation.validation import check_compatible, check_gene
 
 NORMALIZATIONS = ("gnmt", "length")
 _STOPPING = ("heuristic", "num_beams")
+TEMPERATURES = (1e-20, 1e20)
 
 
 class Sampler:
@@ -198,7 +199,10 @@ class Sample(Sampler):
     def __post_init__(self) -> None:
         _unwrap(self)
         _check_number(
-            "temperature", self.temperature, "a number in [1e-20, 1e20]", lambda value: 1e-20 <= value <= 1e20
+            "temperature",
+            self.temperature,
+            "a number in [1e-20, 1e20]",
+            lambda value: TEMPERATURES[0] <= value <= TEMPERATURES[1],
         )
         _check("top_k", self.top_k, "an integer of at least 0", is_integer(self.top_k) and self.top_k >= 0)
         _check_number("top_p", self.top_p, "a number in (0, 1]", lambda value: 0 < value <= 1)

@@ -65,11 +65,13 @@ class Graph:
         function: a function from tensors to a dictionary of tensors.
         inputs: the specs of its inputs.
         axes: the names of the dynamic axes of inputs and outputs, for ONNX.
+        defaults: the values of inputs that need not be given, each with a first axis of 1.
     """
 
     function: Callable[..., dict[str, Tensor]]
     inputs: list[tf.TensorSpec]
     axes: Axes = dataclasses.field(default_factory=dict)
+    defaults: Arrays = dataclasses.field(default_factory=dict)
 
 
 class Pipeline(abc.ABC):

@@ -5,13 +5,15 @@ Their key/value cache grows, which needs no XLA.
 
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from keras_transformer import generation, ops
 from keras_transformer.generation.generative_model import is_encoder_decoder
+from keras_transformer.generation.samplers import TEMPERATURES
 from keras_transformer.generation.validation import padding_value
 from keras_transformer.models import Unlimiformer
-from keras_transformer.pipelines.base import BATCH, Axes, Graph
+from keras_transformer.pipelines.base import BATCH, Arrays, Axes, Graph
 from keras_transformer.typing import Tensor
 from keras_transformer_serving.graphs import DECODER, ENCODER, MODEL, loop_name
 
@@ -19,6 +21,7 @@ _NEW = "sequence_length"
 _PAST = "past_sequence_length"
 _TOTAL = f"{_PAST} + {_NEW}"
 _PARTS = ("key", "value")
+_OPTIONS = {"max_new_tokens": "limits", "min_new_tokens": "minimums", "temperature": "temperatures"}
 
 
 def onnx_graphs(pipeline: Any) -> dict[str, Graph]:
@@ -37,23 +40,61 @@ def onnx_graphs(pipeline: Any) -> dict[str, Graph]:
 
 
 def _loop(pipeline: Any) -> Graph:
+    model = pipeline.model
+
     def loop(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
         given = dict(zip((spec.name for spec in inputs), tensors, strict=True))
-        mask = given.get("attention_mask")
-        out = generate_ids(
-            pipeline,
-            tf.cast(given["input_ids"], tf.int32),
-            None if mask is None else mask != 0,
-            noise=given.get("noise"),
-        )
+        ids, mask = given["input_ids"], given.get("attention_mask")
+        mask = ids != model.pad_id if mask is None else mask != 0
+        batch_size = tf.shape(ids)[0]
+        options = {
+            _OPTIONS[name]: tf.broadcast_to(given[name], [batch_size])
+            for name in defaults
+            if name in _OPTIONS
+        }
+        limits = tf.clip_by_value(tf.cast(options["limits"], tf.int32), 1, pipeline.max_new_tokens)
+        options |= {"limits": limits, "minimums": tf.minimum(tf.cast(options["minimums"], tf.int32), limits)}
+        if "temperatures" in options:
+            options["temperatures"] = tf.clip_by_value(options["temperatures"], *TEMPERATURES)
+        accepted = tf.reduce_sum(tf.cast(mask, tf.int32), axis=1) <= pipeline.max_source_tokens
+        accepted &= _are_valid(model, tf.where(mask, ids, 0))
+        if "prefix_ids" in given:
+            prefixes = given["prefix_ids"]
+            prefixes = tf.broadcast_to(prefixes, [batch_size, tf.shape(prefixes)[1]])
+            accepted &= _are_valid(model, prefixes)
+            options["prefix_ids"] = tf.cast(tf.where(accepted[:, None], prefixes, model.pad_id), tf.int32)
+        mask &= accepted[:, None]  # an empty row generates nothing
+        ids = tf.where(mask, ids, padding_value(model))
+        out = generate_ids(pipeline, tf.cast(ids, tf.int32), mask, noise=given.get("noise"), **options)
         return {**out, "ids": tf.cast(out["ids"], tf.int64), "lengths": tf.cast(out["lengths"], tf.int64)}
 
     # Padding is marked by `pad_id` or, without one, by the mask.
-    ids = ["input_ids", *(["attention_mask"] if pipeline.model.pad_id is None else [])]
-    inputs = [*map(_ids, ids), *noise_spec(pipeline)]
-    length = "encoder_sequence_length" if is_encoder_decoder(pipeline.model) else _NEW
+    ids = ["input_ids", *(["attention_mask"] if model.pad_id is None else [])]
+    inputs, defaults = [*map(_ids, ids), *noise_spec(pipeline)], row_options(pipeline, np.int64)
+    if is_encoder_decoder(model):
+        defaults["prefix_ids"] = np.zeros((1, 0), np.int64)
+    inputs += [tf.TensorSpec([None] * each.ndim, each.dtype, name) for name, each in defaults.items()]
+    length = "encoder_sequence_length" if is_encoder_decoder(model) else _NEW
     axes = {name: [BATCH] for name in ("noise", "ids", "lengths", "scores")}
-    return Graph(loop, inputs, {**axes, **{name: [BATCH, length] for name in ids}})
+    axes |= {name: [f"{name}_batch_size", f"{name}_length"] for name in defaults}
+    return Graph(loop, inputs, {**axes, **{name: [BATCH, length] for name in ids}}, defaults)
+
+
+def row_options(pipeline: Any, integer: Any) -> Arrays:
+    """Return the options that can differ between rows, by input name, with their default values (1,)."""
+    sampler = pipeline.sampler
+    options = {
+        "max_new_tokens": np.array([pipeline.max_new_tokens], integer),
+        "min_new_tokens": np.zeros(1, integer),
+    }
+    if isinstance(sampler, generation.Sample):
+        options["temperature"] = np.array([sampler.temperature], np.float32)
+    return options
+
+
+def _are_valid(model: Any, ids: Tensor) -> Tensor:
+    """Return booleans (B,), False where any id (B, S) is out of range."""
+    return tf.reduce_all((ids >= 0) & (ids < model.vocabulary_size), axis=1)
 
 
 def _encoder(model: Any) -> Graph:
@@ -118,15 +159,20 @@ def generate_ids(
 
     The mask, booleans (B, S), False for padding, is only required for a model without a `pad_id`.
 
-    If the sampler returns N > 1 hypotheses, outputs have an axis of N after the first. The options are "noise"
-    (B, N, M), "rows" and "limits" of `generation.generate_ids`.
+    If the sampler returns N > 1 hypotheses, outputs have an axis of N after the first. The options are "prefix_ids"
+    (B, Q), "noise" (B, N, M), "limits", "minimums" and "temperatures" (B,) of `generation.generate_ids`.
     """
     model = pipeline.model
-    if not is_encoder_decoder(model):
-        # All tokens of a prompt except the last are prefilled, and must be at least one.
-        column = [[0, 0], [0, 1]]
-        source_ids = tf.pad(source_ids, column, constant_values=padding_value(model))
-        padding_mask = None if padding_mask is None else tf.pad(padding_mask, column)
+    batch_size = tf.shape(source_ids)[0]
+    # ONNX has no form of some operations for empty tensors: there is at least one row and one column.
+    missing = tf.cast(tf.shape(source_ids) == 0, tf.int32)
+    source_ids = _extended(source_ids, missing, padding_value(model))
+    if padding_mask is not None:
+        padding_mask = _extended(tf.cast(padding_mask, tf.int32), missing, 0) > 0
+    options = {
+        name: None if values is None else _extended(values, missing[:1], 1)
+        for name, values in options.items()
+    }
     out = generation.generate_ids(
         exportable(model),
         source_ids,
@@ -137,8 +183,17 @@ def generate_ids(
         padding_mask=padding_mask,
         **options,
     )
-    several = pipeline.sampler.num_return > 1
-    return {name: out[name] if several else out[name][:, 0] for name in ("ids", "lengths", "scores")}
+    out = {name: out[name][:batch_size] for name in ("ids", "lengths", "scores")}
+    return out if pipeline.sampler.num_return > 1 else {name: values[:, 0] for name, values in out.items()}
+
+
+def _extended(tensor: Tensor, missing: Tensor, value: int) -> Tensor:
+    """Append `missing` (k,) elements of a value to the first k axes."""
+    kept = tensor.shape[missing.shape[0] :]
+    axes = tf.concat([missing, tf.zeros(len(kept), tf.int32)], axis=0)
+    extended = tf.pad(tensor, tf.stack([tf.zeros_like(axes), axes], axis=1), constant_values=value)
+    extended.set_shape([*[None] * missing.shape[0], *kept])
+    return extended
 
 
 def exportable(model: Any) -> Any:

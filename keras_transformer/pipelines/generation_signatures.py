@@ -2,15 +2,17 @@
 
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from keras_transformer import generation, ops
 from keras_transformer.generation.constraints import MinNewTokens
+from keras_transformer.generation.samplers import TEMPERATURES
 from keras_transformer.generation.scoring import score_ids
 from keras_transformer.generation.search.categorical import uniform
 from keras_transformer.generation.validation import padding_value
-from keras_transformer.pipelines.base import DEFAULT, Graph, Preprocessed
-from keras_transformer.pipelines.generation_graphs import exportable, generate_ids, noise_spec
+from keras_transformer.pipelines.base import DEFAULT, Arrays, Graph, Preprocessed
+from keras_transformer.pipelines.generation_graphs import exportable, generate_ids, noise_spec, row_options
 from keras_transformer.pipelines.texts import first_error
 from keras_transformer.typing import Tensor
 
@@ -29,10 +31,17 @@ class Signatures:
         self._pipeline = pipeline
         self._samples = isinstance(pipeline.sampler, generation.Sample)
         matrix = [tf.TensorSpec([None, None], dtype) for dtype in (tf.int32, tf.bool)]
-        specs = [*matrix, tf.TensorSpec([None], tf.int32), *noise_spec(pipeline)]
+        specs = [*matrix, *[tf.TensorSpec([None], tf.int32)] * 2, *noise_spec(pipeline)]
+        specs += [tf.TensorSpec([None], tf.float32)] if self._samples else []
         self._loop = tf.function(
-            lambda source_ids, padding_mask, limits, noise=None: generate_ids(
-                pipeline, source_ids, padding_mask, limits=limits, noise=noise
+            lambda source_ids, padding_mask, limits, minimums, noise=None, temperatures=None: generate_ids(
+                pipeline,
+                source_ids,
+                padding_mask,
+                limits=limits,
+                minimums=minimums,
+                noise=noise,
+                temperatures=temperatures,
             ),
             input_signature=specs,
             autograph=False,
@@ -41,10 +50,11 @@ class Signatures:
     def graphs(self) -> dict[str, Graph]:
         """Return the signatures, by name."""
         text, target = (tf.TensorSpec([None], tf.string, name=name) for name in ("text", "target"))
-        limits, rows = (tf.TensorSpec([None], tf.int32, name=name) for name in ("max_new_tokens", "rows"))
+        defaults = self._defaults()
+        options = [tf.TensorSpec([None], value.dtype, name=name) for name, value in defaults.items()]
         return {
             DEFAULT: Graph(self.text_to_text, [text]),
-            "generate": Graph(self.generate, [text, limits, *([rows] if self._samples else [])]),
+            "generate": Graph(self.generate, [text, *options], defaults=defaults),
             "generate_ids": Graph(self.generate_ids, [text, *noise_spec(self._pipeline)]),
             "encode": Graph(self.encode, [text]),
             "score": Graph(self.score, [text, target]),
@@ -60,29 +70,48 @@ class Signatures:
 
         Sampling uses `noise` (B, N, M), by default that of the sampler's seed for rows 0, 1, 2, …
         """
-        batch = self._pipeline.preprocess(texts)
-        rows = tf.range(tf.size(batch.error))
-        return self._run(batch, tf.zeros_like(rows) + self._pipeline.max_new_tokens, rows, noise)
+        return self._run(self._pipeline.preprocess(texts), self._defaults(), noise)
 
-    def generate(
-        self, texts: Tensor, max_new_tokens: Tensor, rows: Tensor | None = None
-    ) -> dict[str, Tensor]:
+    def generate(self, texts: Tensor, *options: Tensor) -> dict[str, Tensor]:
         """Generate "text", "ids", "lengths" and "scores" with options for each text.
 
         Args:
             texts: strings (B,).
-            max_new_tokens: int32 (B,), the maximum number of new tokens, at most that of the pipeline.
-            rows: int32 (B,), the row numbers that seed the noise of sampling.
+            *options: (B,) or (1,), in the order of `_defaults`.
         """
-        batch, constraints = self._pipeline.preprocess(texts), self._pipeline.constraints
+        defaults = self._defaults()
+        batch, given = self._pipeline.preprocess(texts), dict(zip(defaults, options, strict=True))
+        constraints, most = self._pipeline.constraints, self._pipeline.max_new_tokens
         least = max([1, *(each.count for each in constraints if isinstance(each, MinNewTokens))])
-        most = self._pipeline.max_new_tokens
-        limits = tf.clip_by_value(max_new_tokens, least, most)
-        received = tf.strings.as_string(max_new_tokens)
-        error = tf.strings.join([f"`max_new_tokens` must be in [{least}, {most}]. Received: ", received])
-        error = first_error(batch.error, tf.where(limits == max_new_tokens, "", error))
-        out = self._run(batch._replace(error=error), limits, rows)
+        ranges = {
+            "max_new_tokens": (least, most),
+            "min_new_tokens": (0, most),
+            "temperature": TEMPERATURES,
+            "seed": (0, 2**32 - 1),
+            "rows": (-1, 2**31 - 1),
+        }
+        error = batch.error
+        for name, values in given.items():
+            low, high = ranges[name]
+            received = tf.strings.as_string(values)
+            message = tf.strings.join([f"`{name}` must be in [{low}, {high}]. Received: ", received])
+            error = first_error(error, tf.where((values >= low) & (values <= high), "", message))
+        given = {name: tf.clip_by_value(values, *ranges[name]) for name, values in given.items()}
+        out = self._run(batch._replace(error=error), given)
         return {"text": self._decoded(out["ids"]), **out}
+
+    def _defaults(self) -> Arrays:
+        """Return the options of `generate`, by name, with their default values (1,).
+
+        "max_new_tokens" and "min_new_tokens" int32 limit the number of new tokens; where the pipeline samples,
+        "temperature" float32, "seed" int64 and "rows" int32 replace the temperature, the seed and the row numbers that
+        seed the noise; −1 stands for the index in the batch.
+        """
+        options = row_options(self._pipeline, np.int32)
+        if self._samples:
+            seed = np.array([self._pipeline.sampler.seed], np.int64)
+            options |= {"seed": seed, "rows": np.full(1, -1, np.int32)}
+        return options
 
     def encode(self, texts: Tensor) -> dict[str, Tensor]:
         """Encode texts to "source_ids" int32 (B, S) and "padding_mask" booleans (B, S)."""
@@ -108,17 +137,22 @@ class Signatures:
         }
 
     def _run(
-        self, batch: Preprocessed, limits: Tensor, rows: Tensor | None, noise: Tensor | None = None
+        self, batch: Preprocessed, options: dict[str, Any], noise: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """Run the loop; refused texts are empty, for which it generates nothing."""
-        sampler = self._pipeline.sampler
+        """Run the loop with options (B,) or (1,); refused texts are empty, for which it generates nothing."""
         accepted = (batch.error == "")[:, None]
         ids = tf.where(accepted, batch.inputs["source_ids"], padding_value(self._pipeline.model))
-        if self._samples and noise is None:
-            steps = tf.range(self._pipeline.max_new_tokens)
-            noise = uniform(sampler.seed, rows, sampler.num_return, steps)
-        given = (noise,) if self._samples else ()
-        out = self._loop(ids, batch.inputs["padding_mask"] & accepted, limits, *given)
+        size = tf.shape(ids)[:1]
+        each = {name: tf.broadcast_to(values, size) for name, values in options.items()}
+        sampled = ()
+        if self._samples:
+            if noise is None:
+                rows = tf.where(each["rows"] < 0, tf.range(size[0]), each["rows"])
+                steps = tf.range(self._pipeline.max_new_tokens)
+                noise = uniform(each["seed"], rows, self._pipeline.sampler.num_return, steps)
+            sampled = (noise, each["temperature"])
+        limits = each["max_new_tokens"], tf.minimum(each["min_new_tokens"], each["max_new_tokens"])
+        out = self._loop(ids, batch.inputs["padding_mask"] & accepted, *limits, *sampled)
         return {**out, "error": batch.error}
 
     def _decoded(self, ids: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ import onnxruntime
 import pytest
 import tensorflow as tf
 
+import keras_transformer_serving as serving
 from keras_transformer import export, generation
 from keras_transformer.export.to_onnx import conversion, graph_traversal
 
@@ -59,7 +60,12 @@ def test_an_export_has_three_graphs(exported):
 
 def test_inputs_and_outputs_of_the_loop_are_as_documented(graphs, pipeline):
     graph = graphs[LOOP].graph
-    assert shapes(graph.input) == {"input_ids": (INT, [BATCH, SOURCE])}
+    assert shapes(graph.input) == {
+        "input_ids": (INT, [BATCH, SOURCE]),
+        "max_new_tokens": (INT, ["max_new_tokens_batch_size"]),
+        "min_new_tokens": (INT, ["min_new_tokens_batch_size"]),
+        "prefix_ids": (INT, ["prefix_ids_batch_size", "prefix_ids_length"]),
+    }
     found = shapes(graph.output)
     assert {name: (kind, axes[0]) for name, (kind, axes) in found.items()} == {
         "ids": (INT, BATCH),
@@ -130,6 +136,88 @@ def test_the_loops_ids_lengths_and_scores_are_the_models(sessions, pipeline, tex
         np.testing.assert_array_equal(found["ids"], expected.best, err_msg=name)
         np.testing.assert_array_equal(found["lengths"], expected.lengths[:, 0], err_msg=name)
         np.testing.assert_allclose(found["scores"], expected.scores[:, 0], rtol=1e-4, atol=1e-4, err_msg=name)
+
+
+def test_options_are_inputs_of_the_loop_for_each_row(sessions, pipeline, texts):
+    ids, most = sources(pipeline, texts[:4]), pipeline.max_new_tokens
+    limits, minimums = np.array([1, most, most + 5, 4]), np.array([0, 3, most, 0])
+    found = run(sessions[LOOP], input_ids=ids, max_new_tokens=limits, min_new_tokens=minimums)
+    for row, (limit, minimum) in enumerate(zip(limits.clip(1, most), minimums, strict=True)):
+        expected = generation.generate(
+            pipeline.model, ids[row : row + 1], max_new_tokens=int(limit), min_new_tokens=int(minimum)
+        )
+        length = expected.lengths[0, 0]
+        assert found["lengths"][row] == length
+        np.testing.assert_array_equal(found["ids"][row, :length], expected.best[0, :length])
+    once = run(sessions[LOOP], input_ids=ids, max_new_tokens=np.array([2]))
+    assert (once["lengths"] <= 2).all()
+    assert (once["lengths"] > 0).any()
+
+
+def test_prefixes_are_inputs_of_the_loop(sessions, pipeline, texts):
+    ids, prefixes = sources(pipeline, texts[:3]), np.array([[5, 6], [0, 7], [0, 0]])
+    found = run(sessions[LOOP], input_ids=ids, prefix_ids=prefixes)
+    expected = generation.generate(
+        pipeline.model, ids, max_new_tokens=pipeline.max_new_tokens, prefix_ids=prefixes
+    )
+    np.testing.assert_array_equal(found["ids"], expected.best)
+    np.testing.assert_allclose(found["scores"], expected.scores[:, 0], rtol=1e-4, atol=1e-4)
+    same = run(sessions[LOOP], input_ids=ids, prefix_ids=prefixes[:1])
+    np.testing.assert_array_equal(same["ids"][0], found["ids"][0])
+
+
+def test_serving_takes_the_options_of_the_loop(exported, sessions, pipeline, texts):
+    graphs, ids = serving.load(exported).graphs, sources(pipeline, texts[:3])
+    limits, prefixes = np.array([2, 5, 3]), np.array([[5, 6]])
+    found = graphs.generate(ids.astype("int32"), max_new_tokens=limits, min_new_tokens=2, prefix_ids=prefixes)
+    options = {"max_new_tokens": limits, "min_new_tokens": np.array([2]), "prefix_ids": prefixes}
+    expected = run(sessions[LOOP], input_ids=ids, **options)
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_new_tokens": 11}, r"`max_new_tokens` must be in \[1, 10\]. Received: 11 to 11"),
+        ({"max_new_tokens": [1, 2]}, "`max_new_tokens` must be integers of shape"),
+        ({"max_new_tokens": 2.0}, "`max_new_tokens` must be integers of shape"),
+        ({"min_new_tokens": -1}, "`min_new_tokens` must be in"),
+        ({"temperature": 0.5}, "`temperature` needs an export that samples"),
+        ({"prefix_ids": [[-1]]}, "`prefix_ids` must be in"),
+        ({"attention_mask": [[1]]}, "`attention_mask` must be integers of shape"),
+        ({"input_ids": [[1.0]]}, "`input_ids` must be integers of shape"),
+        ({"input_ids": [5]}, "`input_ids` must be integers of shape"),
+        ({"input_ids": [[-5]]}, "`input_ids` must be in"),
+        ({"input_ids": [[5] * 201]}, "`input_ids` must have at most 200 tokens each"),
+    ],
+)
+def test_serving_refuses_options_out_of_range(exported, options, message):
+    graphs = serving.load(exported).graphs
+    with pytest.raises(ValueError, match=message):
+        graphs.generate(**{"input_ids": [[5, 6]] * 3, **options})
+
+
+def test_a_row_that_a_pipeline_refuses_generates_nothing_and_changes_no_other(sessions, pipeline, texts):
+    most, size = pipeline.max_source_tokens, pipeline.model.vocabulary_size
+    good = sources(pipeline, texts[:1], most + 1)
+    bad = np.repeat(good, 3, axis=0)
+    bad[0, 0], bad[1, 0], bad[2] = -1, size, 5
+    single = run(sessions[LOOP], input_ids=good)
+    found = run(sessions[LOOP], input_ids=np.concatenate([good, bad]))
+    assert found["lengths"].tolist() == [single["lengths"][0], 0, 0, 0]
+    assert (found["ids"][1:] == 0).all()
+    assert (found["scores"][1:] == 0).all()
+    np.testing.assert_array_equal(found["ids"][0], single["ids"][0])
+
+
+def test_empty_batches_and_empty_sources_are_answered(sessions, pipeline):
+    most = pipeline.max_new_tokens
+    none = run(sessions[LOOP], input_ids=np.zeros((0, 4), np.int64))
+    assert [none[name].shape for name in ("ids", "lengths", "scores")] == [(0, most), (0,), (0,)]
+    empty = run(sessions[LOOP], input_ids=np.zeros((2, 0), np.int64))
+    assert empty["lengths"].tolist() == [0, 0]
+    assert empty["ids"].shape == (2, most)
 
 
 def step_by_step(sessions, ids, most, pad=0, start=2, end=3):

@@ -75,7 +75,8 @@ def test_ids_lengths_and_scores_equal_the_pipelines(signatures, pipeline, texts,
 def test_options_are_inputs_for_each_row(signatures, pipeline):
     most = pipeline.max_new_tokens
     limits = tf.constant([1, most, 0, most + 1, 2])
-    found = signatures[1]["generate"](text=tf.constant(["uno dos"] * 5), max_new_tokens=limits)
+    generate, text = signatures[1]["generate"], tf.constant(["uno dos"] * 5)
+    found = generate(text=text, max_new_tokens=limits, min_new_tokens=tf.constant([0]))
     expected = pipeline.generate(["uno dos"] * 3, max_new_tokens=[1, most, 2])
     np.testing.assert_array_equal(found["ids"].numpy()[[0, 1, 4]], expected.best)
     np.testing.assert_array_equal(found["lengths"].numpy()[[0, 1, 4]], expected.lengths[:, 0])
@@ -83,6 +84,18 @@ def test_options_are_inputs_for_each_row(signatures, pipeline):
     message = f"`max_new_tokens` must be in [1, {most}]. Received: ".encode()
     assert found["error"].numpy().tolist() == [b"", b"", message + b"0", message + b"%d" % (most + 1), b""]
     assert found["text"].numpy()[1].decode() == pipeline("uno dos")
+    minimums = tf.constant([0, most, 3, -1, most + 1])
+    found = generate(text=text, max_new_tokens=tf.constant([most]), min_new_tokens=minimums)
+    assert found["lengths"].numpy().tolist()[1] == most
+    assert [bool(error) for error in found["error"].numpy()] == [False, False, False, True, True]
+
+
+def test_defaults_of_the_options_are_those_of_the_pipeline(folder, pipeline):
+    graph = saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes()).meta_graphs[0]
+    for name, signature in graph.signature_def.items():
+        defaults = {key: tf.make_ndarray(value).tolist() for key, value in signature.defaults.items()}
+        options = {"max_new_tokens": [pipeline.max_new_tokens], "min_new_tokens": [0]}
+        assert defaults == (options if name == "generate" else {})
 
 
 def test_scores_and_ids_equal_the_pipelines(signatures, pipeline):
@@ -243,4 +256,5 @@ def test_an_export_of_only_a_saved_model_verifies_in_a_fresh_process(damaged, pi
     assert (run.returncode, run.stdout) == (0, f"{pipeline('uno dos')}\n"), run.stderr
     run = subprocess.run([*command[:-1], "uno " * 500], capture_output=True, text=True, check=False)
     assert run.returncode == 2
-    assert "keras-transformer: error: `texts` must fit" in run.stderr
+    assert "keras-transformer: error: `texts` must have at most 200 tokens each" in run.stderr
+    assert "in texts[0]" in run.stderr

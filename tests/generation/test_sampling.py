@@ -19,7 +19,7 @@ def draws(sampler, count=20_000):
     """Ids drawn from `LOGITS`, one for each of `count` rows."""
     noise = categorical.uniform(sampler.seed, ops.arange(count), 1, 0)
     logits = ops.broadcast_to(ops.array(LOGITS), (count, 1, 8))
-    return ops.convert_to_numpy(categorical.draw(logits, sampler, noise))[:, 0]
+    return ops.convert_to_numpy(categorical.draw(logits, sampler, sampler.temperature, noise))[:, 0]
 
 
 def softmax(logits):
@@ -69,7 +69,7 @@ def test_draws_invert_the_cumulative_distribution(size):
     cumulated = weights.cumsum(-1) / weights.sum(-1, keepdims=True)
     noise = random.random((64, 1)).astype("float32")
     noise[:4, 0] = 0, 1, 2**-24, 1 - 2**-24
-    found = ops.convert_to_numpy(categorical.draw(ops.array(logits), Sample(), ops.array(noise)))
+    found = ops.convert_to_numpy(categorical.draw(ops.array(logits), Sample(), 1.0, ops.array(noise)))
     assert (np.take_along_axis(weights, found[..., None], axis=-1) > 0).all()
     before = np.where(np.arange(size) < found[..., None], weights, 0).sum(-1) / weights.sum(-1)
     after = np.take_along_axis(cumulated, found[..., None], axis=-1)[..., 0]
@@ -141,6 +141,30 @@ def test_noise_replaces_the_seed(model, expected):
     other = Sample(temperature=1.5, top_p=0.95, seed=99, num_return=3)
     out = generation.generate_ids(model, ops.array(SOURCES), 8, sampler=other, noise=noise)
     np.testing.assert_array_equal(ops.convert_to_numpy(out["ids"]), expected.ids)
+
+
+def test_minimums_temperatures_and_seeds_of_rows_equal_the_settings(model):
+    minimums, temperatures = np.array([0, 8, 3], "int32"), np.array([0.5, 1.0, 3.0], "float32")
+    seeds, sources = np.array([4, 4, 9], "int32"), ops.array(SOURCES[:3])
+    same = {
+        "minimums": ops.array(minimums),
+        "temperatures": ops.array(temperatures),
+        "seed": ops.array(seeds),
+    }
+    found = generation.generate_ids(model, sources, 8, sampler=Sample(2.0, seed=1), **same)
+    found = {name: ops.convert_to_numpy(values) for name, values in found.items()}
+    assert found["lengths"][1, 0] == 8
+    for row in range(3):
+        sampler = Sample(float(temperatures[row]), seed=int(seeds[row]))
+        expected = generation.generate_ids(
+            model,
+            sources[row : row + 1],
+            8,
+            sampler=sampler,
+            min_new_tokens=int(minimums[row]),
+            rows=ops.array([row]),
+        )
+        np.testing.assert_array_equal(found["ids"][row], ops.convert_to_numpy(expected["ids"])[0])
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from keras_transformer_serving import external_data
 
 ENCODER = "encoder_model"
 DECODER = "decoder_model_merged"
+TEMPERATURES = (1e-20, 1e20)  # the range of the temperature of sampling
 MODEL = "model"  # a decoder-only model, or a model that does not generate
 
 
@@ -67,33 +68,83 @@ class Graphs:
         rows: np.ndarray | None = None,
         noise: np.ndarray | None = None,
         attention_mask: np.ndarray | None = None,
+        *,
+        max_new_tokens: Any = None,
+        min_new_tokens: Any = None,
+        temperature: Any = None,
+        prefix_ids: Any = None,
     ) -> dict[str, np.ndarray]:
         """Generate, with the whole loop in one graph.
 
         Args:
-            input_ids: int64 (B, S), padded with `pad_id`, or with any id where `attention_mask` is given.
+            input_ids: integers (B, S), padded with `pad_id`, or with any id where `attention_mask` is given.
             rows: integers (B,), the index of each input that the noise of sampling depends on, by default 0, 1, 2, …
             noise: float32 (B, N, M), the uniform noise of sampling, by default from the sampler's seed.
             attention_mask: integers (B, S), 0 for padding, by default where ids equal `pad_id`. A model without a
                 `pad_id` needs it where there is padding.
+            max_new_tokens: the maximum number of new tokens, at most M: an integer, or integers (B,), one for each
+                input; by default M.
+            min_new_tokens: the minimum number of tokens before an end token, likewise, by default 0.
+            temperature: the temperature of sampling, a number or numbers (B,), by default the sampler's.
+            prefix_ids: for an encoder–decoder, integers (B, Q) or (1, Q), the first target tokens, padded with
+                `pad_id`; not part of the output.
 
         Returns:
             "ids" int64 (B, M), "lengths" int64 (B,), "scores" float32 (B,); with an axis N after the first if
-            N > 1.
+            N > 1. An input without tokens generates nothing.
+
+        Raises:
+            ValueError: if an argument has another shape, or values out of range.
         """
-        mask = (
-            self.padding_mask(input_ids) if attention_mask is None else np.asarray(attention_mask, np.int64)
-        )
+        input_ids = self._checked_ids("input_ids", input_ids)
+        size = len(input_ids)
+        if attention_mask is None:
+            mask = self.padding_mask(input_ids)
+        else:
+            mask = _checked("attention_mask", attention_mask, input_ids.shape, "biu", 0, 1).astype(np.int64)
         if self.pad_id is None:
             given = {"input_ids": input_ids, "attention_mask": mask}
         else:
+            mask = mask * self.padding_mask(input_ids)
             given = {"input_ids": np.where(mask != 0, input_ids, self.pad_id)}
-        if self.sampler["sampler"] == "sample":
-            given["noise"] = (
-                self.noise(np.arange(len(input_ids)) if rows is None else rows) if noise is None else noise
+        if (lengths := mask.sum(axis=1)).size and lengths.max() > self.max_source_tokens:
+            raise ValueError(
+                f"`input_ids` must have at most {self.max_source_tokens} tokens each (max_source_tokens). "
+                f"Received: {lengths.max()} tokens in input_ids[{lengths.argmax()}]"
             )
+        samples = self.sampler["sampler"] == "sample"
+        if samples:
+            given["noise"] = self.noise(np.arange(size) if rows is None else rows) if noise is None else noise
+        most = self.max_new_tokens
+        for name, option, dtypes, low, high in (
+            ("max_new_tokens", max_new_tokens, "iu", 1, most),
+            ("min_new_tokens", min_new_tokens, "iu", 0, most),
+            ("temperature", temperature, "iuf", *TEMPERATURES),
+        ):
+            if option is None:
+                continue
+            if name == "temperature" and not samples:
+                raise ValueError(
+                    f"`temperature` needs an export that samples. Received: temperature={option}"
+                )
+            values = np.atleast_1d(np.asarray(option))
+            shape = (size,) if len(values) == size else (1,)
+            given[name] = _checked(name, values, shape, dtypes, low, high).astype(
+                np.float32 if name == "temperature" else np.int64
+            )
+        if prefix_ids is not None:
+            if self.start_id is None:
+                raise ValueError(
+                    f"`prefix_ids` needs an encoder–decoder. Received: prefix_ids={prefix_ids!r}"
+                )
+            given["prefix_ids"] = self._checked_ids("prefix_ids", prefix_ids)
         names = ["ids", "lengths", "scores"]
         return dict(zip(names, self.session(self._loop).run(names, given), strict=True))
+
+    def _checked_ids(self, name: str, ids: Any) -> np.ndarray:
+        array = np.asarray(ids)
+        shape = array.shape if array.ndim == 2 else (None, None)
+        return _checked(name, array, shape, "iu", 0, self.vocabulary_size - 1).astype(np.int64)
 
     def noise(self, rows: np.ndarray) -> np.ndarray:
         """Return the noise of the sampler's seed for inputs of these indices (B,): float32 (B, N, M)."""
@@ -197,7 +248,11 @@ def new_session(name: str, content: bytes, providers: Sequence[Any] | None = Non
             f"`{name}.onnx` must hold its weights itself, as exported graphs do. Export again. "
             f"Received: external data in {', '.join(sorted(locations))}"
         )
-    return onnxruntime.InferenceSession(content, providers=providers or onnxruntime.get_available_providers())
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors: ONNX Runtime warns of each input with a default
+    return onnxruntime.InferenceSession(
+        content, options, providers=providers or onnxruntime.get_available_providers()
+    )
 
 
 def uniform_noise(seed: int, rows: np.ndarray, hypotheses: int, steps: int) -> np.ndarray:
@@ -230,6 +285,22 @@ def _mix(state: np.ndarray) -> np.ndarray:
     state = (state ^ (state >> np.uint32(13))) * np.uint32(0xC2B2AE35)
     mixed: np.ndarray = state ^ (state >> np.uint32(16))
     return mixed
+
+
+def _checked(
+    name: str, values: Any, shape: tuple[int | None, ...], dtypes: str, low: float, high: float
+) -> np.ndarray:
+    """Return an array, or raise a ValueError if it has another shape or dtype, or values out of range."""
+    array = np.asarray(values)
+    if array.shape != shape or array.dtype.kind not in dtypes:
+        numbers = "numbers" if "f" in dtypes else "integers"
+        sizes = ", ".join("any" if size is None else str(size) for size in shape)
+        raise ValueError(
+            f"`{name}` must be {numbers} of shape ({sizes}). Received: {array.dtype} of shape {array.shape}"
+        )
+    if not ((array >= low) & (array <= high)).all():
+        raise ValueError(f"`{name}` must be in [{low}, {high}]. Received: {array.min()} to {array.max()}")
+    return array
 
 
 def _as_past(name: str) -> str:

@@ -93,7 +93,9 @@ class TextToText:
         return rows
 
     def _ids(self, text: Any, row: int) -> list[int]:
-        ids = np.asarray(text) if isinstance(text, list | tuple | np.ndarray) else None
+        ids = None
+        if isinstance(text, list | tuple | np.ndarray):
+            ids = np.asarray(text, None if len(text) else np.int64)
         if ids is None or ids.dtype.kind not in "iu":
             if self.tokenizer is None:
                 raise ValueError(f"{_NO_TEXT} Received: texts[{row}]={text!r}")

@@ -78,12 +78,16 @@ class SavedModel:
         self._sampler, self._most = config["generation"], config["max_new_tokens"]
 
     def __call__(self, texts: Sequence[str]) -> Answers:
-        """Return the outputs of its two signatures."""
+        """Return the outputs of its two signatures, or raise a ValueError for the first refused text."""
         ids, answers = [], []
         for begin in range(0, len(texts), _BATCH):
             batch = tf.constant(list(texts[begin : begin + _BATCH]), tf.string)
             ids.append(self._signatures["generate_ids"](text=batch, **self._noise(len(batch)))["ids"].numpy())
-            answers += _strings(self._signatures["serving_default"](text=batch)["text"].numpy())
+            found = self._signatures["serving_default"](text=batch)
+            for index, error in enumerate(_strings(found["error"].numpy())):
+                if error:
+                    raise ValueError(f"{error} in texts[{begin + index}]")
+            answers += _strings(found["text"].numpy())
         return {SAVED_MODEL: (np.concatenate(ids), answers)}
 
     def _noise(self, rows: int) -> dict[str, tf.Tensor]:

@@ -3,10 +3,12 @@
 import logging
 import os
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from keras_transformer.export.bundle_writer import check_pipeline, new_part
@@ -31,7 +33,9 @@ def onnx(
     `generate_contrastive.onnx`, by the pipeline's sampler, is the whole loop with its key/value cache and constraints:
     "input_ids" int64 (B, S) → "ids" int64 (B, M), "lengths" int64 (B,), "scores" float32 (B,), each with an axis of N
     after the first if N > 1 hypotheses are returned. If it samples, it also takes "noise" float32 (B, N, M), uniform
-    numbers as of `keras_transformer_serving.uniform_noise`. For servers with their own loop there are
+    numbers as of `keras_transformer_serving.uniform_noise`. Inputs with defaults: "max_new_tokens" and
+    "min_new_tokens" int64 (B,) or (1,), if it samples "temperature" float32 (B,) or (1,), and for an encoder–decoder
+    "prefix_ids" int64 (B, Q) or (1, Q). For servers with their own loop there are
     `encoder_model.onnx`, which projects keys and values once, and `decoder_model_merged.onnx`, which takes a past of
     any length, including 0; for a decoder-only model one `model.onnx`; for Unlimiformer only the loop.
 
@@ -76,14 +80,18 @@ def onnx(
     graphs = pipeline.onnx_graphs()
     with new_part(pipeline, folder, ONNX, signature_key) as (new, report):
         for name, graph in graphs.items():
-            model = convert(name, graph.function, graph.inputs, graph.axes)
+            model = convert(name, graph.function, graph.inputs, graph.axes, graph.defaults)
             onnx_library.save_model(model, new / f"{name}.onnx")
         report.update(comparison.WithPipeline(pipeline, texts)(new, ONNX, store=True))
     return folder / ONNX
 
 
 def convert(
-    name: str, function: Callable[..., dict[str, Any]], signature: list[tf.TensorSpec], axes: Axes
+    name: str,
+    function: Callable[..., dict[str, Any]],
+    signature: list[tf.TensorSpec],
+    axes: Axes,
+    defaults: Mapping[str, np.ndarray] = MappingProxyType({}),
 ) -> Any:
     """Convert a TensorFlow function to an ONNX graph, and check that ONNX supports its operations.
 
@@ -92,6 +100,7 @@ def convert(
         function: a function from tensors to a dictionary of tensors; captured variables become constants.
         signature: the specs of its inputs, with names.
         axes: for each input and output the names of its leading axes, None for axes of static size.
+        defaults: the values of inputs that need not be given: initializers of the same names.
 
     Returns:
         An `onnx.ModelProto`.
@@ -116,6 +125,9 @@ def convert(
         raise ValueError(f"`model` must consist of operations that ONNX has. Received: {', '.join(unknown)}")
     model = rewrites.simplify(model)
     model.graph.name = name
+    model.graph.initializer.extend(
+        onnx_library.numpy_helper.from_array(value, name) for name, value in defaults.items()
+    )
     for value in [*model.graph.input, *model.graph.output]:
         for dimension, axis in zip(value.type.tensor_type.shape.dim, axes[value.name], strict=False):
             if axis is not None:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from keras import ops
 
 from keras_transformer import ops as kt_ops
+from keras_transformer.generation.constraints import History
 from keras_transformer.generation.generative_model import GenerativeModel
 from keras_transformer.generation.prompts import PromptedModel
 from keras_transformer.generation.settings import Settings
@@ -33,7 +34,9 @@ class Inputs:
         rows: integers (B,), the row numbers that seed the noise, or None for 0, 1, 2, …
         noise: float32 (B, R, M), uniform noise in place of the seeded noise, or None.
         limits: integers (B,), the maximum number of new tokens of each row, or None for M.
-        seed: integers (1,), the seed in place of the sampler's, or None.
+        minimums: integers (B,), the minimum number of new tokens of each row, or None for 0.
+        temperatures: float32 (B,), the temperature of each row in place of the sampler's, or None.
+        seed: integers (1,) or (B,), the seed in place of the sampler's, or None.
     """
 
     model: GenerativeModel
@@ -45,6 +48,8 @@ class Inputs:
     rows: Tensor | None = None
     noise: Tensor | None = None
     limits: Tensor | None = None
+    minimums: Tensor | None = None
+    temperatures: Tensor | None = None
     seed: Tensor | None = None
 
 
@@ -86,6 +91,7 @@ class BaseSearch(Search):
         self.max_new_tokens = inputs.settings.max_new_tokens
         self.padding_value = padding_value(inputs.model)
         self.limits: Any = inputs.limits
+        self.minimums = inputs.minimums
         self.decoder = decoder
 
     def running(self, state: State) -> Tensor:
@@ -95,6 +101,11 @@ class BaseSearch(Search):
     def _unfinished(self, state: State) -> Tensor:
         """Return True while any hypothesis is running."""
         return ops.logical_not(ops.all(state["ended"]))
+
+    def _processed(self, logits: Tensor, ids: Tensor, step: Tensor) -> Tensor:
+        """Apply the constraints to logits (B, R, V) that follow the first `step` of ids (B, R, M)."""
+        end_ids = self.logits_processors.end_ids
+        return self.logits_processors(logits, History(ids, step, end_ids, self.limits, self.minimums))
 
 
 class SingleSequenceSearch(BaseSearch):
@@ -179,10 +190,6 @@ class TokenSearch(BaseSearch):
     @abc.abstractmethod
     def _advance(self, state: State, logits: Tensor) -> State:
         """Return the state after one more token for every hypothesis, from logits (B, R, V)."""
-
-    def _processed(self, state: State, logits: Tensor) -> Tensor:
-        """Apply the constraints to logits."""
-        return self.logits_processors(logits, state["ids"], state["step"], self.limits)
 
     def _with_prompt(self, visible: Tensor) -> Tensor:
         """Extend an attention mask (B|1, R, M·R) by the whole prompt, to (B|1, R, P − 1 + M·R)."""

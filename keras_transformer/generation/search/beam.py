@@ -76,7 +76,7 @@ class BeamSearch(TokenSearch):
         normalizer = log_normalizer(logits)  # (B, R)
         invalid = ops.any(ops.logical_and(is_invalid(logits, normalizer), _exists(state["scores"])), axis=1)
         log_probabilities = logits - normalizer[..., None]
-        shaped = self._processed(state, log_probabilities)
+        shaped = self._processed(log_probabilities, state["ids"], step)
         alive = ops.logical_and(_exists(state["scores"]), ops.logical_not(invalid)[:, None])[..., None]
 
         def reached(values: Tensor) -> Tensor:

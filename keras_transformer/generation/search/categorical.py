@@ -15,14 +15,15 @@ from keras_transformer.generation.search.top_k import top_k
 from keras_transformer.typing import Tensor
 
 
-def draw(logits: Tensor, sampler: Sample, noise: Tensor) -> Tensor:
+def draw(logits: Tensor, sampler: Sample, temperature: Any, noise: Tensor) -> Tensor:
     r"""Draw a token of each of logits (B, R, V) by inverting the cumulative distribution.
 
     $$v = \min \Big\{ v : \sum_{w \le v} p_w > u \Big\} \sim p, \quad u \sim \mathrm{Uniform}(0, 1)$$
 
     Args:
         logits: (B, R, V), `FORBIDDEN` for forbidden tokens.
-        sampler: temperature and filters, which give p.
+        sampler: the filters, which with the temperature give p.
+        temperature: a number, or (B, 1, 1).
         noise: uniform numbers u (B, R) in [0, 1].
 
     Returns:
@@ -31,7 +32,7 @@ def draw(logits: Tensor, sampler: Sample, noise: Tensor) -> Tensor:
     References:
         Devroye, "Non-Uniform Random Variate Generation" (1986), section III.2.
     """
-    scaled = ops.maximum(logits / sampler.temperature, FORBIDDEN)
+    scaled = ops.maximum(logits / temperature, FORBIDDEN)
     kept = ops.logical_and(scaled >= lowest_kept(scaled, sampler), logits > FORBIDDEN / 2)
     weights = ops.exp(scaled - ops.max(scaled, axis=-1, keepdims=True))
     # Blocks are drawn first, then a token of the block: short sums round alike in all runtimes, and are fast.
@@ -87,7 +88,7 @@ def uniform(seed: Any, rows: Tensor, hypotheses: int, steps: Tensor) -> Tensor:
     They are integer hashes until the last operation, and thus equal on every backend, compiled or not.
 
     Args:
-        seed: an integer in [0, 2³²), or a tensor of shape (1,).
+        seed: an integer in [0, 2³²), or integers (1,) or (B,).
         rows: integers (B,), the index of each row.
         hypotheses: R.
         steps: the index of a step, or integers (M,).
@@ -96,7 +97,7 @@ def uniform(seed: Any, rows: Tensor, hypotheses: int, steps: Tensor) -> Tensor:
         float32 (B, R), or (B, R, M) for several steps.
     """
     steps = ops.convert_to_tensor(steps, "int32")
-    state = _mix(_constant(seed) + _constant(0x9E3779B1))
+    state = _mix(ops.reshape(_constant(seed), [-1, 1, 1]) + _constant(0x9E3779B1))
     for axis, values in enumerate([rows, ops.arange(hypotheses), ops.reshape(steps, [-1])]):
         shape = [1] * axis + [-1] + [1] * (2 - axis)
         state = _mix(state + ops.reshape(ops.cast(values, "uint32"), shape) * _constant(0x9E3779B1))
@@ -113,5 +114,5 @@ def _mix(state: Tensor) -> Tensor:
     return state ^ ops.right_shift(state, _constant(16))
 
 
-def _constant(value: int) -> Tensor:
+def _constant(value: Any) -> Tensor:
     return ops.convert_to_tensor(value, "uint32")

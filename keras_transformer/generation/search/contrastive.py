@@ -49,7 +49,7 @@ class ContrastiveSearch(SingleSequenceSearch):
         step, logits, decoder = state["step"], state["logits"], self.decoder
         normalizer = log_normalizer(logits)
         invalid = ops.logical_and(is_invalid(logits, normalizer), ops.logical_not(state["ended"]))
-        shaped = self.logits_processors(logits[:, None], state["ids"][:, None], step, self.limits)[:, 0]
+        shaped = self._processed(logits[:, None], state["ids"][:, None], step)[:, 0]
         best, index = top_k(shaped, self.candidates)  # (B, R)
         possible = best > FORBIDDEN / 2
         ended = ops.logical_or(ops.logical_or(state["ended"], invalid), ops.logical_not(possible[:, 0]))

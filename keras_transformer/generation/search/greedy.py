@@ -76,7 +76,7 @@ class GreedySearch(TokenSearch):
 
     def _candidates(self, state: State, logits: Tensor) -> Tensor:
         """Return the logits (B, R, V) to choose from, `FORBIDDEN` for tokens that must not be chosen."""
-        return self._processed(state, logits)
+        return self._processed(logits, state["ids"], state["step"])
 
     def _choose(self, candidates: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
         """Return the chosen tokens (B, R), and the highest candidate (B, R)."""

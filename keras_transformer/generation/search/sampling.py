@@ -16,6 +16,8 @@ class SamplingSearch(GreedySearch):
         super().__init__(inputs, decoder)
         self.noise = inputs.noise
         self.seed = self.sampler.seed if inputs.seed is None else inputs.seed
+        given = inputs.temperatures
+        self.temperature = self.sampler.temperature if given is None else given[:, None, None]
         batch_size = ops.shape(decoder.last_positions)[0]
         self.rows = ops.arange(batch_size, dtype="int32") if inputs.rows is None else inputs.rows
 
@@ -24,7 +26,7 @@ class SamplingSearch(GreedySearch):
         return False
 
     def _choose(self, candidates: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
-        token = categorical.draw(candidates, self.sampler, self._noise(step))
+        token = categorical.draw(candidates, self.sampler, self.temperature, self._noise(step))
         return token, ops.max(candidates, axis=-1)
 
     def _noise(self, step: Tensor) -> Tensor:

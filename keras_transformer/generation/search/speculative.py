@@ -62,14 +62,10 @@ class SpeculativeSearch(SingleSequenceSearch):
                 positions[:, i : i + 1],
                 active[:, i : i + 1],
             )
-            column, _ = highest(
-                self.logits_processors(logits, ids[:, None], ahead[:, i : i + 1], self.limits)
-            )
+            column, _ = highest(self._processed(logits, ids[:, None], ahead[:, i : i + 1]))
         proposed = ops.concatenate(read, axis=1)  # (B, K + 1), the last token first
         logits, cache = _read(self.decoder, proposed, state["cache"], cache_index, positions, active)
-        chosen, best = highest(
-            self.logits_processors(logits, ops.stack(histories, axis=1), ahead, self.limits)
-        )
+        chosen, best = highest(self._processed(logits, ops.stack(histories, axis=1), ahead))
         new = self._kept(state, proposed, logits, chosen, best, ahead)
         kept = last + new["lengths"][:, None]
         return {
