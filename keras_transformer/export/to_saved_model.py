@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from keras_transformer.export.bundle_writer import check_pipeline, new_part
 from keras_transformer.export.parity import comparison
+from keras_transformer.export.tensorflow_serving import operations
 from keras_transformer.pipelines.base import Graph
 from keras_transformer_serving import bundle
 
@@ -38,7 +39,8 @@ def saved_model(
     texts `classify_pairs`. `export/README.md` lists their tensors. All but `forward` also return
     "error", strings (B,): the reason why the pipeline refuses an input, whose other outputs are empty, or "".
 
-    Nothing in the graph needs XLA, which TensorFlow Serving disables.
+    All operations are of TensorFlow 2.20 and TF.Text 2.20, the newest that TensorFlow Serving has, and need no XLA,
+    which it disables.
 
     Args:
         pipeline: any of `pipelines`.
@@ -57,7 +59,7 @@ def saved_model(
         BlockingIOError: if another export writes to `folder`.
         FileExistsError: if the version exists already.
         ParityError: if an output differs.
-        ValueError: if an argument is invalid.
+        ValueError: if an argument is invalid, or TensorFlow Serving cannot run an operation of the model.
 
     Example:
         >>> saved_model(translator, "export/es-en")
@@ -98,5 +100,7 @@ def _write(pipeline: Any, signatures: dict[str, Graph], path: pathlib.Path) -> N
     logger.setLevel("ERROR")  # it would log the temporary folder
     try:
         archive.write_out(path, verbose=False)
+        debug = tf.saved_model.SaveOptions(save_debug_info=True)
+        operations.check(path, lambda folder: archive.write_out(folder, debug, verbose=False))
     finally:
         logger.setLevel(level)
