@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from keras_transformer.export.bundle_writer import check_pipeline, new_part
 from keras_transformer.export.parity import comparison
-from keras_transformer.export.tensorflow_serving import operations
+from keras_transformer.export.tensorflow_serving import operations, warmup
 from keras_transformer.pipelines.base import Graph
 from keras_transformer_serving import bundle
 
@@ -85,6 +85,7 @@ def saved_model(
     with new_part(pipeline, folder, part, signature_key) as (new, report):
         _write(pipeline, signatures, new)
         report.update(comparison.WithPipeline(pipeline, texts)(new, part, store=True))
+        warmup.write(new, name, pipeline.example_inputs(report.get("examples", {}).get("texts", texts)))
     return folder / part
 
 

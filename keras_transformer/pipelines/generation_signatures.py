@@ -1,7 +1,9 @@
 """The signatures of a SavedModel of a generating pipeline."""
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from keras_transformer import generation, ops
@@ -9,10 +11,11 @@ from keras_transformer.generation.constraints import MinNewTokens
 from keras_transformer.generation.scoring import score_ids
 from keras_transformer.generation.search.categorical import uniform
 from keras_transformer.generation.validation import padding_value
-from keras_transformer.pipelines.base import DEFAULT, Graph, Preprocessed
+from keras_transformer.pipelines.base import DEFAULT, Arrays, Graph, Preprocessed
 from keras_transformer.pipelines.generation_graphs import exportable, generate_ids, noise_spec
 from keras_transformer.pipelines.texts import first_error
 from keras_transformer.typing import Tensor
+from keras_transformer_serving import uniform_noise
 
 
 class Signatures:
@@ -48,6 +51,18 @@ class Signatures:
             "generate_ids": Graph(self.generate_ids, [text, *noise_spec(self._pipeline)]),
             "encode": Graph(self.encode, [text]),
             "score": Graph(self.score, [text, target]),
+        }
+
+    def example_inputs(self, texts: Sequence[str]) -> dict[str, list[Arrays]]:
+        """Return the inputs of each signature for texts."""
+        sampler, limit = self._pipeline.sampler, self._pipeline.max_new_tokens
+        rows, given = np.arange(len(texts), dtype="int32"), np.array(texts, str)
+        values = {"text": given, "target": given, "max_new_tokens": np.full_like(rows, limit), "rows": rows}
+        if self._samples:
+            values["noise"] = uniform_noise(sampler.seed, rows, sampler.num_return, limit)
+        return {
+            name: [{spec.name: values[spec.name] for spec in graph.inputs}]
+            for name, graph in self.graphs().items()
         }
 
     def text_to_text(self, texts: Tensor) -> dict[str, Tensor]:
