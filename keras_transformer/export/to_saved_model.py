@@ -84,8 +84,9 @@ def saved_model(
     signatures = pipeline.signatures()
     with new_part(pipeline, folder, part, signature_key) as (new, report):
         _write(pipeline, signatures, new)
-        report.update(comparison.WithPipeline(pipeline, texts)(new, part, store=True))
-        warmup.write(new, name, pipeline.example_inputs(report.get("examples", {}).get("texts", texts)))
+        compare = comparison.WithPipeline(pipeline, texts)
+        report.update(compare(new, part, store=True))
+        warmup.write(new, name, pipeline.example_inputs(compare.texts))
     return folder / part
 
 

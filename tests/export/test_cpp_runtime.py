@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from google.protobuf import text_format  # noqa: F401  (loads protobuf before TensorFlow's messages)
-from tensorflow.core.framework import tensor_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
 import keras_transformer_serving as serving
@@ -79,25 +78,11 @@ class Server:
 
     def send(self, request):
         """Return the outputs of a request, as arrays."""
-        return arrays_of(self._predict(request, timeout=60).outputs)
+        return warmup.arrays(self._predict(request, timeout=60).outputs)
 
     def run(self, signature, **inputs):
         """Return the outputs of a signature, as arrays."""
         return self.send(warmup.predict_request("it", signature, inputs))
-
-
-def requests_of(path):
-    """The warm-up requests of a SavedModel."""
-    records = tf.data.TFRecordDataset(str(path / warmup.FILE)).as_numpy_iterator()
-    return [CLASSES["PredictionLog"].FromString(record).predict_log.request for record in records]
-
-
-def arrays_of(protos):
-    """The arrays of messages `TensorProto`, by name."""
-    return {
-        name: tf.make_ndarray(tensor_pb2.TensorProto.FromString(proto.SerializeToString()))
-        for name, proto in protos.items()
-    }
 
 
 GOLDEN = (
@@ -165,10 +150,10 @@ def test_inputs_and_outputs_can_be_batched(path):
 
 
 def test_warm_up_requests_call_every_signature_with_one_row_and_several(path, pipeline):
-    requests = requests_of(path)
+    requests = warmup.requests(path)
     sizes = {}
     for request in requests:
-        inputs = arrays_of(request.inputs)
+        inputs = warmup.arrays(request.inputs)
         (size,) = {len(values) for values in inputs.values()}
         sizes.setdefault(request.model_spec.signature_name, []).append(size)
         assert request.model_spec.name == "tiny"
@@ -194,8 +179,8 @@ def test_every_signature_and_the_warm_up_requests_give_the_pipelines_outputs(pac
         assert [
             text.decode() for text in server.run("serving_default", text=np.array(texts))["text"]
         ] == pipeline(texts)
-        for request in requests_of(path):
-            inputs = arrays_of(request.inputs)
+        for request in warmup.requests(path):
+            inputs = warmup.arrays(request.inputs)
             graph = pipeline.signatures()[request.model_spec.signature_name]
             check_equal(
                 server.send(request),

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
+from google.protobuf import text_format  # noqa: F401  (loads protobuf before TensorFlow's messages)
+from tensorflow.core.framework import tensor_pb2
 
 from keras_transformer.export.tensorflow_serving.messages import CLASSES
 from keras_transformer.pipelines.base import Arrays
@@ -33,6 +35,12 @@ def write(path: pathlib.Path, name: str, example_inputs: Mapping[str, Sequence[A
                 writer.write(CLASSES["PredictionLog"](**log).SerializeToString())
 
 
+def requests(path: pathlib.Path) -> list[Any]:
+    """Return the warm-up requests of a SavedModel, messages `PredictRequest`."""
+    records = tf.data.TFRecordDataset(str(path / FILE)).as_numpy_iterator()
+    return [CLASSES["PredictionLog"].FromString(record).predict_log.request for record in records]
+
+
 def predict_request(name: str, signature: str, inputs: Arrays) -> Any:
     """Return the `PredictRequest` of inputs (B, …), by name.
 
@@ -45,3 +53,11 @@ def predict_request(name: str, signature: str, inputs: Arrays) -> Any:
     for key, values in inputs.items():
         request.inputs[key].ParseFromString(tf.make_tensor_proto(values).SerializeToString())
     return request
+
+
+def arrays(tensors: Mapping[str, Any]) -> Arrays:
+    """Return the arrays of messages `TensorProto`, by name."""
+    return {
+        name: tf.make_ndarray(tensor_pb2.TensorProto.FromString(tensor.SerializeToString()))
+        for name, tensor in tensors.items()
+    }
