@@ -90,15 +90,17 @@ def _saved_models(reports: Mapping[str, Any]) -> Iterator[str]:
 def _curl(model: str, signature: str, tensors: Mapping[str, Any]) -> str:
     """Return a command that sends one row to the REST API."""
     url = f"http://localhost:8501/v1/models/{model}:predict"
-    name = {} if signature == DEFAULT else {"signature_name": signature}
+    name = "" if signature == DEFAULT else f'"signature_name": "{signature}", '
     if "example" in tensors:
         row = tensors["example"]
-        body = {**name, "instances": [next(iter(row.values())) if len(row) == 1 else row]}
-        return f"curl -d {shlex.quote(json.dumps(body, ensure_ascii=False))} {url}"
-    shapes = {key: [size or 1 for size in shape[1:]] for key, (_, shape) in tensors["inputs"].items()}
-    row = ", ".join(f'"{key}": {_zeros(shape)}' for key, shape in shapes.items())
-    program = f'import json; print(json.dumps({{**{name}, "instances": [{{{row}}}]}}))'
-    return f"python -c {shlex.quote(program)} | curl -d @- {url}"
+        instance = json.dumps(next(iter(row.values())) if len(row) == 1 else row, ensure_ascii=False)
+    else:
+        shapes = {key: [size or 1 for size in shape[1:]] for key, (_, shape) in tensors["inputs"].items()}
+        instance = "{" + ", ".join(f'"{key}": {_zeros(shape)}' for key, shape in shapes.items()) + "}"
+    body = f'{{{name}"instances": [{instance}]}}'
+    if "example" in tensors:
+        return f"curl -d {shlex.quote(body)} {url}"
+    return f"python -c {shlex.quote(f'import json; print(json.dumps({body}))')} | curl -d @- {url}"
 
 
 def _zeros(shape: list[int]) -> str:
@@ -155,7 +157,7 @@ def _table(head: str, found: Mapping[str, Any]) -> Iterator[str]:
     yield f"| {head} | inputs | outputs |\n|---|---|---|"
     for name, tensors in found.items():
         yield f"| `{name}` | {_tensors(tensors['inputs'])} | {_tensors(tensors['outputs'])} |"
-    yield "\nSizes that are ? or have a name are free; {i} counts layers.\n"
+    yield "\nSizes with a name, or ?, are dynamic; `{i}` is the index of a layer.\n"
 
 
 def _tensors(specs: Mapping[str, Any]) -> str:
@@ -185,7 +187,7 @@ def _of_saved_model(path: pathlib.Path) -> dict[str, Any]:
         if not name.startswith("__")  # the initialisation of tables
     }
     for request in warmup.requests(path):
-        row = {key: _json(values[0]) for key, values in warmup.arrays(request.inputs).items()}
+        row = {key: _json(values[0]) for key, values in sorted(warmup.arrays(request.inputs).items())}
         if len(json.dumps(row)) <= _MAX_LENGTH:
             found[request.model_spec.signature_name].setdefault("example", row)
     return found

@@ -32,7 +32,7 @@ def write(path: pathlib.Path, name: str, example_inputs: Mapping[str, Sequence[A
             for size in sorted({min(count, size) for size in _BATCH_SIZES} - {0}):
                 batch = {key: values[:size] for key, values in inputs.items()}
                 log = {"predict_log": {"request": predict_request(name, signature, batch)}}
-                writer.write(CLASSES["PredictionLog"](**log).SerializeToString())
+                writer.write(CLASSES["PredictionLog"](**log).SerializeToString(deterministic=True))
 
 
 def requests(path: pathlib.Path) -> list[Any]:
