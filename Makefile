@@ -9,10 +9,10 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 INSTALLED := .venv/.installed-$(VERSION)
 INSTALLED_OLDEST := .venv-oldest/.installed-$(VERSION)
 
-.PHONY: help quickstart test test-jax test-docs test-exports test-oldest test-all check import-graph format notebooks benchmarks clean
+.PHONY: help quickstart test test-jax test-docs test-exports test-oldest test-all check import-graph serving-operations format notebooks benchmarks clean
 
 help:  ## List the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
 # Environment, constraints.
 define install
@@ -74,6 +74,10 @@ import-graph: $(INSTALLED)  ## Draw which subpackages import which: docs/archite
 format: $(INSTALLED)  ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+serving-operations: $(INSTALLED_OLDEST)  ## List the operations of the newest TensorFlow Serving, which exports are checked for
+	.venv-oldest/bin/python tests/export/cpp_runtime.py operations .venv-oldest/lib/python*/site-packages \
+		| gzip -9n > keras_transformer/export/tensorflow_serving/operations.txt.gz
 
 notebooks: $(INSTALLED)  ## Run the notebooks, JOBS=2 two at once, NOTEBOOKS=… some of them
 	$(BIN)/python notebooks/run.py --jobs $(or $(JOBS),1) $(NOTEBOOKS)

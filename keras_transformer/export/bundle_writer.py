@@ -1,4 +1,4 @@
-"""Writing parts of an export: settings, tokenizer and versions."""
+"""Writing parts of an export: settings, tokenizer, versions and model card."""
 
 import contextlib
 import importlib.metadata
@@ -6,6 +6,7 @@ import json
 import pathlib
 from typing import Any
 
+from keras_transformer.export import model_card
 from keras_transformer.pipelines.base import Pipeline
 from keras_transformer_serving import bundle, files
 
@@ -42,8 +43,17 @@ def new_part(
         if pipeline.generates:
             files.write_json(new / "generation_config.json", pipeline.generation_config())
 
+    def write_card(new: pathlib.Path, reports: dict[str, Any]) -> None:
+        for part, report in reports.items():
+            if (new / part).exists():
+                report["signatures"] = model_card.signatures(new / part)
+        card = model_card.model_card(folder.absolute().name, pipeline, reports)
+        files.write_bytes(new / bundle.CARD, card.encode())
+
     versions = {name: _version(name) for name in _PACKAGES}
-    return bundle.new_part(folder, part, config_of(pipeline), versions, write_shared, signature_key)
+    return bundle.new_part(
+        folder, part, config_of(pipeline), versions, write_shared, signature_key, write_card
+    )
 
 
 def config_of(pipeline: Any) -> dict[str, Any]:

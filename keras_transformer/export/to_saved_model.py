@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from keras_transformer.export.bundle_writer import check_pipeline, new_part
 from keras_transformer.export.parity import comparison
+from keras_transformer.export.tensorflow_serving import operations, warmup
 from keras_transformer.pipelines.base import Graph
 from keras_transformer.typing import Tensor
 from keras_transformer_serving import bundle
@@ -40,7 +41,8 @@ def saved_model(
     texts `classify_pairs`. `export/README.md` lists their tensors. All but `forward` also return
     "error", strings (B,): the reason why the pipeline refuses an input, whose other outputs are empty, or "".
 
-    Nothing in the graph needs XLA, which TensorFlow Serving disables.
+    All operations are of TensorFlow 2.20 and TF.Text 2.20, the newest that TensorFlow Serving has, and need no XLA,
+    which it disables.
 
     Args:
         pipeline: any of `pipelines`.
@@ -59,7 +61,7 @@ def saved_model(
         BlockingIOError: if another export writes to `folder`.
         FileExistsError: if the version exists already.
         ParityError: if an output differs.
-        ValueError: if an argument is invalid.
+        ValueError: if an argument is invalid, or TensorFlow Serving cannot run an operation of the model.
 
     Example:
         >>> saved_model(translator, "export/es-en")
@@ -84,7 +86,9 @@ def saved_model(
     signatures = pipeline.signatures()
     with new_part(pipeline, folder, part, signature_key) as (new, report):
         _write(pipeline, signatures, new)
-        report.update(comparison.WithPipeline(pipeline, texts)(new, part, store=True))
+        compare = comparison.WithPipeline(pipeline, texts)
+        report.update(compare(new, part, store=True))
+        warmup.write(new, name, pipeline.example_inputs(compare.texts))
     return folder / part
 
 
@@ -115,5 +119,7 @@ def _write(pipeline: Any, signatures: dict[str, Graph], path: pathlib.Path) -> N
     logger.setLevel("ERROR")  # it would log the temporary folder
     try:
         archive.write_out(path, verbose=False)
+        debug = tf.saved_model.SaveOptions(save_debug_info=True)
+        operations.check(path, lambda folder: archive.write_out(folder, debug, verbose=False))
     finally:
         logger.setLevel(level)

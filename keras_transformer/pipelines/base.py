@@ -109,6 +109,20 @@ class Pipeline(abc.ABC):
         """Return the ONNX graphs, by file name."""
 
     @abc.abstractmethod
+    def example_inputs(self, texts: Sequence[Any] | None = None) -> dict[str, list[Arrays]]:
+        """Return inputs of an export's signatures: to compare it with the pipeline, and to warm it up.
+
+        Args:
+            texts: the texts for "serving_default", pairs if it takes two; by default made from the vocabulary.
+
+        Returns:
+            For each signature, several inputs.
+
+        Raises:
+            ValueError: if `texts` are of another type.
+        """
+
+    @abc.abstractmethod
     def settings(self) -> dict[str, Any]:
         """Return the constructor's arguments except model and tokenizer."""
 

@@ -54,20 +54,6 @@ class ForwardPipeline(Pipeline):
     def forward_graph(self) -> Graph:
         """Return the function from ids, images or graphs to the model's outputs, with Optimum's names."""
 
-    @abc.abstractmethod
-    def example_inputs(self, texts: Sequence[Any] | None = None) -> dict[str, list[Arrays]]:
-        """Return inputs on which an export and the pipeline are compared.
-
-        Args:
-            texts: the texts for "serving_default", pairs if it takes two; by default made from the vocabulary.
-
-        Returns:
-            For each signature, several inputs.
-
-        Raises:
-            ValueError: if `texts` are of another type.
-        """
-
     def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """Run the model on preprocessed inputs, on any backend."""
         return {"logits": self.model(inputs, training=False)}

@@ -15,10 +15,10 @@ from keras_transformer.generation.generative_model import is_encoder_decoder
 from keras_transformer.generation.settings import Settings
 from keras_transformer.generation.validation import padding_value
 from keras_transformer.pipelines import arguments, batched, generation_graphs
-from keras_transformer.pipelines.base import Graph, Pipeline, Preprocessed
+from keras_transformer.pipelines.base import Arrays, Graph, Pipeline, Preprocessed
 from keras_transformer.pipelines.generation_signatures import Signatures
 from keras_transformer.pipelines.outputs import Alignment, Answer, stream_text
-from keras_transformer.pipelines.texts import accepted_rows, first_error, padded, utf8_error
+from keras_transformer.pipelines.texts import accepted_rows, accepted_texts, first_error, padded, utf8_error
 from keras_transformer.text.tokenizers.strings import to_string_tensor
 from keras_transformer.typing import Tensor
 
@@ -63,8 +63,7 @@ class GeneratingPipeline(Pipeline):
         settings = Settings.of(model, generation, max_new_tokens, 0, constraints)
         self.sampler = settings.sampler
         self.constraints = settings.logits_processors.constraints
-        self.max_new_tokens = int(max_new_tokens)
-        self.max_source_tokens = int(max_source_tokens)
+        self.max_new_tokens, self.max_source_tokens = int(max_new_tokens), int(max_source_tokens)
 
     def __call__(
         self,
@@ -197,8 +196,7 @@ class GeneratingPipeline(Pipeline):
         prefix_ids = self._prefix_ids(prefixes, len(texts))
         if not texts:
             empty = np.zeros((0, 0), np.int32)
-            out = generation.generate(self.model, empty, self.sampler, max_new_tokens=limit)
-            return out, prefix_ids
+            return generation.generate(self.model, empty, self.sampler, max_new_tokens=limit), prefix_ids
         return batched.generate(self, self._inputs(texts), prefix_ids, limits, batch_size), prefix_ids
 
     def score(self, texts: Iterable[str], targets: Iterable[str], batch_size: int = 64) -> list[Answer]:
@@ -317,6 +315,10 @@ class GeneratingPipeline(Pipeline):
         """Return the signatures of a SavedModel."""
         self._check_exportable()
         return Signatures(self).graphs()
+
+    def example_inputs(self, texts: Sequence[Any] | None = None) -> dict[str, list[Arrays]]:
+        """Return inputs of an export's signatures; each text is its own target."""
+        return Signatures(self).example_inputs(accepted_texts(self) if texts is None else texts)
 
     def onnx_graphs(self) -> dict[str, Graph]:
         """Return the ONNX graphs, by file name: the whole loop, and single steps."""

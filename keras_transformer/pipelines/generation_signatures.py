@@ -1,5 +1,6 @@
 """The signatures of a SavedModel of a generating pipeline."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from keras_transformer.pipelines.base import DEFAULT, Arrays, Graph, Preprocesse
 from keras_transformer.pipelines.generation_graphs import exportable, generate_ids, noise_spec, row_options
 from keras_transformer.pipelines.texts import first_error
 from keras_transformer.typing import Tensor
+from keras_transformer_serving import uniform_noise
 
 
 class Signatures:
@@ -58,6 +60,19 @@ class Signatures:
             "generate_ids": Graph(self.generate_ids, [text, *noise_spec(self._pipeline)]),
             "encode": Graph(self.encode, [text]),
             "score": Graph(self.score, [text, target]),
+        }
+
+    def example_inputs(self, texts: Sequence[str]) -> dict[str, list[Arrays]]:
+        """Return the inputs of each signature for texts."""
+        sampler, limit = self._pipeline.sampler, self._pipeline.max_new_tokens
+        rows, given = np.arange(len(texts), dtype="int32"), np.array(texts, str)
+        defaults = {name: np.repeat(value, len(rows)) for name, value in self._defaults().items()}
+        values = {"text": given, "target": given, **defaults, "rows": rows}
+        if self._samples:
+            values["noise"] = uniform_noise(sampler.seed, rows, sampler.num_return, limit)
+        return {
+            name: [{spec.name: values[spec.name] for spec in graph.inputs}]
+            for name, graph in self.graphs().items()
         }
 
     def text_to_text(self, texts: Tensor) -> dict[str, Tensor]:

@@ -357,6 +357,13 @@ def texts_from_vocabulary(tokenizer: Any, count: int = 24) -> list[str]:
     return [*texts, "", "\u2603"]
 
 
+def accepted_texts(pipeline: Any) -> list[str]:
+    """Return texts made from the vocabulary of a pipeline of texts that it accepts."""
+    texts = texts_from_vocabulary(pipeline.tokenizer)
+    errors = pipeline.preprocess(tf.constant(texts)).error.numpy()
+    return [text for text, error in zip(texts, errors, strict=True) if not error]
+
+
 def _checked_rows(texts: Any, columns: int) -> list[tuple[str, ...]]:
     rows = [tuple(row) if columns > 1 and isinstance(row, list | tuple) else (row,) for row in texts]
     if not rows or any(len(row) != columns or not all(isinstance(text, str) for text in row) for row in rows):

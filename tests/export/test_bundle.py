@@ -27,6 +27,7 @@ FILES = [
     "config.json",
     "generation_config.json",
     "parity.json",
+    "README.md",
 ]
 
 

@@ -8,8 +8,6 @@ import textwrap
 import numpy as np
 import pytest
 import tensorflow as tf
-from google.protobuf import text_format  # noqa: F401  (loads protobuf before the SavedModel's messages)
-from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer import export
 
@@ -142,28 +140,6 @@ def test_a_refused_text_has_an_error_and_does_not_change_other_outputs(signature
     ids = run(signatures, texts, "generate_ids")
     np.testing.assert_array_equal(ids["error"], found["error"])
     assert (ids["lengths"].numpy() > 0).tolist()[:5] == [True, False, False, False, False]
-
-
-def graph_definitions(folder):
-    message = saved_model_pb2.SavedModel()
-    message.ParseFromString((folder / "saved_model.pb").read_bytes())
-    for meta in message.meta_graphs:
-        yield "main", meta.graph_def.node, {}
-        for function in meta.graph_def.library.function:
-            yield function.signature.name, function.node_def, function.attr
-
-
-def test_nothing_in_it_needs_xla(folder):
-    nodes = 0
-    for name, definitions, attributes in graph_definitions(folder):
-        if "_XlaMustCompile" in attributes:
-            assert not attributes["_XlaMustCompile"].b, name
-        for node in definitions:
-            nodes += 1
-            assert "Xla" not in node.op, (name, node.name)
-            if "_XlaMustCompile" in node.attr:
-                assert not node.attr["_XlaMustCompile"].b, (name, node.name)
-    assert nodes > 200
 
 
 def test_the_tokenizer_is_in_the_graph_without_external_files(folder):

@@ -1,15 +1,16 @@
 """The format of an export: a folder of parts and their manifest, to which parts are added whole or not at all.
 
     manifest.json  config.json  generation_config.json  tokenizer/      written once, with the first part
-    parity.json                                                         written anew with every part
+    parity.json  README.md                                              written anew with every part
     saved_model/<name>/<version>/  onnx/                                the parts
     .keras-transformer-export/                                          only while a part is written
 
 An export is what `manifest.json` lists. `new_part` writes a part in these steps, each on the disk before the next:
 
 1. Lock `.keras-transformer-export/`; the lock ends with the process.
-2. Write the files of the part, and the new `parity.json`, into `.keras-transformer-export/files/`.
-3. Write the next manifest to `.keras-transformer-export/manifest.json`: the record of what is intended.
+2. Write the files of the part, and the new `parity.json` and `README.md`, into `.keras-transformer-export/files/`.
+3. Copy the old ones to `.keras-transformer-export/replaced/`, and write the next manifest to
+   `.keras-transformer-export/manifest.json`: the record of what is intended.
 4. Rename the files to their places.
 5. Rename the next manifest to `manifest.json`: the commit.
 6. Remove `.keras-transformer-export/`.
@@ -33,10 +34,13 @@ from keras_transformer_serving import files, manifest
 MANIFEST = "manifest.json"
 CONFIG = "config.json"
 PARITY = "parity.json"
+CARD = "README.md"
 TOKENIZER = "tokenizer"
 ONNX = "onnx"
 WORK = ".keras-transformer-export"
 _STAGED = "files"
+_REPLACED = "replaced"
+_REWRITTEN = frozenset({PARITY, CARD})
 
 
 class Bundle:
@@ -136,7 +140,7 @@ class Bundle:
 
     def _difference(self, name: str, found: Mapping[str, Any]) -> str | None:
         expected = self.manifest["files"][name]
-        if found == expected or (name == PARITY and found == self._latest()["files"].get(name)):
+        if found == expected or (name in _REWRITTEN and found == self._latest()["files"].get(name)):
             return None
         if found["size"] != expected["size"]:
             return f"is damaged: it must have {expected['size']} bytes. Received: {found['size']}"
@@ -199,6 +203,7 @@ def new_part(
     versions: Mapping[str, str | None],
     write_shared: Callable[[pathlib.Path], None] = lambda _: None,
     signature_key: bytes | None = None,
+    write_card: Callable[[pathlib.Path, dict[str, Any]], None] = lambda *_: None,
 ) -> Iterator[tuple[pathlib.Path, dict[str, Any]]]:
     """Write a part of an export: all of it if the block ends without an error, or nothing.
 
@@ -209,6 +214,8 @@ def new_part(
         versions: of the packages that write the part, by name, for the manifest.
         write_shared: writes the files that all parts share, such as the tokenizer's, into the folder of a new export.
         signature_key: the key to sign the manifest with.
+        write_card: writes `README.md` into the folder of a new export, or of new files of an export, given the reports
+            of all parts, to which it may add.
 
     Yields:
         A temporary folder to write into, and a dictionary to fill with the part's entry in `parity.json`.
@@ -234,7 +241,9 @@ def new_part(
             if current is None:
                 write_shared(new)
                 files.write_json(new / CONFIG, config)
-            files.write_json(new / PARITY, {**(current.parity if current else {}), part: report})
+            reports = {**(current.parity if current else {}), part: report}
+            write_card(new, reports)
+            files.write_json(new / PARITY, reports)
             old = current.manifest["files"] if current else {}
             _commit(folder, work, old, versions, signature_key)
         finally:
@@ -253,8 +262,11 @@ def _commit(
     staged = work / _STAGED
     files.sync_tree(staged)
     entries = {name: manifest.entry_of(staged / name) for name in files.entries(staged)}
+    (work / _REPLACED).mkdir()
+    for name in _REWRITTEN & old.keys():
+        files.write_bytes(work / _REPLACED / name, (folder / name).read_bytes())
     files.write_json(work / MANIFEST, manifest.sealed(versions, {**old, **entries}, signature_key))
-    for name in _topmost(entries, old.keys() - {PARITY}):
+    for name in _topmost(entries, old.keys() - _REWRITTEN):
         files.move(staged / name, folder / name)
     files.move(work / MANIFEST, folder / MANIFEST)
 
@@ -267,9 +279,8 @@ def _roll_back(folder: pathlib.Path, work: pathlib.Path) -> None:
         for name in _topmost(manifest.read(work / MANIFEST)["files"], old):
             if os.path.lexists(folder / name):
                 files.move(folder / name, pathlib.Path(tempfile.mkdtemp(dir=work)) / "removed")
-        if current:
-            files.write_json(work / PARITY, current.parity)
-            files.move(work / PARITY, folder / PARITY)
+        for path in sorted((work / _REPLACED).glob("*")):
+            files.move(path, folder / path.name)
         (work / MANIFEST).unlink()
     for path in work.iterdir():
         if path.is_dir() and not path.is_symlink():

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from keras_transformer_serving import bundle
+from keras_transformer_serving import bundle, files
 
 CONFIG = {
     "pipeline": "TextClassification",
@@ -74,7 +74,11 @@ def small():
             (new / "tokenizer").mkdir()
             (new / "tokenizer" / "vocab.model").write_bytes(b"pieces")
 
-        with bundle.new_part(folder, part, config, {"onnx": "1"}, write_shared, **options) as (new, report):
+        def write_card(new, reports):
+            files.write_bytes(new / "README.md", ", ".join(reports).encode())
+
+        options = {"write_shared": write_shared, "write_card": write_card, **options}
+        with bundle.new_part(folder, part, config, {"onnx": "1"}, **options) as (new, report):
             for name, bytes_ in content[part.split("/")[0]].items():
                 (new / name).parent.mkdir(exist_ok=True)
                 (new / name).write_bytes(bytes_)

@@ -24,7 +24,7 @@ class WithPipeline:
 
     def __init__(self, pipeline: Any, texts: Sequence[Any] | None = None) -> None:
         self._pipeline = pipeline
-        self._texts = texts
+        self.texts = texts
         self._config = config_of(pipeline)
         self._reference = functools.cache(functools.partial(generation.Reference.of, pipeline, texts))
 
@@ -55,7 +55,7 @@ class WithPipeline:
 
     @functools.cached_property
     def _examples(self) -> list[outputs.Example]:
-        return outputs.examples_of(self._pipeline, self._texts)
+        return outputs.examples_of(self._pipeline, self.texts)
 
 
 def with_stored(bundle: serving.Bundle, part: str) -> dict[str, Any]:

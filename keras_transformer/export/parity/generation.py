@@ -11,7 +11,7 @@ import tensorflow_text  # noqa: F401  (a SavedModel has its operations)
 import keras_transformer_serving as serving
 from keras_transformer import generation
 from keras_transformer.generation.generative_model import is_encoder_decoder
-from keras_transformer.pipelines.texts import texts_from_vocabulary
+from keras_transformer.pipelines.texts import accepted_texts
 from keras_transformer_serving import parity
 from keras_transformer_serving.parity import Answers
 
@@ -25,9 +25,7 @@ class Reference(parity.Reference):
     @classmethod
     def of(cls, pipeline: Any, texts: Sequence[str] | None = None, as_ids: bool = False) -> "Reference":
         """Run a pipeline on `texts`, by default made from its vocabulary; `as_ids` for graphs without text inputs."""
-        if texts is None:
-            texts = [text for text in texts_from_vocabulary(pipeline.tokenizer) if _accepts(pipeline, text)]
-        texts = list(texts)
+        texts = accepted_texts(pipeline) if texts is None else list(texts)
         if not texts:
             raise ValueError("`texts` must not be empty. Received: texts=[]")
         if isinstance(pipeline.sampler, generation.Sample):
@@ -95,14 +93,6 @@ class SavedModel:
             return {}
         shape = (self._sampler["num_return"], self._most)
         return {"noise": tf.constant(serving.uniform_noise(self._sampler["seed"], np.arange(rows), *shape))}
-
-
-def _accepts(pipeline: Any, text: str) -> bool:
-    try:
-        pipeline.encode([text])
-    except ValueError:  # too long, or an empty prompt
-        return False
-    return True
 
 
 def _strings(texts: np.ndarray) -> list[Any]:

@@ -1,0 +1,217 @@
+"""The model card of an export: its README.md."""
+
+import json
+import pathlib
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import tensorflow as tf
+from google.protobuf import text_format  # noqa: F401  (loads protobuf before TensorFlow's messages)
+from tensorflow.core.protobuf import saved_model_pb2
+
+import keras_transformer_serving as serving
+from keras_transformer.export.tensorflow_serving import warmup
+from keras_transformer.pipelines.base import BATCH, DEFAULT
+from keras_transformer_serving.bundle import ONNX
+
+_NOT_SETTINGS = ("pipeline", "tokenizer_sha256", "empty_ids")
+_MAX_LENGTH = 500
+_SERVED = (DEFAULT, "generate")
+
+
+def signatures(path: pathlib.Path) -> dict[str, Any]:
+    """Return the signatures of a part of an export, for `parity.json`.
+
+    Args:
+        path: the folder of a SavedModel, or of ONNX graphs.
+
+    Returns:
+        For each signature or graph its "inputs" and "outputs", each a type and a shape by name. For signatures of a
+        SavedModel also an "example", one row of inputs, if it is short.
+    """
+    return _of_saved_model(path) if (path / "saved_model.pb").exists() else _of_graphs(path)
+
+
+def model_card(name: str, pipeline: Any, reports: Mapping[str, Any]) -> str:
+    """Return the model card of an export, in Markdown.
+
+    Args:
+        name: the export's name.
+        pipeline: the exported pipeline.
+        reports: the content of `parity.json`.
+    """
+    return "\n".join(
+        [*_head(name, pipeline), *_saved_models(reports), *_onnx(pipeline, reports), *_parity(reports)]
+    )
+
+
+def _head(name: str, pipeline: Any) -> Iterator[str]:
+    config, model = pipeline.export_config(), pipeline.model
+    models = getattr(model, "models", [model])  # of an ensemble
+    count, dtype = sum(each.count_params() for each in models), models[0].compute_dtype
+    yield f"# {name}\n"
+    kind = f"a `{type(model).__name__}` of {count:,} parameters"
+    yield f"A `{config['pipeline']}` of keras_transformer: {kind} that computes in {dtype}.\n"
+    yield "| setting | value |\n|---|---|"
+    for key, value in config.items():
+        if key not in _NOT_SETTINGS:
+            shown = json.dumps(value, ensure_ascii=False).replace("|", "\\|")
+            yield f"| {key} | {shown if len(shown) <= _MAX_LENGTH else 'see config.json'} |"
+    yield ""
+
+
+def _saved_models(reports: Mapping[str, Any]) -> Iterator[str]:
+    parts = [part for part in reports if part.startswith("saved_model/")]
+    for model in dict.fromkeys(part.split("/")[1] for part in parts):
+        folder = f"saved_model/{model}"
+        latest = max(
+            (part for part in parts if part.startswith(f"{folder}/")),
+            key=lambda part: int(part.split("/")[2]),
+        )
+        found = reports[latest].get("signatures", {})
+        yield f"## TensorFlow Serving: {folder}\n"
+        yield from _table("signature", found)
+        if any("error" in each["outputs"] for each in found.values()):
+            yield (
+                '`error` is the reason why a row is refused, or "". The other outputs of a refused row are empty, and\n'
+                "other rows are answered.\n"
+            )
+        yield "In this folder:\n\n```sh"
+        yield f"docker run --rm -p 8500:8500 -p 8501:8501 -e MODEL_NAME={model} \\"
+        yield f'  -v "$PWD/{folder}:/models/{model}" tensorflow/serving'
+        for signature in _SERVED:
+            if signature in found:
+                yield _curl(model, signature, found[signature])
+        yield "```\n"
+
+
+def _curl(model: str, signature: str, tensors: Mapping[str, Any]) -> str:
+    """Return a command that sends one row to the REST API."""
+    url = f"http://localhost:8501/v1/models/{model}:predict"
+    name = "" if signature == DEFAULT else f'"signature_name": "{signature}", '
+    if "example" in tensors:
+        row = tensors["example"]
+        instance = json.dumps(next(iter(row.values())) if len(row) == 1 else row, ensure_ascii=False)
+    else:
+        shapes = {key: [size or 1 for size in shape[1:]] for key, (_, shape) in tensors["inputs"].items()}
+        instance = "{" + ", ".join(f'"{key}": {_zeros(shape)}' for key, shape in shapes.items()) + "}"
+    body = f'{{{name}"instances": [{instance}]}}'
+    if "example" in tensors:
+        return f"curl -d {shlex.quote(body)} {url}"
+    return f"python -c {shlex.quote(f'import json; print(json.dumps({body}))')} | curl -d @- {url}"
+
+
+def _zeros(shape: list[int]) -> str:
+    """Return a Python expression of nested lists of zeros."""
+    return f"[{_zeros(shape[1:])}] * {shape[0]}" if shape else "0"
+
+
+def _onnx(pipeline: Any, reports: Mapping[str, Any]) -> Iterator[str]:
+    if ONNX not in reports:
+        return
+    found, config = reports[ONNX].get("signatures", {}), pipeline.export_config()
+    yield f"## ONNX Runtime: {ONNX}\n"
+    yield from _table("graph", found)
+    yield "In this folder, with `pip install 'keras-transformer-serving[cpu]'` and no TensorFlow:\n\n```python"
+    numpy = "" if pipeline.generates else "import numpy\n"
+    yield f'{numpy}import keras_transformer_serving as serving\n\nmodel = serving.load(".")'
+    if not pipeline.generates:
+        inputs = found.get("model", {"inputs": {}})["inputs"].items()
+        optional = ("attention_mask", "token_type_ids")
+        yield f"model.run({', '.join(f'{key}={_array(key, *spec)}' for key, spec in inputs if key not in optional)})"
+    elif serving.reads_text(config):
+        example = reports[ONNX]["examples"]["texts"][:1]
+        yield f"model({json.dumps(example, ensure_ascii=False)})"
+    else:
+        example = reports[ONNX]["examples"]["texts"][:1]
+        yield f'model.generate({json.dumps(example)})["ids"]'
+    yield "```\n"
+
+
+def _array(name: str, dtype: str, shape: list[Any]) -> str:
+    """Return a Python expression of an array with one row."""
+    sizes = tuple(size if isinstance(size, int) else 1 for size in shape)
+    return f'numpy.{"ones" if name == "input_ids" else "zeros"}({sizes}, "{dtype}")'
+
+
+def _parity(reports: Mapping[str, Any]) -> Iterator[str]:
+    yield "## Comparison with the model\n"
+    yield "The outputs were compared with the pipeline's at export; `keras-transformer verify .` compares again.\n"
+    yield "| part | graph | result |\n|---|---|---|"
+    for part, report in reports.items():
+        for graph, figures in report.get("graphs", {}).items():
+            shown = ", ".join(f"{key.replace('_', ' ')} {_number(value)}" for key, value in figures.items())
+            limit = f" (tolerance {_number(report['tolerance'])})" if "tolerance" in report else ""
+            yield f"| {part} | {graph} | {shown}{limit} |"
+    yield ""
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
+
+
+def _table(head: str, found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a table of signatures or graphs, their inputs and outputs."""
+    yield f"| {head} | inputs | outputs |\n|---|---|---|"
+    for name, tensors in found.items():
+        yield f"| `{name}` | {_tensors(tensors['inputs'])} | {_tensors(tensors['outputs'])} |"
+    yield "\nSizes with a name, or ?, are dynamic; `{i}` is the index of a layer.\n"
+
+
+def _tensors(specs: Mapping[str, Any]) -> str:
+    """Return names, types and shapes, those of all layers at once."""
+    by_name = {re.sub(r"\.\d+\.", ".{i}.", name): spec for name, spec in specs.items()}
+    return ", ".join(f"`{name}` {dtype} ({_sizes(shape)})" for name, (dtype, shape) in by_name.items())
+
+
+def _sizes(shape: list[Any]) -> str:
+    return ", ".join("?" if size is None else str(size) for size in shape)
+
+
+def _of_saved_model(path: pathlib.Path) -> dict[str, Any]:
+    saved_model = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
+
+    def specs(tensors: Any) -> dict[str, list[Any]]:  # a refused row's error last
+        return {
+            key: [tf.as_dtype(tensor.dtype).name, [BATCH, *tf.TensorShape(tensor.tensor_shape).as_list()[1:]]]
+            for key, tensor in sorted(tensors.items(), key=lambda item: (item[0] == "error", item[0]))
+        }
+
+    found = {
+        name: {"inputs": specs(signature.inputs), "outputs": specs(signature.outputs)}
+        for name, signature in sorted(
+            saved_model.meta_graphs[0].signature_def.items(), key=lambda item: (item[0] != DEFAULT, item[0])
+        )
+        if not name.startswith("__")  # the initialisation of tables
+    }
+    for request in warmup.requests(path):
+        row = {key: _json(values[0]) for key, values in sorted(warmup.arrays(request.inputs).items())}
+        if len(json.dumps(row)) <= _MAX_LENGTH:
+            found[request.model_spec.signature_name].setdefault("example", row)
+    return found
+
+
+def _json(value: Any) -> Any:
+    return value.decode() if isinstance(value, bytes) else value.tolist()
+
+
+def _of_graphs(path: pathlib.Path) -> dict[str, Any]:
+    import onnx
+
+    def specs(values: Any) -> dict[str, list[Any]]:
+        return {
+            value.name: [
+                str(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)),
+                [each.dim_param or each.dim_value for each in value.type.tensor_type.shape.dim],
+            ]
+            for value in values
+        }
+
+    found = {}
+    for file in sorted(path.rglob("*.onnx")):
+        graph = onnx.load(file, load_external_data=False).graph
+        name = file.relative_to(path).with_suffix("").as_posix()
+        found[name] = {"inputs": specs(graph.input), "outputs": specs(graph.output)}
+    return found

@@ -1,0 +1,130 @@
+"""The model card of an export describes all parts, and its commands are those of the export."""
+
+import contextlib
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer import export
+from keras_transformer.models import ViT
+from keras_transformer.pipelines import ImageClassification
+from keras_transformer_serving import files
+
+
+@pytest.fixture(scope="module")
+def card(exported):
+    return (exported / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(card, language):
+    """The blocks of code in a language."""
+    return re.findall(rf"```{language}\n(.*?)```", card, flags=re.DOTALL)
+
+
+def rows(card, head):
+    """The rows of the table with a first column, by that column."""
+    table = card[card.index(f"| {head} |") :].split("\n\n")[0].splitlines()[2:]
+    found = (row.strip("| ").split(" | ") for row in table)
+    return {name.strip("`"): cells for name, *cells in found}
+
+
+def bodies(card):
+    """The bodies of requests to the REST API, and the paths they are sent to."""
+    (commands,) = blocks(card, "sh")
+    for line in commands.replace("\\\n", "").splitlines():
+        words = shlex.split(line)
+        if "curl" in words:
+            body = words[words.index("-d") + 1]
+            if body == "@-":
+                body = subprocess.run([sys.executable, *words[1:3]], capture_output=True, check=True).stdout
+            yield json.loads(body), words[-1]
+
+
+def test_every_signature_and_graph_is_listed(card, exported, pipeline):
+    signatures = rows(card, "signature")
+    assert set(signatures) == set(pipeline.signatures())
+    assert next(iter(signatures)) == "serving_default"
+    assert signatures["serving_default"] == [
+        "`text` string (batch_size)",
+        "`text` string (batch_size), `error` string (batch_size)",
+    ]
+    assert f"`ids` int32 (batch_size, {pipeline.max_new_tokens})" in signatures["generate_ids"][1]
+    graphs = rows(card, "graph")
+    assert set(graphs) == {path.stem for path in (exported / "onnx").glob("*.onnx")}
+    assert graphs["generate_greedy"][0] == "`input_ids` int64 (batch_size, encoder_sequence_length)"
+    assert "`past_key_values.{i}.decoder.key` float32" in graphs["decoder_model_merged"][0]
+
+
+def test_settings_and_figures_are_the_exports(card, exported, pipeline):
+    assert f"a `Transformer` of {pipeline.model.count_params():,} parameters that computes in float32" in card
+    assert rows(card, "setting")["max_new_tokens"] == [str(pipeline.max_new_tokens)]
+    assert rows(card, "setting")["generation"] == ['{"sampler": "greedy"}']
+    figures = [line for line in card.splitlines() if line.startswith(("| onnx |", "| saved_model/"))]
+    report = files.read_json(exported / "parity.json")
+    assert len(figures) == sum(len(part["graphs"]) for part in report.values())
+    count = report["onnx"]["graphs"]["onnx_loop"]["identical"]
+    assert f"| onnx | onnx_loop | identical {count}, near ties 0 |" in figures
+
+
+@pytest.mark.slow
+def test_its_requests_fit_the_signatures(card, exported, pipeline):
+    signatures = tf.saved_model.load(str(exported / "saved_model" / "tiny" / "1")).signatures
+    sent = list(bodies(card))
+    assert [body.get("signature_name", "serving_default") for body, _ in sent] == [
+        "serving_default",
+        "generate",
+    ]
+    for body, url in sent:
+        assert url.endswith("/v1/models/tiny:predict")
+        (row,) = body["instances"]
+        inputs = row if isinstance(row, dict) else {"text": row}
+        dtypes = dict.fromkeys(("max_new_tokens", "min_new_tokens"), tf.int32)
+        signature = signatures[body.get("signature_name", "serving_default")]
+        found = signature(**{name: tf.constant([value], dtypes.get(name)) for name, value in inputs.items()})
+        assert found["error"].numpy().tolist() == [b""]
+        assert found["text"].numpy()[0].decode() == pipeline(inputs["text"])
+    assert '-v "$PWD/saved_model/tiny:/models/tiny"' in card
+
+
+def test_its_python_runs(card, exported):
+    (program,) = blocks(card, "python")
+    *lines, last = program.strip().splitlines()
+    names = {}
+    with contextlib.chdir(exported):
+        exec("\n".join(lines), names)
+        assert eval(last, names) == files.read_json("parity.json")["onnx"]["examples"]["answers"][:1]
+
+
+@pytest.mark.slow
+def test_a_card_is_written_anew_with_each_part(tmp_path):
+    keras.utils.set_random_seed(0)
+    model = ViT(8, 4, num_classes=3, num_layers=1, num_heads=2, model_dim=8, hidden_dim=16)
+    pipeline = ImageClassification(model, ["a", "b|c", "d"])
+    path = export.saved_model(pipeline, tmp_path / "digits")
+    card = (tmp_path / "digits" / "README.md").read_text()
+    assert "ONNX" not in card
+    assert '| labels | ["a", "b\\|c", "d"] |' in card
+    ((body, _),) = bodies(card)
+    images = np.array([row["pixel_values"] for row in body["instances"]], "float32")
+    found = tf.saved_model.load(str(path)).signatures["serving_default"](pixel_values=tf.constant(images))
+    assert found["error"].numpy().tolist() == [b""]
+    assert found["label"].numpy()[0].decode() == pipeline(images)[0]
+    export.onnx(pipeline, tmp_path / "digits")
+    card = (tmp_path / "digits" / "README.md").read_text()
+    assert set(rows(card, "signature")) == {"serving_default", "forward"}
+    assert set(rows(card, "graph")) == {"model"}
+    (program,) = blocks(card, "python")
+    subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path / "digits",
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        check=True,
+    )

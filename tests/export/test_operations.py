@@ -1,0 +1,86 @@
+"""SavedModels with operations that TensorFlow Serving cannot run are refused, and the code that made them is named."""
+
+import inspect
+import types
+
+import keras
+import pytest
+import tensorflow as tf
+
+from keras_transformer.export import to_saved_model
+from keras_transformer.export.tensorflow_serving import operations
+from keras_transformer.pipelines.base import Graph
+
+ROWS = tf.TensorSpec([None, 4], tf.float32, name="rows")
+
+
+class Shifted(keras.layers.Layer):
+    """Writes its first row at an offset that depends on the input."""
+
+    def call(self, rows):
+        offset = keras.ops.cast(keras.ops.sum(rows), "int32")
+        return keras.ops.slice_update(rows, (offset, 0), rows[:1])
+
+
+def refusal(tmp_path, function):
+    """The message that a SavedModel of a function is refused with, "" if it is accepted."""
+    pipeline = types.SimpleNamespace(
+        model=keras.Sequential([keras.Input([4]), keras.layers.Dense(4)]), tokenizer=None
+    )
+    signatures = {"serving_default": Graph(lambda rows: {"rows": function(pipeline.model(rows))}, [ROWS])}
+    try:
+        to_saved_model._write(pipeline, signatures, tmp_path / "it")
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def test_operations_of_tensorflow_serving_are_accepted(tmp_path, exported):
+    assert refusal(tmp_path, tf.nn.relu) == ""
+    assert list(operations.unsupported(exported / "saved_model" / "tiny" / "1")) == []
+    assert len(operations.supported()) > 1800
+    assert operations.supported()["SentencepieceOp"] >= {"model"}
+
+
+def test_a_layer_that_needs_xla_is_refused_with_its_name_and_line(tmp_path):
+    layer = Shifted(name="shifted")
+    message = refusal(tmp_path, layer)
+    lines, start = inspect.getsourcelines(Shifted.call)
+    assert message.startswith(
+        "`pipeline` must consist of operations that TensorFlow Serving runs: those of TensorFlow"
+    )
+    assert "XlaDynamicUpdateSlice, which needs XLA, at shifted" in message
+    assert f" ({__file__}:{start + len(lines) - 1}, call)" in message
+
+
+def test_a_function_that_xla_compiles_is_refused(tmp_path):
+    compiled = tf.function(tf.nn.relu, jit_compile=True, autograph=False)
+    message = refusal(tmp_path, lambda rows: compiled(rows))
+    assert (
+        "PartitionedCall of a function with jit_compile=True, which needs XLA, at PartitionedCall" in message
+    )
+    assert f" ({__file__}:" in message
+
+
+def test_operations_and_attributes_that_tensorflow_2_20_lacks_are_refused_together(tmp_path, monkeypatch):
+    known = {**operations.supported(), "LeakyRelu": frozenset("T")}
+    del known["Erf"]
+    monkeypatch.setattr(operations, "supported", lambda: known)
+    message = refusal(tmp_path, lambda rows: tf.math.erf(tf.nn.leaky_relu(rows)))
+    lacking = "which TensorFlow 2.20 and TF.Text 2.20 lack, at"
+    assert f"Erf, {lacking} Erf in __inference_" in message
+    assert "LeakyRelu" not in message  # its default is not stored
+    message = refusal(tmp_path, lambda rows: tf.nn.leaky_relu(rows, 0.3))
+    assert f"LeakyRelu with the attribute alpha, {lacking} LeakyRelu in __inference_" in message
+
+
+@pytest.mark.slow
+def test_a_refused_operation_leaves_no_export(tmp_path, pipeline, monkeypatch):
+    path = tmp_path / "new"
+    findings = [operations.Finding("Erf, which needs XLA", "node", "")]
+    graph = Graph(lambda rows: {"rows": rows}, [ROWS])
+    monkeypatch.setattr(operations, "unsupported", lambda _: findings)
+    monkeypatch.setattr(type(pipeline), "signatures", lambda self: {"encode": graph})
+    with pytest.raises(ValueError, match="Received: Erf, which needs XLA, at node$"):
+        to_saved_model.saved_model(pipeline, path, texts=["uno"])
+    assert not path.exists()
