@@ -5,6 +5,7 @@ import pathlib
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import tensorflow as tf
@@ -28,8 +29,9 @@ def signatures(path: pathlib.Path) -> dict[str, Any]:
         path: the folder of a SavedModel, or of ONNX graphs.
 
     Returns:
-        For each signature or graph its "inputs" and "outputs", each a type and a shape by name. For signatures of a
-        SavedModel also an "example", one row of inputs, if it is short.
+        For each signature or graph its "inputs" and "outputs", each a type and a shape by name, and the "defaults" of
+        inputs that need not be given. For signatures of a SavedModel also an "example", one row of inputs, if it is
+        short.
     """
     return _of_saved_model(path) if (path / "saved_model.pb").exists() else _of_graphs(path)
 
@@ -156,14 +158,18 @@ def _table(head: str, found: Mapping[str, Any]) -> Iterator[str]:
     """Yield a table of signatures or graphs, their inputs and outputs."""
     yield f"| {head} | inputs | outputs |\n|---|---|---|"
     for name, tensors in found.items():
-        yield f"| `{name}` | {_tensors(tensors['inputs'])} | {_tensors(tensors['outputs'])} |"
-    yield "\nSizes with a name, or ?, are dynamic; `{i}` is the index of a layer.\n"
+        inputs = _tensors(tensors["inputs"], tensors["defaults"])
+        yield f"| `{name}` | {inputs} | {_tensors(tensors['outputs'])} |"
+    yield "\nSizes with a name, or ?, are dynamic; `{i}` is the index of a layer; inputs with a value are optional.\n"
 
 
-def _tensors(specs: Mapping[str, Any]) -> str:
-    """Return names, types and shapes, those of all layers at once."""
+def _tensors(specs: Mapping[str, Any], defaults: Mapping[str, Any] = MappingProxyType({})) -> str:
+    """Return names, types, shapes and defaults, those of all layers at once."""
     by_name = {re.sub(r"\.\d+\.", ".{i}.", name): spec for name, spec in specs.items()}
-    return ", ".join(f"`{name}` {dtype} ({_sizes(shape)})" for name, (dtype, shape) in by_name.items())
+    return ", ".join(
+        f"`{name}` {dtype} ({_sizes(shape)})" + (f" = {defaults[name]}" if name in defaults else "")
+        for name, (dtype, shape) in by_name.items()
+    )
 
 
 def _sizes(shape: list[Any]) -> str:
@@ -180,7 +186,13 @@ def _of_saved_model(path: pathlib.Path) -> dict[str, Any]:
         }
 
     found = {
-        name: {"inputs": specs(signature.inputs), "outputs": specs(signature.outputs)}
+        name: {
+            "inputs": specs(signature.inputs),
+            "outputs": specs(signature.outputs),
+            "defaults": {
+                key: tf.make_ndarray(value).tolist() for key, value in sorted(signature.defaults.items())
+            },
+        }
         for name, signature in sorted(
             saved_model.meta_graphs[0].signature_def.items(), key=lambda item: (item[0] != DEFAULT, item[0])
         )
@@ -213,5 +225,13 @@ def _of_graphs(path: pathlib.Path) -> dict[str, Any]:
     for file in sorted(path.rglob("*.onnx")):
         graph = onnx.load(file, load_external_data=False).graph
         name = file.relative_to(path).with_suffix("").as_posix()
-        found[name] = {"inputs": specs(graph.input), "outputs": specs(graph.output)}
+        inputs = {value.name for value in graph.input}
+        defaults = {
+            each.name: onnx.numpy_helper.to_array(each) for each in graph.initializer if each.name in inputs
+        }
+        found[name] = {
+            "inputs": specs(graph.input),
+            "outputs": specs(graph.output),
+            "defaults": {key: value.tolist() for key, value in defaults.items()},
+        }
     return found

@@ -76,7 +76,7 @@ def _loop(pipeline: Any) -> Graph:
     inputs += [tf.TensorSpec([None] * each.ndim, each.dtype, name) for name, each in defaults.items()]
     length = "encoder_sequence_length" if is_encoder_decoder(model) else _NEW
     axes = {name: [BATCH] for name in ("noise", "ids", "lengths", "scores")}
-    axes |= {name: [f"{name}_batch_size", f"{name}_length"] for name in defaults}
+    axes |= {name: [f"{BATCH} or 1", "prefix_length"] for name in defaults}
     return Graph(loop, inputs, {**axes, **{name: [BATCH, length] for name in ids}}, defaults)
 
 

@@ -62,9 +62,9 @@ def test_inputs_and_outputs_of_the_loop_are_as_documented(graphs, pipeline):
     graph = graphs[LOOP].graph
     assert shapes(graph.input) == {
         "input_ids": (INT, [BATCH, SOURCE]),
-        "max_new_tokens": (INT, ["max_new_tokens_batch_size"]),
-        "min_new_tokens": (INT, ["min_new_tokens_batch_size"]),
-        "prefix_ids": (INT, ["prefix_ids_batch_size", "prefix_ids_length"]),
+        "max_new_tokens": (INT, [f"{BATCH} or 1"]),
+        "min_new_tokens": (INT, [f"{BATCH} or 1"]),
+        "prefix_ids": (INT, [f"{BATCH} or 1", "prefix_length"]),
     }
     found = shapes(graph.output)
     assert {name: (kind, axes[0]) for name, (kind, axes) in found.items()} == {

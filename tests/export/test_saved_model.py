@@ -8,6 +8,8 @@ import textwrap
 import numpy as np
 import pytest
 import tensorflow as tf
+from google.protobuf import text_format  # noqa: F401  (loads protobuf before the SavedModel's messages)
+from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer import export
 
