@@ -11,6 +11,7 @@ from keras_transformer_serving.graphs import uniform_noise as uniform_noise
 from keras_transformer_serving.model import Model as Model
 from keras_transformer_serving.parity import ParityError as ParityError
 from keras_transformer_serving.parity import compare_with_stored, onnx_runner
+from keras_transformer_serving.sessions import Provider
 from keras_transformer_serving.text_to_text import TextToText as TextToText
 from keras_transformer_serving.tokenizer import Tokenizer as Tokenizer
 from keras_transformer_serving.tokenizer import reads_text as reads_text
@@ -34,7 +35,7 @@ __all__ = [
 
 def load(
     folder: str | os.PathLike[str],
-    providers: Sequence[Any] | None = None,
+    providers: Sequence[Provider] | None = None,
     *,
     signature_key: bytes | None = None,
 ) -> Any:
@@ -45,7 +46,8 @@ def load(
 
     Args:
         folder: the export, as `keras_transformer.export.onnx` writes it.
-        providers: ONNX Runtime's execution providers, by default all that are available, GPUs first.
+        providers: ONNX Runtime's execution providers in order of preference, names such as "CUDAExecutionProvider" or
+            tuples (name, options); by default CUDA, if available, then CPU.
         signature_key: the key that the export must be signed with; by default any signature is ignored.
 
     Returns:
@@ -57,7 +59,7 @@ def load(
         FileNotFoundError: if the folder is not an export or has no ONNX graphs.
         ImportError: if ONNX Runtime is not installed.
         ValueError: if a file is not the one that was exported or was added, or the manifest was edited or is not
-            signed with the key.
+            signed with the key, or a provider cannot be used.
 
     Example:
         >>> translate = load("export/es-en")
