@@ -12,8 +12,11 @@ import tensorflow as tf
 from keras_transformer.export.bundle_writer import check_pipeline, new_part
 from keras_transformer.export.parity import comparison
 from keras_transformer.export.to_onnx import graph_traversal, rewrites, tf2onnx_handlers
+from keras_transformer.export.to_onnx.precisions import CONVERTERS
 from keras_transformer.pipelines.base import Axes
 from keras_transformer_serving.bundle import ONNX
+from keras_transformer_serving.graph_files import CONVERTED, FLOAT32, graph_file
+from keras_transformer_serving.graphs import MODEL, loop_name
 
 OPSET = 18  # tf2onnx's default, 15, keeps ONNX Runtime from fusing layer normalisation; above 18 it raises
 
@@ -22,6 +25,7 @@ def onnx(
     pipeline: Any,
     folder: str | os.PathLike[str],
     *,
+    precisions: Sequence[str] = (FLOAT32,),
     texts: Sequence[Any] | None = None,
     signature_key: bytes | None = None,
 ) -> pathlib.Path:
@@ -41,6 +45,10 @@ def onnx(
     Args:
         pipeline: any of `pipelines`.
         folder: the export's folder; the graphs are written to `folder/onnx`.
+        precisions: "float32" and optionally "float16", for GPUs, and "int8", weights and activations of matrix
+            multiplications, for CPUs. In these the graph that `keras_transformer_serving.load` runs, the whole loop or
+            `model.onnx`, is also written to `folder/onnx/float16` and `folder/onnx/int8`. Their outputs must be close
+            to the pipeline's (`keras_transformer_serving.precisions.THRESHOLDS`).
         texts: texts on which a generating pipeline and its graphs are compared before the export is kept; by default
             made from the vocabulary. Other pipelines are compared on random ids, images or graphs.
         signature_key: a key to sign the manifest with (HMAC-SHA256), that `verify` and
@@ -52,34 +60,87 @@ def onnx(
     Raises:
         BlockingIOError: if another export writes to `folder`.
         FileExistsError: if `folder/onnx` exists already.
-        ParityError: if an output differs.
+        ParityError: if an output differs, in float16 or int8 too much.
         ValueError: if an argument is invalid, or an operation of the model has no ONNX form.
 
     Example:
-        >>> onnx(translator, "export/es-en")
+        >>> onnx(translator, "export/es-en", precisions=("float32", "int8"))
         PosixPath('export/es-en/onnx')
     """
     folder = pathlib.Path(folder)
-    if keras.backend.backend() != "tensorflow":
-        raise ValueError(f"`onnx` needs the TensorFlow backend. Received: {keras.backend.backend()}")
-    check_pipeline(pipeline)
+    check(pipeline, precisions)
     if texts is not None and not pipeline.generates:
         raise ValueError(
             f"`texts` must be None for a {type(pipeline).__name__}, whose graphs take none. Received: texts={texts!r}"
         )
+    compare = comparison.WithPipeline(pipeline, texts)
+    with new_part(pipeline, folder, ONNX, signature_key) as (new, report):
+        write(pipeline, precisions, new, report, compare)
+    return folder / ONNX
+
+
+def check(pipeline: Any, precisions: Sequence[str]) -> None:
+    """Raise unless a pipeline can be exported as ONNX graphs in some precisions.
+
+    Raises:
+        ImportError: if a package is not installed.
+        ValueError: if an argument is invalid.
+    """
+    if keras.backend.backend() != "tensorflow":
+        raise ValueError(f"`onnx` needs the TensorFlow backend. Received: {keras.backend.backend()}")
+    check_pipeline(pipeline)
+    names = [FLOAT32, *CONVERTED]
+    valid = isinstance(precisions, list | tuple) and set(precisions) <= set(names) and FLOAT32 in precisions
+    if not valid or len(set(precisions)) != len(precisions):
+        raise ValueError(
+            f"`precisions` must be a list of {FLOAT32!r} and optionally {' and '.join(map(repr, CONVERTED))}. "
+            f"Received: precisions={precisions!r}"
+        )
+    dtype = pipeline.model.compute_dtype
+    if len(precisions) > 1 and dtype != FLOAT32:
+        raise ValueError(
+            f"`precisions` must be ({FLOAT32!r},) for a model that does not compute in float32. "
+            f"Received: precisions={precisions!r}, a model that computes in {dtype}"
+        )
     try:
-        import onnx as onnx_library
+        import onnx  # noqa: F401
         import onnxruntime  # noqa: F401
         import tf2onnx  # noqa: F401
     except ImportError as error:
         raise ImportError(f"`onnx` needs {error.name}: pip install 'keras-transformer-kit[onnx]'") from error
-    graphs = pipeline.onnx_graphs()
-    with new_part(pipeline, folder, ONNX, signature_key) as (new, report):
-        for name, graph in graphs.items():
-            model = convert(name, graph.function, graph.inputs, graph.axes)
-            onnx_library.save_model(model, new / f"{name}.onnx")
-        report.update(comparison.WithPipeline(pipeline, texts)(new, ONNX, store=True))
-    return folder / ONNX
+
+
+def write(
+    pipeline: Any,
+    precisions: Sequence[str],
+    new: pathlib.Path,
+    report: dict[str, Any],
+    compare: comparison.WithPipeline,
+) -> None:
+    """Write ONNX graphs and the report of their comparison.
+
+    Args:
+        pipeline: the pipeline.
+        precisions: as for `onnx`.
+        new: the folder to write into.
+        report: the entry in `parity.json`, which is filled.
+        compare: the comparison with the pipeline.
+
+    Raises:
+        ParityError: if an output differs too much.
+    """
+    import onnx as onnx_library
+
+    served = loop_name(pipeline.export_config()) if pipeline.generates else MODEL
+    for name, graph in pipeline.onnx_graphs().items():
+        model = convert(name, graph.function, graph.inputs, graph.axes)
+        onnx_library.save_model(model, new / graph_file(name))
+        for precision in CONVERTED:
+            if name == served and precision in precisions:
+                path = new / graph_file(name, precision)
+                path.parent.mkdir()
+                onnx_library.save_model(CONVERTERS[precision](model), path)
+    report.update(compare(new, ONNX, store=True))
 
 
 def convert(
