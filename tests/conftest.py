@@ -223,4 +223,8 @@ def quick(exported, monkeypatch):
         shutil.copytree(exported / "saved_model" / "tiny" / "1", path, dirs_exist_ok=True)
 
     monkeypatch.setattr(to_saved_model, "_write", write)
-    monkeypatch.setattr(conversion, "convert", lambda name, *_: onnx.load(exported / "onnx" / f"{name}.onnx"))
+
+    def convert(name, *_):
+        return onnx.load(next((exported / "onnx").rglob(f"{name}.onnx")))
+
+    monkeypatch.setattr(conversion, "convert", convert)

@@ -6,11 +6,21 @@ from keras_transformer_serving.bundle import ONNX, Bundle
 
 FLOAT32 = "float32"
 CONVERTED = ("float16", "int8")  # converted from float32, each in a folder of its name
+OPTIMUM = "optimum"  # the folder of graphs that Optimum loads
 
 
-def graph_file(name: str, precision: str = FLOAT32) -> str:
-    """Return the file of a graph, relative to the folder of ONNX graphs."""
-    return f"{name}.onnx" if precision == FLOAT32 else f"{precision}/{name}.onnx"
+def graph_file(name: str, exists: Callable[[str], bool], precision: str = FLOAT32) -> str:
+    """Return the file of a graph, relative to the folder of ONNX graphs.
+
+    Args:
+        name: the graph's name.
+        exists: a function that returns whether there is a file of a name.
+        precision: "float32" or one of `CONVERTED`.
+    """
+    if precision != FLOAT32:
+        return f"{precision}/{name}.onnx"
+    optimum = f"{OPTIMUM}/{name}.onnx"
+    return optimum if exists(optimum) else f"{name}.onnx"
 
 
 def graph_reader(bundle: Bundle, precision: str = FLOAT32) -> Callable[[str], bytes]:
@@ -28,7 +38,11 @@ def graph_reader(bundle: Bundle, precision: str = FLOAT32) -> Callable[[str], by
         raise ValueError(
             f"`precision` must be one of the export's: {', '.join(precisions)}. Received: precision={precision!r}"
         )
-    return lambda name: bundle.read(f"{ONNX}/{graph_file(name, precision)}")
+
+    def exists(file: str) -> bool:
+        return f"{ONNX}/{file}" in bundle.manifest["files"]
+
+    return lambda name: bundle.read(f"{ONNX}/{graph_file(name, exists, precision)}")
 
 
 def converted_precisions(bundle: Bundle) -> list[str]:

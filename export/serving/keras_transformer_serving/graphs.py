@@ -127,15 +127,17 @@ class Graphs:
 
     def _encoded(self, input_ids: np.ndarray, mask: np.ndarray) -> Callable[[np.ndarray | None], np.ndarray]:
         """Return a function from the last tokens (B, 1), None at first, to the next tokens' logits, with an encoder."""
-        read = {"input_ids": input_ids, "attention_mask": mask}
-        memory = self._run(ENCODER, {name: self._value(ENCODER, ids) for name, ids in read.items()})
-        cache = {_as_past(name): tensor for name, tensor in memory.items()}
-        cache |= self._empty(DECODER, ".decoder.", len(input_ids))
-        source_mask = self._value(DECODER, mask)
+        source = {"input_ids": input_ids, "attention_mask": mask}
+        memory = self._run(ENCODER, {name: self._value(ENCODER, ids) for name, ids in source.items()})
+        constants = {
+            "encoder_hidden_states": memory["last_hidden_state"],
+            "encoder_attention_mask": self._value(DECODER, mask),
+        }
+        cache = self._empty(DECODER, len(input_ids))
 
         def step(token: np.ndarray | None) -> np.ndarray:
             ids = np.full((len(input_ids), 1), self.start_id) if token is None else token
-            return self._step(DECODER, {"input_ids": ids}, {"encoder_attention_mask": source_mask}, cache)
+            return self._step(DECODER, {"input_ids": ids}, constants, cache)
 
         return step
 
@@ -143,7 +145,7 @@ class Graphs:
         """Return the same function for a decoder-only model, whose first step reads the left-padded prompts."""
         order = np.argsort(mask != 0, axis=1, kind="stable")  # padding first
         first, first_mask = (np.take_along_axis(each, order, axis=1) for each in (input_ids, mask))
-        cache = self._empty(MODEL, "past_key_values", len(input_ids))
+        cache = self._empty(MODEL, len(input_ids))
         seen = np.zeros((len(input_ids), 0), np.int64)
 
         def step(token: np.ndarray | None) -> np.ndarray:
@@ -187,14 +189,14 @@ class Graphs:
         """Copy an array to the device of a graph's session."""
         return as_value(array, device_of(self.session(name)))
 
-    def _empty(self, name: str, part: str, rows: int) -> dict[str, Any]:
+    def _empty(self, name: str, rows: int) -> dict[str, Any]:
         """Return an empty cache."""
         return {
             entry.name: self._value(
                 name, np.zeros((rows, entry.shape[1], 0, entry.shape[3]), _DTYPES[entry.type])
             )
             for entry in self.session(name).get_inputs()
-            if part in entry.name
+            if entry.name.startswith("past_key_values")
         }
 
 

@@ -90,7 +90,7 @@ def _generator(
 ) -> Callable[[Sequence[Any]], parity.Answers]:
     if part != ONNX:
         return generation.SavedModel(path, config)
-    steps = any((path / f"{name}.onnx").exists() for name in (DECODER, MODEL))
+    steps = any(_file(path, name).exists() for name in (DECODER, MODEL))
     return parity.GeneratingGraphs(_reader(path), tokenizer, config, steps)
 
 
@@ -102,4 +102,8 @@ def _runner(
 
 def _reader(path: pathlib.Path, precision: str = graph_files.FLOAT32) -> Callable[[str], bytes]:
     """Return a function from the name of a graph in a folder to the content of its file."""
-    return lambda name: (path / graph_files.graph_file(name, precision)).read_bytes()
+    return lambda name: _file(path, name, precision).read_bytes()
+
+
+def _file(path: pathlib.Path, name: str, precision: str = graph_files.FLOAT32) -> pathlib.Path:
+    return path / graph_files.graph_file(name, lambda file: (path / file).exists(), precision)

@@ -11,11 +11,12 @@ import tensorflow as tf
 
 from keras_transformer.export.bundle_writer import check_pipeline, new_part
 from keras_transformer.export.parity import comparison
-from keras_transformer.export.to_onnx import graph_traversal, rewrites, tf2onnx_handlers
+from keras_transformer.export.to_onnx import graph_traversal, optimum, rewrites, tf2onnx_handlers
 from keras_transformer.export.to_onnx.precisions import CONVERTERS
 from keras_transformer.pipelines.base import Axes
+from keras_transformer_serving import files
 from keras_transformer_serving.bundle import ONNX
-from keras_transformer_serving.graph_files import CONVERTED, FLOAT32, graph_file
+from keras_transformer_serving.graph_files import CONVERTED, FLOAT32, OPTIMUM
 from keras_transformer_serving.graphs import MODEL, loop_name
 
 OPSET = 18  # tf2onnx's default, 15, keeps ONNX Runtime from fusing layer normalisation; above 18 it raises
@@ -36,11 +37,14 @@ def onnx(
     "input_ids" int64 (B, S) → "ids" int64 (B, M), "lengths" int64 (B,), "scores" float32 (B,), each with an axis of N
     after the first if N > 1 hypotheses are returned. If it samples, it also takes "noise" float32 (B, N, M), uniform
     numbers as of `keras_transformer_serving.uniform_noise`. For servers with their own loop there are
-    `encoder_model.onnx`, which projects keys and values once, and `decoder_model_merged.onnx`, which takes a past of
-    any length, including 0; for a decoder-only model one `model.onnx`; for Unlimiformer only the loop.
+    `encoder_model.onnx` and `decoder_model_merged.onnx`, which takes a past of any length, including 0, and projects
+    the encoder's output once; for a decoder-only model one `model.onnx`; for Unlimiformer only the loop.
 
     For other pipelines, `model.onnx` maps ids, images or graphs to the model's outputs. Tensors have Optimum's names;
     `export/README.md` lists them.
+
+    All graphs except the loop are in the folder `optimum`, with a `config.json` and a `generation_config.json` of
+    `transformers`, if Optimum's `ORTModel…` classes can run them.
 
     Args:
         pipeline: any of `pipelines`.
@@ -129,18 +133,25 @@ def write(
     Raises:
         ParityError: if an output differs too much.
     """
-    import onnx as onnx_library
-
-    served = loop_name(pipeline.export_config()) if pipeline.generates else MODEL
+    loop = loop_name(pipeline.export_config()) if pipeline.generates else None
+    configs = optimum.configurations(pipeline)
     for name, graph in pipeline.onnx_graphs().items():
         model = convert(name, graph.function, graph.inputs, graph.axes)
-        onnx_library.save_model(model, new / graph_file(name))
-        for precision in CONVERTED:
-            if name == served and precision in precisions:
-                path = new / graph_file(name, precision)
-                path.parent.mkdir()
-                onnx_library.save_model(CONVERTERS[precision](model), path)
+        _save(model, new / (OPTIMUM if configs and name != loop else "") / f"{name}.onnx")
+        if name == (loop or MODEL):
+            for precision in precisions:
+                if precision != FLOAT32:
+                    _save(CONVERTERS[precision](model), new / precision / f"{name}.onnx")
+    for name, config in (configs or {}).items():
+        files.write_json(new / OPTIMUM / name, config)
     report.update(compare(new, ONNX, store=True))
+
+
+def _save(model: Any, path: pathlib.Path) -> None:
+    import onnx
+
+    path.parent.mkdir(exist_ok=True)
+    onnx.save_model(model, path)
 
 
 def convert(

@@ -40,8 +40,8 @@ def to_float16(model: Any) -> Any:
     copy = type(model)()
     copy.CopyFrom(model)
     # ONNX Runtime's converter adds casts of values in loop bodies to the main graph. It leaves float64 alone: so
-    # operations that stay in float32 get casts here, to float64, which are replaced afterwards.
-    widened = _widen(copy)
+    # operations that stay in float32 are in float64 meanwhile.
+    widened = _Widening(copy).names
     copy = float16.convert_float_to_float16(copy, keep_io_types=True, op_block_list=[])
     for node in graph_traversal.nodes(copy.graph):
         if node.name in widened:
@@ -85,54 +85,81 @@ def to_int8(model: Any) -> Any:
 CONVERTERS = {"float16": to_float16, "int8": to_int8}
 
 
-def _widen(model: Any) -> set[str]:
-    """Compute the operations that stay in float32 in float64, and return the names of its casts and constants."""
-    from onnx import TensorProto, helper, numpy_helper
+class _Widening:
+    """The computation in float64 of the operations that stay in float32.
 
-    types = _types(model)
-    constants = {each.name: each for part in graph_traversal.graphs(model.graph) for each in part.initializer}
-    sensitive = _sensitive(model)
-    widened = set()
+    Args:
+        model: an `onnx.ModelProto`, which is changed.
 
-    def cast(source: str, target: str, to: int) -> Any:
-        return helper.make_node("Cast", [source], [target], f"{target}_cast", to=to)
+    Attributes:
+        names: of the casts to float64 and of the constants in float64.
+    """
 
-    for graph in graph_traversal.graphs(model.graph):
-        wide: dict[str, str] = {}
-        changed: list[Any] = []
-        for node in graph.node:
-            if not sensitive.isdisjoint(node.output):
-                for place, name in enumerate(node.input):
-                    if types.get(name) != TensorProto.FLOAT:
-                        continue
-                    if name in constants:
-                        wide[name] = f"{name}_float32"
-                        if wide[name] not in widened:
-                            values = numpy_helper.to_array(constants[name]).astype("float64")
-                            model.graph.initializer.append(numpy_helper.from_array(values, wide[name]))
-                            widened.add(wide[name])
-                    elif name not in wide:
-                        # A value of an enclosing graph may have a cast in several graphs.
-                        wide[name] = f"{name}_float32_{len(widened)}"
-                        changed.append(cast(name, wide[name], TensorProto.DOUBLE))
-                        widened.add(changed[-1].name)
-                    node.input[place] = wide[name]
-                changed.append(node)
-                for place, name in enumerate(node.output):
-                    if types.get(name) == TensorProto.FLOAT:
-                        wide[name] = f"{name}_float32"
-                        node.output[place] = wide[name]
-                        changed.append(cast(wide[name], name, TensorProto.FLOAT))
-                if node.op_type == "Cast" and node.attribute[0].i == TensorProto.FLOAT:
-                    node.attribute[0].i = TensorProto.DOUBLE
-                    node.name = f"{node.output[0]}_cast"
-                    widened.add(node.name)
-            else:
-                changed.append(node)
-        nodes = [type(node).FromString(node.SerializeToString()) for node in changed]
-        del graph.node[:]
-        graph.node.extend(nodes)
-    return widened
+    def __init__(self, model: Any) -> None:
+        self.names: set[str] = set()
+        self._graph = model.graph
+        self._types = _types(model)
+        self._constants = {
+            each.name: each for part in graph_traversal.graphs(model.graph) for each in part.initializer
+        }
+        self._wide: dict[str, str] = {}  # values in float64, by their names in float32
+        sensitive = _sensitive(model)
+        for graph in graph_traversal.graphs(model.graph):  # enclosing graphs first
+            casts: dict[str, str] = {}
+            changed: list[Any] = []
+            for node in graph.node:
+                if sensitive.isdisjoint(node.output):
+                    changed.append(node)
+                else:
+                    changed += self._widened(node, casts)
+            nodes = [type(node).FromString(node.SerializeToString()) for node in changed]
+            del graph.node[:]
+            graph.node.extend(nodes)
+
+    def _widened(self, node: Any, casts: dict[str, str]) -> list[Any]:
+        """Return a node in float64, between casts of its inputs, unless they are among `casts`, and outputs."""
+        from onnx import TensorProto
+
+        before, after = [], []
+        for place, name in enumerate(node.input):
+            if self._is_float(name):
+                if name not in self._wide and name not in casts and not self._has_constant(name):
+                    casts[name] = f"{name}_float32_{len(self.names)}"
+                    before.append(_cast(name, casts[name], TensorProto.DOUBLE))
+                    self.names.add(before[-1].name)
+                node.input[place] = self._wide.get(name) or casts[name]
+        for place, name in enumerate(node.output):
+            if self._is_float(name):
+                node.output[place] = self._wide[name] = f"{name}_float32"
+                after.append(_cast(self._wide[name], name, TensorProto.FLOAT))
+        if node.op_type == "Cast" and node.attribute[0].i == TensorProto.FLOAT:
+            node.attribute[0].i = TensorProto.DOUBLE
+            node.name = f"{node.output[0]}_made"
+            self.names.add(node.name)
+        return [*before, node, *after]
+
+    def _has_constant(self, name: str) -> bool:
+        """Return whether a value is a constant, and add it in float64."""
+        from onnx import numpy_helper
+
+        if name not in self._constants:
+            return False
+        self._wide[name] = f"{name}_float32"
+        values = numpy_helper.to_array(self._constants[name]).astype("float64")
+        self._graph.initializer.append(numpy_helper.from_array(values, self._wide[name]))
+        self.names.add(self._wide[name])
+        return True
+
+    def _is_float(self, name: str) -> bool:
+        from onnx import TensorProto
+
+        return self._types.get(name) == TensorProto.FLOAT
+
+
+def _cast(source: str, target: str, to: int) -> Any:
+    from onnx import helper
+
+    return helper.make_node("Cast", [source], [target], f"{target}_cast", to=to)
 
 
 def _sensitive(model: Any) -> set[str]:
