@@ -191,7 +191,7 @@ def _quickstart(
 
     @contextlib.contextmanager
     def stage(name: str, title: str) -> Iterator[None]:
-        say(f"\n[{len(seconds) + 1}/5] {title}")
+        say(f"\n[{len(seconds) + 1}/4] {title}")
         began = time.monotonic()
         yield
         seconds[name] = round(time.monotonic() - began, 1)
@@ -204,16 +204,22 @@ def _quickstart(
     with stage("evaluate", f"Translating {len(test):,} held-out sentences"):
         scores = pipelines.evaluate(pipeline, test)
         say(f"      exact match {scores['exact_match']:.1%}, BLEU {scores['bleu']:.1f}")
-    with stage("saved_model", "Exporting to SavedModel"):
-        export.saved_model(pipeline, folder / "export", name="es-en")
-    with stage("onnx", "Exporting to ONNX"):
-        export.onnx(pipeline, folder / "export")
+    with stage("export", "Exporting to SavedModel and ONNX, in float32 and int8"):
+        export.bundle(
+            pipeline,
+            folder / "export",
+            precisions=("float32", "int8"),
+            name="es-en",
+            say=lambda line: say(f"      {line}"),
+        )
     sources = [source for source, _ in test[:1000]]
     with stage("verify", f"Comparing both exports with the model on {len(sources):,} held-out sentences"):
         parity = export.verify(folder / "export", pipeline, sources)
         for part in parity.values():
             for graph, counts in part["graphs"].items():
                 say(f"      {graph}: {counts['identical']:,} identical, {counts['near_ties']} near ties")
+            for precision, counts in part.get("precisions", {}).items():
+                say(f"      {precision}: {counts['identical']:,} identical, {counts['different']} different")
     report = {
         "exact_match": scores["exact_match"],
         "bleu": scores["bleu"],

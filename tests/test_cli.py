@@ -206,10 +206,11 @@ def test_verify_prints_its_report(exported, saved, capsys):
 
 
 @pytest.mark.slow
-def test_export_writes_both_formats_and_prints_their_folders(quick, saved, tmp_path, capsys):
+def test_export_writes_both_formats_and_prints_its_folder(quick, saved, tmp_path, capsys):
     out = tmp_path / "es-en"
-    assert commands.main(["export", str(saved), str(out)]) == 0
-    assert lines(capsys) == [f"{out}/saved_model/es-en/1", f"{out}/onnx"]
+    assert commands.main(["export", str(saved), str(out), "--precisions", "float32", "int8"]) == 0
+    assert lines(capsys) == ["[1/2] saved_model/es-en/1", "[2/2] onnx: float32, int8", str(out)]
+    assert (out / "onnx" / "int8").is_dir()
     assert (out / "manifest.json").is_file()
     check_error(capsys, ["export", saved, out], "next free one is 2")
 
@@ -235,6 +236,11 @@ def test_export_takes_a_format_a_name_and_a_version(quick, saved, tmp_path, caps
     assert commands.main(arguments) == 0
     assert lines(capsys) == [f"{out}/saved_model/m/4"]
     assert not (out / "onnx").exists()
+
+
+def test_precisions_need_the_format_onnx(saved, tmp_path, capsys):
+    arguments = ["export", saved, tmp_path / "new", "--formats", "saved_model", "--precisions", "int8"]
+    check_error(capsys, arguments, "`--precisions` must be given only with the format onnx")
 
 
 def test_evaluate_prints_scores_with_their_signatures(exported, tiny_data, capsys):

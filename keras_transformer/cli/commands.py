@@ -104,12 +104,19 @@ def _export(options: argparse.Namespace) -> None:
             f"`{options.folder}/onnx` exists already and is not changed. Pass --formats saved_model to add only a "
             "version, or choose a different folder"
         )
-    formats = options.formats or ["saved_model", "onnx"]
-    if "saved_model" in formats:
-        names = {"name": options.name, "version": options.version}
-        _say(str(export.saved_model(pipeline, options.folder, **names, signature_key=key)))
+    formats = set(options.formats or ("saved_model", "onnx"))
+    if options.precisions and "onnx" not in formats:
+        raise ValueError(
+            "`--precisions` must be given only with the format onnx. "
+            f"Received: --precisions {' '.join(options.precisions)}, --formats {' '.join(formats)}"
+        )
+    given: dict[str, Any] = {"signature_key": key}
     if "onnx" in formats:
-        _say(str(export.onnx(pipeline, options.folder, signature_key=key)))
+        given["precisions"] = options.precisions or ["float32"]
+    if "saved_model" in formats:
+        given |= {"name": options.name, "version": options.version}
+    write = export.bundle if len(formats) == 2 else getattr(export, *formats)
+    _say(str(write(pipeline, options.folder, **given)))
 
 
 def _verify(options: argparse.Namespace) -> None:
@@ -191,6 +198,12 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument("path", help="a pipeline")
     export.add_argument("folder", help="the folder of the export")
     export.add_argument("--formats", nargs="+", choices=["saved_model", "onnx"], help="default: both")
+    export.add_argument(
+        "--precisions",
+        nargs="+",
+        choices=["float32", "float16", "int8"],
+        help="of ONNX graphs: float32, and float16 for GPUs, int8 for CPUs; default: float32",
+    )
     export.add_argument("--name", help="the model's name in TensorFlow Serving; default: the folder's")
     export.add_argument(
         "--version", type=int, default=1, help="the version in TensorFlow Serving; default: %(default)s"

@@ -4,6 +4,7 @@ import contextlib
 import importlib.metadata
 import json
 import pathlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from keras_transformer.export import model_card
@@ -22,19 +23,28 @@ _PACKAGES = (
 )
 
 
+@contextlib.contextmanager
 def new_part(
     pipeline: Any, folder: pathlib.Path, part: str, signature_key: bytes | None = None
-) -> contextlib.AbstractContextManager[tuple[pathlib.Path, dict[str, Any]]]:
-    """Write a part of a pipeline's export atomically; see `keras_transformer_serving.bundle.new_part`.
+) -> Iterator[tuple[pathlib.Path, dict[str, Any]]]:
+    """Write a part of a pipeline's export atomically; see `new_parts`."""
+    with new_parts(pipeline, folder, [part], signature_key) as written:
+        yield written[part]
+
+
+def new_parts(
+    pipeline: Any, folder: pathlib.Path, parts: Sequence[str], signature_key: bytes | None = None
+) -> contextlib.AbstractContextManager[dict[str, tuple[pathlib.Path, dict[str, Any]]]]:
+    """Write parts of a pipeline's export in one commit; see `keras_transformer_serving.bundle.new_parts`.
 
     Args:
         pipeline: the pipeline.
         folder: the export, new or with other parts of the same pipeline.
-        part: the folder of the part, relative to `folder`, with forward slashes.
+        parts: the folders of the parts, relative to `folder`, with forward slashes.
         signature_key: the key to sign the manifest with.
 
     Returns:
-        A context manager of a temporary folder to write into and the part's entry in `parity.json`.
+        A context manager of a temporary folder to write into and the entry in `parity.json` for each part.
     """
 
     def write_shared(new: pathlib.Path) -> None:
@@ -51,8 +61,8 @@ def new_part(
         files.write_bytes(new / bundle.CARD, card.encode())
 
     versions = {name: _version(name) for name in _PACKAGES}
-    return bundle.new_part(
-        folder, part, config_of(pipeline), versions, write_shared, signature_key, write_card
+    return bundle.new_parts(
+        folder, parts, config_of(pipeline), versions, write_shared, signature_key, write_card
     )
 
 

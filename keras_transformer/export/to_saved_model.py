@@ -68,6 +68,26 @@ def saved_model(
         PosixPath('export/es-en/saved_model/es-en/1')
     """
     folder = pathlib.Path(folder)
+    part = new_version(pipeline, folder, name, version)
+    compare = comparison.WithPipeline(pipeline, texts)
+    with new_part(pipeline, folder, part, signature_key) as (new, report):
+        write(pipeline, part, new, report, compare)
+    return folder / part
+
+
+def new_version(pipeline: Any, folder: pathlib.Path, name: str | None, version: int) -> str:
+    """Return the part of an export for a version, or raise unless the pipeline can be exported as that version.
+
+    Args:
+        pipeline: any of `pipelines`.
+        folder: the export's folder.
+        name: the model's name, by default the folder's.
+        version: a positive integer.
+
+    Raises:
+        FileExistsError: if the version exists.
+        ValueError: if an argument is invalid.
+    """
     name = folder.absolute().name if name is None else name
     if not re.fullmatch(r"\w[\w.-]*", name):
         raise ValueError(f"`name` must be a plain folder name. Received: name={name!r}")
@@ -83,13 +103,27 @@ def saved_model(
             f"`version` must be new; `{folder / part}` exists already and is left as it is. "
             f"Received: version={version}; the next free one is {max(taken) + 1}"
         )
-    signatures = pipeline.signatures()
-    with new_part(pipeline, folder, part, signature_key) as (new, report):
-        _write(pipeline, signatures, new)
-        compare = comparison.WithPipeline(pipeline, texts)
-        report.update(compare(new, part, store=True))
-        warmup.write(new, name, pipeline.example_inputs(compare.texts))
-    return folder / part
+    return part
+
+
+def write(
+    pipeline: Any, part: str, new: pathlib.Path, report: dict[str, Any], compare: comparison.WithPipeline
+) -> None:
+    """Write a SavedModel and the report of its comparison.
+
+    Args:
+        pipeline: the pipeline.
+        part: the part of the export.
+        new: the folder to write into.
+        report: the part's entry in `parity.json`, which is filled.
+        compare: the comparison with the pipeline.
+
+    Raises:
+        ParityError: if an output differs.
+    """
+    _write(pipeline, pipeline.signatures(), new)
+    report.update(compare(new, part, store=True))
+    warmup.write(new, part.split("/")[1], pipeline.example_inputs(compare.texts))
 
 
 def _with_defaults(graph: Graph) -> Callable[..., dict[str, Tensor]]:

@@ -174,15 +174,7 @@ class Architecture:
         Raises:
             ValueError: if the architecture does not support an argument of the model.
         """
-        found = self.describe(model)
-        activations = {argument: setting for setting, argument in reversed(list(self.activations.items()))}
-        config = {
-            name: activations.get(found[argument], next(iter(self.activations)))
-            if argument == "activation"
-            else found[argument]
-            for argument, setting in self.settings.items()
-            for name in _names(setting)
-        }
+        found, config = self.describe(model), self._settings_of(model)
         config = {**self.required, **config}
         differing = {name: found[name] for name, value in self.fixed.items() if found[name] != value}
         if not differing:  # find arguments that a round trip changes
@@ -204,6 +196,22 @@ class Architecture:
             "architectures": [self.class_name],
             "dtype": "float32",
             "model_type": self.model_type,
+        }
+
+    def interface(self, model: keras.Model) -> dict[str, Any]:
+        """Return a `config.json` of the sizes and ids of a model, which `transformers` may not be able to compute."""
+        return {**self._settings_of(model), "model_type": self.model_type}
+
+    def _settings_of(self, model: keras.Model) -> dict[str, Any]:
+        """Return the settings of a model in `config.json`."""
+        found = self.describe(model)
+        activations = {argument: setting for setting, argument in reversed(list(self.activations.items()))}
+        return {
+            name: activations.get(found[argument], next(iter(self.activations)))
+            if argument == "activation"
+            else found[argument]
+            for argument, setting in self.settings.items()
+            for name in _names(setting)
         }
 
     def _check_types(self, config: Mapping[str, Any]) -> None:

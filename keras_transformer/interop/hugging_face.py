@@ -86,25 +86,55 @@ def to_hugging_face(model: keras.Model, folder: str | os.PathLike[str]) -> pathl
     _safetensors()
     import safetensors.numpy
 
-    candidates = [each for each in ALL if type(model) is each.model]
-    if not candidates:
+    if not _candidates(model):
         known = sorted({each.model.__name__ for each in ALL})
         raise ValueError(f"`model` must be one of {known}. Received: a {type(model).__name__}")
-    reasons = []
-    for architecture in candidates:
-        try:
-            config = architecture.config(model)
-            break
-        except ValueError as error:
-            reasons.append(error)
-    else:
-        raise min(reasons, key=lambda reason: len(str(reason)))
+    architecture, config = _supporting(model)
     tensors = {name: parameter.write() for name, parameter in _named(architecture, model).items()}
     with files.new_folder(folder) as new:
         files.write_json(new / CONFIG, config)
         # `transformers` requires the format in the metadata.
         safetensors.numpy.save_file(tensors, new / WEIGHTS, metadata={"format": "pt"})
     return pathlib.Path(folder)
+
+
+def config_of(model: keras.Model) -> dict[str, Any] | None:
+    """Return the `config.json` of a model.
+
+    Args:
+        model: a model.
+
+    Returns:
+        The settings of an architecture of `transformers`. If none supports all arguments of the model, those of the
+        nearest without "architectures": its sizes and ids only. None for other models.
+    """
+    candidates = _candidates(model)
+    if not candidates:
+        return None
+    try:
+        return _supporting(model)[1]
+    except ValueError:
+        return candidates[0].interface(model)
+
+
+def _candidates(model: keras.Model) -> list[Architecture]:
+    """Return the architectures of a model's class."""
+    return [each for each in ALL if type(model) is each.model]
+
+
+def _supporting(model: keras.Model) -> tuple[Architecture, dict[str, Any]]:
+    """Return the first architecture that supports a model, and its `config.json`.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    reasons = []
+    for architecture in _candidates(model):
+        try:
+            return architecture, architecture.config(model)
+        except ValueError as error:
+            reasons.append(error)
+    raise min(reasons, key=lambda reason: len(str(reason)))
 
 
 def _read_config(folder: pathlib.Path) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from keras_transformer_serving.graphs import DECODER, ENCODER, MODEL, loop_name
 _NEW = "sequence_length"
 _PAST = "past_sequence_length"
 _TOTAL = f"{_PAST} + {_NEW}"
+_PAST_SOURCE = "past_encoder_sequence_length"
 _PARTS = ("key", "value")
 _OPTIONS = {"max_new_tokens": "limits", "min_new_tokens": "minimums", "temperature": "temperatures"}
 
@@ -99,34 +100,48 @@ def _are_valid(model: Any, ids: Tensor) -> Tensor:
 
 def _encoder(model: Any) -> Graph:
     source = [BATCH, "encoder_sequence_length"]
-    present = _cache("present", len(model.decoder_blocks), source[1], ".encoder")
     return Graph(
         lambda input_ids, attention_mask: encode(model, input_ids, attention_mask),
         [_ids("input_ids"), _ids("attention_mask")],
-        {"input_ids": source, "attention_mask": source, **present},
+        {"input_ids": source, "attention_mask": source, "last_hidden_state": source},
     )
 
 
 def _decoder(model: Any) -> Graph:
-    blocks, target = model.decoder_blocks, [BATCH, _NEW]
-    own = _cache("past_key_values", len(blocks), _PAST, ".decoder")
-    cross = _cache("past_key_values", len(blocks), "encoder_sequence_length", ".encoder")
-    names = [*own, *cross]
+    blocks, target, source = model.decoder_blocks, [BATCH, _NEW], [BATCH, "encoder_sequence_length"]
+    past: Axes = {}
+    specs = []
+    for layer, block in enumerate(blocks):  # in the order in which Optimum gives them
+        for side, attention, length in (
+            ("decoder", block.self_attention, _PAST),
+            ("encoder", block.cross_attention, _PAST_SOURCE),
+        ):
+            names = {f"past_key_values.{layer}.{side}.{part}": [BATCH, None, length] for part in _PARTS}
+            specs += _cache_specs(attention, names)
+            past |= names
+    present = {
+        name.replace("past_key_values", "present"): [
+            BATCH,
+            None,
+            source[1] if ".encoder." in name else _TOTAL,
+        ]
+        for name in past
+    }
+    hidden = tf.TensorSpec(
+        [None, None, model.model_dim], blocks[0].cross_attention.compute_dtype, name="encoder_hidden_states"
+    )
     return Graph(
-        lambda input_ids, mask, *past: decode(model, input_ids, mask, dict(zip(names, past, strict=True))),
-        [
-            _ids("input_ids"),
-            _ids("encoder_attention_mask"),
-            *_cache_specs(blocks[0].self_attention, own),
-            *_cache_specs(blocks[0].cross_attention, cross),
-        ],
+        lambda input_ids, mask, memory, *tensors: decode(
+            model, input_ids, mask, memory, dict(zip(past, tensors, strict=True))
+        ),
+        [_ids("input_ids"), _ids("encoder_attention_mask"), hidden, *specs],
         {
             "input_ids": target,
-            "encoder_attention_mask": [BATCH, "encoder_sequence_length"],
-            **own,
-            **cross,
+            "encoder_attention_mask": source,
+            "encoder_hidden_states": source,
+            **past,
             "logits": target,
-            **_cache("present", len(blocks), _TOTAL, ".decoder"),
+            **present,
         },
     )
 
@@ -223,25 +238,28 @@ def noise_spec(pipeline: Any) -> list[tf.TensorSpec]:
 
 
 def encode(model: Any, input_ids: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:
-    """Encode source ids (B, S) to each layer's keys and values, "present.{i}.encoder.{key,value}" (B, N, S, H)."""
+    """Encode source ids (B, S) to "last_hidden_state" (B, S, D)."""
     padded = tf.where(attention_mask != 0, input_ids, tf.constant(model.pad_id, input_ids.dtype))
-    projected = model.encode(tf.cast(padded, tf.int32))["projected"]
-    return {
-        f"present.{i}.encoder.{part}": layer[part]
-        for i, layer in enumerate(projected)
-        for part in ("key", "value")
-    }
+    return {"last_hidden_state": model.encoder_states(tf.cast(padded, tf.int32), training=False)[0]}
 
 
 def decode(
-    model: Any, input_ids: Tensor, encoder_attention_mask: Tensor, past: dict[str, Tensor]
+    model: Any, input_ids: Tensor, encoder_attention_mask: Tensor, memory: Tensor, past: dict[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Decode T new tokens after a past of P ≥ 0 to "logits" (B, T, V) and "present.{i}.decoder.{key,value}"."""
+    """Decode T new tokens after a past of P ≥ 0 to "logits" (B, T, V) and "present.{i}.{decoder,encoder}.{key,value}".
+
+    The keys and values of the encoder's last hidden state (B, S, D) are computed if those in the past have no length.
+    """
     layers = range(len(past) // 4)
+    names = [f"past_key_values.{i}.encoder.{part}" for i in layers for part in _PARTS]
+
+    def project() -> list[Tensor]:
+        projected = (block.cross_attention.project(memory) for block in model.decoder_blocks)
+        return [layer[part] for layer in projected for part in _PARTS]
+
+    cross = tf.cond(tf.shape(past[names[0]])[2] == 0, project, lambda: [past[name] for name in names])
     context = {
-        "projected": [
-            {part: past[f"past_key_values.{i}.encoder.{part}"] for part in ("key", "value")} for i in layers
-        ],
+        "projected": [dict(zip(_PARTS, cross[2 * i : 2 * i + 2], strict=True)) for i in layers],
         "padding_mask": encoder_attention_mask != 0,
     }
     shape = tf.shape(input_ids)
@@ -263,7 +281,10 @@ def decode(
         positions=tf.broadcast_to(length + tf.range(shape[1]), shape),
         kv_cache=ops.GrowingCache(rolling=False),
     )
-    present = {f"present.{i}.decoder.{part}": cache[i][part] for i in layers for part in ("key", "value")}
+    present = {}
+    for i in layers:
+        present |= {f"present.{i}.decoder.{part}": cache[i][part] for part in _PARTS}
+        present |= {f"present.{i}.encoder.{part}": context["projected"][i][part] for part in _PARTS}
     return {"logits": logits, **present}
 
 
@@ -301,11 +322,9 @@ def _ids(name: str) -> tf.TensorSpec:
     return tf.TensorSpec([None, None], tf.int64, name=name)
 
 
-def _cache(prefix: str, layers: int, length: str, side: str = "") -> Axes:
+def _cache(prefix: str, layers: int, length: str) -> Axes:
     """Return the axes of each layer's keys and values; the number of heads is static."""
-    return {
-        f"{prefix}.{layer}{side}.{part}": [BATCH, None, length] for layer in range(layers) for part in _PARTS
-    }
+    return {f"{prefix}.{layer}.{part}": [BATCH, None, length] for layer in range(layers) for part in _PARTS}
 
 
 def _cache_specs(attention: Any, names: Axes) -> list[tf.TensorSpec]:

@@ -8,6 +8,7 @@ from typing import Any
 from keras_transformer import generation
 from keras_transformer.generation.constraints import Constraint
 from keras_transformer.generation.generative_model import is_encoder_decoder
+from keras_transformer.generation.validation import padding_value
 from keras_transformer_serving import files
 
 GENERATION_CONFIG = "generation_config.json"
@@ -79,6 +80,63 @@ def settings_from(folder: pathlib.Path, model: Any, given: Mapping[str, Any]) ->
         without_prompt.update({} if is_encoder_decoder(model) else _counting_prompts(config))
     _warn(path, {"not supported": left_out, "applied to generated tokens, not to the prompt": without_prompt})
     return {**found, **given}
+
+
+def generation_config_of(pipeline: Any) -> dict[str, Any]:
+    """Return the `generation_config.json` of a pipeline for `transformers`, the inverse of `settings_from`.
+
+    Settings without a counterpart are left out: a beam with another normalisation than "length" or with diversity,
+    contrastive search, forced words, and the seed of sampling.
+
+    Args:
+        pipeline: a pipeline that generates.
+    """
+    model = pipeline.model
+    config: dict[str, Any] = {
+        "eos_token_id": [model.end_id],
+        "pad_token_id": padding_value(model),
+        "max_new_tokens": pipeline.max_new_tokens,
+    }
+    never = {model.pad_id, getattr(model, "start_id", None)} - {model.end_id, None}
+    if never:
+        config["suppress_tokens"] = sorted(never)
+    if is_encoder_decoder(model):
+        config["decoder_start_token_id"] = model.start_id
+    config |= _sampler_config(pipeline.sampler)
+    for constraint in pipeline.constraints:
+        match constraint:
+            case generation.EndTokens(end_ids):
+                config["eos_token_id"] += end_ids
+            case generation.BannedWords(words):
+                config["bad_words_ids"] = [list(word) for word in words]
+            case generation.MinNewTokens(count):
+                config["min_new_tokens"] = count
+            case generation.RepetitionPenalty(factor):
+                config["repetition_penalty"] = factor
+            case generation.NoRepeatNGram(size):
+                config["no_repeat_ngram_size"] = size
+            case generation.ForcedLastToken(token_ids):
+                config["forced_eos_token_id"] = list(token_ids)
+            case generation.ForcedPrefix((first,)) if is_encoder_decoder(model):
+                config["forced_bos_token_id"] = first
+    return config
+
+
+def _sampler_config(sampler: Any) -> dict[str, Any]:
+    several = {"num_return_sequences": sampler.num_return} if sampler.num_return > 1 else {}
+    if isinstance(sampler, generation.Beam) and sampler.normalization == "length" and not sampler.diversity:
+        stopping = {ours: theirs for theirs, ours in _EARLY_STOPPING.items()}
+        return {
+            "num_beams": sampler.num_beams,
+            "length_penalty": sampler.length_penalty,
+            # True and False, to stop early with the same results and never, both give the results of "never".
+            "early_stopping": stopping.get(sampler.early_stopping, "never"),
+            **several,
+        }
+    if isinstance(sampler, generation.Sample):
+        names = ("temperature", "top_k", "top_p", "min_p")
+        return {"do_sample": True, **{name: getattr(sampler, name) for name in names}, **several}
+    return {}
 
 
 def _warn(path: pathlib.Path, settings: Mapping[str, Mapping[str, Any]]) -> None:

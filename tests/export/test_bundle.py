@@ -17,8 +17,10 @@ from keras_transformer_serving import bundle, files, manifest, parity
 
 FILES = [
     "onnx/generate_greedy.onnx",
-    "onnx/encoder_model.onnx",
-    "onnx/decoder_model_merged.onnx",
+    "onnx/optimum/encoder_model.onnx",
+    "onnx/optimum/decoder_model_merged.onnx",
+    "onnx/optimum/config.json",
+    "onnx/optimum/generation_config.json",
     "saved_model/tiny/1/saved_model.pb",
     "saved_model/tiny/1/variables/variables.data-00000-of-00001",
     "saved_model/tiny/1/variables/variables.index",
@@ -101,7 +103,7 @@ def test_a_flipped_bit_is_found_and_the_file_named(damaged, name):
 
 
 @pytest.mark.parametrize(
-    "name", ["onnx/encoder_model.onnx", "parity.json", "saved_model/tiny/1/saved_model.pb"]
+    "name", ["onnx/optimum/encoder_model.onnx", "parity.json", "saved_model/tiny/1/saved_model.pb"]
 )
 def test_a_missing_and_a_cut_file_are_named(damaged, name):
     (damaged / name).write_bytes((damaged / name).read_bytes()[:-1])

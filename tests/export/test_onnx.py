@@ -16,17 +16,21 @@ PAST, NEW, TOTAL = "past_sequence_length", "sequence_length", "past_sequence_len
 
 @pytest.fixture(scope="module")
 def graphs(exported):
-    return {name: onnx.load(exported / "onnx" / f"{name}.onnx") for name in (LOOP, ENCODER, DECODER)}
+    return {name: onnx.load(file_of(exported, name)) for name in (LOOP, ENCODER, DECODER)}
 
 
 @pytest.fixture(scope="module")
 def sessions(exported):
     return {
-        name: onnxruntime.InferenceSession(
-            exported / "onnx" / f"{name}.onnx", providers=["CPUExecutionProvider"]
-        )
+        name: onnxruntime.InferenceSession(file_of(exported, name), providers=["CPUExecutionProvider"])
         for name in (LOOP, ENCODER, DECODER)
     }
+
+
+def file_of(folder, name):
+    """Return the file of a graph of an export, wherever it is."""
+    (path,) = (folder / "onnx").rglob(f"{name}.onnx")
+    return path
 
 
 def run(session, **inputs):
@@ -52,9 +56,14 @@ def shapes(values):
 FLOAT, INT = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
 
 
-def test_an_export_has_three_graphs(exported):
-    assert {path.name for path in (exported / "onnx").iterdir()} == {
-        f"{name}.onnx" for name in (LOOP, ENCODER, DECODER)
+def test_optimums_graphs_and_configurations_have_a_folder_of_their_own(exported):
+    onnx_folder = exported / "onnx"
+    assert {path.relative_to(onnx_folder).as_posix() for path in onnx_folder.rglob("*.*")} == {
+        f"{LOOP}.onnx",
+        f"optimum/{ENCODER}.onnx",
+        f"optimum/{DECODER}.onnx",
+        "optimum/config.json",
+        "optimum/generation_config.json",
     }
 
 
@@ -81,25 +90,28 @@ def test_the_encoders_tensors_are_named_as_optimum_names_them(graphs):
         "input_ids": (INT, [BATCH, SOURCE]),
         "attention_mask": (INT, [BATCH, SOURCE]),
     }
-    assert shapes(graph.output) == {
-        f"present.0.encoder.{part}": (FLOAT, [BATCH, 2, SOURCE, 8]) for part in ("key", "value")
-    }
+    found = shapes(graph.output)
+    assert set(found) == {"last_hidden_state"}
+    assert found["last_hidden_state"][1][:2] == [BATCH, SOURCE]
 
 
 def test_the_decoders_tensors_are_named_as_optimum_names_them(graphs):
     graph = graphs[DECODER].graph
     past = {
         f"past_key_values.0.{side}.{part}": (FLOAT, [BATCH, 2, length, 8])
-        for side, length in (("decoder", PAST), ("encoder", SOURCE))
+        for side, length in (("decoder", PAST), ("encoder", "past_encoder_sequence_length"))
         for part in ("key", "value")
     }
     assert shapes(graph.input) == {
         "input_ids": (INT, [BATCH, NEW]),
         "encoder_attention_mask": (INT, [BATCH, SOURCE]),
+        "encoder_hidden_states": (FLOAT, [BATCH, SOURCE, 16]),
         **past,
     }
+    assert [value.name for value in graph.input if value.name.startswith("past")] == [*past]
     found = shapes(graph.output)
-    assert set(found) == {"logits", "present.0.decoder.key", "present.0.decoder.value"}
+    assert set(found) == {"logits", *(name.replace("past_key_values", "present") for name in past)}
+    assert found["present.0.encoder.key"][1][2] == SOURCE
     assert found["logits"][1][:2] == [BATCH, NEW]
     assert found["present.0.decoder.key"] == (FLOAT, [BATCH, 2, TOTAL, 8])
 
@@ -220,17 +232,25 @@ def test_empty_batches_and_empty_sources_are_answered(sessions, pipeline):
     assert empty["ids"].shape == (2, most)
 
 
+def memory_and_past(sessions, ids, mask):
+    """Return the decoder's inputs from the encoder, and an empty past."""
+    memory = run(sessions[ENCODER], input_ids=ids, attention_mask=mask)["last_hidden_state"]
+    past = {
+        f"past_key_values.0.{side}.{part}": np.zeros((len(ids), 2, 0, 8), np.float32)
+        for side in ("decoder", "encoder")
+        for part in ("key", "value")
+    }
+    return {"encoder_hidden_states": memory, "encoder_attention_mask": mask}, past
+
+
 def step_by_step(sessions, ids, most, pad=0, start=2, end=3):
     """A loop of our own over encoder and decoder, as a server would write it."""
     mask = (ids != pad).astype(np.int64)
-    memory = run(sessions[ENCODER], input_ids=ids, attention_mask=mask)
-    past = {name.replace("present", "past_key_values"): value for name, value in memory.items()}
-    for part in ("key", "value"):
-        past[f"past_key_values.0.decoder.{part}"] = np.zeros((len(ids), 2, 0, 8), np.float32)
+    memory, past = memory_and_past(sessions, ids, mask)
     token = np.full((len(ids), 1), start, np.int64)
     out, ended = np.full((len(ids), most), pad), ~mask.any(axis=1)
     for column in range(most):
-        step = run(sessions[DECODER], input_ids=token, encoder_attention_mask=mask, **past)
+        step = run(sessions[DECODER], input_ids=token, **memory, **past)
         logits = step.pop("logits")[:, -1]
         logits[:, [pad, start]] = -np.inf
         out[:, column] = np.where(ended, pad, logits.argmax(axis=-1))
@@ -252,14 +272,10 @@ def test_the_decoder_takes_several_tokens_and_any_past(sessions, pipeline, texts
     ids = sources(pipeline, texts[:3])
     target = np.array([[2, 9, 14, 5, 7], [2, 30, 41, 8, 12], [2, 60, 5, 5, 70]])
     expected = np.asarray(pipeline.model({"source_ids": ids, "target_ids": target}))
-    mask = (ids != 0).astype(np.int64)
-    memory = run(sessions[ENCODER], input_ids=ids, attention_mask=mask)
-    past = {name.replace("present", "past_key_values"): value for name, value in memory.items()}
-    for part in ("key", "value"):
-        past[f"past_key_values.0.decoder.{part}"] = np.zeros((3, 2, 0, 8), np.float32)
+    memory, past = memory_and_past(sessions, ids, (ids != 0).astype(np.int64))
     logits = []
     for part in np.split(target, [split] if split else [], axis=1):
-        step = run(sessions[DECODER], input_ids=part, encoder_attention_mask=mask, **past)
+        step = run(sessions[DECODER], input_ids=part, **memory, **past)
         logits.append(step.pop("logits"))
         past |= {name.replace("present", "past_key_values"): value for name, value in step.items()}
     np.testing.assert_allclose(np.concatenate(logits, axis=1), expected, rtol=1e-4, atol=1e-4)
@@ -274,9 +290,11 @@ def test_the_encoder_ignores_masked_ids(sessions, pipeline, texts):
     with_padding = run(sessions[ENCODER], input_ids=ids, attention_mask=mask)
     with_rubbish = run(sessions[ENCODER], input_ids=rubbish, attention_mask=mask)
     unmasked = run(sessions[ENCODER], input_ids=rubbish, attention_mask=np.ones_like(mask))
-    for name in with_padding:
-        np.testing.assert_allclose(with_rubbish[name][:, :, kept], with_padding[name][:, :, kept], rtol=1e-5)
-        assert not np.allclose(unmasked[name][:, :, kept], with_padding[name][:, :, kept], rtol=1e-3)
+    expected, found, other = (
+        each["last_hidden_state"][:, kept] for each in (with_padding, with_rubbish, unmasked)
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    assert not np.allclose(other, expected, rtol=1e-3)
 
 
 def test_a_second_export_is_refused_and_changes_nothing(quick, damaged, pipeline):
@@ -328,5 +346,5 @@ def test_encoder_and_decoder_of_other_depths_are_exported_and_verified(
     export.saved_model(other, tmp_path / "it")
     export.onnx(other, tmp_path / "it")
     assert export.verify(tmp_path / "it") == export.verify(tmp_path / "it", other)
-    graph = onnx.load(tmp_path / "it" / "onnx" / f"{ENCODER}.onnx").graph
-    assert len(graph.output) == 2  # keys and values of the decoder's one layer
+    graph = onnx.load(file_of(tmp_path / "it", DECODER)).graph
+    assert len(graph.output) == 5  # logits, and keys and values of the decoder's one layer

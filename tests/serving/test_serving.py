@@ -182,7 +182,7 @@ def test_a_graph_without_its_steps_is_a_parity_error(damaged):
 
 def test_a_damaged_step_graph_is_found_when_it_is_used(damaged, texts):
     served = serving.load(damaged)
-    (damaged / "onnx" / "decoder_model_merged.onnx").write_bytes(b"")
+    (damaged / "onnx" / "optimum" / "decoder_model_merged.onnx").write_bytes(b"")
     assert served("uno")
     with pytest.raises(ValueError, match=r"decoder_model_merged\.onnx.*damaged"):
         served.graphs.generate_by_steps(*served.padded(served.encode(["uno"])))

@@ -6,11 +6,13 @@ from typing import Any
 
 from keras_transformer_serving.bundle import ONNX
 from keras_transformer_serving.bundle import Bundle as Bundle
+from keras_transformer_serving.graph_files import FLOAT32, graph_reader
 from keras_transformer_serving.graphs import Graphs as Graphs
 from keras_transformer_serving.graphs import uniform_noise as uniform_noise
 from keras_transformer_serving.model import Model as Model
 from keras_transformer_serving.parity import ParityError as ParityError
-from keras_transformer_serving.parity import compare_with_stored, onnx_runner
+from keras_transformer_serving.precisions import compare_onnx_with_stored
+from keras_transformer_serving.sessions import Provider
 from keras_transformer_serving.text_to_text import TextToText as TextToText
 from keras_transformer_serving.tokenizer import Tokenizer as Tokenizer
 from keras_transformer_serving.tokenizer import reads_text as reads_text
@@ -34,8 +36,9 @@ __all__ = [
 
 def load(
     folder: str | os.PathLike[str],
-    providers: Sequence[Any] | None = None,
+    providers: Sequence[Provider] | None = None,
     *,
+    precision: str = FLOAT32,
     signature_key: bytes | None = None,
 ) -> Any:
     """Load the ONNX graphs of an export, after verifying that they are what was exported.
@@ -45,7 +48,9 @@ def load(
 
     Args:
         folder: the export, as `keras_transformer.export.onnx` writes it.
-        providers: ONNX Runtime's execution providers, by default all that are available, GPUs first.
+        providers: ONNX Runtime's execution providers in order of preference, names such as "CUDAExecutionProvider" or
+            tuples (name, options); by default CUDA, if available, then CPU.
+        precision: "float32", or "float16" (for GPUs) or "int8" (for CPUs) if the export has them.
         signature_key: the key that the export must be signed with; by default any signature is ignored.
 
     Returns:
@@ -57,7 +62,7 @@ def load(
         FileNotFoundError: if the folder is not an export or has no ONNX graphs.
         ImportError: if ONNX Runtime is not installed.
         ValueError: if a file is not the one that was exported or was added, or the manifest was edited or is not
-            signed with the key.
+            signed with the key, a provider cannot be used, or the export lacks the precision.
 
     Example:
         >>> translate = load("export/es-en")
@@ -67,10 +72,7 @@ def load(
     bundle = Bundle(folder, signature_key)
     bundle.check_additions()
     config = bundle.config
-
-    def read(name: str) -> bytes:
-        return bundle.read(f"{ONNX}/{name}.onnx")
-
+    read = graph_reader(bundle, precision)
     if "generation" not in config:
         return Model(read, config, providers)
     return TextToText(Graphs(read, config, providers), tokenizer_of(bundle.tokenizer_model, config))
@@ -102,4 +104,4 @@ def verify(folder: str | os.PathLike[str], *, signature_key: bytes | None = None
     bundle = Bundle(folder, signature_key)
     bundle.check()
     parts = [ONNX] if ONNX in bundle.parity else []
-    return {part: compare_with_stored(bundle, part, onnx_runner(bundle)) for part in parts}
+    return {part: compare_onnx_with_stored(bundle) for part in parts}

@@ -5,10 +5,10 @@
     saved_model/<name>/<version>/  onnx/                                the parts
     .keras-transformer-export/                                          only while a part is written
 
-An export is what `manifest.json` lists. `new_part` writes a part in these steps, each on the disk before the next:
+An export is what `manifest.json` lists. `new_parts` writes parts in these steps, each on the disk before the next:
 
 1. Lock `.keras-transformer-export/`; the lock ends with the process.
-2. Write the files of the part, and the new `parity.json` and `README.md`, into `.keras-transformer-export/files/`.
+2. Write the files of the parts, and the new `parity.json` and `README.md`, into `.keras-transformer-export/files/`.
 3. Copy the old ones to `.keras-transformer-export/replaced/`, and write the next manifest to
    `.keras-transformer-export/manifest.json`: the record of what is intended.
 4. Rename the files to their places.
@@ -26,7 +26,7 @@ import os
 import pathlib
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from keras_transformer_serving import files, manifest
@@ -208,8 +208,41 @@ def new_part(
     """Write a part of an export: all of it if the block ends without an error, or nothing.
 
     Args:
-        folder: the export, which is created if it does not exist, is empty or has other parts of the same pipeline.
+        folder: see `new_parts`.
         part: the folder of the part, relative to `folder`, with forward slashes.
+        config: see `new_parts`.
+        versions: see `new_parts`.
+        write_shared: see `new_parts`.
+        signature_key: see `new_parts`.
+        write_card: see `new_parts`.
+
+    Yields:
+        A temporary folder to write into, and a dictionary to fill with the part's entry in `parity.json`.
+
+    Raises:
+        BlockingIOError: as `new_parts`.
+        FileExistsError: as `new_parts`.
+        ValueError: as `new_parts`.
+    """
+    with new_parts(folder, [part], config, versions, write_shared, signature_key, write_card) as written:
+        yield written[part]
+
+
+@contextlib.contextmanager
+def new_parts(
+    folder: str | os.PathLike[str],
+    parts: Sequence[str],
+    config: Mapping[str, Any],
+    versions: Mapping[str, str | None],
+    write_shared: Callable[[pathlib.Path], None] = lambda _: None,
+    signature_key: bytes | None = None,
+    write_card: Callable[[pathlib.Path, dict[str, Any]], None] = lambda *_: None,
+) -> Iterator[dict[str, tuple[pathlib.Path, dict[str, Any]]]]:
+    """Write several parts of an export in one commit: all of them if the block ends without an error, or nothing.
+
+    Args:
+        folder: the export, which is created if it does not exist, is empty or has other parts of the same pipeline.
+        parts: the folders of the parts, relative to `folder`, with forward slashes.
         config: the settings of the pipeline, for `config.json`.
         versions: of the packages that write the part, by name, for the manifest.
         write_shared: writes the files that all parts share, such as the tokenizer's, into the folder of a new export.
@@ -218,30 +251,34 @@ def new_part(
             of all parts, to which it may add.
 
     Yields:
-        A temporary folder to write into, and a dictionary to fill with the part's entry in `parity.json`.
+        For each part a temporary folder to write into, and a dictionary to fill with the part's entry in `parity.json`.
 
     Raises:
         BlockingIOError: if another process is writing to the export.
-        FileExistsError: if the part exists.
+        FileExistsError: if a part exists.
         ValueError: if `folder` is not an export, or one with other settings, or signed with another key.
     """
     folder = pathlib.Path(folder)
     manifest.check_key(signature_key)
-    _check_free(folder, part)
+    _check_free(folder, parts)
     files.nearest_folder(folder)
     with files.locked_folder(folder / WORK) as work:
         _roll_back(folder, work)
         try:
-            _check_free(folder, part)
+            _check_free(folder, parts)
             current = _open(folder, config, signature_key)
             new = work / _STAGED
-            (new / part).mkdir(parents=True)
-            report: dict[str, Any] = {}
-            yield new / part, report
+            written: dict[str, tuple[pathlib.Path, dict[str, Any]]] = {
+                part: (new / part, {}) for part in parts
+            }
+            for path, _ in written.values():
+                path.mkdir(parents=True)
+            yield written
             if current is None:
                 write_shared(new)
                 files.write_json(new / CONFIG, config)
-            reports = {**(current.parity if current else {}), part: report}
+            reports = {part: report for part, (_, report) in written.items()}
+            reports = {**(current.parity if current else {}), **reports}
             write_card(new, reports)
             files.write_json(new / PARITY, reports)
             old = current.manifest["files"] if current else {}
@@ -306,16 +343,17 @@ def _has_part(content: Mapping[str, Any], part: str) -> bool:
     return any(name.startswith(f"{part}/") for name in content["files"])
 
 
-def _check_free(folder: pathlib.Path, part: str) -> None:
-    """Raise unless the folder may be an export and the part is new."""
+def _check_free(folder: pathlib.Path, parts: Sequence[str]) -> None:
+    """Raise unless the folder may be an export and the parts are new."""
     interrupted = (folder / WORK / MANIFEST).exists()
     other = folder.exists() and (not folder.is_dir() or {*os.listdir(folder)} - {WORK})
     if other and not is_bundle(folder) and not interrupted:
         raise ValueError(f"`folder` must be new, empty or an export. Received: folder={str(folder)!r}")
-    if has_part(folder, part):
-        raise FileExistsError(
-            f"`{folder / part}` must be new; it exists already and is not changed. Choose another folder"
-        )
+    for part in parts:
+        if has_part(folder, part):
+            raise FileExistsError(
+                f"`{folder / part}` must be new; it exists already and is not changed. Choose another folder"
+            )
 
 
 def _open(folder: pathlib.Path, config: Mapping[str, Any], signature_key: bytes | None) -> Bundle | None:

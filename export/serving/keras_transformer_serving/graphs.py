@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer_serving import external_data
+from keras_transformer_serving.sessions import Provider, as_value, device_of, new_session
 
 ENCODER = "encoder_model"
 DECODER = "decoder_model_merged"
@@ -24,14 +24,14 @@ class Graphs:
     Args:
         read: a function from a graph's name to the content of its file.
         config: the export's settings.
-        providers: ONNX Runtime's execution providers, by default all that are available, GPUs first.
+        providers: ONNX Runtime's execution providers; see `load`.
     """
 
     def __init__(
         self,
         read: Callable[[str], bytes],
         config: dict[str, Any],
-        providers: Sequence[Any] | None = None,
+        providers: Sequence[Provider] | None = None,
     ) -> None:
         self._read = read
         self.pad_id: int | None = config["pad_id"]
@@ -178,15 +178,17 @@ class Graphs:
 
     def _encoded(self, input_ids: np.ndarray, mask: np.ndarray) -> Callable[[np.ndarray | None], np.ndarray]:
         """Return a function from the last tokens (B, 1), None at first, to the next tokens' logits, with an encoder."""
-        encoder = self.session(ENCODER)
-        names = [output.name for output in encoder.get_outputs()]
-        memory = encoder.run(names, {"input_ids": input_ids, "attention_mask": mask})
-        feed = {_as_past(name): tensor for name, tensor in zip(names, memory, strict=True)}
-        feed |= {"encoder_attention_mask": mask, **self._empty(DECODER, ".decoder.", input_ids)}
+        source = {"input_ids": input_ids, "attention_mask": mask}
+        memory = self._run(ENCODER, {name: self._value(ENCODER, ids) for name, ids in source.items()})
+        constants = {
+            "encoder_hidden_states": memory["last_hidden_state"],
+            "encoder_attention_mask": self._value(DECODER, mask),
+        }
+        cache = self._empty(DECODER, len(input_ids))
 
         def step(token: np.ndarray | None) -> np.ndarray:
-            feed["input_ids"] = np.full((len(input_ids), 1), self.start_id) if token is None else token
-            return self._step(DECODER, feed)
+            ids = np.full((len(input_ids), 1), self.start_id) if token is None else token
+            return self._step(DECODER, {"input_ids": ids}, constants, cache)
 
         return step
 
@@ -194,65 +196,59 @@ class Graphs:
         """Return the same function for a decoder-only model, whose first step reads the left-padded prompts."""
         order = np.argsort(mask != 0, axis=1, kind="stable")  # padding first
         first, first_mask = (np.take_along_axis(each, order, axis=1) for each in (input_ids, mask))
-        feed = self._empty(MODEL, "past_key_values", input_ids)
+        cache = self._empty(MODEL, len(input_ids))
+        seen = np.zeros((len(input_ids), 0), np.int64)
 
         def step(token: np.ndarray | None) -> np.ndarray:
+            nonlocal seen
             new, real = (first, first_mask) if token is None else (token, np.ones_like(token))
-            before = feed.get("attention_mask", np.zeros((len(new), 0), np.int64))
-            feed["attention_mask"] = mask = np.concatenate([before, real], axis=1).astype(np.int64)
-            feed["position_ids"] = np.maximum(mask.cumsum(axis=1) - 1, 0)[:, -new.shape[1] :]
-            feed["input_ids"] = new
-            return self._step(MODEL, feed)
+            seen = np.concatenate([seen, real], axis=1).astype(np.int64)
+            positions = np.maximum(seen.cumsum(axis=1) - 1, 0)[:, -new.shape[1] :]
+            return self._step(
+                MODEL, {"input_ids": new, "attention_mask": seen, "position_ids": positions}, {}, cache
+            )
 
         return step
 
-    def _step(self, name: str, feed: dict[str, np.ndarray]) -> np.ndarray:
-        """Return the logits (B, T, V), and update the cache in `feed`."""
-        session = self.session(name)
-        outputs = [output.name for output in session.get_outputs()]
-        results = dict(zip(outputs, session.run(outputs, feed), strict=True))
-        logits: np.ndarray = results.pop("logits")
-        feed |= {_as_past(output): cache for output, cache in results.items()}
+    def _step(
+        self,
+        name: str,
+        arrays: dict[str, np.ndarray],
+        constants: dict[str, Any],
+        cache: dict[str, Any],
+    ) -> np.ndarray:
+        """Return the logits (B, T, V), and update the cache, which stays on the session's device."""
+        new = {argument: self._value(name, array) for argument, array in arrays.items()}
+        results = self._run(name, {**new, **constants, **cache})
+        logits: np.ndarray = results.pop("logits").numpy()
+        cache |= {_as_past(output): value for output, value in results.items()}
         return logits
 
-    def _empty(self, name: str, part: str, input_ids: np.ndarray) -> dict[str, np.ndarray]:
+    def _run(self, name: str, values: dict[str, Any]) -> dict[str, Any]:
+        """Run a graph on values of ONNX Runtime (`OrtValue`), and return its outputs on the session's device."""
+        session = self.session(name)
+        binding = session.io_binding()
+        for argument, value in values.items():
+            binding.bind_ortvalue_input(argument, value)
+        names = [output.name for output in session.get_outputs()]
+        for output in names:
+            binding.bind_output(output, *device_of(session))
+        session.run_with_iobinding(binding)
+        return dict(zip(names, binding.get_outputs(), strict=True))
+
+    def _value(self, name: str, array: np.ndarray) -> Any:
+        """Copy an array to the device of a graph's session."""
+        return as_value(array, device_of(self.session(name)))
+
+    def _empty(self, name: str, rows: int) -> dict[str, Any]:
         """Return an empty cache."""
         return {
-            entry.name: np.zeros((len(input_ids), entry.shape[1], 0, entry.shape[3]), _DTYPES[entry.type])
+            entry.name: self._value(
+                name, np.zeros((rows, entry.shape[1], 0, entry.shape[3]), _DTYPES[entry.type])
+            )
             for entry in self.session(name).get_inputs()
-            if part in entry.name
+            if entry.name.startswith("past_key_values")
         }
-
-
-def new_session(name: str, content: bytes, providers: Sequence[Any] | None = None) -> Any:
-    """Return ONNX Runtime's session of a graph, by default with all available providers, GPUs first.
-
-    Args:
-        name: the graph's name, for errors.
-        content: the content of its file.
-        providers: ONNX Runtime's execution providers.
-
-    Raises:
-        ImportError: if ONNX Runtime is not installed.
-        ValueError: if the graph has weights in other files, which no digest would cover.
-    """
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise ImportError(
-            "serving needs ONNX Runtime: pip install 'keras-transformer-serving[cpu]', "
-            "or 'keras-transformer-serving[gpu]' for NVIDIA GPUs; never both"
-        ) from error
-    if locations := external_data.locations(content):
-        raise ValueError(
-            f"`{name}.onnx` must hold its weights itself, as exported graphs do. Export again. "
-            f"Received: external data in {', '.join(sorted(locations))}"
-        )
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # errors: ONNX Runtime warns of each input with a default
-    return onnxruntime.InferenceSession(
-        content, options, providers=providers or onnxruntime.get_available_providers()
-    )
 
 
 def uniform_noise(seed: int, rows: np.ndarray, hypotheses: int, steps: int) -> np.ndarray:

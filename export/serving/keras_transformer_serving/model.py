@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer_serving.graphs import MODEL, new_session
+from keras_transformer_serving.graphs import MODEL
+from keras_transformer_serving.sessions import Provider, new_session
 
 
 class Model:
@@ -14,7 +15,7 @@ class Model:
     Args:
         read: a function from a graph's name to the content of its file.
         config: the export's settings.
-        providers: ONNX Runtime's execution providers, by default all that are available, GPUs first.
+        providers: ONNX Runtime's execution providers; see `load`.
 
     Attributes:
         config: the export's settings: `labels`, special token ids, sizes.
@@ -32,7 +33,7 @@ class Model:
         self,
         read: Callable[[str], bytes],
         config: dict[str, Any],
-        providers: Sequence[Any] | None = None,
+        providers: Sequence[Provider] | None = None,
     ) -> None:
         self.config = config
         self._session = new_session(MODEL, read(MODEL), providers)

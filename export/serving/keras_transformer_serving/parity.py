@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from keras_transformer_serving.bundle import ONNX, Bundle
+from keras_transformer_serving.graph_files import FLOAT32, graph_reader
 from keras_transformer_serving.graphs import Graphs
 from keras_transformer_serving.model import Model
 from keras_transformer_serving.text_to_text import TextToText
@@ -45,6 +46,7 @@ class Reference:
         rank: a function of (row, ids) that returns the length-normalised log-probabilities of hypotheses (R, M); None
             without the model, or if its search is not a beam.
         greedy: the greedy outputs, if the sampler or constraints give others: the reference of single-step graphs.
+        scores: (B,), the score of the first hypothesis of each text.
     """
 
     texts: list[Any]
@@ -53,13 +55,17 @@ class Reference:
     gap: Callable[[int, int, int, int], float] | None = None
     rank: Callable[[int, np.ndarray], np.ndarray] | None = None
     greedy: "Reference | None" = None
+    scores: np.ndarray | None = None
 
     @classmethod
     def stored(cls, report: dict[str, Any]) -> "Reference":
         """Restore the reference outputs that were stored in `parity.json` at export."""
         examples = report["examples"]
         greedy = cls.stored({"examples": examples["greedy"]}) if "greedy" in examples else None
-        return cls(examples["texts"], np.asarray(examples["ids"]), examples["answers"], greedy=greedy)
+        scores = np.asarray(examples["scores"], "float32") if "scores" in examples else None
+        return cls(
+            examples["texts"], np.asarray(examples["ids"]), examples["answers"], greedy=greedy, scores=scores
+        )
 
 
 class GeneratingGraphs:
@@ -82,7 +88,7 @@ class GeneratingGraphs:
     def __call__(self, texts: Sequence[Any]) -> Answers:
         """Return the outputs of the graph of the whole loop and, if any, of the graphs of single steps."""
         served = self._served
-        by_graph = {"onnx_loop": served.generate(texts, _BATCH)["ids"]}
+        by_graph = {"onnx_loop": self.generate(texts)["ids"]}
         if self._steps:
             rows = served.encode(texts)
             parts = [
@@ -91,6 +97,10 @@ class GeneratingGraphs:
             ]
             by_graph[ONNX_STEPS] = np.concatenate(parts)
         return {name: (ids, self._answers(ids)) for name, ids in by_graph.items()}
+
+    def generate(self, texts: Sequence[Any]) -> Arrays:
+        """Return the "ids", "lengths" and "scores" of the graph of the whole loop."""
+        return self._served.generate(texts, _BATCH)
 
     def _answers(self, ids: np.ndarray) -> list[Any]:
         tokenizer = self._served.tokenizer
@@ -134,10 +144,12 @@ def compare_generated(reference: Reference, exported: Callable[[Sequence[str]], 
 
 
 def _examples(reference: Reference, rows: list[int]) -> dict[str, Any]:
+    scores = {} if reference.scores is None else {"scores": reference.scores[rows].tolist()}
     return {
         "texts": [reference.texts[row] for row in rows],
         "ids": reference.ids[rows].tolist(),
         "answers": [reference.answers[row] for row in rows],
+        **scores,
     }
 
 
@@ -259,15 +271,12 @@ def compare_with_stored(bundle: Bundle, part: str, run: Callable[..., Any]) -> d
     return report
 
 
-def onnx_runner(bundle: Bundle) -> Callable[..., Any]:
+def onnx_runner(bundle: Bundle, precision: str = FLOAT32) -> Callable[..., Any]:
     """Return a function that runs the ONNX graphs of an export, for `compare_with_stored`."""
     config = bundle.config
-
-    def read(name: str) -> bytes:
-        return bundle.read(f"{ONNX}/{name}.onnx")
-
+    read = graph_reader(bundle, precision)
     if "generation" in config:
-        steps = ONNX_STEPS in bundle.parity[ONNX]["graphs"]
+        steps = ONNX_STEPS in bundle.parity[ONNX]["graphs"] and precision == FLOAT32
         return GeneratingGraphs(read, bundle.tokenizer_model, config, steps)
     return tensor_runner(read, config)
 

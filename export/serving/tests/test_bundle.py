@@ -90,3 +90,28 @@ def test_uniform_noise_depends_only_on_seed_and_index():
     np.testing.assert_array_equal(serving.uniform_noise(7, np.array([5]), 2, 30), noise[1:])
     np.testing.assert_array_equal(serving.uniform_noise(7, np.array([5]), 1, 20), noise[1:, :1, :20])
     assert (serving.uniform_noise(8, np.array([0, 5]), 2, 30) != noise).mean() > 0.9
+
+
+def test_several_parts_are_written_in_one_commit(tmp_path):
+    with bundle.new_parts(tmp_path / "it", ["onnx", "saved_model/it/1"], {"pipeline": "X"}, {}) as written:
+        for part, (new, report) in written.items():
+            (new / "file").write_text(part)
+            report["tolerance"] = 1e-4
+        assert not bundle.is_bundle(tmp_path / "it")
+    made = bundle.Bundle(tmp_path / "it")
+    made.check()
+    assert set(made.parity) == {"onnx", "saved_model/it/1"}
+    assert made.read("saved_model/it/1/file") == b"saved_model/it/1"
+
+
+def test_an_error_in_one_of_several_parts_leaves_none(tmp_path):
+    def interrupted():
+        with bundle.new_parts(
+            tmp_path / "it", ["onnx", "saved_model/it/1"], {"pipeline": "X"}, {}
+        ) as written:
+            (written["onnx"][0] / "file").write_text("whole")
+            raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        interrupted()
+    assert [*tmp_path.iterdir()] == []

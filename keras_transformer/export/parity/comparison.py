@@ -9,7 +9,7 @@ import keras_transformer_serving as serving
 from keras_transformer.export.bundle_writer import config_of
 from keras_transformer.export.parity import generation, outputs
 from keras_transformer.pipelines.forward import FORWARD
-from keras_transformer_serving import parity
+from keras_transformer_serving import graph_files, parity, precisions
 from keras_transformer_serving.bundle import ONNX
 from keras_transformer_serving.graphs import DECODER, MODEL
 
@@ -42,16 +42,33 @@ class WithPipeline:
         config, pipeline = self._config, self._pipeline
         if pipeline.generates:
             reference = self._reference(part == ONNX and not serving.reads_text(config))
-            return parity.compare_generated(
+            report = parity.compare_generated(
                 reference, _generator(path, part, config, pipeline.tokenizer.model_bytes)
             )
+            return {**report, **self._precisions(path, part, reference)}
         examples = [each for each in self._examples if part != ONNX or each.graph == FORWARD]
         report = parity.compare_tensors(
             examples, _runner(path, part, config), outputs.tolerance(pipeline.model)
         )
         if store:
             outputs.save(path / parity.EXAMPLES, examples)
-        return report
+        return {**report, **self._precisions(path, part, examples)}
+
+    def _precisions(self, path: pathlib.Path, part: str, expected: Any) -> dict[str, Any]:
+        """Return "precisions", the reports on the ONNX graphs of other precisions than float32, if there are any."""
+        rows = {
+            precision: precisions.compare(precision, expected, self._graphs(path, precision))
+            for precision in graph_files.CONVERTED
+            if part == ONNX and (path / precision).exists()
+        }
+        return {"precisions": rows} if rows else {}
+
+    def _graphs(self, path: pathlib.Path, precision: str) -> Any:
+        """Return the ONNX graphs in a precision, for `precisions.compare`."""
+        read, config = _reader(path, precision), self._config
+        if not self._pipeline.generates:
+            return parity.tensor_runner(read, config)
+        return parity.GeneratingGraphs(read, self._pipeline.tokenizer.model_bytes, config, steps=False)
 
     @functools.cached_property
     def _examples(self) -> list[outputs.Example]:
@@ -61,11 +78,10 @@ class WithPipeline:
 def with_stored(bundle: serving.Bundle, part: str) -> dict[str, Any]:
     """Compare a part of an export with its stored reference outputs."""
     if part == ONNX:
-        run = parity.onnx_runner(bundle)
-    else:
-        config = bundle.config
-        path = bundle.folder / part
-        run = generation.SavedModel(path, config) if "generation" in config else outputs.SavedModel(path)
+        return precisions.compare_onnx_with_stored(bundle)
+    config = bundle.config
+    path = bundle.folder / part
+    run = generation.SavedModel(path, config) if "generation" in config else outputs.SavedModel(path)
     return parity.compare_with_stored(bundle, part, run)
 
 
@@ -74,7 +90,7 @@ def _generator(
 ) -> Callable[[Sequence[Any]], parity.Answers]:
     if part != ONNX:
         return generation.SavedModel(path, config)
-    steps = any((path / f"{name}.onnx").exists() for name in (DECODER, MODEL))
+    steps = any(_file(path, name).exists() for name in (DECODER, MODEL))
     return parity.GeneratingGraphs(_reader(path), tokenizer, config, steps)
 
 
@@ -84,6 +100,10 @@ def _runner(
     return outputs.SavedModel(path) if part != ONNX else parity.tensor_runner(_reader(path), config)
 
 
-def _reader(path: pathlib.Path) -> Callable[[str], bytes]:
+def _reader(path: pathlib.Path, precision: str = graph_files.FLOAT32) -> Callable[[str], bytes]:
     """Return a function from the name of a graph in a folder to the content of its file."""
-    return lambda name: (path / f"{name}.onnx").read_bytes()
+    return lambda name: _file(path, name, precision).read_bytes()
+
+
+def _file(path: pathlib.Path, name: str, precision: str = graph_files.FLOAT32) -> pathlib.Path:
+    return path / graph_files.graph_file(name, lambda file: (path / file).exists(), precision)

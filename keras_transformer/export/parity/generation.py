@@ -32,6 +32,7 @@ class Reference(parity.Reference):
             texts = texts[:_BATCH]
         out = pipeline.generate(texts)
         ids = out.ids if pipeline.sampler.num_return > 1 else out.best
+        scores = out.scores[:, 0]
         model = pipeline.model
         sampler = pipeline.sampler
         greedy = sampler.hypotheses == 1 and not isinstance(
@@ -62,10 +63,10 @@ class Reference(parity.Reference):
             decoded = pipeline.decode(ids.reshape(-1, ids.shape[-1])).numpy()
             answers = _strings(decoded.reshape(ids.shape[:-1]))
         if greedy and not pipeline.constraints:
-            return cls(given, ids, answers, gap)
+            return cls(given, ids, answers, gap, scores=scores)
         plain = cls.of(pipeline.with_settings("greedy", constraints=()), texts, as_ids)
         ranked = rank if isinstance(sampler, generation.Beam) and not greedy else None
-        return cls(given, ids, answers, gap if greedy else None, ranked, plain)
+        return cls(given, ids, answers, gap if greedy else None, ranked, plain, scores)
 
 
 class SavedModel:

@@ -3,19 +3,21 @@
 import logging
 import os
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from keras_transformer.export.bundle_writer import check_pipeline, new_part
 from keras_transformer.export.parity import comparison
-from keras_transformer.export.to_onnx import graph_traversal, rewrites, tf2onnx_handlers
-from keras_transformer.pipelines.base import Axes
+from keras_transformer.export.to_onnx import graph_traversal, optimum, rewrites, tf2onnx_handlers
+from keras_transformer.export.to_onnx.precisions import CONVERTERS
+from keras_transformer.pipelines.base import Arrays, Axes
+from keras_transformer_serving import files
 from keras_transformer_serving.bundle import ONNX
+from keras_transformer_serving.graph_files import CONVERTED, FLOAT32, OPTIMUM
+from keras_transformer_serving.graphs import MODEL, loop_name
 
 OPSET = 18  # tf2onnx's default, 15, keeps ONNX Runtime from fusing layer normalisation; above 18 it raises
 
@@ -24,6 +26,7 @@ def onnx(
     pipeline: Any,
     folder: str | os.PathLike[str],
     *,
+    precisions: Sequence[str] = (FLOAT32,),
     texts: Sequence[Any] | None = None,
     signature_key: bytes | None = None,
 ) -> pathlib.Path:
@@ -35,16 +38,23 @@ def onnx(
     after the first if N > 1 hypotheses are returned. If it samples, it also takes "noise" float32 (B, N, M), uniform
     numbers as of `keras_transformer_serving.uniform_noise`. Inputs with defaults: "max_new_tokens" and
     "min_new_tokens" int64 (B,) or (1,), if it samples "temperature" float32 (B,) or (1,), and for an encoder–decoder
-    "prefix_ids" int64 (B, Q) or (1, Q). For servers with their own loop there are
-    `encoder_model.onnx`, which projects keys and values once, and `decoder_model_merged.onnx`, which takes a past of
-    any length, including 0; for a decoder-only model one `model.onnx`; for Unlimiformer only the loop.
+    "prefix_ids" int64 (B, Q) or (1, Q). For servers with their own loop there are `encoder_model.onnx` and
+    `decoder_model_merged.onnx`, which takes a past of any length, including 0, and projects the encoder's output once;
+    for a decoder-only model one `model.onnx`; for Unlimiformer only the loop.
 
     For other pipelines, `model.onnx` maps ids, images or graphs to the model's outputs. Tensors have Optimum's names;
     `export/README.md` lists them.
 
+    All graphs except the loop are in the folder `optimum`, with a `config.json` and a `generation_config.json` of
+    `transformers`, if Optimum's `ORTModel…` classes can run them.
+
     Args:
         pipeline: any of `pipelines`.
         folder: the export's folder; the graphs are written to `folder/onnx`.
+        precisions: "float32" and optionally "float16", for GPUs, and "int8", weights and activations of matrix
+            multiplications, for CPUs. In these the graph that `keras_transformer_serving.load` runs, the whole loop or
+            `model.onnx`, is also written to `folder/onnx/float16` and `folder/onnx/int8`. Their outputs must be close
+            to the pipeline's (`keras_transformer_serving.precisions.THRESHOLDS`).
         texts: texts on which a generating pipeline and its graphs are compared before the export is kept; by default
             made from the vocabulary. Other pipelines are compared on random ids, images or graphs.
         signature_key: a key to sign the manifest with (HMAC-SHA256), that `verify` and
@@ -56,34 +66,98 @@ def onnx(
     Raises:
         BlockingIOError: if another export writes to `folder`.
         FileExistsError: if `folder/onnx` exists already.
-        ParityError: if an output differs.
+        ParityError: if an output differs, in float16 or int8 too much.
         ValueError: if an argument is invalid, or an operation of the model has no ONNX form.
 
     Example:
-        >>> onnx(translator, "export/es-en")
+        >>> onnx(translator, "export/es-en", precisions=("float32", "int8"))
         PosixPath('export/es-en/onnx')
     """
     folder = pathlib.Path(folder)
-    if keras.backend.backend() != "tensorflow":
-        raise ValueError(f"`onnx` needs the TensorFlow backend. Received: {keras.backend.backend()}")
-    check_pipeline(pipeline)
+    check(pipeline, precisions)
     if texts is not None and not pipeline.generates:
         raise ValueError(
             f"`texts` must be None for a {type(pipeline).__name__}, whose graphs take none. Received: texts={texts!r}"
         )
+    compare = comparison.WithPipeline(pipeline, texts)
+    with new_part(pipeline, folder, ONNX, signature_key) as (new, report):
+        write(pipeline, precisions, new, report, compare)
+    return folder / ONNX
+
+
+def check(pipeline: Any, precisions: Sequence[str]) -> None:
+    """Raise unless a pipeline can be exported as ONNX graphs in some precisions.
+
+    Raises:
+        ImportError: if a package is not installed.
+        ValueError: if an argument is invalid.
+    """
+    if keras.backend.backend() != "tensorflow":
+        raise ValueError(f"`onnx` needs the TensorFlow backend. Received: {keras.backend.backend()}")
+    check_pipeline(pipeline)
+    names = [FLOAT32, *CONVERTED]
+    valid = isinstance(precisions, list | tuple) and set(precisions) <= set(names) and FLOAT32 in precisions
+    if not valid or len(set(precisions)) != len(precisions):
+        raise ValueError(
+            f"`precisions` must be a list of {FLOAT32!r} and optionally {' and '.join(map(repr, CONVERTED))}. "
+            f"Received: precisions={precisions!r}"
+        )
+    dtype = pipeline.model.compute_dtype
+    if len(precisions) > 1 and dtype != FLOAT32:
+        raise ValueError(
+            f"`precisions` must be ({FLOAT32!r},) for a model that does not compute in float32. "
+            f"Received: precisions={precisions!r}, a model that computes in {dtype}"
+        )
     try:
-        import onnx as onnx_library
+        import onnx  # noqa: F401
         import onnxruntime  # noqa: F401
         import tf2onnx  # noqa: F401
     except ImportError as error:
         raise ImportError(f"`onnx` needs {error.name}: pip install 'keras-transformer-kit[onnx]'") from error
-    graphs = pipeline.onnx_graphs()
-    with new_part(pipeline, folder, ONNX, signature_key) as (new, report):
-        for name, graph in graphs.items():
-            model = convert(name, graph.function, graph.inputs, graph.axes, graph.defaults)
-            onnx_library.save_model(model, new / f"{name}.onnx")
-        report.update(comparison.WithPipeline(pipeline, texts)(new, ONNX, store=True))
-    return folder / ONNX
+
+
+def write(
+    pipeline: Any,
+    precisions: Sequence[str],
+    new: pathlib.Path,
+    report: dict[str, Any],
+    compare: comparison.WithPipeline,
+) -> None:
+    """Write ONNX graphs and the report of their comparison.
+
+    Args:
+        pipeline: the pipeline.
+        precisions: as for `onnx`.
+        new: the folder to write into.
+        report: the entry in `parity.json`, which is filled.
+        compare: the comparison with the pipeline.
+
+    Raises:
+        ParityError: if an output differs too much.
+    """
+    loop = loop_name(pipeline.export_config()) if pipeline.generates else None
+    configs = optimum.configurations(pipeline)
+    for name, graph in pipeline.onnx_graphs().items():
+        model = convert(name, graph.function, graph.inputs, graph.axes)
+        saved = {(OPTIMUM if configs and name != loop else ""): model}
+        if name == (loop or MODEL):
+            saved |= {each: CONVERTERS[each](model) for each in precisions if each != FLOAT32}
+        for folder, each in saved.items():
+            _save(each, graph.defaults, new / folder / f"{name}.onnx")
+    for name, config in (configs or {}).items():
+        files.write_json(new / OPTIMUM / name, config)
+    report.update(compare(new, ONNX, store=True))
+
+
+def _save(model: Any, defaults: Arrays, path: pathlib.Path) -> None:
+    """Save a model, with default values of inputs: initializers of the same names."""
+    import onnx
+
+    model.graph.initializer.extend(
+        onnx.numpy_helper.from_array(value, name) for name, value in defaults.items()
+    )
+    path.parent.mkdir(exist_ok=True)
+    onnx.save_model(model, path)
 
 
 def convert(
@@ -91,7 +165,6 @@ def convert(
     function: Callable[..., dict[str, Any]],
     signature: list[tf.TensorSpec],
     axes: Axes,
-    defaults: Mapping[str, np.ndarray] = MappingProxyType({}),
 ) -> Any:
     """Convert a TensorFlow function to an ONNX graph, and check that ONNX supports its operations.
 
@@ -100,7 +173,6 @@ def convert(
         function: a function from tensors to a dictionary of tensors; captured variables become constants.
         signature: the specs of its inputs, with names.
         axes: for each input and output the names of its leading axes, None for axes of static size.
-        defaults: the values of inputs that need not be given: initializers of the same names.
 
     Returns:
         An `onnx.ModelProto`.
@@ -125,9 +197,6 @@ def convert(
         raise ValueError(f"`model` must consist of operations that ONNX has. Received: {', '.join(unknown)}")
     model = rewrites.simplify(model)
     model.graph.name = name
-    model.graph.initializer.extend(
-        onnx_library.numpy_helper.from_array(value, name) for name, value in defaults.items()
-    )
     for value in [*model.graph.input, *model.graph.output]:
         for dimension, axis in zip(value.type.tensor_type.shape.dim, axes[value.name], strict=False):
             if axis is not None:

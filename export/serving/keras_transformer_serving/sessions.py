@@ -1,0 +1,105 @@
+"""ONNX Runtime's sessions: execution providers, devices and the graphs they may run."""
+
+import types
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_transformer_serving import external_data
+
+Provider = str | tuple[str, Mapping[str, Any]]
+"""The name of an execution provider, or its name and options."""
+
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+_FIRST_WITH_CUDA_13 = (1, 27)  # of the released onnxruntime-gpu; from 1.19 on they were built with CUDA 12
+
+
+def new_session(name: str, content: bytes, providers: Sequence[Provider] | None = None) -> Any:
+    """Return ONNX Runtime's session of a graph.
+
+    Args:
+        name: the graph's name, for errors.
+        content: the content of its file.
+        providers: ONNX Runtime's execution providers, names or tuples of a name and options, in order of preference;
+            by default CUDA, if available, then CPU.
+
+    Raises:
+        ImportError: if ONNX Runtime is not installed.
+        ValueError: if a provider is unknown, not available or not usable, or the graph has weights in other files,
+            which no digest would cover.
+    """
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise ImportError(
+            "serving needs ONNX Runtime: pip install 'keras-transformer-serving[cpu]', "
+            "or 'keras-transformer-serving[gpu]' for NVIDIA GPUs; never both"
+        ) from error
+    if locations := external_data.locations(content):
+        raise ValueError(
+            f"`{name}.onnx` must hold its weights itself, as exported graphs do. Export again. "
+            f"Received: external data in {', '.join(sorted(locations))}"
+        )
+    available = onnxruntime.get_available_providers()
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors: ONNX Runtime warns of each input with a default
+    if providers is None:
+        usable = [each for each in (CUDA, CPU) if each in available]
+        return onnxruntime.InferenceSession(content, options, providers=usable)
+    names = _names(providers)
+    _check_in(available, names, providers, onnxruntime)
+    session = onnxruntime.InferenceSession(content, options, providers=[*providers])
+    # A provider that does not start, such as CUDA without its libraries, leaves its nodes to the others.
+    _check_in(session.get_providers(), names, providers, onnxruntime)
+    return session
+
+
+def device_of(session: Any) -> tuple[str, int]:
+    """Return the device to keep the inputs and outputs of a session on, as its type, "cuda" or "cpu", and number."""
+    if session.get_providers()[0] != CUDA:
+        return "cpu", 0
+    return "cuda", int(session.get_provider_options()[CUDA].get("device_id", 0))
+
+
+def as_value(array: np.ndarray, device: tuple[str, int]) -> Any:
+    """Copy an array to a device, as ONNX Runtime's `OrtValue`."""
+    import onnxruntime
+
+    return onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), *device)
+
+
+def _names(providers: Sequence[Provider]) -> list[str]:
+    """Return the names of providers, or raise a ValueError unless they are names or names with options."""
+    listed = list(providers) if isinstance(providers, list | tuple) else []
+    names = [each[0] if isinstance(each, tuple) and len(each) == 2 else each for each in listed]
+    options = [each[1] for each in listed if isinstance(each, tuple) and len(each) == 2]
+    strings = all(isinstance(each, str) for each in names)
+    if not (names and strings and all(isinstance(each, Mapping) for each in options)):
+        raise ValueError(
+            "`providers` must be None, or a list of names, or of tuples (name, options), of execution providers. "
+            f"Received: providers={providers!r}"
+        )
+    return [str(each) for each in names]
+
+
+def _check_in(
+    usable: Sequence[str], names: Sequence[str], providers: Sequence[Provider], onnxruntime: types.ModuleType
+) -> None:
+    """Raise unless all providers are usable."""
+    missing = [each for each in names if each not in usable]
+    if missing:
+        raise ValueError(
+            f"`providers` must be usable execution providers of ONNX Runtime {onnxruntime.__version__}. "
+            f"Received: providers={providers!r}, of which {', '.join(missing)} cannot be used; "
+            f"usable: {', '.join(usable)}{_cuda_hint(onnxruntime) if CUDA in missing else ''}"
+        )
+
+
+def _cuda_hint(onnxruntime: types.ModuleType) -> str:
+    """Return the requirements of the CUDA provider."""
+    release = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
+    # A package for GPUs has the version that it was built with.
+    cuda = onnxruntime.cuda_version or ("13" if release >= _FIRST_WITH_CUDA_13 else "12")
+    package = "" if onnxruntime.cuda_version else "keras-transformer-serving[gpu] instead of [cpu], "
+    return f". {CUDA} needs {package}an NVIDIA GPU, CUDA {cuda.split('.')[0]} and cuDNN 9"

@@ -1,0 +1,118 @@
+"""Execution providers, with a hand-made graph and ONNX Runtime or parts of it replaced."""
+
+import types
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import keras_transformer_serving as serving
+from keras_transformer_serving import sessions
+
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+
+
+@pytest.fixture
+def content(small):
+    return small.graph.SerializeToString()
+
+
+class Replaced:
+    """ONNX Runtime that has the providers `available` and starts the providers `started`."""
+
+    def __init__(self, monkeypatch, available, started=None, **attributes):
+        self.asked = []
+        monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: available)
+        monkeypatch.setattr(onnxruntime, "InferenceSession", self._session)
+        for name, value in attributes.items():
+            monkeypatch.setattr(onnxruntime, name, value)
+        self._started = started
+
+    def _session(self, content, providers):
+        self.asked = providers
+        names = [each if isinstance(each, str) else each[0] for each in providers]
+        return types.SimpleNamespace(get_providers=lambda: self._started or names)
+
+
+def test_the_default_is_cuda_then_the_cpu(content, monkeypatch):
+    everything = ["TensorrtExecutionProvider", CUDA, "AzureExecutionProvider", CPU]
+    replaced = Replaced(monkeypatch, everything)
+    sessions.new_session("model", content)
+    assert replaced.asked == [CUDA, CPU]
+
+
+def test_the_default_leaves_out_azure(content):
+    assert sessions.new_session("model", content).get_providers() == [CPU]
+
+
+def test_names_and_options_are_accepted(content, monkeypatch):
+    found = sessions.new_session("model", content, [(CPU, {"arena_extend_strategy": "kSameAsRequested"})])
+    assert found.get_providers() == [CPU]
+    replaced = Replaced(monkeypatch, ["TensorrtExecutionProvider", CUDA, CPU])
+    providers = ["TensorrtExecutionProvider", (CUDA, {"device_id": 1})]
+    sessions.new_session("model", content, providers)
+    assert replaced.asked == providers
+
+
+@pytest.mark.parametrize(
+    "load", [serving.load, lambda folder, providers: serving.load(folder, providers).run()]
+)
+def test_an_unknown_provider_is_refused_by_name(load, small, tmp_path):
+    small.write(tmp_path / "it")
+    with pytest.raises(
+        ValueError, match="`providers` must .*Received: .*NoSuch cannot be used; usable: .*CPU"
+    ):
+        load(tmp_path / "it", ["NoSuch"])
+
+
+@pytest.mark.parametrize(
+    "providers", [[], CPU, [5], [(CPU,)], [(CPU, 5)], [(5, {})], [[CPU, {}]], 5], ids=repr
+)
+def test_providers_of_other_types_are_refused(content, providers):
+    with pytest.raises(
+        ValueError, match="`providers` must be None, or a list of names.*Received: providers="
+    ):
+        sessions.new_session("model", content, providers)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        (
+            {"cuda_version": "", "__version__": "1.26.0"},
+            r"needs .*\[gpu\] instead of \[cpu\].*CUDA 12 and cuDNN 9",
+        ),
+        (
+            {"cuda_version": "", "__version__": "1.31.1"},
+            r"needs .*\[gpu\] instead of \[cpu\].*CUDA 13 and cuDNN 9",
+        ),
+        ({"cuda_version": "12.8", "__version__": "1.99"}, "needs an NVIDIA GPU, CUDA 12 and cuDNN 9"),
+    ],
+)
+def test_an_unavailable_cuda_provider_names_its_requirements(content, monkeypatch, attributes, message):
+    Replaced(monkeypatch, [CPU], **attributes)
+    with pytest.raises(
+        ValueError, match=rf"`providers` must.*\['{CUDA}', '{CPU}'\], of which {CUDA} .*{message}"
+    ):
+        sessions.new_session("model", content, [CUDA, CPU])
+
+
+def test_a_requested_provider_that_does_not_start_is_refused(content, monkeypatch):
+    Replaced(monkeypatch, [CUDA, CPU], [CPU], cuda_version="13.0")
+    with pytest.raises(ValueError, match="usable: CPUExecutionProvider. .*needs an NVIDIA GPU, CUDA 13"):
+        sessions.new_session("model", content, [(CUDA, {"device_id": 3}), CPU])
+    sessions.new_session("model", content)  # by default the CPU is enough
+
+
+def test_values_are_kept_on_the_device_of_the_first_provider(content):
+    assert sessions.device_of(sessions.new_session("model", content)) == ("cpu", 0)
+    on_second_gpu = types.SimpleNamespace(
+        get_providers=lambda: [CUDA, CPU], get_provider_options=lambda: {CUDA: {"device_id": "1"}, CPU: {}}
+    )
+    assert sessions.device_of(on_second_gpu) == ("cuda", 1)
+
+
+def test_values_are_copied_to_a_device():
+    value = sessions.as_value(np.arange(6).reshape(2, 3).T, ("cpu", 0))
+    np.testing.assert_array_equal(value.numpy(), [[0, 3], [1, 4], [2, 5]])
+    assert value.device_name() == "cpu"

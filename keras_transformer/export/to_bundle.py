@@ -1,0 +1,67 @@
+"""Export of pipelines as SavedModel and ONNX graphs in one step."""
+
+import os
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from keras_transformer.export import to_saved_model
+from keras_transformer.export.bundle_writer import check_pipeline, new_parts
+from keras_transformer.export.parity import comparison
+from keras_transformer.export.to_onnx import conversion
+from keras_transformer_serving.bundle import ONNX
+from keras_transformer_serving.graph_files import CONVERTED, FLOAT32
+
+
+def bundle(
+    pipeline: Any,
+    folder: str | os.PathLike[str],
+    *,
+    precisions: Sequence[str] = (FLOAT32, *CONVERTED),
+    name: str | None = None,
+    version: int = 1,
+    texts: Sequence[Any] | None = None,
+    signature_key: bytes | None = None,
+    say: Callable[[str], None] = print,
+) -> pathlib.Path:
+    """Export a pipeline as SavedModel and as ONNX graphs, and verify their outputs.
+
+    The export is created in one commit, when both are complete and verified; an error or an interruption leaves
+    `folder` as it was.
+
+    Args:
+        pipeline: any of `pipelines`.
+        folder: the export's folder.
+        precisions: of the ONNX graphs; see `onnx`.
+        name: the model's name in TensorFlow Serving, by default the folder's.
+        version: a positive integer, as TensorFlow Serving counts them.
+        texts: texts on which the pipeline and both exports are compared; see `saved_model`.
+        signature_key: a key to sign the manifest with; see `saved_model`.
+        say: a function that prints a line of progress.
+
+    Returns:
+        The export's folder.
+
+    Raises:
+        BlockingIOError: if another export writes to `folder`.
+        FileExistsError: if the version or `folder/onnx` exists already.
+        ParityError: if an output differs, in float16 or int8 too much.
+        ValueError: if an argument is invalid, or an operation of the model has no ONNX form.
+
+    Example:
+        >>> bundle(translator, "export/es-en")
+        [1/2] saved_model/es-en/1
+        [2/2] onnx: float32, float16, int8
+        PosixPath('export/es-en')
+    """
+    folder = pathlib.Path(folder)
+    check_pipeline(pipeline)
+    conversion.check(pipeline, precisions)
+    part = to_saved_model.new_version(pipeline, folder, name, version)
+    compare = comparison.WithPipeline(pipeline, texts)
+    with new_parts(pipeline, folder, [part, ONNX], signature_key) as written:
+        say(f"[1/2] {part}")
+        to_saved_model.write(pipeline, part, *written[part], compare)
+        say(f"[2/2] {ONNX}: {', '.join(precisions)}")
+        conversion.write(pipeline, precisions, *written[ONNX], compare)
+    return folder

@@ -1,0 +1,199 @@
+"""Conversion of ONNX graphs to float16 and int8."""
+
+import pathlib
+import tempfile
+from typing import Any
+
+from keras_transformer.export.to_onnx import graph_traversal
+
+# Operations that stay in float32: in float16 they overflow, or round too coarsely.
+_FLOAT32 = frozenset(
+    {
+        "Cos",
+        "CumSum",
+        "Exp",
+        "Log",
+        "Pow",
+        "Range",
+        "Reciprocal",
+        "ReduceMean",
+        "ReduceSum",
+        "Sin",
+        "Sqrt",
+        "TopK",
+    }
+)
+
+
+def to_float16(model: Any) -> Any:
+    """Convert a graph to float16, except for inputs, outputs, positions, sums and the variance of normalisations.
+
+    Args:
+        model: an `onnx.ModelProto` in float32, which is not changed.
+
+    Returns:
+        A new `onnx.ModelProto`.
+    """
+    from onnx import TensorProto, numpy_helper
+    from onnxruntime.transformers import float16
+
+    copy = type(model)()
+    copy.CopyFrom(model)
+    # ONNX Runtime's converter adds casts of values in loop bodies to the main graph. It leaves float64 alone: so
+    # operations that stay in float32 are in float64 meanwhile.
+    widened = _Widening(copy).names
+    copy = float16.convert_float_to_float16(copy, keep_io_types=True, op_block_list=[])
+    for node in graph_traversal.nodes(copy.graph):
+        if node.name in widened:
+            node.attribute[0].i = TensorProto.FLOAT
+    for constant in copy.graph.initializer:
+        if constant.name in widened:
+            values = numpy_helper.to_array(constant).astype("float32")
+            constant.CopyFrom(numpy_helper.from_array(values, constant.name))
+    inputs = [node for node in copy.graph.node if node.name.startswith("graph_input_cast")]
+    for node in reversed(inputs):  # the converter adds them at the end
+        copy.graph.node.remove(node)
+        copy.graph.node.insert(0, node)
+    _remove_shapes(copy)
+    return copy
+
+
+def to_int8(model: Any) -> Any:
+    """Quantise the weights of a graph to int8; matrix multiplications quantise activations when they run.
+
+    Args:
+        model: an `onnx.ModelProto` of float32, which is not changed.
+
+    Returns:
+        A new `onnx.ModelProto`.
+    """
+    import onnx
+    from onnxruntime.quantization import QuantType, quant_utils, quantize_dynamic
+
+    copy = type(model)()
+    copy.CopyFrom(model)
+    quant_utils.add_pre_process_metadata(copy)  # `rewrites` simplified it; otherwise a warning asks for that
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "model.onnx"
+        onnx.save_model(copy, path)
+        quantize_dynamic(path, path, weight_type=QuantType.QInt8, extra_options={"EnableSubgraph": True})
+        quantised = onnx.load(path)
+    _remove_shapes(quantised)
+    return quantised
+
+
+CONVERTERS = {"float16": to_float16, "int8": to_int8}
+
+
+class _Widening:
+    """The computation in float64 of the operations that stay in float32.
+
+    Args:
+        model: an `onnx.ModelProto`, which is changed.
+
+    Attributes:
+        names: of the casts to float64 and of the constants in float64.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.names: set[str] = set()
+        self._graph = model.graph
+        self._types = _types(model)
+        self._constants = {
+            each.name: each for part in graph_traversal.graphs(model.graph) for each in part.initializer
+        }
+        self._wide: dict[str, str] = {}  # values in float64, by their names in float32
+        sensitive = _sensitive(model)
+        for graph in graph_traversal.graphs(model.graph):  # enclosing graphs first
+            casts: dict[str, str] = {}
+            changed: list[Any] = []
+            for node in graph.node:
+                if sensitive.isdisjoint(node.output):
+                    changed.append(node)
+                else:
+                    changed += self._widened(node, casts)
+            nodes = [type(node).FromString(node.SerializeToString()) for node in changed]
+            del graph.node[:]
+            graph.node.extend(nodes)
+
+    def _widened(self, node: Any, casts: dict[str, str]) -> list[Any]:
+        """Return a node in float64, between casts of its inputs, unless they are among `casts`, and outputs."""
+        from onnx import TensorProto
+
+        before, after = [], []
+        for place, name in enumerate(node.input):
+            if self._is_float(name):
+                if name not in self._wide and name not in casts and not self._has_constant(name):
+                    casts[name] = f"{name}_float32_{len(self.names)}"
+                    before.append(_cast(name, casts[name], TensorProto.DOUBLE))
+                    self.names.add(before[-1].name)
+                node.input[place] = self._wide.get(name) or casts[name]
+        for place, name in enumerate(node.output):
+            if self._is_float(name):
+                node.output[place] = self._wide[name] = f"{name}_float32"
+                after.append(_cast(self._wide[name], name, TensorProto.FLOAT))
+        if node.op_type == "Cast" and node.attribute[0].i == TensorProto.FLOAT:
+            node.attribute[0].i = TensorProto.DOUBLE
+            node.name = f"{node.output[0]}_made"
+            self.names.add(node.name)
+        return [*before, node, *after]
+
+    def _has_constant(self, name: str) -> bool:
+        """Return whether a value is a constant, and add it in float64."""
+        from onnx import numpy_helper
+
+        if name not in self._constants:
+            return False
+        self._wide[name] = f"{name}_float32"
+        values = numpy_helper.to_array(self._constants[name]).astype("float64")
+        self._graph.initializer.append(numpy_helper.from_array(values, self._wide[name]))
+        self.names.add(self._wide[name])
+        return True
+
+    def _is_float(self, name: str) -> bool:
+        from onnx import TensorProto
+
+        return self._types.get(name) == TensorProto.FLOAT
+
+
+def _cast(source: str, target: str, to: int) -> Any:
+    from onnx import helper
+
+    return helper.make_node("Cast", [source], [target], f"{target}_cast", to=to)
+
+
+def _sensitive(model: Any) -> set[str]:
+    """Return the outputs of nodes that stay in float32: `_FLOAT32`, squares, and all that angles are computed from."""
+    nodes = [*graph_traversal.nodes(model.graph)]
+    made_by = {name: node for node in nodes for name in node.output}
+    found = {
+        name
+        for node in nodes
+        if node.op_type in _FLOAT32 or (node.op_type == "Mul" and node.input[0] == node.input[1])
+        for name in node.output
+    }
+    left = [node for node in nodes if node.op_type in ("Sin", "Cos")]
+    while left:
+        for name in left.pop().input:
+            if name in made_by and name not in found and not graph_traversal.inner(made_by[name]):
+                found.update(made_by[name].output)
+                left.append(made_by[name])
+    return found
+
+
+def _types(model: Any) -> dict[str, int]:
+    """Return the element type of each value."""
+    from onnx import shape_inference
+
+    types: dict[str, int] = {}
+    for graph in graph_traversal.graphs(shape_inference.infer_shapes(model).graph):
+        for value in [*graph.input, *graph.value_info, *graph.output]:
+            types[value.name] = value.type.tensor_type.elem_type
+        types |= {constant.name: constant.data_type for constant in graph.initializer}
+    return types
+
+
+def _remove_shapes(model: Any) -> None:
+    """Remove inferred types and shapes: of loop bodies, converters leave some that are wrong."""
+    for graph in graph_traversal.graphs(model.graph):
+        del graph.value_info[:]

@@ -1,0 +1,275 @@
+"""Exports in float16 and int8."""
+
+import json
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import keras_transformer_serving as serving
+from keras_transformer import export, generation, models, pipelines, text
+from keras_transformer.export import ParityError, to_saved_model
+from keras_transformer.export.to_onnx import conversion, graph_traversal, precisions
+from keras_transformer_serving import parity
+from keras_transformer_serving import precisions as thresholds
+
+ALL = ("float32", "float16", "int8")
+LOOP = "generate_greedy.onnx"
+
+
+@pytest.fixture(scope="module")
+def folder(exported, pipeline, sentence_pairs, tmp_path_factory):
+    """The pipeline in every precision: converted from the graphs of `exported`."""
+    folder = tmp_path_factory.mktemp("precisions") / "it"
+
+    def convert(name, *_):
+        return onnx.load(next((exported / "onnx").rglob(f"{name}.onnx")))
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(conversion, "convert", convert)
+        export.onnx(pipeline, folder, precisions=ALL, texts=[source for source, _ in sentence_pairs])
+    return folder
+
+
+def test_graphs_of_the_loop_are_in_a_folder_of_each_precision(folder):
+    files = {path.relative_to(folder / "onnx").as_posix() for path in (folder / "onnx").rglob("*.onnx")}
+    assert {f"float16/{LOOP}", f"int8/{LOOP}", LOOP} <= files
+    assert {name for name in files if name.split("/")[0] in ALL} == {f"float16/{LOOP}", f"int8/{LOOP}"}
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtypes"),
+    [("", {"FLOAT"}), ("float16", {"FLOAT16"}), ("int8", {"INT8", "UINT8"})],  # UINT8 for embeddings
+)
+def test_weights_have_the_precision(folder, precision, dtypes):
+    graph = onnx.load(folder / "onnx" / precision / LOOP).graph
+    constants = [each for part in graph_traversal.graphs(graph) for each in part.initializer]
+    matrices = [each for each in constants if len(each.dims) == 2 and min(each.dims) >= 16]
+    assert len(matrices) > 10
+    assert {onnx.TensorProto.DataType.Name(each.data_type) for each in matrices} == dtypes
+
+
+def test_both_verify_compare_every_precision_with_its_thresholds(folder):
+    stored = json.loads((folder / "parity.json").read_text())["onnx"]["precisions"]
+    assert set(stored) == {"float16", "int8"}
+    for precision, row in stored.items():
+        assert row["identical"] + row["different"] == 8
+        threshold = thresholds.THRESHOLDS[precision]
+        assert row["identical_ids"] >= threshold.identical_ids
+        assert 0 < row["score_difference"] <= threshold.score_difference
+        assert row["thresholds"]["identical_ids"] == threshold.identical_ids
+    assert serving.verify(folder)["onnx"]["precisions"] == stored
+    assert export.verify(folder)["onnx"]["precisions"] == stored
+
+
+@pytest.mark.slow
+def test_verify_compares_every_precision_with_a_pipeline(folder, pipeline, texts):
+    rows = export.verify(folder, pipeline, texts)["onnx"]["precisions"]
+    assert {row["identical"] + row["different"] for row in rows.values()} == {len(texts)}
+
+
+@pytest.mark.parametrize(
+    ("precision", "low", "high"), [("float32", 0, 0), ("float16", 1e-3, 0.1), ("int8", 1e-3, 1)]
+)
+def test_load_takes_a_precision(folder, exported, texts, precision, low, high):
+    expected, found = (
+        each.generate(texts) for each in (serving.load(exported), serving.load(folder, precision=precision))
+    )
+    same = (found["ids"] == expected["ids"]).all(axis=1)
+    assert same.mean() > 0.7
+    assert low <= np.abs(found["scores"] - expected["scores"])[same].max() <= high
+    assert serving.load(folder, precision=precision)(texts[0]) == serving.load(exported)(texts[0])
+
+
+def test_a_precision_that_was_not_exported_is_refused(folder, exported):
+    with pytest.raises(
+        ValueError, match="`precision` must be .* float32, float16, int8. Received: precision='int4'"
+    ):
+        serving.load(folder, precision="int4")
+    with pytest.raises(ValueError, match="`precision` must be .*: float32. Received: precision='int8'"):
+        serving.load(exported, precision="int8")
+
+
+@pytest.mark.parametrize(
+    "wrong", [(), ("int8",), ("float32", "int4"), ("float32", "int8", "int8"), "float32", None]
+)
+def test_wrong_precisions_are_refused_before_anything_is_written(pipeline, tmp_path, wrong):
+    for write in (export.onnx, export.bundle):
+        with pytest.raises(
+            ValueError, match="`precisions` must be a list of 'float32' and .*Received: precisions="
+        ):
+            write(pipeline, tmp_path / "it", precisions=wrong)
+    assert not (tmp_path / "it").exists()
+
+
+IDS = np.array([[5, 6, 3, 0], [7, 3, 0, 0], [0, 0, 0, 0]])
+LENGTHS, SCORES = np.array([3, 2, 0]), np.array([-3.0, -2.0, 0.0])
+
+
+class Graphs:
+    """Graphs that give fixed outputs."""
+
+    def __init__(self, ids=IDS, scores=SCORES, lengths=LENGTHS):
+        self._outputs = {"ids": np.array(ids), "scores": np.array(scores), "lengths": np.array(lengths)}
+
+    def generate(self, _):
+        return self._outputs
+
+
+def reference(ids=IDS):
+    return parity.Reference(["a", "b", ""], ids, ["A", "B", ""], scores=SCORES)
+
+
+def test_ids_after_a_difference_are_not_compared():
+    ids = IDS.copy()
+    ids[0, 1:] = [9, 9, 9]
+    row = thresholds._compare_ids(reference(), Graphs(ids, np.add(SCORES, [5, 0.5, 0])).generate(None))
+    assert row == {"identical": 2, "different": 1, "identical_ids": 3 / 4, "score_difference": 0.25}
+
+
+def test_only_the_first_of_several_hypotheses_is_compared():
+    several = np.stack([IDS, np.full_like(IDS, 9)], axis=1)
+    scores, lengths = np.stack([SCORES, SCORES], 1), np.stack([LENGTHS, LENGTHS], 1)
+    other = several.copy()
+    other[:, 1] = 8
+    row = thresholds.compare("int8", reference(several), Graphs(other, scores, lengths))
+    assert (row["identical"], row["identical_ids"], row["score_difference"]) == (3, 1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    "graphs",
+    [Graphs(IDS + 1), Graphs(scores=SCORES - 1), Graphs(scores=SCORES * np.nan)],
+    ids=["ids", "scores", "NaN"],
+)
+@pytest.mark.parametrize("precision", ["float16", "int8"])
+def test_outputs_beyond_the_thresholds_are_an_error_that_names_the_precision(graphs, precision):
+    with pytest.raises(
+        ParityError, match=f"Leave {precision} out. Received: {precision}, with .*identical_ids"
+    ):
+        thresholds.compare(precision, reference(), graphs)
+
+
+def test_tensors_are_compared_by_their_relative_error():
+    expected = [parity.Example("forward", {}, {"logits": np.array([3.0, 4.0]), "more": np.zeros(2)})]
+    near = {"logits": np.array([3.0, 4.04]), "more": np.zeros(2)}
+    assert thresholds.compare("float16", expected, lambda *_: near)["relative_error"] == pytest.approx(0.008)
+    for far in ({**near, "logits": np.array([3.0, 4.06])}, {**near, "more": np.array([0.02, 0])}):
+        with pytest.raises(ParityError, match="relative_error"):
+            thresholds.compare("float16", expected, lambda *_, far=far: far)
+
+
+LOOP_OF_SENSITIVE_OPERATIONS = """
+<ir_version: 10, opset_import: ["" : 18]>
+loop (float[n, 16] x) => (float[n, 16] hidden, float[n, 3] chosen)
+<int64 steps = {6}, bool go = {1}, int64 offset = {2000}, float period = {2.6525}, float scale = {400},
+ int64[1] last = {-1}, int64[1] three = {3}, int64[1] zero = {0}>
+{
+  first = Slice(x, zero, three, last)
+  rate = Reciprocal(period)
+  hidden, chosen = Loop(steps, go, x, first) <body = step
+    (int64 i, bool going, float[n, 16] before, float[n, 3] sums)
+    => (bool goes_on, float[n, 16] after, float[n, 3] new_sums) {
+      position = Add(i, offset)
+      number = Cast <to = 1> (position)
+      angle = Mul(number, rate)
+      wave = Sin(angle)
+      product = MatMul(before, matrix)
+      sum = Add(product, wave)
+      bounded = Tanh(sum)
+      large = Mul(bounded, scale)
+      square = Mul(large, large)
+      mean = ReduceMean <keepdims = 1> (square, last)
+      root = Sqrt(mean)
+      after = Div(large, root)
+      top, places = TopK(after, three)
+      new_sums = Add(sums, top)
+      goes_on = Identity(going)
+    }>
+}
+"""
+
+
+def test_float16_keeps_angles_norms_and_searches_of_loops_in_float32():
+    """Angles of large positions, squares of large values, and the k largest values."""
+    model = onnx.parser.parse_model(LOOP_OF_SENSITIVE_OPERATIONS)
+    matrix = np.random.default_rng(0).normal(size=(16, 16)).astype("float32") / 4
+    model.graph.initializer.append(onnx.numpy_helper.from_array(matrix, "matrix"))
+    before = model.SerializeToString()
+    found = {"float32": model, **{name: convert(model) for name, convert in precisions.CONVERTERS.items()}}
+    assert model.SerializeToString() == before
+    x = {"x": np.random.default_rng(1).normal(size=(5, 16)).astype("float32")}
+    outputs = {}
+    for name, graph in found.items():
+        onnx.checker.check_model(graph)
+        outputs[name] = onnxruntime.InferenceSession(graph.SerializeToString()).run(["hidden", "chosen"], x)
+    for expected, half, quantised in zip(*outputs.values(), strict=True):
+        assert half.dtype == quantised.dtype == np.float32
+        np.testing.assert_allclose(half, expected, atol=0.02)
+        assert np.abs(half - expected).max() > 0
+        np.testing.assert_allclose(quantised, expected, atol=0.3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "sampler", [generation.Beam(3, num_return=2), generation.Sample(0.8, top_p=0.9, seed=1)]
+)
+def test_loops_of_other_samplers_are_converted(pipeline, sampler, tmp_path):
+    """int8 changes too many ids of this untrained model for its threshold."""
+    folder = tmp_path / "it"
+    export.onnx(pipeline.with_settings(sampler), folder, precisions=("float32", "float16"))
+    assert set(serving.verify(folder)["onnx"]["precisions"]) == {"float16"}
+    name = f"generate_{type(sampler).__name__.lower()}"
+    quantised = precisions.to_int8(onnx.load(folder / "onnx" / f"{name}.onnx"))
+    config = serving.Bundle(folder).config
+    graphs = serving.Graphs(lambda _: quantised.SerializeToString(), config)
+    ids = pipeline.encode(["uno dos", "hoy llueve"]).numpy().astype("int64")
+    expected = serving.load(folder).graphs.generate(ids)
+    assert (graphs.generate(ids)["ids"] == expected["ids"]).mean() > 0.5
+
+
+def test_a_model_in_float16_is_not_converted(tmp_path, pipeline, monkeypatch):
+    monkeypatch.setattr(type(pipeline.model), "compute_dtype", "float16")
+    with pytest.raises(ValueError, match=r"`precisions` must be \('float32',\).*computes in float16"):
+        export.onnx(pipeline, tmp_path / "it", precisions=ALL)
+
+
+@pytest.mark.slow
+def test_a_bundle_has_all_parts_in_one_commit(quick, pipeline, sentence_pairs, tmp_path, capsys):
+    texts = [source for source, _ in sentence_pairs]
+    folder = export.bundle(pipeline, tmp_path / "it", precisions=("float32", "int8"), version=2, texts=texts)
+    assert folder == tmp_path / "it"
+    assert capsys.readouterr().out.splitlines() == ["[1/2] saved_model/it/2", "[2/2] onnx: float32, int8"]
+    report = serving.Bundle(folder).parity
+    assert set(report) == {"saved_model/it/2", "onnx"}
+    assert set(report["onnx"]["precisions"]) == {"int8"}
+    with pytest.raises(FileExistsError, match="onnx` must be new"):
+        export.bundle(pipeline, folder)
+
+
+def test_an_interrupted_bundle_leaves_nothing(pipeline, tmp_path, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(to_saved_model, "write", lambda _, __, new, *___: (new / "saved_model.pb").touch())
+    monkeypatch.setattr(conversion, "convert", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        export.bundle(pipeline, tmp_path / "it", say=lambda line: None)
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.slow
+def test_a_pipeline_that_does_not_generate_is_exported_in_every_precision(tmp_path):
+    tokenizer = text.WordPieceTokenizer.train(["to be or not to be", "that is the question"], 60)
+    bert = models.BERT(tokenizer.vocabulary_size, 1, 2, 16, hidden_dim=32, max_length=16)
+    pipeline = pipelines.TextClassification(models.SequenceClassifier(bert, 3), tokenizer)
+    export.bundle(pipeline, tmp_path / "it")
+    files = {path.relative_to(tmp_path / "it" / "onnx").as_posix() for path in tmp_path.rglob("*.onnx")}
+    assert files == {"optimum/model.onnx", "float16/model.onnx", "int8/model.onnx"}
+    stored = export.verify(tmp_path / "it")["onnx"]["precisions"]
+    assert stored == serving.verify(tmp_path / "it")["onnx"]["precisions"]
+    assert 0 < stored["float16"]["relative_error"] < stored["int8"]["relative_error"] < 0.1
+    ids = np.array([[5, 6, 7]])
+    expected = serving.load(tmp_path / "it").run(input_ids=ids)["logits"]
+    found = serving.load(tmp_path / "it", precision="int8").run(input_ids=ids)["logits"]
+    assert 0 < np.abs(found - expected).max() < 0.1
