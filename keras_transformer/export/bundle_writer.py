@@ -6,6 +6,7 @@ import json
 import pathlib
 from typing import Any
 
+from keras_transformer.export.tokenizer_examples import tokenizer_examples
 from keras_transformer.pipelines.base import Pipeline
 from keras_transformer_serving import bundle, files
 
@@ -14,6 +15,7 @@ _PACKAGES = (
     "tensorflow",
     "tensorflow-text",
     "sentencepiece",
+    "tokenizers",
     "tf2onnx",
     "onnx",
     "onnxruntime",
@@ -38,7 +40,8 @@ def new_part(
 
     def write_shared(new: pathlib.Path) -> None:
         if pipeline.tokenizer is not None:
-            pipeline.tokenizer.save(new / "tokenizer")
+            pipeline.tokenizer.save(new / bundle.TOKENIZER)
+            files.write_json(new / bundle.TOKENIZER_EXAMPLES, tokenizer_examples(pipeline.tokenizer))
         if pipeline.generates:
             files.write_json(new / "generation_config.json", pipeline.generation_config())
 

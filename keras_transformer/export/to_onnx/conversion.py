@@ -52,6 +52,7 @@ def onnx(
     Raises:
         BlockingIOError: if another export writes to `folder`.
         FileExistsError: if `folder/onnx` exists already.
+        ImportError: if a package of the extra "onnx" is not installed.
         ParityError: if an output differs.
         ValueError: if an argument is invalid, or an operation of the model has no ONNX form.
 
@@ -74,11 +75,13 @@ def onnx(
     except ImportError as error:
         raise ImportError(f"`onnx` needs {error.name}: pip install 'keras-transformer-kit[onnx]'") from error
     graphs = pipeline.onnx_graphs()
+    compare = comparison.WithPipeline(pipeline, texts)
+    compare.tokenizers()  # before the conversion, which takes longer
     with new_part(pipeline, folder, ONNX, signature_key) as (new, report):
         for name, graph in graphs.items():
             model = convert(name, graph.function, graph.inputs, graph.axes)
             onnx_library.save_model(model, new / f"{name}.onnx")
-        report.update(comparison.WithPipeline(pipeline, texts)(new, ONNX, store=True))
+        report.update(compare(new, ONNX, store=True))
     return folder / ONNX
 
 

@@ -1,0 +1,172 @@
+"""Exported pipelines that generate: texts in, texts out."""
+
+import abc
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_transformer_serving.graphs import Graphs
+from keras_transformer_serving.pipelines.texts import check_batch_size, check_string
+from keras_transformer_serving.text import Tokenizer
+
+_NO_TEXT = (
+    "`texts` must be rows of ids, for `generate`: the export's tokenizer is not one of `keras_transformer.text`, so "
+    "that texts are for its SavedModel."
+)
+
+
+class Generating(abc.ABC):
+    """Base class of exported pipelines that generate: from texts to texts, or to token ids by `generate`.
+
+    A task defines `tokenize` and `decode`.
+
+    Args:
+        graphs: the export's graphs.
+        tokenizer: the export's tokenizer; None if it needs TensorFlow, so that inputs must be token ids.
+        config: the export's settings.
+    """
+
+    def __init__(self, graphs: Graphs, tokenizer: Tokenizer | None, config: dict[str, Any]) -> None:
+        self.graphs = graphs
+        self.tokenizer = tokenizer
+        self.config = config
+
+    @property
+    def _text_tokenizer(self) -> Tokenizer:
+        """The tokenizer, or a ValueError if it needs TensorFlow."""
+        if self.tokenizer is None:
+            raise ValueError(_NO_TEXT)
+        return self.tokenizer
+
+    @abc.abstractmethod
+    def tokenize(self, text: str) -> list[int]:
+        """Return the source ids of a text."""
+
+    @abc.abstractmethod
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of generated ids."""
+
+    def __call__(self, texts: str | Iterable[str], batch_size: int = 64) -> Any:
+        """Generate texts.
+
+        Args:
+            texts: strings, or one string. A text of only spaces and unknown characters gives an empty output; a
+                prompt must have at least one token.
+            batch_size: the number of texts in a batch.
+
+        Returns:
+            The first hypothesis of each text: a list as long as `texts`, or a string for a string.
+
+        Raises:
+            TypeError: if a text is not a string.
+            ValueError: if a text is not valid Unicode or too long, or there is no tokenizer.
+        """
+        if isinstance(texts, str):
+            return self([texts], batch_size)[0]
+        texts = list(texts)
+        for row, text in enumerate(texts):
+            check_string("texts", row, text)
+        ids = self.generate(texts, batch_size)["ids"]
+        return [self.decode(row if row.ndim == 1 else row[0]) for row in ids]
+
+    def generate(self, texts: Sequence[Any], batch_size: int = 64) -> dict[str, np.ndarray]:
+        """Generate token ids.
+
+        Args:
+            texts: B strings, or lists of token ids.
+            batch_size: the number of texts in a batch.
+
+        Returns:
+            "ids" int64 (B, M), "lengths" int64 (B,), "scores" float32 (B,); with an axis N after the first if the
+            export returns N > 1 hypotheses.
+
+        Raises:
+            TypeError: as for a call.
+            ValueError: as for a call, or if ids are out of range.
+        """
+        check_batch_size(batch_size)
+        if isinstance(texts, str):
+            raise TypeError(f"`texts` must be a list of strings. Received: texts={texts!r}")
+        rows = self.encode(texts)
+        order = sorted(range(len(rows)), key=lambda row: len(rows[row]))  # batches of similar lengths
+        count = self.graphs.num_return
+        shape = (len(rows), count) if count > 1 else (len(rows),)
+        ids = np.full((*shape, self.graphs.max_new_tokens), self.graphs.padding_value, np.int64)
+        lengths, scores = np.zeros(shape, np.int64), np.zeros(shape, np.float32)
+        for begin in range(0, len(order), batch_size):
+            chosen = order[begin : begin + batch_size]
+            input_ids, mask = self.padded([rows[row] for row in chosen])
+            part = self.graphs.generate(input_ids, np.array(chosen), attention_mask=mask)
+            ids[chosen], lengths[chosen], scores[chosen] = part["ids"], part["lengths"], part["scores"]
+        return {"ids": ids, "lengths": lengths, "scores": scores}
+
+    def encode(self, texts: Sequence[Any]) -> list[list[int]]:
+        """Return the source ids of each text or list of ids."""
+        limit, rows = self.graphs.max_source_tokens, []
+        for row, text in enumerate(texts):
+            rows.append(self._ids(text, row))
+            if len(rows[row]) > limit:
+                raise ValueError(
+                    f"`texts` must have at most {limit} tokens each (max_source_tokens). "
+                    f"Received: {len(rows[row])} tokens in texts[{row}]"
+                )
+        return rows
+
+    def _ids(self, text: Any, row: int) -> list[int]:
+        ids = np.asarray(text) if isinstance(text, list | tuple | np.ndarray) else None
+        if ids is None or ids.dtype.kind not in "iu":
+            check_string("texts", row, text)
+            found = self.tokenize(text)
+            if self.graphs.start_id is None and not found:
+                raise ValueError(f"`texts` must have a token each. Received: none in texts[{row}]")
+            return found
+        if ids.ndim != 1 or not ((ids >= 0) & (ids < self.graphs.vocabulary_size)).all():
+            raise ValueError(
+                f"`texts` must have ids from 0 to {self.graphs.vocabulary_size - 1}. Received: texts[{row}]={text!r}"
+            )
+        return [id_ for id_ in ids.tolist() if id_ != self.graphs.pad_id]
+
+    def padded(self, rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+        """Return padded ids and their mask (0 for padding), both int64 (B, S), S at least 1."""
+        ids = np.full((len(rows), max(map(len, rows), default=0) or 1), self.graphs.padding_value, np.int64)
+        mask = np.zeros_like(ids)
+        for row, content in enumerate(rows):
+            ids[row, : len(content)] = content
+            mask[row, : len(content)] = 1
+        return ids, mask
+
+
+class TextToText(Generating):
+    """An exported encoder–decoder; `load` creates it."""
+
+    def tokenize(self, text: str) -> list[int]:
+        """Return the source ids of a text and the end id; none for only spaces and unknown characters."""
+        ids = self._text_tokenizer.tokenize(text)
+        no_text = {self.graphs.pad_id, self.graphs.end_id, *self.config["empty_ids"]}
+        return [] if no_text.issuperset(ids) else [*ids, self.graphs.end_id]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of generated ids."""
+        return self._text_tokenizer.detokenize(ids)
+
+
+class TextGeneration(Generating):
+    """An exported decoder-only model, from prompts to their continuations; `load` creates it."""
+
+    def tokenize(self, text: str) -> list[int]:
+        """Return the source ids of a prompt."""
+        ids = self._text_tokenizer.tokenize(text, self.config["special_tokens"])
+        return [self._text_tokenizer.start_id, *ids] if self.config["add_start"] else ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of generated ids, including the space after the prompt."""
+        # As in the pipeline: without an ordinary token before them, the leading space would be stripped.
+        anchor = self.config["anchor_id"]
+        text, prefix = (self._text_tokenizer.detokenize(each) for each in ([anchor, *ids], [anchor]))
+        return text.removeprefix(prefix)
+
+
+def generating_pipeline(graphs: Graphs, tokenizer: Tokenizer | None, config: dict[str, Any]) -> Generating:
+    """Return an exported pipeline that generates: a `TextToText`, or of a decoder-only model a `TextGeneration`."""
+    return (TextGeneration if config["start_id"] is None else TextToText)(graphs, tokenizer, config)
