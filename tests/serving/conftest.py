@@ -1,6 +1,5 @@
 import types
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -46,24 +45,3 @@ def served_in_tensorflow():
         return served
 
     return make
-
-
-@pytest.fixture(scope="session")
-def assert_equal():
-    """assert_equal(found, expected): Python values of equal types, and floats close to each other."""
-
-    def check(found, expected):
-        assert type(found) is type(expected)
-        if isinstance(expected, list | tuple):
-            assert len(found) == len(expected)
-            for each, other in zip(found, expected, strict=True):
-                check(each, other)
-        elif isinstance(expected, np.ndarray):
-            assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
-            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
-        elif isinstance(expected, float):
-            assert found == pytest.approx(expected, rel=1e-4, abs=1e-4)
-        else:
-            assert found == expected
-
-    return check

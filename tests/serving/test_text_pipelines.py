@@ -1,9 +1,14 @@
 """Serving's pipelines of texts give the outputs and errors of the pipelines."""
 
+import types
+
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from keras_transformer import text
+import keras_transformer_serving as serving
+from keras_transformer import export, text
+from keras_transformer.export.bundle_writer import config_of
 from keras_transformer.models import (
     BERT,
     GPT,
@@ -18,6 +23,7 @@ from keras_transformer.pipelines import (
     FillMask,
     QuestionAnswering,
     TextClassification,
+    TextToText,
     TokenClassification,
 )
 
@@ -78,18 +84,18 @@ def fill_mask(tokenizer, **options):
 QUESTIONS = [["a", "", "ab c", "é"], ["b c", " ñ \u2003☃", "x", "a\u3000b"]]
 MASKED = [["a [MASK] b", "[MASK][MASK]x☃", "c [MASK] d [MASK] ."]]
 LONGER = [*TEXTS, LONG, "a b cc d e ff g h i j k l mmmmm n o p", LONG * 3]
-# Of each task one runs in `make test`; the others are slow. Of each, the pipeline and columns of texts.
+# Of each, the pipeline and columns of texts.
 QUICK = {
     "text": (lambda: classify(text.ByteTokenizer(), labels=["x", 1, "z"], long_texts="window"), [LONGER]),
-    "token": (lambda: of_tokens(word_pieces()), [[*TEXTS[:3], *LINES]]),
+}
+SLOW = {
     "span": (
         lambda: QuestionAnswering(bert(text.ByteTokenizer(), SpanClassifier), text.ByteTokenizer(), 2),
         QUESTIONS,
     ),
+    "token": (lambda: of_tokens(text.ByteTokenizer(), "window"), [LONGER]),
     "embedding": (lambda: Embedding(bert(text.ByteTokenizer()), text.ByteTokenizer()), [TEXTS[:5]]),
     "fill": (lambda: fill_mask(word_pieces(), top=3), MASKED),
-}
-SLOW = {
     "text, pairs": (lambda: classify(word_pieces()), pairs_of(TEXTS[:5])),
     "text, pairs, window": (lambda: classify(byte_pairs(), long_texts="window"), pairs_of(LINES)),
     "text, one segment": (lambda: classify(text.ByteTokenizer(), 3, pooling="mean"), [TEXTS[:5]]),
@@ -105,7 +111,7 @@ SLOW = {
         lambda: classify_by_gpt(text.ByteTokenizer(), False, SEVERAL),
         [TEXTS[:5]],
     ),
-    "token, window": (lambda: of_tokens(text.ByteTokenizer(), "window"), [LONGER]),
+    "token, WordPiece": (lambda: of_tokens(word_pieces()), [[*TEXTS[:3], *LINES]]),
     "span, window": (
         lambda: QuestionAnswering(
             bert(text.ByteTokenizer(), SpanClassifier), text.ByteTokenizer(), long_texts="window"
@@ -198,3 +204,50 @@ def test_a_classifier_of_two_texts_needs_both(served_in_tensorflow, assert_equal
     for given in (["a"], ["a", "b"]):
         assert_equal(result_of(served, given), result_of(pipeline, given))
         assert_equal(result_of(served, given, "ab"), result_of(pipeline, given, "ab"))
+
+
+def translator(tokenizer, random_transformer):
+    names = ("vocabulary_size", "pad_id", "start_id", "end_id")
+    model = random_transformer(20, 1.5, **{name: getattr(tokenizer, name) for name in names})
+    return TextToText(model, tokenizer, max_new_tokens=6, max_source_tokens=60)
+
+
+def marian():
+    trained = text.SentencePieceTokenizer.train(LINES, 80, byte_fallback=False)
+    pieces = [trained.id_to_piece(id_) for id_ in range(4, trained.vocabulary_size)]
+    pieces = ["<pad>", "</s>", "<unk>", *pieces[::-1], ">>fra<<"]
+    return text.MarianT5Tokenizer(
+        trained.model_bytes, pieces, tokens_in_text=[">>fra<<"], place_in_text="start"
+    )
+
+
+SOURCES = [*LINES, "", "  ", "☃", "</s>", "<pad> </s>", ">>fra<<the cat", "UNO\tdos\n", "x" * 59]
+
+
+@pytest.mark.parametrize("make", [lambda: text.ByteTokenizer(special_tokens_in_text=True), marian])
+def test_source_ids_and_errors_equal_the_pipelines(make, random_transformer, assert_equal):
+    pipeline = translator(make(), random_transformer)
+    config = config_of(pipeline)
+    tokenizer = serving.tokenizer_of(pipeline.tokenizer.model_bytes, config)
+    served = serving.TextToText(types.SimpleNamespace(**config), tokenizer, config)
+    inputs = pipeline.preprocess(tf.constant(SOURCES)).inputs
+    expected = tf.ragged.boolean_mask(inputs["source_ids"], inputs["padding_mask"]).to_list()
+    assert served.encode(SOURCES) == expected
+    assert served.encode(["  "]) == [[]]
+    for texts in (["a", "the cat " * 99], ["a", 5], ["\ud800"]):
+        found, expected = result_of(served.encode, texts), result_of(pipeline, texts)
+        assert_equal(found, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [text.ByteTokenizer, byte_pairs, marian])
+def test_an_export_translates_without_tensorflow(
+    make, random_transformer, served_without_tensorflow, tmp_path
+):
+    pipeline = translator(make(), random_transformer)
+    export.onnx(pipeline, tmp_path / "it", texts=LINES)
+    assert served_without_tensorflow(tmp_path / "it", SOURCES) == pipeline(SOURCES)
+    examples = tmp_path / "it" / "tokenizer" / "examples.json"
+    examples.write_text(examples.read_text().replace("[", "[ ", 1))
+    with pytest.raises(ValueError, match=r"examples\.json.*damaged"):
+        serving.load(tmp_path / "it")

@@ -1,6 +1,5 @@
 """Tokenizers of serving give the ids and texts of those in the TensorFlow graph."""
 
-import builtins
 import itertools
 import json
 import random
@@ -45,17 +44,16 @@ def marian(place, normalization="nfkc"):
 
 
 GPT2_ROLES = dict.fromkeys(("unknown", "start", "end"), "<|endoftext|>")
-# One of each library.
 QUICK = {
     "byte-level BPE": lambda: text.BytePairTokenizer.train(
         TRAINING, 300, add_prefix_space=True, special_tokens_in_text=True
     ),
-    "WordPiece": lambda: text.WordPieceTokenizer.train(TRAINING, 700, special_tokens_in_text=True),
     "bytes": lambda: text.ByteTokenizer(extra_tokens=TOKENS, special_tokens_in_text=True),
     "unigram": sentence_piece,
     "T5": lambda: marian("anywhere"),
 }
 SLOW = {
+    "WordPiece": lambda: text.WordPieceTokenizer.train(TRAINING, 700, special_tokens_in_text=True),
     "GPT-1": lambda: text.OpenAIGPTTokenizer.train(TRAINING, 700),
     "GPT-2": lambda: text.BytePairTokenizer.train(TRAINING, 400, special_tokens=GPT2_ROLES),
     "GPT-1, cased": lambda: text.OpenAIGPTTokenizer.train(TRAINING, 700, lowercase=False),
@@ -172,20 +170,6 @@ def test_a_tokenizer_that_differs_is_not_exported(pipeline, tmp_path, monkeypatc
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_missing_library_is_named(monkeypatch):
-    importer = builtins.__import__
-
-    def without(name, *arguments, **options):
-        if name == "tokenizers":
-            raise ImportError(name)
-        return importer(name, *arguments, **options)
-
-    model = QUICK["WordPiece"]().model_bytes
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ImportError, match=r"pip install 'keras-transformer-serving\[tokenizers\]'"):
-        serving.tokenizer_of(model, {"tokenizer_class": "WordPieceTokenizer"})
-
-
 def test_tokenizers_need_no_tensorflow():
     program = """
         import sys
@@ -196,8 +180,3 @@ def test_tokenizers_need_no_tensorflow():
         [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60
     )
     assert done.stdout == "[]\n", done.stderr
-
-
-def test_other_tokenizers_need_tensorflow():
-    assert not serving.reads_text({"tokenizer_class": "Mine"})
-    assert not serving.reads_text({"pipeline": "ImageClassification"})
