@@ -9,6 +9,7 @@ from typing import Any
 from keras_transformer.export.tokenizer_examples import tokenizer_examples
 from keras_transformer.pipelines.base import Pipeline
 from keras_transformer_serving import bundle, files
+from keras_transformer_serving.text import reads_text
 
 _PACKAGES = (
     "keras",
@@ -37,16 +38,18 @@ def new_part(
     Returns:
         A context manager of a temporary folder to write into and the part's entry in `parity.json`.
     """
+    config = config_of(pipeline)
 
     def write_shared(new: pathlib.Path) -> None:
         if pipeline.tokenizer is not None:
             pipeline.tokenizer.save(new / bundle.TOKENIZER)
+        if reads_text(config):
             files.write_json(new / bundle.TOKENIZER_EXAMPLES, tokenizer_examples(pipeline.tokenizer))
         if pipeline.generates:
             files.write_json(new / "generation_config.json", pipeline.generation_config())
 
     versions = {name: _version(name) for name in _PACKAGES}
-    return bundle.new_part(folder, part, config_of(pipeline), versions, write_shared, signature_key)
+    return bundle.new_part(folder, part, config, versions, write_shared, signature_key)
 
 
 def config_of(pipeline: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from keras_transformer.pipelines.texts import texts_from_vocabulary
 
 # White space, control characters, line ends, marks in and out of order, joined and invisible characters, digits,
 # contractions, several scripts, and words at the limits of WordPiece.
-_HARD = (
+HARD_LINES = (
     "  a   b  ",
     " leading",
     "trailing \t\r\n",
@@ -41,7 +41,7 @@ def tokenizer_examples(tokenizer: Any) -> dict[str, list[Any]]:
         tokenizer: a tokenizer of `text`.
     """
     special = list(tokenizer.special_token_ids)[:_MAX_SPECIAL_TOKENS]
-    texts = [*_HARD, *(f"{token}a {token} b{token}{token[:-1]}" for token in special)]
+    texts = [*HARD_LINES, *(f"{token}a {token} b{token}{token[:-1]}" for token in special)]
     texts += texts_from_vocabulary(tokenizer)
     ids = tokenizer.tokenize(texts)
     decoded = [text.decode() for text in tokenizer.detokenize(ids).numpy()]

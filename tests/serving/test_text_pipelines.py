@@ -68,6 +68,11 @@ def classify_by_gpt(tokenizer, symmetric=False, problem_type=None, long_texts="r
     return TextClassification(randomised(model), tokenizer, ["x", "y", "z"], long_texts)
 
 
+def one_segment():
+    model = bert(text.ByteTokenizer(), lambda encoder: SequenceClassifier(encoder, 3, "mean"), num_segments=1)
+    return TextClassification(model, text.ByteTokenizer())
+
+
 def pairs_of(texts):
     return [texts, texts[::-1]]
 
@@ -98,7 +103,7 @@ SLOW = {
     "fill": (lambda: fill_mask(word_pieces(), top=3), MASKED),
     "text, pairs": (lambda: classify(word_pieces()), pairs_of(TEXTS[:5])),
     "text, pairs, window": (lambda: classify(byte_pairs(), long_texts="window"), pairs_of(LINES)),
-    "text, one segment": (lambda: classify(text.ByteTokenizer(), 3, pooling="mean"), [TEXTS[:5]]),
+    "text, one segment": (one_segment, [TEXTS[:5]]),
     "text, several labels": (lambda: classify(word_pieces(), problem_type=SEVERAL), [[*TEXTS, *LINES]]),
     "text, number": (lambda: classify(word_pieces(), 1, "window"), [[*LONGER, *LINES]]),
     "text, GPT": (lambda: classify_by_gpt(byte_pairs(), long_texts="window"), [[*LONGER, *LINES]]),
@@ -194,6 +199,13 @@ def test_outputs_and_errors_equal_the_pipelines(name, served_in_tensorflow, asse
     make, columns = {**QUICK, **SLOW}[name]
     pipeline = make()
     check_outputs_and_errors(served_in_tensorflow(pipeline), pipeline, columns, assert_equal)
+
+
+def test_a_classifier_of_single_texts_refuses_pairs(served_in_tensorflow, assert_equal):
+    pipeline = one_segment()
+    found, expected = (result_of(each, ["a"], ["b"]) for each in (served_in_tensorflow(pipeline), pipeline))
+    assert_equal(found, expected)
+    assert found[1].startswith("`text_pair` must be None, as the model has num_segments=1")
 
 
 @pytest.mark.slow

@@ -13,12 +13,12 @@ import tensorflow as tf
 import keras_transformer_serving as serving
 from keras_transformer import text
 from keras_transformer.export.to_onnx import conversion
-from keras_transformer.export.tokenizer_examples import _HARD, tokenizer_examples
+from keras_transformer.export.tokenizer_examples import HARD_LINES, tokenizer_examples
 from keras_transformer.pipelines.texts import valid_utf8, words_of
 from keras_transformer_serving import parity
 from keras_transformer_serving.pipelines.token_classification import WORD
 
-TRAINING = [line.replace("\0", "") for line in _HARD]
+TRAINING = [line.replace("\0", "") for line in HARD_LINES]
 RANGES = [0, 0x80, 0x300, 0x600, 0xE00, 0x1100, 0x2000, 0x3000, 0xAC00, 0xFE00, 0x1D100, 0x1F300]
 TOKENS = ["<extra_id_0>", ">>fra<<"]
 
@@ -79,7 +79,7 @@ SLOW = {
 def fuzzed(number, seed=0):
     """Return random strings of hard lines, single letters, several scripts and characters of all of Unicode."""
     chance = random.Random(seed)
-    hard = [part for line in _HARD for part in [line, *line.split(" ")]]
+    hard = [part for line in HARD_LINES for part in [line, *line.split(" ")]]
 
     def part():
         choice = chance.random()
@@ -121,13 +121,13 @@ def check(tokenizer, lines):
 
 @pytest.mark.parametrize("name", QUICK)
 def test_ids_and_texts_equal_the_graphs_on_hard_lines(name):
-    check(QUICK[name](), [*_HARD, *fuzzed(30)])
+    check(QUICK[name](), [*HARD_LINES, *fuzzed(30)])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*QUICK, *SLOW])
 def test_ids_and_texts_equal_the_graphs_on_thousands_of_lines(name):
-    check({**QUICK, **SLOW}[name](), [*_HARD, *fuzzed(3000, 7)])
+    check({**QUICK, **SLOW}[name](), [*HARD_LINES, *fuzzed(3000, 7)])
 
 
 def test_segmentations_of_equal_probability_equal_the_graphs():

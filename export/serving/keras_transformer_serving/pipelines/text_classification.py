@@ -28,7 +28,7 @@ class TextClassification(TextPipeline):
 
         Raises:
             TypeError: if a text is not a string.
-            ValueError: if a text is too long, or the numbers of first and second texts differ.
+            ValueError: if a text is too long, there are not as many second texts, or the model takes no pairs.
         """
         scores, config = self.scores(text, text_pair, batch_size), self.config
         found = postprocess(
@@ -61,6 +61,8 @@ class TextClassification(TextPipeline):
             raise ValueError(
                 "`text_pair` must be given, as the model compares two texts. Received: text_pair=None"
             )
+        if text_pair is not None:
+            check_pairs(self.config.get("num_segments", 2))
         found = np.array(self._answers(batch_size, **texts), np.float32)
         return found if found.size else found.reshape(0, len(self.config["labels"]))
 
@@ -75,3 +77,11 @@ class TextClassification(TextPipeline):
         """Average the scores (W, C) of the windows of a text."""
         scores: np.ndarray = outputs.get("probabilities", outputs["logits"]).mean(axis=0)
         return scores
+
+
+def check_pairs(num_segments: int) -> None:
+    """Raise a ValueError if an encoder has a single segment, so that it takes no pairs of texts."""
+    if num_segments < 2:
+        raise ValueError(
+            f"`text_pair` must be None, as the model has num_segments={num_segments}. Received: second texts"
+        )
