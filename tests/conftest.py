@@ -201,6 +201,57 @@ def exported(pipeline, sentence_pairs, tmp_path_factory, worker_id) -> pathlib.P
     return folder
 
 
+@pytest.fixture(scope="session")
+def served_without_tensorflow():
+    """served_without_tensorflow(folder, *columns): the outputs of an export, as JSON."""
+    import json
+    import subprocess
+    import sys
+    import textwrap
+
+    program = """
+        import json, sys
+        import keras_transformer_serving as serving
+        folder, columns = sys.argv[1], json.loads(sys.argv[2])
+        found = serving.load(folder)(*columns)
+        heavy = [name for name in ("tensorflow", "keras", "jax", "tensorflow_text") if name in sys.modules]
+        print(json.dumps([found, heavy], default=lambda array: array.tolist()))
+    """
+
+    def run(folder, *columns):
+        command = [sys.executable, "-c", textwrap.dedent(program), str(folder), json.dumps(columns)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr[-2000:]
+        found, heavy = json.loads(done.stdout)
+        assert heavy == []
+        return found
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def assert_equal():
+    """assert_equal(found, expected): Python values of equal types, and floats close to each other."""
+
+    import numpy as np
+
+    def check(found, expected):
+        assert type(found) is type(expected)
+        if isinstance(expected, list | tuple):
+            assert len(found) == len(expected)
+            for each, other in zip(found, expected, strict=True):
+                check(each, other)
+        elif isinstance(expected, np.ndarray):
+            assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
+            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+        elif isinstance(expected, float):
+            assert found == pytest.approx(expected, rel=1e-4, abs=1e-4)
+        else:
+            assert found == expected
+
+    return check
+
+
 @pytest.fixture
 def damaged(exported, tmp_path):
     """A copy of the export, for tests that change it."""

@@ -8,14 +8,17 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from keras_transformer.export import model_card
+from keras_transformer.export.tokenizer_examples import tokenizer_examples
 from keras_transformer.pipelines.base import Pipeline
 from keras_transformer_serving import bundle, files
+from keras_transformer_serving.text import reads_text
 
 _PACKAGES = (
     "keras",
     "tensorflow",
     "tensorflow-text",
     "sentencepiece",
+    "tokenizers",
     "tf2onnx",
     "onnx",
     "onnxruntime",
@@ -46,10 +49,13 @@ def new_parts(
     Returns:
         A context manager of a temporary folder to write into and the entry in `parity.json` for each part.
     """
+    config = config_of(pipeline)
 
     def write_shared(new: pathlib.Path) -> None:
         if pipeline.tokenizer is not None:
-            pipeline.tokenizer.save(new / "tokenizer")
+            pipeline.tokenizer.save(new / bundle.TOKENIZER)
+        if reads_text(config):
+            files.write_json(new / bundle.TOKENIZER_EXAMPLES, tokenizer_examples(pipeline.tokenizer))
         if pipeline.generates:
             files.write_json(new / "generation_config.json", pipeline.generation_config())
 
@@ -61,9 +67,7 @@ def new_parts(
         files.write_bytes(new / bundle.CARD, card.encode())
 
     versions = {name: _version(name) for name in _PACKAGES}
-    return bundle.new_parts(
-        folder, parts, config_of(pipeline), versions, write_shared, signature_key, write_card
-    )
+    return bundle.new_parts(folder, parts, config, versions, write_shared, signature_key, write_card)
 
 
 def config_of(pipeline: Any) -> dict[str, Any]:

@@ -95,8 +95,13 @@ class Embedding(TextPipeline):
     @property
     def graph_outputs(self) -> Axes:
         """The outputs of the model's graph and the names of their first axes."""
-        return {"last_hidden_state": [BATCH, "sequence_length"], "sentence_embedding": [BATCH]}
+        vectors = ("pooled", "sentence_embedding")
+        return {"last_hidden_state": [BATCH, "sequence_length"], **{name: [BATCH] for name in vectors}}
 
     def settings(self) -> dict[str, Any]:
         """Return the constructor's arguments except model and tokenizer."""
         return {**super().settings(), "pooling": self.pooling, "normalize": self.normalize}
+
+    def export_config(self) -> dict[str, Any]:
+        """Return the settings that serving needs to run an export without this package."""
+        return {**super().export_config(), "model_dim": self.encoder.model_dim}

@@ -1,25 +1,14 @@
 """Masked-token prediction."""
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 
 from keras_transformer.pipelines.base import Arrays, Preprocessed
 from keras_transformer.pipelines.texts import TextPipeline, first_error, utf8_error, valid_utf8
 from keras_transformer.typing import Tensor
-
-
-class MaskPrediction(NamedTuple):
-    """A predicted piece for a mask token.
-
-    Attributes:
-        piece: the piece, as the tokenizer writes it.
-        probability: its probability, in [0, 1].
-    """
-
-    piece: str
-    probability: float
+from keras_transformer_serving.pipelines.fill_mask import MaskPrediction as MaskPrediction
 
 
 class FillMask(TextPipeline):

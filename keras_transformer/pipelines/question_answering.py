@@ -1,7 +1,7 @@
 """Extractive question answering."""
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 
@@ -16,22 +16,7 @@ from keras_transformer.pipelines.texts import (
     words_of,
 )
 from keras_transformer.typing import Tensor
-
-
-class Span(NamedTuple):
-    """An answer: a span of the context.
-
-    Attributes:
-        text: the text of the span.
-        start: the index of its first character in the context.
-        end: the index after its last character.
-        probability: its probability among all spans of its window.
-    """
-
-    text: str
-    start: int
-    end: int
-    probability: float
+from keras_transformer_serving.pipelines.question_answering import Span as Span
 
 
 class QuestionAnswering(TextPipeline):

@@ -10,6 +10,7 @@ from keras_transformer.pipelines.base import DEFAULT, Preprocessed
 from keras_transformer.pipelines.classification import Classifier
 from keras_transformer.pipelines.texts import TextPipeline, accepted_rows, utf8_error
 from keras_transformer.typing import Tensor
+from keras_transformer_serving.pipelines.text_classification import check_pairs
 
 
 class TextClassification(Classifier, TextPipeline):
@@ -68,7 +69,7 @@ class TextClassification(Classifier, TextPipeline):
             A list of results (see above), or a single result for one string.
 
         Raises:
-            ValueError: if a text is too long, or the numbers of first and second texts differ.
+            ValueError: if a text is too long, there are not as many second texts, or the model takes no pairs.
         """
         return self._classified(lambda row, *_: self._answer_of(row), text, text_pair, batch_size)
 
@@ -125,6 +126,7 @@ class TextClassification(Classifier, TextPipeline):
 
     def _classified(self, convert: Any, text: Any, text_pair: Any, batch_size: int) -> Any:
         if text_pair is not None:
+            check_pairs(getattr(self.encoder, "num_segments", 2))
             return self._answers(batch_size, convert, text=text, text_pair=text_pair)
         if getattr(self.model, "symmetric", False):
             raise ValueError(

@@ -162,6 +162,10 @@ class TextGeneration(GeneratingPipeline):
             "special_tokens": self.special_tokens,
         }
 
+    def export_config(self) -> dict[str, Any]:
+        """Return the settings that serving needs to run an export without this package."""
+        return {**super().export_config(), "anchor_id": self._anchor[0]}
+
 
 def _anchor(tokenizer: Any, model: Any) -> tuple[int, bytes]:
     """Return an ordinary token and its text, preferably a token that its text is encoded as."""

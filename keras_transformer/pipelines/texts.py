@@ -106,7 +106,13 @@ class TextPipeline(ForwardPipeline):
         """Return the settings that serving needs to run an export without this package."""
         sizes = ("max_length", "num_segments")  # decoders have no segments
         known = {name: getattr(self.encoder, name) for name in sizes if hasattr(self.encoder, name)}
-        return {**super().export_config(), **known}
+        special_ids = getattr(self.model, "special_ids", None)
+        return {
+            **super().export_config(),
+            **known,
+            "special_ids": None if special_ids is None else list(special_ids),
+            "symmetric": getattr(self.model, "symmetric", False),
+        }
 
     def signatures(self) -> dict[str, Graph]:
         """Return the signatures of a SavedModel."""

@@ -1,7 +1,7 @@
 """Classification of the words of a text."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 
@@ -9,24 +9,7 @@ from keras_transformer.pipelines.base import Arrays, Preprocessed
 from keras_transformer.pipelines.classification import check_labels, labels_by_output, labels_tensor
 from keras_transformer.pipelines.texts import TextPipeline, utf8_error, words_of
 from keras_transformer.typing import Tensor
-
-
-class TaggedWord(NamedTuple):
-    """A word and its class.
-
-    Attributes:
-        word: the word.
-        label: its most probable label.
-        probability: the probability of the label.
-        start: the index of its first character in the text.
-        end: the index after its last character.
-    """
-
-    word: str
-    label: Any
-    probability: float
-    start: int
-    end: int
+from keras_transformer_serving.pipelines.token_classification import TaggedWord as TaggedWord
 
 
 class TokenClassification(TextPipeline):

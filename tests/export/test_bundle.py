@@ -25,6 +25,7 @@ FILES = [
     "saved_model/tiny/1/variables/variables.data-00000-of-00001",
     "saved_model/tiny/1/variables/variables.index",
     "tokenizer/sentencepiece.model",
+    "tokenizer/examples.json",
     "tokenizer/tokenizer.json",
     "config.json",
     "generation_config.json",

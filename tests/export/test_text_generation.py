@@ -1,5 +1,7 @@
 """Exports of decoder-only models: the whole loop, and a step with a cache for external loops."""
 
+import types
+
 import numpy as np
 import onnx
 import pytest
@@ -151,6 +153,7 @@ CASES = {
         {"position_encoding": "learned", "add_start": True, "special_tokens": True},
     ),
     "without padding, beam": (gpt2_tokenizer, Beam(2), {}),
+    "GPT-1": (lambda: text.OpenAIGPTTokenizer.train(SENTENCES, 90), Greedy(), {}),
     "SentencePiece, samples": (
         lambda: text.SentencePieceTokenizer.train(SENTENCES, 320),
         Sample(1.2, top_p=0.9, seed=7, num_return=2),
@@ -166,7 +169,7 @@ CASES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_exports_equal_the_pipeline(name, tmp_path):
+def test_exports_equal_the_pipeline(name, tmp_path, served_without_tensorflow):
     tokenizer, sampler, options = CASES[name]
     pipeline = writer(tokenizer(), sampler, **options)
     folder = tmp_path / "it"
@@ -186,16 +189,14 @@ def test_exports_equal_the_pipeline(name, tmp_path):
     np.testing.assert_array_equal(served.generate(rows)["ids"], expected)
     with pytest.raises(ValueError, match="`texts` must have ids from 0 to"):
         served.generate([[pipeline.model.vocabulary_size]])
-    if name.startswith("SentencePiece"):
-        assert served(PROMPTS) == pipeline(PROMPTS)
-        np.testing.assert_array_equal(served.generate(PROMPTS)["ids"], expected)
-        if not pipeline.add_start:
-            with pytest.raises(ValueError, match="`texts` must have a token each"):
-                served([""])
-    else:
-        for call in (served, served.generate):
-            with pytest.raises(ValueError, match="`texts` must be rows of ids"):
-                call(PROMPTS)
+    assert served(PROMPTS) == served_without_tensorflow(folder, PROMPTS) == pipeline(PROMPTS)
+    np.testing.assert_array_equal(served.generate(PROMPTS)["ids"], expected)
+    if not pipeline.add_start:
+        for answer in (served, pipeline):
+            with pytest.raises(
+                ValueError, match=r"`texts` must have a token each. Received: none in texts\[1\]"
+            ):
+                answer(["a", ""])
     session = served.graphs.session("model")
 
     def run(ids, mask, positions, past):
@@ -230,12 +231,21 @@ def test_the_exported_loop_takes_a_mask_without_pad_id():
     np.testing.assert_array_equal(found["ids"], pipeline.generate(prompts).best)
 
 
-def test_serving_recognises_special_tokens_like_the_pipeline():
-    tokenizer = text.SentencePieceTokenizer.train(SENTENCES, 320)
+@pytest.mark.parametrize(
+    "make", [lambda: text.SentencePieceTokenizer.train(SENTENCES, 320), gpt2_tokenizer], ids=["SP", "GPT-2"]
+)
+def test_serving_recognises_special_tokens_like_the_pipeline(make):
+    tokenizer = make()
     pipeline = writer(tokenizer, add_start=True, special_tokens=True)
-    prompts = ["", "to be</s>the question", "</s>", "<s> mind <unk>", "<pad>w"]
-    served = serving.tokenizer_of(tokenizer.model_bytes, bundle_writer.config_of(pipeline))
-    assert [served.encode(prompt) for prompt in prompts] == rows_of(pipeline, prompts)
+    end = tokenizer.id_to_piece(tokenizer.end_id)
+    prompts = ["", f"to be{end}the question", end, f" {end}<s> mind <unk>", "<pad>w"]
+    config = bundle_writer.config_of(pipeline)
+    served = serving.TextGeneration(
+        types.SimpleNamespace(**config), serving.tokenizer_of(tokenizer.model_bytes, config), config
+    )
+    assert served.encode(prompts) == rows_of(pipeline, prompts)
+    ids = np.random.default_rng(0).integers(0, tokenizer.vocabulary_size, (40, 5))
+    assert [served.decode(row) for row in ids] == [each.decode() for each in pipeline.decode(ids).numpy()]
 
 
 @pytest.mark.slow

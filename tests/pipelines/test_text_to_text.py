@@ -1,6 +1,7 @@
 import json
 import pathlib
 import shutil
+import types
 
 import numpy as np
 import pytest
@@ -175,18 +176,19 @@ def test_a_model_that_does_not_match_the_tokenizer_is_refused(pipeline, random_t
 @MANY
 @given(st.lists(TEXTS, min_size=1, max_size=4))
 def test_ids_are_the_same_in_python_in_a_graph_and_in_serving(pipeline, inputs):
-    tokenizer = serving.Tokenizer(pipeline.tokenizer.model_bytes, config_of(pipeline))
+    config = config_of(pipeline)
+    graphs = types.SimpleNamespace(**config)
+    served = serving.TextToText(graphs, serving.tokenizer_of(pipeline.tokenizer.model_bytes, config), config)
     ids = pipeline.encode(inputs).numpy()
     as_bytes = tf.constant([one.encode() for one in inputs])
     np.testing.assert_array_equal(pipeline.encode(as_bytes).numpy(), ids)
-    served = [tokenizer.encode(one) for one in inputs]
-    assert served == [[int(id_) for id_ in row if id_ != pipeline.model.pad_id] for row in ids]
+    assert served.encode(inputs) == [[int(id_) for id_ in row if id_ != pipeline.model.pad_id] for row in ids]
 
 
 def texts_of(pipeline, ids):
     """Of ids, the text that the pipeline makes and the one that serving makes."""
-    served = serving.Tokenizer(pipeline.tokenizer.model_bytes, config_of(pipeline)).decode(ids)
-    return pipeline.tokenizer.detokenize([ids]).numpy()[0].decode(), served
+    served = serving.tokenizer_of(pipeline.tokenizer.model_bytes, config_of(pipeline))
+    return pipeline.tokenizer.detokenize([ids]).numpy()[0].decode(), served.detokenize(ids)
 
 
 @pytest.mark.slow

@@ -11,20 +11,34 @@ from keras_transformer_serving.graphs import Graphs as Graphs
 from keras_transformer_serving.graphs import uniform_noise as uniform_noise
 from keras_transformer_serving.model import Model as Model
 from keras_transformer_serving.parity import ParityError as ParityError
+from keras_transformer_serving.parity import exported_tokenizer
+from keras_transformer_serving.pipelines import Embedding as Embedding
+from keras_transformer_serving.pipelines import FillMask as FillMask
+from keras_transformer_serving.pipelines import QuestionAnswering as QuestionAnswering
+from keras_transformer_serving.pipelines import TextClassification as TextClassification
+from keras_transformer_serving.pipelines import TextGeneration as TextGeneration
+from keras_transformer_serving.pipelines import TextToText as TextToText
+from keras_transformer_serving.pipelines import TokenClassification as TokenClassification
+from keras_transformer_serving.pipelines import forward_pipeline, generating_pipeline
 from keras_transformer_serving.precisions import compare_onnx_with_stored
 from keras_transformer_serving.sessions import Provider
-from keras_transformer_serving.text_to_text import TextToText as TextToText
-from keras_transformer_serving.tokenizer import Tokenizer as Tokenizer
-from keras_transformer_serving.tokenizer import reads_text as reads_text
-from keras_transformer_serving.tokenizer import tokenizer_of as tokenizer_of
+from keras_transformer_serving.text import Tokenizer as Tokenizer
+from keras_transformer_serving.text import reads_text as reads_text
+from keras_transformer_serving.text import tokenizer_of as tokenizer_of
 
 __version__ = "0.1.0"
 __all__ = [
     "Bundle",
+    "Embedding",
+    "FillMask",
     "Graphs",
     "Model",
     "ParityError",
+    "QuestionAnswering",
+    "TextClassification",
+    "TextGeneration",
     "TextToText",
+    "TokenClassification",
     "Tokenizer",
     "load",
     "reads_text",
@@ -54,13 +68,13 @@ def load(
         signature_key: the key that the export must be signed with; by default any signature is ignored.
 
     Returns:
-        A `TextToText` for a pipeline that generates: a function from texts to texts, or, where the tokenizer is not
-        SentencePiece and so needs TensorFlow, from token ids to token ids by its `generate`. A `Model` for any other
-        pipeline, whose `run` takes token ids, images or graphs.
+        For a pipeline of texts the class of its name, such as `TextToText` or `TextClassification`, a function with
+        the arguments, outputs and errors of the pipeline. A `Model` for images and graphs, whose `run` takes arrays.
 
     Raises:
         FileNotFoundError: if the folder is not an export or has no ONNX graphs.
-        ImportError: if ONNX Runtime is not installed.
+        ImportError: if ONNX Runtime is not installed, or `tokenizers`, if the export's tokenizer needs it.
+        ParityError: if the tokenizer gives other ids than at export.
         ValueError: if a file is not the one that was exported or was added, or the manifest was edited or is not
             signed with the key, a provider cannot be used, or the export lacks the precision.
 
@@ -72,10 +86,10 @@ def load(
     bundle = Bundle(folder, signature_key)
     bundle.check_additions()
     config = bundle.config
-    read = graph_reader(bundle, precision)
-    if "generation" not in config:
-        return Model(read, config, providers)
-    return TextToText(Graphs(read, config, providers), tokenizer_of(bundle.tokenizer_model, config))
+    read, tokenizer = graph_reader(bundle, precision), exported_tokenizer(bundle)
+    if "generation" in config:
+        return generating_pipeline(Graphs(read, config, providers), tokenizer, config)
+    return forward_pipeline(read, config, providers, tokenizer)
 
 
 def verify(folder: str | os.PathLike[str], *, signature_key: bytes | None = None) -> dict[str, Any]:
@@ -93,6 +107,7 @@ def verify(folder: str | os.PathLike[str], *, signature_key: bytes | None = None
 
     Raises:
         FileNotFoundError: if `folder` is not an export.
+        ImportError: as for `load`.
         ParityError: if an output differs from the model's.
         ValueError: if a file is missing, has changed or was added, or the manifest was edited, is of another format, or
             is not signed with the key.

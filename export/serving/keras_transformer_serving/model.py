@@ -39,7 +39,7 @@ class Model:
         self._session = new_session(MODEL, read(MODEL), providers)
         self.inputs = [entry.name for entry in self._session.get_inputs()]
 
-    def __call__(self, *_: Any) -> Any:
+    def __call__(self, *_: Any, **__: Any) -> Any:
         """Raise a ValueError: only the export's SavedModel takes texts."""
         raise ValueError(
             f"`run` must be called, with arrays {', '.join(self.inputs)}: texts are for the export's SavedModel. "

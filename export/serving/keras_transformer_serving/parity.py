@@ -2,18 +2,19 @@
 
 import dataclasses
 import io
+import json
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from keras_transformer_serving.bundle import ONNX, Bundle
+from keras_transformer_serving.bundle import ONNX, TOKENIZER_EXAMPLES, Bundle
 from keras_transformer_serving.graph_files import FLOAT32, graph_reader
 from keras_transformer_serving.graphs import Graphs
 from keras_transformer_serving.model import Model
-from keras_transformer_serving.text_to_text import TextToText
-from keras_transformer_serving.tokenizer import tokenizer_of
+from keras_transformer_serving.pipelines import generating_pipeline
+from keras_transformer_serving.text import Tokenizer, reads_text, tokenizer_of
 
 ONNX_STEPS = "onnx_steps"
 EXAMPLES = "examples.npz"
@@ -73,17 +74,16 @@ class GeneratingGraphs:
 
     Args:
         read: a function from a graph's name to the content of its file.
-        tokenizer_model: the content of the tokenizer's file.
+        tokenizer: the export's tokenizer; None if it needs TensorFlow.
         config: the export's settings.
         steps: whether there are graphs of a single step, too.
     """
 
     def __init__(
-        self, read: Callable[[str], bytes], tokenizer_model: bytes, config: dict[str, Any], steps: bool
+        self, read: Callable[[str], bytes], tokenizer: Tokenizer | None, config: dict[str, Any], steps: bool
     ) -> None:
-        graphs = Graphs(read, config)
         self._steps = steps
-        self._served = TextToText(graphs, tokenizer_of(tokenizer_model, config))
+        self._served = generating_pipeline(Graphs(read, config), tokenizer, config)
 
     def __call__(self, texts: Sequence[Any]) -> Answers:
         """Return the outputs of the graph of the whole loop and, if any, of the graphs of single steps."""
@@ -103,11 +103,10 @@ class GeneratingGraphs:
         return self._served.generate(texts, _BATCH)
 
     def _answers(self, ids: np.ndarray) -> list[Any]:
-        tokenizer = self._served.tokenizer
-        if tokenizer is None:
+        if self._served.tokenizer is None:
             rows: list[Any] = ids.tolist()
             return rows
-        return [tokenizer.decode(row) if row.ndim == 1 else self._answers(row) for row in ids]
+        return [self._served.decode(row) if row.ndim == 1 else self._answers(row) for row in ids]
 
 
 def compare_generated(reference: Reference, exported: Callable[[Sequence[str]], Answers]) -> dict[str, Any]:
@@ -271,13 +270,53 @@ def compare_with_stored(bundle: Bundle, part: str, run: Callable[..., Any]) -> d
     return report
 
 
-def onnx_runner(bundle: Bundle, precision: str = FLOAT32) -> Callable[..., Any]:
-    """Return a function that runs the ONNX graphs of an export, for `compare_with_stored`."""
+def exported_tokenizer(bundle: Bundle) -> Tokenizer | None:
+    """Return the tokenizer of an export, after a comparison with its examples; None if it needs TensorFlow.
+
+    Raises:
+        ImportError: if it needs the `tokenizers` library, which is not installed.
+        ParityError: if it gives other ids or texts than at export.
+    """
     config = bundle.config
+    if not reads_text(config):
+        return None
+    tokenizer = tokenizer_of(bundle.tokenizer_model, config)
+    compare_tokenizers(tokenizer, json.loads(bundle.read(TOKENIZER_EXAMPLES)))
+    return tokenizer
+
+
+def compare_tokenizers(tokenizer: Tokenizer, examples: dict[str, Any]) -> None:
+    """Compare a tokenizer with that of the pipeline.
+
+    Args:
+        tokenizer: the tokenizer.
+        examples: "texts", the "ids" of each by the pipeline's tokenizer, and "decoded", the texts of the ids.
+
+    Raises:
+        ParityError: if an output differs.
+    """
+    for text, ids, decoded in zip(*(examples[name] for name in ("texts", "ids", "decoded")), strict=True):
+        found = tokenizer.tokenize(text)
+        if found != ids or tokenizer.detokenize(ids) != decoded:
+            raise ParityError(
+                "`tokenizer` must give the ids and texts of the pipeline's, which another version of the library "
+                f"`tokenizers` may not: install the version in the export's manifest. For {text!r}, expected {ids} "
+                f"{decoded!r}. Received: {found} {tokenizer.detokenize(ids)!r}"
+            )
+
+
+def onnx_runner(bundle: Bundle, precision: str = FLOAT32) -> Callable[..., Any]:
+    """Return a function that runs the ONNX graphs of an export, for `compare_with_stored`.
+
+    Raises:
+        ImportError: if the export's tokenizer needs the `tokenizers` library, which is not installed.
+        ParityError: if the tokenizer gives other ids or texts than at export.
+    """
+    config, tokenizer = bundle.config, exported_tokenizer(bundle)
     read = graph_reader(bundle, precision)
     if "generation" in config:
         steps = ONNX_STEPS in bundle.parity[ONNX]["graphs"] and precision == FLOAT32
-        return GeneratingGraphs(read, bundle.tokenizer_model, config, steps)
+        return GeneratingGraphs(read, tokenizer, config, steps)
     return tensor_runner(read, config)
 
 

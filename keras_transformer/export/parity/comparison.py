@@ -8,6 +8,7 @@ from typing import Any
 import keras_transformer_serving as serving
 from keras_transformer.export.bundle_writer import config_of
 from keras_transformer.export.parity import generation, outputs
+from keras_transformer.export.tokenizer_examples import tokenizer_examples
 from keras_transformer.pipelines.forward import FORWARD
 from keras_transformer_serving import graph_files, parity, precisions
 from keras_transformer_serving.bundle import ONNX
@@ -42,9 +43,7 @@ class WithPipeline:
         config, pipeline = self._config, self._pipeline
         if pipeline.generates:
             reference = self._reference(part == ONNX and not serving.reads_text(config))
-            report = parity.compare_generated(
-                reference, _generator(path, part, config, pipeline.tokenizer.model_bytes)
-            )
+            report = parity.compare_generated(reference, self._generator(path, part))
             return {**report, **self._precisions(path, part, reference)}
         examples = [each for each in self._examples if part != ONNX or each.graph == FORWARD]
         report = parity.compare_tensors(
@@ -68,7 +67,29 @@ class WithPipeline:
         read, config = _reader(path, precision), self._config
         if not self._pipeline.generates:
             return parity.tensor_runner(read, config)
-        return parity.GeneratingGraphs(read, self._pipeline.tokenizer.model_bytes, config, steps=False)
+        return parity.GeneratingGraphs(read, self._tokenizer, config, steps=False)
+
+    def tokenizers(self) -> None:
+        """Compare the pipeline's tokenizer with the one that serves it without TensorFlow, if there is one.
+
+        Raises:
+            ParityError: if ids or texts differ.
+        """
+        if self._tokenizer is not None:
+            parity.compare_tokenizers(self._tokenizer, tokenizer_examples(self._pipeline.tokenizer))
+
+    @functools.cached_property
+    def _tokenizer(self) -> serving.Tokenizer | None:
+        """The tokenizer that serves the pipeline without TensorFlow; None if it has none of `text`."""
+        if not serving.reads_text(self._config):
+            return None
+        return serving.tokenizer_of(self._pipeline.tokenizer.model_bytes, self._config)
+
+    def _generator(self, path: pathlib.Path, part: str) -> Callable[[Sequence[str]], parity.Answers]:
+        if part != ONNX:
+            return generation.SavedModel(path, self._config)
+        steps = any(_file(path, name).exists() for name in (DECODER, MODEL))
+        return parity.GeneratingGraphs(_reader(path), self._tokenizer, self._config, steps)
 
     @functools.cached_property
     def _examples(self) -> list[outputs.Example]:
@@ -83,15 +104,6 @@ def with_stored(bundle: serving.Bundle, part: str) -> dict[str, Any]:
     path = bundle.folder / part
     run = generation.SavedModel(path, config) if "generation" in config else outputs.SavedModel(path)
     return parity.compare_with_stored(bundle, part, run)
-
-
-def _generator(
-    path: pathlib.Path, part: str, config: dict[str, Any], tokenizer: bytes
-) -> Callable[[Sequence[Any]], parity.Answers]:
-    if part != ONNX:
-        return generation.SavedModel(path, config)
-    steps = any(_file(path, name).exists() for name in (DECODER, MODEL))
-    return parity.GeneratingGraphs(_reader(path), tokenizer, config, steps)
 
 
 def _runner(

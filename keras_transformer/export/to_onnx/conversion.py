@@ -66,6 +66,7 @@ def onnx(
     Raises:
         BlockingIOError: if another export writes to `folder`.
         FileExistsError: if `folder/onnx` exists already.
+        ImportError: if a package of the extra "onnx" is not installed.
         ParityError: if an output differs, in float16 or int8 too much.
         ValueError: if an argument is invalid, or an operation of the model has no ONNX form.
 
@@ -135,6 +136,7 @@ def write(
     Raises:
         ParityError: if an output differs too much.
     """
+    compare.tokenizers()  # before the conversion, which takes longer
     loop = loop_name(pipeline.export_config()) if pipeline.generates else None
     configs = optimum.configurations(pipeline)
     for name, graph in pipeline.onnx_graphs().items():

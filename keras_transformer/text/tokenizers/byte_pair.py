@@ -15,19 +15,9 @@ from keras_transformer.text.tokenizers.subword import PairTokenizer
 from keras_transformer.text.tokenizers.vocabulary import Vocabulary
 from keras_transformer.text.training import pair_merges
 from keras_transformer.text.training.texts import Texts
+from keras_transformer_serving.text.subword import BYTE_CHARACTERS, byte_level_content
 
 SPECIAL_TOKENS = {"pad": "<pad>", "unknown": "<unk>", "start": "<s>", "end": "</s>"}
-
-
-def _byte_characters() -> tuple[str, ...]:
-    """Return GPT-2's character for each byte: the Latin-1 character if printable, otherwise one from U+0100 on."""
-    visible = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
-    others = iter(range(256, 512))
-    return tuple(chr(byte if byte in visible else next(others)) for byte in range(256))
-
-
-BYTE_CHARACTERS = _byte_characters()
-_BYTES = {character: byte for byte, character in enumerate(BYTE_CHARACTERS)}
 
 
 class BytePairTokenizer(PairTokenizer):
@@ -100,7 +90,7 @@ class BytePairTokenizer(PairTokenizer):
             known.role, ("unknown", "start", "end", "mask")
         )
         self.vocabulary_size: int = len(known.pieces)
-        contents = [_content(piece) for piece in known.pieces]
+        contents = [byte_level_content(piece) for piece in known.pieces]
         whitespace = {id_ for id_, content in enumerate(contents) if content.isspace()}
         self.empty_ids: tuple[int, ...] = tuple(sorted(whitespace | {self.unknown_id} - {-1}))
         self._compiled = Compiled(self._tokenize_texts)
@@ -216,10 +206,3 @@ class BytePairTokenizer(PairTokenizer):
             3
         """
         return self._vocabulary.ids.get(piece, self.unknown_id)
-
-
-def _content(piece: str) -> bytes:
-    """Return the bytes of a piece; a piece not written as bytes, such as a special token, is encoded as UTF-8."""
-    if all(character in _BYTES for character in piece):
-        return bytes(_BYTES[character] for character in piece)
-    return piece.encode()

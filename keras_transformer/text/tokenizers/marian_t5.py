@@ -12,8 +12,9 @@ import tensorflow_text
 from keras_transformer.arguments import check_not_negative, check_one_of
 from keras_transformer.text.tokenizers import hugging_face
 from keras_transformer.text.tokenizers.base import Tokenizer, tokenize_around
-from keras_transformer.text.tokenizers.sentence_piece_model import SharedModel, keeps_spaces, read_model
+from keras_transformer.text.tokenizers.sentence_piece_model import SharedModel, read_model
 from keras_transformer.text.tokenizers.vocabulary import Vocabulary, deserialised, serialised
+from keras_transformer_serving.text.sentence_piece import keeps_spaces
 
 SPECIAL_TOKENS = {"pad": "<pad>", "unknown": "<unk>", "start": "<pad>", "end": "</s>"}
 _SPACE = "\u2581"

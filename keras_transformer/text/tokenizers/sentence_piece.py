@@ -7,10 +7,11 @@ import tensorflow as tf
 import tensorflow_text
 
 from keras_transformer.text.tokenizers.base import Tokenizer
-from keras_transformer.text.tokenizers.sentence_piece_model import SharedModel, keeps_spaces, read_model
+from keras_transformer.text.tokenizers.sentence_piece_model import SharedModel, read_model
 from keras_transformer.text.tokenizers.strings import to_utf8
 from keras_transformer.text.training.sentence_piece import Model, train_sentence_piece
 from keras_transformer.text.training.texts import Texts
+from keras_transformer_serving.text.sentence_piece import keeps_spaces
 
 
 class SentencePieceTokenizer(Tokenizer):

@@ -42,20 +42,6 @@ def read_model(model: bytes, with_padding: bool = True) -> sentencepiece.Sentenc
     return processor
 
 
-def keeps_spaces(processor: sentencepiece.SentencePieceProcessor) -> bool:
-    """Return whether a model adds a prefix space and preserves all spaces of the text.
-
-    Models trained with `SentencePieceTokenizer.train` do so, except those with NMT normalisation.
-
-    Args:
-        processor: the model's processor.
-
-    Returns:
-        True if it does.
-    """
-    return processor.normalize("  a") == "\u2581\u2581\u2581a"
-
-
 class SharedModel(tf.saved_model.experimental.TrackableResource):
     """The TensorFlow resource of a SentencePiece model, shared by all tokenizers of the same model.
 

@@ -15,13 +15,12 @@ from keras_transformer.text.tokenizers.subword import WordTokenizer
 from keras_transformer.text.tokenizers.vocabulary import Vocabulary
 from keras_transformer.text.training import pair_merges
 from keras_transformer.text.training.texts import Texts
+from keras_transformer_serving.text.subword import following_text
 
 SPECIAL_TOKENS = {"pad": "[PAD]", "unknown": "[UNK]", "start": "[CLS]", "end": "[SEP]", "mask": "[MASK]"}
 _CONTINUES = "##"
 _MAX_WORD_LENGTH = 100
 _MAX_CHARACTER_BYTES = 4
-# Pieces joined to the previous word without a space, as in the decoder of the `tokenizers` library.
-_CLOSE = (".", "?", "!", ",", "n't", "'m", "'s", "'ve", "'re")
 
 
 class WordPieceTokenizer(WordTokenizer):
@@ -113,7 +112,7 @@ class WordPieceTokenizer(WordTokenizer):
         self._words = BertWords(clean_text, isolate_ideographs, self._settings["strip_accents"], lowercase)
         with tf.init_scope(), tf.device("CPU"):
             self._initial_texts = tf.constant(known.pieces)
-            self._following_texts = tf.constant([_following_text(piece, clean_up) for piece in known.pieces])
+            self._following_texts = tf.constant([following_text(piece, clean_up) for piece in known.pieces])
             self._fast = tensorflow_text.FastWordpieceTokenizer(
                 known.pieces,
                 _CONTINUES,
@@ -272,10 +271,3 @@ class WordPieceTokenizer(WordTokenizer):
             5
         """
         return self._vocabulary.ids.get(piece, self.unknown_id)
-
-
-def _following_text(piece: str, clean_up: bool) -> str:
-    """Return the text of a piece that is not the first of its row."""
-    if piece.startswith(_CONTINUES):
-        return piece.removeprefix(_CONTINUES)
-    return piece if clean_up and piece.startswith(_CLOSE) else f" {piece}"

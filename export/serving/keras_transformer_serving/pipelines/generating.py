@@ -1,30 +1,51 @@
-"""Exports of pipelines that generate: texts in, texts out."""
+"""Exported pipelines that generate: texts in, texts out."""
 
+import abc
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from keras_transformer_serving.graphs import Graphs
-from keras_transformer_serving.tokenizer import Tokenizer
+from keras_transformer_serving.pipelines.texts import check_batch_size, check_string
+from keras_transformer_serving.text import Tokenizer
 
 _NO_TEXT = (
-    "`texts` must be rows of ids, for `generate`: the export's tokenizer needs TensorFlow, so that texts are for its "
-    "SavedModel."
+    "`texts` must be rows of ids, for `generate`: the export's tokenizer is not one of `keras_transformer.text`, so "
+    "that texts are for its SavedModel."
 )
 
 
-class TextToText:
-    """An exported pipeline that generates: from texts to texts, or to token ids by `generate`.
+class Generating(abc.ABC):
+    """Base class of exported pipelines that generate: from texts to texts, or to token ids by `generate`.
+
+    A task defines `tokenize` and `decode`.
 
     Args:
         graphs: the export's graphs.
         tokenizer: the export's tokenizer; None if it needs TensorFlow, so that inputs must be token ids.
+        config: the export's settings.
     """
 
-    def __init__(self, graphs: Graphs, tokenizer: Tokenizer | None) -> None:
+    def __init__(self, graphs: Graphs, tokenizer: Tokenizer | None, config: dict[str, Any]) -> None:
         self.graphs = graphs
         self.tokenizer = tokenizer
+        self.config = config
+
+    @property
+    def _text_tokenizer(self) -> Tokenizer:
+        """The tokenizer, or a ValueError if it needs TensorFlow."""
+        if self.tokenizer is None:
+            raise ValueError(_NO_TEXT)
+        return self.tokenizer
+
+    @abc.abstractmethod
+    def tokenize(self, text: str) -> list[int]:
+        """Return the source ids of a text."""
+
+    @abc.abstractmethod
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of generated ids."""
 
     def __call__(self, texts: str | Iterable[str], batch_size: int = 64) -> Any:
         """Generate texts.
@@ -41,12 +62,13 @@ class TextToText:
             TypeError: if a text is not a string.
             ValueError: if a text is not valid Unicode or too long, or there is no tokenizer.
         """
-        if self.tokenizer is None:
-            raise ValueError(_NO_TEXT)
         if isinstance(texts, str):
-            return self([texts])[0]
-        ids = self.generate(list(texts), batch_size)["ids"]
-        return [self.tokenizer.decode(row if row.ndim == 1 else row[0]) for row in ids]
+            return self([texts], batch_size)[0]
+        texts = list(texts)
+        for row, text in enumerate(texts):
+            check_string("texts", row, text)
+        ids = self.generate(texts, batch_size)["ids"]
+        return [self.decode(row if row.ndim == 1 else row[0]) for row in ids]
 
     def generate(self, texts: Sequence[Any], batch_size: int = 64) -> dict[str, np.ndarray]:
         """Generate token ids.
@@ -63,8 +85,7 @@ class TextToText:
             TypeError: as for a call.
             ValueError: as for a call, or if ids are out of range.
         """
-        if batch_size < 1:
-            raise ValueError(f"`batch_size` must be positive. Received: batch_size={batch_size}")
+        check_batch_size(batch_size)
         if isinstance(texts, str):
             raise TypeError(f"`texts` must be a list of strings. Received: texts={texts!r}")
         rows = self.encode(texts)
@@ -81,14 +102,14 @@ class TextToText:
         return {"ids": ids, "lengths": lengths, "scores": scores}
 
     def encode(self, texts: Sequence[Any]) -> list[list[int]]:
-        """Return the source ids of each text or list of ids; none for only spaces and unknown characters."""
-        rows = [self._ids(text, row) for row, text in enumerate(texts)]
-        limit = self.graphs.max_source_tokens
-        for row, ids in enumerate(rows):
-            if len(ids) > limit:
+        """Return the source ids of each text or list of ids."""
+        limit, rows = self.graphs.max_source_tokens, []
+        for row, text in enumerate(texts):
+            rows.append(self._ids(text, row))
+            if len(rows[row]) > limit:
                 raise ValueError(
                     f"`texts` must have at most {limit} tokens each (max_source_tokens). "
-                    f"Received: {len(ids)} tokens in texts[{row}]"
+                    f"Received: {len(rows[row])} tokens in texts[{row}]"
                 )
         return rows
 
@@ -97,9 +118,11 @@ class TextToText:
         if isinstance(text, list | tuple | np.ndarray):
             ids = np.asarray(text, None if len(text) else np.int64)
         if ids is None or ids.dtype.kind not in "iu":
-            if self.tokenizer is None:
-                raise ValueError(f"{_NO_TEXT} Received: texts[{row}]={text!r}")
-            return self.tokenizer.encode(text, row)
+            check_string("texts", row, text)
+            found = self.tokenize(text)
+            if self.graphs.start_id is None and not found:
+                raise ValueError(f"`texts` must have a token each. Received: none in texts[{row}]")
+            return found
         if ids.ndim != 1 or not ((ids >= 0) & (ids < self.graphs.vocabulary_size)).all():
             raise ValueError(
                 f"`texts` must have ids from 0 to {self.graphs.vocabulary_size - 1}. Received: texts[{row}]={text!r}"
@@ -114,3 +137,38 @@ class TextToText:
             ids[row, : len(content)] = content
             mask[row, : len(content)] = 1
         return ids, mask
+
+
+class TextToText(Generating):
+    """An exported encoder–decoder; `load` creates it."""
+
+    def tokenize(self, text: str) -> list[int]:
+        """Return the source ids of a text and the end id; none for only spaces and unknown characters."""
+        ids = self._text_tokenizer.tokenize(text)
+        no_text = {self.graphs.pad_id, self.graphs.end_id, *self.config["empty_ids"]}
+        return [] if no_text.issuperset(ids) else [*ids, self.graphs.end_id]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of generated ids."""
+        return self._text_tokenizer.detokenize(ids)
+
+
+class TextGeneration(Generating):
+    """An exported decoder-only model, from prompts to their continuations; `load` creates it."""
+
+    def tokenize(self, text: str) -> list[int]:
+        """Return the source ids of a prompt."""
+        ids = self._text_tokenizer.tokenize(text, self.config["special_tokens"])
+        return [self._text_tokenizer.start_id, *ids] if self.config["add_start"] else ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of generated ids, including the space after the prompt."""
+        # As in the pipeline: without an ordinary token before them, the leading space would be stripped.
+        anchor = self.config["anchor_id"]
+        text, prefix = (self._text_tokenizer.detokenize(each) for each in ([anchor, *ids], [anchor]))
+        return text.removeprefix(prefix)
+
+
+def generating_pipeline(graphs: Graphs, tokenizer: Tokenizer | None, config: dict[str, Any]) -> Generating:
+    """Return an exported pipeline that generates: a `TextToText`, or of a decoder-only model a `TextGeneration`."""
+    return (TextGeneration if config["start_id"] is None else TextToText)(graphs, tokenizer, config)

@@ -1,0 +1,46 @@
+"""Exported pipelines of texts: each gives the outputs of the pipeline of `keras_transformer.pipelines` of its name."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from keras_transformer_serving.model import Model
+from keras_transformer_serving.pipelines.embedding import Embedding as Embedding
+from keras_transformer_serving.pipelines.fill_mask import FillMask as FillMask
+from keras_transformer_serving.pipelines.generating import TextGeneration as TextGeneration
+from keras_transformer_serving.pipelines.generating import TextToText as TextToText
+from keras_transformer_serving.pipelines.generating import generating_pipeline as generating_pipeline
+from keras_transformer_serving.pipelines.question_answering import QuestionAnswering as QuestionAnswering
+from keras_transformer_serving.pipelines.text_classification import TextClassification as TextClassification
+from keras_transformer_serving.pipelines.texts import TextPipeline
+from keras_transformer_serving.pipelines.token_classification import (
+    TokenClassification as TokenClassification,
+)
+from keras_transformer_serving.text import Tokenizer
+
+_CLASSES: dict[str, type[TextPipeline]] = {
+    each.__name__: each
+    for each in (Embedding, FillMask, QuestionAnswering, TextClassification, TokenClassification)
+}
+
+
+def forward_pipeline(
+    read: Callable[[str], bytes],
+    config: dict[str, Any],
+    providers: Sequence[Any] | None,
+    tokenizer: Tokenizer | None,
+) -> Model:
+    """Return an exported pipeline that runs its model once.
+
+    Args:
+        read: a function from a graph's name to the content of its file.
+        config: the export's settings.
+        providers: ONNX Runtime's execution providers; None for the default ones.
+        tokenizer: the export's tokenizer; None if there is none, or it needs TensorFlow.
+
+    Returns:
+        The class of its task, or a `Model` of images, of graphs, or of ids.
+    """
+    task = _CLASSES.get(config["pipeline"])
+    if task is None or tokenizer is None:
+        return Model(read, config, providers)
+    return task(read, config, providers, tokenizer)

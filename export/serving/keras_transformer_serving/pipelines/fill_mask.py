@@ -1,0 +1,60 @@
+"""Exported masked language models."""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from keras_transformer_serving.pipelines.texts import Arrays, RefusedError, TextPipeline, Windows, softmax
+
+
+class MaskPrediction(NamedTuple):
+    """A predicted piece for a mask token.
+
+    Attributes:
+        piece: the piece, as the tokenizer writes it.
+        probability: its probability, in [0, 1].
+    """
+
+    piece: str
+    probability: float
+
+
+class FillMask(TextPipeline):
+    """An exported masked language model; `load` creates it."""
+
+    def __call__(self, text: str | Iterable[str], batch_size: int = 32) -> Any:
+        """Predict the most probable pieces for each mask token, the best first.
+
+        Args:
+            text: a list of texts, or one string, each with one mask token or more.
+            batch_size: the number of rows in a batch.
+
+        Returns:
+            For each text a list with one list of `MaskPrediction` for each mask token; for one string only its list.
+
+        Raises:
+            TypeError: if a text is not a string.
+            ValueError: if a text has no mask token, or is too long.
+        """
+        return self._answers(batch_size, text=text)
+
+    def preprocess(self, *texts: str) -> tuple[Windows, None]:
+        """Convert a text to ids."""
+        mask = self.config["mask"]
+        first, *others = map(self.tokenizer.tokenize, texts[0].split(mask))
+        if not others:
+            raise RefusedError("text", f"`text` must contain the mask token {mask!r}. Received: none")
+        ids = [*first, *(id_ for part in others for id_ in (self.tokenizer.mask_id, *part))]
+        return self._windows(ids, "text"), None
+
+    def postprocess(self, outputs: Arrays, windows: Windows, state: None) -> list[list[MaskPrediction]]:
+        """Return the most probable pieces for each mask token."""
+        (ids,), pieces, top = windows.ids, self.tokenizer.pieces, self.config["top"]
+        places = 1 + np.flatnonzero(np.equal(ids, self.tokenizer.mask_id))  # after the start id
+        probabilities = softmax(outputs["logits"][0, places])
+        best = np.argsort(-probabilities, axis=-1, kind="stable")[:, :top]
+        return [
+            [MaskPrediction(pieces[id_], float(row[id_])) for id_ in chosen.tolist()]
+            for row, chosen in zip(probabilities, best, strict=True)
+        ]

@@ -1,0 +1,107 @@
+"""Exported pipelines of extractive question answering."""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from keras_transformer_serving.pipelines.texts import Arrays, RefusedError, TextPipeline, Windows
+from keras_transformer_serving.pipelines.token_classification import WORD
+
+
+class Span(NamedTuple):
+    """An answer: a span of the context.
+
+    Attributes:
+        text: the text of the span.
+        start: the index of its first character in the context.
+        end: the index after its last character.
+        probability: its probability among all spans of its window.
+    """
+
+    text: str
+    start: int
+    end: int
+    probability: float
+
+
+class Context(NamedTuple):
+    """A context.
+
+    Attributes:
+        text: the context.
+        starts: for each token, the index of the first character of its word.
+        ends: for each token, the index after the last character of its word.
+    """
+
+    text: str
+    starts: list[int]
+    ends: list[int]
+
+
+class QuestionAnswering(TextPipeline):
+    """Exported extractive question answering; `load` creates it."""
+
+    def __call__(
+        self, question: str | Iterable[str], context: str | Iterable[str], batch_size: int = 32
+    ) -> Any:
+        """Answer questions.
+
+        Args:
+            question: the question, or a list of questions.
+            context: the text that contains the answer, or one for each question.
+            batch_size: the number of windows in a batch.
+
+        Returns:
+            The most probable `Span`, or a list of them.
+
+        Raises:
+            TypeError: if a text is not a string.
+            ValueError: if a context has no word, or is too long with its question.
+        """
+        return self._answers(batch_size, question=question, context=context)
+
+    def preprocess(self, *texts: str) -> tuple[Windows, Context]:
+        """Convert a question and its context to windows of ids, and the places of the context's tokens."""
+        question, context = texts
+        ids: list[int] = []
+        found = Context(context, [], [])
+        for word in WORD.finditer(context):
+            of_word = self.tokenizer.tokenize(word.group())
+            ids += of_word
+            found.starts.extend([word.start()] * len(of_word))
+            found.ends.extend([word.end()] * len(of_word))
+        if not ids:
+            raise RefusedError("context", "`context` must contain a word. Received: none")
+        return self._windows(ids, "context", question=self.tokenizer.tokenize(question)), found
+
+    def postprocess(self, outputs: Arrays, windows: Windows, state: Context) -> Span:
+        """Return the span with the largest sum of start and end logits."""
+        spans = [
+            self._best(outputs["start_logits"][window], outputs["end_logits"][window], windows, window)
+            for window in range(len(windows.ids))
+        ]
+        _, first, last, probability = max(reversed(spans), key=lambda span: span[0])
+        start, end = state.starts[first], state.ends[last]
+        return Span(state.text[start:end], start, end, probability)
+
+    def _best(
+        self, starts: np.ndarray, ends: np.ndarray, windows: Windows, window: int
+    ) -> tuple[float, int, int, float]:
+        """Return the largest sum of logits (L,) in a window, the span's first and last token and its probability."""
+        before = len(windows.before or ()) + 2
+        count = len(windows.ids[window])
+        inside = slice(before, before + count)
+        sums = starts[inside, None] + ends[None, inside]
+        length = np.arange(count) - np.arange(count)[:, None] + 1
+        allowed = (length >= 1) & (length <= self.config["max_answer_tokens"])
+        sums = np.where(allowed, sums, np.finfo(sums.dtype).min)
+        first, last = np.unravel_index(np.argmax(sums), sums.shape)
+        best = sums[first, last]
+        probability = float(1 / np.exp(sums - best).sum())
+        return (
+            float(best),
+            int(first) + windows.starts[window],
+            int(last) + windows.starts[window],
+            probability,
+        )

@@ -1,0 +1,50 @@
+"""Reading of serialised protocol buffers without the package `protobuf`."""
+
+import struct
+from collections.abc import Iterator
+
+_VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5
+_NUMBERS = {_EIGHT_BYTES: "<d", _FOUR_BYTES: "<f"}
+
+
+def fields(content: memoryview) -> Iterator[tuple[int, int | float | memoryview]]:
+    """Yield the number and value of each field of a message.
+
+    Values are integers, floats, or the bytes of messages, strings, bytes and packed numbers.
+
+    Raises:
+        ValueError: if `content` is not a serialised message.
+    """
+    position = 0
+    while position < len(content):
+        tag, position = _varint(content, position)
+        number, wire_type = tag >> 3, tag & 7
+        if wire_type == _VARINT:
+            value, position = _varint(content, position)
+            yield number, value
+            continue
+        if wire_type == _BYTES:
+            size, position = _varint(content, position)
+        else:
+            size = {_EIGHT_BYTES: 8, _FOUR_BYTES: 4}.get(wire_type, len(content))
+        if position + size > len(content):
+            raise _error()
+        part = content[position : position + size]
+        yield number, part if wire_type == _BYTES else struct.unpack(_NUMBERS[wire_type], part)[0]
+        position += size
+
+
+def _varint(content: memoryview, position: int) -> tuple[int, int]:
+    """Return a number of variable length and the position after it."""
+    number = shift = 0
+    while position < len(content):
+        byte = content[position]
+        number |= (byte & 0x7F) << shift
+        position, shift = position + 1, shift + 7
+        if byte < 0x80:
+            return number, position
+    raise _error()
+
+
+def _error() -> ValueError:
+    return ValueError("a file must be a serialised protocol buffer, and is something else or cut")

@@ -1,0 +1,116 @@
+"""The base class of tokenizers, which converts special tokens and decodes ids."""
+
+import abc
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+
+class Tokenizer(abc.ABC):
+    """Convert text to ids and back.
+
+    A subclass sets the attributes and implements `_cut` and `_join`.
+
+    Attributes:
+        pad_id: the padding id; None if there is none.
+        unknown_id: the id of text that is out of vocabulary; -1 if there is none.
+        start_id: the id that starts a row; -1 if there is none.
+        end_id: the id that ends a row; -1 if there is none.
+        mask_id: the id of the mask token; -1 if there is none.
+        special_token_ids: the special tokens and their ids.
+        pieces: the pieces in the order of their ids.
+        _in_text: the special tokens that are recognised in every text, and their ids.
+        _anywhere: whether they are recognised anywhere in a text, or only at its start.
+    """
+
+    pad_id: int | None
+    unknown_id: int
+    start_id: int
+    end_id: int
+    mask_id: int = -1
+    special_token_ids: Mapping[str, int]
+    pieces: Sequence[str]
+    _in_text: Mapping[str, int] = {}
+    _anywhere: bool = True
+
+    @abc.abstractmethod
+    def _cut(self, text: str) -> list[int]:
+        """Convert a text without special tokens to ids."""
+
+    @abc.abstractmethod
+    def _join(self, ids: list[int]) -> str:
+        """Convert ids to text."""
+
+    @property
+    def padding_value(self) -> int:
+        """The id that pads short rows: `pad_id`, or `end_id` if that is None."""
+        return self.end_id if self.pad_id is None else self.pad_id
+
+    def tokenize(self, text: str, special_tokens: bool = False) -> list[int]:
+        """Convert a text to ids, without special ids around them.
+
+        Args:
+            text: the text, without lone surrogates.
+            special_tokens: whether to convert special tokens in the text to their ids.
+        """
+        return _around(text, self.special_token_ids if special_tokens else {}, self._tokenize)
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        """Convert ids to text, up to the first end id and without padding and start ids.
+
+        If the same id starts and ends a row, as in GPT-2, it does not end a row in the first position.
+
+        Args:
+            ids: ids in the vocabulary.
+        """
+        kept = []
+        for place, id_ in enumerate(map(int, ids)):
+            if id_ == self.end_id and (place > 0 or self.start_id != self.end_id):
+                break
+            if id_ not in (self.start_id, self.pad_id):
+                kept.append(id_)
+        return self._join(kept)
+
+    def _tokenize(self, text: str) -> list[int]:
+        return _around(text, self._in_text, self._cut, self._anywhere)
+
+
+class VocabularyTokenizer(Tokenizer):
+    """Base class of tokenizers with a vocabulary of pieces, some of which are special tokens.
+
+    Args:
+        pieces: the pieces in the order of their ids.
+        settings: the settings in the tokenizer's file: "special_tokens", a mapping from roles to tokens, and others.
+    """
+
+    def __init__(self, pieces: Sequence[str], settings: Mapping[str, Any]) -> None:
+        roles = settings["special_tokens"]
+        self.pieces = pieces
+        self._ids = {piece: id_ for id_, piece in enumerate(pieces)}
+        self.pad_id = self._ids[roles["pad"]] if "pad" in roles else None
+        self.unknown_id, self.start_id, self.end_id, self.mask_id = (
+            self._ids[roles[role]] if role in roles else -1 for role in ("unknown", "start", "end", "mask")
+        )
+        self.special_token_ids = {token: self._ids[token] for token in roles.values()}
+        if settings.get("special_tokens_in_text"):
+            self._in_text = self.special_token_ids
+
+
+def _around(
+    text: str, specials: Mapping[str, int], cut: Callable[[str], list[int]], anywhere: bool = True
+) -> list[int]:
+    """Convert special tokens to their ids, and cut the text between them.
+
+    Args:
+        text: the text.
+        specials: special tokens and their ids.
+        cut: a function from text to ids.
+        anywhere: True to recognise special tokens anywhere in a text, False only at its start.
+    """
+    if not specials:
+        return cut(text)
+    pattern = "|".join(map(re.escape, sorted(specials, key=len, reverse=True)))
+    parts = re.split(f"({pattern})" if anywhere else rf"\A({pattern})", text)
+    return [
+        id_ for part in parts for id_ in ([specials[part]] if part in specials else cut(part) if part else [])
+    ]

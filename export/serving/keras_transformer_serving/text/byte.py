@@ -1,0 +1,35 @@
+"""The tokenizer of bytes."""
+
+import json
+from collections.abc import Mapping
+
+from keras_transformer_serving.text.base import VocabularyTokenizer
+
+
+class ByteTokenizer(VocabularyTokenizer):
+    """Convert text to its UTF-8 bytes and back.
+
+    Args:
+        model: the content of the tokenizer's file.
+    """
+
+    def __init__(self, model: bytes) -> None:
+        settings = json.loads(model)["settings"]
+        first = list(dict.fromkeys(settings["special_tokens"].values()))
+        extra = settings["extra_tokens"]
+        super().__init__([*first, *(f"<0x{byte:02X}>" for byte in range(256)), *extra], settings)
+        in_text: Mapping[str, int] = {
+            **self.special_token_ids,
+            **{token: self._ids[token] for token in extra},
+        }
+        self.special_token_ids = in_text
+        self._in_text = in_text if settings["special_tokens_in_text"] else {}
+        self._offset = len(first)
+        bytes_ = (bytes([byte]) for byte in range(256))
+        self._contents = [*map(str.encode, first), *bytes_, *map(str.encode, extra)]
+
+    def _cut(self, text: str) -> list[int]:
+        return [self._offset + byte for byte in text.encode()]
+
+    def _join(self, ids: list[int]) -> str:
+        return b"".join(self._contents[id_] for id_ in ids).decode(errors="replace")

@@ -1,0 +1,182 @@
+"""Tokenizers without the main package."""
+
+import base64
+import builtins
+import io
+import json
+
+import pytest
+import sentencepiece
+
+import keras_transformer_serving as serving
+from keras_transformer_serving.text import base
+from keras_transformer_serving.text.subword import BYTE_CHARACTERS
+from keras_transformer_serving.text.unigram import Unigram
+
+BERT = {"pad": "[PAD]", "unknown": "[UNK]", "start": "[CLS]", "end": "[SEP]", "mask": "[MASK]"}
+BERT_SETTINGS = {
+    "special_tokens": BERT,
+    "special_tokens_in_text": True,
+    "lowercase": True,
+    "strip_accents": True,
+    "clean_text": True,
+    "isolate_ideographs": True,
+    "clean_up": True,
+}
+
+
+def tokenizer(name, **content):
+    return serving.tokenizer_of(json.dumps(content).encode(), {"tokenizer_class": name})
+
+
+def test_word_piece():
+    pieces = [*BERT.values(), "un", "##able", "a", "##b", "!", "中"]
+    it = tokenizer("WordPieceTokenizer", vocabulary=pieces, settings=BERT_SETTINGS)
+    assert it.tokenize("ÚNABLE! a中a\tab[MASK]c [mask]") == [5, 6, 9, 7, 10, 7, 7, 8, 4, 1, 1, 1, 1]
+    assert it.detokenize([2, 5, 6, 9, 7, 0, 3, 7]) == "unable! a"
+    assert (it.pad_id, it.unknown_id, it.start_id, it.end_id, it.mask_id) == (0, 1, 2, 3, 4)
+
+
+@pytest.mark.parametrize(("prefix", "ids"), [(False, [1, 2, 0]), (True, [2, 2, 0])])
+def test_byte_level_byte_pairs(prefix, ids):
+    pieces = ["<|end|>", "ab", "Ġab", *BYTE_CHARACTERS, "Ġa"]
+    it = tokenizer(
+        "BytePairTokenizer",
+        vocabulary=pieces,
+        merges=[["Ġ", "a"], ["Ġa", "b"], ["a", "b"]],
+        settings={
+            "special_tokens": dict.fromkeys(("start", "end"), "<|end|>"),
+            "special_tokens_in_text": False,
+            "add_prefix_space": prefix,
+        },
+    )
+    assert it.tokenize("ab ab<|end|>", special_tokens=True) == ids
+    assert len(it.tokenize("<|end|>")) == len("<|end|>") + prefix
+    assert it.tokenize("") == []
+    text = " é\u3000☃\x00\t👍🏽"
+    assert it.detokenize(it.tokenize(text)) == text
+    assert it.detokenize([0, 1, 0, 1]) == "ab"  # the start id is the end id, too
+    assert (
+        it.detokenize([pieces.index(BYTE_CHARACTERS[byte]) for byte in b"a\xffb\xe2\x82"]) == "a\ufffdb\ufffd"
+    )
+    assert (it.pad_id, it.padding_value, it.mask_id) == (None, 0, -1)
+
+
+def test_gpt_1():
+    settings = {
+        "special_tokens": dict.fromkeys(("unknown", "end"), "<unk>"),
+        "special_tokens_in_text": False,
+        "lowercase": True,
+    }
+    pieces = ["<unk>", "a", "b", "a</w>", "b</w>", "ab</w>"]
+    it = tokenizer("OpenAIGPTTokenizer", vocabulary=pieces, merges=[["a", "b</w>"]], settings=settings)
+    assert it.tokenize("AB aab c") == [5, 1, 5, 0]
+    assert it.detokenize([5, 1, 5]) == "ab aab"
+
+
+def test_bytes():
+    settings = {"special_tokens": {"pad": "<pad>", "end": "</s>"}, "extra_tokens": ["<x>"]}
+    for in_text, ids in ((False, 3 + 4), (True, 2)):
+        it = tokenizer("ByteTokenizer", settings={**settings, "special_tokens_in_text": in_text})
+        assert len(it.tokenize("<x></s>")) == ids
+        assert it.tokenize("é") == [0xC3 + 2, 0xA9 + 2]
+        assert it.detokenize([0xC3 + 2, 0xA9 + 2, 0, 0xFF + 2, 258, 1, 9]) == "é\ufffd<x>"
+
+
+@pytest.fixture(scope="module")
+def model():
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["1,000 x 2,000 00 0", "hello world"] * 9),
+        model_writer=written,
+        vocab_size=34,
+        hard_vocab_limit=False,
+        pad_id=0,
+        unk_id=1,
+        bos_id=2,
+        eos_id=3,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        minloglevel=9,
+    )
+    return written.getvalue()
+
+
+def test_sentence_piece(model):
+    it = serving.tokenizer_of(model, {"tokenizer_class": "SentencePieceTokenizer"})
+    for text in ("hello world", "  hello ", "2,000 hello"):
+        assert it.detokenize([2, *it.tokenize(text), 3, 9]) == text
+    ids = it.tokenize("hello</s>hello", special_tokens=True)
+    assert ids.count(3) == 1
+    assert it.detokenize(it.tokenize("x☃☃x")) == "x ⁇ x"
+    assert it.tokenize("") == []
+
+
+def test_sentence_piece_with_a_vocabulary(model):
+    pieces = ["<pad>", "</s>", "<unk>", "▁", "l", "h", "e", "o", ">>fra<<", "☃"]
+    settings = {
+        "special_tokens": {"pad": "<pad>", "unknown": "<unk>", "start": "<pad>", "end": "</s>"},
+        "tokens_in_text": [">>fra<<"],
+        "place_in_text": "start",
+        "unused": 2,
+    }
+    it = tokenizer(
+        "MarianT5Tokenizer",
+        model=base64.b64encode(model).decode(),
+        vocabulary=pieces,
+        settings=settings,
+    )
+    assert it.tokenize(">>fra<<☃ >>fra<<")[:3] == [8, 3, 9]
+    assert it.tokenize(">>fra<<☃ >>fra<<").count(8) == 1
+    assert it.detokenize([3, 5, 6, 10, 2, 1, 5]) == "he ⁇ "
+    assert len(it.pieces) == 12
+
+
+def test_unigram_pieces():
+    """As in tensorflow_text, the first of equal segmentations counts, and unknown characters cost 10."""
+    entries = [
+        ("<unk>", 0, 2),
+        ("a", -1.0, 1),
+        ("aa", -1.5, 1),
+        ("b", -3.0, 5),
+        ("ab", -9.0, 4),
+        ("<0x62>", 0, 6),
+    ]
+    it = Unigram(entries, byte_fallback=False)
+    assert it("aaa") == [("a", 1), ("aa", 2)]
+    assert it("aab") == [("a", 1), ("ab", 4)]
+    assert it("bba") == [("bb", 0), ("a", 1)]
+    assert Unigram(entries, byte_fallback=True)("bb") == [("<0x62>", 5)] * 2
+    assert it("") == []
+
+
+def test_special_tokens_only_at_the_start():
+    cut = lambda text: [len(text)]  # noqa: E731
+    specials = {"<a>": -1, "<ab>": -2}
+    assert base._around("<ab>x<a>", specials, cut) == [-2, 1, -1]
+    assert base._around("<ab>x<a>", specials, cut, anywhere=False) == [-2, 4]
+    assert base._around("x<a>", specials, cut, anywhere=False) == [4]
+    assert base._around("<a><a>", specials, cut, anywhere=False) == [-1, -1]
+
+
+def test_the_missing_library_is_named(monkeypatch):
+    importer = builtins.__import__
+
+    def without(name, *arguments, **options):
+        if name == "tokenizers":
+            raise ImportError(name)
+        return importer(name, *arguments, **options)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    for name in ("BytePairTokenizer", "OpenAIGPTTokenizer", "WordPieceTokenizer"):
+        with pytest.raises(ImportError, match=r"pip install 'keras-transformer-serving\[tokenizers\]'"):
+            tokenizer(name)
+    assert tokenizer(
+        "ByteTokenizer",
+        settings={"special_tokens": {"pad": "<pad>"}, "extra_tokens": [], "special_tokens_in_text": False},
+    ).tokenize("a")
+
+
+def test_other_tokenizers_need_tensorflow():
+    assert not serving.reads_text({"tokenizer_class": "Mine"})
+    assert not serving.reads_text({"pipeline": "ImageClassification"})

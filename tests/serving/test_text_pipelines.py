@@ -1,0 +1,265 @@
+"""Serving's pipelines of texts give the outputs and errors of the pipelines."""
+
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_transformer_serving as serving
+from keras_transformer import export, text
+from keras_transformer.export.bundle_writer import config_of
+from keras_transformer.models import (
+    BERT,
+    GPT,
+    GPTClassifier,
+    MaskedLanguageModel,
+    SequenceClassifier,
+    SpanClassifier,
+    TokenClassifier,
+)
+from keras_transformer.pipelines import (
+    Embedding,
+    FillMask,
+    QuestionAnswering,
+    TextClassification,
+    TextToText,
+    TokenClassification,
+)
+
+SMALL = {"num_layers": 1, "num_heads": 2, "model_dim": 8, "hidden_dim": 16}
+SEVERAL = "multi_label_classification"
+LONG = "abcdefghijklmnopqrstuvwxyz" * 2  # longer than all but windows take
+TEXTS = ["a b", " ñ\u3000☃\n b\u00a0", "", "x", "ab cd ef", "é\u0301 中文 👍🏽", "don't", "a\tb\x1cc"]
+LINES = ["the cat sat on the mat", "a dog, an owl: who's there?", "ñandú ☃ 1,000 中文", "naïve café"]
+
+
+def word_pieces():
+    return text.WordPieceTokenizer.train(LINES, 120)
+
+
+def byte_pairs():
+    return text.BytePairTokenizer.train(LINES, 280)
+
+
+def randomised(model):
+    random = np.random.default_rng(2)
+    for weight in model.trainable_weights:
+        weight.assign(random.normal(size=weight.shape))
+    return model
+
+
+def bert(tokenizer, head=lambda encoder: encoder, **options):
+    encoder = BERT(tokenizer.vocabulary_size, **SMALL, max_length=40, pad_id=tokenizer.pad_id, **options)
+    return randomised(head(encoder))
+
+
+def classify(tokenizer, num_classes=3, long_texts="refuse", labels=None, **options):
+    model = bert(tokenizer, lambda encoder: SequenceClassifier(encoder, num_classes, **options))
+    return TextClassification(model, tokenizer, labels, long_texts, 0.4)
+
+
+def classify_by_gpt(tokenizer, symmetric=False, problem_type=None, long_texts="refuse"):
+    decoder = GPT(
+        tokenizer.vocabulary_size, **SMALL, max_length=40, pad_id=tokenizer.pad_id, end_id=tokenizer.end_id
+    )
+    decoder = decoder.resize_token_embeddings(decoder.vocabulary_size + 3)
+    model = GPTClassifier(decoder, 3, symmetric=symmetric, problem_type=problem_type)
+    return TextClassification(randomised(model), tokenizer, ["x", "y", "z"], long_texts)
+
+
+def one_segment():
+    model = bert(text.ByteTokenizer(), lambda encoder: SequenceClassifier(encoder, 3, "mean"), num_segments=1)
+    return TextClassification(model, text.ByteTokenizer())
+
+
+def pairs_of(texts):
+    return [texts, texts[::-1]]
+
+
+def of_tokens(tokenizer, long_texts="refuse"):
+    model = bert(tokenizer, lambda encoder: TokenClassifier(encoder, 3))
+    return TokenClassification(model, tokenizer, ["x", "y", "z"], long_texts)
+
+
+def fill_mask(tokenizer, **options):
+    return FillMask(bert(tokenizer, MaskedLanguageModel), tokenizer, **options)
+
+
+QUESTIONS = [["a", "", "ab c", "é"], ["b c", " ñ \u2003☃", "x", "a\u3000b"]]
+MASKED = [["a [MASK] b", "[MASK][MASK]x☃", "c [MASK] d [MASK] ."]]
+LONGER = [*TEXTS, LONG, "a b cc d e ff g h i j k l mmmmm n o p", LONG * 3]
+# Of each, the pipeline and columns of texts.
+QUICK = {
+    "text": (lambda: classify(text.ByteTokenizer(), labels=["x", 1, "z"], long_texts="window"), [LONGER]),
+}
+SLOW = {
+    "span": (
+        lambda: QuestionAnswering(bert(text.ByteTokenizer(), SpanClassifier), text.ByteTokenizer(), 2),
+        QUESTIONS,
+    ),
+    "token": (lambda: of_tokens(text.ByteTokenizer(), "window"), [LONGER]),
+    "embedding": (lambda: Embedding(bert(text.ByteTokenizer()), text.ByteTokenizer()), [TEXTS[:5]]),
+    "fill": (lambda: fill_mask(word_pieces(), top=3), MASKED),
+    "text, pairs": (lambda: classify(word_pieces()), pairs_of(TEXTS[:5])),
+    "text, pairs, window": (lambda: classify(byte_pairs(), long_texts="window"), pairs_of(LINES)),
+    "text, one segment": (one_segment, [TEXTS[:5]]),
+    "text, several labels": (lambda: classify(word_pieces(), problem_type=SEVERAL), [[*TEXTS, *LINES]]),
+    "text, number": (lambda: classify(word_pieces(), 1, "window"), [[*LONGER, *LINES]]),
+    "text, GPT": (lambda: classify_by_gpt(byte_pairs(), long_texts="window"), [[*LONGER, *LINES]]),
+    "text, GPT, pairs": (lambda: classify_by_gpt(text.ByteTokenizer(), True), pairs_of(TEXTS[:3])),
+    "text, GPT, numbers": (
+        lambda: classify_by_gpt(text.ByteTokenizer(), False, "regression"),
+        [TEXTS[:5]],
+    ),
+    "text, GPT, several labels": (
+        lambda: classify_by_gpt(text.ByteTokenizer(), False, SEVERAL),
+        [TEXTS[:5]],
+    ),
+    "token, WordPiece": (lambda: of_tokens(word_pieces()), [[*TEXTS[:3], *LINES]]),
+    "span, window": (
+        lambda: QuestionAnswering(
+            bert(text.ByteTokenizer(), SpanClassifier), text.ByteTokenizer(), long_texts="window"
+        ),
+        [["a", "b", "ab"], [LONGER[-2], LONG, f"{LONG} {LONG} x"]],
+    ),
+    "embedding, window": (
+        lambda: Embedding(bert(text.ByteTokenizer()), text.ByteTokenizer(), long_texts="window"),
+        [LONGER],
+    ),
+    "embedding, first, window": (
+        lambda: Embedding(
+            bert(text.ByteTokenizer()), text.ByteTokenizer(), "first", normalize=False, long_texts="window"
+        ),
+        [LONGER],
+    ),
+    "embedding, pooler": (lambda: Embedding(bert(byte_pairs()), byte_pairs(), "pooler"), [LINES[2:]]),
+    "fill, BPE": (
+        lambda: fill_mask(
+            text.BytePairTokenizer.train(
+                LINES,
+                280,
+                special_tokens={**byte_pair_roles(), "mask": "<mask>"},
+                special_tokens_in_text=True,
+            ),
+            mask="<mask>",
+        ),
+        [["a <mask> b", "<mask>"]],
+    ),
+}
+
+
+def byte_pair_roles():
+    return {"pad": "<pad>", "unknown": "<unk>", "start": "<s>", "end": "</s>"}
+
+
+def result_of(function, *arguments, **options):
+    """Return the value of a call, or its error's type and message."""
+    try:
+        return function(*arguments, **options)
+    except (TypeError, ValueError) as error:
+        message = str(error)
+        # Serving has no string tensors.
+        return type(error), message.replace("a str, a list of str or a string tensor", "strings").split(
+            " (of"
+        )[0]
+
+
+REFUSED = [
+    ["a", LONG * 9, "b"],
+    ["a", 5],
+    ["b\ud800", "b"],
+    ["a", "\u3000", "b"],
+    [LONG, "a b", LONG + "x"],
+    ["[MASK]", "a"],
+]
+
+
+def check_outputs_and_errors(served, pipeline, columns, assert_equal):
+    for batch_size in (32, 2):
+        assert_equal(served(*columns, batch_size=batch_size), pipeline(*columns, batch_size=batch_size))
+    first, none = [column[0] for column in columns], [[] for _ in columns]
+    assert_equal(served(*first), pipeline(*first))
+    assert_equal(served(*none), pipeline(*none))
+    for name in ("scores", "probabilities"):
+        if hasattr(pipeline, name):
+            calls = (getattr(each, name) for each in (served, pipeline))
+            assert_equal(*(result_of(call, *columns) for call in calls))
+    for rows in REFUSED:
+        for others in (rows, ["a"] * len(rows), ["a"] * 9)[: 2 * len(columns) - 1]:
+            refused = [rows, others][: len(columns)]
+            assert_equal(
+                result_of(served, *refused, batch_size=2), result_of(pipeline, *refused, batch_size=2)
+            )
+    assert_equal(result_of(served, *columns, batch_size=0), result_of(pipeline, *columns, batch_size=0))
+
+
+@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+def test_outputs_and_errors_equal_the_pipelines(name, served_in_tensorflow, assert_equal):
+    make, columns = {**QUICK, **SLOW}[name]
+    pipeline = make()
+    check_outputs_and_errors(served_in_tensorflow(pipeline), pipeline, columns, assert_equal)
+
+
+def test_a_classifier_of_single_texts_refuses_pairs(served_in_tensorflow, assert_equal):
+    pipeline = one_segment()
+    found, expected = (result_of(each, ["a"], ["b"]) for each in (served_in_tensorflow(pipeline), pipeline))
+    assert_equal(found, expected)
+    assert found[1].startswith("`text_pair` must be None, as the model has num_segments=1")
+
+
+@pytest.mark.slow
+def test_a_classifier_of_two_texts_needs_both(served_in_tensorflow, assert_equal):
+    pipeline = SLOW["text, GPT, pairs"][0]()
+    served = served_in_tensorflow(pipeline)
+    assert result_of(served, ["a"])[0] is ValueError
+    for given in (["a"], ["a", "b"]):
+        assert_equal(result_of(served, given), result_of(pipeline, given))
+        assert_equal(result_of(served, given, "ab"), result_of(pipeline, given, "ab"))
+
+
+def translator(tokenizer, random_transformer):
+    names = ("vocabulary_size", "pad_id", "start_id", "end_id")
+    model = random_transformer(20, 1.5, **{name: getattr(tokenizer, name) for name in names})
+    return TextToText(model, tokenizer, max_new_tokens=6, max_source_tokens=60)
+
+
+def marian():
+    trained = text.SentencePieceTokenizer.train(LINES, 80, byte_fallback=False)
+    pieces = [trained.id_to_piece(id_) for id_ in range(4, trained.vocabulary_size)]
+    pieces = ["<pad>", "</s>", "<unk>", *pieces[::-1], ">>fra<<"]
+    return text.MarianT5Tokenizer(
+        trained.model_bytes, pieces, tokens_in_text=[">>fra<<"], place_in_text="start"
+    )
+
+
+SOURCES = [*LINES, "", "  ", "☃", "</s>", "<pad> </s>", ">>fra<<the cat", "UNO\tdos\n", "x" * 59]
+
+
+@pytest.mark.parametrize("make", [lambda: text.ByteTokenizer(special_tokens_in_text=True), marian])
+def test_source_ids_and_errors_equal_the_pipelines(make, random_transformer, assert_equal):
+    pipeline = translator(make(), random_transformer)
+    config = config_of(pipeline)
+    tokenizer = serving.tokenizer_of(pipeline.tokenizer.model_bytes, config)
+    served = serving.TextToText(types.SimpleNamespace(**config), tokenizer, config)
+    inputs = pipeline.preprocess(tf.constant(SOURCES)).inputs
+    expected = tf.ragged.boolean_mask(inputs["source_ids"], inputs["padding_mask"]).to_list()
+    assert served.encode(SOURCES) == expected
+    assert served.encode(["  "]) == [[]]
+    for texts in (["a", "the cat " * 99], ["a", 5], ["\ud800"]):
+        found, expected = result_of(served.encode, texts), result_of(pipeline, texts)
+        assert_equal(found, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [text.ByteTokenizer, byte_pairs, marian])
+def test_an_export_translates_without_tensorflow(
+    make, random_transformer, served_without_tensorflow, tmp_path
+):
+    pipeline = translator(make(), random_transformer)
+    export.onnx(pipeline, tmp_path / "it", texts=LINES)
+    assert served_without_tensorflow(tmp_path / "it", SOURCES) == pipeline(SOURCES)
+    examples = tmp_path / "it" / "tokenizer" / "examples.json"
+    examples.write_text(examples.read_text().replace("[", "[ ", 1))
+    with pytest.raises(ValueError, match=r"examples\.json.*damaged"):
+        serving.load(tmp_path / "it")
