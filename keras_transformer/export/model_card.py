@@ -16,6 +16,7 @@ import keras_transformer_serving as serving
 from keras_transformer.export.tensorflow_serving import warmup
 from keras_transformer.pipelines.base import BATCH, DEFAULT
 from keras_transformer_serving.bundle import ONNX
+from keras_transformer_serving.graphs import MODEL
 
 _NOT_SETTINGS = ("pipeline", "tokenizer_sha256", "empty_ids")
 _MAX_LENGTH = 500
@@ -116,19 +117,21 @@ def _onnx(pipeline: Any, reports: Mapping[str, Any]) -> Iterator[str]:
     found, config = reports[ONNX].get("signatures", {}), pipeline.export_config()
     yield f"## ONNX Runtime: {ONNX}\n"
     yield from _table("graph", found)
-    yield "In this folder, with `pip install 'keras-transformer-serving[cpu]'` and no TensorFlow:\n\n```python"
-    numpy = "" if pipeline.generates else "import numpy\n"
+    texts = serving.reads_text(config)
+    extras = "cpu,tokenizers" if texts else "cpu"
+    yield f"In this folder, with `pip install 'keras-transformer-serving[{extras}]'` and no TensorFlow:\n\n```python"
+    numpy = "" if texts or pipeline.generates else "import numpy\n"
     yield f'{numpy}import keras_transformer_serving as serving\n\nmodel = serving.load(".")'
-    if not pipeline.generates:
-        inputs = found.get("model", {"inputs": {}})["inputs"].items()
+    if pipeline.generates:
+        example = json.dumps(reports[ONNX]["examples"]["texts"][:1], ensure_ascii=False)
+        yield f"model({example})" if texts else f'model.generate({example})["ids"]'
+    elif texts:
+        inputs = pipeline.example_inputs()[DEFAULT][0].values()
+        yield f"model({', '.join(json.dumps([str(each[0])], ensure_ascii=False) for each in inputs)})"
+    else:
+        inputs = next(of["inputs"] for name, of in found.items() if name.endswith(MODEL)).items()
         optional = ("attention_mask", "token_type_ids")
         yield f"model.run({', '.join(f'{key}={_array(key, *spec)}' for key, spec in inputs if key not in optional)})"
-    elif serving.reads_text(config):
-        example = reports[ONNX]["examples"]["texts"][:1]
-        yield f"model({json.dumps(example, ensure_ascii=False)})"
-    else:
-        example = reports[ONNX]["examples"]["texts"][:1]
-        yield f'model.generate({json.dumps(example)})["ids"]'
     yield "```\n"
 
 

@@ -58,7 +58,9 @@ def test_every_signature_and_graph_is_listed(card, exported, pipeline):
     ]
     assert f"`ids` int32 (batch_size, {pipeline.max_new_tokens})" in signatures["generate_ids"][1]
     graphs = rows(card, "graph")
-    assert set(graphs) == {path.stem for path in (exported / "onnx").glob("*.onnx")}
+    folder = exported / "onnx"
+    files_of = {path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.onnx")}
+    assert set(graphs) == files_of
     most = pipeline.max_new_tokens
     assert graphs["generate_greedy"][0] == (
         "`input_ids` int64 (batch_size, encoder_sequence_length), "
@@ -66,7 +68,7 @@ def test_every_signature_and_graph_is_listed(card, exported, pipeline):
         "`prefix_ids` int64 (batch_size or 1, prefix_length) = [[]]"
     )
     assert f"`max_new_tokens` int32 (batch_size) = [{most}]" in signatures["generate"][0]
-    assert "`past_key_values.{i}.decoder.key` float32" in graphs["decoder_model_merged"][0]
+    assert "`past_key_values.{i}.decoder.key` float32" in graphs["optimum/decoder_model_merged"][0]
 
 
 def test_settings_and_figures_are_the_exports(card, exported, pipeline):

@@ -188,6 +188,14 @@ def test_serving_takes_the_options_of_the_loop(exported, sessions, pipeline, tex
         np.testing.assert_array_equal(found[name], values)
 
 
+def test_served_texts_have_limits_each(exported, pipeline, texts):
+    served, limits = serving.load(exported), np.arange(len(texts)) % 5 + 1
+    assert served(texts, batch_size=3, max_new_tokens=limits) == pipeline(texts, max_new_tokens=limits)
+    assert served(texts[0], max_new_tokens=2) == pipeline(texts[0], max_new_tokens=2)
+    with pytest.raises(ValueError, match="`max_new_tokens` must be one number, or one for each of 2 texts"):
+        served(texts[:2], max_new_tokens=[1, 2, 3])
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

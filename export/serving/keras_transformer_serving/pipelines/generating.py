@@ -47,35 +47,51 @@ class Generating(abc.ABC):
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of generated ids."""
 
-    def __call__(self, texts: str | Iterable[str], batch_size: int = 64) -> Any:
+    def __call__(self, texts: str | Iterable[str], batch_size: int = 64, **options: Any) -> Any:
         """Generate texts.
 
         Args:
             texts: strings, or one string. A text of only spaces and unknown characters gives an empty output; a
                 prompt must have at least one token.
             batch_size: the number of texts in a batch.
+            **options: those of `generate`.
 
         Returns:
             The first hypothesis of each text: a list as long as `texts`, or a string for a string.
 
         Raises:
             TypeError: if a text is not a string.
-            ValueError: if a text is not valid Unicode or too long, or there is no tokenizer.
+            ValueError: if a text is not valid Unicode or too long, an option is out of range, or there is no tokenizer.
+
+        Example:
+            >>> translate(["la casa", "el perro"], max_new_tokens=[4, 8])
+            ['the house', 'the dog']
         """
         if isinstance(texts, str):
-            return self([texts], batch_size)[0]
+            return self([texts], batch_size, **options)[0]
         texts = list(texts)
         for row, text in enumerate(texts):
             check_string("texts", row, text)
-        ids = self.generate(texts, batch_size)["ids"]
+        ids = self.generate(texts, batch_size, **options)["ids"]
         return [self.decode(row if row.ndim == 1 else row[0]) for row in ids]
 
-    def generate(self, texts: Sequence[Any], batch_size: int = 64) -> dict[str, np.ndarray]:
+    def generate(
+        self,
+        texts: Sequence[Any],
+        batch_size: int = 64,
+        *,
+        max_new_tokens: Any = None,
+        min_new_tokens: Any = None,
+        temperature: Any = None,
+    ) -> dict[str, np.ndarray]:
         """Generate token ids.
 
         Args:
             texts: B strings, or lists of token ids.
             batch_size: the number of texts in a batch.
+            max_new_tokens: the maximum number of new tokens, or one for each text, at most that of the export.
+            min_new_tokens: the minimum number of tokens before an end token, or one for each text, by default 0.
+            temperature: the temperature of sampling, or one for each text, by default the sampler's.
 
         Returns:
             "ids" int64 (B, M), "lengths" int64 (B,), "scores" float32 (B,); with an axis N after the first if the
@@ -89,6 +105,18 @@ class Generating(abc.ABC):
         if isinstance(texts, str):
             raise TypeError(f"`texts` must be a list of strings. Received: texts={texts!r}")
         rows = self.encode(texts)
+        options = {
+            "max_new_tokens": max_new_tokens,
+            "min_new_tokens": min_new_tokens,
+            "temperature": temperature,
+        }
+        given = {name: np.asarray(each) for name, each in options.items() if each is not None}
+        for name, values in given.items():
+            if values.shape not in ((), (len(rows),)):
+                raise ValueError(
+                    f"`{name}` must be one number, or one for each of {len(rows)} texts. "
+                    f"Received: {name}={options[name]!r}"
+                )
         order = sorted(range(len(rows)), key=lambda row: len(rows[row]))  # batches of similar lengths
         count = self.graphs.num_return
         shape = (len(rows), count) if count > 1 else (len(rows),)
@@ -97,7 +125,8 @@ class Generating(abc.ABC):
         for begin in range(0, len(order), batch_size):
             chosen = order[begin : begin + batch_size]
             input_ids, mask = self.padded([rows[row] for row in chosen])
-            part = self.graphs.generate(input_ids, np.array(chosen), attention_mask=mask)
+            each = {name: values[chosen] if values.ndim else values for name, values in given.items()}
+            part = self.graphs.generate(input_ids, np.array(chosen), attention_mask=mask, **each)
             ids[chosen], lengths[chosen], scores[chosen] = part["ids"], part["lengths"], part["scores"]
         return {"ids": ids, "lengths": lengths, "scores": scores}
 
