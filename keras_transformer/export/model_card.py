@@ -150,6 +150,15 @@ def _parity(reports: Mapping[str, Any]) -> Iterator[str]:
             shown = ", ".join(f"{key.replace('_', ' ')} {_number(value)}" for key, value in figures.items())
             limit = f" (tolerance {_number(report['tolerance'])})" if "tolerance" in report else ""
             yield f"| {part} | {graph} | {shown}{limit} |"
+        for precision, figures in report.get("precisions", {}).items():
+            limits = figures["thresholds"]
+            shown = ", ".join(
+                f"{key.replace('_', ' ')} {_number(value)}"
+                + (f" (threshold {_number(limits[key])})" if key in limits else "")
+                for key, value in figures.items()
+                if key != "thresholds"
+            )
+            yield f"| {part} | {precision} | {shown} |"
     yield ""
 
 

@@ -46,10 +46,10 @@ def new_session(name: str, content: bytes, providers: Sequence[Provider] | None 
     options.log_severity_level = 3  # errors: ONNX Runtime warns of each input with a default
     if providers is None:
         usable = [each for each in (CUDA, CPU) if each in available]
-        return onnxruntime.InferenceSession(content, options, providers=usable)
+        return onnxruntime.InferenceSession(content, sess_options=options, providers=usable)
     names = _names(providers)
     _check_in(available, names, providers, onnxruntime)
-    session = onnxruntime.InferenceSession(content, options, providers=[*providers])
+    session = onnxruntime.InferenceSession(content, sess_options=options, providers=[*providers])
     # A provider that does not start, such as CUDA without its libraries, leaves its nodes to the others.
     _check_in(session.get_providers(), names, providers, onnxruntime)
     return session

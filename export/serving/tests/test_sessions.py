@@ -28,7 +28,7 @@ class Replaced:
             monkeypatch.setattr(onnxruntime, name, value)
         self._started = started
 
-    def _session(self, content, providers):
+    def _session(self, content, sess_options, providers):
         self.asked = providers
         names = [each if isinstance(each, str) else each[0] for each in providers]
         return types.SimpleNamespace(get_providers=lambda: self._started or names)
