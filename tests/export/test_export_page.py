@@ -97,7 +97,7 @@ def test_the_table_has_every_pipeline():
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_a_row_of_the_table_is_what_exports_have(name):
+def test_each_row_of_the_table_equals_the_exports(name):
     signatures, graphs, for_optimum, without_tensorflow, refused = rows()[name]
     pipeline = PIPELINES[name]()
     assert set(pipeline.signatures()) == listed(signatures)
