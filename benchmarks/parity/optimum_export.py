@@ -13,6 +13,7 @@ again keeps its place in the JSON.
 
 import argparse
 import functools
+import importlib.metadata
 import json
 import os
 import pathlib
@@ -28,7 +29,6 @@ os.environ.setdefault("TF2ONNX_CATCH_ERRORS", "FALSE")  # as in the Makefile: it
 
 import numpy as np
 import torch
-import transformers
 from optimum import onnxruntime as optimum
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
@@ -211,9 +211,11 @@ def main() -> None:
         print(results[name], flush=True)
     total, same = (sum(one[count] for one in results.values()) for count in ("outputs", "identical"))
     print(f"identical: {same} of {total}")
+    machine = measuring.machine()
+    optimum_version = {"optimum-onnx": importlib.metadata.version("optimum-onnx")}
     report = {
-        **measuring.machine(),
-        "versions": {"optimum-onnx": "0.1.0", "transformers": transformers.__version__},
+        **machine,
+        "versions": {**machine["versions"], **optimum_version},
         "seed": options.seed,
         "wall_seconds": time.perf_counter() - start,
         "identical": {"outputs": total, "identical": same},
