@@ -52,7 +52,7 @@ def test_quickstart_trains_evaluates_exports_and_verifies(tiny, tmp_path):
     assert set(report["seconds"]) == {"train", "evaluate", "export", "verify"}
     assert set(report["parity"]) == {"onnx", "saved_model/es-en/1"}
     assert {entry.name for entry in folder.iterdir()} == {"pipeline", "export", "report.json"}
-    assert sum(line.startswith("\n[") for line in said) == 5
+    assert sum(line.startswith("\n[") for line in said) == 4
     pipeline = pipelines.load(folder / "pipeline")
     assert serving.load(folder / "export")(["uno dos"]) == pipeline(["uno dos"])
     export.verify(folder / "export", pipeline, ["hoy llueve"])

@@ -7,11 +7,14 @@ environment of its own: `pip install -r benchmarks/requirements.txt`, then `pip 
 transformers==4.57.6`.
 
 Pipelines with random weights are exported by `export.onnx`; `from_pretrained` of Optimum's `ORTModel…` classes reads
-`onnx/optimum` and nothing else, and `generate` is called without any argument but the source.
+`onnx/optimum` and nothing else, and `generate` is called without any argument but the source. What is not compared
+again keeps its place in the JSON.
 """
 
 import argparse
 import functools
+import importlib.metadata
+import json
 import os
 import pathlib
 import sys
@@ -26,7 +29,6 @@ os.environ.setdefault("TF2ONNX_CATCH_ERRORS", "FALSE")  # as in the Makefile: it
 
 import numpy as np
 import torch
-import transformers
 from optimum import onnxruntime as optimum
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
@@ -140,6 +142,10 @@ def generated(pipeline: Any, folder: pathlib.Path, sentences: list[str]) -> tupl
     found = model.generate(input_ids=torch.tensor(ids), attention_mask=torch.tensor(mask)).numpy()[:, prompt:]
     expected = pipeline.generate(sentences).ids
     expected = expected[:, : pipeline.sampler.num_return].reshape(len(found), -1)
+    ends = np.cumsum(found == pipeline.model.end_id, axis=1) - (found == pipeline.model.end_id)
+    found = np.where(
+        ends, pipeline.model.pad_id, found
+    )  # beams there end with end tokens if the padding id is 0
     found = np.pad(
         found, [(0, 0), (0, expected.shape[1] - found.shape[1])], constant_values=pipeline.model.pad_id
     )
@@ -191,25 +197,29 @@ def main() -> None:
     sentences = [source for source, _ in phrasebook.load_data()[0]]
     made = Pipelines(sentences[:2000], options.seed)()
     sentences = sentences[-options.rows :]
-    results = []
+    path = options.output / "parity_optimum.json"
+    earlier = json.loads(path.read_text())["results"] if options.only and path.exists() else []
+    results = {one["pipeline"]: one for one in earlier}
     for name, make in made.items():
         if options.only not in name:
             continue
         pipeline = make()
         with tempfile.TemporaryDirectory() as folder:
-            path = export.onnx(pipeline, pathlib.Path(folder) / "it") / "optimum"
-            count, same = (generated if pipeline.generates else computed)(pipeline, path, sentences)
-        results.append({"pipeline": name, "outputs": count, "identical": same})
-        print(results[-1], flush=True)
-    total, same = (sum(one[count] for one in results) for count in ("outputs", "identical"))
+            exported = export.onnx(pipeline, pathlib.Path(folder) / "it") / "optimum"
+            count, same = (generated if pipeline.generates else computed)(pipeline, exported, sentences)
+        results[name] = {"pipeline": name, "outputs": count, "identical": same}
+        print(results[name], flush=True)
+    total, same = (sum(one[count] for one in results.values()) for count in ("outputs", "identical"))
     print(f"identical: {same} of {total}")
+    machine = measuring.machine()
+    optimum_version = {"optimum-onnx": importlib.metadata.version("optimum-onnx")}
     report = {
-        **measuring.machine(),
-        "versions": {"optimum-onnx": "0.1.0", "transformers": transformers.__version__},
+        **machine,
+        "versions": {**machine["versions"], **optimum_version},
         "seed": options.seed,
         "wall_seconds": time.perf_counter() - start,
         "identical": {"outputs": total, "identical": same},
-        "results": results,
+        "results": list(results.values()),
     }
     print(f"written to {measuring.write_result('parity_optimum', report, options.output)}")
     sys.exit(0 if same == total else 1)
