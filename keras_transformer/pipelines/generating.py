@@ -322,7 +322,6 @@ class GeneratingPipeline(Pipeline):
 
     def onnx_graphs(self) -> dict[str, Graph]:
         """Return the ONNX graphs, by file name: the whole loop, and single steps."""
-        self._check_exportable()
         return generation_graphs.onnx_graphs(self)
 
     def _check_exportable(self) -> None:
@@ -397,4 +396,5 @@ class GeneratingPipeline(Pipeline):
 
     def export_config(self) -> dict[str, Any]:
         """Return the settings that serving needs to run an export without this package."""
+        self._check_exportable()
         return {**super().export_config(), **self.generation_config()}

@@ -119,13 +119,9 @@ def _code_of(path: pathlib.Path) -> Callable[[Finding], str]:
     debug_info.ParseFromString((path / "debug" / "saved_model_debug_info.pb").read_bytes())
 
     def code_of(finding: Finding) -> str:
-        trace = debug_info.name_to_trace_id.get(f"{finding.node}@{finding.function}")
-        frames = (
-            [debug_info.frames_by_id[each] for each in debug_info.traces_by_id[trace].frame_id]
-            if trace
-            else ()
-        )
-        for frame in reversed(frames):
+        trace = debug_info.name_to_trace_id.get(f"{finding.node}@{finding.function}")  # the first is 0
+        frames = [] if trace is None else debug_info.traces_by_id[trace].frame_id
+        for frame in (debug_info.frames_by_id[each] for each in reversed(frames)):
             file = debug_info.files[frame.file_index]
             if not file.startswith(_NOT_CALLERS):
                 return f" ({file}:{frame.line}, {frame.func})"
