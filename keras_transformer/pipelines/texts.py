@@ -141,11 +141,11 @@ class TextPipeline(ForwardPipeline):
         ) -> dict[str, Tensor]:
             real = attention_mask != 0
             if encoder.pad_id is None:
-                inputs = {"token_ids": tf.cast(input_ids, tf.int32), "padding_mask": real}
+                inputs = {"token_ids": input_ids, "padding_mask": real}
             else:
-                inputs = {"token_ids": tf.cast(tf.where(real, input_ids, encoder.pad_id), tf.int32)}
+                inputs = {"token_ids": tf.where(real, input_ids, encoder.pad_id)}
             if token_type_ids is not None:
-                inputs["segment_ids"] = tf.cast(token_type_ids, tf.int32)
+                inputs["segment_ids"] = token_type_ids
             outputs = self.forward(inputs)
             return {name: outputs[name] for name in self.graph_outputs}
 

@@ -5,11 +5,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-pytest.importorskip("onnx")
+onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("tf2onnx")
 
 from keras_transformer.export.to_onnx import conversion, graph_traversal  # noqa: E402
+from keras_transformer.models import BERT  # noqa: E402
 
 X = np.random.default_rng(0).normal(size=(2, 3, 8)).astype("float32")
 
@@ -201,3 +202,52 @@ def test_a_where_with_other_readers_than_softmax_is_kept():
 
     _, found, expected, _ = converted(function, X, mask)
     np.testing.assert_array_equal(found, expected)
+
+
+def optimized(graph, path):
+    """The operations of a graph after ONNX Runtime's optimisation."""
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath, options.log_severity_level = str(path), 3
+    onnxruntime.InferenceSession(graph.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return collections.Counter(node.op_type for node in onnx.load(path).graph.node)
+
+
+def test_gelu_is_fused_with_the_bias_before_it(tmp_path):
+    layer = keras.layers.Dense(5, activation=keras.activations.gelu, bias_initializer="normal")
+    layer.build((None, None, 8))
+    _, found, expected, graph = converted(layer, X)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert optimized(graph, tmp_path / "it.onnx")["BiasGelu"] == 1
+
+
+@pytest.mark.parametrize(
+    ("sizes", "computed"),
+    [
+        (lambda x: [-1, tf.shape(x)[1], 2, 4], 0),  # heads
+        (lambda x: [tf.shape(x)[0], tf.shape(x)[1], 2, 4], 0),
+        (lambda x: [tf.shape(x)[1], -1, 8], 1),  # another axis
+        (lambda x: [-1, tf.shape(x)[1] * 2, 4], 1),
+    ],
+)
+def test_sizes_of_the_input_are_copied_by_reshapes(sizes, computed):
+    spec = [tf.TensorSpec([None, None, 8], tf.float32, name="x")]
+    graph = conversion.convert(
+        "f", lambda x: {"y": tf.reshape(x, sizes(x))}, spec, {"x": ["a", "b"], "y": []}
+    )
+    counts = collections.Counter(node.op_type for node in graph.graph.node)
+    assert (counts["Shape"] > 0) == computed
+    session = onnxruntime.InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"])
+    for x in (X, X[:, :1], X[:1]):
+        np.testing.assert_array_equal(session.run(["y"], {"x": x})[0], tf.reshape(x, sizes(x)))
+
+
+def test_an_encoder_has_one_gelu_for_each_layer_and_few_casts(tmp_path):
+    encoder = BERT(30, num_layers=2, num_heads=2, model_dim=8, hidden_dim=16, max_length=20)
+    for weight in encoder.trainable_weights:  # biases of zero are removed
+        weight.assign(np.random.default_rng(0).normal(size=weight.shape))
+    spec = [tf.TensorSpec([None, None], tf.int64, name="input_ids")]
+    graph = conversion.convert("f", lambda ids: {"y": encoder(ids)}, spec, {"input_ids": [], "y": []})
+    counts = optimized(graph, tmp_path / "it.onnx")
+    assert counts["BiasGelu"] == 2
+    assert counts["Cast"] <= 2
+    assert counts["Shape"] <= 2

@@ -1,4 +1,4 @@
-"""Fusions of layer normalisation and masked softmax, equal up to rounding."""
+"""Fusions of layer normalisation, masked softmax and GELU, equal up to rounding."""
 
 from typing import Any
 
@@ -69,6 +69,65 @@ def mask_by_addition(graph: Any, shapes: Shapes) -> bool:
         node.op_type = "Add"
         node.input[:] = [scores, mask]
         changed = True
+    return changed
+
+
+def gelu_of_erf(graph: Any, _: Shapes) -> bool:
+    """½ x · (1 − erf(−x · √½)) → x · (1 + erf(x / √2)) · ½, which ONNX Runtime fuses with the bias before."""
+    from onnx import helper, numpy_helper
+
+    made_by = {name: node for node in graph.node for name in node.output}
+
+    def operands(name: str, operation: str) -> Any:
+        """Return the inputs of the node that computes a value, or an empty list if it is another operation."""
+        node = made_by.get(name)
+        return [*node.input] if node is not None and node.op_type == operation else []
+
+    def times(name: str, number: float) -> str | None:
+        """Return x if a value is x times a number."""
+        for value, factor in zip(operands(name, "Mul"), operands(name, "Mul")[::-1], strict=True):
+            found = graph_traversal.constant(graph, factor)
+            if found is not None and abs(found - number) < 1e-6:
+                return str(value)
+        return None
+
+    def is_erfc(name: str, x: str) -> bool:
+        one, erf = operands(name, "Sub") or ("", "")
+        scaled = times(*operands(erf, "Erf"), 0.5**0.5) if operands(erf, "Erf") else None
+        return (
+            graph_traversal.constant(graph, one) == 1
+            and scaled is not None
+            and operands(scaled, "Neg") == [x]
+        )
+
+    changed = False
+    for last in [node for node in graph.node if node.op_type == "Mul"]:
+        for half, other in (last.input, last.input[::-1]):
+            x = times(half, 0.5)
+            if x is None or not is_erfc(other, x):
+                continue
+            name, place = last.output[0], [*graph.node].index(last)
+            dtype = next(
+                numpy_helper.to_array(each).dtype
+                for each in graph.initializer
+                if each.name in operands(half, "Mul")
+            )
+            numbers = {"root": 2**0.5, "one": 1.0, "half": 0.5}
+            graph.initializer.extend(
+                numpy_helper.from_array(np.array(value, dtype), f"{name}_{key}")
+                for key, value in numbers.items()
+            )
+            steps = [
+                ("Div", [x, f"{name}_root"], f"{name}_divided"),
+                ("Erf", [f"{name}_divided"], f"{name}_erf"),
+                ("Add", [f"{name}_erf", f"{name}_one"], f"{name}_added"),
+                ("Mul", [x, f"{name}_added"], f"{name}_twice"),
+            ]
+            for offset, (operation, inputs, output) in enumerate(steps):
+                graph.node.insert(place + offset, helper.make_node(operation, inputs, [output], output))
+            last.input[:] = [f"{name}_twice", f"{name}_half"]
+            changed = True
+            break
     return changed
 
 

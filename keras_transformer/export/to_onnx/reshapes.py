@@ -56,6 +56,58 @@ def reshape_to_known_sizes(graph: Any, shapes: Shapes) -> bool:
     return changed
 
 
+def copy_sizes(graph: Any, _: Shapes) -> bool:
+    """Reshape(x, Concat(…, Shape(x)[i], …)) → Reshape(x, […, 0, …]), where Shape(x)[i] is size i of the result, too.
+
+    A 0 copies the size of the input.
+    """
+    from onnx import numpy_helper
+
+    made_by = {name: node for node in graph.node for name in node.output}
+    constants = {each.name: each for each in graph.initializer if math.prod(each.dims) < 10}
+
+    def integers(name: str) -> list[int] | None:
+        return numpy_helper.to_array(constants[name]).ravel().tolist() if name in constants else None
+
+    def source(name: str, operation: str) -> Any:
+        """Return the node of an operation that computes a value, also before a Cast."""
+        node = made_by.get(name)
+        if node is not None and node.op_type == "Cast":
+            node = made_by.get(node.input[0])
+        return node if node is not None and node.op_type == operation else None
+
+    def sizes_of(name: str, data: str, start: int) -> list[int] | None:
+        """Return a part of the sizes that begins at axis `start`, 0 for those of `data`, or None if it is unknown."""
+        known = integers(name)
+        if known is not None:
+            return known
+        part = source(name, "Slice")
+        shape = source(part.input[0], "Shape") if part is not None else None
+        if shape is None or shape.input[0] != data or shape.attribute:
+            return None
+        axes = [integers(each) for each in part.input[1:]]
+        begin_end_axis_step = [start], [start + 1], [0], [1]
+        if any(found != each for found, each in zip(axes, begin_end_axis_step, strict=False)):
+            return None
+        return [0]
+
+    changed = False
+    for node in graph.node:
+        joined = source(node.input[1], "Concat") if node.op_type == "Reshape" else None
+        if joined is None:
+            continue
+        sizes: list[int] | None = []
+        for name in joined.input:
+            part = None if sizes is None else sizes_of(name, node.input[0], len(sizes))
+            sizes = None if part is None else [*sizes, *part]
+        if sizes is None:
+            continue
+        node.input[1] = f"{node.output[0]}_sizes"
+        graph.initializer.append(numpy_helper.from_array(np.array(sizes, "int64"), node.input[1]))
+        changed = True
+    return changed
+
+
 def reshape_once(graph: Any, shapes: Shapes) -> bool:
     """Reshape(Reshape(x, a), b) → Reshape(x, b), also with a multiplication by a scalar in between."""
     from onnx import numpy_helper

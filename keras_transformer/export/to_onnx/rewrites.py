@@ -9,10 +9,12 @@ from keras_transformer.export.to_onnx.graph_traversal import Shapes, graphs, nod
 _REWRITES = (
     reshapes.multiply_without_reshaping,
     reshapes.reshape_to_known_sizes,
+    reshapes.copy_sizes,
     reshapes.skip_whole_slices,
     reshapes.look_up_as_given,
     fusions.fuse_layer_normalization,
     fusions.mask_by_addition,
+    fusions.gelu_of_erf,
 )
 
 
@@ -23,9 +25,10 @@ def simplify(model: Any) -> Any:
       and copies nothing at each step. Nodes that only depend on them are hoisted out of the loop. Equal loop variables,
       such as the positions in every layer's cache, are carried once.
     - The matrix multiplication of a Dense layer needs no reshapes to two axes; consecutive reshapes are merged.
-    - Layer normalisation is one operation, and an attention mask one addition.
-    - Known sizes of reshapes become constants, and Gather handles negative indices itself, so that no shapes are
-      computed for either.
+    - Layer normalisation is one operation, and an attention mask one addition. GELU is the form that ONNX Runtime
+      fuses with the bias before it.
+    - Known and copied sizes of reshapes become constants, and Gather handles negative indices itself, so that no shapes
+      are computed for either.
     - Common subexpressions, including equal constants, are computed once.
     """
     for graph in [*graphs(model.graph)][::-1]:  # inner loops first
