@@ -1,7 +1,10 @@
 """Conversion of ONNX graphs to float16 and int8."""
 
+import contextlib
+import logging
 import pathlib
 import tempfile
+from collections.abc import Iterator
 from typing import Any
 
 from keras_transformer.export.to_onnx import graph_traversal
@@ -76,10 +79,22 @@ def to_int8(model: Any) -> Any:
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "model.onnx"
         onnx.save_model(copy, path)
-        quantize_dynamic(path, path, weight_type=QuantType.QInt8, extra_options={"EnableSubgraph": True})
+        with _without_warnings():  # of each constant that is not a float
+            quantize_dynamic(path, path, weight_type=QuantType.QInt8, extra_options={"EnableSubgraph": True})
         quantised = onnx.load(path)
     _remove_shapes(quantised)
     return quantised
+
+
+@contextlib.contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Drop the warnings of a library that logs to the root logger."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 CONVERTERS = {"float16": to_float16, "int8": to_int8}
