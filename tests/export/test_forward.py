@@ -411,7 +411,8 @@ def test_multiple_labels_are_padded_and_numbers_are_float32():
     assert len(set(map(len, answers))) > 1
     found = run_of(TEXT_PIPELINES["text, number"][0]())(DEFAULT, {"text": np.array(TEXTS)})
     assert {name: (values.shape, values.dtype) for name, values in found.items()} == {
-        "values": ((len(TEXTS), 1), "float32")
+        "values": ((len(TEXTS), 1), "float32"),
+        "error": ((len(TEXTS),), found["error"].dtype),
     }
 
 

@@ -223,11 +223,13 @@ def test_the_exported_loop_takes_a_mask_without_pad_id():
     pipeline = writer(gpt2_tokenizer(), add_start=True, special_tokens=True)
     prompts = [*PROMPTS, "", "to be<|endoftext|>"]
     (graph,) = (graph for name, graph in pipeline.onnx_graphs().items() if name.startswith("generate"))
-    assert [spec.name for spec in graph.inputs] == ["input_ids", "attention_mask"]
+    options = ["max_new_tokens", "min_new_tokens"]
+    assert [spec.name for spec in graph.inputs] == ["input_ids", "attention_mask", *options]
     inputs = pipeline.preprocess(prompts).inputs
     ids, mask = inputs["source_ids"], inputs["padding_mask"]
     garbage = tf.where(mask, ids, 9)
-    found = tf.function(graph.function)(tf.cast(garbage, tf.int64), tf.cast(mask, tf.int64))
+    given = [tf.cast(garbage, tf.int64), tf.cast(mask, tf.int64), *map(tf.constant, graph.defaults.values())]
+    found = tf.function(graph.function)(*given)
     np.testing.assert_array_equal(found["ids"], pipeline.generate(prompts).best)
 
 

@@ -102,10 +102,12 @@ class Bundle:
             raise FileNotFoundError(
                 f"`{path}` is missing from this export. Restore it from a copy, or export again"
             )
-        content = path.read_bytes()
-        if error := self._difference(name, manifest.entry(content)):
-            raise ValueError(f"`{path}` {error}. Restore it from a copy, or export again")
-        return content
+        for _ in _tries(name):
+            content = path.read_bytes()
+            error = self._difference(name, manifest.entry(content))
+            if error is None:
+                return content
+        raise ValueError(f"`{path}` {error}. Restore it from a copy, or export again")
 
     def check(self) -> None:
         """Verify every file, and that there are no others.
@@ -134,9 +136,12 @@ class Bundle:
     def _differences(self) -> Iterator[str]:
         for name in self.manifest["files"]:
             path = self.folder / name
-            found = manifest.entry_of(path) if path.is_file() else None
-            error = "is missing" if found is None else self._difference(name, found)
-            if error:
+            for _ in _tries(name):
+                found = manifest.entry_of(path) if path.is_file() else None
+                error = "is missing" if found is None else self._difference(name, found)
+                if error is None:
+                    break
+            else:
                 yield f"{name} {error}"
 
     def _difference(self, name: str, found: Mapping[str, Any]) -> str | None:
@@ -174,6 +179,11 @@ class Bundle:
             with contextlib.suppress(FileNotFoundError):
                 return manifest.read(path, self._signature_key)
         return self.manifest
+
+
+def _tries(name: str) -> range:
+    """Return the numbers of tries to read a file; another process may commit it again before it is compared."""
+    return range(10 if name in _REWRITTEN else 1)
 
 
 def is_bundle(folder: str | os.PathLike[str]) -> bool:
