@@ -12,12 +12,15 @@ import pytest
 
 import keras_transformer as kt
 
+# pyparsing's deprecations, of calls by matplotlib, are both.
+WARNINGS = ["-W", "error::UserWarning", "-W", "ignore::DeprecationWarning"]
+
 
 def run(code, *arguments, backend="jax"):
     """Return what a fresh process prints as JSON on its last line."""
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": backend}
     done = subprocess.run(
-        [sys.executable, "-W", "error::UserWarning", "-c", textwrap.dedent(code), *map(str, arguments)],
+        [sys.executable, *WARNINGS, "-c", textwrap.dedent(code), *map(str, arguments)],
         capture_output=True,
         text=True,
         env=environment,
