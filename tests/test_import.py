@@ -12,8 +12,12 @@ import pytest
 
 import keras_transformer as kt
 
-# pyparsing's deprecations, of calls by matplotlib, are both.
-WARNINGS = ["-W", "error::UserWarning", "-W", "ignore::DeprecationWarning"]
+# Keras imports matplotlib, whose calls of pyparsing are deprecated, which is a UserWarning, too.
+WARNINGS = [
+    *("-W", "error::UserWarning"),
+    *("-W", "ignore::DeprecationWarning:matplotlib._fontconfig_pattern"),
+    *("-W", "ignore::DeprecationWarning:matplotlib._mathtext"),
+]
 
 
 def run(code, *arguments, backend="jax"):

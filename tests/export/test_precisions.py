@@ -16,10 +16,17 @@ from keras_transformer_serving import precisions as thresholds
 
 ALL = ("float32", "float16", "int8")
 LOOP = "generate_greedy.onnx"
+OPENINGS = ("", "y ", "pero ", "cuando ", "mañana ", "casi ", "¿")
 
 
 @pytest.fixture(scope="module")
-def folder(exported, pipeline, sentence_pairs, tmp_path_factory):
+def sentences(sentence_pairs):
+    """As many as a share of 98 % needs: of few texts, one that differs by a near tie is more than 2 % of the ids."""
+    return [opening + source for opening in OPENINGS for source, _ in sentence_pairs]
+
+
+@pytest.fixture(scope="module")
+def folder(exported, pipeline, sentences, tmp_path_factory):
     """The pipeline in every precision: converted from the graphs of `exported`."""
     folder = tmp_path_factory.mktemp("precisions") / "it"
 
@@ -28,7 +35,7 @@ def folder(exported, pipeline, sentence_pairs, tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(conversion, "convert", convert)
-        export.onnx(pipeline, folder, precisions=ALL, texts=[source for source, _ in sentence_pairs])
+        export.onnx(pipeline, folder, precisions=ALL, texts=sentences)
     return folder
 
 
@@ -50,13 +57,13 @@ def test_weights_have_the_precision(folder, precision, dtypes):
     assert {onnx.TensorProto.DataType.Name(each.data_type) for each in matrices} == dtypes
 
 
-def test_both_verify_compare_every_precision_with_its_thresholds(folder):
+def test_both_verify_compare_every_precision_with_its_thresholds(folder, sentences):
     stored = json.loads((folder / "parity.json").read_text())["onnx"]["precisions"]
     assert set(stored) == {"float16", "int8"}
     for precision, row in stored.items():
-        assert row["identical"] + row["different"] == 8
+        assert row["identical"] + row["different"] == len(sentences)
         threshold = thresholds.THRESHOLDS[precision]
-        assert row["identical_ids"] >= threshold.identical_ids or row["different"] == 1
+        assert row["identical_ids"] >= threshold.identical_ids
         assert 0 < row["score_difference"] <= threshold.score_difference
         assert row["thresholds"]["identical_ids"] == threshold.identical_ids
     assert serving.verify(folder)["onnx"]["precisions"] == stored
@@ -126,15 +133,6 @@ def test_ids_after_a_difference_are_not_compared():
     ids[0, 1:] = [9, 9, 9]
     row = thresholds._compare_ids(reference(), Graphs(ids, np.add(SCORES, [5, 0.5, 0])).generate(None))
     assert row == {"identical": 2, "different": 1, "identical_ids": 3 / 4, "score_difference": 0.25}
-
-
-def test_one_of_few_outputs_may_differ():
-    ids = IDS.copy()
-    ids[0, 1:] = [9, 9, 9]
-    assert thresholds.compare("float16", reference(), Graphs(ids))["different"] == 1
-    ids[1, 0] = 9
-    with pytest.raises(ParityError, match="Leave float16 out"):
-        thresholds.compare("float16", reference(), Graphs(ids))
 
 
 def test_only_the_first_of_several_hypotheses_is_compared():
