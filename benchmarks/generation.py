@@ -147,7 +147,7 @@ def build_onnx(name: str, folder: pathlib.Path, threads: int, int8: bool = False
 
         spec = [tf.TensorSpec([None, None], tf.int32, name="input_ids")]
         axes = {"input_ids": ["batch_size", "sequence_length"], "ids": ["batch_size"]}
-        graph = conversion.convert("generate", loop, spec, axes)
+        graph = conversion.convert("generate", loop, spec, axes, model.weights)
         path = str(folder / f"{name}-{beams}-{tokens}-{os.getpid()}.onnx")
         import onnx
 

@@ -292,7 +292,7 @@ def test_another_weights_version_beside_the_first_can_be_verified_with_its_pipel
 
 def test_verifying_releases_its_sessions(exported):
     graphs = serving.Bundle(exported)
-    sessions = serving.Graphs(lambda name: graphs.read(f"onnx/{name}.onnx"), graphs.config)
+    sessions = serving.Graphs(serving.Sessions(lambda name: graphs.read(f"onnx/{name}.onnx")), graphs.config)
     kept = weakref.ref(sessions)
     del sessions
     gc.collect()

@@ -229,7 +229,7 @@ def test_loops_of_other_samplers_are_converted(pipeline, sampler, tmp_path):
     name = f"generate_{type(sampler).__name__.lower()}"
     quantised = precisions.to_int8(onnx.load(folder / "onnx" / f"{name}.onnx"))
     config = serving.Bundle(folder).config
-    graphs = serving.Graphs(lambda _: quantised.SerializeToString(), config)
+    graphs = serving.Graphs(serving.Sessions(lambda _: quantised.SerializeToString()), config)
     ids = pipeline.encode(["uno dos", "hoy llueve"]).numpy().astype("int64")
     expected = serving.load(folder).graphs.generate(ids)
     assert (graphs.generate(ids)["ids"] == expected["ids"]).mean() > 0.5

@@ -22,6 +22,7 @@ from keras_transformer_serving.pipelines import TokenClassification as TokenClas
 from keras_transformer_serving.pipelines import forward_pipeline, generating_pipeline
 from keras_transformer_serving.precisions import compare_onnx_with_stored
 from keras_transformer_serving.sessions import Provider
+from keras_transformer_serving.sessions import Sessions as Sessions
 from keras_transformer_serving.text import Tokenizer as Tokenizer
 from keras_transformer_serving.text import reads_text as reads_text
 from keras_transformer_serving.text import tokenizer_of as tokenizer_of
@@ -35,6 +36,7 @@ __all__ = [
     "Model",
     "ParityError",
     "QuestionAnswering",
+    "Sessions",
     "TextClassification",
     "TextGeneration",
     "TextToText",
@@ -53,6 +55,7 @@ def load(
     providers: Sequence[Provider] | None = None,
     *,
     precision: str = FLOAT32,
+    threads: int | None = None,
     signature_key: bytes | None = None,
 ) -> Any:
     """Load the ONNX graphs of an export, after verifying that they are what was exported.
@@ -65,6 +68,7 @@ def load(
         providers: ONNX Runtime's execution providers in order of preference, names such as "CUDAExecutionProvider" or
             tuples (name, options); by default CUDA, if available, then CPU.
         precision: "float32", or "float16" (for GPUs) or "int8" (for CPUs) if the export has them.
+        threads: the number of threads of ONNX Runtime that share an operation; by default one for each core.
         signature_key: the key that the export must be signed with; by default any signature is ignored.
 
     Returns:
@@ -76,7 +80,8 @@ def load(
         ImportError: if ONNX Runtime is not installed, or `tokenizers`, if the export's tokenizer needs it.
         ParityError: if the tokenizer gives other ids than at export.
         ValueError: if a file is not the one that was exported or was added, or the manifest was edited or is not
-            signed with the key, a provider cannot be used, or the export lacks the precision.
+            signed with the key, a provider cannot be used, `threads` is no positive integer, or the export lacks the
+            precision.
 
     Example:
         >>> translate = load("export/es-en")
@@ -86,10 +91,11 @@ def load(
     bundle = Bundle(folder, signature_key)
     bundle.check_additions()
     config = bundle.config
-    read, tokenizer = graph_reader(bundle, precision), exported_tokenizer(bundle)
+    sessions = Sessions(graph_reader(bundle, precision), providers, threads)
+    tokenizer = exported_tokenizer(bundle)
     if "generation" in config:
-        return generating_pipeline(Graphs(read, config, providers), tokenizer, config)
-    return forward_pipeline(read, config, providers, tokenizer)
+        return generating_pipeline(Graphs(sessions, config), tokenizer, config)
+    return forward_pipeline(sessions, config, tokenizer)
 
 
 def verify(folder: str | os.PathLike[str], *, signature_key: bytes | None = None) -> dict[str, Any]:

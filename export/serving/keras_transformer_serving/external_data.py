@@ -1,8 +1,12 @@
-"""Names of the files that an ONNX graph would read its weights from, without the package `onnx`."""
+"""The weights that an ONNX graph reads from another file, without the package `onnx`."""
 
+import math
 from collections.abc import Iterator
+from typing import Any, NamedTuple
 
-from keras_transformer_serving.protobuf import fields
+import numpy as np
+
+from keras_transformer_serving.protobuf import fields, integers
 
 # The messages of onnx.proto that contain a TensorProto: the type of each field, by its number.
 _MESSAGES: dict[str, dict[int, str]] = {
@@ -13,35 +17,101 @@ _MESSAGES: dict[str, dict[int, str]] = {
     "SparseTensor": {1: "Tensor", 2: "Tensor"},
     "Function": {7: "Node", 11: "Attribute"},
     "Training": {1: "Graph", 2: "Graph"},
-    "Tensor": {13: "Entry"},
 }
-_KEY, _VALUE = 1, 2  # the fields of an entry of TensorProto.external_data
+_INITIALIZER = ("Model", 7, "Graph", 5, "Tensor")
+_DIMS, _TYPE, _NAME, _EXTERNAL_DATA = 1, 2, 8, 13  # fields of a TensorProto
+_KEY, _VALUE = 1, 2  # fields of an entry of TensorProto.external_data
+# by TensorProto.DataType
+_DTYPES: dict[int, np.dtype[Any]] = {1: np.dtype("float32"), 10: np.dtype("float16")}
 
 
-def locations(model: bytes) -> set[str]:
-    """Return the locations of the external data of a serialised `onnx.ModelProto`.
+def file_name(graph: str) -> str:
+    """Return the name of the file that a graph reads weights from, beside its own, if it is above 2 GB."""
+    return f"{graph}.onnx_data"
+
+
+class ExternalTensor(NamedTuple):
+    """A tensor in another file.
+
+    Attributes:
+        location: the file.
+        name: the tensor's name.
+        data_type: its type, a `TensorProto.DataType`.
+        dims: its shape.
+        offset: of its first byte.
+        length: the number of its bytes; None if it is not stored.
+        is_initializer: whether it is a weight of the graph, not part of a node.
+    """
+
+    location: str
+    name: str
+    data_type: int
+    dims: tuple[int, ...]
+    offset: int
+    length: int | None
+    is_initializer: bool
+
+    def values(self, content: bytes) -> np.ndarray:
+        """Return the values, which share the memory of the file's content.
+
+        Raises:
+            ValueError: if they are not in it, or of another type than floats.
+        """
+        dtype, size = _DTYPES.get(self.data_type), math.prod(self.dims)
+        length = 0 if dtype is None else size * dtype.itemsize
+        wrong = self.length not in (None, length) or not 0 <= self.offset <= len(content) - length
+        if dtype is None or wrong:
+            raise ValueError(
+                f"`{self.location}` must have the weights of its graph. Received: {len(content)} bytes, for {self}"
+            )
+        return np.frombuffer(content, dtype, size, self.offset).reshape(self.dims)
+
+
+def tensors(model: bytes) -> list[ExternalTensor]:
+    """Return the tensors of a serialised `onnx.ModelProto` that are in other files.
 
     Raises:
         ValueError: if it is not one.
     """
     try:
-        return set(_locations("Model", memoryview(model)))
+        return [*_tensors(("Model",), memoryview(model))]
     except ValueError as error:
         raise ValueError(
             "a graph must be a serialised onnx.ModelProto, and is something else or cut"
         ) from error
 
 
-def _locations(message: str, content: memoryview) -> Iterator[str]:
-    if message == "Entry":
-        entry = {
-            number: bytes(value).decode(errors="replace")
-            for number, value in fields(content)
-            if isinstance(value, memoryview)
-        }
-        if entry.get(_KEY) == "location":
-            yield entry.get(_VALUE, "")
+def _tensors(path: tuple[Any, ...], content: memoryview) -> Iterator[ExternalTensor]:
+    """Yield the external tensors of a message; `path` has its type after those of the messages around it."""
+    if path[-1] == "Tensor":
+        values = [*fields(content)]
+        entries = dict(
+            _entry(value)
+            for number, value in values
+            if number == _EXTERNAL_DATA and isinstance(value, memoryview)
+        )
+        if "location" in entries:
+            last: dict[int, Any] = dict(values)
+            length = entries.get("length")
+            yield ExternalTensor(
+                entries["location"],
+                bytes(last.get(_NAME, b"")).decode(errors="replace"),
+                int(last.get(_TYPE, 0)),
+                tuple(dim for number, value in values if number == _DIMS for dim in integers(value)),
+                int(entries.get("offset", 0)),
+                None if length is None else int(length),
+                path == _INITIALIZER,
+            )
         return
     for number, value in fields(content):
-        if number in _MESSAGES[message] and isinstance(value, memoryview):
-            yield from _locations(_MESSAGES[message][number], value)
+        if number in _MESSAGES[path[-1]] and isinstance(value, memoryview):
+            yield from _tensors((*path, number, _MESSAGES[path[-1]][number]), value)
+
+
+def _entry(content: memoryview) -> tuple[str, str]:
+    entry = {
+        number: bytes(value).decode(errors="replace")
+        for number, value in fields(content)
+        if isinstance(value, memoryview)
+    }
+    return entry.get(_KEY, ""), entry.get(_VALUE, "")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from keras_transformer_serving import external_data
 from keras_transformer_serving.bundle import ONNX, Bundle
 
 FLOAT32 = "float32"
@@ -13,18 +14,19 @@ def graph_file(name: str, exists: Callable[[str], bool], precision: str = FLOAT3
     """Return the file of a graph, relative to the folder of ONNX graphs.
 
     Args:
-        name: the graph's name.
+        name: the graph's name, or `external_data.file_name` of it: the weights of a large graph are in the same folder.
         exists: a function that returns whether there is a file of a name.
         precision: "float32" or one of `CONVERTED`.
     """
+    file = name if name.endswith(external_data.file_name("")) else f"{name}.onnx"
     if precision != FLOAT32:
-        return f"{precision}/{name}.onnx"
-    optimum = f"{OPTIMUM}/{name}.onnx"
-    return optimum if exists(optimum) else f"{name}.onnx"
+        return f"{precision}/{file}"
+    optimum = f"{OPTIMUM}/{file}"
+    return optimum if exists(optimum) else file
 
 
 def graph_reader(bundle: Bundle, precision: str = FLOAT32) -> Callable[[str], bytes]:
-    """Return a function from the name of an ONNX graph of an export to the content of its file.
+    """Return a function from the name of an ONNX graph of an export, or of its weights, to the content of the file.
 
     Args:
         bundle: the export.

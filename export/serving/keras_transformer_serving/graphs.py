@@ -1,11 +1,11 @@
 """Generation by the ONNX graphs of an export: token ids in, token ids out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from keras_transformer_serving.sessions import Provider, as_value, device_of, new_session
+from keras_transformer_serving.sessions import Sessions, as_value, device_of
 
 ENCODER = "encoder_model"
 DECODER = "decoder_model_merged"
@@ -22,18 +22,12 @@ class Graphs:
     """Generation by ONNX Runtime.
 
     Args:
-        read: a function from a graph's name to the content of its file.
+        sessions: ONNX Runtime's sessions of the graphs.
         config: the export's settings.
-        providers: ONNX Runtime's execution providers; see `load`.
     """
 
-    def __init__(
-        self,
-        read: Callable[[str], bytes],
-        config: dict[str, Any],
-        providers: Sequence[Provider] | None = None,
-    ) -> None:
-        self._read = read
+    def __init__(self, sessions: Sessions, config: dict[str, Any]) -> None:
+        self.session = sessions
         self.pad_id: int | None = config["pad_id"]
         self.start_id: int | None = config["start_id"]  # None for a decoder-only model
         self.end_id: int = config["end_id"]
@@ -43,15 +37,7 @@ class Graphs:
         self.vocabulary_size: int = config["vocabulary_size"]
         self.sampler: dict[str, Any] = config["generation"]
         self._loop = loop_name(config)
-        self._providers = providers
-        self._sessions: dict[str, Any] = {}
         self.session(self._loop)  # find a damaged file now, not at the first request
-
-    def session(self, name: str) -> Any:
-        """Return ONNX Runtime's session of a graph."""
-        if name not in self._sessions:
-            self._sessions[name] = new_session(name, self._read(name), self._providers)
-        return self._sessions[name]
 
     @property
     def num_return(self) -> int:

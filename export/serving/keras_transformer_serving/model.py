@@ -1,21 +1,20 @@
 """Exports of pipelines that do not generate: token ids, images or graphs in, the model's outputs out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from keras_transformer_serving.graphs import MODEL
-from keras_transformer_serving.sessions import Provider, new_session
+from keras_transformer_serving.sessions import Sessions
 
 
 class Model:
     """An exported pipeline that does not generate, such as a classifier; `load` creates it.
 
     Args:
-        read: a function from a graph's name to the content of its file.
+        sessions: ONNX Runtime's sessions of the graphs.
         config: the export's settings.
-        providers: ONNX Runtime's execution providers; see `load`.
 
     Attributes:
         config: the export's settings: `labels`, special token ids, sizes.
@@ -29,14 +28,9 @@ class Model:
         ['positive']
     """
 
-    def __init__(
-        self,
-        read: Callable[[str], bytes],
-        config: dict[str, Any],
-        providers: Sequence[Provider] | None = None,
-    ) -> None:
+    def __init__(self, sessions: Sessions, config: dict[str, Any]) -> None:
         self.config = config
-        self._session = new_session(MODEL, read(MODEL), providers)
+        self._session = sessions(MODEL)
         self.inputs = [entry.name for entry in self._session.get_inputs()]
 
     def __call__(self, *_: Any, **__: Any) -> Any:

@@ -14,6 +14,7 @@ from keras_transformer_serving.graph_files import FLOAT32, graph_reader
 from keras_transformer_serving.graphs import Graphs
 from keras_transformer_serving.model import Model
 from keras_transformer_serving.pipelines import generating_pipeline
+from keras_transformer_serving.sessions import Sessions
 from keras_transformer_serving.text import Tokenizer, reads_text, tokenizer_of
 
 ONNX_STEPS = "onnx_steps"
@@ -73,23 +74,24 @@ class GeneratingGraphs:
     """The ONNX graphs of a pipeline that generates, run by ONNX Runtime with serving's tokenizer.
 
     Args:
-        read: a function from a graph's name to the content of its file.
+        sessions: ONNX Runtime's sessions of the graphs.
         tokenizer: the export's tokenizer; None if it needs TensorFlow.
         config: the export's settings.
         steps: whether there are graphs of a single step, too.
     """
 
     def __init__(
-        self, read: Callable[[str], bytes], tokenizer: Tokenizer | None, config: dict[str, Any], steps: bool
+        self, sessions: Sessions, tokenizer: Tokenizer | None, config: dict[str, Any], steps: bool
     ) -> None:
         self._steps = steps
-        self._served = generating_pipeline(Graphs(read, config), tokenizer, config)
+        self._served = generating_pipeline(Graphs(sessions, config), tokenizer, config)
 
     def __call__(self, texts: Sequence[Any]) -> Answers:
         """Return the outputs of the graph of the whole loop and, if any, of the graphs of single steps."""
         served = self._served
         by_graph = {"onnx_loop": self.generate(texts)["ids"]}
         if self._steps:
+            served.graphs.session.release()  # a large model is in memory once
             rows = served.encode(texts)
             parts = [
                 served.graphs.generate_by_steps(*served.padded(rows[begin : begin + _BATCH]))
@@ -313,16 +315,25 @@ def onnx_runner(bundle: Bundle, precision: str = FLOAT32) -> Callable[..., Any]:
         ParityError: if the tokenizer gives other ids or texts than at export.
     """
     config, tokenizer = bundle.config, exported_tokenizer(bundle)
-    read = graph_reader(bundle, precision)
+    sessions = sessions_to_compare(graph_reader(bundle, precision), precision)
     if "generation" in config:
         steps = ONNX_STEPS in bundle.parity[ONNX]["graphs"] and precision == FLOAT32
-        return GeneratingGraphs(read, tokenizer, config, steps)
-    return tensor_runner(read, config)
+        return GeneratingGraphs(sessions, tokenizer, config, steps)
+    return tensor_runner(sessions, config)
 
 
-def tensor_runner(read: Callable[[str], bytes], config: dict[str, Any]) -> Callable[[str, Arrays], Arrays]:
+def sessions_to_compare(read: Callable[[str], bytes], precision: str = FLOAT32) -> Sessions:
+    """Return sessions for comparisons in a precision.
+
+    Other precisions than float32 run on one thread: int8 ids change with the rounding of sums, which may depend on how
+    ONNX Runtime distributes them to threads, and `verify` must find what was found at export.
+    """
+    return Sessions(read, threads=None if precision == FLOAT32 else 1, save_memory=True)
+
+
+def tensor_runner(sessions: Sessions, config: dict[str, Any]) -> Callable[[str, Arrays], Arrays]:
     """Return a function that runs the ONNX graph of a pipeline that runs its model once."""
-    model = Model(read, config)
+    model = Model(sessions, config)
     return lambda _graph, inputs: model.run(**inputs)
 
 

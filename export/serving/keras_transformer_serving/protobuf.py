@@ -34,6 +34,17 @@ def fields(content: memoryview) -> Iterator[tuple[int, int | float | memoryview]
         position += size
 
 
+def integers(value: int | float | memoryview) -> Iterator[int]:
+    """Yield the integers of one value of a repeated field, which are packed or a single one."""
+    if not isinstance(value, memoryview):
+        yield int(value)
+        return
+    position = 0
+    while position < len(value):
+        number, position = _varint(value, position)
+        yield number
+
+
 def _varint(content: memoryview, position: int) -> tuple[int, int]:
     """Return a number of variable length and the position after it."""
     number = shift = 0

@@ -1,7 +1,7 @@
 """ONNX Runtime's sessions: execution providers, devices and the graphs they may run."""
 
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,20 +15,55 @@ CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 _FIRST_WITH_CUDA_13 = (1, 27)  # of the released onnxruntime-gpu; from 1.19 on they were built with CUDA 12
 
 
-def new_session(name: str, content: bytes, providers: Sequence[Provider] | None = None) -> Any:
-    """Return ONNX Runtime's session of a graph.
+class Sessions:
+    """ONNX Runtime's sessions of the graphs of an export.
 
     Args:
-        name: the graph's name, for errors.
-        content: the content of its file.
+        read: a function from the name of a graph, or of its `external_data.file_name`, to the content of the file.
         providers: ONNX Runtime's execution providers, names or tuples of a name and options, in order of preference;
             by default CUDA, if available, then CPU.
-
-    Raises:
-        ImportError: if ONNX Runtime is not installed.
-        ValueError: if a provider is unknown, not available or not usable, or the graph has weights in other files,
-            which no digest would cover.
+        threads: the number of threads that share an operation; by default one for each core.
+        save_memory: whether weights in a file beside the graph are not packed for faster products, which takes their
+            memory once more while a session is created.
     """
+
+    def __init__(
+        self,
+        read: Callable[[str], bytes],
+        providers: Sequence[Provider] | None = None,
+        threads: int | None = None,
+        save_memory: bool = False,
+    ) -> None:
+        self._read, self._settings = read, (providers, threads, save_memory)
+        self._sessions: dict[str, Any] = {}
+
+    def __call__(self, name: str) -> Any:
+        """Return the session of a graph, which is created once.
+
+        Args:
+            name: the graph's name.
+
+        Raises:
+            ImportError: if ONNX Runtime is not installed.
+            ValueError: if a provider is unknown, not available or not usable, `threads` is no positive integer, or the
+                graph has weights in other files than its own.
+        """
+        if name not in self._sessions:
+            self._sessions[name] = _new_session(name, self._read, *self._settings)
+        return self._sessions[name]
+
+    def release(self) -> None:
+        """Release the memory of all sessions, which are created again when they are needed."""
+        self._sessions.clear()
+
+
+def _new_session(
+    name: str,
+    read: Callable[[str], bytes],
+    providers: Sequence[Provider] | None,
+    threads: int | None,
+    save_memory: bool,
+) -> Any:
     try:
         import onnxruntime
     except ImportError as error:
@@ -36,14 +71,20 @@ def new_session(name: str, content: bytes, providers: Sequence[Provider] | None 
             "serving needs ONNX Runtime: pip install 'keras-transformer-serving[cpu]', "
             "or 'keras-transformer-serving[gpu]' for NVIDIA GPUs; never both"
         ) from error
-    if locations := external_data.locations(content):
-        raise ValueError(
-            f"`{name}.onnx` must hold its weights itself, as exported graphs do. Export again. "
-            f"Received: external data in {', '.join(sorted(locations))}"
-        )
-    available = onnxruntime.get_available_providers()
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # errors: ONNX Runtime warns of each input with a default
+    if threads is not None:
+        if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
+            raise ValueError(f"`threads` must be a positive integer or None. Received: threads={threads!r}")
+        options.intra_op_num_threads = threads
+    content = read(name)
+    weights = _external_weights(name, content, read)
+    if weights:
+        values = [onnxruntime.OrtValue.ortvalue_from_numpy(value) for value in weights.values()]
+        options.add_external_initializers([*weights], values)
+        if save_memory:
+            options.add_session_config_entry("session.disable_prepacking", "1")
+    available = onnxruntime.get_available_providers()
     if providers is None:
         usable = [each for each in (CUDA, CPU) if each in available]
         return onnxruntime.InferenceSession(content, sess_options=options, providers=usable)
@@ -53,6 +94,24 @@ def new_session(name: str, content: bytes, providers: Sequence[Provider] | None 
     # A provider that does not start, such as CUDA without its libraries, leaves its nodes to the others.
     _check_in(session.get_providers(), names, providers, onnxruntime)
     return session
+
+
+def _external_weights(name: str, content: bytes, read: Callable[[str], bytes]) -> dict[str, np.ndarray]:
+    """Return the weights, by name, that a graph reads from the file beside its own.
+
+    They are given to ONNX Runtime as arrays, so that it reads no file, whose digest may have been another before.
+
+    Raises:
+        ValueError: if there are weights in other files, or in nodes.
+    """
+    external, file = external_data.tensors(content), external_data.file_name(name)
+    if wrong := {each.location for each in external if each.location != file or not each.is_initializer}:
+        raise ValueError(
+            f"`{name}.onnx` must hold its weights itself or in {file}, as exported graphs do. Export again. "
+            f"Received: external data in {', '.join(sorted(wrong))}"
+        )
+    data = read(file) if external else b""
+    return {each.name: each.values(data) for each in external}
 
 
 def device_of(session: Any) -> tuple[str, int]:

@@ -69,7 +69,7 @@ def small():
         "saved_model": {"saved_model.pb": b"graph", "variables/variables.index": b"weights"},
     }
 
-    def write(folder, part="onnx", config=CONFIG, **options):
+    def write(folder, part="onnx", config=CONFIG, contents=None, **options):
         def write_shared(new):
             (new / "tokenizer").mkdir()
             (new / "tokenizer" / "vocab.model").write_bytes(b"pieces")
@@ -79,7 +79,7 @@ def small():
 
         options = {"write_shared": write_shared, "write_card": write_card, **options}
         with bundle.new_part(folder, part, config, {"onnx": "1"}, **options) as (new, report):
-            for name, bytes_ in content[part.split("/")[0]].items():
+            for name, bytes_ in {**content[part.split("/")[0]], **(contents or {})}.items():
                 (new / name).parent.mkdir(exist_ok=True)
                 (new / name).write_bytes(bytes_)
             (new / "assets").mkdir()

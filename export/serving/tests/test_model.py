@@ -24,7 +24,7 @@ def path(small, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def model(path):
-    return serving.Model(lambda name: path.with_name(f"{name}.onnx").read_bytes(), CONFIG)
+    return serving.Model(serving.Sessions(lambda name: path.with_name(f"{name}.onnx").read_bytes()), CONFIG)
 
 
 def test_masks_and_segments_have_defaults(model):

@@ -17,6 +17,10 @@ def content(small):
     return small.graph.SerializeToString()
 
 
+def new_session(content, providers=None, threads=None):
+    return sessions.Sessions(lambda _: content, providers, threads)("model")
+
+
 class Replaced:
     """ONNX Runtime that has the providers `available` and starts the providers `started`."""
 
@@ -37,20 +41,20 @@ class Replaced:
 def test_the_default_is_cuda_then_the_cpu(content, monkeypatch):
     everything = ["TensorrtExecutionProvider", CUDA, "AzureExecutionProvider", CPU]
     replaced = Replaced(monkeypatch, everything)
-    sessions.new_session("model", content)
+    new_session(content)
     assert replaced.asked == [CUDA, CPU]
 
 
 def test_the_default_leaves_out_azure(content):
-    assert sessions.new_session("model", content).get_providers() == [CPU]
+    assert new_session(content).get_providers() == [CPU]
 
 
 def test_names_and_options_are_accepted(content, monkeypatch):
-    found = sessions.new_session("model", content, [(CPU, {"arena_extend_strategy": "kSameAsRequested"})])
+    found = new_session(content, [(CPU, {"arena_extend_strategy": "kSameAsRequested"})])
     assert found.get_providers() == [CPU]
     replaced = Replaced(monkeypatch, ["TensorrtExecutionProvider", CUDA, CPU])
     providers = ["TensorrtExecutionProvider", (CUDA, {"device_id": 1})]
-    sessions.new_session("model", content, providers)
+    new_session(content, providers)
     assert replaced.asked == providers
 
 
@@ -72,7 +76,7 @@ def test_providers_of_other_types_are_refused(content, providers):
     with pytest.raises(
         ValueError, match="`providers` must be None, or a list of names.*Received: providers="
     ):
-        sessions.new_session("model", content, providers)
+        new_session(content, providers)
 
 
 @pytest.mark.parametrize(
@@ -94,18 +98,18 @@ def test_an_unavailable_cuda_provider_names_its_requirements(content, monkeypatc
     with pytest.raises(
         ValueError, match=rf"`providers` must.*\['{CUDA}', '{CPU}'\], of which {CUDA} .*{message}"
     ):
-        sessions.new_session("model", content, [CUDA, CPU])
+        new_session(content, [CUDA, CPU])
 
 
 def test_a_requested_provider_that_does_not_start_is_refused(content, monkeypatch):
     Replaced(monkeypatch, [CUDA, CPU], [CPU], cuda_version="13.0")
     with pytest.raises(ValueError, match="usable: CPUExecutionProvider. .*needs an NVIDIA GPU, CUDA 13"):
-        sessions.new_session("model", content, [(CUDA, {"device_id": 3}), CPU])
-    sessions.new_session("model", content)  # by default the CPU is enough
+        new_session(content, [(CUDA, {"device_id": 3}), CPU])
+    new_session(content)  # by default the CPU is enough
 
 
 def test_values_are_kept_on_the_device_of_the_first_provider(content):
-    assert sessions.device_of(sessions.new_session("model", content)) == ("cpu", 0)
+    assert sessions.device_of(new_session(content)) == ("cpu", 0)
     on_second_gpu = types.SimpleNamespace(
         get_providers=lambda: [CUDA, CPU], get_provider_options=lambda: {CUDA: {"device_id": "1"}, CPU: {}}
     )
@@ -116,3 +120,14 @@ def test_values_are_copied_to_a_device():
     value = sessions.as_value(np.arange(6).reshape(2, 3).T, ("cpu", 0))
     np.testing.assert_array_equal(value.numpy(), [[0, 3], [1, 4], [2, 5]])
     assert value.device_name() == "cpu"
+
+
+def test_threads_share_an_operation(small, tmp_path):
+    small.write(tmp_path / "it")
+    session = serving.load(tmp_path / "it", threads=1)._session
+    assert session.get_session_options().intra_op_num_threads == 1
+    for wrong in (0, -1, 1.5, True, "2"):
+        with pytest.raises(
+            ValueError, match="`threads` must be a positive integer or None. Received: threads="
+        ):
+            serving.load(tmp_path / "it", threads=wrong)

@@ -73,7 +73,7 @@ def decoder():
 @pytest.fixture(scope="module")
 def graphs(small):
     content = {"generate_greedy": small.graph, "model": decoder()}
-    return serving.Graphs(lambda name: content[name].SerializeToString(), CONFIG)
+    return serving.Graphs(serving.Sessions(lambda name: content[name].SerializeToString()), CONFIG)
 
 
 def expected(prompt):

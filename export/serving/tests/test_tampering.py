@@ -261,8 +261,8 @@ def with_external_data(model, place):
 @pytest.mark.parametrize("place", ["initializer", "node", "branch"])
 def test_weights_in_other_files_are_refused(small, folder, place):
     content = with_external_data(small.graph, place)
-    assert external_data.locations(content) == {"../weights"}
-    assert external_data.locations(small.graph.SerializeToString()) == set()
+    assert [each.location for each in external_data.tensors(content)] == ["../weights"]
+    assert external_data.tensors(small.graph.SerializeToString()) == []
     replace("onnx/model.onnx", content)(folder)
     (folder.parent / "weights").write_bytes(np.array([10]).tobytes())
     for reader in READERS.values():
@@ -272,10 +272,72 @@ def test_weights_in_other_files_are_refused(small, folder, place):
             reader(folder)
 
 
+def with_weights_beside(model, **changes):
+    """Return a graph that multiplies by 3, a weight in `model.onnx_data`, and the content of that file."""
+    model = onnx.ModelProto.FromString(model.SerializeToString())
+    node = model.graph.node[-1]
+    node.output[0] = "sums"
+    model.graph.node.append(onnx.helper.make_node("Mul", ["sums", "three"], ["logits"]))
+    tensor = onnx.numpy_helper.from_array(np.full([1, 1], 3, "float32"), "three")
+    tensor.ClearField("raw_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    entries = {"location": "model.onnx_data", "offset": 8, "length": 4, **changes}
+    for key, value in entries.items():
+        if value is not None:
+            tensor.external_data.add(key=key, value=str(value))
+    model.graph.initializer.append(tensor)
+    return model.SerializeToString(), bytes(8) + np.array([3], "float32").tobytes() + bytes(4)
+
+
+@pytest.fixture
+def large(small, tmp_path):
+    """An export whose graph has a weight in the file beside it."""
+
+    def write(**changes):
+        model, data = with_weights_beside(small.graph, **changes)
+        small.write(tmp_path / "it", contents={"model.onnx": model, "model.onnx_data": data})
+        return tmp_path / "it"
+
+    return write
+
+
+@pytest.mark.parametrize("length", [4, None])
+def test_weights_may_be_in_the_file_beside_the_graph(large, length):
+    folder = large(length=length)
+    assert serving.load(folder).run(input_ids=[[5]])["logits"] == [[15]]
+    (folder / "onnx" / "model.onnx_data").write_bytes(bytes(16))
+    for reader in READERS.values():
+        with pytest.raises(ValueError, match=r"onnx/model\.onnx_data.* is damaged"):
+            reader(folder)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"offset": 13}, {"offset": -4}, {"length": 8}, {"offset": 2**40}], ids=str
+)
+def test_weights_that_their_file_does_not_have_are_refused(large, changes):
+    with pytest.raises(ValueError, match=r"`model.onnx_data` must have the weights.*Received: 16 bytes"):
+        serving.load(large(**changes))
+
+
+def test_weights_are_not_read_from_the_file_again(large, monkeypatch):
+    """A file that is exchanged after its digest was computed is not used."""
+    folder = large()
+    read = files.pathlib.Path.read_bytes
+
+    def exchanged(path):
+        content = read(path)
+        if path.name == "model.onnx_data":
+            path.write_bytes(bytes(16))
+        return content
+
+    monkeypatch.setattr(files.pathlib.Path, "read_bytes", exchanged)
+    assert serving.load(folder).run(input_ids=[[5]])["logits"] == [[15]]
+
+
 @pytest.mark.parametrize("content", [b"\xff", b"\x3a\xff\x01", b"\x3b", b"\x39\x00"])
 def test_a_file_that_is_no_graph_is_refused(content):
     with pytest.raises(ValueError, match="must be a serialised onnx.ModelProto"):
-        external_data.locations(content)
+        external_data.tensors(content)
 
 
 @pytest.fixture

@@ -5,6 +5,8 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 import keras_transformer_serving as serving
 from keras_transformer.export.bundle_writer import config_of
 from keras_transformer.export.parity import generation, outputs
@@ -64,10 +66,10 @@ class WithPipeline:
 
     def _graphs(self, path: pathlib.Path, precision: str) -> Any:
         """Return the ONNX graphs in a precision, for `precisions.compare`."""
-        read, config = _reader(path, precision), self._config
+        sessions, config = _sessions(path, precision), self._config
         if not self._pipeline.generates:
-            return parity.tensor_runner(read, config)
-        return parity.GeneratingGraphs(read, self._tokenizer, config, steps=False)
+            return parity.tensor_runner(sessions, config)
+        return parity.GeneratingGraphs(sessions, self._tokenizer, config, steps=False)
 
     def tokenizers(self) -> None:
         """Compare the pipeline's tokenizer with the one that serves it without TensorFlow, if there is one.
@@ -89,7 +91,7 @@ class WithPipeline:
         if part != ONNX:
             return generation.SavedModel(path, self._config)
         steps = any(_file(path, name).exists() for name in (DECODER, MODEL))
-        return parity.GeneratingGraphs(_reader(path), self._tokenizer, self._config, steps)
+        return parity.GeneratingGraphs(_sessions(path), self._tokenizer, self._config, steps)
 
     @functools.cached_property
     def _examples(self) -> list[outputs.Example]:
@@ -109,12 +111,17 @@ def with_stored(bundle: serving.Bundle, part: str) -> dict[str, Any]:
 def _runner(
     path: pathlib.Path, part: str, config: dict[str, Any]
 ) -> Callable[[str, parity.Arrays], parity.Arrays]:
-    return outputs.SavedModel(path) if part != ONNX else parity.tensor_runner(_reader(path), config)
+    return outputs.SavedModel(path) if part != ONNX else parity.tensor_runner(_sessions(path), config)
 
 
-def _reader(path: pathlib.Path, precision: str = graph_files.FLOAT32) -> Callable[[str], bytes]:
-    """Return a function from the name of a graph in a folder to the content of its file."""
-    return lambda name: _file(path, name, precision).read_bytes()
+def _sessions(path: pathlib.Path, precision: str = graph_files.FLOAT32) -> serving.Sessions:
+    """Return the sessions of the graphs in a folder."""
+
+    def read(name: str) -> Any:
+        file = _file(path, name, precision)
+        return file.read_bytes() if file.suffix == ".onnx" else np.memmap(file, mode="r")
+
+    return parity.sessions_to_compare(read, precision)
 
 
 def _file(path: pathlib.Path, name: str, precision: str = graph_files.FLOAT32) -> pathlib.Path:

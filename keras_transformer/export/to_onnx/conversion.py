@@ -1,8 +1,10 @@
 """Export of pipelines and functions as ONNX graphs."""
 
 import logging
+import math
 import os
 import pathlib
+import shutil
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,10 +13,10 @@ import tensorflow as tf
 
 from keras_transformer.export.bundle_writer import check_pipeline, new_part
 from keras_transformer.export.parity import comparison
-from keras_transformer.export.to_onnx import graph_traversal, optimum, rewrites, tf2onnx_handlers
+from keras_transformer.export.to_onnx import graph_traversal, optimum, rewrites, tf2onnx_handlers, weights
 from keras_transformer.export.to_onnx.precisions import CONVERTERS
-from keras_transformer.pipelines.base import Arrays, Axes
-from keras_transformer_serving import files
+from keras_transformer.pipelines.base import Arrays, Axes, Graph
+from keras_transformer_serving import external_data, files
 from keras_transformer_serving.bundle import ONNX
 from keras_transformer_serving.graph_files import CONVERTED, FLOAT32, OPTIMUM
 from keras_transformer_serving.graphs import MODEL, loop_name
@@ -109,6 +111,12 @@ def check(pipeline: Any, precisions: Sequence[str]) -> None:
             f"`precisions` must be ({FLOAT32!r},) for a model that does not compute in float32. "
             f"Received: precisions={precisions!r}, a model that computes in {dtype}"
         )
+    size = sum(math.prod(each.shape) * 4 for each in pipeline.model.weights)
+    if len(precisions) > 1 and size > weights.LARGEST:
+        raise ValueError(
+            f"`precisions` must be ({FLOAT32!r},) for a model of more than {weights.LARGEST / 1e9:.1f} GB of weights. "
+            f"Received: precisions={precisions!r}, a model of {size / 1e9:.1f} GB"
+        )
     try:
         import onnx  # noqa: F401
         import onnxruntime  # noqa: F401
@@ -140,26 +148,43 @@ def write(
     loop = loop_name(pipeline.export_config()) if pipeline.generates else None
     configs = optimum.configurations(pipeline)
     for name, graph in pipeline.onnx_graphs().items():
-        model = convert(name, graph.function, graph.inputs, graph.axes)
-        saved = {(OPTIMUM if configs and name != loop else ""): model}
-        if name == (loop or MODEL):
-            saved |= {each: CONVERTERS[each](model) for each in precisions if each != FLOAT32}
-        for folder, each in saved.items():
-            _save(each, graph.defaults, new / folder / f"{name}.onnx")
+        folder = new / OPTIMUM if configs and name != loop else new
+        others = [each for each in precisions if each != FLOAT32 and name == (loop or MODEL)]
+        _write_graph(name, graph, pipeline.model.weights, folder, {each: new / each for each in others})
     for name, config in (configs or {}).items():
         files.write_json(new / OPTIMUM / name, config)
     report.update(compare(new, ONNX, store=True))
 
 
+def _write_graph(
+    name: str, graph: Graph, variables: Sequence[Any], folder: pathlib.Path, others: dict[str, pathlib.Path]
+) -> None:
+    """Convert and save a graph, in other precisions in other folders, too."""
+    model = convert(name, graph.function, graph.inputs, graph.axes, variables)
+    converted = {folder: CONVERTERS[precision](model) for precision, folder in others.items()}
+    for each, file in {folder: model, **converted}.items():
+        _save(file, graph.defaults, each / f"{name}.onnx")
+
+
 def _save(model: Any, defaults: Arrays, path: pathlib.Path) -> None:
-    """Save a model, with default values of inputs: initializers of the same names."""
+    """Save a model, with default values of inputs: initializers of the same names.
+
+    Weights are in a file of their own if there are too many for one; then they are removed from the model.
+    """
     import onnx
 
     model.graph.initializer.extend(
         onnx.numpy_helper.from_array(value, name) for name, value in defaults.items()
     )
     path.parent.mkdir(exist_ok=True)
+    large = [each for each in model.graph.initializer if len(each.raw_data) >= weights.LEAST_BESIDE]
+    if sum(len(each.raw_data) for each in large) > weights.LARGEST:
+        for each in large:
+            onnx.external_data_helper.set_external_data(each, external_data.file_name(path.stem))
+        onnx.external_data_helper.write_external_data_tensors(model, str(path.parent))
     onnx.save_model(model, path)
+    for file in path.parent.glob(external_data.file_name(path.stem)):
+        shutil.copymode(path, file)  # written as a temporary file, which others may not read
 
 
 def convert(
@@ -167,6 +192,7 @@ def convert(
     function: Callable[..., dict[str, Any]],
     signature: list[tf.TensorSpec],
     axes: Axes,
+    variables: Sequence[Any] = (),
 ) -> Any:
     """Convert a TensorFlow function to an ONNX graph, and check that ONNX supports its operations.
 
@@ -175,6 +201,8 @@ def convert(
         function: a function from tensors to a dictionary of tensors; captured variables become constants.
         signature: the specs of its inputs, with names.
         axes: for each input and output the names of its leading axes, None for axes of static size.
+        variables: weights of the model that the function calls. Its matrices become initializers of the names of the
+            variables' paths, whose values the conversion does not see.
 
     Returns:
         An `onnx.ModelProto`.
@@ -190,17 +218,20 @@ def convert(
     import tf2onnx
 
     logging.getLogger("tf2onnx").setLevel(logging.ERROR)
-    traced = tf.function(function, input_signature=signature, autograph=False)
+    matrices = weights.Matrices(variables)
+    signature = [*signature, *matrices.specs]
+    traced = tf.function(matrices.arguments_of(function), input_signature=signature, autograph=False)
     model, _ = tf2onnx.convert.from_function(
         traced, input_signature=signature, opset=OPSET, custom_op_handlers=tf2onnx_handlers.HANDLERS
     )
+    matrices.set_shapes(model.graph)
     unknown = sorted({node.op_type for node in graph_traversal.nodes(model.graph) if not _is_known(node)})
     if unknown:
         raise ValueError(f"`model` must consist of operations that ONNX has. Received: {', '.join(unknown)}")
     model = rewrites.simplify(model)
     model.graph.name = name
     for value in [*model.graph.input, *model.graph.output]:
-        for dimension, axis in zip(value.type.tensor_type.shape.dim, axes[value.name], strict=False):
+        for dimension, axis in zip(value.type.tensor_type.shape.dim, axes.get(value.name, []), strict=False):
             if axis is not None:
                 dimension.dim_param = axis
     try:
@@ -210,6 +241,7 @@ def convert(
             "`model` must have types that its operations support in ONNX, such as float32 or mixed_float16. "
             f"Received: {error}"
         ) from error
+    matrices.insert(model.graph)
     return model
 
 

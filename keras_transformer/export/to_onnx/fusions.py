@@ -17,12 +17,7 @@ def fuse_layer_normalization(graph: Any, shapes: Shapes) -> bool:
     """
     from onnx import helper
 
-    made_by = {name: node for node in graph.node for name in node.output}
-
-    def origin(name: str, operation: str) -> Any:
-        node = made_by.get(name)
-        return node if node is not None and node.op_type == operation else None
-
+    origin = graph_traversal.Producers(graph).get
     changed = False
     for last in graph.node:
         match = _layer_normalization(last, origin) if last.op_type == "Add" else None
@@ -76,12 +71,12 @@ def gelu_of_erf(graph: Any, _: Shapes) -> bool:
     """½ x · (1 − erf(−x · √½)) → x · (1 + erf(x / √2)) · ½, which ONNX Runtime fuses with the bias before."""
     from onnx import helper, numpy_helper
 
-    made_by = {name: node for node in graph.node for name in node.output}
+    producers = graph_traversal.Producers(graph)
 
     def operands(name: str, operation: str) -> Any:
         """Return the inputs of the node that computes a value, or an empty list if it is another operation."""
-        node = made_by.get(name)
-        return [*node.input] if node is not None and node.op_type == operation else []
+        node = producers.get(name, operation)
+        return [] if node is None else [*node.input]
 
     def times(name: str, number: float) -> str | None:
         """Return x if a value is x times a number."""

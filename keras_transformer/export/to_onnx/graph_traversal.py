@@ -2,7 +2,7 @@
 
 import collections
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 Shapes = dict[str, list[int | None]]
@@ -51,9 +51,53 @@ def readers(graph: Any) -> dict[str, list[Any]]:
     return found
 
 
+class Producers:
+    """The nodes of a graph that compute its values.
+
+    Args:
+        graph: an `onnx.GraphProto`. Nodes that are added later are not found.
+    """
+
+    def __init__(self, graph: Any) -> None:
+        self._nodes = {name: node for node in graph.node for name in node.output}
+
+    def get(self, name: str, operation: str | None = None, through: Collection[str] = ()) -> Any:
+        """Return the node that computes a value.
+
+        Args:
+            name: the value.
+            operation: its operation; None is any.
+            through: operations to skip: the node before their first input is returned.
+
+        Returns:
+            None if the value is an input or a constant, or the operation is another.
+        """
+        node = self._nodes.get(name)
+        while node is not None and node.op_type in through:
+            node = self._nodes.get(node.input[0])
+        return node if node is not None and operation in (None, node.op_type) else None
+
+
 def constant(graph: Any, name: str) -> float | None:
     """Return the value of a scalar constant of the graph."""
     from onnx import numpy_helper
 
     found = [each for each in graph.initializer if each.name == name and math.prod(each.dims) == 1]
     return float(numpy_helper.to_array(found[0]).item()) if found else None
+
+
+def remove_unused(graph: Any) -> None:
+    """Remove unused nodes and constants."""
+    while True:
+        read = {name for node in nodes(graph) for name in node.input}
+        read |= {output.name for each in graphs(graph) for output in each.output}
+        dead = 0
+        for each in [*graphs(graph)]:
+            for node in [node for node in each.node if read.isdisjoint(node.output)]:
+                each.node.remove(node)
+                dead += 1
+        if not dead:
+            break
+    for each in graphs(graph):
+        for constant in [constant for constant in each.initializer if constant.name not in read]:
+            each.initializer.remove(constant)

@@ -7,6 +7,8 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from keras_transformer.export.to_onnx import graph_traversal
 
 # Operations that stay in float32: in float16 they overflow, or round too coarsely.
@@ -75,6 +77,7 @@ def to_int8(model: Any) -> Any:
 
     copy = type(model)()
     copy.CopyFrom(model)
+    _transpose_weights(copy.graph)
     quant_utils.add_pre_process_metadata(copy)  # `rewrites` simplified it; otherwise a warning asks for that
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "model.onnx"
@@ -84,6 +87,20 @@ def to_int8(model: Any) -> Any:
         quantised = onnx.load(path)
     _remove_shapes(quantised)
     return quantised
+
+
+def _transpose_weights(graph: Any) -> None:
+    """Replace transpositions of weights by transposed weights: products with others are not quantised."""
+    from onnx import helper, numpy_helper
+
+    weights = {each.name: each for each in graph.initializer}
+    for node in [node for node in graph.node if node.op_type == "Transpose" and node.input[0] in weights]:
+        values = numpy_helper.to_array(weights[node.input[0]])
+        order = next((helper.get_attribute_value(each) for each in node.attribute), None)
+        transposed = np.ascontiguousarray(values.transpose(order))
+        graph.initializer.append(numpy_helper.from_array(transposed, node.output[0]))
+        graph.node.remove(node)
+    graph_traversal.remove_unused(graph)
 
 
 @contextlib.contextmanager

@@ -14,14 +14,14 @@ _ENDLESS = 10**9  # tf2onnx's value for an omitted end
 
 def multiply_without_reshaping(graph: Any, shapes: Shapes) -> bool:
     """Reshape(MatMul(Reshape(x), w)) → MatMul(x, w), for the reshapes of TensorFlow's tensordot to two axes."""
-    made_by = {name: node for node in graph.node for name in node.output}
+    producers = graph_traversal.Producers(graph)
     changed = False
     for last in graph.node:
-        product = made_by.get(last.input[0]) if last.op_type == "Reshape" else None
-        if product is None or product.op_type != "MatMul" or not product.name.endswith("Tensordot/MatMul"):
+        product = producers.get(last.input[0], "MatMul") if last.op_type == "Reshape" else None
+        if product is None or not product.name.endswith("Tensordot/MatMul"):
             continue
-        first = made_by.get(product.input[0])
-        if first is None or first.op_type != "Reshape":
+        first = producers.get(product.input[0], "Reshape")
+        if first is None:
             continue
         vectors, matrix = shapes.get(first.input[0], []), shapes.get(product.input[1], [])
         if len(vectors) < 3 or len(matrix) != 2 or matrix[0] is None or vectors[-1] != matrix[0]:
@@ -41,10 +41,10 @@ def reshape_to_known_sizes(graph: Any, shapes: Shapes) -> bool:
     """Reshape(x, computed) → Reshape(x, constant), if at most one size of the result is unknown."""
     from onnx import numpy_helper
 
-    made_by = {name: node for node in graph.node for name in node.output}
+    producers = graph_traversal.Producers(graph)
     changed = False
     for node in graph.node:
-        if node.op_type != "Reshape" or node.input[1] not in made_by:
+        if node.op_type != "Reshape" or producers.get(node.input[1]) is None:
             continue
         sizes = shapes.get(node.output[0], [None, None])
         if sizes.count(None) > 1 or 0 in sizes:
@@ -63,18 +63,14 @@ def copy_sizes(graph: Any, _: Shapes) -> bool:
     """
     from onnx import numpy_helper
 
-    made_by = {name: node for node in graph.node for name in node.output}
+    producers = graph_traversal.Producers(graph)
     constants = {each.name: each for each in graph.initializer if math.prod(each.dims) < 10}
 
     def integers(name: str) -> list[int] | None:
         return numpy_helper.to_array(constants[name]).ravel().tolist() if name in constants else None
 
     def source(name: str, operation: str) -> Any:
-        """Return the node of an operation that computes a value, also before a Cast."""
-        node = made_by.get(name)
-        if node is not None and node.op_type == "Cast":
-            node = made_by.get(node.input[0])
-        return node if node is not None and node.op_type == operation else None
+        return producers.get(name, operation, through={"Cast"})
 
     def sizes_of(name: str, data: str, start: int) -> list[int] | None:
         """Return a part of the sizes that begins at axis `start`, 0 for those of `data`, or None if it is unknown."""
@@ -112,7 +108,7 @@ def reshape_once(graph: Any, shapes: Shapes) -> bool:
     """Reshape(Reshape(x, a), b) → Reshape(x, b), also with a multiplication by a scalar in between."""
     from onnx import numpy_helper
 
-    made_by = {name: node for node in graph.node for name in node.output}
+    producers = graph_traversal.Producers(graph)
     readers = graph_traversal.readers(graph)
     small = {
         each.name: numpy_helper.to_array(each) for each in graph.initializer if math.prod(each.dims) < 10
@@ -123,13 +119,13 @@ def reshape_once(graph: Any, shapes: Shapes) -> bool:
         if last.op_type != "Reshape" or not small.get(last.input[1], np.zeros(1)).all():
             continue
         reader, place = last, 0
-        between = made_by.get(last.input[0])
-        if between is not None and between.op_type == "Mul" and len(readers[between.output[0]]) == 1:
+        between = producers.get(last.input[0], "Mul")
+        if between is not None and len(readers[between.output[0]]) == 1:
             numbers = [shapes.get(name) in ([], [1]) and name in small for name in between.input]
             if numbers.count(True) == 1:
                 reader, place = between, numbers.index(False)
-        first = made_by.get(reader.input[place])
-        if first is not None and first.op_type == "Reshape":
+        first = producers.get(reader.input[place], "Reshape")
+        if first is not None:
             reader.input[place] = first.input[0]
             changed = True
     return changed
@@ -161,33 +157,27 @@ def skip_whole_slices(graph: Any, _: Shapes) -> bool:
 
 def look_up_as_given(graph: Any, shapes: Shapes) -> bool:
     """Gather(x, Where(i < 0, i + size, i)) → Gather(x, i), which counts negative indices from the end."""
-    made_by = {name: node for node in graph.node for name in node.output}
-
-    def origin(name: str, *through: str) -> Any:
-        node = made_by.get(name)
-        while node is not None and node.op_type in through:
-            node = made_by.get(node.input[0])
-        return node
+    producers = graph_traversal.Producers(graph)
 
     def is_size(name: str, data: str, axis: int) -> bool:
         """Return whether a value is the size of `data` along an axis."""
         known = graph_traversal.constant(graph, name)
         if known is not None:
             return shapes.get(data, [None] * (axis + 1))[axis] == known
-        part = origin(name, "Cast", "Squeeze")
-        shape = origin(part.input[0], "Cast") if part is not None and part.op_type == "Slice" else None
-        if shape is None or shape.op_type != "Shape" or shape.input[0] != data:
+        part = producers.get(name, "Slice", through={"Cast", "Squeeze"})
+        shape = producers.get(part.input[0], "Shape", through={"Cast"}) if part is not None else None
+        if shape is None or shape.input[0] != data:
             return False
         return graph_traversal.constant(graph, part.input[1]) == axis
 
     changed = False
     for node in graph.node:
-        choice = origin(node.input[1]) if node.op_type == "Gather" else None
-        if choice is None or choice.op_type != "Where":
+        choice = producers.get(node.input[1], "Where") if node.op_type == "Gather" else None
+        if choice is None:
             continue
         index = choice.input[2]
-        negative, fixed = origin(choice.input[0]), origin(choice.input[1])
-        if negative is None or fixed is None or (negative.op_type, fixed.op_type) != ("Less", "Add"):
+        negative, fixed = producers.get(choice.input[0], "Less"), producers.get(choice.input[1], "Add")
+        if negative is None or fixed is None:
             continue
         axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
         if (

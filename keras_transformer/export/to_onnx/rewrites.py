@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from keras_transformer.export.to_onnx import fusions, loops, reshapes
-from keras_transformer.export.to_onnx.graph_traversal import Shapes, graphs, nodes
+from keras_transformer.export.to_onnx import fusions, graph_traversal, loops, reshapes
+from keras_transformer.export.to_onnx.graph_traversal import Shapes, graphs
 
 _REWRITES = (
     reshapes.multiply_without_reshaping,
@@ -43,7 +43,7 @@ def simplify(model: Any) -> Any:
         loops.carry_equals_once(graph)
     for graph in [*graphs(model.graph)][::-1]:
         loops.compute_before_loops(graph)
-    _remove_unused(model.graph)
+    graph_traversal.remove_unused(model.graph)
     return model
 
 
@@ -68,20 +68,3 @@ def _shapes(graph: Any) -> Shapes:
                 known[value.name] = [dim.dim_value if dim.HasField("dim_value") else None for dim in dims]
         known |= {constant.name: list(constant.dims) for constant in each.initializer}
     return known
-
-
-def _remove_unused(graph: Any) -> None:
-    """Remove unused nodes and constants."""
-    while True:
-        read = {name for node in nodes(graph) for name in node.input}
-        read |= {output.name for each in graphs(graph) for output in each.output}
-        dead = 0
-        for each in [*graphs(graph)]:
-            for node in [node for node in each.node if read.isdisjoint(node.output)]:
-                each.node.remove(node)
-                dead += 1
-        if not dead:
-            break
-    for each in graphs(graph):
-        for constant in [constant for constant in each.initializer if constant.name not in read]:
-            each.initializer.remove(constant)

@@ -1,6 +1,5 @@
 """Exported pipelines of texts: each gives the outputs of the pipeline of `keras_transformer.pipelines` of its name."""
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from keras_transformer_serving.model import Model
@@ -15,6 +14,7 @@ from keras_transformer_serving.pipelines.texts import TextPipeline
 from keras_transformer_serving.pipelines.token_classification import (
     TokenClassification as TokenClassification,
 )
+from keras_transformer_serving.sessions import Sessions
 from keras_transformer_serving.text import Tokenizer
 
 _CLASSES: dict[str, type[TextPipeline]] = {
@@ -24,17 +24,15 @@ _CLASSES: dict[str, type[TextPipeline]] = {
 
 
 def forward_pipeline(
-    read: Callable[[str], bytes],
+    sessions: Sessions,
     config: dict[str, Any],
-    providers: Sequence[Any] | None,
     tokenizer: Tokenizer | None,
 ) -> Model:
     """Return an exported pipeline that runs its model once.
 
     Args:
-        read: a function from a graph's name to the content of its file.
+        sessions: ONNX Runtime's sessions of the graphs.
         config: the export's settings.
-        providers: ONNX Runtime's execution providers; None for the default ones.
         tokenizer: the export's tokenizer; None if there is none, or it needs TensorFlow.
 
     Returns:
@@ -42,5 +40,5 @@ def forward_pipeline(
     """
     task = _CLASSES.get(config["pipeline"])
     if task is None or tokenizer is None:
-        return Model(read, config, providers)
-    return task(read, config, providers, tokenizer)
+        return Model(sessions, config)
+    return task(sessions, config, tokenizer)

@@ -2,12 +2,13 @@
 
 import abc
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from keras_transformer_serving.model import Model
+from keras_transformer_serving.sessions import Sessions
 from keras_transformer_serving.text import Tokenizer
 
 Arrays = dict[str, np.ndarray]
@@ -48,20 +49,13 @@ class TextPipeline(Model, abc.ABC):
     `keras_transformer.pipelines`.
 
     Args:
-        read: a function from a graph's name to the content of its file.
+        sessions: ONNX Runtime's sessions of the graphs.
         config: the export's settings.
-        providers: ONNX Runtime's execution providers; None for the default ones.
         tokenizer: the export's tokenizer.
     """
 
-    def __init__(
-        self,
-        read: Callable[[str], bytes],
-        config: dict[str, Any],
-        providers: Sequence[Any] | None,
-        tokenizer: Tokenizer,
-    ) -> None:
-        super().__init__(read, config, providers)
+    def __init__(self, sessions: Sessions, config: dict[str, Any], tokenizer: Tokenizer) -> None:
+        super().__init__(sessions, config)
         self.tokenizer = tokenizer
 
     @abc.abstractmethod

@@ -15,9 +15,22 @@ class _LibraryTokenizer(VocabularyTokenizer):
     """Base class of tokenizers that the library runs.
 
     The library's own special tokens are not used: `Tokenizer` finds them, as they may be ordinary text.
+
+    Args:
+        model: the content of the tokenizer's file.
+
+    Raises:
+        ImportError: if `tokenizers` is not installed.
     """
 
-    _library: Any
+    def __init__(self, model: bytes) -> None:
+        content, library = json.loads(model), _tokenizers()
+        super().__init__(content["vocabulary"], content["settings"])
+        self._library = self._build(library, content)
+
+    def _build(self, library: Any, content: dict[str, Any]) -> Any:
+        """Return the library's tokenizer of a file's content."""
+        raise NotImplementedError
 
     def _cut(self, text: str) -> list[int]:
         ids: list[int] = self._library.encode(text, add_special_tokens=False).ids
@@ -25,69 +38,40 @@ class _LibraryTokenizer(VocabularyTokenizer):
 
 
 class BytePairTokenizer(_LibraryTokenizer):
-    """Convert text to ids and back with GPT-2's byte-level BPE.
+    """Convert text to ids and back with GPT-2's byte-level BPE."""
 
-    Args:
-        model: the content of the tokenizer's file.
-
-    Raises:
-        ImportError: if `tokenizers` is not installed.
-    """
-
-    def __init__(self, model: bytes) -> None:
-        content, library = json.loads(model), _tokenizers()
-        settings = content["settings"]
-        super().__init__(content["vocabulary"], settings)
+    def _build(self, library: Any, content: dict[str, Any]) -> Any:
         self._contents = [byte_level_content(piece) for piece in self.pieces]
-        merges = [tuple(pair) for pair in content["merges"]]
-        self._library = library.Tokenizer(library.models.BPE(self._ids, merges))
-        byte_level = library.pre_tokenizers.ByteLevel(add_prefix_space=settings["add_prefix_space"])
-        self._library.pre_tokenizer = byte_level
+        tokenizer = library.Tokenizer(library.models.BPE(self._ids, _merges(content)))
+        add_prefix_space = content["settings"]["add_prefix_space"]
+        tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
+        return tokenizer
 
     def _join(self, ids: list[int]) -> str:
         return b"".join(self._contents[id_] for id_ in ids).decode(errors="replace")
 
 
 class OpenAIGPTTokenizer(_LibraryTokenizer):
-    """Convert text to ids and back with GPT-1's BPE.
+    """Convert text to ids and back with GPT-1's BPE."""
 
-    Args:
-        model: the content of the tokenizer's file.
-
-    Raises:
-        ImportError: if `tokenizers` is not installed.
-    """
-
-    def __init__(self, model: bytes) -> None:
-        content, library = json.loads(model), _tokenizers()
-        settings = content["settings"]
-        super().__init__(content["vocabulary"], settings)
-        merges = [tuple(pair) for pair in content["merges"]]
+    def _build(self, library: Any, content: dict[str, Any]) -> Any:
+        settings, merges = content["settings"], _merges(content)
         unknown = settings["special_tokens"]["unknown"]
         pairs = library.models.BPE(self._ids, merges, unk_token=unknown, end_of_word_suffix=_END)
         lowercase = settings["lowercase"]
-        self._library = _bert_words(library, pairs, lowercase=lowercase, strip_accents=lowercase)
+        return _bert_words(library, pairs, lowercase=lowercase, strip_accents=lowercase)
 
     def _join(self, ids: list[int]) -> str:
         return "".join(self.pieces[id_].replace(_END, " ") for id_ in ids).removesuffix(" ")
 
 
 class WordPieceTokenizer(_LibraryTokenizer):
-    """Convert text to ids and back with BERT's WordPiece.
+    """Convert text to ids and back with BERT's WordPiece."""
 
-    Args:
-        model: the content of the tokenizer's file.
-
-    Raises:
-        ImportError: if `tokenizers` is not installed.
-    """
-
-    def __init__(self, model: bytes) -> None:
-        content, library = json.loads(model), _tokenizers()
+    def _build(self, library: Any, content: dict[str, Any]) -> Any:
         settings = content["settings"]
-        super().__init__(content["vocabulary"], settings)
         self._following = [following_text(piece, settings["clean_up"]) for piece in self.pieces]
-        self._library = _bert_words(
+        return _bert_words(
             library,
             library.models.WordPiece(self._ids, unk_token=settings["special_tokens"]["unknown"]),
             clean_text=settings["clean_text"],
@@ -128,6 +112,11 @@ def following_text(piece: str, clean_up: bool) -> str:
     if piece.startswith(_CONTINUES):
         return piece.removeprefix(_CONTINUES)
     return piece if clean_up and piece.startswith(_CLOSE) else f" {piece}"
+
+
+def _merges(content: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Return the pairs of pieces to merge, the first in the file first."""
+    return [tuple(pair) for pair in content["merges"]]
 
 
 def _bert_words(library: Any, model: Any, **settings: bool) -> Any:

@@ -1,0 +1,120 @@
+"""Exports whose weights are too large for one file."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import keras_transformer_serving as serving
+from keras_transformer import export, models, pipelines, text
+from keras_transformer.export.to_onnx import conversion, precisions, weights
+
+
+@pytest.fixture
+def small_files(monkeypatch):
+    """Files of at most 4 KiB of weights."""
+    monkeypatch.setattr(weights, "LARGEST", 2**12)
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    tokenizer = text.WordPieceTokenizer.train(["to be or not to be", "that is the question"], 60)
+    bert = models.BERT(tokenizer.vocabulary_size, 1, 2, 32, hidden_dim=64, max_length=16)
+    return pipelines.TextClassification(models.SequenceClassifier(bert, 3), tokenizer)
+
+
+def test_large_weights_are_in_a_file_beside_the_graph(small_files, classifier, tmp_path):
+    folder = tmp_path / "it"
+    export.onnx(classifier, folder)
+    names = {path.name for path in (folder / "onnx" / "optimum").iterdir()}
+    assert {"model.onnx", "model.onnx_data"} <= names
+    assert (folder / "onnx/optimum/model.onnx").stat().st_size < 40_000
+    assert export.verify(folder) == {**export.verify(folder), **serving.verify(folder)}
+    texts = ["to be", "that question"]
+    assert serving.load(folder)(texts) == classifier(texts)
+    # Other readers open the file by its path.
+    session = onnxruntime.InferenceSession(folder / "onnx/optimum/model.onnx")
+    feed = {each.name: np.ones((1, 3), "int64") for each in session.get_inputs()}
+    expected = serving.load(folder).run(**feed)["logits"]
+    np.testing.assert_array_equal(session.run(["logits"], feed)[0], expected)
+
+
+@pytest.mark.slow
+def test_loops_read_large_weights(small_files, pipeline, texts, tmp_path):
+    export.onnx(pipeline, tmp_path / "it", texts=texts[:4])
+    assert {path.name for path in (tmp_path / "it").rglob("*_data")} == {
+        f"{name}.onnx_data" for name in ("generate_greedy", "encoder_model", "decoder_model_merged")
+    }
+    assert serving.load(tmp_path / "it")(texts) == pipeline(texts)
+
+
+def test_matrices_are_initializers_with_the_paths_of_the_variables(classifier):
+    graph = classifier.onnx_graphs()["model"]
+    converted = conversion.convert(
+        "model", graph.function, graph.inputs, graph.axes, classifier.model.weights
+    ).graph
+    stored = {each.name: onnx.numpy_helper.to_array(each) for each in converted.initializer}
+    matrices = {each.path: each.numpy() for each in classifier.model.weights if len(each.shape) > 1}
+    assert len(matrices) > 8
+    for path, values in matrices.items():
+        np.testing.assert_array_equal(stored[path], values)
+    assert {each.name for each in converted.input} == {"input_ids", "attention_mask", "token_type_ids"}
+
+
+@pytest.mark.parametrize("precision", ["", "float16"])
+def test_a_tied_embedding_is_stored_once(random_transformer, precision):
+    """Its transposition, which computes logits, is an operation, which ONNX Runtime computes once."""
+    pipeline = pipelines.TextToText(random_transformer(0, vocabulary_size=260), text.ByteTokenizer())
+    graph = pipeline.onnx_graphs()["decoder_model_merged"]
+    model = conversion.convert("decoder", graph.function, graph.inputs, graph.axes, pipeline.model.weights)
+    converted = precisions.CONVERTERS[precision](model) if precision else model
+    assert len([each for each in converted.graph.initializer if 260 in each.dims]) == 1
+
+
+@pytest.mark.parametrize("write", [export.onnx, export.bundle])
+def test_large_weights_have_no_other_precisions(small_files, classifier, tmp_path, write):
+    with pytest.raises(ValueError, match=r"`precisions` must be \('float32',\) for .* GB of weights.*int8"):
+        write(classifier, tmp_path / "it", precisions=("float32", "int8"))
+    assert not (tmp_path / "it").exists()
+
+
+LARGE = """
+import json, sys, threading, time
+import keras_transformer as kt
+
+def memory():
+    lines = dict(line.split(":", 1) for line in open("/proc/self/status"))
+    return int(lines["RssAnon"].split()[0]) * 1024
+
+def watch():
+    while True:
+        peak[0] = max(peak[0], memory())
+        time.sleep(0.02)
+
+tokenizer = kt.text.ByteTokenizer()
+model = kt.models.GPT(tokenizer.vocabulary_size, num_layers=3, num_heads=16, model_dim=4096, hidden_dim=17408,
+    max_length=64, pad_id=tokenizer.pad_id, end_id=tokenizer.end_id)
+pipeline = kt.pipelines.TextGeneration(model, tokenizer, max_new_tokens=4)
+pipeline(["a"])
+weights, peak = sum(each.numpy().nbytes for each in model.weights), [0]
+threading.Thread(target=watch, daemon=True).start()
+kt.export.onnx(pipeline, sys.argv[1], texts=["ab", "The"])
+print(json.dumps([weights, peak[0], pipeline(["ab", "x y"])]))
+"""
+
+
+@pytest.mark.slow
+def test_a_model_of_2_5_gb_is_exported_in_three_times_its_memory(tmp_path):
+    """The file that is compared is mapped into memory, which the operating system can take back: it is not counted."""
+    done = subprocess.run(
+        [sys.executable, "-c", LARGE, tmp_path / "it"], capture_output=True, text=True, timeout=900
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    size, peak, expected = json.loads(done.stdout.splitlines()[-1])
+    assert size > 2.5e9
+    assert peak < 3 * size
+    assert serving.load(tmp_path / "it")(["ab", "x y"]) == expected
