@@ -1,13 +1,19 @@
 """The pages that users read: their code runs, their commands parse, their links exist."""
 
+import ast
+import builtins
 import contextlib
+import doctest
+import importlib
 import pathlib
+import pkgutil
 import re
 import runpy
 import sys
 
 import pytest
 
+import keras_transformer as kt
 from keras_transformer.cli import commands
 from keras_transformer.datasets import phrasebook
 
@@ -36,6 +42,42 @@ def test_python_blocks_run_one_after_the_other(tmp_path, monkeypatch):
             with contextlib.redirect_stdout(sys.stderr):
                 exec(compile(block, f"{page.name}, block {number}", "exec"), shared)
     assert (tmp_path / "export" / "es-en" / "manifest.json").is_file()
+
+
+def undefined_names(examples, known):
+    """Return the names that examples use and do not define, such as a trained model."""
+    nodes = [
+        node for each in examples for node in ast.walk(ast.parse(each.source)) if isinstance(node, ast.Name)
+    ]
+    stored = {node.id for node in nodes if isinstance(node.ctx, ast.Store)}
+    imported = {
+        (alias.asname or alias.name).split(".")[0]
+        for each in examples
+        for node in ast.walk(ast.parse(each.source))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+    return {node.id for node in nodes} - stored - imported - {*known} - {*dir(builtins)}
+
+
+@pytest.mark.slow
+def test_examples_of_docstrings_give_their_outputs():
+    """Examples of a model, pipeline or folder that they do not make are not run."""
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+    report, not_run = [], []
+    names = [each.name for each in pkgutil.walk_packages(kt.__path__, "keras_transformer.")]
+    for name in [each for each in names if not each.endswith("__main__")]:
+        module = importlib.import_module(name)
+        for test in finder.find(module):
+            run = [each for each in test.examples if not each.options.get(doctest.SKIP)]
+            if undefined_names(run, test.globs):
+                not_run.append(test.name)
+            elif run:
+                runner.run(test, out=report.append)
+    assert not runner.failures, "".join(report)
+    assert runner.tries > 120
+    assert len(not_run) < 30, not_run
 
 
 def test_commands_parse():
