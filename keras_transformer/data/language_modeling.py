@@ -194,7 +194,7 @@ def _shuffled(dataset: tf.data.Dataset, count: int, seed: int | None) -> tf.data
 def _batched(
     rows: tf.data.Dataset, count: int, batch_size: int, batch: object, padding: int
 ) -> tf.data.Dataset:
-    """Batch rows, and complete the last batch with the row number `padding`."""
+    """Batch row numbers, and pad the last batch with `padding`, the number of a row of padding."""
 
     def pad(numbers: tf.Tensor) -> Batch:
         missing = batch_size - tf.size(numbers)

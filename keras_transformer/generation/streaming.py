@@ -70,7 +70,7 @@ def stream(
 
 
 class Streamer(Generator):
-    """A generator with two compiled functions: one reads the prompt, the other decodes one token."""
+    """Generation token by token with two compiled functions: one reads the prompt, the other decodes one token."""
 
     def _set(self, model: GenerativeModel, settings: Settings, jit_compile: bool = True) -> None:
         if not settings.sampler.streams:

@@ -69,7 +69,10 @@ class FillMask(TextPipeline):
         return Preprocessed(inputs, windows.error, {"token_ids": inputs["token_ids"]})
 
     def postprocess(self, outputs: dict[str, Tensor], batch: Preprocessed) -> dict[str, Tensor]:
-        """Return "pieces" and "probabilities" (B, G, top) of G mask tokens, padded with "" and 0."""
+        """Return the `top` most probable "pieces" of each mask token, and their "probabilities".
+
+        Both are (B, G, top) for up to G mask tokens in a text; rows of fewer are padded with "" and 0.
+        """
         tokenizer = self.tokenizer
         gaps = tf.where(batch.state["token_ids"] == tokenizer.mask_id)  # (N, 2)
         best, index = tf.math.top_k(tf.nn.softmax(tf.gather_nd(outputs["logits"], gaps)), self.top)

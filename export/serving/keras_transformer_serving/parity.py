@@ -155,10 +155,12 @@ def _examples(reference: Reference, rows: list[int]) -> dict[str, Any]:
 
 
 def _near_ties(reference: Reference, name: str, ids: np.ndarray, answers: list[str]) -> list[int]:
-    """Return the rows that differ after a near tie.
+    """Return the indices of the outputs whose ids differ from the reference after a near tie.
+
+    In a near tie the model's logits of the two candidates, or the scores of two hypotheses, are closer than `NEAR_TIE`.
 
     Raises:
-        ParityError: if any other row differs.
+        ParityError: if any other output differs.
     """
     rows = []
     for row, (expected, found) in enumerate(zip(reference.ids, ids, strict=True)):

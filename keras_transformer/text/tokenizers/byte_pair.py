@@ -196,7 +196,7 @@ class BytePairTokenizer(PairTokenizer):
         """Return the id of a piece, or `unknown_id` if there is no such piece.
 
         Args:
-            piece: the piece, written with a character for each byte.
+            piece: the piece, in which each byte is written as one printable character, as in GPT-2's vocabulary.
 
         Returns:
             The id.
