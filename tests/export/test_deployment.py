@@ -1,5 +1,6 @@
 """The deployment kit in export/: its files have the formats of the programs that read them, and fit each other."""
 
+import argparse
 import http.server
 import json
 import pathlib
@@ -8,6 +9,7 @@ import runpy
 import subprocess
 import sys
 import threading
+import tomllib
 
 import jsonschema
 import numpy as np
@@ -19,7 +21,8 @@ from check_jsonschema.builtin_schemas import get_builtin_schema
 from google.protobuf import text_format
 from onnx import helper
 
-from keras_transformer_serving import Bundle, bundle
+from keras_transformer_serving import Bundle, bundle, command_line
+from keras_transformer_serving.server.metrics import Metrics
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 KIT = ROOT / "export"
@@ -229,6 +232,22 @@ def test_gpu_image_installs_the_gpu_build_of_the_pinned_version():
     assert re.findall(r"^onnxruntime.*", changed, re.MULTILINE) == [pin.replace("==", "-gpu==")]
 
 
+def parse(arguments):
+    parser = argparse.ArgumentParser()
+    command_line.add_arguments(parser)
+    return parser.parse_args(arguments)
+
+
+@named(SERVERS)
+def test_server_image_starts_the_command(path):
+    program, *arguments = words(path, "ENTRYPOINT") + words(path, "CMD")
+    project = tomllib.loads((KIT / "serving" / "pyproject.toml").read_text())["project"]
+    assert project["scripts"][program] == "keras_transformer_serving.command_line:main"
+    options = parse(arguments)
+    assert (options.host, options.port, options.folders) == ("0.0.0.0", PORT, ["model=/bundle"])
+    assert last(path, "EXPOSE") == str(PORT)
+
+
 @named(SERVERS)
 @pytest.mark.parametrize(("status", "expected"), [(200, True), (503, False)])
 def test_server_image_is_healthy_once_the_server_is_ready(path, http_server, status, expected):
@@ -313,13 +332,22 @@ def test_manifests_select_the_pods_of_the_deployment():
 PROBES = {"startup": "/v2/health/ready", "liveness": "/v2/health/live", "readiness": "/v2/health/ready"}
 
 
+def test_autoscaler_reads_a_metric_of_the_server():
+    collected = Metrics().registry.collect()
+    gauges = {metric.name for metric in collected if metric.type == "gauge"}
+    (metric,) = manifests()["HorizontalPodAutoscaler"]["spec"]["metrics"]
+    assert metric["pods"]["metric"]["name"] in gauges
+    assert int(metric["pods"]["target"]["averageValue"]) == parse(["it"]).max_batch_size
+
+
 def test_pods_are_probed_drained_and_without_rights():
     pod = manifests()["Deployment"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
-    (timeout,) = [int(each.split("=")[1]) for each in container["args"] if each.startswith("--timeout=")]
+    options = parse(container["args"])
     assert {probe: container[f"{probe}Probe"]["httpGet"]["path"] for probe in PROBES} == PROBES
     assert (
-        pod["terminationGracePeriodSeconds"] > container["lifecycle"]["preStop"]["sleep"]["seconds"] + timeout
+        pod["terminationGracePeriodSeconds"]
+        > container["lifecycle"]["preStop"]["sleep"]["seconds"] + options.timeout
     )
     assert pod["securityContext"]["runAsUser"] == USER
     assert container["securityContext"] == {
@@ -327,8 +355,8 @@ def test_pods_are_probed_drained_and_without_rights():
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"]},
     }
-    assert container["args"][0] == words(SERVERS[0], "CMD")[0]
-    assert f"--threads={container['resources']['requests']['cpu']}" in container["args"]
+    assert options.folders == words(SERVERS[0], "CMD")
+    assert options.threads == int(container["resources"]["requests"]["cpu"])
     assert {*container["resources"]} == {"requests", "limits"}
 
 
