@@ -102,14 +102,16 @@ def predict(
     ray.data.DataContext.get_current().execution_options.preserve_order = True
     begins = range(0, source.stat().st_size, part_bytes)
     parts = [{"path": str(source), "begin": begin, "end": begin + part_bytes} for begin in begins]
-    # Not `ray.data.read_text`, which reads a whole file into memory.
-    ray.data.from_items(parts).flat_map(read_lines).map_batches(
+    # Not `ray.data.read_text`, which reads a whole file into memory. Reading and writing take no CPUs, of which the
+    # workers may have all.
+    ray.data.from_items(parts).flat_map(read_lines, num_cpus=0).map_batches(
         Predictor,
         fn_constructor_args=(str(pathlib.Path(bundle).resolve()), threads, precision),
         batch_size=batch_size,
         num_cpus=threads,
         compute=ray.data.ActorPoolStrategy(size=workers),
-    ).write_json(str(target), force_ascii=False)
+    ).write_json(str(target), force_ascii=False, ray_remote_args={"num_cpus": 0})
+    target.mkdir(parents=True, exist_ok=True)  # of an empty file
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -49,7 +49,8 @@ def cluster():
     os.environ["PYTHONPATH"] = os.pathsep.join(
         map(str, (FOLDER.parent / "serving", FOLDER.parent / "serving/tests"))
     )
-    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False)
+    # Two replicas, or workers, take all CPUs.
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     yield
     ray.shutdown()
 
@@ -168,6 +169,12 @@ def test_every_line_of_a_file_has_an_output_in_order(cluster, export, tmp_path, 
         None if index in (200, 250) else model([line.decode()])[0] for index, line in enumerate(lines)
     ]
     assert [json.loads(row["output"]) for row in found] == expected
+
+
+def test_an_empty_file_has_an_empty_folder(cluster, export, tmp_path, monkeypatch):
+    (tmp_path / "texts.txt").touch()
+    run_predict(monkeypatch, export, tmp_path / "texts.txt", tmp_path / "out")
+    assert not any((tmp_path / "out").iterdir())
 
 
 def test_outputs_are_not_overwritten(export, tmp_path, capsys, monkeypatch):
