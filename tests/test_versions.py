@@ -45,9 +45,11 @@ def requirements(texts):
 
 RUNTIME = requirements(PROJECT["dependencies"])
 ONNX = requirements(PROJECT["optional-dependencies"]["onnx"] + SERVING["optional-dependencies"]["cpu"])
+SERVER = requirements(SERVING["optional-dependencies"]["server"])
 ALL = (
     RUNTIME
     | ONNX
+    | SERVER
     | requirements(text for texts in PROJECT["optional-dependencies"].values() for text in texts)
 )
 
@@ -92,7 +94,7 @@ def test_constraints_pin_every_requirement(name):
 def test_the_oldest_versions_are_colabs_and_the_floors():
     oldest = pins("constraints-oldest.txt")
     assert {package: oldest[package] for package in COLAB} == COLAB
-    for package, requirement in {**RUNTIME, **ONNX}.items():
+    for package, requirement in {**RUNTIME, **ONNX, **SERVER}.items():
         (floor,) = (one.version for one in requirement.specifier if one.operator == ">=")
         assert f"{oldest[package]}.".startswith(f"{floor}."), f"{package}>={floor} is not what is tested"
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from keras_transformer.cli import generation
+from keras_transformer_serving import command_line
 
 _SERVE = """
 Translate with ONNX Runtime, without TensorFlow:
@@ -210,6 +211,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     key_file = "--signature-key-file"
     export.add_argument(key_file, metavar="FILE", help="a file with the key to sign the manifest with")
+    serve = command("serve", command_line.run, command_line.DESCRIPTION)
+    command_line.add_arguments(serve)
     verify = command("verify", _verify, "verify an export's files and outputs")
     verify.add_argument("folder", help="an export")
     verify.add_argument("--pipeline", help="compare with this pipeline instead of the stored outputs")

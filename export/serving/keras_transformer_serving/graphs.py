@@ -1,6 +1,6 @@
 """Generation by the ONNX graphs of an export: token ids in, token ids out."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -144,23 +144,28 @@ class Graphs:
         An example of a generation loop outside the graphs; slower than `generate`. The sampler and the constraints of
         the export do not apply. The arguments are those of `generate`.
         """
+        ids = np.full((len(input_ids), self.max_new_tokens), self.padding_value, np.int64)
+        for column, tokens in enumerate(self.steps(input_ids, attention_mask)):
+            ids[:, column] = tokens
+        return ids
+
+    def steps(self, input_ids: np.ndarray, attention_mask: np.ndarray | None = None) -> Iterator[np.ndarray]:
+        """Return an iterator of the next ids (B,) of `generate_by_steps`, until all rows have ended."""
         mask = self.padding_mask(input_ids) if attention_mask is None else attention_mask
         first = self._encoded if self.start_id is not None else self._prompted
         step = first(input_ids, mask)
-        ids = np.full((len(input_ids), self.max_new_tokens), self.padding_value, np.int64)
         ended = ~mask.any(axis=1)
         token = None
         never = [id_ for id_ in (self.pad_id, self.start_id) if id_ not in (None, self.end_id)]
-        for column in range(self.max_new_tokens):
+        for _ in range(self.max_new_tokens):
             if ended.all():
                 break
             logits = step(token)[:, -1]
             logits[:, never] = -np.inf
             best = np.where(ended, self.padding_value, logits.argmax(axis=-1))
-            ids[:, column] = best
+            yield best
             ended |= best == self.end_id
             token = best[:, None]
-        return ids
 
     def _encoded(self, input_ids: np.ndarray, mask: np.ndarray) -> Callable[[np.ndarray | None], np.ndarray]:
         """Return a function from the last tokens (B, 1), None at first, to the next tokens' logits, with an encoder."""

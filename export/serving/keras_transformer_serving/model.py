@@ -33,6 +33,11 @@ class Model:
         self._session = sessions(MODEL)
         self.inputs = [entry.name for entry in self._session.get_inputs()]
 
+    @property
+    def session(self) -> Any:
+        """ONNX Runtime's session of the graph."""
+        return self._session
+
     def __call__(self, *_: Any, **__: Any) -> Any:
         """Raise a ValueError: only the export's SavedModel takes texts."""
         raise ValueError(
@@ -53,6 +58,19 @@ class Model:
         Raises:
             ValueError: if an input is missing or unknown, has another shape, or values out of range.
         """
+        return self.run_checked(self.feed(**arrays))
+
+    def run_checked(self, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the model's outputs for the result of `feed`."""
+        names = [output.name for output in self._session.get_outputs()]
+        return dict(zip(names, self._session.run(names, feed), strict=True))
+
+    def feed(self, **arrays: Any) -> dict[str, np.ndarray]:
+        """Return the graph's inputs for the arguments of `run`, after checking them.
+
+        Raises:
+            ValueError: as `run`.
+        """
         if "input_ids" in arrays:
             ids = np.asarray(arrays["input_ids"])
             pad_id = self.config["pad_id"]
@@ -65,8 +83,7 @@ class Model:
             )
         feed = {entry.name: _checked(entry, arrays[entry.name]) for entry in self._session.get_inputs()}
         self._check(feed)
-        names = [output.name for output in self._session.get_outputs()]
-        return dict(zip(names, self._session.run(names, feed), strict=True))
+        return feed
 
     def answers(self, **arrays: Any) -> list[Any]:
         """Return the classifier's labels, or numbers if `config["problem_type"]` is "regression".

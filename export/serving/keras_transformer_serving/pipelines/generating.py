@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer_serving.graphs import Graphs
-from keras_transformer_serving.pipelines.texts import check_batch_size, check_string
+from keras_transformer_serving.pipelines.texts import RefusedError, check_batch_size, check_string
 from keras_transformer_serving.text import Tokenizer
 
 _NO_TEXT = (
@@ -132,15 +132,24 @@ class Generating(abc.ABC):
 
     def encode(self, texts: Sequence[Any]) -> list[list[int]]:
         """Return the source ids of each text or list of ids."""
-        limit, rows = self.graphs.max_source_tokens, []
+        rows = []
         for row, text in enumerate(texts):
-            rows.append(self._ids(text, row))
-            if len(rows[row]) > limit:
-                raise ValueError(
-                    f"`texts` must have at most {limit} tokens each (max_source_tokens). "
-                    f"Received: {len(rows[row])} tokens in texts[{row}]"
-                )
+            try:
+                rows.append(self._ids(text, row))
+            except RefusedError as error:
+                raise ValueError(f"{error} in {error.argument}[{row}]") from None
         return rows
+
+    def preprocess(self, text: str) -> list[int]:
+        """Return the source ids of a text.
+
+        Raises:
+            RefusedError: if it has too many tokens, or as a prompt none.
+        """
+        ids = self.tokenize(text)
+        if self.graphs.start_id is None and not ids:
+            raise RefusedError("texts", "`texts` must have a token each. Received: none")
+        return self._limited(ids)
 
     def _ids(self, text: Any, row: int) -> list[int]:
         ids = None
@@ -148,15 +157,21 @@ class Generating(abc.ABC):
             ids = np.asarray(text, None if len(text) else np.int64)
         if ids is None or ids.dtype.kind not in "iu":
             check_string("texts", row, text)
-            found = self.tokenize(text)
-            if self.graphs.start_id is None and not found:
-                raise ValueError(f"`texts` must have a token each. Received: none in texts[{row}]")
-            return found
+            return self.preprocess(text)
         if ids.ndim != 1 or not ((ids >= 0) & (ids < self.graphs.vocabulary_size)).all():
             raise ValueError(
                 f"`texts` must have ids from 0 to {self.graphs.vocabulary_size - 1}. Received: texts[{row}]={text!r}"
             )
-        return [id_ for id_ in ids.tolist() if id_ != self.graphs.pad_id]
+        return self._limited([id_ for id_ in ids.tolist() if id_ != self.graphs.pad_id])
+
+    def _limited(self, ids: list[int]) -> list[int]:
+        limit = self.graphs.max_source_tokens
+        if len(ids) > limit:
+            raise RefusedError(
+                "texts",
+                f"`texts` must have at most {limit} tokens each (max_source_tokens). Received: {len(ids)} tokens",
+            )
+        return ids
 
     def padded(self, rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
         """Return padded ids and their mask (0 for padding), both int64 (B, S), S at least 1."""

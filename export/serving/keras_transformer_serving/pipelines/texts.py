@@ -103,7 +103,7 @@ class TextPipeline(Model, abc.ABC):
         for begin in range(0, len(order), batch_size):
             chosen = sorted(order[begin : begin + batch_size])
             batch = [self._preprocessed(index, rows[index]) for index in chosen]
-            outputs = self._outputs([windows for windows, _ in batch], batch_size)
+            outputs = self.run_windows([windows for windows, _ in batch], batch_size)
             for index, found, (windows, state) in zip(chosen, outputs, batch, strict=True):
                 answers[index] = self.postprocess(found, windows, state)
         return answers[0] if all(isinstance(given, str) for given in texts.values()) else answers
@@ -114,8 +114,16 @@ class TextPipeline(Model, abc.ABC):
         except RefusedError as error:
             raise ValueError(f"{error} in {error.argument}[{index}]") from None
 
-    def _outputs(self, batch: Sequence[Windows], batch_size: int) -> list[Arrays]:
-        """Return the model's outputs for the windows of each text; it runs on at most `batch_size` rows at once."""
+    def run_windows(self, batch: Sequence[Windows], batch_size: int) -> list[Arrays]:
+        """Return the model's outputs for the windows of each text.
+
+        Args:
+            batch: the windows of each text, of `preprocess`.
+            batch_size: the maximum number of rows that the model runs on at once.
+
+        Returns:
+            For each text arrays (W, …), by name.
+        """
         rows = [self._with_special_ids(windows.before, ids) for windows in batch for ids in windows.ids]
         arrays = {"input_ids": padded([ids for ids, _ in rows], self.tokenizer.padding_value)}
         if "token_type_ids" in self.inputs:

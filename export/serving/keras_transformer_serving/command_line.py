@@ -1,0 +1,175 @@
+"""The command line `keras-transformer-serve`, which needs the extra `server`."""
+
+import argparse
+import asyncio
+import dataclasses
+import logging
+import pathlib
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from keras_transformer_serving.server import Server
+
+DESCRIPTION = (
+    "serve exports over HTTP with ONNX Runtime, by TensorFlow Serving's REST and the Open Inference Protocol"
+)
+_ROUTES = ("", "/openapi.json", "/metrics", "/v2/health/ready")
+_MODEL_ROUTES = ("/v1/models/{name}:predict", "/v2/models/{name}/infer")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve exports until the process is terminated.
+
+    Args:
+        arguments: the arguments of the command line, by default those of the process.
+
+    Returns:
+        The exit status: 0 after SIGTERM or SIGINT, or 2 after an error, which is written as one line on standard error.
+    """
+    parser = argparse.ArgumentParser("keras-transformer-serve", description=DESCRIPTION)
+    add_arguments(parser)
+    options = parser.parse_args(arguments)
+    try:
+        run(options)
+    except (ImportError, OSError, TypeError, ValueError) as error:
+        sys.stderr.write(f"keras-transformer-serve: error: {' '.join(str(error).splitlines())}\n")
+        return 2
+    return 0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command to a parser."""
+    parser.add_argument(
+        "folders",
+        nargs="+",
+        metavar="[NAME=]FOLDER",
+        help="an export, or a folder of exports named by version numbers, of which the largest is served",
+    )
+
+    def option(name: str, type_: Any, default: Any, text: str) -> None:
+        shown = "" if default is None else "; default: %(default)s"
+        parser.add_argument(f"--{name}", type=type_, default=default, help=text + shown)
+
+    option("host", str, "127.0.0.1", "the address to listen on")
+    option("port", int, 8501, "the port; 0 for any that is free")
+    option("precision", str, "float32", "float32, float16 or int8, if the exports have it")
+    option("threads", int, None, "the number of threads of ONNX Runtime that share an operation")
+    option("max-batch-size", int, 32, "the maximum number of rows in a batch")
+    option("max-latency-ms", float, 0.0, "the maximum time that a row waits for others")
+    option("max-queue", int, 1024, "the maximum number of rows that wait or are computed")
+    option("max-rows", int, 512, "the maximum number of rows of a request")
+    option("max-bytes", int, 8 * 2**20, "the maximum size of a request")
+    option("max-characters", int, 100_000, "the maximum length of a text")
+    option("max-streams", int, 16, "the maximum number of concurrent streams of a model")
+    option("max-connections", int, 1024, "the maximum number of connections")
+    option("timeout", float, 30.0, "the maximum time of a request in seconds")
+    option("poll-seconds", float, 2.0, "the time between two looks for new versions; 0 for none")
+    parser.add_argument(
+        "--signature-key-file", metavar="FILE", help="a file with the key that exports must be signed with"
+    )
+
+
+def run(options: argparse.Namespace) -> None:
+    """Serve exports until the process is terminated.
+
+    Args:
+        options: the arguments of `add_arguments`.
+
+    Raises:
+        ImportError: if the extra `server` is not installed.
+        OSError: if the address is in use.
+        ValueError: if an argument is wrong, or a model cannot be loaded.
+    """
+    try:
+        import uvicorn  # noqa: F401
+
+        import keras_transformer_serving.server  # noqa: F401
+    except ImportError as error:
+        raise ImportError(
+            "The server needs Starlette, uvicorn and prometheus-client: "
+            f"pip install 'keras-transformer-serving[cpu,server]'. Received: {error}"
+        ) from error
+    logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
+    logging.getLogger("keras_transformer_serving").setLevel(logging.INFO)
+    asyncio.run(_serve(options))
+
+
+async def _serve(options: argparse.Namespace) -> None:
+    import uvicorn
+
+    from keras_transformer_serving.server import Limits, create_app
+
+    fields = {field.name: getattr(options, field.name) for field in dataclasses.fields(Limits)}
+    key = pathlib.Path(options.signature_key_file).read_bytes() if options.signature_key_file else None
+    app = create_app(
+        dict(_named(text) for text in options.folders),
+        Limits(**fields),
+        poll_seconds=options.poll_seconds,
+        precision=options.precision,
+        threads=options.threads,
+        signature_key=key,
+    )
+    state: Server = app.state.server
+
+    class Uvicorn(uvicorn.Server):
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            """Drain; a second SIGINT ends the process without waiting."""
+            logging.getLogger("keras_transformer_serving.server").info(
+                "%s: finishing %d requests", signal.Signals(sig).name, state.active
+            )
+            if state.draining and sig == signal.SIGINT:
+                self.force_exit = True
+            state.draining = self.should_exit = True
+
+    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    with socket.create_server((options.host, options.port), family=family, backlog=2048) as listening:
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            limit_concurrency=options.max_connections,
+            timeout_graceful_shutdown=int(options.timeout) + 1,
+            lifespan="on",
+        )
+        server = Uvicorn(config)
+        serving = asyncio.create_task(server.serve([listening]))
+        started = asyncio.create_task(state.started.wait())
+        await asyncio.wait({serving, started}, return_when=asyncio.FIRST_COMPLETED)
+        errors = [
+            version.error or "no versions"
+            for model in state.models.values()
+            if model.current is None
+            for version in model.versions.values()
+        ]
+        missing = [f"{name}={model.folder}" for name, model in state.models.items() if model.current is None]
+        if missing and not server.should_exit:
+            server.should_exit = True
+            await serving
+            raise ValueError(
+                f"`folders` must be exports, or folders of exports named by version numbers. "
+                f"Received: {', '.join(missing)}. {' '.join(errors)}"
+            )
+        started.cancel()
+        if not server.should_exit:
+            host, port = listening.getsockname()[:2]
+            address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+            routes = [*_ROUTES, *(each.format(name=name) for name in state.models for each in _MODEL_ROUTES)]
+            sys.stdout.write("".join(f"{address}{route}\n" for route in routes))
+            sys.stdout.flush()
+        await serving
+    logging.getLogger("keras_transformer_serving.server").info("stopped")
+
+
+def _named(text: str) -> tuple[str, str]:
+    """Return the name and the folder of an argument [NAME=]FOLDER; the name is by default the folder's."""
+    name, separator, folder = text.partition("=")
+    if separator and not pathlib.Path(text).exists():
+        return name, folder
+    path = pathlib.Path(text).absolute()
+    return (path.parent if path.name.isdigit() else path).name, text

@@ -1,0 +1,225 @@
+"""The signatures of exported pipelines that generate."""
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from keras_transformer_serving.graphs import TEMPERATURES, uniform_noise
+from keras_transformer_serving.pipelines.generating import Generating
+from keras_transformer_serving.pipelines.texts import RefusedError
+from keras_transformer_serving.server.signatures import (
+    DEFAULT,
+    ERROR,
+    Job,
+    RequestError,
+    Row,
+    Signature,
+    Tensor,
+    bucket,
+    text_of,
+)
+
+_TEXT = Tensor("text", "string")
+_ERROR = Tensor(ERROR, "string")
+
+
+class _Values(NamedTuple):
+    """The source ids of a row and its options: `max_new_tokens`, `min_new_tokens`, and of sampling `temperature`."""
+
+    ids: list[int]
+    options: Row
+    noise: tuple[int, int] | None  # the seed and the row that it is computed from
+
+
+def signatures(pipeline: Generating) -> dict[str, Signature]:
+    """Return the signatures of a pipeline that generates, by name.
+
+    They are those of the SavedModel except `score`, whose graph an export does not have: texts to texts, or without a
+    tokenizer for its texts `generate_ids` of `input_ids`. The index of a row in its request seeds the noise of
+    sampling, so that a sample depends on no other request.
+    """
+    graphs = pipeline.graphs
+    count, most = graphs.num_return, graphs.max_new_tokens
+    several = (count,) if count > 1 else ()
+    text = Tensor("text", "string", several, empty=[""] * count if several else "")
+    ids = Tensor("ids", "int32", (*several, most), empty=np.full((*several, most), graphs.padding_value))
+    lengths = Tensor("lengths", "int32", several, empty=np.zeros(several, int) if several else 0)
+    scores = Tensor("scores", "float32", several)
+    numbers = (ids, lengths, scores)
+    samples = graphs.sampler["sampler"] == "sample"
+    options = _options(pipeline, samples)
+    run = functools.partial(_generate, pipeline)
+    prepare = functools.partial(_prepare, pipeline, run, samples)
+    if pipeline.tokenizer is None:
+        inputs = (Tensor("input_ids", "int64", (None,)), *options)
+        return {"generate_ids": Signature(inputs, (*numbers, _ERROR), functools.partial(prepare, numbers))}
+    return {
+        DEFAULT: Signature((_TEXT,), (text, _ERROR), functools.partial(prepare, (text,))),
+        "generate": Signature(
+            (_TEXT, *options), (text, *numbers, _ERROR), functools.partial(prepare, (text, *numbers))
+        ),
+        "generate_ids": Signature((_TEXT,), (*numbers, _ERROR), functools.partial(prepare, numbers)),
+    }
+
+
+def warm_up(pipeline: Generating) -> Iterator[Job]:
+    """Yield a job for each bucket of lengths, which generates one token."""
+    run = functools.partial(_generate, pipeline)
+    length = 1
+    while length < 2 * pipeline.graphs.max_source_tokens:
+        ids = [pipeline.graphs.end_id] * min(length, pipeline.graphs.max_source_tokens)
+        noise = (0, 0) if pipeline.graphs.sampler["sampler"] == "sample" else None
+        yield Job(run, length, _Values(ids, {"max_new_tokens": 1}, noise), lambda found: found)
+        length *= 2
+
+
+def streams(pipeline: Generating) -> str:
+    """Return the reason why an export cannot stream, or "" if it can."""
+    if pipeline.tokenizer is None:
+        return "a tokenizer that runs without TensorFlow"
+    if pipeline.graphs.sampler["sampler"] != "greedy":
+        return f"the greedy sampler. Received: the sampler {pipeline.graphs.sampler['sampler']!r}"
+    if constraints := pipeline.config.get("constraints"):
+        return f"generation without constraints. Received: constraints={constraints}"
+    return ""
+
+
+def pieces(pipeline: Generating, text: str, max_new_tokens: int | None = None) -> Iterator[str]:
+    """Return an iterator of the pieces of a text while it is generated; together they are the whole.
+
+    Args:
+        pipeline: one for which `streams` returns "".
+        text: the input.
+        max_new_tokens: the maximum number of new tokens, by default that of the export.
+
+    Raises:
+        RefusedError: if the text is refused.
+    """
+    return pieces_of_ids(pipeline, pipeline.preprocess(text), max_new_tokens)
+
+
+def pieces_of_ids(pipeline: Generating, ids: list[int], max_new_tokens: int | None = None) -> Iterator[str]:
+    """Return an iterator of the pieces of a text, "" for a token without any, as `pieces`, for source ids."""
+    limit = pipeline.graphs.max_new_tokens if max_new_tokens is None else max_new_tokens
+    return _decoded(pipeline.graphs.steps(*pipeline.padded([ids])), limit, pipeline.decode)
+
+
+def _decoded(
+    steps: Iterator[np.ndarray], limit: int, decode: Callable[[Sequence[int]], str]
+) -> Iterator[str]:
+    ids: list[int] = []
+    emitted = ""
+    for tokens in steps:
+        ids.append(int(tokens[0]))
+        text = decode(ids)
+        # The last character may be incomplete until later tokens add its remaining bytes.
+        if text.startswith(emitted) and len(text) > len(emitted) and not text.endswith("\ufffd"):
+            yield text[len(emitted) :]
+            emitted = text
+        else:
+            yield ""  # a step without text
+        if len(ids) == limit:
+            break
+    yield decode(ids)[len(emitted) :] if ids else ""
+
+
+def _options(pipeline: Generating, samples: bool) -> tuple[Tensor, ...]:
+    options = [
+        Tensor("max_new_tokens", "int32", default=pipeline.graphs.max_new_tokens),
+        Tensor("min_new_tokens", "int32", default=0),
+    ]
+    if samples:
+        sampler = pipeline.graphs.sampler
+        options += [
+            Tensor("temperature", "float32", default=float(sampler["temperature"])),
+            Tensor("seed", "int64", default=int(sampler["seed"])),
+            Tensor("rows", "int32", default=-1),
+        ]
+    return tuple(options)
+
+
+def check_options(pipeline: Generating, given: Row) -> None:
+    """Raise a RefusedError if an option is out of range."""
+    most = pipeline.graphs.max_new_tokens
+    constraints = pipeline.config.get("constraints", [])
+    least = max([1, *(each["count"] for each in constraints if each["constraint"] == "MinNewTokens")])
+    ranges: dict[str, tuple[float, float]] = {
+        "max_new_tokens": (least, most),
+        "min_new_tokens": (0, most),
+        "temperature": TEMPERATURES,
+        "seed": (0, 2**32 - 1),
+        "rows": (-1, 2**31 - 1),
+    }
+    for name, (low, high) in ranges.items():
+        if name in given and not low <= given[name] <= high:
+            raise RefusedError(name, f"`{name}` must be in [{low}, {high}]. Received: {given[name]}")
+
+
+def _prepare(
+    pipeline: Generating, run: Any, samples: bool, outputs: Sequence[Tensor], row: Row, index: int
+) -> Job:
+    if "input_ids" in row:
+        try:
+            (ids,) = pipeline.encode([row["input_ids"]])
+        except ValueError as error:
+            raise RefusedError("input_ids", str(error)) from None
+    else:
+        ids = pipeline.preprocess(text_of(row, "text"))
+    check_options(pipeline, row)
+    options: Row = {
+        name: row[name] for name in ("max_new_tokens", "min_new_tokens", "temperature") if name in row
+    }
+    if "max_new_tokens" in options:
+        options["min_new_tokens"] = min(options["min_new_tokens"], options["max_new_tokens"])
+    noise = None
+    if samples:
+        number = row.get("rows", -1)
+        noise = (row.get("seed", pipeline.graphs.sampler["seed"]), index if number < 0 else number)
+    names = [tensor.name for tensor in outputs]
+    return Job(
+        run, bucket(len(ids)), _Values(ids, options, noise), functools.partial(_finish, pipeline, names)
+    )
+
+
+def _generate(pipeline: Generating, batch: Sequence[_Values]) -> list[dict[str, np.ndarray]]:
+    graphs = pipeline.graphs
+    ids, mask = pipeline.padded([values.ids for values in batch])
+    defaults: Row = {"max_new_tokens": graphs.max_new_tokens, "min_new_tokens": 0}
+    given: dict[str, Any] = {}
+    noise = None
+    if batch[0].noise is not None:
+        defaults["temperature"] = float(graphs.sampler["temperature"])
+        each = [values.noise or (0, 0) for values in batch]
+        noise = np.concatenate(
+            [uniform_noise(seed, [row], graphs.num_return, graphs.max_new_tokens) for seed, row in each]  # type: ignore[arg-type]
+        )
+    for name, default in defaults.items():
+        if any(name in values.options for values in batch):
+            given[name] = np.array([values.options.get(name, default) for values in batch])
+    found = graphs.generate(ids, noise=noise, attention_mask=mask, **given)
+    return [{name: values[row] for name, values in found.items()} for row in range(len(batch))]
+
+
+def _finish(pipeline: Generating, names: Sequence[str], found: dict[str, np.ndarray]) -> Row:
+    """Return the named outputs of a row, with the texts of its ids."""
+    outputs: Row = {name: found[name] for name in names if name in found}
+    if "text" in names:
+        ids = found["ids"]
+        texts = [pipeline.decode(each) for each in ids.reshape(-1, ids.shape[-1]).tolist()]
+        outputs["text"] = texts if ids.ndim > 1 else texts[0]
+    return {**outputs, ERROR: ""}
+
+
+def check_stream(pipeline: Any) -> Generating:
+    """Return a pipeline that streams.
+
+    Raises:
+        RequestError: if it does not.
+    """
+    needed = streams(pipeline) if isinstance(pipeline, Generating) else "a pipeline that generates"
+    if needed:
+        raise RequestError(400, f"Streaming needs {needed}")
+    assert isinstance(pipeline, Generating)
+    return pipeline

@@ -1,0 +1,166 @@
+"""The Open Inference Protocol, version 2: `infer` and the metadata of a model."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_transformer_serving.server.signatures import (
+    DEFAULT,
+    RequestError,
+    Row,
+    Signature,
+    Tensor,
+    json_values,
+    shown,
+)
+from keras_transformer_serving.server.tensorflow_serving import find
+
+_MOST_EMPTY = 2**16
+
+
+def parse(body: Any, signatures: Mapping[str, Signature]) -> tuple[str, list[Row], dict[str, Any]]:
+    """Convert a request.
+
+    Args:
+        body: the JSON value. Its "parameters" may have a "signature_name".
+        signatures: those of the model, by name.
+
+    Returns:
+        The signature's name, the rows, and the request's "id" and names of "outputs", if it has them.
+
+    Raises:
+        RequestError: if the request is wrong.
+    """
+    if not isinstance(body, dict) or not isinstance(body.get("inputs"), list):
+        raise RequestError(
+            400, f'The request must be an object with a list "inputs". Received: {shown(body)}'
+        )
+    parameters = body.get("parameters", {})
+    if not isinstance(parameters, dict):
+        raise RequestError(400, f"`parameters` must be an object. Received: {shown(parameters)}")
+    name = parameters.get("signature_name", DEFAULT if DEFAULT in signatures else next(iter(signatures)))
+    signature = find(signatures, name)
+    tensors = {tensor.name: tensor for tensor in signature.inputs}
+    columns: dict[str, list[Any]] = {}
+    for index, each in enumerate(body["inputs"]):
+        given = each.get("name") if isinstance(each, dict) else None
+        if not isinstance(given, str) or given not in tensors or given in columns:
+            raise RequestError(
+                400,
+                f"`inputs[{index}]` must have one of the names {', '.join(tensors)}, each once. "
+                f"Received: {shown(each)}",
+            )
+        columns[given] = _column(tensors[given], each, f"inputs[{index}]")
+    kept: dict[str, Any] = {"outputs": _names(body.get("outputs"), signature)}
+    if "id" in body:
+        if not isinstance(body["id"], str):
+            raise RequestError(400, f"`id` must be a string. Received: {shown(body['id'])}")
+        kept["id"] = body["id"]
+    return name, signature.rows(columns, lambda name, row: f"{name}.data[{row}]"), kept
+
+
+def respond(
+    model: str, version: int, signature: Signature, outputs: Mapping[str, np.ndarray], kept: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the answer.
+
+    Args:
+        model: the model's name.
+        version: the number of its version.
+        signature: the signature.
+        outputs: its outputs (B, …), by name.
+        kept: the last result of `parse`.
+    """
+    found: dict[str, Any] = {"model_name": model, "model_version": str(version)}
+    if "id" in kept:
+        found["id"] = kept["id"]
+    found["outputs"] = [
+        {
+            "name": tensor.name,
+            "datatype": tensor.names.inference,
+            "shape": list(outputs[tensor.name].shape),
+            "data": json_values(outputs[tensor.name].reshape(-1)),
+        }
+        for tensor in signature.outputs
+        if tensor.name in kept["outputs"]
+    ]
+    return found
+
+
+def metadata(name: str, numbers: Sequence[int], signatures: Mapping[str, Signature]) -> dict[str, Any]:
+    """Return the name, the versions and the tensors of a model's default signature."""
+    signature = signatures[DEFAULT if DEFAULT in signatures else next(iter(signatures))]
+    inputs, outputs = (
+        [
+            {
+                "name": tensor.name,
+                "datatype": tensor.names.inference,
+                "shape": [-1, *(-1 if size is None else size for size in tensor.shape)],
+            }
+            for tensor in tensors
+        ]
+        for tensors in (signature.inputs, signature.outputs)
+    )
+    return {
+        "name": name,
+        "versions": [str(number) for number in numbers],
+        "platform": "onnxruntime_onnx",
+        "inputs": inputs,
+        "outputs": outputs,
+    }
+
+
+def _column(tensor: Tensor, given: Mapping[str, Any], place: str) -> list[Any]:
+    """Return the rows of an input tensor, as nested lists."""
+    shape, data = given.get("shape"), given.get("data")
+    if given.get("datatype") != tensor.names.inference:
+        raise RequestError(
+            400,
+            f"`{place}.datatype` must be {tensor.names.inference}. Received: {shown(given.get('datatype'))}",
+        )
+    sizes = shape if isinstance(shape, list) else []
+    if len(sizes) != 1 + len(tensor.shape) or not all(
+        type(size) is int and 0 <= size < 2**31 for size in sizes
+    ):
+        expected = ", ".join("any" if size is None else str(size) for size in (None, *tensor.shape))
+        raise RequestError(400, f"`{place}.shape` must be [{expected}]. Received: {shown(shape)}")
+    values = _flat(data, len(sizes)) if isinstance(data, list) else None
+    # An axis of no entries has no values that bound the others.
+    too_large = math.prod(size or 1 for size in sizes) > max(len(values or ()), _MOST_EMPTY)
+    if values is None or len(values) != math.prod(sizes) or too_large:
+        raise RequestError(
+            400,
+            f"`{place}.data` must be a list of {math.prod(sizes)} values, as in `shape`. Received: {shown(data)}",
+        )
+    for size in reversed(sizes[1:]):
+        count = len(values) // size if size else math.prod(sizes[:-1])
+        values = [values[index * size : (index + 1) * size] for index in range(count)]
+    return values
+
+
+def _flat(values: list[Any], depth: int) -> list[Any]:
+    """Return the entries of nested lists of at most `depth` levels."""
+    for _ in range(depth - 1):
+        if not any(isinstance(each, list) for each in values):
+            break
+        values = [entry for each in values for entry in (each if isinstance(each, list) else [each])]
+    return values
+
+
+def _names(outputs: Any, signature: Signature) -> list[str]:
+    """Return the names of the outputs that are asked for, by default all."""
+    known = [tensor.name for tensor in signature.outputs]
+    if outputs is None:
+        return known
+    if not isinstance(outputs, list):
+        raise RequestError(400, f"`outputs` must be a list. Received: {shown(outputs)}")
+    names = []
+    for each in outputs:
+        if not isinstance(each, dict) or each.get("name") not in known:
+            raise RequestError(
+                400, f"`outputs` must have names of {', '.join(known)}. Received: {shown(each)}"
+            )
+        names.append(each["name"])
+    return names

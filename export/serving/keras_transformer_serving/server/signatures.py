@@ -1,0 +1,307 @@
+"""Signatures of a served model: its named tensors, and the conversion of rows of a request."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_transformer_serving.pipelines.texts import RefusedError
+
+DEFAULT = "serving_default"
+ERROR = "error"
+Row = dict[str, Any]
+
+
+class RequestError(Exception):
+    """A request that is answered with an HTTP error.
+
+    Args:
+        status: the HTTP status code.
+        message: the field, the expectation and the received value.
+        retry_after: for a request that may succeed later, the number of seconds until then.
+    """
+
+    def __init__(self, status: int, message: str, retry_after: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after = retry_after
+
+
+@dataclasses.dataclass(frozen=True)
+class DType:
+    """The names of a data type.
+
+    Attributes:
+        numpy: NumPy's.
+        tensorflow: TensorFlow's `DataType`.
+        inference: that of the Open Inference Protocol.
+        json: JSON Schema's type.
+        padding: the value of a refused row and of padding.
+    """
+
+    numpy: Any
+    tensorflow: str
+    inference: str
+    json: str
+    padding: Any
+
+
+DTYPES = {
+    "string": DType(object, "DT_STRING", "BYTES", "string", ""),
+    "int32": DType(np.int32, "DT_INT32", "INT32", "integer", -1),
+    "int64": DType(np.int64, "DT_INT64", "INT64", "integer", -1),
+    "bool": DType(np.bool_, "DT_BOOL", "BOOL", "boolean", False),
+    "float32": DType(np.float32, "DT_FLOAT", "FP32", "number", 0.0),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Tensor:
+    """An input or output of a signature, without the axis of the batch.
+
+    Attributes:
+        name: its name.
+        dtype: a name in `DTYPES`.
+        shape: the sizes of its axes; None for any.
+        default: the value of a row without it; None if it has none.
+        optional: whether a row may be without it.
+        empty: the value of a refused row; by default `DType.padding`, and no entries along an axis of any size.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | None, ...] = ()
+    default: Any = None
+    optional: bool = False
+    empty: Any = None
+
+    @property
+    def names(self) -> DType:
+        """The names of the data type."""
+        return DTYPES[self.dtype]
+
+    @property
+    def required(self) -> bool:
+        """True if each row must have it."""
+        return self.default is None and not self.optional
+
+    def convert(self, value: Any, place: str) -> Any:
+        """Return a value of JSON as a string, bytes, a number, or an array, after checking it.
+
+        Args:
+            value: the value of a row.
+            place: its place in the request, for the error.
+
+        Raises:
+            RequestError: if it has another type or shape.
+        """
+        if self.shape:
+            return self._array(value, place)
+        if self.dtype == "string":
+            if isinstance(value, str | bytes):
+                return value
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            # A float is no integer, and neither overflows its type.
+            number = self._number(value)
+            if number is not None:
+                return number
+        raise self._error(value, place)
+
+    def stack(self, rows: Sequence[Any]) -> np.ndarray:
+        """Return the values of B rows (B, …), padded with `DType.padding` along axes of any size."""
+        if not self.shape:
+            values = np.empty(len(rows), self.names.numpy)
+            values[:] = rows
+            return values
+        arrays = [self._shaped(np.asarray(row, self.names.numpy)) for row in rows]
+        sizes = [max(each) for each in zip(*(array.shape for array in arrays), strict=True)]
+        if not arrays:
+            sizes = [size or 0 for size in self.shape]
+        stacked = np.full((len(rows), *sizes), self.names.padding, self.names.numpy)
+        for row, array in zip(stacked, arrays, strict=True):
+            row[tuple(map(slice, array.shape))] = array
+        return stacked
+
+    def refused(self) -> Any:
+        """Return the value of a refused row."""
+        if self.empty is not None:
+            return self.empty
+        if not self.shape:
+            return self.names.padding
+        return np.full([size or 0 for size in self.shape], self.names.padding, self.names.numpy)
+
+    def _number(self, value: float) -> Any:
+        if self.dtype == "float32":
+            return float(value) if abs(value) <= np.finfo(np.float32).max else None
+        limits = np.iinfo(self.names.numpy)
+        return value if isinstance(value, int) and limits.min <= value <= limits.max else None
+
+    def _array(self, value: Any, place: str) -> np.ndarray:
+        try:
+            array = self._shaped(np.asarray(value))
+        except (ValueError, OverflowError, RecursionError):  # ragged, or deeper than NumPy's arrays
+            raise self._error(value, place) from None
+        accepted = {"int64": "iu", "int32": "iu", "float32": "iuf", "bool": "b"}[self.dtype]
+        fits = array.ndim == len(self.shape) and all(
+            size in (None, found) for size, found in zip(self.shape, array.shape, strict=True)
+        )
+        if not fits or (array.size and array.dtype.kind not in accepted):
+            raise self._error(value, place)
+        if array.size and self.dtype == "float32" and not np.abs(array).max() <= np.finfo(np.float32).max:
+            raise self._error(value, place)
+        return array.astype(self.names.numpy)
+
+    def _shaped(self, array: np.ndarray) -> np.ndarray:
+        """Return an array without entries, such as that of [], in the tensor's number of axes."""
+        if array.size or array.ndim == len(self.shape):
+            return array
+        return (
+            array.reshape([0 if size is None else size for size in self.shape])
+            if None in self.shape
+            else array
+        )
+
+    def _error(self, value: Any, place: str) -> RequestError:
+        sizes = ", ".join("any" if size is None else str(size) for size in self.shape)
+        kind = {"string": "a string", "float32": "a finite number"}.get(self.dtype, f"an {self.dtype}")
+        expected = f"{self.dtype} of shape ({sizes})" if self.shape else kind
+        return RequestError(400, f"`{self.name}` must be {expected}. Received: {place}={shown(value)}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """One row to compute. Jobs with the same `run` and `bucket` may share a batch.
+
+    Attributes:
+        run: a function from the values of a batch to the results.
+        bucket: of rows of similar length.
+        values: those of this row.
+        finish: a function from its result to its outputs, by name.
+    """
+
+    run: Callable[[Sequence[Any]], Sequence[Any]]
+    bucket: Hashable
+    values: Any
+    finish: Callable[[Any], Row]
+
+
+@dataclasses.dataclass(frozen=True)
+class Signature:
+    """A function of a served model, from rows to rows.
+
+    Attributes:
+        inputs: the inputs.
+        outputs: the outputs; "error" among them if a row may be refused.
+        prepare: a function from the inputs of a row and its index in the request to a `Job`. It raises a RefusedError
+            for a row that is refused.
+    """
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    prepare: Callable[[Row, int], Job]
+
+    def rows(self, columns: Mapping[str, Sequence[Any]], places: Callable[[str, int], str]) -> list[Row]:
+        """Return the rows of a request, with checked values and defaults.
+
+        Args:
+            columns: the values of each input that is given, one for each row, or a single one for an input with a
+                default.
+            places: a function from the name of an input and an index to its place in the request, for errors.
+
+        Raises:
+            RequestError: if an input is unknown, missing or has the wrong type, or the numbers of values differ.
+        """
+        known = {tensor.name: tensor for tensor in self.inputs}
+        wrong = [name for name in columns if name not in known]
+        missing = [name for name, tensor in known.items() if tensor.required and name not in columns]
+        if wrong or missing:
+            optional = [tensor.name for tensor in self.inputs if not tensor.required]
+            also = f", optionally {', '.join(optional)}" if optional else ""
+            required = ", ".join(tensor.name for tensor in self.inputs if tensor.required)
+            raise RequestError(
+                400,
+                f"The inputs must be {required}{also}. Received: {', '.join(map(shown, columns)) or 'none'}",
+            )
+        count = max((len(columns[name]) for name in columns if known[name].required), default=0)
+        rows: list[Row] = [{} for _ in range(count)]
+        for name, values in columns.items():
+            if len(values) not in ((count,) if known[name].required else (1, count)):
+                raise RequestError(
+                    400,
+                    f"`{name}` must have a value for each of {count} rows. Received: {len(values)} values",
+                )
+            for index, row in enumerate(rows):
+                place = index if len(values) == count else 0
+                row[name] = known[name].convert(values[place], places(name, place))
+        for tensor in self.inputs:
+            if tensor.default is not None:
+                for row in rows:
+                    row.setdefault(tensor.name, tensor.default)
+        return rows
+
+    def jobs(self, rows: Sequence[Row]) -> list[Job | Row]:
+        """Return a job for each row, or the outputs of one that is refused.
+
+        Raises:
+            RequestError: if a row is refused by a signature without the output "error".
+        """
+        found: list[Job | Row] = []
+        for index, row in enumerate(rows):
+            try:
+                found.append(self.prepare(row, index))
+            except RefusedError as error:
+                if all(tensor.name != ERROR for tensor in self.outputs):
+                    raise RequestError(400, f"{error} in row {index}") from None
+                found.append(self.refused(str(error)))
+        return found
+
+    def refused(self, message: str) -> Row:
+        """Return the outputs of a refused row."""
+        return {tensor.name: tensor.refused() for tensor in self.outputs} | {ERROR: message}
+
+    def stack(self, rows: Sequence[Row]) -> dict[str, np.ndarray]:
+        """Return the outputs (B, …) of B rows, by name."""
+        return {tensor.name: tensor.stack([row[tensor.name] for row in rows]) for tensor in self.outputs}
+
+
+def text_of(row: Row, name: str) -> str:
+    """Return a string input.
+
+    Raises:
+        RefusedError: if it is not valid UTF-8.
+    """
+    value = row[name]
+    try:
+        text = value.decode() if isinstance(value, bytes) else value
+        text.encode()
+    except UnicodeError:
+        raise RefusedError(name, f"`{name}` must be UTF-8. Received: other bytes") from None
+    return str(text)
+
+
+def bucket(length: int) -> int:
+    """Return the least power of two that is not less than a length."""
+    return 1 << max(length - 1, 0).bit_length()
+
+
+def shown(value: Any, limit: int = 80) -> str:
+    """Return a value for an error, shortened."""
+    try:
+        text = repr(value) if not isinstance(value, str) else repr(value[: limit + 1])
+    except (RecursionError, ValueError):  # nested too deeply, or an integer of too many digits
+        text = type(value).__name__
+    return text if len(text) <= limit else f"{text[:limit]}…"
+
+
+def json_values(array: np.ndarray) -> Any:
+    """Return an array as nested lists of JSON values; a number that is not finite is None."""
+    values = array.tolist()
+    return values if array.dtype.kind != "f" or np.isfinite(array).all() else _finite(values)
+
+
+def _finite(values: Any) -> Any:
+    if isinstance(values, list):
+        return [_finite(each) for each in values]
+    return values if math.isfinite(values) else None

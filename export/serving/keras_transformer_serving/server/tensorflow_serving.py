@@ -1,0 +1,179 @@
+"""TensorFlow Serving's REST protocol: `:predict`, the status and the metadata of a model."""
+
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from keras_transformer_serving.server.signatures import (
+    DEFAULT,
+    RequestError,
+    Row,
+    Signature,
+    Tensor,
+    json_values,
+    shown,
+)
+from keras_transformer_serving.server.versions import ServedModel, Version
+
+
+def parse(body: Any, signatures: Mapping[str, Signature]) -> tuple[str, list[Row], str]:
+    """Convert a request.
+
+    Args:
+        body: the JSON value.
+        signatures: those of the model, by name.
+
+    Returns:
+        The signature's name, the rows, and "instances" or "inputs", the format of rows or of columns.
+
+    Raises:
+        RequestError: if the request is wrong.
+    """
+    if not isinstance(body, dict):
+        raise RequestError(400, f"The request must be a JSON object. Received: {shown(body)}")
+    name = body.get("signature_name", DEFAULT)
+    signature = find(signatures, name)
+    styles = [each for each in ("instances", "inputs") if each in body]
+    if len(styles) != 1:
+        raise RequestError(
+            400, f'The request must have either "instances" or "inputs". Received: {shown(list(body))}'
+        )
+    (style,) = styles
+    convert = _instances if style == "instances" else _inputs
+    columns = convert(body[style], signature)
+
+    def place(name: str, index: int) -> str:
+        return f"instances[{index}].{name}" if style == "instances" else f"inputs.{name}[{index}]"
+
+    return name, signature.rows(columns, place), style
+
+
+def find(signatures: Mapping[str, Signature], name: Any) -> Signature:
+    """Return a signature.
+
+    Raises:
+        RequestError: if it is unknown.
+    """
+    signature = signatures.get(name) if isinstance(name, str) else None
+    if signature is None:
+        raise RequestError(
+            400, f"`signature_name` must be {' or '.join(signatures)}. Received: signature_name={shown(name)}"
+        )
+    return signature
+
+
+def respond(outputs: Mapping[str, np.ndarray], style: str) -> dict[str, Any]:
+    """Return the answer in the format of the request."""
+    columns = {name: json_values(values) for name, values in outputs.items()}
+    if style == "inputs":
+        return {"outputs": next(iter(columns.values())) if len(columns) == 1 else columns}
+    if len(columns) == 1:
+        return {"predictions": next(iter(columns.values()))}
+    return {
+        "predictions": [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    }
+
+
+def status(model: ServedModel, number: int | None = None) -> dict[str, Any]:
+    """Return the states of the versions of a model."""
+    versions = [each for each in model.versions.values() if number in (None, each.number)]
+    if not versions and number is not None:
+        raise RequestError(404, f"Could not find version {number} of model {model.name}")
+    return {
+        "model_version_status": [_status(each) for each in sorted(versions, key=lambda each: -each.number)]
+    }
+
+
+def _status(version: Version) -> dict[str, Any]:
+    error = {"error_code": "UNKNOWN" if version.error else "OK", "error_message": version.error}
+    return {"version": str(version.number), "state": version.state, "status": error}
+
+
+def metadata(name: str, number: int, signatures: Mapping[str, Signature]) -> dict[str, Any]:
+    """Return the signatures of a version of a model."""
+    definitions = {
+        key: {
+            "inputs": {tensor.name: _info(key, tensor) for tensor in signature.inputs},
+            "outputs": {tensor.name: _info(key, tensor) for tensor in signature.outputs},
+            "method_name": "tensorflow/serving/predict",
+        }
+        for key, signature in signatures.items()
+    }
+    return {
+        "model_spec": {"name": name, "signature_name": "", "version": str(number)},
+        "metadata": {"signature_def": {"signature_def": definitions}},
+    }
+
+
+def _info(signature: str, tensor: Tensor) -> dict[str, Any]:
+    sizes = [{"size": str(-1 if size is None else size), "name": ""} for size in (None, *tensor.shape)]
+    return {
+        "dtype": tensor.names.tensorflow,
+        "tensor_shape": {"dim": sizes, "unknown_rank": False},
+        "name": f"{signature}_{tensor.name}:0",
+    }
+
+
+def _instances(instances: Any, signature: Signature) -> dict[str, list[Any]]:
+    """Return the columns of a request in the format of rows."""
+    if not isinstance(instances, list):
+        raise RequestError(400, f"`instances` must be a list. Received: {shown(instances)}")
+    if not instances:
+        return {tensor.name: [] for tensor in signature.inputs if tensor.required}
+    columns: dict[str, list[Any]] = {}
+    for index, instance in enumerate(instances):
+        row = (
+            instance if isinstance(instance, dict) and not _is_bytes(instance) else _only(signature, instance)
+        )
+        if index and row.keys() != columns.keys():
+            raise RequestError(
+                400,
+                f"`instances` must have the same inputs. Received: {shown(list(columns))} and "
+                f"instances[{index}]={shown(instance)}",
+            )
+        for name, value in row.items():
+            columns.setdefault(name, []).append(_decoded(value, signature, name, f"instances[{index}]"))
+    return columns
+
+
+def _inputs(inputs: Any, signature: Signature) -> dict[str, list[Any]]:
+    """Return the columns of a request in the format of columns."""
+    columns = inputs if isinstance(inputs, dict) and not _is_bytes(inputs) else _only(signature, inputs)
+    found = {}
+    for name, values in columns.items():
+        if not isinstance(values, list):
+            raise RequestError(
+                400, f"`inputs.{name}` must be a list, with a row for each. Received: {shown(values)}"
+            )
+        found[name] = [
+            _decoded(value, signature, name, f"inputs.{name}[{index}]") for index, value in enumerate(values)
+        ]
+    return found
+
+
+def _only(signature: Signature, value: Any) -> Row:
+    """Return the value of a signature's only required input, by its name."""
+    required = [tensor.name for tensor in signature.inputs if tensor.required]
+    if len(required) != 1:
+        raise RequestError(
+            400, f"The inputs {', '.join(required)} must be given by name. Received: {shown(value)}"
+        )
+    return {required[0]: value}
+
+
+def _is_bytes(value: Any) -> bool:
+    return isinstance(value, dict) and value.keys() == {"b64"}
+
+
+def _decoded(value: Any, signature: Signature, name: str, place: str) -> Any:
+    """Return the bytes of {"b64": …}, where the input is a string; any other value as it is."""
+    strings = {tensor.name for tensor in signature.inputs if tensor.dtype == "string"}
+    if name not in strings or not _is_bytes(value):
+        return value
+    try:
+        return base64.b64decode(value["b64"], validate=True)
+    except (binascii.Error, TypeError, ValueError):
+        raise RequestError(400, f"`{place}` must be base64. Received: {shown(value['b64'])}") from None

@@ -1,0 +1,203 @@
+"""The life cycle of served models: loading, warming, switching to a new version, unloading."""
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import pathlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import keras_transformer_serving as serving
+from keras_transformer_serving.bundle import is_bundle
+from keras_transformer_serving.pipelines.generating import Generating
+from keras_transformer_serving.server import forward, generating
+from keras_transformer_serving.server.batching import Batcher, Limits, compute
+from keras_transformer_serving.server.metrics import Metrics
+from keras_transformer_serving.server.signatures import RequestError, Signature
+
+LOG = logging.getLogger("keras_transformer_serving.server")
+STABLE = "stable"  # the label of the version that is served
+
+
+@dataclasses.dataclass(frozen=True)
+class Loaded:
+    """A version in memory.
+
+    Attributes:
+        pipeline: the pipeline.
+        signatures: its signatures, by name.
+    """
+
+    pipeline: Any
+    signatures: dict[str, Signature]
+
+
+@dataclasses.dataclass(eq=False)
+class Version:
+    """A version of a model and its state, in TensorFlow Serving's terms.
+
+    Attributes:
+        number: the number of the version.
+        state: "LOADING", "AVAILABLE", "UNLOADING" or "END".
+        error: the reason why it was not loaded, or "".
+        loaded: the version in memory, from AVAILABLE to UNLOADING.
+        batcher: its queue.
+        active: the number of its requests.
+    """
+
+    number: int
+    state: str = "LOADING"
+    error: str = ""
+    loaded: Loaded | None = None
+    batcher: Batcher | None = None
+    active: int = 0
+    _files: Any = None  # of a version that was not loaded; it is tried again when they change
+
+
+def load(folder: pathlib.Path, max_batch_size: int, **options: Any) -> Loaded:
+    """Load an export, and run each of its graphs on each bucket of lengths.
+
+    Args:
+        folder: the export.
+        max_batch_size: the number of rows that a model runs on at once.
+        **options: those of `keras_transformer_serving.load`.
+    """
+    pipeline = serving.load(folder, **options)
+    if isinstance(pipeline, Generating):
+        signatures, jobs = generating.signatures(pipeline), generating.warm_up(pipeline)
+        if not generating.streams(pipeline):
+            list(generating.pieces_of_ids(pipeline, [pipeline.graphs.end_id], 1))
+    else:
+        signatures = forward.signatures(pipeline, max_batch_size)
+        jobs = forward.warm_up(pipeline, max_batch_size)
+    for job in jobs:
+        compute([job])
+    return Loaded(pipeline, signatures)
+
+
+class ServedModel:
+    """The versions of a model.
+
+    Args:
+        name: its name in routes.
+        folder: an export, or a folder of exports named by their version numbers, of which the largest is served.
+        limits: the server's limits.
+        metrics: the server's metrics.
+        loader: a function from a folder to a `Loaded`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        folder: pathlib.Path,
+        limits: Limits,
+        metrics: Metrics,
+        loader: Callable[[pathlib.Path], Loaded],
+    ) -> None:
+        self.name, self.folder = name, folder
+        self.versions: dict[int, Version] = {}
+        self.current: Version | None = None
+        self._limits, self._metrics, self._loader = limits, metrics, loader
+
+    @contextlib.contextmanager
+    def use(
+        self, number: int | None = None, label: str | None = None
+    ) -> Iterator[tuple[Version, Loaded, Batcher]]:
+        """Use a version, which is not unloaded before the end of the block.
+
+        Args:
+            number: the number of the version, by default the one that is served.
+            label: its label; only "stable" exists.
+
+        Raises:
+            RequestError: if it is unknown (404), or no version is loaded yet (503).
+        """
+        if label not in (None, STABLE):
+            raise RequestError(404, f"The label must be {STABLE!r}. Received: {label!r}")
+        version = self.current if number is None else self.versions.get(number)
+        if version is None and number is None:
+            raise RequestError(503, f"`{self.name}` is not loaded yet", 1)
+        if version is None or version.loaded is None or version.batcher is None:
+            known = [str(each.number) for each in self.versions.values() if each.loaded is not None]
+            raise RequestError(
+                404,
+                f"The version of `{self.name}` must be {' or '.join(known) or 'loaded'}. Received: {number}",
+            )
+        version.active += 1
+        try:
+            yield version, version.loaded, version.batcher
+        finally:
+            version.active -= 1
+
+    async def poll(self) -> None:
+        """Load the newest version on disk that can be loaded, switch to it, and unload the one before."""
+        folders = await asyncio.to_thread(version_folders, self.folder)
+        for number in sorted(folders, reverse=True):
+            if self.current is not None and self.current.number == number:
+                break
+            known = self.versions.get(number)
+            found = await asyncio.to_thread(_fingerprint, folders[number])
+            if known is not None and known.error and known._files == found:
+                continue
+            if await self._load(number, folders[number], found):
+                break
+        for number, version in list(self.versions.items()):
+            if version.state == "END" and number not in folders:
+                del self.versions[number]
+
+    async def _load(self, number: int, folder: pathlib.Path, found: Any) -> bool:
+        version = self.versions[number] = Version(number, _files=found)
+        begin = time.perf_counter()
+        try:
+            version.loaded = await asyncio.to_thread(self._loader, folder)
+        except Exception as error:  # of a damaged file, any
+            version.state, version.error = "END", f"{type(error).__name__}: {error}"
+            LOG.error("%s version %d was not loaded: %s", self.name, number, version.error)
+            return False
+        version.batcher = Batcher(self._limits, self._metrics, self.name)
+        version.state, before, self.current = "AVAILABLE", self.current, version
+        LOG.info("%s version %d is served, loaded in %.1f s", self.name, number, time.perf_counter() - begin)
+        if before is not None:
+            await self._unload(before)
+        return True
+
+    async def _unload(self, version: Version) -> None:
+        version.state = "UNLOADING"
+        while version.active:
+            await asyncio.sleep(0.02)
+        if version.batcher is not None:
+            await version.batcher.close()
+        version.state, version.loaded, version.batcher = "END", None, None
+        LOG.info("%s version %d is unloaded", self.name, version.number)
+
+    async def close(self) -> None:
+        """Unload the version that is served, after its last request."""
+        if self.current is not None:
+            version, self.current = self.current, None
+            await self._unload(version)
+
+
+def version_folders(folder: pathlib.Path) -> Mapping[int, pathlib.Path]:
+    """Return the folders of versions, by number: of a single export, itself as its name, if that is a number, or 1."""
+    if is_bundle(folder):
+        return {int(folder.name) if _is_number(folder.name) else 1: folder}
+    try:
+        return {int(each.name): each for each in folder.iterdir() if _is_number(each.name) and each.is_dir()}
+    except OSError:
+        return {}
+
+
+def _is_number(name: str) -> bool:
+    return name.isascii() and name.isdigit() and int(name) > 0
+
+
+def _fingerprint(folder: pathlib.Path) -> Any:
+    """Return the files of a folder with their sizes and times, which change while it is copied."""
+    found = []
+    for path in sorted(folder.rglob("*")):
+        with contextlib.suppress(OSError):  # removed meanwhile
+            status = path.stat()
+            found.append((str(path), status.st_size, status.st_mtime_ns))
+    return found

@@ -1,0 +1,258 @@
+"""The life cycle of a server: versions, draining, the command line."""
+
+import asyncio
+import contextlib
+import http.client
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from served_exports import call, json_call, started, write_export
+
+from keras_transformer_serving import command_line
+from keras_transformer_serving.server import create_app
+
+PATH = "/v1/models/it:predict"
+
+
+@pytest.fixture
+def versions(small, tmp_path):
+    """A folder with the version 1; `versions.add(2)` writes another, whose labels name it."""
+
+    class Versions:
+        folder = tmp_path / "it"
+
+        def add(self, number):
+            # Written elsewhere and renamed, as an export is.
+            new = write_export(
+                small, tmp_path / f"new{number}", "classifier", labels=[f"version {number}"] * 3
+            )
+            self.folder.mkdir(exist_ok=True)
+            return new.rename(self.folder / str(number))
+
+    found = Versions()
+    found.add(1)
+    return found
+
+
+def run(versions, test, **options):
+    async def main():
+        app = create_app({"it": versions.folder}, poll_seconds=0, **options)
+        async with started(app):
+            return await test(app, app.state.server.models["it"])
+
+    return asyncio.run(main())
+
+
+async def label(app, part=""):
+    status, found = await json_call(app, "POST", f"/v1/models/it{part}:predict", {"instances": ["a"]})
+    return found["predictions"][0]["label"] if status == 200 else status
+
+
+async def states(app):
+    _, found = await json_call(app, "GET", "/v1/models/it")
+    return {each["version"]: each["state"] for each in found["model_version_status"]}
+
+
+def test_a_new_version_is_switched_to_without_a_failed_request(versions):
+    async def test(app, model):
+        found, stopped = [], asyncio.Event()
+
+        async def ask():
+            while not stopped.is_set():
+                found.append(await label(app))
+
+        asking = [asyncio.create_task(ask()) for _ in range(8)]
+        await asyncio.sleep(0.05)
+        versions.add(2)
+        await model.poll()
+        await asyncio.sleep(0.05)
+        stopped.set()
+        await asyncio.gather(*asking)
+        assert set(found) == {"version 1", "version 2"}
+        assert (
+            found.index("version 2") == len(found) - found[::-1].index("version 1")
+            or found[-1] == "version 2"
+        )
+        assert await states(app) == {"1": "END", "2": "AVAILABLE"}
+        assert await label(app, "/versions/1") == 404
+        assert await label(app, "/labels/stable") == "version 2"
+        shutil.rmtree(versions.folder / "1")
+        await model.poll()
+        assert await states(app) == {"2": "AVAILABLE"}
+
+    run(versions, test)
+
+
+def test_a_version_is_unloaded_after_its_last_request(versions):
+    async def test(app, model):
+        with model.use() as (old, _, _):
+            versions.add(2)
+            polling = asyncio.create_task(model.poll())
+            for _ in range(500):
+                if old.state == "UNLOADING":
+                    break
+                await asyncio.sleep(0.01)
+            assert await states(app) == {"1": "UNLOADING", "2": "AVAILABLE"}
+            assert await label(app) == "version 2"
+            assert await label(app, "/versions/1") == "version 1"
+        await polling
+        assert await states(app) == {"1": "END", "2": "AVAILABLE"}
+
+    run(versions, test)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "copied"])
+def test_a_version_that_cannot_be_loaded_leaves_the_old_one(versions, damage):
+    async def test(app, model):
+        second = versions.add(2)
+        graph = second / "onnx" / "model.onnx"
+        whole = graph.read_bytes()
+        if damage == "truncated":
+            graph.write_bytes(whole[: len(whole) // 2])
+        else:
+            graph.unlink()
+        await model.poll()
+        _, found = await json_call(app, "GET", "/v1/models/it/versions/2")
+        (status,) = found["model_version_status"]
+        assert status["state"] == "END"
+        assert "model.onnx" in status["status"]["error_message"]
+        assert await label(app) == "version 1"
+        await model.poll()
+        assert await label(app) == "version 1"
+        graph.write_bytes(whole)
+        await model.poll()
+        assert await label(app) == "version 2"
+
+    run(versions, test)
+
+
+def test_a_deleted_version_is_served_unless_there_is_another(versions):
+    async def test(app, model):
+        shutil.rmtree(versions.folder / "1")
+        await model.poll()
+        assert await label(app) == "version 1"
+        versions.add(3)
+        await model.poll()
+        versions.add(2)
+        shutil.rmtree(versions.folder / "3")
+        await model.poll()
+        assert await label(app) == "version 2"
+
+    run(versions, test)
+
+
+def test_a_server_without_a_version_is_not_ready(versions):
+    shutil.rmtree(versions.folder / "1")
+
+    async def test(app, model):
+        assert (await call(app, "GET", "/v2/health/ready"))[0] == 503
+        assert await label(app) == 503
+        versions.add(1)
+        await model.poll()
+        assert (await call(app, "GET", "/v2/health/ready"))[0] == 200
+
+    run(versions, test)
+
+
+@contextlib.contextmanager
+def served(*arguments):
+    """Run the command; yields the process, its port and its first lines."""
+    code = "from keras_transformer_serving.command_line import main; raise SystemExit(main())"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments), "--port", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    try:
+        first = process.stdout.readline().strip()
+        if not first:
+            raise AssertionError(process.stderr.read())
+        yield process, int(first.rstrip("/").rsplit(":", 1)[1]), first
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def ask(port, texts=("a",), path=PATH):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        connection.request("POST", path, json.dumps({"instances": list(texts)}))
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+    finally:
+        connection.close()
+
+
+def test_the_command_switches_versions_under_load_and_drains(versions):
+    with served(versions.folder, "--poll-seconds", "0.1", "--threads", "1") as (process, port, first):
+        assert first.startswith("http://127.0.0.1:")
+        found, stopped = [], threading.Event()
+
+        def keep_asking():
+            while not stopped.is_set():
+                status, answer = ask(port)
+                found.append(answer["predictions"][0]["label"] if status == 200 else answer)
+
+        threads = [threading.Thread(target=keep_asking) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        versions.add(2)
+        deadline = time.monotonic() + 20
+        while "version 2" not in found and time.monotonic() < deadline:
+            time.sleep(0.02)
+        stopped.set()
+        for thread in threads:
+            thread.join()
+        assert set(found) == {"version 1", "version 2"}
+        # A request whose body arrives after the signal is rejected; one that was accepted is answered.
+        answers = []
+        waiting = threading.Thread(target=lambda: answers.append(ask(port, ["a"] * 500)))
+        waiting.start()
+        time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        waiting.join()
+        assert process.wait(20) == 0
+        assert answers[0][0] in (200, 503)
+        log = process.stderr.read()
+        assert "it version 2 is served" in log
+        assert "SIGTERM: finishing" in log
+        assert log.splitlines()[-1].endswith("stopped")
+        assert "Traceback" not in log
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing"], "`folders` must be exports"),
+        (["it", "--max-queue", "0"], "`max_queue` must be positive"),
+        (["a/b=it"], "must have names of letters"),
+    ],
+)
+def test_wrong_arguments_are_one_line_and_status_2(tmp_path, monkeypatch, capsys, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    assert command_line.main([*arguments, "--port", "0"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1].startswith("keras-transformer-serve: error: ")
+    assert message in lines[-1]
+
+
+def test_the_missing_extra_is_named(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert command_line.main(["it"]) == 2
+    assert "pip install 'keras-transformer-serving[cpu,server]'" in capsys.readouterr().err
+
+
+def test_a_model_has_the_name_of_its_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert command_line._named("exports/es-en") == ("es-en", "exports/es-en")
+    assert command_line._named("exports/es-en/3") == ("es-en", "exports/es-en/3")
+    assert command_line._named("it=exports/es-en") == ("it", "exports/es-en")
