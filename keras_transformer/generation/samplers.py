@@ -358,7 +358,7 @@ def get(identifier: Any) -> Sampler:
 
 
 def serialize(sampler: Any) -> dict[str, Any]:
-    """Return the config of a sampler, for `get`; `Speculative` has none, because of its model."""
+    """Return the config of a sampler, from which `get` restores it; `Speculative`, which has a model, has none."""
     for name, cls in _NAMES.items():
         if type(sampler) is cls:
             return {"sampler": name, **dataclasses.asdict(sampler)}

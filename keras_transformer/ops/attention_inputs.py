@@ -99,7 +99,7 @@ class AttentionInputs:
         return self.query_positions is None and self.key_positions is None
 
     def features(self) -> tuple[Tensor, Tensor]:
-        """Return the features that the score compares, (B, T, N, F) and (B, S, K, F)."""
+        """Return queries (B, T, N, F) and keys (B, S, K, F) in the form whose product is the score."""
         return self.score.features(self.query, self.key)
 
     def mask_of_four_axes(self) -> Tensor | None:

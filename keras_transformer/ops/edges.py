@@ -85,7 +85,10 @@ class _Edges:
         return ops.segment_sum(tensor, self.queries, self.segments)
 
     def max_per_query(self, tensor: Tensor) -> Tensor:
-        """Return the maximum of (B·E, …) over the edges of each query, (B·T, …); without edges the lowest number."""
+        """Return the maximum of the values (B·E, …) of E edges over those of each query, (B·T, …).
+
+        A query without edges has the lowest finite number.
+        """
         return ops.segment_max(tensor, self.queries, self.segments)
 
     def bias(self) -> Tensor | None:

@@ -77,8 +77,8 @@ class Graph:
 class Pipeline(abc.ABC):
     """Base class of pipelines: a model, its tokenizer (if any) and settings.
 
-    A task defines `preprocess`, and the computation of answers from the model's outputs, once, in TensorFlow
-    operations: a call, the SavedModel's signatures, the ONNX graphs and the parity check of an export all use them.
+    A subclass defines, in TensorFlow operations, `preprocess` and the computation of answers from the model's outputs.
+    Calls, the SavedModel's signatures, the ONNX graphs and the parity check of an export all use them.
 
     Attributes:
         generates: whether the pipeline generates in a loop rather than running its model once.

@@ -35,7 +35,7 @@ class ForwardPipeline(Pipeline):
 
     @property
     def padding(self) -> dict[str, tuple[int, float]]:
-        """For each of the model's inputs of variable length, its axis and the padding value."""
+        """A dictionary from the model's inputs of variable length to their axis and padding value."""
         return {}
 
     @abc.abstractmethod

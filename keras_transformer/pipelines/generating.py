@@ -144,11 +144,11 @@ class GeneratingPipeline(Pipeline):
         Args:
             text: one text.
             prefix: the prefix of the output, part of the first piece.
-            max_new_tokens: the maximum number of new tokens, up to the pipeline's own.
+            max_new_tokens: the maximum number of new tokens, at most the pipeline's, the default.
 
         Raises:
-            TypeError: if an argument is of another type.
-            ValueError: if the sampler has several parallel hypotheses, and as in a call.
+            TypeError: if an argument has a wrong type.
+            ValueError: if the sampler has several parallel hypotheses, or a call would raise one.
         """
         arguments.check_text("text", text)
         arguments.check_text("prefix", prefix)

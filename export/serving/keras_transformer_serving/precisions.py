@@ -74,16 +74,16 @@ def compare_onnx_with_stored(bundle: Bundle) -> dict[str, Any]:
 
 
 def compare(precision: str, expected: Reference | Sequence[Example], graphs: Any) -> dict[str, Any]:
-    """Compare the graph of a precision with the outputs of the pipeline.
+    """Compare the graphs that were exported in a precision with the outputs of the pipeline.
 
     Args:
-        precision: its name.
-        expected: the reference outputs of a pipeline that generates, or the examples of one that does not.
+        precision: "float16" or "int8".
+        expected: the reference outputs of a pipeline that generates; for others, inputs with the model's outputs.
         graphs: the graphs in that precision, as for `parity.compare_generated` or `parity.compare_tensors`.
 
     Returns:
-        "thresholds"; of a pipeline that generates, the numbers of "identical" and "different" outputs, "identical_ids"
-        and "score_difference" (see `Threshold`); of others "relative_error".
+        The "thresholds" that apply; of a pipeline that generates, the numbers of "identical" and "different" outputs,
+        the share "identical_ids" and the largest "score_difference" (see `Threshold`); of others "relative_error".
 
     Raises:
         ParityError: if a threshold is exceeded.

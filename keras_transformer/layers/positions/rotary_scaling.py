@@ -15,7 +15,7 @@ from keras_transformer.layers.positions.sinusoids import geometric
 
 @dataclasses.dataclass(frozen=True)
 class RotaryScaling(abc.ABC):
-    """Base class of scalings of the frequencies of `RotaryPositions` and, as in YaRN, the length of the rotated vectors.
+    """Base class of scalings of the frequencies of `RotaryPositions` and, as in YaRN, of the rotated vectors.
 
     Args:
         factor: s, the ratio of the longest sequence to that of training; at least 1.

@@ -19,7 +19,7 @@ _TINY = 1e-30  # a lower bound of κ, so that its logarithm is finite
 @keras.saving.register_keras_serializable(package="keras_transformer")
 @dataclasses.dataclass(frozen=True)
 class ScaledDotProduct(Score):
-    r"""Scaled dot product, optionally with a soft cap c.
+    r"""Scaled dot product, optionally with a soft cap c; the softmax of the score log κ is the weight.
 
     $$\log \kappa(q, k) = \mathrm{scale}\; q \cdot k, \quad \text{with a cap: }
     \log \kappa(q, k) = c \tanh(\mathrm{scale}\; q \cdot k / c)$$
