@@ -107,7 +107,7 @@ class Unlimiformer(keras.Model):
         return self.model.end_id
 
     def call(self, inputs: dict[str, Tensor], training: bool | None = None) -> Tensor:
-        """Return the logits of every target position (teacher forcing), encoding all chunks of the source in parallel."""
+        """Return the logits of every target position (teacher forcing), encoding all chunks of sources in parallel."""
         store, padding_mask = self._parallel_store(inputs["source_ids"], training)
         return self.model.decode(
             inputs["target_ids"], RetrievalMemory(store, self.top_k), padding_mask, training
