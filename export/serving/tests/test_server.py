@@ -320,7 +320,7 @@ WRONG = [
     ({"instances": [{"b64": "?"}]}, 400, "`instances[0]` must be base64. Received: '?'"),
     ({"instances": ["a"], "signature_name": "x"}, 400, "`signature_name` must be serving_default or"),
     ({"instances": ["a"], "signature_name": []}, 400, "`signature_name` must be serving_default or"),
-    ({"instances": ["a"] * 513}, 400, "A request must have at most 512 rows. Received: 513"),
+    ({"instances": ["a"] * 257}, 400, "A request must have at most 256 rows. Received: 257"),
     ({"instances": ["a" * 2**20]}, 400, "`text` must have at most 100000 characters. Received: 1048576"),
     ({"instances": ["a" * 9 * 2**20]}, 413, "The request must have at most 8388608 bytes"),
     (with_limit(1.5), 400, "`max_new_tokens` must be an int32. Received: instances[0].max_new_tokens=1.5"),

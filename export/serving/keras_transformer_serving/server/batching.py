@@ -36,8 +36,8 @@ class Limits:
 
     max_batch_size: int = 32
     max_latency_ms: float = 0.0
-    max_queue: int = 1024
-    max_rows: int = 512
+    max_queue: int = 256
+    max_rows: int = 256
     max_bytes: int = 8 * 2**20
     max_characters: int = 100_000
     max_streams: int = 16
