@@ -136,6 +136,7 @@ async def _serve(options: argparse.Namespace) -> None:
             log_config=None,
             access_log=False,
             server_header=False,
+            timeout_keep_alive=75,  # longer than proxies keep a connection, so that they close it
             limit_concurrency=options.max_connections,
             timeout_graceful_shutdown=int(options.timeout) + 1,
             lifespan="on",

@@ -197,13 +197,13 @@ def test_answers_are_not_delayed_by_the_kernel(versions):
     with served(versions.folder, "--threads", "1") as (_, port, _):
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
         times = []
-        for _ in range(20):
+        for _ in range(60):
             begin = time.perf_counter()
             connection.request("POST", PATH, json.dumps({"instances": ["a"]}))
             connection.getresponse().read()
             times.append(time.perf_counter() - begin)
         connection.close()
-        assert min(times) < 0.03
+        assert min(times[40:]) < 0.03  # the kernel acknowledges the first packets of a connection at once
 
 
 def test_the_command_switches_versions_under_load_and_drains(versions):
