@@ -199,6 +199,35 @@ def decoder():
     return model(nodes, inputs, outputs, constants)
 
 
+def array_graph(name):
+    """A classifier of images (2, 2, 1), by their mean, or of nodes (T, 1): the logits are (0, 2 · value − 1)."""
+    nodes = [
+        ("ReduceMean", ["pixel_values", "axes"], "value", {"keepdims": 0}),
+        ("Reshape", ["value", "column"], "entries"),
+        ("Mul", ["entries", "weights"], "scaled"),
+        ("Add", ["scaled", "bias"], "logits"),
+        ("Softmax", ["logits"], "probabilities"),
+    ]
+    constants = {
+        "axes": np.array([1, 2, 3]),
+        "column": np.array([-1, 1]),
+        "weights": np.array([0, 2], "float32"),
+        "bias": np.array([0, -1], "float32"),
+    }
+    if name == "images":
+        inputs = [helper.make_tensor_value_info("pixel_values", FLOAT, ["batch_size", 2, 2, 1])]
+        names = ("logits", "probabilities")
+        outputs = [helper.make_tensor_value_info(each, FLOAT, ["batch_size", 2]) for each in names]
+        return model(nodes, inputs, outputs, constants)
+    constants = {each: constants[each] for each in ("weights", "bias")}
+    inputs = [
+        helper.make_tensor_value_info("nodes", FLOAT, ["batch_size", "num_nodes", 1]),
+        helper.make_tensor_value_info("edges", INT, ["batch_size", "num_edges", 2]),
+    ]
+    outputs = [helper.make_tensor_value_info("logits", FLOAT, ["batch_size", "num_nodes", 2])]
+    return model([("Mul", ["nodes", "weights"], "scaled"), nodes[3]], inputs, outputs, constants)
+
+
 def model(nodes, inputs, outputs, constants):
     made = [
         helper.make_node(operator, names, [output], **(options[0] if options else {}))

@@ -4,10 +4,11 @@ import asyncio
 import base64
 import json
 import threading
+import time
 
 import numpy as np
 import pytest
-from served_exports import OFFSET, SOURCE, STEPS, call, json_call, started, write_export
+from served_exports import OFFSET, SOURCE, STEPS, array_graph, call, json_call, started, write_export
 
 import keras_transformer_serving as serving
 from keras_transformer_serving.server import Limits, create_app
@@ -300,6 +301,23 @@ def with_limit(limit):
     return {"instances": [{"text": "a", "max_new_tokens": limit}], "signature_name": "generate"}
 
 
+def test_a_stream_over_its_time_ends_with_an_error(exports, monkeypatch):
+    steps = serving.Graphs.steps
+
+    def slow(self, *arguments):
+        for tokens in steps(self, *arguments):
+            time.sleep(0.1)
+            yield tokens
+
+    async def test(app):
+        monkeypatch.setattr(serving.Graphs, "steps", slow)
+        _, _, content = await call(app, "POST", "/v1/models/generator:stream", {"text": "abd"})
+        assert events(content)[-1] == ("error", {"error": "The stream must end within 0.25 s"})
+        assert app.state.server.active == 0
+
+    run(exports, test, "generator", limits=Limits(timeout=0.25))
+
+
 WRONG = [
     ("", 400, "The request must be JSON. Received: Expecting value"),
     ("{", 400, "The request must be JSON"),
@@ -579,3 +597,36 @@ def test_importing_serving_imports_no_server():
     code = "import sys, keras_transformer_serving.command_line; print('starlette' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_images_and_graphs_are_classified(small, tmp_path):
+    classes = {"labels": ["x", "y"], "problem_type": "single_label_classification", "threshold": 0.5}
+    images = {**classes, "pipeline": "ImageClassification", "value_range": [0.0, 1.0]}
+    nodes = {"labels": [7, 8], "pipeline": "NodeClassification"}
+    folders = {name: tmp_path / name for name in ("images", "nodes")}
+    for name, config in (("images", images), ("nodes", nodes)):
+        contents = {"model.onnx": array_graph(name).SerializeToString()}
+        small.write(folders[name], config={**config, "tokenizer_file": "vocab.model"}, contents=contents)
+
+    async def test(app):
+        bright, dark, wrong = ([[[value]] * 2] * 2 for value in (1.0, 0.0, 3.0))
+        _, found = await predict(app, "images", [{"pixel_values": each} for each in (bright, wrong, dark)])
+        first, refused, last = found["predictions"]
+        assert [first["label"], last["label"]] == ["y", "x"]
+        assert refused == {
+            "label": "",
+            "probabilities": [0.0, 0.0],
+            "error": "`pixel_values` must be from 0.0 to 1.0. Received: from 3.0 to 3.0",
+        }
+        _, single = await predict(app, "images", [bright])
+        assert single["predictions"] == [first]
+        status, found = await predict(app, "images", [[[[1.0]]]])
+        assert status == 400
+        assert found["error"].startswith("`pixel_values` must be float32 of shape (2, 2, 1)")
+        graphs = [{"nodes": [[1.0], [0.0]], "edges": []}, {"nodes": [[0.0]], "edges": [[0, 0]]}]
+        graphs.append({"nodes": [[0.0]], "edges": [[0, 5]]})
+        _, found = await predict(app, "nodes", graphs)
+        assert [each["label"] for each in found["predictions"]] == [[8, 7], [7, -1], [-1, -1]]
+        assert found["predictions"][2]["error"].startswith("`edges` must be from -1 to 0")
+
+    run(folders, test)
