@@ -7,6 +7,7 @@ import json
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
+from keras_transformer_serving.server import create_app
 from keras_transformer_serving.text.byte import ByteTokenizer
 
 INT, FLOAT = TensorProto.INT64, TensorProto.FLOAT
@@ -238,6 +239,8 @@ def model(nodes, inputs, outputs, constants):
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
 
 
+PREDICT = "/v1/models/{}:predict"
+INFER = "/v2/models/{}/infer"
 _GRAPHS = {
     "classifier": (CLASSIFIER, {"model.onnx": classifier}),
     "generator": (GENERATOR, {"model.onnx": decoder, "generate_greedy.onnx": loop}),
@@ -324,3 +327,30 @@ async def started(app):
     async with app.router.lifespan_context(app):
         await asyncio.wait_for(app.state.server.started.wait(), 30)
         yield app
+
+
+def run(exports, test, *names, **options):
+    """Run an asynchronous test with an app that serves exports."""
+    limits = options.pop("limits", None)
+
+    async def main():
+        app = create_app({name: exports[name] for name in names or exports}, limits, **options)
+        async with started(app):
+            return await test(app)
+
+    return asyncio.run(main())
+
+
+def predict(app, name, instances, **others):
+    return json_call(app, "POST", PREDICT.format(name), {"instances": instances, **others})
+
+
+def batch_sizes(app):
+    metric = app.state.server.metrics.batch_size.collect()[0]
+    return {
+        sample.name: sample.value for sample in metric.samples if sample.name.endswith(("_count", "_sum"))
+    }
+
+
+def tensor(name, data, datatype="BYTES", shape=None):
+    return {"name": name, "datatype": datatype, "shape": shape or [len(data)], "data": data}
