@@ -2,14 +2,13 @@
 
 python benchmarks/serving.py runs/quickstart/export --seconds 10 --load-seconds 60
 
-It needs `keras-transformer-serving[cpu,server]`, and litserve for a third contender, which is left out without it.
+It needs `keras-transformer-serving[cpu,server]`.
 """
 
 import argparse
 import asyncio
 import collections
 import contextlib
-import importlib.util
 import json
 import os
 import pathlib
@@ -24,7 +23,7 @@ import keras_transformer_serving as serving
 
 TEXTS = ["¿Dónde está la estación?", "El perro ladra.", "Nosotros compramos pan en la tienda.", "Hola"]
 PATH = "/v1/models/model:predict"
-OURS, PLAIN, LITSERVE = "keras-transformer-serve", "plain Starlette", "litserve"
+OURS, PLAIN = "keras-transformer-serve", "plain Starlette"
 
 
 def serve_plain(folder: str, port: int) -> None:
@@ -44,27 +43,6 @@ def serve_plain(folder: str, port: int) -> None:
     uvicorn.run(Starlette(routes=[Route(PATH, predict, methods=["POST"])]), port=port, log_level="error")
 
 
-def serve_litserve(folder: str, port: int) -> None:
-    """Serve with litserve's batches of at most 32 requests."""
-    import litserve
-
-    class Api(litserve.LitAPI):
-        def setup(self, device: str) -> None:
-            self.pipeline = serving.load(folder)
-
-        def decode_request(self, request: dict[str, list[str]]) -> str:
-            return request["instances"][0]
-
-        def predict(self, texts: list[str]) -> list[str]:
-            return self.pipeline(texts)
-
-        def encode_response(self, output: str) -> dict[str, list[str]]:
-            return {"predictions": [output]}
-
-    api = Api(max_batch_size=32, batch_timeout=0.005, api_path=PATH)
-    litserve.LitServer(api, accelerator="cpu").run(port=port, log_level="error", generate_client_file=False)
-
-
 @contextlib.contextmanager
 def running(name: str, folder: str):
     """Run a server; yields its process and port."""
@@ -73,7 +51,6 @@ def running(name: str, folder: str):
     code = {
         OURS: "from keras_transformer_serving.command_line import main; main(sys.argv[1:])",
         PLAIN: "import serving; serving.serve_plain(sys.argv[1], int(sys.argv[2]))",
-        LITSERVE: "import serving; serving.serve_litserve(sys.argv[1], int(sys.argv[2]))",
     }[name]
     arguments = [f"model={folder}", "--port", str(port)] if name == OURS else [folder, str(port)]
     search = os.pathsep.join([str(pathlib.Path(__file__).parent), *sys.path])
@@ -191,9 +168,8 @@ def main() -> None:
         pipeline([TEXTS[number % len(TEXTS)]])
         own.append(time.perf_counter() - begin)
     print(f"the model by itself, ms p50 / p95 / p99: {percentiles(np.array(own[20:]))}")
-    names = [OURS, PLAIN, *([LITSERVE] if importlib.util.find_spec("litserve") else [])]
     rates = {}
-    for name in names:
+    for name in (OURS, PLAIN):
         with running(name, options.folder) as (_, port):
             for clients in (1, 64):
                 rate, times = asyncio.run(closed_loop(port, clients, options.seconds))
