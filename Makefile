@@ -9,7 +9,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 INSTALLED := .venv/.installed-$(VERSION)
 INSTALLED_OLDEST := .venv-oldest/.installed-$(VERSION)
 
-.PHONY: help quickstart test test-jax test-docs test-exports test-oldest test-all check import-graph serving-operations format notebooks benchmarks clean
+.PHONY: help quickstart serve test test-jax test-docs test-exports test-oldest test-all check import-graph serving-operations format notebooks benchmarks clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -40,6 +40,9 @@ $(INSTALLED_OLDEST): $(PROJECTS) constraints-oldest.txt
 
 quickstart: $(INSTALLED)  ## Train, evaluate, export and verify a small translator: results in runs/quickstart
 	$(BIN)/keras-transformer quickstart
+
+serve: $(INSTALLED)  ## Serve the quickstart's export over HTTP, FOLDER=… another one
+	$(BIN)/keras-transformer-serve $(or $(FOLDER),runs/quickstart/export)
 
 test: $(INSTALLED)  ## The quick tests, on TensorFlow
 	$(COMPILE_QUICKLY) $(call run_tests,.venv,$(QUICK))

@@ -15,6 +15,9 @@ _SERVE = """
 Translate with ONNX Runtime, without TensorFlow:
   {program} generate {folder}/export "¿Dónde está la estación?"
 
+Serve over HTTP with dynamic batching, and a page to try it, without TensorFlow:
+  {program} serve {folder}/export
+
 Serve with TensorFlow Serving, text to text:
   docker run --rm -p 8501:8501 -e MODEL_NAME=es-en \\
     -v "{absolute}/export/saved_model/es-en:/models/es-en" tensorflow/serving

@@ -24,7 +24,9 @@ class GraphInTensorFlow:
         ]
 
     def get_outputs(self):
-        return [types.SimpleNamespace(name=name) for name in self._outputs]
+        return [
+            types.SimpleNamespace(name=name, type="tensor(float)", shape=[None]) for name in self._outputs
+        ]
 
     def run(self, names, feed):
         outputs = self._function(*(tf.constant(feed[name]) for name in self._names))

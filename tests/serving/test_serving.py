@@ -192,3 +192,38 @@ def test_providers_may_be_chosen(exported, pipeline):
     served = serving.load(exported, providers=["CPUExecutionProvider"])
     assert served.graphs.session("generate_greedy").get_providers() == ["CPUExecutionProvider"]
     assert served("uno dos") == pipeline("uno dos")
+
+
+@pytest.mark.slow
+def test_the_servers_signatures_have_the_outputs_of_the_saved_models(served, pipeline, texts):
+    import tensorflow as tf
+
+    from keras_transformer_serving.server import generating
+    from keras_transformer_serving.server.batching import compute
+    from keras_transformer_serving.server.signatures import Job
+
+    signatures, graphs = generating.signatures(served), pipeline.signatures()
+    assert set(signatures) == set(graphs) - {"encode", "score"}
+    given = [*texts, "", "o" * 10_000, b"\xff", "uno", "uno"]
+    columns = {
+        "text": given,
+        "max_new_tokens": [*(1 + row % 10 for row in range(len(given) - 2)), 11, 3],
+        "min_new_tokens": [*(row % 4 for row in range(len(given) - 2)), 0, -1],
+    }
+    for name, served_signature in signatures.items():
+        inputs = [spec.name for spec in graphs[name].inputs]
+        assert [tensor.name for tensor in served_signature.inputs] == inputs
+        of_signature = {each: columns[each] for each in inputs}
+        expected = graphs[name].function(*(tf.constant(values) for values in of_signature.values()))
+        rows = served_signature.rows(of_signature, "{}[{}]".format)
+        found = served_signature.stack(
+            [compute([job])[0] if isinstance(job, Job) else job for job in served_signature.jobs(rows)]
+        )
+        assert set(found) == set(expected)
+        for tensor in served_signature.outputs:
+            values = expected[tensor.name].numpy()
+            assert tensor.dtype == expected[tensor.name].dtype.name
+            if tensor.dtype == "string":
+                assert found[tensor.name].tolist() == [value.decode() for value in values.tolist()]
+            else:
+                np.testing.assert_allclose(found[tensor.name], values, rtol=1e-4, atol=1e-4)

@@ -26,6 +26,9 @@ from keras_transformer.pipelines import (
     TextToText,
     TokenClassification,
 )
+from keras_transformer_serving.server import forward
+from keras_transformer_serving.server.batching import compute
+from keras_transformer_serving.server.signatures import Job
 
 SMALL = {"num_layers": 1, "num_heads": 2, "model_dim": 8, "hidden_dim": 16}
 SEVERAL = "multi_label_classification"
@@ -199,6 +202,37 @@ def test_outputs_and_errors_equal_the_pipelines(name, served_in_tensorflow, asse
     make, columns = {**QUICK, **SLOW}[name]
     pipeline = make()
     check_outputs_and_errors(served_in_tensorflow(pipeline), pipeline, columns, assert_equal)
+
+
+@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+def test_the_servers_signature_has_the_outputs_of_the_saved_models(name, served_in_tensorflow):
+    make, columns = {**QUICK, **SLOW}[name]
+    columns = [[*column, other] for column, other in zip(columns, (LONG * 9, "x"), strict=False)]
+    pipeline = make()
+    signatures = forward.signatures(served_in_tensorflow(pipeline), 4)
+    assert set(signatures) == set(pipeline.signatures())
+    for signature, graph in pipeline.signatures().items():
+        inputs = [spec.name for spec in graph.inputs]
+        assert [tensor.name for tensor in signatures[signature].inputs] == inputs
+        if signature == "forward" or len(inputs) != len(columns):
+            continue
+        expected = graph.function(*map(tf.constant, columns))
+        served = signatures[signature]
+        rows = served.rows(dict(zip(inputs, columns, strict=True)), "{}[{}]".format)
+        found = served.stack(
+            [compute([job])[0] if isinstance(job, Job) else job for job in served.jobs(rows)]
+        )
+        assert set(found) == set(expected)
+        for tensor in served.outputs:
+            values = expected[tensor.name].numpy()
+            assert tensor.dtype == expected[tensor.name].dtype.name
+            if tensor.dtype == "float32":
+                np.testing.assert_allclose(found[tensor.name], values, rtol=1e-4, atol=1e-4)
+            else:
+                strings = np.vectorize(lambda value: value.decode(), otypes=[object])
+                np.testing.assert_array_equal(
+                    found[tensor.name], strings(values) if tensor.dtype == "string" else values
+                )
 
 
 def test_a_classifier_of_single_texts_refuses_pairs(served_in_tensorflow, assert_equal):

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
+from served_exports import write_export
 
 from keras_transformer_serving import bundle, files
 
@@ -86,3 +87,10 @@ def small():
             report.update(tolerance=1e-4, graphs={"forward": {"rows": 2, "largest_difference": 0.0}})
 
     return types.SimpleNamespace(write=write, graph=graph())
+
+
+@pytest.fixture(scope="session")
+def exports(small, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("exports")
+    names = ("classifier", "generator", "sampler")
+    return {name: write_export(small, folder / name, name) for name in names}

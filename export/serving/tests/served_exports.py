@@ -7,6 +7,7 @@ import json
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
+from keras_transformer_serving.server import create_app
 from keras_transformer_serving.text.byte import ByteTokenizer
 
 INT, FLOAT = TensorProto.INT64, TensorProto.FLOAT
@@ -199,6 +200,35 @@ def decoder():
     return model(nodes, inputs, outputs, constants)
 
 
+def array_graph(name):
+    """A classifier of images (2, 2, 1), by their mean, or of nodes (T, 1): the logits are (0, 2 · value − 1)."""
+    nodes = [
+        ("ReduceMean", ["pixel_values", "axes"], "value", {"keepdims": 0}),
+        ("Reshape", ["value", "column"], "entries"),
+        ("Mul", ["entries", "weights"], "scaled"),
+        ("Add", ["scaled", "bias"], "logits"),
+        ("Softmax", ["logits"], "probabilities"),
+    ]
+    constants = {
+        "axes": np.array([1, 2, 3]),
+        "column": np.array([-1, 1]),
+        "weights": np.array([0, 2], "float32"),
+        "bias": np.array([0, -1], "float32"),
+    }
+    if name == "images":
+        inputs = [helper.make_tensor_value_info("pixel_values", FLOAT, ["batch_size", 2, 2, 1])]
+        names = ("logits", "probabilities")
+        outputs = [helper.make_tensor_value_info(each, FLOAT, ["batch_size", 2]) for each in names]
+        return model(nodes, inputs, outputs, constants)
+    constants = {each: constants[each] for each in ("weights", "bias")}
+    inputs = [
+        helper.make_tensor_value_info("nodes", FLOAT, ["batch_size", "num_nodes", 1]),
+        helper.make_tensor_value_info("edges", INT, ["batch_size", "num_edges", 2]),
+    ]
+    outputs = [helper.make_tensor_value_info("logits", FLOAT, ["batch_size", "num_nodes", 2])]
+    return model([("Mul", ["nodes", "weights"], "scaled"), nodes[3]], inputs, outputs, constants)
+
+
 def model(nodes, inputs, outputs, constants):
     made = [
         helper.make_node(operator, names, [output], **(options[0] if options else {}))
@@ -209,6 +239,8 @@ def model(nodes, inputs, outputs, constants):
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
 
 
+PREDICT = "/v1/models/{}:predict"
+INFER = "/v2/models/{}/infer"
 _GRAPHS = {
     "classifier": (CLASSIFIER, {"model.onnx": classifier}),
     "generator": (GENERATOR, {"model.onnx": decoder, "generate_greedy.onnx": loop}),
@@ -295,3 +327,30 @@ async def started(app):
     async with app.router.lifespan_context(app):
         await asyncio.wait_for(app.state.server.started.wait(), 30)
         yield app
+
+
+def run(exports, test, *names, **options):
+    """Run an asynchronous test with an app that serves exports."""
+    limits = options.pop("limits", None)
+
+    async def main():
+        app = create_app({name: exports[name] for name in names or exports}, limits, **options)
+        async with started(app):
+            return await test(app)
+
+    return asyncio.run(main())
+
+
+def predict(app, name, instances, **others):
+    return json_call(app, "POST", PREDICT.format(name), {"instances": instances, **others})
+
+
+def batch_sizes(app):
+    metric = app.state.server.metrics.batch_size.collect()[0]
+    return {
+        sample.name: sample.value for sample in metric.samples if sample.name.endswith(("_count", "_sum"))
+    }
+
+
+def tensor(name, data, datatype="BYTES", shape=None):
+    return {"name": name, "datatype": datatype, "shape": shape or [len(data)], "data": data}

@@ -3,48 +3,29 @@
 import asyncio
 import base64
 import json
-import threading
+import time
 
 import numpy as np
 import pytest
-from served_exports import OFFSET, SOURCE, STEPS, call, json_call, started, write_export
+from served_exports import (
+    INFER,
+    OFFSET,
+    PREDICT,
+    SOURCE,
+    STEPS,
+    array_graph,
+    batch_sizes,
+    call,
+    json_call,
+    predict,
+    run,
+    tensor,
+)
 
 import keras_transformer_serving as serving
-from keras_transformer_serving.server import Limits, create_app
+from keras_transformer_serving.server import Limits
 
-PREDICT = "/v1/models/{}:predict"
-INFER = "/v2/models/{}/infer"
 TEXTS = ["a", "hello", "", "the cat", "¿qué?", "x" * SOURCE, "b" * 17, "zz", "q" * 9, "☃"]
-
-
-@pytest.fixture(scope="module")
-def exports(small, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("exports")
-    names = ("classifier", "generator", "sampler")
-    return {name: write_export(small, folder / name, name) for name in names}
-
-
-def run(exports, test, *names, **options):
-    """Run an asynchronous test with an app that serves exports."""
-    limits = options.pop("limits", None)
-
-    async def main():
-        app = create_app({name: exports[name] for name in names or exports}, limits, **options)
-        async with started(app):
-            return await test(app)
-
-    return asyncio.run(main())
-
-
-def predict(app, name, instances, **others):
-    return json_call(app, "POST", PREDICT.format(name), {"instances": instances, **others})
-
-
-def batch_sizes(app):
-    metric = app.state.server.metrics.batch_size.collect()[0]
-    return {
-        sample.name: sample.value for sample in metric.samples if sample.name.endswith(("_count", "_sum"))
-    }
 
 
 @pytest.mark.parametrize(
@@ -209,10 +190,6 @@ def test_tensorflow_servings_formats(exports):
     run(exports, test)
 
 
-def tensor(name, data, datatype="BYTES", shape=None):
-    return {"name": name, "datatype": datatype, "shape": shape or [len(data)], "data": data}
-
-
 def test_the_open_inference_protocol(exports):
     async def test(app):
         path = INFER.format("classifier")
@@ -296,233 +273,21 @@ def test_a_stream_that_cannot_be_is_refused(exports, name, body, message):
     run(exports, test, name)
 
 
-def with_limit(limit):
-    return {"instances": [{"text": "a", "max_new_tokens": limit}], "signature_name": "generate"}
+def test_a_stream_over_its_time_ends_with_an_error(exports, monkeypatch):
+    steps = serving.Graphs.steps
 
+    def slow(self, *arguments):
+        for tokens in steps(self, *arguments):
+            time.sleep(0.1)
+            yield tokens
 
-WRONG = [
-    ("", 400, "The request must be JSON. Received: Expecting value"),
-    ("{", 400, "The request must be JSON"),
-    (b"\xff\xfe", 400, "The request must be UTF-8. Received: another byte at 0"),
-    ("[" * 100_000, 400, "The request must be JSON. Received: values nested too deeply"),
-    ("9" * 5_000, 400, "The request must be JSON"),
-    ('{"instances": [NaN]}', 400, "The request must be JSON. Received: the constant NaN"),
-    ("5", 400, "The request must be a JSON object. Received: 5"),
-    ({}, 400, 'The request must have either "instances" or "inputs". Received: []'),
-    ({"instances": [], "inputs": []}, 400, 'The request must have either "instances" or "inputs"'),
-    ({"instances": "a"}, 400, "`instances` must be a list. Received: 'a'"),
-    ({"inputs": {"text": "a"}}, 400, "`inputs.text` must be a list"),
-    ({"instances": [5]}, 400, "`text` must be a string. Received: instances[0].text=5"),
-    ({"instances": [["a"]]}, 400, "`text` must be a string. Received: instances[0].text=['a']"),
-    ({"instances": [None]}, 400, "`text` must be a string. Received: instances[0].text=None"),
-    ({"instances": [{"txt": "a"}]}, 400, "The inputs must be text. Received: 'txt'"),
-    ({"instances": [{"text": "a"}, {"x": "a"}]}, 400, "`instances` must have the same inputs"),
-    ({"instances": [{"b64": "?"}]}, 400, "`instances[0]` must be base64. Received: '?'"),
-    ({"instances": ["a"], "signature_name": "x"}, 400, "`signature_name` must be serving_default or"),
-    ({"instances": ["a"], "signature_name": []}, 400, "`signature_name` must be serving_default or"),
-    ({"instances": ["a"] * 513}, 400, "A request must have at most 512 rows. Received: 513"),
-    ({"instances": ["a" * 2**20]}, 400, "`text` must have at most 100000 characters. Received: 1048576"),
-    ({"instances": ["a" * 9 * 2**20]}, 413, "The request must have at most 8388608 bytes"),
-    (with_limit(1.5), 400, "`max_new_tokens` must be an int32. Received: instances[0].max_new_tokens=1.5"),
-    (with_limit(True), 400, "`max_new_tokens` must be an int32"),
-    (with_limit(2**40), 400, "`max_new_tokens` must be an int32"),
-]  # fmt: skip
-FORWARD = [
-    ([], "int64 of shape"), ([[1]], "Received"), ("a", "int64 of shape (any)"), ([1.5], "int64 of shape (any)"),
-    ([10**30], "int64 of shape (any)"), ([-1], "`input_ids` must be from 0"), ([999], "`input_ids` must be from 0"),
-    ([1] * 99, "`input_ids` must have at most"), ([[1], [1, 2]], "int64 of shape (any)"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("body", "status", "message"), WRONG, ids=range(len(WRONG)))
-def test_a_wrong_request_is_answered_with_the_field_and_the_value(exports, body, status, message):
     async def test(app):
-        content = body.encode() if isinstance(body, str) else body
-        found = await json_call(app, "POST", PREDICT.format("generator"), content)
-        assert found[0] == status
-        assert found[1]["error"].startswith(message)
-        assert (await predict(app, "generator", ["a"]))[0] == 200
+        monkeypatch.setattr(serving.Graphs, "steps", slow)
+        _, _, content = await call(app, "POST", "/v1/models/generator:stream", {"text": "abd"})
+        assert events(content)[-1] == ("error", {"error": "The stream must end within 0.25 s"})
         assert app.state.server.active == 0
 
-    run(exports, test, "generator")
-
-
-def test_wrong_ids_are_refused(exports):
-    async def test(app):
-        for ids, message in FORWARD[1:]:
-            found = await predict(app, "classifier", [{"input_ids": ids}], signature_name="forward")
-            assert found[0] == 400
-            assert message in found[1]["error"], found
-
-    run(exports, test, "classifier")
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"name": "x"}, "`inputs[0]` must have one of the names text"),
-        ({"name": []}, "`inputs[0]` must have one of the names text"),
-        ({"datatype": "INT64"}, "`inputs[0].datatype` must be BYTES. Received: 'INT64'"),
-        ({"shape": [2]}, "`inputs[0].data` must be a list of 2 values"),
-        ({"shape": [1, 1]}, "`inputs[0].shape` must be [any]. Received: [1, 1]"),
-        ({"shape": [-1]}, "`inputs[0].shape` must be"),
-        ({"shape": [True]}, "`inputs[0].shape` must be"),
-        ({"shape": None}, "`inputs[0].shape` must be"),
-        ({"data": "a"}, "`inputs[0].data` must be a list"),
-        ({"data": [5]}, "`text` must be a string. Received: text.data[0]=5"),
-    ],
-)
-def test_a_wrong_tensor_is_refused(exports, change, message):
-    async def test(app):
-        request = {"inputs": [{**tensor("text", ["a"]), **change}]}
-        status, found = await json_call(app, "POST", INFER.format("classifier"), request)
-        assert status == 400
-        assert found["error"].startswith(message)
-
-    run(exports, test, "classifier")
-
-
-def test_an_axis_without_entries_does_not_allocate(exports):
-    async def test(app):
-        given = {**tensor("input_ids", [], "INT64"), "shape": [10**9, 0]}
-        request = {"inputs": [given], "parameters": {"signature_name": "forward"}}
-        assert (await json_call(app, "POST", INFER.format("classifier"), request))[0] == 400
-
-    run(exports, test, "classifier")
-
-
-def test_unknown_routes_models_and_versions(exports):
-    async def test(app):
-        for method, path, status in [
-            ("GET", "/nothing", 404),
-            ("GET", "/v1/models/x", 404),
-            ("POST", "/v1/models/x:predict", 404),
-            ("POST", "/v1/models/classifier/versions/9:predict", 404),
-            ("POST", "/v1/models/classifier/versions/x:predict", 400),
-            ("POST", "/v1/models/classifier/labels/canary:predict", 404),
-            ("GET", "/v1/models/classifier:predict", 404),
-            ("DELETE", "/v1/models/classifier", 405),
-            ("GET", "/v1/models/classifier/versions/9", 404),
-            ("GET", "/v2/models/x/ready", 404),
-        ]:
-            found = await json_call(app, method, path, {"instances": ["a"]})
-            assert found[0] == status, path
-            assert found[1]["error"]
-        headers = [("Content-Encoding", "gzip")]
-        assert (await call(app, "POST", PREDICT.format("classifier"), b"", headers))[0] == 415
-        headers = [("Inference-Header-Content-Length", "9")]
-        assert (await call(app, "POST", INFER.format("classifier"), b"", headers))[0] == 400
-
-    run(exports, test, "classifier")
-
-
-@pytest.fixture
-def blocked(monkeypatch):
-    """Computing waits for the event that this returns."""
-    from keras_transformer_serving.server import batching
-
-    free, compute = threading.Event(), batching.compute_each
-    monkeypatch.setattr(batching, "compute_each", lambda jobs: free.wait(30) and compute(jobs))
-    yield free
-    free.set()
-
-
-async def until(condition):
-    for _ in range(1000):
-        if condition():
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError(condition)
-
-
-def test_a_full_queue_rejects_with_retry_after(exports, blocked):
-    async def test(app):
-        waiting = [asyncio.create_task(predict(app, "classifier", ["a"] * 2)) for _ in range(2)]
-        await until(lambda: app.state.server.active == 2)
-        status, headers, content = await call(app, "POST", PREDICT.format("classifier"), {"instances": ["a"]})
-        assert status == 429
-        assert int(headers["retry-after"]) >= 1
-        assert json.loads(content)["error"].startswith("The queue of `classifier` must have at most 4 rows")
-        blocked.set()
-        assert [status for status, _ in await asyncio.gather(*waiting)] == [200, 200]
-        assert (await predict(app, "classifier", ["a"]))[0] == 200
-
-    run(exports, test, "classifier", limits=Limits(max_queue=4, max_rows=4))
-
-
-def test_a_request_over_its_time_is_dropped(exports, blocked):
-    async def test(app):
-        status, found = await predict(app, "classifier", ["a"])
-        assert (status, found["error"]) == (
-            504,
-            "The request must be computed within 0.05 s. Send fewer rows",
-        )
-        blocked.set()
-        assert (await predict(app, "classifier", ["a"]))[0] == 200
-
-    run(exports, test, "classifier", limits=Limits(timeout=0.05))
-
-
-def test_a_slow_client_is_answered_408(exports):
-    async def slow():
-        while True:
-            await asyncio.sleep(0.02)
-            yield b" "
-
-    async def test(app):
-        status, *_ = await call(app, "POST", PREDICT.format("classifier"), chunks=slow())
-        assert status == 408
-
-    run(exports, test, "classifier", limits=Limits(timeout=0.05))
-
-
-def test_rows_of_a_disconnected_client_leave_the_queue(exports, blocked):
-    async def test(app):
-        gone = asyncio.Event()
-        first = asyncio.create_task(predict(app, "classifier", ["a"]))
-        await until(lambda: app.state.server.active == 1)
-        await asyncio.sleep(0.02)
-        second = asyncio.create_task(
-            call(app, "POST", PREDICT.format("classifier"), {"instances": ["b"] * 3}, disconnect=gone)
-        )
-        await until(lambda: app.state.server.active == 2)
-        gone.set()
-        assert (await second)[0] == 499
-        blocked.set()
-        assert (await first)[0] == 200
-        assert batch_sizes(app)["keras_transformer_batch_size_sum"] == 1
-
-    run(exports, test, "classifier")
-
-
-def test_a_row_that_fails_to_compute_does_not_fail_its_batch(exports, monkeypatch):
-    real = serving.TextClassification.run_windows
-
-    def run_windows(self, batch, batch_size):
-        if any(windows.ids[0] == [OFFSET + ord("!")] for windows in batch):
-            raise MemoryError("too much")
-        return real(self, batch, batch_size)
-
-    monkeypatch.setattr(serving.TextClassification, "run_windows", run_windows)
-
-    async def test(app):
-        calls = [predict(app, "classifier", [text]) for text in ("a", "!", "b")]
-        found = await asyncio.gather(*calls)
-        assert [status for status, _ in found] == [200, 500, 200]
-        assert "too much" not in found[1][1]["error"]
-
-    run(exports, test, "classifier", limits=Limits(max_latency_ms=20))
-
-
-def test_a_draining_server_rejects_and_is_not_ready(exports):
-    async def test(app):
-        app.state.server.draining = True
-        status, headers, _ = await call(app, "POST", PREDICT.format("classifier"), {"instances": ["a"]})
-        assert (status, headers["retry-after"]) == (503, "1")
-        assert (await call(app, "GET", "/v2/health/ready"))[0] == 503
-        assert (await call(app, "GET", "/v2/health/live"))[0] == 200
-
-    run(exports, test, "classifier")
+    run(exports, test, "generator", limits=Limits(timeout=0.25))
 
 
 def test_openapi_and_metrics(exports):
@@ -554,24 +319,6 @@ def test_openapi_and_metrics(exports):
     run(exports, test)
 
 
-@pytest.mark.parametrize(
-    ("limits", "message"),
-    [
-        ({"max_batch_size": 0}, "`max_batch_size` must be positive. Received: max_batch_size=0"),
-        ({"max_latency_ms": -1}, "`max_latency_ms` must be positive"),
-        ({"max_queue": 2, "max_rows": 3}, "`max_rows` must be at most `max_queue`"),
-    ],
-)
-def test_wrong_limits_are_refused(limits, message):
-    with pytest.raises(ValueError, match=message):
-        Limits(**limits)
-
-
-def test_names_that_are_no_part_of_a_route_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="names of letters"):
-        create_app({"a/b": tmp_path})
-
-
 def test_importing_serving_imports_no_server():
     import subprocess
     import sys
@@ -579,3 +326,36 @@ def test_importing_serving_imports_no_server():
     code = "import sys, keras_transformer_serving.command_line; print('starlette' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_images_and_graphs_are_classified(small, tmp_path):
+    classes = {"labels": ["x", "y"], "problem_type": "single_label_classification", "threshold": 0.5}
+    images = {**classes, "pipeline": "ImageClassification", "value_range": [0.0, 1.0]}
+    nodes = {"labels": [7, 8], "pipeline": "NodeClassification"}
+    folders = {name: tmp_path / name for name in ("images", "nodes")}
+    for name, config in (("images", images), ("nodes", nodes)):
+        contents = {"model.onnx": array_graph(name).SerializeToString()}
+        small.write(folders[name], config={**config, "tokenizer_file": "vocab.model"}, contents=contents)
+
+    async def test(app):
+        bright, dark, wrong = ([[[value]] * 2] * 2 for value in (1.0, 0.0, 3.0))
+        _, found = await predict(app, "images", [{"pixel_values": each} for each in (bright, wrong, dark)])
+        first, refused, last = found["predictions"]
+        assert [first["label"], last["label"]] == ["y", "x"]
+        assert refused == {
+            "label": "",
+            "probabilities": [0.0, 0.0],
+            "error": "`pixel_values` must be from 0.0 to 1.0. Received: from 3.0 to 3.0",
+        }
+        _, single = await predict(app, "images", [bright])
+        assert single["predictions"] == [first]
+        status, found = await predict(app, "images", [[[[1.0]]]])
+        assert status == 400
+        assert found["error"].startswith("`pixel_values` must be float32 of shape (2, 2, 1)")
+        graphs = [{"nodes": [[1.0], [0.0]], "edges": []}, {"nodes": [[0.0]], "edges": [[0, 0]]}]
+        graphs.append({"nodes": [[0.0]], "edges": [[0, 5]]})
+        _, found = await predict(app, "nodes", graphs)
+        assert [each["label"] for each in found["predictions"]] == [[8, 7], [7, -1], [-1, -1]]
+        assert found["predictions"][2]["error"].startswith("`edges` must be from -1 to 0")
+
+    run(folders, test)

@@ -234,9 +234,11 @@ def _used(
 
 
 async def _body(server: Server, request: Request) -> bytes:
-    """Return the body of a request, unless the server drains."""
+    """Return the body of a request, unless the server drains or the model's queue is full."""
     if server.draining:
         raise RequestError(503, _DRAINING, 1)
+    with _used(server, request) as (_, _, batcher):
+        batcher.check_space()  # a rejection must cost little
     return await requests.read(request, server.limits)
 
 

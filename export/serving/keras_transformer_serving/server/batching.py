@@ -36,8 +36,8 @@ class Limits:
 
     max_batch_size: int = 32
     max_latency_ms: float = 0.0
-    max_queue: int = 1024
-    max_rows: int = 512
+    max_queue: int = 256
+    max_rows: int = 256
     max_bytes: int = 8 * 2**20
     max_characters: int = 100_000
     max_streams: int = 16
@@ -93,10 +93,7 @@ class Batcher:
         Raises:
             RequestError: if the queue is full, or a row is refused by a signature without the output "error".
         """
-        if self._rows + len(rows) > self._limits.max_queue:
-            self._reject(
-                f"The queue of `{self._name}` must have at most {self._limits.max_queue} rows", len(rows)
-            )
+        self.check_space(len(rows))
         self._count(len(rows))
         try:
             jobs = await asyncio.get_running_loop().run_in_executor(self._prepare, signature.jobs, rows)
@@ -110,6 +107,11 @@ class Batcher:
             return [waiting[i].result.result() if isinstance(job, Job) else job for i, job in enumerate(jobs)]
         finally:
             self._count(-len(rows))
+
+    def check_space(self, rows: int = 1) -> None:
+        """Raise a RequestError if the queue has no space for this number of rows."""
+        if self._rows + rows > self._limits.max_queue:
+            self._reject(f"The queue of `{self._name}` must have at most {self._limits.max_queue} rows", rows)
 
     async def step(self, function: Callable[[], T]) -> T:
         """Return the result of a function that is run between two batches, such as a step of a stream."""

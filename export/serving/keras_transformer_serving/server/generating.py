@@ -166,7 +166,7 @@ def _prepare(
         except ValueError as error:
             raise RefusedError("input_ids", str(error)) from None
     else:
-        ids = pipeline.preprocess(text_of(row, "text"))
+        ids = pipeline.preprocess(text_of(row, "text", "texts"))
     check_options(pipeline, row)
     options: Row = {
         name: row[name] for name in ("max_new_tokens", "min_new_tokens", "temperature") if name in row

@@ -266,8 +266,13 @@ class Signature:
         return {tensor.name: tensor.stack([row[tensor.name] for row in rows]) for tensor in self.outputs}
 
 
-def text_of(row: Row, name: str) -> str:
+def text_of(row: Row, name: str, argument: str | None = None) -> str:
     """Return a string input.
+
+    Args:
+        row: the inputs of a row.
+        name: the name of the input.
+        argument: its name in the error, by default `name`.
 
     Raises:
         RefusedError: if it is not valid UTF-8.
@@ -277,7 +282,8 @@ def text_of(row: Row, name: str) -> str:
         text = value.decode() if isinstance(value, bytes) else value
         text.encode()
     except UnicodeError:
-        raise RefusedError(name, f"`{name}` must be UTF-8. Received: other bytes") from None
+        argument = argument or name
+        raise RefusedError(argument, f"`{argument}` must be UTF-8. Received: other bytes") from None
     return str(text)
 
 

@@ -84,16 +84,20 @@ async def response(
     first = metrics.first_token_seconds.labels(name)
 
     async def events() -> AsyncIterator[str]:
-        whole, is_first = "", True
+        whole, is_first, end = "", True, begin + limits.timeout
         try:
-            async with asyncio.timeout(limits.timeout):
-                while (piece := await batcher.step(lambda: next(pieces, None))) is not None:
-                    if is_first:
-                        first.observe(time.perf_counter() - begin)
-                        is_first = False
-                    whole += piece
-                    if piece:
-                        yield _event({"text": piece})
+            while True:
+                step = batcher.step(lambda: next(pieces, None))
+                # Not asyncio.timeout, which would also cancel a send between two steps.
+                piece = await asyncio.wait_for(step, max(end - time.perf_counter(), 0))
+                if piece is None:
+                    break
+                if is_first:
+                    first.observe(time.perf_counter() - begin)
+                    is_first = False
+                whole += piece
+                if piece:
+                    yield _event({"text": piece})
             yield _event({"text": whole}, "done")
         except TimeoutError:
             yield _event({"error": f"The stream must end within {limits.timeout:g} s"}, "error")

@@ -1,0 +1,107 @@
+"""Arbitrary requests to both protocols: an answer or a 4xx, and the server goes on."""
+
+import asyncio
+import contextlib
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from served_exports import call, started, write_export
+
+from keras_transformer_serving.server import Limits, create_app
+
+NAMES = ("classifier", "generator")
+PATHS = [
+    path.format(name)
+    for name in NAMES
+    for path in ("/v1/models/{}:predict", "/v2/models/{}/infer", "/v1/models/{}:stream")
+]
+TEXT = st.text(st.characters(exclude_categories=()), max_size=50)
+NUMBERS = st.one_of(
+    st.integers(),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.sampled_from([2**31, 2**63, -1, 1e308]),
+)
+SCALARS = st.one_of(st.none(), st.booleans(), NUMBERS, TEXT)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(TEXT, inner, max_size=3)),
+    max_leaves=12,
+)
+BASE64 = st.one_of(VALUES, st.sampled_from(["", "/w==", "YQ=="]))
+INPUT = st.one_of(TEXT, VALUES, st.fixed_dictionaries({"b64": BASE64}))
+INPUTS = st.fixed_dictionaries(
+    {}, optional=dict.fromkeys(("text", "text_pair", "input_ids", "max_new_tokens", "min_new_tokens"), INPUT)
+)
+NAMED = ["serving_default", "generate", "generate_ids", "forward", "classify_pairs"]
+SIGNATURES = st.one_of(st.sampled_from(NAMED), VALUES)
+COLUMNS = st.dictionaries(
+    st.sampled_from(["text", "input_ids", "max_new_tokens"]), st.lists(INPUT, max_size=3)
+)
+PREDICT = st.fixed_dictionaries(
+    {},
+    optional={
+        "instances": st.one_of(st.lists(st.one_of(INPUT, INPUTS), max_size=4), VALUES),
+        "inputs": st.one_of(COLUMNS, VALUES),
+        "signature_name": SIGNATURES,
+    },
+)
+TENSOR = st.fixed_dictionaries(
+    {},
+    optional={
+        "name": st.one_of(st.sampled_from(["text", "input_ids", "attention_mask", "max_new_tokens"]), VALUES),
+        "shape": st.one_of(st.lists(st.integers(-1, 4) | st.integers(), max_size=3), VALUES),
+        "datatype": st.one_of(st.sampled_from(["BYTES", "INT64", "INT32", "FP32"]), VALUES),
+        "data": st.one_of(st.lists(st.one_of(TEXT, st.integers(0, 300), VALUES), max_size=4), VALUES),
+    },
+)
+INFER = st.fixed_dictionaries(
+    {},
+    optional={
+        "inputs": st.one_of(st.lists(TENSOR, max_size=3), VALUES),
+        "parameters": st.one_of(st.fixed_dictionaries({"signature_name": SIGNATURES}), VALUES),
+        "outputs": st.one_of(st.lists(st.fixed_dictionaries({"name": VALUES}), max_size=2), VALUES),
+        "id": VALUES,
+    },
+)
+STREAM = st.fixed_dictionaries({}, optional={"text": INPUT, "max_new_tokens": VALUES})
+BODIES = st.one_of(
+    st.binary(max_size=200),
+    st.one_of(PREDICT, INFER, STREAM, VALUES).map(lambda value: json.dumps(value).encode()),
+)
+
+
+@pytest.fixture(scope="module")
+def answer(small, tmp_path_factory):
+    """Call a server, in one event loop for all requests."""
+    folder = tmp_path_factory.mktemp("fuzz")
+    app = create_app({name: write_export(small, folder / name, name) for name in NAMES}, Limits(timeout=5))
+    with asyncio.Runner() as runner, contextlib.ExitStack() as stack:
+        lifespan = started(app)
+        runner.run(lifespan.__aenter__())
+        stack.callback(lambda: runner.run(lifespan.__aexit__(None, None, None)))
+        yield lambda path, body: runner.run(call(app, "POST", path, body))
+        assert app.state.server.active == 0
+
+
+def check(answer, path, body):
+    status, headers, content = answer(path, body)
+    assert status == 200 or 400 <= status < 500, content
+    if headers["content-type"] == "application/json":
+        found = json.loads(content)
+        assert set(found) == {"error"} if status != 200 else "error" not in found
+        assert "Traceback" not in content.decode()
+
+
+@settings(max_examples=150, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.sampled_from(PATHS), BODIES)
+def test_arbitrary_requests_are_answered(answer, path, body):
+    check(answer, path, body)
+
+
+@pytest.mark.slow
+@settings(max_examples=100_000, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@given(st.sampled_from(PATHS), BODIES)
+def test_100000_arbitrary_requests_are_answered(answer, path, body):
+    check(answer, path, body)

@@ -1,0 +1,138 @@
+"""The limits of the server: its queue, time, disconnected clients, draining."""
+
+import asyncio
+import json
+import threading
+
+import pytest
+from served_exports import OFFSET, PREDICT, batch_sizes, call, predict, run
+
+import keras_transformer_serving as serving
+from keras_transformer_serving.server import Limits, create_app
+
+
+@pytest.fixture
+def blocked(monkeypatch):
+    """Computing waits for the event that this returns."""
+    from keras_transformer_serving.server import batching
+
+    free, compute = threading.Event(), batching.compute_each
+    monkeypatch.setattr(batching, "compute_each", lambda jobs: free.wait(30) and compute(jobs))
+    yield free
+    free.set()
+
+
+async def until(condition):
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError(condition)
+
+
+def test_a_full_queue_rejects_with_retry_after(exports, blocked):
+    async def test(app):
+        waiting = [asyncio.create_task(predict(app, "classifier", ["a"] * 2)) for _ in range(2)]
+        await until(lambda: app.state.server.active == 2)
+        status, headers, content = await call(app, "POST", PREDICT.format("classifier"), {"instances": ["a"]})
+        assert status == 429
+        assert int(headers["retry-after"]) >= 1
+        assert json.loads(content)["error"].startswith("The queue of `classifier` must have at most 4 rows")
+        blocked.set()
+        assert [status for status, _ in await asyncio.gather(*waiting)] == [200, 200]
+        assert (await predict(app, "classifier", ["a"]))[0] == 200
+
+    run(exports, test, "classifier", limits=Limits(max_queue=4, max_rows=4))
+
+
+def test_a_request_over_its_time_is_dropped(exports, blocked):
+    async def test(app):
+        status, found = await predict(app, "classifier", ["a"])
+        assert (status, found["error"]) == (
+            504,
+            "The request must be computed within 0.05 s. Send fewer rows",
+        )
+        blocked.set()
+        assert (await predict(app, "classifier", ["a"]))[0] == 200
+
+    run(exports, test, "classifier", limits=Limits(timeout=0.05))
+
+
+def test_a_slow_client_is_answered_408(exports):
+    async def slow():
+        while True:
+            await asyncio.sleep(0.02)
+            yield b" "
+
+    async def test(app):
+        status, *_ = await call(app, "POST", PREDICT.format("classifier"), chunks=slow())
+        assert status == 408
+
+    run(exports, test, "classifier", limits=Limits(timeout=0.05))
+
+
+def test_rows_of_a_disconnected_client_leave_the_queue(exports, blocked):
+    async def test(app):
+        gone = asyncio.Event()
+        first = asyncio.create_task(predict(app, "classifier", ["a"]))
+        await until(lambda: app.state.server.active == 1)
+        await asyncio.sleep(0.02)
+        second = asyncio.create_task(
+            call(app, "POST", PREDICT.format("classifier"), {"instances": ["b"] * 3}, disconnect=gone)
+        )
+        await until(lambda: app.state.server.active == 2)
+        gone.set()
+        assert (await second)[0] == 499
+        blocked.set()
+        assert (await first)[0] == 200
+        assert batch_sizes(app)["keras_transformer_batch_size_sum"] == 1
+
+    run(exports, test, "classifier")
+
+
+def test_a_row_that_fails_to_compute_does_not_fail_its_batch(exports, monkeypatch):
+    real = serving.TextClassification.run_windows
+
+    def run_windows(self, batch, batch_size):
+        if any(windows.ids[0] == [OFFSET + ord("!")] for windows in batch):
+            raise MemoryError("too much")
+        return real(self, batch, batch_size)
+
+    monkeypatch.setattr(serving.TextClassification, "run_windows", run_windows)
+
+    async def test(app):
+        calls = [predict(app, "classifier", [text]) for text in ("a", "!", "b")]
+        found = await asyncio.gather(*calls)
+        assert [status for status, _ in found] == [200, 500, 200]
+        assert "too much" not in found[1][1]["error"]
+
+    run(exports, test, "classifier", limits=Limits(max_latency_ms=20))
+
+
+def test_a_draining_server_rejects_and_is_not_ready(exports):
+    async def test(app):
+        app.state.server.draining = True
+        status, headers, _ = await call(app, "POST", PREDICT.format("classifier"), {"instances": ["a"]})
+        assert (status, headers["retry-after"]) == (503, "1")
+        assert (await call(app, "GET", "/v2/health/ready"))[0] == 503
+        assert (await call(app, "GET", "/v2/health/live"))[0] == 200
+
+    run(exports, test, "classifier")
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"max_batch_size": 0}, "`max_batch_size` must be positive. Received: max_batch_size=0"),
+        ({"max_latency_ms": -1}, "`max_latency_ms` must be positive"),
+        ({"max_queue": 2, "max_rows": 3}, "`max_rows` must be at most `max_queue`"),
+    ],
+)
+def test_wrong_limits_are_refused(limits, message):
+    with pytest.raises(ValueError, match=message):
+        Limits(**limits)
+
+
+def test_names_that_are_no_part_of_a_route_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="names of letters"):
+        create_app({"a/b": tmp_path})

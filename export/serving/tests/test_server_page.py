@@ -1,0 +1,183 @@
+"""The server's page, in Chromium."""
+
+import asyncio
+import base64
+import itertools
+import json
+import re
+import shutil
+import socket
+import subprocess
+import threading
+import time
+import urllib.request
+
+import pytest
+import uvicorn
+from served_exports import write_export
+
+from keras_transformer_serving.server import create_app
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium, of which there is none in PATH"),
+]
+
+
+@pytest.fixture(scope="module")
+def address(small, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("page")
+    names = ("classifier", "generator")
+    app = create_app({name: write_export(small, folder / name, name) for name in names})
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=lambda: asyncio.run(server.serve([listening])))
+        thread.start()
+        found = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        for _ in range(200):
+            try:
+                urllib.request.urlopen(f"{found}/v2/health/ready")
+                break
+            except OSError:
+                time.sleep(0.05)
+        yield found
+        server.should_exit = True
+        thread.join()
+
+
+class Page:
+    """A page in Chromium, by the DevTools protocol."""
+
+    def __init__(self, socket):
+        self._socket, self._numbers = socket, itertools.count(1)
+        self.errors = []
+
+    async def do(self, method, **parameters):
+        number = next(self._numbers)
+        await self._socket.write_message(json.dumps({"id": number, "method": method, "params": parameters}))
+        while True:
+            message = json.loads(await asyncio.wait_for(self._socket.read_message(), 30))
+            if message.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded"):
+                self.errors.append(message["params"])
+            if message.get("id") == number:
+                assert "error" not in message, message
+                return message["result"]
+
+    async def run(self, code):
+        found = await self.do("Runtime.evaluate", expression=code, awaitPromise=True, returnByValue=True)
+        assert "exceptionDetails" not in found, found
+        return found["result"].get("value")
+
+    async def until(self, code):
+        for _ in range(200):
+            if value := await self.run(code):
+                return value
+            await asyncio.sleep(0.05)
+        raise AssertionError(f"never: {code}")
+
+    async def screenshot(self, path):
+        path.write_bytes(base64.b64decode((await self.do("Page.captureScreenshot"))["data"]))
+
+
+def browse(address, test, folder, *options):
+    from tornado.websocket import websocket_connect
+
+    async def main():
+        process = subprocess.Popen(
+            [
+                CHROMIUM,
+                *("--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0"),
+                *("--window-size=900,1000", f"--user-data-dir={folder / 'profile'}", *options, "about:blank"),
+            ],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            for line in process.stderr:
+                if found := re.search(r"DevTools listening on ws://([^/]+)/", line):
+                    break
+            targets = json.loads(urllib.request.urlopen(f"http://{found[1]}/json/list").read())
+            url = next(each["webSocketDebuggerUrl"] for each in targets if each["type"] == "page")
+            connection = await websocket_connect(url, max_message_size=2**26)
+            page = Page(connection)
+            for domain in ("Page", "Runtime", "Log"):
+                await page.do(f"{domain}.enable")
+            await page.do("Page.navigate", url=address)
+            await page.until("document.querySelector('#rows textarea') !== null")
+            await test(page)
+            connection.close()
+            while await connection.read_message() is not None:
+                pass
+            assert page.errors == []
+        finally:
+            process.kill()
+            process.communicate()
+
+    asyncio.run(main())
+
+
+ANSWERS = "[...document.querySelectorAll('.answer')].map(each => each.innerText)"
+FILL = "document.querySelectorAll('#rows textarea')[{}].value = {}"
+SEND = "document.querySelector('#send').click()"
+
+
+async def choose(page, select, value):
+    await page.run(
+        f"{{const it = document.querySelector('#{select}');"
+        f" it.selectedIndex = [...it.options].findIndex(each => each.textContent.startsWith('{value}'));"
+        " it.dispatchEvent(new Event('change'))}"
+    )
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_shows_labels_texts_and_errors(address, tmp_path, scheme):
+    async def test(page):
+        await page.do(
+            "Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}]
+        )
+        await page.run(FILL.format(0, "'hello'"))
+        await page.run("document.querySelector('#add').click()")
+        await page.run(FILL.format(1, f"'{'x' * 99}'"))
+        await page.run(SEND)
+        good, refused = await page.until(f"{ANSWERS}.length === 2 && {ANSWERS}")
+        assert {"bad", "fair", "good"} <= set(re.findall(r"\w+", good))
+        assert await page.run("document.querySelectorAll('meter').length") == 3
+        assert refused.startswith("`text` must have at most 38 tokens")
+        await page.screenshot(tmp_path / "classifier.png")
+        dark = await page.run("matchMedia('(prefers-color-scheme: dark)').matches")
+        assert dark == (scheme == "dark")
+
+    browse(address, test, tmp_path)
+
+
+def test_the_page_streams_a_text(address, tmp_path):
+    async def test(page):
+        await choose(page, "model", "generator")
+        await page.run(FILL.format(0, "'abd'"))
+        await page.run(SEND)
+        (whole,) = await page.until(f"{ANSWERS}.length === 1 && {ANSWERS}")
+        assert whole
+        await page.run("document.querySelector('#answers').replaceChildren()")
+        await page.run("document.querySelector('#stream').checked = true")
+        await page.run(SEND)
+        await page.until(f"{ANSWERS}[0] === {json.dumps(whole)}")
+        await choose(page, "signature", "generate")
+        await page.run(FILL.format(0, "'abd'"))
+        await page.run("document.querySelector('#row-0-max_new_tokens').value = 2")
+        await page.run(SEND)
+        (found,) = await page.until(f"{ANSWERS}.length === 1 && {ANSWERS}")
+        assert "lengths: 2" in found
+        await page.screenshot(tmp_path / "generator.png")
+
+    browse(address, test, tmp_path)
+
+
+def test_the_page_has_labels_and_no_foreign_assets(address, tmp_path):
+    async def test(page):
+        fields = "[...document.querySelectorAll('input, select, textarea')]"
+        assert await page.run(f"{fields}.filter(each => !each.labels.length).length") == 0
+        names = await page.run("performance.getEntriesByType('resource').map(each => each.name)")
+        assert all(name.startswith((address, "data:")) for name in names)
+
+    browse(address, test, tmp_path)
