@@ -94,6 +94,9 @@ class Client:
         head = await reader.readuntil(b"\r\n\r\n")
         length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length"))
         await reader.readexactly(int(length.split(b":")[1]))
+        if b"connection: close" in head.lower():
+            writer.close()
+            self._streams = None
         return int(head.split()[1]), time.perf_counter() - begin
 
 
