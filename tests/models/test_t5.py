@@ -96,6 +96,7 @@ def test_from_size_accepts_overrides():
 
 
 def test_initialization_equals_the_paper():
+    keras.utils.set_random_seed(0)  # the deviation of 128 draws differs by more than 15 % in one of 60 tables
     model = T5(500, num_layers=1, num_heads=4, model_dim=64, hidden_dim=128, key_dim=32, tied=False)
     for weight in model.trainable_weights:
         found = float(np.std(ops.convert_to_numpy(weight)))
