@@ -10,13 +10,13 @@ from keras_transformer.arguments import check_positive
 from keras_transformer.layers import Dropout, EncoderBlock, LearnedPositions, TokenEmbedding
 from keras_transformer.layers.feed_forward import get_activation, serialize_activation
 from keras_transformer.layers.residual import new_norm
-from keras_transformer.models.sizes import PublishedSizes
+from keras_transformer.models.base import Model, PublishedSizes
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class BERT(PublishedSizes, keras.Model):
+class BERT(PublishedSizes, Model):
     r"""Bidirectional encoder of token ids with learned positions and segments.
 
     $$h_0 = \mathrm{drop}(\mathrm{norm}(E_w + P + S_s)), \qquad h_l = \mathrm{Block}_l(h_{l-1}), \qquad

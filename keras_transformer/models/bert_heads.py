@@ -9,6 +9,7 @@ from keras_transformer.arguments import check_one_of, check_positive
 from keras_transformer.layers import Dropout
 from keras_transformer.layers.feed_forward import activation_function
 from keras_transformer.layers.residual import new_norm
+from keras_transformer.models.base import Model
 from keras_transformer.models.bert import weight_initializer
 from keras_transformer.models.problem_types import check_problem_type
 from keras_transformer.ops.random import check_rate
@@ -17,7 +18,7 @@ from keras_transformer.typing import Tensor
 POOLINGS = ("pooler", "mean")
 
 
-class _Headed(keras.Model):
+class _Headed(Model):
     """An encoder with a head; the encoder's pooler is trainable only if the head uses it."""
 
     def __init__(self, encoder: Any, pools: bool = False, **kwargs: Any) -> None:

@@ -3,18 +3,18 @@
 import abc
 from typing import Any
 
-import keras
 from keras import ops
 
 from keras_transformer import ops as kt_ops
 from keras_transformer.arguments import check_positive
 from keras_transformer.layers.multi_head_attention import Cache
+from keras_transformer.models.base import Model
 from keras_transformer.typing import Tensor
 
 Context = dict[str, Any]
 
 
-class EncoderDecoder(keras.Model):
+class EncoderDecoder(Model):
     """Base class of encoder–decoders with one vocabulary for source and target.
 
     A subclass creates `embedding`, `drop`, `encoder_blocks`, `decoder_blocks` and `final_norms` in its constructor,

@@ -8,13 +8,14 @@ from keras import ops
 
 from keras_transformer.arguments import check_positive
 from keras_transformer.layers import Dropout, GraphAttention, ScoreLayer, score_layers
+from keras_transformer.models.base import Model
 from keras_transformer.ops.random import check_rate
 from keras_transformer.ops.scores import Score
 from keras_transformer.typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class GAT(keras.Model):
+class GAT(Model):
     r"""Graph attention network (GAT): classify nodes by a stack of graph attention layers.
 
     $$h^{(l)} = \sigma\big(\mathrm{GraphAttention}_l(\bar h^{(l-1)}, G)\; [+\, \bar h^{(l-1)} W_l]\big), \quad

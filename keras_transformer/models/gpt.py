@@ -18,13 +18,13 @@ from keras_transformer.layers.feed_forward import get_activation, serialize_acti
 from keras_transformer.layers.multi_head_attention import Cache
 from keras_transformer.layers.positions import attention_encodings
 from keras_transformer.layers.residual import new_norm
-from keras_transformer.models.sizes import PublishedSizes
+from keras_transformer.models.base import Model, PublishedSizes
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class GPT(PublishedSizes, keras.Model):
+class GPT(PublishedSizes, Model):
     r"""Decoder-only language model: each position attends to earlier ones and predicts the next token.
 
     $$h_0 = E_w + P, \qquad h_l = \mathrm{Block}_l(h_{l-1}), \qquad P(w_{t+1} \mid w_1 \dots w_t) =

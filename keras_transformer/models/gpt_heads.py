@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_transformer.layers import Dropout
+from keras_transformer.models.base import Model
 from keras_transformer.models.gpt import GPT
 from keras_transformer.models.problem_types import check_problem_type
 from keras_transformer.ops.random import check_rate
@@ -15,7 +16,7 @@ from keras_transformer.typing import Tensor
 NUM_SPECIAL_IDS = 3
 
 
-class _Headed(keras.Model):
+class _Headed(Model):
     """A decoder with a linear head on the hidden state of the extract token of each sequence."""
 
     def __init__(

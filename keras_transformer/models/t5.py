@@ -8,8 +8,8 @@ from keras_transformer.arguments import check_positive
 from keras_transformer.layers import DecoderBlock, Dropout, EncoderBlock, RelativeBias, TokenEmbedding
 from keras_transformer.layers.feed_forward import get_activation, serialize_activation
 from keras_transformer.layers.residual import new_norm
+from keras_transformer.models.base import PublishedSizes
 from keras_transformer.models.encoder_decoder import EncoderDecoder
-from keras_transformer.models.sizes import PublishedSizes
 from keras_transformer.ops.random import check_rate
 from keras_transformer.ops.scores import ScaledDotProduct
 from keras_transformer.typing import Tensor

@@ -12,13 +12,14 @@ from keras_transformer import ops as kt_ops
 from keras_transformer.arguments import check_positive
 from keras_transformer.layers.multi_head_attention import Cache
 from keras_transformer.layers.retrieval_attention import RetrievalMemory, key_matrix
+from keras_transformer.models.base import Model
 from keras_transformer.models.encoder_decoder import Context, EncoderDecoder
 from keras_transformer.ops.scores import ScaledDotProduct
 from keras_transformer.typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Unlimiformer(keras.Model):
+class Unlimiformer(Model):
     """Wrap an encoder–decoder, trained or not, for sources longer than its encoder's maximum length.
 
     The source is encoded in overlapping chunks, and the middle of each chunk, which has context on both sides, is kept.

@@ -12,8 +12,8 @@ from keras_transformer.arguments import check_not_negative, check_one_of, check_
 from keras_transformer.layers import Dropout, EncoderBlock, Positions2D
 from keras_transformer.layers.feed_forward import get_activation, serialize_activation
 from keras_transformer.layers.residual import new_norm
+from keras_transformer.models.base import Model, PublishedSizes
 from keras_transformer.models.problem_types import check_problem_type
-from keras_transformer.models.sizes import PublishedSizes
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor
 
@@ -21,7 +21,7 @@ POOLINGS = ("token", "mean")
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class ViT(PublishedSizes, keras.Model):
+class ViT(PublishedSizes, Model):
     r"""Vision Transformer: classify images by the class token of a sequence of patches.
 
     $$z_0 = [x_{class};\; x^1_p E;\; \dots;\; x^N_p E] + P, \qquad z_l = \mathrm{Block}_l(z_{l-1}), \qquad

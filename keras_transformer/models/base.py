@@ -1,8 +1,14 @@
-"""Models of published sizes, by name."""
+"""The base class of the models, and models of published sizes by name."""
 
 from typing import Any, ClassVar, Self
 
+import keras
+
 from keras_transformer.arguments import check_one_of
+
+
+class Model(keras.Model):
+    """Base class of the models: `keras.Model` with what all models of this package share."""
 
 
 class PublishedSizes:
