@@ -5,13 +5,17 @@ from keras_transformer.training.checkpoints import average_checkpoints as averag
 from keras_transformer.training.losses import LabelSmoothedCrossentropy as LabelSmoothedCrossentropy
 from keras_transformer.training.metrics import Perplexity as Perplexity
 from keras_transformer.training.metrics import TokenAccuracy as TokenAccuracy
+from keras_transformer.training.optimizers import exclude_from_weight_decay as exclude_from_weight_decay
+from keras_transformer.training.schedules import PerUpdate as PerUpdate
 from keras_transformer.training.schedules import TransformerSchedule as TransformerSchedule
 
 __all__ = [
     "LabelSmoothedCrossentropy",
+    "PerUpdate",
     "Perplexity",
     "TimeBudget",
     "TokenAccuracy",
     "TransformerSchedule",
     "average_checkpoints",
+    "exclude_from_weight_decay",
 ]

@@ -1,11 +1,23 @@
 """Losses over tokens."""
 
+import math
 from typing import Any
 
 import keras
 from keras import ops
 
+from keras_transformer.arguments import is_number
 from keras_transformer.typing import Tensor
+
+
+class _Mean(keras.losses.Loss):
+    """The mean of the values that take the place of predictions, divided by the number of replicas as in Keras."""
+
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
+        return y_pred
+
+
+_MEAN = _Mean(name="mean", dtype="float32")
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -17,19 +29,27 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
     The target distribution is (1 − ε) · one-hot label + ε · uniform, but one-hot tensors are not created. Labels equal
     to `pad_id` are excluded from the sum and from the number of tokens, with or without a Keras mask.
 
+    The mean of means over batches with different numbers of tokens is not the mean over all tokens. To give each token
+    the same weight across the K batches of `gradient_accumulation_steps=K`, or across the replicas of a
+    `tf.distribute` strategy, pass a number as `normalizer`, such as the mean number of tokens of a batch: the gradient
+    is then that of one batch with all tokens and K times the `normalizer`.
+
     Args:
         smoothing: ε in [0, 1).
         pad_id: the label to ignore; None to ignore negative labels.
+        normalizer: the divisor of the sum over tokens: "tokens", the number of tokens of the batch (of one replica's
+            part of it), or a positive number.
         name: the name of the loss.
-        **kwargs: arguments of `keras.losses.Loss`. The reduction is always the mean over valid tokens.
+        **kwargs: arguments of `keras.losses.Loss`. The reduction is always that of `normalizer`.
 
     Call arguments:
         y_true: integer labels (B, T).
         y_pred: logits (B, T, V).
-        sample_weight: weights (B,) or (B, T). The weighted sum is divided by the number of valid tokens.
+        sample_weight: weights (B,) or (B, T). The weighted sum is divided by the number of valid tokens, without
+            weights.
 
     Raises:
-        ValueError: if `smoothing` is outside [0, 1).
+        ValueError: if `smoothing` is outside [0, 1), or `normalizer` is neither "tokens" nor a positive number.
 
     References:
         Szegedy et al., "Rethinking the Inception Architecture" (2016); Vaswani et al. (2017), section 5.4.
@@ -39,22 +59,30 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
         self,
         smoothing: float = 0.1,
         pad_id: int | None = 0,
+        normalizer: str | float = "tokens",
         name: str = "label_smoothed_crossentropy",
         **kwargs: Any,
     ) -> None:
         super().__init__(name=name, **kwargs)
         if not 0 <= smoothing < 1:
             raise ValueError(f"`smoothing` must be in [0, 1). Received: smoothing={smoothing}")
+        if normalizer != "tokens" and not (is_number(normalizer) and 0 < float(normalizer) < math.inf):
+            raise ValueError(
+                f'`normalizer` must be "tokens" or a positive number. Received: normalizer={normalizer!r}'
+            )
         self.smoothing = smoothing
         self.pad_id = pad_id
+        self.normalizer = normalizer
 
     def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None) -> Tensor:
-        """Return the mean over valid tokens, a scalar."""
+        """Return the sum over valid tokens, divided by `normalizer` and the number of replicas, a scalar."""
         # The reduction of Keras divides by the number of all elements, unless there is a Keras mask.
         valid = valid_labels(y_true, self.pad_id)
         losses = self.call(y_true, y_pred)
         weights = valid if sample_weight is None else valid * per_token(sample_weight)
-        return ops.divide_no_nan(ops.sum(losses * weights), ops.sum(valid))
+        divisor = ops.sum(valid) if self.normalizer == "tokens" else float(self.normalizer)
+        loss = ops.reshape(ops.divide_no_nan(ops.sum(losses * weights), divisor), [1])
+        return _MEAN(loss, loss)
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         """Return the loss of each token, (B, T), arbitrary for padding."""
@@ -65,7 +93,12 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
 
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
-        return {**super().get_config(), "smoothing": self.smoothing, "pad_id": self.pad_id}
+        return {
+            **super().get_config(),
+            "smoothing": self.smoothing,
+            "pad_id": self.pad_id,
+            "normalizer": self.normalizer,
+        }
 
 
 def _smoothed_crossentropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:

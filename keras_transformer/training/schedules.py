@@ -1,6 +1,6 @@
 """Learning-rate schedules."""
 
-from typing import Any
+from typing import Any, Self
 
 import keras
 from keras import ops
@@ -46,3 +46,58 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
         return {"model_dim": self.model_dim, "warmup_steps": self.warmup_steps, "scale": self.scale}
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class PerUpdate(keras.optimizers.schedules.LearningRateSchedule):
+    r"""A schedule of updates, for an optimizer that accumulates gradients.
+
+    Keras calls a schedule with the number of batches, so that with `gradient_accumulation_steps=K` it advances K times
+    for each update of the weights. This one gives the rate of the update that a batch belongs to:
+
+    $$\eta'(b) = \eta(\lfloor b / K \rfloor), \quad b = 0, 1, \dots$$
+
+    Args:
+        schedule: η, a schedule of updates.
+        gradient_accumulation_steps: K, as given to the optimizer; 1 or None changes nothing.
+
+    Raises:
+        TypeError: if `schedule` is not a schedule.
+        ValueError: if `gradient_accumulation_steps` is not positive.
+
+    Example:
+        >>> schedule = PerUpdate(TransformerSchedule(512), gradient_accumulation_steps=8)
+        >>> optimizer = keras.optimizers.Adam(schedule, gradient_accumulation_steps=8)
+    """
+
+    def __init__(
+        self,
+        schedule: keras.optimizers.schedules.LearningRateSchedule,
+        gradient_accumulation_steps: int | None,
+    ) -> None:
+        if not isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
+            raise TypeError(
+                f"`schedule` must be a LearningRateSchedule. Received: schedule={schedule!r}, whose rate does not "
+                "depend on the number of batches"
+            )
+        steps = 1 if gradient_accumulation_steps is None else gradient_accumulation_steps
+        check_positive(gradient_accumulation_steps=steps)
+        self.schedule = schedule
+        self.gradient_accumulation_steps = steps
+
+    def __call__(self, step: Tensor) -> Tensor:
+        """Return the learning rate of the update that batch `step` belongs to."""
+        return self.schedule(ops.floor_divide(step, self.gradient_accumulation_steps))
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the constructor's arguments."""
+        return {
+            "schedule": keras.saving.serialize_keras_object(self.schedule),
+            "gradient_accumulation_steps": self.gradient_accumulation_steps,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        """Create the schedule from its configuration."""
+        schedule = keras.saving.deserialize_keras_object(config["schedule"])
+        return cls(schedule, config["gradient_accumulation_steps"])

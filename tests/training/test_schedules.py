@@ -2,7 +2,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_transformer.training import TransformerSchedule
+from keras_transformer.training import PerUpdate, TransformerSchedule
 
 pytestmark = pytest.mark.backend_neutral
 
@@ -48,3 +48,36 @@ def test_config_round_trip_is_the_identity():
 def test_arguments_must_be_positive(name, value):
     with pytest.raises(ValueError, match=f"`{name}` must be positive. Received: {name}={value}"):
         TransformerSchedule(**{"model_dim": 4, name: value})
+
+
+def test_rate_of_an_update_does_not_depend_on_the_number_of_accumulated_batches():
+    schedule = TransformerSchedule(4, 2)
+    for steps in (None, 2, 3):
+        variable = keras.Variable([0.0])
+        optimizer = keras.optimizers.SGD(PerUpdate(schedule, steps), gradient_accumulation_steps=steps)
+        optimizer.build([variable])
+        rates = []
+        for _ in range(4):
+            before = float(variable[0])
+            for _ in range(steps or 1):
+                optimizer.apply([keras.ops.ones(1)], [variable])
+            rates.append(before - float(variable[0]))
+        np.testing.assert_allclose(rates, [float(schedule(done)) for done in range(4)], rtol=1e-5)
+
+
+def test_schedule_of_updates_round_trips():
+    schedule = PerUpdate(TransformerSchedule(64, 10), 4)
+    copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(schedule))
+    assert [float(copy(step)) for step in range(12)] == [float(schedule(step)) for step in range(12)]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "steps", "error"),
+    [
+        (0.1, 2, TypeError),
+        (TransformerSchedule(64), 0, ValueError),
+    ],
+)
+def test_invalid_arguments_of_a_schedule_of_updates_are_refused(schedule, steps, error):
+    with pytest.raises(error, match="Received"):
+        PerUpdate(schedule, steps)
