@@ -1,6 +1,5 @@
 """Length buckets: few static shapes with little padding."""
 
-import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -8,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.arguments import check_positive
+from keras_transformer.data.epochs import shuffled
 
 _MULTIPLE = 8
 
@@ -86,14 +86,6 @@ class Share(NamedTuple):
     indices: np.ndarray
     number: int
 
-    def draw(self, seed: int | None) -> tf.data.Dataset:
-        """Return a dataset of one epoch's indices, reshuffled in each epoch if a seed is given."""
-        with tf.device("CPU:0"):  # functions of a dataset cannot read GPU memory
-            dataset = tf.data.Dataset.from_tensor_slices(tf.constant(self.indices, tf.int64))
-        if seed is not None:
-            dataset = dataset.shuffle(len(self.indices), seed=seed, reshuffle_each_iteration=True)
-        return dataset.repeat().take(self.number)
-
 
 class Buckets(NamedTuple):
     """The assignment of rows to length buckets, and the batch size of each bucket.
@@ -110,44 +102,86 @@ class Buckets(NamedTuple):
     lengths: np.ndarray
     batch_sizes: np.ndarray
 
-    def batches(self, seed: int | None, shares: Sequence["Share"] = ()) -> tf.data.Dataset:
-        """Return batches of row indices, with each row once per epoch unless `shares` are given.
+    def batches(self, shuffle: bool, shares: Sequence[Share] = ()) -> "BucketBatches":
+        """Divide the rows of an epoch into batches.
 
         Args:
-            seed: the seed of shuffling; `None` keeps the order of the rows within each bucket.
-            shares: the subsets from which the rows of an epoch are drawn.
-
-        Returns:
-            A dataset of `(rows, length)`, int64 (B,) and (): rows of one bucket, padded with -1, and the bucket's
-            length. Its cardinality is known.
+            shuffle: whether rows and batches are shuffled. Otherwise the batches of the shortest bucket come first,
+                and rows keep their order within each bucket.
+            shares: the subsets from which the rows of an epoch are drawn; by default each row is drawn once.
         """
-        count = sum(share.number for share in shares) or len(self.rows)
-        with tf.device("CPU:0"):  # functions of a dataset cannot read GPU memory
-            rows, bucket_of_row, lengths, batch_sizes = (tf.constant(each, tf.int64) for each in self)
-        dataset = tf.data.Dataset.range(count)
-        if shares:
-            drawn = [share.draw(seed) for share in shares]
-            dataset = functools.reduce(tf.data.Dataset.concatenate, drawn)
-        if seed is not None:
-            dataset = dataset.shuffle(count, seed=seed, reshuffle_each_iteration=True)
-        dataset = dataset.group_by_window(
-            key_func=lambda index: tf.gather(bucket_of_row, index),
-            reduce_func=lambda bucket, window: window.batch(tf.gather(batch_sizes, bucket)),
-            window_size_func=lambda bucket: tf.gather(batch_sizes, bucket),
+        if not shares:
+            each = (np.flatnonzero(self.bucket_of_row == bucket) for bucket in range(len(self.lengths)))
+            shares = [Share(indices, len(indices)) for indices in each if len(indices)]
+        return BucketBatches(
+            self, sorted(shares, key=lambda share: self.bucket_of_row[share.indices[0]]), shuffle
         )
+
+
+class BucketBatches:
+    """The batches of an epoch, each with rows of one bucket.
+
+    Args:
+        buckets: the buckets.
+        shares: the subsets from which rows are drawn, ordered by bucket.
+        shuffle: whether rows and batches are shuffled.
+    """
+
+    def __init__(self, buckets: Buckets, shares: Sequence[Share], shuffle: bool) -> None:
+        bucket_of_share = [int(buckets.bucket_of_row[share.indices[0]]) for share in shares]
+        numbers = np.array([share.number for share in shares])
+        drawn = np.bincount(bucket_of_share, numbers, len(buckets.lengths)).astype(
+            np.int64
+        )  # (k,) rows per epoch
+        count_of_bucket = -(-drawn // buckets.batch_sizes)
+        self.count, self._shuffle = int(count_of_bucket.sum()), shuffle
         # If all buckets have the same batch size, it is a static shape for Keras and the compiler.
-        static_size = int(self.batch_sizes[0]) if len(set(self.batch_sizes.tolist())) == 1 else None
+        sizes = set(buckets.batch_sizes.tolist())
+        self._static_size = sizes.pop() if len(sizes) == 1 else None
+        self.content = np.concatenate([buckets.rows[share.indices] for share in shares])
+        share_sizes = np.array([len(share.indices) for share in shares])
+        with tf.device("CPU:0"):  # functions of a dataset cannot read GPU memory
+            self._rows = tf.constant(self.content, tf.int64)
+            self._lengths, self._sizes = (tf.constant(each, tf.int64) for each in buckets[2:])
+            self._drawn, self._first_batch = tf.constant(drawn), _starts(count_of_bucket)
+            self._first_drawn, self._first_of_share = _starts(drawn), _starts(numbers)
+            self._share_sizes, self._share_start = tf.constant(share_sizes), _starts(share_sizes)
 
-        def pad(indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            bucket = tf.gather(bucket_of_row, indices[0])
-            missing = tf.gather(batch_sizes, bucket) - tf.size(indices, out_type=tf.int64)
-            padded = tf.pad(tf.gather(rows, indices), [[0, missing]], constant_values=-1)
-            return tf.ensure_shape(padded, [static_size]), tf.gather(lengths, bucket)
+    def __call__(self, number: tf.Tensor, seeds: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return a batch of row indices, padded with -1, and the bucket's length, int64 (B,) and ().
 
-        used = np.bincount(self.bucket_of_row, minlength=len(self.lengths))
-        if shares:
-            places = [self.bucket_of_row[share.indices[0]] for share in shares]
-            numbers = [share.number for share in shares]
-            used = np.bincount(places, weights=numbers, minlength=len(self.lengths)).astype(np.int64)
-        cardinality = int(np.sum(-(-used // self.batch_sizes)))
-        return dataset.map(pad).apply(tf.data.experimental.assert_cardinality(cardinality))
+        Args:
+            number: the number of the batch, int64 ().
+            seeds: the seeds of the epoch, int64 (2,).
+        """
+        place = shuffled(number, seeds, self.count) if self._shuffle else number
+        bucket = _last_not_after(self._first_batch, place)
+        size, drawn = self._sizes[bucket], self._drawn[bucket]
+        first = (place - self._first_batch[bucket]) * size
+        rows = tf.range(first, tf.minimum(first + size, drawn))
+        if self._shuffle:
+            rows = shuffled(rows, seeds, drawn, 1 + bucket)
+        rows = self._draw(self._first_drawn[bucket] + rows, seeds)
+        rows = tf.pad(rows, [[0, size - tf.size(rows, out_type=tf.int64)]], constant_values=-1)
+        return tf.ensure_shape(rows, [self._static_size]), self._lengths[bucket]
+
+    def _draw(self, numbers: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
+        """Return the rows of numbers that count the rows of all shares, int64 (B,)."""
+        share = _last_not_after(self._first_of_share, numbers)
+        size = tf.gather(self._share_sizes, share)
+        numbers -= tf.gather(self._first_of_share, share)
+        within = numbers % size
+        if self._shuffle:  # each pass over each share in an order of its own
+            within = shuffled(within, seeds, size, -1 - share - numbers // size * 2**16)
+        return tf.gather(self._rows, tf.gather(self._share_start, share) + within)
+
+
+def _starts(sizes: np.ndarray) -> tf.Tensor:
+    """Return where each of several contiguous parts starts."""
+    return tf.constant(np.cumsum(sizes) - sizes)
+
+
+def _last_not_after(starts: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
+    """Return the index of the last start that is at most each number, int64, of the shape of `numbers`."""
+    found = tf.searchsorted(starts, tf.reshape(numbers, [-1]), side="right", out_type=tf.int64) - 1
+    return tf.reshape(found, tf.shape(numbers))

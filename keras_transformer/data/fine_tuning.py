@@ -7,9 +7,9 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.arguments import check_one_of, check_positive
-from keras_transformer.data.prefetching import prefetched
+from keras_transformer.data.epochs import batches, rows_of_batch
 from keras_transformer.data.ragged_rows import RaggedRows
-from keras_transformer.data.token_lists import numbered, padding_values, token_lists
+from keras_transformer.data.token_lists import padding_values, token_lists
 
 TASKS = ("classification", "entailment", "similarity", "multiple_choice")
 _NO_ROW = -1
@@ -113,7 +113,8 @@ def fine_tuning(
     with tf.device("CPU:0"):  # functions of a dataset cannot read GPU memory
         places, targets = tf.constant(places), tf.constant(targets)
 
-    def batch(examples: tf.Tensor) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+    def batch(number: tf.Tensor, seeds: tf.Tensor) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+        examples = rows_of_batch(number, seeds, len(texts), batch_size, shuffle)
         rows = tf.reshape(tf.gather(places, examples), [-1])
         ids, lengths = tokens.gather(rows, tf.constant(length, tf.int64))
         column = tf.range(length, dtype=tf.int64)
@@ -123,9 +124,7 @@ def fine_tuning(
         ids, following = (tf.reshape(each, [-1, *shape[1:]]) for each in (ids, following))
         return {"token_ids": ids}, {"classes": tf.gather(targets, examples), "tokens": following}
 
-    numbers, _ = numbered(len(texts), shuffle, seed)
-    dataset = numbers.batch(batch_size).map(batch, tf.data.AUTOTUNE, deterministic=True)
-    return prefetched(dataset)
+    return batches(-(-len(texts) // batch_size), batch, seed, [*tokens, places, targets])
 
 
 def input_rows(texts: Sequence[Sequence[int]], special_ids: Sequence[int], task: str) -> list[list[int]]:

@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.arguments import check_at_least
-from keras_transformer.data.prefetching import prefetched
+from keras_transformer.data.epochs import batch_seed, batches, rows_of_batch
 
 
 def image_batches(
@@ -47,14 +47,13 @@ def image_batches(
         )
     check_at_least(1, batch_size=batch_size)
     check_at_least(0, shift=shift)
-    rows = tf.data.Dataset.range(len(images))
-    if shuffle:
-        rows = rows.shuffle(len(images), seed=seed, reshuffle_each_iteration=True)
-    random = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=True).batch(2)
+    content, count = (images, labels), len(images)
     with tf.device("CPU:0"):  # functions of a dataset cannot read GPU memory
         images, labels = tf.constant(images), tf.constant(labels)
 
-    def batch(rows: tf.Tensor, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def batch(number: tf.Tensor, seeds: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        rows = rows_of_batch(number, seeds, count, batch_size, shuffle)
+        seed = batch_seed(number, seeds)
         chosen = tf.gather(images, rows)
         if shift:
             chosen = _moved(chosen, shift, seed)
@@ -63,9 +62,7 @@ def image_batches(
             chosen = tf.where(mirrored, chosen[:, :, ::-1], chosen)
         return chosen, tf.gather(labels, rows)
 
-    dataset = tf.data.Dataset.zip(rows.batch(batch_size), random)
-    dataset = dataset.map(batch, tf.data.AUTOTUNE, deterministic=True)
-    return prefetched(dataset, -(-len(labels) // batch_size))
+    return batches(-(-count // batch_size), batch, seed, content)
 
 
 def _moved(images: tf.Tensor, shift: int, seed: tf.Tensor) -> tf.Tensor:

@@ -1,13 +1,13 @@
 """Batches of texts to train a decoder-only model to predict the next token."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
 
 from keras_transformer.arguments import check_positive
-from keras_transformer.data.prefetching import prefetched
+from keras_transformer.data.epochs import batches, rows_of_batch
 from keras_transformer.data.token_lists import check_special_ids, padding_values, tokenized
 
 Batch = tuple[dict[str, tf.Tensor], tf.Tensor]
@@ -75,9 +75,7 @@ def language_modeling(
     check_special_ids("tokenizer", tokenizer, ("end_id",))
     flat, starts = _concatenated(texts, tokenizer)
     rows = _Packed if separate else _Stream
-    return rows(flat, starts, length, padding_values(tokenizer)).batches(
-        batch_size, seed if shuffle else None
-    )
+    return rows(flat, starts, length, padding_values(tokenizer)).batches(batch_size, shuffle, seed)
 
 
 def _concatenated(texts: Iterable[str], tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
@@ -103,17 +101,15 @@ class _Stream:
             self.flat = tf.constant(flat)
         self.predicted, self.length, self.padding = len(flat) - 1, length, padding
 
-    def batches(self, batch_size: int, seed: int | None) -> tf.data.Dataset:
+    def batches(self, batch_size: int, shuffle: bool, seed: int) -> tf.data.Dataset:
         # The first row is shortened by the epoch's shift, so that each token is in exactly one row.
-        count = -(-self.predicted // self.length) + (seed is not None)
-        shifts = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=True).take(1)
+        count = -(-self.predicted // self.length) + shuffle
 
-        def rows(shift: tf.Tensor) -> tf.data.Dataset:
-            shift = tf.zeros_like(shift) if seed is None else shift % self.length
-            return tf.data.Dataset.range(count).map(lambda row: row * self.length - shift)
+        def batch(rows: tf.Tensor, seeds: tf.Tensor) -> Batch:
+            shift = tf.random.stateless_uniform([], seeds, 0, self.length, tf.int64) if shuffle else 0
+            return self._batch(tf.where(rows < count, rows * self.length - shift, self.predicted))
 
-        dataset = _shuffled(shifts.flat_map(rows), count, seed)
-        return _batched(dataset, count, batch_size, self._batch, self.predicted)
+        return _batched(count, batch_size, shuffle, seed, batch, [self.flat])
 
     def _batch(self, first: tf.Tensor) -> Batch:
         """Return the rows that start at `first`, int64 (B,), which is negative for a shortened row."""
@@ -159,11 +155,10 @@ class _Packed:
                 self.tensors[name] = tf.constant(array)
         self.count = int(shape[0])
 
-    def batches(self, batch_size: int, seed: int | None) -> tf.data.Dataset:
-        dataset = _shuffled(tf.data.Dataset.range(self.count), self.count, seed)
-        return _batched(dataset, self.count, batch_size, self._batch, self.count)
+    def batches(self, batch_size: int, shuffle: bool, seed: int) -> tf.data.Dataset:
+        return _batched(self.count, batch_size, shuffle, seed, self._batch, self.tensors.values())
 
-    def _batch(self, rows: tf.Tensor) -> Batch:
+    def _batch(self, rows: tf.Tensor, seeds: tf.Tensor) -> Batch:
         found = {name: tf.gather(values, rows) for name, values in self.tensors.items()}
         return found, found.pop("labels")
 
@@ -187,19 +182,19 @@ def _pack(sizes: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray, np.nd
     return row, column, number
 
 
-def _shuffled(dataset: tf.data.Dataset, count: int, seed: int | None) -> tf.data.Dataset:
-    return dataset if seed is None else dataset.shuffle(count, seed=seed, reshuffle_each_iteration=True)
-
-
 def _batched(
-    rows: tf.data.Dataset, count: int, batch_size: int, batch: object, padding: int
+    count: int,
+    batch_size: int,
+    shuffle: bool,
+    seed: int,
+    batch: Callable[[tf.Tensor, tf.Tensor], Batch],
+    content: Iterable[tf.Tensor],
 ) -> tf.data.Dataset:
-    """Batch row numbers, and pad the last batch with `padding`, the number of a row of padding."""
+    """Make batches by a function of row numbers (B,) and seeds; rows from `count` on are padding."""
 
-    def pad(numbers: tf.Tensor) -> Batch:
-        missing = batch_size - tf.size(numbers)
-        numbers = tf.pad(numbers, [[0, missing]], constant_values=padding)
-        return batch(tf.ensure_shape(numbers, [batch_size]))
+    def numbered(number: tf.Tensor, seeds: tf.Tensor) -> Batch:
+        rows = rows_of_batch(number, seeds, count, batch_size, shuffle)
+        rows = tf.pad(rows, [[0, batch_size - tf.size(rows)]], constant_values=count)
+        return batch(tf.ensure_shape(rows, [batch_size]), seeds)
 
-    dataset = rows.batch(batch_size).map(pad, tf.data.AUTOTUNE, deterministic=True)
-    return prefetched(dataset, -(-count // batch_size))
+    return batches(-(-count // batch_size), numbered, seed, content)

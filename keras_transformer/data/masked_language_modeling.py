@@ -7,9 +7,9 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.arguments import check_at_least, check_fraction
-from keras_transformer.data.prefetching import prefetched
+from keras_transformer.data.epochs import batch_seed, batches, rows_of_batch
 from keras_transformer.data.ragged_rows import RaggedRows
-from keras_transformer.data.token_lists import check_special_ids, numbered, token_lists
+from keras_transformer.data.token_lists import check_special_ids, token_lists
 
 _MASKED, _RANDOM = 0.8, 0.1
 
@@ -90,7 +90,7 @@ def masked_language_modeling(
         masked, positions, labels = mask(token_ids, seed)
         return {"token_ids": masked, "masked_positions": positions}, labels
 
-    return _batches(len(rows), batch_size, shuffle, seed, batch)
+    return _batches(len(rows), batch_size, shuffle, seed, batch, ids)
 
 
 def next_sentences(
@@ -168,7 +168,7 @@ def next_sentences(
         inputs = {"token_ids": masked, "segment_ids": segment_ids, "masked_positions": positions}
         return inputs, {"tokens": labels, "next_sentence": tf.cast(random_one, tf.int32)}
 
-    return _batches(len(first), batch_size, shuffle, seed, batch)
+    return _batches(len(first), batch_size, shuffle, seed, batch, ids)
 
 
 class _Masking:
@@ -258,13 +258,15 @@ def _joined(
     return token_ids, segments
 
 
-def _batches(count: int, batch_size: int, shuffle: bool, seed: int, batch: Any) -> tf.data.Dataset:
-    """Batch row indices, and map each batch and a seed to an element."""
-    rows, seeds = numbered(count, shuffle, seed)
-    dataset = tf.data.Dataset.zip(rows.batch(batch_size), seeds).map(
-        batch, tf.data.AUTOTUNE, deterministic=True
-    )
-    return prefetched(dataset, -(-count // batch_size))
+def _batches(
+    count: int, batch_size: int, shuffle: bool, seed: int, batch: Any, ids: RaggedRows
+) -> tf.data.Dataset:
+    """Make batches by a function of row indices and a seed."""
+
+    def numbered(number: tf.Tensor, seeds: tf.Tensor) -> Any:
+        return batch(rows_of_batch(number, seeds, count, batch_size, shuffle), batch_seed(number, seeds))
+
+    return batches(-(-count // batch_size), numbered, seed, ids)
 
 
 def _check(tokenizer: Tokenizer, batch_size: int, max_length: int, rate: float) -> None:

@@ -97,8 +97,8 @@ def multi_task_pairs(
     task_of_row = np.repeat(np.arange(len(kept)), [len(rows) for rows in kept])
     sizes = np.minimum([len(rows) for rows in kept], np.inf if limit is None else limit)
     numbers = _apportioned(int(sizes.sum()), sizes ** (1 / temperature))
-    rows = buckets.batches(seed if shuffle else None, _shares(buckets, task_of_row, numbers))
-    return teacher_forced(rows, buckets, sources, targets, tokenizer, tokenizer)
+    rows = buckets.batches(shuffle, _shares(buckets, task_of_row, numbers))
+    return teacher_forced(rows, buckets.lengths, sources, targets, tokenizer, tokenizer, seed)
 
 
 def _shares(buckets: Buckets, task_of_row: np.ndarray, numbers: np.ndarray) -> list[Share]:

@@ -8,9 +8,9 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.arguments import check_positive
-from keras_transformer.data.buckets import Buckets, check_lengths, choose_lengths
+from keras_transformer.data.buckets import BucketBatches, Buckets, check_lengths, choose_lengths
+from keras_transformer.data.epochs import batches
 from keras_transformer.data.pair_sources import Pairs, string_chunks
-from keras_transformer.data.prefetching import prefetched
 from keras_transformer.data.ragged_rows import RaggedRows
 from keras_transformer.data.token_lists import check_special_ids
 
@@ -45,7 +45,7 @@ def translation_pairs(
     """Make batches to train an encoder–decoder for translation by teacher forcing.
 
     The decoder's inputs are `start, y1, …, yn` and its labels `y1, …, yn, end`. All pairs are tokenised once,
-    when the dataset is made; their ids stay in memory (4 bytes per token, 40 per pair, 200 more if shuffled).
+    when the dataset is made; their ids stay in memory (4 bytes per token, 24 per pair).
     Pairs of similar length are batched together: the length L of a batch, the same for source and target, is one of a
     few lengths, and all batches of the same length have the same number of rows, so that XLA compiles one shape per
     length. The last batch of each length is completed with rows of padding, which losses and metrics must ignore.
@@ -65,7 +65,7 @@ def translation_pairs(
         length_buckets: the maximum number of lengths L, which are chosen to minimize padding; or the lengths, the last
             of which limits pairs as `max_length` does.
         shuffle: whether to reshuffle in each epoch. Otherwise pairs keep their order within each length.
-        seed: the seed of shuffling, in addition to that of `tf.random.set_seed`, if set.
+        seed: the seed of shuffling.
 
     Returns:
         A dataset of known cardinality with elements
@@ -95,8 +95,8 @@ def translation_pairs(
     sources, targets = RaggedRows.concatenated(sources), RaggedRows.concatenated(targets)
     kept = within(sources.lengths, targets.lengths, shapes)
     buckets = shapes.buckets(sources.lengths, targets.lengths, kept)
-    rows = buckets.batches(seed if shuffle else None)
-    return teacher_forced(rows, buckets, sources, targets, tokenizer, target_tokenizer)
+    rows = buckets.batches(shuffle)
+    return teacher_forced(rows, buckets.lengths, sources, targets, tokenizer, target_tokenizer, seed)
 
 
 class Shapes(NamedTuple):
@@ -141,17 +141,18 @@ class Shapes(NamedTuple):
 
 
 def teacher_forced(
-    rows: tf.data.Dataset,
-    buckets: Buckets,
+    rows_of: BucketBatches,
+    lengths: np.ndarray,
     sources: RaggedRows,
     targets: RaggedRows,
     tokenizer: Tokenizer,
     target_tokenizer: Tokenizer,
+    seed: int,
 ) -> tf.data.Dataset:
-    """Return the batches of `translation_pairs` for the row indices of `buckets.batches`."""
-    lengths = buckets.lengths
+    """Return the batches of `translation_pairs` for batches of row indices, of the given lengths (k,)."""
 
-    def batch(rows: tf.Tensor, length: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    def batch(number: tf.Tensor, seeds: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        rows, length = rows_of(number, seeds)
         source_ids, _ = _ended_and_started(sources, rows, length, tokenizer)
         labels, target_ids = _ended_and_started(targets, rows, length, target_tokenizer)
         # A single length is a static shape for Keras and the compiler.
@@ -159,7 +160,7 @@ def teacher_forced(
         inputs = {"source_ids": source_ids, "target_ids": target_ids}
         return tf.nest.map_structure(lambda ids: tf.ensure_shape(ids, shape), (inputs, labels))
 
-    return prefetched(rows.map(batch, tf.data.AUTOTUNE))
+    return batches(rows_of.count, batch, seed, [rows_of.content, *sources, *targets])
 
 
 def _rows_of(batch_size: int | None, batch_tokens: int | None) -> Callable[[int], int]:

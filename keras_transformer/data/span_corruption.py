@@ -2,15 +2,15 @@
 
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
 
 from keras_transformer.arguments import check_at_least, check_fraction
-from keras_transformer.data.prefetching import prefetched
+from keras_transformer.data.epochs import batch_seed, batches, rows_of_batch
 from keras_transformer.data.ragged_rows import RaggedRows
-from keras_transformer.data.token_lists import check_special_ids, numbered, token_lists
+from keras_transformer.data.token_lists import check_special_ids, token_lists
 
 
 class Tokenizer(Protocol):
@@ -101,7 +101,8 @@ def span_corruption(
         noise, spans = tf.constant(sizes.noise), tf.constant(sizes.spans)
         sentinel_ids = tf.constant(chosen, tf.int32)
 
-    def example(row: tf.Tensor, seed: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    def example(numbered: tuple[tf.Tensor, tf.Tensor]) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        row, seed = numbered
         tokens = ids.flat[ids.splits[row] : ids.splits[row + 1]]
         size = tf.size(tokens)
         missing = _missing(size, noise[size], spans[size], seed)
@@ -114,7 +115,18 @@ def span_corruption(
         shifted = _row(tf.concat([[start], target], axis=0), tokenizer, sizes.target_length, end=False)
         return {"source_ids": _row(source, tokenizer, max_length), "target_ids": shifted}, labels
 
-    return _batches(len(rows), batch_size, shuffle, seed, example)
+    ids_spec, labels_spec = (
+        tf.TensorSpec([length], tf.int32) for length in (max_length, sizes.target_length)
+    )
+    signature = {"source_ids": ids_spec, "target_ids": labels_spec}, labels_spec
+
+    def batch(number: tf.Tensor, seeds: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        numbers = rows_of_batch(number, seeds, len(rows), batch_size, shuffle)
+        first = batch_seed(number, seeds)
+        seed_of_row = first + 2 * tf.range(tf.size(numbers, out_type=tf.int64))[:, None]  # `example` uses two
+        return tf.map_fn(example, (numbers, seed_of_row), fn_output_signature=signature)
+
+    return batches(-(-len(rows) // batch_size), batch, seed, ids)
 
 
 class _Sizes(NamedTuple):
@@ -166,12 +178,6 @@ def _row(ids: tf.Tensor, tokenizer: Tokenizer, length: int, end: bool = True) ->
     ids = tf.concat([ids, [tokenizer.end_id]], axis=0) if end else ids
     padded = tf.pad(ids, [[0, length - tf.size(ids)]], constant_values=tokenizer.pad_id)
     return tf.ensure_shape(padded, [length])
-
-
-def _batches(count: int, batch_size: int, shuffle: bool, seed: int, example: Any) -> tf.data.Dataset:
-    rows, seeds = numbered(count, shuffle, seed)
-    examples = tf.data.Dataset.zip(rows, seeds).map(example, tf.data.AUTOTUNE, deterministic=True)
-    return prefetched(examples.batch(batch_size))
 
 
 def _sentinels(given: Sequence[int] | None, tokenizer: Tokenizer, most: int, used: set[int]) -> list[int]:

@@ -45,11 +45,3 @@ def check_special_ids(argument: str, tokenizer: Tokenizer, names: Sequence[str])
 def padding_values(tokenizer: Tokenizer) -> tuple[int, int]:
     """Return the padding values of ids and of labels: `pad_id` for both, or `end_id` and −1 if that is None."""
     return (tokenizer.end_id, -1) if tokenizer.pad_id is None else (tokenizer.pad_id, tokenizer.pad_id)
-
-
-def numbered(count: int, shuffle: bool, seed: int) -> tuple[tf.data.Dataset, tf.data.Dataset]:
-    """Return a dataset of row indices, reshuffled in each epoch if `shuffle`, and one of seeds, new in each epoch."""
-    rows = tf.data.Dataset.range(count)
-    if shuffle:
-        rows = rows.shuffle(count, seed=seed, reshuffle_each_iteration=True)
-    return rows, tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=True).batch(2)
