@@ -32,7 +32,8 @@ class Epochs:
     def start_at(self, epoch: int, batch: int = 0) -> None:
         """Start the next iteration of the dataset in an epoch, after its first `batch` batches.
 
-        The iterations after it are the following epochs from their first batch.
+        The iterations after it are the following epochs from their first batch. TensorFlow raises an error if an
+        iteration with fewer batches than the cardinality is continued after its last one.
         """
         if epoch < 0 or not 0 <= batch < self.count:
             raise ValueError(
@@ -83,9 +84,8 @@ def batches(
     options = tf.data.Options()
     options.autotune.enabled = False
     dataset = tf.data.Dataset.range(1).flat_map(numbers).map(batch, tf.data.AUTOTUNE, deterministic=True)
+    dataset = dataset.apply(tf.data.experimental.assert_cardinality(count))
     dataset = dataset.prefetch(_PREFETCHED).with_options(options)
-    # An assertion of the cardinality would fail in an epoch that starts in its middle.
-    dataset.cardinality = lambda: tf.constant(count, tf.int64)
     dataset.epochs = epochs
     return dataset
 

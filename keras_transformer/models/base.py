@@ -1,5 +1,6 @@
 """The base class of the models, and models of published sizes by name."""
 
+import contextlib
 from typing import Any, ClassVar, Self
 
 import keras
@@ -9,6 +10,37 @@ from keras_transformer.arguments import check_one_of
 
 class Model(keras.Model):
     """Base class of the models: `keras.Model` with what all models of this package share."""
+
+    def fit(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        epochs: int = 1,
+        verbose: Any = "auto",
+        callbacks: Any = None,
+        validation_split: float = 0.0,
+        validation_data: Any = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """Train as `keras.Model.fit`, which `training.ExactResume` can continue."""
+        with contextlib.ExitStack() as stack:
+            callbacks = _with_resuming(callbacks, x, validation_data, stack)
+            given = (batch_size, epochs, verbose, callbacks, validation_split, validation_data)
+            return super().fit(x, y, *given, *args, **kwargs)
+
+
+def _with_resuming(callbacks: Any, x: Any, validation_data: Any, stack: contextlib.ExitStack) -> Any:
+    """Prepare a callback that resumes training, which saves and restores the state of the others."""
+    given = (
+        [] if callbacks is None else list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
+    )
+    resuming = next((callback for callback in given if hasattr(callback, "training")), None)
+    if resuming is None:
+        return callbacks
+    others = [callback for callback in given if callback is not resuming]
+    return stack.enter_context(resuming.training(x, validation_data, others))
 
 
 class PublishedSizes:

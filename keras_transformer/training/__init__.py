@@ -2,6 +2,7 @@
 
 from keras_transformer.training.callbacks import TimeBudget as TimeBudget
 from keras_transformer.training.checkpoints import average_checkpoints as average_checkpoints
+from keras_transformer.training.exact_resume import ExactResume as ExactResume
 from keras_transformer.training.losses import LabelSmoothedCrossentropy as LabelSmoothedCrossentropy
 from keras_transformer.training.metrics import Perplexity as Perplexity
 from keras_transformer.training.metrics import TokenAccuracy as TokenAccuracy
@@ -10,6 +11,7 @@ from keras_transformer.training.schedules import PerUpdate as PerUpdate
 from keras_transformer.training.schedules import TransformerSchedule as TransformerSchedule
 
 __all__ = [
+    "ExactResume",
     "LabelSmoothedCrossentropy",
     "PerUpdate",
     "Perplexity",

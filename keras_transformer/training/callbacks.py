@@ -58,6 +58,14 @@ class TimeBudget(keras.callbacks.Callback):
             self.model.stop_training = True
         self._set_rate(spent)
 
+    def get_state(self) -> dict[str, Any]:
+        """Return the seconds that have passed, for `ExactResume`."""
+        return {"spent": None if self._started is None else time.monotonic() - self._started}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Continue the clock after the seconds of a state."""
+        self._started = None if state["spent"] is None else time.monotonic() - state["spent"]
+
     def _set_rate(self, spent: float) -> None:
         share = min(spent / self.warmup, (1 - spent) / (1 - self.warmup))
         # Not zero, so that the first batch trains.

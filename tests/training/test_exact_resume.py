@@ -1,0 +1,260 @@
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer import data, models, training
+from keras_transformer.text import ByteTokenizer
+
+TEXTS = [f"{n} + {m} = {n + m}" for n in range(6) for m in range(6)]
+EPOCHS, BATCHES = 3, 6
+RATE = training.TransformerSchedule(8, 10)
+
+
+def batches(texts=TEXTS, seed=0):
+    return data.language_modeling(texts, ByteTokenizer(), 8, length=8, seed=seed)
+
+
+@keras.saving.register_keras_serializable(package="test_exact_resume")
+class Tiny(models.base.Model):
+    """An embedding with dropout: as little to compile as possible."""
+
+    def __init__(self, dropout=0.3):
+        super().__init__()
+        self.embedding = keras.layers.Embedding(ByteTokenizer().vocabulary_size, 8)
+        self.dropout = keras.layers.Dropout(dropout)
+        self.head = keras.layers.Dense(ByteTokenizer().vocabulary_size)
+        self(keras.ops.zeros((1, 1), "int32"))
+
+    def call(self, inputs, training=None):
+        ids = inputs["token_ids"] if isinstance(inputs, dict) else inputs
+        return self.head(self.dropout(self.embedding(ids), training=training))
+
+    def get_config(self):
+        return {"dropout": self.dropout.rate}
+
+
+def model(dropout=0.3, optimizer=None):
+    keras.utils.set_random_seed(1)
+    return compiled(Tiny(dropout), optimizer)
+
+
+def compiled(made, optimizer=None):
+    made.compile(
+        optimizer or keras.optimizers.Adam(RATE),
+        training.LabelSmoothedCrossentropy(0.1, pad_id=ByteTokenizer().pad_id),
+        metrics=[training.TokenAccuracy()],
+    )
+    return made
+
+
+class Stop(keras.callbacks.Callback):
+    """End training with an error after a number of batches, as a crash would."""
+
+    def __init__(self, batches):
+        super().__init__()
+        self.left = batches
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.left -= 1
+        if not self.left:
+            raise RuntimeError("crash")
+
+
+def fit(made, folder=None, stop=None, epochs=EPOCHS, save_freq=1, callbacks=(), dataset=None):
+    found = [
+        keras.callbacks.EarlyStopping("loss", patience=2, restore_best_weights=True),
+        *callbacks,
+    ]
+    if folder is not None:
+        found.insert(0, training.ExactResume(folder, save_freq))
+    if stop is not None:
+        found.append(Stop(stop))
+    dataset = batches() if dataset is None else dataset
+    return made.fit(
+        dataset, validation_data=batches(TEXTS[:6]), epochs=epochs, shuffle=False, verbose=0, callbacks=found
+    )
+
+
+def state(made):
+    return [keras.ops.convert_to_numpy(each) for each in (*made.variables, *made.optimizer.variables)]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted():
+    made = model()
+    return fit(made), state(made)
+
+
+@pytest.mark.backend_neutral
+@pytest.mark.slow_variants
+@pytest.mark.parametrize("stop", [9, 1, 6, 7, 12, 17, 18])
+def test_resumed_training_equals_uninterrupted_training(stop, uninterrupted, tmp_path):
+    with pytest.raises(RuntimeError, match="crash"):
+        fit(model(), tmp_path, stop)
+    made = model()
+    history = fit(made, tmp_path, callbacks=[_Nothing()])
+    assert history.history == uninterrupted[0].history
+    assert history.epoch == uninterrupted[0].epoch
+    assert all(map(np.array_equal, state(made), uninterrupted[1]))
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+class _Nothing(Stop):
+    """Takes the place of `Stop`, which the states name."""
+
+    def __init__(self):
+        super().__init__(-1)
+
+
+_Nothing.__name__ = "Stop"
+
+
+def test_complete_training_is_not_repeated(tmp_path, uninterrupted):
+    fit(model(), tmp_path)
+    again = model()
+    history = fit(again, tmp_path)
+    assert history.history == uninterrupted[0].history
+    assert all(map(np.array_equal, state(again), uninterrupted[1]))
+
+
+def test_a_damaged_state_is_replaced_by_the_one_before(tmp_path, uninterrupted):
+    with pytest.raises(RuntimeError, match="crash"):
+        fit(model(), tmp_path, 9)
+    older, last = sorted(tmp_path.iterdir())
+    content = last.read_bytes()
+    for damaged in (content[: len(content) // 2], content[:5000] + b"?" + content[5001:]):
+        last.write_bytes(damaged)
+        with pytest.warns(UserWarning, match=f"{last.name}.*is damaged.*The state before it is used"):
+            assert training.exact_resume._last_state(tmp_path).path == older
+    made = model()
+    with pytest.warns(UserWarning, match="is damaged"):
+        fit(made, tmp_path, callbacks=[_Nothing()])
+    assert all(map(np.array_equal, state(made), uninterrupted[1]))
+    for path in tmp_path.iterdir():
+        path.write_bytes(b"")
+    with pytest.warns(UserWarning, match="is damaged"), pytest.raises(ValueError, match="to begin anew"):
+        fit(model(), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("argument", "changed"),
+    [
+        ("model", {"made": lambda: model(dropout=0.2)}),
+        ("optimizer", {"made": lambda: model(optimizer=keras.optimizers.Adam(RATE, beta_1=0.8))}),
+        ("gradient_accumulation_steps", None),
+        ("x", {"dataset": lambda: batches(seed=1)}),
+        ("callbacks", {"callbacks": lambda: [keras.callbacks.TerminateOnNaN()]}),
+    ],
+)
+def test_states_of_other_training_are_refused(argument, changed, tmp_path, complete):
+    if changed is None:
+        changed = {
+            "made": lambda: model(optimizer=keras.optimizers.Adam(RATE, gradient_accumulation_steps=2))
+        }
+        argument = "model|optimizer|gradient_accumulation_steps"
+    given = {name: make() for name, make in changed.items()}
+    with pytest.raises(ValueError, match=f"`({argument})` must be that of the interrupted training"):
+        fit(given.pop("made", None) or model(), complete, **given)
+
+
+@pytest.fixture(scope="module")
+def complete(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("complete")
+    fit(model(), folder, epochs=1)
+    return folder
+
+
+def test_other_data_and_models_are_refused(tmp_path):
+    for dataset in (batches().map(lambda x, y: (x, y)), batches().take(2)):
+        with pytest.raises(
+            ValueError, match="`x` must be a data set as a function of keras_transformer.data"
+        ):
+            fit(model(), tmp_path, dataset=dataset)
+    with pytest.raises(ValueError, match="whole epochs of 6 batches.*Received: epochs of 2 batches"):
+        model().fit(
+            batches(), steps_per_epoch=2, verbose=0, shuffle=False, callbacks=[training.ExactResume(tmp_path)]
+        )
+    other = keras.Sequential([keras.layers.Dense(1)])
+    other.compile(loss="mse")
+    with pytest.raises(ValueError, match="`model` must be a model of keras_transformer"):
+        other.fit(np.ones((2, 1)), np.ones((2, 1)), verbose=0, callbacks=[training.ExactResume(tmp_path)])
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("save_freq", [0, -1, "batch", 1.5, None, True])
+def test_invalid_frequencies_are_refused(save_freq, tmp_path):
+    with pytest.raises(ValueError, match="`save_freq` must be"):
+        training.ExactResume(tmp_path, save_freq)
+
+
+def test_a_failed_write_keeps_the_states_before(tmp_path, monkeypatch):
+    with pytest.raises(RuntimeError, match="crash"):
+        fit(model(), tmp_path, 9)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def full(*_args, **_arrays):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", full)
+    with pytest.raises(OSError, match="No space left"):
+        fit(model(), tmp_path, callbacks=[_Nothing()])
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_time_budget_continues_after_the_time_that_is_spent():
+    budget = training.TimeBudget(1, 1e-3)
+    budget._started = training.callbacks.time.monotonic() - 40
+    resumed = training.TimeBudget(1, 1e-3)
+    resumed.set_state(budget.get_state())
+    assert 39 < training.callbacks.time.monotonic() - resumed._started < 45
+
+
+def test_the_first_signal_ends_training_with_a_state(tmp_path, uninterrupted, capsys):
+    class Interrupt(Stop):
+        def on_train_batch_end(self, batch, logs=None):
+            self.left -= 1
+            if not self.left:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    Interrupt.__name__ = "Stop"
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        fit(model(), tmp_path, save_freq="epoch", callbacks=[Interrupt(9)])
+    assert "after batch 3 of epoch 2" in capsys.readouterr().out
+    assert signal.getsignal(signal.SIGINT) is before
+    made = model()
+    fit(made, tmp_path, callbacks=[_Nothing()])
+    assert all(map(np.array_equal, state(made), uninterrupted[1]))
+
+
+@pytest.mark.slow
+def test_killed_training_is_resumed(tmp_path, uninterrupted):
+    """`kill -9` at random batches, until a run is complete."""
+    code = """
+        import os, signal, sys, numpy as np, keras
+        from tests.training import test_exact_resume as case
+        class Kill(case.Stop):
+            def on_train_batch_end(self, batch, logs=None):
+                self.left -= 1
+                if not self.left:
+                    os.kill(os.getpid(), signal.SIGKILL)
+        made = case.model()
+        case.fit(made, sys.argv[1], save_freq=2, callbacks=[Kill(int(sys.argv[2]))])
+        np.savez(sys.argv[3], *case.state(made))
+    """
+    result, random, killed = tmp_path / "result.npz", np.random.default_rng(0), 0
+    while not result.exists():
+        arguments = [tmp_path / "states", str(random.integers(1, 9)), result]
+        done = subprocess.run([sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)])
+        killed += done.returncode == -signal.SIGKILL
+        assert killed < 60
+        assert done.returncode in (0, -signal.SIGKILL)
+    assert killed > 1
+    with np.load(result) as found:
+        assert all(map(np.array_equal, [found[name] for name in found.files], uninterrupted[1]))
