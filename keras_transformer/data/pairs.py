@@ -2,13 +2,14 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 import tensorflow as tf
 
 from keras_transformer.arguments import check_positive
 from keras_transformer.data.buckets import Buckets, check_lengths, choose_lengths
+from keras_transformer.data.columns import Columns
 from keras_transformer.data.pair_sources import Pairs, string_chunks
 from keras_transformer.data.prefetching import prefetched
 from keras_transformer.data.ragged_rows import RaggedRows
@@ -35,6 +36,9 @@ def translation_pairs(
     tokenizer: Tokenizer,
     batch_size: int | None = None,
     *,
+    columns: Columns = None,
+    reverse: bool = False,
+    on_error: str = "raise",
     target_tokenizer: Tokenizer | None = None,
     batch_tokens: int | None = None,
     max_length: int = 128,
@@ -53,10 +57,13 @@ def translation_pairs(
 
     Args:
         pairs: (source, target) str, in a list or another iterable that is read once; the path, or a list of
-            paths, of UTF-8 files with lines `source<TAB>target`; or a finite `tf.data.Dataset` of
-            (source, target) string scalars, whose invalid UTF-8 becomes U+FFFD.
+            paths, of files that `read_examples` reads, where a name with another suffix or ".txt" is that of a TSV
+            file; or a finite `tf.data.Dataset` of (source, target) string scalars, whose invalid UTF-8 becomes U+FFFD.
         tokenizer: the tokenizer of the sources, and of the targets if `target_tokenizer` is not given.
         batch_size: B, the number of rows in each batch; 64 if neither it nor `batch_tokens` is given.
+        columns: the columns of source and target in files, see `read_examples`; by default files must have only two.
+        reverse: whether to swap sources and targets.
+        on_error: "raise" to refuse malformed lines of files, "skip" to leave them out with a warning.
         target_tokenizer: the tokenizer of the targets.
         batch_tokens: the approximate number of target positions in each batch, including padding, instead of
             `batch_size`: a batch has `max(1, batch_tokens // L)` rows.
@@ -91,7 +98,8 @@ def translation_pairs(
     shapes = Shapes.of(batch_size, batch_tokens, max_length, length_buckets)
     for argument, one in (("tokenizer", tokenizer), ("target_tokenizer", target_tokenizer)):
         check_special_ids(argument, one, SPECIAL_IDS)
-    sources, targets = zip(*tokenized_pairs(pairs, tokenizer, target_tokenizer), strict=True)
+    read = {"columns": columns, "reverse": reverse, "on_error": on_error}
+    sources, targets = zip(*tokenized_pairs(pairs, tokenizer, target_tokenizer, **read), strict=True)
     sources, targets = RaggedRows.concatenated(sources), RaggedRows.concatenated(targets)
     kept = within(sources.lengths, targets.lengths, shapes)
     buckets = shapes.buckets(sources.lengths, targets.lengths, kept)
@@ -177,16 +185,18 @@ def _rows_of(batch_size: int | None, batch_tokens: int | None) -> Callable[[int]
 
 
 def tokenized_pairs(
-    pairs: Pairs, tokenizer: Tokenizer, target_tokenizer: Tokenizer, prefix: str = ""
+    pairs: Pairs, tokenizer: Tokenizer, target_tokenizer: Tokenizer, prefix: str = "", **read: Any
 ) -> list[tuple[tf.RaggedTensor, tf.RaggedTensor]]:
     """Return the ids of sources, with `prefix` prepended to each source, and of targets, in chunks.
+
+    The keyword arguments are those of `string_chunks`.
 
     Raises:
         ValueError: if there are no pairs.
     """
     chunks = [
         (tokenizer.tokenize(tf.strings.join([prefix, sources])), target_tokenizer.tokenize(targets))
-        for sources, targets in string_chunks(pairs)
+        for sources, targets in string_chunks(pairs, **read)
     ]
     if not chunks:
         raise ValueError(f"`pairs` must hold at least one pair. Received: pairs={pairs!r}")
