@@ -1,8 +1,8 @@
 """Length buckets: few static shapes with little padding."""
 
 import functools
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Self
 
 import numpy as np
 import tensorflow as tf
@@ -10,6 +10,7 @@ import tensorflow as tf
 from keras_transformer.arguments import check_positive
 
 _MULTIPLE = 8
+_BATCH_SIZE = 64
 
 
 def choose_lengths(lengths: np.ndarray, count: int, limit: int) -> tuple[int, ...]:
@@ -151,3 +152,58 @@ class Buckets(NamedTuple):
             used = np.bincount(places, weights=numbers, minlength=len(self.lengths)).astype(np.int64)
         cardinality = int(np.sum(-(-used // self.batch_sizes)))
         return dataset.map(pad).apply(tf.data.experimental.assert_cardinality(cardinality))
+
+
+class Shapes(NamedTuple):
+    """The possible shapes of batches.
+
+    Attributes:
+        rows_of: a function from a length to the number of rows in a batch.
+        lengths: the lengths, or `None` if they have to be chosen.
+        count: the maximum number of lengths.
+        limit: the maximum length.
+    """
+
+    rows_of: Callable[[int], int]
+    lengths: tuple[int, ...] | None
+    count: int
+    limit: int
+
+    @classmethod
+    def of(
+        cls,
+        batch_size: int | None,
+        batch_tokens: int | None,
+        max_length: int,
+        length_buckets: int | Sequence[int],
+    ) -> Self:
+        """Validate arguments of `translation_pairs`, and create the shapes from them."""
+        rows_of = _rows_of(batch_size, batch_tokens)
+        lengths = check_lengths(length_buckets, max_length)
+        count = length_buckets if isinstance(length_buckets, int) else len(length_buckets)
+        return cls(rows_of, lengths, count, lengths[-1] if lengths else max_length)
+
+    def buckets(self, row_lengths: np.ndarray, kept: np.ndarray) -> Buckets:
+        """Assign the rows with indices `kept` to buckets, by the lengths of all rows (n,)."""
+        needed = row_lengths[kept]
+        lengths = self.lengths or choose_lengths(needed, self.count, self.limit)
+        return Buckets(
+            rows=kept,
+            bucket_of_row=np.searchsorted(lengths, needed),
+            lengths=np.array(lengths),
+            batch_sizes=np.array([self.rows_of(length) for length in lengths]),
+        )
+
+
+def _rows_of(batch_size: int | None, batch_tokens: int | None) -> Callable[[int], int]:
+    for argument, size in (("batch_size", batch_size), ("batch_tokens", batch_tokens)):
+        if size is not None:
+            check_positive(**{argument: size})
+    if batch_tokens is None:
+        return lambda length: batch_size or _BATCH_SIZE
+    if batch_size is not None:
+        raise ValueError(
+            "`batch_size` and `batch_tokens` must not both be given. "
+            f"Received: batch_size={batch_size}, batch_tokens={batch_tokens}"
+        )
+    return lambda length: max(1, batch_tokens // length)

@@ -86,7 +86,7 @@ def masked_language_modeling(
     rows = [[tokenizer.start_id, *row, tokenizer.end_id] for row in rows]
     if not rows:
         raise ValueError("`texts` must hold at least one token. Received: none")
-    ids = RaggedRows.concatenated([tf.ragged.constant(rows, tf.int32)])
+    ids = RaggedRows.of_lists(rows)
     mask = _Masking(tokenizer, max_length, rate, whole_words)
 
     def batch(rows: tf.Tensor, seed: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
@@ -154,7 +154,7 @@ def next_sentences(
         np.searchsorted(document_of, document_of),
         np.searchsorted(document_of, document_of, "right"),
     )
-    ids = RaggedRows.concatenated([tf.ragged.constant(tokens, tf.int32, inner_shape=())])
+    ids = RaggedRows.of_lists(tokens)
     mask = _Masking(tokenizer, max_length, rate, whole_words)
     with tf.device("CPU:0"):  # functions of a dataset cannot read GPU memory
         firsts, starts, ends = tf.constant(first), tf.constant(starts), tf.constant(ends)

@@ -7,13 +7,13 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.arguments import check_positive
-from keras_transformer.data.buckets import Buckets, Share
+from keras_transformer.data.buckets import Buckets, Shapes, Share
 from keras_transformer.data.columns import Columns
 from keras_transformer.data.pair_sources import Pairs
 from keras_transformer.data.pairs import (
     SPECIAL_IDS,
-    Shapes,
     Tokenizer,
+    row_lengths,
     teacher_forced,
     tokenized_pairs,
     within,
@@ -101,7 +101,7 @@ def multi_task_pairs(
         start + within(sources.lengths[start:end], targets.lengths[start:end], shapes, f" of task {prefix!r}")
         for prefix, start, end in zip(tasks, ends[:-1], ends[1:], strict=True)
     ]
-    buckets = shapes.buckets(sources.lengths, targets.lengths, np.concatenate(kept))
+    buckets = shapes.buckets(row_lengths(sources.lengths, targets.lengths), np.concatenate(kept))
     task_of_row = np.repeat(np.arange(len(kept)), [len(rows) for rows in kept])
     sizes = np.minimum([len(rows) for rows in kept], np.inf if limit is None else limit)
     numbers = _apportioned(int(sizes.sum()), sizes ** (1 / temperature))

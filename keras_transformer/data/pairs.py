@@ -1,14 +1,13 @@
 """Batches of translation pairs for an encoder–decoder."""
 
 import logging
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, Self
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.arguments import check_positive
-from keras_transformer.data.buckets import Buckets, check_lengths, choose_lengths
+from keras_transformer.data.buckets import Buckets, Shapes
 from keras_transformer.data.columns import Columns
 from keras_transformer.data.pair_sources import Pairs, string_chunks
 from keras_transformer.data.prefetching import prefetched
@@ -16,7 +15,6 @@ from keras_transformer.data.ragged_rows import RaggedRows
 from keras_transformer.data.token_lists import check_special_ids
 
 SPECIAL_IDS = ("pad_id", "start_id", "end_id")
-_BATCH_SIZE = 64
 _LOGGER = logging.getLogger("keras_transformer")
 
 
@@ -102,50 +100,9 @@ def translation_pairs(
     sources, targets = zip(*tokenized_pairs(pairs, tokenizer, target_tokenizer, **read), strict=True)
     sources, targets = RaggedRows.concatenated(sources), RaggedRows.concatenated(targets)
     kept = within(sources.lengths, targets.lengths, shapes)
-    buckets = shapes.buckets(sources.lengths, targets.lengths, kept)
+    buckets = shapes.buckets(row_lengths(sources.lengths, targets.lengths), kept)
     rows = buckets.batches(seed if shuffle else None)
     return teacher_forced(rows, buckets, sources, targets, tokenizer, target_tokenizer)
-
-
-class Shapes(NamedTuple):
-    """The possible shapes of batches.
-
-    Attributes:
-        rows_of: a function from a length to the number of rows in a batch.
-        lengths: the lengths, or `None` if they have to be chosen.
-        count: the maximum number of lengths.
-        limit: the maximum length.
-    """
-
-    rows_of: Callable[[int], int]
-    lengths: tuple[int, ...] | None
-    count: int
-    limit: int
-
-    @classmethod
-    def of(
-        cls,
-        batch_size: int | None,
-        batch_tokens: int | None,
-        max_length: int,
-        length_buckets: int | Sequence[int],
-    ) -> Self:
-        """Validate arguments of `translation_pairs`, and create the shapes from them."""
-        rows_of = _rows_of(batch_size, batch_tokens)
-        lengths = check_lengths(length_buckets, max_length)
-        count = length_buckets if isinstance(length_buckets, int) else len(length_buckets)
-        return cls(rows_of, lengths, count, lengths[-1] if lengths else max_length)
-
-    def buckets(self, sources: np.ndarray, targets: np.ndarray, kept: np.ndarray) -> Buckets:
-        """Assign the rows with indices `kept` to buckets, by the numbers of tokens of sources and targets (n,)."""
-        needed = _needed(sources, targets)[kept]
-        lengths = self.lengths or choose_lengths(needed, self.count, self.limit)
-        return Buckets(
-            rows=kept,
-            bucket_of_row=np.searchsorted(lengths, needed),
-            lengths=np.array(lengths),
-            batch_sizes=np.array([self.rows_of(length) for length in lengths]),
-        )
 
 
 def teacher_forced(
@@ -170,20 +127,6 @@ def teacher_forced(
     return prefetched(rows.map(batch, tf.data.AUTOTUNE))
 
 
-def _rows_of(batch_size: int | None, batch_tokens: int | None) -> Callable[[int], int]:
-    for argument, size in (("batch_size", batch_size), ("batch_tokens", batch_tokens)):
-        if size is not None:
-            check_positive(**{argument: size})
-    if batch_tokens is None:
-        return lambda length: batch_size or _BATCH_SIZE
-    if batch_size is not None:
-        raise ValueError(
-            "`batch_size` and `batch_tokens` must not both be given. "
-            f"Received: batch_size={batch_size}, batch_tokens={batch_tokens}"
-        )
-    return lambda length: max(1, batch_tokens // length)
-
-
 def tokenized_pairs(
     pairs: Pairs, tokenizer: Tokenizer, target_tokenizer: Tokenizer, prefix: str = "", **read: Any
 ) -> list[tuple[tf.RaggedTensor, tf.RaggedTensor]]:
@@ -203,7 +146,7 @@ def tokenized_pairs(
     return chunks
 
 
-def _needed(sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
+def row_lengths(sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
     """Return the lengths of rows, the maximum of source and target plus one for the end or start id."""
     return np.maximum(sources, targets) + 1
 
@@ -223,7 +166,7 @@ def within(sources: np.ndarray, targets: np.ndarray, shapes: Shapes, of: str = "
     Raises:
         ValueError: if there are none.
     """
-    needed = _needed(sources, targets)
+    needed = row_lengths(sources, targets)
     kept = np.flatnonzero(needed <= shapes.limit)
     if not len(kept):
         raise ValueError(

@@ -100,7 +100,7 @@ def span_corruption(
         raise ValueError("`texts` must hold at least one token. Received: none")
     most = int(sizes.spans[: max(map(len, rows)) + 1].max())
     chosen = _sentinels(sentinels, tokenizer, most, set(itertools.chain.from_iterable(rows)))
-    ids = RaggedRows.concatenated([tf.ragged.constant(rows, tf.int32)])
+    ids = RaggedRows.of_lists(rows)
     start = tokenizer.pad_id if start_id is None else start_id
     with tf.device("CPU:0"):  # functions of a dataset cannot read GPU memory
         noise, spans = tf.constant(sizes.noise), tf.constant(sizes.spans)
