@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras_transformer.arguments import check_positive
 from keras_transformer.data.columns import Columns
 from keras_transformer.data.prefetching import prefetched
-from keras_transformer.data.token_lists import Texts, check_special_ids, padding_values, tokenized
+from keras_transformer.data.token_lists import Texts, check_special_ids, padding_values, read_texts, tokenized
 
 Batch = tuple[dict[str, tf.Tensor], tf.Tensor]
 
@@ -79,7 +79,7 @@ def language_modeling(
     """
     check_positive(batch_size=batch_size, length=length)
     check_special_ids("tokenizer", tokenizer, ("end_id",))
-    flat, starts = _concatenated(tokenized(texts, tokenizer, columns, on_error), tokenizer.end_id)
+    flat, starts = _concatenated(tokenized(read_texts(texts, columns, on_error), tokenizer), tokenizer.end_id)
     rows = _Packed if separate else _Stream
     return rows(flat, starts, length, padding_values(tokenizer)).batches(
         batch_size, seed if shuffle else None

@@ -10,7 +10,7 @@ from keras_transformer.arguments import check_at_least, check_fraction
 from keras_transformer.data.columns import Columns
 from keras_transformer.data.prefetching import prefetched
 from keras_transformer.data.ragged_rows import RaggedRows
-from keras_transformer.data.token_lists import Texts, check_special_ids, numbered, token_lists
+from keras_transformer.data.token_lists import Texts, check_special_ids, numbered, read_texts, token_lists
 
 _MASKED, _RANDOM = 0.8, 0.1
 
@@ -81,7 +81,7 @@ def masked_language_modeling(
     """
     _check(tokenizer, batch_size, max_length, rate)
     rows = []
-    for ids in token_lists(texts, tokenizer, columns, on_error):
+    for ids in token_lists(read_texts(texts, columns, on_error), tokenizer):
         rows += [ids[i : i + max_length - 2] for i in range(0, len(ids), max_length - 2)]
     rows = [[tokenizer.start_id, *row, tokenizer.end_id] for row in rows]
     if not rows:

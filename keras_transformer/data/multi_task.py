@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras_transformer.arguments import check_positive
 from keras_transformer.data.buckets import Buckets, Shapes, Share
 from keras_transformer.data.columns import Columns
-from keras_transformer.data.pair_sources import Pairs
+from keras_transformer.data.pair_sources import PairReader, Pairs
 from keras_transformer.data.pairs import (
     SPECIAL_IDS,
     Tokenizer,
@@ -55,7 +55,7 @@ def multi_task_pairs(
         batch_size: the number of rows in each batch, see `translation_pairs`.
         columns: the columns of source and target in the files of all tasks, see `translation_pairs`.
         reverse: whether to swap sources and targets in all tasks.
-        on_error: "raise" to refuse malformed lines of files, "skip" to leave them out with a warning for each task.
+        on_error: "raise" to refuse malformed lines of files, "skip" to leave them out with a warning.
         limit: K, the artificial limit of a task's size; by default there is none.
         temperature: T. 1 mixes in proportion to the sizes; higher values make the fractions more equal.
         batch_tokens: the approximate number of target positions in each batch, instead of `batch_size`.
@@ -92,8 +92,9 @@ def multi_task_pairs(
     check_positive(temperature=temperature)
     shapes = Shapes.of(batch_size, batch_tokens, max_length, length_buckets)
     check_special_ids("tokenizer", tokenizer, SPECIAL_IDS)
-    read = {"columns": columns, "reverse": reverse, "on_error": on_error}
-    chunks = [tokenized_pairs(pairs, tokenizer, tokenizer, prefix, **read) for prefix, pairs in tasks.items()]
+    reader = PairReader(columns, reverse, on_error)
+    chunks = [tokenized_pairs(reader, pairs, tokenizer, tokenizer, prefix) for prefix, pairs in tasks.items()]
+    reader.finish()
     sources, targets = zip(*itertools.chain.from_iterable(chunks), strict=True)
     sources, targets = RaggedRows.concatenated(sources), RaggedRows.concatenated(targets)
     ends = np.cumsum([0, *(sum(int(ids.nrows()) for ids, _ in parts) for parts in chunks)])

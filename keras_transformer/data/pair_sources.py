@@ -17,29 +17,46 @@ _CHUNK = 8192
 Pairs = Iterable[tuple[str, str]] | str | os.PathLike[str] | list[str | os.PathLike[str]] | tf.data.Dataset
 
 
-def string_chunks(
-    pairs: Pairs, columns: Columns = None, *, reverse: bool = False, on_error: str = "raise"
-) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
-    """Read pairs in chunks, as string tensors.
+class PairReader:
+    """A reader of pairs from several sources, which reports the malformed lines of all files together.
 
     Args:
-        pairs: (source, target) strings, paths of files, or a finite dataset of (source, target) string scalars.
-        columns: the columns of source and target in files.
+        columns: the columns of source and target in files, see `read_examples`.
         reverse: whether to swap source and target.
         on_error: "raise" to refuse malformed lines of files, "skip" to leave them out with a warning.
 
-    Yields:
-        Sources and targets, two string tensors (n,).
-
     Raises:
-        TypeError: if `pairs` is none of these.
-        ValueError: if a pair is not two strings, a line of a file is malformed, or a dataset is infinite.
+        ValueError: if `columns` are not two, or `on_error` is unknown.
     """
-    picker, malformed = ColumnPicker(columns, 2), Malformed("pairs", on_error, ADVICE)
-    for sources, targets in _chunks(pairs, picker, malformed):
-        yield (targets, sources) if reverse else (sources, targets)
-    picker.check_used("pairs")
-    malformed.report()
+
+    def __init__(self, columns: Columns = None, reverse: bool = False, on_error: str = "raise") -> None:
+        self.picker, self.malformed = ColumnPicker(columns, 2), Malformed("pairs", on_error, ADVICE)
+        self.reverse = reverse
+
+    def chunks(self, pairs: Pairs) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
+        """Read pairs in chunks, as string tensors.
+
+        Args:
+            pairs: (source, target) strings, paths of files, or a finite dataset of (source, target) string scalars.
+
+        Yields:
+            Sources and targets, two string tensors (n,).
+
+        Raises:
+            TypeError: if `pairs` is none of these.
+            ValueError: if a pair is not two strings, or a dataset is infinite.
+        """
+        for sources, targets in _chunks(pairs, self.picker, self.malformed):
+            yield (targets, sources) if self.reverse else (sources, targets)
+
+    def finish(self) -> None:
+        """Report malformed lines once all sources are read.
+
+        Raises:
+            ValueError: if there are any and `on_error` is "raise", or `columns` are given, but no file.
+        """
+        self.picker.check_used("pairs")
+        self.malformed.report()
 
 
 def _chunks(
@@ -52,7 +69,7 @@ def _chunks(
         pairs = [pairs]
     if not isinstance(pairs, Iterable) or isinstance(pairs, bytes | dict):
         raise TypeError(
-            "`pairs` must be (source, target) strings, a path of a TSV file or a tf.data.Dataset. "
+            "`pairs` must be (source, target) strings, a path of a file or a tf.data.Dataset. "
             f"Received: pairs={pairs!r}"
         )
     rows = _rows(pairs, picker, malformed)

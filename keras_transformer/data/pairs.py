@@ -2,14 +2,14 @@
 
 import logging
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
 
 from keras_transformer.data.buckets import Buckets, Shapes
 from keras_transformer.data.columns import Columns
-from keras_transformer.data.pair_sources import Pairs, string_chunks
+from keras_transformer.data.pair_sources import PairReader, Pairs
 from keras_transformer.data.prefetching import prefetched
 from keras_transformer.data.ragged_rows import RaggedRows
 from keras_transformer.data.token_lists import check_special_ids
@@ -96,8 +96,9 @@ def translation_pairs(
     shapes = Shapes.of(batch_size, batch_tokens, max_length, length_buckets)
     for argument, one in (("tokenizer", tokenizer), ("target_tokenizer", target_tokenizer)):
         check_special_ids(argument, one, SPECIAL_IDS)
-    read = {"columns": columns, "reverse": reverse, "on_error": on_error}
-    sources, targets = zip(*tokenized_pairs(pairs, tokenizer, target_tokenizer, **read), strict=True)
+    reader = PairReader(columns, reverse, on_error)
+    sources, targets = zip(*tokenized_pairs(reader, pairs, tokenizer, target_tokenizer), strict=True)
+    reader.finish()
     sources, targets = RaggedRows.concatenated(sources), RaggedRows.concatenated(targets)
     kept = within(sources.lengths, targets.lengths, shapes)
     buckets = shapes.buckets(row_lengths(sources.lengths, targets.lengths), kept)
@@ -128,20 +129,19 @@ def teacher_forced(
 
 
 def tokenized_pairs(
-    pairs: Pairs, tokenizer: Tokenizer, target_tokenizer: Tokenizer, prefix: str = "", **read: Any
+    reader: PairReader, pairs: Pairs, tokenizer: Tokenizer, target_tokenizer: Tokenizer, prefix: str = ""
 ) -> list[tuple[tf.RaggedTensor, tf.RaggedTensor]]:
     """Return the ids of sources, with `prefix` prepended to each source, and of targets, in chunks.
-
-    The keyword arguments are those of `string_chunks`.
 
     Raises:
         ValueError: if there are no pairs.
     """
     chunks = [
         (tokenizer.tokenize(tf.strings.join([prefix, sources])), target_tokenizer.tokenize(targets))
-        for sources, targets in string_chunks(pairs, **read)
+        for sources, targets in reader.chunks(pairs)
     ]
     if not chunks:
+        reader.finish()
         raise ValueError(f"`pairs` must hold at least one pair. Received: pairs={pairs!r}")
     return chunks
 

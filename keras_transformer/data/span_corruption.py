@@ -11,7 +11,7 @@ from keras_transformer.arguments import check_at_least, check_fraction
 from keras_transformer.data.columns import Columns
 from keras_transformer.data.prefetching import prefetched
 from keras_transformer.data.ragged_rows import RaggedRows
-from keras_transformer.data.token_lists import Texts, check_special_ids, numbered, token_lists
+from keras_transformer.data.token_lists import Texts, check_special_ids, numbered, read_texts, token_lists
 
 
 class Tokenizer(Protocol):
@@ -93,7 +93,7 @@ def span_corruption(
     sizes = _Sizes.of(max_length, rate, mean_span)
     rows = [
         ids[i : i + sizes.row_length]
-        for ids in token_lists(texts, tokenizer, columns, on_error)
+        for ids in token_lists(read_texts(texts, columns, on_error), tokenizer)
         for i in range(0, len(ids), sizes.row_length)
     ]
     if not rows:

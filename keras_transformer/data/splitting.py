@@ -36,7 +36,7 @@ def split(
 
     Example:
         >>> split([("a", 1), ("b", 2), ("a", 3), ("c", 4)], 0.3)
-        ([('a', 1), ('a', 3), ('c', 4)], [('b', 2)])
+        ([('b', 2), ('c', 4)], [('a', 1), ('a', 3)])
     """
     check_fraction(share=share)
     # The representation stands for a source that is not hashable, such as a list of words.

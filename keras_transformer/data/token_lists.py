@@ -44,20 +44,15 @@ def read_texts(texts: Texts, columns: Columns = None, on_error: str = "raise") -
     return found
 
 
-def tokenized(
-    texts: Texts, tokenizer: Tokenizer, columns: Columns = None, on_error: str = "raise"
-) -> Iterator[tf.RaggedTensor]:
-    """Tokenise texts in chunks, and yield the ids of each chunk, int32 ragged (n, None); see `read_texts`."""
-    texts = read_texts(texts, columns, on_error)
+def tokenized(texts: Sequence[str], tokenizer: Tokenizer) -> Iterator[tf.RaggedTensor]:
+    """Tokenise texts in chunks, and yield the ids of each chunk, int32 ragged (n, None)."""
     for start in range(0, len(texts), _CHUNK):
         yield tokenizer.tokenize(tf.constant(texts[start : start + _CHUNK]))
 
 
-def token_lists(
-    texts: Texts, tokenizer: Tokenizer, columns: Columns = None, on_error: str = "raise"
-) -> Iterator[list[int]]:
-    """Tokenise texts, and yield the ids of each; see `read_texts`."""
-    for ids in tokenized(texts, tokenizer, columns, on_error):
+def token_lists(texts: Sequence[str], tokenizer: Tokenizer) -> Iterator[list[int]]:
+    """Tokenise texts, and yield the ids of each."""
+    for ids in tokenized(texts, tokenizer):
         yield from ids.to_list()
 
 

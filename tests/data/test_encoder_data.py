@@ -281,7 +281,7 @@ def fit(model, batches, loss):
     model.fit(batches, epochs=12, shuffle=False, verbose=0)
 
 
-@pytest.mark.slow_variants
+@pytest.mark.slow
 @pytest.mark.parametrize("learn", [learn_tags, learn_classes, learn_answers])
 def test_fit_learns_a_rule_that_the_pipeline_applies(learn):
     found, expected = learn()

@@ -196,6 +196,7 @@ def ids(dataset):
     return [batch.numpy().tolist() for inputs, _ in dataset for batch in inputs.values()]
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("make", [language_modeling, masked_language_modeling])
 def test_batches_from_files_equal_those_from_texts(tmp_path, caplog, make):
     tokenizer = text.ByteTokenizer()
@@ -221,7 +222,13 @@ def test_batches_from_files_equal_those_from_texts(tmp_path, caplog, make):
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.csv.gz", "a.jsonl"])
 @pytest.mark.parametrize(
-    "tokenizer", [text.SentencePieceTokenizer, text.WordPieceTokenizer, text.BytePairTokenizer]
+    "tokenizer",
+    [
+        text.SentencePieceTokenizer,
+        text.WordPieceTokenizer,
+        text.BytePairTokenizer,
+        text.OpenAIGPTTokenizer,
+    ],
 )
 def test_tokenizers_are_not_trained_on_the_lines_of_tables(tmp_path, tokenizer, name):
     with pytest.raises(
