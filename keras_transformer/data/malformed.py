@@ -17,14 +17,15 @@ class Malformed:
         argument: the argument that the files are given as, for messages.
         on_error: "raise" to refuse them, "skip" to leave them out with one warning of the logger "keras_transformer".
         advice: a remedy other than `on_error`, for the error.
+        unit: the noun for what is malformed.
 
     Raises:
         ValueError: if `on_error` is unknown.
     """
 
-    def __init__(self, argument: str, on_error: str, advice: str = "") -> None:
+    def __init__(self, argument: str, on_error: str, advice: str = "", unit: str = "line") -> None:
         check_one_of(ON_ERROR, on_error=on_error)
-        self.argument, self.on_error, self.advice = argument, on_error, advice
+        self.argument, self.on_error, self.advice, self.unit = argument, on_error, advice, unit
         self.count = 0
         self.first: list[str] = []
 
@@ -52,12 +53,11 @@ class Malformed:
         """
         if not self.count:
             return
+        found = f"{self.count} malformed {self.unit}{'s' * (self.count > 1)}"
         listed = "\n".join(self.first)
         if self.on_error == "raise":
             raise ValueError(
-                f"`{self.argument}` must name files without malformed lines; pass on_error='skip' to leave them out"
-                f"{self.advice}. Received: {self.count} malformed, the first:\n{listed}"
+                f"`{self.argument}` must name files without malformed {self.unit}s; pass on_error='skip' to leave them "
+                f"out{self.advice}. Received: {found}, the first:\n{listed}"
             )
-        _LOGGER.warning(
-            "%d malformed lines of `%s` are left out, the first:\n%s", self.count, self.argument, listed
-        )
+        _LOGGER.warning("`%s`: leaving out %s, the first:\n%s", self.argument, found, listed)

@@ -55,7 +55,7 @@ def read_squad(paths: Paths, *, on_error: str = "raise") -> list[Question]:
         >>> kt.data.read_squad("dev-v2.0.json")[0].answers  # doctest: +SKIP
         ('France',)
     """
-    malformed = Malformed("paths", on_error)
+    malformed = Malformed("paths", on_error, unit="question")
     paths = checked_paths(paths)
     found = [question for path in paths for question in _questions(path, malformed)]
     malformed.report()

@@ -54,7 +54,7 @@ def test_sentences_with_malformed_lines_are_refused_or_skipped(tmp_path, caplog)
         f"{file}, line 8: not UTF-8: 'e\\\\xff O'",
     ]
     assert read_conll(file, on_error="skip") == [(("c",), ("O",)), (("g",), ("O",))]
-    assert "3 malformed lines of `paths` are left out" in caplog.text
+    assert "`paths`: leaving out 3 malformed lines, the first:" in caplog.text
 
 
 def test_invalid_arguments_are_refused(tmp_path):

@@ -127,7 +127,7 @@ def test_malformed_lines_are_refused_or_skipped(tmp_path, caplog, name):
     (record,) = caplog.records
     assert record.name == "keras_transformer"
     assert f"Received: {len(malformed)} malformed" in str(error.value)
-    assert record.getMessage().startswith(f"{len(malformed)} malformed lines of `paths` are left out")
+    assert record.getMessage().startswith(f"`paths`: leaving out {len(malformed)} malformed line")
     for message in (str(error.value), record.getMessage()):
         listed = message.splitlines()[1:]
         assert len(listed) == min(3, len(malformed))
@@ -144,7 +144,7 @@ def test_malformed_lines_of_all_files_are_reported_once(tmp_path, caplog):
         read_examples(paths)
     assert read_examples(paths, on_error="skip") == [("a", "b")] * 2
     assert [record.getMessage().splitlines()[0] for record in caplog.records] == [
-        "4 malformed lines of `paths` are left out, the first:"
+        "`paths`: leaving out 4 malformed lines, the first:"
     ]
     assert f"{paths[1]}, line 1" in caplog.text
 
@@ -209,7 +209,7 @@ def test_batches_from_files_equal_those_from_texts(tmp_path, caplog, make):
     assert ids(make(lines, tokenizer, shuffle=False)) == expected
     found = make(["one", "two", table], tokenizer, columns="text", on_error="skip", shuffle=False)
     assert ids(found) == ids(make(["one", "two", "three"], tokenizer, shuffle=False))
-    assert "1 malformed lines of `texts`" in caplog.text
+    assert "`texts`: leaving out 1 malformed line, the first" in caplog.text
     with pytest.raises(ValueError, match="`texts` must name files without malformed lines.*3 malformed"):
         make(table, tokenizer)
     with pytest.raises(TypeError, match=r"`texts` must be an iterable of strings; pass pathlib.Path\(name\)"):

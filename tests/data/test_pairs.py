@@ -211,7 +211,7 @@ def test_malformed_lines_are_listed(tokenizer, tmp_path, caplog):
         f"{file}, line 4: 3 columns instead of 2: 'a\\tb\\tc'",
     ]
     assert texts(tokenizer, batches(translation_pairs(file, tokenizer, on_error="skip"))) == [("a", "b")]
-    assert "7 malformed lines of `pairs` are left out" in caplog.text
+    assert "`pairs`: leaving out 7 malformed lines, the first:" in caplog.text
 
 
 def test_columns_of_pairs_are_picked_and_reversed(tokenizer, tmp_path):
