@@ -1,5 +1,9 @@
-"""Batches for `fit` from texts, pairs and images: `tf.data` datasets with static shapes and known cardinality."""
+"""Readers of files, and batches for `fit` from texts, pairs and images: `tf.data` datasets of known cardinality."""
 
+from keras_transformer.data.classification import classification as classification
+from keras_transformer.data.conll import TaggedSentence as TaggedSentence
+from keras_transformer.data.conll import read_conll as read_conll
+from keras_transformer.data.files import read_examples as read_examples
 from keras_transformer.data.fine_tuning import fine_tuning as fine_tuning
 from keras_transformer.data.fine_tuning import input_rows as input_rows
 from keras_transformer.data.images import image_batches as image_batches
@@ -10,9 +14,17 @@ from keras_transformer.data.masked_language_modeling import (
 from keras_transformer.data.masked_language_modeling import next_sentences as next_sentences
 from keras_transformer.data.multi_task import multi_task_pairs as multi_task_pairs
 from keras_transformer.data.pairs import translation_pairs
+from keras_transformer.data.questions import questions as questions
 from keras_transformer.data.span_corruption import span_corruption as span_corruption
+from keras_transformer.data.splitting import split as split
+from keras_transformer.data.squad import Question as Question
+from keras_transformer.data.squad import read_squad as read_squad
+from keras_transformer.data.tagging import tagging as tagging
 
 __all__ = [
+    "Question",
+    "TaggedSentence",
+    "classification",
     "fine_tuning",
     "image_batches",
     "input_rows",
@@ -20,6 +32,12 @@ __all__ = [
     "masked_language_modeling",
     "multi_task_pairs",
     "next_sentences",
+    "questions",
+    "read_conll",
+    "read_examples",
+    "read_squad",
     "span_corruption",
+    "split",
+    "tagging",
     "translation_pairs",
 ]

@@ -1,7 +1,7 @@
 """Length buckets: few static shapes with little padding."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Self
 
 import numpy as np
 import tensorflow as tf
@@ -10,6 +10,7 @@ from keras_transformer.arguments import check_positive
 from keras_transformer.data.epochs import shuffled
 
 _MULTIPLE = 8
+_BATCH_SIZE = 64
 
 
 def choose_lengths(lengths: np.ndarray, count: int, limit: int) -> tuple[int, ...]:
@@ -185,3 +186,58 @@ def _last_not_after(starts: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
     """Return the index of the last start that is at most each number, int64, of the shape of `numbers`."""
     found = tf.searchsorted(starts, tf.reshape(numbers, [-1]), side="right", out_type=tf.int64) - 1
     return tf.reshape(found, tf.shape(numbers))
+
+
+class Shapes(NamedTuple):
+    """The possible shapes of batches.
+
+    Attributes:
+        rows_of: a function from a length to the number of rows in a batch.
+        lengths: the lengths, or `None` if they have to be chosen.
+        count: the maximum number of lengths.
+        limit: the maximum length.
+    """
+
+    rows_of: Callable[[int], int]
+    lengths: tuple[int, ...] | None
+    count: int
+    limit: int
+
+    @classmethod
+    def of(
+        cls,
+        batch_size: int | None,
+        batch_tokens: int | None,
+        max_length: int,
+        length_buckets: int | Sequence[int],
+    ) -> Self:
+        """Validate arguments of `translation_pairs`, and create the shapes from them."""
+        rows_of = _rows_of(batch_size, batch_tokens)
+        lengths = check_lengths(length_buckets, max_length)
+        count = length_buckets if isinstance(length_buckets, int) else len(length_buckets)
+        return cls(rows_of, lengths, count, lengths[-1] if lengths else max_length)
+
+    def buckets(self, row_lengths: np.ndarray, kept: np.ndarray) -> Buckets:
+        """Assign the rows with indices `kept` to buckets, by the lengths of all rows (n,)."""
+        needed = row_lengths[kept]
+        lengths = self.lengths or choose_lengths(needed, self.count, self.limit)
+        return Buckets(
+            rows=kept,
+            bucket_of_row=np.searchsorted(lengths, needed),
+            lengths=np.array(lengths),
+            batch_sizes=np.array([self.rows_of(length) for length in lengths]),
+        )
+
+
+def _rows_of(batch_size: int | None, batch_tokens: int | None) -> Callable[[int], int]:
+    for argument, size in (("batch_size", batch_size), ("batch_tokens", batch_tokens)):
+        if size is not None:
+            check_positive(**{argument: size})
+    if batch_tokens is None:
+        return lambda length: batch_size or _BATCH_SIZE
+    if batch_size is not None:
+        raise ValueError(
+            "`batch_size` and `batch_tokens` must not both be given. "
+            f"Received: batch_size={batch_size}, batch_tokens={batch_tokens}"
+        )
+    return lambda length: max(1, batch_tokens // length)

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from keras_transformer.arguments import check_one_of, check_positive
 from keras_transformer.data.epochs import batches, rows_of_batch
+from keras_transformer.data.labels import checked_labels
 from keras_transformer.data.ragged_rows import RaggedRows
 from keras_transformer.data.token_lists import padding_values, token_lists
 
@@ -39,6 +40,8 @@ def fine_tuning(
     seed: int = 0,
 ) -> tf.data.Dataset:
     """Make batches to fine-tune a language model for a task, with language modelling as an auxiliary objective.
+
+    For an encoder such as BERT, which needs no such objective, see `classification`; its labels are the same.
 
     The labels correspond to the model's `problem_type` and the loss compiled for "classes":
 
@@ -103,9 +106,11 @@ def fine_tuning(
         _rows([next(ids) for _ in each], special_ids, task, max_length, i) for i, each in enumerate(texts)
     ]
     rows_each = max(map(len, rows_of), default=0)
-    targets = _check_labels(labels, rows_of, task)
+    targets = checked_labels(labels, len(rows_of), classes_only=task == "multiple_choice")
+    if task == "multiple_choice":
+        _check_answers(targets, rows_of)
     flat = [row for rows in rows_of for row in rows]
-    tokens = RaggedRows.concatenated([tf.ragged.constant(flat, tf.int32)])
+    tokens = RaggedRows.of_lists(flat)
     places = np.full((len(texts), rows_each), _NO_ROW)
     places[[[n < len(rows) for n in range(rows_each)] for rows in rows_of]] = np.arange(len(flat))
     length = max(map(len, flat))
@@ -181,30 +186,14 @@ def _check_special_ids(special_ids: Sequence[int] | None, tokenizer: Tokenizer) 
     return checked
 
 
-def _check_labels(labels: Any, rows_of: Sequence[Sequence[Any]], task: str) -> np.ndarray:
-    """Return classes, int32 (n,); or multi-hot labels or numbers, float32 (n, C)."""
-    found, chooses = np.asarray(labels), task == "multiple_choice"
-    integers = found.dtype.kind in "iub"
-    classes = integers and found.ndim == 1 and (found >= 0).all()
-    several = integers and found.ndim == 2 and np.isin(found, (0, 1)).all()
-    numbers = found.dtype.kind == "f" and found.ndim in (1, 2) and np.isfinite(found).all()
-    valid = classes or ((several or numbers) and not chooses)
-    if not valid or not found.size or len(found) != len(rows_of):
-        others = "" if chooses else ", 0 or 1 for each of several, or finite floats"
+def _check_answers(labels: np.ndarray, rows_of: Sequence[Sequence[Any]]) -> None:
+    """Raise unless each label is the index of one of its example's rows."""
+    wrong = np.flatnonzero(labels >= [len(rows) for rows in rows_of])
+    if len(wrong):
         raise ValueError(
-            "`labels` must hold a label for each of at least one example: non-negative integers"
-            f"{others}. Received: {len(rows_of)} examples and labels {str(labels)[:50]}"
+            "`labels` must be the indices of the right answers. "
+            f"Received: labels[{wrong[0]}]={labels[wrong[0]]} of {len(rows_of[wrong[0]])} answers"
         )
-    if not classes:
-        return found.reshape(len(found), -1).astype("float32")
-    if task == "multiple_choice":
-        wrong = np.flatnonzero(found >= [len(rows) for rows in rows_of])
-        if len(wrong):
-            raise ValueError(
-                "`labels` must be the indices of the right answers. "
-                f"Received: labels[{wrong[0]}]={found[wrong[0]]} of {len(rows_of[wrong[0]])} answers"
-            )
-    return found.astype("int32")
 
 
 def _rows(

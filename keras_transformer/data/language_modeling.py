@@ -7,8 +7,9 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.arguments import check_positive
+from keras_transformer.data.columns import Columns
 from keras_transformer.data.epochs import batches, rows_of_batch
-from keras_transformer.data.token_lists import check_special_ids, padding_values, tokenized
+from keras_transformer.data.token_lists import Texts, check_special_ids, padding_values, read_texts, tokenized
 
 Batch = tuple[dict[str, tf.Tensor], tf.Tensor]
 
@@ -24,10 +25,12 @@ class Tokenizer(Protocol):
 
 
 def language_modeling(
-    texts: Iterable[str],
+    texts: Texts,
     tokenizer: Tokenizer,
     batch_size: int = 32,
     *,
+    columns: Columns = None,
+    on_error: str = "raise",
     length: int = 256,
     separate: bool = False,
     shuffle: bool = True,
@@ -42,11 +45,14 @@ def language_modeling(
     All texts are tokenised once, when the dataset is made; their ids stay in memory.
 
     Args:
-        texts: strings. Empty strings are skipped.
+        texts: strings, and `pathlib.Path`s of files that `read_examples` reads, such as the lines of a text file; or
+            one such path. Empty strings are skipped.
         tokenizer: a tokenizer with an end id. Inputs and labels are padded with its `pad_id`; if that is None, inputs
             are padded with `end_id` and labels with −1.
         batch_size: B, the number of rows in every batch; the last batch is completed with rows of padding, whose labels
             losses and metrics must ignore.
+        columns: the column of the texts in files, an index or a name; by default files must have only one.
+        on_error: "raise" to refuse malformed lines of files, "skip" to leave them out with a warning.
         length: T, the length of a row.
         separate: whether each token attends only to tokens of its own text.
         shuffle: whether the order and the boundaries of rows differ in each epoch.
@@ -73,17 +79,17 @@ def language_modeling(
     """
     check_positive(batch_size=batch_size, length=length)
     check_special_ids("tokenizer", tokenizer, ("end_id",))
-    flat, starts = _concatenated(texts, tokenizer)
+    flat, starts = _concatenated(tokenized(read_texts(texts, columns, on_error), tokenizer), tokenizer.end_id)
     rows = _Packed if separate else _Stream
     return rows(flat, starts, length, padding_values(tokenizer)).batches(batch_size, shuffle, seed)
 
 
-def _concatenated(texts: Iterable[str], tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
+def _concatenated(chunks: Iterable[tf.RaggedTensor], end_id: int) -> tuple[np.ndarray, np.ndarray]:
     """Return all N tokens, with an end token after each text, int32 (N,), and the offsets of the texts, then N."""
     parts, lengths = [np.zeros(0, np.int32)], [np.zeros(1, np.int64)]
-    for ids in tokenized(texts, tokenizer):
+    for ids in chunks:
         ids = tf.ragged.boolean_mask(ids, ids.row_lengths() > 0)
-        ends = tf.fill([ids.nrows(), 1], tokenizer.end_id)
+        ends = tf.fill([ids.nrows(), 1], end_id)
         ids = tf.concat([ids, ends], axis=1)
         parts.append(ids.values.numpy())
         lengths.append(ids.row_lengths().numpy())

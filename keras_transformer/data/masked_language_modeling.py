@@ -7,9 +7,10 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.arguments import check_at_least, check_fraction
+from keras_transformer.data.columns import Columns
 from keras_transformer.data.epochs import batch_seed, batches, rows_of_batch
 from keras_transformer.data.ragged_rows import RaggedRows
-from keras_transformer.data.token_lists import check_special_ids, token_lists
+from keras_transformer.data.token_lists import Texts, check_special_ids, read_texts, token_lists
 
 _MASKED, _RANDOM = 0.8, 0.1
 
@@ -32,10 +33,12 @@ class Tokenizer(Protocol):
 
 
 def masked_language_modeling(
-    texts: Iterable[str],
+    texts: Texts,
     tokenizer: Tokenizer,
     batch_size: int = 32,
     *,
+    columns: Columns = None,
+    on_error: str = "raise",
     max_length: int = 128,
     rate: float = 0.15,
     whole_words: bool = False,
@@ -49,9 +52,11 @@ def masked_language_modeling(
     into several rows.
 
     Args:
-        texts: strings.
+        texts: strings, or `pathlib.Path`s of files, as in `language_modeling`.
         tokenizer: a tokenizer with a mask id.
         batch_size: B, the number of rows in each batch; the last may be smaller.
+        columns: the column of the texts in files, an index or a name; by default files must have only one.
+        on_error: "raise" to refuse malformed lines of files, "skip" to leave them out with a warning.
         max_length: T, the length of every row, including special ids.
         rate: the fraction of tokens to choose.
         whole_words: whether to choose whole words, whose "##" pieces are masked together. The number of chosen tokens
@@ -76,12 +81,12 @@ def masked_language_modeling(
     """
     _check(tokenizer, batch_size, max_length, rate)
     rows = []
-    for ids in token_lists(texts, tokenizer):
+    for ids in token_lists(read_texts(texts, columns, on_error), tokenizer):
         rows += [ids[i : i + max_length - 2] for i in range(0, len(ids), max_length - 2)]
     rows = [[tokenizer.start_id, *row, tokenizer.end_id] for row in rows]
     if not rows:
         raise ValueError("`texts` must hold at least one token. Received: none")
-    ids = RaggedRows.concatenated([tf.ragged.constant(rows, tf.int32)])
+    ids = RaggedRows.of_lists(rows)
     mask = _Masking(tokenizer, max_length, rate, whole_words)
 
     def batch(rows: tf.Tensor, seed: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
@@ -149,7 +154,7 @@ def next_sentences(
         np.searchsorted(document_of, document_of),
         np.searchsorted(document_of, document_of, "right"),
     )
-    ids = RaggedRows.concatenated([tf.ragged.constant(tokens, tf.int32, inner_shape=())])
+    ids = RaggedRows.of_lists(tokens)
     mask = _Masking(tokenizer, max_length, rate, whole_words)
     with tf.device("CPU:0"):  # functions of a dataset cannot read GPU memory
         firsts, starts, ends = tf.constant(first), tf.constant(starts), tf.constant(ends)

@@ -7,12 +7,13 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.arguments import check_positive
-from keras_transformer.data.buckets import Buckets, Share
-from keras_transformer.data.pair_sources import Pairs
+from keras_transformer.data.buckets import Buckets, Shapes, Share
+from keras_transformer.data.columns import Columns
+from keras_transformer.data.pair_sources import PairReader, Pairs
 from keras_transformer.data.pairs import (
     SPECIAL_IDS,
-    Shapes,
     Tokenizer,
+    row_lengths,
     teacher_forced,
     tokenized_pairs,
     within,
@@ -26,6 +27,9 @@ def multi_task_pairs(
     tokenizer: Tokenizer,
     batch_size: int | None = None,
     *,
+    columns: Columns = None,
+    reverse: bool = False,
+    on_error: str = "raise",
     limit: int | None = None,
     temperature: float = 1.0,
     batch_tokens: int | None = None,
@@ -49,6 +53,9 @@ def multi_task_pairs(
             that `translation_pairs` accepts.
         tokenizer: the tokenizer of sources with their prefix, and of targets.
         batch_size: the number of rows in each batch, see `translation_pairs`.
+        columns: the columns of source and target in the files of all tasks, see `translation_pairs`.
+        reverse: whether to swap sources and targets in all tasks.
+        on_error: "raise" to refuse malformed lines of files, "skip" to leave them out with a warning.
         limit: K, the artificial limit of a task's size; by default there is none.
         temperature: T. 1 mixes in proportion to the sizes; higher values make the fractions more equal.
         batch_tokens: the approximate number of target positions in each batch, instead of `batch_size`.
@@ -85,7 +92,9 @@ def multi_task_pairs(
     check_positive(temperature=temperature)
     shapes = Shapes.of(batch_size, batch_tokens, max_length, length_buckets)
     check_special_ids("tokenizer", tokenizer, SPECIAL_IDS)
-    chunks = [tokenized_pairs(pairs, tokenizer, tokenizer, prefix) for prefix, pairs in tasks.items()]
+    reader = PairReader(columns, reverse, on_error)
+    chunks = [tokenized_pairs(reader, pairs, tokenizer, tokenizer, prefix) for prefix, pairs in tasks.items()]
+    reader.finish()
     sources, targets = zip(*itertools.chain.from_iterable(chunks), strict=True)
     sources, targets = RaggedRows.concatenated(sources), RaggedRows.concatenated(targets)
     ends = np.cumsum([0, *(sum(int(ids.nrows()) for ids, _ in parts) for parts in chunks)])
@@ -93,7 +102,7 @@ def multi_task_pairs(
         start + within(sources.lengths[start:end], targets.lengths[start:end], shapes, f" of task {prefix!r}")
         for prefix, start, end in zip(tasks, ends[:-1], ends[1:], strict=True)
     ]
-    buckets = shapes.buckets(sources.lengths, targets.lengths, np.concatenate(kept))
+    buckets = shapes.buckets(row_lengths(sources.lengths, targets.lengths), np.concatenate(kept))
     task_of_row = np.repeat(np.arange(len(kept)), [len(rows) for rows in kept])
     sizes = np.minimum([len(rows) for rows in kept], np.inf if limit is None else limit)
     numbers = _apportioned(int(sizes.sum()), sizes ** (1 / temperature))

@@ -1,6 +1,5 @@
-"""Readers of translation pairs from lists, TSV files and `tf.data` datasets."""
+"""Readers of translation pairs from lists, files and `tf.data` datasets."""
 
-import codecs
 import itertools
 import os
 from collections.abc import Iterable, Iterator
@@ -8,25 +7,61 @@ from typing import Any
 
 import tensorflow as tf
 
-_LISTED_LINES = 5
+from keras_transformer.data.columns import ColumnPicker, Columns
+from keras_transformer.data.files import ADVICE, file_examples
+from keras_transformer.data.malformed import Malformed
+from keras_transformer.text.training.files import format_of
+
 _CHUNK = 8192
 
 Pairs = Iterable[tuple[str, str]] | str | os.PathLike[str] | list[str | os.PathLike[str]] | tf.data.Dataset
 
 
-def string_chunks(pairs: Pairs) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
-    """Read pairs in chunks, as string tensors.
+class PairReader:
+    """A reader of pairs from several sources, which reports the malformed lines of all files together.
 
     Args:
-        pairs: (source, target) strings, paths of TSV files, or a finite dataset of (source, target) string scalars.
-
-    Yields:
-        Sources and targets, two string tensors (n,).
+        columns: the columns of source and target in files, see `read_examples`.
+        reverse: whether to swap source and target.
+        on_error: "raise" to refuse malformed lines of files, "skip" to leave them out with a warning.
 
     Raises:
-        TypeError: if `pairs` is none of these.
-        ValueError: if a pair is not two strings, a line of a file is malformed, or a dataset is infinite.
+        ValueError: if `columns` are not two, or `on_error` is unknown.
     """
+
+    def __init__(self, columns: Columns = None, reverse: bool = False, on_error: str = "raise") -> None:
+        self.picker, self.malformed = ColumnPicker(columns, 2), Malformed("pairs", on_error, ADVICE)
+        self.reverse = reverse
+
+    def chunks(self, pairs: Pairs) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
+        """Read pairs in chunks, as string tensors.
+
+        Args:
+            pairs: (source, target) strings, paths of files, or a finite dataset of (source, target) string scalars.
+
+        Yields:
+            Sources and targets, two string tensors (n,).
+
+        Raises:
+            TypeError: if `pairs` is none of these.
+            ValueError: if a pair is not two strings, or a dataset is infinite.
+        """
+        for sources, targets in _chunks(pairs, self.picker, self.malformed):
+            yield (targets, sources) if self.reverse else (sources, targets)
+
+    def finish(self) -> None:
+        """Report malformed lines once all sources are read.
+
+        Raises:
+            ValueError: if there are any and `on_error` is "raise", or `columns` are given, but no file.
+        """
+        self.picker.check_used("pairs")
+        self.malformed.report()
+
+
+def _chunks(
+    pairs: Pairs, picker: ColumnPicker, malformed: Malformed
+) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
     if isinstance(pairs, tf.data.Dataset):
         yield from _dataset_chunks(pairs)
         return
@@ -34,10 +69,10 @@ def string_chunks(pairs: Pairs) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
         pairs = [pairs]
     if not isinstance(pairs, Iterable) or isinstance(pairs, bytes | dict):
         raise TypeError(
-            "`pairs` must be (source, target) strings, a path of a TSV file or a tf.data.Dataset. "
+            "`pairs` must be (source, target) strings, a path of a file or a tf.data.Dataset. "
             f"Received: pairs={pairs!r}"
         )
-    rows = _rows(pairs)
+    rows = _rows(pairs, picker, malformed)
     while chunk := list(itertools.islice(rows, _CHUNK)):
         yield tf.constant([row[0] for row in chunk]), tf.constant([row[1] for row in chunk])
 
@@ -54,10 +89,15 @@ def _dataset_chunks(pairs: tf.data.Dataset) -> Iterator[tuple[tf.Tensor, tf.Tens
     yield from pairs.batch(_CHUNK)
 
 
-def _rows(pairs: Iterable[Any]) -> Iterator[tuple[bytes, bytes]]:
+def _rows(pairs: Iterable[Any], picker: ColumnPicker, malformed: Malformed) -> Iterator[tuple[bytes, bytes]]:
     for index, item in enumerate(pairs):
         if isinstance(item, str | os.PathLike):
-            yield from _lines(item)
+            # A file of pairs has two columns whatever its name, such as Tatoeba's "spa.txt".
+            known = format_of(item)
+            read = file_examples(
+                item, "pairs", picker, malformed, format="tsv" if known in (None, "text") else known
+            )
+            yield from ((source.encode(), target.encode()) for source, target in read)
             continue
         try:
             source, target = item
@@ -71,35 +111,3 @@ def _rows(pairs: Iterable[Any]) -> Iterator[tuple[bytes, bytes]]:
             raise ValueError(
                 f"`pairs` must be (source, target), two str each. Received: pairs[{index}]={item!r}"
             ) from None
-
-
-def _lines(path: str | os.PathLike[str]) -> Iterator[tuple[bytes, bytes]]:
-    broken, count = [], 0
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, start=1):
-            line = line.rstrip(b"\r\n")
-            if number == 1:
-                line = line.removeprefix(codecs.BOM_UTF8)
-            if error := _line_error(line):
-                count += 1
-                if count <= _LISTED_LINES:
-                    broken.append(f"line {number}: {error}: {line[:200].decode(errors='backslashreplace')!r}")
-            elif not count:
-                source, target = line.split(b"\t")
-                yield source, target
-    if count:
-        raise ValueError(
-            "`pairs` must name files of lines source<TAB>target. "
-            f"Received: {os.fspath(path)!r}, with {count} other lines; the first:\n" + "\n".join(broken)
-        )
-
-
-def _line_error(line: bytes) -> str | None:
-    try:
-        line.decode()
-    except UnicodeDecodeError:
-        return "not UTF-8"
-    fields = line.split(b"\t")
-    if len(fields) != 2:
-        return f"{len(fields)} fields instead of 2"
-    return None if all(field.strip() for field in fields) else "an empty field"

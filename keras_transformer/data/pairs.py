@@ -1,21 +1,20 @@
 """Batches of translation pairs for an encoder–decoder."""
 
 import logging
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, Self
+from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.arguments import check_positive
-from keras_transformer.data.buckets import BucketBatches, Buckets, check_lengths, choose_lengths
+from keras_transformer.data.buckets import BucketBatches, Shapes
+from keras_transformer.data.columns import Columns
 from keras_transformer.data.epochs import batches
-from keras_transformer.data.pair_sources import Pairs, string_chunks
+from keras_transformer.data.pair_sources import PairReader, Pairs
 from keras_transformer.data.ragged_rows import RaggedRows
 from keras_transformer.data.token_lists import check_special_ids
 
 SPECIAL_IDS = ("pad_id", "start_id", "end_id")
-_BATCH_SIZE = 64
 _LOGGER = logging.getLogger("keras_transformer")
 
 
@@ -35,6 +34,9 @@ def translation_pairs(
     tokenizer: Tokenizer,
     batch_size: int | None = None,
     *,
+    columns: Columns = None,
+    reverse: bool = False,
+    on_error: str = "raise",
     target_tokenizer: Tokenizer | None = None,
     batch_tokens: int | None = None,
     max_length: int = 128,
@@ -53,10 +55,13 @@ def translation_pairs(
 
     Args:
         pairs: (source, target) str, in a list or another iterable that is read once; the path, or a list of
-            paths, of UTF-8 files with lines `source<TAB>target`; or a finite `tf.data.Dataset` of
-            (source, target) string scalars, whose invalid UTF-8 becomes U+FFFD.
+            paths, of files that `read_examples` reads, where a name with another suffix or ".txt" is that of a TSV
+            file; or a finite `tf.data.Dataset` of (source, target) string scalars, whose invalid UTF-8 becomes U+FFFD.
         tokenizer: the tokenizer of the sources, and of the targets if `target_tokenizer` is not given.
         batch_size: B, the number of rows in each batch; 64 if neither it nor `batch_tokens` is given.
+        columns: the columns of source and target in files, see `read_examples`; by default files must have only two.
+        reverse: whether to swap sources and targets.
+        on_error: "raise" to refuse malformed lines of files, "skip" to leave them out with a warning.
         target_tokenizer: the tokenizer of the targets.
         batch_tokens: the approximate number of target positions in each batch, including padding, instead of
             `batch_size`: a batch has `max(1, batch_tokens // L)` rows.
@@ -91,53 +96,14 @@ def translation_pairs(
     shapes = Shapes.of(batch_size, batch_tokens, max_length, length_buckets)
     for argument, one in (("tokenizer", tokenizer), ("target_tokenizer", target_tokenizer)):
         check_special_ids(argument, one, SPECIAL_IDS)
-    sources, targets = zip(*tokenized_pairs(pairs, tokenizer, target_tokenizer), strict=True)
+    reader = PairReader(columns, reverse, on_error)
+    sources, targets = zip(*tokenized_pairs(reader, pairs, tokenizer, target_tokenizer), strict=True)
+    reader.finish()
     sources, targets = RaggedRows.concatenated(sources), RaggedRows.concatenated(targets)
     kept = within(sources.lengths, targets.lengths, shapes)
-    buckets = shapes.buckets(sources.lengths, targets.lengths, kept)
+    buckets = shapes.buckets(row_lengths(sources.lengths, targets.lengths), kept)
     rows = buckets.batches(shuffle)
     return teacher_forced(rows, buckets.lengths, sources, targets, tokenizer, target_tokenizer, seed)
-
-
-class Shapes(NamedTuple):
-    """The possible shapes of batches.
-
-    Attributes:
-        rows_of: a function from a length to the number of rows in a batch.
-        lengths: the lengths, or `None` if they have to be chosen.
-        count: the maximum number of lengths.
-        limit: the maximum length.
-    """
-
-    rows_of: Callable[[int], int]
-    lengths: tuple[int, ...] | None
-    count: int
-    limit: int
-
-    @classmethod
-    def of(
-        cls,
-        batch_size: int | None,
-        batch_tokens: int | None,
-        max_length: int,
-        length_buckets: int | Sequence[int],
-    ) -> Self:
-        """Validate arguments of `translation_pairs`, and create the shapes from them."""
-        rows_of = _rows_of(batch_size, batch_tokens)
-        lengths = check_lengths(length_buckets, max_length)
-        count = length_buckets if isinstance(length_buckets, int) else len(length_buckets)
-        return cls(rows_of, lengths, count, lengths[-1] if lengths else max_length)
-
-    def buckets(self, sources: np.ndarray, targets: np.ndarray, kept: np.ndarray) -> Buckets:
-        """Assign the rows with indices `kept` to buckets, by the numbers of tokens of sources and targets (n,)."""
-        needed = _needed(sources, targets)[kept]
-        lengths = self.lengths or choose_lengths(needed, self.count, self.limit)
-        return Buckets(
-            rows=kept,
-            bucket_of_row=np.searchsorted(lengths, needed),
-            lengths=np.array(lengths),
-            batch_sizes=np.array([self.rows_of(length) for length in lengths]),
-        )
 
 
 def teacher_forced(
@@ -163,22 +129,8 @@ def teacher_forced(
     return batches(rows_of.count, batch, seed, [rows_of.content, *sources, *targets])
 
 
-def _rows_of(batch_size: int | None, batch_tokens: int | None) -> Callable[[int], int]:
-    for argument, size in (("batch_size", batch_size), ("batch_tokens", batch_tokens)):
-        if size is not None:
-            check_positive(**{argument: size})
-    if batch_tokens is None:
-        return lambda length: batch_size or _BATCH_SIZE
-    if batch_size is not None:
-        raise ValueError(
-            "`batch_size` and `batch_tokens` must not both be given. "
-            f"Received: batch_size={batch_size}, batch_tokens={batch_tokens}"
-        )
-    return lambda length: max(1, batch_tokens // length)
-
-
 def tokenized_pairs(
-    pairs: Pairs, tokenizer: Tokenizer, target_tokenizer: Tokenizer, prefix: str = ""
+    reader: PairReader, pairs: Pairs, tokenizer: Tokenizer, target_tokenizer: Tokenizer, prefix: str = ""
 ) -> list[tuple[tf.RaggedTensor, tf.RaggedTensor]]:
     """Return the ids of sources, with `prefix` prepended to each source, and of targets, in chunks.
 
@@ -187,14 +139,15 @@ def tokenized_pairs(
     """
     chunks = [
         (tokenizer.tokenize(tf.strings.join([prefix, sources])), target_tokenizer.tokenize(targets))
-        for sources, targets in string_chunks(pairs)
+        for sources, targets in reader.chunks(pairs)
     ]
     if not chunks:
+        reader.finish()
         raise ValueError(f"`pairs` must hold at least one pair. Received: pairs={pairs!r}")
     return chunks
 
 
-def _needed(sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
+def row_lengths(sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
     """Return the lengths of rows, the maximum of source and target plus one for the end or start id."""
     return np.maximum(sources, targets) + 1
 
@@ -214,7 +167,7 @@ def within(sources: np.ndarray, targets: np.ndarray, shapes: Shapes, of: str = "
     Raises:
         ValueError: if there are none.
     """
-    needed = _needed(sources, targets)
+    needed = row_lengths(sources, targets)
     kept = np.flatnonzero(needed <= shapes.limit)
     if not len(kept):
         raise ValueError(

@@ -1,6 +1,7 @@
 """Rows of ids of different lengths, stored as flat arrays and gathered into dense batches."""
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -28,14 +29,24 @@ class RaggedRows(NamedTuple):
         Returns:
             The concatenated rows.
         """
-        flat, lengths = [np.zeros(0, np.int32)], [np.zeros(1, np.int64)]
+        flat, lengths = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)]
         for part in parts:
             flat.append(part.values.numpy())
             lengths.append(part.row_lengths().numpy())
-        flat.append(np.zeros(1, np.int32))
+        return cls._of(np.concatenate(flat), np.concatenate(lengths))
+
+    @classmethod
+    def of_lists(cls, rows: Sequence[Sequence[int]]) -> Self:
+        """Store rows that are sequences of ids."""
+        flat = np.fromiter(itertools.chain.from_iterable(rows), np.int32)
+        return cls._of(flat, np.array([len(row) for row in rows], np.int64))
+
+    @classmethod
+    def _of(cls, flat: np.ndarray, lengths: np.ndarray) -> Self:
+        splits = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
         # Functions of a dataset run on the CPU and cannot read GPU memory.
         with tf.device("CPU:0"):
-            return cls(tf.constant(np.concatenate(flat)), tf.constant(np.cumsum(np.concatenate(lengths))))
+            return cls(tf.constant(np.append(flat, np.int32(0))), tf.constant(splits))
 
     @property
     def lengths(self) -> np.ndarray:

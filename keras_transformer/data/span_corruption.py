@@ -1,16 +1,17 @@
 """Batches of texts with corrupted spans to pre-train an encoder–decoder."""
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
 
 from keras_transformer.arguments import check_at_least, check_fraction
+from keras_transformer.data.columns import Columns
 from keras_transformer.data.epochs import batch_seed, batches, rows_of_batch
 from keras_transformer.data.ragged_rows import RaggedRows
-from keras_transformer.data.token_lists import check_special_ids, token_lists
+from keras_transformer.data.token_lists import Texts, check_special_ids, read_texts, token_lists
 
 
 class Tokenizer(Protocol):
@@ -25,10 +26,12 @@ class Tokenizer(Protocol):
 
 
 def span_corruption(
-    texts: Iterable[str],
+    texts: Texts,
     tokenizer: Tokenizer,
     batch_size: int = 32,
     *,
+    columns: Columns = None,
+    on_error: str = "raise",
     max_length: int = 512,
     rate: float = 0.15,
     mean_span: float = 3.0,
@@ -50,9 +53,11 @@ def span_corruption(
     Texts longer than a row are split into several rows.
 
     Args:
-        texts: strings. Empty strings are skipped.
+        texts: strings, or `pathlib.Path`s of files, as in `language_modeling`. Empty strings are skipped.
         tokenizer: a tokenizer with an end id.
         batch_size: B, the number of rows in each batch; the last may be smaller.
+        columns: the column of the texts in files, an index or a name; by default files must have only one.
+        on_error: "raise" to refuse malformed lines of files, "skip" to leave them out with a warning.
         max_length: S, the length of every source; rows of text are split so that they fit after spans are removed.
         rate: the fraction of tokens to remove.
         mean_span: the mean length of a span, in tokens.
@@ -88,14 +93,14 @@ def span_corruption(
     sizes = _Sizes.of(max_length, rate, mean_span)
     rows = [
         ids[i : i + sizes.row_length]
-        for ids in token_lists(texts, tokenizer)
+        for ids in token_lists(read_texts(texts, columns, on_error), tokenizer)
         for i in range(0, len(ids), sizes.row_length)
     ]
     if not rows:
         raise ValueError("`texts` must hold at least one token. Received: none")
     most = int(sizes.spans[: max(map(len, rows)) + 1].max())
     chosen = _sentinels(sentinels, tokenizer, most, set(itertools.chain.from_iterable(rows)))
-    ids = RaggedRows.concatenated([tf.ragged.constant(rows, tf.int32)])
+    ids = RaggedRows.of_lists(rows)
     start = tokenizer.pad_id if start_id is None else start_id
     with tf.device("CPU:0"):  # functions of a dataset cannot read GPU memory
         noise, spans = tf.constant(sizes.noise), tf.constant(sizes.spans)

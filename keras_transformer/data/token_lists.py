@@ -1,28 +1,56 @@
 """Tokenised texts, and helpers for datasets of them."""
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 
 import tensorflow as tf
 
+from keras_transformer.data.columns import ColumnPicker, Columns
+from keras_transformer.data.files import ADVICE, file_examples
+from keras_transformer.data.malformed import Malformed
 from keras_transformer.text import Tokenizer
 
 _CHUNK = 8192
 
+Texts = Iterable[str | os.PathLike[str]] | os.PathLike[str]
 
-def tokenized(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[tf.RaggedTensor]:
-    """Tokenise texts in chunks, and yield the ids of each chunk, int32 ragged (n, None).
+
+def read_texts(texts: Texts, columns: Columns = None, on_error: str = "raise") -> list[str]:
+    """Return texts, with those of files in place of their paths.
+
+    Args:
+        texts: an iterable of strings and `pathlib.Path`s, or one path.
+        columns: the column of the texts in files, see `read_examples`; by default files must have only one.
+        on_error: "raise" to refuse malformed lines of files, "skip" to leave them out with a warning.
 
     Raises:
         TypeError: if `texts` is a single string.
+        ValueError: if a line of a file is malformed; see `read_examples`.
     """
     if isinstance(texts, str | bytes):
-        raise TypeError(f"`texts` must be an iterable of strings. Received: texts={str(texts)[:50]!r}")
-    texts = list(texts)
+        raise TypeError(
+            "`texts` must be an iterable of strings; pass pathlib.Path(name) to read a file. "
+            f"Received: texts={str(texts)[:50]!r}"
+        )
+    picker, malformed = ColumnPicker(columns, 1), Malformed("texts", on_error, ADVICE)
+    found = []
+    for item in [texts] if isinstance(texts, os.PathLike) else texts:
+        if isinstance(item, os.PathLike):
+            found += [text for (text,) in file_examples(item, "texts", picker, malformed)]
+        else:
+            found.append(item)
+    picker.check_used("texts")
+    malformed.report()
+    return found
+
+
+def tokenized(texts: Sequence[str], tokenizer: Tokenizer) -> Iterator[tf.RaggedTensor]:
+    """Tokenise texts in chunks, and yield the ids of each chunk, int32 ragged (n, None)."""
     for start in range(0, len(texts), _CHUNK):
         yield tokenizer.tokenize(tf.constant(texts[start : start + _CHUNK]))
 
 
-def token_lists(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[list[int]]:
+def token_lists(texts: Sequence[str], tokenizer: Tokenizer) -> Iterator[list[int]]:
     """Tokenise texts, and yield the ids of each."""
     for ids in tokenized(texts, tokenizer):
         yield from ids.to_list()

@@ -28,6 +28,7 @@ DATASETS = {
     "image_batches": lambda **o: data.image_batches(
         np.arange(7 * 16).reshape(7, 4, 4, 1).astype("uint8"), np.arange(7), 2, shift=1, flip=True, **o
     ),
+    "classification": lambda **o: data.classification(TEXTS, range(7), WORDS, 2, max_length=8, **o),
     "fine_tuning": lambda **o: data.fine_tuning(TEXTS, range(7), TOKENIZER, 2, special_ids=[1, 2, 3], **o),
 }
 

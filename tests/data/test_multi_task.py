@@ -128,3 +128,13 @@ def test_invalid_arguments_are_refused(options, message):
         made(**options)
     with pytest.raises(TypeError, match="`tasks` must be a mapping"):
         made([("a", "b")])
+
+
+def test_files_of_tasks_are_read_by_their_columns(tmp_path, caplog):
+    file = tmp_path / "pairs.csv"
+    file.write_text("id,es,en\n1,uno,one\n2,dos\n3,tres,three\n")
+    tasks = {"a: ": file, "b: ": [("cuatro", "four")]}
+    options = {"columns": ("es", "en"), "on_error": "skip", "reverse": True}
+    found = epoch(data.multi_task_pairs(tasks, TOKENIZER, **options))
+    assert sorted(found) == [("a: one", "uno"), ("a: three", "tres"), ("b: four", "cuatro")]
+    assert "`pairs`: leaving out 1 malformed line, the first" in caplog.text

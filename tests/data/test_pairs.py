@@ -200,18 +200,34 @@ def test_empty_texts_become_their_special_ids(tokenizer):
     assert labels.tolist() == [[3, 0, 0, 0], [0] * 4]
 
 
-def test_malformed_lines_are_listed(tokenizer, tmp_path):
+def test_malformed_lines_are_listed(tokenizer, tmp_path, caplog):
     file = tmp_path / "broken.tsv"
     file.write_bytes(b"a\tb\nno tab\na\t\na\tb\tc\n\xff\tb\n\n \tb\nz\n")
-    with pytest.raises(ValueError, match=r"broken.tsv', with 7 other lines") as error:
+    with pytest.raises(ValueError, match="`pairs` must name files without malformed.*7 malformed") as error:
         translation_pairs(file, tokenizer)
     assert str(error.value).splitlines()[1:] == [
-        "line 2: 1 fields instead of 2: 'no tab'",
-        "line 3: an empty field: 'a\\t'",
-        "line 4: 3 fields instead of 2: 'a\\tb\\tc'",
-        "line 5: not UTF-8: '\\\\xff\\tb'",
-        "line 6: 1 fields instead of 2: ''",
+        f"{file}, line 2: 1 column instead of 2: 'no tab'",
+        f"{file}, line 3: an empty field: 'a\\t'",
+        f"{file}, line 4: 3 columns instead of 2: 'a\\tb\\tc'",
     ]
+    assert texts(tokenizer, batches(translation_pairs(file, tokenizer, on_error="skip"))) == [("a", "b")]
+    assert "`pairs`: leaving out 7 malformed lines, the first:" in caplog.text
+
+
+def test_columns_of_pairs_are_picked_and_reversed(tokenizer, tmp_path):
+    file, table = tmp_path / "tatoeba.txt", tmp_path / "pairs.csv"
+    file.write_text("".join(f"{source}\t{target}\tCC-BY 2.0\n" for source, target in PAIRS[:9]))
+    table.write_text("id,en,es\n" + "".join(f"7,{target},{source}\n" for source, target in PAIRS[:9]))
+    expected = batches(translation_pairs([pair[::-1] for pair in PAIRS[:9]], tokenizer, 4))
+    for pairs, options in (
+        (PAIRS[:9], {"reverse": True}),
+        (file, {"columns": (0, 1), "reverse": True}),
+        (file, {"columns": (1, 0)}),
+        (table, {"columns": ("en", "es")}),
+    ):
+        assert equal(batches(translation_pairs(pairs, tokenizer, 4, **options)), expected)
+    with pytest.raises(ValueError, match="3 columns instead of 2"):
+        translation_pairs(file, tokenizer)
 
 
 STRINGS = tf.data.Dataset.from_tensor_slices((["a"], ["b"]))
@@ -231,7 +247,8 @@ STRINGS = tf.data.Dataset.from_tensor_slices((["a"], ["b"]))
         ([("a", 3)], ValueError, r"pairs\[0\]=\('a', 3\)"),
         ([3], ValueError, r"pairs\[0\]=3"),
         ([("a", "b"), ("a", "b\ud800")], ValueError, r"lone surrogates.*pairs\[1\]=.*with '\\ud800'"),
-        ("missing.tsv", FileNotFoundError, "missing.tsv"),
+        ("missing.tsv", FileNotFoundError, "`pairs` must name files that exist. Received: 'missing.tsv'"),
+        (".", ValueError, "`pairs` must name files. Received: the directory '.'"),
     ],
 )
 def test_other_pairs_are_refused(tokenizer, pairs, error, message):
@@ -242,6 +259,9 @@ def test_other_pairs_are_refused(tokenizer, pairs, error, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ({"columns": (0, 1)}, "`columns` must be None unless `pairs` names files"),
+        ({"columns": 0}, "`columns` must be 2. Received: columns=0"),
+        ({"on_error": "ignore"}, "`on_error` must be one of"),
         ({"batch_size": 0}, "`batch_size` must be positive. Received: batch_size=0"),
         ({"batch_tokens": 0}, "`batch_tokens` must be positive. Received: batch_tokens=0"),
         (

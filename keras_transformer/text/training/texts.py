@@ -4,6 +4,9 @@ import os
 from collections.abc import Iterable, Iterator
 
 from keras_transformer.text.tokenizers.strings import to_utf8
+from keras_transformer.text.training.files import file_lines, format_of
+
+_TABLES = ("tsv", "csv", "jsonl")
 
 Texts = Iterable[str | bytes | os.PathLike[str]] | os.PathLike[str]
 
@@ -19,7 +22,8 @@ def read_texts(texts: Texts) -> Iterator[str]:
 
     Raises:
         TypeError: if `texts` is a str, or holds something other than texts and paths.
-        ValueError: if a text or a line is not valid Unicode.
+        FileNotFoundError: if a path does not exist.
+        ValueError: if a text or a line is not valid Unicode, or a path is a directory or names a table.
     """
     if isinstance(texts, str | bytes):
         raise TypeError(
@@ -46,12 +50,16 @@ def read_texts(texts: Texts) -> Iterator[str]:
 
 
 def _lines(path: os.PathLike[str]) -> Iterator[str]:
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                yield line.rstrip(b"\r\n").decode()
-            except UnicodeDecodeError as error:
-                raise ValueError(
-                    f"`texts` must name UTF-8 files. Received: {os.fspath(path)!r}, whose line {number} "
-                    f"holds {line[error.start : error.end]!r} at byte {error.start}: {line[:100]!r}"
-                ) from None
+    if format_of(path) in _TABLES:
+        raise ValueError(
+            "`texts` must name text files, whose lines are the texts; read a column of a table with "
+            f"`keras_transformer.data.read_examples`. Received: {os.fspath(path)!r}"
+        )
+    for number, line in enumerate(file_lines(path, "texts"), start=1):
+        try:
+            yield line.rstrip(b"\r\n").decode()
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"`texts` must name UTF-8 files. Received: {os.fspath(path)!r}, whose line {number} "
+                f"holds {line[error.start : error.end]!r} at byte {error.start}: {line[:100]!r}"
+            ) from None

@@ -1,0 +1,126 @@
+"""Batches of labelled texts to train an encoder with a head to classify them."""
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from keras_transformer.data.encoder_rows import (
+    EncoderRow,
+    Tokenizer,
+    checked_shapes,
+    encoder_batches,
+)
+from keras_transformer.data.labels import checked_labels
+from keras_transformer.data.token_lists import token_lists
+
+_LOGGER = logging.getLogger("keras_transformer")
+
+
+def classification(
+    texts: Iterable[str] | Iterable[tuple[str, str]],
+    labels: Sequence[Any] | np.ndarray,
+    tokenizer: Tokenizer,
+    batch_size: int = 32,
+    *,
+    max_length: int = 512,
+    length_buckets: int | Sequence[int] = 4,
+    shuffle: bool = True,
+    seed: int = 0,
+) -> tf.data.Dataset:
+    """Make batches to train an encoder such as BERT to classify texts or pairs of texts, or to predict numbers.
+
+    The inputs are those that `pipelines.TextClassification` computes for the same texts. The labels correspond to the
+    model's `problem_type`, as in `models.SequenceClassifier`. For a decoder such as GPT, whose rows and auxiliary
+    objective differ, see `fine_tuning`; its labels are the same.
+
+    Args:
+        texts: strings, or pairs of strings.
+        labels: classes, integers (n,); 0 or 1 for each of several, integers (n, C); or numbers, floats (n,) or (n, C).
+        tokenizer: a tokenizer with padding, start and end ids.
+        batch_size: B, the number of rows in each batch; the last batch of each length may be smaller.
+        max_length: the maximum length of a row, including special ids: at most the model's. Longer texts are truncated
+            at their end, of pairs the longer text first, with a warning of the logger "keras_transformer". The pipeline
+            refuses such texts, or splits them into windows.
+        length_buckets: the maximum number of lengths of batches, chosen to minimize padding; or the lengths, the last
+            of which limits texts as `max_length` does.
+        shuffle: whether to reshuffle in each epoch. Otherwise texts keep their order within each length.
+        seed: the seed of shuffling.
+
+    Returns:
+        A dataset of known cardinality with elements `({"token_ids": (B, L), "segment_ids": (B, L)}, labels)`, where L
+        is one of a few lengths. Ids are int32, padded with `pad_id` and 0; labels are int32 (B,), or float32 (B, C) if
+        they are multi-label or numbers.
+
+    Raises:
+        TypeError: if `texts` is one string.
+        ValueError: if `texts` are neither strings nor pairs of strings, `labels` do not match them, the tokenizer lacks
+            an id, or an argument is out of range.
+
+    Example:
+        >>> from keras_transformer.text import WordPieceTokenizer
+        >>> texts = ["a fine film", "a bad film"]
+        >>> tokenizer = WordPieceTokenizer.train(texts, 40, min_frequency=1)
+        >>> inputs, labels = next(iter(classification(texts, [1, 0], tokenizer)))
+        >>> inputs["token_ids"].shape, labels.shape
+        (TensorShape([2, 8]), TensorShape([2]))
+
+    References:
+        Devlin et al., "BERT" (2019), section 4.1.
+    """
+    shapes = checked_shapes(tokenizer, batch_size, max_length, length_buckets)
+    sides = _sides(texts)
+    ids = [list(token_lists(side, tokenizer)) for side in sides]
+    targets = checked_labels(labels, len(ids[0]))
+    rows = [EncoderRow.of(tokenizer, *of_row) for of_row in zip(*ids, strict=True)]
+    truncated = 0
+    for i, row in enumerate(rows):
+        if len(row.ids) > shapes.limit:
+            truncated += 1
+            rows[i] = EncoderRow.of(tokenizer, *_truncated([side[i] for side in ids], shapes.limit))
+    if truncated:
+        _LOGGER.warning(
+            "classification truncates %d of %d texts to %d ids, including special ones",
+            truncated,
+            len(rows),
+            shapes.limit,
+        )
+    with tf.device("CPU:0"):  # functions of a dataset cannot read GPU memory
+        targets = tf.constant(targets)
+    return encoder_batches(
+        rows,
+        lambda indices, _: tf.gather(targets, indices),
+        [targets],
+        shapes,
+        tokenizer.pad_id,
+        shuffle=shuffle,
+        seed=seed,
+    )
+
+
+def _sides(texts: Any) -> list[list[str]]:
+    """Return the texts, or the first and the second texts of pairs."""
+    if isinstance(texts, str | bytes):
+        raise TypeError(f"`texts` must be an iterable. Received: texts={str(texts)[:50]!r}")
+    given = list(texts)
+    rows = [(text,) if isinstance(text, str) else text for text in given]
+    count = len(rows[0]) if rows and isinstance(rows[0], tuple | list) else 1
+    for i, row in enumerate(rows):
+        strings = isinstance(row, tuple | list) and all(isinstance(text, str) for text in row)
+        if not strings or len(row) != count or count > 2:
+            raise ValueError(
+                f"`texts` must all be strings, or all pairs of strings. Received: texts[{i}]={given[i]!r}"
+            )
+    return [list(side) for side in zip(*rows, strict=True)] if rows else [[]]
+
+
+def _truncated(texts: Sequence[list[int]], limit: int) -> list[list[int]]:
+    """Truncate the ids of a text, or of a pair's longer text first, to `limit` with special ids."""
+    if len(texts) == 1:
+        return [texts[0][: limit - 2]]
+    first, second = texts
+    room = limit - 3
+    kept = min(len(first), max(room // 2, room - len(second)))
+    return [first[:kept], second[: room - kept]]

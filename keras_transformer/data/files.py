@@ -1,0 +1,151 @@
+"""Examples from users' files: TSV, CSV, JSONL and plain text."""
+
+import itertools
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from keras_transformer.arguments import check_one_of
+from keras_transformer.data.columns import ColumnPicker, Columns, MalformedRecordError
+from keras_transformer.data.malformed import Malformed
+from keras_transformer.data.records import (
+    csv_records,
+    jsonl_records,
+    text_records,
+    tsv_records,
+)
+from keras_transformer.text.training.files import FORMATS, file_lines, format_of
+
+Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+
+ADVICE = ", `columns` to pick columns"
+_RECORDS = {"tsv": tsv_records, "csv": csv_records, "jsonl": jsonl_records, "text": text_records}
+_SAMPLE = 20  # records in which a header is looked for
+
+
+def read_examples(
+    paths: Paths,
+    columns: Columns = None,
+    *,
+    format: str | None = None,  # noqa: A002
+    on_error: str = "raise",
+) -> list[tuple[str, ...]]:
+    """Read examples from files of UTF-8 text, plain or compressed by gzip (".gz").
+
+    | format | suffix | an example |
+    |---|---|---|
+    | "tsv" | .tsv | a line, split at tabs, without quoting |
+    | "csv" | .csv | a record of Python's `csv`, whose fields in quotes may contain line ends |
+    | "jsonl" | .jsonl | the values of a JSON object on a line: strings, or numbers, which become strings |
+    | "text" | .txt | a line that is not empty |
+
+    The columns of a CSV file are separated by commas, or by semicolons if its first line has semicolons but no commas
+    outside of quotes.
+
+    The first row of a TSV or CSV file is its header if `columns` are names, and an example otherwise. It is refused as
+    malformed, rather than taken for an example, if all of its columns are usual names such as "text" and "label", or if
+    one of its columns is a number in every following row but not there.
+
+    Args:
+        paths: the path of a file, or several.
+        columns: the columns of an example: indices from 0, or names in the header of a TSV or CSV file or keys of the
+            JSON objects; by default all columns. A TSV row may have more columns than the ones chosen by index; the
+            rows of a CSV file must all have as many columns as the first.
+        format: the format of all files, by default that of each file's suffix.
+        on_error: "raise" to refuse malformed lines, or "skip" to leave them out with one warning of the logger
+            "keras_transformer", which has their number and the first three. A line is malformed if it is empty, has
+            another number of columns, an empty field or a missing key, or is not valid UTF-8, CSV or JSON.
+
+    Returns:
+        The examples in order, each a tuple of one string for each column.
+
+    Raises:
+        FileNotFoundError: if a file does not exist.
+        TypeError: if `paths` are not paths.
+        ValueError: if a line is malformed and `on_error` is "raise", a file lacks one of `columns`, no example is left,
+            the format is unknown, or a path is a directory.
+
+    Example:
+        >>> kt.data.read_examples("reviews.csv", columns=("text", "label"), on_error="skip")  # doctest: +SKIP
+        [('A fine film.', 'positive'), ...]
+    """
+    malformed = Malformed("paths", on_error, ADVICE)
+    picker = ColumnPicker(columns)
+    paths = checked_paths(paths)
+    found = [
+        example
+        for path in paths
+        for example in file_examples(path, "paths", picker, malformed, format=format)
+    ]
+    malformed.report()
+    if not found:
+        raise ValueError(
+            f"`paths` must hold at least one example. Received: paths={list(map(os.fspath, paths))}"
+        )
+    return found
+
+
+def checked_paths(paths: Any) -> list[str | os.PathLike[str]]:
+    """Return paths as a list.
+
+    Raises:
+        TypeError: if one is not a path.
+        ValueError: if there are none.
+    """
+    found = (
+        [paths] if isinstance(paths, str | os.PathLike) or not isinstance(paths, Iterable) else list(paths)
+    )
+    if not found:
+        raise ValueError(f"`paths` must hold at least one path. Received: paths={paths!r}")
+    for path in found:
+        if not isinstance(path, str | os.PathLike):
+            raise TypeError(f"`paths` must be a path or a list of paths. Received: paths={paths!r}")
+    return found
+
+
+def file_examples(
+    path: str | os.PathLike[str],
+    argument: str,
+    picker: ColumnPicker,
+    malformed: Malformed,
+    *,
+    format: str | None = None,  # noqa: A002
+) -> Iterator[tuple[str, ...]]:
+    """Read the examples of one file, and record its malformed lines.
+
+    Args:
+        path: the file.
+        argument: the argument that the path is given as, for error messages.
+        picker: the columns of an example.
+        malformed: the collected malformed lines; to be reported by the caller.
+        format: the format, by default that of the suffix.
+
+    Yields:
+        The examples.
+
+    Raises:
+        FileNotFoundError: if the file does not exist.
+        ValueError: if the format is unknown, the path is a directory, the file is empty, or it lacks a column.
+    """
+    lines = file_lines(path, argument)
+    if format is not None:
+        check_one_of(tuple(_RECORDS), format=format)
+    format = format or format_of(path)  # noqa: A001
+    if format is None:
+        raise ValueError(
+            f"`{argument}` must end in {', '.join(FORMATS)} or one of them and .gz, unless `format` is given. "
+            f"Received: {os.fspath(path)!r}"
+        )
+    records = _RECORDS[format](lines)
+    first = list(itertools.islice(records, _SAMPLE))
+    if not first:
+        raise ValueError(f"`{argument}` must name files that are not empty. Received: {os.fspath(path)!r}")
+    pick = picker.for_file(path, format, first)
+    for record in itertools.chain(first, records):
+        try:
+            if record.error:
+                raise MalformedRecordError(record.error)
+            if (example := pick(record)) is not None:
+                yield example
+        except MalformedRecordError as error:
+            malformed.add(path, f"line {record.number}", str(error), record.line)

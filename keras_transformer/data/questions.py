@@ -1,0 +1,194 @@
+"""Batches of questions and contexts to train an encoder with a head to find answers."""
+
+import bisect
+import itertools
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from keras_transformer.arguments import is_integer
+from keras_transformer.data.encoder_rows import (
+    EncoderRow,
+    Tokenizer,
+    checked_shapes,
+    encoder_batches,
+    ids_of_words,
+    windows,
+)
+from keras_transformer.data.token_lists import token_lists
+
+_WORD = re.compile(r"\S+")
+_SMALLEST_WINDOW = 2
+_NO_ANSWER = (0, 0)  # the position of the start id
+_LOGGER = logging.getLogger("keras_transformer")
+
+
+def questions(
+    questions: Sequence[str],
+    contexts: Sequence[str],
+    answers: Sequence[tuple[str, int] | None],
+    tokenizer: Tokenizer,
+    batch_size: int = 32,
+    *,
+    max_length: int = 384,
+    length_buckets: int | Sequence[int] = 4,
+    shuffle: bool = True,
+    seed: int = 0,
+) -> tf.data.Dataset:
+    """Make batches to train an encoder such as BERT for extractive question answering.
+
+    The inputs are those that `pipelines.QuestionAnswering` computes for the same questions and contexts, with
+    `long_texts="window"`: a context that is too long becomes several rows, which overlap by half. The labels are the
+    positions of the first and the last token of the words of the answer, which are the whole words that the pipeline
+    answers with. In rows without the whole answer, and for questions without one, both are 0, the position of the start
+    id.
+
+    Args:
+        questions: the questions, see `read_squad`.
+        contexts: the context of each.
+        answers: the text of each answer and the index of its first character in the context; `None` for no answer.
+        tokenizer: a tokenizer with padding, start and end ids.
+        batch_size: B, the number of rows in each batch; the last batch of each length may be smaller.
+        max_length: the maximum length of a row, including special ids: at most the model's. Questions that leave no
+            room for their context are left out, with a warning of the logger "keras_transformer"; another gives the
+            number of answers that are in no window.
+        length_buckets: the maximum number of lengths of batches, chosen to minimize padding; or the lengths, the last
+            of which limits rows as `max_length` does.
+        shuffle: whether to reshuffle in each epoch. Otherwise rows keep their order within each length.
+        seed: the seed of shuffling.
+
+    Returns:
+        A dataset of known cardinality with elements `({"token_ids": (B, L), "segment_ids": (B, L)}, labels (B, 2))`,
+        int32, for `models.SpanClassifier` and `keras.losses.SparseCategoricalCrossentropy(from_logits=True)`; L is one
+        of a few lengths. Ids are padded with `pad_id` and 0, segment 1 is the context.
+
+    Raises:
+        ValueError: if there are not as many contexts and answers as questions, an answer is not at its start, a context
+            has no word, no question fits, the tokenizer lacks an id, or an argument is out of range.
+
+    Example:
+        >>> from keras_transformer.text import WordPieceTokenizer
+        >>> question, context = "who barks", "a dog barks"
+        >>> tokenizer = WordPieceTokenizer.train([question, context], 60, min_frequency=1)
+        >>> data = questions([question], [context], [("dog", 2)], tokenizer)
+        >>> inputs, labels = next(iter(data))
+        >>> inputs["token_ids"].shape, labels.shape
+        (TensorShape([1, 8]), TensorShape([1, 2]))
+
+    References:
+        Devlin et al., "BERT" (2019), sections 4.2 and 4.3.
+    """
+    shapes = checked_shapes(tokenizer, batch_size, max_length, length_buckets)
+    questions, contexts, answers = list(questions), list(contexts), list(answers)
+    _check(questions, contexts, answers)
+    words = {context: [match.span() for match in _WORD.finditer(context)] for context in contexts}
+    texts = (context[start:end] for context, spans in words.items() for start, end in spans)
+    ids_of = ids_of_words(texts, tokenizer)
+    tokens = {context: _Context.of(context, spans, ids_of) for context, spans in words.items()}
+    rows, labels, too_long, unreachable = [], [], 0, 0
+    asked_ids = token_lists(questions, tokenizer)
+    for i, (asked, context, answer) in enumerate(zip(asked_ids, contexts, answers, strict=True)):
+        found = tokens[context]
+        if not found.ids:
+            raise ValueError(f"`contexts` must each hold a word. Received: contexts[{i}]={context!r}")
+        room = shapes.limit - 3 - len(asked)
+        if room < min(len(found.ids), _SMALLEST_WINDOW):
+            too_long += 1
+            continue
+        span = found.tokens_of(answer)
+        before = len(asked) + 2
+        spans = windows(len(found.ids), room)
+        inside = [span is not None and start <= span[0] and span[1] < end for start, end in spans]
+        for (start, end), reachable in zip(spans, inside, strict=True):
+            rows.append(EncoderRow.of(tokenizer, asked, found.ids[start:end]))
+            labels.append([place - start + before for place in span] if reachable else _NO_ANSWER)
+        unreachable += answer is not None and not any(inside)
+    if not rows:
+        raise ValueError(
+            "`max_length` (or the last of `length_buckets`) must leave room for a context after each question. "
+            f"Received: a limit of {shapes.limit}"
+        )
+    for count, message in (
+        (
+            too_long,
+            "questions leaves out %d of %d questions: no room for a context in %d ids, including special ones",
+        ),
+        (unreachable, "questions has no window with the answer of %d of %d questions, in rows of %d ids"),
+    ):
+        if count:
+            _LOGGER.warning(message, count, len(contexts), shapes.limit)
+    with tf.device("CPU:0"):  # functions of a dataset cannot read GPU memory
+        targets = tf.constant(labels, tf.int32)
+    return encoder_batches(
+        rows,
+        lambda indices, _: tf.gather(targets, indices),
+        [targets],
+        shapes,
+        tokenizer.pad_id,
+        shuffle=shuffle,
+        seed=seed,
+    )
+
+
+class _Context(NamedTuple):
+    """The tokens of a context's words.
+
+    Attributes:
+        ids: the ids.
+        words: the first character of each word and the one after its last.
+        starts: the index of each word's first id, and the number of ids.
+    """
+
+    ids: list[int]
+    words: list[tuple[int, int]]
+    starts: list[int]
+
+    @classmethod
+    def of(cls, context: str, words: list[tuple[int, int]], ids_of: Mapping[str, list[int]]) -> "_Context":
+        ids = [ids_of[context[start:end]] for start, end in words]
+        return cls(
+            list(itertools.chain.from_iterable(ids)),
+            words,
+            list(itertools.accumulate(map(len, ids), initial=0)),
+        )
+
+    def tokens_of(self, answer: tuple[str, int] | None) -> tuple[int, int] | None:
+        """Return the indices of the first and the last id of an answer's words, `None` if they have no ids."""
+        if answer is None:
+            return None
+        text, start = answer
+        first = bisect.bisect_right(self.words, start, key=lambda word: word[1])
+        last = bisect.bisect_left(self.words, start + len(text), key=lambda word: word[0]) - 1
+        span = self.starts[first], self.starts[last + 1] - 1
+        return span if span[0] <= span[1] else None
+
+
+def _check(
+    questions: Sequence[str], contexts: Sequence[str], answers: Sequence[tuple[str, int] | None]
+) -> None:
+    if not len(questions) == len(contexts) == len(answers) or not questions:
+        raise ValueError(
+            "`questions`, `contexts` and `answers` must be equally many, at least one. "
+            f"Received: {len(questions)}, {len(contexts)} and {len(answers)}"
+        )
+    for name, texts in (("questions", questions), ("contexts", contexts)):
+        for i, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise ValueError(f"`{name}` must be strings. Received: {name}[{i}]={text!r}")
+    for i, (context, answer) in enumerate(zip(contexts, answers, strict=True)):
+        if answer is None:
+            continue
+        pair = isinstance(answer, tuple | list) and len(answer) == 2
+        if not pair or not isinstance(answer[0], str) or not is_integer(answer[1]):
+            raise ValueError(
+                f"`answers` must be tuples of text and start, or None. Received: answers[{i}]={answer!r}"
+            )
+        text, start = answer
+        if not text.strip() or start < 0 or context[start : start + len(text)] != text:
+            raise ValueError(
+                "`answers` must be parts of their contexts, at their starts. "
+                f"Received: answers[{i}]={answer!r}, where contexts[{i}] has {context[max(start, 0) :][:50]!r}"
+            )

@@ -1,0 +1,113 @@
+"""Records of TSV, CSV, JSONL and text files."""
+
+import collections
+import csv
+import json
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+_OPEN_QUOTE = "a quote that is not closed"
+_QUOTED = re.compile(rb'"[^"]*("|$)')
+
+
+class Record(NamedTuple):
+    """A record of a file.
+
+    Attributes:
+        number: the number of its first line.
+        line: its text.
+        fields: its columns, by name in JSONL files; empty if it is malformed.
+        error: the reason why it is malformed, "" if it is not.
+    """
+
+    number: int
+    line: bytes
+    fields: list[str] | dict[str, object]
+    error: str = ""
+
+
+def text_records(lines: Iterator[bytes]) -> Iterator[Record]:
+    """Read each line that is not empty as one field."""
+    for record in tsv_records(lines):
+        if record.error:
+            if record.line.strip():
+                yield record
+        else:
+            yield record._replace(fields=[record.line.rstrip(b"\r\n").decode()])
+
+
+def tsv_records(lines: Iterator[bytes]) -> Iterator[Record]:
+    """Split each line at tabs."""
+    for number, line in enumerate(lines, start=1):
+        if error := line_error(line):
+            yield Record(number, line, [], error)
+        else:
+            yield Record(number, line, line.rstrip(b"\r\n").decode().split("\t"))
+
+
+def jsonl_records(lines: Iterator[bytes]) -> Iterator[Record]:
+    """Read each line as a JSON object; numbers become strings as they are written."""
+    for number, line in enumerate(lines, start=1):
+        error, value = line_error(line), None
+        if not error:
+            try:
+                value = json.loads(line, parse_int=str, parse_float=str)
+            except (ValueError, RecursionError) as invalid:
+                error = f"invalid JSON ({invalid})"
+        if not error and not isinstance(value, dict):
+            error = "not a JSON object"
+        yield Record(number, line, {} if error else value, error)
+
+
+def csv_records(lines: Iterator[bytes]) -> Iterator[Record]:
+    """Split a CSV file into records, whose fields in quotes may contain delimiters and line ends.
+
+    The delimiter is a comma, or a semicolon if the first line has semicolons but no commas outside of quotes. A quote
+    that is never closed makes only its own line malformed: the next line starts a new record.
+    """
+    numbered = enumerate(lines, start=1)
+    ahead: collections.deque[tuple[int, bytes]] = collections.deque()
+    delimiter = ""
+    while entry := ahead.popleft() if ahead else next(numbered, None):
+        number, line = entry
+        delimiter = delimiter or _delimiter(line)
+        parts, fields, error = [], *_csv_fields(line, delimiter)
+        while fields is None and not error:
+            if (following := ahead.popleft() if ahead else next(numbered, None)) is None:
+                break
+            parts.append(following)
+            # A field in quotes can only end in a line with an odd number of quotes.
+            if following[1].count(b'"') % 2:
+                fields, error = _csv_fields(b"".join([line, *(part for _, part in parts)]), delimiter)
+        if fields is None:
+            ahead.extendleft(reversed(parts))
+            yield Record(number, line, [], _OPEN_QUOTE if parts or not error else error)
+        else:
+            yield Record(number, b"".join([line, *(part for _, part in parts)]), fields)
+
+
+def line_error(line: bytes) -> str:
+    """Return the reason why a line cannot be read in any format, "" for none."""
+    try:
+        return "" if line.decode().strip() else "an empty line"
+    except UnicodeDecodeError:
+        return "not UTF-8"
+
+
+def _delimiter(line: bytes) -> str:
+    """Return the delimiter of a CSV file by one of its lines, "" if the line is empty."""
+    unquoted = _QUOTED.sub(b"", line)
+    if not line.strip():
+        return ""
+    return ";" if b";" in unquoted and b"," not in unquoted else ","
+
+
+def _csv_fields(text: bytes, delimiter: str) -> tuple[list[str] | None, str]:
+    """Return the fields of a record and "", or `None` and the error, which is "" if a quote is still open."""
+    if error := line_error(text):
+        return None, error
+    try:
+        return next(csv.reader([text.decode()], delimiter=delimiter, strict=True)), ""
+    except csv.Error as error:
+        return None, "" if "unexpected end of data" in str(error) else str(error)

@@ -1,0 +1,57 @@
+"""Splits of examples for training and validation."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from keras_transformer.arguments import check_fraction
+
+Example = TypeVar("Example")
+
+
+def split(
+    examples: Sequence[Example],
+    share: float,
+    seed: int = 0,
+    *,
+    key: Callable[[Example], Any] | None = None,
+) -> tuple[list[Example], list[Example]]:
+    """Split examples into those to train on and those held out, with equal sources on the same side.
+
+    A random split of pairs or labelled texts would put some sources, with other targets or labels, on both sides. The
+    split depends only on the sources and the seed, not on the order of the examples or the machine.
+
+    Args:
+        examples: the examples.
+        share: the share of the distinct sources that are held out, between 0 and 1; at least one is.
+        seed: the seed of the split.
+        key: a function from an example to its source; by default the first item of a tuple or list, otherwise the
+            example. For questions, `key=lambda question: question.context` holds out whole contexts.
+
+    Returns:
+        `(train, held_out)`, lists in the order of `examples`.
+
+    Raises:
+        ValueError: if `share` is not between 0 and 1, or there are fewer than two distinct sources.
+
+    Example:
+        >>> split([("a", 1), ("b", 2), ("a", 3), ("c", 4)], 0.3)
+        ([('b', 2), ('c', 4)], [('a', 1), ('a', 3)])
+    """
+    check_fraction(share=share)
+    # The representation stands for a source that is not hashable, such as a list of words.
+    sources = [repr(_source(example) if key is None else key(example)) for example in examples]
+    ordered = sorted(set(sources), key=lambda source: hashlib.sha256(f"{seed}\0{source}".encode()).digest())
+    if len(ordered) < 2:
+        raise ValueError(
+            f"`examples` must have at least two distinct sources. Received: {len(sources)} examples with {len(ordered)}"
+        )
+    held_out = set(ordered[: min(max(1, round(share * len(ordered))), len(ordered) - 1)])
+    sides: tuple[list[Example], list[Example]] = ([], [])
+    for example, source in zip(examples, sources, strict=True):
+        sides[source in held_out].append(example)
+    return sides
+
+
+def _source(example: Any) -> Any:
+    return example[0] if isinstance(example, tuple | list) else example

@@ -1,0 +1,116 @@
+"""Questions and answers from files in the format of SQuAD."""
+
+import json
+import os
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from keras_transformer.data.files import Paths, checked_paths
+from keras_transformer.data.malformed import Malformed
+from keras_transformer.text.training.files import file_lines
+
+
+class Question(NamedTuple):
+    """A question about a context.
+
+    Attributes:
+        question: the question.
+        context: the text that may hold the answer.
+        answers: its different answers, parts of the context; empty if there is none.
+        answer_starts: the index of each answer's first character in the context.
+        id: the name of the question.
+    """
+
+    question: str
+    context: str
+    answers: tuple[str, ...]
+    answer_starts: tuple[int, ...]
+    id: str
+
+    @property
+    def answer(self) -> tuple[str, int] | None:
+        """The first answer and its start, as in `data.questions`; `None` if there is no answer."""
+        return (self.answers[0], self.answer_starts[0]) if self.answers else None
+
+
+def read_squad(paths: Paths, *, on_error: str = "raise") -> list[Question]:
+    """Read questions from JSON files in the format of SQuAD 1.1 or 2.0.
+
+    Args:
+        paths: the path of a file, plain or compressed by gzip (".gz"), or several.
+        on_error: "raise" to refuse malformed questions, or "skip" to leave them out with one warning of the logger
+            "keras_transformer". A question is malformed if it lacks text, or an answer is not at its start in the
+            context.
+
+    Returns:
+        The questions in order. Those with `is_impossible`, or without answers, have no answer.
+
+    Raises:
+        FileNotFoundError: if a file does not exist.
+        TypeError: if `paths` are not paths.
+        ValueError: if a question is malformed and `on_error` is "raise", a file is not in this format, or there is no
+            question.
+
+    Example:
+        >>> kt.data.read_squad("dev-v2.0.json")[0].answers  # doctest: +SKIP
+        ('France',)
+    """
+    malformed = Malformed("paths", on_error, unit="question")
+    paths = checked_paths(paths)
+    found = [question for path in paths for question in _questions(path, malformed)]
+    malformed.report()
+    if not found:
+        raise ValueError(
+            f"`paths` must hold at least one question. Received: paths={list(map(os.fspath, paths))}"
+        )
+    return found
+
+
+def _questions(path: str | os.PathLike[str], malformed: Malformed) -> Iterator[Question]:
+    try:
+        paragraphs = [
+            paragraph
+            for article in json.loads(b"".join(file_lines(path, "paths")))["data"]
+            for paragraph in article["paragraphs"]
+        ]
+        entries = [(paragraph["context"], entry) for paragraph in paragraphs for entry in paragraph["qas"]]
+    except (ValueError, KeyError, TypeError) as error:
+        if isinstance(error, ValueError) and not isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
+            raise
+        raise ValueError(
+            "`paths` must name JSON files of SQuAD: data, paragraphs, context and qas. "
+            f"Received: {os.fspath(path)!r} ({type(error).__name__}: {error})"
+        ) from None
+    for number, (context, entry) in enumerate(entries, start=1):
+        name = entry.get("id", number) if isinstance(entry, dict) else number
+        try:
+            yield _question(context, entry, str(name))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            reason = f"no key {error}" if isinstance(error, KeyError) else str(error)
+            malformed.add(path, f"question {name}", reason)
+
+
+def _question(context: Any, entry: Any, name: str) -> Question:
+    """Return a question.
+
+    Raises:
+        KeyError: if it lacks a part.
+        TypeError: if a part is of another type.
+        ValueError: if a text is empty, or an answer is not at its start.
+    """
+    answers = {} if entry.get("is_impossible") else entry.get("answers", ())
+    distinct = dict.fromkeys((answer["text"], answer["answer_start"]) for answer in answers)
+    for part, text in (("context", context), ("question", entry["question"])):
+        if not isinstance(text, str) or not text.strip():
+            raise ValueError(f"an empty {part}")
+        text.encode()  # a UnicodeEncodeError, which is a ValueError, for lone surrogates
+    for text, start in distinct:
+        if not text.strip():
+            raise ValueError("an empty answer")
+        if start < 0 or context[start : start + len(text)] != text:
+            places = [i for i in range(len(context)) if context.startswith(text, i)]
+            nearest = min(places, key=lambda place: abs(place - start), default=None)
+            found = "not in the context" if nearest is None else f"at character {nearest}"
+            raise ValueError(f"the answer {text[:50]!r} is not at character {start}, but {found}")
+    texts, starts = zip(*distinct, strict=True) if distinct else ((), ())
+    return Question(entry["question"], context, texts, starts, name)

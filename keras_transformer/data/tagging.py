@@ -1,0 +1,137 @@
+"""Batches of tagged sentences to train an encoder with a head to classify words."""
+
+import itertools
+from collections.abc import Iterable, Sequence
+
+import tensorflow as tf
+
+from keras_transformer.arguments import is_integer
+from keras_transformer.data.encoder_rows import (
+    EncoderRow,
+    Tokenizer,
+    checked_shapes,
+    encoder_batches,
+    ids_of_words,
+    windows,
+)
+from keras_transformer.data.ragged_rows import RaggedRows
+
+IGNORED = -1  # the label of positions that losses and metrics ignore
+
+
+def tagging(
+    sentences: Iterable[Sequence[str]],
+    tags: Iterable[Sequence[int]],
+    tokenizer: Tokenizer,
+    batch_size: int = 32,
+    *,
+    max_length: int = 512,
+    length_buckets: int | Sequence[int] = 4,
+    shuffle: bool = True,
+    seed: int = 0,
+) -> tf.data.Dataset:
+    """Make batches to train an encoder such as BERT to classify words, as in named entity recognition.
+
+    The inputs are those that `pipelines.TokenClassification` computes for the words joined by spaces. The label of a
+    word is that of its first token, where the pipeline reads its answer. A sentence that is too long becomes several
+    rows, the pipeline's overlapping windows, and each word is labelled in one of them, where the pipeline reads its
+    answer too: nothing is truncated.
+
+    Args:
+        sentences: the words of each sentence, see `read_conll`. Of a word with white space, only the first part, which
+            is a word of its own for the pipeline, is labelled; a word without tokens has no label.
+        tags: the class of each word, non-negative integers.
+        tokenizer: a tokenizer with padding, start and end ids.
+        batch_size: B, the number of rows in every batch; the last batch of each length is completed with rows of
+            padding, which losses and metrics must ignore.
+        max_length: the maximum length of a row, including special ids: at most the model's.
+        length_buckets: the maximum number of lengths of batches, chosen to minimize padding; or the lengths, the last
+            of which limits rows as `max_length` does.
+        shuffle: whether to reshuffle in each epoch. Otherwise sentences keep their order within each length.
+        seed: the seed of shuffling.
+
+    Returns:
+        A dataset of known cardinality with elements `({"token_ids": (B, L), "segment_ids": (B, L)}, labels (B, L))`,
+        int32, for `models.TokenClassifier`; L is one of a few lengths. Ids are padded with `pad_id` and 0. Labels are
+        −1 for special ids, padding and all tokens of a word but the first. Losses and metrics must ignore −1, as
+        `training.LabelSmoothedCrossentropy(0.0, pad_id=None)` and `training.TokenAccuracy(pad_id=None)` do.
+
+    Raises:
+        ValueError: if a sentence has no words or not as many tags, a tag is not a non-negative integer, the tokenizer
+            lacks an id, or an argument is out of range.
+
+    Example:
+        >>> from keras_transformer.text import WordPieceTokenizer
+        >>> tokenizer = WordPieceTokenizer.train(["said Ada"], 40, min_frequency=1)
+        >>> inputs, labels = next(iter(tagging([["said", "Ada"]], [[0, 1]], tokenizer, 1)))
+        >>> labels.numpy()[0, :4]
+        array([-1,  0,  1, -1], dtype=int32)
+
+    References:
+        Devlin et al., "BERT" (2019), section 5.3.
+    """
+    shapes = checked_shapes(tokenizer, batch_size, max_length, length_buckets)
+    sentences, tags = list(sentences), list(tags)
+    _check(sentences, tags)
+    parts_of = [[word.split() for word in words] for words in sentences]
+    ids_of = ids_of_words(itertools.chain.from_iterable(itertools.chain(*parts_of)), tokenizer)
+    rows, labels = [], []
+    for parts_of_words, tags_of_words in zip(parts_of, tags, strict=True):
+        ids, classes = [], []
+        for parts, tag in zip(parts_of_words, tags_of_words, strict=True):
+            for i, part in enumerate(parts):
+                classes += [tag if i == j == 0 else IGNORED for j in range(len(ids_of[part]))]
+                ids += ids_of[part]
+        spans = windows(len(ids), shapes.limit - 2)
+        owners = _owners(len(ids), spans)
+        for number, (start, end) in enumerate(spans):
+            of_window = [
+                label if owners[start + i] == number else IGNORED
+                for i, label in enumerate(classes[start:end])
+            ]
+            rows.append(EncoderRow.of(tokenizer, ids[start:end]))
+            labels.append([IGNORED, *of_window, IGNORED])
+    targets = RaggedRows.of_lists(labels)
+
+    def labels_of(indices: tf.Tensor, length: tf.Tensor) -> tf.Tensor:
+        found, lengths = targets.gather(indices, length)
+        return tf.where(tf.range(length) < lengths, found, IGNORED)
+
+    return encoder_batches(
+        rows, labels_of, targets, shapes, tokenizer.pad_id, shuffle=shuffle, seed=seed, complete=True
+    )
+
+
+def _owners(length: int, spans: Sequence[tuple[int, int]]) -> list[int]:
+    """Return, for each index of a text, the window in which it is farthest from a margin."""
+    if len(spans) == 1:
+        return [0] * length
+    return [
+        max(
+            (number for number, (start, end) in enumerate(spans) if start <= i < end),
+            key=lambda number: min(i - spans[number][0], spans[number][1] - 1 - i),
+        )
+        for i in range(length)
+    ]
+
+
+def _check(sentences: Sequence[Sequence[str]], tags: Sequence[Sequence[int]]) -> None:
+    if len(sentences) != len(tags) or not sentences:
+        raise ValueError(
+            "`tags` must hold the tags of each of at least one sentence. "
+            f"Received: {len(sentences)} sentences and tags of {len(tags)}"
+        )
+    for i, (words, of_words) in enumerate(zip(sentences, tags, strict=True)):
+        strings = not isinstance(words, str) and all(isinstance(word, str) for word in words)
+        if not strings or not len(words) or not all(word.strip() for word in words):
+            raise ValueError(
+                "`sentences` must be sequences of words, which are strings that are not empty. "
+                f"Received: sentences[{i}]={words!r}"
+            )
+        if isinstance(of_words, str) or len(of_words) != len(words):
+            raise ValueError(
+                "`tags` must hold a tag for each word. "
+                f"Received: {len(words)} words in sentences[{i}] and tags[{i}]={of_words!r}"
+            )
+        if not all(is_integer(tag) and tag >= 0 for tag in of_words):
+            raise ValueError(f"`tags` must be non-negative integers. Received: tags[{i}]={of_words!r}")

@@ -1,0 +1,272 @@
+import gzip
+import json
+import logging
+import pathlib
+
+import pytest
+
+from keras_transformer import data, text
+from keras_transformer.data import language_modeling, masked_language_modeling, read_examples
+
+PAIRS = [("hola", "hello"), ('di "sí"', "say, yes;"), ("á\u2028é", "l1\u0085l2")]
+
+
+def csv_field(field):
+    return '"' + field.replace('"', '""') + '"'
+
+
+def contents(pairs):
+    """The same pairs in each format, with and without a header."""
+    tsv = ["\t".join(pair) for pair in pairs]
+    commas, semicolons = ([mark.join(map(csv_field, pair)) for pair in pairs] for mark in ",;")
+    objects = [json.dumps({"id": 7, "target": target, "source": source}) for source, target in pairs]
+    return {
+        "a.tsv": tsv,
+        "b.tsv": ["source\ttarget", *tsv],
+        "c.csv": commas,
+        "d.csv": ["target,source", *[",".join(map(csv_field, pair[::-1])) for pair in pairs]],
+        "e.csv": ["source;target", *semicolons],
+        "f.csv": semicolons,
+        "g.jsonl": objects,
+        "h.JSONL": [json.dumps({"source": s, "target": t}, ensure_ascii=False) for s, t in pairs],
+    }
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("bom", ["", "\ufeff"])
+def test_all_formats_read_the_same_examples(tmp_path, end, bom):
+    for name, lines in contents(PAIRS).items():
+        columns = (0, 1) if name[0] in "acf" else ("source", "target")
+        encoded = (bom + end.join(lines) + end).encode()
+        (tmp_path / name).write_bytes(encoded)
+        (tmp_path / f"{name}.gz").write_bytes(gzip.compress(encoded.removesuffix(end.encode())))
+        for path in (tmp_path / name, str(tmp_path / f"{name}.gz")):
+            assert read_examples(path, columns) == PAIRS, path
+    assert read_examples([tmp_path / "a.tsv", tmp_path / "f.csv"]) == PAIRS * 2
+    assert read_examples(tmp_path / "h.JSONL") == PAIRS
+    assert read_examples(tmp_path / "d.csv", "target") == [(target,) for _, target in PAIRS]
+    assert read_examples(tmp_path / "a.tsv", (1, 0)) == [pair[::-1] for pair in PAIRS]
+
+
+def test_fields_in_quotes_may_contain_line_ends(tmp_path):
+    file = tmp_path / "a.csv"
+    file.write_bytes(b'text,label\r\n"one\r\ntwo, ""three""\n",1\r\nx,0\r\n')
+    assert read_examples(file, ("text", "label")) == [('one\r\ntwo, "three"\n', "1"), ("x", "0")]
+
+
+def test_lines_of_a_text_file_are_examples(tmp_path):
+    file = tmp_path / "a.txt"
+    file.write_text("one\n\n two, \t2\n", "utf-8")
+    assert read_examples(file) == [("one",), (" two, \t2",)]
+    assert read_examples(file, format="text") == read_examples(file, 0)
+
+
+def test_numbers_of_json_objects_are_read_as_written(tmp_path):
+    file = tmp_path / "a.jsonl"
+    file.write_text('{"text": "a", "label": 1}\n{"text": "b", "label": 0.50}\n')
+    assert read_examples(file) == [("a", "1"), ("b", "0.50")]
+
+
+MESSY = {
+    # content, columns, malformed lines as (number, part of the reason), the remaining examples
+    "empty-line.tsv": ("a\tb\n\nc\td\n", None, [(2, "an empty line")], [("a", "b"), ("c", "d")]),
+    "third.tsv": ("a\tb\nc\td\te\n", None, [(2, "3 columns instead of 2")], [("a", "b")]),
+    "picked.tsv": (
+        "a\tb\nc\td\te\nf\n",
+        (0, 1),
+        [(3, "1 columns instead of at least 2")],
+        [("a", "b"), ("c", "d")],
+    ),
+    "field.tsv": ("a\tb\nc\t \n", None, [(2, "an empty field")], [("a", "b")]),
+    "bytes.tsv": (b"a\tb\n\xff\tb\n", None, [(2, "not UTF-8")], [("a", "b")]),
+    "header.tsv": (
+        "Source\ttarget\na\tb\n",
+        None,
+        [(1, "a header; to use it, pass columns=('Source', 'target')")],
+        [("a", "b")],
+    ),
+    "numbers.csv": ("opinion,stars\na,1\nb,2.5\n", (0, 1), [(1, "a header")], [("a", "1"), ("b", "2.5")]),
+    "commas.csv": ("a,b\nc, d,1\n", (0, 1), [(2, "3 columns instead of 2")], [("a", "b")]),
+    "quote.csv": (
+        'a,b\n"c,d\ne,f\n"g",h\n5" tall,i\n',
+        None,
+        [(2, "a quote that is not closed")],
+        [("a", "b"), ("e", "f"), ("g", "h"), ('5" tall', "i")],
+    ),
+    "after-quote.csv": ('"a"b,c\nd,e\n', None, [(1, "expected after")], [("d", "e")]),
+    "empty-line.csv": ("a,b\n\n,c\n", None, [(2, "an empty line"), (3, "an empty field")], [("a", "b")]),
+    "keys.jsonl": (
+        '{"t": "a"}\n{"x": "b"}\n{"t": "c", "x": "d"}\n[1]\n{"t":\n\n{"t": null}\n{"t": "\\ud800"}\n{"t": "e"}\n',
+        None,
+        [
+            (2, "no key 't'"),
+            (3, "2 columns instead of 1"),
+            (4, "not a JSON object"),
+            (5, "invalid JSON"),
+            (6, "an empty line"),
+            (7, "None where a string"),
+            (8, "a lone surrogate"),
+        ],
+        [("a",), ("e",)],
+    ),
+    "bytes.txt": (b"a\n\xff\nb\n", None, [(2, "not UTF-8")], [("a",), ("b",)]),
+}
+
+
+@pytest.mark.parametrize("name", MESSY)
+def test_malformed_lines_are_refused_or_skipped(tmp_path, caplog, name):
+    content, columns, malformed, remaining = MESSY[name]
+    file = tmp_path / name
+    file.write_bytes(content.encode() if isinstance(content, str) else content)
+    with pytest.raises(
+        ValueError, match="`paths` must name files without malformed.*on_error='skip'"
+    ) as error:
+        read_examples(file, columns)
+    with caplog.at_level(logging.WARNING, "keras_transformer"):
+        assert read_examples(file, columns, on_error="skip") == remaining
+    (record,) = caplog.records
+    assert record.name == "keras_transformer"
+    assert f"Received: {len(malformed)} malformed" in str(error.value)
+    assert record.getMessage().startswith(f"`paths`: leaving out {len(malformed)} malformed line")
+    for message in (str(error.value), record.getMessage()):
+        listed = message.splitlines()[1:]
+        assert len(listed) == min(3, len(malformed))
+        for line, (number, reason) in zip(listed, malformed, strict=False):
+            assert line.startswith(f"{file}, line {number}: "), line
+            assert reason in line
+
+
+def test_malformed_lines_of_all_files_are_reported_once(tmp_path, caplog):
+    for name in ("a.tsv", "b.tsv"):
+        (tmp_path / name).write_text("\n\na\tb\n")
+    paths = [tmp_path / "a.tsv", tmp_path / "b.tsv"]
+    with pytest.raises(ValueError, match="4 malformed"):
+        read_examples(paths)
+    assert read_examples(paths, on_error="skip") == [("a", "b")] * 2
+    assert [record.getMessage().splitlines()[0] for record in caplog.records] == [
+        "`paths`: leaving out 4 malformed lines, the first:"
+    ]
+    assert f"{paths[1]}, line 1" in caplog.text
+
+
+def test_an_ordinary_first_row_is_an_example(tmp_path):
+    file = tmp_path / "a.tsv"
+    for content in ("text\tb\nc\td\n", "a\tb\n1\t2\nc\td\n", "a\t0\nb\t1\nc\t1\n", "uno\tone\n2\t2\n"):
+        file.write_text(content)
+        assert len(read_examples(file)) == content.count("\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "arguments", "error", "message"),
+    [
+        ("a.tsv", None, {}, FileNotFoundError, "`paths` must name files that exist. Received: .*a.tsv"),
+        ("a.tsv", "", {}, ValueError, "`paths` must name files that are not empty. Received: .*a.tsv"),
+        ("a.tsv", "\n", {"on_error": "skip"}, ValueError, "`paths` must hold at least one example"),
+        ("a.dat", "a", {}, ValueError, "must end in .tsv, .csv, .jsonl, .txt .*`format`.*a.dat"),
+        ("a.gz", "a", {}, ValueError, "must end in .tsv"),
+        ("a.tsv.gz", "a", {}, ValueError, "must name whole gzip files .*a.tsv.gz"),
+        ("a.tsv", "a", {"format": "xml"}, ValueError, "`format` must be one of .*Received: format='xml'"),
+        ("a.tsv", "a", {"on_error": "ignore"}, ValueError, "`on_error` must be one of .*'ignore'"),
+        ("a.tsv", "a", {"columns": ()}, ValueError, r"`columns` must be indices from 0, or names.*\(\)"),
+        ("a.tsv", "a", {"columns": -1}, ValueError, "`columns` must be indices .*-1"),
+        ("a.tsv", "a", {"columns": (True,)}, ValueError, "`columns` must be indices"),
+        ("a.csv", "x,y\na,b\n", {"columns": ("x", "z")}, ValueError, r"columns=\('x', 'z'\), .*\['x', 'y'\]"),
+        ("a.jsonl", '{"x": "a"}\n', {"columns": "z"}, ValueError, r"columns=\('z',\), where .*has \['x'\]"),
+        ("a.jsonl", '{"x": "a"}\n', {"columns": 1}, ValueError, r"`columns` must be columns of the files"),
+    ],
+)
+def test_invalid_arguments_are_refused(tmp_path, name, content, arguments, error, message):
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    with pytest.raises(error, match=message):
+        read_examples(tmp_path / name, **arguments)
+
+
+def test_other_paths_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="`paths` must name files. Received: the directory"):
+        read_examples([tmp_path])
+    with pytest.raises(ValueError, match="`paths` must hold at least one path"):
+        read_examples([])
+    for paths in (None, 3, [3], [("a", "b")]):
+        with pytest.raises(TypeError, match="`paths` must be a path or a list of paths"):
+            read_examples(paths)
+
+
+def ids(dataset):
+    return [batch.numpy().tolist() for inputs, _ in dataset for batch in inputs.values()]
+
+
+@pytest.mark.slow_variants
+@pytest.mark.parametrize("make", [language_modeling, masked_language_modeling])
+def test_batches_from_files_equal_those_from_texts(tmp_path, caplog, make):
+    tokenizer = text.ByteTokenizer()
+    if make is masked_language_modeling:
+        tokenizer = text.WordPieceTokenizer.train(["one two three"], 40, min_frequency=1)
+    lines, table = tmp_path / "a.txt", tmp_path / "b.csv"
+    lines.write_text("one\n\ntwo\n")
+    table.write_text("label,text\n1,three\n2,\n")
+    expected = ids(make(["one", "two"], tokenizer, shuffle=False))
+    assert ids(make(lines, tokenizer, shuffle=False)) == expected
+    found = make(["one", "two", table], tokenizer, columns="text", on_error="skip", shuffle=False)
+    assert ids(found) == ids(make(["one", "two", "three"], tokenizer, shuffle=False))
+    assert "`texts`: leaving out 1 malformed line, the first" in caplog.text
+    with pytest.raises(ValueError, match="`texts` must name files without malformed lines.*3 malformed"):
+        make(table, tokenizer)
+    with pytest.raises(TypeError, match=r"`texts` must be an iterable of strings; pass pathlib.Path\(name\)"):
+        make(str(lines), tokenizer)
+    with pytest.raises(ValueError, match="`columns` must be None unless `texts` names files"):
+        make(["one"], tokenizer, columns=0)
+    with pytest.raises(ValueError, match="`columns` must be 1. Received"):
+        make(table, tokenizer, columns=("text", "label"))
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv.gz", "a.jsonl"])
+@pytest.mark.parametrize(
+    "tokenizer",
+    [
+        text.SentencePieceTokenizer,
+        text.WordPieceTokenizer,
+        text.BytePairTokenizer,
+        text.OpenAIGPTTokenizer,
+    ],
+)
+def test_tokenizers_are_not_trained_on_the_lines_of_tables(tmp_path, tokenizer, name):
+    with pytest.raises(
+        ValueError, match="`texts` must name text files.*keras_transformer.data.read_examples"
+    ):
+        tokenizer.train([tmp_path / name], 300)
+
+
+def test_tokenizers_are_trained_on_text_files(tmp_path):
+    plain, packed = tmp_path / "a.text", tmp_path / "a.txt.gz"
+    plain.write_bytes(b"\xef\xbb\xbfone two\none\n")
+    packed.write_bytes(gzip.compress(b"one two\none\n"))
+    expected = text.BytePairTokenizer.train(["one two", "one"], 262)
+    for path in (plain, packed):
+        assert text.BytePairTokenizer.train(path, 262).model_bytes == expected.model_bytes
+    for path, error in ((tmp_path, ValueError), (pathlib.Path("missing.txt"), FileNotFoundError)):
+        with pytest.raises(error, match="`texts` must name files"):
+            text.BytePairTokenizer.train(path, 262)
+
+
+def test_split_keeps_equal_sources_together():
+    examples = [(f"source {i % 50}", i) for i in range(200)]
+    train, held_out = data.split(examples, 0.2, seed=3)
+    assert sorted([*train, *held_out]) == sorted(examples)
+    assert len({source for source, _ in held_out}) == 10
+    assert not {source for source, _ in train} & {source for source, _ in held_out}
+    assert (train, held_out) == data.split(examples, 0.2, seed=3)
+    shuffled = data.split(examples[::-1], 0.2, seed=3)
+    assert [sorted(side) for side in shuffled] == [sorted(train), sorted(held_out)]
+    assert held_out != data.split(examples, 0.2, seed=4)[1]
+    by_class = data.split(examples, 0.5, key=lambda example: example[1] % 2)
+    assert all(len({number % 2 for _, number in side}) == 1 for side in by_class)
+    assert [len(side) for side in data.split(["a", "b", "a"], 0.01)] in ([1, 2], [2, 1])
+    assert sum(map(len, data.split([(["a"], ["O"]), (["b"], ["O"])], 0.5))) == 2
+
+
+def test_split_refuses_invalid_arguments():
+    with pytest.raises(ValueError, match="`share` must be between 0 and 1. Received: share=1"):
+        data.split(["a", "b"], 1)
+    with pytest.raises(ValueError, match="at least two distinct sources. Received: 2 examples with 1"):
+        data.split(["a", "a"], 0.5)
