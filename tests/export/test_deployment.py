@@ -245,6 +245,7 @@ def test_server_image_starts_the_command(path):
     assert project["scripts"][program] == "keras_transformer_serving.command_line:main"
     options = parse(arguments)
     assert (options.host, options.port, options.folders) == ("0.0.0.0", PORT, ["model=/bundle"])
+    assert options.providers == (["CUDAExecutionProvider"] if path.suffix == ".gpu" else None)
     assert last(path, "EXPOSE") == str(PORT)
 
 

@@ -21,6 +21,7 @@ from keras_transformer_serving.server.signatures import (
     text_of,
 )
 
+_SHORT = 32  # tokens of source texts that share a batch: the decoder takes most of the time
 _TEXT = Tensor("text", "string")
 _ERROR = Tensor(ERROR, "string")
 
@@ -179,7 +180,10 @@ def _prepare(
         noise = (row.get("seed", pipeline.graphs.sampler["seed"]), index if number < 0 else number)
     names = [tensor.name for tensor in outputs]
     return Job(
-        run, bucket(len(ids)), _Values(ids, options, noise), functools.partial(_finish, pipeline, names)
+        run,
+        bucket(max(len(ids), _SHORT)),
+        _Values(ids, options, noise),
+        functools.partial(_finish, pipeline, names),
     )
 
 
