@@ -279,7 +279,8 @@ def _prepare_alignment(pipeline: Generating, run: Any, row: Row, index: int) -> 
             "texts",
             f"`texts` must have 1 to {_MOST_ALIGNED} tokens to be aligned. Received: {len(ids)} tokens",
         )
-    noise = (0, index) if pipeline.graphs.sampler["sampler"] == "sample" else None
+    sampler = pipeline.graphs.sampler
+    noise = (sampler["seed"], index) if sampler["sampler"] == "sample" else None
     return Job(run, _MOST_ALIGNED, _Values(ids, {}, noise), lambda found: found)
 
 
