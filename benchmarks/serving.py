@@ -2,7 +2,8 @@
 
 python benchmarks/serving.py runs/quickstart/export --seconds 10 --load-seconds 60
 
-It needs `keras-transformer-serving[cpu,server]`.
+It needs `keras-transformer-serving[cpu,server]`. The client shares the cores with the server: it is one thread, which
+sends prepared requests and parses no more of an answer than its status and length.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import contextlib
 import json
 import os
 import pathlib
+import select
 import socket
 import subprocess
 import sys
@@ -24,17 +26,19 @@ import keras_transformer_serving as serving
 TEXTS = ["¿Dónde está la estación?", "El perro ladra.", "Nosotros compramos pan en la tienda.", "Hola"]
 PATH = "/v1/models/model:predict"
 OURS, PLAIN = "keras-transformer-serve", "plain Starlette"
+LIMIT = 2.0  # seconds, the time limit of requests in the load test
+CONTENDERS = {OURS: (OURS, []), PLAIN: (PLAIN, ["0"]), f"{PLAIN}, one thread": (PLAIN, ["1"])}
 
 
-def serve_plain(folder: str, port: int) -> None:
-    """Serve without batching: each request is computed by itself."""
+def serve_plain(folder: str, port: int, threads: int) -> None:
+    """Serve without batching: each request is computed by itself, by this number of threads, or 0 for one a core."""
     import uvicorn
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import JSONResponse
     from starlette.routing import Route
 
-    pipeline = serving.load(folder)
+    pipeline = serving.load(folder, threads=threads or None)
 
     async def predict(request: Request) -> JSONResponse:
         texts = (await request.json())["instances"]
@@ -43,148 +47,248 @@ def serve_plain(folder: str, port: int) -> None:
     uvicorn.run(Starlette(routes=[Route(PATH, predict, methods=["POST"])]), port=port, log_level="error")
 
 
-@contextlib.contextmanager
-def running(name: str, folder: str):
-    """Run a server; yields its process and port."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    code = {
-        OURS: "from keras_transformer_serving.command_line import main; main(sys.argv[1:])",
-        PLAIN: "import serving; serving.serve_plain(sys.argv[1], int(sys.argv[2]))",
-    }[name]
-    arguments = [f"model={folder}", "--port", str(port)] if name == OURS else [folder, str(port)]
-    search = os.pathsep.join([str(pathlib.Path(__file__).parent), *sys.path])
-    process = subprocess.Popen(
-        [sys.executable, "-c", f"import sys; {code}", *arguments],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": search},
-    )
-    try:
+class Server:
+    """A server in a process of its own.
+
+    Args:
+        name: `OURS` or `PLAIN`.
+        folder: the export.
+        options: further arguments.
+    """
+
+    def __init__(self, name: str, folder: str, options: list[str]) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        code = {
+            OURS: "from keras_transformer_serving.command_line import main; main(sys.argv[1:])",
+            PLAIN: "import serving; serving.serve_plain(sys.argv[1], *map(int, sys.argv[2:]))",
+        }[name]
+        arguments = {
+            OURS: [f"model={folder}", "--port", str(self.port), *options],
+            PLAIN: [folder, str(self.port), *options],
+        }[name]
+        search = os.pathsep.join([str(pathlib.Path(__file__).parent), *sys.path])
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", f"import sys; {code}", *arguments],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": search},
+        )
+
+    def __enter__(self) -> "Server":
         for _ in range(600):
             with contextlib.suppress(OSError):
-                if asyncio.run(one_request(port)) == 200:
-                    break
+                client = Client(self.port)
+                client.send(0)
+                if [status for status, _ in client.receive(30)] == [200]:
+                    return self
             time.sleep(0.1)
-        yield process, port
-    finally:
-        process.terminate()
-        process.wait(60)
+        raise TimeoutError("The server must answer within 60 s")
+
+    def __exit__(self, *_: object) -> None:
+        self.process.terminate()
+        self.process.wait(60)
+
+    def processor_seconds(self) -> float:
+        """Return the processor time of all threads."""
+        fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def resident_megabytes(self) -> float:
+        """Return the resident memory."""
+        pages = pathlib.Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-async def one_request(port: int) -> int:
-    """Return the status of a request."""
-    return (await Client(port).ask(TEXTS[0]))[0]
+def prepared(text: str) -> bytes:
+    """Return a request."""
+    body = json.dumps({"instances": [text]}).encode()
+    head = (
+        f"POST {PATH} HTTP/1.1\r\nHost: it\r\nContent-Length: {len(body)}\r\nContent-Type: application/json"
+    )
+    return f"{head}\r\n\r\n".encode() + body
+
+
+REQUESTS = [prepared(text) for text in TEXTS]
 
 
 class Client:
-    """A client with one connection that is kept."""
+    """Connections that are kept, each with one request at a time.
+
+    Args:
+        port: the server's port.
+
+    Attributes:
+        free: the connections without a request.
+        failed: the number of requests whose connection was closed without an answer.
+    """
 
     def __init__(self, port: int) -> None:
-        self._port, self._streams = port, None
+        self._port, self._poll = port, select.epoll()
+        self._begins: dict[int, float] = {}
+        self._sockets: dict[int, socket.socket] = {}
+        self._received: dict[int, bytes] = {}
+        self.free: list[int] = []
+        self.failed = 0
 
-    async def ask(self, text: str) -> tuple[int, float]:
-        """Return the status and the seconds of a request."""
-        begin = time.perf_counter()
-        self._streams = self._streams or await asyncio.open_connection("127.0.0.1", self._port)
-        reader, writer = self._streams
-        body = json.dumps({"instances": [text]}).encode()
-        writer.write(f"POST {PATH} HTTP/1.1\r\nHost: it\r\nContent-Length: {len(body)}\r\n".encode())
-        writer.write(b"Content-Type: application/json\r\n\r\n" + body)
-        head = await reader.readuntil(b"\r\n\r\n")
-        length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length"))
-        await reader.readexactly(int(length.split(b":")[1]))
-        if b"connection: close" in head.lower():
-            writer.close()
-            self._streams = None
-        return int(head.split()[1]), time.perf_counter() - begin
+    @property
+    def waiting(self) -> int:
+        """The number of connections with a request."""
+        return len(self._begins)
+
+    def send(self, number: int) -> None:
+        """Send a request on a free connection, or on a new one."""
+        if not self.free:
+            made = socket.create_connection(("127.0.0.1", self._port), 10)
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._sockets[made.fileno()] = made
+            self._poll.register(made.fileno(), select.EPOLLIN)
+            self.free.append(made.fileno())
+        place = self.free.pop()
+        self._begins[place], self._received[place] = time.perf_counter(), b""
+        try:
+            self._sockets[place].sendall(REQUESTS[number % len(REQUESTS)])
+        except OSError:
+            self._close(place)
+
+    def receive(self, seconds: float) -> list[tuple[int, float]]:
+        """Wait for answers for at most this time; return the status and the seconds of each."""
+        found = []
+        for place, _ in self._poll.poll(seconds):
+            try:
+                chunk = self._sockets[place].recv(2**16)
+            except OSError:
+                chunk = b""
+            if not chunk:
+                self._close(place)
+                continue
+            content = self._received[place] = self._received[place] + chunk
+            head, separator, body = content.partition(b"\r\n\r\n")
+            head = head.lower()
+            if not separator or len(body) < int(head.partition(b"content-length:")[2].split(b"\r", 1)[0]):
+                continue
+            found.append((int(head[9:12]), time.perf_counter() - self._begins.pop(place)))
+            if b"connection: close" in head:
+                self._close(place)
+            else:
+                self.free.append(place)
+        return found
+
+    def close(self) -> None:
+        """Close all connections."""
+        for place in [*self._sockets]:
+            self._close(place)
+
+    def _close(self, place: int) -> None:
+        self._poll.unregister(place)
+        self._sockets.pop(place).close()
+        self.failed += self._begins.pop(place, None) is not None
+        if place in self.free:
+            self.free.remove(place)
 
 
-async def closed_loop(port: int, clients: int, seconds: float) -> tuple[float, np.ndarray]:
-    """Return the requests per second of clients that each wait for an answer, and the seconds of each."""
-    end, times = time.perf_counter() + seconds, []
+def closed_loop(server: Server, clients: int, seconds: float) -> tuple[float, float, str]:
+    """Let clients each send a request when the one before is answered.
 
-    async def ask(number: int) -> None:
-        client, count = Client(port), number
-        while time.perf_counter() < end:
-            status, took = await client.ask(TEXTS[count % len(TEXTS)])
+    Returns:
+        The requests per second, the longest time of a request in seconds, and a line about them.
+    """
+    client, times, sent = Client(server.port), [], clients
+    begin, used = time.perf_counter(), server.processor_seconds()
+    for number in range(clients):
+        client.send(number)
+    while client.waiting:
+        for status, took in client.receive(1):
             assert status == 200, status
             times.append(took)
-            count += 1
+            if time.perf_counter() - begin < seconds:
+                client.send(sent)
+                sent += 1
+    rate = len(times) / (time.perf_counter() - begin)
+    used = 1e3 * (server.processor_seconds() - used) / len(times)
+    client.close()
+    line = f"{rate:.0f} requests/s, ms {percentiles(times)}, {used:.2f} ms of processor time each"
+    return rate, max(times), line
 
-    await asyncio.gather(*map(ask, range(clients)))
-    return len(times) / seconds, np.array(times)
 
-
-async def open_loop(process: subprocess.Popen, port: int, rate: float, seconds: float) -> dict:
+def open_loop(server: Server, rate: float, seconds: float) -> dict:
     """Send requests at a rate from 64 connections and more; return the statuses, times and resident memory."""
-    free, statuses, times, memory = [Client(port) for _ in range(64)], collections.Counter(), [], []
-    tasks, begin = set(), time.perf_counter()
-
-    async def ask(text: str) -> None:
-        client = free.pop() if free else Client(port)
-        try:
-            status, took = await client.ask(text)
-        except (OSError, EOFError) as error:
-            statuses[type(error).__name__] += 1
-            return
-        statuses[status] += 1
-        times.append(took)
-        free.append(client)
-
-    count = 0
-    while (now := time.perf_counter() - begin) < seconds:
-        while count < now * rate:
-            task = asyncio.create_task(ask(TEXTS[count % len(TEXTS)]))
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
+    client, statuses, times, memory = Client(server.port), collections.Counter(), [], []
+    begin, count = time.perf_counter(), 0
+    while (now := time.perf_counter() - begin) < seconds or client.waiting:
+        while count < min(now, seconds) * rate:
+            client.send(count)
             count += 1
-        pages = pathlib.Path(f"/proc/{process.pid}/statm").read_text().split()[1]
-        memory.append(int(pages) * os.sysconf("SC_PAGE_SIZE") / 2**20)
-        await asyncio.sleep(0.005)
-    await asyncio.gather(*tasks)
+        if now < seconds:
+            memory.append(server.resident_megabytes())
+        for status, took in client.receive(0.005):
+            statuses[status] += 1
+            times.append(took)
     thirds = [float(np.max(part)) for part in np.array_split(memory, 3)]
+    client.close()
     return {
         "statuses": dict(statuses),
-        "p99 ms": round(1e3 * float(np.percentile(times, 99)), 1),
-        "longest ms": round(1e3 * max(times), 1),
+        "closed without an answer": client.failed,
+        "ms p50 / p95 / p99": percentiles(times),
+        "longest s": round(max(times), 3),
         "resident MB by thirds": [round(each, 1) for each in thirds],
     }
 
 
-def percentiles(seconds: np.ndarray) -> str:
+def percentiles(seconds: list[float]) -> str:
     """Return the percentiles 50, 95 and 99 in milliseconds."""
     return " / ".join(f"{1e3 * value:.1f}" for value in np.percentile(seconds, [50, 95, 99]))
 
 
-def main() -> None:
+def unserved_latency(folder: str, threads: int | None) -> str:
+    """Return the percentiles of the times of the model without a server."""
+    pipeline, times = serving.load(folder, threads=threads), []
+    for number in range(220):
+        begin = time.perf_counter()
+        pipeline([TEXTS[number % len(TEXTS)]])
+        times.append(time.perf_counter() - begin)
+    return percentiles(times[20:])
+
+
+def load_test(folder: str, rate: float, seconds: float) -> bool:
+    """Run the load test; return whether its limits are kept."""
+    with Server(OURS, folder, ["--timeout", str(LIMIT)]) as server:
+        closed_loop(server, 64, min(2.0, seconds))
+        service = closed_loop(server, 1, min(2.0, seconds))[1]  # the longest time without a queue
+        found = open_loop(server, rate, seconds)
+    in_time = found["longest s"] <= LIMIT + service
+    _, second, third = found["resident MB by thirds"]
+    print(f"load of {rate:.0f} requests/s: {found}")
+    print(
+        f"the longest answer or rejection took {found['longest s']} s; the limit is {LIMIT} s and one service time of "
+        f"{service:.3f} s: {in_time}. Resident memory grew to {third / second:.3f} times; the limit is 1.05"
+    )
+    return bool(in_time and third <= 1.05 * second and not found["closed without an answer"])
+
+
+def main() -> int:
     """Measure all contenders, and then the load test."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", help="an export of a translator, as the quickstart's")
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--load-seconds", type=float, default=60.0)
+    parser.add_argument("--rounds", type=int, default=1, help="rounds in which the servers take turns")
     options = parser.parse_args()
-    pipeline = serving.load(options.folder)
-    own = []
-    for number in range(200):
-        begin = time.perf_counter()
-        pipeline([TEXTS[number % len(TEXTS)]])
-        own.append(time.perf_counter() - begin)
-    print(f"the model by itself, ms p50 / p95 / p99: {percentiles(np.array(own[20:]))}")
-    rates = {}
-    for name in (OURS, PLAIN):
-        with running(name, options.folder) as (_, port):
-            for clients in (1, 64):
-                rate, times = asyncio.run(closed_loop(port, clients, options.seconds))
-                rates[name, clients] = rate
-                print(
-                    f"{name}, {clients} clients: {rate:.0f} requests/s, ms {percentiles(times)}", flush=True
-                )
-    print(f"batching at 64 clients: {rates[OURS, 64] / rates[PLAIN, 64]:.1f} times the plain server's rate")
-    with running(OURS, options.folder) as (process, port):
-        asyncio.run(closed_loop(port, 64, 2.0))
-        print(asyncio.run(open_loop(process, port, 2 * rates[OURS, 64], options.load_seconds)))
+    for threads in (None, 1):
+        times = unserved_latency(options.folder, threads)
+        print(f"the model by itself, {threads or 'default'} threads, ms p50 / p95 / p99: {times}")
+    rates: dict[tuple[str, int], float] = {}
+    for _ in range(options.rounds):
+        for name, (kind, arguments) in CONTENDERS.items():
+            with Server(kind, options.folder, arguments) as server:
+                for clients in (1, 64):
+                    rate, _, line = closed_loop(server, clients, options.seconds)
+                    rates[name, clients] = max(rate, rates.get((name, clients), 0))
+                    print(f"{name}, {clients} clients: {line}", flush=True)
+    for name in [*CONTENDERS][1:]:
+        print(f"batching at 64 clients: {rates[OURS, 64] / rates[name, 64]:.1f} times the rate of {name}")
+    return 0 if load_test(options.folder, 2 * rates[OURS, 64], options.load_seconds) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -15,6 +15,8 @@ import shutil
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from keras_transformer_serving import FLOAT32, Bundle, Sessions
 from keras_transformer_serving.bundle import ONNX
 from keras_transformer_serving.external_data import file_name
@@ -23,7 +25,8 @@ from keras_transformer_serving.graph_files import graph_file, graph_reader
 from keras_transformer_serving.graphs import MODEL, loop_name
 from keras_transformer_serving.sessions import CPU
 
-CONFIG, GRAPH = "config.pbtxt", "model.onnx"
+CONFIG, GRAPH, WARM_UP = "config.pbtxt", "model.onnx", "warmup"
+_WARM_UP_SIZE = 8  # of axes of any size
 # The types of Triton, by those of ONNX Runtime.
 _TYPES = {
     "tensor(bool)": "TYPE_BOOL",
@@ -31,6 +34,13 @@ _TYPES = {
     "tensor(int64)": "TYPE_INT64",
     "tensor(float16)": "TYPE_FP16",
     "tensor(float)": "TYPE_FP32",
+}
+_DTYPES = {
+    "tensor(bool)": np.bool_,
+    "tensor(int32)": np.int32,
+    "tensor(int64)": np.int64,
+    "tensor(float16)": np.float16,
+    "tensor(float)": np.float32,
 }
 
 
@@ -75,6 +85,7 @@ def make_repository(
     if not target.exists():
         with new_folder(target) as new:
             write_bytes(new / CONFIG, text.encode())
+            _write_warm_up(new / WARM_UP, sessions(graph), config)
             (new / str(version)).mkdir()
             _write_version(new / str(version), export, graph, precision)
     else:
@@ -111,6 +122,15 @@ def model_config(name: str, session: Any, max_batch_size: int) -> str:
             lines += [f"{field} {{", *_tensor(tensor, bool(max_batch_size)), *fields, "}"]
     if max_batch_size:
         lines.append("dynamic_batching { max_queue_delay_microseconds: 2000 }")
+    # The version before answers until this request is answered. A file is needed for values that are not zero.
+    lines += ["model_warmup {", '  name: "one row"', "  batch_size: 1"]
+    for tensor in inputs:
+        lines.append(f"  inputs {{ key: {json.dumps(tensor.name)} value {{")
+        lines.append(f"    data_type: {_TYPES[tensor.type]}")
+        lines.append(f"    dims: {_warm_up_shape(tensor, bool(max_batch_size)) or [1]}")
+        lines.append(f"    input_data_file: {json.dumps(tensor.name)}")
+        lines.append("  } }")
+    lines.append("}")
     return "\n".join(lines) + "\n"
 
 
@@ -132,6 +152,25 @@ def _tensor(tensor: Any, batched: bool) -> Iterator[str]:
     yield f"  dims: {dims or [1]}"
     if not dims:
         yield "  reshape { shape: [] }"
+
+
+def _warm_up_shape(tensor: Any, batched: bool) -> list[int]:
+    """Return the sizes of an input of the warm-up request, without the batch where Triton adds it."""
+    sizes = [size if isinstance(size, int) else _WARM_UP_SIZE for size in tensor.shape]
+    if sizes and not isinstance(tensor.shape[0], int):
+        sizes[0] = 1
+    return sizes[1:] if batched else sizes
+
+
+def _write_warm_up(folder: pathlib.Path, session: Any, config: dict[str, Any]) -> None:
+    """Write the inputs of the warm-up request: a row of end tokens, none of them padding, and zeros."""
+    folder.mkdir()
+    fills = {"input_ids": config.get("end_id", 0), "attention_mask": 1}
+    for tensor in session.get_inputs():
+        values = np.full(
+            _warm_up_shape(tensor, batched=False), fills.get(tensor.name, 0), _DTYPES[tensor.type]
+        )
+        write_bytes(folder / tensor.name, values.tobytes())
 
 
 def _write_version(folder: pathlib.Path, bundle: Bundle, graph: str, precision: str) -> None:

@@ -147,6 +147,16 @@ def test_batching_parameters_are_of_tensorflow_serving():
     }
 
 
+def test_tensorflow_serving_has_metrics_for_prometheus():
+    fields = {
+        "PrometheusConfig": {"enable": (1, "bool"), "path": (2, "string")},
+        "MonitoringConfig": {"prometheus_config": (1, "PrometheusConfig")},
+    }
+    found = parsed(TENSORFLOW_SERVING / "monitoring.config", "MonitoringConfig", fields)
+    assert found.prometheus_config.enable
+    assert found.prometheus_config.path.startswith("/")
+
+
 def test_tensorflow_serving_image_has_the_files_of_its_arguments():
     path = TENSORFLOW_SERVING / "Dockerfile"
     (copied,) = [each for name, each in instructions(path) if name == "COPY" and "--from" not in each]
@@ -245,6 +255,7 @@ def test_server_image_starts_the_command(path):
     assert project["scripts"][program] == "keras_transformer_serving.command_line:main"
     options = parse(arguments)
     assert (options.host, options.port, options.folders) == ("0.0.0.0", PORT, ["model=/bundle"])
+    assert options.providers == (["CUDAExecutionProvider"] if path.suffix == ".gpu" else None)
     assert last(path, "EXPOSE") == str(PORT)
 
 
@@ -376,12 +387,23 @@ MODEL_CONFIG = {
         "preferred_batch_size": (1, "repeated int32"),
         "max_queue_delay_microseconds": (2, "uint64"),
     },
+    "WarmUpInput": {
+        "data_type": (1, "int32"),
+        "dims": (2, "repeated int64"),
+        "input_data_file": (5, "string"),
+    },
+    "ModelWarmup": {
+        "name": (1, "string"),
+        "batch_size": (2, "uint32"),
+        "inputs": (3, "map WarmUpInput"),
+    },
     "ModelConfig": {
         "name": (1, "string"),
         "max_batch_size": (4, "int32"),
         "input": (5, "repeated Input"),
         "output": (6, "repeated Output"),
         "dynamic_batching": (11, "DynamicBatching"),
+        "model_warmup": (16, "repeated ModelWarmup"),
         "backend": (17, "string"),
     },
 }
@@ -492,6 +514,23 @@ def test_triton_configuration_is_that_of_the_model(tmp_path):
     ids = np.array([[5, 6, 0]])
     (found,) = session.run(["sums"], {"input_ids": ids, "attention_mask": ids > 0})
     assert found.tolist() == [11]
+
+
+@pytest.mark.parametrize("axes", [("batch_size", "sequence_length"), (1, 4)])
+def test_triton_warms_a_model_up_with_a_request_that_it_takes(tmp_path, axes):
+    version = TRITON["make_repository"](write_export(tmp_path / "reviews", axes), tmp_path / "models")
+    config = triton_config(version.parent)
+    (request,) = config.model_warmup
+    assert request.batch_size == 1
+    assert {*request.inputs} == {each.name for each in config.input}
+    batch = [1] if config.max_batch_size else []
+    feed = {}
+    for name, each in request.inputs.items():
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(ONNX_TYPES[each.data_type])
+        content = (version.parent / "warmup" / each.input_data_file).read_bytes()
+        feed[name] = np.frombuffer(content, dtype).reshape([*batch, *each.dims])
+    assert feed["attention_mask"].all()
+    onnxruntime.InferenceSession(version / "model.onnx").run(None, feed)
 
 
 @pytest.mark.parametrize("axes", [(1, "sequence_length"), (None, 4)])

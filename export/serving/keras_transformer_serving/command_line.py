@@ -58,7 +58,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("host", str, "127.0.0.1", "the address to listen on")
     option("port", int, 8501, "the port; 0 for any that is free")
     option("precision", str, "float32", "float32, float16 or int8, if the exports have it")
-    option("threads", int, None, "the number of threads of ONNX Runtime that share an operation")
+    option("threads", int, None, "the number of threads that compute a model; default: one for each core")
+    option(
+        "providers",
+        lambda text: text.split(","),
+        None,
+        "ONNX Runtime's execution providers, separated by commas, such as CUDAExecutionProvider: all must be usable; "
+        "default: CUDA if available, else CPU",
+    )
     option("max-batch-size", int, 32, "the maximum number of rows in a batch")
     option("max-latency-ms", float, 0.0, "the maximum time that a row waits for others")
     option("max-queue", int, 256, "the maximum number of rows that wait or are computed")
@@ -112,6 +119,7 @@ async def _serve(options: argparse.Namespace) -> None:
         poll_seconds=options.poll_seconds,
         precision=options.precision,
         threads=options.threads,
+        providers=options.providers,
         signature_key=key,
     )
     state: Server = app.state.server
@@ -136,6 +144,7 @@ async def _serve(options: argparse.Namespace) -> None:
             log_config=None,
             access_log=False,
             server_header=False,
+            proxy_headers=False,
             timeout_keep_alive=75,  # longer than proxies keep a connection, so that they close it
             limit_concurrency=options.max_connections,
             timeout_graceful_shutdown=int(options.timeout) + 1,

@@ -167,6 +167,34 @@ class Graphs:
             ended |= best == self.end_id
             token = best[:, None]
 
+    def score(
+        self, input_ids: np.ndarray, target_ids: np.ndarray, attention_mask: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Return the log-probability of each token of given outputs, with the graphs of a single step.
+
+        Args:
+            input_ids: integers (B, S) with a token in each row, padded with `pad_id`.
+            target_ids: integers (B, T), outputs without a start token, padded on the right.
+            attention_mask: integers (B, S), 0 for padding and tokens to hide, by default where ids equal `pad_id`.
+
+        Returns:
+            float32 (B, T).
+
+        Raises:
+            ValueError: if the model is decoder-only.
+        """
+        if self.start_id is None:
+            raise ValueError(f"`score` needs an encoder–decoder. Received: start_id={self.start_id}")
+        start = np.full((len(target_ids), 1), self.start_id)
+        mask = self.padding_mask(input_ids) if attention_mask is None else attention_mask
+        step = self._encoded(input_ids, mask)
+        logits = step(np.concatenate([start, target_ids[:, :-1]], axis=1)).astype(np.float32)
+        chosen = np.take_along_axis(logits, target_ids[..., None], axis=-1)[..., 0]
+        largest = logits.max(axis=-1)
+        total = np.exp(logits - largest[..., None]).sum(axis=-1)
+        scores: np.ndarray = chosen - largest - np.log(total)
+        return scores
+
     def _encoded(self, input_ids: np.ndarray, mask: np.ndarray) -> Callable[[np.ndarray | None], np.ndarray]:
         """Return a function from the last tokens (B, 1), None at first, to the next tokens' logits, with an encoder."""
         source = {"input_ids": input_ids, "attention_mask": mask}

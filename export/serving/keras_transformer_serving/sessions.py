@@ -1,5 +1,6 @@
 """ONNX Runtime's sessions: execution providers, devices and the graphs they may run."""
 
+import logging
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,6 +12,7 @@ from keras_transformer_serving import external_data
 Provider = str | tuple[str, Mapping[str, Any]]
 """The name of an execution provider, or its name and options."""
 
+LOG = logging.getLogger("keras_transformer_serving")
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 _FIRST_WITH_CUDA_13 = (1, 27)  # of the released onnxruntime-gpu; from 1.19 on they were built with CUDA 12
 
@@ -87,7 +89,10 @@ def _new_session(
     available = onnxruntime.get_available_providers()
     if providers is None:
         usable = [each for each in (CUDA, CPU) if each in available]
-        return onnxruntime.InferenceSession(content, sess_options=options, providers=usable)
+        session = onnxruntime.InferenceSession(content, sess_options=options, providers=usable)
+        if lost := [each for each in usable if each not in session.get_providers()]:
+            LOG.warning("%s cannot be used: %s runs on the CPU%s", lost[0], name, _cuda_hint(onnxruntime))
+        return session
     names = _names(providers)
     _check_in(available, names, providers, onnxruntime)
     session = onnxruntime.InferenceSession(content, sess_options=options, providers=[*providers])

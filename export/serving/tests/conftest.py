@@ -92,5 +92,5 @@ def small():
 @pytest.fixture(scope="session")
 def exports(small, tmp_path_factory):
     folder = tmp_path_factory.mktemp("exports")
-    names = ("classifier", "generator", "sampler")
+    names = ("classifier", "generator", "sampler", "copier")
     return {name: write_export(small, folder / name, name) for name in names}

@@ -4,20 +4,26 @@ import asyncio
 import contextlib
 import json
 
-import numpy as np
-from onnx import TensorProto, helper, numpy_helper
+from served_graphs import (
+    OFFSET,
+    STEPS,
+    VOCABULARY,
+    array_graph,
+    classifier,
+    copy_graph,
+    decoder,
+    loop,
+    token_graph,
+)
 
 from keras_transformer_serving.server import create_app
 from keras_transformer_serving.text.byte import ByteTokenizer
 
-INT, FLOAT = TensorProto.INT64, TensorProto.FLOAT
 ROLES = {"pad": "<pad>", "end": "</s>", "unknown": "<unk>", "start": "<s>", "mask": "<mask>"}
 TOKENIZER = json.dumps(
     {"settings": {"special_tokens": ROLES, "extra_tokens": [], "special_tokens_in_text": False}}
 ).encode()
-OFFSET = len(ROLES)
-VOCABULARY = OFFSET + 256
-STEPS, SOURCE = 12, 40
+SOURCE = 40
 SHARED = {
     "tokenizer_class": "ByteTokenizer",
     "tokenizer_file": "bytes.json",
@@ -49,194 +55,22 @@ GENERATOR = {
     "max_new_tokens": STEPS,
     "max_source_tokens": SOURCE,
 }
+COPIER = {**GENERATOR, "pipeline": "TextToText", "start_id": 3, "empty_ids": []}
+TAGGER = {
+    **{name: value for name, value in CLASSIFIER.items() if name not in ("problem_type", "threshold")},
+    "pipeline": "TokenClassification",
+    "labels": ["word", "name"],
+}
+ANSWERS = {**TAGGER, "pipeline": "QuestionAnswering", "max_answer_tokens": 30}
+IMAGES = {
+    "pipeline": "ImageClassification",
+    "labels": ["dark", "bright"],
+    "problem_type": "single_label_classification",
+    "threshold": 0.5,
+    "value_range": [0.0, 1.0],
+    "tokenizer_file": "bytes.json",
+}
 SAMPLER = {**GENERATOR, "generation": {"sampler": "sample", "seed": 3, "temperature": 1.0, "num_return": 1}}
-
-
-def classifier():
-    """logits = (sum of ids + 10 · segments) modulo 5, 7 and 11."""
-    nodes = [
-        ("Mul", ["input_ids", "attention_mask"], "real"),
-        ("Mul", ["token_type_ids", "ten"], "segments"),
-        ("Add", ["real", "segments"], "added"),
-        ("ReduceSum", ["added", "axis"], "sum"),
-        ("Mod", ["sum", "moduli"], "remainder"),
-        ("Cast", ["remainder"], "logits", {"to": FLOAT}),
-        ("Softmax", ["logits"], "probabilities"),
-    ]
-    constants = {"ten": np.array([10]), "axis": np.array([1]), "moduli": np.array([[5, 7, 11]])}
-    names = ("input_ids", "attention_mask", "token_type_ids")
-    inputs = [helper.make_tensor_value_info(name, INT, ["batch_size", "length"]) for name in names]
-    outputs = [
-        helper.make_tensor_value_info(name, FLOAT, ["batch_size", 3]) for name in ("logits", "probabilities")
-    ]
-    return model(nodes, inputs, outputs, constants)
-
-
-def loop(noise=False):
-    """Token k after a prompt of n bytes that ends in x is x + k(n − 1) + k(k − 1)/2 modulo 256, or an end.
-
-    A byte is an end if it is 5 modulo 16. Noise adds its first number times 100 to x.
-    """
-    steps = np.arange(1, STEPS + 1)
-    constants = {
-        "zero": np.array([0]),
-        "one": np.array([1]),
-        "axis": np.array([1]),
-        "offset": np.array([OFFSET]),
-        "k": steps[None],
-        "triangle": (steps * (steps - 1) // 2)[None],
-        "index": (steps - 1)[None],
-        "bytes": np.array([256]),
-        "sixteen": np.array([16]),
-        "five": np.array([5]),
-        "half": np.array([-0.5], "float32"),
-        "max_new_tokens": np.array([STEPS]),
-        "min_new_tokens": np.array([0]),
-        "hundred": np.array([100], "float32"),
-    }
-    nodes = [
-        ("Equal", ["input_ids", "zero"], "is_pad"),
-        ("Not", ["is_pad"], "is_real"),
-        ("Cast", ["is_real"], "real", {"to": INT}),
-        ("ReduceSum", ["real", "axis"], "n"),  # (B, 1)
-        ("CumSum", ["real", "axis_0d"], "place"),
-        ("Equal", ["place", "n"], "at_last"),
-        ("And", ["at_last", "is_real"], "is_last"),
-        ("Cast", ["is_last"], "last", {"to": INT}),
-        ("Mul", ["input_ids", "last"], "last_id"),
-        ("ReduceSum", ["last_id", "axis"], "id"),
-        ("Sub", ["id", "offset"], "x"),
-        ("Sub", ["n", "one"], "before"),
-        ("Mul", ["before", "k"], "linear"),
-        ("Add", ["linear", "triangle"], "grown"),
-        ("Add", ["grown", "shifted" if noise else "x"], "raw"),
-        ("Mod", ["raw", "bytes"], "byte"),
-        ("Mod", ["byte", "sixteen"], "remainder"),
-        ("Equal", ["remainder", "five"], "may_end"),
-        ("Reshape", ["max_new_tokens", "column"], "limit"),
-        ("Reshape", ["min_new_tokens", "column"], "least"),
-        ("Less", ["index", "least"], "early"),
-        ("Not", ["early"], "late"),
-        ("And", ["may_end", "late"], "ends"),
-        ("Cast", ["ends"], "end", {"to": INT}),
-        ("CumSum", ["end", "axis_0d"], "ended"),
-        ("Sub", ["ended", "end"], "ended_before"),
-        ("Equal", ["ended_before", "zero"], "open"),
-        ("Less", ["index", "limit"], "inside"),
-        ("Greater", ["n", "zero"], "not_empty"),
-        ("And", ["open", "inside"], "both"),
-        ("And", ["both", "not_empty"], "generated"),
-        ("Add", ["byte", "offset"], "byte_id"),
-        ("Where", ["ends", "one", "byte_id"], "token"),
-        ("Where", ["generated", "token", "zero"], "ids"),
-        ("Cast", ["generated"], "counted", {"to": INT}),
-        ("ReduceSum", ["counted", "axis"], "lengths", {"keepdims": 0}),
-        ("Cast", ["lengths"], "floats", {"to": FLOAT}),
-        ("Mul", ["floats", "half"], "scores"),
-    ]
-    constants |= {"axis_0d": np.array(1), "column": np.array([-1, 1])}
-    inputs = [helper.make_tensor_value_info("input_ids", INT, ["batch_size", "length"])]
-    if noise:
-        inputs.append(helper.make_tensor_value_info("noise", FLOAT, ["batch_size", 1, STEPS]))
-        inputs.append(helper.make_tensor_value_info("temperature", FLOAT, ["batch_or_1"]))
-        constants["temperature"] = np.ones(1, "float32")
-        nodes[11:11] = [
-            ("ReduceMax", ["noise", "noise_axes"], "noise_of_row", {"keepdims": 0}),
-            ("Mul", ["noise_of_row", "hundred"], "scaled"),
-            ("Cast", ["scaled"], "shift", {"to": INT}),
-            ("Reshape", ["shift", "column"], "shift_column"),
-            ("Add", ["x", "shift_column"], "shifted"),
-        ]
-        constants["noise_axes"] = np.array([1, 2])
-    options = ("max_new_tokens", "min_new_tokens")
-    inputs += [helper.make_tensor_value_info(name, INT, ["batch_or_1"]) for name in options]
-    outputs = [
-        helper.make_tensor_value_info("ids", INT, ["batch_size", STEPS]),
-        helper.make_tensor_value_info("lengths", INT, ["batch_size"]),
-        helper.make_tensor_value_info("scores", FLOAT, ["batch_size"]),
-    ]
-    return model(nodes, inputs, outputs, constants)
-
-
-def decoder():
-    """One step of `loop`: the logits are largest for the next token."""
-    constants = {
-        "offset": np.array([OFFSET]),
-        "bytes": np.array([256]),
-        "sixteen": np.array([16]),
-        "five": np.array([5]),
-        "one": np.array([1]),
-        "every": np.arange(VOCABULARY),
-        "last_axis": np.array([-1]),
-        "to_cache": np.array([0, 1, -1, 1]),
-    }
-    nodes = [
-        ("Sub", ["input_ids", "offset"], "x"),
-        ("Add", ["x", "position_ids"], "raw"),
-        ("Mod", ["raw", "bytes"], "byte"),
-        ("Mod", ["byte", "sixteen"], "remainder"),
-        ("Equal", ["remainder", "five"], "ends"),
-        ("Add", ["byte", "offset"], "byte_id"),
-        ("Where", ["ends", "one", "byte_id"], "token"),
-        ("Unsqueeze", ["token", "last_axis"], "column"),
-        ("Equal", ["column", "every"], "is_next"),
-        ("Cast", ["is_next"], "logits", {"to": FLOAT}),
-        ("Cast", ["input_ids"], "entries", {"to": FLOAT}),
-        ("Reshape", ["entries", "to_cache"], "new"),
-        ("Concat", ["past_key_values.0.key", "new"], "present.0.key", {"axis": 2}),
-        ("Concat", ["past_key_values.0.value", "new"], "present.0.value", {"axis": 2}),
-    ]
-    names = ("input_ids", "attention_mask", "position_ids")
-    inputs = [helper.make_tensor_value_info(name, INT, ["batch_size", None]) for name in names]
-    cache = ["batch_size", 1, "past", 1]
-    inputs += [
-        helper.make_tensor_value_info(f"past_key_values.0.{part}", FLOAT, cache) for part in ("key", "value")
-    ]
-    outputs = [helper.make_tensor_value_info("logits", FLOAT, [None, None, VOCABULARY])]
-    outputs += [
-        helper.make_tensor_value_info(f"present.0.{part}", FLOAT, [None, 1, None, 1])
-        for part in ("key", "value")
-    ]
-    return model(nodes, inputs, outputs, constants)
-
-
-def array_graph(name):
-    """A classifier of images (2, 2, 1), by their mean, or of nodes (T, 1): the logits are (0, 2 · value − 1)."""
-    nodes = [
-        ("ReduceMean", ["pixel_values", "axes"], "value", {"keepdims": 0}),
-        ("Reshape", ["value", "column"], "entries"),
-        ("Mul", ["entries", "weights"], "scaled"),
-        ("Add", ["scaled", "bias"], "logits"),
-        ("Softmax", ["logits"], "probabilities"),
-    ]
-    constants = {
-        "axes": np.array([1, 2, 3]),
-        "column": np.array([-1, 1]),
-        "weights": np.array([0, 2], "float32"),
-        "bias": np.array([0, -1], "float32"),
-    }
-    if name == "images":
-        inputs = [helper.make_tensor_value_info("pixel_values", FLOAT, ["batch_size", 2, 2, 1])]
-        names = ("logits", "probabilities")
-        outputs = [helper.make_tensor_value_info(each, FLOAT, ["batch_size", 2]) for each in names]
-        return model(nodes, inputs, outputs, constants)
-    constants = {each: constants[each] for each in ("weights", "bias")}
-    inputs = [
-        helper.make_tensor_value_info("nodes", FLOAT, ["batch_size", "num_nodes", 1]),
-        helper.make_tensor_value_info("edges", INT, ["batch_size", "num_edges", 2]),
-    ]
-    outputs = [helper.make_tensor_value_info("logits", FLOAT, ["batch_size", "num_nodes", 2])]
-    return model([("Mul", ["nodes", "weights"], "scaled"), nodes[3]], inputs, outputs, constants)
-
-
-def model(nodes, inputs, outputs, constants):
-    made = [
-        helper.make_node(operator, names, [output], **(options[0] if options else {}))
-        for operator, names, output, *options in nodes
-    ]
-    weights = [numpy_helper.from_array(value, name) for name, value in constants.items()]
-    graph = helper.make_graph(made, "model", inputs, outputs, weights)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
 
 
 PREDICT = "/v1/models/{}:predict"
@@ -244,6 +78,17 @@ INFER = "/v2/models/{}/infer"
 _GRAPHS = {
     "classifier": (CLASSIFIER, {"model.onnx": classifier}),
     "generator": (GENERATOR, {"model.onnx": decoder, "generate_greedy.onnx": loop}),
+    "copier": (
+        COPIER,
+        {
+            "optimum/encoder_model.onnx": lambda: copy_graph("encoder"),
+            "optimum/decoder_model_merged.onnx": lambda: copy_graph("decoder"),
+            "generate_greedy.onnx": lambda: copy_graph("loop"),
+        },
+    ),
+    "tagger": (TAGGER, {"model.onnx": lambda: token_graph("tagger")}),
+    "answers": (ANSWERS, {"model.onnx": lambda: token_graph("answers")}),
+    "images": (IMAGES, {"model.onnx": lambda: array_graph("images")}),
     "sampler": (SAMPLER, {"model.onnx": decoder, "generate_sample.onnx": lambda: loop(noise=True)}),
 }
 

@@ -13,7 +13,6 @@ from served_exports import (
     PREDICT,
     SOURCE,
     STEPS,
-    array_graph,
     batch_sizes,
     call,
     json_call,
@@ -21,6 +20,7 @@ from served_exports import (
     run,
     tensor,
 )
+from served_graphs import array_graph
 
 import keras_transformer_serving as serving
 from keras_transformer_serving.server import Limits
@@ -35,6 +35,8 @@ TEXTS = ["a", "hello", "", "the cat", "¿qué?", "x" * SOURCE, "b" * 17, "zz", "
         ("classifier", "forward"),
         ("generator", "serving_default"),
         ("generator", "generate"),
+        ("generator", "encode"),
+        ("copier", "align"),
         ("sampler", "generate_ids"),
     ],
 )

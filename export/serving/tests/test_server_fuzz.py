@@ -11,7 +11,7 @@ from served_exports import call, started, write_export
 
 from keras_transformer_serving.server import Limits, create_app
 
-NAMES = ("classifier", "generator")
+NAMES = ("classifier", "generator", "copier")
 PATHS = [
     path.format(name)
     for name in NAMES
@@ -32,12 +32,24 @@ VALUES = st.recursive(
 BASE64 = st.one_of(VALUES, st.sampled_from(["", "/w==", "YQ=="]))
 INPUT = st.one_of(TEXT, VALUES, st.fixed_dictionaries({"b64": BASE64}))
 INPUTS = st.fixed_dictionaries(
-    {}, optional=dict.fromkeys(("text", "text_pair", "input_ids", "max_new_tokens", "min_new_tokens"), INPUT)
+    {},
+    optional=dict.fromkeys(
+        ("text", "text_pair", "target", "input_ids", "max_new_tokens", "min_new_tokens"), INPUT
+    ),
 )
-NAMED = ["serving_default", "generate", "generate_ids", "forward", "classify_pairs"]
+NAMED = [
+    "serving_default",
+    "generate",
+    "generate_ids",
+    "encode",
+    "score",
+    "align",
+    "forward",
+    "classify_pairs",
+]
 SIGNATURES = st.one_of(st.sampled_from(NAMED), VALUES)
 COLUMNS = st.dictionaries(
-    st.sampled_from(["text", "input_ids", "max_new_tokens"]), st.lists(INPUT, max_size=3)
+    st.sampled_from(["text", "target", "input_ids", "max_new_tokens"]), st.lists(INPUT, max_size=3)
 )
 PREDICT = st.fixed_dictionaries(
     {},

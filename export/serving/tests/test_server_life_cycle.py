@@ -249,10 +249,15 @@ def test_the_command_switches_versions_under_load_and_drains(versions):
         (["nothing"], "`folders` must be exports"),
         (["it", "--max-queue", "0"], "`max_queue` must be positive"),
         (["a/b=it"], "must have names of letters"),
+        (["it={export}", "--providers", "NoSuch,CPUExecutionProvider"], "NoSuch cannot be used"),
+        (["it={export}", "--threads", "0"], "`threads` must be a positive integer"),
     ],
 )
-def test_wrong_arguments_are_one_line_and_status_2(tmp_path, monkeypatch, capsys, arguments, message):
+def test_wrong_arguments_are_one_line_and_status_2(
+    exports, tmp_path, monkeypatch, capsys, arguments, message
+):
     monkeypatch.chdir(tmp_path)
+    arguments = [each.format(export=exports["classifier"]) for each in arguments]
     assert command_line.main([*arguments, "--port", "0"]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert lines[-1].startswith("keras-transformer-serve: error: ")

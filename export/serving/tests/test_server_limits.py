@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+import time
 
 import pytest
 from served_exports import OFFSET, PREDICT, batch_sizes, call, predict, run
@@ -116,8 +117,54 @@ def test_a_draining_server_rejects_and_is_not_ready(exports):
         assert (status, headers["retry-after"]) == (503, "1")
         assert (await call(app, "GET", "/v2/health/ready"))[0] == 503
         assert (await call(app, "GET", "/v2/health/live"))[0] == 200
+        _, _, content = await call(app, "GET", "/metrics")
+        assert b'keras_transformer_rejections_total{model="classifier",reason="draining"} 1.0\n' in content
 
     run(exports, test, "classifier")
+
+
+def test_overload_is_answered_or_rejected_within_the_time_limit(exports, monkeypatch):
+    from keras_transformer_serving.server import batching
+
+    limit, service, compute = 0.5, 0.1, batching.compute_each
+    monkeypatch.setattr(batching, "compute_each", lambda jobs: time.sleep(service) or compute(jobs))
+
+    async def timed(app):
+        begin = time.perf_counter()
+        status, _ = await predict(app, "classifier", ["a"])
+        return status, time.perf_counter() - begin
+
+    async def test(app):
+        found = await asyncio.gather(*(timed(app) for _ in range(64)))
+        assert {status for status, _ in found} == {200, 429, 504}
+        assert max(seconds for _, seconds in found) < limit + service + 0.5  # for a busy machine
+        assert app.state.server.active == 0
+
+    run(exports, test, "classifier", limits=Limits(max_batch_size=4, max_queue=40, max_rows=1, timeout=limit))
+
+
+@pytest.mark.parametrize(("threads", "expected"), [(1, 1), (2, 1), (4, 3), (64, 4)])
+def test_threads_of_a_small_model_compute_batches_of_their_own(exports, monkeypatch, threads, expected):
+    from keras_transformer_serving.server import batching
+
+    running, compute = [0, 0], batching.compute_each
+
+    def counted(jobs):
+        running[0] += 1
+        running[1] = max(running)
+        time.sleep(0.05)
+        running[0] -= 1
+        return compute(jobs)
+
+    monkeypatch.setattr(batching, "compute_each", counted)
+
+    async def test(app):
+        texts = [chr(ord("a") + number) for number in range(12)]
+        together = await asyncio.gather(*(predict(app, "generator", [text]) for text in texts))
+        assert running[1] == expected
+        assert together == [await predict(app, "generator", [text]) for text in texts]
+
+    run(exports, test, "generator", limits=Limits(max_batch_size=1), threads=threads)
 
 
 @pytest.mark.parametrize(

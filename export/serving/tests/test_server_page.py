@@ -14,6 +14,7 @@ import urllib.request
 
 import pytest
 import uvicorn
+from PIL import Image
 from served_exports import write_export
 
 from keras_transformer_serving.server import create_app
@@ -28,7 +29,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def address(small, tmp_path_factory):
     folder = tmp_path_factory.mktemp("page")
-    names = ("classifier", "generator")
+    names = ("classifier", "generator", "tagger", "answers", "images", "copier")
     app = create_app({name: write_export(small, folder / name, name) for name in names})
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1))
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -169,6 +170,79 @@ def test_the_page_streams_a_text(address, tmp_path):
         (found,) = await page.until(f"{ANSWERS}.length === 1 && {ANSWERS}")
         assert "lengths: 2" in found
         await page.screenshot(tmp_path / "generator.png")
+
+    browse(address, test, tmp_path)
+
+
+def test_the_page_highlights_the_span_of_an_answer(address, tmp_path):
+    async def test(page):
+        await choose(page, "model", "answers")
+        await page.run(FILL.format(0, "'where?'"))
+        await page.run(FILL.format(1, "'🙂 in <the sea>, say'"))
+        await page.run(SEND)
+        assert await page.until("document.querySelector('mark')?.innerText") == "<the sea>,"
+        (found,) = await page.run(ANSWERS)
+        assert found.startswith("🙂 in <the sea>, say")
+        await page.screenshot(tmp_path / "answers.png")
+
+    browse(address, test, tmp_path)
+
+
+def test_the_page_shows_the_alignment_of_a_translation(address, tmp_path):
+    async def test(page):
+        await choose(page, "model", "copier")
+        await choose(page, "signature", "align")
+        await page.run(FILL.format(0, "'abc'"))
+        await page.run(SEND)
+        await page.until("document.querySelectorAll('td meter').length")
+        rows = await page.run(
+            "[...document.querySelectorAll('tr')].slice(1).map("
+            "row => [...row.querySelectorAll('meter')].map(each => each.value))"
+        )
+        assert [[round(value, 2) for value in row] for row in rows] == [
+            [float(i == j) for j in range(4)] for i in range(4)
+        ]
+        await page.screenshot(tmp_path / "copier.png")
+
+    browse(address, test, tmp_path)
+
+
+def test_the_page_lists_tagged_words(address, tmp_path):
+    async def test(page):
+        await choose(page, "model", "tagger")
+        await page.run(FILL.format(0, "'my friend Ana ☃'"))
+        await page.run(SEND)
+        await page.until("document.querySelectorAll('td').length")
+        rows = await page.run("[...document.querySelectorAll('tr')].slice(1).map(each => each.innerText)")
+        assert [row.split("\t")[:2] for row in rows] == [
+            ["my", "word"],
+            ["friend", "word"],
+            ["Ana", "name"],
+            ["☃", "word"],
+        ]
+        await page.screenshot(tmp_path / "tagger.png")
+
+    browse(address, test, tmp_path)
+
+
+def test_the_page_classifies_images(address, tmp_path):
+    async def test(page):
+        await choose(page, "model", "images")
+        await page.run("document.querySelector('#add').click()")
+        root = (await page.do("DOM.getDocument"))["root"]["nodeId"]
+        for index, color in enumerate(("white", "black")):
+            file = tmp_path / f"{color}.png"
+            Image.new("L", (8, 6), color).save(file)
+            selector = f"#row-{index}-pixel_values"
+            node = (await page.do("DOM.querySelector", nodeId=root, selector=selector))["nodeId"]
+            await page.do("DOM.setFileInputFiles", nodeId=node, files=[str(file)])
+        await page.run(SEND)
+        bright, dark = await page.until(f"{ANSWERS}.length === 2 && {ANSWERS}")
+        assert bright.startswith("bright")
+        assert "label: bright" in bright
+        assert dark.startswith("dark")
+        assert "label: dark" in dark
+        await page.screenshot(tmp_path / "images.png")
 
     browse(address, test, tmp_path)
 

@@ -105,7 +105,13 @@ def test_a_requested_provider_that_does_not_start_is_refused(content, monkeypatc
     Replaced(monkeypatch, [CUDA, CPU], [CPU], cuda_version="13.0")
     with pytest.raises(ValueError, match="usable: CPUExecutionProvider. .*needs an NVIDIA GPU, CUDA 13"):
         new_session(content, [(CUDA, {"device_id": 3}), CPU])
-    new_session(content)  # by default the CPU is enough
+
+
+def test_the_default_warns_of_cuda_that_does_not_start(content, monkeypatch, caplog):
+    Replaced(monkeypatch, [CUDA, CPU], [CPU], cuda_version="13.0")
+    new_session(content)
+    assert f"{CUDA} cannot be used: model runs on the CPU" in caplog.text
+    assert "needs an NVIDIA GPU, CUDA 13 and cuDNN 9" in caplog.text
 
 
 def test_values_are_kept_on_the_device_of_the_first_provider(content):

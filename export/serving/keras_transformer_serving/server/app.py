@@ -5,7 +5,6 @@ import contextlib
 import dataclasses
 import functools
 import importlib.resources
-import json
 import logging
 import os
 import pathlib
@@ -96,7 +95,8 @@ def create_app(
             largest is served.
         limits: the limits of the server.
         poll_seconds: the time between two looks for new versions; 0 for none.
-        **options: those of `keras_transformer_serving.load`.
+        **options: `threads`, the number of threads that compute, by default one for each core, and those of
+            `keras_transformer_serving.load`.
 
     Returns:
         The application. Its lifespan loads the models; `app.state.server` is its `Server`.
@@ -197,8 +197,11 @@ def _error(status: int, message: str, retry_after: int | None = None) -> Respons
 
 
 def _json(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    # As ASCII: a message may have a lone surrogate, which has no UTF-8.
-    return Response(json.dumps(value), status, headers, "application/json")
+    return _encoded(requests.encode(value), status, headers)
+
+
+def _encoded(content: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(content, status, headers, "application/json")
 
 
 async def _http_error(_: Request, error: Exception) -> Response:
@@ -236,6 +239,7 @@ def _used(
 async def _body(server: Server, request: Request) -> bytes:
     """Return the body of a request, unless the server drains or the model's queue is full."""
     if server.draining:
+        server.metrics.rejections.labels(_find(server, request).name, "draining").inc()
         raise RequestError(503, _DRAINING, 1)
     with _used(server, request) as (_, _, batcher):
         batcher.check_space()  # a rejection must cost little
@@ -245,10 +249,12 @@ async def _body(server: Server, request: Request) -> bytes:
 async def _predict(server: Server, request: Request) -> Response:
     body = await _body(server, request)
     with _used(server, request) as (_, loaded, batcher):
-        _, outputs, style = await requests.outputs(
-            request, body, tensorflow_serving.parse, loaded.signatures, batcher, server.limits
+        rest = tensorflow_serving
+        return _encoded(
+            await requests.answer(
+                request, body, rest.parse, rest.respond, loaded.signatures, batcher, server.limits
+            )
         )
-    return _json(tensorflow_serving.respond(outputs, style))
 
 
 async def _infer(server: Server, request: Request) -> Response:
@@ -258,11 +264,12 @@ async def _infer(server: Server, request: Request) -> Response:
         )
     body = await _body(server, request)
     with _used(server, request) as (version, loaded, batcher):
-        signature, outputs, kept = await requests.outputs(
-            request, body, open_inference.parse, loaded.signatures, batcher, server.limits
+        respond = functools.partial(open_inference.respond, request.path_params["name"], version.number)
+        return _encoded(
+            await requests.answer(
+                request, body, open_inference.parse, respond, loaded.signatures, batcher, server.limits
+            )
         )
-    name = request.path_params["name"]
-    return _json(open_inference.respond(name, version.number, signature, outputs, kept))
 
 
 async def _stream(server: Server, request: Request) -> Response:

@@ -2,15 +2,17 @@
 
 import asyncio
 import collections
-import concurrent.futures
+import contextlib
 import dataclasses
+import functools
 import math
+import threading
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from keras_transformer_serving.server.metrics import Metrics
-from keras_transformer_serving.server.signatures import Job, RequestError, Row, Signature
+from keras_transformer_serving.server.metrics import Metrics, ModelMetrics
+from keras_transformer_serving.server.signatures import Job, RequestError, Row
 
 T = TypeVar("T")
 
@@ -55,58 +57,111 @@ class Limits:
 
 
 @dataclasses.dataclass(eq=False)
+class _Request:
+    """A request in the queue.
+
+    Attributes:
+        outputs: the outputs of each row that has been computed or refused.
+        missing: the number of the other rows.
+        respond: a function from the outputs of all rows to the result.
+        result: the result, which is done early where the request was dropped.
+    """
+
+    outputs: list[Row]
+    missing: int
+    respond: Callable[[list[Row]], Any]
+    result: "asyncio.Future[Any]"
+
+
+@dataclasses.dataclass(eq=False)
 class _Waiting:
+    """A row in the queue, of a request and with an index in it."""
+
     job: Job
-    result: "asyncio.Future[Row]"
+    request: _Request
+    index: int
+    since: float
+
+
+@dataclasses.dataclass(eq=False)
+class _Step:
+    """A function that is run between two batches."""
+
+    function: Callable[[], Any]
+    result: "asyncio.Future[Any]"
     since: float
 
 
 class Batcher:
-    """The queue of a model, and the thread that computes its batches.
+    """The queue of a model, and the threads that compute its batches.
 
-    A batch has rows of one bucket of lengths. It is computed as soon as the thread is free and the batch is full or its
-    first row has waited for `max_latency_ms`.
+    A batch has rows of one bucket of lengths. It is computed as soon as a thread is free and the batch is full or its
+    first row has waited for `max_latency_ms`. The thread also makes the answers, while another computes.
 
     Args:
         limits: the limits.
         metrics: the server's metrics.
         name: the model's name in metrics.
+        num_batches: the number of batches that are computed at the same time.
     """
 
-    def __init__(self, limits: Limits, metrics: Metrics, name: str) -> None:
-        self._limits, self._metrics, self._name = limits, metrics, name
+    def __init__(self, limits: Limits, metrics: Metrics, name: str, num_batches: int = 1) -> None:
+        self._limits, self._name, self._num_batches = limits, name, num_batches
+        self._metrics = ModelMetrics(metrics, name)
+        self._loop = asyncio.get_running_loop()
         self._queues: dict[Hashable, collections.deque[_Waiting]] = {}
-        self._wake = asyncio.Event()
-        self._compute = concurrent.futures.ThreadPoolExecutor(1, f"{name}-compute")
-        self._prepare = concurrent.futures.ThreadPoolExecutor(1, f"{name}-prepare")
+        self._steps: collections.deque[_Step] = collections.deque()
+        self._changed = threading.Condition()  # guards the queues and what follows
+        self._computing, self._closed = 0, False
         self._rows = self._streams = 0
         self._row_seconds = 0.0  # the time that a row took, in the last batch
-        self._task = asyncio.create_task(self._run())
+        for number in range(num_batches + 1):
+            threading.Thread(target=self._run, name=f"{name}-{number}", daemon=True).start()
 
-    async def answer(self, signature: Signature, rows: Sequence[Row]) -> list[Row]:
-        """Return the outputs of each row.
+    @contextlib.contextmanager
+    def reserved(self, rows: int) -> Iterator[None]:
+        """Count rows in the queue until the end of the block.
 
         Args:
-            signature: the signature.
-            rows: its checked inputs.
+            rows: their number.
 
         Raises:
-            RequestError: if the queue is full, or a row is refused by a signature without the output "error".
+            RequestError: if the queue is full.
         """
-        self.check_space(len(rows))
-        self._count(len(rows))
+        self.check_space(rows)
+        self._count(rows)
         try:
-            jobs = await asyncio.get_running_loop().run_in_executor(self._prepare, signature.jobs, rows)
-            waiting = {index: self._add(job) for index, job in enumerate(jobs) if isinstance(job, Job)}
-            self._metrics.refused_rows.labels(self._name).inc(len(jobs) - len(waiting))
-            self._wake.set()
-            try:
-                await asyncio.gather(*(each.result for each in waiting.values()))
-            finally:
-                self._drop(waiting.values())
-            return [waiting[i].result.result() if isinstance(job, Job) else job for i, job in enumerate(jobs)]
+            yield
         finally:
-            self._count(-len(rows))
+            self._count(-rows)
+
+    def submit(self, jobs: Sequence[Job | Row], respond: Callable[[list[Row]], T]) -> "asyncio.Future[T]":
+        """Put the rows of a request into the queue.
+
+        Args:
+            jobs: the job of each row, or the outputs of one that is refused.
+            respond: a function from the outputs of each row to the result, run in another thread.
+
+        Returns:
+            The result. Cancelling it removes the rows from the queue.
+        """
+        outputs = [{} if isinstance(job, Job) else job for job in jobs]
+        missing = sum(isinstance(job, Job) for job in jobs)
+        if missing < len(jobs):
+            self._metrics.refused_rows.inc(len(jobs) - missing)
+        request = _Request(outputs, missing, respond, self._loop.create_future())
+        if not missing:
+            _set_results([_finished(request)])
+            return request.result
+        now = time.perf_counter()
+        with self._changed:
+            for index, job in enumerate(jobs):
+                if isinstance(job, Job):
+                    queue = self._queues.setdefault((job.run, job.bucket), collections.deque())
+                    queue.append(_Waiting(job, request, index, now))
+            if self._computing < self._num_batches:
+                self._changed.notify()
+        return request.result
 
     def check_space(self, rows: int = 1) -> None:
         """Raise a RequestError if the queue has no space for this number of rows."""
@@ -115,7 +170,17 @@ class Batcher:
 
     async def step(self, function: Callable[[], T]) -> T:
         """Return the result of a function that is run between two batches, such as a step of a stream."""
-        return await asyncio.get_running_loop().run_in_executor(self._compute, function)
+        step = _Step(function, self._loop.create_future(), time.perf_counter())
+        with self._changed:
+            self._steps.append(step)
+            if self._computing < self._num_batches:
+                self._changed.notify()
+        result: T = await step.result
+        return result
+
+    def reject(self, reason: str) -> None:
+        """Count a request that is rejected."""
+        self._metrics.reject(reason)
 
     def begin_stream(self) -> None:
         """Count a stream.
@@ -131,91 +196,132 @@ class Batcher:
         """Count a stream that has ended."""
         self._streams -= 1
 
-    def count_timeout(self) -> None:
-        """Count a request that took too long."""
-        self._metrics.rejections.labels(self._name, "timeout").inc()
-
-    async def close(self) -> None:
+    def close(self) -> None:
         """End the threads."""
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
-        for threads in (self._prepare, self._compute):
-            threads.shutdown(wait=False, cancel_futures=True)
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
 
     def _reject(self, message: str, rows: int) -> None:
-        self._metrics.rejections.labels(self._name, "full").inc()
+        self._metrics.reject("full")
         seconds = max(1, math.ceil(self._rows * self._row_seconds))
         raise RequestError(429, f"{message}. Received: {rows} more. Try again in {seconds} s", seconds)
 
     def _count(self, rows: int) -> None:
         self._rows += rows
-        self._metrics.queue_length.labels(self._name).set(self._rows)
+        self._metrics.queue_length.set(self._rows)
 
-    def _add(self, job: Job) -> _Waiting:
-        loop = asyncio.get_running_loop()
-        waiting = _Waiting(job, loop.create_future(), time.perf_counter())
-        self._queues.setdefault((job.run, job.bucket), collections.deque()).append(waiting)
-        return waiting
-
-    def _drop(self, waiting: Any) -> None:
-        """Remove what is left of a request that was cancelled from the queue."""
-        for each in waiting:
-            if not each.result.done():
-                each.result.cancel()
-            elif not each.result.cancelled():
-                each.result.exception()  # retrieved
-
-    async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
+    def _run(self) -> None:
+        """Compute batches and steps, until the batcher is closed."""
         while True:
-            batch = await self._next_batch()
-            begin = time.perf_counter()
-            for each in batch:
-                self._metrics.queue_seconds.labels(self._name).observe(begin - each.since)
-            found = await loop.run_in_executor(self._compute, compute_each, [each.job for each in batch])
-            seconds = time.perf_counter() - begin
+            with self._changed:
+                while (work := self._next()) is None and not self._closed:
+                    self._changed.wait(self._seconds_to_wait())
+            if work is None:
+                return
+            work()
+
+    def _next(self) -> Callable[[], None] | None:
+        """Return what a thread is to do now, a step or a batch; None to wait."""
+        if self._computing == self._num_batches:
+            return None
+        queue = self._ready()
+        if self._steps and not (queue and queue[0].since < self._steps[0].since):
+            self._computing += 1
+            return functools.partial(self._run_step, self._steps.popleft())
+        if queue is None:
+            return None
+        batch: list[_Waiting] = []
+        while queue and len(batch) < self._limits.max_batch_size:
+            waiting = queue.popleft()
+            if not waiting.request.result.done():  # dropped
+                batch.append(waiting)
+        if not batch:
+            return self._next()
+        self._computing += 1
+        return functools.partial(self._compute, batch)
+
+    def _ready(self) -> "collections.deque[_Waiting] | None":
+        """Return the queue of the bucket whose first row has waited longest, of those that are full or overdue."""
+        for queue in self._queues.values():
+            while queue and queue[0].request.result.done():
+                queue.popleft()
+        self._queues = {key: queue for key, queue in self._queues.items() if queue}
+        latest = time.perf_counter() - self._limits.max_latency_ms / 1000
+        ready = (
+            queue
+            for queue in self._queues.values()
+            if len(queue) >= self._limits.max_batch_size or queue[0].since <= latest
+        )
+        return min(ready, key=lambda queue: queue[0].since, default=None)
+
+    def _seconds_to_wait(self) -> float | None:
+        """Return the time until a batch that is not full is overdue."""
+        first = min((queue[0].since for queue in self._queues.values() if queue), default=None)
+        if first is None or self._computing == self._num_batches:
+            return None
+        return max(first + self._limits.max_latency_ms / 1000 - time.perf_counter(), 0.0)
+
+    def _compute(self, batch: Sequence[_Waiting]) -> None:
+        """Compute a batch, and answer the requests that it completes."""
+        begin = time.perf_counter()
+        found = compute_each([waiting.job for waiting in batch])
+        seconds = time.perf_counter() - begin
+        complete: list[tuple[_Request, Exception | None]] = []
+        with self._changed:
+            self._end_computing()
             self._row_seconds = seconds / len(batch)
-            self._metrics.compute_seconds.labels(self._name).observe(seconds)
-            self._metrics.batch_size.labels(self._name).observe(len(batch))
-            self._metrics.rows.labels(self._name).inc(len(batch))
-            for each, outputs in zip(batch, found, strict=True):
-                if each.result.done():  # cancelled meanwhile
-                    continue
+            for waiting, outputs in zip(batch, found, strict=True):
+                request = waiting.request
                 if isinstance(outputs, Exception):
-                    each.result.set_exception(outputs)
-                else:
-                    each.result.set_result(outputs)
+                    complete.append((request, outputs))
+                    continue
+                request.outputs[waiting.index] = outputs
+                request.missing -= 1
+                if not request.missing:
+                    complete.append((request, None))
+        self._metrics.observe_batch([begin - waiting.since for waiting in batch], seconds)
+        self._deliver([(request, error) if error else _finished(request) for request, error in complete])
 
-    async def _next_batch(self) -> list[_Waiting]:
-        """Wait for a batch, of the bucket whose first row has waited longest."""
-        latency = self._limits.max_latency_ms / 1000
-        while True:
-            self._wake.clear()
-            for key, queue in list(self._queues.items()):
-                while queue and queue[0].result.done():
-                    queue.popleft()
-                if not queue:
-                    del self._queues[key]
-            now = time.perf_counter()
-            ready = [
-                queue
-                for queue in self._queues.values()
-                if len(queue) >= self._limits.max_batch_size or now - queue[0].since >= latency
-            ]
-            if ready:
-                queue = min(ready, key=lambda queue: queue[0].since)
-                batch: list[_Waiting] = []
-                while queue and len(batch) < self._limits.max_batch_size:
-                    waiting = queue.popleft()
-                    if not waiting.result.done():  # cancelled
-                        batch.append(waiting)
-                return batch
-            first = min((queue[0].since for queue in self._queues.values()), default=None)
-            wait = None if first is None else max(first + latency - now, 0.0)
-            try:
-                await asyncio.wait_for(self._wake.wait(), wait)
-            except TimeoutError:
-                continue
+    def _run_step(self, step: _Step) -> None:
+        outcome: Any = None
+        try:
+            if not step.result.done():  # dropped
+                outcome = step.function()
+        except Exception as error:
+            outcome = error
+        with self._changed:
+            self._end_computing()
+        self._deliver([(step, outcome)])
+
+    def _end_computing(self) -> None:
+        """Let another thread compute the next batch, while this one answers."""
+        self._computing -= 1
+        if any(self._queues.values()) or self._steps:
+            self._changed.notify()
+
+    def _deliver(self, outcomes: "Sequence[tuple[_Request | _Step, Any]]") -> None:
+        """Set results, in the thread of the event loop."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(_set_results, outcomes)
+
+
+def _finished(request: _Request) -> tuple[_Request, Any]:
+    """Return a request and its result, or the exception of its `respond`."""
+    try:
+        return request, request.respond(request.outputs)
+    except Exception as error:
+        return request, error
+
+
+def _set_results(outcomes: "Sequence[tuple[_Request | _Step, Any]]") -> None:
+    for each, outcome in outcomes:
+        if each.result.done():  # dropped
+            continue
+        if isinstance(outcome, Exception):
+            each.result.set_exception(outcome)
+        else:
+            each.result.set_result(outcome)
 
 
 def compute(jobs: Sequence[Job]) -> list[Row]:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_transformer_serving.graphs import TEMPERATURES, uniform_noise
+from keras_transformer_serving.graphs import DECODER, ENCODER, TEMPERATURES, uniform_noise
 from keras_transformer_serving.pipelines.generating import Generating
 from keras_transformer_serving.pipelines.texts import RefusedError
 from keras_transformer_serving.server.signatures import (
@@ -21,6 +21,8 @@ from keras_transformer_serving.server.signatures import (
     text_of,
 )
 
+_SHORT = 32  # tokens of source texts that share a batch: the decoder takes most of the time
+_MOST_ALIGNED = 64  # tokens of a source text: each is hidden once
 _TEXT = Tensor("text", "string")
 _ERROR = Tensor(ERROR, "string")
 
@@ -33,11 +35,16 @@ class _Values(NamedTuple):
     noise: tuple[int, int] | None  # the seed and the row that it is computed from
 
 
-def signatures(pipeline: Generating) -> dict[str, Signature]:
+def signatures(pipeline: Generating, scores_targets: bool = False) -> dict[str, Signature]:
     """Return the signatures of a pipeline that generates, by name.
 
-    They are those of the SavedModel except `score`, whose graph an export does not have: texts to texts, or without a
-    tokenizer for its texts `generate_ids` of `input_ids`. The index of a row in its request seeds the noise of
+    Args:
+        pipeline: the pipeline.
+        scores_targets: whether its export has the graphs of `score`.
+
+    They are those of the SavedModel, and `align` beside `score`: texts to texts, or without a tokenizer for its texts
+    `generate_ids` of `input_ids`. `score` needs graphs of single steps of an encoder–decoder, with which it takes
+    targets of at most `max_new_tokens`. The index of a row in its request seeds the noise of
     sampling, so that a sample depends on no other request.
     """
     graphs = pipeline.graphs
@@ -55,13 +62,47 @@ def signatures(pipeline: Generating) -> dict[str, Signature]:
     if pipeline.tokenizer is None:
         inputs = (Tensor("input_ids", "int64", (None,)), *options)
         return {"generate_ids": Signature(inputs, (*numbers, _ERROR), functools.partial(prepare, numbers))}
-    return {
+    found = {
         DEFAULT: Signature((_TEXT,), (text, _ERROR), functools.partial(prepare, (text,))),
         "generate": Signature(
             (_TEXT, *options), (text, *numbers, _ERROR), functools.partial(prepare, (text, *numbers))
         ),
         "generate_ids": Signature((_TEXT,), (*numbers, _ERROR), functools.partial(prepare, numbers)),
+        "encode": Signature(
+            (_TEXT,),
+            (
+                Tensor("source_ids", "int32", (None,), padding=graphs.padding_value),
+                Tensor("padding_mask", "bool", (None,)),
+                _ERROR,
+            ),
+            functools.partial(_prepare_encoding, pipeline),
+        ),
     }
+    if scores_targets:
+        outputs = (
+            Tensor("scores", "float32"),
+            Tensor("token_scores", "float32", (None,)),
+            Tensor("lengths", "int32", empty=0),
+            _ERROR,
+        )
+        run_scores = functools.partial(_score, pipeline)
+        found["score"] = Signature(
+            (_TEXT, Tensor("target", "string")),
+            outputs,
+            functools.partial(_prepare_scoring, pipeline, run_scores),
+        )
+        aligned = (
+            Tensor("text", "string"),
+            Tensor("source_pieces", "string", (None,)),
+            Tensor("pieces", "string", (None,)),
+            Tensor("alignment", "float32", (None, None)),
+            _ERROR,
+        )
+        run_alignment = functools.partial(_align, pipeline)
+        found["align"] = Signature(
+            (_TEXT,), aligned, functools.partial(_prepare_alignment, pipeline, run_alignment)
+        )
+    return found
 
 
 def warm_up(pipeline: Generating) -> Iterator[Job]:
@@ -73,6 +114,18 @@ def warm_up(pipeline: Generating) -> Iterator[Job]:
         noise = (0, 0) if pipeline.graphs.sampler["sampler"] == "sample" else None
         yield Job(run, length, _Values(ids, {"max_new_tokens": 1}, noise), lambda found: found)
         length *= 2
+
+
+def scores(pipeline: Generating) -> bool:
+    """Return whether an export has the graphs that score targets, which converted precisions and some models lack."""
+    if pipeline.graphs.start_id is None:
+        return False
+    try:
+        for name in (ENCODER, DECODER):
+            pipeline.graphs.session(name)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def streams(pipeline: Generating) -> str:
@@ -179,8 +232,88 @@ def _prepare(
         noise = (row.get("seed", pipeline.graphs.sampler["seed"]), index if number < 0 else number)
     names = [tensor.name for tensor in outputs]
     return Job(
-        run, bucket(len(ids)), _Values(ids, options, noise), functools.partial(_finish, pipeline, names)
+        run,
+        bucket(max(len(ids), _SHORT)),
+        _Values(ids, options, noise),
+        functools.partial(_finish, pipeline, names),
     )
+
+
+def _prepare_encoding(pipeline: Generating, row: Row, index: int) -> Job:
+    ids = pipeline.preprocess(text_of(row, "text", "texts"))
+    outputs: Row = {"source_ids": ids, "padding_mask": [True] * len(ids), ERROR: ""}
+    return Job(_identity, None, outputs, lambda found: found)
+
+
+def _identity(batch: Sequence[Row]) -> Sequence[Row]:
+    return batch
+
+
+def _prepare_scoring(pipeline: Generating, run: Any, row: Row, index: int) -> Job:
+    ids = pipeline.preprocess(text_of(row, "text", "texts"))
+    if not ids:
+        raise RefusedError("texts", "`texts` must not be empty. Received: an empty text")
+    assert pipeline.tokenizer is not None
+    target = [*pipeline.tokenizer.tokenize(text_of(row, "target", "targets")), pipeline.graphs.end_id]
+    if len(target) > pipeline.graphs.max_new_tokens:
+        raise RefusedError(
+            "targets",
+            f"`targets` must have at most {pipeline.graphs.max_new_tokens} tokens each (max_new_tokens). "
+            f"Received: {len(target)} tokens",
+        )
+    return Job(run, bucket(max(len(ids), _SHORT)), (ids, target), lambda found: found)
+
+
+def _score(pipeline: Generating, batch: Sequence[tuple[list[int], list[int]]]) -> list[Row]:
+    """Return the scores of the target ids of a batch of source ids and target ids."""
+    sources, targets = (pipeline.padded(rows)[0] for rows in zip(*batch, strict=True))
+    token_scores = pipeline.graphs.score(sources, targets)
+    rows = [scores[: len(target)] for scores, (_, target) in zip(token_scores, batch, strict=True)]
+    return [{"scores": float(row.sum()), "token_scores": row, "lengths": len(row), ERROR: ""} for row in rows]
+
+
+def _prepare_alignment(pipeline: Generating, run: Any, row: Row, index: int) -> Job:
+    ids = pipeline.preprocess(text_of(row, "text", "texts"))
+    if not 0 < len(ids) <= _MOST_ALIGNED:
+        raise RefusedError(
+            "texts",
+            f"`texts` must have 1 to {_MOST_ALIGNED} tokens to be aligned. Received: {len(ids)} tokens",
+        )
+    sampler = pipeline.graphs.sampler
+    noise = (sampler["seed"], index) if sampler["sampler"] == "sample" else None
+    return Job(run, _MOST_ALIGNED, _Values(ids, {}, noise), lambda found: found)
+
+
+def _align(pipeline: Generating, batch: Sequence[_Values]) -> list[Row]:
+    """Generate, and return how much each token of the source contributes to each generated token.
+
+    The contribution is the decrease of the log-probability of the token when that of the source is hidden, divided by
+    the sum over the source.
+
+    References:
+        Li et al., Understanding Neural Networks through Representation Erasure, 2016, equation 2.
+    """
+    assert pipeline.tokenizer is not None
+    pieces = pipeline.tokenizer.pieces
+    rows = []
+    for values, found in zip(batch, _generate(pipeline, batch), strict=True):
+        ids = found["ids"] if found["ids"].ndim == 1 else found["ids"][0]
+        target = ids[: int(np.ravel(found["lengths"])[0])]
+        mask = 1 - np.eye(len(values.ids) + 1, len(values.ids), -1, dtype=np.int64)
+        source = np.tile(np.array(values.ids, np.int64), (len(mask), 1))
+        scores = pipeline.graphs.score(source, np.tile(target, (len(mask), 1)), mask)
+        decreases = np.maximum(scores[0] - scores[1:], 0).T  # (T, S)
+        sums = decreases.sum(axis=1, keepdims=True)
+        rows.append(
+            {
+                "text": pipeline.decode(ids.tolist()),
+                "source_pieces": [pieces[id_] for id_ in values.ids],
+                "pieces": [pieces[id_] for id_ in target.tolist()],
+                "alignment": np.divide(decreases, sums, out=np.zeros_like(decreases), where=sums > 0),
+                ERROR: "",
+            }
+        )
+    return rows
 
 
 def _generate(pipeline: Generating, batch: Sequence[_Values]) -> list[dict[str, np.ndarray]]:

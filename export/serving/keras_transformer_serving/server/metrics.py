@@ -23,7 +23,7 @@ class Metrics:
         )
         self.rejections = Counter(
             f"{_PREFIX}_rejections",
-            "Requests rejected by a full queue or a time limit.",
+            "Requests rejected: a full queue, a time limit, or a server that shuts down.",
             [*model, "reason"],
             registry=self.registry,
         )
@@ -41,5 +41,47 @@ class Metrics:
             f"{_PREFIX}_queue_length", "Rows that wait or are computed.", model, registry=self.registry
         )
 
+    def of(self, model: str) -> "ModelMetrics":
+        """Return the metrics of a model."""
+        return ModelMetrics(self, model)
+
     def _histogram(self, name: str, text: str, buckets: Sequence[float] = _SECONDS) -> Histogram:
         return Histogram(f"{_PREFIX}_{name}", text, ["model"], buckets=buckets, registry=self.registry)
+
+
+class ModelMetrics:
+    """The metrics of a model, of which each is looked up once.
+
+    Args:
+        metrics: those of all models.
+        model: the name of the model.
+
+    Attributes:
+        queue_length: a gauge of the rows that wait or are computed.
+        refused_rows: a counter of the rows that are answered with an error.
+    """
+
+    def __init__(self, metrics: Metrics, model: str) -> None:
+        self.queue_length = metrics.queue_length.labels(model)
+        self.refused_rows = metrics.refused_rows.labels(model)
+        self._rows, self._batch_size = metrics.rows.labels(model), metrics.batch_size.labels(model)
+        self._queue_seconds = metrics.queue_seconds.labels(model)
+        self._compute_seconds = metrics.compute_seconds.labels(model)
+        self._rejections, self._model = metrics.rejections, model
+
+    def reject(self, reason: str) -> None:
+        """Count a request that is rejected."""
+        self._rejections.labels(self._model, reason).inc()
+
+    def observe_batch(self, queue_seconds: Sequence[float], compute_seconds: float) -> None:
+        """Observe a batch.
+
+        Args:
+            queue_seconds: the time of each row in the queue.
+            compute_seconds: the time to compute the batch.
+        """
+        for seconds in queue_seconds:
+            self._queue_seconds.observe(seconds)
+        self._compute_seconds.observe(compute_seconds)
+        self._batch_size.observe(len(queue_seconds))
+        self._rows.inc(len(queue_seconds))

@@ -3,7 +3,8 @@
 import asyncio
 import functools
 import json
-from collections.abc import Callable, Coroutine, Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
@@ -12,8 +13,10 @@ from keras_transformer_serving.server.batching import Batcher, Limits
 from keras_transformer_serving.server.signatures import RequestError, Row, Signature, shown
 
 T = TypeVar("T")
+P = TypeVar("P")
 Parse = Callable[[Any, Mapping[str, Signature]], tuple[str, list[Row], T]]
-_PARSED_IN_PLACE = 2**16  # bytes of a request that is parsed in the event loop
+_PREPARED_IN_PLACE = 2**10  # bytes of a request that is parsed and tokenised in the event loop
+_UNWATCHED = 0.1  # seconds after which a request is watched for its client to disconnect
 
 
 async def read(request: Request, limits: Limits) -> bytes:
@@ -61,20 +64,22 @@ def _refuse_constant(name: str) -> Any:
     raise ValueError(f"the constant {name}, which JSON does not have")
 
 
-async def outputs(
+async def answer(
     request: Request,
     body: bytes,
     parse: Parse[T],
+    respond: Callable[[Signature, Mapping[str, Any], T], Any],
     signatures: Mapping[str, Signature],
     batcher: Batcher,
     limits: Limits,
-) -> tuple[Signature, Mapping[str, Any], T]:
-    """Return the signature of a request, its outputs, and its format.
+) -> bytes:
+    """Return the JSON answer to a request.
 
     Args:
         request: the request.
         body: its body.
         parse: the protocol's function from a JSON value and signatures to a signature's name, rows and the format.
+        respond: the protocol's function from a signature, its outputs and the format to a JSON value.
         signatures: those of the model, by name.
         batcher: the model's queue.
         limits: the limits.
@@ -82,10 +87,36 @@ async def outputs(
     Raises:
         RequestError: if the request is wrong, rejected, or takes too long (504).
     """
+    begin = time.perf_counter()
+
+    def seconds_left() -> float:
+        return max(begin + limits.timeout - time.perf_counter(), 0.0)
+
+    async def prepared(task: Callable[[], P]) -> P:
+        if len(body) <= _PREPARED_IN_PLACE:
+            return task()
+        try:
+            return await asyncio.wait_for(asyncio.to_thread(task), seconds_left())
+        except TimeoutError:
+            raise _timeout(batcher, limits) from None
+
     task = functools.partial(_parsed, body, parse, signatures, limits)
-    name, rows, style = task() if len(body) <= _PARSED_IN_PLACE else await asyncio.to_thread(task)
-    found = await _in_time(request, batcher, batcher.answer(signatures[name], rows), limits)
-    return signatures[name], signatures[name].stack(found), style
+    name, rows, style = await prepared(task)
+    signature = signatures[name]
+
+    def encoded(found: list[Row]) -> bytes:
+        return encode(respond(signature, signature.stack(found), style))
+
+    with batcher.reserved(len(rows)):
+        result = batcher.submit(await prepared(functools.partial(signature.jobs, rows)), encoded)
+        if await _in_time(request, result, seconds_left()):
+            return result.result()
+    raise _timeout(batcher, limits)
+
+
+def encode(value: Any) -> bytes:
+    """Return a value as JSON, in ASCII: a message may have a lone surrogate, which has no UTF-8."""
+    return json.dumps(value).encode()
 
 
 def _parsed(
@@ -106,22 +137,34 @@ def _parsed(
     return name, rows, style
 
 
-async def _in_time(request: Request, batcher: Batcher, work: Coroutine[Any, Any, T], limits: Limits) -> T:
-    """Return the result of a coroutine, which is cancelled after the time limit or when the client disconnects."""
-    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request))
-    both: set[asyncio.Future[Any]] = {task, gone}
+async def _in_time(request: Request, result: asyncio.Future[Any], seconds: float) -> bool:
+    """Wait for a result; return whether it was there within this time. If not, it is cancelled.
+
+    Raises:
+        ClientDisconnect: if the client disconnects before.
+    """
+    gone: asyncio.Future[None] | None = None
     try:
-        await asyncio.wait(both, timeout=limits.timeout, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        if gone.done():
+        await asyncio.wait((result,), timeout=min(seconds, _UNWATCHED))
+        if not result.done() and seconds > _UNWATCHED:
+            gone = asyncio.ensure_future(_disconnected(request))
+            await asyncio.wait(
+                (result, gone), timeout=seconds - _UNWATCHED, return_when=asyncio.FIRST_COMPLETED
+            )
+        if not result.done() and gone is not None and gone.done():
             raise ClientDisconnect
-        batcher.count_timeout()
-        raise RequestError(504, f"The request must be computed within {limits.timeout:g} s. Send fewer rows")
+        return result.done()
     finally:
-        for each in both:
-            each.cancel()
-        await asyncio.gather(*both, return_exceptions=True)
+        result.cancel()
+        if gone is not None:
+            gone.cancel()
+            await asyncio.gather(gone, return_exceptions=True)
+
+
+def _timeout(batcher: Batcher, limits: Limits) -> RequestError:
+    """Count and return the error of a request that takes too long."""
+    batcher.reject("timeout")
+    return RequestError(504, f"The request must be computed within {limits.timeout:g} s. Send fewer rows")
 
 
 async def _disconnected(request: Request) -> None:

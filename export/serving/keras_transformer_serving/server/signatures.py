@@ -68,6 +68,7 @@ class Tensor:
         default: the value of a row without it; None if it has none.
         optional: whether a row may be without it.
         empty: the value of a refused row; by default `DType.padding`, and no entries along an axis of any size.
+        padding: the value that pads rows along axes of any size; by default `DType.padding`.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Tensor:
     default: Any = None
     optional: bool = False
     empty: Any = None
+    padding: Any = None
 
     @property
     def names(self) -> DType:
@@ -110,7 +112,7 @@ class Tensor:
         raise self._error(value, place)
 
     def stack(self, rows: Sequence[Any]) -> np.ndarray:
-        """Return the values of B rows (B, …), padded with `DType.padding` along axes of any size."""
+        """Return the values of B rows (B, …), padded along axes of any size."""
         if not self.shape:
             values = np.empty(len(rows), self.names.numpy)
             values[:] = rows
@@ -119,7 +121,8 @@ class Tensor:
         sizes = [max(each) for each in zip(*(array.shape for array in arrays), strict=True)]
         if not arrays:
             sizes = [size or 0 for size in self.shape]
-        stacked = np.full((len(rows), *sizes), self.names.padding, self.names.numpy)
+        padding = self.names.padding if self.padding is None else self.padding
+        stacked = np.full((len(rows), *sizes), padding, self.names.numpy)
         for row, array in zip(stacked, arrays, strict=True):
             row[tuple(map(slice, array.shape))] = array
         return stacked

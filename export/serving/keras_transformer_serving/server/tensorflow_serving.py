@@ -65,7 +65,7 @@ def find(signatures: Mapping[str, Signature], name: Any) -> Signature:
     return signature
 
 
-def respond(outputs: Mapping[str, np.ndarray], style: str) -> dict[str, Any]:
+def respond(signature: Signature, outputs: Mapping[str, np.ndarray], style: str) -> dict[str, Any]:
     """Return the answer in the format of the request."""
     columns = {name: json_values(values) for name, values in outputs.items()}
     if style == "inputs":

@@ -4,20 +4,26 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import os
 import pathlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras_transformer_serving as serving
-from keras_transformer_serving.bundle import is_bundle
+from keras_transformer_serving.bundle import ONNX, is_bundle
+from keras_transformer_serving.graph_files import FLOAT32
+from keras_transformer_serving.graphs import loop_name
 from keras_transformer_serving.pipelines.generating import Generating
 from keras_transformer_serving.server import forward, generating
 from keras_transformer_serving.server.batching import Batcher, Limits, compute
 from keras_transformer_serving.server.metrics import Metrics
 from keras_transformer_serving.server.signatures import RequestError, Signature
+from keras_transformer_serving.sessions import device_of
 
 LOG = logging.getLogger("keras_transformer_serving.server")
+_SMALL = 64 * 2**20  # bytes of a model whose operations are not shared by threads
+_MOST_BATCHES = 4
 STABLE = "stable"  # the label of the version that is served
 
 
@@ -28,10 +34,14 @@ class Loaded:
     Attributes:
         pipeline: the pipeline.
         signatures: its signatures, by name.
+        num_batches: the number of batches that are computed at the same time.
+        device: the type of the device that it runs on, "cpu" or "cuda".
     """
 
     pipeline: Any
     signatures: dict[str, Signature]
+    num_batches: int
+    device: str
 
 
 @dataclasses.dataclass(eq=False)
@@ -56,25 +66,46 @@ class Version:
     _files: Any = None  # of a version that was not loaded; it is tried again when they change
 
 
-def load(folder: pathlib.Path, max_batch_size: int, **options: Any) -> Loaded:
+def load(folder: pathlib.Path, max_batch_size: int, *, threads: int | None = None, **options: Any) -> Loaded:
     """Load an export, and run each of its graphs on each bucket of lengths.
 
     Args:
         folder: the export.
         max_batch_size: the number of rows that a model runs on at once.
+        threads: the number of threads that compute, by default one for each core. Those of a small model, whose
+            operations are too short to share, compute batches at the same time, all but one; those of a large model
+            share the operations of a batch.
         **options: those of `keras_transformer_serving.load`.
     """
-    pipeline = serving.load(folder, **options)
+    threads = _cores() if threads is None else threads
+    small = _size(folder, options.get("precision", FLOAT32)) < _SMALL
+    pipeline = serving.load(folder, threads=min(threads, 1) if small else threads, **options)
     if isinstance(pipeline, Generating):
-        signatures, jobs = generating.signatures(pipeline), generating.warm_up(pipeline)
+        session = pipeline.graphs.session(loop_name(pipeline.config))
+        signatures = generating.signatures(pipeline, generating.scores(pipeline))
+        jobs = generating.warm_up(pipeline)
         if not generating.streams(pipeline):
             list(generating.pieces_of_ids(pipeline, [pipeline.graphs.end_id], 1))
     else:
+        session = pipeline.session
         signatures = forward.signatures(pipeline, max_batch_size)
         jobs = forward.warm_up(pipeline, max_batch_size)
     for job in jobs:
         compute([job])
-    return Loaded(pipeline, signatures)
+    device, _ = device_of(session)
+    # A core is left for HTTP. More batches would only be smaller, as Python's lock limits the other work.
+    num_batches = max(min(threads - 1, _MOST_BATCHES), 1) if small and device == "cpu" else 1
+    return Loaded(pipeline, signatures, num_batches, device)
+
+
+def _size(folder: pathlib.Path, precision: str) -> int:
+    """Return the number of bytes of the graphs of a precision."""
+    graphs = folder / ONNX if precision == FLOAT32 else folder / ONNX / precision
+    return sum(path.stat().st_size for path in graphs.glob("*") if path.is_file())
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class ServedModel:
@@ -156,9 +187,10 @@ class ServedModel:
             version.state, version.error = "END", f"{type(error).__name__}: {error}"
             LOG.error("%s version %d was not loaded: %s", self.name, number, version.error)
             return False
-        version.batcher = Batcher(self._limits, self._metrics, self.name)
+        version.batcher = Batcher(self._limits, self._metrics, self.name, version.loaded.num_batches)
         version.state, before, self.current = "AVAILABLE", self.current, version
-        LOG.info("%s version %d is served, loaded in %.1f s", self.name, number, time.perf_counter() - begin)
+        seconds, device = time.perf_counter() - begin, version.loaded.device
+        LOG.info("%s version %d is served on %s, loaded in %.1f s", self.name, number, device, seconds)
         if before is not None:
             await self._unload(before)
         return True
@@ -168,7 +200,7 @@ class ServedModel:
         while version.active:
             await asyncio.sleep(0.02)
         if version.batcher is not None:
-            await version.batcher.close()
+            version.batcher.close()
         version.state, version.loaded, version.batcher = "END", None, None
         LOG.info("%s version %d is unloaded", self.name, version.number)
 
