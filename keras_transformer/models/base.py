@@ -4,11 +4,16 @@ from typing import Any, ClassVar, Self
 
 import keras
 
+from keras_transformer import xla
 from keras_transformer.arguments import check_one_of
 
 
 class Model(keras.Model):
-    """Base class of the models: `keras.Model` with what all models of this package share."""
+    """Base class of the models: `keras.Model` that compiles with XLA only where that is enabled (see `xla`)."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.supports_jit = xla.is_enabled()
 
 
 class PublishedSizes:
