@@ -6,6 +6,7 @@ import keras
 
 from keras_transformer import xla
 from keras_transformer.arguments import check_one_of
+from keras_transformer.typing import Tensor
 
 
 class Model(keras.Model):
@@ -37,3 +38,8 @@ class PublishedSizes:
         """
         check_one_of(sorted(cls.sizes), name=name)
         return cls(**{**cls.sizes[name], **kwargs})
+
+
+def padding_arguments(padding_mask: Tensor | None, lengths: Tensor | None) -> dict[str, Tensor | None]:
+    """Return a block's argument for padding: the lengths (B,) of rows padded at the end if given, else the mask."""
+    return {"padding_mask": padding_mask} if lengths is None else {"key_lengths": lengths}

@@ -159,7 +159,8 @@ class TestBlockSchedule:
     def test_long_bands_have_few_blocks(self, length):
         block_schedule = schedule.banded(attention_inputs(SlidingWindow(256), length, length))
         assert block_schedule.num_blocks <= schedule.MAX_BAND_BLOCKS
-        assert block_schedule.num_pairs < 1.1 * length * (256 + 2 * schedule.BLOCK_SIZES[schedule.device_type()].wide_band)
+        size = schedule.BLOCK_SIZES[schedule.device_type()].wide_band
+        assert block_schedule.num_pairs < 1.1 * length * (256 + 2 * size)
 
     @pytest.mark.slow
     @given(st.lists(st.integers(0, 5), max_size=20), st.integers(0, 20))

@@ -37,8 +37,8 @@ class BlockSizes(NamedTuple):
 
 
 # By the type of the device. Those of CPUs are the fastest measured: enough pairs to occupy every core, few enough for
-# the cache. Those of GPUs are estimates, not measured: matrices of at least 128 rows for the tensor cores, and 16 million
-# pairs (64 MB of weights), whose matrix multiplications take longer than the start of their kernels.
+# the cache. Those of GPUs are estimates, not measured: matrices of at least 128 rows for the tensor cores, and 16
+# million pairs (64 MB of weights), whose matrix multiplications take longer than the start of their kernels.
 BLOCK_SIZES = {
     "cpu": BlockSizes(64, 512, 2**20, 64, 128, 2**21),
     "gpu": BlockSizes(128, 1024, 2**24, 128, 256, 2**24),
