@@ -12,6 +12,7 @@ from typing import Any
 import keras
 from keras import backend, ops
 
+from keras_transformer.ops import dense
 from keras_transformer.ops.attention_inputs import AttentionInputs
 from keras_transformer.ops.scores import ScaledDotProduct
 from keras_transformer.relations import Bipartite, Causal, Full, Relation, SlidingWindow
@@ -27,6 +28,8 @@ def attend(inputs: AttentionInputs) -> Tensor:
     """Compute attention (B, T, N, V)."""
     import jax
 
+    if any(backend.is_keras_tensor(each) for each in (inputs.query, inputs.key, inputs.value)):
+        return dense.attend(inputs.with_padding_mask())  # JAX's functions are no part of a functional model
     query, key, value = (ops.convert_to_tensor(each) for each in (inputs.query, inputs.key, inputs.value))
     score: Any = inputs.score
     options = _options(inputs.relation, inputs.num_keys) or {}

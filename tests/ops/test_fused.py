@@ -112,6 +112,11 @@ class TestLaws:
         found, expected = (attention(query, each, value, **options) for each in (changed, key))
         np.testing.assert_array_equal(found, expected)
 
+    def test_functional_models_are_made_of_operations_of_keras(self, on_any_device):
+        x = keras.Input((12, 4, 8), dtype="bfloat16")
+        y = attention(x, x, x, "causal", kernel="fused")
+        assert (y.shape, y.dtype) == (x.shape, x.dtype)
+
 
 def results(function, given):
     """The output, and the gradients of its product with fixed numbers, as float32."""
