@@ -8,6 +8,7 @@ from keras_transformer.data.fine_tuning import fine_tuning as fine_tuning
 from keras_transformer.data.fine_tuning import input_rows as input_rows
 from keras_transformer.data.images import image_batches as image_batches
 from keras_transformer.data.language_modeling import language_modeling as language_modeling
+from keras_transformer.data.lengths import with_lengths as with_lengths
 from keras_transformer.data.masked_language_modeling import (
     masked_language_modeling as masked_language_modeling,
 )
@@ -40,4 +41,5 @@ __all__ = [
     "split",
     "tagging",
     "translation_pairs",
+    "with_lengths",
 ]

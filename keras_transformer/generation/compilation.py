@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_transformer import xla
 from keras_transformer.generation.generative_model import GenerativeModel
 from keras_transformer.generation.validation import padding_value
 from keras_transformer.typing import Tensor
@@ -111,12 +112,15 @@ def bucket(size: int, smallest: int) -> int:
 
 
 def compiled(variables: list[Any], function: Callable[[Any], Any], jit_compile: bool) -> Callable[[Any], Any]:
-    """Compile a function of a tree of arrays; every call uses the current values of the variables."""
+    """Compile a function of a tree of arrays; every call uses the current values of the variables.
+
+    TensorFlow compiles with XLA only where that is enabled (see `xla`).
+    """
     backend = keras.backend.backend()
     if backend == "tensorflow":
         import tensorflow as tf
 
-        traced = tf.function(function, jit_compile=jit_compile, autograph=False)
+        traced = tf.function(function, jit_compile=jit_compile and xla.is_enabled(), autograph=False)
 
         concrete: dict[Any, Callable[[Any], Any]] = {}
 

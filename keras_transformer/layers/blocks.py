@@ -43,6 +43,7 @@ class EncoderBlock(BaseBlock):
     Call arguments:
         inputs: (B, T, D).
         padding_mask: booleans (B, T), False at padding; merged with the mask that Keras propagates.
+        key_lengths: integers (B,), the lengths of inputs padded at the end, see `MultiHeadAttention`.
         attention_mask: mask of the self-attention, see `MultiHeadAttention`, also for the three arguments below.
         segment_ids: integers (B, T).
         edges: integers (B, E, 2).
@@ -74,6 +75,7 @@ class EncoderBlock(BaseBlock):
         inputs: Tensor,
         padding_mask: Tensor | None = None,
         *,
+        key_lengths: Tensor | None = None,
         attention_mask: Tensor | None = None,
         segment_ids: Tensor | None = None,
         edges: Tensor | None = None,
@@ -85,6 +87,7 @@ class EncoderBlock(BaseBlock):
         attended = self.attention(
             self.attention_residual.enter(inputs),
             padding_mask=padding_mask,
+            key_lengths=key_lengths,
             attention_mask=attention_mask,
             segment_ids=segment_ids,
             edges=edges,
@@ -113,6 +116,8 @@ class DecoderBlock(BaseBlock):
             cross-attention.
         padding_mask: booleans (B, T), False at padding of the inputs.
         memory_padding_mask: booleans (B, S), False at padding of the memory.
+        key_lengths: integers (B,), the lengths of inputs padded at the end, see `MultiHeadAttention`.
+        memory_lengths: integers (B,), the lengths of memories padded at the end.
         attention_mask: mask of the self-attention, see `MultiHeadAttention`, also for the two arguments below.
         segment_ids: integers (B, T).
         positions: integers (T,) or (B, T).
@@ -153,6 +158,8 @@ class DecoderBlock(BaseBlock):
         padding_mask: Tensor | None = None,
         memory_padding_mask: Tensor | None = None,
         *,
+        key_lengths: Tensor | None = None,
+        memory_lengths: Tensor | None = None,
         attention_mask: Tensor | None = None,
         segment_ids: Tensor | None = None,
         positions: Tensor | None = None,
@@ -165,6 +172,7 @@ class DecoderBlock(BaseBlock):
         attended = self.self_attention(
             entered,
             padding_mask=padding_mask,
+            key_lengths=key_lengths,
             attention_mask=attention_mask,
             segment_ids=segment_ids,
             positions=positions,
@@ -172,7 +180,9 @@ class DecoderBlock(BaseBlock):
             training=training,
         )
         hidden = self.self_attention_residual.leave(inputs, attended, training)
-        hidden = self._cross_attend(hidden, memory, memory_padding_mask, memory_mask, training)
+        hidden = self._cross_attend(
+            hidden, memory, memory_padding_mask, memory_lengths, memory_mask, training
+        )
         return self._feed(hidden, training)
 
     def cross_attention_weights(
@@ -238,6 +248,7 @@ class DecoderBlock(BaseBlock):
         hidden: Tensor,
         memory: Any,
         padding_mask: Tensor | None,
+        lengths: Tensor | None = None,
         memory_mask: Tensor | None = None,
         training: bool | None = None,
     ) -> Tensor:
@@ -251,7 +262,12 @@ class DecoderBlock(BaseBlock):
             attended = self.cross_attention.attend(query, memory, padding_mask)
         else:
             attended = self.cross_attention(
-                query, memory, padding_mask=padding_mask, value_mask=memory_mask, training=training
+                query,
+                memory,
+                padding_mask=padding_mask,
+                key_lengths=lengths,
+                value_mask=memory_mask,
+                training=training,
             )
         return self.cross_attention_residual.leave(hidden, attended, training)
 

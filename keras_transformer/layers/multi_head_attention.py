@@ -51,6 +51,7 @@ class MultiHeadAttention(keras.layers.Layer):
         key: (B, S, D'), by default `value`.
         attention_mask: booleans (B, T, S), (B, N, T, S) or a shape that broadcasts to them, True for "may attend".
         padding_mask: booleans (B, S), False at keys that are padding.
+        key_lengths: integers (B,), see `ops.attention`; the masks that Keras passes are then not used.
         segment_ids: integers (B, T) for self-attention: positions attend only within the same segment.
         edges: integers (B, E, 2), the graph of each sample: [source, target] lets the query `target` attend to the key
             `source`; −1 is padding.
@@ -143,6 +144,7 @@ class MultiHeadAttention(keras.layers.Layer):
         *,
         attention_mask: Tensor | None = None,
         padding_mask: Tensor | None = None,
+        key_lengths: Tensor | None = None,
         segment_ids: Tensor | None = None,
         edges: Tensor | None = None,
         positions: Tensor | None = None,
@@ -159,7 +161,8 @@ class MultiHeadAttention(keras.layers.Layer):
             *self._heads(query, value, key, positions),
             self.relation,
             **self._arguments(value, attention_mask, segment_ids, edges, positions),
-            padding_mask=masks.merge(padding_mask, *keras_masks),
+            padding_mask=masks.merge(padding_mask, *(keras_masks if key_lengths is None else ())),
+            key_lengths=key_lengths,
             dropout=dropout,
             seed=self.seed_generator.next() if dropout else None,
             kernel=self.kernel,

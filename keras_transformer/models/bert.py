@@ -10,7 +10,7 @@ from keras_transformer.arguments import check_positive
 from keras_transformer.layers import Dropout, EncoderBlock, LearnedPositions, TokenEmbedding
 from keras_transformer.layers.feed_forward import get_activation, serialize_activation
 from keras_transformer.layers.residual import new_norm
-from keras_transformer.models.base import Model, PublishedSizes
+from keras_transformer.models.base import Model, PublishedSizes, padding_arguments
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor
 
@@ -45,7 +45,8 @@ class BERT(PublishedSizes, Model):
         **kwargs: arguments of `keras.Model`.
 
     Call arguments:
-        inputs: ids (B, T); or {"token_ids": (B, T)}, and optionally "segment_ids" (B, T), by default 0.
+        inputs: ids (B, T); or {"token_ids": (B, T)}, and optionally "segment_ids" (B, T), by default 0, and "lengths"
+            (B,), the numbers of tokens of rows padded at the end (see `data.with_lengths`).
 
     Shapes:
         output: (B, T, D)
@@ -173,8 +174,9 @@ class BERT(PublishedSizes, Model):
         segment_ids = ops.zeros_like(ids) if segment_ids is None else segment_ids
         hidden = self.positions(self.embedding(ids)) + self.segments(segment_ids)
         hidden = self.drop(self.embedding_norm(hidden), training=training)
+        padding = padding_arguments(self.padding_mask(given), given.get("lengths"))
         for block in self.blocks:
-            hidden = block(hidden, padding_mask=self.padding_mask(given), training=training)
+            hidden = block(hidden, **padding, training=training)
         return hidden if self.final_norm is None else self.final_norm(hidden)
 
     def pool(self, hidden: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from keras import ops
 from keras_transformer import ops as kt_ops
 from keras_transformer.arguments import check_positive
 from keras_transformer.layers.multi_head_attention import Cache
-from keras_transformer.models.base import Model
+from keras_transformer.models.base import Model, padding_arguments
 from keras_transformer.typing import Tensor
 
 Context = dict[str, Any]
@@ -77,15 +77,29 @@ class EncoderDecoder(Model):
 
     def call(self, inputs: dict[str, Tensor], training: bool | None = None) -> Tensor:
         """Return the logits of every target position (teacher forcing)."""
-        memory, source_padding = self.encoder_states(inputs["source_ids"], training)
-        return self.decode(inputs["target_ids"], memory, source_padding, training)
+        source_lengths = inputs.get("source_lengths")
+        memory, source_padding = self.encoder_states(inputs["source_ids"], training, source_lengths)
+        return self.decode(
+            inputs["target_ids"],
+            memory,
+            source_padding,
+            training,
+            source_lengths=source_lengths,
+            target_lengths=inputs.get("target_lengths"),
+        )
 
-    def encoder_states(self, source_ids: Tensor, training: bool | None = None) -> tuple[Tensor, Tensor]:
-        """Return the encoder's output (B, S, D) and its mask (B, S), False for padding."""
+    def encoder_states(
+        self, source_ids: Tensor, training: bool | None = None, source_lengths: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the encoder's output (B, S, D) and its mask (B, S), False for padding.
+
+        The `source_lengths` (B,) of rows padded at the end replace the mask in attention.
+        """
         padding_mask = ops.not_equal(source_ids, self.pad_id)
+        padding = padding_arguments(padding_mask, source_lengths)
         hidden = self._embed(source_ids, training=training)
         for block in self.encoder_blocks:
-            hidden = block(hidden, padding_mask=padding_mask, training=training)
+            hidden = block(hidden, **padding, training=training)
         return self._final_norm("encoder_norm", hidden, training), padding_mask
 
     def decode(
@@ -94,18 +108,25 @@ class EncoderDecoder(Model):
         memory: Any,
         padding_mask: Tensor,
         training: bool | None = None,
+        *,
+        source_lengths: Tensor | None = None,
+        target_lengths: Tensor | None = None,
     ) -> Tensor:
         """Return logits (B, T, vocabulary_size) of target ids (B, T), given a memory and its mask (B, S).
 
-        The memory is the encoder's output (B, S, D) or a `RetrievalMemory` of it.
+        The memory is the encoder's output (B, S, D) or a `RetrievalMemory` of it. The lengths (B,) of sources and
+        targets padded at the end replace their masks.
         """
+        target_mask = self._target_padding(target_ids, ops.arange(ops.shape(target_ids)[1]))
+        target_padding = padding_arguments(target_mask, target_lengths)
         hidden = self._embed(target_ids, training=training)
         for block in self.decoder_blocks:
             hidden = block(
                 hidden,
                 memory=memory,
-                padding_mask=self._target_padding(target_ids, ops.arange(ops.shape(target_ids)[1])),
-                memory_padding_mask=padding_mask,
+                **target_padding,
+                memory_padding_mask=padding_mask if source_lengths is None else None,
+                memory_lengths=source_lengths,
                 training=training,
             )
         return self.logits(self._final_norm("decoder_norm", hidden, training))

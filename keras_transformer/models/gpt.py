@@ -18,7 +18,7 @@ from keras_transformer.layers.feed_forward import get_activation, serialize_acti
 from keras_transformer.layers.multi_head_attention import Cache
 from keras_transformer.layers.positions import attention_encodings
 from keras_transformer.layers.residual import new_norm
-from keras_transformer.models.base import Model, PublishedSizes
+from keras_transformer.models.base import Model, PublishedSizes, padding_arguments
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor
 
@@ -60,7 +60,8 @@ class GPT(PublishedSizes, Model):
     Call arguments:
         inputs: ids (B, T); or {"token_ids": (B, T)}, optionally with "padding_mask" (B, T), False for padding. If
             several texts are packed in one sequence, also with "segment_ids" (B, T), which restrict attention to each
-            text, and "positions" (B, T), which restart in each.
+            text, and "positions" (B, T), which restart in each. "lengths" (B,), the numbers of tokens of rows padded at
+            the end (see `data.with_lengths`), replace the padding mask.
 
     Shapes:
         output: (B, T, vocabulary_size), float32 logits of the next token at each position
@@ -222,14 +223,10 @@ class GPT(PublishedSizes, Model):
         given = inputs if isinstance(inputs, dict) else {"token_ids": inputs}
         ids = given["token_ids"]
         padding_mask = self._padding_mask(ids, given.get("padding_mask"))
+        padding = padding_arguments(padding_mask, given.get("lengths"))
         hidden = self.drop(self._embed(ids, given.get("positions")), training=training)
         for block in self.blocks:
-            hidden = block(
-                hidden,
-                padding_mask=padding_mask,
-                segment_ids=given.get("segment_ids"),
-                training=training,
-            )
+            hidden = block(hidden, **padding, segment_ids=given.get("segment_ids"), training=training)
         return self._normalized(hidden)
 
     def encode(self, source_ids: Tensor) -> None:

@@ -49,7 +49,8 @@ class T5(PublishedSizes, EncoderDecoder):
         **kwargs: arguments of `keras.Model`.
 
     Call arguments:
-        inputs: {"source_ids": (B, S), "target_ids": (B, T)} of integers. The target starts with `start_id`.
+        inputs: {"source_ids": (B, S), "target_ids": (B, T)} of integers. The target starts with `start_id`. Optionally
+            "source_lengths" and "target_lengths" (B,), as of `Transformer`.
 
     Shapes:
         output: (B, T, vocabulary_size), float32 logits of the next token at each target position

@@ -45,7 +45,9 @@ class Transformer(EncoderDecoder):
         **kwargs: arguments of `keras.Model`.
 
     Call arguments:
-        inputs: {"source_ids": (B, S), "target_ids": (B, T)} of integers. The target starts with `start_id`.
+        inputs: {"source_ids": (B, S), "target_ids": (B, T)} of integers. The target starts with `start_id`. Optionally
+            "source_lengths" and "target_lengths" (B,), the numbers of tokens of rows padded at the end (see
+            `data.with_lengths`).
 
     Shapes:
         output: (B, T, vocabulary_size), float32 logits of the next token at each target position

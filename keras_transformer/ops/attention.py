@@ -25,6 +25,7 @@ def attention(
     bias: Tensor | PositionBias | None = None,
     mask: Tensor | None = None,
     padding_mask: Tensor | None = None,
+    key_lengths: Tensor | None = None,
     segment_ids: Tensor | None = None,
     edges: Tensor | None = None,
     query_positions: Tensor | None = None,
@@ -57,6 +58,8 @@ def attention(
             `ops.LinearBias` (ALiBi), which is computed block by block.
         mask: booleans, broadcast to (B, N, T, S).
         padding_mask: booleans (B, S), False at keys that are padding.
+        key_lengths: integers (B,), the number of keys before the padding of each sample, all of which must be at the
+            end: a `padding_mask` that the kernel "fused" takes too.
         segment_ids: integers (B, T) for self-attention: positions attend only within the same segment.
         edges: integers (B, E, 2), the graph of each sample: [source, target] lets the query with index `target`
             attend to the key with index `source`; −1 is padding; duplicate edges count once.
@@ -65,8 +68,9 @@ def attention(
         dropout: probability of dropping an attention weight.
         seed: two integers, required if `dropout` > 0.
         kernel: the implementation: "auto" (see `explain`), "dense", "chunked" (memory linear in the lengths),
-            "banded" (for windows: time linear too), "edges" (time and memory proportional to the number of edges), or
-            "linear" (for the score of that name: time linear in the lengths).
+            "banded" (for windows: time linear too), "edges" (time and memory proportional to the number of edges),
+            "linear" (for the score of that name: time linear in the lengths), or "fused" (cuDNN's attention, on JAX
+            and NVIDIA GPUs from Ampere on, in float16 or bfloat16).
 
     Shapes:
         output: (B, T, N, V)
@@ -97,6 +101,7 @@ def attention(
         bias,
         mask,
         padding_mask,
+        key_lengths,
         segment_ids,
         edges,
         query_positions,
@@ -154,10 +159,10 @@ def attention_weights(
         bias,
         mask,
         padding_mask,
-        segment_ids,
-        edges,
-        query_positions,
-        key_positions,
+        segment_ids=segment_ids,
+        edges=edges,
+        query_positions=query_positions,
+        key_positions=key_positions,
     )
     return dense.weights(inputs)
 
@@ -184,8 +189,8 @@ def explain(
         **options: the other arguments of `attention`.
 
     Returns:
-        An `Explanation`: the kernel's name, the reason, the operations of the forward pass, and the bytes of attention
-        weights stored at one time.
+        An `Explanation`: the kernel's name, the reason, the operations of the forward pass, the bytes of attention
+        weights stored at one time, and why each of the other kernels that cannot be used cannot.
 
     Raises:
         ValueError: see `attention`.

@@ -37,6 +37,7 @@ class AttentionInputs:
     bias: Tensor | PositionBias | None = None
     mask: Tensor | None = None
     padding_mask: Tensor | None = None
+    key_lengths: Tensor | None = None
     segment_ids: Tensor | None = None
     edges: Tensor | None = None
     query_positions: Tensor | None = None
@@ -47,6 +48,7 @@ class AttentionInputs:
     def __post_init__(self) -> None:
         _check_tensors(self.query, self.key, self.value)
         _check_masks(self.query, self.key, self.mask, self.padding_mask, self.segment_ids)
+        _check_key_lengths(self.query, self.key_lengths)
         check_edges(self.query, self.edges)
         _check_positions(self.query, self.key, self.query_positions, self.key_positions)
         if isinstance(self.bias, PositionBias):
@@ -97,6 +99,16 @@ class AttentionInputs:
     def at_indices(self) -> bool:
         """True if positions are the indices 0, 1, 2, …, to which block classes and edges refer."""
         return self.query_positions is None and self.key_positions is None
+
+    def with_padding_mask(self) -> "AttentionInputs":
+        """Return the same inputs with a padding mask in place of `key_lengths`."""
+        if self.key_lengths is None:
+            return self
+        lengths = ops.cast(self.key_lengths, "int32")
+        padding_mask = ops.arange(ops.shape(self.key)[1], dtype="int32") < lengths[:, None]
+        if self.padding_mask is not None:
+            padding_mask = ops.logical_and(padding_mask, ops.cast(self.padding_mask, "bool"))
+        return dataclasses.replace(self, padding_mask=padding_mask, key_lengths=None)
 
     def features(self) -> tuple[Tensor, Tensor]:
         """Return queries (B, T, N, F) and keys (B, S, K, F) in the form whose product is the score."""
@@ -224,6 +236,13 @@ def _check_masks(
             raise ValueError(f"`mask` must have at most four axes. Received: mask.shape={tuple(mask.shape)}")
         axes, sizes = ("B", "N", "T", "S")[4 - rank :], (batch, heads, queries, keys)[4 - rank :]
         _check_fit("mask", mask, axes, sizes, may_broadcast=True)
+
+
+def _check_key_lengths(query: Tensor, key_lengths: Tensor | None) -> None:
+    """Raise a ValueError unless the lengths are integers (B,)."""
+    if key_lengths is not None:
+        _check_fit("key_lengths", key_lengths, ("B",), query.shape[:1])
+        _check_not_float("key_lengths", key_lengths, "integers")
 
 
 def _check_positions(

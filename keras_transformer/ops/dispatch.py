@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from keras import ops
 
-from keras_transformer.ops import dense, edges, linear
+from keras_transformer.ops import dense, edges, fused, linear
 from keras_transformer.ops.attention_inputs import AttentionInputs
 from keras_transformer.ops.blockwise import passes, schedule
 from keras_transformer.ops.blockwise.schedule import BlockSchedule
@@ -28,16 +28,18 @@ class Explanation:
     """The kernel of an attention and its costs.
 
     Args:
-        kernel: "dense", "chunked", "banded", "edges" or "linear".
+        kernel: "dense", "chunked", "banded", "edges", "linear" or "fused".
         reason: why this kernel is used.
         flops: operations of the forward pass for the scores and the weighted sum of values.
         bytes: bytes of the attention weights stored at one time.
+        obstacles: why each of the kernels that cannot be used cannot.
     """
 
     kernel: str
     reason: str
     flops: int
     bytes: int
+    obstacles: dict[str, str]
 
 
 class Choice(NamedTuple):
@@ -58,6 +60,8 @@ def attend(inputs: AttentionInputs, kernel: str) -> Tensor:
     if 0 in (inputs.batch_size, inputs.num_queries, inputs.num_keys):
         *leading, _ = ops.shape(inputs.query)
         return ops.zeros([*leading, inputs.value.shape[-1]], inputs.value.dtype)
+    if choice.kernel != "fused":
+        inputs = inputs.with_padding_mask()
     arguments = (inputs,) if choice.schedule is None else (inputs, choice.schedule)
     return _ATTEND[choice.kernel](*arguments)
 
@@ -74,11 +78,16 @@ def explain(inputs: AttentionInputs, kernel: str) -> Explanation:
     elif name == "linear":
         pairs = (num_queries + num_keys) * size + num_queries * linear.BLOCK_SIZE
         stored = -(-num_queries // linear.BLOCK_SIZE) * size * size
+    elif name == "fused":
+        pairs, stored = num_queries * num_keys, num_queries  # one sum of exponentials for each query
     else:
         pairs = stored = _num_edges(inputs) if name == "edges" else num_queries * num_keys
     itemsize = 8 if inputs.accumulator_dtype == "float64" else 4
     flops = 2 * matrices * pairs * (size + inputs.value.shape[-1])
-    return Explanation(name, reason, flops, matrices * stored * itemsize * inputs.score.pair_size)
+    found = {kernel: obstacle_to(inputs) for kernel, obstacle_to in _OBSTACLES.items()}
+    obstacles = {kernel: obstacle for kernel, obstacle in found.items() if obstacle}
+    stored_bytes = matrices * stored * itemsize * inputs.score.pair_size
+    return Explanation(name, reason, flops, stored_bytes, obstacles)
 
 
 def check_kernel(kernel: str) -> str:
@@ -101,6 +110,8 @@ def choose(inputs: AttentionInputs, kernel: str) -> Choice:
             raise ValueError(f"`kernel` cannot be {kernel!r} where {obstacle}; 'auto' chooses one that can.")
         block_schedule = _SCHEDULES[kernel](inputs) if kernel in _SCHEDULES else None
         return Choice(kernel, "requested", block_schedule)
+    if not fused.obstacle(inputs):
+        return Choice("fused", f"{fused.device_name()} computes attention in one kernel of cuDNN")
     if not _obstacle_to_edges(inputs):
         edges, pairs = _num_edges(inputs), (inputs.num_queries or 0) * (inputs.num_keys or 0)
         if not pairs or edges * EDGE_COST < pairs:
@@ -188,6 +199,7 @@ _ATTEND: dict[str, Callable[..., Tensor]] = {
     "banded": passes.attend,
     "edges": edges.attend,
     "linear": linear.attend,
+    "fused": fused.attend,
 }
 _OBSTACLES: dict[str, Callable[[AttentionInputs], str | None]] = {
     "dense": _obstacle_to_nothing,
@@ -195,4 +207,5 @@ _OBSTACLES: dict[str, Callable[[AttentionInputs], str | None]] = {
     "banded": _obstacle_to_band,
     "edges": _obstacle_to_edges,
     "linear": _obstacle_to_linear,
+    "fused": fused.obstacle,
 }

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer import xla
 from keras_transformer.typing import Tensor
 
 State = dict[str, Tensor]
@@ -145,8 +146,8 @@ class StaticCache(KVCache):
     """A cache with a fixed number of entries; layers with a bounded window use a `RollingCache`.
 
     Args:
-        in_place: True to update a slice, which XLA does in place; False to select by index, for ONNX and for
-            TensorFlow without XLA.
+        in_place: True to update a slice, which XLA does in place, where it is enabled (see `xla`); False to select by
+            index, for ONNX and for TensorFlow without XLA.
     """
 
     in_place: bool = True
@@ -155,7 +156,7 @@ class StaticCache(KVCache):
         """Write `new` (…, T, H) over `tensor` (…, S, H), or (B, T) over (B, S), from `index` on."""
         axis = _axis(tensor)
         new = ops.cast(new, tensor.dtype)
-        if self.in_place:
+        if self.in_place and xla.is_enabled():
             start = [0] * len(tensor.shape)
             start[axis] = index
             return ops.slice_update(tensor, start, new)

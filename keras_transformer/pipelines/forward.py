@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer import xla
 from keras_transformer.generation.compilation import are_same, bucket, compiled
 from keras_transformer.pipelines.base import (
     Arrays,
@@ -169,7 +170,8 @@ class _Functions:
     def forward(self, inputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Run `forward` on inputs of any number of rows and any length."""
         # On a CPU, XLA gains less than it takes to compile; without it one function serves all shapes.
-        if keras.backend.backend() == "tensorflow" and not tf.config.list_logical_devices("GPU"):
+        uses_xla = xla.is_enabled() and tf.config.list_logical_devices("GPU")
+        if keras.backend.backend() == "tensorflow" and not uses_xla:
             if self._forward is None:
                 specs = {name: self._dynamic_spec(name, values) for name, values in inputs.items()}
                 self._forward = tf.function(self._pipeline.forward, input_signature=[specs], autograph=False)

@@ -9,12 +9,9 @@ def small_blocks(monkeypatch):
     from keras_transformer.ops import linear
     from keras_transformer.ops.blockwise import schedule
 
-    monkeypatch.setattr(schedule, "BLOCK_SIZE", 16)
-    monkeypatch.setattr(schedule, "MIN_BLOCK_SIZE", 4)
-    monkeypatch.setattr(schedule, "NARROW_BLOCK_SIZE", 8)
-    monkeypatch.setattr(schedule, "BAND_BLOCK_SIZE", 8)
-    monkeypatch.setattr(schedule, "BLOCK_PAIRS", 9000)
-    monkeypatch.setattr(schedule, "BAND_BLOCK_PAIRS", 9000)  # some bands have one block, others many
+    # Some bands have one block, others many.
+    sizes = schedule.BlockSizes(4, 16, 9000, narrow_band=8, wide_band=8, band_pairs=9000)
+    monkeypatch.setitem(schedule.BLOCK_SIZES, schedule.device_type(), sizes)
     monkeypatch.setattr(linear, "BLOCK_SIZE", 8)
 
 

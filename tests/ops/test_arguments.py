@@ -150,8 +150,8 @@ def test_jax_may_transform_it_in_any_order(monkeypatch):
         pytest.skip("transformations of JAX")
     import jax
 
-    monkeypatch.setattr(schedule, "BLOCK_SIZE", 8)
-    monkeypatch.setattr(schedule, "MIN_BLOCK_SIZE", 8)
+    sizes = schedule.BLOCK_SIZES["cpu"]._replace(smallest=8, largest=8)
+    monkeypatch.setitem(schedule.BLOCK_SIZES, schedule.device_type(), sizes)
     x = jax.numpy.asarray(np.random.default_rng(0).normal(size=(1, 20, 2, 4)).astype("float32"))
     auxiliary = {
         "padding_mask": jax.numpy.arange(20)[None] < 15,

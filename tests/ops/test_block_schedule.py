@@ -93,12 +93,17 @@ lengths = st.integers(1, 45)
 bandwidths = st.integers(0, 12)
 
 
+def block_sizes(patch, **sizes):
+    """Change sizes of blocks."""
+    device = schedule.device_type()
+    patch.setitem(schedule.BLOCK_SIZES, device, schedule.BLOCK_SIZES[device]._replace(**sizes))
+
+
 @contextlib.contextmanager
-def constants(**values):
-    """The kernels' constants, where hypothesis runs a test many times."""
+def constants(**sizes):
+    """Sizes of blocks, where hypothesis runs a test many times."""
     with pytest.MonkeyPatch.context() as patch:
-        for key, value in values.items():
-            patch.setattr(schedule, key, value)
+        block_sizes(patch, **sizes)
         yield
 
 
@@ -108,7 +113,7 @@ class TestBlockSchedule:
     @settings(max_examples=150, deadline=None)
     def test_chunks_hold_every_related_pair_once(self, relation, num_queries, num_keys, size, width):
         score = scores.Additive(np.zeros((1, width))) if width > 1 else None
-        with constants(BLOCK_SIZE=size * width):
+        with constants(largest=size * width):
             block_schedule = schedule.chunked(attention_inputs(relation, num_queries, num_keys, score))
         self.check(relation, num_queries, num_keys, block_schedule)
 
@@ -118,7 +123,7 @@ class TestBlockSchedule:
         self, relation, left, right, num_queries, num_keys, size, pairs
     ):
         relation = SlidingWindow(left, right) & relation
-        with constants(NARROW_BLOCK_SIZE=size, BAND_BLOCK_SIZE=size, BAND_BLOCK_PAIRS=pairs):
+        with constants(narrow_band=size, wide_band=size, band_pairs=pairs):
             block_schedule = schedule.banded(attention_inputs(relation, num_queries, num_keys))
         self.check(relation, num_queries, num_keys, block_schedule)
 
@@ -143,7 +148,7 @@ class TestBlockSchedule:
             assert block_schedule.num_pairs == (4 * 5 // 2) * 16**2
 
     def test_bands_grow_only_with_the_length_and_the_bandwidth(self, small_blocks, monkeypatch):
-        monkeypatch.setattr(schedule, "BAND_BLOCK_PAIRS", 1)
+        block_sizes(monkeypatch, band_pairs=1)
         pairs = [
             schedule.banded(attention_inputs(SlidingWindow(8), n, n)).num_pairs for n in (256, 512, 1024)
         ]
@@ -154,7 +159,8 @@ class TestBlockSchedule:
     def test_long_bands_have_few_blocks(self, length):
         block_schedule = schedule.banded(attention_inputs(SlidingWindow(256), length, length))
         assert block_schedule.num_blocks <= schedule.MAX_BAND_BLOCKS
-        assert block_schedule.num_pairs < 1.1 * length * (256 + 2 * schedule.BAND_BLOCK_SIZE)
+        size = schedule.BLOCK_SIZES[schedule.device_type()].wide_band
+        assert block_schedule.num_pairs < 1.1 * length * (256 + 2 * size)
 
     @pytest.mark.slow
     @given(st.lists(st.integers(0, 5), max_size=20), st.integers(0, 20))
@@ -222,8 +228,7 @@ def eager_to_choose(small_blocks, monkeypatch):
     monkeypatch.setattr(dispatch, "MAX_DENSE_BAND_LENGTH", 12)
     monkeypatch.setattr(dispatch, "FEW_TOKENS", 4)
     monkeypatch.setattr(dispatch, "EDGE_COST", 2)
-    monkeypatch.setattr(schedule, "BLOCK_PAIRS", 2**20)
-    monkeypatch.setattr(schedule, "BAND_BLOCK_PAIRS", 2**20)
+    block_sizes(monkeypatch, pairs=2**20, band_pairs=2**20)
 
 
 @pytest.fixture
@@ -298,6 +303,19 @@ class TestAuto:
         for score in ("linear", None):
             found = attention(query, key, key, relation, score=score)
             np.testing.assert_array_equal(found, np.zeros_like(query))
+
+
+def test_gpus_have_larger_blocks(monkeypatch):
+    x = keras.KerasTensor((8, 4096, 8, 64))
+
+    def blocks(relation, kernel):
+        return explain(x, x, x, relation, kernel=kernel).bytes
+
+    on_cpu = [blocks("causal", "chunked"), blocks(SlidingWindow(1024), "banded")]
+    monkeypatch.setattr(schedule, "device_type", lambda: "gpu")
+    on_gpu = [blocks("causal", "chunked"), blocks(SlidingWindow(1024), "banded")]
+    assert on_gpu[0] > on_cpu[0]
+    assert on_gpu[1] > on_cpu[1]
 
 
 class TestExplain:
@@ -477,8 +495,9 @@ def test_nobody_related_gives_zeros_and_zero_gradients(kernel, gradients):
 
 
 def test_an_additive_score_of_large_heads_can_be_chunked():
-    x = normal(1, 3, 1, schedule.BLOCK_SIZE + 1)
-    score = scores.Additive(normal(1, schedule.BLOCK_SIZE + 1))
+    size = schedule.BLOCK_SIZES[schedule.device_type()].largest + 1
+    x = normal(1, 3, 1, size)
+    score = scores.Additive(normal(1, size))
     np.testing.assert_allclose(
         attention(x, x, x, score=score, kernel="chunked"), attention(x, x, x, score=score), **CLOSE
     )

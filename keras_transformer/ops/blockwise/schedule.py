@@ -5,20 +5,50 @@ import functools
 import math
 from typing import NamedTuple
 
+import keras
 import numpy as np
 
 from keras_transformer.ops.attention_inputs import AttentionInputs
 from keras_transformer.relations import FULL, PARTIAL
 
-BLOCK_SIZE = 512
-MIN_BLOCK_SIZE = 64
 MIN_SOFTMAX_SIZE = 2  # Keras warns of a softmax over one element
 NARROW_WINDOW = 256  # keys; wider bands have larger blocks
-NARROW_BLOCK_SIZE, BAND_BLOCK_SIZE = 64, 128
-# Query-key pairs of a block, over the batch and all heads: enough to occupy every core, few enough for the cache. A
-# band, whose blocks are all partial, has larger blocks, for fewer writes.
-BLOCK_PAIRS, BAND_BLOCK_PAIRS = 2**20, 2**21
 MAX_BAND_BLOCKS = 64  # TensorFlow copies a loop's outputs at every write outside XLA
+
+
+class BlockSizes(NamedTuple):
+    """The sizes of the blocks of the blockwise kernels.
+
+    Attributes:
+        smallest: the smallest block size of the chunked kernel.
+        largest: the largest block size of the chunked kernel.
+        pairs: the largest number of query-key pairs of a block, over the batch and all heads.
+        narrow_band: the block size of the banded kernel for windows of at most `NARROW_WINDOW` keys.
+        wide_band: the block size of the banded kernel for wider windows.
+        band_pairs: as `pairs`, of the banded kernel. Its blocks are all partial, and larger ones need fewer writes.
+    """
+
+    smallest: int
+    largest: int
+    pairs: int
+    narrow_band: int
+    wide_band: int
+    band_pairs: int
+
+
+# By the type of the device. Those of CPUs are the fastest measured: enough pairs to occupy every core, few enough for
+# the cache. Those of GPUs are estimates, not measured: matrices of at least 128 rows for the tensor cores, and 16
+# million pairs (64 MB of weights), whose matrix multiplications take longer than the start of their kernels.
+BLOCK_SIZES = {
+    "cpu": BlockSizes(64, 512, 2**20, 64, 128, 2**21),
+    "gpu": BlockSizes(128, 1024, 2**24, 128, 256, 2**24),
+}
+
+
+@functools.cache
+def device_type() -> str:
+    """Return the type of the devices that Keras computes on, a key of `BLOCK_SIZES`; other accelerators are "gpu"."""
+    return "cpu" if keras.distribution.list_devices()[0].startswith("cpu") else "gpu"
 
 
 class ScanOrder(NamedTuple):
@@ -99,8 +129,9 @@ def chunked(inputs: AttentionInputs) -> BlockSchedule:
     """Return the schedule of one query block and one key block per block, without the relation's empty blocks."""
     num_queries, num_keys = inputs.num_queries, inputs.num_keys
     matrices = (inputs.batch_size or 1) * inputs.num_heads * inputs.score.pair_size
-    largest = min(BLOCK_SIZE, max(MIN_BLOCK_SIZE, math.isqrt(BLOCK_PAIRS // matrices)))
-    shorter = max(min(num_queries, num_keys), min(MIN_BLOCK_SIZE, max(num_queries, num_keys)))
+    sizes = BLOCK_SIZES[device_type()]
+    largest = min(sizes.largest, max(sizes.smallest, math.isqrt(sizes.pairs // matrices)))
+    shorter = max(min(num_queries, num_keys), min(sizes.smallest, max(num_queries, num_keys)))
     size = max(MIN_SOFTMAX_SIZE, -(-shorter // -(-shorter // largest)))
     shape = -(-num_queries // size), -(-num_keys // size)
     block_classes = np.full(shape, PARTIAL)
@@ -115,13 +146,14 @@ def banded(inputs: AttentionInputs) -> BlockSchedule:
     """Return the schedule of all query blocks, each with the key blocks within the relation's bandwidth."""
     max_length = max(inputs.num_queries, inputs.num_keys)
     left, right = (min(bandwidth or 0, max_length) for bandwidth in inputs.relation.bandwidth())
-    largest = NARROW_BLOCK_SIZE if left + right <= NARROW_WINDOW else BAND_BLOCK_SIZE
+    sizes = BLOCK_SIZES[device_type()]
+    largest = sizes.narrow_band if left + right <= NARROW_WINDOW else sizes.wide_band
     size = max(MIN_SOFTMAX_SIZE, min(largest, max_length))
     left_blocks, right_blocks = -(-left // size), -(-right // size)
     window = left_blocks + 1 + right_blocks
     num_blocks = -(-inputs.num_queries // size)
     pairs = (inputs.batch_size or 1) * inputs.num_heads * window * size**2  # of one query block
-    most = max(BAND_BLOCK_PAIRS // (pairs * inputs.score.pair_size), -(-num_blocks // MAX_BAND_BLOCKS), 1)
+    most = max(sizes.band_pairs // (pairs * inputs.score.pair_size), -(-num_blocks // MAX_BAND_BLOCKS), 1)
     # As many query blocks in each block, with the least padding.
     num_parallel = -(-num_blocks // -(-num_blocks // most))
     starts = np.arange(0, num_blocks, num_parallel, dtype="int32")

@@ -1,0 +1,56 @@
+"""The switch that keeps XLA off where it fails.
+
+`KERAS_TRANSFORMER_XLA=0` turns XLA off and `1` turns it on, in all functions that this package compiles with
+TensorFlow. By default it is on, unless TensorFlow's XLA is known to fail on a GPU of this machine. JAX always compiles
+with XLA.
+"""
+
+import functools
+import logging
+import os
+
+import keras
+
+VARIABLE = "KERAS_TRANSFORMER_XLA"
+# TensorFlow up to 2.21 writes PTX 8.5, which LLVM refuses for Blackwell (compute capability 10.0 and 12.0): it aborts
+# the process (TensorFlow's issue 111958).
+LAST_FAILING_TENSORFLOW, BLACKWELL = (2, 21), (10, 0)
+_LOGGER = logging.getLogger("keras_transformer")
+
+
+def is_enabled() -> bool:
+    """Return whether functions may be compiled with XLA.
+
+    Raises:
+        ValueError: if the environment variable is neither "0" nor "1".
+    """
+    if keras.config.backend() != "tensorflow":
+        return True
+    setting = os.environ.get(VARIABLE, "")
+    if setting not in ("", "0", "1"):
+        raise ValueError(f"`{VARIABLE}` must be 0 or 1. Received: {VARIABLE}={setting!r}")
+    return setting == "1" if setting else not _is_known_to_fail()
+
+
+@functools.cache
+def _is_known_to_fail() -> bool:
+    """Return whether TensorFlow's XLA fails on a GPU of this machine, with one warning."""
+    import tensorflow as tf
+
+    version = tuple(int(part) for part in tf.__version__.split(".")[:2])
+    if version > LAST_FAILING_TENSORFLOW:
+        return False
+    for gpu in tf.config.list_physical_devices("GPU"):
+        details = tf.config.experimental.get_device_details(gpu)
+        capability = details.get("compute_capability", (0, 0))
+        if capability >= BLACKWELL:
+            _LOGGER.warning(
+                "XLA is off: that of TensorFlow %s aborts the process on %s (compute capability %d.%d). Training and "
+                "generation run without it, slower. %s=1 turns it on, =0 silences this warning.",
+                tf.__version__,
+                details.get("device_name", gpu),
+                *capability,
+                VARIABLE,
+            )
+            return True
+    return False
