@@ -5,22 +5,25 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.arguments import is_number
 from keras_transformer.typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class LabelSmoothedCrossentropy(keras.losses.Loss):
-    r"""Cross-entropy with label smoothing, averaged over the tokens that are not padding.
+    r"""Cross-entropy with label smoothing, averaged over the tokens that are not ignored.
 
     $$\ell_t = \log\sum_v e^{z_{tv}} - (1 - \varepsilon) z_{t y_t} - \frac{\varepsilon}{V} \sum_v z_{tv}$$
 
     The target distribution is (1 − ε) · one-hot label + ε · uniform, but one-hot tensors are not created. Labels equal
-    to `pad_id` are excluded from the sum and from the number of tokens, with or without a Keras mask.
+    to `pad_id` or to `ignore_class` are excluded from the sum and from the number of tokens, with or without a Keras
+    mask. Other labels must be in [0, V), which `fit` of this package's models checks.
 
     Args:
         smoothing: ε in [0, 1).
-        pad_id: the label to ignore; None to ignore negative labels.
+        pad_id: the label of padding, which is ignored; None to ignore negative labels.
         name: the name of the loss.
+        ignore_class: a further label to ignore, such as −100, as in `keras.losses.SparseCategoricalCrossentropy`.
         **kwargs: arguments of `keras.losses.Loss`. The reduction is always the mean over valid tokens.
 
     Call arguments:
@@ -29,7 +32,7 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
         sample_weight: weights (B,) or (B, T). The weighted sum is divided by the number of valid tokens.
 
     Raises:
-        ValueError: if `smoothing` is outside [0, 1).
+        ValueError: if `smoothing` is outside [0, 1), or labels and logits differ in shape.
 
     References:
         Szegedy et al., "Rethinking the Inception Architecture" (2016); Vaswani et al. (2017), section 5.4.
@@ -40,24 +43,26 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
         smoothing: float = 0.1,
         pad_id: int | None = 0,
         name: str = "label_smoothed_crossentropy",
+        ignore_class: int | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(name=name, **kwargs)
-        if not 0 <= smoothing < 1:
-            raise ValueError(f"`smoothing` must be in [0, 1). Received: smoothing={smoothing}")
+        if not is_number(smoothing) or not 0 <= smoothing < 1:
+            raise ValueError(f"`smoothing` must be in [0, 1). Received: smoothing={smoothing!r}")
         self.smoothing = smoothing
         self.pad_id = pad_id
+        self.ignore_class = ignore_class
 
     def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None) -> Tensor:
         """Return the mean over valid tokens, a scalar."""
         # The reduction of Keras divides by the number of all elements, unless there is a Keras mask.
-        valid = valid_labels(y_true, self.pad_id)
+        valid = valid_labels(y_true, y_pred, self.pad_id, self.ignore_class)
         losses = self.call(y_true, y_pred)
         weights = valid if sample_weight is None else valid * per_token(sample_weight)
         return ops.divide_no_nan(ops.sum(losses * weights), ops.sum(valid))
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        """Return the loss of each token, (B, T), arbitrary for padding."""
+        """Return the loss of each token, (B, T), arbitrary for ignored ones."""
         vocabulary_size = y_pred.shape[-1]
         logits = ops.reshape(ops.cast(y_pred, "float32"), [-1, vocabulary_size])
         losses = _smoothed_crossentropy(logits, ops.reshape(y_true, [-1]), self.smoothing)
@@ -65,7 +70,8 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
 
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
-        return {**super().get_config(), "smoothing": self.smoothing, "pad_id": self.pad_id}
+        settings = {"smoothing": self.smoothing, "pad_id": self.pad_id, "ignore_class": self.ignore_class}
+        return {**super().get_config(), **settings}
 
 
 def _smoothed_crossentropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
@@ -96,9 +102,29 @@ def _smoothed_crossentropy(logits: Tensor, labels: Tensor, smoothing: float) -> 
     return crossentropy(logits)
 
 
-def valid_labels(labels: Tensor, pad_id: int | None) -> Tensor:
-    """Return a float32 mask of the shape of the labels: 0 for `pad_id` or, if None, for negative labels."""
+def valid_labels(labels: Tensor, logits: Tensor, pad_id: int | None, ignore_class: int | None) -> Tensor:
+    """Return a float32 mask of the shape of the labels, 0 for labels to ignore.
+
+    Args:
+        labels: integers (…).
+        logits: (…, V).
+        pad_id: the label of padding, or None to ignore negative labels.
+        ignore_class: another label to ignore, or None.
+
+    Raises:
+        ValueError: if labels and logits are known to differ in shape.
+    """
+    shape, expected = tuple(labels.shape), tuple(logits.shape[:-1])
+    if len(shape) != len(expected) or any(
+        size != other for size, other in zip(shape, expected, strict=True) if None not in (size, other)
+    ):
+        raise ValueError(
+            "`y_true` must be labels of the shape of `y_pred` without its last axis. "
+            f"Received: y_true.shape={shape}, y_pred.shape={tuple(logits.shape)}"
+        )
     valid = ops.greater_equal(labels, 0) if pad_id is None else ops.not_equal(labels, pad_id)
+    if ignore_class is not None:
+        valid = ops.logical_and(valid, ops.not_equal(labels, ignore_class))
     return ops.cast(valid, "float32")
 
 
