@@ -7,12 +7,12 @@ from typing import NamedTuple, Protocol, Self
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.arguments import check_positive
+from keras_transformer.arguments import check_positive_integer
 from keras_transformer.data.buckets import Buckets, check_lengths, choose_lengths
 from keras_transformer.data.pair_sources import Pairs, string_chunks
 from keras_transformer.data.prefetching import prefetched
 from keras_transformer.data.ragged_rows import RaggedRows
-from keras_transformer.data.token_lists import check_special_ids
+from keras_transformer.data.token_lists import check_special_ids, checked_ids
 
 SPECIAL_IDS = ("pad_id", "start_id", "end_id")
 _BATCH_SIZE = 64
@@ -25,6 +25,7 @@ class Tokenizer(Protocol):
     pad_id: int
     start_id: int
     end_id: int
+    vocabulary_size: int
 
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Convert a string tensor (B,) to int32 ids (B, None) without special ids."""
@@ -165,7 +166,7 @@ def teacher_forced(
 def _rows_of(batch_size: int | None, batch_tokens: int | None) -> Callable[[int], int]:
     for argument, size in (("batch_size", batch_size), ("batch_tokens", batch_tokens)):
         if size is not None:
-            check_positive(**{argument: size})
+            check_positive_integer(**{argument: size})
     if batch_tokens is None:
         return lambda length: batch_size or _BATCH_SIZE
     if batch_size is not None:
@@ -185,7 +186,10 @@ def tokenized_pairs(
         ValueError: if there are no pairs.
     """
     chunks = [
-        (tokenizer.tokenize(tf.strings.join([prefix, sources])), target_tokenizer.tokenize(targets))
+        (
+            checked_ids(tokenizer.tokenize(tf.strings.join([prefix, sources])), tokenizer),
+            checked_ids(target_tokenizer.tokenize(targets), target_tokenizer),
+        )
         for sources, targets in string_chunks(pairs)
     ]
     if not chunks:

@@ -1,7 +1,9 @@
 """Tokenised texts, and helpers for datasets of them."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from keras_transformer.text import Tokenizer
@@ -14,12 +16,26 @@ def tokenized(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[tf.RaggedT
 
     Raises:
         TypeError: if `texts` is a single string.
+        ValueError: if an id is outside the tokenizer's vocabulary.
     """
     if isinstance(texts, str | bytes):
         raise TypeError(f"`texts` must be an iterable of strings. Received: texts={str(texts)[:50]!r}")
     texts = list(texts)
     for start in range(0, len(texts), _CHUNK):
-        yield tokenizer.tokenize(tf.constant(texts[start : start + _CHUNK]))
+        yield checked_ids(tokenizer.tokenize(tf.constant(texts[start : start + _CHUNK])), tokenizer)
+
+
+def checked_ids(ids: tf.RaggedTensor, tokenizer: Any) -> tf.RaggedTensor:
+    """Return the ids (n, None) of texts, or raise a ValueError if one is outside the tokenizer's vocabulary."""
+    size = tokenizer.vocabulary_size
+    wrong = np.flatnonzero((ids.values.numpy() < 0) | (ids.values.numpy() >= size))
+    if len(wrong):
+        row = int(np.searchsorted(ids.row_splits.numpy(), wrong[0], side="right")) - 1
+        raise ValueError(
+            f"`tokenizer` must have ids in [0, {size}), its vocabulary. "
+            f"Received: {ids.values.numpy()[wrong[0]]} at row {row}, column {wrong[0] - ids.row_splits.numpy()[row]}"
+        )
+    return ids
 
 
 def token_lists(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[list[int]]:

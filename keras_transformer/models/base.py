@@ -5,10 +5,67 @@ from typing import Any, ClassVar, Self
 import keras
 
 from keras_transformer.arguments import check_one_of
+from keras_transformer.models.input_checks import InputCheck, InputSpecs, as_dictionary
+from keras_transformer.typing import Tensor
 
 
 class Model(keras.Model):
-    """Base class of the models: `keras.Model` with what all models of this package share."""
+    """Base class of the models: `keras.Model` with what all models of this package share.
+
+    `fit`, `evaluate` and `predict` have an argument `check_inputs`, by default True: they raise a `ValueError` that
+    names the argument, row and column of an id outside the vocabulary or a label that is none of the classes, where
+    XLA would read another one. Arrays are checked before, batches of a data set when they are read.
+    """
+
+    def input_specs(self) -> InputSpecs:
+        """Return the integer inputs of a call, by name, which `fit` checks."""
+        return {}
+
+    def fit(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        epochs: int = 1,
+        verbose: Any = "auto",
+        callbacks: Any = None,
+        validation_split: float = 0.0,
+        validation_data: Any = None,
+        *args: Any,
+        check_inputs: bool = True,
+        **kwargs: Any,
+    ) -> Any:
+        """Train as `keras.Model.fit`, with a check of ids and labels unless `check_inputs` is False."""
+        given = (batch_size, epochs, verbose, callbacks, validation_split)
+        if not check_inputs:
+            return super().fit(x, y, *given, validation_data, *args, **kwargs)
+        check = InputCheck(self)
+        with check.raised():
+            x, validation_data = check.data(x, y), check.validation_data(validation_data)
+            return super().fit(x, y, *given, validation_data, *args, **kwargs)
+
+    def evaluate(
+        self, x: Any = None, y: Any = None, *args: Any, check_inputs: bool = True, **kwargs: Any
+    ) -> Any:
+        """Evaluate as `keras.Model.evaluate`, with a check of ids and labels unless `check_inputs` is False."""
+        # `fit` has checked the validation data that it evaluates.
+        if not check_inputs or kwargs.get("_use_cached_eval_dataset"):
+            return super().evaluate(x, y, *args, **kwargs)
+        check = InputCheck(self)
+        with check.raised():
+            return super().evaluate(check.data(x, y), y, *args, **kwargs)
+
+    def predict(self, x: Any, *args: Any, check_inputs: bool = True, **kwargs: Any) -> Any:
+        """Predict as `keras.Model.predict`, with a check of ids unless `check_inputs` is False."""
+        if not check_inputs:
+            return super().predict(x, *args, **kwargs)
+        check = InputCheck(self)
+        with check.raised():
+            return super().predict(check.data(x), *args, **kwargs)
+
+    def named_inputs(self, inputs: Any) -> dict[str, Tensor]:
+        """Return the inputs of a call by name, after a check of their names, ranks and dtypes."""
+        return as_dictionary(inputs, self.input_specs())
 
 
 class PublishedSizes:

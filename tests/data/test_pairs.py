@@ -242,8 +242,8 @@ def test_other_pairs_are_refused(tokenizer, pairs, error, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"batch_size": 0}, "`batch_size` must be positive. Received: batch_size=0"),
-        ({"batch_tokens": 0}, "`batch_tokens` must be positive. Received: batch_tokens=0"),
+        ({"batch_size": 0}, "`batch_size` must be a positive integer. Received: batch_size=0"),
+        ({"batch_tokens": 0}, "`batch_tokens` must be a positive integer. Received: batch_tokens=0"),
         (
             {"batch_size": 64, "batch_tokens": 100},
             "must not both be given. Received: batch_size=64, batch_tokens=100",
