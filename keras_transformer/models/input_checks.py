@@ -216,7 +216,7 @@ class InputCheck:
             with tensorflow.control_dependencies([done]):
                 return tensorflow.nest.map_structure(tensorflow.identity, element)
 
-        return dataset.map(checked)
+        return dataset.map(checked).prefetch(1)  # checks a batch during the step before
 
 
 class _CheckedPyDataset(keras.utils.PyDataset):
