@@ -24,7 +24,7 @@ def is_number(value: Any) -> bool:
 def check_positive(**values: float) -> None:
     """Raise unless each value is more than 0."""
     for name, value in values.items():
-        _require(value > 0, name, value, "be positive")
+        _require(is_number(value) and value > 0, name, value, "be positive")
 
 
 def check_positive_integer(**values: Any) -> None:
@@ -36,19 +36,25 @@ def check_positive_integer(**values: Any) -> None:
 def check_not_negative(**values: float) -> None:
     """Raise unless each value is at least 0."""
     for name, value in values.items():
-        _require(value >= 0, name, value, "not be negative")
+        _require(is_number(value) and value >= 0, name, value, "not be negative")
 
 
 def check_at_least(least: float, **values: float) -> None:
     """Raise unless each value is at least `least`."""
     for name, value in values.items():
-        _require(value >= least, name, value, f"be at least {least}")
+        _require(is_number(value) and value >= least, name, value, f"be at least {least}")
 
 
 def check_fraction(**values: float) -> None:
     """Raise unless each value is between 0 and 1, exclusive."""
     for name, value in values.items():
-        _require(0 < value < 1, name, value, "be between 0 and 1")
+        _require(is_number(value) and 0 < value < 1, name, value, "be between 0 and 1")
+
+
+def check_ids(vocabulary_size: int, **ids: Any) -> None:
+    """Raise unless each id is an integer in [0, vocabulary_size)."""
+    for name, id_ in ids.items():
+        _require(is_integer(id_) and 0 <= id_ < vocabulary_size, name, id_, f"be in [0, {vocabulary_size})")
 
 
 def check_one_of(choices: Container[Any], **values: Any) -> None:

@@ -239,7 +239,7 @@ def test_a_users_relation_without_a_block_map_is_partial_everywhere_and_composes
 def test_block_maps_of_nothing_are_refused(name):
     sizes = {"block_size": 2, "num_queries": 3, "num_keys": 4, name: 0}
     for relation in EXAMPLES:
-        with pytest.raises(ValueError, match=f"`{name}` must be positive. Received: {name}=0"):
+        with pytest.raises(ValueError, match=f"`{name}` must be a positive integer. Received: {name}=0"):
             relation.blocks(**sizes)
 
 

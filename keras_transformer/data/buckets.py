@@ -6,7 +6,7 @@ from typing import NamedTuple, Self
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.arguments import check_positive
+from keras_transformer.arguments import check_positive, check_positive_integer
 from keras_transformer.data.epochs import shuffled
 
 _MULTIPLE = 8
@@ -232,7 +232,7 @@ class Shapes(NamedTuple):
 def _rows_of(batch_size: int | None, batch_tokens: int | None) -> Callable[[int], int]:
     for argument, size in (("batch_size", batch_size), ("batch_tokens", batch_tokens)):
         if size is not None:
-            check_positive(**{argument: size})
+            check_positive_integer(**{argument: size})
     if batch_tokens is None:
         return lambda length: batch_size or _BATCH_SIZE
     if batch_size is not None:

@@ -79,15 +79,21 @@ def batches(
         seeds = tf.stack([tf.constant(seed, tf.int64), tf.ensure_shape(epoch, ())])
         return tf.data.Dataset.range(first, count).map(lambda number: (number, seeds))
 
-    # With autotuning, TensorFlow (2.20 and 2.21) only ends an epoch when its tuner next wakes, at 1.3, 2.6, 5.1, …,
-    # 82 seconds after the start and then each minute: an epoch of 21 seconds takes 41.
-    options = tf.data.Options()
-    options.autotune.enabled = False
     dataset = tf.data.Dataset.range(1).flat_map(numbers).map(batch, tf.data.AUTOTUNE, deterministic=True)
-    dataset = dataset.apply(tf.data.experimental.assert_cardinality(count))
-    dataset = dataset.prefetch(_PREFETCHED).with_options(options)
+    dataset = prefetched(dataset.apply(tf.data.experimental.assert_cardinality(count)))
     dataset.epochs = epochs
     return dataset
+
+
+def prefetched(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Prefetch the batches of a dataset, without autotuning.
+
+    With autotuning, TensorFlow (2.20 and 2.21) only ends an epoch when its tuner next wakes, at 1.3, 2.6, 5.1, …,
+    82 seconds after the start and then each minute: an epoch of 21 seconds takes 41.
+    """
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.prefetch(_PREFETCHED).with_options(options)
 
 
 def shuffled(

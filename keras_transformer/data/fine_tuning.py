@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.arguments import check_one_of, check_positive
+from keras_transformer.arguments import check_one_of, check_positive_integer
 from keras_transformer.data.epochs import batches, rows_of_batch
 from keras_transformer.data.labels import checked_labels
 from keras_transformer.data.ragged_rows import RaggedRows
@@ -98,7 +98,7 @@ def fine_tuning(
     if isinstance(examples, str | bytes):
         raise TypeError(f"`examples` must be an iterable. Received: examples={str(examples)[:50]!r}")
     check_one_of(TASKS, task=task)
-    check_positive(batch_size=batch_size)
+    check_positive_integer(batch_size=batch_size)
     special_ids, padding = _check_special_ids(special_ids, tokenizer), padding_values(tokenizer)
     texts = [_texts(example, task, i) for i, example in enumerate(examples)]
     ids = token_lists([text for each in texts for text in each], tokenizer)

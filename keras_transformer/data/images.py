@@ -32,7 +32,7 @@ def image_batches(
         A dataset of known cardinality with elements `(images, labels)`.
 
     Raises:
-        ValueError: if the shapes do not match, or an argument is out of range.
+        ValueError: if the shapes do not match, a label is not finite, or an argument is out of range.
 
     Example:
         >>> dataset = image_batches(np.zeros((5, 8, 8, 1), "uint8"), np.arange(5), batch_size=2, shift=1)
@@ -45,6 +45,9 @@ def image_batches(
             "`images` must be (n, height, width, channels) and `labels` (n,) or (n, C), n > 0. "
             f"Received: images.shape={images.shape}, labels.shape={labels.shape}"
         )
+    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
+        row = int(np.argwhere(~np.isfinite(labels))[0, 0])
+        raise ValueError(f"`labels` must be finite. Received: {labels[row]} at row {row}")
     check_at_least(1, batch_size=batch_size)
     check_at_least(0, shift=shift)
     content, count = (images, labels), len(images)

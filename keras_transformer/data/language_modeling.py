@@ -6,7 +6,7 @@ from typing import Protocol
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.arguments import check_positive
+from keras_transformer.arguments import check_positive_integer
 from keras_transformer.data.columns import Columns
 from keras_transformer.data.epochs import batches, rows_of_batch
 from keras_transformer.data.token_lists import Texts, check_special_ids, padding_values, read_texts, tokenized
@@ -19,6 +19,7 @@ class Tokenizer(Protocol):
 
     pad_id: int | None
     end_id: int
+    vocabulary_size: int
 
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Convert a string tensor (B,) to int32 ids (B, None) without special ids."""
@@ -77,7 +78,7 @@ def language_modeling(
         Radford et al. (2019), section 2; separate texts: Krell et al., "Efficient Sequence Packing without
         Cross-contamination" (2021).
     """
-    check_positive(batch_size=batch_size, length=length)
+    check_positive_integer(batch_size=batch_size, length=length)
     check_special_ids("tokenizer", tokenizer, ("end_id",))
     flat, starts = _concatenated(tokenized(read_texts(texts, columns, on_error), tokenizer), tokenizer.end_id)
     rows = _Packed if separate else _Stream

@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_transformer.data.prefetching import prefetched
+from keras_transformer.data.epochs import prefetched
 
 LENGTHS = {"token_ids": "lengths", "source_ids": "source_lengths", "target_ids": "target_lengths"}
 
@@ -45,7 +45,10 @@ def with_lengths(dataset: tf.data.Dataset, pad_id: int = 0) -> tf.data.Dataset:
         found = {**inputs, **lengths}
         return (found, *others) if isinstance(spec, tuple) else found
 
-    return prefetched(dataset.map(add, tf.data.AUTOTUNE, deterministic=True))
+    added = prefetched(dataset.map(add, tf.data.AUTOTUNE, deterministic=True))
+    if hasattr(dataset, "epochs"):  # `training.ExactResume` needs it
+        added.epochs = dataset.epochs
+    return added
 
 
 def _lengths(name: str, ids: tf.Tensor, pad_id: int) -> tf.Tensor:

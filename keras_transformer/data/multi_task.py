@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.arguments import check_positive
+from keras_transformer.arguments import check_positive, check_positive_integer
 from keras_transformer.data.buckets import Buckets, Shapes, Share
 from keras_transformer.data.columns import Columns
 from keras_transformer.data.pair_sources import PairReader, Pairs
@@ -88,7 +88,7 @@ def multi_task_pairs(
     if not tasks:
         raise ValueError("`tasks` must hold at least one task. Received: none")
     if limit is not None:
-        check_positive(limit=limit)
+        check_positive_integer(limit=limit)
     check_positive(temperature=temperature)
     shapes = Shapes.of(batch_size, batch_tokens, max_length, length_buckets)
     check_special_ids("tokenizer", tokenizer, SPECIAL_IDS)

@@ -12,7 +12,7 @@ from keras_transformer.data.columns import Columns
 from keras_transformer.data.epochs import batches
 from keras_transformer.data.pair_sources import PairReader, Pairs
 from keras_transformer.data.ragged_rows import RaggedRows
-from keras_transformer.data.token_lists import check_special_ids
+from keras_transformer.data.token_lists import check_special_ids, checked_ids
 
 SPECIAL_IDS = ("pad_id", "start_id", "end_id")
 _LOGGER = logging.getLogger("keras_transformer")
@@ -24,6 +24,7 @@ class Tokenizer(Protocol):
     pad_id: int
     start_id: int
     end_id: int
+    vocabulary_size: int
 
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Convert a string tensor (B,) to int32 ids (B, None) without special ids."""
@@ -138,7 +139,10 @@ def tokenized_pairs(
         ValueError: if there are no pairs.
     """
     chunks = [
-        (tokenizer.tokenize(tf.strings.join([prefix, sources])), target_tokenizer.tokenize(targets))
+        (
+            checked_ids(tokenizer.tokenize(tf.strings.join([prefix, sources])), tokenizer),
+            checked_ids(target_tokenizer.tokenize(targets), target_tokenizer),
+        )
         for sources, targets in reader.chunks(pairs)
     ]
     if not chunks:

@@ -2,7 +2,9 @@
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from keras_transformer.data.columns import ColumnPicker, Columns
@@ -47,7 +49,20 @@ def read_texts(texts: Texts, columns: Columns = None, on_error: str = "raise") -
 def tokenized(texts: Sequence[str], tokenizer: Tokenizer) -> Iterator[tf.RaggedTensor]:
     """Tokenise texts in chunks, and yield the ids of each chunk, int32 ragged (n, None)."""
     for start in range(0, len(texts), _CHUNK):
-        yield tokenizer.tokenize(tf.constant(texts[start : start + _CHUNK]))
+        yield checked_ids(tokenizer.tokenize(tf.constant(texts[start : start + _CHUNK])), tokenizer)
+
+
+def checked_ids(ids: tf.RaggedTensor, tokenizer: Any) -> tf.RaggedTensor:
+    """Return the ids (n, None) of texts, or raise a ValueError if one is outside the tokenizer's vocabulary."""
+    size = tokenizer.vocabulary_size
+    wrong = np.flatnonzero((ids.values.numpy() < 0) | (ids.values.numpy() >= size))
+    if len(wrong):
+        row = int(np.searchsorted(ids.row_splits.numpy(), wrong[0], side="right")) - 1
+        raise ValueError(
+            f"`tokenizer` must have ids in [0, {size}), its vocabulary. "
+            f"Received: {ids.values.numpy()[wrong[0]]} at row {row}, column {wrong[0] - ids.row_splits.numpy()[row]}"
+        )
+    return ids
 
 
 def token_lists(texts: Sequence[str], tokenizer: Tokenizer) -> Iterator[list[int]]:

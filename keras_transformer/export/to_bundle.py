@@ -9,6 +9,7 @@ from keras_transformer.export import to_saved_model
 from keras_transformer.export.bundle_writer import check_pipeline, new_parts
 from keras_transformer.export.parity import comparison
 from keras_transformer.export.to_onnx import conversion
+from keras_transformer_serving import files
 from keras_transformer_serving.bundle import ONNX
 from keras_transformer_serving.graph_files import CONVERTED, FLOAT32
 
@@ -54,7 +55,7 @@ def bundle(
         [2/2] onnx: float32, float16, int8
         PosixPath('export/es-en')
     """
-    folder = pathlib.Path(folder)
+    folder = files.as_folder(folder)
     check_pipeline(pipeline)
     conversion.check(pipeline, precisions)
     part = to_saved_model.new_version(pipeline, folder, name, version)

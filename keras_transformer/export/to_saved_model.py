@@ -15,7 +15,7 @@ from keras_transformer.export.parity import comparison
 from keras_transformer.export.tensorflow_serving import operations, warmup
 from keras_transformer.pipelines.base import Graph
 from keras_transformer.typing import Tensor
-from keras_transformer_serving import bundle
+from keras_transformer_serving import bundle, files
 
 
 def saved_model(
@@ -67,7 +67,7 @@ def saved_model(
         >>> saved_model(translator, "export/es-en")
         PosixPath('export/es-en/saved_model/es-en/1')
     """
-    folder = pathlib.Path(folder)
+    folder = files.as_folder(folder)
     part = new_version(pipeline, folder, name, version)
     compare = comparison.WithPipeline(pipeline, texts)
     with new_part(pipeline, folder, part, signature_key) as (new, report):
@@ -89,7 +89,7 @@ def new_version(pipeline: Any, folder: pathlib.Path, name: str | None, version: 
         ValueError: if an argument is invalid.
     """
     name = folder.absolute().name if name is None else name
-    if not re.fullmatch(r"\w[\w.-]*", name):
+    if not isinstance(name, str) or not re.fullmatch(r"\w[\w.-]*", name):
         raise ValueError(f"`name` must be a plain folder name. Received: name={name!r}")
     check_pipeline(pipeline)
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:

@@ -30,6 +30,7 @@ class Generation:
         scores: float32 (B, N), summed log-probabilities under the model's own distribution.
         ranking_scores: float32 (B, N), the scores by which a beam search sorts, including the length penalty.
         token_scores: float32 (B, N, M), the log-probability of each token, 0 after the end.
+        seed: the seed of a `Sample`, which repeats the same draws; None for other samplers, or with `noise`.
     """
 
     ids: np.ndarray
@@ -37,6 +38,7 @@ class Generation:
     scores: np.ndarray
     ranking_scores: np.ndarray
     token_scores: np.ndarray | None = None
+    seed: int | None = None
 
     @property
     def best(self) -> np.ndarray:
@@ -108,7 +110,7 @@ class Generator(ModelFunctions):
             rows: integers (B,) in [0, 2³¹), the row numbers that seed the sampling noise, by default 0, 1, 2, …
             noise: floats (B, R, L) in [0, 1], sampling noise in place of the seed.
             limits: integers (B,) in [1, M], the maximum number of new tokens of each row, by default M.
-            seed: an integer in [0, 2³²), in place of the sampler's seed.
+            seed: an integer in [0, 2³²), in place of the sampler's seed; if both are None, a new one is drawn.
             padding_mask: booleans (B, S), False for padding; ids equal to the model's `pad_id` are padding too.
 
         Returns:
@@ -136,6 +138,7 @@ class Generator(ModelFunctions):
         inputs, batch_size = self._inputs(source_ids, limits, **given), len(source_ids)
         if batch_size == 0:
             return self._empty()
+        seed = int(inputs["seed"].view(np.uint32)[0]) if "seed" in inputs and "noise" not in inputs else None
         result = {
             name: keras.ops.convert_to_numpy(value)[:batch_size]
             for name, value in self._run(self._padded(inputs)).items()
@@ -149,7 +152,8 @@ class Generator(ModelFunctions):
             **{
                 name: value.astype(np.int32 if name in integers else np.float32)
                 for name, value in result.items()
-            }
+            },
+            seed=seed,
         )
 
     def _inputs(
@@ -182,7 +186,7 @@ class Generator(ModelFunctions):
             validation.check_seed(seed)
         if sampler.draws:
             inputs["rows"] = rows
-            seed = sampler.seed if seed is None else seed
+            seed = validation.seed_or_new(sampler.seed if seed is None else seed)
             inputs["seed"] = np.array([seed], np.uint32).view(np.int32)
         if noise is not None:
             if not sampler.draws:
@@ -295,11 +299,12 @@ def cached_generator(
         )
         least, largest = (int(limits.min()), int(limits.max())) if batch_size else (1, 1)
     settings = Settings.of(model, sampler, least, min_new_tokens, constraints)
-    sampler, seed = settings.sampler, getattr(settings.sampler, "seed", None)
+    chosen: Any = settings.sampler
+    seed = validation.seed_or_new(chosen.seed) if chosen.draws else None
     settings = dataclasses.replace(
         settings,
         # The seed is an input.
-        sampler=dataclasses.replace(sampler, seed=0) if sampler.draws else sampler,
+        sampler=dataclasses.replace(chosen, seed=0) if chosen.draws else chosen,
         # An empty batch is not run.
         max_new_tokens=bucket(largest, 8) if batch_size else largest,
     ).checked(model)

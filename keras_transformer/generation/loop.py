@@ -60,7 +60,8 @@ def generate_ids(
         minimums: integers (B,), the minimum number of tokens of each row before an end token, in addition to
             `min_new_tokens`.
         temperatures: float32 (B,) in [1e-20, 1e20], which replace the temperature of a `Sample`.
-        seed: integers (1,) or (B,), which replace the sampler's seed; as an input, a new seed does not recompile.
+        seed: integers (1,) or (B,), which replace the sampler's seed; as an input, a new seed does not recompile. A
+            `Sample` with seed=None needs it, or `noise`.
 
     Returns:
         A dictionary of "ids": int32 (B, N, M), padded after the end token; "lengths": int32 (B, N), including the end

@@ -176,7 +176,8 @@ class Sample(Sampler):
         top_p: keep the smallest set of most probable tokens whose probabilities sum to at least p.
         min_p: keep tokens whose probability is at least p times that of the most probable one.
         seed: the seed of the noise. The same seed and row number draw the same tokens in any batch, on every backend,
-            compiled or not, up to float32 rounding.
+            compiled or not, up to float32 rounding. With None, every call draws a seed from Python's `random`, which
+            `keras.utils.set_random_seed` seeds, and reports it as `Generation.seed`.
         num_return: the number of sequences to draw for each row of the batch.
 
     Raises:
@@ -193,7 +194,7 @@ class Sample(Sampler):
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
-    seed: int = 0
+    seed: int | None = None
     num_return: int = 1
 
     def __post_init__(self) -> None:
@@ -207,7 +208,8 @@ class Sample(Sampler):
         _check("top_k", self.top_k, "an integer of at least 0", is_integer(self.top_k) and self.top_k >= 0)
         _check_number("top_p", self.top_p, "a number in (0, 1]", lambda value: 0 < value <= 1)
         _check_number("min_p", self.min_p, "a number in [0, 1]", lambda value: 0 <= value <= 1)
-        check_seed(self.seed)
+        if self.seed is not None:
+            check_seed(self.seed)
         _check_positive("num_return", self.num_return)
 
 

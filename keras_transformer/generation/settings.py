@@ -47,5 +47,9 @@ class Settings:
     def checked(self, model: Any) -> "Settings":
         """Return the settings, or raise a ValueError if the model cannot generate so many tokens with the sampler."""
         validation.check_max_new_tokens(self.max_new_tokens)
+        if self.sampler.hypotheses > validation.MAX_HYPOTHESES:
+            raise ValueError(
+                f"`sampler` must have at most {validation.MAX_HYPOTHESES} hypotheses. Received: sampler={self.sampler}"
+            )
         self.sampler.check(model, self.max_new_tokens)
         return self

@@ -1,5 +1,6 @@
 """Validation of the inputs of generation."""
 
+import random
 from typing import Any
 
 import keras
@@ -8,8 +9,10 @@ import numpy as np
 from keras_transformer.arguments import is_integer
 from keras_transformer.generation.generative_model import is_encoder_decoder
 
-MAX_NEW_TOKENS = 2**30
-"""The largest power of two of int32, to which limits are padded."""
+MAX_NEW_TOKENS = 2**20
+"""The largest number of new tokens, far more than any model generates; tensors are allocated for all of them."""
+MAX_HYPOTHESES = 2**14
+"""The largest number of hypotheses of a row."""
 
 
 def check_generates(name: str, model: Any) -> None:
@@ -102,6 +105,11 @@ def check_seed(seed: Any) -> None:
     """Raise a ValueError if a seed is not an unsigned 32-bit integer."""
     if not is_integer(seed) or not 0 <= seed < 2**32:
         raise ValueError(f"`seed` must be an integer in [0, 2**32). Received: seed={seed!r}")
+
+
+def seed_or_new(seed: int | None) -> int:
+    """Return a seed, for None a new one from Python's `random`, from which Keras draws its default seeds too."""
+    return random.getrandbits(32) if seed is None else seed
 
 
 def check_max_new_tokens(max_new_tokens: int) -> None:

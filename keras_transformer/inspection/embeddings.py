@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_transformer.arguments import check_positive
+from keras_transformer.arguments import check_positive_integer
 
 # Candidate positions of a label: directions, and distances from its point in typographic points.
 _DIRECTIONS = np.array([(1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, 1), (1, -1), (-1, -1)])
@@ -45,7 +45,7 @@ def nearest_tokens(
             "`tokens` must have a string for each row of `embeddings`. "
             f"Received: {len(tokens)} tokens, embeddings.shape={matrix.shape}"
         )
-    check_positive(k=k)
+    check_positive_integer(k=k)
     vector, own = _query(matrix, tokens, query)
     similarities = _unit(matrix) @ _unit(vector)
     order = [index for index in np.argsort(-similarities, kind="stable") if index != own]

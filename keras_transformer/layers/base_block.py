@@ -6,7 +6,7 @@ import keras
 
 from keras_transformer import ops as kt_ops
 from keras_transformer import relations
-from keras_transformer.arguments import check_one_of, check_positive
+from keras_transformer.arguments import check_one_of, check_positive_integer
 from keras_transformer.layers import initializers, score_layers
 from keras_transformer.layers.feed_forward import FeedForward, get_activation, serialize_activation
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
@@ -45,7 +45,7 @@ class BaseBlock(keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_positive(num_heads=num_heads)
+        check_positive_integer(num_heads=num_heads)
         self.num_heads = num_heads
         self.hidden_dim = hidden_dim
         self.relation = relations.get(relation)

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.arguments import check_positive
+from keras_transformer.arguments import check_positive_integer
 from keras_transformer.typing import Tensor
 
 
@@ -52,7 +52,7 @@ class TokenEmbedding(keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_positive(vocabulary_size=vocabulary_size, model_dim=model_dim)
+        check_positive_integer(vocabulary_size=vocabulary_size, model_dim=model_dim)
         self.vocabulary_size = vocabulary_size
         self.model_dim = model_dim
         self.scale = scale

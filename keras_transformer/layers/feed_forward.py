@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from keras_transformer.arguments import check_positive
+from keras_transformer.arguments import check_positive_integer
 from keras_transformer.layers import initializers
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.ops.random import check_rate
@@ -74,7 +74,7 @@ class FeedForward(keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_positive(hidden_dim=hidden_dim)
+        check_positive_integer(hidden_dim=hidden_dim)
         self.hidden_dim = hidden_dim
         self.activation = get_activation(activation)
         self.dropout = check_rate("dropout", dropout)

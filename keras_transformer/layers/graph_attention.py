@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from keras_transformer import ops as kt_ops
-from keras_transformer.arguments import check_positive
+from keras_transformer.arguments import check_positive_integer
 from keras_transformer.layers import masks, score_layers
 from keras_transformer.layers.score_layers import AdditiveScore, GATScore
 from keras_transformer.ops import scores
@@ -91,7 +91,7 @@ class GraphAttention(keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_positive(num_heads=num_heads, head_dim=head_dim)
+        check_positive_integer(num_heads=num_heads, head_dim=head_dim)
         self.num_heads = num_heads
         self.head_dim = head_dim
         self.concat = concat

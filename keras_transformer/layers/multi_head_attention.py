@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_transformer import ops as kt_ops
 from keras_transformer import relations
-from keras_transformer.arguments import check_positive
+from keras_transformer.arguments import check_positive_integer
 from keras_transformer.layers import initializers, masks, score_layers
 from keras_transformer.layers.positions import attention_encodings
 from keras_transformer.ops.random import check_rate
@@ -97,7 +97,7 @@ class MultiHeadAttention(keras.layers.Layer):
         self.key_dim = key_dim
         self.value_dim = key_dim if value_dim is None else value_dim
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        check_positive(
+        check_positive_integer(
             num_heads=num_heads, key_dim=key_dim, value_dim=self.value_dim, num_kv_heads=self.num_kv_heads
         )
         if num_heads % self.num_kv_heads:
@@ -106,7 +106,7 @@ class MultiHeadAttention(keras.layers.Layer):
                 f"Received: num_heads={num_heads}, num_kv_heads={num_kv_heads}"
             )
         self.relation = relations.get(relation)
-        self.position_encoding = attention_encodings.get(position_encoding, num_heads)
+        self.position_encoding = attention_encodings.get(position_encoding, num_heads, key_dim)
         self.score = score_layers.get(score)
         self.kernel = kt_ops.check_kernel(kernel)
         self.dropout = check_rate("dropout", dropout)

@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from keras_transformer import ops as kt_ops
-from keras_transformer.arguments import check_positive
+from keras_transformer.arguments import check_positive_integer
 from keras_transformer.layers import masks, score_layers
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.ops.scores import ScaledDotProduct, Score
@@ -74,7 +74,7 @@ class RetrievalAttention(keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_positive(k=k)
+        check_positive_integer(k=k)
         self.k = k
         self.attention = MultiHeadAttention(
             num_heads,

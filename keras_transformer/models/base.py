@@ -7,15 +7,26 @@ import keras
 
 from keras_transformer import xla
 from keras_transformer.arguments import check_one_of
+from keras_transformer.models.input_checks import InputCheck, InputSpecs, as_dictionary
 from keras_transformer.typing import Tensor
 
 
 class Model(keras.Model):
-    """Base class of the models: `keras.Model` that compiles with XLA only where that is enabled (see `xla`)."""
+    """Base class of the models: `keras.Model` with what all models of this package share.
+
+    It compiles with XLA only where that is enabled (see `xla`). `fit`, `evaluate` and `predict` have an argument
+    `check_inputs`, by default True: they raise a `ValueError` that names the argument, row and column of an id outside
+    the vocabulary or a label that is none of the classes, where XLA would read another one. Arrays are checked before,
+    batches of a data set when they are read. `training.ExactResume` can continue `fit`.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.supports_jit = xla.is_enabled()
+
+    def input_specs(self) -> InputSpecs:
+        """Return the integer inputs of a call, by name, which `fit` checks."""
+        return {}
 
     def fit(
         self,
@@ -28,20 +39,46 @@ class Model(keras.Model):
         validation_split: float = 0.0,
         validation_data: Any = None,
         *args: Any,
+        check_inputs: bool = True,
         **kwargs: Any,
     ) -> Any:
-        """Train as `keras.Model.fit`, which `training.ExactResume` can continue."""
+        """Train as `keras.Model.fit`, with a check of ids and labels unless `check_inputs` is False."""
         with contextlib.ExitStack() as stack:
             callbacks = _with_resuming(callbacks, x, validation_data, stack)
+            if check_inputs:
+                check = InputCheck(self)
+                stack.enter_context(check.raised())
+                x, validation_data = check.data(x, y), check.validation_data(validation_data)
             given = (batch_size, epochs, verbose, callbacks, validation_split, validation_data)
             return super().fit(x, y, *given, *args, **kwargs)
+
+    def evaluate(
+        self, x: Any = None, y: Any = None, *args: Any, check_inputs: bool = True, **kwargs: Any
+    ) -> Any:
+        """Evaluate as `keras.Model.evaluate`, with a check of ids and labels unless `check_inputs` is False."""
+        # `fit` has checked the validation data that it evaluates.
+        if not check_inputs or kwargs.get("_use_cached_eval_dataset"):
+            return super().evaluate(x, y, *args, **kwargs)
+        check = InputCheck(self)
+        with check.raised():
+            return super().evaluate(check.data(x, y), y, *args, **kwargs)
+
+    def predict(self, x: Any, *args: Any, check_inputs: bool = True, **kwargs: Any) -> Any:
+        """Predict as `keras.Model.predict`, with a check of ids unless `check_inputs` is False."""
+        if not check_inputs:
+            return super().predict(x, *args, **kwargs)
+        check = InputCheck(self)
+        with check.raised():
+            return super().predict(check.data(x), *args, **kwargs)
+
+    def named_inputs(self, inputs: Any) -> dict[str, Tensor]:
+        """Return the inputs of a call by name, after a check of their names, ranks and dtypes."""
+        return as_dictionary(inputs, self.input_specs())
 
 
 def _with_resuming(callbacks: Any, x: Any, validation_data: Any, stack: contextlib.ExitStack) -> Any:
     """Prepare a callback that resumes training, which saves and restores the state of the others."""
-    given = (
-        [] if callbacks is None else list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
-    )
+    given = keras.tree.flatten([] if callbacks is None else callbacks)
     resuming = next((callback for callback in given if hasattr(callback, "training")), None)
     if resuming is None:
         return callbacks

@@ -6,11 +6,12 @@ import keras
 from keras import ops
 
 from keras_transformer import relations
-from keras_transformer.arguments import check_positive
+from keras_transformer.arguments import check_ids, check_positive_integer
 from keras_transformer.layers import Dropout, EncoderBlock, LearnedPositions, TokenEmbedding
 from keras_transformer.layers.feed_forward import get_activation, serialize_activation
 from keras_transformer.layers.residual import new_norm
 from keras_transformer.models.base import Model, PublishedSizes, padding_arguments
+from keras_transformer.models.input_checks import InputSpec, InputSpecs
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor
 
@@ -99,9 +100,13 @@ class BERT(PublishedSizes, Model):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_positive(num_layers=num_layers, num_segments=num_segments)
-        if not 0 <= pad_id < vocabulary_size:
-            raise ValueError(f"`pad_id` must be in [0, {vocabulary_size}). Received: pad_id={pad_id}")
+        check_positive_integer(
+            vocabulary_size=vocabulary_size,
+            num_layers=num_layers,
+            model_dim=model_dim,
+            num_segments=num_segments,
+        )
+        check_ids(vocabulary_size, pad_id=pad_id)
         self.vocabulary_size = vocabulary_size
         self.num_layers = num_layers
         self.num_heads = num_heads
@@ -168,7 +173,7 @@ class BERT(PublishedSizes, Model):
 
     def call(self, inputs: Tensor | dict[str, Tensor], training: bool | None = None) -> Tensor:
         """Return the last hidden states (B, T, D)."""
-        given = inputs if isinstance(inputs, dict) else {"token_ids": inputs}
+        given = self.named_inputs(inputs)
         ids = given["token_ids"]
         segment_ids = given.get("segment_ids")
         segment_ids = ops.zeros_like(ids) if segment_ids is None else segment_ids
@@ -178,6 +183,15 @@ class BERT(PublishedSizes, Model):
         for block in self.blocks:
             hidden = block(hidden, **padding, training=training)
         return hidden if self.final_norm is None else self.final_norm(hidden)
+
+    def input_specs(self) -> InputSpecs:
+        """Return the integer inputs of a call, by name; those at "masked_positions" are for heads."""
+        return {
+            "token_ids": InputSpec(self.vocabulary_size),
+            "segment_ids": InputSpec(self.num_segments, required=False),
+            "masked_positions": InputSpec(self.max_length, ("B", "M"), required=False),
+            "lengths": InputSpec(None, ("B",), required=False),
+        }
 
     def pool(self, hidden: Tensor) -> Tensor:
         """Return the pooled hidden state (B, D) of the first token.

@@ -5,12 +5,13 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.arguments import check_one_of, check_positive
+from keras_transformer.arguments import check_one_of, check_positive_integer
 from keras_transformer.layers import Dropout
 from keras_transformer.layers.feed_forward import activation_function
 from keras_transformer.layers.residual import new_norm
 from keras_transformer.models.base import Model
 from keras_transformer.models.bert import weight_initializer
+from keras_transformer.models.input_checks import InputSpecs
 from keras_transformer.models.problem_types import check_problem_type
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor
@@ -23,6 +24,10 @@ class _Headed(Model):
 
     def __init__(self, encoder: Any, pools: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        if not hasattr(encoder, "pooler"):
+            raise TypeError(
+                f"`encoder` must be an encoder such as `models.BERT`. Received: a {type(encoder).__name__}"
+            )
         self.encoder = encoder
         if encoder.pooler is not None:
             encoder.pooler.trainable = pools
@@ -40,6 +45,10 @@ class _Headed(Model):
         """Create the model of a `get_config`."""
         encoder = keras.saving.deserialize_keras_object(config["encoder"], custom_objects=custom_objects)
         return cls(**{**config, "encoder": encoder})
+
+    def input_specs(self) -> InputSpecs:
+        """Return the integer inputs of a call, those of the encoder."""
+        return self.encoder.input_specs()
 
     def _head(self, units: int, name: str, size: int, dtype: Any = "float32") -> keras.layers.Dense:
         layer = keras.layers.Dense(units, kernel_initializer=weight_initializer(), dtype=dtype, name=name)
@@ -257,7 +266,7 @@ class TokenClassifier(_Headed):
 
     def __init__(self, encoder: Any, num_classes: int, dropout: float | None = None, **kwargs: Any) -> None:
         super().__init__(encoder, **kwargs)
-        check_positive(num_classes=num_classes)
+        check_positive_integer(num_classes=num_classes)
         self.num_classes = num_classes
         self.dropout = check_rate("dropout", dropout, encoder.dropout)
         self.drop = Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")

@@ -6,9 +6,10 @@ from typing import Any
 from keras import ops
 
 from keras_transformer import ops as kt_ops
-from keras_transformer.arguments import check_positive
+from keras_transformer.arguments import check_ids, check_positive_integer
 from keras_transformer.layers.multi_head_attention import Cache
 from keras_transformer.models.base import Model, padding_arguments
+from keras_transformer.models.input_checks import InputSpec, InputSpecs
 from keras_transformer.typing import Tensor
 
 Context = dict[str, Any]
@@ -54,12 +55,10 @@ class EncoderDecoder(Model):
     ) -> None:
         super().__init__(**kwargs)
         num_decoder_layers = num_layers if num_decoder_layers is None else num_decoder_layers
-        check_positive(
+        check_positive_integer(
             vocabulary_size=vocabulary_size, num_layers=num_layers, num_decoder_layers=num_decoder_layers
         )
-        for name, id_ in (("pad_id", pad_id), ("start_id", start_id), ("end_id", end_id)):
-            if not 0 <= id_ < vocabulary_size:
-                raise ValueError(f"`{name}` must be in [0, {vocabulary_size}). Received: {name}={id_}")
+        check_ids(vocabulary_size, pad_id=pad_id, start_id=start_id, end_id=end_id)
         self.vocabulary_size = vocabulary_size
         self.num_layers = num_layers
         self.num_decoder_layers = num_decoder_layers
@@ -77,16 +76,26 @@ class EncoderDecoder(Model):
 
     def call(self, inputs: dict[str, Tensor], training: bool | None = None) -> Tensor:
         """Return the logits of every target position (teacher forcing)."""
-        source_lengths = inputs.get("source_lengths")
-        memory, source_padding = self.encoder_states(inputs["source_ids"], training, source_lengths)
+        given = self.named_inputs(inputs)
+        source_lengths = given.get("source_lengths")
+        memory, source_padding = self.encoder_states(given["source_ids"], training, source_lengths)
         return self.decode(
-            inputs["target_ids"],
+            given["target_ids"],
             memory,
             source_padding,
             training,
             source_lengths=source_lengths,
-            target_lengths=inputs.get("target_lengths"),
+            target_lengths=given.get("target_lengths"),
         )
+
+    def input_specs(self) -> InputSpecs:
+        """Return the integer inputs of a call, by name."""
+        return {
+            "source_ids": InputSpec(self.vocabulary_size, ("B", "S")),
+            "target_ids": InputSpec(self.vocabulary_size),
+            "source_lengths": InputSpec(None, ("B",), required=False),
+            "target_lengths": InputSpec(None, ("B",), required=False),
+        }
 
     def encoder_states(
         self, source_ids: Tensor, training: bool | None = None, source_lengths: Tensor | None = None

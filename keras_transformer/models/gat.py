@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.arguments import check_positive
+from keras_transformer.arguments import check_positive_integer
 from keras_transformer.layers import Dropout, GraphAttention, ScoreLayer, score_layers
 from keras_transformer.models.base import Model
 from keras_transformer.ops.random import check_rate
@@ -79,8 +79,8 @@ class GAT(Model):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_positive(num_features=num_features, num_classes=num_classes)
-        if not num_heads:
+        check_positive_integer(num_features=num_features, num_classes=num_classes)
+        if not isinstance(num_heads, Sequence) or not num_heads:
             raise ValueError(
                 f"`num_heads` must be a list with the number of heads of each layer. Received: num_heads={num_heads}"
             )

@@ -7,18 +7,14 @@ from keras import ops
 
 from keras_transformer import ops as kt_ops
 from keras_transformer import relations
-from keras_transformer.arguments import check_positive, check_positive_integer
-from keras_transformer.layers import (
-    DecoderBlock,
-    Dropout,
-    LearnedPositions,
-    TokenEmbedding,
-)
+from keras_transformer.arguments import check_ids, check_positive_integer
+from keras_transformer.layers import DecoderBlock, Dropout, LearnedPositions, TokenEmbedding
 from keras_transformer.layers.feed_forward import get_activation, serialize_activation
 from keras_transformer.layers.multi_head_attention import Cache
 from keras_transformer.layers.positions import attention_encodings
 from keras_transformer.layers.residual import new_norm
 from keras_transformer.models.base import Model, PublishedSizes, padding_arguments
+from keras_transformer.models.input_checks import InputSpec, InputSpecs
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor
 
@@ -139,12 +135,8 @@ class GPT(PublishedSizes, Model):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_positive(vocabulary_size=vocabulary_size, num_layers=num_layers)
-        for name, id_, optional in (("pad_id", pad_id, True), ("end_id", end_id, False)):
-            if not (optional if id_ is None else 0 <= id_ < vocabulary_size):
-                raise ValueError(
-                    f"`{name}` must be in [0, {vocabulary_size}){' or None' * optional}. Received: {name}={id_}"
-                )
+        check_positive_integer(vocabulary_size=vocabulary_size, num_layers=num_layers, model_dim=model_dim)
+        check_ids(vocabulary_size, end_id=end_id, **({} if pad_id is None else {"pad_id": pad_id}))
         learned = position_encoding == "learned"
         if learned and max_length is None:
             raise ValueError("`max_length` must be given for learned positions. Received: max_length=None")
@@ -220,14 +212,23 @@ class GPT(PublishedSizes, Model):
 
     def hidden(self, inputs: Tensor | dict[str, Tensor], training: bool | None = None) -> Tensor:
         """Return the last hidden states (B, T, D), the inputs of `logits`, for the inputs of a call."""
-        given = inputs if isinstance(inputs, dict) else {"token_ids": inputs}
+        given = self.named_inputs(inputs)
         ids = given["token_ids"]
-        padding_mask = self._padding_mask(ids, given.get("padding_mask"))
-        padding = padding_arguments(padding_mask, given.get("lengths"))
+        padding = padding_arguments(self._padding_mask(ids, given.get("padding_mask")), given.get("lengths"))
         hidden = self.drop(self._embed(ids, given.get("positions")), training=training)
         for block in self.blocks:
             hidden = block(hidden, **padding, segment_ids=given.get("segment_ids"), training=training)
         return self._normalized(hidden)
+
+    def input_specs(self) -> InputSpecs:
+        """Return the integer inputs of a call, by name."""
+        return {
+            "token_ids": InputSpec(self.vocabulary_size),
+            "padding_mask": InputSpec(2, required=False),
+            "segment_ids": InputSpec(None, required=False),
+            "positions": InputSpec(self.max_length, required=False),
+            "lengths": InputSpec(None, ("B",), required=False),
+        }
 
     def encode(self, source_ids: Tensor) -> None:
         """Return None, since a decoder-only model encodes no source."""
@@ -325,10 +326,8 @@ class GPT(PublishedSizes, Model):
         model = type(self).from_config({**self.get_config(), "vocabulary_size": int(vocabulary_size)})
         kept = min(self.vocabulary_size, vocabulary_size)
         for old, new in zip(self.weights, model.weights, strict=True):
-            if old.shape == new.shape:
-                new.assign(old)
-            else:
-                new.assign(ops.concatenate([old[:kept], new[kept:]], axis=0))
+            same = old.shape == new.shape
+            new.assign(old if same else ops.concatenate([old[:kept], new[kept:]], axis=0))
         return model
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:

@@ -9,6 +9,7 @@ from keras import ops
 from keras_transformer.layers import Dropout
 from keras_transformer.models.base import Model
 from keras_transformer.models.gpt import GPT
+from keras_transformer.models.input_checks import InputSpec, InputSpecs
 from keras_transformer.models.problem_types import check_problem_type
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor
@@ -28,6 +29,8 @@ class _Headed(Model):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        if not isinstance(decoder, GPT):
+            raise TypeError(f"`decoder` must be a `models.GPT`. Received: a {type(decoder).__name__}")
         self.decoder = decoder
         self.special_ids = _check_special_ids(special_ids, decoder)
         self.dropout = check_rate("dropout", dropout, decoder.dropout)
@@ -40,8 +43,8 @@ class _Headed(Model):
 
     def call(self, inputs: Tensor | dict[str, Tensor], training: bool | None = None) -> dict[str, Tensor]:
         """Return the logits of the classes and of the next token at each position."""
-        ids = _ids(inputs)
-        hidden = self._hidden(inputs, training)
+        given = self.named_inputs(inputs)
+        ids, hidden = given["token_ids"], self._hidden(given, training)
         tokens = self.decoder.logits(hidden)
         return {
             "classes": self._classes(ids, hidden, training),
@@ -50,7 +53,8 @@ class _Headed(Model):
 
     def classify(self, inputs: Tensor | dict[str, Tensor], training: bool | None = None) -> Tensor:
         """Return the logits of the classes as in `call`, without computing those of tokens."""
-        return self._classes(_ids(inputs), self._hidden(inputs, training), training)
+        given = self.named_inputs(inputs)
+        return self._classes(given["token_ids"], self._hidden(given, training), training)
 
     def compute_output_shape(self, input_shape: Any) -> dict[str, tuple[int | None, ...]]:
         """Return the shape of each output."""
@@ -58,6 +62,13 @@ class _Headed(Model):
         return {
             "classes": self._classes_shape(tuple(shape)),
             "tokens": (*shape, self.decoder.vocabulary_size),
+        }
+
+    def input_specs(self) -> InputSpecs:
+        """Return the integer inputs of a call, by name."""
+        return {
+            "token_ids": InputSpec(self.decoder.vocabulary_size, self._axes),
+            "padding_mask": InputSpec(2, self._axes, required=False),
         }
 
     def get_config(self) -> dict[str, Any]:
@@ -75,14 +86,9 @@ class _Headed(Model):
         decoder = keras.saving.deserialize_keras_object(config["decoder"], custom_objects=custom_objects)
         return cls(**{**config, "decoder": decoder})
 
-    def _hidden(self, inputs: Tensor | dict[str, Tensor], training: bool | None) -> Tensor:
+    def _hidden(self, given: dict[str, Tensor], training: bool | None) -> Tensor:
         """Return the hidden states (rows, T, D), with the sequences of an example in consecutive rows."""
-        ids = _ids(inputs)
-        self._check_rank(len(ids.shape))
-        given = {"token_ids": ids}
-        if isinstance(inputs, dict) and "padding_mask" in inputs:
-            given["padding_mask"] = inputs["padding_mask"]
-        rows = {name: ops.reshape(values, (-1, ops.shape(ids)[-1])) for name, values in given.items()}
+        rows = {name: ops.reshape(values, (-1, ops.shape(values)[-1])) for name, values in given.items()}
         return self.decoder.hidden(rows, training=training)
 
     def _classes(self, ids: Tensor, hidden: Tensor, training: bool | None) -> Tensor:
@@ -100,7 +106,9 @@ class _Headed(Model):
     def _classes_shape(self, shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         raise NotImplementedError
 
-    def _check_rank(self, rank: int) -> None:
+    @property
+    def _axes(self) -> tuple[str, ...]:
+        """The names of the axes of the ids."""
         raise NotImplementedError
 
 
@@ -184,12 +192,9 @@ class GPTClassifier(_Headed):
     def _classes_shape(self, shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         return (shape[0], self.num_classes)
 
-    def _check_rank(self, rank: int) -> None:
-        if rank != 2 + self.symmetric:
-            raise ValueError(
-                f"`inputs` must be ids {'(B, 2, T), both orders of a pair' if self.symmetric else '(B, T)'}. "
-                f"Received: ids of rank {rank}"
-            )
+    @property
+    def _axes(self) -> tuple[str, ...]:
+        return ("B", "2", "T") if self.symmetric else ("B", "T")
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -241,15 +246,9 @@ class GPTMultipleChoice(_Headed):
     def _classes_shape(self, shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         return shape[:2]
 
-    def _check_rank(self, rank: int) -> None:
-        if rank != 3:
-            raise ValueError(
-                f"`inputs` must be ids (B, K, T), a row for each answer. Received: ids of rank {rank}"
-            )
-
-
-def _ids(inputs: Tensor | dict[str, Tensor]) -> Tensor:
-    return ops.convert_to_tensor(inputs["token_ids"] if isinstance(inputs, dict) else inputs)
+    @property
+    def _axes(self) -> tuple[str, ...]:
+        return ("B", "K", "T")
 
 
 def _check_special_ids(special_ids: Sequence[int] | None, decoder: GPT) -> tuple[int, ...]:

@@ -1,6 +1,6 @@
 """Problem types of classifiers, named as in `transformers`."""
 
-from keras_transformer.arguments import check_one_of, check_positive
+from keras_transformer.arguments import check_one_of, check_positive_integer
 
 PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
 
@@ -16,7 +16,7 @@ def check_problem_type(problem_type: str | None, num_classes: int) -> str:
         ValueError: if `num_classes` is not positive, `problem_type` is unknown, or single-label classification has one
             class.
     """
-    check_positive(num_classes=num_classes)
+    check_positive_integer(num_classes=num_classes)
     single = PROBLEM_TYPES[0]
     if problem_type is None:
         return single if num_classes > 1 else "regression"

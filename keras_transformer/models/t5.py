@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 import keras
 
-from keras_transformer.arguments import check_positive
+from keras_transformer.arguments import check_positive_integer
 from keras_transformer.layers import DecoderBlock, Dropout, EncoderBlock, RelativeBias, TokenEmbedding
 from keras_transformer.layers.feed_forward import get_activation, serialize_activation
 from keras_transformer.layers.residual import new_norm
@@ -119,7 +119,7 @@ class T5(PublishedSizes, EncoderDecoder):
         **kwargs: Any,
     ) -> None:
         super().__init__(vocabulary_size, num_layers, num_decoder_layers, pad_id, start_id, end_id, **kwargs)
-        check_positive(model_dim=model_dim, key_dim=key_dim)
+        check_positive_integer(model_dim=model_dim, key_dim=key_dim)
         self.num_heads = num_heads
         self.model_dim = model_dim
         self.hidden_dim = hidden_dim

@@ -5,6 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.arguments import check_positive_integer
 from keras_transformer.layers import DecoderBlock, Dropout, EncoderBlock, SinusoidalPositions, TokenEmbedding
 from keras_transformer.layers.base_block import head_dim
 from keras_transformer.layers.feed_forward import get_activation, serialize_activation
@@ -89,6 +90,7 @@ class Transformer(EncoderDecoder):
         **kwargs: Any,
     ) -> None:
         super().__init__(vocabulary_size, num_layers, num_decoder_layers, pad_id, start_id, end_id, **kwargs)
+        check_positive_integer(num_heads=num_heads, model_dim=model_dim, hidden_dim=hidden_dim)
         if model_dim % 2:
             raise ValueError(f"`model_dim` must be even. Received: model_dim={model_dim}")
         self.num_heads = num_heads

@@ -9,11 +9,12 @@ import keras
 from keras import ops
 
 from keras_transformer import ops as kt_ops
-from keras_transformer.arguments import check_positive
+from keras_transformer.arguments import check_positive_integer
 from keras_transformer.layers.multi_head_attention import Cache
 from keras_transformer.layers.retrieval_attention import RetrievalMemory, key_matrix
 from keras_transformer.models.base import Model
 from keras_transformer.models.encoder_decoder import Context, EncoderDecoder
+from keras_transformer.models.input_checks import InputSpecs
 from keras_transformer.ops.scores import ScaledDotProduct
 from keras_transformer.typing import Tensor
 
@@ -65,7 +66,7 @@ class Unlimiformer(Model):
     ) -> None:
         super().__init__(**kwargs)
         overlap = chunk_length // 2 if overlap is None else overlap
-        check_positive(top_k=top_k, chunk_length=chunk_length)
+        check_positive_integer(top_k=top_k, chunk_length=chunk_length)
         if not 0 <= overlap < chunk_length:
             raise ValueError(
                 f"`overlap` must be in [0, chunk_length). Received: overlap={overlap}, chunk_length={chunk_length}"
@@ -109,10 +110,15 @@ class Unlimiformer(Model):
 
     def call(self, inputs: dict[str, Tensor], training: bool | None = None) -> Tensor:
         """Return the logits of every target position (teacher forcing), encoding all chunks of sources in parallel."""
-        store, padding_mask = self._parallel_store(inputs["source_ids"], training)
+        given = self.named_inputs(inputs)
+        store, padding_mask = self._parallel_store(given["source_ids"], training)
         return self.model.decode(
-            inputs["target_ids"], RetrievalMemory(store, self.top_k), padding_mask, training
+            given["target_ids"], RetrievalMemory(store, self.top_k), padding_mask, training
         )
+
+    def input_specs(self) -> InputSpecs:
+        """Return the integer inputs of a call, those of the model."""
+        return self.model.input_specs()
 
     def encode(self, source_ids: Tensor, kv_cache: kt_ops.StaticCache = kt_ops.StaticCache()) -> Context:
         """Encode the source sequentially, chunk by chunk.

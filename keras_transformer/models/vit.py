@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer import relations
-from keras_transformer.arguments import check_not_negative, check_one_of, check_positive, is_integer
+from keras_transformer.arguments import check_not_negative, check_one_of, check_positive_integer, is_integer
 from keras_transformer.layers import Dropout, EncoderBlock, Positions2D
 from keras_transformer.layers.feed_forward import get_activation, serialize_activation
 from keras_transformer.layers.residual import new_norm
@@ -117,7 +117,7 @@ class ViT(PublishedSizes, Model):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_positive(num_layers=num_layers, num_channels=num_channels)
+        check_positive_integer(num_layers=num_layers, num_channels=num_channels)
         self.image_size, self.patch_size = _pair("image_size", image_size), _pair("patch_size", patch_size)
         if any(size % patch for size, patch in zip(self.image_size, self.patch_size, strict=True)):
             raise ValueError(

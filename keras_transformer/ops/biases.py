@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_transformer.arguments import check_positive
+from keras_transformer.arguments import check_positive_integer
 from keras_transformer.typing import Tensor
 
 
@@ -84,7 +84,7 @@ class LinearBias(PositionBias):
     num_heads: int
 
     def __post_init__(self) -> None:
-        check_positive(num_heads=self.num_heads)
+        check_positive_integer(num_heads=self.num_heads)
 
     @property
     def parameters(self) -> tuple[Tensor, ...]:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from keras import ops
 
+from keras_transformer.arguments import is_number
 from keras_transformer.typing import Tensor
 
 
@@ -58,8 +59,8 @@ def keep_mask(rate: float, seed: Tensor, coordinates: Sequence[Tensor]) -> Tenso
 def check_rate(name: str, rate: float | None, default: float | None = None) -> float:
     """Return `rate`, or `default` if it is None; raise a ValueError unless that is in [0, 1)."""
     rate = default if rate is None else rate
-    if rate is None or not 0 <= rate < 1:
-        raise ValueError(f"`{name}` must be in [0, 1). Received: {name}={rate}")
+    if rate is None or not is_number(rate) or not 0 <= rate < 1:
+        raise ValueError(f"`{name}` must be in [0, 1). Received: {name}={rate!r}")
     return rate
 
 

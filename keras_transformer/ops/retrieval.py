@@ -9,7 +9,7 @@ from typing import Any
 from keras import ops
 
 from keras_transformer import relations
-from keras_transformer.arguments import check_positive
+from keras_transformer.arguments import check_positive_integer
 from keras_transformer.ops import dense, dispatch, scores
 from keras_transformer.ops.attention_inputs import UNRELATED, AttentionInputs
 from keras_transformer.typing import Tensor
@@ -66,7 +66,7 @@ def retrieval_attention(
     References:
         Bertsch et al., "Unlimiformer: Long-Range Transformers with Unlimited Length Input" (2023), section 2.
     """
-    check_positive(k=k)
+    check_positive_integer(k=k)
     inputs = AttentionInputs(
         query,
         key,

@@ -1,7 +1,6 @@
 """Tokenizer, model and generation settings as one object: text in, text out."""
 
 import os
-import pathlib
 from typing import Any
 
 from keras_transformer.pipelines.base import Pipeline as Pipeline
@@ -58,9 +57,9 @@ def load(folder: str | os.PathLike[str]) -> Any:
 
     Raises:
         FileNotFoundError: if the folder is not a pipeline.
-        ValueError: if a file in it is damaged.
+        ValueError: if a file in it is damaged, or of a newer format.
     """
-    config_file = pathlib.Path(folder) / "config.json"
+    config_file = files.as_folder(folder) / "config.json"
     if bundle.is_bundle(folder):
         raise FileNotFoundError(
             "`folder` must be a pipeline, not an export, which `keras_transformer_serving.load` reads. "

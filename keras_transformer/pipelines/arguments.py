@@ -1,11 +1,40 @@
 """Validation of the arguments of generating pipelines: texts, prefixes and limits."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from keras_transformer.arguments import check_positive, is_integer
+
+LENGTH = 8
+"""The length for which the shapes of outputs are compared."""
+
+
+def check_model(model: Any, description: str, *names: str) -> None:
+    """Raise a TypeError unless a model has attributes of these names."""
+    missing = [name for name in names if getattr(model, name, None) is None]
+    if missing:
+        raise TypeError(
+            f"`model` must be {description}. Received: a {type(model).__name__} without {', '.join(missing)}"
+        )
+
+
+def check_output(model: Any, description: str, expected: tuple[int | None, ...]) -> None:
+    """Raise a TypeError unless the output of a model, or its output "classes", has a shape for ids (B, `LENGTH`)."""
+    shape = model.compute_output_shape((None, LENGTH))
+    shape = shape.get("classes") if isinstance(shape, dict) else shape
+    if shape is None or tuple(shape) != expected:
+        raise TypeError(f"`model` must be {description}. Received: a {type(model).__name__}")
+
+
+def check_tokenizer(tokenizer: Any) -> None:
+    """Raise a TypeError unless a value has what pipelines need of a tokenizer."""
+    if not hasattr(tokenizer, "tokenize") or not hasattr(tokenizer, "vocabulary_size"):
+        raise TypeError(
+            "`tokenizer` must be one of keras_transformer.text, such as `text.SentencePieceTokenizer`. "
+            f"Received: tokenizer={tokenizer!r}"
+        )
 
 
 def check_limit(name: str, limit: Any) -> None:
@@ -23,8 +52,8 @@ def check_text(name: str, text: Any) -> None:
 
 def as_list(name: str, texts: Any) -> list[Any]:
     """Return texts as a list; the tokenizer checks the type of each."""
-    if isinstance(texts, str) or not isinstance(texts, Iterable):
-        raise TypeError(f"`{name}` must be a list of strings. Received: {name}={texts!r}")
+    if isinstance(texts, str | bytes | Mapping) or not isinstance(texts, Iterable):
+        raise TypeError(f"`{name}` must be a list of strings. Received: {name}={str(texts)[:80]!r}")
     return list(texts)
 
 

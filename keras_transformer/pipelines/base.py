@@ -20,6 +20,7 @@ Axes = dict[str, list[str | None]]
 """The names of the first axes of each tensor; None for axes of static size."""
 
 CONFIG = "config.json"
+FORMAT = 1  # of a saved pipeline
 DEFAULT = "serving_default"
 BATCH = "batch_size"
 
@@ -156,14 +157,16 @@ class Pipeline(abc.ABC):
 
         Raises:
             FileExistsError: if `folder` exists and `overwrite` is False, or it is not a pipeline.
-            ValueError: if the model is quantised or an `Ensemble`, or the sampler has a draft model.
+            TypeError: if `folder` is not a path.
+            ValueError: if the model is quantised or an `Ensemble`, the sampler has a draft model, or `folder` is empty.
         """
         if not hasattr(self.model, "save"):
             raise ValueError(
                 "`model` must be a Keras model; save each model of an ensemble in a pipeline of its own. "
                 f"Received: a {type(self.model).__name__}"
             )
-        if pathlib.Path(folder).exists() and overwrite and not is_pipeline(folder):
+        folder = files.as_folder(folder)
+        if folder.exists() and overwrite and not is_pipeline(folder):
             raise FileExistsError(
                 f"`folder` must be new, or a pipeline if overwrite=True. Received: folder={str(folder)!r}"
             )
@@ -176,7 +179,8 @@ class Pipeline(abc.ABC):
         with files.new_folder(folder, overwrite) as new:
             self.model.save(new / "model.keras")
             files.write_json(new / self._settings_file, settings)
-            config = {"pipeline": type(self).__name__, "model_sha256": files.sha256(new / "model.keras")}
+            digest = files.sha256(new / "model.keras")
+            config = {"format": FORMAT, "pipeline": type(self).__name__, "model_sha256": digest}
             if self.tokenizer is not None:
                 self.tokenizer.save(new / "tokenizer")
                 config["tokenizer_sha256"] = self.tokenizer.sha256
@@ -184,9 +188,14 @@ class Pipeline(abc.ABC):
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Self:
-        """Load a pipeline from the folder written by `save`."""
+        """Load a pipeline from the folder written by `save`.
+
+        Raises:
+            ValueError: if a file is damaged, or of a newer format.
+        """
         folder = pathlib.Path(folder)
         config = files.read_json(folder / CONFIG)
+        files.check_format(folder / CONFIG, config, FORMAT)
         _check_sha256(
             folder / "model.keras", config.get("model_sha256"), files.sha256(folder / "model.keras")
         )

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer import generation
-from keras_transformer.generation.validation import padding_value
+from keras_transformer.generation.validation import padding_value, seed_or_new
 
 
 def generate(
@@ -29,13 +29,15 @@ def generate(
     Returns:
         A `Generation` with as many columns as the largest limit.
     """
-    samples = isinstance(pipeline.sampler, generation.Sample)
+    sampler, samples = pipeline.sampler, isinstance(pipeline.sampler, generation.Sample)
+    if samples:  # one seed for all batches
+        sampler = dataclasses.replace(sampler, seed=seed_or_new(sampler.seed))
     lengths = inputs["padding_mask"].sum(axis=1)
     rows_of = _batches(lengths, batch_size)
     parts = [
         generation.generate(
             pipeline.model,
-            sampler=pipeline.sampler,
+            sampler=sampler,
             max_new_tokens=limits[rows],
             constraints=pipeline.constraints,
             prefix_ids=prefix_ids[rows] if prefix_ids.size else None,
@@ -53,7 +55,8 @@ def generate(
             values = [_widened(one, limits.max(), padding_values[name]) for one in values]
         return np.concatenate(values)[back]
 
-    return generation.Generation(*(joined(field.name) for field in dataclasses.fields(generation.Generation)))
+    arrays = (field.name for field in dataclasses.fields(generation.Generation) if field.name != "seed")
+    return generation.Generation(*map(joined, arrays), seed=parts[0].seed)
 
 
 def score(model: Any, inputs: Mapping[str, np.ndarray], batch_size: int) -> tuple[np.ndarray, np.ndarray]:

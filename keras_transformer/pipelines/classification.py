@@ -7,6 +7,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.arguments import is_number
+from keras_transformer.pipelines.arguments import as_list
 from keras_transformer.pipelines.base import BATCH, Arrays, Axes
 from keras_transformer.typing import Tensor
 
@@ -26,7 +28,7 @@ class Classifier:
     threshold: float
 
     def _set_classes(self, labels: Sequence[Any] | None, threshold: float) -> None:
-        if not 0 <= threshold <= 1:
+        if not is_number(threshold) or not 0 <= threshold <= 1:
             raise ValueError(f"`threshold` must be in [0, 1]. Received: threshold={threshold}")
         self.labels = check_labels(labels, self.model.num_classes)
         self.problem_type = getattr(self.model, "problem_type", "single_label_classification")
@@ -110,7 +112,7 @@ def check_labels(labels: Sequence[Any] | None, num_classes: int) -> list[Any]:
     Raises:
         ValueError: if there are more or fewer labels than classes.
     """
-    labels = list(range(num_classes)) if labels is None else list(labels)
+    labels = list(range(num_classes)) if labels is None else as_list("labels", labels)
     if len(labels) != num_classes:
         raise ValueError(
             f"`labels` must name each of the model's {num_classes} classes. Received: {len(labels)} labels"

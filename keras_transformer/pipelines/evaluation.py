@@ -19,15 +19,19 @@ def evaluate(pipeline: Any, pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
 
     Raises:
         ImportError: if sacrebleu is not installed.
-        ValueError: if there are no pairs.
+        ValueError: if there are no pairs, or one is not two strings.
 
     References:
         Post, "A Call for Clarity in Reporting BLEU Scores" (2018); Popović, "chrF" (2015).
     """
     bleu, chrf = scorers()
     references: dict[str, list[str]] = {}
-    for source, target in pairs:
-        references.setdefault(source, []).append(target)
+    for row, pair in enumerate(pairs):
+        if not isinstance(pair, tuple | list) or [type(text) for text in pair] != [str, str]:
+            raise ValueError(
+                f"`pairs` must be pairs of strings, (source, target). Received: pairs[{row}]={pair!r}"
+            )
+        references.setdefault(pair[0], []).append(pair[1])
     if not references:
         raise ValueError("`pairs` must not be empty. Received: pairs=[]")
     answers = pipeline(list(references))

@@ -5,6 +5,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_transformer.arguments import is_integer
+from keras_transformer.pipelines.arguments import LENGTH, check_output
 from keras_transformer.pipelines.base import Arrays, Preprocessed
 from keras_transformer.pipelines.texts import TextPipeline, first_error, utf8_error, valid_utf8
 from keras_transformer.typing import Tensor
@@ -30,11 +32,13 @@ class FillMask(TextPipeline):
 
     def __init__(self, model: Any, tokenizer: Any, mask: str = "[MASK]", top: int = 5) -> None:
         super().__init__(model, tokenizer)
+        shape = (None, LENGTH, self.encoder.vocabulary_size)
+        check_output(model, "a masked language model, such as `models.MaskedLanguageModel`", shape)
         if getattr(tokenizer, "mask_id", -1) < 0:
             raise ValueError("`tokenizer` must have a mask id. Received: one without")
         if not mask:
             raise ValueError("`mask` must not be empty. Received: mask=''")
-        if not 1 <= top <= tokenizer.vocabulary_size:
+        if not is_integer(top) or not 1 <= top <= tokenizer.vocabulary_size:
             raise ValueError(
                 f"`top` must be in [1, {tokenizer.vocabulary_size}], the vocabulary. Received: top={top}"
             )

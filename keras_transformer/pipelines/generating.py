@@ -50,6 +50,7 @@ class GeneratingPipeline(Pipeline):
         arguments.check_limit("max_source_tokens", max_source_tokens)
         if not hasattr(model, "step") or is_encoder_decoder(model) != self._has_encoder:
             raise TypeError(f"`model` must be {self._model_description}. Received: a {type(model).__name__}")
+        arguments.check_tokenizer(tokenizer)
         for name in self._shared:
             known, others = getattr(model, name), getattr(tokenizer, name)
             # A model without padding id gets masks, so that the tokenizer's padding id is irrelevant.
@@ -99,10 +100,8 @@ class GeneratingPipeline(Pipeline):
             prefixes = [prefixes] if isinstance(prefixes, str) else prefixes
             return self([texts], batch_size, prefixes=prefixes, max_new_tokens=max_new_tokens)[0]
         out, prefix_ids = self._generate(texts, batch_size, prefixes, max_new_tokens)
-        if not len(out.ids):
-            return []
         ids = np.concatenate([prefix_ids, out.best], axis=1)
-        return [decoded.decode() for decoded in self.decode(ids).numpy()]
+        return [decoded.decode() for decoded in self.decode(ids).numpy()] if len(ids) else []
 
     def answers(
         self,
@@ -172,7 +171,7 @@ class GeneratingPipeline(Pipeline):
         scores = out.token_scores[row, n, : len(ids)]
         text = self._text([*prefix, *ids]) if len(prefix) or len(ids) else ""
         numbers = (float(out.scores[row, n]), float(out.ranking_scores[row, n]))
-        return Answer(text, *numbers, ids.tolist(), scores.tolist())
+        return Answer(text, *numbers, ids.tolist(), scores.tolist(), out.seed)
 
     def generate(
         self,

@@ -18,6 +18,8 @@ from keras_transformer.pipelines.texts import first_error
 from keras_transformer.typing import Tensor
 from keras_transformer_serving import uniform_noise
 
+_NEW_SEED = -1
+
 
 class Signatures:
     """Functions of strings (B,), which share one traced generation loop.
@@ -69,7 +71,8 @@ class Signatures:
         defaults = {name: np.repeat(value, len(rows)) for name, value in self._defaults().items()}
         values = {"text": given, "target": given, **defaults, "rows": rows}
         if self._samples:
-            values["noise"] = uniform_noise(sampler.seed, rows, sampler.num_return, limit)
+            values["seed"] = np.full(len(rows), sampler.seed or 0)  # repeatable
+            values["noise"] = uniform_noise(sampler.seed or 0, rows, sampler.num_return, limit)
         return {
             name: [{spec.name: values[spec.name] for spec in graph.inputs}]
             for name, graph in self.graphs().items()
@@ -83,7 +86,7 @@ class Signatures:
     def generate_ids(self, texts: Tensor, noise: Tensor | None = None) -> dict[str, Tensor]:
         """Generate "ids" int32 (B, M), "lengths" int32 (B,) and "scores" float32 (B,).
 
-        Sampling uses `noise` (B, N, M), by default that of the sampler's seed for rows 0, 1, 2, …
+        Sampling uses `noise` (B, N, M), by default that of the sampler's seed, or a new one, for rows 0, 1, 2, …
         """
         return self._run(self._pipeline.preprocess(texts), self._defaults(), noise)
 
@@ -102,7 +105,7 @@ class Signatures:
             "max_new_tokens": (least, most),
             "min_new_tokens": (0, most),
             "temperature": TEMPERATURES,
-            "seed": (0, 2**32 - 1),
+            "seed": (_NEW_SEED, 2**32 - 1),
             "rows": (-1, 2**31 - 1),
         }
         error = batch.error
@@ -120,11 +123,13 @@ class Signatures:
 
         "max_new_tokens" and "min_new_tokens" int32 limit the number of new tokens; where the pipeline samples,
         "temperature" float32, "seed" int64 and "rows" int32 replace the temperature, the seed and the row numbers that
-        seed the noise; −1 stands for the index in the batch.
+        seed the noise. A seed of −1, the default of a sampler without a seed, draws a new one, and a row number of −1
+        is the index in the batch.
         """
         options = row_options(self._pipeline, np.int32)
         if self._samples:
-            seed = np.array([self._pipeline.sampler.seed], np.int64)
+            seed = self._pipeline.sampler.seed
+            seed = np.array([_NEW_SEED if seed is None else seed], np.int64)
             options |= {"seed": seed, "rows": np.full(1, -1, np.int32)}
         return options
 
@@ -164,7 +169,12 @@ class Signatures:
             if noise is None:
                 rows = tf.where(each["rows"] < 0, tf.range(size[0]), each["rows"])
                 steps = tf.range(self._pipeline.max_new_tokens)
-                noise = uniform(each["seed"], rows, self._pipeline.sampler.num_return, steps)
+                # Without seeds of its own, the operation is seeded when the server starts.
+                new = tf.raw_ops.RandomUniformInt(
+                    shape=[1], minval=tf.constant(0, tf.int64), maxval=tf.constant(2**32, tf.int64)
+                )
+                seeds = tf.where(each["seed"] < 0, new, each["seed"])
+                noise = uniform(seeds, rows, self._pipeline.sampler.num_return, steps)
             sampled = (noise, each["temperature"])
         limits = each["max_new_tokens"], tf.minimum(each["min_new_tokens"], each["max_new_tokens"])
         out = self._loop(ids, batch.inputs["padding_mask"] & accepted, *limits, *sampled)

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.arguments import check_positive
+from keras_transformer.arguments import check_positive_integer
+from keras_transformer.pipelines.arguments import check_model
 from keras_transformer.pipelines.base import BATCH, DEFAULT, Arrays, Graph, Preprocessed
 from keras_transformer.pipelines.classification import Classifier
 from keras_transformer.pipelines.forward import FORWARD, ForwardPipeline, check_no_texts
@@ -41,6 +42,7 @@ class ImageClassification(Classifier, ForwardPipeline):
         resize: bool = False,
         threshold: float = 0.5,
     ) -> None:
+        check_model(model, "a classifier of images, such as `models.ViT`", "image_size")
         if model.num_classes is None:
             raise ValueError("`model` must have a head. Received: model.num_classes=None")
         self.model = model
@@ -139,7 +141,7 @@ class ImageClassification(Classifier, ForwardPipeline):
         return {**super().export_config(), **sizes, "problem_type": self.problem_type}
 
     def _classified(self, images: Any, batch_size: int) -> Any:
-        check_positive(batch_size=batch_size)
+        check_positive_integer(batch_size=batch_size)
         images = np.asarray(images)
         if images.ndim == 3:
             return self._classified(images[None], batch_size)[0]

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.pipelines.arguments import check_model
 from keras_transformer.pipelines.base import BATCH, DEFAULT, Arrays, Graph, Preprocessed
 from keras_transformer.pipelines.classification import check_labels, labels_by_output, labels_tensor
 from keras_transformer.pipelines.forward import FORWARD, ForwardPipeline, check_no_texts
@@ -29,6 +30,7 @@ class NodeClassification(ForwardPipeline):
     """
 
     def __init__(self, model: Any, labels: Sequence[Any] | None = None) -> None:
+        check_model(model, "a classifier of nodes, such as `models.GAT`", "num_classes", "num_features")
         self.model = model
         self.labels = check_labels(labels, model.num_classes)
 

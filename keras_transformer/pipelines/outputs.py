@@ -16,6 +16,7 @@ class Answer:
         ranking_score: the score after the beam's length penalty.
         ids: its tokens, including the end token but not a given prefix.
         token_scores: the log-probability of each.
+        seed: the seed of a sampled output.
     """
 
     text: str
@@ -23,6 +24,7 @@ class Answer:
     ranking_score: float
     ids: list[int]
     token_scores: list[float]
+    seed: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -5,7 +5,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_transformer.arguments import check_positive
+from keras_transformer.arguments import check_positive_integer
+from keras_transformer.pipelines.arguments import LENGTH, check_output
 from keras_transformer.pipelines.base import BATCH, DEFAULT, Arrays, Axes, Preprocessed
 from keras_transformer.pipelines.texts import (
     TextPipeline,
@@ -43,7 +44,8 @@ class QuestionAnswering(TextPipeline):
         self, model: Any, tokenizer: Any, max_answer_tokens: int = 30, long_texts: str = "refuse"
     ) -> None:
         super().__init__(model, tokenizer, long_texts)
-        check_positive(max_answer_tokens=max_answer_tokens)
+        check_output(model, "a span classifier, such as `models.SpanClassifier`", (None, 2, LENGTH))
+        check_positive_integer(max_answer_tokens=max_answer_tokens)
         self.max_answer_tokens = max_answer_tokens
 
     def __call__(

@@ -6,11 +6,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.pipelines.arguments import check_model, check_output
 from keras_transformer.pipelines.base import DEFAULT, Preprocessed
 from keras_transformer.pipelines.classification import Classifier
 from keras_transformer.pipelines.texts import TextPipeline, accepted_rows, utf8_error
 from keras_transformer.typing import Tensor
 from keras_transformer_serving.pipelines.text_classification import check_pairs
+
+_MODEL = "a classifier of texts, such as `models.SequenceClassifier`"
 
 
 class TextClassification(Classifier, TextPipeline):
@@ -53,6 +56,8 @@ class TextClassification(Classifier, TextPipeline):
         threshold: float = 0.5,
     ) -> None:
         super().__init__(model, tokenizer, long_texts)
+        check_model(model, _MODEL, "num_classes")
+        check_output(model, _MODEL, (None, model.num_classes))
         self._set_classes(labels, threshold)
 
     def __call__(

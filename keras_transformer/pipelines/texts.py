@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.arguments import check_one_of, check_positive
+from keras_transformer.arguments import check_one_of, check_positive_integer
+from keras_transformer.pipelines.arguments import as_list, check_model, check_tokenizer
 from keras_transformer.pipelines.base import BATCH, DEFAULT, Arrays, Axes, Graph
 from keras_transformer.pipelines.forward import FORWARD, ForwardPipeline
 from keras_transformer.text.pretokenizers import characters
@@ -15,6 +16,7 @@ from keras_transformer.text.tokenizers.strings import to_utf8
 from keras_transformer.typing import Tensor
 
 LONG_TEXTS = ("refuse", "window")
+_SIZES = ("vocabulary_size", "max_length")
 _SPACES = [code for code in range(0x110000) if chr(code).isspace()]
 
 
@@ -55,12 +57,15 @@ class TextPipeline(ForwardPipeline):
             half ("window").
 
     Raises:
+        TypeError: if `model` or `tokenizer` is of another type.
         ValueError: if model and tokenizer do not match, or `long_texts` is unknown.
     """
 
     def __init__(self, model: Any, tokenizer: Any, long_texts: str = "refuse") -> None:
         check_one_of(LONG_TEXTS, long_texts=long_texts)
+        check_tokenizer(tokenizer)
         self.model = model
+        check_model(self.encoder, "an encoder, a decoder or a model with one", *_SIZES)
         self.tokenizer = tokenizer
         self.long_texts = long_texts
         special_ids = getattr(model, "special_ids", None)
@@ -211,12 +216,12 @@ class TextPipeline(ForwardPipeline):
             TypeError: if a text is not a string.
             ValueError: if `batch_size` is not positive, a text is refused, or lists have different lengths.
         """
-        check_positive(batch_size=batch_size)
+        check_positive_integer(batch_size=batch_size)
         one = all(isinstance(given, str) for given in texts.values())
         columns = [
             [
                 to_utf8(text, name, row)
-                for row, text in enumerate([given] if isinstance(given, str) else given)
+                for row, text in enumerate([given] if isinstance(given, str) else as_list(name, given))
             ]
             for name, given in texts.items()
         ]

@@ -5,11 +5,14 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_transformer.pipelines.arguments import LENGTH, check_model, check_output
 from keras_transformer.pipelines.base import Arrays, Preprocessed
 from keras_transformer.pipelines.classification import check_labels, labels_by_output, labels_tensor
 from keras_transformer.pipelines.texts import TextPipeline, utf8_error, words_of
 from keras_transformer.typing import Tensor
 from keras_transformer_serving.pipelines.token_classification import TaggedWord as TaggedWord
+
+_MODEL = "a classifier of tokens, such as `models.TokenClassifier`"
 
 
 class TokenClassification(TextPipeline):
@@ -36,6 +39,8 @@ class TokenClassification(TextPipeline):
         self, model: Any, tokenizer: Any, labels: Sequence[Any] | None = None, long_texts: str = "refuse"
     ) -> None:
         super().__init__(model, tokenizer, long_texts)
+        check_model(model, _MODEL, "num_classes")
+        check_output(model, _MODEL, (None, LENGTH, model.num_classes))
         self.labels = check_labels(labels, model.num_classes)
 
     def __call__(self, text: str | Iterable[str], batch_size: int = 32) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_transformer.arguments import check_positive, is_integer
+from keras_transformer.arguments import check_positive_integer, is_integer
 from keras_transformer.typing import Tensor
 
 Edges = tuple[tuple[int, int], ...]
@@ -192,7 +192,7 @@ class Not(Relation):
 
 def num_blocks(block_size: int, num_queries: int, num_keys: int) -> tuple[int, int]:
     """Return the numbers of query blocks and of key blocks."""
-    check_positive(block_size=block_size, num_queries=num_queries, num_keys=num_keys)
+    check_positive_integer(block_size=block_size, num_queries=num_queries, num_keys=num_keys)
     return -(-num_queries // block_size), -(-num_keys // block_size)
 
 

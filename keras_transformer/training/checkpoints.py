@@ -17,6 +17,7 @@ def average_checkpoints(model: Any, files: Iterable[str | os.PathLike[str]]) -> 
         files: paths of files written by `save_weights` or `save`.
 
     Raises:
+        FileNotFoundError: if a file does not exist.
         TypeError: if `model` is not a Keras model or `files` is not a list of paths.
         ValueError: if there are no files, or one does not match the model.
 
@@ -34,6 +35,11 @@ def average_checkpoints(model: Any, files: Iterable[str | os.PathLike[str]]) -> 
         raise TypeError(f"`files` must be a list of paths. Received: files={files!r}")
     if not listed:
         raise ValueError("`files` must not be empty. Received: files=[]")
+    for row, file in enumerate(listed):
+        if not os.path.isfile(file):
+            raise FileNotFoundError(
+                f"`files` must be files that exist. Received: files[{row}]={os.fspath(file)!r}"
+            )
     own = model.get_weights()
     try:
         sums = [np.zeros(weight.shape, np.float64) for weight in own]

@@ -22,12 +22,13 @@ _MEAN = _Mean(name="mean", dtype="float32")
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class LabelSmoothedCrossentropy(keras.losses.Loss):
-    r"""Cross-entropy with label smoothing, averaged over the tokens that are not padding.
+    r"""Cross-entropy with label smoothing, averaged over the tokens that are not ignored.
 
     $$\ell_t = \log\sum_v e^{z_{tv}} - (1 - \varepsilon) z_{t y_t} - \frac{\varepsilon}{V} \sum_v z_{tv}$$
 
     The target distribution is (1 − ε) · one-hot label + ε · uniform, but one-hot tensors are not created. Labels equal
-    to `pad_id` are excluded from the sum and from the number of tokens, with or without a Keras mask.
+    to `pad_id` or to `ignore_class` are excluded from the sum and from the number of tokens, with or without a Keras
+    mask. Other labels must be in [0, V), which `fit` of this package's models checks.
 
     The mean of means over batches with different numbers of tokens is not the mean over all tokens. To give each token
     the same weight across the K batches of `gradient_accumulation_steps=K`, or across the replicas of a
@@ -36,10 +37,11 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
 
     Args:
         smoothing: ε in [0, 1).
-        pad_id: the label to ignore; None to ignore negative labels.
+        pad_id: the label of padding, which is ignored; None to ignore negative labels.
         normalizer: the divisor of the sum over tokens: "tokens", the number of tokens of the batch (of one replica's
             part of it), or a positive number.
         name: the name of the loss.
+        ignore_class: a further label to ignore, such as −100, as in `keras.losses.SparseCategoricalCrossentropy`.
         **kwargs: arguments of `keras.losses.Loss`. The reduction is always that of `normalizer`.
 
     Call arguments:
@@ -49,7 +51,8 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
             weights.
 
     Raises:
-        ValueError: if `smoothing` is outside [0, 1), or `normalizer` is neither "tokens" nor a positive number.
+        ValueError: if `smoothing` is outside [0, 1), `normalizer` is neither "tokens" nor a positive number, or labels
+            and logits differ in shape.
 
     References:
         Szegedy et al., "Rethinking the Inception Architecture" (2016); Vaswani et al. (2017), section 5.4.
@@ -61,11 +64,12 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
         pad_id: int | None = 0,
         normalizer: str | float = "tokens",
         name: str = "label_smoothed_crossentropy",
+        ignore_class: int | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(name=name, **kwargs)
-        if not 0 <= smoothing < 1:
-            raise ValueError(f"`smoothing` must be in [0, 1). Received: smoothing={smoothing}")
+        if not is_number(smoothing) or not 0 <= smoothing < 1:
+            raise ValueError(f"`smoothing` must be in [0, 1). Received: smoothing={smoothing!r}")
         if normalizer != "tokens" and not (is_number(normalizer) and 0 < float(normalizer) < math.inf):
             raise ValueError(
                 f'`normalizer` must be "tokens" or a positive number. Received: normalizer={normalizer!r}'
@@ -73,11 +77,12 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
         self.smoothing = smoothing
         self.pad_id = pad_id
         self.normalizer = normalizer
+        self.ignore_class = ignore_class
 
     def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None) -> Tensor:
         """Return the sum over valid tokens, divided by `normalizer` and the number of replicas, a scalar."""
         # The reduction of Keras divides by the number of all elements, unless there is a Keras mask.
-        valid = valid_labels(y_true, self.pad_id)
+        valid = valid_labels(y_true, y_pred, self.pad_id, self.ignore_class)
         losses = self.call(y_true, y_pred)
         weights = valid if sample_weight is None else valid * per_token(sample_weight)
         divisor = ops.sum(valid) if self.normalizer == "tokens" else float(self.normalizer)
@@ -85,7 +90,7 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
         return _MEAN(loss, loss)
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        """Return the loss of each token, (B, T), arbitrary for padding."""
+        """Return the loss of each token, (B, T), arbitrary for ignored ones."""
         vocabulary_size = y_pred.shape[-1]
         logits = ops.reshape(ops.cast(y_pred, "float32"), [-1, vocabulary_size])
         losses = _smoothed_crossentropy(logits, ops.reshape(y_true, [-1]), self.smoothing)
@@ -93,12 +98,8 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
 
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
-        return {
-            **super().get_config(),
-            "smoothing": self.smoothing,
-            "pad_id": self.pad_id,
-            "normalizer": self.normalizer,
-        }
+        names = ("smoothing", "pad_id", "normalizer", "ignore_class")
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
 
 def _smoothed_crossentropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
@@ -129,9 +130,29 @@ def _smoothed_crossentropy(logits: Tensor, labels: Tensor, smoothing: float) -> 
     return crossentropy(logits)
 
 
-def valid_labels(labels: Tensor, pad_id: int | None) -> Tensor:
-    """Return a float32 mask of the shape of the labels: 0 for `pad_id` or, if None, for negative labels."""
+def valid_labels(labels: Tensor, logits: Tensor, pad_id: int | None, ignore_class: int | None) -> Tensor:
+    """Return a float32 mask of the shape of the labels, 0 for labels to ignore.
+
+    Args:
+        labels: integers (…).
+        logits: (…, V).
+        pad_id: the label of padding, or None to ignore negative labels.
+        ignore_class: another label to ignore, or None.
+
+    Raises:
+        ValueError: if labels and logits are known to differ in shape.
+    """
+    shape, expected = tuple(labels.shape), tuple(logits.shape[:-1])
+    if len(shape) != len(expected) or any(
+        size != other for size, other in zip(shape, expected, strict=True) if None not in (size, other)
+    ):
+        raise ValueError(
+            "`y_true` must be labels of the shape of `y_pred` without its last axis. "
+            f"Received: y_true.shape={shape}, y_pred.shape={tuple(logits.shape)}"
+        )
     valid = ops.greater_equal(labels, 0) if pad_id is None else ops.not_equal(labels, pad_id)
+    if ignore_class is not None:
+        valid = ops.logical_and(valid, ops.not_equal(labels, ignore_class))
     return ops.cast(valid, "float32")
 
 

@@ -10,11 +10,12 @@ from keras_transformer.typing import Tensor
 
 
 class _TokenMean(keras.metrics.Metric):
-    """Base class of means over the tokens that are not padding."""
+    """Base class of means over the tokens that are not ignored."""
 
-    def __init__(self, name: str, pad_id: int | None, **kwargs: Any) -> None:
+    def __init__(self, name: str, pad_id: int | None, ignore_class: int | None, **kwargs: Any) -> None:
         super().__init__(name=name, **kwargs)
         self.pad_id = pad_id
+        self.ignore_class = ignore_class
         self.total = self.add_weight(name="total", initializer="zeros")
         self.count = self.add_weight(name="count", initializer="zeros")
 
@@ -24,7 +25,7 @@ class _TokenMean(keras.metrics.Metric):
 
     def update_state(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None) -> None:
         """Accumulate a batch of labels (B, T) and logits (B, T, V)."""
-        weights = valid_labels(y_true, self.pad_id)
+        weights = valid_labels(y_true, y_pred, self.pad_id, self.ignore_class)
         if sample_weight is not None:
             weights = weights * per_token(sample_weight)
         self.total.assign_add(ops.sum(self.per_token(y_true, y_pred) * weights))
@@ -36,23 +37,30 @@ class _TokenMean(keras.metrics.Metric):
 
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
-        return {**super().get_config(), "pad_id": self.pad_id}
+        return {**super().get_config(), "pad_id": self.pad_id, "ignore_class": self.ignore_class}
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Perplexity(_TokenMean):
-    r"""The exponential of the mean cross-entropy over the tokens that are not padding.
+    r"""The exponential of the mean cross-entropy over the tokens that are not ignored.
 
     $$\exp\Big(-\frac{1}{n} \sum_t \log p(y_t)\Big)$$
 
     Args:
         name: the name of the metric.
-        pad_id: the label to ignore; None to ignore negative labels.
+        pad_id: the label of padding, which is ignored; None to ignore negative labels.
+        ignore_class: a further label to ignore, such as −100.
         **kwargs: arguments of `keras.metrics.Metric`.
     """
 
-    def __init__(self, name: str = "perplexity", pad_id: int | None = 0, **kwargs: Any) -> None:
-        super().__init__(name, pad_id, **kwargs)
+    def __init__(
+        self,
+        name: str = "perplexity",
+        pad_id: int | None = 0,
+        ignore_class: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(name, pad_id, ignore_class, **kwargs)
 
     def per_token(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         """Return −log p of each label, float32 (B, T)."""
@@ -66,16 +74,23 @@ class Perplexity(_TokenMean):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class TokenAccuracy(_TokenMean):
-    """The fraction of tokens, without padding, whose label has the highest logit.
+    """The fraction of tokens, without ignored ones, whose label has the highest logit.
 
     Args:
         name: the name of the metric.
-        pad_id: the label to ignore; None to ignore negative labels.
+        pad_id: the label of padding, which is ignored; None to ignore negative labels.
+        ignore_class: a further label to ignore, such as −100.
         **kwargs: arguments of `keras.metrics.Metric`.
     """
 
-    def __init__(self, name: str = "token_accuracy", pad_id: int | None = 0, **kwargs: Any) -> None:
-        super().__init__(name, pad_id, **kwargs)
+    def __init__(
+        self,
+        name: str = "token_accuracy",
+        pad_id: int | None = 0,
+        ignore_class: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(name, pad_id, ignore_class, **kwargs)
 
     def per_token(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         """Return 1 where the label has the highest logit, else 0, float32 (B, T)."""

@@ -225,7 +225,7 @@ def test_invalid_examples_are_refused(task, columns, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"batch_size": 0}, "`batch_size` must be positive. Received: batch_size=0"),
+        ({"batch_size": 0}, "`batch_size` must be a positive integer. Received: batch_size=0"),
         ({"max_length": 4}, "`max_length` must be at least 5"),
         ({"length_buckets": [4]}, "`length_buckets` must be at least 5"),
         (

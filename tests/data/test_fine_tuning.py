@@ -126,7 +126,7 @@ def test_invalid_arguments_are_refused(arguments, message):
 
 
 def test_invalid_settings_are_refused():
-    with pytest.raises(ValueError, match="`batch_size` must be positive. Received: batch_size=0"):
+    with pytest.raises(ValueError, match="`batch_size` must be a positive integer. Received: batch_size=0"):
         made(["a"], [0], "classification", batch_size=0)
     with pytest.raises(ValueError, match="`special_ids` must be three different ids"):
         made(["a"], [0], "classification", special_ids=(300, 300, 301))

@@ -117,8 +117,8 @@ def test_texts_tokenised_in_chunks_are_complete():
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"batch_size": 0}, ValueError, "`batch_size` must be positive. Received: batch_size=0"),
-        ({"length": 0}, ValueError, "`length` must be positive. Received: length=0"),
+        ({"batch_size": 0}, ValueError, "`batch_size` must be a positive integer. Received: batch_size=0"),
+        ({"length": 0}, ValueError, "`length` must be a positive integer. Received: length=0"),
         ({"texts": ["", ""]}, ValueError, "`texts` must hold at least one token. Received: none"),
         ({"texts": []}, ValueError, "`texts` must hold at least one token. Received: none"),
         ({"texts": "one"}, TypeError, "`texts` must be an iterable of strings; .*Received: texts='one'"),

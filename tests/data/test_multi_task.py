@@ -116,7 +116,7 @@ def test_long_pairs_are_left_out_by_task(caplog):
     ("options", "message"),
     [
         ({"tasks": {}}, "`tasks` must hold at least one task. Received: none"),
-        ({"limit": 0}, "`limit` must be positive. Received: limit=0"),
+        ({"limit": 0}, "`limit` must be a positive integer. Received: limit=0"),
         ({"temperature": 0.0}, "`temperature` must be positive. Received: temperature=0.0"),
         ({"tasks": {"a: ": []}}, "`pairs` must hold at least one pair"),
         ({"max_length": 6}, "`max_length` .* at least 7, .*12 pairs of task 'a: '. Received: a limit of 6"),

@@ -262,8 +262,8 @@ def test_other_pairs_are_refused(tokenizer, pairs, error, message):
         ({"columns": (0, 1)}, "`columns` must be None unless `pairs` names files"),
         ({"columns": 0}, "`columns` must be 2. Received: columns=0"),
         ({"on_error": "ignore"}, "`on_error` must be one of"),
-        ({"batch_size": 0}, "`batch_size` must be positive. Received: batch_size=0"),
-        ({"batch_tokens": 0}, "`batch_tokens` must be positive. Received: batch_tokens=0"),
+        ({"batch_size": 0}, "`batch_size` must be a positive integer. Received: batch_size=0"),
+        ({"batch_tokens": 0}, "`batch_tokens` must be a positive integer. Received: batch_tokens=0"),
         (
             {"batch_size": 64, "batch_tokens": 100},
             "must not both be given. Received: batch_size=64, batch_tokens=100",

@@ -1,5 +1,6 @@
 """Exports with every sampler and constraint equal their pipelines."""
 
+import dataclasses
 import json
 
 import keras
@@ -27,6 +28,7 @@ SETTINGS = {
     "sample": (Sample(1.2, top_k=20, top_p=0.95, seed=7), []),
     "samples": (Sample(1.2, seed=7, num_return=2), [BannedWords([[5], [6, 7]])]),
 }
+NO_SEED = Sample(3.0)
 
 
 @pytest.fixture(params=SETTINGS.values(), ids=SETTINGS)
@@ -93,3 +95,32 @@ def test_exports_carry_the_settings_and_verify(pipeline, texts, tmp_path, name):
         np.testing.assert_array_equal(by_saved_model["ids"].numpy(), given.ids)
         by_onnx = served.graphs.generate(ids.astype(np.int64), noise=noise)
         np.testing.assert_array_equal(by_onnx["ids"], given.ids)
+
+
+@pytest.mark.slow
+def test_an_export_without_a_seed_draws_a_new_one_at_each_call(pipeline, texts, tmp_path):
+    changed, folder = pipeline.with_settings(NO_SEED), tmp_path / "tiny"
+    keras.utils.set_random_seed(0)  # a seed of the exporting process has no effect on the server
+    path = export.saved_model(changed, folder)
+    export.onnx(changed, folder)
+    export.verify(folder)
+    assert json.loads((folder / "config.json").read_text())["generation"]["seed"] is None
+    signatures, given = tf.saved_model.load(str(path)).signatures, tf.constant(texts)
+    first, second = (signatures["serving_default"](text=given)["text"].numpy() for _ in range(2))
+    assert (first != second).any()
+    served = serving.load(folder)
+    assert served(texts) != served(texts)
+    ids = changed.encode(texts).numpy()
+    expected = generation.generate(
+        changed.model, ids, dataclasses.replace(NO_SEED, seed=5), max_new_tokens=10
+    ).best
+    options = {"max_new_tokens": 10, "min_new_tokens": 0, "temperature": 3.0, "seed": 5, "rows": -1}
+    dtypes = ("int32", "int32", "float32", "int64", "int32")
+    found = signatures["generate"](
+        text=given,
+        **{
+            name: tf.constant([value], dtype)
+            for (name, value), dtype in zip(options.items(), dtypes, strict=True)
+        },
+    )
+    np.testing.assert_array_equal(found["ids"].numpy(), expected)

@@ -18,7 +18,7 @@ MOST = 6
 CASES = {
     "beam": ({}, Beam(3, num_return=2), ()),
     "rolling": ({"relation": relations.SlidingWindow(1)}, Beam(3, num_return=2), ()),
-    "sample": ({}, Sample(1.2, top_k=9, top_p=0.9, min_p=0.01, num_return=2), ()),
+    "sample": ({}, Sample(1.2, top_k=9, top_p=0.9, min_p=0.01, seed=0, num_return=2), ()),
     "constraints": (
         {},
         Beam(2),

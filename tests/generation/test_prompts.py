@@ -134,7 +134,7 @@ def test_invalid_prompts_are_refused(decoder, translator):
 
 
 @pytest.mark.slow_variants
-@pytest.mark.parametrize("sampler", ["greedy", Beam(2), Sample()], ids=repr)
+@pytest.mark.parametrize("sampler", ["greedy", Beam(2), Sample(seed=0)], ids=repr)
 def test_nan_logits_error_names_row_and_step(decoder, sampler):
     class Broken:
         """After 5, 6, 7 come NaN, and after 9 nothing but 9."""

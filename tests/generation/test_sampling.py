@@ -1,3 +1,5 @@
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
@@ -172,6 +174,25 @@ def test_top_k_1_equals_greedy(model):
     greedy = generation.Generator(model, "greedy", 8, jit_compile=ON_JAX)(SOURCES)
     out = generation.Generator(model, Sample(top_k=1), 8, jit_compile=ON_JAX)(SOURCES)
     np.testing.assert_array_equal(out.ids, greedy.ids)
+
+
+def test_without_a_seed_every_call_draws_anew_and_reports_the_seed(model):
+    sources, sampler = SOURCES[:2], Sample(temperature=3.0, num_return=2)
+
+    def run(sampler):
+        return generation.generate(model, sources, sampler, max_new_tokens=4)
+
+    first, second = run(sampler), run(sampler)
+    assert first.seed != second.seed
+    assert (first.ids != second.ids).any()
+    repeated = run(dataclasses.replace(sampler, seed=first.seed))
+    np.testing.assert_array_equal(repeated.ids, first.ids)
+    assert repeated.seed == first.seed
+    drawn = []
+    for _ in range(2):
+        keras.utils.set_random_seed(7)
+        drawn.append(run(sampler).seed)
+    assert drawn[0] == drawn[1]
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def test_every_search_keeps_the_structure_of_its_state(name):
         "greedy": Greedy(),
         "beam": Beam(2),
         "one beam": Beam(1),
-        "sample": Sample(num_return=2),
+        "sample": Sample(seed=0, num_return=2),
         "contrastive": Contrastive(2),
         "speculative": Speculative(model, 2),
     }[name]

@@ -78,7 +78,7 @@ class TestNearestTokens:
                 (MATRIX[0], TOKENS, "king"),
                 r"`embeddings` must be \(V, D\). Received: embeddings.shape=\(3,\)",
             ),
-            ((MATRIX, TOKENS, "king", 0), "`k` must be positive. Received: k=0"),
+            ((MATRIX, TOKENS, "king", 0), "`k` must be a positive integer. Received: k=0"),
             (
                 (keras.layers.Dense(3), TOKENS, "king"),
                 "`embeddings` must be a matrix or a built embedding layer",

@@ -309,8 +309,8 @@ def test_mixed_precision_is_half_all_through_and_finite(kind, policy):
     ("arguments", "message"),
     [
         ({"num_heads": 3}, "`num_heads` must divide `model_dim`. Received: num_heads=3, model_dim=8"),
-        ({"num_heads": 0}, "`num_heads` must be positive. Received: num_heads=0"),
-        ({"hidden_dim": 0}, "`hidden_dim` must be positive. Received: hidden_dim=0"),
+        ({"num_heads": 0}, "`num_heads` must be a positive integer. Received: num_heads=0"),
+        ({"hidden_dim": 0}, "`hidden_dim` must be a positive integer. Received: hidden_dim=0"),
         ({"normalization": "both"}, "`normalization` must be one of .*Received: normalization='both'"),
         ({"dropout": 1}, r"`dropout` must be in \[0, 1\). Received: dropout=1"),
         ({"relation": "future"}, "`relation` must be .*Received: relation='future'"),

@@ -113,5 +113,5 @@ def test_a_saved_model_reloads_equal_with_its_mask(tmp_path):
 
 @pytest.mark.parametrize("name", ["vocabulary_size", "model_dim"])
 def test_errors_name_the_argument_and_its_value(name):
-    with pytest.raises(ValueError, match=f"`{name}` must be positive. Received: {name}=0"):
+    with pytest.raises(ValueError, match=f"`{name}` must be a positive integer. Received: {name}=0"):
         TokenEmbedding(**{"vocabulary_size": 3, "model_dim": 4, name: 0})

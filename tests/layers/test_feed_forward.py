@@ -142,7 +142,7 @@ def test_mixed_precision_computes_in_half_and_keeps_float32_weights(policy, acti
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"hidden_dim": 0}, "`hidden_dim` must be positive. Received: hidden_dim=0"),
+        ({"hidden_dim": 0}, "`hidden_dim` must be a positive integer. Received: hidden_dim=0"),
         ({"hidden_dim": 3, "dropout": -0.5}, r"`dropout` must be in \[0, 1\). Received: dropout=-0.5"),
         ({"hidden_dim": 3, "activation": "siglu"}, "siglu"),
     ],

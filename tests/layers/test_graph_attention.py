@@ -342,8 +342,8 @@ def test_config_round_trip_is_the_identity(arguments):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: GraphAttention(0, 3), "`num_heads` must be positive. Received: num_heads=0"),
-        (lambda: GraphAttention(2, -1), "`head_dim` must be positive. Received: head_dim=-1"),
+        (lambda: GraphAttention(0, 3), "`num_heads` must be a positive integer. Received: num_heads=0"),
+        (lambda: GraphAttention(2, -1), "`head_dim` must be a positive integer. Received: head_dim=-1"),
         (lambda: GraphAttention(2, 3, dropout=1.0), "`dropout` must be .*Received: dropout=1.0"),
         (lambda: GraphAttention(2, 3, score="gat3"), "`score` must be .*Received: score='gat3'"),
         (lambda: GraphAttention(2, 3, kernel="fast"), "`kernel` must be .*Received: kernel='fast'"),

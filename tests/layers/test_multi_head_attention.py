@@ -475,10 +475,10 @@ def test_output_shape_is_the_querys_in_functional_models():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"num_heads": 0}, "`num_heads` must be positive. Received: num_heads=0"),
-        ({"key_dim": -1}, "`key_dim` must be positive. Received: key_dim=-1"),
-        ({"value_dim": 0}, "`value_dim` must be positive. Received: value_dim=0"),
-        ({"num_kv_heads": 0}, "`num_kv_heads` must be positive. Received: num_kv_heads=0"),
+        ({"num_heads": 0}, "`num_heads` must be a positive integer. Received: num_heads=0"),
+        ({"key_dim": -1}, "`key_dim` must be a positive integer. Received: key_dim=-1"),
+        ({"value_dim": 0}, "`value_dim` must be a positive integer. Received: value_dim=0"),
+        ({"num_kv_heads": 0}, "`num_kv_heads` must be a positive integer. Received: num_kv_heads=0"),
         ({"num_kv_heads": 3}, "`num_kv_heads` must divide `num_heads`.*num_heads=4, num_kv_heads=3"),
         ({"dropout": 1.0}, r"`dropout` must be in \[0, 1\). Received: dropout=1.0"),
         ({"relation": "cause"}, "`relation` must be .*Received: relation='cause'"),

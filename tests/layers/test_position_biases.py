@@ -129,8 +129,8 @@ def test_config_round_trip_is_the_identity(layer):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ALiBi(0), "`num_heads` must be positive. Received: num_heads=0"),
-        (lambda: RelativeBias(0), "`num_heads` must be positive. Received: num_heads=0"),
+        (lambda: ALiBi(0), "`num_heads` must be a positive integer. Received: num_heads=0"),
+        (lambda: RelativeBias(0), "`num_heads` must be a positive integer. Received: num_heads=0"),
         (lambda: RelativeBias(2, num_buckets=5), "`num_buckets` must be .*Received: num_buckets=5"),
         (lambda: RelativeBias(2, max_distance=8), "`max_distance` must be .*Received: max_distance=8"),
     ],

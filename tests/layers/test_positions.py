@@ -106,7 +106,7 @@ REFUSED = {
     ),
     "max_length": (
         lambda: LearnedPositions(0),
-        "`max_length` must be positive. Received: max_length=0",
+        "`max_length` must be a positive integer. Received: max_length=0",
     ),
 }
 

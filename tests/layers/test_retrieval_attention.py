@@ -217,8 +217,8 @@ def test_config_round_trip_is_the_identity(arguments):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"k": 0}, "`k` must be positive. Received: k=0"),
-        ({"num_heads": 0}, "`num_heads` must be positive. Received: num_heads=0"),
+        ({"k": 0}, "`k` must be a positive integer. Received: k=0"),
+        ({"num_heads": 0}, "`num_heads` must be a positive integer. Received: num_heads=0"),
         ({"num_kv_heads": 3}, "`num_kv_heads` must divide .*num_kv_heads=3"),
         ({"score": "luong"}, "`score` must be .*Received: score='luong'"),
     ],

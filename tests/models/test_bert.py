@@ -345,15 +345,21 @@ def test_exports_with_any_batch_size_and_length(tmp_path):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: tiny(num_layers=0), "`num_layers` must be positive. Received: num_layers=0"),
-        (lambda: tiny(num_segments=0), "`num_segments` must be positive. Received: num_segments=0"),
+        (lambda: tiny(num_layers=0), "`num_layers` must be a positive integer. Received: num_layers=0"),
+        (lambda: tiny(num_segments=0), "`num_segments` must be a positive integer. Received: num_segments=0"),
         (lambda: tiny(num_heads=3), "`num_heads` must divide"),
         (lambda: tiny(pad_id=13), "`pad_id` must be .*Received: pad_id=13"),
-        (lambda: tiny(max_length=0), "`max_length` must be positive. Received: max_length=0"),
+        (lambda: tiny(max_length=0), "`max_length` must be a positive integer. Received: max_length=0"),
         (lambda: BERT.from_size("huge"), "`name` must be one of .*Received: name='huge'"),
-        (lambda: SequenceClassifier(tiny(), 0), "`num_classes` must be positive. Received: num_classes=0"),
+        (
+            lambda: SequenceClassifier(tiny(), 0),
+            "`num_classes` must be a positive integer. Received: num_classes=0",
+        ),
         (lambda: SequenceClassifier(tiny(), 2, "max"), "`pooling` must be one of .*Received: pooling='max'"),
-        (lambda: TokenClassifier(tiny(), -1), "`num_classes` must be positive. Received: num_classes=-1"),
+        (
+            lambda: TokenClassifier(tiny(), -1),
+            "`num_classes` must be a positive integer. Received: num_classes=-1",
+        ),
         (lambda: answer(tiny(), np.ones((1, 10), int)), "`inputs` must be at most max_length=9 long"),
     ],
 )

@@ -237,8 +237,8 @@ def test_config_round_trip_is_the_identity():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: tiny(num_features=0), "`num_features` must be positive. Received: num_features=0"),
-        (lambda: tiny(num_classes=0), "`num_classes` must be positive. Received: num_classes=0"),
+        (lambda: tiny(num_features=0), "`num_features` must be a positive integer. Received: num_features=0"),
+        (lambda: tiny(num_classes=0), "`num_classes` must be a positive integer. Received: num_classes=0"),
         (lambda: tiny(num_heads=()), r"`num_heads` must be a list .*Received: num_heads=\(\)"),
         (lambda: tiny(dropout=1.0), "`dropout` must be .*Received: dropout=1.0"),
         (lambda: tiny(score="gat3"), "`score` must be .*Received: score='gat3'"),

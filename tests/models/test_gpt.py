@@ -294,9 +294,9 @@ def test_model_is_a_layer_of_a_functional_model():
     ("arguments", "message"),
     [
         ({"num_heads": 3}, "`num_heads` must divide `model_dim`. Received: num_heads=3, model_dim=8"),
-        ({"num_layers": 0}, "`num_layers` must be positive. Received: num_layers=0"),
-        ({"vocabulary_size": 0}, "`vocabulary_size` must be positive. Received: vocabulary_size=0"),
-        ({"max_length": 0}, "`max_length` must be positive. Received: max_length=0"),
+        ({"num_layers": 0}, "`num_layers` must be a positive integer. Received: num_layers=0"),
+        ({"vocabulary_size": 0}, "`vocabulary_size` must be a positive integer. Received: vocabulary_size=0"),
+        ({"max_length": 0}, "`max_length` must be a positive integer. Received: max_length=0"),
         ({"dropout": 1.5}, r"`dropout` must be in \[0, 1\). Received: dropout=1.5"),
         ({"pad_id": 12}, "`pad_id` must be .*Received: pad_id=12"),
         ({"position_encoding": "sine"}, "`position_encoding` must be .*Received: position_encoding='sine'"),

@@ -202,7 +202,10 @@ def test_smaller_vocabulary_keeps_first_embeddings():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: GPTClassifier(decoder(), 0), "`num_classes` must be positive. Received: num_classes=0"),
+        (
+            lambda: GPTClassifier(decoder(), 0),
+            "`num_classes` must be a positive integer. Received: num_classes=0",
+        ),
         (
             lambda: GPTClassifier(decoder(), 2, special_ids=(1, 2)),
             "`special_ids` must be 3 .*Received: special_ids=\\(1, 2\\)",
@@ -226,9 +229,12 @@ def test_smaller_vocabulary_keeps_first_embeddings():
             "a positive integer. Received: vocabulary_size=12.0",
         ),
         (lambda: decoder().resize_token_embeddings(1), r"`end_id` must be in \[0, 1\). Received: end_id=1"),
-        (lambda: tiny()(BOTH), r"`inputs` must be ids \(B, T\). Received: ids of rank 3"),
-        (lambda: tiny("similarity")(ONE), r"`inputs` must be ids \(B, 2, T\), both orders.*rank 2"),
-        (lambda: tiny("choice")(ONE), r"`inputs` must be ids \(B, K, T\), a row for each answer.*rank 2"),
+        (
+            lambda: tiny()(BOTH),
+            r"`token_ids` must be integers of shape \(B, T\). Received: .*shape=.*dtype=int",
+        ),
+        (lambda: tiny("similarity")(ONE), r"`token_ids` must be integers of shape \(B, 2, T\)"),
+        (lambda: tiny("choice")(ONE), r"`token_ids` must be integers of shape \(B, K, T\)"),
         (lambda: tiny()(np.full((1, 17), 5)), "must be at most max_length=16 long"),
     ],
 )

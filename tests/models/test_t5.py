@@ -332,12 +332,12 @@ def test_mixed_precision_is_finite_with_rows_of_padding(options):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"num_heads": 0}, "`num_heads` must be positive. Received: num_heads=0"),
-        ({"num_layers": 0}, "`num_layers` must be positive. Received: num_layers=0"),
-        ({"vocabulary_size": 0}, "`vocabulary_size` must be positive. Received: vocabulary_size=0"),
-        ({"model_dim": 0}, "`model_dim` must be positive. Received: model_dim=0"),
-        ({"key_dim": 0}, "`key_dim` must be positive. Received: key_dim=0"),
-        ({"hidden_dim": 0}, "`hidden_dim` must be positive. Received: hidden_dim=0"),
+        ({"num_heads": 0}, "`num_heads` must be a positive integer. Received: num_heads=0"),
+        ({"num_layers": 0}, "`num_layers` must be a positive integer. Received: num_layers=0"),
+        ({"vocabulary_size": 0}, "`vocabulary_size` must be a positive integer. Received: vocabulary_size=0"),
+        ({"model_dim": 0}, "`model_dim` must be a positive integer. Received: model_dim=0"),
+        ({"key_dim": 0}, "`key_dim` must be a positive integer. Received: key_dim=0"),
+        ({"hidden_dim": 0}, "`hidden_dim` must be a positive integer. Received: hidden_dim=0"),
         ({"dropout": 1.5}, r"`dropout` must be in \[0, 1\). Received: dropout=1.5"),
         ({"num_buckets": 7}, "`num_buckets` must be .*even.*Received: num_buckets=7"),
         ({"max_distance": 2}, "`max_distance` must be more than .*Received: max_distance=2"),

@@ -309,12 +309,12 @@ def test_dropout_only_while_training():
     ("arguments", "message"),
     [
         ({"num_heads": 3}, "`num_heads` must divide `model_dim`. Received: num_heads=3, model_dim=8"),
-        ({"num_heads": 0}, "`num_heads` must be positive. Received: num_heads=0"),
-        ({"num_layers": 0}, "`num_layers` must be positive. Received: num_layers=0"),
-        ({"vocabulary_size": 0}, "`vocabulary_size` must be positive. Received: vocabulary_size=0"),
-        ({"model_dim": 0}, "`model_dim` must be positive. Received: model_dim=0"),
+        ({"num_heads": 0}, "`num_heads` must be a positive integer. Received: num_heads=0"),
+        ({"num_layers": 0}, "`num_layers` must be a positive integer. Received: num_layers=0"),
+        ({"vocabulary_size": 0}, "`vocabulary_size` must be a positive integer. Received: vocabulary_size=0"),
+        ({"model_dim": 0}, "`model_dim` must be a positive integer. Received: model_dim=0"),
         ({"model_dim": 9, "num_heads": 3}, "`model_dim` must be even. Received: model_dim=9"),
-        ({"hidden_dim": 0}, "`hidden_dim` must be positive. Received: hidden_dim=0"),
+        ({"hidden_dim": 0}, "`hidden_dim` must be a positive integer. Received: hidden_dim=0"),
         ({"dropout": 1.5}, r"`dropout` must be in \[0, 1\). Received: dropout=1.5"),
         ({"normalization": "none"}, "`normalization` must be one of .*Received: normalization='none'"),
         ({"pad_id": 12}, "`pad_id` must be .*Received: pad_id=12"),
@@ -364,7 +364,7 @@ def test_encoder_and_decoder_may_differ_in_depth():
     assert tiny(num_layers=2).num_decoder_layers == 2
     assert len(model.cross_attention_weights(SOURCE, TARGET)) == 3
     with pytest.raises(
-        ValueError, match="`num_decoder_layers` must be positive. Received: num_decoder_layers=0"
+        ValueError, match="`num_decoder_layers` must be a positive integer. Received: num_decoder_layers=0"
     ):
         tiny(num_decoder_layers=0)
 

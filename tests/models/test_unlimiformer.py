@@ -299,8 +299,8 @@ def test_pipeline_answers_long_texts(pipeline):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"top_k": 0}, "`top_k` must be positive. Received: top_k=0"),
-        ({"chunk_length": 0}, "`chunk_length` must be positive. Received: chunk_length=0"),
+        ({"top_k": 0}, "`top_k` must be a positive integer. Received: top_k=0"),
+        ({"chunk_length": 0}, "`chunk_length` must be a positive integer. Received: chunk_length=0"),
         ({"overlap": 8}, r"`overlap` must be in \[0, chunk_length\). Received: overlap=8, chunk_length=8"),
         ({"overlap": -1}, r"`overlap` must be in \[0, chunk_length\). Received: overlap=-1"),
         ({"model": "gpt"}, "must be an encoder–decoder with cross-attention.* Received: model of type GPT"),

@@ -309,7 +309,7 @@ def test_config_round_trip_is_the_identity():
             r"`image_size` must be a multiple of `patch_size`. Received: .*\(8, 8\)",
         ),
         (lambda: tiny(image_size=(8, 0)), r"`image_size` must be a positive .*Received: image_size=\(8, 0\)"),
-        (lambda: tiny(num_classes=0), "`num_classes` must be positive. Received: num_classes=0"),
+        (lambda: tiny(num_classes=0), "`num_classes` must be a positive integer. Received: num_classes=0"),
         (lambda: tiny(num_heads=3), "`num_heads` must divide"),
         (lambda: tiny(pooling="max"), "`pooling` must be one of .*Received: pooling='max'"),
         (lambda: tiny(positions="rotary"), "`kind` must be one of"),

@@ -215,7 +215,7 @@ def test_a_linear_bias_is_symmetric_zero_here_and_falls_with_the_distance():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: LinearBias(0), "`num_heads` must be positive. Received: num_heads=0"),
+        (lambda: LinearBias(0), "`num_heads` must be a positive integer. Received: num_heads=0"),
         (lambda: BucketBias(np.ones(8)), r"`table` must be \(num_buckets, N\). Received: table.shape=\(8,\)"),
         (lambda: BucketBias(np.ones((2, 3))), "`num_buckets` must be at least 4 and even .*num_buckets=2"),
         (lambda: BucketBias(np.ones((7, 3))), "`num_buckets` must be at least 4 and even .*num_buckets=7"),

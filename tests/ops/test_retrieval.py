@@ -182,7 +182,7 @@ def test_every_mode_agrees(modes, mode):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda q, k, v: retrieval_attention(q, k, v, 0), "`k` must be positive. Received: k=0"),
+        (lambda q, k, v: retrieval_attention(q, k, v, 0), "`k` must be a positive integer. Received: k=0"),
         (lambda q, k, v: retrieval_attention(q, k, v[:, :3], 2), "must have the same length. Received: "),
         (lambda q, k, v: retrieval_attention(q, k, v, 2, dropout=0.5), "`seed` must be given"),
         (

@@ -263,10 +263,10 @@ def test_saves_and_loads(kind, options, arguments, tmp_path):
         (lambda: MAKERS["embed"](pooling="max"), "`pooling` must be one of .*Received: pooling='max'"),
         (lambda: MAKERS["text"](labels=["a"]), "`labels` must name each .*Received: 1 labels"),
         (lambda: MAKERS["fill"](top=0), r"`top` must be in \[1, 17\].*Received: top=0"),
-        (lambda: MAKERS["span"](max_answer_tokens=0), "`max_answer_tokens` must be positive"),
+        (lambda: MAKERS["span"](max_answer_tokens=0), "`max_answer_tokens` must be a positive integer"),
         (
             lambda: MAKERS["text"]()(["a"], batch_size=0),
-            "`batch_size` must be positive. Received: batch_size=0",
+            "`batch_size` must be a positive integer. Received: batch_size=0",
         ),
     ],
 )

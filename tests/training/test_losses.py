@@ -160,3 +160,26 @@ def test_without_padding_id_negative_labels_are_ignored():
         for each in (metric, reference):
             each.update_state(labels, LOGITS)
         np.testing.assert_allclose(metric.result(), reference.result())
+
+
+@pytest.mark.parametrize("pad_id", [0, None])
+@pytest.mark.parametrize("ignore_class", [-100, -1, 4])
+def test_ignore_class_is_ignored_with_padding(ignore_class, pad_id):
+    labels = np.where(LABELS == 0, -1 if pad_id is None else 0, np.where(LABELS == 4, ignore_class, LABELS))
+    padded = np.where((LABELS == 0) | (LABELS == 4), 0, LABELS)
+    expected, _ = one_hot_reference(padded, LOGITS, 0.1)
+    settings = {"pad_id": pad_id, "ignore_class": ignore_class}
+    loss = LabelSmoothedCrossentropy(0.1, **settings)
+    np.testing.assert_allclose(loss(labels, LOGITS), expected, rtol=1e-5)
+    for metric in (Perplexity, TokenAccuracy):
+        np.testing.assert_allclose(metric(**settings)(labels, LOGITS), metric()(padded, LOGITS), rtol=1e-6)
+        assert metric.from_config(metric(**settings).get_config()).ignore_class == ignore_class
+    assert LabelSmoothedCrossentropy.from_config(loss.get_config()).ignore_class == ignore_class
+
+
+def test_ignore_class_equals_that_of_keras():
+    labels = np.where(LABELS == 0, -100, LABELS)
+    valid = (labels != -100).sum()
+    theirs = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-100, reduction="sum")
+    ours = LabelSmoothedCrossentropy(0.0, ignore_class=-100)
+    np.testing.assert_allclose(ours(labels, LOGITS), theirs(labels, LOGITS) / valid, rtol=1e-5)

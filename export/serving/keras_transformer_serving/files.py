@@ -113,6 +113,37 @@ def read_json(path: str | os.PathLike[str]) -> Any:
         raise ValueError(f"`{path}` must be JSON. Received: {error}") from error
 
 
+def as_folder(folder: str | os.PathLike[str]) -> pathlib.Path:
+    """Return the path of a folder to write to.
+
+    Raises:
+        TypeError: if `folder` is not a path.
+        ValueError: if it is empty, which would be the current folder.
+    """
+    if not isinstance(folder, str | os.PathLike):
+        raise TypeError(f"`folder` must be a path. Received: folder={folder!r}")
+    if not os.fspath(folder):
+        raise ValueError("`folder` must not be empty. Received: folder=''")
+    return pathlib.Path(folder)
+
+
+def check_format(path: str | os.PathLike[str], content: Any, expected: int, name: str = "format") -> None:
+    """Raise a ValueError unless the content of a JSON file has the expected format number.
+
+    Args:
+        path: the file, for the error.
+        content: its content.
+        expected: the number that this version reads.
+        name: the name of the number.
+    """
+    found = content.get(name) if isinstance(content, dict) else type(content).__name__
+    if found != expected or found is True:
+        raise ValueError(
+            f"`{path}` must be of format {expected}; a newer version of the package may read others. "
+            f"Received: {found!r}"
+        )
+
+
 def sha256(path: str | os.PathLike[str]) -> str:
     """Return the SHA-256 digest of a file, in hexadecimal."""
     with open(path, "rb") as file:

@@ -1,5 +1,6 @@
 """Generation by the ONNX graphs of an export: token ids in, token ids out."""
 
+import secrets
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -65,7 +66,8 @@ class Graphs:
         Args:
             input_ids: integers (B, S), padded with `pad_id`, or with any id where `attention_mask` is given.
             rows: integers (B,), the index of each input that the noise of sampling depends on, by default 0, 1, 2, …
-            noise: float32 (B, N, M), the uniform noise of sampling, by default from the sampler's seed.
+            noise: float32 (B, N, M), the uniform noise of sampling, by default from the sampler's seed or,
+                if it has none, a new one at each call.
             attention_mask: integers (B, S), 0 for padding, by default where ids equal `pad_id`. A model without a
                 `pad_id` needs it where there is padding.
             max_new_tokens: the maximum number of new tokens, at most M: an integer, or integers (B,), one for each
@@ -133,8 +135,13 @@ class Graphs:
         return _checked(name, array, shape, "iu", 0, self.vocabulary_size - 1).astype(np.int64)
 
     def noise(self, rows: np.ndarray) -> np.ndarray:
-        """Return the noise of the sampler's seed for inputs of these indices (B,): float32 (B, N, M)."""
-        return uniform_noise(self.sampler["seed"], rows, self.num_return, self.max_new_tokens)
+        """Return the noise of the sampler's seed, or of a new one, for inputs of these indices: float32 (B, N, M)."""
+        return uniform_noise(self.seed(), rows, self.num_return, self.max_new_tokens)
+
+    def seed(self) -> int:
+        """Return the sampler's seed, or a new one if it has none."""
+        seed: int | None = self.sampler["seed"]
+        return secrets.randbits(32) if seed is None else seed
 
     def generate_by_steps(
         self, input_ids: np.ndarray, attention_mask: np.ndarray | None = None

@@ -60,13 +60,8 @@ def read(path: str | os.PathLike[str], signature_key: bytes | None = None) -> di
         ValueError: if it is damaged, was edited, is of another format, or is not signed with the key.
     """
     check_key(signature_key)
-    content = files.read_json(path)
-    if not isinstance(content, dict) or content.get("format") != FORMAT or content["format"] is True:
-        received = repr(content.get("format")) if isinstance(content, dict) else type(content).__name__
-        raise ValueError(
-            f"`{path}` must be of format {FORMAT}; a newer version of keras-transformer-serving may read others. "
-            f"Received: {received}"
-        )
+    content: dict[str, Any] = files.read_json(path)
+    files.check_format(path, content, FORMAT)
     if not _is_manifest(content):
         raise ValueError(f"`{path}` must be an export's manifest, and is something else. Export again")
     canonical = _canonical(

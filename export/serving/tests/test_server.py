@@ -96,6 +96,9 @@ def test_a_sample_depends_only_on_its_seed_and_its_row(exports):
         rows = [{"text": "a", "seed": 3, "rows": row} for row in (2, 0)]
         _, named = await predict(app, "sampler", rows, signature_name="generate")
         assert [each["text"] for each in named["predictions"]] == [texts[2], texts[0]]
+        rows = [{"text": "a", "seed": -1, "rows": 0}] * 8
+        _, drawn = await predict(app, "sampler", rows, signature_name="generate")
+        assert len({each["text"] for each in drawn["predictions"]}) > 1
 
     run(exports, test, "sampler")
 

@@ -110,3 +110,11 @@ def test_caches_stay_on_the_device(graphs, monkeypatch):
     np.testing.assert_array_equal(found, [expected([1, 2, 3])])
     assert copied
     assert set(copied) == {(1, 1, VOCABULARY)}
+
+
+def test_without_a_seed_every_call_draws_new_noise(graphs, monkeypatch):
+    monkeypatch.setattr(graphs, "sampler", {"sampler": "sample", "seed": None, "num_return": 1})
+    first, second = (graphs.noise(np.arange(2)) for _ in range(2))
+    assert (first != second).all()
+    monkeypatch.setattr(graphs, "sampler", {"sampler": "sample", "seed": 3, "num_return": 1})
+    np.testing.assert_array_equal(graphs.noise(np.arange(2)), graphs.noise(np.arange(2)))

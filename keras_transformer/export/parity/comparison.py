@@ -26,6 +26,8 @@ class WithPipeline:
     """
 
     def __init__(self, pipeline: Any, texts: Sequence[Any] | None = None) -> None:
+        if isinstance(texts, str | bytes):
+            raise TypeError(f"`texts` must be a list of texts. Received: texts={texts!r}")
         self._pipeline = pipeline
         self.texts = texts
         self._config = config_of(pipeline)

@@ -1,5 +1,6 @@
 """Parity of generated ids between an export and its pipeline."""
 
+import dataclasses
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -30,6 +31,8 @@ class Reference(parity.Reference):
             raise ValueError("`texts` must not be empty. Received: texts=[]")
         if isinstance(pipeline.sampler, generation.Sample):
             texts = texts[:_BATCH]
+            if pipeline.sampler.seed is None:
+                pipeline = pipeline.with_settings(dataclasses.replace(pipeline.sampler, seed=parity.SEED))
         out = pipeline.generate(texts)
         ids = out.ids if pipeline.sampler.num_return > 1 else out.best
         scores = out.scores[:, 0]
@@ -74,7 +77,8 @@ class SavedModel:
 
     def __init__(self, path: pathlib.Path, config: dict[str, Any]) -> None:
         self._signatures = tf.saved_model.load(str(path)).signatures
-        self._sampler, self._most = config["generation"], config["max_new_tokens"]
+        self._new_seed = config["generation"].get("seed", parity.SEED) is None
+        self._sampler, self._most = parity.seeded(config)["generation"], config["max_new_tokens"]
 
     def __call__(self, texts: Sequence[str]) -> Answers:
         """Return the outputs of its two signatures, or raise a ValueError for the first refused text."""
@@ -82,12 +86,25 @@ class SavedModel:
         for begin in range(0, len(texts), _BATCH):
             batch = tf.constant(list(texts[begin : begin + _BATCH]), tf.string)
             ids.append(self._signatures["generate_ids"](text=batch, **self._noise(len(batch)))["ids"].numpy())
-            found = self._signatures["serving_default"](text=batch)
+            found = self._texts(batch)
             for index, error in enumerate(_strings(found["error"].numpy())):
                 if error:
                     raise ValueError(f"{error} in texts[{begin + index}]")
             answers += _strings(found["text"].numpy())
         return {SAVED_MODEL: (np.concatenate(ids), answers)}
+
+    def _texts(self, batch: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Return the outputs of "serving_default"; if it draws new seeds, those of "generate" with a fixed one."""
+        if not self._new_seed:
+            return self._signatures["serving_default"](text=batch)
+        options = {
+            "max_new_tokens": tf.constant([self._most], tf.int32),
+            "min_new_tokens": tf.constant([0], tf.int32),
+            "temperature": tf.constant([self._sampler["temperature"]], tf.float32),
+            "seed": tf.constant([self._sampler["seed"]], tf.int64),
+            "rows": tf.constant([-1], tf.int32),
+        }
+        return self._signatures["generate"](text=batch, **options)
 
     def _noise(self, rows: int) -> dict[str, tf.Tensor]:
         if self._sampler["sampler"] != "sample":

@@ -76,7 +76,7 @@ def onnx(
         >>> onnx(translator, "export/es-en", precisions=("float32", "int8"))
         PosixPath('export/es-en/onnx')
     """
-    folder = pathlib.Path(folder)
+    folder = files.as_folder(folder)
     check(pipeline, precisions)
     if texts is not None and not pipeline.generates:
         raise ValueError(

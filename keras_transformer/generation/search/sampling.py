@@ -16,6 +16,11 @@ class SamplingSearch(GreedySearch):
         super().__init__(inputs, decoder)
         self.noise = inputs.noise
         self.seed = self.sampler.seed if inputs.seed is None else inputs.seed
+        if self.seed is None and self.noise is None:
+            raise ValueError(
+                "`seed` or `noise` must be given for a sampler without a seed, as a compiled function cannot draw one. "
+                f"Received: sampler={self.sampler}"
+            )
         given = inputs.temperatures
         self.temperature = self.sampler.temperature if given is None else given[:, None, None]
         batch_size = ops.shape(decoder.last_positions)[0]

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.arguments import check_one_of, check_positive
+from keras_transformer.arguments import check_one_of, check_positive, check_positive_integer
 from keras_transformer.layers.positions.sinusoids import LAYOUTS, geometric, paired_waves
 from keras_transformer.typing import Tensor
 
@@ -151,7 +151,7 @@ class LearnedPositions(keras.layers.Layer):
 
     def __init__(self, max_length: int, initializer: Any = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        check_positive(max_length=max_length)
+        check_positive_integer(max_length=max_length)
         self.max_length = max_length
         self.initializer = table_initializer(initializer)
         self.supports_masking = True
@@ -193,7 +193,7 @@ class LearnedPositions(keras.layers.Layer):
             )
 
     def _check_values(self, positions: Tensor) -> None:
-        known = _known_values(positions)
+        known = known_values(positions)
         if known is not None and known.size and (known.min() < 0 or known.max() >= self.max_length):
             raise ValueError(
                 f"`positions` must be in [0, max_length={self.max_length}). "
@@ -208,7 +208,7 @@ def table_initializer(initializer: Any) -> Any:
     )
 
 
-def _known_values(tensor: Tensor) -> np.ndarray | None:
+def known_values(tensor: Tensor) -> np.ndarray | None:
     """Return the values of a tensor, or None for a symbolic one."""
     try:
         return np.asarray(tensor)

@@ -14,26 +14,29 @@ BIASES = (ALiBi, RelativeBias)
 NAMES = ("alibi", "relative_bias", "rotary")
 
 
-def get(identifier: Any, num_heads: int) -> PositionEncoding | None:
+def get(identifier: Any, num_heads: int, key_dim: int | None = None) -> PositionEncoding | None:
     """Retrieve a positional encoding.
 
     Args:
         identifier: a layer (`RotaryPositions`, `ALiBi`, `RelativeBias`), its config, its name ("rotary", "alibi",
             "relative_bias"), or None for no encoding.
         num_heads: the number of heads of the attention.
+        key_dim: the size of a head, if known.
 
     Returns:
         The layer, or None.
 
     Raises:
-        ValueError: if the identifier is none of these, or a bias has a different number of heads.
+        ValueError: if the identifier is none of these, a bias has a different number of heads, or rotary positions
+            have an odd size.
     """
     if isinstance(identifier, str) and identifier in NAMES:
         biases = {"alibi": ALiBi, "relative_bias": RelativeBias}
-        return biases[identifier](num_heads) if identifier in biases else RotaryPositions()
-    encoding = (
-        keras.saving.deserialize_keras_object(identifier) if isinstance(identifier, dict) else identifier
-    )
+        encoding = biases[identifier](num_heads) if identifier in biases else RotaryPositions()
+    elif isinstance(identifier, dict):
+        encoding = keras.saving.deserialize_keras_object(identifier)
+    else:
+        encoding = identifier
     if encoding is not None and not isinstance(encoding, PositionEncoding):
         raise ValueError(
             f"`position_encoding` must be a RotaryPositions, ALiBi or RelativeBias layer, its config, one of {NAMES} "
@@ -45,6 +48,8 @@ def get(identifier: Any, num_heads: int) -> PositionEncoding | None:
             f"`position_encoding` must have as many heads as the attention, {num_heads}. "
             f"Received: position_encoding.num_heads={encoding.num_heads}"
         )
+    if isinstance(encoding, RotaryPositions) and encoding.rotary_dim is None and key_dim and key_dim % 2:
+        raise ValueError(f"`key_dim` must be even for rotary positions. Received: key_dim={key_dim}")
     return encoding
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.arguments import check_positive
+from keras_transformer.arguments import check_positive_integer
 from keras_transformer.layers.positions.absolute import table_initializer
 from keras_transformer.ops.biases import BucketBias, LinearBias, PositionBias, check_buckets
 from keras_transformer.typing import Tensor
@@ -17,7 +17,7 @@ class _BiasLayer(keras.layers.Layer):
 
     def __init__(self, num_heads: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        check_positive(num_heads=num_heads)
+        check_positive_integer(num_heads=num_heads)
         self.num_heads = num_heads
         self.supports_masking = True
 

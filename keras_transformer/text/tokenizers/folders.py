@@ -23,7 +23,7 @@ def write_tokenizer(
         name: the name of the tokenizer's file.
         content: the content of the file.
     """
-    path = pathlib.Path(folder)
+    path = files.as_folder(folder)
     path.mkdir(parents=True, exist_ok=True)
     complete = {
         "format_version": FORMAT_VERSION,
@@ -63,10 +63,7 @@ def read_description(folder: str | os.PathLike[str]) -> dict[str, Any]:
             f"{path} must hold an object with class_name, format_version, file and sha256. "
             f"Missing: {sorted(missing)}"
         )
-    if description["format_version"] != FORMAT_VERSION:
-        raise ValueError(
-            f"{path} must be of format version {FORMAT_VERSION}. Found: {description['format_version']!r}"
-        )
+    files.check_format(path, description, FORMAT_VERSION, "format_version")
     return description
 
 

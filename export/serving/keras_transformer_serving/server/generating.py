@@ -1,6 +1,7 @@
 """The signatures of exported pipelines that generate."""
 
 import functools
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ _SHORT = 32  # tokens of source texts that share a batch: the decoder takes most
 _MOST_ALIGNED = 64  # tokens of a source text: each is hidden once
 _TEXT = Tensor("text", "string")
 _ERROR = Tensor(ERROR, "string")
+_NEW_SEED = -1  # draws a new seed
 
 
 class _Values(NamedTuple):
@@ -187,7 +189,7 @@ def _options(pipeline: Generating, samples: bool) -> tuple[Tensor, ...]:
         sampler = pipeline.graphs.sampler
         options += [
             Tensor("temperature", "float32", default=float(sampler["temperature"])),
-            Tensor("seed", "int64", default=int(sampler["seed"])),
+            Tensor("seed", "int64", default=_NEW_SEED if sampler["seed"] is None else int(sampler["seed"])),
             Tensor("rows", "int32", default=-1),
         ]
     return tuple(options)
@@ -202,7 +204,7 @@ def check_options(pipeline: Generating, given: Row) -> None:
         "max_new_tokens": (least, most),
         "min_new_tokens": (0, most),
         "temperature": TEMPERATURES,
-        "seed": (0, 2**32 - 1),
+        "seed": (_NEW_SEED, 2**32 - 1),
         "rows": (-1, 2**31 - 1),
     }
     for name, (low, high) in ranges.items():
@@ -229,7 +231,12 @@ def _prepare(
     noise = None
     if samples:
         number = row.get("rows", -1)
-        noise = (row.get("seed", pipeline.graphs.sampler["seed"]), index if number < 0 else number)
+        seed = row.get("seed")
+        if seed is None:
+            seed = pipeline.graphs.seed()
+        elif seed == _NEW_SEED:
+            seed = secrets.randbits(32)
+        noise = (seed, index if number < 0 else number)
     names = [tensor.name for tensor in outputs]
     return Job(
         run,

@@ -1,0 +1,331 @@
+"""Checks of a model's inputs: of their names, shapes and dtypes in a call, and of ids and labels on the host in `fit`.
+
+An id outside the vocabulary or a label outside the classes raises no error under XLA, which reads another row instead.
+"""
+
+import contextlib
+import sys
+import types
+from collections.abc import Callable, Generator, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+
+from keras_transformer.layers.positions.absolute import known_values
+from keras_transformer.typing import Tensor
+
+_ELEMENTWISE = (
+    "binary_crossentropy",
+    "binary_focal_crossentropy",
+    "categorical_crossentropy",
+    "huber",
+    "log_cosh",
+    "mean_absolute_error",
+    "mean_squared_error",
+)
+"""Keras losses whose labels have the shape of the outputs."""
+
+
+class InputSpec(NamedTuple):
+    """An input of integers.
+
+    Attributes:
+        limit: the integers are in [0, limit); None for any non-negative ones. With 2 the input may be boolean.
+        axes: the names of the axes.
+        required: whether the model needs the input.
+    """
+
+    limit: int | None
+    axes: tuple[str, ...] = ("B", "T")
+    required: bool = True
+
+
+InputSpecs = Mapping[str, InputSpec]
+
+
+def as_dictionary(inputs: Any, specs: InputSpecs) -> dict[str, Tensor]:
+    """Return a model's inputs by name, after checks of names, shapes and dtypes, and of values where they are known.
+
+    Args:
+        inputs: a dictionary of tensors, or one tensor if only one input is required. Symbolic tensors have no values.
+        specs: the inputs, by name.
+
+    Raises:
+        TypeError: if `inputs` is neither.
+        ValueError: if an input is missing, unknown, not of integers, of another shape or out of range.
+    """
+    required = [name for name, spec in specs.items() if spec.required]
+    if isinstance(inputs, dict):
+        if not {*required} <= inputs.keys() <= specs.keys():
+            optional = [name for name in specs if name not in required]
+            also = f" and may have {optional}" if optional else ""
+            raise ValueError(f"`inputs` must have {required}{also}. Received: the keys {sorted(inputs)}")
+        given = inputs
+    elif len(required) == 1 and not isinstance(inputs, tuple):
+        given = {required[0]: inputs}
+    else:
+        raise TypeError(f"`inputs` must be a dictionary with {required}. Received: {_described(inputs)}")
+    sizes: dict[str, int] = {}
+    for name, values in given.items():
+        spec = specs[name]
+        _check_tensor(name, values, spec, sizes)
+        if (known := known_values(values)) is not None:
+            limit = spec.limit
+            wrong = (known < 0) if limit is None else (known < 0) | (known >= limit)
+            _refuse(name, known, wrong, "at least 0" if limit is None else f"in [0, {limit})")
+    return dict(given)
+
+
+def _check_tensor(name: str, values: Any, spec: InputSpec, sizes: dict[str, int]) -> None:
+    """Raise a ValueError if an array or tensor has another dtype, or is known to have another shape.
+
+    Args:
+        name: the name of the input, for the error.
+        values: the array or tensor.
+        spec: its axes and its dtype.
+        sizes: the known sizes of axes, to which those of the input are added.
+    """
+    if not hasattr(values, "shape"):
+        raise TypeError(f"`{name}` must be an array or a tensor. Received: {str(values)[:80]}")
+    dtype = keras.backend.standardize_dtype(values.dtype)
+    right = "int" in dtype or (spec.limit == 2 and dtype == "bool")
+    unknown = getattr(values.shape, "rank", 0) is None
+    shape = () if unknown else tuple(values.shape)
+    if right and not unknown:
+        right = len(shape) == len(spec.axes) and all(
+            size is None or sizes.setdefault(axis, int(axis) if axis.isdigit() else size) == size
+            for axis, size in zip(spec.axes, shape, strict=True)
+        )
+    if not right:
+        kind = "booleans" if spec.limit == 2 else "integers"
+        others = "".join(
+            f", {axis} = {size}" for axis, size in sizes.items() if axis in spec.axes and axis.isalpha()
+        )
+        raise ValueError(
+            f"`{name}` must be {kind} of shape ({', '.join(spec.axes)}){others}. "
+            f"Received: {name}.shape={values.shape if unknown else shape}, dtype={dtype}"
+        )
+
+
+class InputCheck:
+    """Check of the ids and labels that a model reads in `fit`, `evaluate` or `predict`, on the host.
+
+    Arrays are checked at once. The batches of a `tf.data.Dataset`, a `keras.utils.PyDataset` or a generator are checked
+    when they are read, so that none is read twice.
+
+    Args:
+        model: the model, compiled if it gets labels.
+
+    Attributes:
+        error: the first error of a batch; backends raise errors of their own in its place.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.error: ValueError | None = None
+        self._specs: InputSpecs = model.input_specs()
+        self._loss = getattr(model, "loss", None)
+        self._output_shape: Callable[[Any], Any] = model.compute_output_shape
+
+    @contextlib.contextmanager
+    def raised(self) -> Iterator[None]:
+        """Raise the first error of a batch in place of the backend's."""
+        try:
+            yield
+        except Exception:
+            if self.error is None:
+                raise
+            raise self.error from None
+
+    def data(self, x: Any, y: Any = None) -> Any:
+        """Check arrays, or return a data set whose batches are checked when they are read."""
+        tensorflow = sys.modules.get("tensorflow")
+        if tensorflow is not None and isinstance(x, tensorflow.data.Dataset):
+            return self._dataset(x, tensorflow)
+        if isinstance(x, keras.utils.PyDataset):
+            return _CheckedPyDataset(x, self)
+        if isinstance(x, types.GeneratorType):
+            return self._generator(x)
+        self.batch(x, y)
+        return x
+
+    def validation_data(self, data: Any) -> Any:
+        """Check the `validation_data` of `fit`: arrays, or a data set as in `data`."""
+        if not isinstance(data, tuple | list) or len(data) < 2:
+            return data if data is None else self.data(data)
+        self.batch(*data[:2])
+        return data
+
+    def batch(self, x: Any, y: Any = None) -> None:
+        """Raise a ValueError for the first id or label of arrays that is out of range."""
+        leaves = keras.tree.flatten((x, y))
+        if not all(leaf is None or hasattr(leaf, "shape") for leaf in leaves):
+            return  # data of another type, which Keras reads or refuses
+        try:
+            self._check(
+                *keras.tree.map_structure(lambda leaf: None if leaf is None else np.asarray(leaf), (x, y))
+            )
+        except ValueError as error:
+            self.error = self.error or error
+            raise
+
+    def _check(self, x: Any, y: Any) -> None:
+        if self._specs:
+            as_dictionary(x, self._specs)
+        if y is None:
+            return
+        for name, labels in _named("y", y):
+            if labels.dtype.kind == "f":
+                _refuse(name, labels, ~np.isfinite(labels), "finite")
+        if self._loss is not None:
+            try:
+                shapes = self._output_shape(keras.tree.map_structure(lambda leaf: leaf.shape, x))
+            except NotImplementedError:
+                return
+            for name, loss, labels, shape in _labelled("y", self._loss, y, shapes):
+                _check_labels(name, loss, labels, shape)
+
+    def _generator(self, batches: Generator[Any, None, None]) -> Generator[Any, None, None]:
+        for batch in batches:
+            self.batch(*keras.utils.unpack_x_y_sample_weight(batch)[:2])
+            yield batch
+
+    def _dataset(self, dataset: Any, tensorflow: Any) -> Any:
+        """Return a `tf.data.Dataset` with the same elements and a check of each on the host."""
+        flatten = tensorflow.nest.flatten
+        if not all(isinstance(spec, tensorflow.TensorSpec) for spec in flatten(dataset.element_spec)):
+            return dataset  # such as ragged tensors
+
+        def checked(*batch: Any) -> Any:
+            element = batch if isinstance(dataset.element_spec, tuple) else batch[0]
+            x, y, _ = keras.utils.unpack_x_y_sample_weight(element)
+            structure = (x,) if y is None else (x, y)
+            read, inputs = flatten(structure), len(flatten(x))
+            # Of other inputs, such as images, only the shape is sent.
+            sent = [
+                tensor if i >= inputs or not tensor.dtype.is_floating else tensorflow.shape(tensor)
+                for i, tensor in enumerate(read)
+            ]
+
+            def check(*arrays: np.ndarray) -> Any:
+                leaves = [
+                    array if tensor is each else np.broadcast_to(np.float32(0), array)
+                    for array, tensor, each in zip(arrays, sent, read, strict=True)
+                ]
+                self.batch(*tensorflow.nest.pack_sequence_as(structure, leaves))
+                return np.bool_(True)
+
+            done = tensorflow.numpy_function(check, sent, tensorflow.bool)
+            with tensorflow.control_dependencies([done]):
+                return tensorflow.nest.map_structure(tensorflow.identity, element)
+
+        return dataset.map(checked).prefetch(1)  # checks a batch during the step before
+
+
+class _CheckedPyDataset(keras.utils.PyDataset):
+    """A `PyDataset` whose batches are checked when they are read."""
+
+    def __init__(self, dataset: Any, check: InputCheck) -> None:
+        super().__init__(dataset.workers, dataset.use_multiprocessing, dataset.max_queue_size)
+        self._dataset, self._check = dataset, check
+
+    @property
+    def num_batches(self) -> int | None:
+        """The number of batches, None if it is unlimited."""
+        return self._dataset.num_batches
+
+    def __getitem__(self, index: int) -> Any:
+        """Return a batch."""
+        batch = self._dataset[index]
+        self._check.batch(*keras.utils.unpack_x_y_sample_weight(batch)[:2])
+        return batch
+
+    def on_epoch_begin(self) -> None:
+        """Begin an epoch."""
+        self._dataset.on_epoch_begin()
+
+    def on_epoch_end(self) -> None:
+        """End an epoch."""
+        self._dataset.on_epoch_end()
+
+
+def _named(name: str, values: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the name and the value of each leaf of a structure, such as `y['classes']`."""
+    if isinstance(values, dict):
+        for key, value in values.items():
+            yield from _named(f"{name}[{key!r}]", value)
+    elif isinstance(values, tuple | list):
+        for index, value in enumerate(values):
+            yield from _named(f"{name}[{index}]", value)
+    elif values is not None:
+        yield name, values
+
+
+def _labelled(name: str, loss: Any, labels: Any, shapes: Any) -> Iterator[tuple[str, Any, Any, Any]]:
+    """Yield (name, loss, labels, shape of the output) of each output whose loss and labels are known."""
+    if isinstance(loss, dict):
+        if isinstance(labels, dict) and isinstance(shapes, dict):
+            for key in loss.keys() & labels.keys() & shapes.keys():
+                yield from _labelled(f"{name}[{key!r}]", loss[key], labels[key], shapes[key])
+    elif isinstance(loss, list) or isinstance(labels, dict | list | tuple) or isinstance(shapes, dict):
+        return
+    elif loss is not None and labels is not None:
+        yield name, loss, labels, tuple(shapes)
+
+
+def _check_labels(name: str, loss: Any, labels: np.ndarray, shape: tuple[int | None, ...]) -> None:
+    """Raise a ValueError if labels do not fit a loss and an output of a shape."""
+    loss = keras.losses.get(loss)
+    function = getattr(getattr(loss, "fn", loss), "__name__", "")
+    if hasattr(loss, "ignore_class") or function == "sparse_categorical_crossentropy":
+        *axes, classes = shape
+        expected: Any = (tuple(axes), (*axes, 1))
+    elif function in _ELEMENTWISE:
+        expected, classes = (shape, shape[:-1] if shape[-1] == 1 else shape), None
+    else:
+        return
+    if not any(_fits(labels.shape, each) for each in expected):
+        raise ValueError(
+            f"`{name}` must be labels of shape {_written(expected[0])} for outputs of shape {_written(shape)}. "
+            f"Received: {name}.shape={labels.shape}"
+        )
+    if classes is None:
+        return
+    ignored = [getattr(loss, setting, None) for setting in ("ignore_class", "pad_id")]
+    known = (labels >= 0) & (labels < classes) & (labels == np.floor(labels))
+    known |= np.isin(labels, [label for label in ignored if label is not None])
+    if getattr(loss, "pad_id", 0) is None:
+        known |= labels < 0
+    also = "".join(
+        f", or {setting}={label}"
+        for setting, label in zip(("ignore_class", "pad_id"), ignored, strict=True)
+        if label is not None and not 0 <= label < classes
+    )
+    hint = "" if "ignore_class" in also else " (`ignore_class` of the loss excludes a label)"
+    _refuse(name, labels, ~known, f"integers in [0, {classes}){also}{hint}")
+
+
+def _fits(found: tuple[int, ...], expected: tuple[int | None, ...]) -> bool:
+    return len(found) == len(expected) and all(
+        size in (one, None) for one, size in zip(found, expected, strict=True)
+    )
+
+
+def _written(shape: tuple[int | None, ...]) -> str:
+    return f"({', '.join('any' if size is None else str(size) for size in shape)}{',' * (len(shape) == 1)})"
+
+
+def _refuse(name: str, values: np.ndarray, wrong: np.ndarray, expectation: str) -> None:
+    """Raise a ValueError for the first value where `wrong` is True, if any."""
+    if not wrong.any():
+        return
+    index = tuple(int(i) for i in np.argwhere(wrong)[0])
+    place = f"index {list(index)}"
+    if len(index) <= 2:
+        place = ", ".join(f"{axis} {i}" for axis, i in zip(("row", "column"), index, strict=False))
+    raise ValueError(f"`{name}` must be {expectation}. Received: {values[index]} at {place}")
+
+
+def _described(inputs: Any) -> str:
+    shape = getattr(inputs, "shape", None)
+    return f"a {type(inputs).__name__}" + ("" if shape is None else f" of shape {tuple(shape)}")

@@ -1,0 +1,304 @@
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer import models
+from keras_transformer.layers import TokenEmbedding
+from keras_transformer.models.base import Model
+from keras_transformer.models.input_checks import InputCheck, InputSpec
+from keras_transformer.training import LabelSmoothedCrossentropy
+
+pytestmark = pytest.mark.backend_neutral
+
+ROWS, B, T, V = 12, 4, 6, 20
+RANDOM = np.random.default_rng(0)
+IDS, LABELS = RANDOM.integers(1, V, (2, ROWS, T)).astype("int32")
+
+
+def with_value(array, value, row=9, column=2):
+    changed = array.astype("float32" if isinstance(value, float) else array.dtype)
+    changed[row, column] = value
+    return changed
+
+
+class Bigrams(Model):
+    """The smallest language model: the logits of the next token given the last."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = TokenEmbedding(V, 4, pad_id=None)
+        self.embedding.build((None, None))
+        self.built = True
+
+    def input_specs(self):
+        return {"token_ids": InputSpec(V), "padding_mask": InputSpec(2, required=False)}
+
+    def call(self, inputs):
+        return self.embedding.logits(self.embedding(self.named_inputs(inputs)["token_ids"]))
+
+    def compute_output_shape(self, input_shape):
+        shape = input_shape["token_ids"] if isinstance(input_shape, dict) else input_shape
+        return (*shape, V)
+
+
+def compiled(loss, jit_compile=False):
+    model = Bigrams()
+    model.compile("sgd", loss, jit_compile=jit_compile)
+    return model
+
+
+@pytest.fixture(scope="module")
+def language_model():
+    # XLA trains on ids and labels out of range without an error.
+    return compiled(LabelSmoothedCrossentropy(), jit_compile=True)
+
+
+class Batches(keras.utils.PyDataset):
+    def __init__(self, *arrays, **kwargs):
+        super().__init__(**kwargs)
+        self.arrays, self.epochs = arrays, 0
+
+    def __len__(self):
+        return ROWS // B
+
+    def __getitem__(self, index):
+        return tuple(array[index * B : (index + 1) * B] for array in self.arrays)
+
+    def on_epoch_end(self):
+        self.epochs += 1
+
+
+def dataset(*arrays):
+    tf = pytest.importorskip("tensorflow")
+    return tf.data.Dataset.from_tensor_slices(arrays).batch(B, drop_remainder=True)
+
+
+def generator(*arrays):
+    return (tuple(array[i : i + B] for array in arrays) for i in range(0, ROWS, B))
+
+
+# The arguments of `fit`, and the row of the ninth example in its batch.
+SOURCES = {
+    "arrays": (lambda x, y: (x, y), 9),
+    "dictionary": (lambda x, y: ({"token_ids": x}, y), 9),
+    "tf.data": (lambda x, y: (dataset(x, y),), 1),
+    "PyDataset": (lambda x, y: (Batches(x, y),), 1),
+    "generator": (lambda x, y: (generator(x, y),), 1),
+}
+WRONG = {
+    "id": (
+        with_value(IDS, 99),
+        LABELS,
+        r"`token_ids` must be in \[0, 20\). Received: 99 at row {row}, column 2",
+    ),
+    "label": (
+        IDS,
+        with_value(LABELS, -100),
+        r"`y` must be integers in \[0, 20\).*Received: -100 at row {row}, column 2",
+    ),
+}
+
+
+def fit(model, *data, **options):
+    return model.fit(*data, **{"batch_size": B, "verbose": 0, "shuffle": False, **options})
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("source", SOURCES)
+def test_fit_refuses_ids_and_labels_out_of_range_from_any_source(language_model, source, wrong):
+    data, row = SOURCES[source]
+    x, y, message = WRONG[wrong]
+    with pytest.raises(ValueError, match=message.format(row=row)):
+        fit(language_model, *data(x, y))
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+@pytest.mark.parametrize("source", SOURCES)
+def test_fit_reads_every_batch_once(language_model, source):
+    before = int(language_model.optimizer.iterations.value)
+    fit(language_model, *SOURCES[source][0](IDS, LABELS))
+    assert int(language_model.optimizer.iterations.value) - before == ROWS // B
+
+
+def test_epochs_of_a_py_dataset_end(language_model):
+    checked, unchecked = Batches(IDS, LABELS), Batches(IDS, LABELS)
+    fit(language_model, checked, epochs=2)
+    fit(language_model, unchecked, epochs=2, check_inputs=False)
+    assert checked.epochs == unchecked.epochs > 0
+
+
+def test_check_inputs_false_trains_on_anything(language_model):
+    x, y, _ = WRONG["label"]
+    fit(language_model, x, y, check_inputs=False)
+    language_model.evaluate(x, y, verbose=0, check_inputs=False)
+
+
+@pytest.mark.parametrize("validation", ["arrays", "tf.data"])
+def test_validation_data_is_checked_before_training(language_model, validation):
+    x, y, message = WRONG["label"]
+    data, row = SOURCES[validation]
+    given = data(x, y)
+    with pytest.raises(ValueError, match=message.format(row=row)):
+        fit(language_model, IDS, LABELS, validation_data=given if len(given) == 2 else given[0])
+    fit(language_model, IDS, LABELS, validation_data=(IDS, LABELS))
+
+
+def test_evaluate_and_predict_check_their_inputs(language_model):
+    x, _, message = WRONG["id"]
+    for run in (
+        lambda: language_model.evaluate(x, LABELS, verbose=0),
+        lambda: language_model.predict(x, verbose=0),
+    ):
+        with pytest.raises(ValueError, match=message.format(row=9)):
+            run()
+
+
+SPARSE = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+OUT_OF_CLASSES = r"`y` must be integers in \[0, 3\).*Received: {} at row 5"
+CLASSES = RANDOM.integers(0, 3, ROWS)
+
+
+def labels_with(value):
+    changed = CLASSES.astype("float32" if isinstance(value, float) else CLASSES.dtype)
+    changed[5] = value
+    return changed
+
+
+REFUSED_LABELS = {
+    "too large": (SPARSE, labels_with(3), OUT_OF_CLASSES.format(3)),
+    "-1": (SPARSE, labels_with(-1), OUT_OF_CLASSES.format(-1)),
+    "by name": ("sparse_categorical_crossentropy", labels_with(3), OUT_OF_CLASSES.format(3)),
+    "half": (SPARSE, labels_with(0.5), OUT_OF_CLASSES.format(0.5)),
+    "NaN": (SPARSE, labels_with(float("nan")), "`y` must be finite. Received: nan at row 5"),
+    "NaN of a regression": (
+        "mse",
+        np.full((ROWS, 3), np.nan, "float32"),
+        "`y` must be finite. Received: nan at row 0, column 0",
+    ),
+    "one-hot for sparse": (SPARSE, np.eye(3)[CLASSES], r"`y` must be labels of shape \(12,\)"),
+    "classes for dense": ("mse", CLASSES, r"`y` must be labels of shape \(12, 3\)"),
+    "other ignored class": (
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1),
+        labels_with(-100),
+        r"in \[0, 3\), or ignore_class=-1. Received: -100 at row 5",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def sequence_classifier():
+    return models.SequenceClassifier(models.BERT(V, 1, 2, 8, max_length=T), 3)
+
+
+@pytest.mark.parametrize("case", REFUSED_LABELS)
+def test_labels_that_do_not_fit_the_loss_are_refused(sequence_classifier, case):
+    loss, labels, message = REFUSED_LABELS[case]
+    sequence_classifier.compile("sgd", loss, jit_compile=False)
+    with pytest.raises(ValueError, match=message):
+        fit(sequence_classifier, IDS, labels)
+
+
+@pytest.mark.parametrize(
+    ("loss", "labels"),
+    [
+        (SPARSE, CLASSES[:, None]),
+        (SPARSE, CLASSES.astype("float32")),
+        (keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1), labels_with(-1)),
+        (lambda y_true, y_pred: keras.ops.mean(y_pred), labels_with(7)),
+    ],
+    ids=["(B, 1)", "float32", "ignore_class", "a function"],
+)
+def test_labels_that_fit_the_loss_are_accepted(sequence_classifier, loss, labels):
+    sequence_classifier.compile("sgd", loss)
+    InputCheck(sequence_classifier).batch(IDS, labels)
+
+
+def test_labels_of_several_outputs_are_named():
+    model = models.GPTClassifier(models.GPT(V, 1, 2, 8, max_length=T), 2)
+    model.compile("sgd", {"classes": SPARSE, "tokens": LabelSmoothedCrossentropy()}, jit_compile=False)
+    with pytest.raises(
+        ValueError, match=r"`y\['classes'\]` must be integers in \[0, 2\).*Received: 2 at row 0"
+    ):
+        fit(model, IDS, {"classes": np.full(ROWS, 2), "tokens": LABELS})
+
+
+def test_ignored_labels_train_as_if_absent():
+    losses = []
+    for labels, loss in (
+        (with_value(LABELS, 0), LabelSmoothedCrossentropy()),
+        (with_value(LABELS, -100), LabelSmoothedCrossentropy(ignore_class=-100)),
+    ):
+        keras.utils.set_random_seed(0)
+        model = compiled(loss)
+        losses.append(fit(model, IDS, labels).history["loss"])
+    np.testing.assert_allclose(*losses, rtol=1e-6)
+
+
+CALLS = {
+    "float ids": (
+        lambda m: m(IDS.astype("float32")),
+        r"`token_ids` must be integers of shape \(B, T\).*float32",
+    ),
+    "one row": (lambda m: m(IDS[0]), r"`token_ids` must be integers of shape \(B, T\).*shape=\(6,\)"),
+    "negative id": (
+        lambda m: m(with_value(IDS, -5)),
+        r"`token_ids` must be in \[0, 20\). Received: -5 at row 9, column 2",
+    ),
+    "id out of vocabulary": (
+        lambda m: m(with_value(IDS, 20)),
+        r"`token_ids` must be in \[0, 20\). Received: 20 at",
+    ),
+    "unknown input": (
+        lambda m: m({"token_ids": IDS, "padding_masks": IDS > 0}),
+        r"`inputs` must have \['token_ids'\] and may have \['padding_mask'\].*'padding_masks'",
+    ),
+    "missing input": (lambda m: m({"ids": IDS}), r"`inputs` must have \['token_ids'\].*keys \['ids'\]"),
+    "mask of another length": (
+        lambda m: m({"token_ids": IDS, "padding_mask": IDS[:, :3] > 0}),
+        r"`padding_mask` must be booleans of shape \(B, T\), B = 12, T = 6. Received: .*\(12, 3\)",
+    ),
+    "float mask": (
+        lambda m: m({"token_ids": IDS, "padding_mask": IDS.astype("float32")}),
+        "`padding_mask` must be booleans",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CALLS)
+def test_calls_refuse_other_inputs(language_model, case):
+    call, message = CALLS[case]
+    with pytest.raises(ValueError, match=message):
+        call(language_model)
+
+
+def test_encoder_decoders_refuse_other_inputs():
+    model = models.Transformer(V, 1, 2, 8, 8)
+    with pytest.raises(TypeError, match=r"`inputs` must be a dictionary with \['source_ids', 'target_ids'\]"):
+        model(IDS)
+    with pytest.raises(ValueError, match=r"`target_ids` must be integers of shape \(B, T\), B = 12"):
+        model({"source_ids": IDS, "target_ids": IDS[:2]})
+
+
+def test_dtype_and_rank_are_checked_while_tracing(language_model, modes):
+    for ids in (IDS.astype("float32"), IDS[0]):
+        for wrap in modes.values():
+            with pytest.raises(ValueError, match="`token_ids` must be integers of shape"):
+                wrap(language_model)(keras.ops.convert_to_tensor(ids))
+
+
+def test_images_are_sent_to_the_check_as_shapes():
+    model = models.ViT(4, 2, 3, 1, 2, 8, 8, num_channels=1)
+    model.compile("sgd", SPARSE)
+    images, check = RANDOM.random((ROWS, 4, 4, 1)).astype("float32"), InputCheck(model)
+    batches = list(check.data(dataset(images, CLASSES)))
+    np.testing.assert_array_equal(np.concatenate([x for x, _ in batches]), images)
+    np.testing.assert_array_equal(np.concatenate([y for _, y in batches]), CLASSES)
+    with pytest.raises(ValueError, match=r"in \[0, 3\).*Received: 3 at row 1"), check.raised():
+        list(check.data(dataset(images, labels_with(3))))
+
+
+def test_data_sets_of_ragged_tensors_are_left_to_keras(language_model):
+    tf = pytest.importorskip("tensorflow")
+    ragged = tf.data.Dataset.from_tensors((tf.ragged.constant([[1], [2, 3]]), tf.constant([0, 1])))
+    assert InputCheck(language_model).data(ragged) is ragged
