@@ -10,7 +10,7 @@ from keras_transformer.arguments import check_positive
 from keras_transformer.layers import Dropout, EncoderBlock, LearnedPositions, TokenEmbedding
 from keras_transformer.layers.feed_forward import get_activation, serialize_activation
 from keras_transformer.layers.residual import new_norm
-from keras_transformer.models.base import Model, PublishedSizes
+from keras_transformer.models.base import Model, PublishedSizes, ids_spec
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor
 
@@ -176,6 +176,11 @@ class BERT(PublishedSizes, Model):
         for block in self.blocks:
             hidden = block(hidden, padding_mask=self.padding_mask(given), training=training)
         return hidden if self.final_norm is None else self.final_norm(hidden)
+
+    def input_signature(self) -> dict[str, Any]:
+        """Return the specs of the ids and, if there are several, of the segments."""
+        names = ("token_ids", "segment_ids") if self.num_segments > 1 else ("token_ids",)
+        return {name: ids_spec(name) for name in names}
 
     def pool(self, hidden: Tensor) -> Tensor:
         """Return the pooled hidden state (B, D) of the first token.

@@ -24,12 +24,17 @@ class _Headed(Model):
     def __init__(self, encoder: Any, pools: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.encoder = encoder
+        encoder.build_as_sublayer()
         if encoder.pooler is not None:
             encoder.pooler.trainable = pools
         elif pools:
             raise ValueError(
                 f"`encoder` must have a pooler for a {type(self).__name__}. Received: an encoder with pooler=False"
             )
+
+    def input_signature(self) -> dict[str, Any]:
+        """Return the specs of the encoder's inputs."""
+        return self.encoder.input_signature()
 
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
@@ -39,7 +44,7 @@ class _Headed(Model):
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
         """Create the model of a `get_config`."""
         encoder = keras.saving.deserialize_keras_object(config["encoder"], custom_objects=custom_objects)
-        return cls(**{**config, "encoder": encoder})
+        return super().from_config({**config, "encoder": encoder}, custom_objects)
 
     def _head(self, units: int, name: str, size: int, dtype: Any = "float32") -> keras.layers.Dense:
         layer = keras.layers.Dense(units, kernel_initializer=weight_initializer(), dtype=dtype, name=name)
@@ -135,6 +140,7 @@ class Pretraining(_Headed):
         self.masked_language_model = MaskedLanguageModel(
             encoder, dtype=self.dtype_policy, name="masked_language_model"
         )
+        self.masked_language_model.build_as_sublayer()
         encoder.pooler.trainable = True  # `MaskedLanguageModel` has set it to False
         self.next_sentence = self._head(2, "next_sentence", encoder.model_dim)
         self.built = True

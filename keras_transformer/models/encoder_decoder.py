@@ -7,8 +7,8 @@ from keras import ops
 
 from keras_transformer import ops as kt_ops
 from keras_transformer.arguments import check_positive
-from keras_transformer.layers.multi_head_attention import Cache
-from keras_transformer.models.base import Model
+from keras_transformer.layers.cached_attention import Cache
+from keras_transformer.models.base import Model, ids_spec
 from keras_transformer.typing import Tensor
 
 Context = dict[str, Any]
@@ -79,6 +79,10 @@ class EncoderDecoder(Model):
         """Return the logits of every target position (teacher forcing)."""
         memory, source_padding = self.encoder_states(inputs["source_ids"], training)
         return self.decode(inputs["target_ids"], memory, source_padding, training)
+
+    def input_signature(self) -> dict[str, Any]:
+        """Return the specs of source and target ids."""
+        return {name: ids_spec(name) for name in ("source_ids", "target_ids")}
 
     def encoder_states(self, source_ids: Tensor, training: bool | None = None) -> tuple[Tensor, Tensor]:
         """Return the encoder's output (B, S, D) and its mask (B, S), False for padding."""

@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_transformer.arguments import check_positive
 from keras_transformer.layers import Dropout, GraphAttention, ScoreLayer, score_layers
-from keras_transformer.models.base import Model
+from keras_transformer.models.base import Model, ids_spec
 from keras_transformer.ops.random import check_rate
 from keras_transformer.ops.scores import Score
 from keras_transformer.typing import Tensor
@@ -114,6 +114,11 @@ class GAT(Model):
         for i in range(len(self.num_heads)):
             hidden = self._layer(i, hidden, graph, training)
         return ops.cast(hidden, "float32")
+
+    def input_signature(self) -> dict[str, Any]:
+        """Return the specs of nodes and edges."""
+        nodes = keras.InputSpec("float32", (None, None, self.num_features), name="nodes")
+        return {"nodes": nodes, "edges": ids_spec("edges", (None, None, 2))}
 
     def attention_weights(self, inputs: dict[str, Tensor]) -> list[Tensor]:
         """Return the attention weights of every layer, float32 (B, N, T, T), targets in rows, sources in columns."""

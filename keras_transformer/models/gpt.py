@@ -8,17 +8,12 @@ from keras import ops
 from keras_transformer import ops as kt_ops
 from keras_transformer import relations
 from keras_transformer.arguments import check_positive, check_positive_integer
-from keras_transformer.layers import (
-    DecoderBlock,
-    Dropout,
-    LearnedPositions,
-    TokenEmbedding,
-)
+from keras_transformer.layers import DecoderBlock, Dropout, LearnedPositions, TokenEmbedding
+from keras_transformer.layers.cached_attention import Cache
 from keras_transformer.layers.feed_forward import get_activation, serialize_activation
-from keras_transformer.layers.multi_head_attention import Cache
 from keras_transformer.layers.positions import attention_encodings
 from keras_transformer.layers.residual import new_norm
-from keras_transformer.models.base import Model, PublishedSizes
+from keras_transformer.models.base import Model, PublishedSizes, ids_spec
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor
 
@@ -231,6 +226,11 @@ class GPT(PublishedSizes, Model):
                 training=training,
             )
         return self._normalized(hidden)
+
+    def input_signature(self) -> dict[str, Any]:
+        """Return the spec of the ids, and without `pad_id` that of the padding mask."""
+        mask = {"padding_mask": keras.InputSpec("bool", (None, None), name="padding_mask")}
+        return {"token_ids": ids_spec("token_ids"), **(mask if self.pad_id is None else {})}
 
     def encode(self, source_ids: Tensor) -> None:
         """Return None, since a decoder-only model encodes no source."""

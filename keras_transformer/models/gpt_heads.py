@@ -29,6 +29,7 @@ class _Headed(Model):
     ) -> None:
         super().__init__(**kwargs)
         self.decoder = decoder
+        decoder.build_as_sublayer()
         self.special_ids = _check_special_ids(special_ids, decoder)
         self.dropout = check_rate("dropout", dropout, decoder.dropout)
         self.drop = Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
@@ -60,6 +61,11 @@ class _Headed(Model):
             "tokens": (*shape, self.decoder.vocabulary_size),
         }
 
+    def input_signature(self) -> dict[str, Any]:
+        """Return the specs of the decoder's inputs, with an axis of the sequences of an example, if it has several."""
+        specs, shape = self.decoder.input_signature(), self._ids_shape()
+        return {name: keras.InputSpec(spec.dtype, shape, name=name) for name, spec in specs.items()}
+
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
         return {
@@ -73,7 +79,7 @@ class _Headed(Model):
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
         """Create the model of a `get_config`."""
         decoder = keras.saving.deserialize_keras_object(config["decoder"], custom_objects=custom_objects)
-        return cls(**{**config, "decoder": decoder})
+        return super().from_config({**config, "decoder": decoder}, custom_objects)
 
     def _hidden(self, inputs: Tensor | dict[str, Tensor], training: bool | None) -> Tensor:
         """Return the hidden states (rows, T, D), with the sequences of an example in consecutive rows."""
@@ -98,6 +104,9 @@ class _Headed(Model):
         raise NotImplementedError
 
     def _classes_shape(self, shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        raise NotImplementedError
+
+    def _ids_shape(self) -> tuple[int | None, ...]:
         raise NotImplementedError
 
     def _check_rank(self, rank: int) -> None:
@@ -184,6 +193,9 @@ class GPTClassifier(_Headed):
     def _classes_shape(self, shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         return (shape[0], self.num_classes)
 
+    def _ids_shape(self) -> tuple[int | None, ...]:
+        return (None, 2, None) if self.symmetric else (None, None)
+
     def _check_rank(self, rank: int) -> None:
         if rank != 2 + self.symmetric:
             raise ValueError(
@@ -240,6 +252,9 @@ class GPTMultipleChoice(_Headed):
 
     def _classes_shape(self, shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         return shape[:2]
+
+    def _ids_shape(self) -> tuple[int | None, ...]:
+        return (None, None, None)
 
     def _check_rank(self, rank: int) -> None:
         if rank != 3:

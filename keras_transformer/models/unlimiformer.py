@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_transformer import ops as kt_ops
 from keras_transformer.arguments import check_positive
-from keras_transformer.layers.multi_head_attention import Cache
+from keras_transformer.layers.cached_attention import Cache
 from keras_transformer.layers.retrieval_attention import RetrievalMemory, key_matrix
 from keras_transformer.models.base import Model
 from keras_transformer.models.encoder_decoder import Context, EncoderDecoder
@@ -82,6 +82,7 @@ class Unlimiformer(Model):
                     f"`model` must have a scaled dot-product score without soft cap. Received: score={score}"
                 )
         self.model = model
+        model.build_as_sublayer()
         self.top_k = top_k
         self.chunk_length = chunk_length
         self.overlap = overlap
@@ -113,6 +114,10 @@ class Unlimiformer(Model):
         return self.model.decode(
             inputs["target_ids"], RetrievalMemory(store, self.top_k), padding_mask, training
         )
+
+    def input_signature(self) -> dict[str, Any]:
+        """Return the specs of source and target ids."""
+        return self.model.input_signature()
 
     def encode(self, source_ids: Tensor, kv_cache: kt_ops.StaticCache = kt_ops.StaticCache()) -> Context:
         """Encode the source sequentially, chunk by chunk.
@@ -172,7 +177,7 @@ class Unlimiformer(Model):
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> "Unlimiformer":
         """Create the model of a `get_config`."""
         model = keras.saving.deserialize_keras_object(config["model"], custom_objects)
-        return cls(**{**config, "model": model})
+        return super().from_config({**config, "model": model}, custom_objects)
 
     @property
     def _stride(self) -> int:
