@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_transformer.export.bundle_writer import check_pipeline, new_part
+from keras_transformer.export.bundle_writer import check_backend, check_pipeline, new_part
 from keras_transformer.export.parity import comparison
 from keras_transformer.export.tensorflow_serving import operations, warmup
 from keras_transformer.pipelines.base import Graph
@@ -94,8 +94,7 @@ def new_version(pipeline: Any, folder: pathlib.Path, name: str | None, version: 
     check_pipeline(pipeline)
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise ValueError(f"`version` must be a positive integer. Received: version={version!r}")
-    if keras.backend.backend() != "tensorflow":
-        raise ValueError(f"`saved_model` needs the TensorFlow backend. Received: {keras.backend.backend()}")
+    check_backend()
     part = f"saved_model/{name}/{version}"
     if bundle.has_part(folder, part):
         taken = [int(path.name) for path in (folder / part).parent.iterdir() if path.name.isdigit()]
@@ -142,10 +141,24 @@ def _with_defaults(graph: Graph) -> Callable[..., dict[str, Tensor]]:
 
 
 def _write(pipeline: Any, signatures: dict[str, Graph], path: pathlib.Path) -> None:
+    tokenizers = [] if pipeline.tokenizer is None else [pipeline.tokenizer]
+    write_signatures(signatures, [pipeline.model, *tokenizers], path)
+
+
+def write_signatures(signatures: dict[str, Graph], resources: Sequence[Any], path: pathlib.Path) -> None:
+    """Write a SavedModel, and check that TensorFlow Serving can run its operations.
+
+    Args:
+        signatures: the signatures, by name.
+        resources: the models and tokenizers that their functions use.
+        path: the folder to write into.
+
+    Raises:
+        ValueError: if TensorFlow Serving cannot run an operation.
+    """
     archive = keras.export.ExportArchive()
-    archive.track(pipeline.model)
-    if pipeline.tokenizer is not None:
-        archive.track(pipeline.tokenizer)
+    for each in resources:
+        archive.track(each)
     for name, graph in signatures.items():
         archive.add_endpoint(name, _with_defaults(graph), input_signature=graph.inputs)
     logger = tf.get_logger()

@@ -6,7 +6,7 @@ import keras
 
 from keras_transformer import ops as kt_ops
 from keras_transformer.layers.base_block import BaseBlock
-from keras_transformer.layers.multi_head_attention import Cache
+from keras_transformer.layers.cached_attention import Cache
 from keras_transformer.layers.retrieval_attention import RetrievalMemory
 from keras_transformer.typing import Tensor
 

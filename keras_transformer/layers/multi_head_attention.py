@@ -1,23 +1,21 @@
-"""Multi-head attention over any relation, with a key/value cache for generation."""
+"""Multi-head attention over any relation."""
 
 from typing import Any
 
 import keras
-from keras import ops
 
 from keras_transformer import ops as kt_ops
 from keras_transformer import relations
 from keras_transformer.arguments import check_positive_integer
 from keras_transformer.layers import initializers, masks, score_layers
+from keras_transformer.layers.cached_attention import CachedAttention
 from keras_transformer.layers.positions import attention_encodings
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor
 
-Cache = dict[str, Tensor]
-
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class MultiHeadAttention(keras.layers.Layer):
+class MultiHeadAttention(CachedAttention):
     r"""Multi-head attention on learned projections, with any relation, score and position encoding.
 
     $$\mathrm{MultiHead}(X, Y) = [h_1; \dots; h_N] W^O, \quad
@@ -43,6 +41,12 @@ class MultiHeadAttention(keras.layers.Layer):
         kernel_initializer: initializer of the matrices of the four projections.
         query_initializer: initializer of the query projection's matrix, by default `kernel_initializer`.
         output_initializer: initializer of the output projection's matrix, by default `kernel_initializer`.
+        bias_initializer: initializer of the biases of the four projections.
+        kernel_regularizer: regularizer of the matrices of the four projections.
+        bias_regularizer: regularizer of their biases.
+        activity_regularizer: regularizer of their outputs.
+        kernel_constraint: constraint of their matrices.
+        bias_constraint: constraint of their biases.
         **kwargs: arguments of `keras.layers.Layer`.
 
     Call arguments:
@@ -56,10 +60,12 @@ class MultiHeadAttention(keras.layers.Layer):
         edges: integers (B, E, 2), the graph of each sample: [source, target] lets the query `target` attend to the key
             `source`; −1 is padding.
         positions: integers (T,) or (B, T) for relation and position encoding of a self-attention, by default 0, 1, …
+        use_causal_mask: whether positions attend to no later ones, in addition to `relation`.
+        return_attention_scores: whether to return the attention weights, too.
         mask: passed by Keras (as are `query_mask`, `value_mask` and `key_mask`) and merged with `padding_mask`.
 
     Shapes:
-        output: (B, T, D)
+        output: (B, T, D); with `return_attention_scores` also the weights, float32 (B, N, T, S), before dropout
 
     Raises:
         ValueError: if a size is not positive, `num_kv_heads` does not divide `num_heads`, or a name is unknown.
@@ -90,6 +96,12 @@ class MultiHeadAttention(keras.layers.Layer):
         kernel_initializer: Any = "glorot_uniform",
         query_initializer: Any = None,
         output_initializer: Any = None,
+        bias_initializer: Any = "zeros",
+        kernel_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        activity_regularizer: Any = None,
+        kernel_constraint: Any = None,
+        bias_constraint: Any = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -115,6 +127,14 @@ class MultiHeadAttention(keras.layers.Layer):
         self.kernel_initializer = initializers.get(kernel_initializer)
         self.query_initializer = initializers.get(query_initializer)
         self.output_initializer = initializers.get(output_initializer)
+        self.bias_initializer = initializers.get(bias_initializer)
+        self.projection_options = {  # as `keras.layers.MultiHeadAttention` passes them on, activities too
+            "kernel_regularizer": keras.regularizers.get(kernel_regularizer),
+            "bias_regularizer": keras.regularizers.get(bias_regularizer),
+            "activity_regularizer": keras.regularizers.get(activity_regularizer),
+            "kernel_constraint": keras.constraints.get(kernel_constraint),
+            "bias_constraint": keras.constraints.get(bias_constraint),
+        }
         self.seed = seed
         self.seed_generator = keras.random.SeedGenerator(seed)
         self.supports_masking = True
@@ -148,26 +168,37 @@ class MultiHeadAttention(keras.layers.Layer):
         segment_ids: Tensor | None = None,
         edges: Tensor | None = None,
         positions: Tensor | None = None,
+        use_causal_mask: bool = False,
+        return_attention_scores: bool = False,
         mask: Tensor | None = None,
         query_mask: Tensor | None = None,
         value_mask: Tensor | None = None,
         key_mask: Tensor | None = None,
         training: bool | None = None,
-    ) -> Tensor:
-        """Return the attention output, projected to the size of the query."""
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Return the attention output, projected to the size of the query, and on request the weights."""
         keras_masks = (mask, query_mask) if value is None else (value_mask, key_mask)
         dropout = self.dropout if training else 0.0
-        heads = kt_ops.attention(
-            *self._heads(query, value, key, positions),
-            self.relation,
+        queries, keys, values = self._heads(query, value, key, positions)
+        arguments = {
+            "relation": self.relation & relations.Causal() if use_causal_mask else self.relation,
             **self._arguments(value, attention_mask, segment_ids, edges, positions),
-            padding_mask=masks.merge(padding_mask, *(keras_masks if key_lengths is None else ())),
-            key_lengths=key_lengths,
+            "padding_mask": masks.merge(padding_mask, *(keras_masks if key_lengths is None else ())),
+            "key_lengths": key_lengths,
+        }
+        heads = kt_ops.attention(
+            queries,
+            keys,
+            values,
+            **arguments,
             dropout=dropout,
             seed=self.seed_generator.next() if dropout else None,
             kernel=self.kernel,
         )
-        return self._merge(heads)
+        output = self._merge(heads)
+        if not return_attention_scores:
+            return output
+        return output, kt_ops.attention_weights(queries, keys, **arguments)
 
     def attention_weights(
         self,
@@ -191,116 +222,32 @@ class MultiHeadAttention(keras.layers.Layer):
             padding_mask=padding_mask,
         )
 
-    def empty_cache(
-        self,
-        batch_size: Any,
-        length: Any,
-        hypotheses: int = 1,
-        kv_cache: kt_ops.KVCache = kt_ops.StaticCache(),
-    ) -> Cache:
-        """Return the empty cache for `step` with the same `kv_cache`.
+    def enable_lora(self, rank: int, lora_alpha: float | None = None) -> None:
+        """Add low-rank adapters to the four projections, and freeze all other weights of the layer.
 
-        If the relation has bandwidth k on the left, the cache holds k + 1 positions with `hypotheses` entries each, and
-        new tokens replace the oldest.
-        """
-        return kv_cache.allocate(
-            batch_size,
-            length,
-            num_heads=self.num_kv_heads,
-            key_dim=self.key_dim,
-            value_dim=self.value_dim,
-            dtype=self.compute_dtype,
-            window=self._window,
-            hypotheses=hypotheses,
-        )
-
-    def step(
-        self,
-        query: Tensor,
-        cache: Cache,
-        *,
-        cache_index: Tensor,
-        positions: Tensor,
-        padding_mask: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        kv_cache: kt_ops.KVCache = kt_ops.StaticCache(),
-    ) -> tuple[Tensor, Cache]:
-        """Compute self-attention of T new tokens to the tokens in the cache and to each other.
-
-        For causal relations, `step` over all tokens, one or several at a time, equals one `call`. With an
-        `attention_mask`, the new tokens may also be T candidates for one position, each of which attends to the tokens
-        of its own hypothesis.
+        For some projections only, use `enable_lora` of `query_projection`, `key_projection`, `value_projection` or
+        `output_projection`, which are `keras.layers.Dense` and leave their biases trainable.
 
         Args:
-            query: (B, T, D), the new tokens.
-            cache: the return value of `empty_cache` or of an earlier step.
-            cache_index: integer scalar, the number of tokens written before; it may exceed the size of the cache.
-            positions: integers (B, T), the positions of the new tokens.
-            padding_mask: booleans (B, T), False at new tokens that are padding, which no token may attend to.
-            attention_mask: booleans (B, T, S) or (1, T, S), True where a new token may attend to a token, in the order
-                in which tokens were written; S is at least `cache_index` + T. The new tokens then share one position.
-            kv_cache: how the cache is stored, the same in all steps (see `ops.KVCache`).
+            rank: the rank of the adapters.
+            lora_alpha: the scale of the adapters times `rank`, by default `rank`.
 
-        Returns:
-            The output (B, T, D), and the cache with the new tokens.
+        References:
+            Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models" (2022).
         """
-        positions = ops.cast(positions, "int32")
-        query, key, value = self._heads(query, positions=positions)
-        new = {
-            "key": key,
-            "value": value,
-            "positions": positions if padding_mask is None else ops.where(padding_mask, positions, -1),
-        }
-        size = cache["positions"].shape[1]
-        kv_cache = kv_cache.for_window(self._window, size)
-        if attention_mask is not None:
-            attention_mask = kv_cache.entries_mask(attention_mask, cache_index + query.shape[1], size)
-        entries, cache = kv_cache.write(cache, new, cache_index, are_candidates=attention_mask is not None)
-        keys, values, key_positions = kv_cache.read(entries, self.num_kv_heads)
-        heads = kt_ops.attention(
-            query,
-            keys,
-            values,
-            self.relation,
-            score=self._score(),
-            bias=self._bias(),
-            mask=masks.with_head_axis(attention_mask),
-            padding_mask=key_positions >= 0,
-            query_positions=positions,
-            key_positions=key_positions,
-        )
-        return self._merge(heads), cache
+        for weight in self.trainable_weights:
+            weight.trainable = False
+        for name in ("query", "key", "value", "output"):
+            getattr(self, f"{name}_projection").enable_lora(rank, lora_alpha=lora_alpha)
 
-    def queries(self, query: Tensor, positions: Tensor | None = None) -> Tensor:
-        """Project a query (B, T, D) to the queries (B, T, N, H) of the heads, rotated if positions are rotary."""
-        queries = self._split(self.query_projection(query), self.num_heads, self.key_dim)
-        return attention_encodings.rotate(self.position_encoding, queries, positions)
-
-    def project(self, memory: Tensor) -> dict[str, Tensor]:
-        """Project a memory (B, S, D') to keys (B, K, S, H) and values (B, K, S, V), for `attend`."""
-        keys, values = self._keys_and_values(memory, memory)
-        return {"key": _heads_first(keys), "value": _heads_first(values)}
-
-    def attend(
-        self,
-        query: Tensor,
-        projected: dict[str, Tensor],
-        padding_mask: Tensor | None = None,
-        positions: Tensor | None = None,
-    ) -> Tensor:
-        """Compute cross-attention of a query (B, T, D) to a memory projected by `project`."""
-        heads = kt_ops.attention(
-            self.queries(query, positions),
-            _heads_first(projected["key"]),
-            _heads_first(projected["value"]),
-            self.relation,
-            score=self._score(),
-            bias=self._bias(),
-            padding_mask=padding_mask,
-            query_positions=positions,
-            kernel=self.kernel,
-        )
-        return self._merge(heads)
+    def compute_output_spec(
+        self, query: Any, value: Any = None, *_: Any, return_attention_scores: bool = False, **__: Any
+    ) -> Any:
+        """Return the spec of the output, and on request that of the weights."""
+        output = keras.KerasTensor(query.shape, self.compute_dtype)
+        batch, length = query.shape[:2]
+        weights = (batch, self.num_heads, length, (query if value is None else value).shape[1])
+        return (output, keras.KerasTensor(weights, "float32")) if return_attention_scores else output
 
     def compute_output_shape(self, query_shape: tuple[int | None, ...], *_: Any, **__: Any) -> Any:
         """Return the shape of the query."""
@@ -314,7 +261,7 @@ class MultiHeadAttention(keras.layers.Layer):
         """Return the constructor's arguments."""
         sizes = ("num_heads", "key_dim", "value_dim", "num_kv_heads")
         options = ("kernel", "dropout", "use_bias", "seed", "qkv_bias")
-        initial = ("kernel_initializer", "query_initializer", "output_initializer")
+        initial = ("kernel_initializer", "query_initializer", "output_initializer", "bias_initializer")
         return {
             **super().get_config(),
             **{name: getattr(self, name) for name in (*sizes, *options)},
@@ -322,6 +269,10 @@ class MultiHeadAttention(keras.layers.Layer):
             "position_encoding": keras.saving.serialize_keras_object(self.position_encoding),
             "score": score_layers.serialize(self.score),
             **{name: initializers.serialize(getattr(self, name)) for name in initial},
+            **{
+                name: keras.saving.serialize_keras_object(option)
+                for name, option in self.projection_options.items()
+            },
         }
 
     def _project_to(self, size: int, name: str, input_shape: Any) -> keras.layers.Dense:
@@ -330,34 +281,13 @@ class MultiHeadAttention(keras.layers.Layer):
             size,
             use_bias=self.use_bias if name == "output" else self.qkv_bias,
             kernel_initializer=initializers.another(own or self.kernel_initializer),
+            bias_initializer=initializers.another(self.bias_initializer),
+            **self.projection_options,
             dtype=self.dtype_policy,
             name=name,
         )
         layer.build(input_shape)
         return layer
-
-    def _heads(
-        self,
-        query: Tensor,
-        value: Tensor | None = None,
-        key: Tensor | None = None,
-        positions: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries (B, T, N, H), keys (B, S, K, H) and values (B, S, K, V)."""
-        value = query if value is None else value
-        key = value if key is None else key
-        return self.queries(query, positions), *self._keys_and_values(key, value, positions)
-
-    def _keys_and_values(self, key: Tensor, value: Tensor, positions: Any = None) -> tuple[Tensor, Tensor]:
-        keys = self._split(self.key_projection(key), self.num_kv_heads, self.key_dim)
-        values = self._split(self.value_projection(value), self.num_kv_heads, self.value_dim)
-        return attention_encodings.rotate(self.position_encoding, keys, positions), values
-
-    def _bias(self) -> kt_ops.PositionBias | None:
-        return attention_encodings.bias(self.position_encoding)
-
-    def _score(self) -> kt_ops.scores.Score:
-        return score_layers.value(self.score)
 
     def _arguments(
         self,
@@ -380,21 +310,3 @@ class MultiHeadAttention(keras.layers.Layer):
             "query_positions": positions,
             "key_positions": positions,
         }
-
-    @property
-    def _window(self) -> int | None:
-        """The bandwidth of the relation on the left, or None if unbounded."""
-        return self.relation.bandwidth()[0]
-
-    @staticmethod
-    def _split(projected: Tensor, heads: int, size: int) -> Tensor:
-        return ops.reshape(projected, [-1, ops.shape(projected)[1], heads, size])  # (B, T, heads, size)
-
-    def _merge(self, heads: Tensor) -> Tensor:
-        shape = [-1, ops.shape(heads)[1], self.num_heads * self.value_dim]
-        return self.output_projection(ops.reshape(heads, shape))  # (B, T, D)
-
-
-def _heads_first(tensor: Tensor) -> Tensor:
-    """Transpose (B, S, K, H) to (B, K, S, H), the layout of a projected memory, or back."""
-    return ops.transpose(tensor, (0, 2, 1, 3))

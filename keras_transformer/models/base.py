@@ -1,6 +1,7 @@
 """The base class of the models, and models of published sizes by name."""
 
 import contextlib
+import pathlib
 from typing import Any, ClassVar, Self
 
 import keras
@@ -18,6 +19,9 @@ class Model(keras.Model):
     `check_inputs`, by default True: they raise a `ValueError` that names the argument, row and column of an id outside
     the vocabulary or a label that is none of the classes, where XLA would read another one. Arrays are checked before,
     batches of a data set when they are read. `training.ExactResume` can continue `fit`.
+
+    The constructor of a subclass creates all weights, and `input_specs` describes the inputs, so that a model can be
+    summarized, quantized and exported before its first call.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -27,6 +31,13 @@ class Model(keras.Model):
     def input_specs(self) -> InputSpecs:
         """Return the integer inputs of a call, by name, which `fit` checks."""
         return {}
+
+    def input_signature(self) -> Any:
+        """Return the `keras.InputSpec` of the inputs of an exported model, by name or a single one.
+
+        Optional inputs of a call that are not in it are left out of exports; `export(input_signature=...)` takes any.
+        """
+        return {name: spec.for_keras(name) for name, spec in self.input_specs().items() if spec.is_exported}
 
     def fit(
         self,
@@ -75,6 +86,55 @@ class Model(keras.Model):
         """Return the inputs of a call by name, after a check of their names, ranks and dtypes."""
         return as_dictionary(inputs, self.input_specs())
 
+    def build(self, input_shape: Any = None) -> None:
+        """Accept inputs of any shape: the constructor has created the weights."""
+
+    def build_as_sublayer(self) -> None:
+        """Build the model with the shapes of `input_signature`, which the summary of an enclosing model shows."""
+        self.build(keras.tree.map_structure(lambda spec: spec.shape, self.input_signature()))
+
+    def export(
+        self,
+        filepath: Any,
+        format: str = "tf_saved_model",  # noqa: A002  (Keras' name)
+        verbose: bool | None = None,
+        input_signature: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        """Export the model as `keras.Model.export`, by default with the inputs of `input_signature`.
+
+        Raises:
+            ValueError: if `format` is "onnx" and Keras' conversion has no form for an operation.
+        """
+        signature = [self.input_signature()] if input_signature is None else input_signature
+        super().export(filepath, format, verbose, signature, **kwargs)
+        if format == "onnx":
+            _check_onnx(pathlib.Path(filepath))
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the constructor's arguments, and "quantization", the modes of quantized layers, if there are any."""
+        quantization = {
+            layer.path: {
+                "mode": layer.quantization_mode,
+                "config": keras.saving.serialize_keras_object(getattr(layer, "quantization_config", None)),
+            }
+            for layer in self._flatten_layers(include_self=False)
+            if layer.quantization_mode is not None
+        }
+        return {**super().get_config(), **({"quantization": quantization} if quantization else {})}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+        """Create the model of a `get_config`, and quantize its layers as saved, so that their weights can be loaded."""
+        config = dict(config)
+        quantization = config.pop("quantization", {})
+        model = super().from_config(config, custom_objects)
+        for layer in model._flatten_layers(include_self=False):
+            if layer.path in quantization and layer.quantization_mode is None:
+                saved = quantization[layer.path]
+                layer.quantize(saved["mode"], config=keras.saving.deserialize_keras_object(saved["config"]))
+        return model
+
 
 def _with_resuming(callbacks: Any, x: Any, validation_data: Any, stack: contextlib.ExitStack) -> Any:
     """Prepare a callback that resumes training, which saves and restores the state of the others."""
@@ -84,6 +144,20 @@ def _with_resuming(callbacks: Any, x: Any, validation_data: Any, stack: contextl
         return callbacks
     others = [callback for callback in given if callback is not resuming]
     return stack.enter_context(resuming.training(x, validation_data, others))
+
+
+def _check_onnx(file: pathlib.Path) -> None:
+    """Raise and remove the file of an ONNX graph if it has operations that are not of ONNX, which Keras lets pass."""
+    import onnx
+
+    nodes = onnx.load(file, load_external_data=False).graph.node
+    unknown = sorted({node.op_type for node in nodes if not onnx.defs.has(node.op_type, node.domain)})
+    if unknown:
+        file.unlink()
+        raise ValueError(
+            'Keras\' `export(format="onnx")` has no form for an operation of the model. '
+            f"Use kt.export.onnx_model(model, file). Received: {', '.join(unknown)}"
+        )
 
 
 class PublishedSizes:

@@ -188,7 +188,7 @@ class BERT(PublishedSizes, Model):
         """Return the integer inputs of a call, by name; those at "masked_positions" are for heads."""
         return {
             "token_ids": InputSpec(self.vocabulary_size),
-            "segment_ids": InputSpec(self.num_segments, required=False),
+            "segment_ids": InputSpec(self.num_segments, required=False, exported=self.num_segments > 1),
             "masked_positions": InputSpec(self.max_length, ("B", "M"), required=False),
             "lengths": InputSpec(None, ("B",), required=False),
         }

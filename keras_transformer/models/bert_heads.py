@@ -29,6 +29,7 @@ class _Headed(Model):
                 f"`encoder` must be an encoder such as `models.BERT`. Received: a {type(encoder).__name__}"
             )
         self.encoder = encoder
+        encoder.build_as_sublayer()
         if encoder.pooler is not None:
             encoder.pooler.trainable = pools
         elif pools:
@@ -44,7 +45,7 @@ class _Headed(Model):
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
         """Create the model of a `get_config`."""
         encoder = keras.saving.deserialize_keras_object(config["encoder"], custom_objects=custom_objects)
-        return cls(**{**config, "encoder": encoder})
+        return super().from_config({**config, "encoder": encoder}, custom_objects)
 
     def input_specs(self) -> InputSpecs:
         """Return the integer inputs of a call, those of the encoder."""
@@ -144,6 +145,7 @@ class Pretraining(_Headed):
         self.masked_language_model = MaskedLanguageModel(
             encoder, dtype=self.dtype_policy, name="masked_language_model"
         )
+        self.masked_language_model.build_as_sublayer()
         encoder.pooler.trainable = True  # `MaskedLanguageModel` has set it to False
         self.next_sentence = self._head(2, "next_sentence", encoder.model_dim)
         self.built = True

@@ -115,6 +115,11 @@ class GAT(Model):
             hidden = self._layer(i, hidden, graph, training)
         return ops.cast(hidden, "float32")
 
+    def input_signature(self) -> dict[str, Any]:
+        """Return the specs of nodes and edges."""
+        nodes = keras.InputSpec("float32", (None, None, self.num_features), name="nodes")
+        return {"nodes": nodes, "edges": keras.InputSpec("int32", (None, None, 2), name="edges")}
+
     def attention_weights(self, inputs: dict[str, Tensor]) -> list[Tensor]:
         """Return the attention weights of every layer, float32 (B, N, T, T), targets in rows, sources in columns."""
         hidden, graph = self._nodes_and_graph(inputs)

@@ -9,8 +9,8 @@ from keras_transformer import ops as kt_ops
 from keras_transformer import relations
 from keras_transformer.arguments import check_ids, check_positive_integer
 from keras_transformer.layers import DecoderBlock, Dropout, LearnedPositions, TokenEmbedding
+from keras_transformer.layers.cached_attention import Cache
 from keras_transformer.layers.feed_forward import get_activation, serialize_activation
-from keras_transformer.layers.multi_head_attention import Cache
 from keras_transformer.layers.positions import attention_encodings
 from keras_transformer.layers.residual import new_norm
 from keras_transformer.models.base import Model, PublishedSizes, padding_arguments
@@ -224,7 +224,7 @@ class GPT(PublishedSizes, Model):
         """Return the integer inputs of a call, by name."""
         return {
             "token_ids": InputSpec(self.vocabulary_size),
-            "padding_mask": InputSpec(2, required=False),
+            "padding_mask": InputSpec(2, required=False, exported=self.pad_id is None, dtype="bool"),
             "segment_ids": InputSpec(None, required=False),
             "positions": InputSpec(self.max_length, required=False),
             "lengths": InputSpec(None, ("B",), required=False),

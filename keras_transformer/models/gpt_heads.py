@@ -32,6 +32,7 @@ class _Headed(Model):
         if not isinstance(decoder, GPT):
             raise TypeError(f"`decoder` must be a `models.GPT`. Received: a {type(decoder).__name__}")
         self.decoder = decoder
+        decoder.build_as_sublayer()
         self.special_ids = _check_special_ids(special_ids, decoder)
         self.dropout = check_rate("dropout", dropout, decoder.dropout)
         self.drop = Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
@@ -68,7 +69,9 @@ class _Headed(Model):
         """Return the integer inputs of a call, by name."""
         return {
             "token_ids": InputSpec(self.decoder.vocabulary_size, self._axes),
-            "padding_mask": InputSpec(2, self._axes, required=False),
+            "padding_mask": InputSpec(
+                2, self._axes, required=False, exported=self.decoder.pad_id is None, dtype="bool"
+            ),
         }
 
     def get_config(self) -> dict[str, Any]:
@@ -84,7 +87,7 @@ class _Headed(Model):
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
         """Create the model of a `get_config`."""
         decoder = keras.saving.deserialize_keras_object(config["decoder"], custom_objects=custom_objects)
-        return cls(**{**config, "decoder": decoder})
+        return super().from_config({**config, "decoder": decoder}, custom_objects)
 
     def _hidden(self, given: dict[str, Tensor], training: bool | None) -> Tensor:
         """Return the hidden states (rows, T, D), with the sequences of an example in consecutive rows."""

@@ -34,11 +34,25 @@ class InputSpec(NamedTuple):
         limit: the integers are in [0, limit); None for any non-negative ones. With 2 the input may be boolean.
         axes: the names of the axes.
         required: whether the model needs the input.
+        exported: whether it is an input of exported models; None for those that are required.
+        dtype: its dtype in exported models.
     """
 
     limit: int | None
     axes: tuple[str, ...] = ("B", "T")
     required: bool = True
+    exported: bool | None = None
+    dtype: str = "int32"
+
+    @property
+    def is_exported(self) -> bool:
+        """True if it is an input of exported models."""
+        return self.required if self.exported is None else self.exported
+
+    def for_keras(self, name: str) -> keras.InputSpec:
+        """Return the spec of Keras, in which axes have no names."""
+        shape = tuple(int(axis) if axis.isdigit() else None for axis in self.axes)
+        return keras.InputSpec(self.dtype, shape, name=name)
 
 
 InputSpecs = Mapping[str, InputSpec]

@@ -228,7 +228,7 @@ class T5(PublishedSizes, EncoderDecoder):
 
     def _build_weights(self) -> None:
         for bias in (self.encoder_bias, self.decoder_bias):
-            bias.build()
+            bias.build((None,))
         if self.head is not None:
             self.head.build((None, None, self.model_dim))
         super()._build_weights()

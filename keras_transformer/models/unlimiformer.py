@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_transformer import ops as kt_ops
 from keras_transformer.arguments import check_positive_integer
-from keras_transformer.layers.multi_head_attention import Cache
+from keras_transformer.layers.cached_attention import Cache
 from keras_transformer.layers.retrieval_attention import RetrievalMemory, key_matrix
 from keras_transformer.models.base import Model
 from keras_transformer.models.encoder_decoder import Context, EncoderDecoder
@@ -83,6 +83,7 @@ class Unlimiformer(Model):
                     f"`model` must have a scaled dot-product score without soft cap. Received: score={score}"
                 )
         self.model = model
+        model.build_as_sublayer()
         self.top_k = top_k
         self.chunk_length = chunk_length
         self.overlap = overlap
@@ -178,7 +179,7 @@ class Unlimiformer(Model):
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> "Unlimiformer":
         """Create the model of a `get_config`."""
         model = keras.saving.deserialize_keras_object(config["model"], custom_objects)
-        return cls(**{**config, "model": model})
+        return super().from_config({**config, "model": model}, custom_objects)
 
     @property
     def _stride(self) -> int:

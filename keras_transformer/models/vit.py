@@ -182,6 +182,10 @@ class ViT(PublishedSizes, Model):
         pooled = hidden[:, 0] if self.pooling == "token" else ops.mean(hidden, axis=1)
         return ops.cast(pooled if self.head is None else self.head(pooled), "float32")
 
+    def input_signature(self) -> keras.InputSpec:
+        """Return the spec of the images."""
+        return keras.InputSpec("float32", (None, *self.image_size, self.num_channels), name="images")
+
     def encode(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         """Return the last hidden states (B, 1 + patches, D), with the class token first, if there is one."""
         hidden = self._embed(inputs, training)

@@ -158,7 +158,7 @@ class Pipeline(abc.ABC):
         Raises:
             FileExistsError: if `folder` exists and `overwrite` is False, or it is not a pipeline.
             TypeError: if `folder` is not a path.
-            ValueError: if the model is quantised or an `Ensemble`, the sampler has a draft model, or `folder` is empty.
+            ValueError: if the model is an `Ensemble`, the sampler has a draft model, or `folder` is empty.
         """
         if not hasattr(self.model, "save"):
             raise ValueError(
@@ -169,11 +169,6 @@ class Pipeline(abc.ABC):
         if folder.exists() and overwrite and not is_pipeline(folder):
             raise FileExistsError(
                 f"`folder` must be new, or a pipeline if overwrite=True. Received: folder={str(folder)!r}"
-            )
-        if any(variable.dtype == "int8" for variable in self.model.variables):
-            raise ValueError(
-                "`model` must not be quantised, as its file could not be loaded. Save it before quantisation, and "
-                "quantise after loading. Received: a model with int8 weights"
             )
         settings = self.settings()
         with files.new_folder(folder, overwrite) as new:

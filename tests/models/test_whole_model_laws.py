@@ -1,6 +1,6 @@
 """Properties of every model: LoRA and int8 of Keras, mixed precision, XLA.
 
-Configurations and files of each are tested beside the model.
+Exports of Keras and summaries too. Configurations and files of each are tested beside the model.
 """
 
 import keras
@@ -16,6 +16,8 @@ IMAGES = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 3)).astype("float32
 NODES = np.random.default_rng(1).normal(size=(3, 6, 16)).astype("float32")
 EDGES = np.array([[[0, 1], [1, 2], [3, 3], [-1, -1]]] * 3)  # 4 and 5 are isolated
 GRAPHS = {"nodes": NODES, "edges": EDGES}
+
+ANSWERS = np.stack([IDS, IDS[::-1]], axis=1)  # two sequences for each example
 
 SIZES = {"num_layers": 1, "num_heads": 2, "model_dim": 16, "hidden_dim": 32, "dropout": 0.0}
 
@@ -50,6 +52,19 @@ CASES = {
         PAIRS,
     ),
 }
+# Models whose layers are tested with those above: their inputs and outputs differ.
+HEADS = {
+    "bert": (encoder, SEGMENTS),
+    "bert masked": (lambda dtype: models.MaskedLanguageModel(encoder(dtype)), SEGMENTS),
+    "bert tokens": (lambda dtype: models.TokenClassifier(encoder(dtype), 3), SEGMENTS),
+    "bert spans": (lambda dtype: models.SpanClassifier(encoder(dtype)), SEGMENTS),
+    "gpt pairs": (lambda dtype: models.GPTClassifier(decoder(dtype), 2, symmetric=True), ANSWERS),
+    "gpt choices": (lambda dtype: models.GPTMultipleChoice(decoder(dtype)), ANSWERS),
+    "gpt without padding id": (
+        lambda dtype: models.GPT(16, **SIZES, pad_id=None, max_length=8, dtype=dtype),
+        {"token_ids": IDS, "padding_mask": IDS != 0},
+    ),
+}
 # On JAX every new shape compiles for seconds: one case of each law runs there.
 SLOW = {
     "gpt rotary",
@@ -72,7 +87,7 @@ each = of_each()
 
 def tiny(name, dtype="float32"):
     """The model with every weight, biases too, random."""
-    model = CASES[name][0](dtype)
+    model = {**CASES, **HEADS}[name][0](dtype)
     random = np.random.default_rng(0)
     for weight in model.trainable_weights:
         weight.assign(random.normal(size=weight.shape) * 0.3)
@@ -129,10 +144,13 @@ def test_lora_starts_as_identity_and_trains_few_weights(name, tmp_path):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.slow
-@each
+# Quantizing is slow: the model with the fewest weights every day.
+SLOW_TO_QUANTIZE = set(CASES) - {"gat"}
+
+
+@of_each(SLOW_TO_QUANTIZE)
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")
-def test_int8_is_close(name):
+def test_int8_is_close_and_survives_a_file(name, tmp_path):
     model, inputs = tiny(name), CASES[name][1]
     before = outputs(model, inputs)
     model.quantize("int8")
@@ -140,6 +158,11 @@ def test_int8_is_close(name):
     for found, expected in zip(outputs(model, inputs), before, strict=True):
         assert not np.array_equal(found, expected)
         np.testing.assert_allclose(found, expected, atol=0.1 * np.abs(expected).max())
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras", compile=False)
+    assert [each.dtype for each in loaded.variables] == [each.dtype for each in model.variables]
+    for found, expected in zip(outputs(loaded, inputs), outputs(model, inputs), strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.slow_variants
@@ -158,7 +181,57 @@ def test_mixed_precision_is_close_and_returns_float32(name, policy):
 def test_summary_shows_every_parameter(name):
     model, lines = tiny(name), []
     model.summary(print_fn=lambda line, **_: lines.append(line))
-    assert f"Total params: {model.count_params():,}" in "\n".join(lines)
+    text = "\n".join(lines)
+    assert f"Total params: {model.count_params():,}" in text
+    assert "?" not in text  # every layer has an output shape
+    assert "unbuilt" not in text
+
+
+EXPORTS = [
+    pytest.param(name, trained, marks=[] if (name, trained) == ("gat", False) else pytest.mark.slow)
+    for name in {**CASES, **HEADS}
+    for trained in (False, True)
+]
+
+
+@pytest.mark.parametrize(("name", "trained"), EXPORTS)
+def test_exports_of_keras_equal_the_model(name, trained, tmp_path):
+    tensorflow = pytest.importorskip("tensorflow")
+    model, inputs = tiny(name), {**CASES, **HEADS}[name][1]
+    signature = model.input_signature()
+    if isinstance(signature, dict):
+        inputs = inputs if isinstance(inputs, dict) else {"token_ids": inputs}
+        inputs = {key: inputs[key].astype(spec.dtype) for key, spec in signature.items()}
+    if trained:
+        model.compile("sgd", "mse")
+        model.fit(inputs, keras.tree.map_structure(keras.ops.ones_like, model(inputs)), verbose=0)
+    model.export(tmp_path / "export", verbose=False)
+    loaded = tensorflow.saved_model.load(tmp_path / "export")
+    for found, expected in zip(keras.tree.flatten(loaded.serve(inputs)), outputs(model, inputs), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+# Keras patches tf2onnx for NumPy 2.
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:In the future `np.object`:FutureWarning")
+@pytest.mark.parametrize("name", ["transformer", "gat"])
+def test_onnx_of_keras_equals_the_model(name, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    model, inputs = tiny(name), CASES[name][1]
+    model.export(tmp_path / "model.onnx", format="onnx", verbose=False)
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    feed = {key: inputs[key].astype(spec.dtype) for key, spec in model.input_signature().items()}
+    np.testing.assert_allclose(session.run(None, feed)[0], outputs(model, inputs)[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:In the future `np.object`:FutureWarning")
+def test_onnx_of_keras_without_a_form_is_refused(tmp_path):
+    """Keras writes a file that ONNX Runtime cannot load: exact GELU becomes an operation that ONNX lacks."""
+    pytest.importorskip("tf2onnx")
+    with pytest.raises(ValueError, match=r"kt\.export\.onnx_model.*Received: Erfc"):
+        tiny("vit").export(tmp_path / "model.onnx", format="onnx", verbose=False)
+    assert not (tmp_path / "model.onnx").exists()
 
 
 @each

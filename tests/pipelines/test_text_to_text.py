@@ -364,9 +364,11 @@ def test_another_tokenizer_of_the_same_size_is_refused(copied, pipeline, sentenc
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")
-def test_a_quantised_model_is_refused_before_it_is_saved(pipeline, random_transformer, tmp_path):
+def test_a_quantized_pipeline_is_loaded_as_saved(pipeline, random_transformer, texts, tmp_path):
     model = random_transformer(1, vocabulary_size=pipeline.tokenizer.vocabulary_size)
     model.quantize("int8")
-    with pytest.raises(ValueError, match="`model` must not be quantised, "):
-        TextToText(model, pipeline.tokenizer).save(tmp_path / "quantised")
-    assert list(tmp_path.iterdir()) == []
+    quantized = TextToText(model, pipeline.tokenizer, max_new_tokens=5)
+    quantized.save(tmp_path / "quantized")
+    loaded = pipelines.load(tmp_path / "quantized")
+    assert any(variable.dtype == "int8" for variable in loaded.model.variables)
+    assert loaded(texts[:4]) == quantized(texts[:4])

@@ -63,7 +63,7 @@ def check(path: pathlib.Path, write_with_debug_info: Callable[[str], Any]) -> No
         for (reason, code), each in sorted(by_code.items())
     )
     raise ValueError(
-        f"`pipeline` must consist of operations that TensorFlow Serving runs: those of {RUNTIME}, without XLA. "
+        f"`model` must consist of operations that TensorFlow Serving runs: those of {RUNTIME}, without XLA. "
         f"Received: {'; '.join(received)}"
     )
 

@@ -8,10 +8,9 @@ import shutil
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import keras
 import tensorflow as tf
 
-from keras_transformer.export.bundle_writer import check_pipeline, new_part
+from keras_transformer.export.bundle_writer import check_backend, check_pipeline, new_part
 from keras_transformer.export.parity import comparison
 from keras_transformer.export.to_onnx import graph_traversal, optimum, rewrites, tf2onnx_handlers, weights
 from keras_transformer.export.to_onnx.precisions import CONVERTERS
@@ -95,8 +94,7 @@ def check(pipeline: Any, precisions: Sequence[str]) -> None:
         ImportError: if a package is not installed.
         ValueError: if an argument is invalid.
     """
-    if keras.backend.backend() != "tensorflow":
-        raise ValueError(f"`onnx` needs the TensorFlow backend. Received: {keras.backend.backend()}")
+    check_backend()
     check_pipeline(pipeline)
     names = [FLOAT32, *CONVERTED]
     valid = isinstance(precisions, list | tuple) and set(precisions) <= set(names) and FLOAT32 in precisions
@@ -117,6 +115,17 @@ def check(pipeline: Any, precisions: Sequence[str]) -> None:
             f"`precisions` must be ({FLOAT32!r},) for a model of more than {weights.LARGEST / 1e9:.1f} GB of weights. "
             f"Received: precisions={precisions!r}, a model of {size / 1e9:.1f} GB"
         )
+    check_packages()
+
+
+def check_packages() -> None:
+    """Raise unless Keras runs on TensorFlow and the packages for ONNX are installed.
+
+    Raises:
+        ImportError: if a package is not installed.
+        ValueError: if Keras runs on another backend.
+    """
+    check_backend()
     try:
         import onnx  # noqa: F401
         import onnxruntime  # noqa: F401
@@ -163,10 +172,10 @@ def _write_graph(
     model = convert(name, graph.function, graph.inputs, graph.axes, variables)
     converted = {folder: CONVERTERS[precision](model) for precision, folder in others.items()}
     for each, file in {folder: model, **converted}.items():
-        _save(file, graph.defaults, each / f"{name}.onnx")
+        save(file, graph.defaults, each / f"{name}.onnx")
 
 
-def _save(model: Any, defaults: Arrays, path: pathlib.Path) -> None:
+def save(model: Any, defaults: Arrays, path: pathlib.Path) -> None:
     """Save a model, with default values of inputs: initializers of the same names.
 
     Weights are in a file of their own if there are too many for one; then they are removed from the model.
@@ -224,10 +233,12 @@ def convert(
     model, _ = tf2onnx.convert.from_function(
         traced, input_signature=signature, opset=OPSET, custom_op_handlers=tf2onnx_handlers.HANDLERS
     )
+    _insert_captured(model.graph, traced.get_concrete_function())
     matrices.set_shapes(model.graph)
-    unknown = sorted({node.op_type for node in graph_traversal.nodes(model.graph) if not _is_known(node)})
+    unknown = {node.op_type: node.name for node in graph_traversal.nodes(model.graph) if not _is_known(node)}
     if unknown:
-        raise ValueError(f"`model` must consist of operations that ONNX has. Received: {', '.join(unknown)}")
+        found = ", ".join(f"{operation} in {layer}" for operation, layer in sorted(unknown.items()))
+        raise ValueError(f"`model` must consist of operations that ONNX has. Received: {found}")
     model = rewrites.simplify(model)
     model.graph.name = name
     for value in [*model.graph.input, *model.graph.output]:
@@ -243,6 +254,16 @@ def convert(
         ) from error
     matrices.insert(model.graph)
     return model
+
+
+def _insert_captured(graph: Any, traced: Any) -> None:
+    """Replace the inputs of a graph for tensors that its function captures, as of layers' attributes, by constants."""
+    import onnx
+
+    captured = {placeholder.name: value for value, placeholder in traced.graph.captures}
+    for each in [each for each in graph.input if each.name in captured]:
+        graph.input.remove(each)
+        graph.initializer.append(onnx.numpy_helper.from_array(captured[each.name].numpy(), each.name))
 
 
 def _is_known(node: Any) -> bool:

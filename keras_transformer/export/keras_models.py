@@ -1,0 +1,278 @@
+"""Export of any Keras model, also one that is not of this package, as an ONNX graph or a SavedModel."""
+
+import os
+import pathlib
+import re
+import tempfile
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_transformer.export import to_saved_model
+from keras_transformer.export.bundle_writer import check_backend
+from keras_transformer.export.parity import outputs
+from keras_transformer.export.to_onnx import conversion
+from keras_transformer.models.base import Model
+from keras_transformer.pipelines.base import BATCH, DEFAULT, Arrays, Axes, Graph
+from keras_transformer.typing import Tensor
+from keras_transformer_serving import external_data, files, parity
+
+_SAMPLE_SIZES = (
+    (2, 5),
+    (3, 7),
+)  # batch and length, which differ so that a size that should be dynamic is found
+
+
+def onnx_model(
+    model: Any,
+    file: str | os.PathLike[str],
+    *,
+    input_signature: Any = None,
+    sample_inputs: Any = None,
+    overwrite: bool = False,
+) -> pathlib.Path:
+    """Export any Keras model as an ONNX graph, and compare its outputs with the model's.
+
+    The graph is converted as those of `onnx`: operations that tf2onnx lacks have a form, attention, normalization and
+    GELU are those that ONNX Runtime fuses, and matrices are initializers with the paths of the model's weights. Inputs
+    have their names in the model, or "inputs", "input_0", "input_1", …; outputs those of a dictionary, or "output",
+    "output_0", "output_1", …. Above 2 GB, weights are in a file beside it, `<name>.onnx_data`.
+
+    Args:
+        model: a `keras.Model` whose call takes one argument, `inputs`: a tensor, a list or a dictionary.
+        file: the new file, which ends in ".onnx".
+        input_signature: the structure of `inputs`, of `keras.InputSpec`, `keras.KerasTensor` or `tf.TensorSpec`; None
+            in a shape for a dynamic size. By default that of a functional or sequential model, of a model of this
+            package, of `sample_inputs` with a dynamic batch size, or of the first call of a subclassed model, whose
+            inputs are then floats.
+        sample_inputs: inputs to compare the outputs on, arrays in the structure of `inputs`; by default random floats
+            in [0, 1), and integers 0 or 1, in two sizes.
+        overwrite: whether to replace an existing file.
+
+    Returns:
+        The file, which is only created when complete and compared.
+
+    Raises:
+        FileExistsError: if the file exists and `overwrite` is False.
+        ImportError: if a package of the extra "onnx" is not installed.
+        ParityError: if an output differs.
+        ValueError: if an argument is invalid, or ONNX has no form for an operation; the message names its layer.
+
+    Example:
+        >>> onnx_model(model, "model.onnx", sample_inputs={"token_ids": ids})
+        PosixPath('model.onnx')
+    """
+    file = pathlib.Path(file)
+    conversion.check_packages()
+    if file.suffix != ".onnx":
+        raise ValueError(f"`file` must end in .onnx. Received: file={str(file)!r}")
+    data = file.with_name(external_data.file_name(file.stem))
+    for each in (file, data):
+        if each.exists() and not overwrite:
+            raise FileExistsError(
+                f"`file` must be new unless overwrite=True; `{each}` exists and is not changed"
+            )
+    specs = _specs(model, input_signature, sample_inputs)
+    graph = _graph(model, specs)
+    examples = _examples(graph, specs, sample_inputs, file.stem)
+    converted = conversion.convert(
+        re.sub(r"\W", "_", model.name), graph.function, graph.inputs, _axes(graph, examples), model.weights
+    )
+    with tempfile.TemporaryDirectory(prefix=f".{file.name}.", dir=files.nearest_folder(file)) as temporary:
+        new = pathlib.Path(temporary) / file.name
+        conversion.save(converted, {}, new)
+        parity.compare_tensors(examples, _onnx_runner(new), outputs.tolerance(model))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.unlink(missing_ok=True)  # before its weights are replaced
+        data.unlink(missing_ok=True)
+        for each in (data, file):
+            if (new.parent / each.name).exists():
+                os.replace(new.parent / each.name, each)
+    return file
+
+
+def saved_model_of(
+    model: Any,
+    folder: str | os.PathLike[str],
+    *,
+    input_signature: Any = None,
+    sample_inputs: Any = None,
+    overwrite: bool = False,
+) -> pathlib.Path:
+    """Export any Keras model as a SavedModel for TensorFlow Serving, and compare its outputs with the model's.
+
+    Its signature "serving_default" has the inputs and outputs of `onnx_model` by name. All operations are of
+    TensorFlow 2.20, the newest that TensorFlow Serving has, and need no XLA, which it disables.
+
+    Args:
+        model: a `keras.Model`, as in `onnx_model`.
+        folder: the SavedModel's new folder; TensorFlow Serving reads the model "name" from `name/1`, `name/2`, ….
+        input_signature: the structure of the inputs, as in `onnx_model`.
+        sample_inputs: inputs to compare the outputs on, as in `onnx_model`.
+        overwrite: whether to replace an existing SavedModel.
+
+    Returns:
+        The folder, which is only created when complete and compared.
+
+    Raises:
+        FileExistsError: if the folder exists, and is not an empty folder, or a SavedModel and `overwrite` is True.
+        ParityError: if an output differs.
+        ValueError: if an argument is invalid, or TensorFlow Serving cannot run an operation of the model.
+
+    Example:
+        >>> saved_model_of(model, "served/encoder/1")
+        PosixPath('served/encoder/1')
+    """
+    folder = pathlib.Path(folder)
+    check_backend()
+    replaces = overwrite and (folder / "saved_model.pb").exists()
+    specs = _specs(model, input_signature, sample_inputs)
+    graph = _graph(model, specs)
+    with files.new_folder(folder, replaces) as new:
+        examples = _examples(graph, specs, sample_inputs, DEFAULT)  # first: it builds the model
+        to_saved_model.write_signatures({DEFAULT: graph}, [model], new)
+        parity.compare_tensors(examples, outputs.SavedModel(new), outputs.tolerance(model))
+    return folder
+
+
+def _specs(model: Any, input_signature: Any, sample_inputs: Any) -> Any:
+    """Return the structure of the model's inputs, of `tf.TensorSpec` with names."""
+    if not isinstance(model, keras.Model):
+        raise ValueError(f"`model` must be a keras.Model. Received: {type(model).__name__}")
+    structure = input_signature
+    if structure is None:
+        structure = _known_structure(model, sample_inputs)
+    leaves = keras.tree.flatten(structure)
+    names = _names(structure)
+    if len({*names}) < len(names):
+        raise ValueError(f"`input_signature` must have different names. Received: {', '.join(names)}")
+    specs = []
+    for name, leaf in zip(names, leaves, strict=True):
+        if getattr(leaf, "shape", None) is None or getattr(leaf, "dtype", None) is None:
+            raise ValueError(
+                f"`input_signature` must have a shape and a dtype for {name}. Received: {leaf!r}"
+            )
+        dtype = tf.as_dtype(leaf.dtype)
+        if not (dtype.is_floating or dtype.is_integer or dtype.is_bool):
+            raise ValueError(f"`input_signature` must be of numbers. Received: {name} of {dtype.name}")
+        specs.append(tf.TensorSpec(tuple(leaf.shape), dtype, name=name))
+    return keras.tree.pack_sequence_as(structure, specs)
+
+
+def _known_structure(model: Any, sample_inputs: Any) -> Any:
+    """Return the structure of the model's inputs, of values with shape and dtype."""
+    if isinstance(model, Model):
+        return model.input_signature()
+    if isinstance(model, keras.Sequential) and model.built:
+        return model.inputs[0]
+    if getattr(model, "inputs", None):
+        return model.input
+    if sample_inputs is not None:
+        return keras.tree.map_structure(
+            lambda each: keras.InputSpec(np.asarray(each).dtype.name, (None, *np.shape(each)[1:])),
+            sample_inputs,
+        )
+    shapes = (model.get_build_config() or {}).get("input_shape") if model.built else None
+    if shapes is None:
+        raise ValueError(
+            "`input_signature` or `sample_inputs` must be given for a subclassed model that was not called. "
+            f"Received: model={model.name}"
+        )
+    return keras.tree.map_shape_structure(
+        lambda shape: keras.InputSpec(model.input_dtype, (None, *shape[1:])), shapes
+    )
+
+
+def _names(structure: Any) -> list[str]:
+    """Return a name for each input: its key, its own name, or "inputs", "input_0", …."""
+    paths = keras.tree.flatten_with_path(structure)
+    names = []
+    for number, (path, leaf) in enumerate(paths):
+        own = getattr(leaf, "name", None) or ""
+        if path and all(isinstance(key, str) for key in path):
+            own = "_".join(path)
+        elif not own or re.fullmatch(r"keras_tensor(_\d+)?", own):
+            own = "inputs" if len(paths) == 1 else f"input_{number}"
+        names.append(re.sub(r"\W", "_", own))
+    return names
+
+
+def _graph(model: Any, specs: Any) -> Graph:
+    """Return the function of the model, from the inputs in the order of `specs` to named outputs."""
+
+    def function(*tensors: Tensor) -> dict[str, Tensor]:
+        found = model(keras.tree.pack_sequence_as(specs, tensors), training=False)
+        flat = keras.tree.flatten(found)
+        if isinstance(found, dict):
+            names = _names(found)
+        else:
+            names = ["output"] if len(flat) == 1 else [f"output_{number}" for number in range(len(flat))]
+        return dict(zip(names, map(tf.identity, flat), strict=True))
+
+    return Graph(function, keras.tree.flatten(specs))
+
+
+def _examples(graph: Graph, specs: Any, sample_inputs: Any, name: str) -> list[parity.Example]:
+    """Return inputs, random ones unless given, and the model's outputs."""
+    if sample_inputs is not None:
+        keras.tree.assert_same_structure(specs, sample_inputs)
+        given = [[np.asarray(each) for each in keras.tree.flatten(sample_inputs)]]
+    else:
+        random = np.random.default_rng(0)
+        given = [[_random(random, spec, sizes) for spec in graph.inputs] for sizes in _SAMPLE_SIZES]
+    examples = []
+    for arrays in given:
+        inputs = {
+            spec.name: array.astype(spec.dtype.as_numpy_dtype)
+            for spec, array in zip(graph.inputs, arrays, strict=True)
+        }
+        found = graph.function(*map(tf.constant, inputs.values()))
+        examples.append(parity.Example(name, inputs, {key: value.numpy() for key, value in found.items()}))
+    return examples
+
+
+def _random(random: np.random.Generator, spec: tf.TensorSpec, sizes: tuple[int, int]) -> np.ndarray:
+    shape = [sizes[min(axis, 1)] if size is None else size for axis, size in enumerate(spec.shape)]
+    return random.random(shape) if spec.dtype.is_floating else random.integers(0, 2, shape)
+
+
+def _axes(graph: Graph, examples: Sequence[parity.Example]) -> Axes:
+    """Return the names of the dynamic axes of inputs, and of the batch axis of outputs."""
+    axes: Axes = {
+        spec.name: [
+            (f"{spec.name}_{axis}" if axis else BATCH) if size is None else None
+            for axis, size in enumerate(spec.shape)
+        ]
+        for spec in graph.inputs
+    }
+    batches = [next(iter(each.inputs.values())).shape[:1] for each in examples]
+    if [BATCH] in [found[:1] for found in axes.values()]:
+        for name in examples[0].outputs:
+            if [each.outputs[name].shape[:1] for each in examples] == batches:
+                axes[name] = [BATCH]
+    return axes
+
+
+def _onnx_runner(file: pathlib.Path) -> Callable[[str, Arrays], Arrays]:
+    """Return a function that runs a graph in ONNX Runtime."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors
+    try:
+        session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # its exceptions have no public base class
+        raise ValueError(
+            f"`model` must consist of operations that ONNX Runtime has. Received: {error}"
+        ) from error
+    names = [each.name for each in session.get_outputs()]
+    read = {each.name for each in session.get_inputs()}
+
+    def run(_: str, inputs: Arrays) -> Arrays:
+        feed = {name: values for name, values in inputs.items() if name in read}
+        return dict(zip(names, session.run(names, feed), strict=True))
+
+    return run
