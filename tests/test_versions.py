@@ -99,11 +99,22 @@ def test_the_oldest_versions_are_colabs_and_the_floors():
         assert f"{oldest[package]}.".startswith(f"{floor}."), f"{package}>={floor} is not what is tested"
 
 
-def test_notebooks_upgrade_nothing():
+def first_cells():
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         cells = json.loads(path.read_text())["cells"]
-        lines = [line for cell in cells for line in cell["source"] if "pip install" in line]
-        assert lines, path.name
+        yield path.name, "".join(next(cell["source"] for cell in cells if cell["cell_type"] == "code"))
+
+
+def test_first_cells_of_notebooks_are_equal():
+    found = dict(first_cells())
+    assert len(set(found.values())) == 1, found
+    assert "%pip install" in next(iter(found.values()))
+
+
+def test_notebooks_upgrade_nothing():
+    for name, source in first_cells():
+        lines = [line for line in source.splitlines() if "pip install" in line]
+        assert lines, name
         for line in lines:
             assert not {"-U", "--upgrade", "--force-reinstall"} & set(line.split()), line
             assert not set("<>=") & set(line), line
