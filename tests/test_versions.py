@@ -22,6 +22,7 @@ COLAB = {
     "jax": "0.7.2",
     "jaxlib": "0.7.2",
     "keras": "3.13.2",
+    "keras-hub": "0.26.0",
     "matplotlib": "3.10.0",
     "ml-dtypes": "0.6.0",
     "networkx": "3.6.1",
