@@ -2,6 +2,8 @@
 
 import json
 import pathlib
+import re
+import runpy
 import tomllib
 
 import pytest
@@ -98,6 +100,23 @@ def test_the_oldest_versions_are_colabs_and_the_floors():
     for package, requirement in {**RUNTIME, **ONNX, **SERVER}.items():
         (floor,) = (one.version for one in requirement.specifier if one.operator == ">=")
         assert f"{oldest[package]}.".startswith(f"{floor}."), f"{package}>={floor} is not what is tested"
+
+
+def test_check_of_a_runtime_names_replaced_packages():
+    script = runpy.run_path(str(ROOT / "tests" / "colab.py"))
+    installed = script["versions"]("keras==3.13.2\n# a comment\nstrange==1.0.0.\nJinja2==3.1.6  # fixed\n")
+    assert installed == {"keras": "3.13.2", "jinja2": "3.1.6"}
+    found = {"keras": "3.15.1", "jinja2": "3.1.6", "onnx": "1.22.0"}
+    assert script["changes"](installed, found) == (["onnx 1.22.0"], ["keras 3.13.2 by 3.15.1"])
+
+
+def test_workflows_run_targets_of_the_makefile():
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for path in (ROOT / ".github" / "workflows").glob("*.yml"):
+        text = path.read_text()
+        named = re.findall(r"target: ([a-z-]+)", text) + re.findall(r"run: make ([a-z-]+)", text)
+        assert named
+        assert set(named) <= set(targets), path.name
 
 
 def first_cells():
