@@ -30,7 +30,7 @@ EXPORT = """
     from keras_transformer.datasets import phrasebook
     keras.utils.set_random_seed(0)
     train = phrasebook.load_data(3000, num_validation=50, num_test=50)[0][:200]
-    tokenizer = kt.text.SentencePieceTokenizer.train([text for pair in train for text in pair], 300)
+    tokenizer = kt.text.SentencePieceTokenizer.train([text for pair in train for text in pair], 400)
     model = kt.models.Transformer(
         tokenizer.vocabulary_size, num_layers=1, num_heads=2, model_dim=16, hidden_dim=32
     )
