@@ -9,7 +9,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 INSTALLED := .venv/.installed-$(VERSION)
 INSTALLED_OLDEST := .venv-oldest/.installed-$(VERSION)
 
-.PHONY: help quickstart serve test test-jax test-docs test-exports test-oldest test-all check import-graph serving-operations format notebooks benchmarks clean
+.PHONY: help quickstart serve test test-jax test-docs test-exports test-oldest test-all check import-graph serving-operations format notebooks benchmarks dist colab clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -64,12 +64,13 @@ test-all: $(INSTALLED)  ## Every test, on TensorFlow and what runs on any backen
 	KERAS_BACKEND=jax $(call run_tests,.venv,backend_neutral and not gpu)
 	$(MAKE) notebooks
 
-check: $(INSTALLED)  ## Lint, format, vocabulary, import contract, types of the pure core and of serving
+check: $(INSTALLED)  ## Lint, format, vocabulary, import contract, types of the pure core and of serving, workflows
 	$(BIN)/ruff check .
 	$(BIN)/python tests/vocabulary.py
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
 import-graph: $(INSTALLED)  ## Draw which subpackages import which: docs/architecture.md
 	$(BIN)/python docs/import_graph.py
@@ -96,5 +97,20 @@ benchmarks: .venv-bench/.installed  ## Measure beside KerasHub and PyTorch: resu
 		--editable ./export/serving --editable .
 	@touch $@
 
+dist: .venv-dist/.installed  ## Build both distributions, check them and run the wheels in clean environments
+	rm -rf dist
+	.venv-dist/bin/python -m build --outdir dist export/serving
+	.venv-dist/bin/python -m build --outdir dist .
+	.venv-dist/bin/twine check --strict dist/*
+	.venv-dist/bin/python tests/wheels.py dist
+
+colab: .venv-dist/.installed  ## Check that an install replaces nothing in a runtime: FREEZE=… its pip freeze
+	.venv-dist/bin/python tests/colab.py $(FREEZE)
+
+.venv-dist/.installed:
+	$(PYTHON) -m venv .venv-dist
+	.venv-dist/bin/python -m pip install --quiet build twine uv
+	@touch $@
+
 clean:  ## Remove environments and results
-	rm -rf .venv .venv-oldest .venv-bench runs build *.egg-info export/serving/build export/serving/*.egg-info
+	rm -rf .venv .venv-oldest .venv-bench .venv-dist runs build dist *.egg-info export/serving/build export/serving/*.egg-info

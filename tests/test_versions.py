@@ -2,6 +2,8 @@
 
 import json
 import pathlib
+import re
+import runpy
 import tomllib
 
 import pytest
@@ -22,6 +24,7 @@ COLAB = {
     "jax": "0.7.2",
     "jaxlib": "0.7.2",
     "keras": "3.13.2",
+    "keras-hub": "0.26.0",
     "matplotlib": "3.10.0",
     "ml-dtypes": "0.6.0",
     "networkx": "3.6.1",
@@ -99,11 +102,39 @@ def test_the_oldest_versions_are_colabs_and_the_floors():
         assert f"{oldest[package]}.".startswith(f"{floor}."), f"{package}>={floor} is not what is tested"
 
 
-def test_notebooks_upgrade_nothing():
+def test_check_of_a_runtime_names_replaced_packages():
+    script = runpy.run_path(str(ROOT / "tests" / "colab.py"))
+    installed = script["versions"]("keras==3.13.2\n# a comment\nstrange==1.0.0.\nJinja2==3.1.6  # fixed\n")
+    assert installed == {"keras": "3.13.2", "jinja2": "3.1.6"}
+    found = {"keras": "3.15.1", "jinja2": "3.1.6", "onnx": "1.22.0"}
+    assert script["changes"](installed, found) == (["onnx 1.22.0"], ["keras 3.13.2 by 3.15.1"])
+
+
+def test_workflows_run_targets_of_the_makefile():
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for path in (ROOT / ".github" / "workflows").glob("*.yml"):
+        text = path.read_text()
+        named = re.findall(r"target: ([a-z-]+)", text) + re.findall(r"run: make ([a-z-]+)", text)
+        assert named
+        assert set(named) <= set(targets), path.name
+
+
+def first_cells():
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         cells = json.loads(path.read_text())["cells"]
-        lines = [line for cell in cells for line in cell["source"] if "pip install" in line]
-        assert lines, path.name
+        yield path.name, "".join(next(cell["source"] for cell in cells if cell["cell_type"] == "code"))
+
+
+def test_first_cells_of_notebooks_are_equal():
+    found = dict(first_cells())
+    assert len(set(found.values())) == 1, found
+    assert "%pip install" in next(iter(found.values()))
+
+
+def test_notebooks_upgrade_nothing():
+    for name, source in first_cells():
+        lines = [line for line in source.splitlines() if "pip install" in line]
+        assert lines, name
         for line in lines:
             assert not {"-U", "--upgrade", "--force-reinstall"} & set(line.split()), line
             assert not set("<>=") & set(line), line

@@ -33,7 +33,7 @@ _SETTINGS = {
     "epsilon": "layer_norm_eps",
     "pad_id": "pad_token_id",
 }
-_OF_HEAD = ("num_classes", "problem_type", "pooling")
+_OF_HEAD = ("num_classes", "problem_type", "pooling", "head_activation", "head_epsilon")
 _TIED = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
@@ -139,6 +139,8 @@ def _architecture(
             "normalization": "post",
             "relation": keras.saving.serialize_keras_object(Full()),
             **({"pooling": "pooler"} if model is SequenceClassifier else {}),
+            # `transformers` takes them from the encoder.
+            **({"head_activation": None, "head_epsilon": None} if model is MaskedLanguageModel else {}),
         },
         defaults={"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "layer_norm_eps": 1e-12},
         required={"is_decoder": False, "add_cross_attention": False, "tie_word_embeddings": True},

@@ -86,6 +86,10 @@ class Model(keras.Model):
         """Return the inputs of a call by name, after a check of their names, ranks and dtypes."""
         return as_dictionary(inputs, self.input_specs())
 
+    @property
+    def _default_save_signature(self) -> None:
+        """No function beside the signatures of `export`: Keras' own takes all inputs for floats."""
+
     def build(self, input_shape: Any = None) -> None:
         """Accept inputs of any shape: the constructor has created the weights."""
 

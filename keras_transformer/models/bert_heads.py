@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_transformer.arguments import check_one_of, check_positive_integer
 from keras_transformer.layers import Dropout
-from keras_transformer.layers.feed_forward import activation_function
+from keras_transformer.layers.feed_forward import activation_function, get_activation, serialize_activation
 from keras_transformer.layers.residual import new_norm
 from keras_transformer.models.base import Model
 from keras_transformer.models.bert import weight_initializer
@@ -63,10 +63,11 @@ class MaskedLanguageModel(_Headed):
 
     $$\mathrm{logits}_t = \mathrm{norm}(f(W h_t + b))\, E^\top + c$$
 
-    f is the encoder's activation; for a gated one such as "swiglu", the activation of its gate (SiLU).
-
     Args:
         encoder: a `BERT`.
+        head_activation: f, by default the encoder's activation; for a gated one such as "swiglu", the activation of its
+            gate (SiLU).
+        head_epsilon: the epsilon of the norm, by default the encoder's.
         **kwargs: arguments of `keras.Model`.
 
     Call arguments:
@@ -86,12 +87,17 @@ class MaskedLanguageModel(_Headed):
         Devlin et al. (2019), section 3.1, task 1; the transformation before E as in the authors' code.
     """
 
-    def __init__(self, encoder: Any, **kwargs: Any) -> None:
+    def __init__(
+        self, encoder: Any, head_activation: Any = None, head_epsilon: float | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(encoder, **kwargs)
         size = encoder.model_dim
+        self.head_activation = None if head_activation is None else get_activation(head_activation)
+        self.head_epsilon = head_epsilon
         self.transform = self._head(size, "transform", size, self.dtype_policy)
-        self.activation = activation_function(encoder.activation)
-        self.norm = new_norm("layer", encoder.epsilon, dtype=self.dtype_policy, name="norm")
+        self.activation = activation_function(self.head_activation or encoder.activation)
+        epsilon = encoder.epsilon if head_epsilon is None else head_epsilon
+        self.norm = new_norm("layer", epsilon, dtype=self.dtype_policy, name="norm")
         self.norm.build((None, None, size))
         self.bias = self.add_weight(
             name="bias",
@@ -119,6 +125,15 @@ class MaskedLanguageModel(_Headed):
         if isinstance(input_shape, dict):
             input_shape = input_shape.get("masked_positions") or input_shape["token_ids"]
         return (*input_shape, self.encoder.vocabulary_size)
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the constructor's arguments."""
+        activation = self.head_activation
+        return {
+            **super().get_config(),
+            "head_activation": None if activation is None else serialize_activation(activation),
+            "head_epsilon": self.head_epsilon,
+        }
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

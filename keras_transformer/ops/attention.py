@@ -121,6 +121,7 @@ def attention_weights(
     bias: Tensor | PositionBias | None = None,
     mask: Tensor | None = None,
     padding_mask: Tensor | None = None,
+    key_lengths: Tensor | None = None,
     segment_ids: Tensor | None = None,
     edges: Tensor | None = None,
     query_positions: Tensor | None = None,
@@ -136,6 +137,7 @@ def attention_weights(
         bias: added to the scores.
         mask: booleans, broadcast to (B, N, T, S).
         padding_mask: booleans (B, S).
+        key_lengths: integers (B,).
         segment_ids: integers (B, T).
         edges: integers (B, E, 2).
         query_positions: integers (T,) or (B, T).
@@ -159,12 +161,13 @@ def attention_weights(
         bias,
         mask,
         padding_mask,
+        key_lengths,
         segment_ids=segment_ids,
         edges=edges,
         query_positions=query_positions,
         key_positions=key_positions,
     )
-    return dense.weights(inputs)
+    return dense.weights(inputs.with_padding_mask())
 
 
 def explain(

@@ -11,6 +11,7 @@ from keras_transformer.pipelines.fill_mask import FillMask as FillMask
 from keras_transformer.pipelines.fill_mask import MaskPrediction as MaskPrediction
 from keras_transformer.pipelines.hugging_face import from_hugging_face as from_hugging_face
 from keras_transformer.pipelines.image_classification import ImageClassification as ImageClassification
+from keras_transformer.pipelines.keras_hub import from_keras_hub as from_keras_hub
 from keras_transformer.pipelines.node_classification import NodeClassification as NodeClassification
 from keras_transformer.pipelines.outputs import Alignment as Alignment
 from keras_transformer.pipelines.outputs import Answer as Answer
@@ -41,6 +42,7 @@ __all__ = [
     "TokenClassification",
     "evaluate",
     "from_hugging_face",
+    "from_keras_hub",
     "load",
     "scorers",
 ]

@@ -86,9 +86,9 @@ def _vit(folder: pathlib.Path, model: Any, config: Any, settings: Mapping[str, A
     given = files.read_json(path) if path.is_file() else {}
     _check_preprocessor(path, given, model)
     if given.get("do_normalize", True):
-        _set_normalization(model, given.get("image_mean", 0.5), given.get("image_std", 0.5))
+        set_normalization(model, given.get("image_mean", 0.5), given.get("image_std", 0.5))
     else:
-        _set_normalization(model, 0.0, 1.0)
+        set_normalization(model, 0.0, 1.0)
     # Other interpolations than ours would give other images, so do not resize for them.
     resize = bool(given.get("do_resize", True)) and given.get("resample", _BILINEAR) == _BILINEAR
     return ImageClassification(model, **{"labels": _labels(config), "resize": resize, **settings})
@@ -115,7 +115,7 @@ def _check_preprocessor(path: pathlib.Path, given: Mapping[str, Any], model: Any
         )
 
 
-def _set_normalization(model: Any, mean: Any, deviation: Any) -> None:
+def set_normalization(model: Any, mean: Any, deviation: Any) -> None:
     """Fold the normalisation (x / 255 − mean) / deviation into the patch embedding, whose inputs are in [−1, 1].
 
     With y = 2 x / 255 − 1 it equals y / (2 deviation) + (1 / 2 − mean) / deviation.

@@ -1,0 +1,108 @@
+"""Check the wheels of both distributions, and run them in clean environments.
+
+python tests/wheels.py dist      # the folder that `python -m build` wrote
+
+The wheels hold the modules, data and licence of their source, and no tests. In an environment with both, the command
+line starts and a pipeline is exported; in one with the wheel of serving only, the export gives the pipeline's answers.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import textwrap
+import tomllib
+import venv
+import zipfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+# The folder of each distribution's sources.
+DISTRIBUTIONS = {
+    "keras_transformer_kit": ROOT,
+    "keras_transformer_serving": ROOT / "export" / "serving",
+}
+EXPORT = """
+    import json, sys
+    import keras, keras_transformer as kt
+    from keras_transformer.datasets import phrasebook
+    keras.utils.set_random_seed(0)
+    train = phrasebook.load_data(3000, num_validation=50, num_test=50)[0][:200]
+    tokenizer = kt.text.SentencePieceTokenizer.train([text for pair in train for text in pair], 400)
+    model = kt.models.Transformer(
+        tokenizer.vocabulary_size, num_layers=1, num_heads=2, model_dim=16, hidden_dim=32
+    )
+    translator = kt.pipelines.TextToText(model, tokenizer, max_new_tokens=8)
+    kt.export.onnx(translator, sys.argv[1])
+    sources = [source for source, _ in train[:4]]
+    print(json.dumps({"sources": sources, "answers": translator(sources)}))
+"""
+SERVE = """
+    import json, sys
+    import keras_transformer_serving
+    print(json.dumps(keras_transformer_serving.load(sys.argv[1])(json.loads(sys.argv[2]))))
+"""
+
+
+def main() -> int:
+    """Check, install and run; status 1 unless the export gives the pipeline's answers."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("folder", type=pathlib.Path)
+    folder = parser.parse_args().folder.resolve()
+    kit, serving = (check_wheel(folder, name, source) for name, source in DISTRIBUTIONS.items())
+    with tempfile.TemporaryDirectory() as temporary:
+        work = pathlib.Path(temporary)
+        with_kit = new_environment(work / "kit", f"{kit}[onnx]", str(serving))
+        run(work, with_kit / "keras-transformer", "--help")
+        result = json.loads(run(work, with_kit / "python", "-c", textwrap.dedent(EXPORT), work / "export"))
+        with_serving = new_environment(work / "serving", f"{serving}[cpu]")
+        sources = json.dumps(result["sources"])
+        output = run(work, with_serving / "python", "-c", textwrap.dedent(SERVE), work / "export", sources)
+    equal = json.loads(output) == result["answers"]
+    print(f"the export's answers {'equal' if equal else 'differ from'} the pipeline's: {output}")
+    return not equal
+
+
+def check_wheel(folder: pathlib.Path, name: str, source: pathlib.Path) -> pathlib.Path:
+    """Return the wheel of a distribution.
+
+    Raises:
+        SystemExit: unless it holds its package's files and licence, and nothing else.
+    """
+    (wheel,) = folder.glob(f"{name}-*.whl")
+    tools = tomllib.loads((source / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    ((package, data),) = tools["package-data"].items()
+    modules = (source / package).rglob("*.py")
+    expected = {path.relative_to(source).as_posix() for path in modules} | {
+        f"{package}/{each}" for each in data
+    }
+    found = {each for each in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in each}
+    licences = [each for each in zipfile.ZipFile(wheel).namelist() if each.endswith("/licenses/LICENSE")]
+    if expected != found or not licences:
+        missing = sorted(expected - found) + ["LICENSE"] * (not licences)
+        raise SystemExit(f"{wheel.name}: missing {missing}, not in the sources {sorted(found - expected)}")
+    print(f"{wheel.name}: {len(found)} files of {package}, and the licence", flush=True)
+    return wheel
+
+
+def new_environment(folder: pathlib.Path, *requirements: str) -> pathlib.Path:
+    """Install requirements into a new environment, and return its folder of programs."""
+    venv.create(folder, with_pip=True)
+    programs = folder / "bin"
+    run(folder, programs / "python", "-m", "pip", "install", "--quiet", *requirements)
+    return programs
+
+
+def run(folder: pathlib.Path, *command: str | pathlib.Path) -> str:
+    """Run a command in a folder, apart from the sources, and return its output."""
+    apart = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [str(each) for each in command], cwd=folder, env=apart, check=True, stdout=subprocess.PIPE, text=True
+    )
+    return done.stdout
+
+
+if __name__ == "__main__":
+    sys.exit(main())
