@@ -59,7 +59,9 @@ def toy_examples(task):
     if task == "translate":
         return [(text, text.upper()) for text in texts]
     if task in ("language-model", "masked-language-model"):
-        return [" ".join(NUMBERS[i:] + NUMBERS[:i]) + " " * j for i in range(6) for j in range(8)]
+        return [
+            " ".join((NUMBERS * 9)[start : start + length]) for start in range(6) for length in range(6, 46)
+        ]
     if task == "tag":
         return [(text.split(), ["B-N" if word == "one" else "O" for word in text.split()]) for text in texts]
     if task == "answer":

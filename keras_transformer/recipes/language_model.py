@@ -119,7 +119,9 @@ class LanguageModel(_Texts):
         """Return the perplexity, and continuations of the beginnings of lines."""
         found = evaluate_tokens(self, pipeline, examples)
         words = [line.split() for text in examples for line in text[:10_000].splitlines()]
-        prompts = [" ".join(line[:4]) for line in words if len(line) > 4][:5]
+        limit = pipeline.max_source_tokens - 1  # of a start id
+        lines = [fitting(line[:4], pipeline.tokenizer, limit) for line in words if len(line) > 4][:5]
+        prompts = [" ".join(line) for line in lines if line]
         rows = [
             {"input": prompt, "answer": answer}
             for prompt, answer in zip(prompts, pipeline(prompts), strict=True)
@@ -183,9 +185,10 @@ class MaskedLanguageModel(_Texts):
         """Return perplexity and accuracy, and predictions of the middle words of lines."""
         found = evaluate_tokens(self, pipeline, examples)
         words = [line.split() for text in examples for line in text[:10_000].splitlines()]
-        chosen = [line[:20] for line in words if len(line) > 3][:5]
+        limit = pipeline.encoder.max_length - 2  # of the special ids
+        chosen = [fitting(line[:20], pipeline.tokenizer, limit) for line in words if len(line) > 3][:5]
         rows = []
-        for line in chosen:
+        for line in filter(None, chosen):
             middle = len(line) // 2
             masked = " ".join([*line[:middle], pipeline.mask, *line[middle + 1 :]])
             predictions = ", ".join(one.piece for one in pipeline(masked)[0])
@@ -201,6 +204,13 @@ def _content(path: str | os.PathLike[str]) -> str:
         return content.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise ValueError(f"`data` must be UTF-8. Received: {os.fspath(path)!r}, {error}") from None
+
+
+def fitting(words: Sequence[str], tokenizer: Any, limit: int) -> Sequence[str]:
+    """Return the first words that have at most `limit` tokens together."""
+    while words and int(tokenizer.tokenize([" ".join(words)]).row_lengths()[0]) > limit:
+        words = words[:-1]
+    return words
 
 
 def new_encoder(recipe: Recipe, tokenizer: Any) -> models.BERT:
