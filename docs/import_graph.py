@@ -10,14 +10,14 @@ import sys
 
 import grimp
 
-PACKAGES = ("keras_transformer", "keras_transformer_serving")
+PACKAGES = ("keras_transformer", "keras_transformer_cli", "keras_transformer_serving")
 PAGE = pathlib.Path(__file__).with_name("architecture.md")
 
 
 def subpackage(module: str) -> str | None:
-    """Return the node of a module: its subpackage, serving as a whole, None for the package's own `__init__`."""
+    """Return the node of a module: its subpackage or, outside the first package, its package; None for `__init__`."""
     first, *rest = module.split(".")
-    return first if first == PACKAGES[1] else rest[0] if rest else None
+    return first if first in PACKAGES[1:] else rest[0] if rest else None
 
 
 def imports() -> dict[str, set[str]]:

@@ -11,7 +11,17 @@ from keras_transformer import layers, models, ops, relations, training
 
 __version__ = "0.1.0"
 
-_ON_FIRST_USE = ("data", "datasets", "export", "generation", "inspection", "interop", "pipelines", "text")
+_ON_FIRST_USE = (
+    "data",
+    "datasets",
+    "export",
+    "generation",
+    "inspection",
+    "interop",
+    "pipelines",
+    "recipes",
+    "text",
+)
 __all__ = ["__version__", "layers", "models", "ops", "relations", "training", *_ON_FIRST_USE]
 
 

@@ -1,26 +1,25 @@
+import dataclasses
 import io
 import json
 import os
 import pathlib
+import shlex
 import shutil
+import signal
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
-from keras_transformer import pipelines, recipes
-from keras_transformer.cli import commands, generation
+import keras_transformer_serving as serving
+from keras_transformer import export, pipelines, recipes
 from keras_transformer.datasets import multi30k, phrasebook, spa_eng
+from keras_transformer.pipelines import MaskPrediction, Span, TaggedWord
+from keras_transformer.recipes.translate import translation_data
+from keras_transformer_cli import commands, generation, output, prediction, training
 
-SMALL = recipes.TranslatorRecipe(
-    vocabulary_size=336,
-    num_layers=1,
-    num_heads=2,
-    model_dim=16,
-    hidden_dim=32,
-    batch_tokens=256,
-    max_new_tokens=8,
-)
+SMALL = ["--layers", "1", "--heads", "2", "--model-dim", "16", "--vocabulary-size", "336", "--no-jit-compile"]
 
 
 @pytest.fixture(scope="module")
@@ -32,14 +31,12 @@ def saved(pipeline, tmp_path_factory):
 
 @pytest.fixture
 def tiny_data(monkeypatch, sentence_pairs):
-    """Every data set becomes a few sentences, and every recipe small."""
+    """Every data set becomes a few sentences."""
     # Few lengths: fewer shapes to trace.
     splits = (sentence_pairs[:4] * 8, sentence_pairs[:1], sentence_pairs[:4])
     monkeypatch.setattr(phrasebook, "load_data", lambda *_: splits)
     monkeypatch.setattr(spa_eng, "load_data", lambda *_: splits)
     monkeypatch.setattr(multi30k, "load_data", lambda *_: splits)
-    monkeypatch.setattr(recipes, "PHRASEBOOK", SMALL)
-    monkeypatch.setattr(recipes, "TranslatorRecipe", lambda: SMALL)
 
 
 def never(*_, **__):
@@ -54,7 +51,7 @@ def check_error(capsys, arguments, *words):
     """The command ends with status 2 and one line on standard error that holds `words`."""
     status = commands.main([str(argument) for argument in arguments])
     printed = capsys.readouterr()
-    ours = [line for line in printed.err.splitlines() if "LOG(INFO)" not in line]
+    ours = printed.err.splitlines()
     assert status == 2
     assert len(ours) == 1, printed.err
     assert ours[0].startswith("keras-transformer: error: ")
@@ -105,7 +102,7 @@ def test_an_answer_of_several_lines_is_printed_as_one(capsys, monkeypatch):
 @pytest.mark.slow
 def test_generate_on_an_export_needs_no_tensorflow(exported, pipeline):
     program = (
-        "import sys\nfrom keras_transformer import cli\nstatus = cli.main(sys.argv[1:])\n"
+        "import sys\nimport keras_transformer_cli as cli\nstatus = cli.main(sys.argv[1:])\n"
         "sys.exit(status or ('tensorflow' in sys.modules))"
     )
     done = subprocess.run(
@@ -120,7 +117,7 @@ def test_generate_on_an_export_needs_no_tensorflow(exported, pipeline):
 @pytest.mark.slow
 def test_the_module_runs_as_a_program_in_a_pipe(exported, pipeline):
     done = subprocess.run(
-        [sys.executable, "-m", "keras_transformer.cli", "generate", str(exported)],
+        [sys.executable, "-m", "keras_transformer_cli", "generate", str(exported)],
         input="mañana viene el ñandú\n\n".encode(),
         capture_output=True,
         env={**os.environ, "PYTHONUTF8": "1", "KERAS_BACKEND": "jax"},
@@ -133,7 +130,7 @@ def test_the_module_runs_as_a_program_in_a_pipe(exported, pipeline):
 @pytest.mark.slow
 def test_an_error_of_the_program_is_one_line_and_status_2(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-m", "keras_transformer.cli", "verify", str(tmp_path / "absent")],
+        [sys.executable, "-m", "keras_transformer_cli", "verify", str(tmp_path / "absent")],
         capture_output=True,
         text=True,
     )
@@ -179,7 +176,9 @@ def test_a_damaged_pipeline_is_an_error(saved, tmp_path, capsys, name, content):
     check_error(capsys, ["generate", copied, "uno"])
 
 
-@pytest.mark.parametrize("arguments", [[], ["fly"], ["generate"], ["train", "--dataset", "other"]])
+@pytest.mark.parametrize(
+    "arguments", [[], ["fly"], ["generate"], ["train"], ["train", "tag", "--dataset", "other"]]
+)
 def test_a_wrong_command_line_is_status_2_with_its_usage(arguments, capsys):
     with pytest.raises(SystemExit) as stopped:
         commands.main(arguments)
@@ -192,7 +191,7 @@ def test_help_names_every_command(capsys):
         commands.main(["--help"])
     assert stopped.value.code == 0
     printed = capsys.readouterr().out
-    names = "quickstart train evaluate generate score align average export verify"
+    names = "quickstart train predict evaluate generate score align average export serve verify"
     assert all(f"\n    {name}" in printed for name in names.split())
 
 
@@ -251,33 +250,67 @@ def test_evaluate_prints_scores_with_their_signatures(exported, tiny_data, capsy
     assert found[2] == "exact match 0.0% of 4 sentences"
 
 
-def test_the_direction_swaps_the_pairs(monkeypatch, tiny_data, sentence_pairs):
-    train, _, test = commands._pairs("phrasebook", "en-es")
+def test_the_direction_swaps_the_pairs(tiny_data, sentence_pairs):
+    train, _, test = translation_data("phrasebook", "en-es")
     assert train[:2] == [(target, source) for source, target in sentence_pairs[:2]]
     assert len(test) == 4
-    assert commands._pairs("phrasebook", "es-en")[2] == sentence_pairs[:4]
+    assert translation_data("phrasebook")[2] == sentence_pairs[:4]
+    assert recipes.Translate(dataset="phrasebook", reverse=True).splits.train == train
 
 
 @pytest.mark.parametrize("direction", ["de-en", "es_en", "es", ""])
-def test_an_unknown_direction_is_refused(exported, capsys, monkeypatch, tmp_path, direction):
-    monkeypatch.setattr(type(SMALL), "train", never)
-    check_error(capsys, ["evaluate", exported, "--direction", direction], "--direction")
-    check_error(capsys, ["train", "--direction", direction, "--output", tmp_path / "run"], "--direction")
+def test_an_unknown_direction_is_refused(exported, capsys, tmp_path, direction):
+    check_error(capsys, ["evaluate", exported, "--direction", direction], "`direction`")
+    train = ["train", "translate", "--dataset", "phrasebook", "--direction", direction]
+    check_error(capsys, [*train, "--output", tmp_path / "run"], "`direction`")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("recipe", training.recipes(), ids=lambda recipe: recipe.task)
+def test_every_option_of_a_recipe_is_a_flag_with_its_description_and_its_value(recipe):
+    fields = {field.name for field in dataclasses.fields(recipe)}
+    assert set(training.descriptions(recipe)) >= fields
+    parser = commands.parser()
+    options = parser.parse_args(
+        ["train", recipe.task, "--data", "a", "b", "--columns", "0", "text", "--from", "f"]
+    )
+    assert options.data == [pathlib.Path("a"), pathlib.Path("b")]
+    assert options.columns == [0, "text"]
+    assert options.from_ == "f"
+    assert options.recipe is recipe
+    with pytest.raises(SystemExit):
+        parser.parse_args(["train", recipe.task, "--precision", "float64"])
+    for name in fields:
+        assert not hasattr(options, name) or name in ("data", "columns", "from_")
 
 
 @pytest.mark.slow
-def test_train_writes_a_pipeline_and_a_report(tiny_data, tmp_path, capsys):
+def test_train_writes_a_pipeline_a_report_and_its_command(tiny_data, tmp_path, capsys):
     out = tmp_path / "a" / "run"
-    assert commands.main(["train", "--minutes", "0.01", "--output", str(out)]) == 0
-    assert "exact match" in capsys.readouterr().out
+    arguments = [
+        "train",
+        "translate",
+        "--dataset",
+        "phrasebook",
+        "--minutes",
+        "0.01",
+        "--max-new-tokens",
+        "8",
+    ]
+    arguments += [*SMALL, "--output", str(out)]
+    assert commands.main(arguments) == 0
+    assert "exact_match" in capsys.readouterr().out
     report = json.loads((out / "report.json").read_text())
-    assert {"bleu", "chrf", "exact_match", "epochs", "minutes"} <= set(report)
-    assert report["epochs"]["loss"]
+    assert {"bleu", "chrf", "exact_match", "intervals"} <= set(report["metrics"])
+    assert report["evaluated_on"] == "test"
+    assert report["history"]["loss"]
+    assert (out / "command.txt").read_text() == f"keras-transformer {shlex.join(arguments)}\n"
     assert isinstance(pipelines.load(out / "pipeline")("uno dos"), str)
+    check_error(capsys, [*arguments[:-1], out], "--output", out)
 
 
 @pytest.mark.parametrize("kind", ["folder", "empty folder", "file"])
-def test_train_refuses_an_existing_output_before_any_training(tiny_data, tmp_path, capsys, monkeypatch, kind):
+def test_train_refuses_an_existing_output_before_any_training(tmp_path, capsys, monkeypatch, kind):
     out = tmp_path / "run"
     if kind == "file":
         out.write_text("")
@@ -286,22 +319,51 @@ def test_train_refuses_an_existing_output_before_any_training(tiny_data, tmp_pat
     if kind == "folder":
         (out / "notes.txt").write_text("")
     before = sorted(tmp_path.rglob("*"))
-    monkeypatch.setattr(commands, "_pairs", never)
-    check_error(capsys, ["train", "--output", out], "--output", out)
+    monkeypatch.setattr(recipes.Translate, "load_dataset", never)
+    check_error(capsys, ["train", "translate", "--dataset", "phrasebook", "--output", out], "--output", out)
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_train_refuses_an_output_below_a_file_before_any_training(tiny_data, tmp_path, capsys, monkeypatch):
+def test_train_refuses_an_output_below_a_file_before_any_training(tmp_path, capsys, monkeypatch):
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(type(SMALL), "train", never)
-    check_error(capsys, ["train", "--output", tmp_path / "file" / "run"], "file")
+    monkeypatch.setattr(recipes.Translate, "load_dataset", never)
+    arguments = ["train", "translate", "--dataset", "phrasebook", "--output", tmp_path / "file" / "run"]
+    check_error(capsys, arguments, "file")
 
 
 @pytest.mark.parametrize("minutes", ["0", "-1", "nan", "inf"])
-def test_train_refuses_invalid_minutes_before_any_training(tiny_data, tmp_path, capsys, monkeypatch, minutes):
-    monkeypatch.setattr(type(SMALL), "model", never)
-    check_error(capsys, ["train", "--minutes", minutes, "--output", tmp_path / "run"], "minutes")
+def test_train_refuses_invalid_minutes_before_any_training(tmp_path, capsys, monkeypatch, minutes):
+    monkeypatch.setattr(recipes.Translate, "load_dataset", never)
+    arguments = ["train", "translate", "--dataset", "phrasebook", "--minutes", minutes]
+    check_error(capsys, [*arguments, "--output", tmp_path / "run"], "minutes")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_and_evaluates_the_model_and_says_how_to_go_on(
+    tmp_path, sentence_pairs, number, status
+):
+    out, data = tmp_path / "run", tmp_path / "pairs.tsv"
+    data.write_text("".join(f"{source}\t{target}\n" for source, target in sentence_pairs), encoding="utf-8")
+    arguments = ["--data", str(data), *SMALL, "--max-new-tokens", "4", "--output", str(out)]
+    arguments += ["--epochs", "100000", "--patience", "100000"]
+    program = [sys.executable, "-u", "-m", "keras_transformer_cli", "train", "translate", *arguments]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        shown = ""
+        while "loss" not in shown:
+            shown += process.stdout.read(1)
+        process.send_signal(number)
+        rest, errors = process.communicate(timeout=240)
+    assert process.returncode == status, errors
+    assert "Traceback" not in errors
+    assert f"Go on with --from {out}" in rest
+    report = json.loads((out / "report.json").read_text())
+    assert report["signal"] == number.name
+    assert "chrf" in report["metrics"]
+    assert 1 <= len(report["history"]["loss"]) < 100_000
+    again = recipes.Translate(data, from_=out).new_pipeline([])
+    assert again.tokenizer.sha256 == pipelines.load(out / "pipeline").tokenizer.sha256
 
 
 def test_quickstart_prints_how_to_serve(monkeypatch, tmp_path, capsys):
@@ -324,3 +386,142 @@ def test_unforeseen_errors_are_not_swallowed(monkeypatch):
     monkeypatch.setattr(generation, "load", never)
     with pytest.raises(AssertionError, match="must not run"):
         commands.main(["generate", "x", "y"])
+
+
+def test_an_interruption_before_training_is_one_line_and_status_130(monkeypatch, capsys):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(generation, "load", interrupted)
+    assert commands.main(["generate", "x", "y"]) == 130
+    assert capsys.readouterr().err == "keras-transformer: interrupted\n"
+
+
+def run_light(*arguments, **options):
+    """Run the command line in a process of its own, and return it and the heavy modules that it imported."""
+    program = (
+        "import sys\nfrom keras_transformer_cli import commands\n"
+        "try:\n    status = commands.main(sys.argv[1:])\nexcept SystemExit as stopped:\n    status = stopped.code\n"
+        "heavy = {'tensorflow', 'keras', 'jax', 'numpy'} & set(sys.modules)\n"
+        "print(sorted(heavy), file=sys.stderr)\nsys.exit(status)"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, **options
+    )
+
+
+@pytest.mark.parametrize("flag", ["--help", "--version"])
+def test_help_and_version_import_no_library(flag):
+    done = run_light(flag)
+    assert done.returncode == 0
+    assert done.stderr == "[]\n"
+    assert "keras-transformer" in done.stdout
+
+
+def test_a_closed_standard_output_ends_the_program_quietly():
+    program = (
+        "import sys\nfrom keras_transformer_cli import commands, generation\n"
+        "generation.load = lambda _: lambda texts: texts\n"
+        "sys.exit(commands.main(['generate', 'x', *map(str, range(20000))]))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        process.stdout.readline()
+        process.stdout.close()
+        errors = process.stderr.read()
+        assert process.wait(60) == 141
+    assert b"Error" not in errors
+    assert b"Broken" not in errors
+
+
+def test_many_lines_show_progress_on_standard_error_and_errors_their_line(capsys):
+    def upper(rows):
+        if "bad" in rows:
+            raise ValueError("`texts` must be good. Received: bad in texts[1]")
+        return [row.upper() for row in rows]
+
+    assert list(output.in_chunks(upper, ["a"] * 2500)) == ["A"] * 2500
+    errors = capsys.readouterr().err.splitlines()
+    assert [line.split(",  ")[0].split(" lines")[0] for line in errors] == [
+        *("1,000 of 2,500", "2,000 of 2,500", "2,500 of 2,500"),
+    ]
+    assert list(output.in_chunks(upper, ["a"] * 1000)) == ["A"] * 1000
+    assert capsys.readouterr().err == ""
+    with pytest.raises(ValueError, match=r"in texts\[1\], counted from line 1001"):
+        list(output.in_chunks(upper, [*["a"] * 1001, "bad"]))
+
+
+def test_predict_answers_lines_of_arguments_files_and_standard_input(monkeypatch, tmp_path, capsys):
+    def answer(question, context):
+        return [Span(one[:3], 0, 3, 0.5) for one in context]
+
+    predictor = prediction.Predictor("QuestionAnswering", answer, (2,))
+    monkeypatch.setattr(prediction, "load", lambda _: predictor)
+    assert commands.main(["predict", "x", "who\tAda said", "who\tBob"]) == 0
+    assert capsys.readouterr().out == "Ada\nBob\n"
+    (tmp_path / "in.tsv").write_text("who\tAda said\n", encoding="utf-8-sig")
+    arguments = [
+        "predict",
+        "x",
+        "--input",
+        tmp_path / "in.tsv",
+        "--output",
+        tmp_path / "out",
+        "--format",
+        "jsonl",
+    ]
+    assert commands.main(list(map(str, arguments))) == 0
+    assert json.loads((tmp_path / "out").read_text()) == {
+        "input": "who\tAda said",
+        "answer": {"text": "Ada", "start": 0, "end": 3, "probability": 0.5},
+    }
+    check_error(capsys, arguments, "--output", "exists")
+    check_error(capsys, ["predict", "x", "who"], "2 texts, separated by tabs", "'who'")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("who\tAda\n"))
+    assert commands.main(["predict", "x"]) == 0
+    assert capsys.readouterr().out == "Ada\n"
+
+
+def test_answers_of_every_kind_are_one_line():
+    tagged = [TaggedWord("Ada", "PER", 0.9, 0, 3), TaggedWord("said", "O", 0.9, 4, 8)]
+    masked = [[MaskPrediction("dog", 0.5), MaskPrediction("cat", 0.25)]]
+    shown = {
+        prediction.as_text(answer) for answer in (tagged, masked, 3, "a\nb", [0.5, 2], np.float32([1.5]))
+    }
+    assert shown == {"Ada/PER said/O", "dog 0.50 cat 0.25", "3", "a b", "0.5 2", "1.5"}
+    assert prediction.as_json([tagged[0], np.float32([1.5])])[1] == [1.5]
+
+
+@pytest.mark.slow
+def test_predict_gives_the_answers_of_the_pipeline_and_of_its_export(saved, exported, pipeline, capsys):
+    texts = ["uno dos", "la casa azul"]
+    for folder in (saved, exported):
+        assert commands.main(["predict", str(folder), *texts]) == 0
+        assert capsys.readouterr().out.splitlines() == pipeline(texts)
+
+
+@pytest.mark.slow
+def test_files_of_a_person_become_pipelines_by_three_commands(tmp_path, capsys):
+    """Messy files: a byte order mark, a third column, a blank line, an empty field, quotes with line ends."""
+    words = ["uno", "dos", "tres", "cuatro", "cinco"]
+    lines = [f"{a} {b}\t{a} {b}!\tTatoeba" for a in words for b in words]
+    (tmp_path / "pairs.tsv").write_text("\ufeff" + "\n".join([*lines[:3], "", "uno\t\tx", *lines[3:]]))
+    rows = [f'"{a},\n{b}";{"si" if a == "uno" else "no"}' for a in words for b in words]
+    (tmp_path / "reviews.csv").write_text("\n".join(["text;label", *rows, ";si"]))
+    (tmp_path / "novel.txt").write_text("uno dos tres.\n\ncuatro cinco.\n" * 30)
+    small = [*SMALL, "--epochs", "2", "--on-error", "skip", "--validation", "0.2"]
+    trained = {
+        "translate": ["pairs.tsv", "--columns", "0", "1", "--max-new-tokens", "8"],
+        "classify": ["reviews.csv", "--columns", "text", "label"],
+        "language-model": ["novel.txt", "--max-length", "32"],
+    }
+    for task, (name, *options) in trained.items():
+        out = tmp_path / task
+        arguments = ["train", task, "--data", str(tmp_path / name), *options, *small, "--output", str(out)]
+        assert commands.main(arguments) == 0
+        export.onnx(pipelines.load(out / "pipeline"), tmp_path / f"{task}-export")
+        capsys.readouterr()
+        texts = ["uno dos", "tres"]
+        expected = pipelines.load(out / "pipeline")(texts)
+        assert list(serving.load(tmp_path / f"{task}-export")(texts)) == expected

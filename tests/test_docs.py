@@ -14,8 +14,8 @@ import sys
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.cli import commands
 from keras_transformer.datasets import phrasebook
+from keras_transformer_cli import commands
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # The README first: the other pages continue its example.
@@ -81,7 +81,7 @@ def test_examples_of_docstrings_give_their_outputs():
 
 
 def test_commands_parse():
-    parser = commands._parser()
+    parser = commands.parser()
     lines = [line for page in PAGES for block in blocks(page, "sh") for line in block.splitlines()]
     named = [line.split("#")[0].split()[1:] for line in lines if line.startswith("keras-transformer ")]
     assert named

@@ -1,23 +1,29 @@
 import dataclasses
+import html.parser
 import json
+import logging
+import random
+import signal
 
+import keras
 import numpy as np
 import pytest
 
 import keras_transformer_serving as serving
-from keras_transformer import export, pipelines, recipes
+from keras_transformer import data, export, pipelines, recipes
 from keras_transformer.datasets import phrasebook
+from keras_transformer.recipes import interruption, pages, pretrained, quickstarts, scores
 
-SMALL = recipes.TranslatorRecipe(
-    vocabulary_size=336,
-    num_layers=1,
-    num_heads=2,
-    model_dim=16,
-    hidden_dim=32,
-    batch_tokens=128,
-    max_new_tokens=8,
-    peak_rate=0.01,
-)
+TINY = {
+    "layers": 1,
+    "heads": 2,
+    "model_dim": 16,
+    "vocabulary_size": 336,
+    "max_length": 32,
+    "jit_compile": False,
+}
+SMALL = {**TINY, "batch_tokens": 128, "max_new_tokens": 8, "learning_rate": 0.01}
+NUMBERS = ("one", "two", "three", "four", "five", "six")
 
 
 @pytest.fixture
@@ -25,7 +31,7 @@ def tiny(monkeypatch, sentence_pairs):
     monkeypatch.setattr(
         phrasebook, "load_data", lambda: (sentence_pairs * 4, sentence_pairs[:3], sentence_pairs[:5])
     )
-    monkeypatch.setattr(recipes, "PHRASEBOOK", SMALL)
+    monkeypatch.setattr(quickstarts, "PHRASEBOOK", {**SMALL, "dataset": "phrasebook"})
 
 
 def never(*_, **__):
@@ -39,6 +45,315 @@ def earlier(folder):
     (folder / "pipeline" / "config.json").write_text('{"pipeline": "TextToText"}')
     (folder / "export" / "manifest.json").write_text('{"files": {}}')
     (folder / "report.json").write_text('{"exact_match": 0.5}')
+
+
+def sentences(count, words=4):
+    """Random sentences of the words NUMBERS."""
+    drawn = random.Random(0)
+    return [" ".join(drawn.choices(NUMBERS, k=words)) for _ in range(count)]
+
+
+def toy_examples(task):
+    """Examples of a rule that a tiny model learns."""
+    texts = sentences(300)
+    if task == "translate":
+        return [(text, text.upper()) for text in texts]
+    if task in ("language-model", "masked-language-model"):
+        return [
+            " ".join((NUMBERS * 9)[start : start + length]) for start in range(6) for length in range(6, 46)
+        ]
+    if task == "tag":
+        return [(text.split(), ["B-N" if word == "one" else "O" for word in text.split()]) for text in texts]
+    if task == "answer":
+        return [
+            data.Question(f"where is {word}", text, (word,), (text.index(word),), f"{text} {word}")
+            for text in (
+                " ".join(words) for words in {tuple(random.Random(i).sample(NUMBERS, 4)) for i in range(90)}
+            )
+            for word in text.split()[:2]
+        ]
+    return [(text, "yes" if text.startswith("one") else "no") for text in texts]
+
+
+TASKS = {
+    "translate": (recipes.Translate, pipelines.TextToText, "chrf", 60),
+    "language-model": (recipes.LanguageModel, pipelines.TextGeneration, "perplexity", -3),
+    "masked-language-model": (recipes.MaskedLanguageModel, pipelines.FillMask, "token_accuracy", 0.5),
+    "classify": (recipes.Classify, pipelines.TextClassification, "macro_f1", 0.9),
+    "tag": (recipes.Tag, pipelines.TokenClassification, "entity_f1", 0.9),
+    "answer": (recipes.Answer, pipelines.QuestionAnswering, "exact_match", 0.4),
+}
+
+
+@pytest.mark.parametrize(
+    "task", [task if task == "classify" else pytest.param(task, marks=pytest.mark.slow) for task in TASKS]
+)
+def test_each_recipe_learns_a_rule_and_leaves_a_pipeline_and_a_report(task, tmp_path):
+    recipe_class, pipeline_class, metric, least = TASKS[task]
+    epochs = 4 if task == "classify" else 25
+    options = {"epochs": epochs, "learning_rate": 0.01, "dropout": 0.0, "patience": epochs, "batch_size": 16}
+    recipe = recipe_class(
+        toy_examples(task), **{**TINY, "max_length": 16 if task != "answer" else 32}, **options
+    )
+    said = []
+    report = recipes.run(recipe, tmp_path / "run", say=said.append, verbose=0)
+    assert isinstance(pipelines.load(tmp_path / "run" / "pipeline"), pipeline_class)
+    value = report["metrics"][metric]
+    assert (-value if least < 0 else value) >= least, report["metrics"]
+    assert json.loads((tmp_path / "run" / "report.json").read_text()) == json.loads(json.dumps(report))
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {
+        *("pipeline", "report.json", "report.html", "command.txt"),
+    }
+    assert len(report["history"]["val_loss"]) == len(report["history"]["loss"]) <= epochs
+    assert report["evaluated_on"] == "validation"
+    assert report["signal"] is None
+    assert report["examples"]
+    assert report["command"].startswith(f"kt.recipes.{recipe_class.__name__}(data=")
+    assert len(report["command"]) < 300
+
+
+@pytest.mark.slow
+def test_a_folder_of_images_becomes_an_image_classifier(tmp_path):
+    drawn = np.random.default_rng(0)
+    for name, channel in (("red", 0), ("blue", 2)):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        for number in range(20):
+            image = drawn.integers(0, 60, (10, 12, 3))
+            image[..., channel] += 150
+            keras.utils.save_img(tmp_path / "images" / name / f"{number}.png", image, scale=False)
+    recipe = recipes.Classify(
+        tmp_path / "images",
+        layers=1,
+        heads=2,
+        model_dim=16,
+        image_size=8,
+        patch_size=4,
+        epochs=8,
+        learning_rate=0.01,
+    )
+    report = recipes.run(recipe, tmp_path / "run", say=lambda _: None, verbose=0)
+    assert report["metrics"]["accuracy"] == 1
+    assert report["pipeline"] == "ImageClassification"
+    (tmp_path / "images" / "red" / "0.png").write_text("no image")
+    with pytest.raises(ValueError, match=r"must be images in PNG, JPEG, GIF or BMP. Received: .*red/0.png"):
+        recipe.read([tmp_path / "images"])
+
+
+@pytest.mark.slow
+def test_the_best_weights_are_restored_and_training_stops_early():
+    train = [("one two " * 3, "yes"), ("three four " * 3, "no")] * 8
+    recipe = recipes.Classify(
+        train,
+        validation=[("one four", "yes"), ("three two", "no"), ("five", "yes"), ("six", "no")],
+        **TINY,
+        epochs=40,
+        patience=2,
+        learning_rate=0.05,
+        batch_size=4,
+    )
+    pipeline, history = recipe.train(verbose=0)
+    losses = history.history["val_loss"]
+    assert len(losses) < 40
+    batches = recipe.batches(recipe.splits.validation, pipeline, shuffle=False)
+    assert pipeline.model.evaluate(batches, verbose=0)[0] == pytest.approx(min(losses), rel=1e-4)
+    assert losses[-1] > min(losses)
+
+
+def test_equal_seeds_give_equal_weights(sentence_pairs):
+    def weights(seed):
+        recipe = recipes.Translate(sentence_pairs, **SMALL, seed=seed)
+        keras.utils.set_random_seed(seed)
+        return recipe.new_pipeline(sentence_pairs).model.get_weights()
+
+    first, second, other = weights(0), weights(0), weights(1)
+    assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+    assert not all(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+@pytest.mark.parametrize("steps", [1, 3, 9, 100])
+def test_the_schedule_warms_up_to_the_peak_and_decays_to_zero(steps):
+    schedule = recipes.Translate([], epochs=1, learning_rate=0.01).schedule(steps)
+    rates = [float(schedule(step)) for step in range(steps + 1)]
+    assert max(rates) == pytest.approx(0.01)
+    assert rates.index(max(rates)) == steps // 10
+    assert rates[steps] == pytest.approx(0, abs=1e-8)
+    assert all(0 < rate <= 0.01001 for rate in rates[1:steps])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "`data` or `dataset` must be given, and not both"),
+        ({"data": "a.tsv", "dataset": "phrasebook"}, "`data` or `dataset` must be given, and not both"),
+        ({"dataset": "other"}, "`dataset` must be one of"),
+        ({"data": "a.tsv", "precision": "float16"}, "`precision` must be one of"),
+        ({"data": "a.tsv", "model_size": "huge"}, "`model_size` must be one of"),
+        ({"data": "a.tsv", "validation": 1.5}, "`validation` must be"),
+        ({"data": "a.tsv", "epochs": 0}, "`epochs` must be"),
+        ({"data": "a.tsv", "minutes": float("nan")}, "`minutes` must be positive and finite"),
+        ({"data": "a.tsv", "from_": "x", "layers": 2}, "`layers` must not be given with `from_`"),
+    ],
+)
+def test_invalid_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        recipes.Translate(**options)
+
+
+def test_files_with_an_empty_line_a_third_column_or_an_empty_field_are_refused_or_skipped(tmp_path, caplog):
+    path = tmp_path / "pairs.tsv"
+    path.write_text("one\tuno\tCC-BY\n\ntwo\tdos\tCC-BY\nthree\t\tCC-BY\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="skip"):
+        recipes.Translate(path, columns=(0, 1)).read([path])
+    with caplog.at_level(logging.WARNING, "keras_transformer"):
+        recipe = recipes.Translate(path, columns=(0, 1), on_error="skip", reverse=True, validation=0.5)
+        assert sorted(recipe.splits.train + recipe.splits.validation) == [("dos", "two"), ("uno", "one")]
+    assert "2" in caplog.text
+    with pytest.raises(ValueError, match="`columns` must name the columns of sources and targets.*3 columns"):
+        recipes.Translate(path, on_error="skip").read([path])
+
+
+def test_a_plain_text_file_is_one_text_or_one_for_each_line(tmp_path):
+    path = tmp_path / "novel.txt"
+    path.write_text("\ufeffOne.\r\n\nTwo.\nThree.\n", encoding="utf-8", newline="")
+    assert recipes.LanguageModel(path).read([path]) == ["One.\n\nTwo.\nThree.\n"]
+    assert recipes.LanguageModel(path, lines=True, on_error="skip").read([path]) == ["One.", "Two.", "Three."]
+    train, validation = recipes.LanguageModel(path, validation=0.5).splits[:2]
+    assert train + validation == ["One.\n\n", "Two.\nThree.\n"]
+
+
+def test_unequal_classes_are_weighted_by_inverse_frequency(caplog):
+    examples = [("a", "x"), ("b", "x"), ("c", "x"), ("d", "y")]
+    recipe = recipes.Classify(examples, validation=examples)
+
+    class Labelled:
+        labels = ("x", "y")
+
+    with caplog.at_level(logging.WARNING, "keras_transformer"):
+        assert recipe.class_weight(Labelled) == {0: 4 / 6, 1: 2.0}
+    assert "x 3, y 1" in caplog.text
+    assert dataclasses.replace(recipe, class_weights="none").class_weight(Labelled) is None
+    equal = [*examples, ("e", "y")]
+    assert recipes.Classify(equal, validation=equal).class_weight(Labelled) is None
+
+
+def test_an_unknown_label_of_the_validation_examples_is_refused():
+    with pytest.raises(ValueError, match="`data` must have every label.*Received: 'z', in example 1"):
+        scores.class_ids(["x", "z"], ["x", "y"])
+    assert sorted(["10", "9", "b", "-1", "a"], key=scores.label_order) == ["-1", "9", "10", "a", "b"]
+
+
+def test_a_signal_stops_fit_after_the_batch_and_a_second_one_aborts():
+    model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+
+    class Raising(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            if batch in (2, 3):
+                signal.raise_signal(signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    seen = []
+    counting = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: seen.append(batch))
+    with interruption.Interruption() as stopping:
+        model.fit(np.ones((8, 1)), np.ones((8, 1)), 1, 3, 0, [Raising(), stopping, counting])
+    assert stopping.signal == signal.SIGINT
+    assert seen == [0, 1, 2]
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_the_weights_of_an_encoder_go_to_a_new_head_and_precision_changes_none(tmp_path):
+    texts = sentences(20)
+    masked = recipes.MaskedLanguageModel(texts, **TINY).new_pipeline(texts)
+    masked.save(tmp_path / "run" / "pipeline")
+    examples = toy_examples("classify")
+    options = {"from_": tmp_path / "run", "precision": "mixed_bfloat16"}
+    classifier = recipes.Classify(examples, **options).new_pipeline(examples)
+    assert classifier.model.dtype_policy.name == "mixed_bfloat16"
+    assert classifier.model.encoder.compute_dtype == "bfloat16"
+    assert classifier.tokenizer.sha256 == masked.tokenizer.sha256
+    both = zip(classifier.model.encoder.get_weights(), masked.model.encoder.get_weights(), strict=True)
+    assert all(np.array_equal(one, other) for one, other in both)
+    whole = pretrained.with_precision(classifier, "float32")
+    assert whole.model.encoder.compute_dtype == "float32"
+    assert whole.labels == ["no", "yes"]
+    both = zip(whole.model.get_weights(), classifier.model.get_weights(), strict=True)
+    assert all(np.array_equal(one, other) for one, other in both)
+    with pytest.raises(ValueError, match="`from_` must be a TextToText for this task. Received: a FillMask"):
+        recipes.Translate(examples, from_=tmp_path / "run").new_pipeline(examples)
+
+
+def test_metrics_are_those_of_their_libraries(sentence_pairs):
+    from sklearn.metrics import f1_score
+
+    references, answers = list("aabbccd"), list("abbbcad")
+    found = scores.classification(references, answers)
+    assert found["macro_f1"] == pytest.approx(f1_score(references, answers, average="macro"))
+    assert found["accuracy"] == pytest.approx(5 / 7)
+    assert scores.entities([["B-P", "I-P", "O", "B-L"]], [["B-P", "I-P", "O", "O"]]) == {
+        "entity_precision": 1.0,
+        "entity_recall": 0.5,
+        "entity_f1": pytest.approx(2 / 3),
+    }
+    spans = scores.spans([["the Ada Lovelace"], [], ["x"]], ["Lovelace, Ada", "", ""])
+    assert spans == {"exact_match": pytest.approx(1 / 3), "f1": pytest.approx(2 / 3)}
+    targets = [target for _, target in sentence_pairs]
+    answers = [*targets[:-2], "no", "it rains"]
+    evaluated = pipelines.evaluate(lambda texts: answers[: len(texts)], sentence_pairs, num_bootstrap=50)
+    for name in ("bleu", "chrf"):
+        low, high = evaluated["intervals"][name]
+        assert 0 < low < evaluated[name] < high
+    # Some bootstrap samples score 0.
+    wrong = pipelines.evaluate(
+        lambda texts: ["no"] * (len(texts) - 1) + targets[-1:], sentence_pairs, num_bootstrap=50
+    )
+    assert all(low < high for low, high in wrong["intervals"].values())
+
+
+def test_the_page_is_one_well_formed_file_that_escapes_texts():
+    report = {
+        "task": "classify",
+        "pipeline": "TextClassification",
+        "command": "keras-transformer train classify --data '<a>.csv'",
+        "directory": "/data",
+        "date": "2026-01-01T00:00:00+00:00",
+        "evaluated_on": "test",
+        "metrics": {"accuracy": 0.5, "bleu": 30.0, "intervals": {"bleu": (28.0, 32.0)}, "f1": {"<b>": 0.25}},
+        "signal": "SIGINT",
+        "counts": {"train": 10_000, "validation": 2, "test": 3},
+        "parameters": 123_456,
+        "seconds": {"train": 61.2, "evaluate": 1.0},
+        "options": {"epochs": 3},
+        "versions": {"keras": "3"},
+        "history": {"loss": [2.0, float("nan"), 1.0], "val_loss": [2.5, 2.0], "learning_rate": [1.0]},
+        "examples": [{"input": "<script>", "reference": "x", "answer": "y"}],
+    }
+    content = pages.page(report)
+    open_tags = []
+
+    class Parser(html.parser.HTMLParser):
+        def handle_starttag(self, tag, attributes):
+            assert not {"src", "href"} & {name for name, _ in attributes}
+            if tag not in ("meta",):
+                open_tags.append(tag)
+
+        def handle_endtag(self, tag):
+            assert open_tags.pop() == tag
+
+    Parser().feed(content)
+    assert not open_tags
+    assert content.count("<svg") == 1
+    assert "<script>" not in content
+    assert "nan" not in content
+    for shown in (
+        "&lt;script&gt;",
+        "28.0 to 32.0",
+        "stopped by SIGINT",
+        "10,000",
+        "prefers-color-scheme: dark",
+    ):
+        assert shown in content
 
 
 @pytest.mark.slow
@@ -58,43 +373,10 @@ def test_quickstart_trains_evaluates_exports_and_verifies(tiny, tmp_path):
     export.verify(folder / "export", pipeline, ["hoy llueve"])
 
 
-@pytest.mark.slow
-def test_a_recipe_trains_for_epochs_and_ends_at_a_rate_of_zero(tiny, sentence_pairs):
-    pipeline, history = SMALL.train(sentence_pairs[:2] * 24, sentence_pairs[:1], epochs=2, verbose=0)
-    assert len(history.epoch) == 2
-    assert {"loss", "val_loss", "token_accuracy"} <= set(history.history)
-    assert history.history["loss"][1] < history.history["loss"][0]
-    assert float(pipeline.model.optimizer.learning_rate) == pytest.approx(0, abs=1e-6)
-    assert pipeline.max_new_tokens == SMALL.max_new_tokens
-    assert pipeline.model.optimizer.beta_2 == 0.98
-
-
-def test_equal_seeds_give_equal_weights(sentence_pairs):
-    tokenizer = SMALL.tokenizer(sentence_pairs)
-    models = [dataclasses.replace(SMALL, seed=seed).model(tokenizer, 0.1).get_weights() for seed in (0, 0, 1)]
-    assert all(np.array_equal(a, b) for a, b in zip(models[0], models[1], strict=True))
-    assert not all(np.array_equal(a, b) for a, b in zip(models[0], models[2], strict=True))
-
-
-def test_the_schedule_rises_to_the_peak_then_falls_to_zero():
-    schedule = SMALL._schedule(100)
-    rates = [float(schedule(step)) for step in range(101)]
-    assert rates[0] == 0
-    assert max(rates) == pytest.approx(SMALL.peak_rate)
-    assert rates.index(max(rates)) == 10
-    assert rates[100] == pytest.approx(0, abs=1e-8)
-
-
-@pytest.mark.parametrize("steps", [1, 3, 9])
-def test_a_very_short_training_has_a_schedule_too(steps):
-    rates = [float(SMALL._schedule(steps)(step)) for step in range(steps)]
-    assert all(0 < rate <= SMALL.peak_rate * 1.0001 for rate in rates)
-
-
 def test_an_earlier_quickstart_is_kept_until_the_new_one_is_complete(tiny, tmp_path, monkeypatch):
     earlier(tmp_path)
     before = sorted(tmp_path.rglob("*"))
-    monkeypatch.setattr(recipes.TranslatorRecipe, "train", never)
+    monkeypatch.setattr(recipes.Translate, "train", never)
     with pytest.raises(AssertionError, match="must not run"):
         recipes.quickstart(tmp_path, say=lambda _: None)
     assert sorted(tmp_path.rglob("*")) == before
@@ -102,7 +384,7 @@ def test_an_earlier_quickstart_is_kept_until_the_new_one_is_complete(tiny, tmp_p
 
 @pytest.mark.parametrize("stray", ["thesis.txt", "thesis", ".git"])
 def test_quickstart_refuses_a_folder_of_something_else(tiny, tmp_path, monkeypatch, stray):
-    monkeypatch.setattr(recipes.TranslatorRecipe, "train", never)
+    monkeypatch.setattr(recipes.Translate, "train", never)
     earlier(tmp_path)
     (tmp_path / stray).mkdir()
     before = sorted(tmp_path.rglob("*"))
@@ -114,7 +396,7 @@ def test_quickstart_refuses_a_folder_of_something_else(tiny, tmp_path, monkeypat
 @pytest.mark.parametrize("name", ["export", "pipeline"])
 def test_quickstart_deletes_only_its_own_files(tiny, tmp_path, monkeypatch, name):
     """A folder that holds someone's own export/ is no earlier quickstart (this repository has one)."""
-    monkeypatch.setattr(recipes.TranslatorRecipe, "train", never)
+    monkeypatch.setattr(recipes.Translate, "train", never)
     (tmp_path / name).mkdir()
     (tmp_path / name / "thesis.txt").write_text("years of work")
     with pytest.raises(FileExistsError, match="`folder` must"):
@@ -123,7 +405,7 @@ def test_quickstart_deletes_only_its_own_files(tiny, tmp_path, monkeypatch, name
 
 
 def test_quickstart_refuses_a_file(tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr(recipes.TranslatorRecipe, "train", never)
+    monkeypatch.setattr(recipes.Translate, "train", never)
     (tmp_path / "file").write_text("")
     with pytest.raises(FileExistsError, match="`folder` must be new or an earlier quickstart"):
         recipes.quickstart(tmp_path / "file")

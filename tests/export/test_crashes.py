@@ -49,7 +49,7 @@ def test_an_export_killed_at_a_system_call_is_rolled_back(quick, damaged, pipeli
     command = [
         sys.executable,
         "-m",
-        "keras_transformer.cli",
+        "keras_transformer_cli",
         "export",
         str(tmp_path / "pipeline"),
         str(damaged),

@@ -9,7 +9,6 @@ import tensorflow as tf
 
 import keras_transformer_serving as serving
 from keras_transformer import export, text
-from keras_transformer.cli import commands
 from keras_transformer.export import ParityError
 from keras_transformer.export.parity import comparison, outputs
 from keras_transformer.models import (
@@ -34,6 +33,7 @@ from keras_transformer.pipelines import (
 )
 from keras_transformer.pipelines.base import DEFAULT
 from keras_transformer.pipelines.forward import FORWARD
+from keras_transformer_cli import commands
 from keras_transformer_serving import files, parity
 
 BYTES = text.ByteTokenizer()

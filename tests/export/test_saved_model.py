@@ -229,7 +229,7 @@ def test_another_backend_is_refused(monkeypatch, tmp_path, pipeline):
 def test_an_export_of_only_a_saved_model_verifies_in_a_fresh_process(damaged, pipeline):
     shutil.rmtree(damaged / "onnx")
     (damaged / "saved_model" / "tiny" / ".2.temporary").mkdir()
-    command = [sys.executable, "-m", "keras_transformer.cli", "generate", str(damaged), "uno dos"]
+    command = [sys.executable, "-m", "keras_transformer_cli", "generate", str(damaged), "uno dos"]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (run.returncode, run.stdout) == (0, f"{pipeline('uno dos')}\n"), run.stderr
     run = subprocess.run([*command[:-1], "uno " * 500], capture_output=True, text=True, check=False)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from keras_transformer import pipelines, text
-from keras_transformer.cli import commands
 from keras_transformer.generation import Beam, EndTokens, Ensemble, NoRepeatNGram
 from keras_transformer.models import BERT, GPT
+from keras_transformer_cli import commands
 
 TEXTS = ["la casa azul", "uno dos"]
 

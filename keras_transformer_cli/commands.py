@@ -8,8 +8,12 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from keras_transformer.cli import generation
-from keras_transformer_serving import command_line
+from keras_transformer_cli import generation, prediction, training
+from keras_transformer_cli.output import say
+from keras_transformer_cli.quiet import load_libraries
+
+_DISTRIBUTION = "keras-transformer-kit"
+_ERROR, _INTERRUPTED, _CLOSED_PIPE = 2, 130, 141
 
 _SERVE = """
 Translate with ONNX Runtime, without TensorFlow:
@@ -32,72 +36,63 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: the arguments of the command line, by default those of the process.
 
     Returns:
-        The exit status: 0, or 2 after an error, which is printed as one line on standard error.
+        The exit status: 0; 2 after an error, which is printed as one line on standard error; 130 after Ctrl-C and 143
+        after SIGTERM, also of a training that saved its results; 141 if standard output was closed.
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    options = _parser().parse_args(arguments)
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        options.run(options)
+        options = parser(arguments[0] if arguments else "").parse_args(arguments)
+        options.arguments = arguments
+        return options.run(options) or 0
+    except BrokenPipeError:
+        # Python writes what is left in the buffer when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _CLOSED_PIPE
     except (ImportError, OSError, TypeError, ValueError) as error:
         print(f"keras-transformer: error: {' '.join(str(error).splitlines())}", file=sys.stderr)
-        return 2
-    return 0
+        return _ERROR
+    except KeyboardInterrupt:
+        print("keras-transformer: interrupted", file=sys.stderr)
+        return _INTERRUPTED
 
 
 def _quickstart(options: argparse.Namespace) -> None:
+    load_libraries()
     from keras_transformer import recipes
 
     folder = pathlib.Path(options.output)
-    recipes.quickstart(folder, options.epochs, _say)
+    recipes.quickstart(folder, options.epochs, say)
     program = pathlib.Path(sys.argv[0])
     shown = program.relative_to(pathlib.Path.cwd()) if program.is_relative_to(pathlib.Path.cwd()) else program
-    _say(_SERVE.format(program=shown, folder=folder, absolute=folder.absolute()))
-
-
-def _train(options: argparse.Namespace) -> None:
-    from keras_transformer import pipelines, recipes
-    from keras_transformer_serving import files
-
-    output = pathlib.Path(options.output or f"runs/{pathlib.Path(options.dataset).stem}-{options.direction}")
-    # Check the output and requirements before training, not after it.
-    if output.exists():
-        raise FileExistsError(f"`--output` must be new. Received: {output}, which exists and is not changed")
-    files.nearest_folder(output)
-    pipelines.scorers()
-    train, validation, test = _pairs(options.dataset, options.direction)
-    recipe = recipes.PHRASEBOOK if options.dataset == "phrasebook" else recipes.TranslatorRecipe()
-    _say(f"Training on {len(train):,} pairs for {options.minutes:g} minutes")
-    pipeline, history = recipe.train(train, validation, minutes=options.minutes)
-    pipeline.save(output / "pipeline")
-    _say(f"Saved {output}/pipeline. Translating {len(test):,} held-out pairs")
-    scores = pipelines.evaluate(pipeline, test)
-    files.write_json(
-        output / "report.json", {**scores, "epochs": history.history, "minutes": options.minutes}
-    )
-    _show_scores(scores)
+    say(_SERVE.format(program=shown, folder=folder, absolute=folder.absolute()))
 
 
 def _evaluate(options: argparse.Namespace) -> None:
+    load_libraries()
     from keras_transformer import pipelines
+    from keras_transformer.recipes.translate import translation_data
 
-    _, _, test = _pairs(options.dataset, options.direction)
+    _, _, test = translation_data(options.dataset, options.direction)
     _show_scores(pipelines.evaluate(generation.load(options.path), test))
 
 
 def _average(options: argparse.Namespace) -> None:
-    from keras_transformer import pipelines, training
+    load_libraries()
+    from keras_transformer import pipelines
+    from keras_transformer.training import average_checkpoints
 
     if pathlib.Path(options.output).exists():
         raise FileExistsError(
             f"`--output` must be new. Received: {options.output}, which exists and is not changed"
         )
     pipeline = pipelines.load(options.path)
-    training.average_checkpoints(pipeline.model, options.weights)
+    average_checkpoints(pipeline.model, options.weights)
     pipeline.save(options.output)
-    _say(options.output)
+    say(options.output)
 
 
 def _export(options: argparse.Namespace) -> None:
+    load_libraries()
     from keras_transformer import export, pipelines
     from keras_transformer_serving import bundle
 
@@ -120,15 +115,22 @@ def _export(options: argparse.Namespace) -> None:
     if "saved_model" in formats:
         given |= {"name": options.name, "version": options.version}
     write = export.bundle if len(formats) == 2 else getattr(export, *formats)
-    _say(str(write(pipeline, options.folder, **given)))
+    say(str(write(pipeline, options.folder, **given)))
 
 
 def _verify(options: argparse.Namespace) -> None:
+    load_libraries()
     from keras_transformer import export, pipelines
 
     key = _signature_key(options)
     pipeline = pipelines.load(options.pipeline) if options.pipeline else None
-    _say(json.dumps(export.verify(options.folder, pipeline, signature_key=key), indent=2))
+    say(json.dumps(export.verify(options.folder, pipeline, signature_key=key), indent=2))
+
+
+def _serve(options: argparse.Namespace) -> None:
+    from keras_transformer_serving import command_line
+
+    command_line.run(options)
 
 
 def _signature_key(options: argparse.Namespace) -> bytes | None:
@@ -136,61 +138,53 @@ def _signature_key(options: argparse.Namespace) -> bytes | None:
     return pathlib.Path(options.signature_key_file).read_bytes() if options.signature_key_file else None
 
 
-def _pairs(dataset: str, direction: str) -> tuple[Any, Any, Any]:
-    """Return the train, validation and test pairs of a public data set."""
-    from keras_transformer.datasets import multi30k, phrasebook, spa_eng
-
-    if dataset == "spa_eng":
-        return spa_eng.load_data(direction)
-    source, _, target = direction.partition("-")
-    if dataset == "multi30k":
-        return multi30k.load_data(source, target)
-    if direction not in ("es-en", "en-es"):
-        raise ValueError(f"`--direction` must be es-en or en-es. Received: {direction}")
-    splits = phrasebook.load_data()
-    if direction == "es-en":
-        return splits
-    train, validation, test = ([(english, spanish) for spanish, english in split] for split in splits)
-    return train, validation, test
-
-
 def _show_scores(scores: dict[str, Any]) -> None:
     for name in ("bleu", "chrf"):
-        _say(f"{name:4} {scores[name]:6.2f}   {scores['signatures'][name]}")
-    _say(f"exact match {scores['exact_match']:.1%} of {scores['sentences']:,} sentences")
+        say(f"{name:4} {scores[name]:6.2f}   {scores['signatures'][name]}")
+    say(f"exact match {scores['exact_match']:.1%} of {scores['sentences']:,} sentences")
 
 
-def _say(line: str) -> None:
-    print(line, flush=True)
+class _Version(argparse.Action):
+    """Print the version and exit."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        import importlib.metadata
+
+        say(f"{_DISTRIBUTION} {importlib.metadata.version(_DISTRIBUTION)}")
+        parser.exit()
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser(chosen: str | None = None) -> argparse.ArgumentParser:
+    """Return the parser of the command line.
+
+    Args:
+        chosen: the command in use: the options of `train` and `serve`, which need other packages, are added for it
+            alone; None for all commands.
+    """
+    program = argparse.ArgumentParser(
         prog="keras-transformer", description="Train, export and run transformers."
     )
-    commands = parser.add_subparsers(required=True, metavar="command")
+    program.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    commands = program.add_subparsers(required=True, metavar="command")
 
-    def command(name: str, run: Callable[[argparse.Namespace], None], text: str) -> argparse.ArgumentParser:
+    def command(name: str, run: Callable[[argparse.Namespace], Any], text: str) -> argparse.ArgumentParser:
         added = commands.add_parser(name, help=text, description=text)
         added.set_defaults(run=run)
         return added
-
-    def dataset(added: argparse.ArgumentParser, default: str) -> None:
-        added.add_argument("--dataset", choices=["phrasebook", "spa_eng", "multi30k"], default="phrasebook")
-        added.add_argument("--direction", default=default, help="source-target, such as %(default)s")
 
     quickstart = command("quickstart", _quickstart, "train, evaluate, export and verify a small translator")
     quickstart.add_argument("--output", default="runs/quickstart", help="default: %(default)s")
     quickstart.add_argument(
         "--epochs", type=int, default=5, help="the number of training epochs; default: %(default)s"
     )
-    train = command("train", _train, "train a translator for a given time and evaluate it")
-    dataset(train, "es-en")
-    train.add_argument("--minutes", type=float, default=30.0, help="the training time; default: %(default)s")
-    train.add_argument("--output", help="a new folder; default: runs/DATASET-DIRECTION")
+    train = command("train", training.train, "train a model on your files, and evaluate it")
+    if chosen in ("train", None):
+        training.add_tasks(train)
+    prediction.add_command(command)
     evaluate = command("evaluate", _evaluate, "translate a test set and score the outputs")
     evaluate.add_argument("path", help="a pipeline or an export")
-    dataset(evaluate, "es-en")
+    evaluate.add_argument("--dataset", choices=["phrasebook", "spa_eng", "multi30k"], default="phrasebook")
+    evaluate.add_argument("--direction", default="es-en", help="source-target, such as %(default)s")
     generation.add_commands(command)
     average = command(
         "average", _average, "save a pipeline with the mean of several checkpoints of its model"
@@ -214,12 +208,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     key_file = "--signature-key-file"
     export.add_argument(key_file, metavar="FILE", help="a file with the key to sign the manifest with")
-    serve = command("serve", command_line.run, command_line.DESCRIPTION)
-    command_line.add_arguments(serve)
+    serve = command("serve", _serve, "serve exports over HTTP with ONNX Runtime")
+    if chosen in ("serve", None):
+        from keras_transformer_serving import command_line
+
+        command_line.add_arguments(serve)
     verify = command("verify", _verify, "verify an export's files and outputs")
     verify.add_argument("folder", help="an export")
     verify.add_argument("--pipeline", help="compare with this pipeline instead of the stored outputs")
     verify.add_argument(
         key_file, metavar="FILE", help="a file with the key that the manifest must be signed with"
     )
-    return parser
+    return program

@@ -8,7 +8,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import keras_transformer_serving as serving
+from keras_transformer_cli.output import in_chunks, one_line, say
+from keras_transformer_cli.prediction import generating_export, read_lines
+from keras_transformer_cli.quiet import load_libraries, quiet_start
 
 # Settings of samplers.
 _SETTINGS: dict[str, tuple[Any, str]] = {
@@ -99,14 +101,14 @@ def _add_generate(generate: argparse.ArgumentParser) -> None:
 
 
 def _generate(options: argparse.Namespace) -> None:
-    texts = options.texts or [line.rstrip("\n") for line in sys.stdin]
+    texts = options.texts or read_lines()
     chosen = [name for name in _NAMES if getattr(options, name) is not None]
     if options.stream and (options.scores or options.json):
         raise ValueError("`--stream` must not be combined with --scores or --json. Received: both")
     pipeline = load(options.path)
     if not chosen:
-        for answer in pipeline(texts):
-            _say(_line(answer))
+        for answer in in_chunks(pipeline, texts):
+            say(one_line(answer))
         return
     if not hasattr(pipeline, "with_settings"):
         raise ValueError(
@@ -120,15 +122,15 @@ def _generate(options: argparse.Namespace) -> None:
         for row, text in enumerate(texts):
             prefix, limit = prefixes[row] if prefixes else "", limits[row] if limits else None
             for piece in pipeline.stream(text, prefix, max_new_tokens=limit):
-                _say(" ".join(piece.split("\n")), end="")
-            _say("")
+                say(" ".join(piece.split("\n")), end="")
+            say("")
         return
     for row, answers in enumerate(pipeline.answers(texts, prefixes=prefixes, max_new_tokens=limits)):
         for answer in answers:
             if options.json:
-                _say(json.dumps({"row": row, **dataclasses.asdict(answer)}, ensure_ascii=False))
+                say(json.dumps({"row": row, **dataclasses.asdict(answer)}, ensure_ascii=False))
             else:
-                _say((_number(answer.score) if options.scores else "") + _line(answer.text))
+                say((_number(answer.score) if options.scores else "") + one_line(answer.text))
 
 
 def _score(options: argparse.Namespace) -> None:
@@ -146,7 +148,7 @@ def _score(options: argparse.Namespace) -> None:
             )
     sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
     for answer in _load_pipeline("path", options.path).score(sources, targets):
-        _say(_number(answer.score) + _line(answer.text))
+        say(_number(answer.score) + one_line(answer.text))
 
 
 def _align(options: argparse.Namespace) -> None:
@@ -156,7 +158,7 @@ def _align(options: argparse.Namespace) -> None:
     width = max(map(len, found.target), default=0)
     across = max(map(len, found.source), default=0)
     for piece, row in zip(found.target, found.weights, strict=True):
-        _say(f"{piece:{width}}  {found.source[row.argmax()]:{across}}  {row.max():.2f}")
+        say(f"{piece:{width}}  {found.source[row.argmax()]:{across}}  {row.max():.2f}")
     if options.output is not None:
         from keras_transformer import inspection
 
@@ -164,42 +166,33 @@ def _align(options: argparse.Namespace) -> None:
         axes.figure.savefig(options.output)
 
 
-def load(path: str) -> Callable[[Sequence[str]], list[str]]:
+def load(path: str) -> Callable[[Sequence[str]], Sequence[str]]:
     """Load a text generation pipeline, or its export, as a function from texts to texts."""
+    import keras_transformer_serving as serving
+
     folder = pathlib.Path(path)
     if not serving.bundle.is_bundle(folder):
-        return _load_pipeline("path", path)
+        pipeline: Callable[[Sequence[str]], Sequence[str]] = _load_pipeline("path", path)
+        return pipeline
     export = serving.Bundle(folder)
-    config = export.config
-    if "generation" not in config:
-        raise ValueError(
-            f"`path` must be a generating pipeline. Received: {folder}, the export of a {config['pipeline']}"
-        )
-    parts = [part for part in export.parity if (folder / part).is_dir()]
-    versions = [folder / part for part in parts if part != serving.bundle.ONNX]
-    if not versions or (serving.bundle.ONNX in parts and serving.reads_text(config)):
-        return serving.load(folder)
-    from keras_transformer.export.parity import generation
-
-    saved_model = generation.SavedModel(max(versions, key=lambda version: int(version.name)), config)
-    return lambda texts: _first(saved_model(texts)[generation.SAVED_MODEL][1]) if texts else []
+    if "generation" not in export.config:
+        name = export.config["pipeline"]
+        raise ValueError(f"`path` must be a generating pipeline. Received: {folder}, the export of a {name}")
+    return generating_export(export)
 
 
 def _load_pipeline(name: str, folder: str | pathlib.Path) -> Any:
     """Load a text generation pipeline from a folder."""
-    from keras_transformer import pipelines
+    load_libraries()
+    with quiet_start():
+        from keras_transformer import pipelines
 
-    pipeline = pipelines.load(folder)
+        pipeline = pipelines.load(folder)
     if not pipeline.generates:
         raise ValueError(
             f"`{name}` must be a generating pipeline. Received: {folder}, a {type(pipeline).__name__}"
         )
     return pipeline
-
-
-def _first(answers: Sequence[Any]) -> list[str]:
-    """Return the first of several hypotheses for each text."""
-    return [answer if isinstance(answer, str) else answer[0] for answer in answers]
 
 
 def _with_settings(pipeline: Any, options: argparse.Namespace) -> Any:
@@ -304,12 +297,3 @@ def _flag(name: str) -> str:
 
 def _number(score: float) -> str:
     return f"{score:.4f}\t"
-
-
-def _line(text: str) -> str:
-    return " ".join(text.splitlines())
-
-
-def _say(line: str, end: str = "\n") -> None:
-    sys.stdout.write(line + end)
-    sys.stdout.flush()

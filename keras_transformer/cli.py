@@ -1,0 +1,11 @@
+"""The command line as `python -m keras_transformer.cli`.
+
+The program `keras-transformer` imports `keras_transformer_cli` alone, so that its help does not wait for Keras.
+"""
+
+import sys
+
+from keras_transformer_cli import main as main
+
+if __name__ == "__main__":
+    sys.exit(main())

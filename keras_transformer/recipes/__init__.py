@@ -1,0 +1,23 @@
+"""Whole trainings from data to a pipeline: options as values, one `compile` and one `fit`, a report."""
+
+from keras_transformer.recipes.answer import Answer as Answer
+from keras_transformer.recipes.base import Recipe as Recipe
+from keras_transformer.recipes.classify import Classify as Classify
+from keras_transformer.recipes.language_model import LanguageModel as LanguageModel
+from keras_transformer.recipes.language_model import MaskedLanguageModel as MaskedLanguageModel
+from keras_transformer.recipes.quickstarts import quickstart as quickstart
+from keras_transformer.recipes.runs import run as run
+from keras_transformer.recipes.tag import Tag as Tag
+from keras_transformer.recipes.translate import Translate as Translate
+
+__all__ = [
+    "Answer",
+    "Classify",
+    "LanguageModel",
+    "MaskedLanguageModel",
+    "Recipe",
+    "Tag",
+    "Translate",
+    "quickstart",
+    "run",
+]

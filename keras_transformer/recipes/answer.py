@@ -1,0 +1,89 @@
+"""Recipe of extractive question answering."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import keras
+
+from keras_transformer import data, models, pipelines
+from keras_transformer.recipes import scores
+from keras_transformer.recipes.base import Recipe
+from keras_transformer.recipes.language_model import BERT_SIZES, new_encoder
+from keras_transformer.recipes.pretrained import encoder_of
+from keras_transformer.recipes.tokenizers import SENTENCE_PIECE, WORD_PIECE
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer(Recipe):
+    """Train a model to find the answers to questions in a context, on files in SQuAD's format.
+
+    Examples are `data.Question`s.
+
+    Example:
+        >>> answerer, history = Answer("train-v1.1.json").train()  # doctest: +SKIP
+        >>> answerer("Who barks?", "A dog barks.").text  # doctest: +SKIP
+        'dog'
+    """
+
+    max_length: int = 384
+
+    task: ClassVar[str] = "answer"
+    summary: ClassVar[str] = "train a model to find answers in a context: SQuAD's JSON"
+    tokenizers: ClassVar[dict[str, Callable[..., Any]]] = {**WORD_PIECE, **SENTENCE_PIECE}
+    model_sizes: ClassVar[dict[str, dict[str, Any]]] = BERT_SIZES
+
+    def read(self, paths: Any) -> Sequence[Any]:
+        """Read questions."""
+        return data.read_squad(paths, on_error=self.on_error)
+
+    def split(self, examples: Any) -> tuple[Any, Any]:
+        """Hold out a share of the contexts with their questions."""
+        if len({one.context for one in examples}) < 2:
+            return super().split(examples)
+        return data.split(examples, self.validation, self.seed, key=lambda one: one.context)
+
+    def new_pipeline(self, train: Sequence[Any]) -> pipelines.QuestionAnswering:
+        """Create a BERT encoder with a head for the start and the end of the answer."""
+        if self.from_ is not None:
+            pipeline = self.pretrained()
+            encoder, tokenizer = encoder_of(pipeline), pipeline.tokenizer
+        else:
+            contexts = dict.fromkeys(one.context for one in train)
+            tokenizer = self.new_tokenizer([*contexts, *(one.question for one in train)])
+            encoder = new_encoder(self, tokenizer)
+        model = models.SpanClassifier(encoder, dtype=self.precision)
+        return pipelines.QuestionAnswering(model, tokenizer, long_texts="window")
+
+    def batches(self, examples: Sequence[Any], pipeline: Any, shuffle: bool) -> Any:
+        """Return batches of questions and windows of contexts, with the positions of the answers."""
+        return data.questions(
+            [one.question for one in examples],
+            [one.context for one in examples],
+            [one.answer for one in examples],
+            pipeline.tokenizer,
+            self.batch_size,
+            max_length=min(self.max_length, pipeline.encoder.max_length),
+            shuffle=shuffle,
+            seed=self.seed,
+        )
+
+    def loss(self, pipeline: Any) -> tuple[Any, list[Any]]:
+        """Return the mean cross-entropy of start and end, and their accuracy."""
+        del pipeline
+        return keras.losses.SparseCategoricalCrossentropy(from_logits=True), ["accuracy"]
+
+    def evaluate(self, pipeline: Any, examples: Sequence[Any]) -> dict[str, Any]:
+        """Return exact match, F1 of words, and examples."""
+        answers = pipeline([one.question for one in examples], [one.context for one in examples])
+        texts = [answer.text for answer in answers]
+        rows = [
+            {
+                "input": f"{one.question}  —  {one.context}",
+                "reference": " / ".join(one.answers),
+                "answer": text,
+            }
+            for one, text in zip(examples, texts, strict=True)
+        ]
+        metrics = scores.spans([one.answers for one in examples], texts)
+        return {**metrics, "num_examples": len(texts), "examples": scores.wrong_first(rows)}

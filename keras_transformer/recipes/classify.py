@@ -1,0 +1,145 @@
+"""Recipe of a classifier of texts, pairs of texts or images."""
+
+import collections
+import dataclasses
+import logging
+import os
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal
+
+import keras
+import numpy as np
+
+from keras_transformer import data, models, pipelines
+from keras_transformer.datasets import mnist, sst2
+from keras_transformer.recipes import images, scores
+from keras_transformer.recipes.base import Recipe, check_columns
+from keras_transformer.recipes.language_model import BERT_SIZES, new_encoder
+from keras_transformer.recipes.pretrained import encoder_of
+from keras_transformer.recipes.tokenizers import SENTENCE_PIECE, WORD_PIECE
+
+_UNEQUAL = 1.5
+_LOGGER = logging.getLogger("keras_transformer")
+
+
+@dataclasses.dataclass(frozen=True)
+class Classify(Recipe):
+    """Train a classifier of texts, pairs of texts, or images.
+
+    Examples are (text, label), (text, second text, label) or (image, label). Images are read from a folder with one
+    folder of images for each class.
+
+    Attributes:
+        class_weights: "balanced" to weight classes by their inverse frequency if the largest is over 1.5 times as
+            frequent as the smallest, or "none".
+        image_size: the height and width that images are resized to.
+        patch_size: the height and width of the patches of images, by default a divisor of the image size that gives
+            about 7 on a side.
+
+    Example:
+        >>> classifier, history = Classify("reviews.csv", columns=("text", "label")).train()  # doctest: +SKIP
+        >>> classifier("a fine film")  # doctest: +SKIP
+        'positive'
+    """
+
+    class_weights: Literal["balanced", "none"] = "balanced"
+    image_size: int = 64
+    patch_size: int | None = None
+
+    task: ClassVar[str] = "classify"
+    summary: ClassVar[str] = (
+        "train a classifier of texts, pairs of texts (TSV, CSV, JSONL), or a folder of images"
+    )
+    datasets: ClassVar[tuple[str, ...]] = ("sst2", "mnist")
+    tokenizers: ClassVar[dict[str, Callable[..., Any]]] = {**WORD_PIECE, **SENTENCE_PIECE}
+    model_sizes: ClassVar[dict[str, dict[str, Any]]] = {**BERT_SIZES, **images.VIT_SIZES}
+
+    def read(self, paths: Any) -> Sequence[tuple[Any, ...]]:
+        """Read labelled texts from files, or labelled images from a folder of folders."""
+        if os.path.isdir(paths[0]):
+            return images.read(pathlib.Path(paths[0]), self.image_size)
+        rows = data.read_examples(paths, self.columns, on_error=self.on_error)
+        check_columns(rows, (2, 3), "the columns of the text, optionally a second text, and the label")
+        return rows
+
+    def load_dataset(self) -> tuple[Any, Any, Any]:
+        """Load the train, validation and test examples of the public data set."""
+        if self.dataset == "mnist":
+            return images.arrays(mnist.load_data())
+        train, validation, test = ([(text, str(label)) for text, label in part] for part in sst2.load_data())
+        return train, validation, test
+
+    def split(self, examples: Any) -> tuple[Any, Any]:
+        """Hold out a share of the examples, with equal images on one side."""
+        if isinstance(examples[0][0], str):
+            return super().split(examples)
+        return data.split(examples, self.validation, self.seed, key=lambda example: example[0].tobytes())
+
+    def new_pipeline(self, train: Sequence[tuple[Any, ...]]) -> Any:
+        """Create a classifier: a BERT encoder for texts, whose mean is classified, or a ViT for images."""
+        labels = sorted({example[-1] for example in train}, key=scores.label_order)
+        if len(labels) < 2:
+            raise ValueError(f"`data` must have two classes or more. Received: labels {labels}")
+        if isinstance(train[0][0], np.ndarray):
+            model = images.new_model(self, len(labels), train[0][0].shape)
+            return pipelines.ImageClassification(model, labels, resize=True)
+        if self.model_size in images.VIT_SIZES:
+            raise ValueError(
+                f"`model_size` must not be a ViT's for texts. Received: model_size={self.model_size!r}"
+            )
+        if self.from_ is not None:
+            pipeline = self.pretrained()
+            encoder, tokenizer = encoder_of(pipeline), pipeline.tokenizer
+        else:
+            tokenizer = self.new_tokenizer(one for example in train for one in example[:-1])
+            encoder = new_encoder(self, tokenizer)
+        pooling = "mean" if encoder.pooler is None else "pooler"
+        model = models.SequenceClassifier(encoder, len(labels), pooling, dtype=self.precision)
+        return pipelines.TextClassification(model, tokenizer, labels, long_texts="window")
+
+    def batches(self, examples: Sequence[tuple[Any, ...]], pipeline: Any, shuffle: bool) -> Any:
+        """Return batches of texts, pairs of texts or images, and labels."""
+        labels = scores.class_ids([example[-1] for example in examples], pipeline.labels)
+        if isinstance(pipeline, pipelines.ImageClassification):
+            return images.batches(self, examples, labels, shuffle)
+        texts = [example[0] if len(example) == 2 else example[:2] for example in examples]
+        return data.classification(
+            texts,
+            labels,
+            pipeline.tokenizer,
+            self.batch_size,
+            max_length=min(self.max_length, pipeline.encoder.max_length),
+            shuffle=shuffle,
+            seed=self.seed,
+        )
+
+    def loss(self, pipeline: Any) -> tuple[Any, list[Any]]:
+        """Return cross-entropy and accuracy."""
+        del pipeline
+        return keras.losses.SparseCategoricalCrossentropy(from_logits=True), ["accuracy"]
+
+    def class_weight(self, pipeline: Any) -> dict[int, float] | None:
+        """Return the inverse frequency of each class, with a mean of 1 over the examples."""
+        counts = collections.Counter(example[-1] for example in self.splits.train)
+        if self.class_weights == "none" or max(counts.values()) <= _UNEQUAL * min(counts.values()):
+            return None
+        shown = ", ".join(f"{label} {counts[label]:,}" for label in pipeline.labels)
+        _LOGGER.warning("Classes are weighted by their inverse frequency, as they are unequal: %s", shown)
+        total = counts.total() / len(counts)
+        return {number: total / counts[label] for number, label in enumerate(pipeline.labels)}
+
+    def evaluate(self, pipeline: Any, examples: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
+        """Return accuracy, macro F1, the F1 of each class, and examples."""
+        references = [example[-1] for example in examples]
+        if isinstance(pipeline, pipelines.ImageClassification):
+            answers = pipeline(np.stack([image for image, _ in examples]))
+            inputs = [f"image {number}" for number in range(len(examples))]
+        else:
+            answers = pipeline(*map(list, zip(*(example[:-1] for example in examples), strict=True)))
+            inputs = [" ⇥ ".join(example[:-1]) for example in examples]
+        rows = [
+            {"input": one, "reference": reference, "answer": answer}
+            for one, reference, answer in zip(inputs, references, answers, strict=True)
+        ]
+        return {**scores.classification(references, answers), "examples": scores.wrong_first(rows)}

@@ -1,0 +1,239 @@
+"""Recipes of language models: left to right, and masked."""
+
+import dataclasses
+import gzip
+import os
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from keras_transformer import data, generation, models, pipelines, training
+from keras_transformer.recipes.base import SIZES, Recipe, check_columns
+from keras_transformer.recipes.pretrained import check_pipeline, encoder_of
+from keras_transformer.recipes.tokenizers import BYTE_PAIR, BYTES, CHARACTERS, SENTENCE_PIECE, WORD_PIECE
+
+BERT_SIZES = {
+    name: {each: size[each] for each in SIZES if each in size} for name, size in models.BERT.sizes.items()
+}
+_PLAIN = (".txt", ".txt.gz")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Texts(Recipe):
+    """The options of training on texts without labels.
+
+    Attributes:
+        lines: whether each line of a plain text file is a text of its own; otherwise a file is one text.
+    """
+
+    lines: bool = False
+
+    examples_are_texts: ClassVar[bool] = True
+
+    def read(self, paths: Any) -> list[str]:
+        """Read texts: whole plain text files, or the rows of other files."""
+        texts: list[str] = []
+        for path in paths:
+            if not self.lines and os.fspath(path).endswith(_PLAIN):
+                texts.append(_content(path))
+                continue
+            rows = data.read_examples(path, self.columns, on_error=self.on_error)
+            check_columns(rows, (1,), "the column of the texts")
+            texts += [row[0] for row in rows]
+        return texts
+
+    def split(self, examples: list[str]) -> tuple[list[str], list[str]]:
+        """Hold out a share of the texts, or the end of a single one."""
+        if len(examples) > 1:
+            train, validation = data.split(examples, self.validation, self.seed)
+            return train, validation
+        (text,) = examples
+        cut = text.rfind("\n", 0, round(len(text) * (1 - self.validation))) + 1
+        cut = cut or round(len(text) * (1 - self.validation))
+        return [text[:cut]], [text[cut:]]
+
+
+@dataclasses.dataclass(frozen=True)
+class LanguageModel(_Texts):
+    """Train a decoder-only model to continue texts.
+
+    Attributes:
+        max_new_tokens: the maximum number of tokens of an output, by default half of `max_length`.
+
+    Example:
+        >>> writer, history = LanguageModel("novel.txt", epochs=5).train()  # doctest: +SKIP
+        >>> writer("It was a")  # doctest: +SKIP
+        ' dark night.'
+    """
+
+    max_length: int = 256
+    max_new_tokens: int | None = None
+
+    task: ClassVar[str] = "language-model"
+    summary: ClassVar[str] = "train a GPT on texts: plain text, TSV, CSV or JSONL"
+    tokenizers: ClassVar[dict[str, Callable[..., Any]]] = {
+        **BYTE_PAIR,
+        **SENTENCE_PIECE,
+        **CHARACTERS,
+        **BYTES,
+    }
+    model_sizes: ClassVar[dict[str, dict[str, Any]]] = {
+        "tiny": {"num_layers": 4, "num_heads": 4, "model_dim": 128},
+        "small": {"num_layers": 6, "num_heads": 6, "model_dim": 384},
+        "base": {"num_layers": 12, "num_heads": 12, "model_dim": 768},
+        **{
+            name: {each: size[each] for each in (*SIZES, "normalization") if each in size}
+            for name, size in models.GPT.sizes.items()
+        },
+    }
+
+    def new_pipeline(self, train: Sequence[str]) -> pipelines.TextGeneration:
+        """Create a GPT; it samples, as the most probable continuation repeats itself."""
+        if self.from_ is not None:
+            return check_pipeline(self.pretrained(), pipelines.TextGeneration)
+        tokenizer = self.new_tokenizer(train)
+        model = models.GPT(
+            tokenizer.vocabulary_size,
+            **self.sizes(),
+            max_length=self.max_length,
+            pad_id=tokenizer.pad_id,
+            end_id=tokenizer.end_id,
+        )
+        new_tokens = self.max_new_tokens or max(1, self.max_length // 2)
+        return pipelines.TextGeneration(
+            model, tokenizer, generation.Sample(0.8, top_p=0.95), max_new_tokens=new_tokens
+        )
+
+    def batches(self, examples: Sequence[str], pipeline: Any, shuffle: bool) -> Any:
+        """Return rows of `max_length` tokens of all texts, joined by end tokens."""
+        length = min(self.max_length, pipeline.model.max_length or self.max_length)
+        return data.language_modeling(
+            examples, pipeline.tokenizer, self.batch_size, length=length, shuffle=shuffle, seed=self.seed
+        )
+
+    def loss(self, pipeline: Any) -> tuple[Any, list[Any]]:
+        """Return cross-entropy and perplexity."""
+        return token_loss(pipeline.tokenizer.pad_id)
+
+    def evaluate(self, pipeline: Any, examples: Sequence[str]) -> dict[str, Any]:
+        """Return the perplexity, and continuations of the beginnings of lines."""
+        found = evaluate_tokens(self, pipeline, examples)
+        words = [line.split() for text in examples for line in text[:10_000].splitlines()]
+        limit = pipeline.max_source_tokens - 1  # of a start id
+        lines = [fitting(line[:4], pipeline.tokenizer, limit) for line in words if len(line) > 4][:5]
+        prompts = [" ".join(line) for line in lines if line]
+        rows = [
+            {"input": prompt, "answer": answer}
+            for prompt, answer in zip(prompts, pipeline(prompts), strict=True)
+        ]
+        return {**found, "examples": rows}
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedLanguageModel(_Texts):
+    """Pre-train a BERT encoder to predict masked tokens; other recipes start from it with `from_`.
+
+    Attributes:
+        masked_share: the fraction of tokens to predict.
+        whole_words: whether to mask whole words.
+
+    Example:
+        >>> filler, history = MaskedLanguageModel("novel.txt", epochs=5).train()  # doctest: +SKIP
+        >>> filler("It was a [MASK] night.")  # doctest: +SKIP
+        [[MaskPrediction(piece='dark', probability=0.4), …]]
+    """
+
+    masked_share: float = 0.15
+    whole_words: bool = False
+
+    task: ClassVar[str] = "masked-language-model"
+    summary: ClassVar[str] = "pre-train a BERT on texts: plain text, TSV, CSV or JSONL"
+    tokenizers: ClassVar[dict[str, Callable[..., Any]]] = WORD_PIECE
+    model_sizes: ClassVar[dict[str, dict[str, Any]]] = BERT_SIZES
+
+    def new_pipeline(self, train: Sequence[str]) -> pipelines.FillMask:
+        """Create a BERT encoder with a head that predicts tokens."""
+        if self.from_ is not None:
+            pipeline = self.pretrained()
+            if isinstance(pipeline, pipelines.FillMask):
+                return pipeline
+            encoder, tokenizer = encoder_of(pipeline), pipeline.tokenizer
+        else:
+            tokenizer = self.new_tokenizer(train)
+            encoder = new_encoder(self, tokenizer)
+        return pipelines.FillMask(models.MaskedLanguageModel(encoder, dtype=self.precision), tokenizer)
+
+    def batches(self, examples: Sequence[str], pipeline: Any, shuffle: bool) -> Any:
+        """Return rows of texts with masked tokens."""
+        return data.masked_language_modeling(
+            examples,
+            pipeline.tokenizer,
+            self.batch_size,
+            max_length=min(self.max_length, pipeline.encoder.max_length),
+            rate=self.masked_share,
+            whole_words=self.whole_words,
+            shuffle=shuffle,
+            seed=self.seed,
+        )
+
+    def loss(self, pipeline: Any) -> tuple[Any, list[Any]]:
+        """Return cross-entropy, perplexity and accuracy of the masked tokens."""
+        loss, metrics = token_loss(pipeline.tokenizer.pad_id)
+        return loss, [*metrics, training.TokenAccuracy(pad_id=pipeline.tokenizer.pad_id)]
+
+    def evaluate(self, pipeline: Any, examples: Sequence[str]) -> dict[str, Any]:
+        """Return perplexity and accuracy, and predictions of the middle words of lines."""
+        found = evaluate_tokens(self, pipeline, examples)
+        words = [line.split() for text in examples for line in text[:10_000].splitlines()]
+        limit = pipeline.encoder.max_length - 2  # of the special ids
+        chosen = [fitting(line[:20], pipeline.tokenizer, limit) for line in words if len(line) > 3][:5]
+        rows = []
+        for line in filter(None, chosen):
+            middle = len(line) // 2
+            masked = " ".join([*line[:middle], pipeline.mask, *line[middle + 1 :]])
+            predictions = ", ".join(one.piece for one in pipeline(masked)[0])
+            rows.append({"input": masked, "reference": line[middle], "answer": predictions})
+        return {**found, "examples": rows}
+
+
+def _content(path: str | os.PathLike[str]) -> str:
+    """Return the text of a plain text file."""
+    content = pathlib.Path(path).read_bytes()
+    content = gzip.decompress(content) if os.fspath(path).endswith(".gz") else content
+    try:
+        return content.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"`data` must be UTF-8. Received: {os.fspath(path)!r}, {error}") from None
+
+
+def fitting(words: Sequence[str], tokenizer: Any, limit: int) -> Sequence[str]:
+    """Return the first words that have at most `limit` tokens together."""
+    while words and int(tokenizer.tokenize([" ".join(words)]).row_lengths()[0]) > limit:
+        words = words[:-1]
+    return words
+
+
+def new_encoder(recipe: Recipe, tokenizer: Any) -> models.BERT:
+    """Create a BERT encoder without a pooler, which needs a pre-training of its own."""
+    return models.BERT(
+        tokenizer.vocabulary_size,
+        **recipe.sizes(),
+        max_length=recipe.max_length,
+        pooler=False,
+        pad_id=tokenizer.pad_id,
+    )
+
+
+def token_loss(pad_id: int | None) -> tuple[Any, list[Any]]:
+    """Return cross-entropy and perplexity over tokens."""
+    return training.LabelSmoothedCrossentropy(0.0, pad_id=pad_id), [training.Perplexity(pad_id=pad_id)]
+
+
+def evaluate_tokens(recipe: Recipe, pipeline: Any, examples: Sequence[str]) -> dict[str, float]:
+    """Return the metrics of `recipe.loss` on examples."""
+    loss, metrics = recipe.loss(pipeline)
+    pipeline.model.compile(loss=loss, metrics=metrics)
+    found = pipeline.model.evaluate(
+        recipe.batches(examples, pipeline, shuffle=False), return_dict=True, verbose=0
+    )
+    return {name: float(value) for name, value in found.items() if name != "loss"}

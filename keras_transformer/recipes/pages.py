@@ -1,0 +1,150 @@
+"""The page of a report: one HTML file without references to others."""
+
+import html
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _MARGIN = 360, 220, 48, 28, 12
+
+_STYLE = """
+:root { color-scheme: light dark; --text: #1c1e21; --quiet: #5f6670; --line: #d9dce1; --card: #f6f7f9;
+  --page: #ffffff; --train: #2563c9; --validation: #c2560c; --wrong: #b42318; }
+@media (prefers-color-scheme: dark) { :root { --text: #e6e8eb; --quiet: #9aa2ad; --line: #363b43; --card: #1d2026;
+  --page: #14161a; --train: #7cb0ff; --validation: #ffa552; --wrong: #ff8a80; } }
+* { box-sizing: border-box; }
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--text); background: var(--page); max-width: 60rem;
+  margin: 0 auto; padding: 2rem 1rem; }
+h1 { font-size: 1.6rem; margin: 0; } h2 { font-size: 1.1rem; margin: 2.2rem 0 .6rem; }
+p { margin: .3rem 0; color: var(--quiet); }
+.cards { display: flex; flex-wrap: wrap; gap: .8rem; margin-top: 1rem; }
+.card { background: var(--card); border: 1px solid var(--line); border-radius: .5rem; padding: .7rem 1rem; }
+.card b { display: block; font-size: 1.4rem; font-variant-numeric: tabular-nums; } .card span { color: var(--quiet); }
+.curves { display: flex; flex-wrap: wrap; gap: 1rem; } svg { max-width: 100%; height: auto; }
+svg text { fill: var(--quiet); font-size: 11px; } svg .title { fill: var(--text); font-size: 13px; }
+.table { overflow-x: auto; } table { border-collapse: collapse; width: 100%; }
+th, td { text-align: left; vertical-align: top; padding: .35rem .7rem .35rem 0; border-bottom: 1px solid var(--line);
+  overflow-wrap: break-word; min-width: 5rem; }
+th { color: var(--quiet); font-weight: 500; } .wrong { color: var(--wrong); }
+pre { background: var(--card); border: 1px solid var(--line); border-radius: .5rem; padding: .8rem; overflow-x: auto;
+  white-space: pre-wrap; overflow-wrap: anywhere; }
+.train { stroke: var(--train); } .validation { stroke: var(--validation); }
+i.train, i.validation { display: inline-block; width: .8rem; height: .2rem; margin: 0 .3rem .25rem .8rem; }
+i.train { background: var(--train); } i.validation { background: var(--validation); }
+"""
+
+
+def page(report: Mapping[str, Any]) -> str:
+    """Return a report as a page of HTML: metrics, curves, examples, the command and the options.
+
+    Args:
+        report: the content of `report.json`, see `recipes.run`.
+    """
+    counts, seconds, metrics = report["counts"], report["seconds"], report["metrics"]
+    title = f"{report['task']} · {report['pipeline']}"
+    stopped = f" Training was stopped by {report['signal']}." if report["signal"] else ""
+    numbers = {name: value for name, value in metrics.items() if isinstance(value, int | float)}
+    classes = metrics.get("f1")
+    sections = [
+        f"<h1>{_text(title)}</h1>",
+        f"<p>{report['date']} · {counts['train']:,} training examples · {report['parameters']:,} parameters · "
+        f"trained for {seconds['train']:,.0f} s.{stopped}</p>",
+        f"<h2>Metrics on the {report['evaluated_on']} examples</h2>",
+        f'<div class="cards">{"".join(_card(name, numbers[name], metrics) for name in numbers)}</div>',
+        _table("F1 of classes", ["class", "F1"], classes.items()) if isinstance(classes, Mapping) else "",
+        _curves(report["history"]),
+        _examples(report["examples"]),
+        f"<h2>Command</h2><pre>{_text(report['command'])}</pre><p>in {_text(report['directory'])}</p>",
+        _table("Options", ["option", "value"], report["options"].items()),
+        _table("Versions", ["package", "version"], report["versions"].items()),
+    ]
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{_text(title)}</title><style>{_STYLE}</style></head><body>\n"
+        + "\n".join(section for section in sections if section)
+        + "\n</body></html>\n"
+    )
+
+
+def _card(name: str, value: float, metrics: Mapping[str, Any]) -> str:
+    interval = metrics.get("intervals", {}).get(name)
+    between = f"<span>95 %: {interval[0]:.1f} to {interval[1]:.1f}</span>" if interval else ""
+    return f'<div class="card"><span>{_label(name)}</span><b>{_number(value)}</b>{between}</div>'
+
+
+def _curves(history: Mapping[str, Sequence[float]]) -> str:
+    names = [name for name in history if not name.startswith("val_") and name != "learning_rate"]
+    curves = "".join(_curve(name, history[name], history.get(f"val_{name}", [])) for name in names)
+    legend = '<p><i class="train"></i>training<i class="validation"></i>validation</p>'
+    return f'<h2>Curves</h2>{legend}<div class="curves">{curves}</div>' if names else ""
+
+
+def _curve(name: str, train: Sequence[float], validation: Sequence[float]) -> str:
+    """Return the values of each epoch as SVG."""
+    values = [value for value in (*train, *validation) if value - value == 0]  # finite
+    low, high = (min(values), max(values)) if values else (0.0, 1.0)
+    span, last = (high - low) or 1.0, max(1, len(train) - 1)
+    right, bottom = _WIDTH - _MARGIN, _HEIGHT - _BOTTOM
+
+    def place(epoch: int, value: float) -> tuple[float, float]:
+        y = bottom - (value - low) / span * (bottom - 2 * _MARGIN - 10)
+        return _LEFT + epoch / last * (right - _LEFT), y
+
+    def line(of: Sequence[float], kind: str) -> str:
+        points = [place(epoch, value) for epoch, value in enumerate(of) if value - value == 0]
+        joined = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        dots = "".join(
+            f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="2" fill="none" />' for x, y in points
+        )
+        return f'<polyline class="{kind}" points="{joined}" fill="none" stroke-width="1.8" />{dots}'
+
+    ticks = "".join(
+        f'<line x1="{_LEFT}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}" stroke="var(--line)" />'
+        f'<text x="{_LEFT - 5}" y="{y + 4:.1f}" text-anchor="end">{value:.3g}</text>'
+        for value, y in ((value, place(0, value)[1]) for value in sorted({low, low + span / 2, low + span}))
+    )
+    return (
+        f'<svg role="img" aria-label="{_label(name)} by epoch" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}">'
+        f'<text class="title" x="{_LEFT}" y="14">{_label(name)}</text>{ticks}'
+        f'<text x="{_LEFT}" y="{_HEIGHT - 8}">epoch 1</text>'
+        f'<text x="{right}" y="{_HEIGHT - 8}" text-anchor="end">{len(train)}</text>'
+        f"{line(train, 'train')}{line(validation, 'validation')}</svg>"
+    )
+
+
+def _examples(examples: Sequence[Mapping[str, Any]]) -> str:
+    if not examples:
+        return ""
+    names = list(examples[0])
+    rows = []
+    for example in examples:
+        wrong = "reference" in example and example["reference"] != example["answer"]
+        cells = [
+            f"<td{' class=wrong' if wrong and name == 'answer' else ''}>{_text(str(example[name])[:500])}</td>"
+            for name in names
+        ]
+        rows.append(f"<tr>{''.join(cells)}</tr>")
+    head = "".join(f"<th>{name}</th>" for name in names)
+    return f'<h2>Examples</h2><div class="table"><table><tr>{head}</tr>{"".join(rows)}</table></div>'
+
+
+def _table(title: str, head: Sequence[str], rows: Any) -> str:
+    cells = "".join(f"<tr><td>{_text(name)}</td><td>{_number(value)}</td></tr>" for name, value in rows)
+    named = "".join(f"<th>{name}</th>" for name in head)
+    return f'<h2>{title}</h2><div class="table"><table><tr>{named}</tr>{cells}</table></div>' if cells else ""
+
+
+def _label(name: str) -> str:
+    return _text(name.replace("_", " "))
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list):
+        return _text(" ".join(map(str, value)))
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else _text(value)
+
+
+def _text(value: Any) -> str:
+    return html.escape(str(value))

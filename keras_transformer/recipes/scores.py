@@ -1,0 +1,105 @@
+"""Metrics of classifiers and of extractive question answering."""
+
+import collections
+import re
+import string
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+_SHOWN = 10
+
+
+def label_order(label: Any) -> tuple[float, str]:
+    """Return the key that sorts labels: numbers by value, then other labels by name."""
+    text = str(label)
+    return (float(text), text) if re.fullmatch(r"-?\d+(\.\d+)?", text) else (float("inf"), text)
+
+
+def class_ids(labels: Sequence[Any], names: Sequence[Any]) -> np.ndarray:
+    """Return the index of each label in `names`, or raise a ValueError for an unknown label."""
+    ids = {name: number for number, name in enumerate(names)}
+    for index, label in enumerate(labels):
+        if label not in ids:
+            raise ValueError(
+                f"`data` must have every label of the validation and test examples. Received: {label!r}, in example "
+                f"{index}, besides {list(names)[:20]}"
+            )
+    return np.array([ids[label] for label in labels])
+
+
+def classification(references: Sequence[Any], answers: Sequence[Any]) -> dict[str, Any]:
+    """Return the accuracy, the F1 of each class and their mean.
+
+    The F1 of a class is 2 TP / (2 TP + FP + FN). Classes that occur in neither list are left out of the mean.
+    """
+    right = collections.Counter(one for one, answer in zip(references, answers, strict=True) if one == answer)
+    expected, answered = collections.Counter(references), collections.Counter(answers)
+    f1 = {
+        str(label): 2 * right[label] / (expected[label] + answered[label])
+        for label in sorted(expected | answered, key=label_order)
+    }
+    return {
+        "accuracy": right.total() / len(references),
+        "macro_f1": sum(f1.values()) / len(f1),
+        "f1": f1,
+        "num_examples": len(references),
+    }
+
+
+def entities(references: Sequence[Sequence[str]], answers: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Return precision, recall and F1 of whole entities in the schemes IOB, IOB2 and IOE, as `conlleval`.
+
+    Args:
+        references: the tags of the words of each sentence.
+        answers: the predicted tags.
+
+    Raises:
+        ImportError: if seqeval is not installed.
+    """
+    try:
+        from seqeval.metrics import f1_score, precision_score, recall_score
+    except ImportError as error:
+        raise ImportError(
+            "Entity F1 needs seqeval: pip install 'keras-transformer-kit[evaluation]'"
+        ) from error
+    metrics = {"precision": precision_score, "recall": recall_score, "f1": f1_score}
+    return {
+        f"entity_{name}": float(metric(list(references), list(answers), zero_division=0))
+        for name, metric in metrics.items()
+    }
+
+
+def spans(references: Sequence[Sequence[str]], answers: Sequence[str]) -> dict[str, float]:
+    """Return SQuAD's exact match and F1 of words: the best over the references of each question, then the mean.
+
+    References:
+        Rajpurkar et al., "SQuAD" (2016), section 6.1; no reference is an unanswerable question, whose answer is "".
+    """
+    exact, overlap = [], []
+    for accepted, answer in zip(references, answers, strict=True):
+        words, texts = normalized(answer), [normalized(one) for one in accepted] or [[]]
+        exact.append(float(words in texts))
+        overlap.append(max(_word_f1(text, words) for text in texts))
+    return {"exact_match": float(np.mean(exact)), "f1": float(np.mean(overlap))}
+
+
+def normalized(text: str) -> list[str]:
+    """Return the words of an answer in lower case, without punctuation and English articles."""
+    text = "".join(character for character in text.lower() if character not in string.punctuation)
+    return re.sub(r"\b(a|an|the)\b", " ", text).split()
+
+
+def wrong_first(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a few examples for a report: half of them, if there are as many, with wrong answers."""
+    wrong = [row for row in rows if row["reference"] != row["answer"]][: _SHOWN // 2]
+    right = [row for row in rows if row["reference"] == row["answer"]][: _SHOWN - len(wrong)]
+    return wrong + right
+
+
+def _word_f1(reference: list[str], answer: list[str]) -> float:
+    if not reference or not answer:
+        return float(reference == answer)
+    common = (collections.Counter(reference) & collections.Counter(answer)).total()
+    return 2 * common / (len(reference) + len(answer))

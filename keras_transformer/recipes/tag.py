@@ -1,0 +1,92 @@
+"""Recipe of a tagger of words, such as a recogniser of named entities."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from keras_transformer import data, models, pipelines, training
+from keras_transformer.recipes import scores
+from keras_transformer.recipes.base import Recipe
+from keras_transformer.recipes.language_model import BERT_SIZES, new_encoder
+from keras_transformer.recipes.pretrained import encoder_of
+from keras_transformer.recipes.tokenizers import SENTENCE_PIECE, WORD_PIECE
+
+Sentences = Sequence[tuple[Sequence[str], Sequence[str]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Tag(Recipe):
+    """Train a tagger of words on sentences (words, tags), such as files in CoNLL's format.
+
+    Example:
+        >>> tagger, history = Tag("train.conll", validation="valid.conll").train()  # doctest: +SKIP
+        >>> tagger("said Ada")  # doctest: +SKIP
+        [TaggedWord(word='said', label='O', …), TaggedWord(word='Ada', label='B-PER', …)]
+    """
+
+    task: ClassVar[str] = "tag"
+    summary: ClassVar[str] = "train a tagger of words: CoNLL"
+    tokenizers: ClassVar[dict[str, Callable[..., Any]]] = {**WORD_PIECE, **SENTENCE_PIECE}
+    model_sizes: ClassVar[dict[str, dict[str, Any]]] = BERT_SIZES
+
+    def read(self, paths: Any) -> Sentences:
+        """Read words and tags: by default the first and the last column."""
+        return data.read_conll(paths, self.columns or (0, -1), on_error=self.on_error)
+
+    def new_pipeline(self, train: Sentences) -> pipelines.TokenClassification:
+        """Create a BERT encoder with a head that classifies tokens."""
+        if self.from_ is not None:
+            pipeline = self.pretrained()
+            encoder, tokenizer = encoder_of(pipeline), pipeline.tokenizer
+        else:
+            tokenizer = self.new_tokenizer(" ".join(words) for words, _ in train)
+            encoder = new_encoder(self, tokenizer)
+        labels = sorted({tag for _, tags in train for tag in tags}, key=scores.label_order)
+        model = models.TokenClassifier(encoder, len(labels), dtype=self.precision)
+        return pipelines.TokenClassification(model, tokenizer, labels, long_texts="window")
+
+    def batches(self, examples: Sentences, pipeline: Any, shuffle: bool) -> Any:
+        """Return batches of sentences, whose words' first tokens are labelled."""
+        tags = [scores.class_ids(tags, pipeline.labels) for _, tags in examples]
+        return data.tagging(
+            [words for words, _ in examples],
+            tags,
+            pipeline.tokenizer,
+            self.batch_size,
+            max_length=min(self.max_length, pipeline.encoder.max_length),
+            shuffle=shuffle,
+            seed=self.seed,
+        )
+
+    def loss(self, pipeline: Any) -> tuple[Any, list[Any]]:
+        """Return cross-entropy and accuracy of the labelled tokens; other tokens have negative labels."""
+        del pipeline
+        return training.LabelSmoothedCrossentropy(0.0, pad_id=None), [training.TokenAccuracy(pad_id=None)]
+
+    def check_requirements(self) -> None:
+        """Raise an ImportError if seqeval is not installed."""
+        scores.entities([["O"]], [["O"]])
+
+    def evaluate(self, pipeline: Any, examples: Sentences) -> dict[str, Any]:
+        """Return the accuracy of words, the F1 of whole entities if tags are B- and I-, and examples."""
+        texts = [" ".join(words) for words, _ in examples]
+        references = [list(tags) for _, tags in examples]
+        answers = [_tags(words, tagged) for (words, _), tagged in zip(examples, pipeline(texts), strict=True)]
+        flat = [[tag for tags in each for tag in tags] for each in (references, answers)]
+        found = scores.classification(*flat)
+        if any(tag.startswith("B-") for tag in flat[0]):
+            found |= scores.entities(references, answers)
+        rows = [
+            {"input": one, "reference": " ".join(reference), "answer": " ".join(answer)}
+            for one, reference, answer in zip(texts, references, answers, strict=True)
+        ]
+        return {**found, "examples": scores.wrong_first(rows)}
+
+
+def _tags(words: Sequence[str], tagged: Sequence[pipelines.TaggedWord]) -> list[str]:
+    """Return a tag for each word, "O" for a word without tokens, which the pipeline omits."""
+    tag_at, start, found = {one.start: one.label for one in tagged}, 0, []
+    for word in words:
+        found.append(tag_at.get(start, "O"))
+        start += len(word) + 1
+    return found

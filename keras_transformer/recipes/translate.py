@@ -1,0 +1,126 @@
+"""Recipe of a translator, or any other task from text to text."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from keras_transformer import data, models, pipelines, training
+from keras_transformer.datasets import multi30k, phrasebook, spa_eng
+from keras_transformer.recipes.base import Recipe, check_columns
+from keras_transformer.recipes.pretrained import check_pipeline
+from keras_transformer.recipes.tokenizers import CHARACTERS, SENTENCE_PIECE
+
+Pairs = Sequence[tuple[str, str]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Translate(Recipe):
+    """Train an encoder–decoder from text to text on pairs (source, target).
+
+    Attributes:
+        reverse: whether to swap the two columns.
+        direction: the languages source-target of a public data set.
+        batch_tokens: the number of target tokens in a batch, including padding, in place of `batch_size`.
+        max_new_tokens: the maximum number of tokens of an output.
+
+    Example:
+        >>> translator, history = Translate("pairs.tsv", epochs=5).train()  # doctest: +SKIP
+        >>> translator("¿Dónde está la estación?")  # doctest: +SKIP
+        'Where is the station?'
+    """
+
+    reverse: bool = False
+    direction: str | None = None
+    batch_size: int | None = None
+    batch_tokens: int | None = None
+    max_new_tokens: int = 128
+
+    task: ClassVar[str] = "translate"
+    summary: ClassVar[str] = "train an encoder-decoder on pairs of texts: TSV, CSV or JSONL"
+    datasets: ClassVar[tuple[str, ...]] = ("phrasebook", "spa_eng", "multi30k")
+    tokenizers: ClassVar[dict[str, Callable[..., Any]]] = {**SENTENCE_PIECE, **CHARACTERS}
+    model_sizes: ClassVar[dict[str, dict[str, Any]]] = {
+        "tiny": {"num_layers": 2, "num_heads": 4, "model_dim": 128, "hidden_dim": 512},
+        "small": {"num_layers": 3, "num_heads": 8, "model_dim": 256, "hidden_dim": 1024},
+        "base": {"num_layers": 6, "num_heads": 8, "model_dim": 512, "hidden_dim": 2048},
+        "big": {"num_layers": 6, "num_heads": 16, "model_dim": 1024, "hidden_dim": 4096},
+    }
+
+    def read(self, paths: Any) -> Pairs:
+        """Read pairs of texts."""
+        pairs = data.read_examples(paths, self.columns, on_error=self.on_error)
+        check_columns(pairs, (2,), "the columns of sources and targets")
+        return [pair[::-1] for pair in pairs] if self.reverse else pairs
+
+    def new_pipeline(self, train: Pairs) -> pipelines.TextToText:
+        """Create a Transformer with one vocabulary for both languages."""
+        if self.from_ is not None:
+            return check_pipeline(self.pretrained(), pipelines.TextToText)
+        tokenizer = self.new_tokenizer(side for pair in train for side in pair)
+        special_ids = {name: getattr(tokenizer, name) for name in ("pad_id", "start_id", "end_id")}
+        model = models.Transformer(tokenizer.vocabulary_size, **self.sizes(), **special_ids)
+        return pipelines.TextToText(model, tokenizer, max_new_tokens=self.max_new_tokens)
+
+    def batches(self, examples: Pairs, pipeline: Any, shuffle: bool) -> Any:
+        """Return batches for teacher forcing."""
+        tokens = self.batch_tokens or (2048 if self.batch_size is None else None)
+        return data.translation_pairs(
+            examples,
+            pipeline.tokenizer,
+            self.batch_size,
+            batch_tokens=tokens,
+            max_length=self.max_length,
+            shuffle=shuffle,
+            seed=self.seed,
+        )
+
+    def loss(self, pipeline: Any) -> tuple[Any, list[Any]]:
+        """Return label-smoothed cross-entropy and token accuracy."""
+        pad_id = pipeline.model.pad_id
+        return training.LabelSmoothedCrossentropy(0.1, pad_id=pad_id), [training.TokenAccuracy(pad_id=pad_id)]
+
+    def check_requirements(self) -> None:
+        """Raise an ImportError if sacrebleu is not installed."""
+        pipelines.scorers()
+
+    def evaluate(self, pipeline: Any, examples: Pairs) -> dict[str, Any]:
+        """Return BLEU and chrF with bootstrap intervals, exact match, and examples."""
+        metrics = pipelines.evaluate(pipeline, examples, num_bootstrap=1000)
+        shown = examples[:10]
+        answers = pipeline([source for source, _ in shown])
+        rows = [
+            {"input": source, "reference": target, "answer": answer}
+            for (source, target), answer in zip(shown, answers, strict=True)
+        ]
+        return {**metrics, "examples": rows}
+
+    def load_dataset(self) -> tuple[Pairs, Pairs, Pairs]:
+        """Load the train, validation and test pairs of the public data set."""
+        found = translation_data(self.dataset or "", self.direction)
+        train, validation, test = ([pair[::-1] for pair in part] if self.reverse else part for part in found)
+        return train, validation, test
+
+
+def translation_data(dataset: str, direction: str | None = None) -> tuple[Pairs, Pairs, Pairs]:
+    """Load the train, validation and test pairs of a public data set.
+
+    Args:
+        dataset: "phrasebook", "spa_eng" or "multi30k".
+        direction: the languages source-target, by default es-en, for multi30k en-de.
+
+    Raises:
+        ValueError: if the data set has no such direction.
+    """
+    if dataset == "multi30k":
+        source, _, target = ("en-de" if direction is None else direction).partition("-")
+        return multi30k.load_data(source, target)
+    direction = "es-en" if direction is None else direction
+    if dataset == "spa_eng":
+        return spa_eng.load_data(direction)
+    if direction not in ("es-en", "en-es"):
+        raise ValueError(f"`direction` must be es-en or en-es. Received: direction={direction!r}")
+    splits = phrasebook.load_data()
+    if direction == "es-en":
+        return splits
+    train, validation, test = ([(english, spanish) for spanish, english in split] for split in splits)
+    return train, validation, test

@@ -1,0 +1,204 @@
+"""The command `predict`: answers of any pipeline or export."""
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import pathlib
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from keras_transformer_cli.output import in_chunks, one_line
+from keras_transformer_cli.quiet import load_libraries, quiet_start
+
+_IMAGES = "ImageClassification"
+
+
+@dataclasses.dataclass(frozen=True)
+class Predictor:
+    """A pipeline or an export as a function of lines.
+
+    Attributes:
+        name: the class of the pipeline.
+        answer: a function from lists of texts, one for each column, or from an image, to answers.
+        columns: the possible numbers of columns of a line.
+        image_size: the size (height, width, channels) of the images that the model takes; None for texts.
+        resizes: whether `answer` resizes images itself.
+    """
+
+    name: str
+    answer: Callable[..., Any]
+    columns: tuple[int, ...]
+    image_size: tuple[int, ...] | None = None
+    resizes: bool = True
+
+    def __call__(self, lines: Sequence[str]) -> list[Any]:
+        """Answer lines: texts, texts separated by tabs, or paths of images."""
+        if self.image_size is not None:
+            return [self.answer(self._image(line)) for line in lines]
+        rows = [line.split("\t") if max(self.columns) > 1 else [line] for line in lines]
+        for row, line in zip(rows, lines, strict=True):
+            if len(row) not in self.columns or len(row) != len(rows[0]):
+                counts = " or ".join(map(str, self.columns))
+                raise ValueError(
+                    f"Each line must be {counts} texts, separated by tabs, the same number in all. Received: {line!r}"
+                )
+        return list(self.answer(*map(list, zip(*rows, strict=True))))
+
+    def _image(self, line: str) -> Any:
+        from keras_transformer.recipes import images
+
+        height, _, channels = self.image_size or ()
+        size = None if self.resizes else height
+        image = images.load_image(pathlib.Path(line), size)
+        return image if channels == 3 else image.mean(axis=-1, keepdims=True).round().astype("uint8")
+
+
+def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add the command to a parser.
+
+    Args:
+        command: a function that creates a command from a name, a function of its options and a description.
+    """
+    predict = command("predict", _predict, "print the answers of any pipeline or export, one per line")
+    predict.add_argument("folder", help="a pipeline, the folder of a training run, or an export")
+    predict.add_argument(
+        "inputs",
+        nargs="*",
+        help="texts, texts of a pair separated by a tab, or image files; by default the lines of standard input",
+    )
+    predict.add_argument("--input", metavar="FILE", help="a file of lines, in place of `inputs`")
+    predict.add_argument("--output", metavar="FILE", help="a file for the answers; default: standard output")
+    predict.add_argument("--format", choices=["text", "jsonl"], default="text", help="default: %(default)s")
+
+
+def _predict(options: argparse.Namespace) -> None:
+    if options.inputs and options.input:
+        raise ValueError("`inputs` must not be given with --input. Received: both")
+    if options.output is not None and pathlib.Path(options.output).exists():
+        raise FileExistsError(f"`--output` must be new. Received: {options.output}, which exists")
+    lines = options.inputs or read_lines(options.input)
+    predictor = load(options.folder)
+    with open_output(options.output) as output:
+        for line, answer in zip(lines, in_chunks(predictor, lines), strict=True):
+            if options.format == "jsonl":
+                row = {"input": line, "answer": as_json(answer)}
+                shown = json.dumps(row, ensure_ascii=False)
+            else:
+                shown = as_text(answer)
+            output.write(shown + "\n")
+        output.flush()
+
+
+def read_lines(path: str | None = None) -> list[str]:
+    """Return the lines of a file, or of standard input."""
+    if path is None:
+        return [line.removesuffix("\n") for line in sys.stdin]
+    with open(path, encoding="utf-8-sig") as file:
+        return [line.removesuffix("\n") for line in file]
+
+
+def open_output(path: str | None) -> Any:
+    """Open a file to write, or standard output, which stays open."""
+    if path is not None:
+        return open(path, "x", encoding="utf-8")
+    return contextlib.nullcontext(sys.stdout)
+
+
+def load(folder: str) -> Predictor:
+    """Load a pipeline, a run's pipeline, or an export; one with ONNX graphs of texts needs no TensorFlow."""
+    from keras_transformer_serving import bundle
+
+    path = pathlib.Path(folder)
+    if bundle.is_bundle(path):
+        return _of_export(path)
+    load_libraries()
+    with quiet_start():
+        from keras_transformer import pipelines
+
+        path = path / "pipeline" if (path / "pipeline" / "config.json").is_file() else path
+        pipeline = pipelines.load(path)
+    name = type(pipeline).__name__
+    if name == "NodeClassification":
+        raise ValueError(f"`folder` must be a pipeline of texts or images. Received: a {name}")
+    if name == _IMAGES:
+        model = pipeline.model
+        size = (*model.image_size, model.num_channels)
+        return Predictor(name, pipeline, (1,), size, pipeline.resize)
+    return Predictor(name, pipeline, _columns(name, getattr(pipeline.model, "symmetric", False)))
+
+
+def _of_export(path: pathlib.Path) -> Predictor:
+    import keras_transformer_serving as serving
+
+    export = serving.Bundle(path)
+    config = export.config
+    name = config["pipeline"]
+    if "generation" in config:
+        return Predictor(name, generating_export(export), (1,))
+    if name == "NodeClassification":
+        raise ValueError(f"`folder` must be an export of texts or images. Received: one of a {name}")
+    model = serving.load(path)
+    if name == _IMAGES:
+        size = (*config["image_size"], config["num_channels"])
+
+        def classify(image: Any) -> Any:
+            return model.answers(pixel_values=image[None].astype("float32"))[0]
+
+        return Predictor(name, classify, (1,), size, resizes=False)
+    return Predictor(name, model, _columns(name, config.get("symmetric", False)))
+
+
+def generating_export(export: Any) -> Callable[[Sequence[str]], list[str]]:
+    """Return an export that generates as a function: its ONNX graphs or, without them, its newest SavedModel."""
+    import keras_transformer_serving as serving
+
+    folder, config = export.folder, export.config
+    parts = [part for part in export.parity if (folder / part).is_dir()]
+    versions = [folder / part for part in parts if part != serving.bundle.ONNX]
+    if not versions or (serving.bundle.ONNX in parts and serving.reads_text(config)):
+        generate: Callable[[Sequence[str]], list[str]] = serving.load(folder)
+        return generate
+    load_libraries()
+    from keras_transformer.export.parity import generation
+
+    saved_model = generation.SavedModel(max(versions, key=lambda version: int(version.name)), config)
+    return lambda texts: first_answers(saved_model(texts)[generation.SAVED_MODEL][1]) if texts else []
+
+
+def first_answers(answers: Sequence[Any]) -> list[str]:
+    """Return the first of several hypotheses for each text."""
+    return [answer if isinstance(answer, str) else answer[0] for answer in answers]
+
+
+def as_json(answer: Any) -> Any:
+    """Return an answer as a value of JSON: named tuples as objects, arrays as lists."""
+    if hasattr(answer, "_asdict"):
+        return {name: as_json(value) for name, value in answer._asdict().items()}
+    if isinstance(answer, list | tuple):
+        return [as_json(one) for one in answer]
+    return answer.tolist() if hasattr(answer, "tolist") else answer
+
+
+def as_text(answer: Any) -> str:
+    """Return an answer as a line: the text of a span, word/label of tagged words, values separated by spaces."""
+    if hasattr(answer, "word"):
+        return f"{answer.word}/{answer.label}"
+    if hasattr(answer, "piece"):
+        return f"{answer.piece} {answer.probability:.2f}"
+    if hasattr(answer, "text"):
+        return one_line(answer.text)
+    if isinstance(answer, list | tuple):
+        nested = any(isinstance(one, list) for one in answer)
+        return ("\t" if nested else " ").join(map(as_text, answer))
+    if hasattr(answer, "tolist"):
+        return as_text(answer.tolist())
+    return one_line(str(answer))
+
+
+def _columns(name: str, symmetric: bool) -> tuple[int, ...]:
+    """Return the possible numbers of texts of a line."""
+    if name == "QuestionAnswering" or symmetric:
+        return (2,)
+    return (1, 2) if name == "TextClassification" else (1,)

@@ -1,0 +1,52 @@
+"""Suppression of the lines that TensorFlow and SentencePiece write to standard error when they start."""
+
+import contextlib
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+
+_START_UP = re.compile(
+    rb"WARNING: All log messages before absl::InitializeLog|[IWE]\d{4} \d\d:\d\d:[\d.]+ +\d+ \S+:\d+\]"
+    rb"|To enable the following instructions|\w+\.cc\(\d+\) LOG\(INFO\)"
+)
+
+
+@contextlib.contextmanager
+def quiet_start() -> Iterator[None]:
+    """Write to standard error only the lines that are not of a library's start, at the end of the `with` statement.
+
+    The environment variable TF_CPP_MIN_LOG_LEVEL=0 shows all lines.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    if os.environ["TF_CPP_MIN_LOG_LEVEL"] == "0":
+        yield
+        return
+    sys.stderr.flush()
+    original = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(original, 2)
+            os.close(original)
+            file.seek(0)
+            for line in file:
+                if not _START_UP.match(line):
+                    os.write(2, line)
+
+
+def load_libraries() -> None:
+    """Import TensorFlow and the package without the lines of their start."""
+    with quiet_start():
+        import keras
+
+        import keras_transformer  # noqa: F401
+
+        if keras.backend.backend() == "tensorflow":
+            import tensorflow as tf
+
+            tf.config.list_physical_devices()
