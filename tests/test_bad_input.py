@@ -183,7 +183,7 @@ PIPELINES = {
     "dictionary": (
         lambda o: o.pipeline({"a": 1}),
         TypeError,
-        "`texts` must be a list of strings. Received: texts=\"{'a': 1}\"",
+        "`texts` must be a list of strings. Received: texts={'a': 1}",
     ),
     "bytes": (
         lambda o: o.pipeline(b"ab"),

@@ -85,9 +85,8 @@ TASKS = {
 }
 
 
-@pytest.mark.parametrize(
-    "task", [task if task == "classify" else pytest.param(task, marks=pytest.mark.slow) for task in TASKS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("task", TASKS)
 def test_each_recipe_learns_a_rule_and_leaves_a_pipeline_and_a_report(task, tmp_path):
     recipe_class, pipeline_class, metric, least = TASKS[task]
     epochs = 4 if task == "classify" else 25

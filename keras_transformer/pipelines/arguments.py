@@ -53,7 +53,7 @@ def check_text(name: str, text: Any) -> None:
 def as_list(name: str, texts: Any) -> list[Any]:
     """Return texts as a list; the tokenizer checks the type of each."""
     if isinstance(texts, str | bytes | Mapping) or not isinstance(texts, Iterable):
-        raise TypeError(f"`{name}` must be a list of strings. Received: {name}={str(texts)[:80]!r}")
+        raise TypeError(f"`{name}` must be a list of strings. Received: {name}={repr(texts)[:80]}")
     return list(texts)
 
 

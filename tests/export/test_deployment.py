@@ -547,12 +547,22 @@ def test_versions_of_one_model_have_one_configuration(tmp_path):
     export, models = write_export(tmp_path / "reviews"), tmp_path / "models"
     for version in (1, 2):
         TRITON["make_repository"](export, models, version=version)
-    assert sorted(path.name for path in (models / "reviews").iterdir()) == ["1", "2", "config.pbtxt"]
+    assert sorted(path.name for path in (models / "reviews").iterdir()) == [
+        "1",
+        "2",
+        "config.pbtxt",
+        "warmup",
+    ]
     with pytest.raises(FileExistsError, match="is not changed"):
         TRITON["make_repository"](export, models, version=2)
     with pytest.raises(ValueError, match=r"equal config\.pbtxt"):
         TRITON["make_repository"](export, models, version=3, max_batch_size=8)
-    assert sorted(path.name for path in (models / "reviews").iterdir()) == ["1", "2", "config.pbtxt"]
+    assert sorted(path.name for path in (models / "reviews").iterdir()) == [
+        "1",
+        "2",
+        "config.pbtxt",
+        "warmup",
+    ]
     Bundle(export).check()
 
 

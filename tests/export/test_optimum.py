@@ -89,7 +89,7 @@ SEARCHES = [
     (generation.Beam(3, 1.0, "length", early_stopping="heuristic"), [generation.ForcedPrefix([7])]),
     (generation.Beam(3, 1.0, "length", early_stopping="num_beams"), [generation.ForcedLastToken([3])]),
     (
-        generation.Sample(0.7, 5, 0.9, 0.1, seed=0, num_return=2),
+        generation.Sample(0.7, 5, 0.9, 0.1, num_return=2),
         [
             generation.RepetitionPenalty(1.2),
             generation.NoRepeatNGram(2),

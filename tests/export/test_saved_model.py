@@ -221,7 +221,7 @@ def test_another_backend_is_refused(monkeypatch, tmp_path, pipeline):
 
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
     for function in (export.saved_model, export.onnx):
-        with pytest.raises(ValueError, match="TensorFlow backend. Received: jax"):
+        with pytest.raises(ValueError, match="TensorFlow backend of Keras. Received: jax"):
             function(pipeline, tmp_path / "new")
 
 

@@ -189,7 +189,7 @@ class TextPipeline(Model, abc.ABC):
 def check_batch_size(batch_size: int) -> None:
     """Raise a ValueError unless the number of rows in a batch is positive."""
     if batch_size < 1:
-        raise ValueError(f"`batch_size` must be positive. Received: batch_size={batch_size}")
+        raise ValueError(f"`batch_size` must be a positive integer. Received: batch_size={batch_size}")
 
 
 def check_string(name: str, row: int, text: Any) -> None:
