@@ -113,7 +113,7 @@ def test_a_long_text_raises_the_pipelines_error(served, pipeline):
 
 @pytest.mark.parametrize("batch_size", [0, -1])
 def test_a_batch_size_below_one_is_refused(served, batch_size):
-    with pytest.raises(ValueError, match="`batch_size` must be positive"):
+    with pytest.raises(ValueError, match="`batch_size` must be a positive integer"):
         served(["uno"], batch_size=batch_size)
 
 
