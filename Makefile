@@ -51,7 +51,7 @@ test-jax: $(INSTALLED)  ## The quick tests of what runs on any backend, on JAX
 	$(COMPILE_QUICKLY) KERAS_BACKEND=jax $(call run_tests,.venv,backend_neutral and $(QUICK))
 
 test-docs: $(INSTALLED)  ## The code of the README and of the documentation, and the quickstart with little data
-	$(COMPILE_QUICKLY) $(call run_tests,.venv,not gpu) tests/test_docs.py tests/test_recipes.py
+	$(COMPILE_QUICKLY) $(call run_tests,.venv,not gpu) -k 'test_docs or quickstart' tests/test_docs.py tests/test_recipes.py
 
 test-exports: $(INSTALLED)  ## The slow tests of exports, and the whole quickstart
 	$(call run_tests,.venv,slow and not gpu) tests/export tests/serving export/serving/tests tests/test_quickstart.py
