@@ -86,9 +86,10 @@ def state(made):
 
 
 @pytest.fixture(scope="module")
-def uninterrupted():
+def uninterrupted(tmp_path_factory):
+    """A run with the callback too: on JAX, `fit` without it reads a batch before the first epoch, which takes one."""
     made = model()
-    return fit(made), state(made)
+    return fit(made, tmp_path_factory.mktemp("uninterrupted")), state(made)
 
 
 @pytest.mark.backend_neutral
