@@ -237,6 +237,7 @@ def test_exporting_a_second_part_detects_damage_in_the_first(quick, damaged, pip
         extend_and_verify()
 
 
+@pytest.mark.slow
 def test_an_empty_folder_may_be_given(quick, tmp_path, pipeline):
     (tmp_path / "new").mkdir()
     export.onnx(pipeline, tmp_path / "new", texts=["uno"])

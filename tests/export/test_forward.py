@@ -318,6 +318,7 @@ def everything(folder):
     return {path: path.stat().st_mtime_ns for path in sorted(folder.rglob("*"))}
 
 
+@pytest.mark.slow
 def test_an_export_verifies_against_itself_and_its_pipeline(folder, classifier):
     results = export.verify(folder)
     assert set(results) == {"saved_model/digits/1", "onnx"}

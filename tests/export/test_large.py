@@ -27,6 +27,7 @@ def classifier():
     return pipelines.TextClassification(models.SequenceClassifier(bert, 3), tokenizer)
 
 
+@pytest.mark.slow
 def test_large_weights_are_in_a_file_beside_the_graph(small_files, classifier, tmp_path):
     folder = tmp_path / "it"
     export.onnx(classifier, folder)
@@ -65,6 +66,7 @@ def test_matrices_are_initializers_with_the_paths_of_the_variables(classifier):
     assert {each.name for each in converted.input} == {"input_ids", "attention_mask", "token_type_ids"}
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("precision", ["", "float16"])
 def test_a_tied_embedding_is_stored_once(random_transformer, precision):
     """Its transposition, which computes logits, is an operation, which ONNX Runtime computes once."""

@@ -150,6 +150,7 @@ def test_the_loops_ids_lengths_and_scores_are_the_models(sessions, pipeline, tex
         np.testing.assert_allclose(found["scores"], expected.scores[:, 0], rtol=1e-4, atol=1e-4, err_msg=name)
 
 
+@pytest.mark.slow
 def test_options_are_inputs_of_the_loop_for_each_row(sessions, pipeline, texts):
     ids, most = sources(pipeline, texts[:4]), pipeline.max_new_tokens
     limits, minimums = np.array([1, most, most + 5, 4]), np.array([0, 3, most, 0])
@@ -166,6 +167,7 @@ def test_options_are_inputs_of_the_loop_for_each_row(sessions, pipeline, texts):
     assert (once["lengths"] > 0).any()
 
 
+@pytest.mark.slow
 def test_prefixes_are_inputs_of_the_loop(sessions, pipeline, texts):
     ids, prefixes = sources(pipeline, texts[:3]), np.array([[5, 6], [0, 7], [0, 0]])
     found = run(sessions[LOOP], input_ids=ids, prefix_ids=prefixes)
@@ -188,6 +190,7 @@ def test_serving_takes_the_options_of_the_loop(exported, sessions, pipeline, tex
         np.testing.assert_array_equal(found[name], values)
 
 
+@pytest.mark.slow
 def test_served_texts_have_limits_each(exported, pipeline, texts):
     served, limits = serving.load(exported), np.arange(len(texts)) % 5 + 1
     assert served(texts, batch_size=3, max_new_tokens=limits) == pipeline(texts, max_new_tokens=limits)

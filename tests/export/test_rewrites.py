@@ -241,6 +241,7 @@ def test_sizes_of_the_input_are_copied_by_reshapes(sizes, computed):
         np.testing.assert_array_equal(session.run(["y"], {"x": x})[0], tf.reshape(x, sizes(x)))
 
 
+@pytest.mark.slow
 def test_an_encoder_has_one_gelu_for_each_layer_and_few_casts(tmp_path):
     encoder = BERT(30, num_layers=2, num_heads=2, model_dim=8, hidden_dim=16, max_length=20)
     for weight in encoder.trainable_weights:  # biases of zero are removed

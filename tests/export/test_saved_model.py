@@ -72,6 +72,7 @@ def test_ids_lengths_and_scores_equal_the_pipelines(signatures, pipeline, texts,
     np.testing.assert_allclose(found["scores"], expected.scores[:, 0], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_options_are_inputs_for_each_row(signatures, pipeline):
     most = pipeline.max_new_tokens
     limits = tf.constant([1, most, 0, most + 1, 2])

@@ -392,6 +392,7 @@ def test_empty_batch_gives_empty_generation(model):
         assert out.best.shape == (0, MOST)
 
 
+@pytest.mark.slow
 def test_results_have_the_documented_types_and_shapes(model):
     out = generate(model, SOURCES[:3])
     assert (out.ids.dtype, out.lengths.dtype, out.scores.dtype) == (np.int32, np.int32, np.float32)

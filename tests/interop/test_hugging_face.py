@@ -155,6 +155,7 @@ def test_gpt_logits_equal_reference_implementation(saved, name):
     np.testing.assert_allclose(logits(model), expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_marian_starts_from_its_padding_and_adds_its_bias(saved):
     model = interop.from_hugging_face(saved("marian"))
     tensors = random_tensors("marian")

@@ -327,6 +327,7 @@ def test_lora_starts_as_identity_and_int8_is_close():
     np.testing.assert_allclose(answer(model), before, atol=0.1 * np.abs(before).max())
 
 
+@pytest.mark.slow
 def test_exports_with_any_batch_size_and_length(tmp_path):
     if keras.config.backend() != "tensorflow":
         pytest.skip("a SavedModel")

@@ -133,6 +133,7 @@ def test_text_that_is_not_utf8_is_refused(name):
     assert [b"must be UTF-8" in each for each in error] == [False, True, True, False, False]
 
 
+@pytest.mark.slow
 @pytest.mark.backend_neutral
 def test_a_setting_changed_after_a_call_takes_effect():
     model = bert(lambda encoder: SequenceClassifier(encoder, 3, problem_type="multi_label_classification"))

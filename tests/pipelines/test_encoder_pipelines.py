@@ -103,6 +103,7 @@ class TestTextClassification:
 
 
 class TestTokenClassification:
+    @pytest.mark.slow
     def test_words_have_the_class_of_their_first_token_and_their_offsets(self):
         classifier = MAKERS["token"](labels=["x", "y", "z"])
         text = "  ax \n byy. c?"
@@ -138,6 +139,7 @@ class TestTokenClassification:
 
 
 class TestQuestionAnswering:
+    @pytest.mark.slow
     def test_the_answer_is_the_best_span_of_whole_words(self):
         answerer = MAKERS["span"](max_answer_tokens=3)
         context = " ax\nbyy.  c?"
@@ -171,6 +173,7 @@ class TestQuestionAnswering:
 
 
 class TestFillMask:
+    @pytest.mark.slow
     def test_predictions_are_the_most_probable_pieces(self):
         pipeline = MAKERS["fill"](top=3)
         ids = np.array([[2, 5, 4, 6, 4, 3]])

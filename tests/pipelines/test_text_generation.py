@@ -201,6 +201,7 @@ def test_a_loaded_pipeline_without_pad_id_gives_the_same_outputs(gpt2, tmp_path)
     assert again(prompts) == gpt2(prompts)
 
 
+@pytest.mark.slow
 def test_a_long_text_is_refused_in_a_graph_and_its_ids_are_not_read(gpt2):
     run = tf.function(gpt2.preprocess, [tf.TensorSpec([None], tf.string)])
     for texts in (["to be", "w" * 200], ["w" * 200, "to be"]):

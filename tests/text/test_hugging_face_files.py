@@ -91,6 +91,7 @@ def test_bert_files(tmp_path):
     assert WordPieceTokenizer.from_files(bare).model_bytes == WordPieceTokenizer(PIECES).model_bytes
 
 
+@pytest.mark.slow
 def test_gpt2_files(tmp_path):
     merges = "#version: 0.2\n" + "\n".join(" ".join(pair) for pair in MERGES) + "\n"
     old = write(tmp_path / "old", vocab_json=GPT2, merges_txt=merges)
