@@ -76,10 +76,11 @@ SLOW = {
 
 
 def of_each(slow=()):
-    markers = {name: [pytest.mark.slow] for name in slow} | {"gpt": [pytest.mark.backend_neutral]}
-    return pytest.mark.parametrize(
-        "name", [pytest.param(name, marks=markers.get(name, [])) for name in CASES]
-    )
+    def marks(name):
+        neutral = [pytest.mark.backend_neutral] if name == "gpt" else []
+        return [*neutral, pytest.mark.slow] if name in slow else neutral
+
+    return pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in CASES])
 
 
 each = of_each()
