@@ -1,6 +1,6 @@
 """Measure the server beside a plain one without batching, and under twice the load that it sustains.
 
-python benchmarks/serving.py runs/quickstart/export --seconds 10 --load-seconds 60
+python benchmarks/serving.py runs/quickstart/export --seconds 10 --load-seconds 60 --rounds 3
 
 It needs `keras-transformer-serving[cpu,server]`. The client shares the cores with the server: it is one thread, which
 sends prepared requests and parses no more of an answer than its status and length.
@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 
+import measuring
 import numpy as np
 
 import keras_transformer_serving as serving
@@ -187,12 +188,8 @@ class Client:
             self.free.remove(place)
 
 
-def closed_loop(server: Server, clients: int, seconds: float) -> tuple[float, float, str]:
-    """Let clients each send a request when the one before is answered.
-
-    Returns:
-        The requests per second, the longest time of a request in seconds, and a line about them.
-    """
+def closed_loop(server: Server, clients: int, seconds: float) -> dict:
+    """Let clients each send a request when the one before is answered; return their number and times."""
     client, times, sent = Client(server.port), [], clients
     begin, used = time.perf_counter(), server.processor_seconds()
     for number in range(clients):
@@ -207,8 +204,12 @@ def closed_loop(server: Server, clients: int, seconds: float) -> tuple[float, fl
     rate = len(times) / (time.perf_counter() - begin)
     used = 1e3 * (server.processor_seconds() - used) / len(times)
     client.close()
-    line = f"{rate:.0f} requests/s, ms {percentiles(times)}, {used:.2f} ms of processor time each"
-    return rate, max(times), line
+    return {
+        "requests per second": round(rate, 1),
+        "ms p50 / p95 / p99": percentiles(times),
+        "longest ms": round(1e3 * max(times), 1),
+        "processor ms of a request": round(used, 2),
+    }
 
 
 def open_loop(server: Server, rate: float, seconds: float) -> dict:
@@ -250,20 +251,19 @@ def unserved_latency(folder: str, threads: int | None) -> str:
     return percentiles(times[20:])
 
 
-def load_test(folder: str, rate: float, seconds: float) -> bool:
-    """Run the load test; return whether its limits are kept."""
+def load_test(folder: str, rate: float, seconds: float) -> dict:
+    """Run the load test; return its figures, and whether its limits are kept."""
     with Server(OURS, folder, ["--timeout", str(LIMIT)]) as server:
         closed_loop(server, 64, min(2.0, seconds))
-        service = closed_loop(server, 1, min(2.0, seconds))[1]  # the longest time without a queue
+        service = closed_loop(server, 1, min(2.0, seconds))["longest ms"] / 1e3  # without a queue
         found = open_loop(server, rate, seconds)
-    in_time = found["longest s"] <= LIMIT + service
     _, second, third = found["resident MB by thirds"]
-    print(f"load of {rate:.0f} requests/s: {found}")
-    print(
-        f"the longest answer or rejection took {found['longest s']} s; the limit is {LIMIT} s and one service time of "
-        f"{service:.3f} s: {in_time}. Resident memory grew to {third / second:.3f} times; the limit is 1.05"
-    )
-    return bool(in_time and third <= 1.05 * second and not found["closed without an answer"])
+    kept = {
+        "in time": found["longest s"] <= LIMIT + service,
+        "memory": third <= 1.05 * second,
+        "connections": not found["closed without an answer"],
+    }
+    return {"requests per second": rate, **found, "longest allowed s": LIMIT + service, "limits kept": kept}
 
 
 def main() -> int:
@@ -273,21 +273,33 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--load-seconds", type=float, default=60.0)
     parser.add_argument("--rounds", type=int, default=1, help="rounds in which the servers take turns")
+    parser.add_argument("--output", type=pathlib.Path, default=measuring.RESULTS)
     options = parser.parse_args()
-    for threads in (None, 1):
-        times = unserved_latency(options.folder, threads)
-        print(f"the model by itself, {threads or 'default'} threads, ms p50 / p95 / p99: {times}")
-    rates: dict[tuple[str, int], float] = {}
+    result: dict = {"machine": measuring.machine(), "seconds": options.seconds}
+    result["model without a server, ms p50 / p95 / p99"] = {
+        f"{threads or 'default'} threads": unserved_latency(options.folder, threads) for threads in (None, 1)
+    }
+    print(json.dumps(result, indent=2))
+    rounds: dict[str, list[dict]] = collections.defaultdict(list)
     for _ in range(options.rounds):
         for name, (kind, arguments) in CONTENDERS.items():
             with Server(kind, options.folder, arguments) as server:
                 for clients in (1, 64):
-                    rate, _, line = closed_loop(server, clients, options.seconds)
-                    rates[name, clients] = max(rate, rates.get((name, clients), 0))
-                    print(f"{name}, {clients} clients: {line}", flush=True)
-    for name in [*CONTENDERS][1:]:
-        print(f"batching at 64 clients: {rates[OURS, 64] / rates[name, 64]:.1f} times the rate of {name}")
-    return 0 if load_test(options.folder, 2 * rates[OURS, 64], options.load_seconds) else 1
+                    found = closed_loop(server, clients, options.seconds)
+                    rounds[f"{name}, {clients} clients"].append(found)
+                    print(f"{name}, {clients} clients: {found}", flush=True)
+    result["rounds"] = rounds
+    rates = {
+        name: measuring.median(found["requests per second"] for found in rounds[f"{name}, 64 clients"])
+        for name in CONTENDERS
+    }
+    result["median rate at 64 clients over"] = {
+        name: round(rates[OURS] / rates[name], 2) for name in [*CONTENDERS][1:]
+    }
+    result["load"] = load_test(options.folder, 2 * rates[OURS], options.load_seconds)
+    print(json.dumps({key: result[key] for key in [*result][-2:]}, indent=2))
+    print(measuring.write_result("serving", result, options.output))
+    return 0 if all(result["load"]["limits kept"].values()) else 1
 
 
 if __name__ == "__main__":
