@@ -19,10 +19,10 @@ import venv
 import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-# The folder of each distribution's sources.
+# The folder of each distribution's sources, and its packages.
 DISTRIBUTIONS = {
-    "keras_transformer_kit": ROOT,
-    "keras_transformer_serving": ROOT / "export" / "serving",
+    "keras_transformer_kit": (ROOT, ["keras_transformer", "keras_transformer_cli"]),
+    "keras_transformer_serving": (ROOT / "export" / "serving", ["keras_transformer_serving"]),
 }
 EXPORT = """
     import json, sys
@@ -51,7 +51,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("folder", type=pathlib.Path)
     folder = parser.parse_args().folder.resolve()
-    kit, serving = (check_wheel(folder, name, source) for name, source in DISTRIBUTIONS.items())
+    kit, serving = (check_wheel(folder, name, *sources) for name, sources in DISTRIBUTIONS.items())
     with tempfile.TemporaryDirectory() as temporary:
         work = pathlib.Path(temporary)
         with_kit = new_environment(work / "kit", f"{kit}[onnx]", str(serving))
@@ -65,25 +65,23 @@ def main() -> int:
     return not equal
 
 
-def check_wheel(folder: pathlib.Path, name: str, source: pathlib.Path) -> pathlib.Path:
+def check_wheel(folder: pathlib.Path, name: str, source: pathlib.Path, packages: list[str]) -> pathlib.Path:
     """Return the wheel of a distribution.
 
     Raises:
-        SystemExit: unless it holds its package's files and licence, and nothing else.
+        SystemExit: unless it holds its packages' files and licence, and nothing else.
     """
     (wheel,) = folder.glob(f"{name}-*.whl")
     tools = tomllib.loads((source / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
-    ((package, data),) = tools["package-data"].items()
-    modules = (source / package).rglob("*.py")
-    expected = {path.relative_to(source).as_posix() for path in modules} | {
-        f"{package}/{each}" for each in data
-    }
+    modules = [path for package in packages for path in (source / package).rglob("*.py")]
+    expected = {path.relative_to(source).as_posix() for path in modules}
+    expected |= {f"{package}/{each}" for package, data in tools["package-data"].items() for each in data}
     found = {each for each in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in each}
     licences = [each for each in zipfile.ZipFile(wheel).namelist() if each.endswith("/licenses/LICENSE")]
     if expected != found or not licences:
         missing = sorted(expected - found) + ["LICENSE"] * (not licences)
         raise SystemExit(f"{wheel.name}: missing {missing}, not in the sources {sorted(found - expected)}")
-    print(f"{wheel.name}: {len(found)} files of {package}, and the licence", flush=True)
+    print(f"{wheel.name}: {len(found)} files of {', '.join(packages)}, and the licence", flush=True)
     return wheel
 
 
