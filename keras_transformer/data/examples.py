@@ -12,7 +12,7 @@ from typing import IO, Any, NamedTuple
 
 from keras_transformer.data.progress import Progress
 from keras_transformer.data.storage import Arrays, Chunk, digest, explained, in_files, in_memory
-from keras_transformer.text.training.files import file_lines, format_of
+from keras_transformer.text.training.files import format_of
 from keras_transformer_serving import files
 
 Path = str | os.PathLike[str]
@@ -123,7 +123,6 @@ def _chunks(read: Callable[[Progress], Iterator[Any]], progress: Progress) -> It
 
 
 def _of_file(path: Path) -> Any:
-    file_lines(path, "paths")  # raises if there is no such file
     return [format_of(path), os.fspath(path).endswith(".gz"), files.sha256(path)]
 
 

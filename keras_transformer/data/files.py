@@ -16,7 +16,7 @@ from keras_transformer.data.records import (
     text_records,
     tsv_records,
 )
-from keras_transformer.text.training.files import FORMATS, file_lines, format_of
+from keras_transformer.text.training.files import FORMATS, checked_file, file_lines, format_of
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
@@ -117,17 +117,19 @@ def stream_examples(
 
 
 def matching(path: str | os.PathLike[str], argument: str) -> list[str | os.PathLike[str]]:
-    """Return the files that match a pattern, in alphabetical order; a path without "*", "?" and "[" as it is.
+    """Return the files that match a pattern, in alphabetical order, or the file that a path names.
 
     Args:
         path: the path or pattern.
         argument: the argument that it is given as, for the error.
 
     Raises:
-        FileNotFoundError: if no file matches.
+        FileNotFoundError: if no file matches, or there is no such file.
+        ValueError: if the path is a directory.
     """
     pattern = os.fspath(path)
     if not set(pattern) & set("*?[") or os.path.exists(pattern):
+        checked_file(path, argument)
         return [path]
     found = sorted(glob.glob(pattern, recursive=True))
     if not found:

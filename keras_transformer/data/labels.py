@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -18,9 +18,13 @@ class Labels:
     """
 
     def __init__(self, labels: Any, classes_only: bool = False) -> None:
-        self._labels = labels if isinstance(labels, Iterator) else np.asarray(labels)
         self._classes_only = classes_only
         self._first: np.ndarray | None = None
+        in_memory = (
+            isinstance(labels, Sequence) or hasattr(labels, "__array__") or not isinstance(labels, Iterable)
+        )
+        array = self._array(labels) if in_memory else None
+        self._labels = labels if array is None else array if array.ndim else ()
 
     def with_examples(self, examples: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
         """Yield each example with its label.
@@ -29,10 +33,8 @@ class Labels:
             ValueError: if there are not as many labels as examples, or no examples.
         """
         count = 0
-        labels = self._labels if np.ndim(self._labels) or isinstance(self._labels, Iterator) else ()
-        for count, (example, label) in enumerate(
-            itertools.zip_longest(examples, labels, fillvalue=_MISSING), 1
-        ):
+        every = itertools.zip_longest(examples, self._labels, fillvalue=_MISSING)
+        for count, (example, label) in enumerate(every, 1):
             if example is _MISSING:
                 self._refuse(f"{count - 1} examples and more labels")
             if label is _MISSING:
@@ -47,7 +49,7 @@ class Labels:
         Raises:
             ValueError: if they are none of these, or others than the labels before.
         """
-        found = np.asarray(labels)
+        found = self._array(labels)
         integers = found.dtype.kind in "iub"
         classes = integers and found.ndim == 1 and (found >= 0).all()
         several = integers and found.ndim == 2 and np.isin(found, (0, 1)).all()
@@ -59,7 +61,13 @@ class Labels:
             self._refuse(f"{first[0]} and {found[0]}, which differ in type or shape")
         return found.astype("int32") if classes else found.reshape(len(found), -1).astype("float32")
 
-    def _refuse(self, received: str) -> None:
+    def _array(self, labels: Any) -> np.ndarray:
+        try:
+            return np.asarray(labels)
+        except ValueError:  # of different shapes
+            return self._refuse(f"labels {str(labels)[:50]}")
+
+    def _refuse(self, received: str) -> NoReturn:
         others = "" if self._classes_only else ", 0 or 1 for each of several, or finite floats"
         raise ValueError(
             "`labels` must hold a label for each of at least one example: non-negative integers"

@@ -1,7 +1,7 @@
 """Translation pairs from lists, files and `tf.data` datasets."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -79,6 +79,8 @@ class PairReader:
                 yield from self._of_file(item, progress)
                 continue
             try:
+                if isinstance(item, Mapping):  # it would be unpacked into its keys
+                    raise TypeError
                 source, target = item
                 yield source.encode(), target.encode()
             except UnicodeEncodeError as error:

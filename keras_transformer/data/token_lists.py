@@ -31,7 +31,7 @@ def text_examples(texts: Texts, columns: Columns = None, on_error: str = "raise"
         TypeError: if `texts` is a single string.
         ValueError: while the examples are read, if a line of a file is malformed; see `read_examples`.
     """
-    if isinstance(texts, str | bytes):
+    if isinstance(texts, str | bytes) or not isinstance(texts, Iterable | os.PathLike):
         raise TypeError(
             "`texts` must be an iterable of strings; pass pathlib.Path(name) to read a file. "
             f"Received: texts={str(texts)[:50]!r}"
@@ -46,19 +46,30 @@ def text_examples(texts: Texts, columns: Columns = None, on_error: str = "raise"
         items = list(itertools.chain.from_iterable(each))
 
     def read(progress: Progress) -> Iterator[str]:
-        for item in items:
+        for index, item in enumerate(items):
             if isinstance(item, os.PathLike):
-                yield from (
-                    text
-                    for (text,) in file_examples(item, "texts", picker, malformed, opened=progress.opened)
-                )
+                found = file_examples(item, "texts", picker, malformed, opened=progress.opened)
+                yield from (text for (text,) in found)
             else:
+                _check_text(item, index)
                 yield item
         picker.check_used("texts")
         malformed.report()
 
     count = len(items) if isinstance(items, Sequence) and not any(in_files) else None
     return Examples(read, items if in_files and all(in_files) else None, count)
+
+
+def _check_text(text: Any, index: int) -> None:
+    if not isinstance(text, str | bytes):
+        raise ValueError(f"`texts` must be strings or paths. Received: texts[{index}]={text!r}")
+    if isinstance(text, str) and not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"`texts` must be text without lone surrogates. Received: texts[{index}]={text[:50]!r}"
+            ) from None
 
 
 def tokenized(texts: Sequence[str], tokenizer: Tokenizer) -> tf.RaggedTensor:

@@ -166,7 +166,8 @@ def test_workers_share_the_epoch_of_one_with_larger_batches(name, count):
         assert sum(labels[:-1]) == labels[-1]
 
 
-def test_masks_and_spans_of_workers_differ():
+@pytest.mark.slow
+def test_masks_of_workers_differ():
     """Equal rows of two workers are not masked in the same way."""
     masked = [
         listed(data.masked_language_modeling([TEXTS[1]] * 16, WORDS, 8, max_length=24, shard=(index, 2)))
@@ -192,9 +193,11 @@ def test_patterns_and_compressed_files_are_read_as_a_stream(tmp_path):
         file.write("\n".join(texts[:4]))
     (tmp_path / "b.txt").write_text("\n".join(texts[4:]))
     expected = listed(data.language_modeling(texts, BYTES, 2, length=8))
-    for given in (tmp_path / "[ab].txt*", [tmp_path / "a.*", tmp_path / "b.txt"]):
-        for options in ({}, {"cache_dir": tmp_path / "cache"}):
-            assert_equal(listed(data.language_modeling(given, BYTES, 2, length=8, **options)), expected)
+    for given, options in (
+        (tmp_path / "[ab].txt*", {"cache_dir": tmp_path / "cache"}),
+        ([tmp_path / "a.*", tmp_path / "b.txt"], {}),
+    ):
+        assert_equal(listed(data.language_modeling(given, BYTES, 2, length=8, **options)), expected)
     (tmp_path / "1.tsv").write_text("a\tb\n")
     (tmp_path / "2.tsv").write_text("c\td\n")
     found = data.translation_pairs(str(tmp_path / "*.tsv"), BYTES, 2, cache_dir=tmp_path / "cache")
@@ -204,6 +207,7 @@ def test_patterns_and_compressed_files_are_read_as_a_stream(tmp_path):
         data.translation_pairs(str(tmp_path / "*.csv"), BYTES)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     "change",
     [
@@ -232,6 +236,22 @@ def test_options_of_batches_use_the_same_ids(tmp_path):
     found = data.translation_pairs(PAIRS, BYTES, 2, **options, cache_dir=tmp_path)
     assert Counting.texts == 0
     assert_equal(listed(found), listed(data.translation_pairs(PAIRS, BYTES, 2, **options)))
+
+
+def test_other_examples_are_refused(tmp_path):
+    for pairs in ([{"en": "a", "es": "b"}], iter([("a",)])):
+        with pytest.raises(ValueError, match=r"`pairs` must be \(source, target\), two str each"):
+            data.translation_pairs(pairs, BYTES, cache_dir=tmp_path)
+    for text, message in (
+        (3, "strings or paths.*texts\\[1\\]=3"),
+        ("\ud800", "text without lone surrogates"),
+    ):
+        with pytest.raises(ValueError, match=f"`texts` must be {message}"):
+            data.language_modeling(["a", text], BYTES, cache_dir=tmp_path)
+    for labels in ([1, 0.5, [1]], iter([1, 0]), iter([1, -1, 0])):
+        with pytest.raises(ValueError, match="`labels` must hold a label for each"):
+            data.classification(iter("abc"), labels, WORDS, cache_dir=tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def pairs_file(folder):

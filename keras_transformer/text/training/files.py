@@ -18,6 +18,25 @@ def format_of(path: str | os.PathLike[str]) -> str | None:
     return FORMATS.get((path.with_suffix("") if _is_compressed(path) else path).suffix.lower())
 
 
+def checked_file(path: str | os.PathLike[str], argument: str) -> pathlib.Path:
+    """Return the path of a file.
+
+    Args:
+        path: the file.
+        argument: the argument that the path is given as, for error messages.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if the path is a directory.
+    """
+    path = pathlib.Path(path)
+    if path.is_dir():
+        raise ValueError(f"`{argument}` must name files. Received: the directory {os.fspath(path)!r}")
+    if not path.exists():
+        raise FileNotFoundError(f"`{argument}` must name files that exist. Received: {os.fspath(path)!r}")
+    return path
+
+
 def file_lines(
     path: str | os.PathLike[str], argument: str, opened: Callable[[BinaryIO], None] | None = None
 ) -> Iterator[bytes]:
@@ -36,12 +55,7 @@ def file_lines(
         ValueError: if the path is a directory or, while lines are read, if the file is not compressed by gzip as its
             name says.
     """
-    path = pathlib.Path(path)
-    if path.is_dir():
-        raise ValueError(f"`{argument}` must name files. Received: the directory {os.fspath(path)!r}")
-    if not path.exists():
-        raise FileNotFoundError(f"`{argument}` must name files that exist. Received: {os.fspath(path)!r}")
-    return _lines(path, argument, opened)
+    return _lines(checked_file(path, argument), argument, opened)
 
 
 def _lines(path: pathlib.Path, argument: str, opened: Callable[[BinaryIO], None] | None) -> Iterator[bytes]:
