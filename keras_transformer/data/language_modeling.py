@@ -22,7 +22,7 @@ from keras_transformer.data.token_lists import (
     tokenized,
 )
 
-_PACKED_TOGETHER = 2**16  # texts
+_MOST_TEXTS, _MOST_TOKENS = 2**16, 2**24  # that are packed together
 
 Batch = tuple[dict[str, tf.Tensor], tf.Tensor]
 
@@ -105,11 +105,8 @@ def language_modeling(
             ids = tokenized(chunk, tokenizer)
             ids = tf.ragged.boolean_mask(ids, ids.row_lengths() > 0)
             found = found or int(ids.nrows()) > 0
-            yield {
-                "texts": RowsToStore.of_ragged(
-                    tf.concat([ids, tf.fill([ids.nrows(), 1], tokenizer.end_id)], 1)
-                )
-            }
+            ends = tf.fill([ids.nrows(), 1], tokenizer.end_id)
+            yield {"texts": RowsToStore.of_ragged(tf.concat([ids, ends], axis=1))}
         check_tokens(found)
 
     arrays = stored(
@@ -217,8 +214,11 @@ def _packs(texts: RaggedRows, length: int) -> Iterator[Chunk]:
 
     Each chunk of texts is packed by itself, so that memory does not grow with their number.
     """
-    for start in range(0, texts.count, _PACKED_TOGETHER):
-        starts = texts.splits[start : start + _PACKED_TOGETHER + 1]
+    start = 0
+    while start < texts.count:
+        starts = texts.splits[start : start + _MOST_TEXTS + 1]
+        starts = starts[: max(2, np.searchsorted(starts, starts[0] + _MOST_TOKENS))]
+        start += len(starts) - 1
         # Input pieces of at most T tokens; the last token of a text, its end token, is a label only.
         inputs = np.diff(starts) - 1
         numbers = -(-inputs // length)
