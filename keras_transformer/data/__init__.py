@@ -4,6 +4,7 @@ from keras_transformer.data.classification import classification as classificati
 from keras_transformer.data.conll import TaggedSentence as TaggedSentence
 from keras_transformer.data.conll import read_conll as read_conll
 from keras_transformer.data.files import read_examples as read_examples
+from keras_transformer.data.files import stream_examples as stream_examples
 from keras_transformer.data.fine_tuning import fine_tuning as fine_tuning
 from keras_transformer.data.fine_tuning import input_rows as input_rows
 from keras_transformer.data.images import image_batches as image_batches
@@ -39,6 +40,7 @@ __all__ = [
     "read_squad",
     "span_corruption",
     "split",
+    "stream_examples",
     "tagging",
     "translation_pairs",
     "with_lengths",

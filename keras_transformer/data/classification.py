@@ -1,7 +1,8 @@
 """Batches of labelled texts to train an encoder with a head to classify them."""
 
 import logging
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,13 @@ from keras_transformer.data.encoder_rows import (
     Tokenizer,
     checked_shapes,
     encoder_batches,
+    rows_to_store,
 )
-from keras_transformer.data.labels import checked_labels
+from keras_transformer.data.epochs import Shard
+from keras_transformer.data.examples import Examples, stored
+from keras_transformer.data.labels import Labels
+from keras_transformer.data.ragged_rows import gathered
+from keras_transformer.data.storage import Chunk
 from keras_transformer.data.token_lists import token_lists
 
 _LOGGER = logging.getLogger("keras_transformer")
@@ -21,7 +27,7 @@ _LOGGER = logging.getLogger("keras_transformer")
 
 def classification(
     texts: Iterable[str] | Iterable[tuple[str, str]],
-    labels: Sequence[Any] | np.ndarray,
+    labels: Iterable[Any] | np.ndarray,
     tokenizer: Tokenizer,
     batch_size: int = 32,
     *,
@@ -29,6 +35,8 @@ def classification(
     length_buckets: int | Sequence[int] = 4,
     shuffle: bool = True,
     seed: int = 0,
+    shard: tuple[int, int] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
 ) -> tf.data.Dataset:
     """Make batches to train an encoder such as BERT to classify texts or pairs of texts, or to predict numbers.
 
@@ -48,6 +56,9 @@ def classification(
             of which limits texts as `max_length` does.
         shuffle: whether to reshuffle in each epoch. Otherwise texts keep their order within each length.
         seed: the seed of shuffling.
+        shard: (index, count), the part of each batch for one of several workers, see `translation_pairs`; of the last
+            batch of each length up to count − 1 rows are left out, other ones in each epoch.
+        cache_dir: a folder for the ids, see `translation_pairs`.
 
     Returns:
         A dataset of known cardinality with elements `({"token_ids": (B, L), "segment_ids": (B, L)}, labels)`, where L
@@ -70,50 +81,61 @@ def classification(
     References:
         Devlin et al., "BERT" (2019), section 4.1.
     """
-    shapes = checked_shapes(tokenizer, batch_size, max_length, length_buckets)
-    sides = _sides(texts)
-    ids = [list(token_lists(side, tokenizer)) for side in sides]
-    targets = checked_labels(labels, len(ids[0]))
-    rows = [EncoderRow.of(tokenizer, *of_row) for of_row in zip(*ids, strict=True)]
-    truncated = 0
-    for i, row in enumerate(rows):
-        if len(row.ids) > shapes.limit:
-            truncated += 1
-            rows[i] = EncoderRow.of(tokenizer, *_truncated([side[i] for side in ids], shapes.limit))
-    if truncated:
-        _LOGGER.warning(
-            "classification truncates %d of %d texts to %d ids, including special ones",
-            truncated,
-            len(rows),
-            shapes.limit,
-        )
-    with tf.device("CPU:0"):  # functions of a dataset cannot read GPU memory
-        targets = tf.constant(targets)
+    shapes, part = checked_shapes(tokenizer, batch_size, max_length, length_buckets), Shard.of(shard)
+    if isinstance(texts, str | bytes):
+        raise TypeError(f"`texts` must be an iterable. Received: texts={str(texts)[:50]!r}")
+    given = Labels(labels)
+
+    def to_arrays(chunks: Iterator[list[tuple[tuple[str, ...], Any]]]) -> Iterator[Chunk]:
+        truncated = count = 0
+        for chunk in chunks:
+            ids = [
+                token_lists(side, tokenizer) for side in zip(*(of_row for of_row, _ in chunk), strict=True)
+            ]
+            rows = []
+            for of_row in zip(*ids, strict=True):
+                row = EncoderRow.of(tokenizer, *of_row)
+                if len(row.ids) > shapes.limit:
+                    truncated += 1
+                    row = EncoderRow.of(tokenizer, *_truncated(of_row, shapes.limit))
+                rows.append(row)
+            count += len(chunk)
+            yield rows_to_store(rows) | {"labels": given.checked([label for _, label in chunk])}
+        if truncated:
+            _LOGGER.warning(
+                "classification truncates %d of %d texts to %d ids, including special ones",
+                truncated,
+                count,
+                shapes.limit,
+            )
+
+    examples = Examples.of(given.with_examples(_rows(texts)))
+    arrays = stored(
+        examples, to_arrays, cache_dir, tokenizer=tokenizer, task="classification", limit=shapes.limit
+    )
     return encoder_batches(
-        rows,
-        lambda indices, _: tf.gather(targets, indices),
-        [targets],
+        arrays,
+        lambda indices, _: gathered(arrays["labels"], indices),
         shapes,
         tokenizer.pad_id,
         shuffle=shuffle,
         seed=seed,
+        shard=part,
     )
 
 
-def _sides(texts: Any) -> list[list[str]]:
-    """Return the texts, or the first and the second texts of pairs."""
-    if isinstance(texts, str | bytes):
-        raise TypeError(f"`texts` must be an iterable. Received: texts={str(texts)[:50]!r}")
-    given = list(texts)
-    rows = [(text,) if isinstance(text, str) else text for text in given]
-    count = len(rows[0]) if rows and isinstance(rows[0], tuple | list) else 1
-    for i, row in enumerate(rows):
+def _rows(texts: Iterable[Any]) -> Iterator[tuple[str, ...]]:
+    """Yield the text, or the two texts, of each row."""
+    count = None
+    for i, given in enumerate(texts):
+        row = (given,) if isinstance(given, str) else given
         strings = isinstance(row, tuple | list) and all(isinstance(text, str) for text in row)
-        if not strings or len(row) != count or count > 2:
+        count = count or (len(row) if strings else 0)
+        if not strings or len(row) != count or count not in (1, 2):
             raise ValueError(
-                f"`texts` must all be strings, or all pairs of strings. Received: texts[{i}]={given[i]!r}"
+                f"`texts` must all be strings, or all pairs of strings. Received: texts[{i}]={given!r}"
             )
-    return [list(side) for side in zip(*rows, strict=True)] if rows else [[]]
+        yield tuple(row)
 
 
 def _truncated(texts: Sequence[list[int]], limit: int) -> list[list[int]]:

@@ -8,8 +8,9 @@ import tensorflow as tf
 
 from keras_transformer.arguments import check_at_least
 from keras_transformer.data.buckets import Shapes
-from keras_transformer.data.epochs import batches
-from keras_transformer.data.ragged_rows import RaggedRows
+from keras_transformer.data.epochs import Shard, batches
+from keras_transformer.data.ragged_rows import RowsToStore, gathered
+from keras_transformer.data.storage import Arrays
 from keras_transformer.data.token_lists import check_special_ids, token_lists
 
 Batches = tf.data.Dataset
@@ -60,49 +61,52 @@ def checked_shapes(
     return shapes
 
 
+def rows_to_store(rows: Sequence[EncoderRow]) -> dict[str, np.ndarray | RowsToStore]:
+    """Return rows as the arrays that `encoder_batches` reads."""
+    return {
+        "ids": RowsToStore.of_lists([row.ids for row in rows]),
+        "boundaries": np.array([row.boundary for row in rows], np.int64),
+    }
+
+
 def encoder_batches(
-    rows: Sequence[EncoderRow],
+    arrays: Arrays,
     labels: Labels,
-    labels_content: Iterable[tf.Tensor],
     shapes: Shapes,
     pad_id: int,
     *,
     shuffle: bool,
     seed: int,
+    shard: Shard,
     complete: bool = False,
 ) -> Batches:
     """Make batches of rows of similar length.
 
     Args:
-        rows: the rows, of at most `shapes.limit` ids each.
+        arrays: those of `rows_to_store`, of rows of at most `shapes.limit` ids, and the labels.
         labels: a function from the indices of rows (B,), −1 for a row of padding, and the length L of the batch to
             their labels.
-        labels_content: what the labels are made of.
         shapes: the shapes of batches.
         pad_id: the padding value of ids.
         shuffle: whether to reshuffle in each epoch. Otherwise rows keep their order within each length.
         seed: the seed of shuffling.
+        shard: the part of each batch.
         complete: whether to complete the last batch of each length with rows of padding, which losses must ignore;
             otherwise it is smaller.
 
     Returns:
         A dataset of known cardinality with elements `({"token_ids": (B, L), "segment_ids": (B, L)}, labels)`, int32.
     """
-    ids = RaggedRows.of_lists([row.ids for row in rows])
-    buckets = shapes.buckets(ids.lengths, np.arange(len(rows)))
-    with tf.device("CPU:0"):  # functions of a dataset cannot read GPU memory
-        boundaries = tf.constant([row.boundary for row in rows], tf.int64)
-    static = [None, int(buckets.lengths[0]) if len(buckets.lengths) == 1 else None]
-
-    rows_of = buckets.batches(shuffle)
+    ids, ends = arrays.rows("ids"), [arrays.rows("ids").count]
+    buckets = shapes.buckets(arrays, ids.lengths, shapes.length_histograms(ids.lengths, ends), ends)
+    rows_of = buckets.batches(shuffle, shard, complete=complete)
+    static = [None, rows_of.static_length]
 
     def batch(number: tf.Tensor, seeds: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         indices, length = rows_of(number, seeds)
-        if not complete:
-            indices = tf.boolean_mask(indices, indices >= 0)
         token_ids, lengths = ids.gather(indices, length)
         position = tf.range(length)
-        second = position >= tf.gather(boundaries, tf.maximum(indices, 0))[:, None]
+        second = position >= gathered(arrays["boundaries"], tf.maximum(indices, 0))[:, None]
         inputs = {
             "token_ids": tf.where(position < lengths, token_ids, pad_id),
             "segment_ids": tf.cast(second & (position < lengths), tf.int32),
@@ -110,7 +114,7 @@ def encoder_batches(
         inputs = {name: tf.ensure_shape(each, static) for name, each in inputs.items()}
         return inputs, labels(indices, length)
 
-    return batches(rows_of.count, batch, seed, [*ids, boundaries, *labels_content])
+    return batches(rows_of.count, batch, seed, [*arrays.content, *rows_of.content], shard)
 
 
 def ids_of_words(words: Iterable[str], tokenizer: Tokenizer) -> Mapping[str, list[int]]:

@@ -6,10 +6,12 @@ needed to shuffle: TensorFlow's `RandomIndexShuffle` computes each place of a pe
 
 import hashlib
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import tensorflow as tf
+
+from keras_transformer.arguments import is_integer
 
 _PREFETCHED = 4  # as many as fit next to a training step; each is small
 _ROUNDS = 8  # of the cipher that permutes; with 4, permutations of few numbers are less uniform
@@ -49,11 +51,75 @@ class Epochs:
         return np.int64(epoch), np.int64(batch)
 
 
+class Shard(NamedTuple):
+    """The part of each batch that one of several workers reads.
+
+    An epoch is that of one worker with `count` times the batch size: of each of its batches, worker i has every
+    `count`-th row from row i on. So all workers have batches of equal shapes at every step.
+
+    Attributes:
+        index: the number of the worker, from 0.
+        count: the number of workers.
+    """
+
+    index: int = 0
+    count: int = 1
+
+    @classmethod
+    def of(cls, shard: tuple[int, int] | None) -> Self:
+        """Validate the argument `shard`; `None` is a single worker."""
+        if shard is None:
+            return cls()
+        pair = isinstance(shard, tuple | list) and len(shard) == 2 and all(map(is_integer, shard))
+        if not pair or not 0 <= shard[0] < shard[1]:
+            raise ValueError(
+                "`shard` must be (index, count), the number of a worker from 0 and the number of workers, or None. "
+                f"Received: shard={shard!r}"
+            )
+        return cls(int(shard[0]), int(shard[1]))
+
+    def divisible(self, count: int) -> int:
+        """Return the largest number of rows up to `count` of which each worker has as many as the others.
+
+        For rows of padding there must be a label that losses and metrics ignore; without one, the others are left out
+        of the epoch.
+        """
+        return count - count % self.count
+
+    def batches(self, count: int, batch_size: int) -> int:
+        """Return the number of batches of an epoch of `count` rows."""
+        return -(-count // (batch_size * self.count))
+
+    def check_not_empty(self, count: int) -> None:
+        """Raise a ValueError if an epoch has no batch, as there are less rows than workers."""
+        if not count:
+            raise ValueError(
+                f"`shard` must leave a row for each worker. Received: {self.count} workers for less rows"
+            )
+
+    def rows(self, number: tf.Tensor, batch_size: int | tf.Tensor, count: int | tf.Tensor) -> tf.Tensor:
+        """Return the numbers of the rows of a batch among `count` rows, int64 (b,).
+
+        Args:
+            number: the number of the batch, int64 ().
+            batch_size: B, the number of rows of each worker.
+            count: the number of rows in an epoch.
+
+        Returns:
+            B numbers, in the last batch perhaps less, as many for all workers; numbers from `count` on are padding.
+        """
+        first = number * batch_size * self.count
+        last = tf.minimum(first + batch_size * self.count, tf.cast(count, tf.int64))
+        size = (last - first + self.count - 1) // self.count
+        return first + self.index + self.count * tf.range(size)
+
+
 def batches(
     count: int,
     batch: Callable[[tf.Tensor, tf.Tensor], Any],
     seed: int,
-    content: Iterable[np.ndarray | tf.Tensor],
+    content: Iterable[np.ndarray | str],
+    shard: Shard = Shard(),
 ) -> tf.data.Dataset:
     """Make a dataset of batches by number.
 
@@ -61,13 +127,17 @@ def batches(
         count: the number of batches in an epoch.
         batch: a function from the number of a batch, int64 (), and the seeds of the epoch, int64 (2,), to a batch.
         seed: the first of the two seeds; the second is the number of the epoch.
-        content: what the batches are made of, for `Epochs.fingerprint`.
+        content: the arrays that the batches are made of, or hashes of them, for `Epochs.fingerprint`.
+        shard: the part of each batch, for `Epochs.fingerprint`.
 
     Returns:
         The dataset, with its `Epochs` as the attribute `epochs`.
     """
-    digest = hashlib.blake2b(f"{count} {seed}".encode(), digest_size=16)
+    digest = hashlib.blake2b(f"{count} {seed} {shard.index} {shard.count}".encode(), digest_size=16)
     for each in content:
+        if isinstance(each, str):
+            digest.update(each.encode())
+            continue
         array = np.ascontiguousarray(each)
         digest.update(f"{array.dtype} {array.shape}".encode())
         digest.update(array.data if array.size else b"")
@@ -121,13 +191,17 @@ def shuffled(
 
 
 def rows_of_batch(
-    number: tf.Tensor, seeds: tf.Tensor, count: int, batch_size: int, shuffle: bool
+    number: tf.Tensor, seeds: tf.Tensor, count: int, batch_size: int, shuffle: bool, shard: Shard = Shard()
 ) -> tf.Tensor:
-    """Return the indices of the rows of a batch, int64 (B,), in an order of `count` rows; the last may be smaller."""
-    rows = tf.range(number * batch_size, tf.minimum((number + 1) * batch_size, count))
-    return shuffled(rows, seeds, count) if shuffle else rows
+    """Return the indices of the rows of a batch, int64 (b,), in an order of `count` rows.
+
+    The last batch may be smaller; with several workers −1 stands for a row of padding.
+    """
+    rows = shard.rows(number, batch_size, count)
+    present = tf.minimum(rows, count - 1)
+    return tf.where(rows < count, shuffled(present, seeds, count) if shuffle else present, -1)
 
 
-def batch_seed(number: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
-    """Return the seed of what is random in a batch, int64 (2,)."""
-    return tf.random.experimental.stateless_fold_in(seeds, number)
+def batch_seed(number: tf.Tensor, seeds: tf.Tensor, shard: Shard = Shard()) -> tf.Tensor:
+    """Return the seed of what is random in a worker's part of a batch, int64 (2,)."""
+    return tf.random.experimental.stateless_fold_in(seeds, number * shard.count + shard.index)

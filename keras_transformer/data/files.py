@@ -1,9 +1,11 @@
 """Examples from users' files: TSV, CSV, JSONL and plain text."""
 
+import glob
 import itertools
 import os
-from collections.abc import Iterable, Iterator
-from typing import Any
+import pathlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, BinaryIO
 
 from keras_transformer.arguments import check_one_of
 from keras_transformer.data.columns import ColumnPicker, Columns, MalformedRecordError
@@ -14,7 +16,7 @@ from keras_transformer.data.records import (
     text_records,
     tsv_records,
 )
-from keras_transformer.text.training.files import FORMATS, file_lines, format_of
+from keras_transformer.text.training.files import FORMATS, checked_file, file_lines, format_of
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
@@ -30,7 +32,7 @@ def read_examples(
     format: str | None = None,  # noqa: A002
     on_error: str = "raise",
 ) -> list[tuple[str, ...]]:
-    """Read examples from files of UTF-8 text, plain or compressed by gzip (".gz").
+    """Read examples from files of UTF-8 text, plain or compressed by gzip (".gz"), into memory.
 
     | format | suffix | an example |
     |---|---|---|
@@ -47,7 +49,8 @@ def read_examples(
     one of its columns is a number in every following row but not there.
 
     Args:
-        paths: the path of a file, or several.
+        paths: the path of a file, or several; each may be a pattern such as "reviews-*.csv.gz", for the files that
+            match it in alphabetical order.
         columns: the columns of an example: indices from 0, or names in the header of a TSV or CSV file or keys of the
             JSON objects; by default all columns. A TSV row may have more columns than the ones chosen by index; the
             rows of a CSV file must all have as many columns as the first.
@@ -69,24 +72,75 @@ def read_examples(
         >>> kt.data.read_examples("reviews.csv", columns=("text", "label"), on_error="skip")  # doctest: +SKIP
         [('A fine film.', 'positive'), ...]
     """
+    return list(stream_examples(paths, columns, format=format, on_error=on_error))
+
+
+def stream_examples(
+    paths: Paths,
+    columns: Columns = None,
+    *,
+    format: str | None = None,  # noqa: A002
+    on_error: str = "raise",
+) -> Iterator[tuple[str, ...]]:
+    """Read examples from files as `read_examples` does, but one by one, for files that are larger than memory.
+
+    Args:
+        paths: see `read_examples`.
+        columns: see `read_examples`.
+        format: see `read_examples`.
+        on_error: see `read_examples`. Malformed lines are reported after the last example.
+
+    Yields:
+        The examples in order, each a tuple of one string for each column.
+
+    Raises:
+        FileNotFoundError: as `read_examples`, when the first example is read.
+        TypeError: see `FileNotFoundError`.
+        ValueError: see `FileNotFoundError`.
+
+    Example:
+        >>> texts = (text for text, _ in kt.data.stream_examples("reviews-*.csv.gz"))  # doctest: +SKIP
+    """
     malformed = Malformed("paths", on_error, ADVICE)
     picker = ColumnPicker(columns)
     paths = checked_paths(paths)
-    found = [
-        example
-        for path in paths
-        for example in file_examples(path, "paths", picker, malformed, format=format)
-    ]
+    found = False
+    for path in paths:
+        for example in file_examples(path, "paths", picker, malformed, format=format):
+            found = True
+            yield example
     malformed.report()
     if not found:
         raise ValueError(
             f"`paths` must hold at least one example. Received: paths={list(map(os.fspath, paths))}"
         )
-    return found
+
+
+def matching(path: str | os.PathLike[str], argument: str) -> list[str | os.PathLike[str]]:
+    """Return the files that match a pattern, in alphabetical order, or the file that a path names.
+
+    Args:
+        path: the path or pattern.
+        argument: the argument that it is given as, for the error.
+
+    Raises:
+        FileNotFoundError: if no file matches, or there is no such file.
+        ValueError: if the path is a directory.
+    """
+    pattern = os.fspath(path)
+    if not set(pattern) & set("*?[") or os.path.exists(pattern):
+        checked_file(path, argument)
+        return [path]
+    found = sorted(glob.glob(pattern, recursive=True))
+    if not found:
+        raise FileNotFoundError(
+            f"`{argument}` must name files that exist. Received: {pattern!r}, a pattern that no file matches"
+        )
+    return found if isinstance(path, str) else [pathlib.Path(file) for file in found]
 
 
 def checked_paths(paths: Any) -> list[str | os.PathLike[str]]:
-    """Return paths as a list.
+    """Return paths as a list, with the files that match patterns in their place.
 
     Raises:
         TypeError: if one is not a path.
@@ -100,7 +154,7 @@ def checked_paths(paths: Any) -> list[str | os.PathLike[str]]:
     for path in found:
         if not isinstance(path, str | os.PathLike):
             raise TypeError(f"`paths` must be a path or a list of paths. Received: paths={paths!r}")
-    return found
+    return [file for path in found for file in matching(path, "paths")]
 
 
 def file_examples(
@@ -110,6 +164,7 @@ def file_examples(
     malformed: Malformed,
     *,
     format: str | None = None,  # noqa: A002
+    opened: Callable[[BinaryIO], None] | None = None,
 ) -> Iterator[tuple[str, ...]]:
     """Read the examples of one file, and record its malformed lines.
 
@@ -119,6 +174,7 @@ def file_examples(
         picker: the columns of an example.
         malformed: the collected malformed lines; to be reported by the caller.
         format: the format, by default that of the suffix.
+        opened: see `file_lines`.
 
     Yields:
         The examples.
@@ -127,7 +183,7 @@ def file_examples(
         FileNotFoundError: if the file does not exist.
         ValueError: if the format is unknown, the path is a directory, the file is empty, or it lacks a column.
     """
-    lines = file_lines(path, argument)
+    lines = file_lines(path, argument, opened)
     if format is not None:
         check_one_of(tuple(_RECORDS), format=format)
     format = format or format_of(path)  # noqa: A001

@@ -1,19 +1,21 @@
 """Batches of labelled texts to fine-tune a language model for classification."""
 
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
 
 from keras_transformer.arguments import check_one_of, check_positive_integer
-from keras_transformer.data.epochs import batches, rows_of_batch
-from keras_transformer.data.labels import checked_labels
-from keras_transformer.data.ragged_rows import RaggedRows
+from keras_transformer.data.epochs import Shard, batches, rows_of_batch
+from keras_transformer.data.examples import Examples, stored
+from keras_transformer.data.labels import Labels
+from keras_transformer.data.ragged_rows import RowsToStore, gathered
+from keras_transformer.data.storage import Chunk
 from keras_transformer.data.token_lists import padding_values, token_lists
 
 TASKS = ("classification", "entailment", "similarity", "multiple_choice")
-_NO_ROW = -1
 
 
 class Tokenizer(Protocol):
@@ -29,7 +31,7 @@ class Tokenizer(Protocol):
 
 def fine_tuning(
     examples: Iterable[Any],
-    labels: Sequence[int] | np.ndarray,
+    labels: Iterable[Any] | np.ndarray,
     tokenizer: Tokenizer,
     batch_size: int = 32,
     *,
@@ -38,6 +40,8 @@ def fine_tuning(
     special_ids: Sequence[int] | None = None,
     shuffle: bool = True,
     seed: int = 0,
+    shard: tuple[int, int] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
 ) -> tf.data.Dataset:
     """Make batches to fine-tune a language model for a task, with language modelling as an auxiliary objective.
 
@@ -71,6 +75,9 @@ def fine_tuning(
             in `models.GPT.resize_token_embeddings`.
         shuffle: whether to reshuffle in each epoch.
         seed: the seed of shuffling.
+        shard: (index, count), the part of each batch for one of several workers, see `translation_pairs`; of the last
+            batch up to count − 1 rows are left out, other ones in each epoch.
+        cache_dir: a folder for the ids, see `translation_pairs`.
 
     Returns:
         A dataset of known cardinality with elements `({"token_ids": ids}, {"classes": labels, "tokens": next ids})`,
@@ -99,37 +106,61 @@ def fine_tuning(
         raise TypeError(f"`examples` must be an iterable. Received: examples={str(examples)[:50]!r}")
     check_one_of(TASKS, task=task)
     check_positive_integer(batch_size=batch_size)
-    special_ids, padding = _check_special_ids(special_ids, tokenizer), padding_values(tokenizer)
-    texts = [_texts(example, task, i) for i, example in enumerate(examples)]
-    ids = token_lists([text for each in texts for text in each], tokenizer)
-    rows_of = [
-        _rows([next(ids) for _ in each], special_ids, task, max_length, i) for i, each in enumerate(texts)
-    ]
-    rows_each = max(map(len, rows_of), default=0)
-    targets = checked_labels(labels, len(rows_of), classes_only=task == "multiple_choice")
-    if task == "multiple_choice":
-        _check_answers(targets, rows_of)
-    flat = [row for rows in rows_of for row in rows]
-    tokens = RaggedRows.of_lists(flat)
-    places = np.full((len(texts), rows_each), _NO_ROW)
-    places[[[n < len(rows) for n in range(rows_each)] for rows in rows_of]] = np.arange(len(flat))
-    length = max(map(len, flat))
+    part, special_ids, padding = (
+        Shard.of(shard),
+        _check_special_ids(special_ids, tokenizer),
+        padding_values(tokenizer),
+    )
+    choices = task == "multiple_choice"
+    given = Labels(labels, classes_only=choices)
+
+    def to_arrays(chunks: Iterator[list[tuple[list[str], Any]]]) -> Iterator[Chunk]:
+        count = most = length = 0
+        for chunk in chunks:
+            ids = iter(token_lists([text for texts, _ in chunk for text in texts], tokenizer))
+            rows_of = [
+                _rows([next(ids) for _ in texts], special_ids, task, max_length, i)
+                for i, (texts, _) in enumerate(chunk, count)
+            ]
+            targets = given.checked([label for _, label in chunk])
+            if choices:
+                _check_answers(targets, rows_of, count)
+            flat = [row for rows in rows_of for row in rows]
+            count += len(chunk)
+            most, length = max(most, *map(len, rows_of)), max(length, *map(len, flat))
+            numbers = RowsToStore.of_lists([range(len(rows)) for rows in rows_of])
+            yield {"rows": RowsToStore.of_lists(flat), "numbers": numbers, "labels": targets}
+        yield {"sizes": np.array([most, length])}
+
+    texts = (_texts(example, task, i) for i, example in enumerate(examples))
+    arrays = stored(
+        Examples.of(given.with_examples(texts)),
+        to_arrays,
+        cache_dir,
+        tokenizer=tokenizer,
+        task=task,
+        max_length=max_length,
+        special_ids=list(map(int, special_ids)),
+    )
+    tokens, first_row = arrays.rows("rows"), arrays.rows("numbers").splits
+    rows_each, length = arrays["sizes"].tolist()
+    count = part.divisible(len(first_row) - 1)
+    part.check_not_empty(count)
     shape = [None, length] if task in ("classification", "entailment") else [None, rows_each, length]
-    with tf.device("CPU:0"):  # functions of a dataset cannot read GPU memory
-        places, targets = tf.constant(places), tf.constant(targets)
 
     def batch(number: tf.Tensor, seeds: tf.Tensor) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-        examples = rows_of_batch(number, seeds, len(texts), batch_size, shuffle)
-        rows = tf.reshape(tf.gather(places, examples), [-1])
+        examples = rows_of_batch(number, seeds, count, batch_size, shuffle, part)
+        rows = gathered(first_row, examples)[:, None] + tf.range(rows_each, dtype=tf.int64)
+        rows = tf.reshape(tf.where(rows < gathered(first_row, examples + 1)[:, None], rows, -1), [-1])
         ids, lengths = tokens.gather(rows, tf.constant(length, tf.int64))
         column = tf.range(length, dtype=tf.int64)
         following = tf.pad(ids[:, 1:], [[0, 0], [0, 1]])
         following = tf.where(column + 1 < lengths, following, padding[1])
         ids = tf.where(column < lengths, ids, padding[0])
         ids, following = (tf.reshape(each, [-1, *shape[1:]]) for each in (ids, following))
-        return {"token_ids": ids}, {"classes": tf.gather(targets, examples), "tokens": following}
+        return {"token_ids": ids}, {"classes": gathered(arrays["labels"], examples), "tokens": following}
 
-    return batches(-(-len(texts) // batch_size), batch, seed, [*tokens, places, targets])
+    return batches(part.batches(count, batch_size), batch, seed, arrays.content, part)
 
 
 def input_rows(texts: Sequence[Sequence[int]], special_ids: Sequence[int], task: str) -> list[list[int]]:
@@ -186,13 +217,13 @@ def _check_special_ids(special_ids: Sequence[int] | None, tokenizer: Tokenizer) 
     return checked
 
 
-def _check_answers(labels: np.ndarray, rows_of: Sequence[Sequence[Any]]) -> None:
-    """Raise unless each label is the index of one of its example's rows."""
+def _check_answers(labels: np.ndarray, rows_of: Sequence[Sequence[Any]], first: int) -> None:
+    """Raise unless each label, from the one with index `first` on, is the index of one of its example's rows."""
     wrong = np.flatnonzero(labels >= [len(rows) for rows in rows_of])
     if len(wrong):
         raise ValueError(
             "`labels` must be the indices of the right answers. "
-            f"Received: labels[{wrong[0]}]={labels[wrong[0]]} of {len(rows_of[wrong[0]])} answers"
+            f"Received: labels[{first + wrong[0]}]={labels[wrong[0]]} of {len(rows_of[wrong[0]])} answers"
         )
 
 

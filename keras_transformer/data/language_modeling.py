@@ -1,6 +1,7 @@
 """Batches of texts to train a decoder-only model to predict the next token."""
 
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
@@ -8,8 +9,20 @@ import tensorflow as tf
 
 from keras_transformer.arguments import check_positive_integer
 from keras_transformer.data.columns import Columns
-from keras_transformer.data.epochs import batches, rows_of_batch
-from keras_transformer.data.token_lists import Texts, check_special_ids, padding_values, read_texts, tokenized
+from keras_transformer.data.epochs import Shard, batches, rows_of_batch
+from keras_transformer.data.examples import stored
+from keras_transformer.data.ragged_rows import RaggedRows, RowsToStore, check_file, gathered
+from keras_transformer.data.storage import Arrays, Chunk
+from keras_transformer.data.token_lists import (
+    Texts,
+    check_special_ids,
+    check_tokens,
+    padding_values,
+    text_examples,
+    tokenized,
+)
+
+_MOST_TEXTS, _MOST_TOKENS = 2**16, 2**24  # that are packed together
 
 Batch = tuple[dict[str, tf.Tensor], tf.Tensor]
 
@@ -36,6 +49,8 @@ def language_modeling(
     separate: bool = False,
     shuffle: bool = True,
     seed: int = 0,
+    shard: tuple[int, int] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
 ) -> tf.data.Dataset:
     r"""Make batches for the objective $\max_\theta \sum_t \log p_\theta(w_t \mid w_{t-T} \dots w_{t-1})$.
 
@@ -43,11 +58,11 @@ def language_modeling(
     tokens without padding; a row may contain parts of several texts. If shuffled, row boundaries differ in each epoch.
     With `separate`, rows are densely packed with whole texts that do not attend to each other; texts of more than T
     tokens are split. Each token except the first (of the stream, or of each text) is predicted exactly once per epoch.
-    All texts are tokenised once, when the dataset is made; their ids stay in memory.
+    All texts are tokenised once, when the dataset is made; their ids stay in memory, or in files of `cache_dir`.
 
     Args:
-        texts: strings, and `pathlib.Path`s of files that `read_examples` reads, such as the lines of a text file; or
-            one such path. Empty strings are skipped.
+        texts: strings, and `pathlib.Path`s or patterns of files that `read_examples` reads, such as the lines of a text
+            file; or one such path. Empty strings are skipped.
         tokenizer: a tokenizer with an end id. Inputs and labels are padded with its `pad_id`; if that is None, inputs
             are padded with `end_id` and labels with −1.
         batch_size: B, the number of rows in every batch; the last batch is completed with rows of padding, whose labels
@@ -58,6 +73,8 @@ def language_modeling(
         separate: whether each token attends only to tokens of its own text.
         shuffle: whether the order and the boundaries of rows differ in each epoch.
         seed: the seed of shuffling.
+        shard: (index, count), the part of each batch for one of several workers, see `translation_pairs`.
+        cache_dir: a folder for the ids, see `translation_pairs`.
 
     Returns:
         A dataset of known cardinality with elements `({"token_ids": (B, T)}, labels (B, T))`, int32; with `separate`,
@@ -80,128 +97,154 @@ def language_modeling(
     """
     check_positive_integer(batch_size=batch_size, length=length)
     check_special_ids("tokenizer", tokenizer, ("end_id",))
-    flat, starts = _concatenated(tokenized(read_texts(texts, columns, on_error), tokenizer), tokenizer.end_id)
-    rows = _Packed if separate else _Stream
-    return rows(flat, starts, length, padding_values(tokenizer)).batches(batch_size, shuffle, seed)
+    part = Shard.of(shard)
 
+    def to_arrays(chunks: Iterator[list[str]]) -> Iterator[Chunk]:
+        found = False
+        for chunk in chunks:
+            ids = tokenized(chunk, tokenizer)
+            ids = tf.ragged.boolean_mask(ids, ids.row_lengths() > 0)
+            found = found or int(ids.nrows()) > 0
+            ends = tf.fill([ids.nrows(), 1], tokenizer.end_id)
+            yield {"texts": RowsToStore.of_ragged(tf.concat([ids, ends], axis=1))}
+        check_tokens(found)
 
-def _concatenated(chunks: Iterable[tf.RaggedTensor], end_id: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return all N tokens, with an end token after each text, int32 (N,), and the offsets of the texts, then N."""
-    parts, lengths = [np.zeros(0, np.int32)], [np.zeros(1, np.int64)]
-    for ids in chunks:
-        ids = tf.ragged.boolean_mask(ids, ids.row_lengths() > 0)
-        ends = tf.fill([ids.nrows(), 1], end_id)
-        ids = tf.concat([ids, ends], axis=1)
-        parts.append(ids.values.numpy())
-        lengths.append(ids.row_lengths().numpy())
-    flat = np.concatenate(parts)
-    if not len(flat):
-        raise ValueError("`texts` must hold at least one token. Received: none")
-    return flat, np.cumsum(np.concatenate(lengths))
+    arrays = stored(
+        text_examples(texts, columns, on_error),
+        to_arrays,
+        cache_dir,
+        tokenizer=tokenizer,
+        task="language modelling",
+        columns=columns,
+        on_error=on_error,
+    )
+    rows = (_Packed if separate else _Stream)(arrays, length, padding_values(tokenizer))
+    count = rows.count(shuffle)
+
+    def batch(number: tf.Tensor, seeds: tf.Tensor) -> Batch:
+        found = rows_of_batch(number, seeds, count, batch_size, shuffle, part)
+        found = tf.pad(found, [[0, batch_size - tf.size(found)]], constant_values=-1)
+        return rows.batch(tf.ensure_shape(found, [batch_size]), seeds, shuffle)
+
+    return batches(part.batches(count, batch_size), batch, seed, rows.content, part)
 
 
 class _Stream:
     """One stream of tokens, split into rows of T."""
 
-    def __init__(self, flat: np.ndarray, starts: np.ndarray, length: int, padding: tuple[int, int]) -> None:
-        with tf.device("CPU:0"):  # functions of a dataset cannot read GPU memory
-            self.flat = tf.constant(flat)
-        self.predicted, self.length, self.padding = len(flat) - 1, length, padding
+    def __init__(self, arrays: Arrays, length: int, padding: tuple[int, int]) -> None:
+        self._flat, self.content = arrays.rows("texts").flat, arrays.content
+        self._predicted, self._length, self._padding = len(self._flat) - 1, length, padding
 
-    def batches(self, batch_size: int, shuffle: bool, seed: int) -> tf.data.Dataset:
-        # The first row is shortened by the epoch's shift, so that each token is in exactly one row.
-        count = -(-self.predicted // self.length) + shuffle
+    def count(self, shuffle: bool) -> int:
+        """Return the number of rows; a shuffled epoch's shift shortens the first, and may add one."""
+        return -(-self._predicted // self._length) + shuffle
 
-        def batch(rows: tf.Tensor, seeds: tf.Tensor) -> Batch:
-            shift = tf.random.stateless_uniform([], seeds, 0, self.length, tf.int64) if shuffle else 0
-            return self._batch(tf.where(rows < count, rows * self.length - shift, self.predicted))
-
-        return _batched(count, batch_size, shuffle, seed, batch, [self.flat])
-
-    def _batch(self, first: tf.Tensor) -> Batch:
-        """Return the rows that start at `first`, int64 (B,), which is negative for a shortened row."""
-        end = tf.minimum(first + self.length, self.predicted)[:, None]
-        places = tf.maximum(first, 0)[:, None] + tf.range(self.length, dtype=tf.int64)  # (B, T)
-        real = places < end
-        places = tf.where(real, places, 0)
+    def batch(self, rows: tf.Tensor, seeds: tf.Tensor, shuffle: bool) -> Batch:
+        """Return the rows of numbers (B,), −1 for padding."""
+        shift = tf.random.stateless_uniform([], seeds, 0, self._length, tf.int64) if shuffle else 0
+        # Negative for the first row of a shuffled epoch, which is shortened so that each token is in one row.
+        first = tf.where(rows >= 0, rows * self._length - shift, self._predicted)
+        end = tf.minimum(first + self._length, self._predicted)[:, None]
+        places = tf.maximum(first, 0)[:, None] + tf.range(self._length + 1, dtype=tf.int64)  # (B, T + 1)
+        tokens = gathered(self._flat, tf.minimum(places, self._predicted))
+        real = places[:, :-1] < end
         ids, labels = (
-            tf.where(real, tf.gather(self.flat, places + shift), self.padding[shift]) for shift in (0, 1)
+            tf.where(real, each, padding)
+            for each, padding in zip((tokens[:, :-1], tokens[:, 1:]), self._padding, strict=True)
         )
         return {"token_ids": ids}, labels
 
 
 class _Packed:
-    """Rows packed with whole texts; texts longer than a row are split."""
+    """Rows packed with whole texts; texts longer than a row are split into pieces."""
 
-    def __init__(self, flat: np.ndarray, starts: np.ndarray, length: int, padding: tuple[int, int]) -> None:
-        # Input pieces of at most T tokens; the last token of a text, its end token, is a label only.
-        first, size = [], []
-        for start, end in zip(starts[:-1], starts[1:] - 1, strict=True):
-            cuts = np.arange(start, end, length)
-            first.append(cuts)
-            size.append(np.minimum(cuts + length, end) - cuts)
-        first, size = np.concatenate(first), np.concatenate(size)
-        row, column, segment = _pack(size, length)
-        shape = (row.max() + 1, length)
-        piece = np.repeat(np.arange(len(size)), size)
-        within = np.arange(len(piece)) - np.repeat(np.cumsum(size) - size, size)
-        at = row[piece], column[piece] + within
-        arrays = {
-            "token_ids": (flat[first[piece] + within], padding[0]),
-            "segment_ids": (segment[piece], 0),
-            "positions": (within, 0),
-            "labels": (flat[first[piece] + within + 1], padding[1]),
-        }
-        self.tensors = {}
-        for name, (values, padding_value) in arrays.items():
-            array = np.full(shape, padding_value, np.int32)
+    def __init__(self, arrays: Arrays, length: int, padding: tuple[int, int]) -> None:
+        texts = arrays.rows("texts")
+        packs = arrays.derived(_packs(texts, length), packs=length)
+        self._flat, self._firsts, self._sizes = texts.flat, packs.rows("firsts"), packs["sizes"]
+        self._length, self._padding = length, padding
+        self.content = [*arrays.content, *packs.content]
+
+    def count(self, shuffle: bool) -> int:
+        """Return the number of rows."""
+        return self._firsts.count
+
+    def batch(self, rows: tf.Tensor, seeds: tf.Tensor, shuffle: bool) -> Batch:
+        """Return the rows of numbers (B,), −1 for padding."""
+        arrays = tf.numpy_function(self._gather, [rows], [tf.int32] * 4, stateful=False)
+        ids, segments, positions, labels = (
+            tf.ensure_shape(each, [rows.shape[0], self._length]) for each in arrays
+        )
+        return {"token_ids": ids, "segment_ids": segments, "positions": positions}, labels
+
+    def _gather(self, rows: np.ndarray) -> list[np.ndarray]:
+        for array in (self._flat, *self._firsts, self._sizes):
+            check_file(array)
+        splits = self._firsts.splits
+        each = [np.arange(splits[row], splits[row + 1]) if row >= 0 else np.arange(0) for row in rows]
+        counts = np.array([len(pieces) for pieces in each])
+        pieces = np.concatenate(each)
+        sizes = np.asarray(self._sizes[pieces])
+        row, segment = np.repeat(np.arange(len(rows)), counts), _within(counts)
+        column = _within(sizes)
+        place = np.repeat(self._firsts.flat[pieces], sizes) + column
+        row_of_token = np.repeat(row, sizes)
+        at = row_of_token, _within(np.bincount(row_of_token, minlength=len(rows)))
+        found = []
+        for values, padding in (
+            (self._flat[place], self._padding[0]),
+            (np.repeat(segment, sizes) + 1, 0),
+            (column, 0),
+            (self._flat[place + 1], self._padding[1]),
+        ):
+            array = np.full((len(rows), self._length), padding, np.int32)
             array[at] = values
-            # An extra row of padding completes the last batch.
-            array = np.concatenate([array, np.full((1, length), padding_value, np.int32)])
-            with tf.device("CPU:0"):
-                self.tensors[name] = tf.constant(array)
-        self.count = int(shape[0])
-
-    def batches(self, batch_size: int, shuffle: bool, seed: int) -> tf.data.Dataset:
-        return _batched(self.count, batch_size, shuffle, seed, self._batch, self.tensors.values())
-
-    def _batch(self, rows: tf.Tensor, seeds: tf.Tensor) -> Batch:
-        found = {name: tf.gather(values, rows) for name, values in self.tensors.items()}
-        return found, found.pop("labels")
+            found.append(array)
+        return found
 
 
-def _pack(sizes: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the row, the column and the rank within the row of each piece, by best-fit decreasing bin packing."""
-    row, column, number = (np.zeros(len(sizes), np.int64) for _ in range(3))
+def _within(sizes: np.ndarray) -> np.ndarray:
+    """Return the index of each element within its part, for parts of the given sizes."""
+    return np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+
+
+def _packs(texts: RaggedRows, length: int) -> Iterator[Chunk]:
+    """Yield the pieces of each row: the place of their first token and their size.
+
+    Each chunk of texts is packed by itself, so that memory does not grow with their number.
+    """
+    start = 0
+    while start < texts.count:
+        starts = texts.splits[start : start + _MOST_TEXTS + 1]
+        starts = starts[: max(2, np.searchsorted(starts, starts[0] + _MOST_TOKENS))]
+        start += len(starts) - 1
+        # Input pieces of at most T tokens; the last token of a text, its end token, is a label only.
+        inputs = np.diff(starts) - 1
+        numbers = -(-inputs // length)
+        number = _within(numbers)
+        first = np.repeat(starts[:-1], numbers) + number * length
+        size = np.minimum(np.repeat(inputs, numbers) - number * length, length)
+        row, column = _pack(size, length)
+        order = np.lexsort((column, row))
+        yield {
+            "firsts": RowsToStore(np.asarray(first[order]), np.bincount(row)),
+            "sizes": size[order].astype(np.int32),
+        }
+
+
+def _pack(sizes: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the row and the column of each piece, by best-fit decreasing bin packing."""
+    row, column = np.zeros(len(sizes), np.int64), np.zeros(len(sizes), np.int64)
     rows_of_room: list[list[int]] = [[] for _ in range(length + 1)]
-    pieces_of_row: list[int] = []
+    rows = 0
     for piece in np.argsort(-sizes, kind="stable"):
         size = int(sizes[piece])
         room = next((room for room in range(size, length + 1) if rows_of_room[room]), length)
         if not rows_of_room[room]:
-            rows_of_room[room].append(len(pieces_of_row))
-            pieces_of_row.append(0)
+            rows_of_room[room].append(rows)
+            rows += 1
         row[piece] = place = rows_of_room[room].pop()
         column[piece] = length - room
-        pieces_of_row[place] += 1
-        number[piece] = pieces_of_row[place]
         rows_of_room[room - size].append(place)
-    return row, column, number
-
-
-def _batched(
-    count: int,
-    batch_size: int,
-    shuffle: bool,
-    seed: int,
-    batch: Callable[[tf.Tensor, tf.Tensor], Batch],
-    content: Iterable[tf.Tensor],
-) -> tf.data.Dataset:
-    """Make batches by a function of row numbers (B,) and seeds; rows from `count` on are padding."""
-
-    def numbered(number: tf.Tensor, seeds: tf.Tensor) -> Batch:
-        rows = rows_of_batch(number, seeds, count, batch_size, shuffle)
-        rows = tf.pad(rows, [[0, batch_size - tf.size(rows)]], constant_values=count)
-        return batch(tf.ensure_shape(rows, [batch_size]), seeds)
-
-    return batches(-(-count // batch_size), numbered, seed, content)
+    return row, column

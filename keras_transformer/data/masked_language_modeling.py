@@ -1,6 +1,7 @@
 """Batches of masked texts and pairs of sentences to pre-train an encoder."""
 
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -8,9 +9,18 @@ import tensorflow as tf
 
 from keras_transformer.arguments import check_at_least, check_fraction
 from keras_transformer.data.columns import Columns
-from keras_transformer.data.epochs import batch_seed, batches, rows_of_batch
-from keras_transformer.data.ragged_rows import RaggedRows
-from keras_transformer.data.token_lists import Texts, check_special_ids, read_texts, token_lists
+from keras_transformer.data.epochs import Shard, batch_seed, batches, rows_of_batch
+from keras_transformer.data.examples import Examples, stored
+from keras_transformer.data.ragged_rows import RaggedRows, RowsToStore, gathered
+from keras_transformer.data.storage import Arrays, Chunk
+from keras_transformer.data.token_lists import (
+    Texts,
+    check_special_ids,
+    check_tokens,
+    pieces,
+    text_examples,
+    token_lists,
+)
 
 _MASKED, _RANDOM = 0.8, 0.1
 
@@ -44,6 +54,8 @@ def masked_language_modeling(
     whole_words: bool = False,
     shuffle: bool = True,
     seed: int = 0,
+    shard: tuple[int, int] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
 ) -> tf.data.Dataset:
     r"""Make batches to train an encoder to predict masked tokens.
 
@@ -63,6 +75,8 @@ def masked_language_modeling(
             does not exceed that without, unless a single word is longer.
         shuffle: whether to reshuffle in each epoch.
         seed: the seed of shuffling and masking.
+        shard: (index, count), the part of each batch for one of several workers, see `translation_pairs`.
+        cache_dir: a folder for the ids, see `translation_pairs`.
 
     Returns:
         A dataset of known cardinality with elements
@@ -80,22 +94,37 @@ def masked_language_modeling(
         (2019), section 4.1.
     """
     _check(tokenizer, batch_size, max_length, rate)
-    rows = []
-    for ids in token_lists(read_texts(texts, columns, on_error), tokenizer):
-        rows += [ids[i : i + max_length - 2] for i in range(0, len(ids), max_length - 2)]
-    rows = [[tokenizer.start_id, *row, tokenizer.end_id] for row in rows]
-    if not rows:
-        raise ValueError("`texts` must hold at least one token. Received: none")
-    ids = RaggedRows.of_lists(rows)
+    part = Shard.of(shard)
+
+    def to_arrays(chunks: Iterator[list[str]]) -> Iterator[Chunk]:
+        found = False
+        for chunk in chunks:
+            rows = pieces(token_lists(chunk, tokenizer), max_length - 2)
+            rows = [[tokenizer.start_id, *row, tokenizer.end_id] for row in rows]
+            found = found or bool(rows)
+            yield {"rows": RowsToStore.of_lists(rows)}
+        check_tokens(found)
+
+    arrays = stored(
+        text_examples(texts, columns, on_error),
+        to_arrays,
+        cache_dir,
+        tokenizer=tokenizer,
+        task="masked language modelling",
+        max_length=max_length,
+        columns=columns,
+        on_error=on_error,
+    )
+    ids = arrays.rows("rows")
     mask = _Masking(tokenizer, max_length, rate, whole_words)
 
     def batch(rows: tf.Tensor, seed: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         token_ids, lengths = ids.gather(rows, tf.constant(max_length, tf.int64))
         token_ids = tf.where(tf.range(max_length, dtype=tf.int64) < lengths, token_ids, tokenizer.pad_id)
-        masked, positions, labels = mask(token_ids, seed)
+        masked, positions, labels = mask(tf.ensure_shape(token_ids, [None, max_length]), seed)
         return {"token_ids": masked, "masked_positions": positions}, labels
 
-    return _batches(len(rows), batch_size, shuffle, seed, batch, ids)
+    return _batches(ids.count, batch_size, shuffle, seed, batch, arrays, part)
 
 
 def next_sentences(
@@ -108,6 +137,8 @@ def next_sentences(
     whole_words: bool = False,
     shuffle: bool = True,
     seed: int = 0,
+    shard: tuple[int, int] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
 ) -> tf.data.Dataset:
     """Make batches of BERT's two pre-training tasks: masked language modelling and next-sentence prediction.
 
@@ -124,6 +155,9 @@ def next_sentences(
         whole_words: whether to choose whole words.
         shuffle: whether to reshuffle in each epoch.
         seed: the seed of shuffling, masking and random sentences.
+        shard: (index, count), the part of each batch for one of several workers, see `translation_pairs`; of the last
+            batch up to count − 1 rows are left out, other ones in each epoch.
+        cache_dir: a folder for the ids, see `translation_pairs`.
 
     Returns:
         A dataset with elements `({"token_ids": (B, T), "segment_ids": (B, T), "masked_positions": (B, M)},
@@ -137,43 +171,51 @@ def next_sentences(
         Devlin et al., "BERT" (2019), section 3.1, task 2.
     """
     _check(tokenizer, batch_size, max_length, rate)
-    sentences, document_of = [], []
-    for number, document in enumerate(documents):
-        sentences += list(document)
-        document_of += [number] * len(document)
-    tokens = list(token_lists(sentences, tokenizer))
-    document_of = np.array(document_of, np.int64)
-    first = np.flatnonzero(document_of[1:] == document_of[:-1])
-    if not len(first) or document_of[0] == document_of[-1]:
-        raise ValueError(
-            "`documents` must hold at least two documents, one of them with two sentences. "
-            f"Received: {len(set(document_of.tolist()))} documents of {len(sentences)} sentences"
-        )
-    # The sentences of a document are contiguous: sentences of other documents are before or after them.
-    starts, ends = (
-        np.searchsorted(document_of, document_of),
-        np.searchsorted(document_of, document_of, "right"),
-    )
-    ids = RaggedRows.of_lists(tokens)
+    part = Shard.of(shard)
+
+    def to_arrays(chunks: Iterator[list[Sequence[str]]]) -> Iterator[Chunk]:
+        count = of_two = not_empty = 0
+        for chunk in chunks:
+            sizes = np.array([len(document) for document in chunk])
+            ends = count + np.cumsum(sizes)
+            not_last = np.ones(sizes.sum(), bool)
+            not_last[ends[sizes > 0] - count - 1] = False
+            first = count + np.flatnonzero(not_last)
+            yield {
+                "sentences": RowsToStore.of_lists(
+                    token_lists([sentence for document in chunk for sentence in document], tokenizer)
+                ),
+                "first": first,
+                "document_start": np.repeat(ends - sizes, sizes),
+                "document_end": np.repeat(ends, sizes),
+            }
+            count, of_two, not_empty = int(ends[-1]), of_two + len(first), not_empty + int((sizes > 0).sum())
+        if not of_two or not_empty < 2:
+            raise ValueError(
+                "`documents` must hold at least two documents, one of them with two sentences. "
+                f"Received: {not_empty} documents of {count} sentences"
+            )
+
+    arrays = stored(Examples.of(documents), to_arrays, cache_dir, tokenizer=tokenizer, task="next sentences")
+    ids = arrays.rows("sentences")
     mask = _Masking(tokenizer, max_length, rate, whole_words)
-    with tf.device("CPU:0"):  # functions of a dataset cannot read GPU memory
-        firsts, starts, ends = tf.constant(first), tf.constant(starts), tf.constant(ends)
-    count = len(sentences)
 
     def batch(rows: tf.Tensor, seed: tf.Tensor) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-        before = tf.gather(firsts, rows)
-        start, end = tf.gather(starts, before), tf.gather(ends, before)
+        before = gathered(arrays["first"], rows)
+        start, end = (gathered(arrays[name], before) for name in ("document_start", "document_end"))
         share = tf.random.stateless_uniform([tf.size(rows)], seed + 3)
-        other = tf.cast(share * tf.cast(count - (end - start), tf.float32), tf.int64)
+        other = tf.cast(share * tf.cast(ids.count - (end - start), tf.float32), tf.int64)
         other = tf.where(other < start, other, other + end - start)
         random_one = tf.random.stateless_uniform([tf.size(rows)], seed + 4) < 0.5
-        second = tf.where(random_one, tf.minimum(other, count - 1), before + 1)
+        second = tf.where(random_one, tf.minimum(other, ids.count - 1), before + 1)
         token_ids, segment_ids = _joined(ids, before, second, tokenizer, max_length)
         masked, positions, labels = mask(token_ids, seed)
         inputs = {"token_ids": masked, "segment_ids": segment_ids, "masked_positions": positions}
         return inputs, {"tokens": labels, "next_sentence": tf.cast(random_one, tf.int32)}
 
-    return _batches(len(first), batch_size, shuffle, seed, batch, ids)
+    count = part.divisible(len(arrays["first"]))
+    part.check_not_empty(count)
+    return _batches(count, batch_size, shuffle, seed, batch, arrays, part)
 
 
 class _Masking:
@@ -264,14 +306,15 @@ def _joined(
 
 
 def _batches(
-    count: int, batch_size: int, shuffle: bool, seed: int, batch: Any, ids: RaggedRows
+    count: int, batch_size: int, shuffle: bool, seed: int, batch: Any, arrays: Arrays, shard: Shard
 ) -> tf.data.Dataset:
     """Make batches by a function of row indices and a seed."""
 
     def numbered(number: tf.Tensor, seeds: tf.Tensor) -> Any:
-        return batch(rows_of_batch(number, seeds, count, batch_size, shuffle), batch_seed(number, seeds))
+        rows = rows_of_batch(number, seeds, count, batch_size, shuffle, shard)
+        return batch(rows, batch_seed(number, seeds, shard))
 
-    return batches(-(-count // batch_size), numbered, seed, ids)
+    return batches(shard.batches(count, batch_size), numbered, seed, arrays.content, shard)
 
 
 def _check(tokenizer: Tokenizer, batch_size: int, max_length: int, rate: float) -> None:

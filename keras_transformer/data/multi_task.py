@@ -1,24 +1,24 @@
 """A mixture of text-to-text tasks in one dataset, each task marked by a prefix."""
 
-import itertools
+import os
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from keras_transformer.arguments import check_positive, check_positive_integer
-from keras_transformer.data.buckets import Buckets, Shapes, Share
+from keras_transformer.data.buckets import Shapes
 from keras_transformer.data.columns import Columns
-from keras_transformer.data.pair_sources import PairReader, Pairs
+from keras_transformer.data.epochs import Shard
+from keras_transformer.data.pair_sources import Pairs
 from keras_transformer.data.pairs import (
     SPECIAL_IDS,
     Tokenizer,
     row_lengths,
+    stored_pairs,
     teacher_forced,
-    tokenized_pairs,
     within,
 )
-from keras_transformer.data.ragged_rows import RaggedRows
 from keras_transformer.data.token_lists import check_special_ids
 
 
@@ -37,6 +37,8 @@ def multi_task_pairs(
     length_buckets: int | Sequence[int] = 4,
     shuffle: bool = True,
     seed: int = 0,
+    shard: tuple[int, int] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
 ) -> tf.data.Dataset:
     r"""Make batches to train one encoder–decoder on several tasks, each marked by a prefix of its sources.
 
@@ -64,6 +66,8 @@ def multi_task_pairs(
         length_buckets: the maximum number of different lengths of batches, or these lengths.
         shuffle: whether the order of examples differs in each epoch, and the examples if an epoch does not have all.
         seed: the seed of shuffling and sampling.
+        shard: (index, count), the part of each batch for one of several workers, see `translation_pairs`.
+        cache_dir: a folder for the ids, see `translation_pairs`.
 
     Returns:
         A dataset of known cardinality with the elements of `translation_pairs`, for `models.T5`.
@@ -90,37 +94,21 @@ def multi_task_pairs(
     if limit is not None:
         check_positive_integer(limit=limit)
     check_positive(temperature=temperature)
-    shapes = Shapes.of(batch_size, batch_tokens, max_length, length_buckets)
+    shapes, part = Shapes.of(batch_size, batch_tokens, max_length, length_buckets), Shard.of(shard)
     check_special_ids("tokenizer", tokenizer, SPECIAL_IDS)
-    reader = PairReader(columns, reverse, on_error)
-    chunks = [tokenized_pairs(reader, pairs, tokenizer, tokenizer, prefix) for prefix, pairs in tasks.items()]
-    reader.finish()
-    sources, targets = zip(*itertools.chain.from_iterable(chunks), strict=True)
-    sources, targets = RaggedRows.concatenated(sources), RaggedRows.concatenated(targets)
-    ends = np.cumsum([0, *(sum(int(ids.nrows()) for ids, _ in parts) for parts in chunks)])
-    kept = [
-        start + within(sources.lengths[start:end], targets.lengths[start:end], shapes, f" of task {prefix!r}")
-        for prefix, start, end in zip(tasks, ends[:-1], ends[1:], strict=True)
-    ]
-    buckets = shapes.buckets(row_lengths(sources.lengths, targets.lengths), np.concatenate(kept))
-    task_of_row = np.repeat(np.arange(len(kept)), [len(rows) for rows in kept])
-    sizes = np.minimum([len(rows) for rows in kept], np.inf if limit is None else limit)
+    arrays = stored_pairs(
+        tasks, tokenizer, tokenizer, cache_dir, columns=columns, reverse=reverse, on_error=on_error
+    )
+    lengths, ends = row_lengths(arrays), arrays["ends"]
+    histograms = within(lengths, ends, shapes, [f" of task {prefix!r}" for prefix in tasks])
+    buckets = shapes.buckets(arrays, lengths, histograms, ends)
+    pairs_of_task = buckets.sizes.sum(axis=0)
+    sizes = np.minimum(pairs_of_task, np.inf if limit is None else limit)
     numbers = _apportioned(int(sizes.sum()), sizes ** (1 / temperature))
-    rows = buckets.batches(shuffle, _shares(buckets, task_of_row, numbers))
-    return teacher_forced(rows, buckets.lengths, sources, targets, tokenizer, tokenizer, seed)
-
-
-def _shares(buckets: Buckets, task_of_row: np.ndarray, numbers: np.ndarray) -> list[Share]:
-    """Distribute the number of examples of each task over buckets, in proportion to its pairs in each bucket."""
-    shares = []
-    for task, number in enumerate(numbers):
-        of_task = [
-            np.flatnonzero((task_of_row == task) & (buckets.bucket_of_row == bucket))
-            for bucket in range(len(buckets.lengths))
-        ]
-        each = _apportioned(number, np.array([len(rows) for rows in of_task], float))
-        shares += [Share(rows, int(count)) for rows, count in zip(of_task, each, strict=True) if count]
-    return shares
+    # The examples of each task in each bucket, in proportion to its pairs there.
+    shares = [_apportioned(number, of_task) for number, of_task in zip(numbers, buckets.sizes.T, strict=True)]
+    rows = buckets.batches(shuffle, part, np.stack(shares, axis=1))
+    return teacher_forced(rows, arrays, tokenizer, tokenizer, seed, part)
 
 
 def _apportioned(total: int, weights: np.ndarray) -> np.ndarray:

@@ -1,24 +1,26 @@
-"""Readers of translation pairs from lists, files and `tf.data` datasets."""
+"""Translation pairs from lists, files and `tf.data` datasets."""
 
-import itertools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
 
 from keras_transformer.data.columns import ColumnPicker, Columns
-from keras_transformer.data.files import ADVICE, file_examples
+from keras_transformer.data.examples import Examples
+from keras_transformer.data.files import ADVICE, file_examples, matching
 from keras_transformer.data.malformed import Malformed
+from keras_transformer.data.progress import Progress
 from keras_transformer.text.training.files import format_of
 
 _CHUNK = 8192
 
 Pairs = Iterable[tuple[str, str]] | str | os.PathLike[str] | list[str | os.PathLike[str]] | tf.data.Dataset
+Row = tuple[int, bytes, bytes]
 
 
 class PairReader:
-    """A reader of pairs from several sources, which reports the malformed lines of all files together.
+    """A reader of the pairs of several tasks, which reports the malformed lines of all files together.
 
     Args:
         columns: the columns of source and target in files, see `read_examples`.
@@ -30,84 +32,106 @@ class PairReader:
     """
 
     def __init__(self, columns: Columns = None, reverse: bool = False, on_error: str = "raise") -> None:
-        self.picker, self.malformed = ColumnPicker(columns, 2), Malformed("pairs", on_error, ADVICE)
-        self.reverse = reverse
+        self._picker, self._malformed = ColumnPicker(columns, 2), Malformed("pairs", on_error, ADVICE)
+        self._reverse = reverse
 
-    def chunks(self, pairs: Pairs) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
-        """Read pairs in chunks, as string tensors.
+    def examples(self, tasks: Iterable[Pairs]) -> Examples:
+        """Return the pairs of each task as (number of the task, source, target), strings in UTF-8.
 
         Args:
-            pairs: (source, target) strings, paths of files, or a finite dataset of (source, target) string scalars.
-
-        Yields:
-            Sources and targets, two string tensors (n,).
+            tasks: for each task (source, target) strings, paths of files, or a finite dataset of (source, target)
+                string scalars.
 
         Raises:
-            TypeError: if `pairs` is none of these.
-            ValueError: if a pair is not two strings, or a dataset is infinite.
+            FileNotFoundError: if no file matches a pattern.
+            TypeError: if one is none of these.
+            ValueError: if a dataset is infinite or of other elements; while examples are read, if a pair is not two
+                strings, a task has no pairs, a line of a file is malformed, or `columns` are given, but no file.
         """
-        for sources, targets in _chunks(pairs, self.picker, self.malformed):
-            yield (targets, sources) if self.reverse else (sources, targets)
+        sources = [_checked(pairs) for pairs in tasks]
+        paths = [item for pairs in sources if isinstance(pairs, list) for item in pairs]
+        in_files = all(isinstance(pairs, list) for pairs in sources) and all(map(_is_path, paths))
+        lengths = [len(pairs) for pairs in sources if isinstance(pairs, list)]
+        count = None if len(lengths) < len(sources) or any(map(_is_path, paths)) else sum(lengths)
+        return Examples(lambda progress: self._rows(sources, progress), paths if in_files else None, count)
 
-    def finish(self) -> None:
-        """Report malformed lines once all sources are read.
+    def _rows(self, tasks: Iterable[Pairs], progress: Progress) -> Iterator[Row]:
+        without = None
+        for task, pairs in enumerate(tasks):
+            found = False
+            for source, target in self._pairs(pairs, progress):
+                found = True
+                yield (task, target, source) if self._reverse else (task, source, target)
+            if not found:
+                without = pairs
+        self._picker.check_used("pairs")
+        self._malformed.report()
+        if without is not None:
+            raise ValueError(f"`pairs` must hold at least one pair. Received: pairs={without!r}")
 
-        Raises:
-            ValueError: if there are any and `on_error` is "raise", or `columns` are given, but no file.
-        """
-        self.picker.check_used("pairs")
-        self.malformed.report()
+    def _pairs(self, pairs: Pairs, progress: Progress) -> Iterator[tuple[bytes, bytes]]:
+        if isinstance(pairs, tf.data.Dataset):
+            for chunk in pairs.batch(_CHUNK).as_numpy_iterator():
+                yield from zip(*(side.tolist() for side in chunk), strict=True)
+            return
+        for index, item in enumerate(pairs):
+            if _is_path(item):
+                yield from self._of_file(item, progress)
+                continue
+            try:
+                if isinstance(item, Mapping):  # it would be unpacked into its keys
+                    raise TypeError
+                source, target = item
+                yield source.encode(), target.encode()
+            except UnicodeEncodeError as error:
+                raise ValueError(
+                    "`pairs` must be text without lone surrogates. "
+                    f"Received: pairs[{index}]={item!r}, with {error.object[error.start : error.end]!r}"
+                ) from None
+            except (TypeError, ValueError, AttributeError):
+                raise ValueError(
+                    f"`pairs` must be (source, target), two str each. Received: pairs[{index}]={item!r}"
+                ) from None
+
+    def _of_file(self, path: str | os.PathLike[str], progress: Progress) -> Iterator[tuple[bytes, bytes]]:
+        # A file of pairs has two columns whatever its name, such as Tatoeba's "spa.txt".
+        known = format_of(path)
+        found = file_examples(
+            path,
+            "pairs",
+            self._picker,
+            self._malformed,
+            format="tsv" if known in (None, "text") else known,
+            opened=progress.opened,
+        )
+        return ((source.encode(), target.encode()) for source, target in found)
 
 
-def _chunks(
-    pairs: Pairs, picker: ColumnPicker, malformed: Malformed
-) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
+def _is_path(item: Any) -> bool:
+    return isinstance(item, str | os.PathLike)
+
+
+def _checked(pairs: Any) -> Any:
+    """Return a dataset or an iterable of pairs as it is, and paths as a list of files."""
     if isinstance(pairs, tf.data.Dataset):
-        yield from _dataset_chunks(pairs)
-        return
-    if isinstance(pairs, str | os.PathLike):
-        pairs = [pairs]
+        scalar = tf.TensorSpec((), tf.string)
+        if pairs.element_spec != (scalar, scalar):
+            raise ValueError(
+                "`pairs` must be a dataset of (source, target), two string scalars. "
+                f"Received: a dataset of {pairs.element_spec}"
+            )
+        if pairs.cardinality() == tf.data.INFINITE_CARDINALITY:
+            raise ValueError(
+                "`pairs` must be finite. Received: an infinite dataset, such as one with repeat()"
+            )
+        return pairs
+    if _is_path(pairs):
+        return matching(pairs, "pairs")
     if not isinstance(pairs, Iterable) or isinstance(pairs, bytes | dict):
         raise TypeError(
             "`pairs` must be (source, target) strings, a path of a file or a tf.data.Dataset. "
             f"Received: pairs={pairs!r}"
         )
-    rows = _rows(pairs, picker, malformed)
-    while chunk := list(itertools.islice(rows, _CHUNK)):
-        yield tf.constant([row[0] for row in chunk]), tf.constant([row[1] for row in chunk])
-
-
-def _dataset_chunks(pairs: tf.data.Dataset) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
-    scalar = tf.TensorSpec((), tf.string)
-    if pairs.element_spec != (scalar, scalar):
-        raise ValueError(
-            "`pairs` must be a dataset of (source, target), two string scalars. "
-            f"Received: a dataset of {pairs.element_spec}"
-        )
-    if pairs.cardinality() == tf.data.INFINITE_CARDINALITY:
-        raise ValueError("`pairs` must be finite. Received: an infinite dataset, such as one with repeat()")
-    yield from pairs.batch(_CHUNK)
-
-
-def _rows(pairs: Iterable[Any], picker: ColumnPicker, malformed: Malformed) -> Iterator[tuple[bytes, bytes]]:
-    for index, item in enumerate(pairs):
-        if isinstance(item, str | os.PathLike):
-            # A file of pairs has two columns whatever its name, such as Tatoeba's "spa.txt".
-            known = format_of(item)
-            read = file_examples(
-                item, "pairs", picker, malformed, format="tsv" if known in (None, "text") else known
-            )
-            yield from ((source.encode(), target.encode()) for source, target in read)
-            continue
-        try:
-            source, target = item
-            yield source.encode(), target.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(
-                "`pairs` must be text without lone surrogates. "
-                f"Received: pairs[{index}]={item!r}, with {error.object[error.start : error.end]!r}"
-            ) from None
-        except (TypeError, ValueError, AttributeError):
-            raise ValueError(
-                f"`pairs` must be (source, target), two str each. Received: pairs[{index}]={item!r}"
-            ) from None
+    if isinstance(pairs, list | tuple) and any(map(_is_path, pairs)):
+        return [found for item in pairs for found in (matching(item, "pairs") if _is_path(item) else [item])]
+    return pairs

@@ -3,10 +3,12 @@
 import bisect
 import itertools
 import logging
+import os
 import re
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from keras_transformer.arguments import is_integer
@@ -16,20 +18,28 @@ from keras_transformer.data.encoder_rows import (
     checked_shapes,
     encoder_batches,
     ids_of_words,
+    rows_to_store,
     windows,
 )
+from keras_transformer.data.epochs import Shard
+from keras_transformer.data.examples import Examples, stored, together
+from keras_transformer.data.ragged_rows import gathered
+from keras_transformer.data.storage import Chunk
 from keras_transformer.data.token_lists import token_lists
 
 _WORD = re.compile(r"\S+")
 _SMALLEST_WINDOW = 2
 _NO_ANSWER = (0, 0)  # the position of the start id
+_TOO_LONG = "questions leaves out %d of %d questions: no room for a context in %d ids, including special ones"
+_UNREACHABLE = "questions has no window with the answer of %d of %d questions, in rows of %d ids"
+_Example = tuple[str, str, tuple[str, int] | None]
 _LOGGER = logging.getLogger("keras_transformer")
 
 
 def questions(
-    questions: Sequence[str],
-    contexts: Sequence[str],
-    answers: Sequence[tuple[str, int] | None],
+    questions: Iterable[str],
+    contexts: Iterable[str],
+    answers: Iterable[tuple[str, int] | None],
     tokenizer: Tokenizer,
     batch_size: int = 32,
     *,
@@ -37,6 +47,8 @@ def questions(
     length_buckets: int | Sequence[int] = 4,
     shuffle: bool = True,
     seed: int = 0,
+    shard: tuple[int, int] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
 ) -> tf.data.Dataset:
     """Make batches to train an encoder such as BERT for extractive question answering.
 
@@ -59,6 +71,9 @@ def questions(
             of which limits rows as `max_length` does.
         shuffle: whether to reshuffle in each epoch. Otherwise rows keep their order within each length.
         seed: the seed of shuffling.
+        shard: (index, count), the part of each batch for one of several workers, see `translation_pairs`; of the last
+            batch of each length up to count − 1 rows are left out, other ones in each epoch.
+        cache_dir: a folder for the ids, see `translation_pairs`.
 
     Returns:
         A dataset of known cardinality with elements `({"token_ids": (B, L), "segment_ids": (B, L)}, labels (B, 2))`,
@@ -81,55 +96,55 @@ def questions(
     References:
         Devlin et al., "BERT" (2019), sections 4.2 and 4.3.
     """
-    shapes = checked_shapes(tokenizer, batch_size, max_length, length_buckets)
-    questions, contexts, answers = list(questions), list(contexts), list(answers)
-    _check(questions, contexts, answers)
-    words = {context: [match.span() for match in _WORD.finditer(context)] for context in contexts}
-    texts = (context[start:end] for context, spans in words.items() for start, end in spans)
-    ids_of = ids_of_words(texts, tokenizer)
-    tokens = {context: _Context.of(context, spans, ids_of) for context, spans in words.items()}
-    rows, labels, too_long, unreachable = [], [], 0, 0
-    asked_ids = token_lists(questions, tokenizer)
-    for i, (asked, context, answer) in enumerate(zip(asked_ids, contexts, answers, strict=True)):
-        found = tokens[context]
-        if not found.ids:
-            raise ValueError(f"`contexts` must each hold a word. Received: contexts[{i}]={context!r}")
-        room = shapes.limit - 3 - len(asked)
-        if room < min(len(found.ids), _SMALLEST_WINDOW):
-            too_long += 1
-            continue
-        span = found.tokens_of(answer)
-        before = len(asked) + 2
-        spans = windows(len(found.ids), room)
-        inside = [span is not None and start <= span[0] and span[1] < end for start, end in spans]
-        for (start, end), reachable in zip(spans, inside, strict=True):
-            rows.append(EncoderRow.of(tokenizer, asked, found.ids[start:end]))
-            labels.append([place - start + before for place in span] if reachable else _NO_ANSWER)
-        unreachable += answer is not None and not any(inside)
-    if not rows:
-        raise ValueError(
-            "`max_length` (or the last of `length_buckets`) must leave room for a context after each question. "
-            f"Received: a limit of {shapes.limit}"
-        )
-    for count, message in (
-        (
-            too_long,
-            "questions leaves out %d of %d questions: no room for a context in %d ids, including special ones",
-        ),
-        (unreachable, "questions has no window with the answer of %d of %d questions, in rows of %d ids"),
-    ):
-        if count:
-            _LOGGER.warning(message, count, len(contexts), shapes.limit)
-    with tf.device("CPU:0"):  # functions of a dataset cannot read GPU memory
-        targets = tf.constant(labels, tf.int32)
+    shapes, part = checked_shapes(tokenizer, batch_size, max_length, length_buckets), Shard.of(shard)
+
+    def to_arrays(chunks: Iterator[list[_Example]]) -> Iterator[Chunk]:
+        count = too_long = unreachable = 0
+        for chunk in chunks:
+            distinct = dict.fromkeys(context for _, context, _ in chunk)
+            words = {context: [match.span() for match in _WORD.finditer(context)] for context in distinct}
+            texts = (context[start:end] for context, spans in words.items() for start, end in spans)
+            ids_of = ids_of_words(texts, tokenizer)
+            tokens = {context: _Context.of(context, spans, ids_of) for context, spans in words.items()}
+            rows, labels = [], []
+            asked_ids = token_lists([question for question, _, _ in chunk], tokenizer)
+            for i, (asked, (_, context, answer)) in enumerate(zip(asked_ids, chunk, strict=True), count):
+                found = tokens[context]
+                if not found.ids:
+                    raise ValueError(f"`contexts` must each hold a word. Received: contexts[{i}]={context!r}")
+                room = shapes.limit - 3 - len(asked)
+                if room < min(len(found.ids), _SMALLEST_WINDOW):
+                    too_long += 1
+                    continue
+                span = found.tokens_of(answer)
+                before = len(asked) + 2
+                spans = windows(len(found.ids), room)
+                inside = [span is not None and start <= span[0] and span[1] < end for start, end in spans]
+                for (start, end), reachable in zip(spans, inside, strict=True):
+                    rows.append(EncoderRow.of(tokenizer, asked, found.ids[start:end]))
+                    labels.append([place - start + before for place in span] if reachable else _NO_ANSWER)
+                unreachable += answer is not None and not any(inside)
+            count += len(chunk)
+            yield rows_to_store(rows) | {"labels": np.array(labels, np.int32).reshape(-1, 2)}
+        if too_long == count:
+            raise ValueError(
+                "`max_length` (or the last of `length_buckets`) must leave room for a context after each question. "
+                f"Received: a limit of {shapes.limit}"
+            )
+        for number, message in ((too_long, _TOO_LONG), (unreachable, _UNREACHABLE)):
+            if number:
+                _LOGGER.warning(message, number, count, shapes.limit)
+
+    examples = Examples.of(_examples(questions, contexts, answers))
+    arrays = stored(examples, to_arrays, cache_dir, tokenizer=tokenizer, task="questions", limit=shapes.limit)
     return encoder_batches(
-        rows,
-        lambda indices, _: tf.gather(targets, indices),
-        [targets],
+        arrays,
+        lambda indices, _: gathered(arrays["labels"], indices),
         shapes,
         tokenizer.pad_id,
         shuffle=shuffle,
         seed=seed,
+        shard=part,
     )
 
 
@@ -166,29 +181,29 @@ class _Context(NamedTuple):
         return span if span[0] <= span[1] else None
 
 
-def _check(
-    questions: Sequence[str], contexts: Sequence[str], answers: Sequence[tuple[str, int] | None]
-) -> None:
-    if not len(questions) == len(contexts) == len(answers) or not questions:
-        raise ValueError(
-            "`questions`, `contexts` and `answers` must be equally many, at least one. "
-            f"Received: {len(questions)}, {len(contexts)} and {len(answers)}"
-        )
-    for name, texts in (("questions", questions), ("contexts", contexts)):
-        for i, text in enumerate(texts):
+def _examples(
+    questions: Iterable[str], contexts: Iterable[str], answers: Iterable[tuple[str, int] | None]
+) -> Iterator[_Example]:
+    """Yield each question with its context and answer, checked."""
+    every = together(questions=questions, contexts=contexts, answers=answers)
+    for i, (question, context, answer) in enumerate(every):
+        for name, text in (("questions", question), ("contexts", context)):
             if not isinstance(text, str):
                 raise ValueError(f"`{name}` must be strings. Received: {name}[{i}]={text!r}")
-    for i, (context, answer) in enumerate(zip(contexts, answers, strict=True)):
-        if answer is None:
-            continue
-        pair = isinstance(answer, tuple | list) and len(answer) == 2
-        if not pair or not isinstance(answer[0], str) or not is_integer(answer[1]):
-            raise ValueError(
-                f"`answers` must be tuples of text and start, or None. Received: answers[{i}]={answer!r}"
-            )
-        text, start = answer
-        if not text.strip() or start < 0 or context[start : start + len(text)] != text:
-            raise ValueError(
-                "`answers` must be parts of their contexts, at their starts. "
-                f"Received: answers[{i}]={answer!r}, where contexts[{i}] has {context[max(start, 0) :][:50]!r}"
-            )
+        if answer is not None:
+            _check_answer(answer, context, i)
+        yield question, context, answer
+
+
+def _check_answer(answer: Any, context: str, i: int) -> None:
+    pair = isinstance(answer, tuple | list) and len(answer) == 2
+    if not pair or not isinstance(answer[0], str) or not is_integer(answer[1]):
+        raise ValueError(
+            f"`answers` must be tuples of text and start, or None. Received: answers[{i}]={answer!r}"
+        )
+    text, start = answer
+    if not text.strip() or start < 0 or context[start : start + len(text)] != text:
+        raise ValueError(
+            "`answers` must be parts of their contexts, at their starts. "
+            f"Received: answers[{i}]={answer!r}, where contexts[{i}] has {context[max(start, 0) :][:50]!r}"
+        )

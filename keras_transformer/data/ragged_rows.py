@@ -1,57 +1,56 @@
-"""Rows of ids of different lengths, stored as flat arrays and gathered into dense batches."""
+"""Rows of different lengths, stored as flat arrays and gathered into dense batches."""
 
 import itertools
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Sequence
 from typing import NamedTuple, Self
 
 import numpy as np
 import tensorflow as tf
 
 
-class RaggedRows(NamedTuple):
-    """Rows of ids of different lengths, stored in two tensors on the CPU.
+class RowsToStore(NamedTuple):
+    """Rows of different lengths, to be appended to those that are stored.
 
     Attributes:
-        flat: int32 (tokens + 1,), the concatenated rows and an extra id, which can be gathered if all rows are empty.
-        splits: int64 (n + 1,); row i is `flat[splits[i]:splits[i + 1]]`.
+        values: int32 or int64 (N,), the concatenated rows.
+        lengths: int64 (n,), their lengths.
     """
 
-    flat: tf.Tensor
-    splits: tf.Tensor
-
-    @classmethod
-    def concatenated(cls, parts: Iterable[tf.RaggedTensor]) -> Self:
-        """Concatenate the rows of ragged tensors.
-
-        Args:
-            parts: int32 ragged tensors (n, None).
-
-        Returns:
-            The concatenated rows.
-        """
-        flat, lengths = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)]
-        for part in parts:
-            flat.append(part.values.numpy())
-            lengths.append(part.row_lengths().numpy())
-        return cls._of(np.concatenate(flat), np.concatenate(lengths))
+    values: np.ndarray
+    lengths: np.ndarray
 
     @classmethod
     def of_lists(cls, rows: Sequence[Sequence[int]]) -> Self:
-        """Store rows that are sequences of ids."""
-        flat = np.fromiter(itertools.chain.from_iterable(rows), np.int32)
-        return cls._of(flat, np.array([len(row) for row in rows], np.int64))
+        """Concatenate rows that are sequences of ids."""
+        values = np.fromiter(itertools.chain.from_iterable(rows), np.int32)
+        return cls(values, np.fromiter(map(len, rows), np.int64, len(rows)))
 
     @classmethod
-    def _of(cls, flat: np.ndarray, lengths: np.ndarray) -> Self:
-        splits = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-        # Functions of a dataset run on the CPU and cannot read GPU memory.
-        with tf.device("CPU:0"):
-            return cls(tf.constant(np.append(flat, np.int32(0))), tf.constant(splits))
+    def of_ragged(cls, rows: tf.RaggedTensor) -> Self:
+        """Take the rows of a ragged tensor (n, None)."""
+        return cls(rows.values.numpy(), rows.row_lengths().numpy())
+
+
+class RaggedRows(NamedTuple):
+    """Rows of different lengths in two arrays, in memory or mapped.
+
+    Attributes:
+        flat: int32 or int64 (N,), the concatenated rows.
+        splits: int64 (n + 1,); row i is `flat[splits[i]:splits[i + 1]]`.
+    """
+
+    flat: np.ndarray
+    splits: np.ndarray
 
     @property
-    def lengths(self) -> np.ndarray:
-        """The length of each row, int64 (n,)."""
-        return np.diff(self.splits.numpy())
+    def count(self) -> int:
+        """The number of rows, n."""
+        return len(self.splits) - 1
+
+    def lengths(self, start: int, end: int) -> np.ndarray:
+        """Return the lengths of the rows from `start` to before `end`, int64."""
+        return np.diff(self.splits[start : end + 1])
 
     def gather(self, rows: tf.Tensor, length: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Gather rows into a dense tensor.
@@ -61,11 +60,50 @@ class RaggedRows(NamedTuple):
             length: L, the number of positions.
 
         Returns:
-            int32 ids (B, L), arbitrary after the end of a row, and int64 lengths (B, 1), -1 for a missing row.
+            Ids (B, L), arbitrary after the end of a row, and int64 lengths (B, 1), -1 for a missing row.
         """
-        present = tf.maximum(rows, 0)
-        starts = tf.gather(self.splits, present)
-        lengths = tf.where(rows >= 0, tf.gather(self.splits, present + 1) - starts, -1)
-        places = starts[:, None] + tf.range(length)  # (B, L)
-        last = tf.size(self.flat, out_type=tf.int64) - 1
-        return tf.gather(self.flat, tf.minimum(places, last)), lengths[:, None]
+        dtypes = (tf.as_dtype(self.flat.dtype), tf.int64)
+        ids, lengths = tf.numpy_function(self._gather, [rows, length], dtypes, stateful=False)
+        return tf.ensure_shape(ids, [rows.shape[0], None]), tf.ensure_shape(lengths, [rows.shape[0], 1])
+
+    def _gather(self, rows: np.ndarray, length: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        check_file(self.flat)
+        check_file(self.splits)
+        present = np.maximum(rows, 0)
+        starts = self.splits[present]
+        lengths = np.where(rows >= 0, self.splits[present + 1] - starts, -1)
+        places = np.minimum(starts[:, None] + np.arange(length), max(len(self.flat) - 1, 0))  # (B, L)
+        ids = self.flat[places] if len(self.flat) else np.zeros(places.shape, self.flat.dtype)
+        return np.asarray(ids), np.asarray(lengths[:, None])
+
+
+def gathered(array: np.ndarray, indices: tf.Tensor) -> tf.Tensor:
+    """Return the entries of an array, in memory or mapped, at indices into its first axis."""
+
+    def gather(indices: np.ndarray) -> np.ndarray:
+        check_file(array)
+        return np.asarray(array[indices])
+
+    found = tf.numpy_function(gather, [indices], tf.as_dtype(array.dtype), stateful=False)
+    return tf.ensure_shape(found, indices.shape.concatenate(array.shape[1:]))
+
+
+def check_file(array: np.ndarray) -> None:
+    """Raise an error if the file of a mapped array has disappeared or has been truncated.
+
+    Reading after the end of a mapped file would end the process.
+    """
+    if not isinstance(array, np.memmap):
+        return
+    advice = "Remove its folder, and make the dataset again"
+    try:
+        size = os.stat(array.filename).st_size
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"`cache_dir` must keep its files while they are read. {advice}. Received: no {array.filename}"
+        ) from None
+    if size != array.nbytes:
+        raise ValueError(
+            f"`cache_dir` must keep its files unchanged. {advice}. "
+            f"Received: {array.filename} of {size} bytes instead of {array.nbytes}"
+        )

@@ -1,7 +1,7 @@
 """Batches of texts with corrupted spans to pre-train an encoder–decoder."""
 
-import itertools
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -9,9 +9,18 @@ import tensorflow as tf
 
 from keras_transformer.arguments import check_at_least, check_fraction
 from keras_transformer.data.columns import Columns
-from keras_transformer.data.epochs import batch_seed, batches, rows_of_batch
-from keras_transformer.data.ragged_rows import RaggedRows
-from keras_transformer.data.token_lists import Texts, check_special_ids, read_texts, token_lists
+from keras_transformer.data.epochs import Shard, batch_seed, batches, rows_of_batch
+from keras_transformer.data.examples import stored
+from keras_transformer.data.ragged_rows import RowsToStore
+from keras_transformer.data.storage import Chunk
+from keras_transformer.data.token_lists import (
+    Texts,
+    check_special_ids,
+    check_tokens,
+    pieces,
+    text_examples,
+    token_lists,
+)
 
 
 class Tokenizer(Protocol):
@@ -39,6 +48,8 @@ def span_corruption(
     start_id: int | None = None,
     shuffle: bool = True,
     seed: int = 0,
+    shard: tuple[int, int] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
 ) -> tf.data.Dataset:
     r"""Make batches to train an encoder–decoder to predict the missing spans of a text.
 
@@ -67,6 +78,8 @@ def span_corruption(
         start_id: the decoder's start id, by default the `pad_id`, as in `models.T5`.
         shuffle: whether to reshuffle in each epoch.
         seed: the seed of shuffling and spans.
+        shard: (index, count), the part of each batch for one of several workers, see `translation_pairs`.
+        cache_dir: a folder for the ids, see `translation_pairs`.
 
     Returns:
         A dataset of known cardinality with elements `({"source_ids": (B, S), "target_ids": (B, T)}, labels (B, T))`,
@@ -90,26 +103,42 @@ def span_corruption(
         final sentinel; there, however, rows always begin with a kept token and end with a span.
     """
     _check(tokenizer, batch_size, max_length, rate, mean_span)
-    sizes = _Sizes.of(max_length, rate, mean_span)
-    rows = [
-        ids[i : i + sizes.row_length]
-        for ids in token_lists(read_texts(texts, columns, on_error), tokenizer)
-        for i in range(0, len(ids), sizes.row_length)
-    ]
-    if not rows:
-        raise ValueError("`texts` must hold at least one token. Received: none")
-    most = int(sizes.spans[: max(map(len, rows)) + 1].max())
-    chosen = _sentinels(sentinels, tokenizer, most, set(itertools.chain.from_iterable(rows)))
-    ids = RaggedRows.of_lists(rows)
+    sizes, part = _Sizes.of(max_length, rate, mean_span), Shard.of(shard)
+
+    def to_arrays(chunks: Iterator[list[str]]) -> Iterator[Chunk]:
+        used, length = np.zeros(tokenizer.vocabulary_size, bool), 0
+        for chunk in chunks:
+            rows = RowsToStore.of_lists(pieces(token_lists(chunk, tokenizer), sizes.row_length))
+            used[rows.values] = True
+            length = max(length, int(rows.lengths.max(initial=0)))
+            yield {"rows": rows}
+        check_tokens(length > 0)
+        yield {"used": np.flatnonzero(used), "length": np.array([length])}
+
+    arrays = stored(
+        text_examples(texts, columns, on_error),
+        to_arrays,
+        cache_dir,
+        tokenizer=tokenizer,
+        task="span corruption",
+        row_length=sizes.row_length,
+        columns=columns,
+        on_error=on_error,
+    )
+    length = int(arrays["length"][0])  # of the longest row
+    most = int(sizes.spans[: length + 1].max())
+    chosen = _sentinels(sentinels, tokenizer, most, set(arrays["used"].tolist()))
+    ids = arrays.rows("rows")
     start = tokenizer.pad_id if start_id is None else start_id
     with tf.device("CPU:0"):  # functions of a dataset cannot read GPU memory
         noise, spans = tf.constant(sizes.noise), tf.constant(sizes.spans)
         sentinel_ids = tf.constant(chosen, tf.int32)
 
-    def example(numbered: tuple[tf.Tensor, tf.Tensor]) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        row, seed = numbered
-        tokens = ids.flat[ids.splits[row] : ids.splits[row + 1]]
-        size = tf.size(tokens)
+    def example(
+        numbered: tuple[tf.Tensor, tf.Tensor, tf.Tensor],
+    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        tokens, size, seed = numbered
+        tokens = tokens[:size]
         missing = _missing(size, noise[size], spans[size], seed)
         starts = missing & ~tf.concat([[False], missing[:-1]], axis=0)
         mark = tf.gather(sentinel_ids, tf.maximum(tf.cumsum(tf.cast(starts, tf.int32)) - 1, 0))
@@ -126,12 +155,16 @@ def span_corruption(
     signature = {"source_ids": ids_spec, "target_ids": labels_spec}, labels_spec
 
     def batch(number: tf.Tensor, seeds: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        numbers = rows_of_batch(number, seeds, len(rows), batch_size, shuffle)
-        first = batch_seed(number, seeds)
-        seed_of_row = first + 2 * tf.range(tf.size(numbers, out_type=tf.int64))[:, None]  # `example` uses two
-        return tf.map_fn(example, (numbers, seed_of_row), fn_output_signature=signature)
+        rows = rows_of_batch(number, seeds, ids.count, batch_size, shuffle, part)
+        tokens, lengths = ids.gather(rows, tf.constant(length, tf.int64))
+        first = batch_seed(number, seeds, part)
+        seed_of_row = first + 2 * tf.range(tf.size(rows, out_type=tf.int64))[:, None]  # `example` uses two
+        # A row of padding is made like a row of one token.
+        sizes_of_rows = tf.cast(tf.maximum(lengths[:, 0], 1), tf.int32)
+        made = tf.map_fn(example, (tokens, sizes_of_rows, seed_of_row), fn_output_signature=signature)
+        return tf.nest.map_structure(lambda each: tf.where(lengths >= 0, each, tokenizer.pad_id), made)
 
-    return batches(-(-len(rows) // batch_size), batch, seed, ids)
+    return batches(part.batches(ids.count, batch_size), batch, seed, arrays.content, part)
 
 
 class _Sizes(NamedTuple):

@@ -1,7 +1,8 @@
 """Batches of tagged sentences to train an encoder with a head to classify words."""
 
 import itertools
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 
 import tensorflow as tf
 
@@ -12,9 +13,13 @@ from keras_transformer.data.encoder_rows import (
     checked_shapes,
     encoder_batches,
     ids_of_words,
+    rows_to_store,
     windows,
 )
-from keras_transformer.data.ragged_rows import RaggedRows
+from keras_transformer.data.epochs import Shard
+from keras_transformer.data.examples import Examples, stored, together
+from keras_transformer.data.ragged_rows import RowsToStore
+from keras_transformer.data.storage import Chunk
 
 IGNORED = -1  # the label of positions that losses and metrics ignore
 
@@ -29,6 +34,8 @@ def tagging(
     length_buckets: int | Sequence[int] = 4,
     shuffle: bool = True,
     seed: int = 0,
+    shard: tuple[int, int] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
 ) -> tf.data.Dataset:
     """Make batches to train an encoder such as BERT to classify words, as in named entity recognition.
 
@@ -49,6 +56,8 @@ def tagging(
             of which limits rows as `max_length` does.
         shuffle: whether to reshuffle in each epoch. Otherwise sentences keep their order within each length.
         seed: the seed of shuffling.
+        shard: (index, count), the part of each batch for one of several workers, see `translation_pairs`.
+        cache_dir: a folder for the ids, see `translation_pairs`.
 
     Returns:
         A dataset of known cardinality with elements `({"token_ids": (B, L), "segment_ids": (B, L)}, labels (B, L))`,
@@ -70,35 +79,47 @@ def tagging(
     References:
         Devlin et al., "BERT" (2019), section 5.3.
     """
-    shapes = checked_shapes(tokenizer, batch_size, max_length, length_buckets)
-    sentences, tags = list(sentences), list(tags)
-    _check(sentences, tags)
-    parts_of = [[word.split() for word in words] for words in sentences]
-    ids_of = ids_of_words(itertools.chain.from_iterable(itertools.chain(*parts_of)), tokenizer)
-    rows, labels = [], []
-    for parts_of_words, tags_of_words in zip(parts_of, tags, strict=True):
-        ids, classes = [], []
-        for parts, tag in zip(parts_of_words, tags_of_words, strict=True):
-            for i, part in enumerate(parts):
-                classes += [tag if i == j == 0 else IGNORED for j in range(len(ids_of[part]))]
-                ids += ids_of[part]
-        spans = windows(len(ids), shapes.limit - 2)
-        owners = _owners(len(ids), spans)
-        for number, (start, end) in enumerate(spans):
-            of_window = [
-                label if owners[start + i] == number else IGNORED
-                for i, label in enumerate(classes[start:end])
-            ]
-            rows.append(EncoderRow.of(tokenizer, ids[start:end]))
-            labels.append([IGNORED, *of_window, IGNORED])
-    targets = RaggedRows.of_lists(labels)
+    shapes, part = checked_shapes(tokenizer, batch_size, max_length, length_buckets), Shard.of(shard)
+
+    def to_arrays(chunks: Iterator[list[tuple[Sequence[str], Sequence[int]]]]) -> Iterator[Chunk]:
+        for chunk in chunks:
+            parts_of = [[word.split() for word in words] for words, _ in chunk]
+            ids_of = ids_of_words(itertools.chain.from_iterable(itertools.chain(*parts_of)), tokenizer)
+            rows, labels = [], []
+            for parts_of_words, (_, tags_of_words) in zip(parts_of, chunk, strict=True):
+                ids, classes = [], []
+                for parts, tag in zip(parts_of_words, tags_of_words, strict=True):
+                    for i, each in enumerate(parts):
+                        classes += [tag if i == j == 0 else IGNORED for j in range(len(ids_of[each]))]
+                        ids += ids_of[each]
+                spans = windows(len(ids), shapes.limit - 2)
+                owners = _owners(len(ids), spans)
+                for number, (start, end) in enumerate(spans):
+                    of_window = [
+                        label if owners[start + i] == number else IGNORED
+                        for i, label in enumerate(classes[start:end])
+                    ]
+                    rows.append(EncoderRow.of(tokenizer, ids[start:end]))
+                    labels.append([IGNORED, *of_window, IGNORED])
+            yield rows_to_store(rows) | {"labels": RowsToStore.of_lists(labels)}
+
+    examples = Examples.of(_examples(sentences, tags))
+    arrays = stored(examples, to_arrays, cache_dir, tokenizer=tokenizer, task="tagging", limit=shapes.limit)
+    targets = arrays.rows("labels")
 
     def labels_of(indices: tf.Tensor, length: tf.Tensor) -> tf.Tensor:
         found, lengths = targets.gather(indices, length)
         return tf.where(tf.range(length) < lengths, found, IGNORED)
 
     return encoder_batches(
-        rows, labels_of, targets, shapes, tokenizer.pad_id, shuffle=shuffle, seed=seed, complete=True
+        arrays,
+        labels_of,
+        shapes,
+        tokenizer.pad_id,
+        shuffle=shuffle,
+        seed=seed,
+        shard=part,
+        complete=True,
     )
 
 
@@ -115,13 +136,11 @@ def _owners(length: int, spans: Sequence[tuple[int, int]]) -> list[int]:
     ]
 
 
-def _check(sentences: Sequence[Sequence[str]], tags: Sequence[Sequence[int]]) -> None:
-    if len(sentences) != len(tags) or not sentences:
-        raise ValueError(
-            "`tags` must hold the tags of each of at least one sentence. "
-            f"Received: {len(sentences)} sentences and tags of {len(tags)}"
-        )
-    for i, (words, of_words) in enumerate(zip(sentences, tags, strict=True)):
+def _examples(
+    sentences: Iterable[Sequence[str]], tags: Iterable[Sequence[int]]
+) -> Iterator[tuple[Sequence[str], Sequence[int]]]:
+    """Yield each sentence with its tags, checked."""
+    for i, (words, of_words) in enumerate(together(sentences=sentences, tags=tags)):
         strings = not isinstance(words, str) and all(isinstance(word, str) for word in words)
         if not strings or not len(words) or not all(word.strip() for word in words):
             raise ValueError(
@@ -135,3 +154,4 @@ def _check(sentences: Sequence[Sequence[str]], tags: Sequence[Sequence[int]]) ->
             )
         if not all(is_integer(tag) and tag >= 0 for tag in of_words):
             raise ValueError(f"`tags` must be non-negative integers. Received: tags[{i}]={of_words!r}")
+        yield words, of_words

@@ -1,5 +1,6 @@
 """Tokenised texts, and helpers for datasets of them."""
 
+import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -8,17 +9,17 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.data.columns import ColumnPicker, Columns
-from keras_transformer.data.files import ADVICE, file_examples
+from keras_transformer.data.examples import Examples
+from keras_transformer.data.files import ADVICE, file_examples, matching
 from keras_transformer.data.malformed import Malformed
+from keras_transformer.data.progress import Progress
 from keras_transformer.text import Tokenizer
-
-_CHUNK = 8192
 
 Texts = Iterable[str | os.PathLike[str]] | os.PathLike[str]
 
 
-def read_texts(texts: Texts, columns: Columns = None, on_error: str = "raise") -> list[str]:
-    """Return texts, with those of files in place of their paths.
+def text_examples(texts: Texts, columns: Columns = None, on_error: str = "raise") -> Examples:
+    """Return texts as examples, with those of files in place of their paths.
 
     Args:
         texts: an iterable of strings and `pathlib.Path`s, or one path.
@@ -26,30 +27,54 @@ def read_texts(texts: Texts, columns: Columns = None, on_error: str = "raise") -
         on_error: "raise" to refuse malformed lines of files, "skip" to leave them out with a warning.
 
     Raises:
+        FileNotFoundError: if no file matches a pattern.
         TypeError: if `texts` is a single string.
-        ValueError: if a line of a file is malformed; see `read_examples`.
+        ValueError: while the examples are read, if a line of a file is malformed; see `read_examples`.
     """
-    if isinstance(texts, str | bytes):
+    if isinstance(texts, str | bytes) or not isinstance(texts, Iterable | os.PathLike):
         raise TypeError(
             "`texts` must be an iterable of strings; pass pathlib.Path(name) to read a file. "
             f"Received: texts={str(texts)[:50]!r}"
         )
     picker, malformed = ColumnPicker(columns, 1), Malformed("texts", on_error, ADVICE)
-    found = []
-    for item in [texts] if isinstance(texts, os.PathLike) else texts:
-        if isinstance(item, os.PathLike):
-            found += [text for (text,) in file_examples(item, "texts", picker, malformed)]
-        else:
-            found.append(item)
-    picker.check_used("texts")
-    malformed.report()
-    return found
+    items = [texts] if isinstance(texts, os.PathLike) else texts
+    in_files = [isinstance(item, os.PathLike) for item in items] if isinstance(items, Sequence) else [False]
+    if any(in_files):
+        each = (
+            matching(item, "texts") if path else [item] for item, path in zip(items, in_files, strict=True)
+        )
+        items = list(itertools.chain.from_iterable(each))
+
+    def read(progress: Progress) -> Iterator[str]:
+        for index, item in enumerate(items):
+            if isinstance(item, os.PathLike):
+                found = file_examples(item, "texts", picker, malformed, opened=progress.opened)
+                yield from (text for (text,) in found)
+            else:
+                _check_text(item, index)
+                yield item
+        picker.check_used("texts")
+        malformed.report()
+
+    count = len(items) if isinstance(items, Sequence) and not any(in_files) else None
+    return Examples(read, items if in_files and all(in_files) else None, count)
 
 
-def tokenized(texts: Sequence[str], tokenizer: Tokenizer) -> Iterator[tf.RaggedTensor]:
-    """Tokenise texts in chunks, and yield the ids of each chunk, int32 ragged (n, None)."""
-    for start in range(0, len(texts), _CHUNK):
-        yield checked_ids(tokenizer.tokenize(tf.constant(texts[start : start + _CHUNK])), tokenizer)
+def _check_text(text: Any, index: int) -> None:
+    if not isinstance(text, str | bytes):
+        raise ValueError(f"`texts` must be strings or paths. Received: texts[{index}]={text!r}")
+    if isinstance(text, str) and not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"`texts` must be text without lone surrogates. Received: texts[{index}]={text[:50]!r}"
+            ) from None
+
+
+def tokenized(texts: Sequence[str], tokenizer: Tokenizer) -> tf.RaggedTensor:
+    """Tokenise texts, and return their ids, int32 ragged (n, None)."""
+    return checked_ids(tokenizer.tokenize(tf.constant(texts, tf.string)), tokenizer)
 
 
 def checked_ids(ids: tf.RaggedTensor, tokenizer: Any) -> tf.RaggedTensor:
@@ -65,10 +90,20 @@ def checked_ids(ids: tf.RaggedTensor, tokenizer: Any) -> tf.RaggedTensor:
     return ids
 
 
-def token_lists(texts: Sequence[str], tokenizer: Tokenizer) -> Iterator[list[int]]:
-    """Tokenise texts, and yield the ids of each."""
-    for ids in tokenized(texts, tokenizer):
-        yield from ids.to_list()
+def token_lists(texts: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
+    """Tokenise texts, and return the ids of each."""
+    return tokenized(texts, tokenizer).to_list()
+
+
+def pieces(ids: Iterable[list[int]], length: int) -> list[list[int]]:
+    """Split the ids of texts into pieces of at most `length`."""
+    return [each[i : i + length] for each in ids for i in range(0, len(each), length)]
+
+
+def check_tokens(found: bool) -> None:
+    """Raise a ValueError unless a token has been found in `texts`."""
+    if not found:
+        raise ValueError("`texts` must hold at least one token. Received: none")
 
 
 def check_special_ids(argument: str, tokenizer: Tokenizer, names: Sequence[str]) -> None:

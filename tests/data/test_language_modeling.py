@@ -1,4 +1,5 @@
 import itertools
+import sys
 
 import numpy as np
 import pytest
@@ -77,8 +78,12 @@ def test_all_batches_have_one_shape_and_known_cardinality(separate, shuffle):
         assert {each.dtype for each in (*inputs.values(), labels)} == {tf.int32}
 
 
-@pytest.mark.parametrize("length", [1, 5, 16, 200])
-def test_separate_texts_are_whole_with_segments_of_their_own(length):
+@pytest.mark.parametrize(
+    ("length", "packed_together"), [(1, {}), (5, {"_MOST_TEXTS": 2}), (16, {"_MOST_TOKENS": 20}), (200, {})]
+)
+def test_separate_texts_are_whole_with_segments_of_their_own(length, packed_together, monkeypatch):
+    for name, most in packed_together.items():
+        monkeypatch.setattr(sys.modules[language_modeling.__module__], name, most)
     rows = epoch(language_modeling(TEXTS, TOKENIZER, 2, length=length, separate=True))
     found = []
     for inputs, labels in rows:

@@ -1,0 +1,177 @@
+"""Examples that are read as a stream and stored as ids, once for each content."""
+
+import hashlib
+import itertools
+import json
+import os
+import pathlib
+import pickle
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import IO, Any, NamedTuple
+
+from keras_transformer.data.progress import Progress
+from keras_transformer.data.storage import Arrays, Chunk, digest, explained, in_files, in_memory
+from keras_transformer.text.training.files import format_of
+from keras_transformer_serving import files
+
+Path = str | os.PathLike[str]
+
+_CHUNK = 8192
+_MISSING = object()
+
+
+class Examples(NamedTuple):
+    """The examples of a dataset.
+
+    Attributes:
+        read: a function that returns an iterator of the examples, read with a progress bar, once.
+        paths: their files, if they are in files alone.
+        count: their number, if it is known.
+    """
+
+    read: Callable[[Progress], Iterator[Any]]
+    paths: Sequence[Path] | None = None
+    count: int | None = None
+
+    @classmethod
+    def of(cls, examples: Iterable[Any]) -> "Examples":
+        """Take examples that are in no files."""
+        count = len(examples) if isinstance(examples, Sequence) else None
+        return cls(lambda progress: iter(examples), count=count)
+
+
+def together(**iterables: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
+    """Yield the items of several arguments together.
+
+    Raises:
+        ValueError: if one ends before another, or all are empty.
+    """
+    every = itertools.zip_longest(*iterables.values(), fillvalue=_MISSING)
+    count = -1
+    for count, items in enumerate(every):
+        if any(item is _MISSING for item in items):
+            ended, more = (
+                " and ".join(
+                    name for name, item in zip(iterables, items, strict=True) if (item is _MISSING) is gone
+                )
+                for gone in (True, False)
+            )
+            _refuse(iterables, f"{count} {ended}, and more {more}")
+        yield items
+    if count < 0:
+        _refuse(iterables, "none")
+
+
+def _refuse(names: Iterable[str], received: str) -> None:
+    listed = " and ".join(f"`{name}`" for name in names)
+    raise ValueError(f"{listed} must be equally many, at least one each. Received: {received}")
+
+
+def stored(
+    examples: Examples,
+    to_arrays: Callable[[Iterator[list[Any]]], Iterator[Chunk]],
+    cache_dir: Path | None,
+    **options: Any,
+) -> Arrays:
+    """Read examples, and store arrays that are made from them.
+
+    Args:
+        examples: the examples.
+        to_arrays: a function from lists of consecutive examples to parts of the arrays; not called if the arrays are
+            in `cache_dir`.
+        cache_dir: the folder of the arrays' files; `None` to keep them in memory.
+        **options: all that the arrays depend on beside the examples: tokenizers, and values that JSON can represent.
+
+    Returns:
+        The arrays.
+
+    Raises:
+        OSError: if files cannot be written; see `in_files`.
+        TypeError: if `cache_dir` is not a path.
+        ValueError: if files have been changed, or a tokenizer has no hash.
+    """
+    if cache_dir is None:
+        return in_memory(
+            to_arrays(_chunks(examples.read, Progress("Tokenising", examples.paths or (), examples.count)))
+        )
+    if not isinstance(cache_dir, str | os.PathLike) or not os.fspath(cache_dir):
+        raise TypeError(f"`cache_dir` must be a path or None. Received: cache_dir={cache_dir!r}")
+    folder = pathlib.Path(cache_dir).absolute()
+    identity = {name: _identity(name, option) for name, option in options.items()}
+    source = None if examples.paths is None else [_of_file(path) for path in examples.paths]
+    with explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    if source is not None:
+        progress = Progress("Tokenising", examples.paths)
+        return in_files(folder, digest([source, identity]), to_arrays(_chunks(examples.read, progress)))
+    # An iterable can perhaps be read only once, so that the hash of its content comes too late: keep the examples.
+    with tempfile.TemporaryFile(dir=folder) as file:
+        spool = _Spool(file, folder)
+        spool.write(_chunks(examples.read, Progress("Reading", rows=examples.count)))
+        progress = Progress("Tokenising", rows=spool.count)
+        return in_files(folder, digest([spool.digest, identity]), to_arrays(_chunks(spool.read, progress)))
+
+
+def _chunks(read: Callable[[Progress], Iterator[Any]], progress: Progress) -> Iterator[list[Any]]:
+    """Yield lists of consecutive examples."""
+    examples = read(progress)
+    while chunk := list(itertools.islice(examples, _CHUNK)):
+        yield chunk
+        progress.add(len(chunk))
+    progress.finish()
+
+
+def _of_file(path: Path) -> Any:
+    return [format_of(path), os.fspath(path).endswith(".gz"), files.sha256(path)]
+
+
+def _identity(name: str, option: Any) -> Any:
+    """Return an option as JSON can represent it."""
+    if not hasattr(option, "tokenize"):
+        return option
+    if not isinstance(getattr(option, "sha256", None), str):
+        raise ValueError(
+            f"`{name}` must have an attribute `sha256`, the hash of its vocabulary and settings, with `cache_dir`, as "
+            f"those of keras_transformer.text have. Received: a {type(option).__name__} without"
+        )
+    ids = ("pad_id", "unknown_id", "start_id", "end_id", "mask_id", "vocabulary_size")
+    return [type(option).__name__, option.sha256, [getattr(option, id_, None) for id_ in ids]]
+
+
+class _Spool:
+    """Examples in a temporary file, and their hash."""
+
+    def __init__(self, file: IO[bytes], folder: pathlib.Path) -> None:
+        self._file, self._folder = file, folder
+        self._hash, self.count = hashlib.sha256(), 0
+
+    @property
+    def digest(self) -> str:
+        """The hash of the examples."""
+        return self._hash.hexdigest()
+
+    def write(self, chunks: Iterable[list[Any]]) -> None:
+        """Write the examples."""
+        for chunk in chunks:
+            self.count += len(chunk)
+            # The bytes of pickle differ between equal objects.
+            for example in chunk:
+                self._hash.update(json.dumps(example, default=_as_json).encode() + b"\n")
+            with explained(self._folder):
+                pickle.dump(chunk, self._file, pickle.HIGHEST_PROTOCOL)
+
+    def read(self, progress: Progress) -> Iterator[Any]:
+        """Yield the examples."""
+        self._file.seek(0)
+        read = 0
+        while read < self.count:
+            chunk = pickle.load(self._file)
+            read += len(chunk)
+            yield from chunk
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return ["bytes", value.decode("latin-1")]
+    return value.tolist() if hasattr(value, "tolist") else [type(value).__name__, repr(value)]

@@ -1,0 +1,225 @@
+"""Arrays of a dataset, in memory or in files that are mapped: then memory does not grow with them.
+
+Files are written into a locked working folder that takes its name when it is complete. A process that dies leaves
+nothing that is taken for complete, and a second process that wants the same arrays waits for the first.
+"""
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import pathlib
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from keras_transformer.data.ragged_rows import RaggedRows, RowsToStore
+from keras_transformer_serving import files
+
+Chunk = Mapping[str, np.ndarray | RowsToStore]
+
+_FORMAT = 1
+_MANIFEST = "arrays.json"
+_SPLITS = ".splits"
+_WAIT = 0.2  # seconds between two looks at another process' writing
+_LOGGER = logging.getLogger("keras_transformer")
+
+
+class Arrays:
+    """Named arrays of a dataset.
+
+    Args:
+        arrays: the arrays by name.
+        folder: the folder of their files; `None` in memory.
+
+    Attributes:
+        content: the name of the folder, which depends on all that the arrays are made from, or the arrays: for
+            `Epochs.fingerprint`.
+    """
+
+    def __init__(self, arrays: Mapping[str, np.ndarray], folder: pathlib.Path | None = None) -> None:
+        self._arrays, self._folder = arrays, folder
+        self.content = [arrays[name] for name in sorted(arrays)] if folder is None else [folder.name]
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        """Return an array."""
+        return self._arrays[name]
+
+    def rows(self, name: str) -> RaggedRows:
+        """Return an array of rows of different lengths."""
+        return RaggedRows(self._arrays[name], self._arrays[name + _SPLITS])
+
+    def derived(self, chunks: Iterator[Chunk], **options: Any) -> "Arrays":
+        """Make arrays from these, and store them in the same way.
+
+        Args:
+            chunks: their parts, see `in_memory`.
+            **options: all that they depend on beside these arrays, as JSON can represent it.
+        """
+        if self._folder is None:
+            return in_memory(chunks)
+        return in_files(self._folder.parent, digest([self._folder.name, options]), chunks)
+
+
+def in_memory(chunks: Iterable[Chunk]) -> Arrays:
+    """Concatenate the parts of arrays.
+
+    Args:
+        chunks: the next part of each array by name, along its first axis; at least one in all.
+    """
+    parts: dict[str, list[np.ndarray]] = {}
+    for name, part in _parts(chunks):
+        parts.setdefault(name, []).append(part)
+    return Arrays({name: np.concatenate(parts.pop(name)) for name in list(parts)})
+
+
+def in_files(folder: pathlib.Path, key: str, chunks: Iterator[Chunk]) -> Arrays:
+    """Write arrays to files, unless they are there, and map them.
+
+    Args:
+        folder: the folder of all arrays.
+        key: a hash of all that these arrays depend on, the name of their folder.
+        chunks: their parts, see `in_memory`; not read if the arrays are there.
+
+    Raises:
+        FileNotFoundError: if a file has disappeared since it was written.
+        OSError: if a file cannot be written; then nothing is left of the new files.
+        ValueError: if a file has been changed since it was written.
+    """
+    path, waits = folder / key, False
+    while not path.exists():
+        try:
+            with files.locked_folder(folder / f".{key}") as work:
+                if not path.exists():
+                    _write(work / "new", path, chunks)
+        except BlockingIOError:
+            if not waits:
+                _LOGGER.warning("`cache_dir`: waiting for another process that writes %s", path)
+            waits = True
+            time.sleep(_WAIT)
+    return Arrays(_mapped(path), path)
+
+
+def digest(value: Any) -> str:
+    """Return a hash of a value that JSON can represent."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:32]
+
+
+def _parts(chunks: Iterable[Chunk]) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the next part of each array; rows of different lengths are two arrays."""
+    ends: dict[str, int] = {}
+    for chunk in chunks:
+        for name, part in chunk.items():
+            if not isinstance(part, RowsToStore):
+                yield name, part
+                continue
+            if name not in ends:
+                ends[name] = 0
+                yield name + _SPLITS, np.zeros(1, np.int64)
+            yield name, part.values
+            yield name + _SPLITS, ends[name] + np.cumsum(part.lengths, dtype=np.int64)
+            ends[name] += len(part.values)
+
+
+def _write(new: pathlib.Path, path: pathlib.Path, chunks: Iterable[Chunk]) -> None:
+    """Write a folder, and give it its name when it is complete."""
+    shutil.rmtree(new, ignore_errors=True)  # of a process that died
+    written: dict[str, _File] = {}
+    try:
+        with explained(path):
+            new.mkdir()
+        for name, part in _parts(chunks):
+            with explained(path):
+                if name not in written:
+                    written[name] = _File(new / f"{name}.bin")
+                written[name].append(part)
+        with explained(path):
+            arrays = {name: file.finish() for name, file in written.items()}
+            files.write_json(new / _MANIFEST, {"format": _FORMAT, "arrays": arrays})
+            files.move(new, path)
+    finally:
+        for file in written.values():
+            file.close()
+        shutil.rmtree(new, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def explained(folder: pathlib.Path) -> Iterator[None]:
+    """Name the argument `cache_dir` in errors of writing to a folder in it."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            "`cache_dir` must be a folder that can be written, with enough space; nothing incomplete is left. "
+            f"Received: {error.strerror or error} while writing",
+            os.fspath(folder),
+        ) from error
+
+
+class _File:
+    """An array that is written part by part."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self._path, self._hash, self._count = path, hashlib.sha256(), 0
+        self._file: BinaryIO = open(path, "wb")  # noqa: SIM115
+        self._dtype, self._shape = "", []
+
+    def append(self, part: np.ndarray) -> None:
+        """Write the next part."""
+        part = np.ascontiguousarray(part)
+        self._dtype, self._shape = part.dtype.str, list(part.shape[1:])
+        self._count += len(part)
+        if part.size:
+            content = part.reshape(-1).view(np.uint8).data
+            self._hash.update(content)
+            self._file.write(content)
+
+    def finish(self) -> dict[str, Any]:
+        """Write all to the disk, and return the array's entry in the manifest."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self.close()
+        return {
+            "dtype": self._dtype,
+            "shape": [self._count, *self._shape],
+            "sha256": self._hash.hexdigest(),
+            "mtime_ns": os.stat(self._path).st_mtime_ns,
+        }
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def _mapped(path: pathlib.Path) -> dict[str, np.ndarray]:
+    """Map the arrays of a folder, if its files are as they were written."""
+    advice = f"Remove {path}, and make the dataset again"
+    try:
+        manifest = files.read_json(path / _MANIFEST)
+        files.check_format(path / _MANIFEST, manifest, _FORMAT)
+    except (FileNotFoundError, ValueError) as error:
+        raise type(error)(f"`cache_dir` must keep its files. {advice}. Received: {error}") from None
+    found = {}
+    for name, entry in manifest["arrays"].items():
+        file, dtype, shape = path / f"{name}.bin", np.dtype(entry["dtype"]), tuple(entry["shape"])
+        size = int(np.prod(shape)) * dtype.itemsize
+        try:
+            stat = file.stat()
+        except FileNotFoundError:
+            raise FileNotFoundError(
+                f"`cache_dir` must keep its files. {advice}. Received: no {file}"
+            ) from None
+        # A copy has another time, but the same content; as long as the time is the same, the content is not read.
+        same = stat.st_mtime_ns == entry["mtime_ns"]
+        if stat.st_size != size or not (same or files.sha256(file) == entry["sha256"]):
+            raise ValueError(
+                f"`cache_dir` must keep its files unchanged. {advice}. "
+                f"Received: {file} of {stat.st_size} bytes, written with {size} and other content"
+            )
+        found[name] = np.memmap(file, dtype, "r", shape=shape) if size else np.zeros(shape, dtype)
+    return found

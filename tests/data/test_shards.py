@@ -1,0 +1,507 @@
+"""Data in files of `cache_dir` and parts of batches for several workers give the batches of one worker in memory."""
+
+import collections
+import gzip
+import itertools
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import threading
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_transformer as kt
+from keras_transformer import data
+from keras_transformer.data import progress, storage
+from keras_transformer.text import ByteTokenizer, WordPieceTokenizer
+
+TEXTS = [
+    "one two three",
+    "four five six seven",
+    "eight",
+    "nine ten",
+    "",
+    "eleven twelve",
+    "thirteen",
+    "fourteen is the next",
+    "the last of them",
+]
+LABELS = list(range(len(TEXTS)))
+PAIRS = list(zip(TEXTS, TEXTS[::-1], strict=True))
+
+
+class Counting(ByteTokenizer):
+    """Count the texts that are tokenised; WordPiece for functions that need its special ids."""
+
+    texts = 0
+
+    def tokenize(self, texts, **options):
+        type(self).texts += len(texts)
+        return super().tokenize(texts, **options)
+
+
+class CountingWords(WordPieceTokenizer):
+    def tokenize(self, texts, **options):
+        Counting.texts += len(texts)
+        return super().tokenize(texts, **options)
+
+
+BYTES = Counting()
+WORDS = CountingWords.from_model_bytes(WordPieceTokenizer.train(TEXTS, 60).model_bytes)
+DATASETS = {
+    "translation_pairs": lambda size, **o: data.translation_pairs(PAIRS, BYTES, size, max_length=20, **o),
+    "multi_task_pairs": lambda size, **o: data.multi_task_pairs(
+        {"a: ": PAIRS, "b: ": iter(PAIRS[:3])}, BYTES, size, limit=5, **o
+    ),
+    "language_modeling": lambda size, **o: data.language_modeling(iter(TEXTS), BYTES, size, length=8, **o),
+    "language_modeling, separate": lambda size, **o: data.language_modeling(
+        TEXTS, BYTES, size, length=8, separate=True, **o
+    ),
+    "masked_language_modeling": lambda size, **o: data.masked_language_modeling(
+        TEXTS, WORDS, size, max_length=8, **o
+    ),
+    "next_sentences": lambda size, **o: data.next_sentences(
+        [TEXTS[:3], [], TEXTS[3:]], WORDS, size, max_length=12, **o
+    ),
+    "span_corruption": lambda size, **o: data.span_corruption(
+        TEXTS, BYTES, size, max_length=16, sentinels=[255, 254, 253], start_id=0, **o
+    ),
+    "classification": lambda size, **o: data.classification(
+        iter(PAIRS), iter(LABELS), WORDS, size, max_length=12, **o
+    ),
+    "tagging": lambda size, **o: data.tagging(
+        ([word] * (i + 1) for i, word in enumerate("abc")),
+        ([i] * (i + 1) for i in range(3)),
+        WORDS,
+        size,
+        **o,
+    ),
+    "questions": lambda size, **o: data.questions(
+        ["one"] * 5, ["two three"] * 5, [("three", 4)] * 4 + [None], WORDS, size, **o
+    ),
+    "fine_tuning": lambda size, **o: data.fine_tuning(
+        [("a", ["b", "c"]), ("d", ["e"]), ("f", ["g", "h", "i"])],
+        [1, 0, 2],
+        BYTES,
+        size,
+        task="multiple_choice",
+        special_ids=[1, 2, 3],
+        **o,
+    ),
+}
+each_dataset = pytest.mark.parametrize("name", DATASETS)
+# Their batches depend on random numbers that differ between workers.
+RANDOM = {"masked_language_modeling", "next_sentences", "span_corruption"}
+# Rows that cannot be divided among the workers are left out.
+DIVISIBLE = {"next_sentences", "classification", "questions", "fine_tuning"}
+
+
+def listed(dataset):
+    """The batches of one iteration, each as a list of arrays."""
+    return [[np.asarray(each) for each in tf.nest.flatten(batch)] for batch in dataset]
+
+
+def assert_equal(ones, others):
+    assert len(ones) == len(others)
+    for one, other in zip(ones, others, strict=True):
+        for a, b in zip(one, other, strict=True):
+            assert a.dtype == b.dtype
+            np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.slow_variants
+@each_dataset
+def test_files_give_the_batches_of_memory_and_are_found_again(name, tmp_path):
+    make = DATASETS[name]
+    expected = [epoch for dataset in [make(2, shard=(1, 2))] for epoch in (listed(dataset), listed(dataset))]
+    cached = make(2, shard=(1, 2), cache_dir=tmp_path)
+    written, Counting.texts = sorted(tmp_path.rglob("*")), 0
+    again = make(2, shard=(1, 2), cache_dir=str(tmp_path))
+    assert Counting.texts == 0
+    assert sorted(tmp_path.rglob("*")) == written
+    assert not [path for path in written if path.name.startswith(".")]
+    for dataset in (cached, again):
+        for epoch in expected:
+            assert_equal(listed(dataset), epoch)
+    assert again.epochs.fingerprint == cached.epochs.fingerprint
+    assert make(2, cache_dir=tmp_path).epochs.fingerprint != cached.epochs.fingerprint
+    again.epochs.start_at(1, len(again) - 1)
+    assert_equal(listed(itertools.islice(again, 1)), expected[1][-1:])
+
+
+def rows_of(batch):
+    """The rows of a batch without rows of padding, as tuples."""
+    rows = zip(*(map(tuple, each.reshape(len(each), -1).tolist()) for each in batch), strict=True)
+    return [row for row in rows if any(any(value not in (0, -1) for value in array) for array in row)]
+
+
+@pytest.mark.slow_variants
+@pytest.mark.parametrize("count", [3, 2])
+@each_dataset
+def test_workers_share_the_epoch_of_one_with_larger_batches(name, count):
+    """Their batches have equal shapes at every step, and together the rows of the larger batch."""
+    workers = [listed(DATASETS[name](1, shard=(index, count))) for index in range(count)]
+    whole = listed(DATASETS[name](count))
+    assert len({len(batches) for batches in workers}) == 1
+    for number, parts in enumerate(zip(*workers, strict=True)):
+        assert len({tuple(each.shape for each in part) for part in parts}) == 1
+        if name not in RANDOM | DIVISIBLE:
+            rows = [row for part in parts for row in rows_of(part)]
+            assert sorted(rows) == sorted(rows_of(whole[number]))
+    if name in DIVISIBLE - RANDOM:
+        of_workers, of_one = (
+            collections.Counter(row for batch in batches for row in rows_of(batch))
+            for batches in (itertools.chain(*workers), whole)
+        )
+        assert of_workers <= of_one
+        left_out = of_one - of_workers
+        assert left_out.total() <= (count - 1) * len({len(row[0]) for row in left_out})
+    if name == "masked_language_modeling":
+        labels = [sum((batch[-1] > 0).sum() for batch in each) for each in (*workers, whole)]
+        assert sum(labels[:-1]) == labels[-1]
+
+
+@pytest.mark.slow
+def test_masks_of_workers_differ():
+    """Equal rows of two workers are not masked in the same way."""
+    masked = [
+        listed(data.masked_language_modeling([TEXTS[1]] * 16, WORDS, 8, max_length=24, shard=(index, 2)))
+        for index in range(2)
+    ]
+    assert not np.array_equal(masked[0][0][1], masked[1][0][1])
+
+
+@pytest.mark.parametrize("shard", [(2, 2), (-1, 2), 1, (0, 0), (0.0, 1), (0, 1, 2)])
+def test_other_shards_are_refused(shard):
+    with pytest.raises(ValueError, match=r"`shard` must be \(index, count\).*Received: shard="):
+        data.language_modeling(TEXTS, BYTES, shard=shard)
+
+
+def test_more_workers_than_rows_are_refused():
+    with pytest.raises(ValueError, match="`shard` must leave a row for each worker. Received: 3 workers"):
+        data.classification(TEXTS[:2], [0, 1], WORDS, shard=(0, 3))
+
+
+def test_patterns_and_compressed_files_are_read_as_a_stream(tmp_path):
+    texts = [text for text in TEXTS if text]
+    with gzip.open(tmp_path / "a.txt.gz", "wt") as file:
+        file.write("\n".join(texts[:4]))
+    (tmp_path / "b.txt").write_text("\n".join(texts[4:]))
+    expected = listed(data.language_modeling(texts, BYTES, 2, length=8))
+    for given, options in (
+        (tmp_path / "[ab].txt*", {"cache_dir": tmp_path / "cache"}),
+        ([tmp_path / "a.*", tmp_path / "b.txt"], {}),
+    ):
+        assert_equal(listed(data.language_modeling(given, BYTES, 2, length=8, **options)), expected)
+    (tmp_path / "1.tsv").write_text("a\tb\n")
+    (tmp_path / "2.tsv").write_text("c\td\n")
+    found = data.translation_pairs(str(tmp_path / "*.tsv"), BYTES, 2, cache_dir=tmp_path / "cache")
+    assert_equal(listed(found), listed(data.translation_pairs([("a", "b"), ("c", "d")], BYTES, 2)))
+    assert list(data.stream_examples(tmp_path / "?.tsv")) == [("a", "b"), ("c", "d")]
+    with pytest.raises(FileNotFoundError, match="`pairs` must name files that exist.*a pattern that no file"):
+        data.translation_pairs(str(tmp_path / "*.csv"), BYTES)
+
+
+@pytest.mark.slow_variants
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tokenizer": ByteTokenizer(extra_tokens=["<x>"])},
+        {"pairs": [*PAIRS[:-1], ("x", "y")]},
+        {"reverse": True},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_other_contents_are_written_anew(change, tmp_path):
+    arguments = {"pairs": PAIRS, "tokenizer": BYTES, "batch_size": 4}
+    data.translation_pairs(**arguments, cache_dir=tmp_path)
+    before = len(list(tmp_path.iterdir()))
+    arguments |= change
+    assert_equal(
+        listed(data.translation_pairs(**arguments, cache_dir=tmp_path)),
+        listed(data.translation_pairs(**arguments)),
+    )
+    assert len(list(tmp_path.iterdir())) == before + 2
+
+
+def test_options_of_batches_use_the_same_ids(tmp_path):
+    data.translation_pairs(PAIRS, BYTES, 4, cache_dir=tmp_path)
+    Counting.texts = 0
+    options = {"max_length": 15, "length_buckets": 2, "seed": 3}
+    found = data.translation_pairs(PAIRS, BYTES, 2, **options, cache_dir=tmp_path)
+    assert Counting.texts == 0
+    assert_equal(listed(found), listed(data.translation_pairs(PAIRS, BYTES, 2, **options)))
+
+
+def test_other_examples_are_refused(tmp_path):
+    for pairs in ([{"en": "a", "es": "b"}], iter([("a",)])):
+        with pytest.raises(ValueError, match=r"`pairs` must be \(source, target\), two str each"):
+            data.translation_pairs(pairs, BYTES, cache_dir=tmp_path)
+    for text, message in (
+        (3, "strings or paths.*texts\\[1\\]=3"),
+        ("\ud800", "text without lone surrogates"),
+    ):
+        with pytest.raises(ValueError, match=f"`texts` must be {message}"):
+            data.language_modeling(["a", text], BYTES, cache_dir=tmp_path)
+    for labels in ([1, 0.5, [1]], iter([1, 0]), iter([1, -1, 0])):
+        with pytest.raises(ValueError, match="`labels` must hold a label for each"):
+            data.classification(iter("abc"), labels, WORDS, cache_dir=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def pairs_file(folder):
+    path = folder / "pairs.tsv"
+    path.write_text("".join(f"{source}\t{target}\n" for source, target in PAIRS if source and target))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("damage", "error", "message"),
+    [
+        (
+            lambda file: os.truncate(file, 4),
+            ValueError,
+            "must keep its files unchanged.*sources.bin of 4 bytes",
+        ),
+        (lambda file: file.unlink(), FileNotFoundError, "must keep its files.*no .*sources.bin"),
+        (
+            lambda file: file.write_bytes(bytes(file.stat().st_size)),
+            ValueError,
+            "must keep its files unchanged.*sources.bin of",
+        ),
+        (lambda file: (file.parent / "arrays.json").unlink(), FileNotFoundError, "arrays.json"),
+    ],
+    ids=["truncated", "removed", "changed", "no manifest"],
+)
+def test_damaged_files_are_named(damage, error, message, tmp_path):
+    pairs, cache = pairs_file(tmp_path), tmp_path / "cache"
+    data.translation_pairs(pairs, BYTES, 2, cache_dir=cache)
+    (file,) = cache.rglob("sources.bin")
+    damage(file)
+    with pytest.raises(error, match=message):
+        data.translation_pairs(pairs, BYTES, 2, cache_dir=cache)
+    shutil.rmtree(file.parent)
+    data.translation_pairs(pairs, BYTES, 2, cache_dir=cache)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda file: os.truncate(file, 4), os.unlink], ids=["truncated", "removed"]
+)
+def test_files_that_are_damaged_while_they_are_read_raise_an_error(damage, tmp_path):
+    """Reading a truncated mapped file would end the process."""
+    dataset = data.translation_pairs(PAIRS, BYTES, 2, cache_dir=tmp_path)
+    (file,) = tmp_path.rglob("sources.bin")
+    damage(file)
+    with pytest.raises(tf.errors.OpError, match="`cache_dir` must keep its files.*sources.bin"):
+        listed(dataset)
+
+
+def test_a_copy_of_the_files_is_used(tmp_path):
+    pairs = pairs_file(tmp_path)
+    expected = listed(data.translation_pairs(pairs, BYTES, 2, cache_dir=tmp_path / "one"))
+    for folder in (tmp_path / "one").iterdir():
+        (tmp_path / "two" / folder.name).mkdir(parents=True)
+        for file in folder.iterdir():
+            (tmp_path / "two" / folder.name / file.name).write_bytes(file.read_bytes())
+    Counting.texts = 0
+    assert_equal(listed(data.translation_pairs(pairs, BYTES, 2, cache_dir=tmp_path / "two")), expected)
+    assert Counting.texts == 0
+
+
+class Crash(BaseException):
+    """The process has died: no later operation happens either."""
+
+
+class Faults:
+    """Let the n-th change of the disk fail: once (a full disk), or with all that follow (a crash)."""
+
+    def __init__(self, monkeypatch, number, crash):
+        self._number, self._crash, self.count = number, crash, 0
+        for module, name in (
+            (os, "mkdir"),
+            (os, "replace"),
+            (os, "fsync"),
+            (os, "rmdir"),
+            (os, "unlink"),
+            (storage._File, "append"),
+            (storage._File, "finish"),
+        ):
+            monkeypatch.setattr(module, name, self._failing(getattr(module, name)))
+
+    def _failing(self, function):
+        def changed(*arguments, **options):
+            self.count += 1
+            if self.count == self._number or (self._crash and self.count > self._number):
+                raise Crash if self._crash else OSError(28, "No space left on device")
+            return function(*arguments, **options)
+
+        return changed
+
+
+@pytest.mark.parametrize("crash", [False, True], ids=["full disk", "crash"])
+def test_a_failure_at_any_write_leaves_nothing_that_is_taken_for_complete(crash, tmp_path):
+    def chunks():
+        for number in range(2):
+            yield {"ids": np.arange(3) + number, "rows": np.zeros((2, 2), np.int32)}
+
+    expected = storage.in_memory(chunks())
+    for number in itertools.count(1):
+        folder = tmp_path / str(number)
+        with pytest.MonkeyPatch.context() as patch:
+            faults = Faults(patch, number, crash)
+            try:
+                storage.in_files(folder, "key", chunks())
+            except (Crash, OSError):
+                assert faults.count >= number
+        for _ in range(2):
+            found = storage.in_files(folder, "key", chunks())
+            for name in ("ids", "rows"):
+                np.testing.assert_array_equal(found[name], expected[name])
+        # A failure after the folder has its name may leave the lock, which is empty.
+        assert {path.name for path in folder.iterdir()} - {".key"} == {"key"}
+        assert not any(path.stat().st_size for path in folder.glob(".key/**/*"))
+        if faults.count < number:
+            break
+    assert number > 10
+
+
+def test_a_full_disk_is_an_error_that_names_the_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        storage._File, "append", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+    )
+    with pytest.raises(
+        OSError, match="`cache_dir` must be a folder .* space.*No space left on device"
+    ) as error:
+        data.language_modeling(TEXTS, BYTES, cache_dir=tmp_path / "cache")
+    assert error.value.errno == 28
+    assert str(tmp_path / "cache") in str(error.value)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_malformed_lines_are_refused_before_anything_is_kept(tmp_path):
+    file = tmp_path / "pairs.tsv"
+    file.write_text("a\tb\nc\n")
+    with pytest.raises(ValueError, match="1 malformed line"):
+        data.translation_pairs(file, BYTES, cache_dir=tmp_path / "cache")
+    assert not list(tmp_path.glob("cache/*"))
+    data.translation_pairs(file, BYTES, on_error="skip", cache_dir=tmp_path / "cache")
+    with pytest.raises(ValueError, match="1 malformed line"):
+        data.translation_pairs(file, BYTES, cache_dir=tmp_path / "cache")
+
+
+@pytest.mark.parametrize("cache_dir", [3, ""])
+def test_other_folders_are_refused(cache_dir):
+    with pytest.raises(TypeError, match="`cache_dir` must be a path or None. Received: cache_dir="):
+        data.language_modeling(TEXTS, BYTES, cache_dir=cache_dir)
+
+
+def test_a_tokenizer_without_a_hash_is_refused(tmp_path):
+    class Other:
+        pad_id, start_id, end_id, vocabulary_size = 0, 1, 2, 300
+        tokenize = BYTES.tokenize
+
+    data.language_modeling(TEXTS, Other())
+    with pytest.raises(
+        ValueError, match="`tokenizer` must have an attribute `sha256`.*Received: a Other without"
+    ):
+        data.language_modeling(TEXTS, Other(), cache_dir=tmp_path)
+
+
+def test_threads_that_want_the_same_files_wait_for_the_first(tmp_path, caplog):
+    begun, release, made = threading.Event(), threading.Event(), []
+
+    def slow_chunks():
+        begun.set()
+        release.wait(30)
+        yield {"ids": np.arange(4)}
+
+    def never():
+        raise AssertionError("written twice")
+        yield
+
+    first = threading.Thread(target=lambda: made.append(storage.in_files(tmp_path, "key", slow_chunks())))
+    second = threading.Thread(target=lambda: made.append(storage.in_files(tmp_path, "key", never())))
+    first.start()
+    begun.wait(30)
+    second.start()
+    while "waiting for another process" not in caplog.text and second.is_alive():
+        second.join(0.05)
+    release.set()
+    first.join(30)
+    second.join(30)
+    assert [found["ids"].tolist() for found in made] == [[0, 1, 2, 3]] * 2
+
+
+def test_a_bar_shows_share_speed_and_remaining_time_of_slow_reading(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "texts.txt"
+    path.write_text("a\n" * 100)
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    bar = progress.Progress("Tokenising", [path])
+    with open(path, "rb") as file:
+        bar.opened(file)
+        bar.add(1)
+        assert capsys.readouterr() == ("", "")
+        file.seek(50)
+        now[0] = 60.0
+        bar.add(24)
+        assert capsys.readouterr() == ("", "Tokenising: 25 rows, 25%, 0 rows/s, 3:00 left\n")
+    now[0] = 100.0
+    bar.finish()
+    assert capsys.readouterr() == ("", "Tokenising: 25 rows in 1:40\n")
+
+
+def test_small_data_is_read_silently(tmp_path, capsys):
+    data.language_modeling(TEXTS, BYTES, cache_dir=tmp_path)
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.slow
+def test_training_on_files_continues_exactly(tmp_path):
+    def train(folder, epochs):
+        keras.utils.set_random_seed(0)
+        batches = data.language_modeling(TEXTS, BYTES, 2, length=8, cache_dir=tmp_path / "cache")
+        model = kt.models.GPT(BYTES.vocabulary_size, 1, 1, 4, 8, max_length=8, dropout=0.1)
+        model.compile("sgd", kt.training.LabelSmoothedCrossentropy(0.0))
+        callback = kt.training.ExactResume(tmp_path / folder)
+        model.fit(batches, epochs=epochs, shuffle=False, verbose=0, callbacks=[callback])
+        return model.get_weights()
+
+    train("interrupted", 1)
+    assert all(map(np.array_equal, train("interrupted", 2), train("whole", 2)))
+
+
+MEMORY = """
+import pathlib, sys, time
+import keras_transformer as kt
+from keras_transformer.text import ByteTokenizer
+
+count, folder = int(sys.argv[1]), pathlib.Path(sys.argv[2])
+pairs = ((f"{i} is", f"a number {i % 1000}") for i in range(count))
+begin = time.time()
+batches = kt.data.translation_pairs(pairs, ByteTokenizer(), 64, cache_dir=folder)
+for number, batch in enumerate(batches):
+    if number == 2000:
+        break
+lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+anonymous, = (int(line.split()[1]) for line in lines if line.startswith("RssAnon:"))
+print(anonymous, round(time.time() - begin, 1))
+"""
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_data(tmp_path):
+    """RssAnon is the memory that is not mapped from files."""
+    root = pathlib.Path(kt.__file__).parents[1]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "export" / "serving")])}
+    used = []
+    for count in (1_000_000, 4_000_000):
+        command = [sys.executable, "-c", MEMORY, str(count), str(tmp_path / str(count))]
+        found = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+        used.append(int(found.stdout.split()[0]))
+    assert abs(used[1] - used[0]) < 20_000, used  # kB; the ids of the larger are 0.3 GB
