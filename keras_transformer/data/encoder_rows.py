@@ -7,9 +7,9 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.arguments import check_at_least
-from keras_transformer.data.buckets import Shapes
 from keras_transformer.data.epochs import batches
 from keras_transformer.data.ragged_rows import RaggedRows
+from keras_transformer.data.shapes import Shapes
 from keras_transformer.data.token_lists import check_special_ids, token_lists
 
 Batches = tf.data.Dataset
@@ -55,7 +55,7 @@ def checked_shapes(
     """Validate arguments, and return the shapes of batches."""
     check_special_ids("tokenizer", tokenizer, ("pad_id", "start_id", "end_id"))
     check_at_least(_SMALLEST_LENGTH, max_length=max_length)
-    shapes = Shapes.of(batch_size, None, max_length, length_buckets)
+    shapes = Shapes.of_rows(batch_size, max_length, length_buckets)
     check_at_least(_SMALLEST_LENGTH, length_buckets=shapes.limit)
     return shapes
 
@@ -89,15 +89,16 @@ def encoder_batches(
         A dataset of known cardinality with elements `({"token_ids": (B, L), "segment_ids": (B, L)}, labels)`, int32.
     """
     ids = RaggedRows.of_lists([row.ids for row in rows])
-    buckets = shapes.buckets(ids.lengths, np.arange(len(rows)))
+    buckets = shapes.buckets(ids.lengths[:, None], np.arange(len(rows)))
     with tf.device("CPU:0"):  # functions of a dataset cannot read GPU memory
         boundaries = tf.constant([row.boundary for row in rows], tf.int64)
-    static = [None, int(buckets.lengths[0]) if len(buckets.lengths) == 1 else None]
+    static = [None, int(buckets.shapes[0, 0]) if len(buckets.shapes) == 1 else None]
 
     rows_of = buckets.batches(shuffle)
 
     def batch(number: tf.Tensor, seeds: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        indices, length = rows_of(number, seeds)
+        indices, shape = rows_of(number, seeds)
+        length = shape[0]
         if not complete:
             indices = tf.boolean_mask(indices, indices >= 0)
         token_ids, lengths = ids.gather(indices, length)

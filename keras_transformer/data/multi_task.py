@@ -1,13 +1,13 @@
 """A mixture of text-to-text tasks in one dataset, each task marked by a prefix."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
 
 from keras_transformer.arguments import check_positive, check_positive_integer
-from keras_transformer.data.buckets import Buckets, Shapes, Share
+from keras_transformer.data.buckets import Buckets, Share
 from keras_transformer.data.columns import Columns
 from keras_transformer.data.pair_sources import PairReader, Pairs
 from keras_transformer.data.pairs import (
@@ -19,6 +19,7 @@ from keras_transformer.data.pairs import (
     within,
 )
 from keras_transformer.data.ragged_rows import RaggedRows
+from keras_transformer.data.shapes import LengthBuckets, Shapes
 from keras_transformer.data.token_lists import check_special_ids
 
 
@@ -34,7 +35,8 @@ def multi_task_pairs(
     temperature: float = 1.0,
     batch_tokens: int | None = None,
     max_length: int = 512,
-    length_buckets: int | Sequence[int] = 4,
+    length_buckets: LengthBuckets = 16,
+    pad_to_multiple_of: int = 2,
     shuffle: bool = True,
     seed: int = 0,
 ) -> tf.data.Dataset:
@@ -58,10 +60,11 @@ def multi_task_pairs(
         on_error: "raise" to refuse malformed lines of files, "skip" to leave them out with a warning.
         limit: K, the artificial limit of a task's size; by default there is none.
         temperature: T. 1 mixes in proportion to the sizes; higher values make the fractions more equal.
-        batch_tokens: the approximate number of target positions in each batch, instead of `batch_size`.
+        batch_tokens: the maximum number of positions of each side of a batch, instead of `batch_size`.
         max_length: the maximum length of sources, including the prefix, and of targets. Longer pairs are dropped with
             a warning.
-        length_buckets: the maximum number of different lengths of batches, or these lengths.
+        length_buckets: the maximum number of shapes of batches, or these shapes, see `translation_pairs`.
+        pad_to_multiple_of: what chosen lengths are multiples of.
         shuffle: whether the order of examples differs in each epoch, and the examples if an epoch does not have all.
         seed: the seed of shuffling and sampling.
 
@@ -90,7 +93,7 @@ def multi_task_pairs(
     if limit is not None:
         check_positive_integer(limit=limit)
     check_positive(temperature=temperature)
-    shapes = Shapes.of(batch_size, batch_tokens, max_length, length_buckets)
+    shapes = Shapes.of_pairs(batch_size, batch_tokens, max_length, length_buckets, pad_to_multiple_of)
     check_special_ids("tokenizer", tokenizer, SPECIAL_IDS)
     reader = PairReader(columns, reverse, on_error)
     chunks = [tokenized_pairs(reader, pairs, tokenizer, tokenizer, prefix) for prefix, pairs in tasks.items()]
@@ -107,7 +110,7 @@ def multi_task_pairs(
     sizes = np.minimum([len(rows) for rows in kept], np.inf if limit is None else limit)
     numbers = _apportioned(int(sizes.sum()), sizes ** (1 / temperature))
     rows = buckets.batches(shuffle, _shares(buckets, task_of_row, numbers))
-    return teacher_forced(rows, buckets.lengths, sources, targets, tokenizer, tokenizer, seed)
+    return teacher_forced(rows, buckets.shapes, sources, targets, tokenizer, tokenizer, seed)
 
 
 def _shares(buckets: Buckets, task_of_row: np.ndarray, numbers: np.ndarray) -> list[Share]:
@@ -116,7 +119,7 @@ def _shares(buckets: Buckets, task_of_row: np.ndarray, numbers: np.ndarray) -> l
     for task, number in enumerate(numbers):
         of_task = [
             np.flatnonzero((task_of_row == task) & (buckets.bucket_of_row == bucket))
-            for bucket in range(len(buckets.lengths))
+            for bucket in range(len(buckets.shapes))
         ]
         each = _apportioned(number, np.array([len(rows) for rows in of_task], float))
         shares += [Share(rows, int(count)) for rows, count in zip(of_task, each, strict=True) if count]
