@@ -1,6 +1,6 @@
 """Batches of texts to train a decoder-only model to predict the next token."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Protocol
 
 import numpy as np
@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from keras_transformer.arguments import check_positive_integer
 from keras_transformer.data.columns import Columns
-from keras_transformer.data.epochs import batches, rows_of_batch
+from keras_transformer.data.packing import batched_rows, pack
 from keras_transformer.data.token_lists import Texts, check_special_ids, padding_values, read_texts, tokenized
 
 Batch = tuple[dict[str, tf.Tensor], tf.Tensor]
@@ -116,7 +116,7 @@ class _Stream:
             shift = tf.random.stateless_uniform([], seeds, 0, self.length, tf.int64) if shuffle else 0
             return self._batch(tf.where(rows < count, rows * self.length - shift, self.predicted))
 
-        return _batched(count, batch_size, shuffle, seed, batch, [self.flat])
+        return batched_rows(count, batch_size, shuffle, seed, batch, [self.flat])
 
     def _batch(self, first: tf.Tensor) -> Batch:
         """Return the rows that start at `first`, int64 (B,), which is negative for a shortened row."""
@@ -141,7 +141,7 @@ class _Packed:
             first.append(cuts)
             size.append(np.minimum(cuts + length, end) - cuts)
         first, size = np.concatenate(first), np.concatenate(size)
-        row, column, segment = _pack(size, length)
+        row, column, segment = pack(size, length)
         shape = (row.max() + 1, length)
         piece = np.repeat(np.arange(len(size)), size)
         within = np.arange(len(piece)) - np.repeat(np.cumsum(size) - size, size)
@@ -163,45 +163,8 @@ class _Packed:
         self.count = int(shape[0])
 
     def batches(self, batch_size: int, shuffle: bool, seed: int) -> tf.data.Dataset:
-        return _batched(self.count, batch_size, shuffle, seed, self._batch, self.tensors.values())
+        return batched_rows(self.count, batch_size, shuffle, seed, self._batch, self.tensors.values())
 
     def _batch(self, rows: tf.Tensor, seeds: tf.Tensor) -> Batch:
         found = {name: tf.gather(values, rows) for name, values in self.tensors.items()}
         return found, found.pop("labels")
-
-
-def _pack(sizes: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the row, the column and the rank within the row of each piece, by best-fit decreasing bin packing."""
-    row, column, number = (np.zeros(len(sizes), np.int64) for _ in range(3))
-    rows_of_room: list[list[int]] = [[] for _ in range(length + 1)]
-    pieces_of_row: list[int] = []
-    for piece in np.argsort(-sizes, kind="stable"):
-        size = int(sizes[piece])
-        room = next((room for room in range(size, length + 1) if rows_of_room[room]), length)
-        if not rows_of_room[room]:
-            rows_of_room[room].append(len(pieces_of_row))
-            pieces_of_row.append(0)
-        row[piece] = place = rows_of_room[room].pop()
-        column[piece] = length - room
-        pieces_of_row[place] += 1
-        number[piece] = pieces_of_row[place]
-        rows_of_room[room - size].append(place)
-    return row, column, number
-
-
-def _batched(
-    count: int,
-    batch_size: int,
-    shuffle: bool,
-    seed: int,
-    batch: Callable[[tf.Tensor, tf.Tensor], Batch],
-    content: Iterable[tf.Tensor],
-) -> tf.data.Dataset:
-    """Make batches by a function of row numbers (B,) and seeds; rows from `count` on are padding."""
-
-    def numbered(number: tf.Tensor, seeds: tf.Tensor) -> Batch:
-        rows = rows_of_batch(number, seeds, count, batch_size, shuffle)
-        rows = tf.pad(rows, [[0, batch_size - tf.size(rows)]], constant_values=count)
-        return batch(tf.ensure_shape(rows, [batch_size]), seeds)
-
-    return batches(-(-count // batch_size), numbered, seed, content)

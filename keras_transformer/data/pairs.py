@@ -9,6 +9,7 @@ import tensorflow as tf
 from keras_transformer.data.buckets import BucketBatches
 from keras_transformer.data.columns import Columns
 from keras_transformer.data.epochs import batches
+from keras_transformer.data.packing import packed_pairs
 from keras_transformer.data.pair_sources import PairReader, Pairs
 from keras_transformer.data.ragged_rows import RaggedRows
 from keras_transformer.data.shapes import LengthBuckets, Shapes
@@ -43,6 +44,7 @@ def translation_pairs(
     max_length: int = 128,
     length_buckets: LengthBuckets = 16,
     pad_to_multiple_of: int = 2,
+    packed: bool = False,
     shuffle: bool = True,
     seed: int = 0,
 ) -> tf.data.Dataset:
@@ -75,14 +77,19 @@ def translation_pairs(
             of which must be the longest and limits pairs as `max_length` does.
         pad_to_multiple_of: what chosen lengths are multiples of. Smaller numbers pad less; tensor cores of GPUs are
             faster with 8.
-        shuffle: whether to reshuffle in each epoch. Otherwise pairs keep their order within each shape.
+        packed: whether each row holds several whole pairs, which do not attend to each other, in place of shapes: all
+            batches have `max_length` positions on each side. For `models.Transformer` and `models.T5`.
+        shuffle: whether to reshuffle in each epoch. Otherwise pairs keep their order within each shape. Packed rows
+            hold the same pairs in every epoch.
         seed: the seed of shuffling.
 
     Returns:
         A dataset of known cardinality with elements
         `({"source_ids": (B, S), "target_ids": (B, T)}, labels (B, T))`, all int32. `source_ids` are the ids of the
         source and the end id, `target_ids` the start id and the ids of the target, `labels` the ids of the target and
-        the end id, each padded with its tokenizer's `pad_id`.
+        the end id, each padded with its tokenizer's `pad_id`. With `packed`, the inputs also have "source_segment_ids"
+        and "target_segment_ids" (1, 2, … for the pairs of a row, 0 for padding), "source_positions" and
+        "target_positions", which start at 0 in each text.
 
     Raises:
         FileNotFoundError: if a path does not exist.
@@ -107,6 +114,10 @@ def translation_pairs(
     reader.finish()
     sources, targets = RaggedRows.concatenated(sources), RaggedRows.concatenated(targets)
     kept = within(sources.lengths, targets.lengths, shapes)
+    if packed:
+        length, tokenizers = shapes.limit, (tokenizer, target_tokenizer)
+        size = shapes.rows_of(shapes.limits)
+        return packed_pairs(sources, targets, kept, length, size, *tokenizers, shuffle=shuffle, seed=seed)
     buckets = shapes.buckets(row_lengths(sources.lengths, targets.lengths), kept)
     rows = buckets.batches(shuffle)
     return teacher_forced(rows, buckets.shapes, sources, targets, tokenizer, target_tokenizer, seed)

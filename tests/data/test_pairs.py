@@ -141,6 +141,39 @@ def test_without_shuffling_order_is_kept_in_each_shape(tokenizer):
         assert places == sorted(places)
 
 
+def test_packed_rows_hold_every_pair_once(tokenizer):
+    plain = translation_pairs(PAIRS, tokenizer, 300, length_buckets=(64,))
+    dataset = translation_pairs(PAIRS, tokenizer, batch_tokens=300, max_length=64, packed=True)
+    expected = sorted(
+        (source[source != 0].tolist(), target[target != 0].tolist(), ids[ids != 0].tolist())
+        for batch in batches(plain)
+        for source, target, ids in zip(*batch, strict=True)
+    )
+    epochs = [list(dataset), list(dataset)]
+    for epoch in epochs:
+        found, real, positions = [], 0, 0
+        for inputs, labels in epoch:
+            inputs, labels = {name: ids.numpy() for name, ids in inputs.items()}, labels.numpy()
+            assert {ids.shape for ids in (*inputs.values(), labels)} == {(300 // 64, 64)}
+            source_segments, segments = (inputs[f"{side}_segment_ids"] for side in ("source", "target"))
+            for side in ("source", "target"):
+                ids = inputs[f"{side}_ids"]
+                np.testing.assert_array_equal(inputs[f"{side}_segment_ids"] > 0, ids > 0)
+                real, positions = real + (ids > 0).sum(), positions + ids.size
+            for row in range(len(labels)):
+                for number in range(1, segments[row].max() + 1):
+                    source, target = source_segments[row] == number, segments[row] == number
+                    for side, chosen in (("source", source), ("target", target)):
+                        places = inputs[f"{side}_positions"][row, chosen]
+                        np.testing.assert_array_equal(places, np.arange(chosen.sum()))
+                        assert np.ptp(np.flatnonzero(chosen)) == chosen.sum() - 1
+                    ids = inputs["source_ids"][row, source], inputs["target_ids"][row, target]
+                    found.append(tuple(each.tolist() for each in (*ids, labels[row, target])))
+        assert sorted(found) == expected
+        assert real / positions > 0.75  # some rows complete the last batch
+    assert not np.array_equal(epochs[0][0][1], epochs[1][0][1])
+
+
 def test_long_pairs_are_left_out_and_counted(tokenizer, caplog):
     source, target = (
         tokenizer.tokenize([pair[side] for pair in PAIRS]).row_lengths().numpy() for side in (0, 1)
