@@ -7,9 +7,9 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.arguments import check_at_least
-from keras_transformer.data.buckets import Shapes
 from keras_transformer.data.epochs import Shard, batches
 from keras_transformer.data.ragged_rows import RowsToStore, gathered
+from keras_transformer.data.shapes import Shapes
 from keras_transformer.data.storage import Arrays
 from keras_transformer.data.token_lists import check_special_ids, token_lists
 
@@ -56,7 +56,7 @@ def checked_shapes(
     """Validate arguments, and return the shapes of batches."""
     check_special_ids("tokenizer", tokenizer, ("pad_id", "start_id", "end_id"))
     check_at_least(_SMALLEST_LENGTH, max_length=max_length)
-    shapes = Shapes.of(batch_size, None, max_length, length_buckets)
+    shapes = Shapes.of_rows(batch_size, max_length, length_buckets)
     check_at_least(_SMALLEST_LENGTH, length_buckets=shapes.limit)
     return shapes
 
@@ -98,12 +98,17 @@ def encoder_batches(
         A dataset of known cardinality with elements `({"token_ids": (B, L), "segment_ids": (B, L)}, labels)`, int32.
     """
     ids, ends = arrays.rows("ids"), [arrays.rows("ids").count]
-    buckets = shapes.buckets(arrays, ids.lengths, shapes.length_histograms(ids.lengths, ends), ends)
+
+    def row_lengths(start: int, end: int) -> np.ndarray:
+        return ids.lengths(start, end)[:, None]
+
+    buckets = shapes.buckets(arrays, row_lengths, shapes.count_lengths(row_lengths, ends), ends)
     rows_of = buckets.batches(shuffle, shard, complete=complete)
-    static = [None, rows_of.static_length]
+    static = [None, *rows_of.static_lengths]
 
     def batch(number: tf.Tensor, seeds: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        indices, length = rows_of(number, seeds)
+        indices, shape = rows_of(number, seeds)
+        length = shape[0]
         token_ids, lengths = ids.gather(indices, length)
         position = tf.range(length)
         second = position >= gathered(arrays["boundaries"], tf.maximum(indices, 0))[:, None]

@@ -5,8 +5,8 @@ needed to shuffle: TensorFlow's `RandomIndexShuffle` computes each place of a pe
 """
 
 import hashlib
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, Self
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 import tensorflow as tf
@@ -153,6 +153,34 @@ def batches(
     dataset = prefetched(dataset.apply(tf.data.experimental.assert_cardinality(count)))
     dataset.epochs = epochs
     return dataset
+
+
+class Rows(Protocol):
+    """Rows of equal lengths that batches are made of.
+
+    Attributes:
+        content: for `Epochs.fingerprint`.
+    """
+
+    content: Sequence[np.ndarray | str]
+
+    def count(self, shuffle: bool) -> int:
+        """Return the number of rows in an epoch."""
+
+    def batch(self, rows: tf.Tensor, seeds: tf.Tensor, shuffle: bool) -> Any:
+        """Return the rows of numbers (B,), −1 for padding, given the seeds of the epoch (2,)."""
+
+
+def row_batches(rows: Rows, batch_size: int, shuffle: bool, seed: int, shard: Shard) -> tf.data.Dataset:
+    """Make batches of rows, of which the last is completed with rows of padding; see `batches`."""
+    count = rows.count(shuffle)
+
+    def batch(number: tf.Tensor, seeds: tf.Tensor) -> Any:
+        numbers = rows_of_batch(number, seeds, count, batch_size, shuffle, shard)
+        numbers = tf.pad(numbers, [[0, batch_size - tf.size(numbers)]], constant_values=-1)
+        return rows.batch(tf.ensure_shape(numbers, [batch_size]), seeds, shuffle)
+
+    return batches(shard.batches(count, batch_size), batch, seed, rows.content, shard)
 
 
 def prefetched(dataset: tf.data.Dataset) -> tf.data.Dataset:

@@ -4,14 +4,14 @@ import os
 from collections.abc import Iterator
 from typing import Protocol
 
-import numpy as np
 import tensorflow as tf
 
 from keras_transformer.arguments import check_positive_integer
 from keras_transformer.data.columns import Columns
-from keras_transformer.data.epochs import Shard, batches, rows_of_batch
+from keras_transformer.data.epochs import Shard, row_batches
 from keras_transformer.data.examples import stored
-from keras_transformer.data.ragged_rows import RaggedRows, RowsToStore, check_file, gathered
+from keras_transformer.data.packing import Batch, PackedTexts
+from keras_transformer.data.ragged_rows import RowsToStore, gathered
 from keras_transformer.data.storage import Arrays, Chunk
 from keras_transformer.data.token_lists import (
     Texts,
@@ -21,10 +21,6 @@ from keras_transformer.data.token_lists import (
     text_examples,
     tokenized,
 )
-
-_MOST_TEXTS, _MOST_TOKENS = 2**16, 2**24  # that are packed together
-
-Batch = tuple[dict[str, tf.Tensor], tf.Tensor]
 
 
 class Tokenizer(Protocol):
@@ -97,7 +93,6 @@ def language_modeling(
     """
     check_positive_integer(batch_size=batch_size, length=length)
     check_special_ids("tokenizer", tokenizer, ("end_id",))
-    part = Shard.of(shard)
 
     def to_arrays(chunks: Iterator[list[str]]) -> Iterator[Chunk]:
         found = False
@@ -118,15 +113,8 @@ def language_modeling(
         columns=columns,
         on_error=on_error,
     )
-    rows = (_Packed if separate else _Stream)(arrays, length, padding_values(tokenizer))
-    count = rows.count(shuffle)
-
-    def batch(number: tf.Tensor, seeds: tf.Tensor) -> Batch:
-        found = rows_of_batch(number, seeds, count, batch_size, shuffle, part)
-        found = tf.pad(found, [[0, batch_size - tf.size(found)]], constant_values=-1)
-        return rows.batch(tf.ensure_shape(found, [batch_size]), seeds, shuffle)
-
-    return batches(part.batches(count, batch_size), batch, seed, rows.content, part)
+    rows = (PackedTexts if separate else _Stream)(arrays, length, padding_values(tokenizer))
+    return row_batches(rows, batch_size, shuffle, seed, Shard.of(shard))
 
 
 class _Stream:
@@ -154,97 +142,3 @@ class _Stream:
             for each, padding in zip((tokens[:, :-1], tokens[:, 1:]), self._padding, strict=True)
         )
         return {"token_ids": ids}, labels
-
-
-class _Packed:
-    """Rows packed with whole texts; texts longer than a row are split into pieces."""
-
-    def __init__(self, arrays: Arrays, length: int, padding: tuple[int, int]) -> None:
-        texts = arrays.rows("texts")
-        packs = arrays.derived(_packs(texts, length), packs=length)
-        self._flat, self._firsts, self._sizes = texts.flat, packs.rows("firsts"), packs["sizes"]
-        self._length, self._padding = length, padding
-        self.content = [*arrays.content, *packs.content]
-
-    def count(self, shuffle: bool) -> int:
-        """Return the number of rows."""
-        return self._firsts.count
-
-    def batch(self, rows: tf.Tensor, seeds: tf.Tensor, shuffle: bool) -> Batch:
-        """Return the rows of numbers (B,), −1 for padding."""
-        arrays = tf.numpy_function(self._gather, [rows], [tf.int32] * 4, stateful=False)
-        ids, segments, positions, labels = (
-            tf.ensure_shape(each, [rows.shape[0], self._length]) for each in arrays
-        )
-        return {"token_ids": ids, "segment_ids": segments, "positions": positions}, labels
-
-    def _gather(self, rows: np.ndarray) -> list[np.ndarray]:
-        for array in (self._flat, *self._firsts, self._sizes):
-            check_file(array)
-        splits = self._firsts.splits
-        each = [np.arange(splits[row], splits[row + 1]) if row >= 0 else np.arange(0) for row in rows]
-        counts = np.array([len(pieces) for pieces in each])
-        pieces = np.concatenate(each)
-        sizes = np.asarray(self._sizes[pieces])
-        row, segment = np.repeat(np.arange(len(rows)), counts), _within(counts)
-        column = _within(sizes)
-        place = np.repeat(self._firsts.flat[pieces], sizes) + column
-        row_of_token = np.repeat(row, sizes)
-        at = row_of_token, _within(np.bincount(row_of_token, minlength=len(rows)))
-        found = []
-        for values, padding in (
-            (self._flat[place], self._padding[0]),
-            (np.repeat(segment, sizes) + 1, 0),
-            (column, 0),
-            (self._flat[place + 1], self._padding[1]),
-        ):
-            array = np.full((len(rows), self._length), padding, np.int32)
-            array[at] = values
-            found.append(array)
-        return found
-
-
-def _within(sizes: np.ndarray) -> np.ndarray:
-    """Return the index of each element within its part, for parts of the given sizes."""
-    return np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-
-
-def _packs(texts: RaggedRows, length: int) -> Iterator[Chunk]:
-    """Yield the pieces of each row: the place of their first token and their size.
-
-    Each chunk of texts is packed by itself, so that memory does not grow with their number.
-    """
-    start = 0
-    while start < texts.count:
-        starts = texts.splits[start : start + _MOST_TEXTS + 1]
-        starts = starts[: max(2, np.searchsorted(starts, starts[0] + _MOST_TOKENS))]
-        start += len(starts) - 1
-        # Input pieces of at most T tokens; the last token of a text, its end token, is a label only.
-        inputs = np.diff(starts) - 1
-        numbers = -(-inputs // length)
-        number = _within(numbers)
-        first = np.repeat(starts[:-1], numbers) + number * length
-        size = np.minimum(np.repeat(inputs, numbers) - number * length, length)
-        row, column = _pack(size, length)
-        order = np.lexsort((column, row))
-        yield {
-            "firsts": RowsToStore(np.asarray(first[order]), np.bincount(row)),
-            "sizes": size[order].astype(np.int32),
-        }
-
-
-def _pack(sizes: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the row and the column of each piece, by best-fit decreasing bin packing."""
-    row, column = np.zeros(len(sizes), np.int64), np.zeros(len(sizes), np.int64)
-    rows_of_room: list[list[int]] = [[] for _ in range(length + 1)]
-    rows = 0
-    for piece in np.argsort(-sizes, kind="stable"):
-        size = int(sizes[piece])
-        room = next((room for room in range(size, length + 1) if rows_of_room[room]), length)
-        if not rows_of_room[room]:
-            rows_of_room[room].append(rows)
-            rows += 1
-        row[piece] = place = rows_of_room[room].pop()
-        column[piece] = length - room
-        rows_of_room[room - size].append(place)
-    return row, column

@@ -1,13 +1,12 @@
 """A mixture of text-to-text tasks in one dataset, each task marked by a prefix."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
 
 from keras_transformer.arguments import check_positive, check_positive_integer
-from keras_transformer.data.buckets import Shapes
 from keras_transformer.data.columns import Columns
 from keras_transformer.data.epochs import Shard
 from keras_transformer.data.pair_sources import Pairs
@@ -19,6 +18,7 @@ from keras_transformer.data.pairs import (
     teacher_forced,
     within,
 )
+from keras_transformer.data.shapes import LengthBuckets, Shapes
 from keras_transformer.data.token_lists import check_special_ids
 
 
@@ -34,7 +34,8 @@ def multi_task_pairs(
     temperature: float = 1.0,
     batch_tokens: int | None = None,
     max_length: int = 512,
-    length_buckets: int | Sequence[int] = 4,
+    length_buckets: LengthBuckets = 16,
+    pad_to_multiple_of: int = 2,
     shuffle: bool = True,
     seed: int = 0,
     shard: tuple[int, int] | None = None,
@@ -60,10 +61,11 @@ def multi_task_pairs(
         on_error: "raise" to refuse malformed lines of files, "skip" to leave them out with a warning.
         limit: K, the artificial limit of a task's size; by default there is none.
         temperature: T. 1 mixes in proportion to the sizes; higher values make the fractions more equal.
-        batch_tokens: the approximate number of target positions in each batch, instead of `batch_size`.
+        batch_tokens: the maximum number of positions of each side of a batch, instead of `batch_size`.
         max_length: the maximum length of sources, including the prefix, and of targets. Longer pairs are dropped with
             a warning.
-        length_buckets: the maximum number of different lengths of batches, or these lengths.
+        length_buckets: the maximum number of shapes of batches, or these shapes, see `translation_pairs`.
+        pad_to_multiple_of: what chosen lengths are multiples of.
         shuffle: whether the order of examples differs in each epoch, and the examples if an epoch does not have all.
         seed: the seed of shuffling and sampling.
         shard: (index, count), the part of each batch for one of several workers, see `translation_pairs`.
@@ -94,14 +96,15 @@ def multi_task_pairs(
     if limit is not None:
         check_positive_integer(limit=limit)
     check_positive(temperature=temperature)
-    shapes, part = Shapes.of(batch_size, batch_tokens, max_length, length_buckets), Shard.of(shard)
+    shapes = Shapes.of_pairs(batch_size, batch_tokens, max_length, length_buckets, pad_to_multiple_of)
+    part = Shard.of(shard)
     check_special_ids("tokenizer", tokenizer, SPECIAL_IDS)
     arrays = stored_pairs(
         tasks, tokenizer, tokenizer, cache_dir, columns=columns, reverse=reverse, on_error=on_error
     )
     lengths, ends = row_lengths(arrays), arrays["ends"]
-    histograms = within(lengths, ends, shapes, [f" of task {prefix!r}" for prefix in tasks])
-    buckets = shapes.buckets(arrays, lengths, histograms, ends)
+    counts = within(lengths, ends, shapes, [f" of task {prefix!r}" for prefix in tasks])
+    buckets = shapes.buckets(arrays, lengths, counts, ends, part.count)
     pairs_of_task = buckets.sizes.sum(axis=0)
     sizes = np.minimum(pairs_of_task, np.inf if limit is None else limit)
     numbers = _apportioned(int(sizes.sum()), sizes ** (1 / temperature))

@@ -1,5 +1,6 @@
 """Batches of translation pairs for an encoder–decoder."""
 
+import itertools
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -8,12 +9,14 @@ from typing import Protocol
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.data.buckets import BucketBatches, RowLengths, Shapes
+from keras_transformer.data.buckets import BucketBatches
 from keras_transformer.data.columns import Columns
-from keras_transformer.data.epochs import Shard, batches
+from keras_transformer.data.epochs import Shard, batches, row_batches
 from keras_transformer.data.examples import stored
+from keras_transformer.data.packing import PackedPairs
 from keras_transformer.data.pair_sources import PairReader, Pairs, Row
 from keras_transformer.data.ragged_rows import RaggedRows, RowsToStore
+from keras_transformer.data.shapes import LengthBuckets, LengthCounts, RowLengths, Shapes
 from keras_transformer.data.storage import Arrays, Chunk
 from keras_transformer.data.token_lists import check_special_ids, tokenized
 
@@ -44,7 +47,9 @@ def translation_pairs(
     target_tokenizer: Tokenizer | None = None,
     batch_tokens: int | None = None,
     max_length: int = 128,
-    length_buckets: int | Sequence[int] = 4,
+    length_buckets: LengthBuckets = 16,
+    pad_to_multiple_of: int = 2,
+    packed: bool = False,
     shuffle: bool = True,
     seed: int = 0,
     shard: tuple[int, int] | None = None,
@@ -54,9 +59,10 @@ def translation_pairs(
 
     The decoder's inputs are `start, y1, …, yn` and its labels `y1, …, yn, end`. All pairs are tokenised once,
     when the dataset is made; their ids stay in memory (4 bytes per token, 24 per pair), or in files of `cache_dir`.
-    Pairs of similar length are batched together: the length L of a batch, the same for source and target, is one of a
-    few lengths, and all batches of the same length have the same number of rows, so that XLA compiles one shape per
-    length. The last batch of each length is completed with rows of padding, which losses and metrics must ignore.
+    Pairs of similar lengths are batched together: batches have one of a few shapes, of S source and T target positions,
+    and all batches of the same shape have the same number of rows, so that XLA compiles few shapes. A pair is in the
+    shape with the fewest positions that it fits. The last batch of each shape is completed with rows of padding, which
+    losses and metrics must ignore.
     `fit(dataset)` warns that Keras does not shuffle a dataset; pass `shuffle=False` to `fit` to avoid the warning.
 
     Args:
@@ -69,13 +75,19 @@ def translation_pairs(
         reverse: whether to swap sources and targets.
         on_error: "raise" to refuse malformed lines of files, "skip" to leave them out with a warning.
         target_tokenizer: the tokenizer of the targets.
-        batch_tokens: the approximate number of target positions in each batch, including padding, instead of
-            `batch_size`: a batch has `max(1, batch_tokens // L)` rows.
+        batch_tokens: the maximum number of positions of each side of a batch, including padding, instead of
+            `batch_size`: a batch has `max(1, batch_tokens // max(S, T))` rows.
         max_length: the maximum number of ids of source and target, including special ids. Longer pairs are
             dropped with a warning of the logger "keras_transformer".
-        length_buckets: the maximum number of lengths L, which are chosen to minimize padding; or the lengths, the last
-            of which limits pairs as `max_length` does.
-        shuffle: whether to reshuffle in each epoch. Otherwise pairs keep their order within each length.
+        length_buckets: the maximum number of shapes, which are chosen to minimize the padding of an epoch; a shape that
+            saves less than 0.2 % of its positions is left out. Or the shapes, (S, T) or an integer for both, the last
+            of which must be the longest and limits pairs as `max_length` does.
+        pad_to_multiple_of: what chosen lengths are multiples of. Smaller numbers pad less; tensor cores of GPUs are
+            faster with 8.
+        packed: whether each row holds several whole pairs, which do not attend to each other, in place of shapes: all
+            batches have `max_length` positions on each side. For `models.Transformer` and `models.T5`.
+        shuffle: whether to reshuffle in each epoch. Otherwise pairs keep their order within each shape. Packed rows
+            hold the same pairs in every epoch.
         seed: the seed of shuffling.
         shard: (index, count), to read a part of each batch as one of several workers: an epoch is that of one worker
             with `count` times the batch size, of whose batches worker `index`, from 0, has every `count`-th row. All
@@ -87,9 +99,11 @@ def translation_pairs(
 
     Returns:
         A dataset of known cardinality with elements
-        `({"source_ids": (B, L), "target_ids": (B, L)}, labels (B, L))`, all int32. `source_ids` are the ids of the
+        `({"source_ids": (B, S), "target_ids": (B, T)}, labels (B, T))`, all int32. `source_ids` are the ids of the
         source and the end id, `target_ids` the start id and the ids of the target, `labels` the ids of the target and
-        the end id, each padded with its tokenizer's `pad_id`.
+        the end id, each padded with its tokenizer's `pad_id`. With `packed`, the inputs also have "source_segment_ids"
+        and "target_segment_ids" (1, 2, … for the pairs of a row, 0 for padding), "source_positions" and
+        "target_positions", which start at 0 in each text.
 
     Raises:
         FileNotFoundError: if a path does not exist, or a file of `cache_dir` has disappeared.
@@ -107,7 +121,8 @@ def translation_pairs(
         (TensorShape([2, 8]), TensorShape([2, 8]), TensorShape([2, 8]))
     """
     target_tokenizer = target_tokenizer or tokenizer
-    shapes, part = Shapes.of(batch_size, batch_tokens, max_length, length_buckets), Shard.of(shard)
+    shapes = Shapes.of_pairs(batch_size, batch_tokens, max_length, length_buckets, pad_to_multiple_of)
+    part = Shard.of(shard)
     for argument, one in (("tokenizer", tokenizer), ("target_tokenizer", target_tokenizer)):
         check_special_ids(argument, one, SPECIAL_IDS)
     arrays = stored_pairs(
@@ -120,7 +135,11 @@ def translation_pairs(
         on_error=on_error,
     )
     lengths, ends = row_lengths(arrays), arrays["ends"]
-    buckets = shapes.buckets(arrays, lengths, within(lengths, ends, shapes, [""]), ends)
+    counts = within(lengths, ends, shapes, [""])
+    if packed:
+        rows = PackedPairs(arrays, lengths, shapes.limit, tokenizer, target_tokenizer)
+        return row_batches(rows, shapes.rows_of(shapes.limits), shuffle, seed, part)
+    buckets = shapes.buckets(arrays, lengths, counts, ends, part.count)
     return teacher_forced(buckets.batches(shuffle, part), arrays, tokenizer, target_tokenizer, seed, part)
 
 
@@ -134,15 +153,18 @@ def teacher_forced(
 ) -> tf.data.Dataset:
     """Return the batches of `translation_pairs` for batches of row indices."""
     sources, targets = arrays.rows("sources"), arrays.rows("targets")
-    # A single length is a static shape for Keras and the compiler.
-    shape = [None, rows_of.static_length]
+    # A length that all batches share is a static shape for Keras and the compiler.
+    source_shape, target_shape = ([None, length] for length in rows_of.static_lengths)
 
     def batch(number: tf.Tensor, seeds: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        rows, length = rows_of(number, seeds)
-        source_ids, _ = _ended_and_started(sources, rows, length, tokenizer)
-        labels, target_ids = _ended_and_started(targets, rows, length, target_tokenizer)
-        inputs = {"source_ids": source_ids, "target_ids": target_ids}
-        return tf.nest.map_structure(lambda ids: tf.ensure_shape(ids, shape), (inputs, labels))
+        rows, lengths = rows_of(number, seeds)
+        source_ids, _ = _ended_and_started(sources, rows, lengths[0], tokenizer)
+        labels, target_ids = _ended_and_started(targets, rows, lengths[1], target_tokenizer)
+        inputs = {
+            "source_ids": tf.ensure_shape(source_ids, source_shape),
+            "target_ids": tf.ensure_shape(target_ids, target_shape),
+        }
+        return inputs, tf.ensure_shape(labels, target_shape)
 
     return batches(rows_of.count, batch, seed, [*arrays.content, *rows_of.content], shard)
 
@@ -200,14 +222,14 @@ def stored_pairs(
 
 
 def row_lengths(arrays: Arrays) -> RowLengths:
-    """Return the function to the lengths of rows, the maximum of source and target plus one for the end or start id."""
-    sources, targets = arrays.rows("sources"), arrays.rows("targets")
-    return lambda start, end: np.maximum(sources.lengths(start, end), targets.lengths(start, end)) + 1
+    """Return the function to the lengths of source and target with an end or start id, integers (n, 2)."""
+    sides = arrays.rows("sources"), arrays.rows("targets")
+    return lambda start, end: np.stack([texts.lengths(start, end) for texts in sides], axis=1) + 1
 
 
 def within(
     lengths: RowLengths, ends: Sequence[int], shapes: Shapes, descriptions: Iterable[str]
-) -> np.ndarray:
+) -> LengthCounts:
     """Count the pairs of each length, and warn about those that are too long.
 
     Args:
@@ -217,29 +239,30 @@ def within(
         descriptions: a description of each task, for messages.
 
     Returns:
-        The result of `Shapes.length_histograms`, integers (m, limit + 2).
+        The result of `Shapes.count_lengths`.
 
     Raises:
         ValueError: if all pairs of a task are too long.
     """
-    histograms = shapes.length_histograms(lengths, ends)
-    starts = [0, *ends[:-1]]
-    for histogram, start, end, of in zip(histograms, starts, ends, descriptions, strict=True):
-        count, too_long = int(histogram.sum()), int(histogram[-1])
-        if count == too_long:
+    counts = shapes.count_lengths(lengths, ends)
+    limit = shapes.limit if len(set(shapes.limits)) == 1 else shapes.limits
+    parts = itertools.pairwise([0, *ends])
+    for (start, end), too_long, of in zip(parts, counts.too_long, descriptions, strict=True):
+        if too_long == end - start:
             raise ValueError(
-                f"`max_length` (or the last of `length_buckets`) must be at least {lengths(start, end).min()}, the "
-                f"length of the shortest of the {count} pairs{of}. Received: a limit of {shapes.limit}"
+                "`max_length` (or the last of `length_buckets`) must be at least "
+                f"{lengths(start, end).max(axis=1).min()}, the length of the shortest of the {end - start} pairs{of}. "
+                f"Received: a limit of {limit}"
             )
         if too_long:
             _LOGGER.warning(
-                "translation_pairs leaves out %d of %d pairs%s: longer than %d ids, including special ones",
+                "translation_pairs leaves out %d of %d pairs%s: longer than %s ids, including special ones",
                 too_long,
-                count,
+                end - start,
                 of,
-                shapes.limit,
+                limit,
             )
-    return histograms
+    return counts
 
 
 def _ended_and_started(

@@ -118,6 +118,7 @@ class DecoderBlock(BaseBlock):
         memory_padding_mask: booleans (B, S), False at padding of the memory.
         key_lengths: integers (B,), the lengths of inputs padded at the end, see `MultiHeadAttention`.
         memory_lengths: integers (B,), the lengths of memories padded at the end.
+        memory_attention_mask: mask of the cross-attention, booleans (B, T, S); not for a `RetrievalMemory`.
         attention_mask: mask of the self-attention, see `MultiHeadAttention`, also for the two arguments below.
         segment_ids: integers (B, T).
         positions: integers (T,) or (B, T).
@@ -160,6 +161,7 @@ class DecoderBlock(BaseBlock):
         *,
         key_lengths: Tensor | None = None,
         memory_lengths: Tensor | None = None,
+        memory_attention_mask: Tensor | None = None,
         attention_mask: Tensor | None = None,
         segment_ids: Tensor | None = None,
         positions: Tensor | None = None,
@@ -181,7 +183,13 @@ class DecoderBlock(BaseBlock):
         )
         hidden = self.self_attention_residual.leave(inputs, attended, training)
         hidden = self._cross_attend(
-            hidden, memory, memory_padding_mask, memory_lengths, memory_mask, training
+            hidden,
+            memory,
+            memory_padding_mask,
+            memory_lengths,
+            memory_attention_mask,
+            memory_mask,
+            training,
         )
         return self._feed(hidden, training)
 
@@ -249,6 +257,7 @@ class DecoderBlock(BaseBlock):
         memory: Any,
         padding_mask: Tensor | None,
         lengths: Tensor | None = None,
+        attention_mask: Tensor | None = None,
         memory_mask: Tensor | None = None,
         training: bool | None = None,
     ) -> Tensor:
@@ -264,6 +273,7 @@ class DecoderBlock(BaseBlock):
             attended = self.cross_attention(
                 query,
                 memory,
+                attention_mask=attention_mask,
                 padding_mask=padding_mask,
                 key_lengths=lengths,
                 value_mask=memory_mask,

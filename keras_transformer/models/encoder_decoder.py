@@ -14,6 +14,13 @@ from keras_transformer.typing import Tensor
 
 Context = dict[str, Any]
 
+PACKED_INPUTS = {
+    f"{side}_{name}": InputSpec(None, ("B", axis), required=False)
+    for side, axis in (("source", "S"), ("target", "T"))
+    for name in ("segment_ids", "positions")
+}
+"""The optional inputs of rows that hold several pairs, as in `data.translation_pairs(packed=True)`."""
+
 
 class EncoderDecoder(Model):
     """Base class of encoder–decoders with one vocabulary for source and target.
@@ -78,7 +85,19 @@ class EncoderDecoder(Model):
         """Return the logits of every target position (teacher forcing)."""
         given = self.named_inputs(inputs)
         source_lengths = given.get("source_lengths")
-        memory, source_padding = self.encoder_states(given["source_ids"], training, source_lengths)
+        source_segments, target_segments = given.get("source_segment_ids"), given.get("target_segment_ids")
+        if (source_segments is None) != (target_segments is None):
+            raise ValueError(
+                "`inputs` must have both or neither of 'source_segment_ids' and 'target_segment_ids'. "
+                f"Received: the keys {sorted(given)}"
+            )
+        memory, source_padding = self.encoder_states(
+            given["source_ids"],
+            training,
+            source_lengths,
+            segment_ids=source_segments,
+            positions=given.get("source_positions"),
+        )
         return self.decode(
             given["target_ids"],
             memory,
@@ -86,6 +105,9 @@ class EncoderDecoder(Model):
             training,
             source_lengths=source_lengths,
             target_lengths=given.get("target_lengths"),
+            source_segment_ids=source_segments,
+            target_segment_ids=target_segments,
+            positions=given.get("target_positions"),
         )
 
     def input_specs(self) -> InputSpecs:
@@ -95,20 +117,28 @@ class EncoderDecoder(Model):
             "target_ids": InputSpec(self.vocabulary_size),
             "source_lengths": InputSpec(None, ("B",), required=False),
             "target_lengths": InputSpec(None, ("B",), required=False),
+            **PACKED_INPUTS,
         }
 
     def encoder_states(
-        self, source_ids: Tensor, training: bool | None = None, source_lengths: Tensor | None = None
+        self,
+        source_ids: Tensor,
+        training: bool | None = None,
+        source_lengths: Tensor | None = None,
+        *,
+        segment_ids: Tensor | None = None,
+        positions: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return the encoder's output (B, S, D) and its mask (B, S), False for padding.
 
-        The `source_lengths` (B,) of rows padded at the end replace the mask in attention.
+        The `source_lengths` (B,) of rows padded at the end replace the mask in attention. With `segment_ids` (B, S),
+        tokens attend to their own segment only; `positions` (B, S) are those of the embedding.
         """
         padding_mask = ops.not_equal(source_ids, self.pad_id)
         padding = padding_arguments(padding_mask, source_lengths)
-        hidden = self._embed(source_ids, training=training)
+        hidden = self._embed(source_ids, positions, training)
         for block in self.encoder_blocks:
-            hidden = block(hidden, **padding, training=training)
+            hidden = block(hidden, **padding, segment_ids=segment_ids, training=training)
         return self._final_norm("encoder_norm", hidden, training), padding_mask
 
     def decode(
@@ -120,15 +150,24 @@ class EncoderDecoder(Model):
         *,
         source_lengths: Tensor | None = None,
         target_lengths: Tensor | None = None,
+        source_segment_ids: Tensor | None = None,
+        target_segment_ids: Tensor | None = None,
+        positions: Tensor | None = None,
     ) -> Tensor:
         """Return logits (B, T, vocabulary_size) of target ids (B, T), given a memory and its mask (B, S).
 
         The memory is the encoder's output (B, S, D) or a `RetrievalMemory` of it. The lengths (B,) of sources and
-        targets padded at the end replace their masks.
+        targets padded at the end replace their masks. With the segments (B, S) and (B, T) of rows of several pairs,
+        tokens attend to targets and sources of their own segment; `positions` (B, T) are those of targets.
         """
         target_mask = self._target_padding(target_ids, ops.arange(ops.shape(target_ids)[1]))
         target_padding = padding_arguments(target_mask, target_lengths)
-        hidden = self._embed(target_ids, training=training)
+        same_segment = None
+        if source_segment_ids is not None and target_segment_ids is not None:
+            same_segment = ops.equal(
+                target_segment_ids[:, :, None], source_segment_ids[:, None, :]
+            )  # (B, T, S)
+        hidden = self._embed(target_ids, positions, training)
         for block in self.decoder_blocks:
             hidden = block(
                 hidden,
@@ -136,6 +175,8 @@ class EncoderDecoder(Model):
                 **target_padding,
                 memory_padding_mask=padding_mask if source_lengths is None else None,
                 memory_lengths=source_lengths,
+                segment_ids=target_segment_ids,
+                memory_attention_mask=same_segment,
                 training=training,
             )
         return self.logits(self._final_norm("decoder_norm", hidden, training))

@@ -50,7 +50,7 @@ class T5(PublishedSizes, EncoderDecoder):
 
     Call arguments:
         inputs: {"source_ids": (B, S), "target_ids": (B, T)} of integers. The target starts with `start_id`. Optionally
-            "source_lengths" and "target_lengths" (B,), as of `Transformer`.
+            "source_lengths" and "target_lengths" (B,), segments and positions, as of `Transformer`.
 
     Shapes:
         output: (B, T, vocabulary_size), float32 logits of the next token at each target position

@@ -48,7 +48,8 @@ class Transformer(EncoderDecoder):
     Call arguments:
         inputs: {"source_ids": (B, S), "target_ids": (B, T)} of integers. The target starts with `start_id`. Optionally
             "source_lengths" and "target_lengths" (B,), the numbers of tokens of rows padded at the end (see
-            `data.with_lengths`).
+            `data.with_lengths`); for rows of several pairs, "source_segment_ids" and "source_positions" (B, S),
+            "target_segment_ids" and "target_positions" (B, T) (see `data.translation_pairs`).
 
     Shapes:
         output: (B, T, vocabulary_size), float32 logits of the next token at each target position

@@ -13,7 +13,7 @@ from keras_transformer.arguments import check_positive_integer
 from keras_transformer.layers.cached_attention import Cache
 from keras_transformer.layers.retrieval_attention import RetrievalMemory, key_matrix
 from keras_transformer.models.base import Model
-from keras_transformer.models.encoder_decoder import Context, EncoderDecoder
+from keras_transformer.models.encoder_decoder import PACKED_INPUTS, Context, EncoderDecoder
 from keras_transformer.models.input_checks import InputSpecs
 from keras_transformer.ops.scores import ScaledDotProduct
 from keras_transformer.typing import Tensor
@@ -118,8 +118,9 @@ class Unlimiformer(Model):
         )
 
     def input_specs(self) -> InputSpecs:
-        """Return the integer inputs of a call, those of the model."""
-        return self.model.input_specs()
+        """Return the integer inputs of a call: those of the model, except those of several pairs in a row."""
+        specs = self.model.input_specs()
+        return {name: spec for name, spec in specs.items() if name not in PACKED_INPUTS}
 
     def encode(self, source_ids: Tensor, kv_cache: kt_ops.StaticCache = kt_ops.StaticCache()) -> Context:
         """Encode the source sequentially, chunk by chunk.

@@ -238,7 +238,7 @@ def test_invalid_examples_are_refused(task, columns, message):
         ({"length_buckets": [4]}, "`length_buckets` must be at least 5"),
         (
             {"length_buckets": [9], "max_length": 8},
-            "`length_buckets` must be a positive integer or increasing",
+            "`length_buckets` must be a positive integer, or different lengths up to max_length=8 whose last",
         ),
     ],
 )

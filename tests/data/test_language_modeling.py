@@ -1,11 +1,10 @@
 import itertools
-import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.data import language_modeling
+from keras_transformer.data import language_modeling, packing
 from keras_transformer.text import ByteTokenizer
 
 TOKENIZER = ByteTokenizer()
@@ -83,7 +82,7 @@ def test_all_batches_have_one_shape_and_known_cardinality(separate, shuffle):
 )
 def test_separate_texts_are_whole_with_segments_of_their_own(length, packed_together, monkeypatch):
     for name, most in packed_together.items():
-        monkeypatch.setattr(sys.modules[language_modeling.__module__], name, most)
+        monkeypatch.setattr(packing, name, most)
     rows = epoch(language_modeling(TEXTS, TOKENIZER, 2, length=length, separate=True))
     found = []
     for inputs, labels in rows:

@@ -5,10 +5,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from keras_transformer.data import buckets, translation_pairs
+from keras_transformer.data import translation_pairs
 from keras_transformer.text import SentencePieceTokenizer
 
 RANDOM = np.random.default_rng(0)
@@ -70,11 +68,11 @@ def test_laws_of_every_batch(tokenizer, arguments):
     assert dataset.element_spec[0].keys() == {"source_ids", "target_ids"}
     found = batches(dataset)
     assert len(found) == dataset.cardinality().numpy() == len(dataset)
-    assert len({source.shape for source, _, _ in found}) <= arguments.get("length_buckets", 4)
-    rows_of_length = collections.defaultdict(set)
+    rows_of_shape = collections.defaultdict(set)
     for source, target, labels in found:
-        assert source.shape == target.shape == labels.shape
-        rows_of_length[source.shape[1]].add(source.shape[0])
+        assert target.shape == labels.shape
+        assert len(source) == len(target)
+        rows_of_shape[source.shape[1], target.shape[1]].add(len(source))
         taught = labels[:, :-1] != tokenizer.end_id
         np.testing.assert_array_equal(labels[:, :-1][taught], target[:, 1:][taught])
         np.testing.assert_array_equal((target != 0).sum(axis=1), (labels != 0).sum(axis=1))
@@ -83,8 +81,11 @@ def test_laws_of_every_batch(tokenizer, arguments):
         np.testing.assert_array_equal((labels == tokenizer.end_id).sum(axis=1), present)
         np.testing.assert_array_equal((source == tokenizer.end_id).sum(axis=1), present)
         np.testing.assert_array_equal(target[:, 0], np.where(present, tokenizer.start_id, 0))
-    for length, rows in rows_of_length.items():
-        expected = max(1, 200 // length) if "batch_tokens" in arguments else arguments.get("batch_size", 64)
+    assert len(rows_of_shape) <= arguments.get("length_buckets", 16)
+    for shape, rows in rows_of_shape.items():
+        expected = (
+            max(1, 200 // max(shape)) if "batch_tokens" in arguments else arguments.get("batch_size", 64)
+        )
         assert rows == {expected}
 
 
@@ -96,13 +97,19 @@ def test_every_pair_occurs_once_an_epoch(tokenizer, shuffle):
         assert sorted(texts(tokenizer, batches(dataset))) == sorted(PAIRS)
 
 
-def test_rows_are_in_the_shortest_bucket_that_fits(tokenizer):
-    lengths = (8, 20, 32, 64)
-    for source, _, labels in batches(translation_pairs(PAIRS, tokenizer, 8, length_buckets=lengths)):
-        length = np.maximum((source != 0).sum(axis=1), (labels != 0).sum(axis=1))
-        length = length[length > 0]
-        shorter = lengths[lengths.index(source.shape[1]) - 1] if source.shape[1] > 8 else 0
-        assert np.all((length > shorter) & (length <= source.shape[1]))
+@pytest.mark.parametrize("given", [(8, 20, 32, 64), [(10, 32), (32, 10), (20, 20), (60, 56)]])
+def test_rows_are_in_the_smallest_shape_that_fits(tokenizer, given):
+    shapes = [each if isinstance(each, tuple) else (each, each) for each in given]
+    found = set()
+    for source, _, labels in batches(translation_pairs(PAIRS, tokenizer, 8, length_buckets=given)):
+        shape = source.shape[1], labels.shape[1]
+        found.add(shape)
+        assert shape in shapes
+        lengths = np.stack([(source != 0).sum(axis=1), (labels != 0).sum(axis=1)], axis=1)
+        for smaller in shapes:
+            if sum(smaller) < sum(shape):
+                assert not (lengths[lengths[:, 0] > 0] <= smaller).all(axis=1).any()
+    assert len(found) > 2
 
 
 def equal(first, second):
@@ -122,16 +129,49 @@ def test_orders_depend_on_seed_and_epoch(tokenizer):
     assert not equal(epochs[0], batches(other))
 
 
-def test_without_shuffling_order_is_kept_in_each_bucket(tokenizer):
+def test_without_shuffling_order_is_kept_in_each_shape(tokenizer):
     dataset = translation_pairs(PAIRS, tokenizer, 16, shuffle=False)
     assert equal(batches(dataset), batches(dataset))
-    by_length = collections.defaultdict(list)
+    by_shape = collections.defaultdict(list)
     for batch in batches(dataset):
-        by_length[batch[0].shape[1]] += texts(tokenizer, [batch])
-    assert len(by_length) > 1
-    for rows in by_length.values():
+        by_shape[batch[0].shape[1], batch[1].shape[1]] += texts(tokenizer, [batch])
+    assert len(by_shape) > 1
+    for rows in by_shape.values():
         places = [PAIRS.index(row) for row in rows]
         assert places == sorted(places)
+
+
+def test_packed_rows_hold_every_pair_once(tokenizer):
+    plain = translation_pairs(PAIRS, tokenizer, 300, length_buckets=(64,))
+    dataset = translation_pairs(PAIRS, tokenizer, batch_tokens=300, max_length=64, packed=True)
+    expected = sorted(
+        (source[source != 0].tolist(), target[target != 0].tolist(), ids[ids != 0].tolist())
+        for batch in batches(plain)
+        for source, target, ids in zip(*batch, strict=True)
+    )
+    epochs = [list(dataset), list(dataset)]
+    for epoch in epochs:
+        found, real, positions = [], 0, 0
+        for inputs, labels in epoch:
+            inputs, labels = {name: ids.numpy() for name, ids in inputs.items()}, labels.numpy()
+            assert {ids.shape for ids in (*inputs.values(), labels)} == {(300 // 64, 64)}
+            source_segments, segments = (inputs[f"{side}_segment_ids"] for side in ("source", "target"))
+            for side in ("source", "target"):
+                ids = inputs[f"{side}_ids"]
+                np.testing.assert_array_equal(inputs[f"{side}_segment_ids"] > 0, ids > 0)
+                real, positions = real + (ids > 0).sum(), positions + ids.size
+            for row in range(len(labels)):
+                for number in range(1, segments[row].max() + 1):
+                    source, target = source_segments[row] == number, segments[row] == number
+                    for side, chosen in (("source", source), ("target", target)):
+                        places = inputs[f"{side}_positions"][row, chosen]
+                        np.testing.assert_array_equal(places, np.arange(chosen.sum()))
+                        assert np.ptp(np.flatnonzero(chosen)) == chosen.sum() - 1
+                    ids = inputs["source_ids"][row, source], inputs["target_ids"][row, target]
+                    found.append(tuple(each.tolist() for each in (*ids, labels[row, target])))
+        assert sorted(found) == expected
+        assert real / positions > 0.75  # some rows complete the last batch
+    assert not np.array_equal(epochs[0][0][1], epochs[1][0][1])
 
 
 def test_long_pairs_are_left_out_and_counted(tokenizer, caplog):
@@ -272,30 +312,24 @@ def test_other_pairs_are_refused(tokenizer, pairs, error, message):
         ({"length_buckets": ()}, r"`length_buckets` must be .*Received: length_buckets=\(\)"),
         ({"length_buckets": (8, 8)}, r"`length_buckets` must be .*Received: length_buckets=\(8, 8\)"),
         ({"length_buckets": (0, 8)}, r"`length_buckets` must be .*Received: length_buckets=\(0, 8\)"),
-        ({"length_buckets": (8, 256)}, r"increasing lengths up to max_length=128. Received.*\(8, 256\)"),
+        (
+            {"length_buckets": (8, 256)},
+            r"different lengths or .* up to max_length=128 .*Received.*\(8, 256\)",
+        ),
+        ({"length_buckets": (16, 8)}, r"whose last is the longest. Received: length_buckets=\(16, 8\)"),
+        ({"length_buckets": [(8, 32), (32, 8)]}, "whose last is the longest. Received"),
+        ({"length_buckets": [(8, 8), (16, 16, 16)]}, r"\(source, target\) lengths.*Received"),
+        (
+            {"length_buckets": 2.5},
+            "`length_buckets` must be a positive integer.*Received: length_buckets=2.5",
+        ),
+        ({"pad_to_multiple_of": 0}, "`pad_to_multiple_of` must be a positive integer. Received.*=0"),
         ({"max_length": 2}, r"`max_length` .*must be at least \d+, .*300 pairs. Received: a limit of 2"),
     ],
 )
 def test_bad_arguments_are_refused(tokenizer, arguments, message):
     with pytest.raises(ValueError, match=message.replace("300", str(len(PAIRS)))):
         translation_pairs(PAIRS, tokenizer, **arguments)
-
-
-def padded_cells(lengths, chosen):
-    return int(np.sum(np.array(chosen)[np.searchsorted(chosen, lengths)]))
-
-
-@given(st.lists(st.integers(1, 60), min_size=1, max_size=30), st.integers(1, 5), st.data())
-@settings(max_examples=100, deadline=None)
-def test_chosen_lengths_pad_less_than_any_others(lengths, count, data):
-    lengths = np.array(lengths)
-    chosen = buckets.choose_lengths(lengths, count, 60)
-    assert len(chosen) <= count
-    assert list(chosen) == sorted(set(chosen))
-    assert all(length % 8 == 0 or length == 60 for length in chosen)
-    assert chosen[-1] >= lengths.max()
-    others = data.draw(st.lists(st.sampled_from([*range(8, 60, 8), 60]), max_size=count - 1))
-    assert padded_cells(lengths, chosen) <= padded_cells(lengths, sorted({*others, chosen[-1]}))
 
 
 def test_fit_knows_the_number_of_steps(tokenizer):
@@ -309,7 +343,7 @@ def test_fit_knows_the_number_of_steps(tokenizer):
     recorder = keras.callbacks.LambdaCallback(
         on_train_begin=lambda logs: steps.append(recorder.params["steps"])
     )
-    dataset = translation_pairs(PAIRS, tokenizer, 16)
+    dataset = translation_pairs(PAIRS, tokenizer, 16, length_buckets=(16, 64))
     history = model.fit(dataset, epochs=2, shuffle=False, verbose=0, callbacks=[recorder])
     assert steps == [len(dataset)]
     assert history.history["loss"][1] < history.history["loss"][0]

@@ -1,0 +1,235 @@
+"""Rows that are packed with whole texts or pairs of texts, which do not attend to each other."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from keras_transformer.data.ragged_rows import RaggedRows, RowsToStore, check_file
+from keras_transformer.data.shapes import RowLengths
+from keras_transformer.data.storage import Arrays, Chunk
+
+Batch = tuple[dict[str, tf.Tensor], tf.Tensor]
+
+_MOST_TEXTS, _MOST_TOKENS = 2**16, 2**24  # that are packed together
+
+
+class PackedTexts:
+    """Rows of texts; texts longer than a row are split into pieces.
+
+    Args:
+        arrays: rows "texts", each text with its end token.
+        length: T, the length of a row.
+        padding: the padding values of ids and of labels.
+
+    Attributes:
+        content: for `Epochs.fingerprint`.
+    """
+
+    def __init__(self, arrays: Arrays, length: int, padding: tuple[int, int]) -> None:
+        texts = arrays.rows("texts")
+        packs = arrays.derived(_packed_pieces(texts, length), packs=length)
+        self._flat, self._firsts, self._sizes = texts.flat, packs.rows("firsts"), packs["sizes"]
+        self._length, self._padding = length, padding
+        self.content = [*arrays.content, *packs.content]
+
+    def count(self, shuffle: bool) -> int:
+        """Return the number of rows."""
+        return self._firsts.count
+
+    def batch(self, rows: tf.Tensor, seeds: tf.Tensor, shuffle: bool) -> Batch:
+        """Return the rows of numbers (B,), −1 for padding."""
+        ids, segments, positions, labels = _computed(self._gather, rows, [self._length] * 4)
+        return {"token_ids": ids, "segment_ids": segments, "positions": positions}, labels
+
+    def _gather(self, rows: np.ndarray) -> list[np.ndarray]:
+        for array in (self._flat, *self._firsts, self._sizes):
+            check_file(array)
+        pieces, counts = _pieces_of(self._firsts, rows)
+        layout = _Layout.of(counts, self._sizes[pieces])
+        place = self._firsts.flat[pieces][layout.piece] + layout.position
+        return [
+            layout.dense(values, padding, self._length)
+            for values, padding in (
+                (self._flat[place], self._padding[0]),
+                (layout.segment, 0),
+                (layout.position, 0),
+                (self._flat[place + 1], self._padding[1]),
+            )
+        ]
+
+
+class PackedPairs:
+    """Rows of pairs of texts, with the same pairs in a row on both sides.
+
+    Args:
+        arrays: rows "sources" and "targets", without special ids.
+        lengths: the lengths of source and target with an end or start id, integers (n, 2). Longer pairs than rows are
+            left out.
+        length: L, the length of a row on each side.
+        tokenizer: the tokenizer of the sources.
+        target_tokenizer: the tokenizer of the targets.
+
+    Attributes:
+        content: for `Epochs.fingerprint`.
+    """
+
+    def __init__(
+        self, arrays: Arrays, lengths: RowLengths, length: int, tokenizer: Any, target_tokenizer: Any
+    ) -> None:
+        self._sources, self._targets = arrays.rows("sources"), arrays.rows("targets")
+        packs = arrays.derived(_packed_pairs(self._sources.count, lengths, length), packed_pairs=length)
+        self._pairs, self._length = packs.rows("pairs"), length
+        self._tokenizer, self._target_tokenizer = tokenizer, target_tokenizer
+        self.content = [*arrays.content, *packs.content]
+
+    def count(self, shuffle: bool) -> int:
+        """Return the number of rows."""
+        return self._pairs.count
+
+    def batch(self, rows: tf.Tensor, seeds: tf.Tensor, shuffle: bool) -> Batch:
+        """Return the rows of numbers (B,), −1 for padding."""
+        *sides, labels = _computed(self._gather, rows, [self._length] * 7)
+        names = [f"{side}_{name}" for side in ("source", "target") for name in _NAMES]
+        return dict(zip(names, sides, strict=True)), labels
+
+    def _gather(self, rows: np.ndarray) -> list[np.ndarray]:
+        for array in (*self._sources, *self._targets, *self._pairs):
+            check_file(array)
+        places, counts = _pieces_of(self._pairs, rows)
+        pairs = self._pairs.flat[places]
+        source, layout = self._ended(self._sources, pairs, counts, self._tokenizer.end_id)
+        found = self._side(source, layout, self._tokenizer.pad_id)
+        labels, layout = self._ended(self._targets, pairs, counts, self._target_tokenizer.end_id)
+        shifted = np.where(layout.position == 0, self._target_tokenizer.start_id, np.roll(labels, 1))
+        found += self._side(shifted, layout, self._target_tokenizer.pad_id)
+        return [*found, layout.dense(labels, self._target_tokenizer.pad_id, self._length)]
+
+    def _side(self, ids: np.ndarray, layout: "_Layout", pad_id: int) -> list[np.ndarray]:
+        """Return ids, segments and positions (B, L)."""
+        values = (ids, pad_id), (layout.segment, 0), (layout.position, 0)
+        return [layout.dense(each, padding, self._length) for each, padding in values]
+
+    def _ended(
+        self, texts: RaggedRows, pairs: np.ndarray, counts: np.ndarray, end_id: int
+    ) -> tuple[np.ndarray, "_Layout"]:
+        """Return the ids of texts with their end ids, and their places."""
+        starts = texts.splits[pairs]
+        sizes = texts.splits[pairs + 1] - starts + 1
+        layout = _Layout.of(counts, sizes)
+        place = np.minimum(starts[layout.piece] + layout.position, len(texts.flat) - 1)
+        ids = texts.flat[place] if len(texts.flat) else np.zeros(place.shape, np.int32)
+        return np.where(layout.position == sizes[layout.piece] - 1, end_id, ids), layout
+
+
+_NAMES = ("ids", "segment_ids", "positions")
+
+
+class _Layout(NamedTuple):
+    """The places of N tokens in rows of several pieces.
+
+    Attributes:
+        rows: B, the number of rows.
+        row: the row of each token, integers (N,).
+        column: its column.
+        segment: the number of its piece in the row, from 1.
+        piece: the index of its piece among those of all rows.
+        position: its index in the piece.
+    """
+
+    rows: int
+    row: np.ndarray
+    column: np.ndarray
+    segment: np.ndarray
+    piece: np.ndarray
+    position: np.ndarray
+
+    @classmethod
+    def of(cls, counts: np.ndarray, sizes: np.ndarray) -> "_Layout":
+        """Place pieces of `sizes` (n,) one after the other, `counts` (B,) of them in each row."""
+        row = np.repeat(np.repeat(np.arange(len(counts)), counts), sizes)
+        return cls(
+            rows=len(counts),
+            row=row,
+            column=_within(np.bincount(row, minlength=len(counts))),
+            segment=np.repeat(_within(counts) + 1, sizes),
+            piece=np.repeat(np.arange(len(sizes)), sizes),
+            position=_within(sizes),
+        )
+
+    def dense(self, values: np.ndarray, padding: int, length: int) -> np.ndarray:
+        """Return values of tokens (N,) as int32 (B, length)."""
+        array = np.full((self.rows, length), padding, np.int32)
+        array[self.row, self.column] = values
+        return array
+
+
+def _computed(gather: Any, rows: tf.Tensor, lengths: list[int]) -> list[tf.Tensor]:
+    """Return the int32 arrays (B, length) that a function of the numbers of rows returns."""
+    arrays = tf.numpy_function(gather, [rows], [tf.int32] * len(lengths), stateful=False)
+    return [
+        tf.ensure_shape(each, [rows.shape[0], length]) for each, length in zip(arrays, lengths, strict=True)
+    ]
+
+
+def _pieces_of(pieces: RaggedRows, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the indices of the pieces of rows, and their number in each row (B,); row −1 has none."""
+    splits = pieces.splits
+    each = [np.arange(splits[row], splits[row + 1]) if row >= 0 else np.arange(0) for row in rows]
+    return np.concatenate(each), np.array([len(of_row) for of_row in each])
+
+
+def _within(sizes: np.ndarray) -> np.ndarray:
+    """Return the index of each element within its part, for parts of the given sizes."""
+    return np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+
+
+def _packed_pieces(texts: RaggedRows, length: int) -> Iterator[Chunk]:
+    """Yield the pieces of each row: the place of their first token and their size.
+
+    Each chunk of texts is packed by itself, so that memory does not grow with their number.
+    """
+    start = 0
+    while start < texts.count:
+        starts = texts.splits[start : start + _MOST_TEXTS + 1]
+        starts = starts[: max(2, np.searchsorted(starts, starts[0] + _MOST_TOKENS))]
+        start += len(starts) - 1
+        # Input pieces of at most T tokens; the last token of a text, its end token, is a label only.
+        inputs = np.diff(starts) - 1
+        numbers = -(-inputs // length)
+        number = _within(numbers)
+        first = np.repeat(starts[:-1], numbers) + number * length
+        size = np.minimum(np.repeat(inputs, numbers) - number * length, length)
+        order, counts = _packed(size, length)
+        yield {"firsts": RowsToStore(first[order], counts), "sizes": size[order].astype(np.int32)}
+
+
+def _packed_pairs(count: int, lengths: RowLengths, length: int) -> Iterator[Chunk]:
+    """Yield the indices of the pairs of each row; each chunk of pairs is packed by itself."""
+    for start in range(0, count, _MOST_TEXTS):
+        size = lengths(start, min(start + _MOST_TEXTS, count)).max(axis=1)
+        fitting = np.flatnonzero(size <= length)
+        order, counts = _packed(size[fitting], length)
+        yield {"pairs": RowsToStore(start + fitting[order], counts)}
+
+
+def _packed(sizes: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Pack pieces into rows by best-fit decreasing bin packing.
+
+    Returns:
+        The indices of the pieces, row by row, and the number of pieces in each row.
+    """
+    row, column = np.zeros(len(sizes), np.int64), np.zeros(len(sizes), np.int64)
+    rows_of_room: list[list[int]] = [[] for _ in range(length + 1)]
+    rows = 0
+    for piece in np.argsort(-sizes, kind="stable"):
+        size = int(sizes[piece])
+        room = next((room for room in range(size, length + 1) if rows_of_room[room]), length)
+        if not rows_of_room[room]:
+            rows_of_room[room].append(rows)
+            rows += 1
+        row[piece] = place = rows_of_room[room].pop()
+        column[piece] = length - room
+        rows_of_room[room - size].append(place)
+    return np.lexsort((column, row)), np.bincount(row, minlength=rows)

@@ -1,0 +1,201 @@
+"""The search for shapes of batches: few of them, with little padding."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+COMPILATION = 0.002
+"""The cost of a shape, as a fraction of the positions of an epoch: 4 seconds of compilation in half an hour."""
+
+_EDGES = 64  # lengths of each side; the search compares all their combinations
+
+Shape = tuple[int, ...]
+
+
+def choose_lengths(
+    lengths: np.ndarray, count: int, limit: int, multiple: int = 8, rows: np.ndarray | None = None
+) -> tuple[int, ...]:
+    """Choose lengths of batches that minimize the padding, by dynamic programming.
+
+    Args:
+        lengths: the lengths of the rows, integers (n,) of at most `limit`, n > 0.
+        count: the maximum number of lengths to choose.
+        limit: the maximum length.
+        multiple: what the chosen lengths are multiples of.
+        rows: the number of rows of each of `lengths`, (n,); by default 1.
+
+    Returns:
+        At most `count` increasing lengths, each a multiple of `multiple` or `limit`; the last one fits the longest row.
+
+    Example:
+        >>> choose_lengths(np.array([3, 5, 30]), 2, 128)
+        (8, 32)
+    """
+    candidates, candidate = np.unique(_rounded(lengths, limit, multiple), return_inverse=True)  # (m,), (n,)
+    below = np.concatenate([[0], np.cumsum(np.bincount(candidate, rows))])  # rows of the first i candidates
+    # cells[i]: the fewest positions, including padding, for the first i candidates with the lengths used so far.
+    cells = np.where(np.arange(len(candidates) + 1) == 0, 0, np.inf)
+    choices = []
+    for _ in range(min(count, len(candidates))):
+        # cost[j, i]: a length of candidates[i-1] for the candidates j+1 to i.
+        cost = cells[:, None] + (below[None, 1:] - below[:, None]) * candidates[None, :]
+        cost[np.arange(len(cells))[:, None] > np.arange(len(candidates))[None, :]] = np.inf
+        choices.append(np.argmin(cost, axis=0))
+        cells = np.concatenate([[0], np.min(cost, axis=0)])
+    chosen, end = [], len(candidates)
+    for choice in reversed(choices):
+        if end:
+            chosen.append(int(candidates[end - 1]))
+            end = int(choice[end - 1])
+    return tuple(reversed(chosen))
+
+
+def choose_shapes(
+    lengths: np.ndarray,
+    rows_of: Callable[[Shape], int],
+    count: int,
+    limit: int,
+    multiple: int = 8,
+    rows: np.ndarray | None = None,
+) -> tuple[Shape, ...]:
+    r"""Choose (source, target) lengths of batches, with little padding and few compilations.
+
+    A pair belongs to the shape with the fewest positions among those that it fits. If $n_k$ pairs belong to shape k, of
+    lengths $S_k$ and $T_k$ with $B_k$ rows in a batch, the cost of K shapes is the number of positions of an epoch,
+    including rows that complete the last batches, and a fraction c of it (`COMPILATION`) for each shape:
+
+    $$(1 + c K) \sum_{k=1}^K \lceil n_k / B_k \rceil \, B_k \, (S_k + T_k)$$
+
+    The search starts with the equal lengths of source and target that `choose_lengths` finds. It then adds a shape, or
+    replaces one by another, as long as this lowers the cost, which is the vertex substitution for the p-median problem.
+    It compares all combinations of at most 64 lengths of each side.
+
+    Args:
+        lengths: the lengths of source and target of each pair, integers (n, 2) of at most `limit`, n > 0.
+        rows_of: a function from a shape to the number of rows in its batches.
+        count: the maximum number of shapes.
+        limit: the maximum length.
+        multiple: what the chosen lengths are multiples of.
+        rows: the number of pairs of each of `lengths`, (n,); by default 1.
+
+    Returns:
+        At most `count` shapes (S, T) in the order of `ordered`, each length a multiple of `multiple` or `limit`. Each
+        pair fits at least one of them.
+
+    Example:
+        >>> pairs = np.array([(3, 12), (2, 11), (14, 4), (15, 6)] * 50)
+        >>> choose_shapes(pairs, lambda shape: 10, 4, 128)
+        ((8, 16), (16, 8))
+
+    References:
+        Teitz and Bart, "Heuristic Methods for Estimating the Generalized Vertex Median of a Weighted Graph" (1968).
+    """
+    pairs, pair = np.unique(_rounded(lengths, limit, multiple) @ [limit + 1, 1], return_inverse=True)
+    rows = np.bincount(pair, rows).astype(np.int64)  # (m,)
+    pairs = np.stack(np.divmod(pairs, limit + 1), axis=1)  # (m, 2)
+    needed = pairs.max(axis=1)
+    equal = min(
+        (choose_lengths(needed, number, limit, multiple, rows) for number in range(1, count + 1)),
+        key=lambda chosen: _cost_of(np.stack([chosen, chosen], axis=1), pairs, rows, rows_of),
+    )
+    start = np.minimum(np.array(equal)[:, None], pairs.max(axis=0))  # (k, 2)
+    edges = [
+        np.union1d(choose_lengths(pairs[:, side], _EDGES, limit, multiple, rows), start[:, side])
+        for side in (0, 1)
+    ]
+    found = _Substitution(pairs, rows, edges, rows_of).search(start, count)
+    used = np.unique(first_fitting(pairs, found))
+    return tuple((int(source), int(target)) for source, target in found[used])
+
+
+def ordered(shapes: np.ndarray) -> np.ndarray:
+    """Sort shapes, integers (k, sides), by their number of positions, then by their first length."""
+    return shapes[_order(shapes)]
+
+
+def _order(shapes: np.ndarray) -> np.ndarray:
+    return np.lexsort((shapes[:, 0], shapes.sum(axis=1)))
+
+
+def first_fitting(lengths: np.ndarray, shapes: np.ndarray) -> np.ndarray:
+    """Return the index of the first shape (k, sides) that each row of lengths (n, sides) fits, −1 if there is none."""
+    first = np.full(len(lengths), -1)
+    for index in reversed(range(len(shapes))):
+        first[(lengths <= shapes[index]).all(axis=1)] = index
+    return first
+
+
+class _Substitution:
+    """Search for shapes by adding one, or replacing one by another.
+
+    Args:
+        pairs: different lengths of source and target, integers (m, 2).
+        rows: the number of pairs with these lengths, integers (m,).
+        edges: the lengths of source and of target, (p,) and (q,), whose c = p · q combinations are the candidates.
+        rows_of: a function from a shape to the number of rows in its batches.
+    """
+
+    def __init__(
+        self, pairs: np.ndarray, rows: np.ndarray, edges: list[np.ndarray], rows_of: Callable[[Shape], int]
+    ) -> None:
+        self._grid = np.stack(np.meshgrid(*edges, indexing="ij"), axis=-1)  # (p, q, 2)
+        places = [np.searchsorted(edge, pairs[:, side]) for side, edge in enumerate(edges)]
+        self._rows = np.zeros(self._grid.shape[:2], np.int64)
+        np.add.at(self._rows, tuple(places), rows)
+        cells = self._grid.reshape(-1, 2)
+        self._order = _order(cells)
+        self.candidates = cells[self._order]  # (c, 2)
+        self._batch_rows = _batch_rows(self.candidates, rows_of)
+        self._positions = self.candidates.sum(axis=1)
+
+    def search(self, start: np.ndarray, count: int) -> np.ndarray:
+        """Return at most `count` candidates, with no higher cost than those of `start`, both (k, 2)."""
+        largest = len(self.candidates) - 1  # fits all pairs, and is part of `start`
+        chosen = {int(np.flatnonzero((self.candidates == shape).all(axis=1))[0]) for shape in start}
+        cost, improved = np.inf, True
+        while improved:
+            improved = False
+            for replaced in (None, *sorted(chosen - {largest})):
+                kept = chosen - {replaced}
+                if len(kept) == count or (replaced is not None and replaced not in chosen):
+                    continue
+                candidate, lowest = self._best_addition(np.array(sorted(kept)))
+                if lowest < cost:
+                    chosen, cost, improved = {*kept, candidate}, lowest, True
+        return self.candidates[sorted(chosen)]
+
+    def _best_addition(self, chosen: np.ndarray) -> tuple[int, float]:
+        """Return the candidate with which `chosen` (k,) has the lowest cost, possibly one of them, and this cost."""
+        count = len(self.candidates)
+        shape_of_cell = chosen[first_fitting(self._grid.reshape(count, 2), self.candidates[chosen])]
+        rows = self._rows * (shape_of_cell.reshape(self._rows.shape) == chosen[:, None, None])  # (k, p, q)
+        # The pairs of each chosen shape that fit a candidate, and go to it if it has fewer positions.
+        fitting = rows.cumsum(axis=1).cumsum(axis=2).reshape(len(chosen), count)[:, self._order]
+        moved = np.where(np.arange(count) < chosen[:, None], fitting, 0)  # (k, c)
+        rows = np.concatenate([rows.sum(axis=(1, 2))[:, None] - moved, moved.sum(axis=0, keepdims=True)])
+        shapes = np.concatenate([np.tile(chosen[:, None], count), np.arange(count)[None]])  # (k + 1, c)
+        costs = _cost(rows, self._batch_rows[shapes], self._positions[shapes])
+        best = int(np.argmin(costs))
+        return best, float(costs[best])
+
+
+def _cost_of(
+    shapes: np.ndarray, pairs: np.ndarray, rows: np.ndarray, rows_of: Callable[[Shape], int]
+) -> float:
+    """Return the cost of ordered shapes (k, 2) for `rows` (m,) of the lengths `pairs` (m, 2)."""
+    rows_of_shape = np.bincount(first_fitting(pairs, shapes), rows, len(shapes)).astype(np.int64)
+    return float(_cost(rows_of_shape, _batch_rows(shapes, rows_of), shapes.sum(axis=1)))
+
+
+def _cost(rows: np.ndarray, batch_rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """Return the cost of k shapes with `rows` pairs and `positions` in a row; all have k as their first axis."""
+    epoch = (-(-rows // batch_rows) * batch_rows * positions).sum(axis=0)
+    return epoch * (1 + COMPILATION * (rows > 0).sum(axis=0))
+
+
+def _batch_rows(shapes: np.ndarray, rows_of: Callable[[Shape], int]) -> np.ndarray:
+    return np.array([rows_of(tuple(shape)) for shape in shapes.tolist()])
+
+
+def _rounded(lengths: np.ndarray, limit: int, multiple: int) -> np.ndarray:
+    return np.minimum(-(-lengths // multiple) * multiple, limit)
