@@ -47,6 +47,7 @@ def classification(
     Args:
         texts: strings, or pairs of strings.
         labels: classes, integers (n,); 0 or 1 for each of several, integers (n, C); or numbers, floats (n,) or (n, C).
+            An iterable that is no array or sequence is read along with `texts`.
         tokenizer: a tokenizer with padding, start and end ids.
         batch_size: B, the number of rows in each batch; the last batch of each length may be smaller.
         max_length: the maximum length of a row, including special ids: at most the model's. Longer texts are truncated

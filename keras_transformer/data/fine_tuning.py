@@ -66,7 +66,7 @@ def fine_tuning(
     Args:
         examples: texts, or tuples of texts, depending on the task.
         labels: the label of each example, see above; for "multiple_choice" the index of the right answer, integers
-            (n,).
+            (n,). An iterable that is no array or sequence is read along with `examples`.
         tokenizer: the tokenizer, which must not encode any text with `special_ids`.
         batch_size: B, the number of examples in each batch; the last may be smaller.
         task: one of the above. Use "similarity" for pairs without an inherent order.
