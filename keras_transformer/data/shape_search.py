@@ -5,7 +5,10 @@ from collections.abc import Callable
 import numpy as np
 
 COMPILATION = 0.002
-"""The cost of a shape, as a fraction of the positions of an epoch: 4 seconds of compilation in half an hour."""
+"""The cost of a shape, as a fraction of the positions of an epoch.
+
+XLA compiles a training step of 3 + 3 layers in 11 seconds of processor time, 0.2 % of an hour and a half.
+"""
 
 _EDGES = 64  # lengths of each side; the search compares all their combinations
 
@@ -85,12 +88,11 @@ def choose_shapes(
         Teitz and Bart, "Heuristic Methods for Estimating the Generalized Vertex Median of a Weighted Graph" (1968).
     """
     pairs, rows = np.unique(_rounded(lengths, limit, multiple) @ [limit + 1, 1], return_counts=True)
-    pairs = np.stack(
-        np.divmod(pairs, limit + 1), axis=1
-    )  # (m, 2), different ones, each with a number of `rows`
+    pairs = np.stack(np.divmod(pairs, limit + 1), axis=1)  # (m, 2), with their numbers of rows (m,)
     needed = pairs.max(axis=1)
+    numbers = range(1, min(count, len(np.unique(needed))) + 1)
     equal = min(
-        (choose_lengths(needed, number, limit, multiple, rows) for number in range(1, count + 1)),
+        (choose_lengths(needed, number, limit, multiple, rows) for number in numbers),
         key=lambda chosen: _cost_of(np.stack([chosen, chosen], axis=1), pairs, rows, rows_of),
     )
     start = np.minimum(np.array(equal)[:, None], pairs.max(axis=0))  # (k, 2)

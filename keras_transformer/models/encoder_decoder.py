@@ -163,7 +163,7 @@ class EncoderDecoder(Model):
         target_mask = self._target_padding(target_ids, ops.arange(ops.shape(target_ids)[1]))
         target_padding = padding_arguments(target_mask, target_lengths)
         same_segment = None
-        if source_segment_ids is not None:
+        if source_segment_ids is not None and target_segment_ids is not None:
             same_segment = ops.equal(
                 target_segment_ids[:, :, None], source_segment_ids[:, None, :]
             )  # (B, T, S)
