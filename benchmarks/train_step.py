@@ -76,7 +76,12 @@ class Shapes:
 
 def build_ours(shapes: Shapes, jit: bool, threads: int) -> tuple[int, Callable[[int], Any]]:
     """Our Transformer, trained by `fit`."""
-    keras = _keras(threads)
+    keras = start_keras(threads)
+    return _fit(keras, *our_model(shapes), shapes, jit)
+
+
+def our_model(shapes: Shapes) -> tuple[Any, Any]:
+    """Return our Transformer and its loss."""
     import keras_transformer as kt
 
     model = kt.models.Transformer(
@@ -87,8 +92,7 @@ def build_ours(shapes: Shapes, jit: bool, threads: int) -> tuple[int, Callable[[
         hidden_dim=shapes.hidden_dim,
         dropout=shapes.dropout,
     )
-    loss = kt.training.LabelSmoothedCrossentropy(shapes.smoothing)
-    return _fit(keras, model, loss, shapes, jit)
+    return model, kt.training.LabelSmoothedCrossentropy(shapes.smoothing)
 
 
 def build_keras_hub(shapes: Shapes, jit: bool, threads: int) -> tuple[int, Callable[[int], Any]]:
@@ -97,7 +101,12 @@ def build_keras_hub(shapes: Shapes, jit: bool, threads: int) -> tuple[int, Calla
     Its loss does not smooth labels: in Keras that needs one-hot labels of the vocabulary's size, which cost far
     more. So the comparison favours it.
     """
-    keras = _keras(threads)
+    keras = start_keras(threads)
+    return _fit(keras, *keras_hub_model(keras, shapes), shapes, jit)
+
+
+def keras_hub_model(keras: Any, shapes: Shapes) -> tuple[Any, Any]:
+    """Return a functional model of KerasHub's layers, for rows of any length, and its loss."""
     import keras_hub
 
     layers = keras_hub.layers
@@ -110,9 +119,7 @@ def build_keras_hub(shapes: Shapes, jit: bool, threads: int) -> tuple[int, Calla
         "normalize_first": True,
     }
     embedding = layers.ReversibleEmbedding(shapes.vocabulary_size, shapes.model_dim, tie_weights=True)
-    ids = {
-        name: keras.Input((shapes.length,), dtype="int32", name=name) for name in ("source_ids", "target_ids")
-    }
+    ids = {name: keras.Input((None,), dtype="int32", name=name) for name in ("source_ids", "target_ids")}
     real = {name: keras.ops.not_equal(tensor, PAD) for name, tensor in ids.items()}
 
     def embed(name: str) -> Any:
@@ -133,7 +140,7 @@ def build_keras_hub(shapes: Shapes, jit: bool, threads: int) -> tuple[int, Calla
         )
     logits = embedding(keras.layers.LayerNormalization(epsilon=1e-6)(hidden), reverse=True)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    return _fit(keras, keras.Model(ids, logits), loss, shapes, jit)
+    return keras.Model(ids, logits), loss
 
 
 def build_torch(shapes: Shapes, jit: bool, threads: int) -> tuple[int, Callable[[int], Any]]:
@@ -143,7 +150,7 @@ def build_torch(shapes: Shapes, jit: bool, threads: int) -> tuple[int, Callable[
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     ids = {name: torch.from_numpy(array.astype("int64")) for name, array in shapes.batch().items()}
-    model = _torch_model(torch, shapes)
+    model = torch_model(torch, shapes)
     criterion = torch.nn.CrossEntropyLoss(label_smoothing=shapes.smoothing, ignore_index=PAD)
 
     def loss_of() -> Any:
@@ -174,7 +181,9 @@ def build_torch(shapes: Shapes, jit: bool, threads: int) -> tuple[int, Callable[
     return sum(parameter.numel() for parameter in model.parameters()), steps_of
 
 
-def _torch_model(torch: Any, shapes: Shapes) -> Any:
+def torch_model(torch: Any, shapes: Shapes) -> Any:
+    """Return a model of `torch.nn.Transformer`, for rows of at most `shapes.length` ids."""
+
     class Model(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -199,13 +208,16 @@ def _torch_model(torch: Any, shapes: Shapes) -> Any:
             self.register_buffer("unrelated", unrelated)
 
         def embed(self, ids: Any) -> Any:
-            return self.drop(self.embedding(ids) * math.sqrt(shapes.model_dim) + self.encoding)
+            return self.drop(
+                self.embedding(ids) * math.sqrt(shapes.model_dim) + self.encoding[: ids.shape[1]]
+            )
 
         def forward(self, source_ids: Any, target_ids: Any) -> Any:
+            length = target_ids.shape[1]
             hidden = self.transformer(
                 self.embed(source_ids),
                 self.embed(target_ids),
-                tgt_mask=self.unrelated,
+                tgt_mask=self.unrelated[:length, :length],
                 src_key_padding_mask=source_ids == PAD,
                 tgt_key_padding_mask=target_ids == PAD,
                 memory_key_padding_mask=source_ids == PAD,
@@ -216,7 +228,8 @@ def _torch_model(torch: Any, shapes: Shapes) -> Any:
     return Model()
 
 
-def _keras(threads: int) -> Any:
+def start_keras(threads: int) -> Any:
+    """Import Keras with TensorFlow on the CPU."""
     os.environ["KERAS_BACKEND"] = "tensorflow"
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # compare on the CPU
@@ -308,7 +321,7 @@ def build_limit(name: str, shapes: Shapes, threads: int) -> Callable[..., dict[s
 
 def _multiply(library: str, threads: int) -> tuple[Callable[..., Any], Callable[[np.ndarray], Any]]:
     if library == "tensorflow":
-        _keras(threads)
+        start_keras(threads)
         import tensorflow as tf
 
         return lambda a, b, at, bt: tf.matmul(a, b, transpose_a=at, transpose_b=bt), tf.constant

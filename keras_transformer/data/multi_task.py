@@ -34,7 +34,7 @@ def multi_task_pairs(
     temperature: float = 1.0,
     batch_tokens: int | None = None,
     max_length: int = 512,
-    length_buckets: LengthBuckets = 16,
+    length_buckets: LengthBuckets = 8,
     pad_to_multiple_of: int = 2,
     shuffle: bool = True,
     seed: int = 0,
@@ -84,7 +84,7 @@ def multi_task_pairs(
         >>> tasks = {"double: ": [("a", "aa"), ("b", "bb")], "reverse: ": [("ab", "ba")]}
         >>> inputs, labels = next(iter(multi_task_pairs(tasks, tokenizer, batch_size=4)))
         >>> inputs["source_ids"].shape, labels.shape  # three pairs and a row of padding
-        (TensorShape([4, 16]), TensorShape([4, 16]))
+        (TensorShape([4, 12]), TensorShape([4, 4]))
 
     References:
         Raffel et al., "Exploring the Limits of Transfer Learning" (2020), section 3.5.2.

@@ -47,7 +47,7 @@ def translation_pairs(
     target_tokenizer: Tokenizer | None = None,
     batch_tokens: int | None = None,
     max_length: int = 128,
-    length_buckets: LengthBuckets = 16,
+    length_buckets: LengthBuckets = 8,
     pad_to_multiple_of: int = 2,
     packed: bool = False,
     shuffle: bool = True,

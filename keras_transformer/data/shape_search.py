@@ -5,7 +5,10 @@ from collections.abc import Callable
 import numpy as np
 
 COMPILATION = 0.002
-"""The cost of a shape, as a fraction of the positions of an epoch: 4 seconds of compilation in half an hour."""
+"""The cost of a shape, as a fraction of the positions of an epoch.
+
+XLA compiles a training step of 3 + 3 layers in 11 seconds of processor time, 0.2 % of an hour and a half.
+"""
 
 _EDGES = 64  # lengths of each side; the search compares all their combinations
 
@@ -94,8 +97,9 @@ def choose_shapes(
     rows = np.bincount(pair, rows).astype(np.int64)  # (m,)
     pairs = np.stack(np.divmod(pairs, limit + 1), axis=1)  # (m, 2)
     needed = pairs.max(axis=1)
+    numbers = range(1, min(count, len(np.unique(needed))) + 1)
     equal = min(
-        (choose_lengths(needed, number, limit, multiple, rows) for number in range(1, count + 1)),
+        (choose_lengths(needed, number, limit, multiple, rows) for number in numbers),
         key=lambda chosen: _cost_of(np.stack([chosen, chosen], axis=1), pairs, rows, rows_of),
     )
     start = np.minimum(np.array(equal)[:, None], pairs.max(axis=0))  # (k, 2)

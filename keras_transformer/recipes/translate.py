@@ -20,7 +20,7 @@ class Translate(Recipe):
     Attributes:
         reverse: whether to swap the two columns.
         direction: the languages source-target of a public data set.
-        batch_tokens: the number of target tokens in a batch, including padding, in place of `batch_size`.
+        batch_tokens: the maximum number of positions of each side of a batch, in place of `batch_size`.
         max_new_tokens: the maximum number of tokens of an output.
 
     Example:
