@@ -61,7 +61,7 @@ def new_parts(
         if pipeline.generates:
             files.write_json(new / "generation_config.json", pipeline.generation_config())
 
-    def write_card(new: pathlib.Path, reports: dict[str, Any]) -> None:
+    def write_derived(new: pathlib.Path, reports: dict[str, Any]) -> None:
         for part, report in reports.items():
             if (new / part).exists():
                 report["signatures"] = model_card.signatures(new / part)
@@ -69,7 +69,7 @@ def new_parts(
         files.write_bytes(new / bundle.CARD, card.encode())
 
     versions = {name: _version(name) for name in _PACKAGES}
-    return bundle.new_parts(folder, parts, config, versions, write_shared, signature_key, write_card)
+    return bundle.new_parts(folder, parts, config, versions, write_shared, signature_key, write_derived)
 
 
 def config_of(pipeline: Any) -> dict[str, Any]:
