@@ -1,4 +1,4 @@
-"""Writing parts of an export: settings, tokenizer, versions and model card."""
+"""Writing parts of an export: settings, tokenizer, versions, model card and configurations of servers."""
 
 import contextlib
 import importlib.metadata
@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from keras_transformer.export import model_card
+from keras_transformer.export import model_card, serving_files
 from keras_transformer.export.tokenizer_examples import tokenizer_examples
 from keras_transformer.pipelines.base import Pipeline
 from keras_transformer_serving import bundle, files
@@ -65,6 +65,7 @@ def new_parts(
         for part, report in reports.items():
             if (new / part).exists():
                 report["signatures"] = model_card.signatures(new / part)
+        serving_files.write(new, config, reports)
         card = model_card.model_card(folder.absolute().name, pipeline, reports)
         files.write_bytes(new / bundle.CARD, card.encode())
 
