@@ -155,10 +155,10 @@ def _triton(name: str, pipeline: Any, reports: Mapping[str, Any]) -> Iterator[st
     if not (graphs := reports.get(ONNX, {}).get("signatures")):
         return
     graph = f"{ONNX}/{triton.served_graph(pipeline.export_config(), graphs)}"
-    folder = shlex.quote(f"../model_repository/{name}")  # outside the export, which is verified
+    model = shlex.quote(f"../model_repository/{name}")  # outside the export, which is verified
     yield f"## Triton: {TRITON}\n"
-    yield "A model of ids for a model repository of NVIDIA Triton Inference Server; in this folder:\n\n```sh"
-    yield f"mkdir -p {folder}/1 && cp -r {TRITON}/. {folder} && cp {graph}* {folder}/1"
+    yield "A model for a model repository of NVIDIA Triton Inference Server; it takes arrays. In this folder:\n\n```sh"
+    yield f'model={model}\nmkdir -p "$model/1"\ncp -r {TRITON}/. "$model"\ncp {graph}* "$model/1"'
     yield "```\n"
 
 
