@@ -90,7 +90,7 @@ def test_every_model_is_served_once_from_the_folder_that_compose_mounts(tmp_path
     assert source.endswith("/saved_model")
     assert served(exported) == {"tiny": f"{target}/tiny"}
     report = reports.pop("saved_model/tiny/1")
-    parts = ["saved_model/es-en/9", "saved_model/señal_2.b/3", "saved_model/es-en/10"]
+    parts = ["saved_model/es-en/10", "saved_model/señal_2.b/3", "saved_model/es-en/9"]
     serving_files.write(tmp_path, Bundle(exported).config, dict.fromkeys(parts, report))
     assert served(tmp_path) == {name: f"{target}/{name}" for name in ("es-en", "señal_2.b")}
     assert serving_files.latest_versions(dict.fromkeys(parts))["es-en"] == "saved_model/es-en/10"
