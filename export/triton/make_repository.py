@@ -2,46 +2,25 @@
 
     python export/triton/make_repository.py runs/quickstart/export model_repository --name es-en
 
-writes `model_repository/es-en/config.pbtxt` and `model_repository/es-en/1/model.onnx`: the graph with the whole
-generation loop, or `model` of a pipeline that does not generate. It needs `keras-transformer-serving[cpu]`.
+writes `model_repository/es-en/config.pbtxt` and into `model_repository/es-en/1/` the graph: the whole generation loop,
+or `model` of a pipeline that does not generate. It needs `keras-transformer-serving`. The options `--precision` and
+`--max-batch-size` apart, `config.pbtxt` is the export's `serving/triton/config.pbtxt`.
 """
 
 import argparse
-import json
 import os
 import pathlib
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from keras_transformer_serving import FLOAT32, Bundle, Sessions
+from keras_transformer_serving import FLOAT32, Bundle
 from keras_transformer_serving.bundle import ONNX
 from keras_transformer_serving.external_data import file_name
 from keras_transformer_serving.files import new_folder, write_bytes
-from keras_transformer_serving.graph_files import graph_file, graph_reader
-from keras_transformer_serving.graphs import MODEL, loop_name
-from keras_transformer_serving.sessions import CPU
-
-CONFIG, GRAPH, WARM_UP = "config.pbtxt", "model.onnx", "warmup"
-_WARM_UP_SIZE = 8  # of axes of any size
-# The types of Triton, by those of ONNX Runtime.
-_TYPES = {
-    "tensor(bool)": "TYPE_BOOL",
-    "tensor(int32)": "TYPE_INT32",
-    "tensor(int64)": "TYPE_INT64",
-    "tensor(float16)": "TYPE_FP16",
-    "tensor(float)": "TYPE_FP32",
-}
-_DTYPES = {
-    "tensor(bool)": np.bool_,
-    "tensor(int32)": np.int32,
-    "tensor(int64)": np.int64,
-    "tensor(float16)": np.float16,
-    "tensor(float)": np.float32,
-}
+from keras_transformer_serving.graph_files import graph_reader
+from keras_transformer_serving.triton import CONFIG, MAX_BATCH_SIZE, model_files, served_graph
 
 
 def make_repository(
@@ -51,7 +30,7 @@ def make_repository(
     name: str | None = None,
     version: int = 1,
     precision: str = FLOAT32,
-    max_batch_size: int = 32,
+    max_batch_size: int = MAX_BATCH_SIZE,
 ) -> pathlib.Path:
     """Add an export to a model repository: the whole version, or nothing.
 
@@ -61,9 +40,7 @@ def make_repository(
         name: the model's name, by default the name of the folder `bundle`.
         version: the version, a folder of the model. Other versions of the model must have an equal configuration.
         precision: "float32", or "float16" (for GPUs) or "int8" (for CPUs) if the export has them.
-        max_batch_size: the largest batch that Triton forms of requests with inputs of equal shapes. With 0 it forms
-            none, and requests may have the graph's inputs with defaults, such as `max_new_tokens`: Triton's backend
-            of ONNX Runtime takes no such inputs in batches.
+        max_batch_size: the largest batch, or 0; see `keras_transformer_serving.triton.model_files`.
 
     Returns:
         The folder of the version.
@@ -78,119 +55,47 @@ def make_repository(
     target = pathlib.Path(repository).resolve() / name
     _check(folder, target, name, version, max_batch_size)
     export = Bundle(folder)
-    config = export.config
-    graph = loop_name(config) if "generation" in config else MODEL
-    sessions = Sessions(graph_reader(export, precision), [CPU])
-    text = model_config(name, sessions(graph), max_batch_size)
+    sources, tensors = _graph(export, precision)
+    contents = model_files(sources[0].name, tensors, export.config, max_batch_size)
     if not target.exists():
         with new_folder(target) as new:
-            write_bytes(new / CONFIG, text.encode())
-            _write_warm_up(new / WARM_UP, sessions(graph), config)
+            for file, content in contents.items():
+                (new / file).parent.mkdir(exist_ok=True)
+                write_bytes(new / file, content)
             (new / str(version)).mkdir()
-            _write_version(new / str(version), export, graph, precision)
+            _link(sources, new / str(version))
     else:
-        existing = (target / CONFIG).read_text(encoding="utf-8")
-        if existing != text:
+        if (target / CONFIG).read_bytes() != contents[CONFIG]:
             raise ValueError(
                 f"`name` must be of a new model, or of one with an equal {CONFIG}. Received: name={name!r}, "
                 f"whose {target / CONFIG} differs"
             )
         with new_folder(target / str(version)) as new:
-            _write_version(new, export, graph, precision)
+            _link(sources, new)
     return target / str(version)
 
 
-def model_config(name: str, session: Any, max_batch_size: int) -> str:
-    """Return the configuration of a model, a `ModelConfig` of Triton in the text format of protocol buffers.
-
-    Args:
-        name: the model's name.
-        session: ONNX Runtime's session of the graph.
-        max_batch_size: as for `make_repository`; 0 if the first axis of a tensor is not the batch.
-    """
-    inputs, outputs = session.get_inputs(), session.get_outputs()
-    if not _is_batched([*inputs, *outputs]):
-        max_batch_size = 0
-    optional = [] if max_batch_size else session.get_overridable_initializers()
-    lines = [f"name: {json.dumps(name)}", 'backend: "onnxruntime"', f"max_batch_size: {max_batch_size}"]
-    for field, tensors, fields in [
-        ("input", inputs, ()),
-        ("input", optional, ("  optional: true",)),
-        ("output", outputs, ()),
-    ]:
-        for tensor in tensors:
-            lines += [f"{field} {{", *_tensor(tensor, bool(max_batch_size)), *fields, "}"]
-    if max_batch_size:
-        lines.append("dynamic_batching { max_queue_delay_microseconds: 2000 }")
-    # The version before answers until this request is answered. A file is needed for values that are not zero.
-    lines += ["model_warmup {", '  name: "one row"', "  batch_size: 1"]
-    for tensor in inputs:
-        lines.append(f"  inputs {{ key: {json.dumps(tensor.name)} value {{")
-        lines.append(f"    data_type: {_TYPES[tensor.type]}")
-        lines.append(f"    dims: {_warm_up_shape(tensor, bool(max_batch_size)) or [1]}")
-        lines.append(f"    input_data_file: {json.dumps(tensor.name)}")
-        lines.append("  } }")
-    lines.append("}")
-    return "\n".join(lines) + "\n"
+def _graph(export: Bundle, precision: str) -> tuple[list[pathlib.Path], dict[str, Any]]:
+    """Return the verified files of the graph to serve, and its inputs, outputs and defaults."""
+    read = graph_reader(export, precision)
+    signatures = export.parity.get(ONNX, {}).get("signatures", {})
+    file = served_graph(export.config, signatures, precision)
+    graph = export.folder / ONNX / file
+    read(graph.stem)
+    weights = graph.with_name(file_name(graph.stem))
+    if not weights.exists():
+        return [graph], signatures[file.removesuffix(".onnx")]
+    read(weights.name)
+    return [graph, weights], signatures[file.removesuffix(".onnx")]
 
 
-def _is_batched(tensors: Sequence[Any]) -> bool:
-    """Return whether the first axis of all tensors has one name, or no known size."""
-    axes = [tensor.shape[0] if tensor.shape else 1 for tensor in tensors]
-    return not any(isinstance(axis, int) for axis in axes) and len({*axes} - {None}) <= 1
-
-
-def _tensor(tensor: Any, batched: bool) -> Iterator[str]:
-    """Yield the name, type and sizes of an input or output, without the batch where Triton adds it."""
-    if tensor.type not in _TYPES:
-        raise ValueError(
-            f"`{tensor.name}` must be of one of the types {', '.join(_TYPES)}. Received: {tensor.type}"
-        )
-    dims = [size if isinstance(size, int) else -1 for size in tensor.shape[1 if batched else 0 :]]
-    yield f"  name: {json.dumps(tensor.name)}"
-    yield f"  data_type: {_TYPES[tensor.type]}"
-    yield f"  dims: {dims or [1]}"
-    if not dims:
-        yield "  reshape { shape: [] }"
-
-
-def _warm_up_shape(tensor: Any, batched: bool) -> list[int]:
-    """Return the sizes of an input of the warm-up request, without the batch where Triton adds it."""
-    sizes = [size if isinstance(size, int) else _WARM_UP_SIZE for size in tensor.shape]
-    if sizes and not isinstance(tensor.shape[0], int):
-        sizes[0] = 1
-    return sizes[1:] if batched else sizes
-
-
-def _write_warm_up(folder: pathlib.Path, session: Any, config: dict[str, Any]) -> None:
-    """Write the inputs of the warm-up request: a row of end tokens, none of them padding, and zeros."""
-    folder.mkdir()
-    fills = {"input_ids": config.get("end_id", 0), "attention_mask": 1}
-    for tensor in session.get_inputs():
-        values = np.full(
-            _warm_up_shape(tensor, batched=False), fills.get(tensor.name, 0), _DTYPES[tensor.type]
-        )
-        write_bytes(folder / tensor.name, values.tobytes())
-
-
-def _write_version(folder: pathlib.Path, bundle: Bundle, graph: str, precision: str) -> None:
-    """Link or copy a graph, and its weights if they are in another file, into the folder of a version."""
-
-    def exists(file: str) -> bool:
-        return f"{ONNX}/{file}" in bundle.manifest["files"]
-
-    source = bundle.folder / ONNX / graph_file(graph, exists, precision)
-    weights = source.with_name(file_name(graph))
-    _link(source, folder / GRAPH)
-    if weights.exists():
-        _link(weights, folder / weights.name)
-
-
-def _link(source: pathlib.Path, target: pathlib.Path) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # another file system
-        shutil.copy2(source, target)
+def _link(sources: Sequence[pathlib.Path], folder: pathlib.Path) -> None:
+    """Link or copy files into the folder of a version."""
+    for source in sources:
+        try:
+            os.link(source, folder / source.name)
+        except OSError:  # another file system
+            shutil.copy2(source, folder / source.name)
 
 
 def _check(folder: pathlib.Path, target: pathlib.Path, name: str, version: int, max_batch_size: int) -> None:

@@ -1,4 +1,4 @@
-"""Writing parts of an export: settings, tokenizer, versions and model card."""
+"""Writing parts of an export: settings, tokenizer, versions, model card and configurations of servers."""
 
 import contextlib
 import importlib.metadata
@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from keras_transformer.export import model_card
+from keras_transformer.export import model_card, serving_files
 from keras_transformer.export.tokenizer_examples import tokenizer_examples
 from keras_transformer.pipelines.base import Pipeline
 from keras_transformer_serving import bundle, files
@@ -61,15 +61,16 @@ def new_parts(
         if pipeline.generates:
             files.write_json(new / "generation_config.json", pipeline.generation_config())
 
-    def write_card(new: pathlib.Path, reports: dict[str, Any]) -> None:
+    def write_derived(new: pathlib.Path, reports: dict[str, Any]) -> None:
         for part, report in reports.items():
             if (new / part).exists():
                 report["signatures"] = model_card.signatures(new / part)
+        serving_files.write(new, config, reports)
         card = model_card.model_card(folder.absolute().name, pipeline, reports)
         files.write_bytes(new / bundle.CARD, card.encode())
 
     versions = {name: _version(name) for name in _PACKAGES}
-    return bundle.new_parts(folder, parts, config, versions, write_shared, signature_key, write_card)
+    return bundle.new_parts(folder, parts, config, versions, write_shared, signature_key, write_derived)
 
 
 def config_of(pipeline: Any) -> dict[str, Any]:

@@ -13,14 +13,22 @@ from google.protobuf import text_format  # noqa: F401  (loads protobuf before Te
 from tensorflow.core.protobuf import saved_model_pb2
 
 import keras_transformer_serving as serving
+from keras_transformer.export.serving_files import (
+    TENSORFLOW_SERVING,
+    TRITON,
+    latest_versions,
+    request_file,
+)
 from keras_transformer.export.tensorflow_serving import warmup
 from keras_transformer.pipelines.base import BATCH, DEFAULT
+from keras_transformer_serving import triton
 from keras_transformer_serving.bundle import ONNX
 from keras_transformer_serving.graphs import MODEL
 
 _NOT_SETTINGS = ("pipeline", "tokenizer_sha256", "empty_ids")
 _MAX_LENGTH = 500
 _SERVED = (DEFAULT, "generate")
+_CONFIGURATION = "/etc/tensorflow_serving"  # in the container
 
 
 def signatures(path: pathlib.Path) -> dict[str, Any]:
@@ -46,7 +54,13 @@ def model_card(name: str, pipeline: Any, reports: Mapping[str, Any]) -> str:
         reports: the content of `parity.json`.
     """
     return "\n".join(
-        [*_head(name, pipeline), *_saved_models(reports), *_onnx(pipeline, reports), *_parity(reports)]
+        [
+            *_head(name, pipeline),
+            *_saved_models(reports),
+            *_onnx(pipeline, reports),
+            *_triton(name, pipeline, reports),
+            *_parity(reports),
+        ]
     )
 
 
@@ -66,43 +80,45 @@ def _head(name: str, pipeline: Any) -> Iterator[str]:
 
 
 def _saved_models(reports: Mapping[str, Any]) -> Iterator[str]:
-    parts = [part for part in reports if part.startswith("saved_model/")]
-    for model in dict.fromkeys(part.split("/")[1] for part in parts):
-        folder = f"saved_model/{model}"
-        latest = max(
-            (part for part in parts if part.startswith(f"{folder}/")),
-            key=lambda part: int(part.split("/")[2]),
-        )
-        found = reports[latest].get("signatures", {})
-        yield f"## TensorFlow Serving: {folder}\n"
+    latest = latest_versions(reports)
+    if not latest:
+        return
+    yield "## TensorFlow Serving\n"
+    yield "In this folder:\n\n```sh"
+    yield "docker run --rm -p 8500:8500 -p 8501:8501 \\"
+    yield f'  -v "$PWD/saved_model:/models" -v "$PWD/{TENSORFLOW_SERVING}:{_CONFIGURATION}" \\'
+    yield f"  tensorflow/serving --model_config_file={_CONFIGURATION}/models.config --enable_batching=true \\"
+    yield f"  --batching_parameters_file={_CONFIGURATION}/batching_parameters.txt \\"
+    yield f"  --monitoring_config_file={_CONFIGURATION}/monitoring.config"
+    yield "```\n"
+    for model, part in latest.items():
+        found = reports[part].get("signatures", {})
+        yield f"### saved_model/{model}\n"
         yield from _table("signature", found)
         if any("error" in each["outputs"] for each in found.values()):
             yield (
                 '`error` is the reason why a row is refused, or "". The other outputs of a refused row are empty, and\n'
                 "other rows are answered.\n"
             )
-        yield "In this folder:\n\n```sh"
-        yield f"docker run --rm -p 8500:8500 -p 8501:8501 -e MODEL_NAME={model} \\"
-        yield f'  -v "$PWD/{folder}:/models/{model}" tensorflow/serving'
+        yield "```sh"
         for signature in _SERVED:
             if signature in found:
                 yield _curl(model, signature, found[signature])
         yield "```\n"
+        if any("example" in each for each in found.values()):
+            folder = pathlib.PurePosixPath(request_file(model, DEFAULT)).parent
+            yield f"`{folder}/` has requests to the signatures: over REST, and over gRPC as `PredictRequest` in JSON.\n"
 
 
 def _curl(model: str, signature: str, tensors: Mapping[str, Any]) -> str:
     """Return a command that sends one row to the REST API."""
     url = f"http://localhost:8501/v1/models/{model}:predict"
+    if "example" in tensors:
+        return f"curl -d @{request_file(model, signature)} {url}"
+    shapes = {key: [size or 1 for size in shape[1:]] for key, (_, shape) in tensors["inputs"].items()}
+    row = "{" + ", ".join(f'"{key}": {_zeros(shape)}' for key, shape in shapes.items()) + "}"
     name = "" if signature == DEFAULT else f'"signature_name": "{signature}", '
-    if "example" in tensors:
-        row = tensors["example"]
-        instance = json.dumps(next(iter(row.values())) if len(row) == 1 else row, ensure_ascii=False)
-    else:
-        shapes = {key: [size or 1 for size in shape[1:]] for key, (_, shape) in tensors["inputs"].items()}
-        instance = "{" + ", ".join(f'"{key}": {_zeros(shape)}' for key, shape in shapes.items()) + "}"
-    body = f'{{{name}"instances": [{instance}]}}'
-    if "example" in tensors:
-        return f"curl -d {shlex.quote(body)} {url}"
+    body = f'{{{name}"instances": [{row}]}}'
     return f"python -c {shlex.quote(f'import json; print(json.dumps({body}))')} | curl -d @- {url}"
 
 
@@ -132,6 +148,17 @@ def _onnx(pipeline: Any, reports: Mapping[str, Any]) -> Iterator[str]:
         inputs = next(of["inputs"] for name, of in found.items() if name.endswith(MODEL)).items()
         optional = ("attention_mask", "token_type_ids")
         yield f"model.run({', '.join(f'{key}={_array(key, *spec)}' for key, spec in inputs if key not in optional)})"
+    yield "```\n"
+
+
+def _triton(name: str, pipeline: Any, reports: Mapping[str, Any]) -> Iterator[str]:
+    if not (graphs := reports.get(ONNX, {}).get("signatures")):
+        return
+    graph = f"{ONNX}/{triton.served_graph(pipeline.export_config(), graphs)}"
+    model = shlex.quote(f"../model_repository/{name}")  # outside the export, which is verified
+    yield f"## Triton: {TRITON}\n"
+    yield "A model for a model repository of NVIDIA Triton Inference Server; it takes arrays. In this folder:\n\n```sh"
+    yield f'model={model}\nmkdir -p "$model/1"\ncp -r {TRITON}/. "$model"\ncp {graph}* "$model/1"'
     yield "```\n"
 
 
@@ -221,6 +248,11 @@ def _json(value: Any) -> Any:
     return value.decode() if isinstance(value, bytes) else value.tolist()
 
 
+def _size(dimension: Any) -> str | int | None:
+    """Return the name or size of a dimension of an ONNX graph, None if it has neither."""
+    return dimension.dim_param or (dimension.dim_value if dimension.HasField("dim_value") else None)
+
+
 def _of_graphs(path: pathlib.Path) -> dict[str, Any]:
     import onnx
 
@@ -228,7 +260,7 @@ def _of_graphs(path: pathlib.Path) -> dict[str, Any]:
         return {
             value.name: [
                 str(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)),
-                [each.dim_param or each.dim_value for each in value.type.tensor_type.shape.dim],
+                [_size(each) for each in value.type.tensor_type.shape.dim],
             ]
             for value in values
         }

@@ -5,6 +5,7 @@ TensorFlow 2.20, of the newest TensorFlow Serving: those in `.venv-oldest`, whic
 environment that the variable TENSORFLOW_2_20 names.
 """
 
+import json
 import os
 import pathlib
 import subprocess
@@ -16,7 +17,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from google.protobuf import text_format  # noqa: F401  (loads protobuf before TensorFlow's messages)
+from google.protobuf import json_format  # also loads protobuf before TensorFlow's messages
+from tensorflow.core.framework import tensor_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
 import keras_transformer_serving as serving
@@ -186,6 +188,26 @@ def test_every_signature_and_the_warm_up_requests_give_the_pipelines_outputs(pac
                 server.send(request),
                 graph.function(*(tf.constant(inputs[spec.name]) for spec in graph.inputs)),
             )
+
+
+@pytest.mark.slow
+def test_the_requests_of_the_export_give_the_pipelines_outputs(packages, path, exported, pipeline):
+    folder = exported / "serving" / "requests" / "tiny"
+    graphs = pipeline.signatures()
+    assert {file.name.split(".")[0] for file in folder.iterdir()} == set(graphs)
+    with Server(packages, path) as server:
+        for name, graph in graphs.items():
+            (row,) = json.loads((folder / f"{name}.json").read_text())["instances"]
+            row = row if isinstance(row, dict) else {graph.inputs[0].name: row}
+            given = {spec.name: tf.constant([row[spec.name]], spec.dtype) for spec in graph.inputs}
+            expected = graph.function(*given.values())
+            check_equal(server.run(name, **given), expected)
+            request = json.loads((folder / f"{name}.grpc.json").read_text())
+            inputs = {
+                key: json_format.ParseDict(value, tensor_pb2.TensorProto())
+                for key, value in request["inputs"].items()
+            }
+            check_equal(server.run(name, **warmup.arrays(inputs)), expected)
 
 
 SENTENCES = ["to be, or not to be: that is the question", "whether 'tis nobler in the mind", "ñandú ☃"]

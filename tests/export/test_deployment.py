@@ -21,6 +21,7 @@ from check_jsonschema.builtin_schemas import get_builtin_schema
 from google.protobuf import text_format
 from onnx import helper
 
+from keras_transformer.export import model_card
 from keras_transformer_serving import Bundle, bundle, command_line
 from keras_transformer_serving.server.metrics import Metrics
 
@@ -100,81 +101,20 @@ def healthy(path, port):
 
 # TensorFlow Serving
 
-MODEL_SERVER_CONFIG = {
-    "Latest": {"num_versions": (1, "uint32")},
-    "ServableVersionPolicy": {"latest": (100, "Latest")},
-    "ModelConfig": {
-        "name": (1, "string"),
-        "base_path": (2, "string"),
-        "model_platform": (4, "string"),
-        "model_version_policy": (7, "ServableVersionPolicy"),
-    },
-    "ModelConfigList": {"config": (1, "repeated ModelConfig")},
-    "ModelServerConfig": {"model_config_list": (1, "ModelConfigList")},
-}
-BATCHING_PARAMETERS = {
-    "Int64Value": {"value": (1, "int64")},
-    "StringValue": {"value": (1, "string")},
-    "BatchingParameters": {
-        "max_batch_size": (1, "Int64Value"),
-        "batch_timeout_micros": (2, "Int64Value"),
-        "max_enqueued_batches": (3, "Int64Value"),
-        "num_batch_threads": (4, "Int64Value"),
-        "thread_pool_name": (5, "StringValue"),
-        "allowed_batch_sizes": (6, "repeated int64"),
-        "pad_variable_length_inputs": (7, "bool"),
-    },
-}
 TENSORFLOW_SERVING = KIT / "tensorflow_serving"
 
 
-def test_models_config_serves_the_latest_version():
-    found = parsed(TENSORFLOW_SERVING / "models.config", "ModelServerConfig", MODEL_SERVER_CONFIG)
-    (model,) = found.model_config_list.config
-    assert (model.name, model.base_path, model.model_platform) == ("es-en", "/models/es-en", "tensorflow")
-    assert model.model_version_policy.latest.num_versions == 1
-
-
-def test_batching_parameters_are_of_tensorflow_serving():
-    found = parsed(TENSORFLOW_SERVING / "batching_parameters.txt", "BatchingParameters", BATCHING_PARAMETERS)
-    values = {field.name: value.value for field, value in found.ListFields()}
-    assert all(value > 0 for value in values.values())
-    assert values.keys() == {
-        "max_batch_size",
-        "batch_timeout_micros",
-        "max_enqueued_batches",
-        "num_batch_threads",
-    }
-
-
-def test_tensorflow_serving_has_metrics_for_prometheus():
-    fields = {
-        "PrometheusConfig": {"enable": (1, "bool"), "path": (2, "string")},
-        "MonitoringConfig": {"prometheus_config": (1, "PrometheusConfig")},
-    }
-    found = parsed(TENSORFLOW_SERVING / "monitoring.config", "MonitoringConfig", fields)
-    assert found.prometheus_config.enable
-    assert found.prometheus_config.path.startswith("/")
-
-
-def test_tensorflow_serving_image_has_the_files_of_its_arguments():
+def test_tensorflow_serving_image_has_the_files_of_its_arguments(exported):
     path = TENSORFLOW_SERVING / "Dockerfile"
-    (copied,) = [each for name, each in instructions(path) if name == "COPY" and "--from" not in each]
-    *sources, folder = copied.split()
-    assert all((path.parent / source).is_file() for source in sources)
+    copied = [arguments.split() for name, arguments in instructions(path) if name == "COPY"]
+    assert [stage for stage, _, _ in copied] == ["--from=bundle"] * 2
+    (source, folder), (saved_models, models) = [paths for _, *paths in copied]
     files = [word.split("=")[1] for word in words(path, "CMD") if "_file=" in word]
-    assert sorted(files) == sorted(folder + source for source in sources)
-    assert "COPY --from=bundle saved_model/ /models/" in path.read_text()
-
-
-def test_tensorflow_serving_image_is_of_another_model(tmp_path):
-    path = TENSORFLOW_SERVING / "Dockerfile"
-    command = last(path, "RUN").replace("/etc/tensorflow_serving", str(tmp_path))
-    (tmp_path / "models.config").write_bytes((TENSORFLOW_SERVING / "models.config").read_bytes())
-    subprocess.run(["sh", "-c", command], env={"MODEL": "reviews", "PATH": "/usr/bin:/bin"}, check=True)
-    found = parsed(tmp_path / "models.config", "ModelServerConfig", MODEL_SERVER_CONFIG)
-    (model,) = found.model_config_list.config
-    assert (model.name, model.base_path) == ("reviews", "/models/reviews")
+    assert sorted(files) == sorted(folder + each.name for each in (exported / source).iterdir())
+    config = (exported / source / "models.config").read_text()
+    assert re.findall(r'base_path: "(.*)"', config) == [
+        models + each.name for each in (exported / saved_models).iterdir()
+    ]
 
 
 @pytest.mark.parametrize(("state", "expected"), [("AVAILABLE", True), ("LOADING", False)])
@@ -398,10 +338,10 @@ MODEL_CONFIG = {
         "inputs": (3, "map WarmUpInput"),
     },
     "ModelConfig": {
-        "name": (1, "string"),
         "max_batch_size": (4, "int32"),
         "input": (5, "repeated Input"),
         "output": (6, "repeated Output"),
+        "default_model_filename": (8, "string"),
         "dynamic_batching": (11, "DynamicBatching"),
         "model_warmup": (16, "repeated ModelWarmup"),
         "backend": (17, "string"),
@@ -451,7 +391,7 @@ def graph_shapes(values):
 
 def write_export(folder, axes=("batch_size", "sequence_length"), weights=b""):
     """Write an export of a graph `model`: logits = ids as floats, sums (B,) and type (B,)."""
-    config = {"pipeline": "TextClassification", "pad_id": 0, "max_length": 4}
+    config = {"pipeline": "TextClassification", "pad_id": 0, "end_id": None, "max_length": 4}
     graph = helper.make_graph(
         [
             helper.make_node("Cast", ["input_ids"], ["logits"], to=onnx.TensorProto.FLOAT),
@@ -471,8 +411,9 @@ def write_export(folder, axes=("batch_size", "sequence_length"), weights=b""):
         [helper.make_tensor("axis", onnx.TensorProto.INT64, [1], [1])],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
-    with bundle.new_part(folder, "onnx", config, {"onnx": "1"}) as (new, _):
+    with bundle.new_part(folder, "onnx", config, {"onnx": "1"}) as (new, report):
         (new / "model.onnx").write_bytes(model.SerializeToString())
+        report["signatures"] = model_card.signatures(new)
         if weights:
             (new / "model.onnx_data").write_bytes(weights)
     return folder
@@ -484,11 +425,11 @@ def test_triton_configuration_is_that_of_the_loop(exported, tmp_path, max_batch_
         exported, tmp_path / "models", name="es-en", max_batch_size=max_batch_size
     )
     assert version == tmp_path / "models" / "es-en" / "1"
-    graph = onnx.load(version / "model.onnx").graph
-    defaults = {each.name for each in graph.initializer}
     config = triton_config(version.parent)
-    assert (config.name, config.backend) == ("es-en", "onnxruntime")
-    assert config.max_batch_size == max_batch_size
+    graph = onnx.load(version / config.default_model_filename).graph
+    assert graph.name == "generate_greedy"
+    defaults = {each.name for each in graph.initializer}
+    assert (config.backend, config.max_batch_size) == ("onnxruntime", max_batch_size)
     assert config.HasField("dynamic_batching") == bool(max_batch_size)
     optional = {each.name for each in config.input if each.optional}
     inputs = graph_shapes(graph.input)
@@ -501,11 +442,22 @@ def test_triton_configuration_is_that_of_the_loop(exported, tmp_path, max_batch_
     assert shapes(config.output, batched) == graph_shapes(graph.output)
 
 
+def test_triton_files_of_an_export_are_those_of_the_repository(exported, tmp_path):
+    version = TRITON["make_repository"](exported, tmp_path / "models")
+    model = {path.relative_to(version.parent): path for path in version.parent.rglob("*") if path.is_file()}
+    found = {
+        path.relative_to(exported / "serving/triton"): path for path in exported.glob("serving/triton/**/*")
+    }
+    found = {name: path.read_bytes() for name, path in found.items() if path.is_file()}
+    assert found == {name: path.read_bytes() for name, path in model.items() if version not in path.parents}
+    assert {path.name for path in version.iterdir()} == {"generate_greedy.onnx"}
+
+
 def test_triton_configuration_is_that_of_the_model(tmp_path):
     version = TRITON["make_repository"](write_export(tmp_path / "reviews"), tmp_path / "models")
     config = triton_config(version.parent)
-    assert (config.name, config.max_batch_size) == ("reviews", 32)
-    graph = onnx.load(version / "model.onnx").graph
+    assert (version.parent.name, config.max_batch_size) == ("reviews", 32)
+    graph = onnx.load(version / config.default_model_filename).graph
     assert shapes(config.input, True) == graph_shapes(graph.input)
     assert shapes(config.output, True) == graph_shapes(graph.output)
     (sums,) = [each for each in config.output if each.name == "sums"]

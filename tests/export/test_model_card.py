@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 
@@ -36,15 +37,22 @@ def rows(card, head):
     return {name.strip("`"): cells for name, *cells in found}
 
 
-def bodies(card):
-    """The bodies of requests to the REST API, and the paths they are sent to."""
-    (commands,) = blocks(card, "sh")
-    for line in commands.replace("\\\n", "").splitlines():
-        words = shlex.split(line)
+def commands(card):
+    """The commands of a card, as words."""
+    return [
+        shlex.split(line) for block in blocks(card, "sh") for line in block.replace("\\\n", "").splitlines()
+    ]
+
+
+def bodies(folder):
+    """The bodies of requests to the REST API in the card of an export, and the paths they are sent to."""
+    for words in commands((folder / "README.md").read_text(encoding="utf-8")):
         if "curl" in words:
-            body = words[words.index("-d") + 1]
-            if body == "@-":
+            file = words[words.index("-d") + 1].removeprefix("@")
+            if file == "-":
                 body = subprocess.run([sys.executable, *words[1:3]], capture_output=True, check=True).stdout
+            else:
+                body = (folder / file).read_bytes()
             yield json.loads(body), words[-1]
 
 
@@ -83,9 +91,9 @@ def test_settings_and_figures_are_the_exports(card, exported, pipeline):
 
 
 @pytest.mark.slow
-def test_its_requests_fit_the_signatures(card, exported, pipeline):
+def test_its_requests_fit_the_signatures(exported, pipeline):
     signatures = tf.saved_model.load(str(exported / "saved_model" / "tiny" / "1")).signatures
-    sent = list(bodies(card))
+    sent = list(bodies(exported))
     assert [body.get("signature_name", "serving_default") for body, _ in sent] == [
         "serving_default",
         "generate",
@@ -99,7 +107,27 @@ def test_its_requests_fit_the_signatures(card, exported, pipeline):
         found = signature(**{name: tf.constant([value], dtypes.get(name)) for name, value in inputs.items()})
         assert found["error"].numpy().tolist() == [b""]
         assert found["text"].numpy()[0].decode() == pipeline(inputs["text"])
-    assert '-v "$PWD/saved_model/tiny:/models/tiny"' in card
+
+
+def test_its_commands_serve_the_files_of_the_export(card, exported, tmp_path):
+    (docker,) = [words for words in commands(card) if "docker" in words]
+    mounts = dict(words.removeprefix("$PWD/").split(":") for words in docker if words.startswith("$PWD/"))
+    places = {place: exported / folder for folder, place in mounts.items()}
+    assert places.keys() == {"/models", "/etc/tensorflow_serving"}
+    files_of = [word.split("=")[1] for word in docker if "_file=" in word]
+    assert len(files_of) == 3
+    for file in files_of:
+        folder, _, name = file.rpartition("/")
+        assert (places[folder] / name).is_file()
+    base_path = f'base_path: "/models/{next(places["/models"].iterdir()).name}"'
+    assert base_path in (places["/etc/tensorflow_serving"] / "models.config").read_text()
+    shutil.copytree(exported, tmp_path / "tiny", ignore=shutil.ignore_patterns("saved_model"))
+    triton = next(block for block in blocks(card, "sh") if "triton" in block)
+    subprocess.run(["sh", "-e", "-c", triton], cwd=tmp_path / "tiny", check=True)
+    (config,) = tmp_path.rglob("model_repository/*/config.pbtxt")
+    assert 'default_model_filename: "generate_greedy.onnx"' in config.read_text()
+    assert (config.parent / "1" / "generate_greedy.onnx").is_file()
+    assert (config.parent / "warmup" / "input_ids").is_file()
 
 
 def test_its_python_runs(card, exported):
@@ -120,7 +148,7 @@ def test_a_card_is_written_anew_with_each_part(tmp_path):
     card = (tmp_path / "digits" / "README.md").read_text()
     assert "ONNX" not in card
     assert '| labels | ["a", "b\\|c", "d"] |' in card
-    ((body, _),) = bodies(card)
+    ((body, _),) = bodies(tmp_path / "digits")
     images = np.array([row["pixel_values"] for row in body["instances"]], "float32")
     found = tf.saved_model.load(str(path)).signatures["serving_default"](pixel_values=tf.constant(images))
     assert found["error"].numpy().tolist() == [b""]

@@ -1,15 +1,15 @@
 """The format of an export: a folder of parts and their manifest, to which parts are added whole or not at all.
 
     manifest.json  config.json  generation_config.json  tokenizer/      written once, with the first part
-    parity.json  README.md                                              written anew with every part
     saved_model/<name>/<version>/  onnx/                                the parts
+    parity.json  README.md  serving/                                    derived from all parts, written with each
     .keras-transformer-export/                                          only while a part is written
 
 An export is what `manifest.json` lists. `new_parts` writes parts in these steps, each on the disk before the next:
 
 1. Lock `.keras-transformer-export/`; the lock ends with the process.
-2. Write the files of the parts, and the new `parity.json` and `README.md`, into `.keras-transformer-export/files/`.
-3. Copy the old ones to `.keras-transformer-export/replaced/`, and write the next manifest to
+2. Write the files of the parts, and the new derived files, into `.keras-transformer-export/files/`.
+3. Copy the derived files that they replace to `.keras-transformer-export/replaced/`, and write the next manifest to
    `.keras-transformer-export/manifest.json`: the record of what is intended.
 4. Rename the files to their places.
 5. Rename the next manifest to `manifest.json`: the commit.
@@ -38,10 +38,10 @@ CARD = "README.md"
 TOKENIZER = "tokenizer"
 TOKENIZER_EXAMPLES = f"{TOKENIZER}/examples.json"
 ONNX = "onnx"
+SERVING = "serving"
 WORK = ".keras-transformer-export"
 _STAGED = "files"
 _REPLACED = "replaced"
-_REWRITTEN = frozenset({PARITY, CARD})
 
 
 class Bundle:
@@ -146,7 +146,7 @@ class Bundle:
 
     def _difference(self, name: str, found: Mapping[str, Any]) -> str | None:
         expected = self.manifest["files"][name]
-        if found == expected or (name in _REWRITTEN and found == self._latest()["files"].get(name)):
+        if found == expected or (_is_derived(name) and found == self._latest()["files"].get(name)):
             return None
         if found["size"] != expected["size"]:
             return f"is damaged: it must have {expected['size']} bytes. Received: {found['size']}"
@@ -166,7 +166,7 @@ class Bundle:
         """Yield differences between the parts with files and those with a report of parity."""
         reports, latest = json.loads(self.read(PARITY)), self._latest()
         for name in self.manifest["files"]:
-            shared = "/" not in name or name.startswith(f"{TOKENIZER}/")
+            shared = "/" not in name or name.startswith((f"{TOKENIZER}/", f"{SERVING}/"))
             if not shared and not any(name.startswith(f"{part}/") for part in reports):
                 yield f"{name} is of a part without a report in {PARITY}"
         for part in reports:
@@ -181,9 +181,14 @@ class Bundle:
         return self.manifest
 
 
+def _is_derived(name: str) -> bool:
+    """Return whether a file is written with each part."""
+    return name in (PARITY, CARD) or name.startswith(f"{SERVING}/")
+
+
 def _tries(name: str) -> range:
     """Return the numbers of tries to read a file; another process may commit it again before it is compared."""
-    return range(10 if name in _REWRITTEN else 1)
+    return range(10 if _is_derived(name) else 1)
 
 
 def is_bundle(folder: str | os.PathLike[str]) -> bool:
@@ -214,18 +219,12 @@ def new_part(
     versions: Mapping[str, str | None],
     write_shared: Callable[[pathlib.Path], None] = lambda _: None,
     signature_key: bytes | None = None,
-    write_card: Callable[[pathlib.Path, dict[str, Any]], None] = lambda *_: None,
+    write_derived: Callable[[pathlib.Path, dict[str, Any]], None] = lambda *_: None,
 ) -> Iterator[tuple[pathlib.Path, dict[str, Any]]]:
     """Write a part of an export: all of it if the block ends without an error, or nothing.
 
-    Args:
-        folder: see `new_parts`.
-        part: the folder of the part, relative to `folder`, with forward slashes.
-        config: see `new_parts`.
-        versions: see `new_parts`.
-        write_shared: see `new_parts`.
-        signature_key: see `new_parts`.
-        write_card: see `new_parts`.
+    The arguments are those of `new_parts`, except `part`: the folder of the part, relative to `folder`, with forward
+    slashes.
 
     Yields:
         A temporary folder to write into, and a dictionary to fill with the part's entry in `parity.json`.
@@ -235,7 +234,7 @@ def new_part(
         FileExistsError: as `new_parts`.
         ValueError: as `new_parts`.
     """
-    with new_parts(folder, [part], config, versions, write_shared, signature_key, write_card) as written:
+    with new_parts(folder, [part], config, versions, write_shared, signature_key, write_derived) as written:
         yield written[part]
 
 
@@ -247,7 +246,7 @@ def new_parts(
     versions: Mapping[str, str | None],
     write_shared: Callable[[pathlib.Path], None] = lambda _: None,
     signature_key: bytes | None = None,
-    write_card: Callable[[pathlib.Path, dict[str, Any]], None] = lambda *_: None,
+    write_derived: Callable[[pathlib.Path, dict[str, Any]], None] = lambda *_: None,
 ) -> Iterator[dict[str, tuple[pathlib.Path, dict[str, Any]]]]:
     """Write several parts of an export in one commit: all of them if the block ends without an error, or nothing.
 
@@ -258,8 +257,8 @@ def new_parts(
         versions: of the packages that write the part, by name, for the manifest.
         write_shared: writes the files that all parts share, such as the tokenizer's, into the folder of a new export.
         signature_key: the key to sign the manifest with.
-        write_card: writes `README.md` into the folder of a new export, or of new files of an export, given the reports
-            of all parts, to which it may add.
+        write_derived: writes `README.md` and `serving/` into the folder of new files, given the reports of all parts,
+            to which it may add. Files of `serving/` that it does not write stay as they are.
 
     Yields:
         For each part a temporary folder to write into, and a dictionary to fill with the part's entry in `parity.json`.
@@ -290,7 +289,7 @@ def new_parts(
                 files.write_json(new / CONFIG, config)
             reports = {part: report for part, (_, report) in written.items()}
             reports = {**(current.parity if current else {}), **reports}
-            write_card(new, reports)
+            write_derived(new, reports)
             files.write_json(new / PARITY, reports)
             old = current.manifest["files"] if current else {}
             _commit(folder, work, old, versions, signature_key)
@@ -306,15 +305,17 @@ def _commit(
     versions: Mapping[str, str | None],
     signature_key: bytes | None,
 ) -> None:
-    """Add the files in the working folder to an export with these `old` files."""
-    staged = work / _STAGED
+    """Add the files in the working folder to an export with these `old` files, some of which they may replace."""
+    staged, replaced = work / _STAGED, work / _REPLACED
     files.sync_tree(staged)
     entries = {name: manifest.entry_of(staged / name) for name in files.entries(staged)}
-    (work / _REPLACED).mkdir()
-    for name in _REWRITTEN & old.keys():
-        files.write_bytes(work / _REPLACED / name, (folder / name).read_bytes())
+    common = sorted(entries.keys() & old.keys())
+    for name in common:
+        (replaced / name).parent.mkdir(parents=True, exist_ok=True)
+        (replaced / name).write_bytes((folder / name).read_bytes())
+    files.sync_tree(replaced)
     files.write_json(work / MANIFEST, manifest.sealed(versions, {**old, **entries}, signature_key))
-    for name in _topmost(entries, old.keys() - _REWRITTEN):
+    for name in [*_topmost(entries, old), *common]:
         files.move(staged / name, folder / name)
     files.move(work / MANIFEST, folder / MANIFEST)
 
@@ -325,16 +326,25 @@ def _roll_back(folder: pathlib.Path, work: pathlib.Path) -> None:
         current = Bundle(folder) if is_bundle(folder) else None
         old = current.manifest["files"] if current else {}
         for name in _topmost(manifest.read(work / MANIFEST)["files"], old):
-            if os.path.lexists(folder / name):
-                files.move(folder / name, pathlib.Path(tempfile.mkdtemp(dir=work)) / "removed")
-        for path in sorted((work / _REPLACED).glob("*")):
-            files.move(path, folder / path.name)
+            if os.path.lexists(path := _without_links(folder, name)):
+                files.move(path, pathlib.Path(tempfile.mkdtemp(dir=work)) / "removed")
+        replaced = work / _REPLACED
+        for path in sorted(each for each in replaced.rglob("*") if each.is_file()):
+            files.move(path, _without_links(folder, path.relative_to(replaced).as_posix()))
         (work / MANIFEST).unlink()
     for path in work.iterdir():
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         elif path.name != files.LOCK:
             path.unlink()
+
+
+def _without_links(folder: pathlib.Path, name: str) -> pathlib.Path:
+    """Return the path of a file or folder, or raise if it is in a folder that is a symbolic link."""
+    for part in pathlib.PurePosixPath(name).parents:
+        if (folder / part).is_symlink() and part.name:
+            raise ValueError(f"`{folder / part}` must be a folder. Remove it. Received: a symbolic link")
+    return folder / name
 
 
 def _topmost(new: Iterable[str], old: Iterable[str]) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 from onnx import helper
 from served_exports import write_export
 
-from keras_transformer_serving import bundle, files
+from keras_transformer_serving import bundle
 
 CONFIG = {
     "pipeline": "TextClassification",
@@ -75,10 +75,14 @@ def small():
             (new / "tokenizer").mkdir()
             (new / "tokenizer" / "vocab.model").write_bytes(b"pieces")
 
-        def write_card(new, reports):
-            files.write_bytes(new / "README.md", ", ".join(reports).encode())
+        def write_derived(new, reports):
+            listed = ", ".join(reports).encode()
+            configs = {f"serving/{each.split('/')[0]}/config" for each in reports}
+            for name in ("README.md", "serving/models.config", *configs):
+                (new / name).parent.mkdir(parents=True, exist_ok=True)
+                (new / name).write_bytes(listed)
 
-        options = {"write_shared": write_shared, "write_card": write_card, **options}
+        options = {"write_shared": write_shared, "write_derived": write_derived, **options}
         with bundle.new_part(folder, part, config, {"onnx": "1"}, **options) as (new, report):
             for name, bytes_ in {**content[part.split("/")[0]], **(contents or {})}.items():
                 (new / name).parent.mkdir(exist_ok=True)

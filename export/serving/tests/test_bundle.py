@@ -115,3 +115,27 @@ def test_an_error_in_one_of_several_parts_leaves_none(tmp_path):
     with pytest.raises(OSError, match="disk full"):
         interrupted()
     assert [*tmp_path.iterdir()] == []
+
+
+def test_derived_files_are_added_or_replaced_with_each_part_and_others_stay(tmp_path):
+    written = [
+        {},  # as in exports without the folder
+        {"serving/a": b"1"},
+        {"serving/a": b"2", "serving/b/c": b"2"},
+        {"serving/b/d": b"3"},
+    ]
+    for number, contents in enumerate(written, 1):
+
+        def write_derived(new, _, contents=contents):
+            for name, content in contents.items():
+                (new / name).parent.mkdir(parents=True, exist_ok=True)
+                (new / name).write_bytes(content)
+
+        part = f"saved_model/it/{number}"
+        with bundle.new_part(tmp_path / "it", part, CONFIG, {}, write_derived=write_derived) as (new, _):
+            (new / "saved_model.pb").write_bytes(b"graph")
+    made = serving.Bundle(tmp_path / "it")
+    made.check()
+    found = {name: made.read(name) for name in made.manifest["files"] if name.startswith("serving/")}
+    assert found == {"serving/a": b"2", "serving/b/c": b"2", "serving/b/d": b"3"}
+    assert made.parity.keys() == {f"saved_model/it/{number}" for number in (1, 2, 3, 4)}

@@ -121,6 +121,21 @@ ATTACKS = {
         lambda folder: os.truncate(folder / "onnx/model.onnx", 9),
         r"onnx/model\.onnx.* is damaged: .*bytes",
     ),
+    "changed configuration": (
+        lambda folder: flip(folder / "serving/models.config"),
+        r"serving/models\.config.* is damaged: its sha256",
+    ),
+    "cut configuration": (
+        lambda folder: os.truncate(folder / "serving/onnx/config", 1),
+        r"serving/onnx/config.* is damaged: .*bytes",
+    ),
+    "missing configuration": (
+        lambda folder: (folder / "serving/models.config").unlink(),
+        r"serving/models\.config.* is missing",
+    ),
+    "added configuration": (add("serving/onnx/other"), r"serving/onnx/other is not listed"),
+    "link to a configuration": (link("serving/onnx"), "serving/onnx is a symbolic link"),
+    "removed entries": (without("serving/onnx/"), "serving/onnx/config is not listed"),
     "missing graph": (
         lambda folder: (folder / "onnx/model.onnx").unlink(),
         r"onnx/model\.onnx.* is missing",
@@ -168,8 +183,14 @@ ATTACKS = {
     "another graph": (replace("onnx/model.onnx", other_graph), "`forward` must give the model's logits"),
 }
 READERS = {"verify": serving.verify, "load": serving.load}
-# `load` runs no comparison, and reads no reports.
-UNUSED_BY_LOAD = {"removed report", "another graph"}
+# `load` runs no comparison, and reads neither reports nor the configurations of other servers.
+UNUSED_BY_LOAD = {
+    "removed report",
+    "another graph",
+    "changed configuration",
+    "cut configuration",
+    "missing configuration",
+}
 
 
 @pytest.fixture
@@ -413,3 +434,16 @@ def test_an_interrupted_part_through_a_link_is_removed_without_following_it(fold
     assert (tmp_path / "home" / "2" / "thesis.txt").exists()
     assert not (folder / "saved_model/it/2").is_symlink()
     serving.verify(folder)
+
+
+@pytest.mark.parametrize("name", ["serving", "saved_model/it"])
+def test_an_interrupted_part_in_a_folder_that_is_a_link_is_not_rolled_back(folder, small, tmp_path, name):
+    forge_intent(folder)
+    link(name)(folder)
+    replaced = folder / bundle.WORK / "replaced" / "serving"
+    replaced.mkdir(parents=True)
+    (replaced / "models.config").write_bytes(b"forged")
+    before = {path: path.read_bytes() for path in (tmp_path / "outside").rglob("*") if path.is_file()}
+    with pytest.raises(ValueError, match=f"{name}` must be a folder. Remove it. Received: a symbolic link"):
+        small.write(folder, "saved_model/it/3")
+    assert before == {path: path.read_bytes() for path in (tmp_path / "outside").rglob("*") if path.is_file()}

@@ -1,0 +1,119 @@
+"""The configuration of an ONNX graph for NVIDIA Triton Inference Server."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_transformer_serving.graph_files import FLOAT32, graph_file
+from keras_transformer_serving.graphs import MODEL, loop_name
+
+CONFIG = "config.pbtxt"
+MAX_BATCH_SIZE = 32
+_WARM_UP = "warmup"
+_WARM_UP_SIZE = 8  # of axes of any size
+# The types of Triton, by those of NumPy.
+_TYPES = {
+    "bool": "TYPE_BOOL",
+    **{f"{kind}{bits}": f"TYPE_{kind.upper()}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)},
+    **{f"float{bits}": f"TYPE_FP{bits}" for bits in (16, 32, 64)},
+}
+
+
+def served_graph(config: Mapping[str, Any], signatures: Mapping[str, Any], precision: str = FLOAT32) -> str:
+    """Return the file of the graph to serve, relative to the folder of ONNX graphs: the whole loop, or `model`.
+
+    Args:
+        config: the settings of the export.
+        signatures: the tensors of all graphs, as in `parity.json`.
+        precision: "float32", "float16" or "int8".
+    """
+    name = loop_name(dict(config)) if "generation" in config else MODEL
+    return graph_file(name, lambda file: file.removesuffix(".onnx") in signatures, precision)
+
+
+def model_files(
+    file: str, tensors: Mapping[str, Any], config: Mapping[str, Any], max_batch_size: int = MAX_BATCH_SIZE
+) -> dict[str, bytes]:
+    """Return the files of a model in a model repository, except its versions.
+
+    Triton names the model after its folder.
+
+    Args:
+        file: the name of the graph's file in the folder of a version.
+        tensors: "inputs", "outputs" and "defaults" of the graph, its entry in the "signatures" of `parity.json`.
+        config: the settings of the export.
+        max_batch_size: the largest batch that Triton forms of requests with inputs of equal shapes. With 0 it forms
+            none, and requests may have the inputs with defaults, such as `max_new_tokens`: Triton's backend of ONNX
+            Runtime takes no such inputs in batches. 0 is taken if the first axis of a tensor is not the batch.
+
+    Returns:
+        By name, relative to the model's folder: `config.pbtxt`, a `ModelConfig` in the text format of protocol buffers,
+        and in `warmup/` the inputs of the request with one row that warms a version up.
+    """
+    given = {name: spec for name, spec in tensors["inputs"].items() if name not in tensors["defaults"]}
+    optional = {name: tensors["inputs"][name] for name in tensors["defaults"]}
+    if not _is_batched([shape for _, shape in [*given.values(), *tensors["outputs"].values()]]):
+        max_batch_size = 0
+    if max_batch_size:
+        optional = {}
+    text = "\n".join(_config(file, given, optional, tensors["outputs"], max_batch_size)) + "\n"
+    # A row of end tokens, none of them padding, and zeros.
+    fills = {"input_ids": config.get("end_id") or 0, "attention_mask": 1}
+    inputs = {
+        f"{_WARM_UP}/{name}": np.full(_warm_up_shape(shape), fills.get(name, 0), dtype).tobytes()
+        for name, (dtype, shape) in given.items()
+    }
+    return {CONFIG: text.encode(), **inputs}
+
+
+def _config(
+    file: str,
+    given: Mapping[str, Any],
+    optional: Mapping[str, Any],
+    outputs: Mapping[str, Any],
+    max_batch_size: int,
+) -> Iterator[str]:
+    """Yield the lines of `config.pbtxt`."""
+    first = 1 if max_batch_size else 0  # Triton adds the batch
+    yield 'backend: "onnxruntime"'
+    yield f"default_model_filename: {json.dumps(file)}"
+    yield f"max_batch_size: {max_batch_size}"
+    for field, tensors in (("input", given), ("input", optional), ("output", outputs)):
+        for name, (dtype, shape) in tensors.items():
+            dims = [size if isinstance(size, int) else -1 for size in shape[first:]]
+            yield f"{field} {{"
+            yield f"  name: {json.dumps(name)}"
+            yield f"  data_type: {_TYPES[dtype]}"
+            yield f"  dims: {dims or [1]}"
+            if not dims:
+                yield "  reshape { shape: [] }"
+            if tensors is optional:
+                yield "  optional: true"
+            yield "}"
+    if max_batch_size:
+        yield "dynamic_batching { max_queue_delay_microseconds: 2000 }"
+    # The version before answers until this request is answered. A file is needed for values that are not zero.
+    yield 'model_warmup {\n  name: "one row"\n  batch_size: 1'
+    for name, (dtype, shape) in given.items():
+        yield f"  inputs {{ key: {json.dumps(name)} value {{"
+        yield f"    data_type: {_TYPES[dtype]}"
+        yield f"    dims: {_warm_up_shape(shape)[first:] or [1]}"
+        yield f"    input_data_file: {json.dumps(name)}"
+        yield "  } }"
+    yield "}"
+
+
+def _is_batched(shapes: Sequence[Sequence[int | str | None]]) -> bool:
+    """Return whether the first axis of all tensors has one name, or no known size."""
+    axes = [shape[0] if shape else 1 for shape in shapes]
+    return not any(isinstance(axis, int) for axis in axes) and len({*axes} - {None}) <= 1
+
+
+def _warm_up_shape(shape: Sequence[int | str | None]) -> list[int]:
+    """Return the sizes of an input of the warm-up request: one row, where the first axis has any size."""
+    sizes = [size if isinstance(size, int) else _WARM_UP_SIZE for size in shape]
+    if sizes and not isinstance(shape[0], int):
+        sizes[0] = 1
+    return sizes
