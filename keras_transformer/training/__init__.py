@@ -3,6 +3,10 @@
 from keras_transformer.training.callbacks import TimeBudget as TimeBudget
 from keras_transformer.training.checkpoints import average_checkpoints as average_checkpoints
 from keras_transformer.training.exact_resume import ExactResume as ExactResume
+from keras_transformer.training.lora import enable_lora as enable_lora
+from keras_transformer.training.lora import load_lora_weights as load_lora_weights
+from keras_transformer.training.lora import merge_lora as merge_lora
+from keras_transformer.training.lora import save_lora_weights as save_lora_weights
 from keras_transformer.training.losses import LabelSmoothedCrossentropy as LabelSmoothedCrossentropy
 from keras_transformer.training.metrics import Perplexity as Perplexity
 from keras_transformer.training.metrics import TokenAccuracy as TokenAccuracy
@@ -19,5 +23,9 @@ __all__ = [
     "TokenAccuracy",
     "TransformerSchedule",
     "average_checkpoints",
+    "enable_lora",
     "exclude_from_weight_decay",
+    "load_lora_weights",
+    "merge_lora",
+    "save_lora_weights",
 ]
