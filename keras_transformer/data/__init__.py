@@ -7,6 +7,7 @@ from keras_transformer.data.files import read_examples as read_examples
 from keras_transformer.data.fine_tuning import fine_tuning as fine_tuning
 from keras_transformer.data.fine_tuning import input_rows as input_rows
 from keras_transformer.data.images import image_batches as image_batches
+from keras_transformer.data.instruction_tuning import instruction_tuning as instruction_tuning
 from keras_transformer.data.language_modeling import language_modeling as language_modeling
 from keras_transformer.data.lengths import with_lengths as with_lengths
 from keras_transformer.data.masked_language_modeling import (
@@ -29,6 +30,7 @@ __all__ = [
     "fine_tuning",
     "image_batches",
     "input_rows",
+    "instruction_tuning",
     "language_modeling",
     "masked_language_modeling",
     "multi_task_pairs",

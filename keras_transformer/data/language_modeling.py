@@ -81,7 +81,7 @@ def language_modeling(
     check_positive_integer(batch_size=batch_size, length=length)
     check_special_ids("tokenizer", tokenizer, ("end_id",))
     flat, starts = _concatenated(tokenized(read_texts(texts, columns, on_error), tokenizer), tokenizer.end_id)
-    rows = _Packed if separate else _Stream
+    rows = Packed if separate else _Stream
     return rows(flat, starts, length, padding_values(tokenizer)).batches(batch_size, shuffle, seed)
 
 
@@ -130,10 +130,25 @@ class _Stream:
         return {"token_ids": ids}, labels
 
 
-class _Packed:
-    """Rows packed with whole texts; texts longer than a row are split."""
+class Packed:
+    """Rows packed with whole texts; texts longer than a row are split.
 
-    def __init__(self, flat: np.ndarray, starts: np.ndarray, length: int, padding: tuple[int, int]) -> None:
+    Args:
+        flat: the tokens of all texts, int32 (N,).
+        starts: the offsets of the texts, then N.
+        length: T, the length of a row.
+        padding: the padding values of ids and of labels.
+        is_label: whether each token is to be predicted, booleans (N,); by default all are.
+    """
+
+    def __init__(
+        self,
+        flat: np.ndarray,
+        starts: np.ndarray,
+        length: int,
+        padding: tuple[int, int],
+        is_label: np.ndarray | None = None,
+    ) -> None:
         # Input pieces of at most T tokens; the last token of a text, its end token, is a label only.
         first, size = [], []
         for start, end in zip(starts[:-1], starts[1:] - 1, strict=True):
@@ -146,11 +161,12 @@ class _Packed:
         piece = np.repeat(np.arange(len(size)), size)
         within = np.arange(len(piece)) - np.repeat(np.cumsum(size) - size, size)
         at = row[piece], column[piece] + within
+        labels = flat if is_label is None else np.where(is_label, flat, padding[1])
         arrays = {
             "token_ids": (flat[first[piece] + within], padding[0]),
             "segment_ids": (segment[piece], 0),
             "positions": (within, 0),
-            "labels": (flat[first[piece] + within + 1], padding[1]),
+            "labels": (labels[first[piece] + within + 1], padding[1]),
         }
         self.tensors = {}
         for name, (values, padding_value) in arrays.items():
@@ -163,6 +179,7 @@ class _Packed:
         self.count = int(shape[0])
 
     def batches(self, batch_size: int, shuffle: bool, seed: int) -> tf.data.Dataset:
+        """Return batches of the rows."""
         return _batched(self.count, batch_size, shuffle, seed, self._batch, self.tensors.values())
 
     def _batch(self, rows: tf.Tensor, seeds: tf.Tensor) -> Batch:

@@ -100,7 +100,7 @@ def _rows(pairs: Iterable[Any], picker: ColumnPicker, malformed: Malformed) -> I
             yield from ((source.encode(), target.encode()) for source, target in read)
             continue
         try:
-            source, target = item
+            source, target = None if isinstance(item, dict) else item  # not the keys of a dictionary
             yield source.encode(), target.encode()
         except UnicodeEncodeError as error:
             raise ValueError(
