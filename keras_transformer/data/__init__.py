@@ -17,6 +17,7 @@ from keras_transformer.data.masked_language_modeling import next_sentences as ne
 from keras_transformer.data.multi_task import multi_task_pairs as multi_task_pairs
 from keras_transformer.data.pairs import translation_pairs
 from keras_transformer.data.questions import questions as questions
+from keras_transformer.data.sentence_pairs import sentence_pairs as sentence_pairs
 from keras_transformer.data.span_corruption import span_corruption as span_corruption
 from keras_transformer.data.splitting import split as split
 from keras_transformer.data.squad import Question as Question
@@ -39,6 +40,7 @@ __all__ = [
     "read_conll",
     "read_examples",
     "read_squad",
+    "sentence_pairs",
     "span_corruption",
     "split",
     "tagging",

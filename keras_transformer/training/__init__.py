@@ -2,6 +2,7 @@
 
 from keras_transformer.training.callbacks import TimeBudget as TimeBudget
 from keras_transformer.training.checkpoints import average_checkpoints as average_checkpoints
+from keras_transformer.training.contrastive import InfoNCE as InfoNCE
 from keras_transformer.training.exact_resume import ExactResume as ExactResume
 from keras_transformer.training.lora import enable_lora as enable_lora
 from keras_transformer.training.lora import load_lora_weights as load_lora_weights
@@ -16,6 +17,7 @@ from keras_transformer.training.schedules import TransformerSchedule as Transfor
 
 __all__ = [
     "ExactResume",
+    "InfoNCE",
     "LabelSmoothedCrossentropy",
     "PerUpdate",
     "Perplexity",
