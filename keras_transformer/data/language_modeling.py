@@ -8,7 +8,8 @@ import tensorflow as tf
 
 from keras_transformer.arguments import check_positive_integer
 from keras_transformer.data.columns import Columns
-from keras_transformer.data.epochs import batches, rows_of_batch
+from keras_transformer.data.epochs import batch_seed, batches, rows_of_batch
+from keras_transformer.data.sampling import check_sampling, expected_lengths
 from keras_transformer.data.token_lists import Texts, check_special_ids, padding_values, read_texts, tokenized
 
 Batch = tuple[dict[str, tf.Tensor], tf.Tensor]
@@ -34,6 +35,7 @@ def language_modeling(
     on_error: str = "raise",
     length: int = 256,
     separate: bool = False,
+    sampling: float = 0.0,
     shuffle: bool = True,
     seed: int = 0,
 ) -> tf.data.Dataset:
@@ -56,6 +58,8 @@ def language_modeling(
         on_error: "raise" to refuse malformed lines of files, "skip" to leave them out with a warning.
         length: T, the length of a row.
         separate: whether each token attends only to tokens of its own text.
+        sampling: the rate of random segmentations of texts, with `separate` only, see `translation_pairs`; texts of
+            more than T tokens keep the usual one.
         shuffle: whether the order and the boundaries of rows differ in each epoch.
         seed: the seed of shuffling.
 
@@ -66,7 +70,8 @@ def language_modeling(
 
     Raises:
         TypeError: if `texts` is one string.
-        ValueError: if there is no token to predict, the tokenizer has no end id, or an argument is out of range.
+        ValueError: if there is no token to predict, the tokenizer has no end id, `sampling` is given without `separate`
+            or for a tokenizer that cannot sample, or an argument is out of range.
 
     Example:
         >>> from keras_transformer.text import ByteTokenizer
@@ -80,9 +85,23 @@ def language_modeling(
     """
     check_positive_integer(batch_size=batch_size, length=length)
     check_special_ids("tokenizer", tokenizer, ("end_id",))
-    flat, starts = _concatenated(tokenized(read_texts(texts, columns, on_error), tokenizer), tokenizer.end_id)
+    is_sampled = check_sampling(sampling, tokenizer=tokenizer)
+    if is_sampled and not separate:
+        raise ValueError(
+            "`sampling` needs separate=True: the rows of one stream of tokens are no texts of their own. "
+            f"Received: sampling={sampling}, separate=False"
+        )
+    found = read_texts(texts, columns, on_error)
+    flat, starts = _concatenated(tokenized(found, tokenizer), tokenizer.end_id)
+    padding = padding_values(tokenizer)
+    if is_sampled:
+        kept = tf.constant(found)
+        kept = tf.boolean_mask(kept, tokenizer.tokenize(kept).row_lengths() > 0)
+        places = expected_lengths(kept, np.diff(starts) - 1, tokenizer, sampling)
+        packed = Packed(flat, starts, length, padding, places=places)
+        return SampledPacked(packed, kept, tokenizer, sampling, padding).batches(batch_size, shuffle, seed)
     rows = Packed if separate else _Stream
-    return rows(flat, starts, length, padding_values(tokenizer)).batches(batch_size, shuffle, seed)
+    return rows(flat, starts, length, padding).batches(batch_size, shuffle, seed)
 
 
 def _concatenated(chunks: Iterable[tf.RaggedTensor], end_id: int) -> tuple[np.ndarray, np.ndarray]:
@@ -139,6 +158,11 @@ class Packed:
         length: T, the length of a row.
         padding: the padding values of ids and of labels.
         is_label: whether each token is to be predicted, booleans (N,); by default all are.
+        places: the number of places of each text that is not split, integers, by default as many as it needs.
+
+    Attributes:
+        pieces: the texts that are not split, integers (P, 5): index of the text, row, column, number of places and
+            segment.
     """
 
     def __init__(
@@ -148,6 +172,7 @@ class Packed:
         length: int,
         padding: tuple[int, int],
         is_label: np.ndarray | None = None,
+        places: np.ndarray | None = None,
     ) -> None:
         # Input pieces of at most T tokens; the last token of a text, its end token, is a label only.
         first, size = [], []
@@ -156,7 +181,11 @@ class Packed:
             first.append(cuts)
             size.append(np.minimum(cuts + length, end) - cuts)
         first, size = np.concatenate(first), np.concatenate(size)
-        row, column, segment = _pack(size, length)
+        text = np.searchsorted(starts, first, side="right") - 1
+        whole = size == np.diff(starts)[text] - 1
+        room = size if places is None else np.where(whole, np.minimum(places[text], length), size)
+        row, column, segment = _pack(room, length)
+        self.pieces = np.stack([text, row, column, room, segment], axis=1)[whole]
         shape = (row.max() + 1, length)
         piece = np.repeat(np.arange(len(size)), size)
         within = np.arange(len(piece)) - np.repeat(np.cumsum(size) - size, size)
@@ -187,6 +216,68 @@ class Packed:
         return found, found.pop("labels")
 
 
+class SampledPacked:
+    """Packed rows whose whole texts are segmented anew in each epoch.
+
+    Args:
+        packed: the rows without sampling, with places for most samples.
+        texts: strings (n,).
+        tokenizer: the tokenizer.
+        rate: the argument of `tokenizer.sample`.
+        padding: the padding values of ids and of labels.
+    """
+
+    def __init__(
+        self, packed: Packed, texts: tf.Tensor, tokenizer: Tokenizer, rate: float, padding: tuple[int, int]
+    ) -> None:
+        self.packed, self.texts, self.tokenizer = packed, texts, tokenizer
+        self.rate, self.padding = rate, padding
+        pieces = packed.pieces[np.argsort(packed.pieces[:, 1], kind="stable")]
+        counts = np.bincount(pieces[:, 1], minlength=packed.count + 1)  # none in the row of padding
+        with tf.device("CPU:0"):
+            self.pieces = tf.RaggedTensor.from_row_lengths(tf.constant(pieces), counts)
+
+    def batches(self, batch_size: int, shuffle: bool, seed: int) -> tf.data.Dataset:
+        """Return batches of the rows."""
+        content = [*self.packed.tensors.values(), np.float64(self.rate)]
+        name = type(self.tokenizer).__name__ if self.tokenizer.sampling == "unseeded" else ""
+        return _batched(self.packed.count, batch_size, shuffle, seed, self._batch, content, name)
+
+    def _batch(self, rows: tf.Tensor, seeds: tf.Tensor) -> Batch:
+        inputs, labels = self.packed._batch(rows, seeds)
+        pieces = tf.gather(self.pieces, rows)
+        row = pieces.value_rowids()
+        text, _, column, places, segment = tf.unstack(pieces.values, axis=1)
+        seed = batch_seed(rows[0], seeds)
+        sampled = self.tokenizer.sample(tf.gather(self.texts, text), self.rate, seed)
+        sizes = sampled.row_lengths()  # of the inputs; the end token is a label only
+        fits = sizes <= places
+        row, column, places, segment, sizes = (
+            tf.boolean_mask(each, fits) for each in (row, column, places, segment, sizes)
+        )
+        ids = tf.ragged.boolean_mask(sampled, fits)
+        ended = tf.concat([ids, tf.fill([ids.nrows(), 1], self.tokenizer.end_id)], axis=1)
+        within = tf.ragged.range(places)  # also the places that a shorter sample leaves to padding
+        piece = within.value_rowids()
+        within = within.values
+        real = within < tf.gather(sizes, piece)
+        start = tf.gather(ended.row_starts(), piece) + tf.minimum(within, tf.gather(sizes, piece) - 1)
+        at = tf.stack([tf.gather(row, piece), tf.gather(column, piece) + within], axis=1)
+        values = {
+            "token_ids": (tf.gather(ended.values, start), self.padding[0]),
+            "segment_ids": (tf.gather(segment, piece), 0),
+            "positions": (within, 0),
+        }
+        new = {
+            name: tf.tensor_scatter_nd_update(
+                inputs[name], at, tf.where(real, tf.cast(value, tf.int32), padding_value)
+            )
+            for name, (value, padding_value) in values.items()
+        }
+        following = tf.where(real, tf.gather(ended.values, start + 1), self.padding[1])
+        return new, tf.tensor_scatter_nd_update(labels, at, following)
+
+
 def _pack(sizes: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the row, the column and the rank within the row of each piece, by best-fit decreasing bin packing."""
     row, column, number = (np.zeros(len(sizes), np.int64) for _ in range(3))
@@ -213,6 +304,7 @@ def _batched(
     seed: int,
     batch: Callable[[tf.Tensor, tf.Tensor], Batch],
     content: Iterable[tf.Tensor],
+    unseeded: str = "",
 ) -> tf.data.Dataset:
     """Make batches by a function of row numbers (B,) and seeds; rows from `count` on are padding."""
 
@@ -221,4 +313,4 @@ def _batched(
         rows = tf.pad(rows, [[0, batch_size - tf.size(rows)]], constant_values=count)
         return batch(tf.ensure_shape(rows, [batch_size]), seeds)
 
-    return batches(-(-count // batch_size), numbered, seed, content)
+    return batches(-(-count // batch_size), numbered, seed, content, unseeded)

@@ -12,6 +12,7 @@ from keras_transformer.data.columns import Columns
 from keras_transformer.data.epochs import batches
 from keras_transformer.data.pair_sources import PairReader, Pairs
 from keras_transformer.data.ragged_rows import RaggedRows
+from keras_transformer.data.sampling import SampledRows, check_sampling, content_of, seeded, unseeded
 from keras_transformer.data.token_lists import check_special_ids, checked_ids
 
 SPECIAL_IDS = ("pad_id", "start_id", "end_id")
@@ -42,6 +43,7 @@ def translation_pairs(
     batch_tokens: int | None = None,
     max_length: int = 128,
     length_buckets: int | Sequence[int] = 4,
+    sampling: float = 0.0,
     shuffle: bool = True,
     seed: int = 0,
 ) -> tf.data.Dataset:
@@ -70,6 +72,12 @@ def translation_pairs(
             dropped with a warning of the logger "keras_transformer".
         length_buckets: the maximum number of lengths L, which are chosen to minimize padding; or the lengths, the last
             of which limits pairs as `max_length` does.
+        sampling: the rate of random segmentations, another one of each text in each epoch (subword regularization):
+            of a byte-pair tokenizer the probability of BPE-dropout, often 0.1; of a SentencePiece model of unigrams the
+            exponent α, often 0.1 to 0.5 (see `Tokenizer.sample`); 0 for none. Texts are then kept in memory and
+            tokenised during training, and lengths are chosen for longer rows; a sample that is too long for its batch
+            is replaced by the usual segmentation. `training.ExactResume` refuses SentencePiece's sampler, which takes
+            no seed.
         shuffle: whether to reshuffle in each epoch. Otherwise pairs keep their order within each length.
         seed: the seed of shuffling.
 
@@ -83,7 +91,7 @@ def translation_pairs(
         FileNotFoundError: if a path does not exist.
         TypeError: if `pairs` is none of the above.
         ValueError: if `pairs` is empty, malformed or all too long, if both `batch_size` and `batch_tokens`
-            are given, or if an argument is out of range.
+            are given, if `sampling` is for a tokenizer that cannot sample, or if an argument is out of range.
 
     Example:
         >>> from keras_transformer.text import SentencePieceTokenizer
@@ -97,12 +105,22 @@ def translation_pairs(
     shapes = Shapes.of(batch_size, batch_tokens, max_length, length_buckets)
     for argument, one in (("tokenizer", tokenizer), ("target_tokenizer", target_tokenizer)):
         check_special_ids(argument, one, SPECIAL_IDS)
+    is_sampled = check_sampling(sampling, tokenizer=tokenizer, target_tokenizer=target_tokenizer)
     reader = PairReader(columns, reverse, on_error)
+    if is_sampled and (chunks := list(reader.chunks(pairs))):
+        texts = tuple(tf.concat(side, axis=0) for side in zip(*chunks, strict=True))
+        pairs = tf.data.Dataset.from_tensor_slices(texts)
+        reader.finish()
+        reader = PairReader()
     sources, targets = zip(*tokenized_pairs(reader, pairs, tokenizer, target_tokenizer), strict=True)
     reader.finish()
     sources, targets = RaggedRows.concatenated(sources), RaggedRows.concatenated(targets)
     kept = within(sources.lengths, targets.lengths, shapes)
-    buckets = shapes.buckets(row_lengths(sources.lengths, targets.lengths), kept)
+    if is_sampled:
+        sources = SampledRows(sources, texts[0], tokenizer, sampling)
+        targets = SampledRows(targets, texts[1], target_tokenizer, sampling)
+    needed = np.minimum(row_lengths(sources.lengths, targets.lengths), shapes.limit)
+    buckets = shapes.buckets(needed, kept)
     rows = buckets.batches(shuffle)
     return teacher_forced(rows, buckets.lengths, sources, targets, tokenizer, target_tokenizer, seed)
 
@@ -110,8 +128,8 @@ def translation_pairs(
 def teacher_forced(
     rows_of: BucketBatches,
     lengths: np.ndarray,
-    sources: RaggedRows,
-    targets: RaggedRows,
+    sources: RaggedRows | SampledRows,
+    targets: RaggedRows | SampledRows,
     tokenizer: Tokenizer,
     target_tokenizer: Tokenizer,
     seed: int,
@@ -120,14 +138,16 @@ def teacher_forced(
 
     def batch(number: tf.Tensor, seeds: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         rows, length = rows_of(number, seeds)
-        source_ids, _ = _ended_and_started(sources, rows, length, tokenizer)
-        labels, target_ids = _ended_and_started(targets, rows, length, target_tokenizer)
+        of_batch = [seeded(side, number, seeds) for side in (sources, targets)]
+        source_ids, _ = _ended_and_started(of_batch[0], rows, length, tokenizer)
+        labels, target_ids = _ended_and_started(of_batch[1], rows, length, target_tokenizer)
         # A single length is a static shape for Keras and the compiler.
         shape = [None, int(lengths[0]) if len(lengths) == 1 else None]
         inputs = {"source_ids": source_ids, "target_ids": target_ids}
         return tf.nest.map_structure(lambda ids: tf.ensure_shape(ids, shape), (inputs, labels))
 
-    return batches(rows_of.count, batch, seed, [rows_of.content, *sources, *targets])
+    content = [rows_of.content, *content_of(sources), *content_of(targets)]
+    return batches(rows_of.count, batch, seed, content, unseeded(sources, targets))
 
 
 def tokenized_pairs(
