@@ -220,6 +220,33 @@ def test_a_plain_text_file_is_one_text_or_one_for_each_line(tmp_path):
     assert train + validation == ["One.\n\n", "Two.\nThree.\n"]
 
 
+def test_two_columns_of_a_language_model_are_prompts_and_completions(tmp_path):
+    path = tmp_path / "chat.jsonl"
+    path.write_text('{"id": 1, "prompt": "2+3=", "completion": "5"}\n', encoding="utf-8")
+    recipe = recipes.LanguageModel(path, columns=("prompt", "completion"))
+    assert recipe.read([path]) == [("2+3=", "5")]
+    pairs = [("2+3=", "5"), ("1+1=", "2")]
+    recipe = recipes.LanguageModel(
+        pairs, tokenizer="byte", validation=pairs[:1], layers=1, heads=2, model_dim=16
+    )
+    pipeline = recipe.new_pipeline(recipe.splits.train)
+    ((inputs, labels),) = recipe.batches(recipe.splits.train, pipeline, shuffle=False)
+    assert inputs["segment_ids"].numpy().max() == 2
+    assert np.count_nonzero(labels) == 4  # two digits, two end tokens
+
+
+@pytest.mark.slow
+def test_a_language_model_learns_to_answer_prompts(tmp_path):
+    pairs = [(f"{number} is", " even" if number % 2 == 0 else " odd") for number in range(10, 90)]
+    recipe = recipes.LanguageModel(
+        pairs, tokenizer="byte", layers=1, heads=2, model_dim=32, max_length=16, epochs=40, learning_rate=0.01
+    )
+    report = recipes.run(recipe, tmp_path / "run", verbose=0)
+    assert report["metrics"]["perplexity"] < 1.2  # all but the parity of the number is always the same
+    assert len(report["examples"]) == 5
+    assert sum(row["answer"] == row["reference"] for row in report["examples"]) >= 4
+
+
 def test_unequal_classes_are_weighted_by_inverse_frequency(caplog):
     examples = [("a", "x"), ("b", "x"), ("c", "x"), ("d", "y")]
     recipe = recipes.Classify(examples, validation=examples)

@@ -8,6 +8,7 @@ from keras_transformer.data.files import stream_examples as stream_examples
 from keras_transformer.data.fine_tuning import fine_tuning as fine_tuning
 from keras_transformer.data.fine_tuning import input_rows as input_rows
 from keras_transformer.data.images import image_batches as image_batches
+from keras_transformer.data.instruction_tuning import instruction_tuning as instruction_tuning
 from keras_transformer.data.language_modeling import language_modeling as language_modeling
 from keras_transformer.data.lengths import with_lengths as with_lengths
 from keras_transformer.data.masked_language_modeling import (
@@ -17,6 +18,7 @@ from keras_transformer.data.masked_language_modeling import next_sentences as ne
 from keras_transformer.data.multi_task import multi_task_pairs as multi_task_pairs
 from keras_transformer.data.pairs import translation_pairs
 from keras_transformer.data.questions import questions as questions
+from keras_transformer.data.sentence_pairs import sentence_pairs as sentence_pairs
 from keras_transformer.data.span_corruption import span_corruption as span_corruption
 from keras_transformer.data.splitting import split as split
 from keras_transformer.data.squad import Question as Question
@@ -30,6 +32,7 @@ __all__ = [
     "fine_tuning",
     "image_batches",
     "input_rows",
+    "instruction_tuning",
     "language_modeling",
     "masked_language_modeling",
     "multi_task_pairs",
@@ -38,6 +41,7 @@ __all__ = [
     "read_conll",
     "read_examples",
     "read_squad",
+    "sentence_pairs",
     "span_corruption",
     "split",
     "stream_examples",

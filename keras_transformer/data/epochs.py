@@ -25,10 +25,11 @@ class Epochs:
     Attributes:
         count: the number of batches in an epoch.
         fingerprint: a hash of the seed and of the data.
+        unseeded: the name of what makes batches random without a seed, or "" if batches can be repeated.
     """
 
-    def __init__(self, count: int, fingerprint: str) -> None:
-        self.count, self.fingerprint = count, fingerprint
+    def __init__(self, count: int, fingerprint: str, unseeded: str = "") -> None:
+        self.count, self.fingerprint, self.unseeded = count, fingerprint, unseeded
         self._next = 0, 0
 
     def start_at(self, epoch: int, batch: int = 0) -> None:
@@ -120,6 +121,7 @@ def batches(
     seed: int,
     content: Iterable[np.ndarray | str],
     shard: Shard = Shard(),
+    unseeded: str = "",
 ) -> tf.data.Dataset:
     """Make a dataset of batches by number.
 
@@ -129,6 +131,7 @@ def batches(
         seed: the first of the two seeds; the second is the number of the epoch.
         content: the arrays that the batches are made of, or hashes of them, for `Epochs.fingerprint`.
         shard: the part of each batch, for `Epochs.fingerprint`.
+        unseeded: see `Epochs`.
 
     Returns:
         The dataset, with its `Epochs` as the attribute `epochs`.
@@ -141,7 +144,7 @@ def batches(
         array = np.ascontiguousarray(each)
         digest.update(f"{array.dtype} {array.shape}".encode())
         digest.update(array.data if array.size else b"")
-    epochs = Epochs(count, digest.hexdigest())
+    epochs = Epochs(count, digest.hexdigest(), unseeded)
 
     def numbers(_: tf.Tensor) -> tf.data.Dataset:
         epoch, first = tf.numpy_function(epochs.begin, [], (tf.int64, tf.int64), stateful=True)

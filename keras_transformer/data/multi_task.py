@@ -102,7 +102,8 @@ def multi_task_pairs(
     arrays = stored_pairs(
         tasks, tokenizer, tokenizer, cache_dir, columns=columns, reverse=reverse, on_error=on_error
     )
-    lengths, ends = row_lengths(arrays), arrays["ends"]
+    sides = arrays.rows("sources"), arrays.rows("targets")
+    lengths, ends = row_lengths(*sides), arrays["ends"]
     counts = within(lengths, ends, shapes, [f" of task {prefix!r}" for prefix in tasks])
     buckets = shapes.buckets(arrays, lengths, counts, ends, part.count)
     pairs_of_task = buckets.sizes.sum(axis=0)
@@ -111,7 +112,7 @@ def multi_task_pairs(
     # The examples of each task in each bucket, in proportion to its pairs there.
     shares = [_apportioned(number, of_task) for number, of_task in zip(numbers, buckets.sizes.T, strict=True)]
     rows = buckets.batches(shuffle, part, np.stack(shares, axis=1))
-    return teacher_forced(rows, arrays, tokenizer, tokenizer, seed, part)
+    return teacher_forced(rows, arrays, sides, tokenizer, tokenizer, seed, part)
 
 
 def _apportioned(total: int, weights: np.ndarray) -> np.ndarray:

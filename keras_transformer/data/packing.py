@@ -16,20 +16,22 @@ _MOST_TEXTS, _MOST_TOKENS = 2**16, 2**24  # that are packed together
 
 
 class PackedTexts:
-    """Rows of texts; texts longer than a row are split into pieces.
+    """Rows of texts; texts longer than a row are split into pieces, or left out.
 
     Args:
-        arrays: rows "texts", each text with its end token.
+        arrays: rows "texts", each text with its end token, and perhaps "is_label", whether each of their tokens is to
+            be predicted, booleans.
         length: T, the length of a row.
         padding: the padding values of ids and of labels.
+        split: whether texts longer than a row are split.
 
     Attributes:
         content: for `Epochs.fingerprint`.
     """
 
-    def __init__(self, arrays: Arrays, length: int, padding: tuple[int, int]) -> None:
-        texts = arrays.rows("texts")
-        packs = arrays.derived(_packed_pieces(texts, length), packs=length)
+    def __init__(self, arrays: Arrays, length: int, padding: tuple[int, int], split: bool = True) -> None:
+        texts, self._is_label = arrays.rows("texts"), arrays.get("is_label")
+        packs = arrays.derived(_packed_pieces(texts, length, split), packs=length, split=split)
         self._flat, self._firsts, self._sizes = texts.flat, packs.rows("firsts"), packs["sizes"]
         self._length, self._padding = length, padding
         self.content = [*arrays.content, *packs.content]
@@ -49,13 +51,17 @@ class PackedTexts:
         pieces, counts = _pieces_of(self._firsts, rows)
         layout = _Layout.of(counts, self._sizes[pieces])
         place = self._firsts.flat[pieces][layout.piece] + layout.position
+        labels = self._flat[place + 1]
+        if self._is_label is not None:
+            check_file(self._is_label)
+            labels = np.where(self._is_label[place + 1], labels, self._padding[1])
         return [
             layout.dense(values, padding, self._length)
             for values, padding in (
                 (self._flat[place], self._padding[0]),
                 (layout.segment, 0),
                 (layout.position, 0),
-                (self._flat[place + 1], self._padding[1]),
+                (labels, self._padding[1]),
             )
         ]
 
@@ -185,7 +191,7 @@ def _within(sizes: np.ndarray) -> np.ndarray:
     return np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
 
 
-def _packed_pieces(texts: RaggedRows, length: int) -> Iterator[Chunk]:
+def _packed_pieces(texts: RaggedRows, length: int, split: bool) -> Iterator[Chunk]:
     """Yield the pieces of each row: the place of their first token and their size.
 
     Each chunk of texts is packed by itself, so that memory does not grow with their number.
@@ -197,7 +203,7 @@ def _packed_pieces(texts: RaggedRows, length: int) -> Iterator[Chunk]:
         start += len(starts) - 1
         # Input pieces of at most T tokens; the last token of a text, its end token, is a label only.
         inputs = np.diff(starts) - 1
-        numbers = -(-inputs // length)
+        numbers = -(-inputs // length) if split else inputs <= length
         number = _within(numbers)
         first = np.repeat(starts[:-1], numbers) + number * length
         size = np.minimum(np.repeat(inputs, numbers) - number * length, length)

@@ -11,14 +11,17 @@ import tensorflow as tf
 
 from keras_transformer.data.buckets import BucketBatches
 from keras_transformer.data.columns import Columns
-from keras_transformer.data.epochs import Shard, batches, row_batches
+from keras_transformer.data.epochs import Shard, batch_seed, batches, row_batches
 from keras_transformer.data.examples import stored
 from keras_transformer.data.packing import PackedPairs
 from keras_transformer.data.pair_sources import PairReader, Pairs, Row
 from keras_transformer.data.ragged_rows import RaggedRows, RowsToStore
+from keras_transformer.data.sampling import SampledRows, check_sampling, seeded, unseeded
 from keras_transformer.data.shapes import LengthBuckets, LengthCounts, RowLengths, Shapes
 from keras_transformer.data.storage import Arrays, Chunk
 from keras_transformer.data.token_lists import check_special_ids, tokenized
+
+Sides = tuple[RaggedRows | SampledRows, ...]
 
 SPECIAL_IDS = ("pad_id", "start_id", "end_id")
 _LOGGER = logging.getLogger("keras_transformer")
@@ -50,6 +53,7 @@ def translation_pairs(
     length_buckets: LengthBuckets = 8,
     pad_to_multiple_of: int = 2,
     packed: bool = False,
+    sampling: float = 0.0,
     shuffle: bool = True,
     seed: int = 0,
     shard: tuple[int, int] | None = None,
@@ -86,6 +90,11 @@ def translation_pairs(
             faster with 8.
         packed: whether each row holds several whole pairs, which do not attend to each other, in place of shapes: all
             batches have `max_length` positions on each side. For `models.Transformer` and `models.T5`.
+        sampling: the rate of random segmentations, another one of each text in each epoch (subword regularization):
+            of a byte-pair tokenizer the probability of BPE-dropout, often 0.1; of a SentencePiece model of unigrams the
+            exponent α, often 0.1 to 0.5 (see `Tokenizer.sample`); 0 for none. Texts are then stored too and tokenised
+            during training, and shapes are chosen for longer rows; a sample that is too long for its batch is replaced
+            by the usual segmentation. `training.ExactResume` refuses SentencePiece's sampler, which takes no seed.
         shuffle: whether to reshuffle in each epoch. Otherwise pairs keep their order within each shape. Packed rows
             hold the same pairs in every epoch.
         seed: the seed of shuffling.
@@ -110,7 +119,8 @@ def translation_pairs(
         OSError: if files cannot be written to `cache_dir`; nothing incomplete is left.
         TypeError: if `pairs` is none of the above.
         ValueError: if `pairs` is empty, malformed or all too long, if both `batch_size` and `batch_tokens`
-            are given, if files of `cache_dir` have been changed, or if an argument is out of range.
+            are given, if `sampling` is for a tokenizer that cannot sample or for packed rows, if files of `cache_dir`
+            have been changed, or if an argument is out of range.
 
     Example:
         >>> from keras_transformer.text import SentencePieceTokenizer
@@ -125,6 +135,12 @@ def translation_pairs(
     part = Shard.of(shard)
     for argument, one in (("tokenizer", tokenizer), ("target_tokenizer", target_tokenizer)):
         check_special_ids(argument, one, SPECIAL_IDS)
+    is_sampled = check_sampling(sampling, tokenizer=tokenizer, target_tokenizer=target_tokenizer)
+    if is_sampled and packed:
+        raise ValueError(
+            "`sampling` must be 0 for packed rows, whose lengths are fixed. "
+            f"Received: sampling={sampling}, packed=True"
+        )
     arrays = stored_pairs(
         {"": pairs},
         tokenizer,
@@ -133,31 +149,43 @@ def translation_pairs(
         columns=columns,
         reverse=reverse,
         on_error=on_error,
+        keep_texts=is_sampled,
     )
-    lengths, ends = row_lengths(arrays), arrays["ends"]
+    lengths, ends = row_lengths(arrays.rows("sources"), arrays.rows("targets")), arrays["ends"]
     counts = within(lengths, ends, shapes, [""])
     if packed:
         rows = PackedPairs(arrays, lengths, shapes.limit, tokenizer, target_tokenizer)
         return row_batches(rows, shapes.rows_of(shapes.limits), shuffle, seed, part)
+    sides: Sides = arrays.rows("sources"), arrays.rows("targets")
+    if is_sampled:
+        texts = arrays.rows("source_texts"), arrays.rows("target_texts")
+        each = zip(sides, texts, (tokenizer, target_tokenizer), strict=True)
+        sides = tuple(SampledRows.of(*side, sampling) for side in each)
+        arrays = arrays.with_content(f"sampling {sampling}")
+        lengths = _shortened(lengths, row_lengths(*sides), shapes.limits)
+        counts = shapes.count_lengths(lengths, ends)
     buckets = shapes.buckets(arrays, lengths, counts, ends, part.count)
-    return teacher_forced(buckets.batches(shuffle, part), arrays, tokenizer, target_tokenizer, seed, part)
+    rows = buckets.batches(shuffle, part)
+    return teacher_forced(rows, arrays, sides, tokenizer, target_tokenizer, seed, part)
 
 
 def teacher_forced(
     rows_of: BucketBatches,
     arrays: Arrays,
+    sides: Sides,
     tokenizer: Tokenizer,
     target_tokenizer: Tokenizer,
     seed: int,
     shard: Shard,
 ) -> tf.data.Dataset:
     """Return the batches of `translation_pairs` for batches of row indices."""
-    sources, targets = arrays.rows("sources"), arrays.rows("targets")
     # A length that all batches share is a static shape for Keras and the compiler.
     source_shape, target_shape = ([None, length] for length in rows_of.static_lengths)
 
     def batch(number: tf.Tensor, seeds: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         rows, lengths = rows_of(number, seeds)
+        seed_of_batch = batch_seed(number, seeds, shard)
+        sources, targets = (seeded(side, seed_of_batch) for side in sides)
         source_ids, _ = _ended_and_started(sources, rows, lengths[0], tokenizer)
         labels, target_ids = _ended_and_started(targets, rows, lengths[1], target_tokenizer)
         inputs = {
@@ -166,7 +194,8 @@ def teacher_forced(
         }
         return inputs, tf.ensure_shape(labels, target_shape)
 
-    return batches(rows_of.count, batch, seed, [*arrays.content, *rows_of.content], shard)
+    content = [*arrays.content, *rows_of.content]
+    return batches(rows_of.count, batch, seed, content, shard, unseeded(*sides))
 
 
 def stored_pairs(
@@ -178,6 +207,7 @@ def stored_pairs(
     columns: Columns,
     reverse: bool,
     on_error: str,
+    keep_texts: bool = False,
 ) -> Arrays:
     """Tokenise the pairs of tasks, and store their ids.
 
@@ -189,9 +219,11 @@ def stored_pairs(
         columns: see `translation_pairs`.
         reverse: see `translation_pairs`.
         on_error: see `translation_pairs`.
+        keep_texts: whether to store the texts, too.
 
     Returns:
-        Rows "sources" and "targets", and "ends", the index after the last pair of each task.
+        Rows "sources" and "targets", with `keep_texts` also "source_texts" and "target_texts", and "ends", the index
+        after the last pair of each task.
     """
     prefixes = [prefix.encode() for prefix in tasks]
 
@@ -204,6 +236,9 @@ def stored_pairs(
                 "sources": RowsToStore.of_ragged(tokenized(sources, tokenizer)),
                 "targets": RowsToStore.of_ragged(tokenized(targets, target_tokenizer)),
             }
+            if keep_texts:
+                texts = {"source_texts": sources, "target_texts": targets}
+                yield {name: RowsToStore.of_strings(side) for name, side in texts.items()}
             counts += np.bincount(task_of, minlength=len(prefixes))
         yield {"ends": np.cumsum(counts)}
 
@@ -213,7 +248,7 @@ def stored_pairs(
         cache_dir,
         tokenizer=tokenizer,
         target_tokenizer=target_tokenizer,
-        task="pairs",
+        task="pairs with texts" if keep_texts else "pairs",
         prefixes=list(tasks),
         columns=columns,
         reverse=reverse,
@@ -221,10 +256,14 @@ def stored_pairs(
     )
 
 
-def row_lengths(arrays: Arrays) -> RowLengths:
+def row_lengths(*sides: RaggedRows | SampledRows) -> RowLengths:
     """Return the function to the lengths of source and target with an end or start id, integers (n, 2)."""
-    sides = arrays.rows("sources"), arrays.rows("targets")
     return lambda start, end: np.stack([texts.lengths(start, end) for texts in sides], axis=1) + 1
+
+
+def _shortened(lengths: RowLengths, sampled: RowLengths, limits: Sequence[int]) -> RowLengths:
+    """Return the lengths to make place for: those of samples, at most `limits` for rows that are short enough."""
+    return lambda start, end: np.maximum(np.minimum(sampled(start, end), limits), lengths(start, end))
 
 
 def within(
@@ -266,7 +305,7 @@ def within(
 
 
 def _ended_and_started(
-    texts: RaggedRows, rows: tf.Tensor, length: tf.Tensor, tokenizer: Tokenizer
+    texts: RaggedRows | SampledRows, rows: tf.Tensor, length: tf.Tensor, tokenizer: Tokenizer
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the ids with an end id, and the ids with a start id, int32 (B, L) each."""
     ids, lengths = texts.gather(rows, length)  # (B, L), (B, 1)

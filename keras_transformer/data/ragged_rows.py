@@ -13,7 +13,7 @@ class RowsToStore(NamedTuple):
     """Rows of different lengths, to be appended to those that are stored.
 
     Attributes:
-        values: int32 or int64 (N,), the concatenated rows.
+        values: int32, int64 or uint8 (N,), the concatenated rows.
         lengths: int64 (n,), their lengths.
     """
 
@@ -27,6 +27,11 @@ class RowsToStore(NamedTuple):
         return cls(values, np.fromiter(map(len, rows), np.int64, len(rows)))
 
     @classmethod
+    def of_strings(cls, rows: Sequence[bytes]) -> Self:
+        """Concatenate the bytes of strings, as uint8."""
+        return cls(np.frombuffer(b"".join(rows), np.uint8), np.fromiter(map(len, rows), np.int64, len(rows)))
+
+    @classmethod
     def of_ragged(cls, rows: tf.RaggedTensor) -> Self:
         """Take the rows of a ragged tensor (n, None)."""
         return cls(rows.values.numpy(), rows.row_lengths().numpy())
@@ -36,7 +41,7 @@ class RaggedRows(NamedTuple):
     """Rows of different lengths in two arrays, in memory or mapped.
 
     Attributes:
-        flat: int32 or int64 (N,), the concatenated rows.
+        flat: int32, int64 or uint8 (N,), the concatenated rows.
         splits: int64 (n + 1,); row i is `flat[splits[i]:splits[i + 1]]`.
     """
 
@@ -51,6 +56,17 @@ class RaggedRows(NamedTuple):
     def lengths(self, start: int, end: int) -> np.ndarray:
         """Return the lengths of the rows from `start` to before `end`, int64."""
         return np.diff(self.splits[start : end + 1])
+
+    def strings(self, rows: tf.Tensor) -> tf.Tensor:
+        """Return rows (B,) of bytes, uint8, as strings."""
+
+        def join(rows: np.ndarray) -> np.ndarray:
+            check_file(self.flat)
+            check_file(self.splits)
+            found = [self.flat[self.splits[row] : self.splits[row + 1]].tobytes() for row in rows]
+            return np.array(found, object)
+
+        return tf.ensure_shape(tf.numpy_function(join, [rows], tf.string, stateful=False), rows.shape)
 
     def gather(self, rows: tf.Tensor, length: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Gather rows into a dense tensor.

@@ -49,6 +49,16 @@ class Arrays:
         """Return an array."""
         return self._arrays[name]
 
+    def get(self, name: str) -> np.ndarray | None:
+        """Return an array, `None` if there is none of that name."""
+        return self._arrays.get(name)
+
+    def with_content(self, *more: str) -> "Arrays":
+        """Return these arrays with more that batches depend on, for `Epochs.fingerprint`."""
+        found = Arrays(self._arrays, self._folder)
+        found.content = [*self.content, *more]
+        return found
+
     def rows(self, name: str) -> RaggedRows:
         """Return an array of rows of different lengths."""
         return RaggedRows(self._arrays[name], self._arrays[name + _SPLITS])

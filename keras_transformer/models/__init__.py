@@ -10,6 +10,7 @@ from keras_transformer.models.gat import GAT as GAT
 from keras_transformer.models.gpt import GPT as GPT
 from keras_transformer.models.gpt_heads import GPTClassifier as GPTClassifier
 from keras_transformer.models.gpt_heads import GPTMultipleChoice as GPTMultipleChoice
+from keras_transformer.models.sentence_encoder import SentenceEncoder as SentenceEncoder
 from keras_transformer.models.t5 import T5 as T5
 from keras_transformer.models.transformer import Transformer as Transformer
 from keras_transformer.models.unlimiformer import Unlimiformer as Unlimiformer
@@ -24,6 +25,7 @@ __all__ = [
     "GPTMultipleChoice",
     "MaskedLanguageModel",
     "Pretraining",
+    "SentenceEncoder",
     "SequenceClassifier",
     "SpanClassifier",
     "TokenClassifier",

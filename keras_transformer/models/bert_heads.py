@@ -19,7 +19,7 @@ from keras_transformer.typing import Tensor
 POOLINGS = ("pooler", "mean")
 
 
-class _Headed(Model):
+class HeadedEncoder(Model):
     """An encoder with a head; the encoder's pooler is trainable only if the head uses it."""
 
     def __init__(self, encoder: Any, pools: bool = False, **kwargs: Any) -> None:
@@ -58,7 +58,7 @@ class _Headed(Model):
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class MaskedLanguageModel(_Headed):
+class MaskedLanguageModel(HeadedEncoder):
     r"""Predict masked tokens, with output weights tied to the encoder's embedding matrix E.
 
     $$\mathrm{logits}_t = \mathrm{norm}(f(W h_t + b))\, E^\top + c$$
@@ -137,7 +137,7 @@ class MaskedLanguageModel(_Headed):
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Pretraining(_Headed):
+class Pretraining(HeadedEncoder):
     """BERT's pretraining model: masked language modelling and next-sentence prediction with one encoder.
 
     Args:
@@ -180,7 +180,7 @@ class Pretraining(_Headed):
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class SequenceClassifier(_Headed):
+class SequenceClassifier(HeadedEncoder):
     """Classify texts, or pairs of texts with segments 0 and 1, or predict numbers.
 
     Compile it with the loss of the problem type, on logits:
@@ -259,7 +259,7 @@ class SequenceClassifier(_Headed):
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class TokenClassifier(_Headed):
+class TokenClassifier(HeadedEncoder):
     """Classify every token, as in named entity recognition.
 
     Args:
@@ -305,7 +305,7 @@ class TokenClassifier(_Headed):
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class SpanClassifier(_Headed):
+class SpanClassifier(HeadedEncoder):
     """Predict the start and end of an answer in a context (segment 1), given a question (segment 0).
 
     Args:

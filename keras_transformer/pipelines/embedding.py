@@ -8,28 +8,27 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.arguments import check_one_of
-from keras_transformer.models.bert_heads import mean_of_tokens
+from keras_transformer.models.sentence_encoder import POOLINGS, SentenceEncoder, pool
 from keras_transformer.pipelines.base import BATCH, Axes, Preprocessed
 from keras_transformer.pipelines.texts import TextPipeline, utf8_error
 from keras_transformer.typing import Tensor
-
-POOLINGS = ("mean", "first", "pooler")
 
 
 class Embedding(TextPipeline):
     """A pipeline of an encoder and its tokenizer, from texts to vectors.
 
     Args:
-        model: such as `models.BERT`.
+        model: such as `models.BERT`, or a `models.SentenceEncoder`.
         tokenizer: with the model's vocabulary.
         pooling: "mean" (of all tokens, including special ones), "first" (the first token) or "pooler" (the first token
-            after the model's pooler).
+            after the model's pooler). By default that of a `SentenceEncoder`, otherwise "mean".
         normalize: whether to normalise vectors to length 1, so that dot products are cosine similarities.
         long_texts: "refuse" texts that are too long, or average the vectors of windows, weighted by their numbers of
             tokens ("window").
 
     Raises:
-        ValueError: if model and tokenizer do not match, or an argument has an unknown value.
+        ValueError: if model and tokenizer do not match, an argument has an unknown value, or `pooling` is not that of
+            a `SentenceEncoder`.
 
     Example:
         >>> vectors = Embedding(model, tokenizer)(["a dog barks", "a hound bays"])
@@ -40,13 +39,14 @@ class Embedding(TextPipeline):
         self,
         model: Any,
         tokenizer: Any,
-        pooling: str = "mean",
+        pooling: str | None = None,
         normalize: bool = True,
         long_texts: str = "refuse",
     ) -> None:
         super().__init__(model, tokenizer, long_texts)
-        check_one_of(POOLINGS, pooling=pooling)
-        self.pooling = pooling
+        trained = model.pooling if isinstance(model, SentenceEncoder) else None
+        self.pooling = trained or "mean" if pooling is None else pooling
+        check_one_of(POOLINGS if trained is None else (trained,), pooling=self.pooling)
         self.normalize = normalize
 
     def __call__(self, text: str | Iterable[str], batch_size: int = 32) -> np.ndarray:
@@ -74,11 +74,7 @@ class Embedding(TextPipeline):
     def forward(self, inputs: Any) -> dict[str, Tensor]:
         """Return the hidden states (R, L, D), and the pooled vectors (R, D), plain and normalised if asked."""
         hidden = self.encoder(inputs, training=False)
-        if self.pooling == "mean":
-            pooled = mean_of_tokens(hidden, self.encoder.padding_mask(inputs))
-        else:
-            pooled = hidden[:, 0] if self.pooling == "first" else self.encoder.pool(hidden)
-        pooled = keras.ops.cast(pooled, "float32")
+        pooled = pool(self.encoder, hidden, inputs, self.pooling)
         embedding = keras.ops.normalize(pooled) if self.normalize else pooled
         return {"last_hidden_state": hidden, "pooled": pooled, "sentence_embedding": embedding}
 

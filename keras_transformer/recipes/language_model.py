@@ -2,6 +2,7 @@
 
 import dataclasses
 import gzip
+import itertools
 import os
 import pathlib
 from collections.abc import Callable, Sequence
@@ -44,7 +45,7 @@ class _Texts(Recipe):
 
     def split(self, examples: list[str]) -> tuple[list[str], list[str]]:
         """Hold out a share of the texts, or the end of a single one."""
-        if len(examples) > 1:
+        if len(examples) > 1 or are_pairs(examples):
             train, validation = data.split(examples, self.validation, self.seed)
             return train, validation
         (text,) = examples
@@ -55,7 +56,9 @@ class _Texts(Recipe):
 
 @dataclasses.dataclass(frozen=True)
 class LanguageModel(_Texts):
-    """Train a decoder-only model to continue texts.
+    """Train a decoder-only model to continue texts, or to answer prompts.
+
+    Two `columns`, or examples that are pairs, are prompts and completions; the loss is then that of the completions.
 
     Attributes:
         max_new_tokens: the maximum number of tokens of an output, by default half of `max_length`.
@@ -87,11 +90,17 @@ class LanguageModel(_Texts):
         },
     }
 
-    def new_pipeline(self, train: Sequence[str]) -> pipelines.TextGeneration:
+    def read(self, paths: Any) -> list[Any]:
+        """Read texts, or prompts and completions."""
+        if self.columns is not None and len(self.columns) == 2:
+            return data.read_examples(paths, self.columns, on_error=self.on_error)
+        return super().read(paths)
+
+    def new_pipeline(self, train: Sequence[Any]) -> pipelines.TextGeneration:
         """Create a GPT; it samples, as the most probable continuation repeats itself."""
         if self.from_ is not None:
             return check_pipeline(self.pretrained(), pipelines.TextGeneration)
-        tokenizer = self.new_tokenizer(train)
+        tokenizer = self.new_tokenizer(itertools.chain.from_iterable(train) if are_pairs(train) else train)
         model = models.GPT(
             tokenizer.vocabulary_size,
             **self.sizes(),
@@ -104,10 +113,11 @@ class LanguageModel(_Texts):
             model, tokenizer, generation.Sample(0.8, top_p=0.95), max_new_tokens=new_tokens
         )
 
-    def batches(self, examples: Sequence[str], pipeline: Any, shuffle: bool) -> Any:
-        """Return rows of `max_length` tokens of all texts, joined by end tokens."""
+    def batches(self, examples: Sequence[Any], pipeline: Any, shuffle: bool) -> Any:
+        """Return rows of `max_length` tokens of all texts, joined by end tokens, or of several pairs."""
         length = min(self.max_length, pipeline.model.max_length or self.max_length)
-        return data.language_modeling(
+        batches_of = data.instruction_tuning if are_pairs(examples) else data.language_modeling
+        return batches_of(
             examples, pipeline.tokenizer, self.batch_size, length=length, shuffle=shuffle, seed=self.seed
         )
 
@@ -115,9 +125,19 @@ class LanguageModel(_Texts):
         """Return cross-entropy and perplexity."""
         return token_loss(pipeline.tokenizer.pad_id)
 
-    def evaluate(self, pipeline: Any, examples: Sequence[str]) -> dict[str, Any]:
-        """Return the perplexity, and continuations of the beginnings of lines."""
+    def evaluate(self, pipeline: Any, examples: Sequence[Any]) -> dict[str, Any]:
+        """Return the perplexity, and answers to prompts or continuations of the beginnings of lines."""
         found = evaluate_tokens(self, pipeline, examples)
+        if are_pairs(examples):
+            limit = pipeline.max_source_tokens - 1  # of a start id
+            sizes = pipeline.tokenizer.tokenize([prompt for prompt, _ in examples[:100]]).row_lengths()
+            chosen = [pair for pair, size in zip(examples, sizes, strict=False) if 0 < size <= limit][:5]
+            answers = pipeline([prompt for prompt, _ in chosen])
+            rows = [
+                {"input": prompt, "reference": completion, "answer": answer}
+                for (prompt, completion), answer in zip(chosen, answers, strict=True)
+            ]
+            return {**found, "examples": rows}
         words = [line.split() for text in examples for line in text[:10_000].splitlines()]
         limit = pipeline.max_source_tokens - 1  # of a start id
         lines = [fitting(line[:4], pipeline.tokenizer, limit) for line in words if len(line) > 4][:5]
@@ -204,6 +224,11 @@ def _content(path: str | os.PathLike[str]) -> str:
         return content.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise ValueError(f"`data` must be UTF-8. Received: {os.fspath(path)!r}, {error}") from None
+
+
+def are_pairs(examples: Sequence[Any]) -> bool:
+    """Return whether examples are prompts and completions rather than texts."""
+    return len(examples) > 0 and not isinstance(examples[0], str)
 
 
 def fitting(words: Sequence[str], tokenizer: Any, limit: int) -> Sequence[str]:

@@ -2,7 +2,12 @@
 
 from keras_transformer.training.callbacks import TimeBudget as TimeBudget
 from keras_transformer.training.checkpoints import average_checkpoints as average_checkpoints
+from keras_transformer.training.contrastive import InfoNCE as InfoNCE
 from keras_transformer.training.exact_resume import ExactResume as ExactResume
+from keras_transformer.training.lora import enable_lora as enable_lora
+from keras_transformer.training.lora import load_lora_weights as load_lora_weights
+from keras_transformer.training.lora import merge_lora as merge_lora
+from keras_transformer.training.lora import save_lora_weights as save_lora_weights
 from keras_transformer.training.losses import LabelSmoothedCrossentropy as LabelSmoothedCrossentropy
 from keras_transformer.training.metrics import Perplexity as Perplexity
 from keras_transformer.training.metrics import TokenAccuracy as TokenAccuracy
@@ -12,6 +17,7 @@ from keras_transformer.training.schedules import TransformerSchedule as Transfor
 
 __all__ = [
     "ExactResume",
+    "InfoNCE",
     "LabelSmoothedCrossentropy",
     "PerUpdate",
     "Perplexity",
@@ -19,5 +25,9 @@ __all__ = [
     "TokenAccuracy",
     "TransformerSchedule",
     "average_checkpoints",
+    "enable_lora",
     "exclude_from_weight_decay",
+    "load_lora_weights",
+    "merge_lora",
+    "save_lora_weights",
 ]

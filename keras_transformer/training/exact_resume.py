@@ -97,6 +97,12 @@ class ExactResume(keras.callbacks.Callback):
                 f"order of batches cannot be repeated. Received: a {type(data).__name__}, or a data set that was "
                 "changed by a method such as map, shuffle or take"
             )
+        if data.epochs.unseeded:
+            raise ValueError(
+                "`x` must be a data set whose batches can be repeated, for ExactResume: use `sampling=0`, or a "
+                f"BytePairTokenizer. Received: segmentations sampled by a {data.epochs.unseeded}, whose sampler "
+                "takes no seed"
+            )
         self._dataset, self._data, self._others, self._signal = data, data.epochs, callbacks, None
         self._validation_data = getattr(validation_data, "epochs", None)
         with _handlers(self._receive):

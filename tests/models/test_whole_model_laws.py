@@ -57,6 +57,7 @@ HEADS = {
     "bert": (encoder, SEGMENTS),
     "bert masked": (lambda dtype: models.MaskedLanguageModel(encoder(dtype)), SEGMENTS),
     "bert tokens": (lambda dtype: models.TokenClassifier(encoder(dtype), 3), SEGMENTS),
+    "bert sentences": (lambda dtype: models.SentenceEncoder(encoder(dtype), "first"), ANSWERS),
     "bert spans": (lambda dtype: models.SpanClassifier(encoder(dtype)), SEGMENTS),
     "gpt pairs": (lambda dtype: models.GPTClassifier(decoder(dtype), 2, symmetric=True), ANSWERS),
     "gpt choices": (lambda dtype: models.GPTMultipleChoice(decoder(dtype)), ANSWERS),

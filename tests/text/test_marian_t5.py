@@ -63,6 +63,16 @@ def write_marian(folder, models, **config):
 
 
 class TestT5:
+    def test_samples_decode_to_the_same_texts_with_sentinels(self, t5_model, tmp_path):
+        tokenizer = MarianT5Tokenizer.from_files(write_t5(tmp_path / "it", t5_model))
+        texts = [*TEXTS, "to <extra_id_1> or"]
+        usual = tokenizer.tokenize(texts)
+        found = [tokenizer.sample(texts, 0.1, [0, 0]) for _ in range(2)]
+        assert found[0].to_list() != found[1].to_list()
+        for ids in found:
+            assert (ids == tokenizer.piece_to_id("<extra_id_1>")).values.numpy().sum() == 1
+            assert tokenizer.detokenize(ids).numpy().tolist() == tokenizer.detokenize(usual).numpy().tolist()
+
     def test_sentinels_follow_the_models_ids_in_reverse(self, t5_model, tmp_path):
         tokenizer = MarianT5Tokenizer.from_files(write_t5(tmp_path / "it", t5_model))
         processor = sentencepiece.SentencePieceProcessor(model_proto=t5_model)

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import tensorflow as tf
 
+from keras_transformer.arguments import check_fraction
 from keras_transformer.text.tokenizers import folders
 from keras_transformer.text.tokenizers.ids import to_dense_ids
 from keras_transformer.text.tokenizers.strings import to_string_tensor
@@ -29,6 +30,7 @@ class Tokenizer(tf.Module, abc.ABC):
         vocabulary_size: the number of ids, including special ids.
         empty_ids: the ids without content: the unknown id, and the ids of pieces that are only spaces.
         file_name: the name of the file that `save` writes in addition to the description.
+        sampling: "seeded" or "unseeded" if `sample` works, and with or without seeds; None if it does not.
     """
 
     pad_id: int | None
@@ -38,6 +40,7 @@ class Tokenizer(tf.Module, abc.ABC):
     vocabulary_size: int
     empty_ids: tuple[int, ...]
     file_name: str
+    sampling: str | None = None
 
     @abc.abstractmethod
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
@@ -128,6 +131,39 @@ class Tokenizer(tf.Module, abc.ABC):
             specials = self.special_token_ids if special_tokens else {}
             ids = tokenize_around(flat, specials, self._tokenize) if specials else self._tokenize(flat)
             return ids.values if strings.shape.rank == 0 else ids
+
+    def sample(self, texts: Any, rate: float, seed: Any) -> tf.RaggedTensor:
+        """Convert texts to the ids of random segmentations, which decode to the same texts.
+
+        Args:
+            texts: a list of B str, or a string tensor (B,).
+            rate: of a byte-pair tokenizer the probability p with which BPE-dropout leaves out a merge; of a
+                SentencePiece model of unigrams the exponent α of the probabilities of segmentations: the smaller, the
+                more uniform.
+            seed: integers (2,). The ids depend on it and on all texts of the call; SentencePiece ignores it.
+
+        Returns:
+            int32 `tf.RaggedTensor` (B, None).
+
+        Raises:
+            ValueError: if `rate` is not between 0 and 1, or the tokenizer has one segmentation of a text only.
+
+        Example:
+            >>> tokenizer.sample(["hello"], 0.1, [0, 1])  # doctest: +SKIP
+
+        References:
+            Provilkov et al., "BPE-Dropout: Simple and Effective Subword Regularization" (2020); Kudo, "Subword
+            Regularization" (2018), section 3.2.
+        """
+        check_fraction(rate=rate)
+        with tf.device("CPU"):
+            return self._sample(to_string_tensor(texts), rate, tf.cast(seed, tf.int64))
+
+    def _sample(self, texts: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.RaggedTensor:
+        raise ValueError(
+            "`sample` needs a tokenizer of byte pairs or a SentencePiece model of unigrams or byte pairs. "
+            f"Received: a {type(self).__name__}"
+        )
 
     def encode(
         self, texts: Any, *, add_start: bool = False, add_end: bool = False, special_tokens: bool = False
@@ -314,15 +350,16 @@ class Compiled:
     A `tf.function` that is an attribute of a tokenizer would be saved with each model that contains the tokenizer.
 
     Args:
-        function: a function of strings (B,).
+        function: a function of strings (B,), and of tensors.
+        *specs: the specs of these tensors.
     """
 
-    def __init__(self, function: Callable[[tf.Tensor], tf.RaggedTensor]):
-        self._graph = tf.function(function, [tf.TensorSpec([None], tf.string)], autograph=False)
+    def __init__(self, function: Callable[..., tf.RaggedTensor], *specs: tf.TensorSpec):
+        self._graph = tf.function(function, [tf.TensorSpec([None], tf.string), *specs], autograph=False)
 
-    def __call__(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Return the function's result for `texts`."""
-        return self._graph(texts)
+    def __call__(self, *inputs: tf.Tensor) -> tf.RaggedTensor:
+        """Return the function's result."""
+        return self._graph(*inputs)
 
 
 def tokenize_around(

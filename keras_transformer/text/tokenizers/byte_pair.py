@@ -9,8 +9,7 @@ import tensorflow as tf
 
 from keras_transformer.text.pretokenizers.gpt2 import GPT2Words
 from keras_transformer.text.tokenizers import hugging_face
-from keras_transformer.text.tokenizers.base import Compiled
-from keras_transformer.text.tokenizers.pair_merging import PairMerger
+from keras_transformer.text.tokenizers.pair_merging import Dropout, PairMerger
 from keras_transformer.text.tokenizers.subword import PairTokenizer
 from keras_transformer.text.tokenizers.vocabulary import Vocabulary
 from keras_transformer.text.training import pair_merges
@@ -93,7 +92,6 @@ class BytePairTokenizer(PairTokenizer):
         contents = [byte_level_content(piece) for piece in known.pieces]
         whitespace = {id_ for id_, content in enumerate(contents) if content.isspace()}
         self.empty_ids: tuple[int, ...] = tuple(sorted(whitespace | {self.unknown_id} - {-1}))
-        self._compiled = Compiled(self._tokenize_texts)
         self._words = GPT2Words()
         with tf.init_scope(), tf.device("CPU"):
             self._contents = tf.constant(contents)
@@ -176,12 +174,12 @@ class BytePairTokenizer(PairTokenizer):
         vocabulary, merges, settings = hugging_face.read_byte_pair(folder)
         return cls(vocabulary, merges, special_tokens_in_text=special_tokens_in_text, **settings)
 
-    def _split(self, words: tf.Tensor) -> tf.RaggedTensor:
+    def _split(self, words: tf.Tensor, dropout: Dropout | None = None) -> tf.RaggedTensor:
         codes = tf.io.decode_raw(tf.strings.reduce_join(words), tf.uint8)
         symbols = tf.gather(self._byte_ids, tf.cast(codes, tf.int32))
         ends = tf.cumsum(tf.strings.length(words))
         places = tf.searchsorted(ends, tf.range(tf.size(symbols)), side="right")
-        return self._merger(symbols, places, tf.size(words))
+        return self._merger(symbols, places, tf.size(words), dropout)
 
     def _cut(self, texts: tf.Tensor) -> tf.RaggedTensor:
         if self._settings["add_prefix_space"]:

@@ -12,7 +12,7 @@ import tensorflow_text
 from keras_transformer.arguments import check_not_negative, check_one_of
 from keras_transformer.text.tokenizers import hugging_face
 from keras_transformer.text.tokenizers.base import Tokenizer, tokenize_around
-from keras_transformer.text.tokenizers.sentence_piece_model import SharedModel, read_model
+from keras_transformer.text.tokenizers.sentence_piece_model import SharedModel, read_model, sampler
 from keras_transformer.text.tokenizers.vocabulary import Vocabulary, deserialised, serialised
 from keras_transformer_serving.text.sentence_piece import keeps_spaces
 
@@ -64,6 +64,7 @@ class MarianT5Tokenizer(Tokenizer):
     """
 
     file_name = "sentencepiece_vocabulary.json"
+    sampling = "unseeded"
 
     def __init__(
         self,
@@ -189,14 +190,20 @@ class MarianT5Tokenizer(Tokenizer):
         return content | {"model": base64.b64decode(content["model"])} | settings
 
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        if not self._in_text:
-            return self._cut(texts)
-        anywhere = self._settings["place_in_text"] == "anywhere"
-        return tokenize_around(texts, dict(self._in_text), self._cut, anywhere)
+        return self._around_tokens(texts, self._tokenizer)
 
-    def _cut(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        pieces = self._tokenizer.tokenize(texts)
-        return pieces.with_values(self._ids.lookup(pieces.values))
+    def _around_tokens(self, texts: tf.Tensor, tokenizer: Any) -> tf.RaggedTensor:
+        def cut(texts: tf.Tensor) -> tf.RaggedTensor:
+            pieces = tokenizer.tokenize(texts)
+            return pieces.with_values(self._ids.lookup(pieces.values))
+
+        if not self._in_text:
+            return cut(texts)
+        anywhere = self._settings["place_in_text"] == "anywhere"
+        return tokenize_around(texts, dict(self._in_text), cut, anywhere)
+
+    def _sample(self, texts: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.RaggedTensor:
+        return self._around_tokens(texts, sampler(self._tokenizer, self._model, rate))
 
     def _join(self, ids: tf.RaggedTensor) -> tf.Tensor:
         texts = tf.strings.reduce_join(ids.with_values(tf.gather(self._contents, ids.values)), axis=-1)

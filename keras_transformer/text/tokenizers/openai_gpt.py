@@ -11,8 +11,7 @@ import tensorflow as tf
 from keras_transformer.text.pretokenizers.bert import BertWords
 from keras_transformer.text.pretokenizers.characters import CodePointTable, shifted
 from keras_transformer.text.tokenizers import hugging_face
-from keras_transformer.text.tokenizers.base import Compiled
-from keras_transformer.text.tokenizers.pair_merging import PairMerger
+from keras_transformer.text.tokenizers.pair_merging import Dropout, PairMerger
 from keras_transformer.text.tokenizers.subword import PairTokenizer
 from keras_transformer.text.tokenizers.vocabulary import Vocabulary
 from keras_transformer.text.training import pair_merges
@@ -92,7 +91,6 @@ class OpenAIGPTTokenizer(PairTokenizer):
         self._inside, self._last = (
             CodePointTable(_symbols(known.ids, suffix, self.unknown_id)) for suffix in ("", _END)
         )
-        self._compiled = Compiled(self._tokenize_texts)
         self._words = BertWords(True, True, lowercase, lowercase)
         with tf.init_scope(), tf.device("CPU"):
             self._contents = tf.constant([piece.replace(_END, " ") for piece in known.pieces])
@@ -171,12 +169,12 @@ class OpenAIGPTTokenizer(PairTokenizer):
         vocabulary, merges, settings = hugging_face.read_character_pair(folder)
         return cls(vocabulary, merges, special_tokens_in_text=special_tokens_in_text, **settings)
 
-    def _split(self, words: tf.Tensor) -> tf.RaggedTensor:
+    def _split(self, words: tf.Tensor, dropout: Dropout | None = None) -> tf.RaggedTensor:
         characters = tf.strings.unicode_decode(words, "UTF-8")
         codes, places = characters.values, tf.cast(characters.value_rowids(), tf.int32)
         last = places != shifted(places, -1, -1)
         symbols = tf.where(last, self._last(codes), self._inside(codes))
-        return self._merger(symbols, places, tf.size(words))
+        return self._merger(symbols, places, tf.size(words), dropout)
 
     def _join(self, ids: tf.RaggedTensor) -> tf.Tensor:
         texts = tf.strings.reduce_join(ids.with_values(tf.gather(self._contents, ids.values)), axis=-1)

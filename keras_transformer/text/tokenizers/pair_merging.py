@@ -1,6 +1,7 @@
 """Byte-pair encoding of words in the TensorFlow graph."""
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -8,6 +9,26 @@ import tensorflow as tf
 from keras_transformer.text.pretokenizers.characters import shifted
 
 _NEVER = np.iinfo(np.int32).max
+
+
+class Dropout(NamedTuple):
+    """BPE-dropout: in each round, each possible merge is left out with a probability.
+
+    Attributes:
+        rate: the probability.
+        seed: integers (2,).
+
+    References:
+        Provilkov et al., "BPE-Dropout: Simple and Effective Subword Regularization" (2020), algorithm 1.
+    """
+
+    rate: float | tf.Tensor
+    seed: tf.Tensor
+
+    def keeps(self, count: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
+        """Return whether each of `count` merges is kept in the round of a number, booleans (count,)."""
+        seed = tf.random.experimental.stateless_fold_in(self.seed, number)
+        return tf.random.stateless_uniform([count], seed) >= self.rate
 
 
 class PairMerger:
@@ -41,23 +62,26 @@ class PairMerger:
             self._ranks = tf.constant(order, tf.int32)
             self._merged = tf.constant(merged, tf.int32)
 
-    def __call__(self, symbols: tf.Tensor, places: tf.Tensor, num_words: tf.Tensor) -> tf.RaggedTensor:
+    def __call__(
+        self, symbols: tf.Tensor, places: tf.Tensor, num_words: tf.Tensor, dropout: "Dropout | None" = None
+    ) -> tf.RaggedTensor:
         """Merge the symbols of each word.
 
         Args:
             symbols: int32 ids (N,), concatenated over all words.
             places: the word of each symbol, int32 (N,), ascending.
             num_words: the number of words, W.
+            dropout: leaves out merges at random (BPE-dropout); by default none.
 
         Returns:
             int32 ids (W, None).
         """
         nothing = tf.zeros([0], tf.int32)
-        _, _, ids, rows = tf.while_loop(
+        _, _, ids, rows, _ = tf.while_loop(
             lambda symbols, *_: tf.size(symbols) > 0,
-            self._round,
-            (symbols, places, nothing, nothing),
-            shape_invariants=(tf.TensorShape([None]),) * 4,
+            lambda *state: self._round(*state, dropout),
+            (symbols, places, nothing, nothing, tf.constant(0)),
+            shape_invariants=(*(tf.TensorShape([None]),) * 4, tf.TensorShape([])),
         )
         order = tf.argsort(rows, stable=True)
         return tf.RaggedTensor.from_value_rowids(
@@ -68,12 +92,20 @@ class PairMerger:
         )
 
     def _round(
-        self, symbols: tf.Tensor, words: tf.Tensor, ids: tf.Tensor, rows: tf.Tensor
+        self,
+        symbols: tf.Tensor,
+        words: tf.Tensor,
+        ids: tf.Tensor,
+        rows: tf.Tensor,
+        number: tf.Tensor,
+        dropout: "Dropout | None",
     ) -> tuple[tf.Tensor, ...]:
         """Merge the pair of highest priority in each word; move words without mergeable pairs to `ids` and `rows`."""
         keys = tf.cast(symbols, tf.int64) * self._size + tf.cast(shifted(symbols, -1, 0), tf.int64)
         entries = tf.searchsorted(self._keys, keys)
         mergeable = (tf.gather(self._keys, entries) == keys) & (words == shifted(words, -1, -1))
+        if dropout is not None:
+            mergeable &= dropout.keeps(tf.size(symbols), number)
         ranks = tf.where(mergeable, tf.gather(self._ranks, entries), _NEVER)
         first = tf.gather(tf.math.segment_min(ranks, words), words)
         unfinished = first < _NEVER
@@ -86,6 +118,7 @@ class PairMerger:
             tf.boolean_mask(words, kept),
             tf.concat([ids, tf.boolean_mask(symbols, finished)], axis=0),
             tf.concat([rows, tf.boolean_mask(words, finished)], axis=0),
+            number + 1,
         )
 
     def _apart(self, candidates: tf.Tensor, words: tf.Tensor) -> tf.Tensor:

@@ -7,7 +7,7 @@ import tensorflow as tf
 import tensorflow_text
 
 from keras_transformer.text.tokenizers.base import Tokenizer
-from keras_transformer.text.tokenizers.sentence_piece_model import SharedModel, read_model
+from keras_transformer.text.tokenizers.sentence_piece_model import SharedModel, read_model, sampler
 from keras_transformer.text.tokenizers.strings import to_utf8
 from keras_transformer.text.training.sentence_piece import Model, train_sentence_piece
 from keras_transformer.text.training.texts import Texts
@@ -46,6 +46,7 @@ class SentencePieceTokenizer(Tokenizer):
     """
 
     file_name = "sentencepiece.model"
+    sampling = "unseeded"
 
     def __init__(self, model: bytes):
         super().__init__()
@@ -135,6 +136,9 @@ class SentencePieceTokenizer(Tokenizer):
 
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         return self._tokenizer.tokenize(texts)
+
+    def _sample(self, texts: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.RaggedTensor:
+        return sampler(self._tokenizer, self._model, rate).tokenize(texts)
 
     def _join(self, ids: tf.RaggedTensor) -> tf.Tensor:
         if self._guard is None:

@@ -1,9 +1,12 @@
 """Serialised SentencePiece models: reading, inspection, and a TensorFlow resource for them."""
 
+import copy
 import hashlib
+from typing import Any
 
 import sentencepiece
 import tensorflow as tf
+from sentencepiece import sentencepiece_model_pb2
 from tensorflow_text.python.ops import sentencepiece_tokenizer
 
 _OPERATIONS = sentencepiece_tokenizer.gen_sentencepiece_tokenizer
@@ -40,6 +43,28 @@ def read_model(model: bytes, with_padding: bool = True) -> sentencepiece.Sentenc
             "Received: a model with pad_id=-1"
         )
     return processor
+
+
+def sampler(tokenizer: Any, model: bytes, rate: float) -> Any:
+    """Return a tokenizer of TF.Text that samples one of all segmentations, without a seed.
+
+    Args:
+        tokenizer: the tokenizer of TF.Text.
+        model: its serialised model.
+        rate: α, or of a model of byte pairs the rate of dropout.
+
+    Raises:
+        ValueError: if the model has one segmentation of a text only.
+    """
+    kind = sentencepiece_model_pb2.ModelProto.FromString(model).trainer_spec.model_type
+    if kind not in (sentencepiece_model_pb2.TrainerSpec.UNIGRAM, sentencepiece_model_pb2.TrainerSpec.BPE):
+        raise ValueError(
+            "`sample` needs a SentencePiece model of unigrams or byte pairs. "
+            f"Received: a model of type {sentencepiece_model_pb2.TrainerSpec.ModelType.Name(kind).lower()}"
+        )
+    sampling = copy.copy(tokenizer)
+    sampling.nbest_size, sampling.alpha = -1, rate
+    return sampling
 
 
 class SharedModel(tf.saved_model.experimental.TrackableResource):

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from keras_transformer.text.pretokenizers.characters import tokenize_once
 from keras_transformer.text.tokenizers.base import Compiled, Tokenizer, tokenize_around
-from keras_transformer.text.tokenizers.pair_merging import PairMerger
+from keras_transformer.text.tokenizers.pair_merging import Dropout, PairMerger
 from keras_transformer.text.tokenizers.vocabulary import Vocabulary, deserialised, serialised
 
 
@@ -81,8 +81,15 @@ class WordTokenizer(Tokenizer):
 class PairTokenizer(WordTokenizer):
     """Base class of byte-pair encoding, which merges adjacent pieces of words; a subclass sets `_merger`."""
 
+    sampling = "seeded"
     _merger: PairMerger
     _parts = frozenset({"vocabulary", "merges", "settings"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._compiled = Compiled(self._tokenize_texts)
+        scalar, seed = tf.TensorSpec([], tf.float32), tf.TensorSpec([2], tf.int64)
+        self._sampler = Compiled(self._sample_texts, scalar, seed)
 
     @property
     def merges(self) -> Sequence[Sequence[str]]:
@@ -91,3 +98,18 @@ class PairTokenizer(WordTokenizer):
 
     def _more(self) -> dict[str, Any]:
         return {"merges": self.merges}
+
+    @abc.abstractmethod
+    def _split(self, words: tf.Tensor, dropout: Dropout | None = None) -> tf.RaggedTensor:
+        """Convert words (W,) to int32 ids (W, None)."""
+
+    def _sample(self, texts: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.RaggedTensor:
+        return self._sampler(texts, tf.constant(rate, tf.float32), seed)
+
+    def _sample_texts(self, texts: tf.Tensor, rate: tf.Tensor, seed: tf.Tensor) -> tf.RaggedTensor:
+        def cut(texts: tf.Tensor) -> tf.RaggedTensor:
+            words = self._cut(texts)  # each by itself: equal words need not have equal pieces
+            return words.with_values(self._split(words.values, Dropout(rate, seed))).merge_dims(1, 2)
+
+        specials = self._vocabulary.special_ids if self._settings["special_tokens_in_text"] else {}
+        return tokenize_around(texts, specials, cut) if specials else cut(texts)

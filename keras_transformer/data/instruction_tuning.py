@@ -1,0 +1,127 @@
+"""Batches of prompts and completions, whose loss is that of the completions alone."""
+
+import logging
+import os
+from collections.abc import Iterator
+
+import numpy as np
+import tensorflow as tf
+
+from keras_transformer.arguments import check_positive_integer
+from keras_transformer.data.columns import Columns
+from keras_transformer.data.epochs import Shard, row_batches
+from keras_transformer.data.examples import stored
+from keras_transformer.data.language_modeling import Tokenizer
+from keras_transformer.data.packing import PackedTexts
+from keras_transformer.data.pair_sources import PairReader, Pairs, Row
+from keras_transformer.data.ragged_rows import RaggedRows, RowsToStore
+from keras_transformer.data.storage import Chunk
+from keras_transformer.data.token_lists import check_special_ids, padding_values, tokenized
+
+_LOGGER = logging.getLogger("keras_transformer")
+
+
+def instruction_tuning(
+    pairs: Pairs,
+    tokenizer: Tokenizer,
+    batch_size: int = 32,
+    *,
+    columns: Columns = None,
+    on_error: str = "raise",
+    length: int = 256,
+    shuffle: bool = True,
+    seed: int = 0,
+    shard: tuple[int, int] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+) -> tf.data.Dataset:
+    r"""Make batches of prompts and completions for a decoder-only model, with the loss on completions only.
+
+    For a prompt x and its completion y, which an end token follows, the objective is
+
+    $$\max_\theta \sum_t \log p_\theta(y_t \mid x, y_1 \dots y_{t-1}).$$
+
+    The labels of prompt tokens are those of padding, which losses and metrics ignore. Rows are densely packed with
+    whole pairs that do not attend to each other. Prompt and completion are tokenised apart, as
+    `pipelines.TextGeneration` tokenises a prompt; a template such as "Question: …\nAnswer:" is part of the prompt, a
+    space after it part of the completion.
+
+    Args:
+        pairs: (prompt, completion) str; paths of files; or a dataset, as for `translation_pairs`.
+        tokenizer: a tokenizer with an end id. Inputs and labels are padded with its `pad_id`; if that is None, inputs
+            are padded with `end_id` and labels with −1.
+        batch_size: B, the number of rows in every batch; the last batch is completed with rows of padding.
+        columns: the columns of prompt and completion in files, see `read_examples`; by default files must have only
+            two.
+        on_error: "raise" to refuse malformed lines of files, "skip" to leave them out with a warning.
+        length: T, the length of a row. Longer pairs are left out with a warning of the logger "keras_transformer".
+        shuffle: whether the order of rows differs in each epoch.
+        seed: the seed of shuffling.
+        shard: (index, count), to read a part of each batch as one of several workers, see `translation_pairs`.
+        cache_dir: a folder for the ids, see `translation_pairs`.
+
+    Returns:
+        A dataset of known cardinality with elements `(inputs, labels (B, T))`, where inputs are "token_ids",
+        "segment_ids" and "positions", each (B, T), as those of `language_modeling(separate=True)`.
+
+    Raises:
+        FileNotFoundError: if a path does not exist.
+        TypeError: if `pairs` is none of the above.
+        ValueError: if `pairs` is empty, malformed or all too long, the tokenizer has no end id, or an argument is out
+            of range.
+
+    Example:
+        >>> from keras_transformer.text import ByteTokenizer
+        >>> pairs = [("2 + 3 =", " 5"), ("7 + 2 =", " 9")]
+        >>> inputs, labels = next(iter(instruction_tuning(pairs, ByteTokenizer(), 1, length=10)))
+        >>> labels.numpy()  # of one of them: a space, the digit and the end token
+        array([[ 0,  0,  0,  0,  0,  0, 35, ...,  3,  0]], dtype=int32)
+
+    References:
+        Ouyang et al., "Training language models to follow instructions with human feedback" (2022), section 3.5: SFT.
+    """
+    check_positive_integer(batch_size=batch_size, length=length)
+    check_special_ids("tokenizer", tokenizer, ("end_id",))
+
+    def to_arrays(chunks: Iterator[list[Row]]) -> Iterator[Chunk]:
+        found = False
+        for chunk in chunks:
+            _, prompts, completions = zip(*chunk, strict=True)
+            prompts, completions = (tokenized(side, tokenizer) for side in (prompts, completions))
+            ends = tf.fill([prompts.nrows(), 1], tokenizer.end_id)
+            texts = RowsToStore.of_ragged(tf.concat([prompts, completions, ends], axis=1))
+            starts = np.repeat(np.cumsum(texts.lengths) - texts.lengths, texts.lengths)
+            is_label = np.arange(len(texts.values)) - starts >= np.repeat(
+                prompts.row_lengths(), texts.lengths
+            )
+            found = found or len(texts.values) > len(chunk)
+            yield {"texts": texts, "is_label": is_label}
+        if not found:
+            raise ValueError("`pairs` must hold at least one token. Received: none")
+
+    arrays = stored(
+        PairReader(columns, on_error=on_error).examples([pairs]),
+        to_arrays,
+        cache_dir,
+        tokenizer=tokenizer,
+        task="instruction tuning",
+        columns=columns,
+        on_error=on_error,
+    )
+    _check_lengths(arrays.rows("texts"), length)
+    rows = PackedTexts(arrays, length, padding_values(tokenizer), split=False)
+    return row_batches(rows, batch_size, shuffle, seed, Shard.of(shard))
+
+
+def _check_lengths(texts: RaggedRows, length: int) -> None:
+    """Warn about texts that do not fit into rows, or raise a ValueError if none does."""
+    sizes = texts.lengths(0, texts.count) - 1  # the end token is no input
+    too_long = int((sizes > length).sum())
+    if not (sizes[sizes > 0] <= length).any():
+        raise ValueError(
+            f"`length` must be at least {sizes[sizes > 0].min()}, the number of tokens of the shortest of the "
+            f"{len(sizes)} pairs. Received: length={length}"
+        )
+    if too_long:
+        _LOGGER.warning(
+            "instruction_tuning leaves out %d of %d pairs: more than %d tokens", too_long, len(sizes), length
+        )

@@ -1,0 +1,123 @@
+"""Prompts and completions: labels are those of completions, whole pairs share rows without attending to each other."""
+
+import json
+import logging
+
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer import models, training
+from keras_transformer.data import instruction_tuning
+from keras_transformer.text import ByteTokenizer
+
+TOKENIZER = ByteTokenizer()
+PAIRS = [("2+3=", "5"), ("say hello:", " hello!"), ("", "ab"), ("nothing", ""), ("é", "à"), ("2+30=", "32")]
+
+
+WITHOUT_PADDING = ByteTokenizer()
+WITHOUT_PADDING.pad_id = None
+
+
+def ids(text, tokenizer=TOKENIZER):
+    return tokenizer.tokenize([text]).to_list()[0]
+
+
+def segments(dataset, ignored=0):
+    """(ids, labels, positions) of each text of an epoch, as tuples."""
+    found = []
+    for inputs, labels in dataset.as_numpy_iterator():
+        for row in range(len(labels)):
+            numbers = inputs["segment_ids"][row]
+            assert (labels[row][numbers == 0] == ignored).all()
+            for number in range(1, numbers.max() + 1):
+                at = numbers == number
+                columns = (inputs["token_ids"], labels, inputs["positions"])
+                found.append(tuple(tuple(each[row][at].tolist()) for each in columns))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "ignored"), [(TOKENIZER, 0), (WITHOUT_PADDING, -1)], ids=["pad", "no pad"]
+)
+def test_each_pair_is_in_one_row_with_labels_of_its_completion_and_end(tokenizer, ignored):
+    dataset = instruction_tuning(PAIRS, tokenizer, 2, length=18)
+    expected = []
+    for prompt, completion in PAIRS:
+        whole = [*ids(prompt), *ids(completion), tokenizer.end_id]
+        labels = [ignored] * (len(ids(prompt)) - 1) + [*ids(completion), tokenizer.end_id]
+        expected.append((tuple(whole[:-1]), tuple(labels[-len(whole) + 1 :]), tuple(range(len(whole) - 1))))
+    for _ in range(2):
+        assert sorted(segments(dataset, ignored)) == sorted(expected)
+
+
+def test_rows_are_packed_and_shuffled_by_seed_and_epoch():
+    pairs = [(f"{number}=", str(number)) for number in range(20)]
+    first, again, other = (instruction_tuning(pairs, TOKENIZER, 2, length=9, seed=seed) for seed in (1, 1, 2))
+    for _ in range(2):
+        found = [segments(dataset) for dataset in (first, again, other)]
+        assert found[0] == found[1] != found[2]
+    in_order = instruction_tuning(pairs, TOKENIZER, 2, length=9, shuffle=False)
+    assert segments(in_order) == segments(in_order)
+    assert len(segments(in_order)) == 20 > 2 * int(in_order.cardinality())
+    assert in_order.epochs.fingerprint != first.epochs.fingerprint
+
+
+def test_loss_is_the_mean_over_completions_and_prompts_have_no_gradient(gradients):
+    """Compared with each pair by itself, by NumPy."""
+    model = models.GPT(TOKENIZER.vocabulary_size, 1, 2, 16, max_length=32, dropout=0.0)
+    total, count = 0.0, 0
+    for prompt, completion in PAIRS:
+        whole = [*ids(prompt), *ids(completion), TOKENIZER.end_id]
+        logits = np.asarray(model(np.array([whole[:-1]]))[0], "float64")
+        log_probabilities = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+        first = max(len(ids(prompt)), 1)  # the first token of a text without a prompt is not predicted
+        for place in range(first, len(whole)):
+            total -= log_probabilities[place - 1, whole[place]]
+            count += 1
+    ((inputs, labels),) = instruction_tuning(PAIRS, TOKENIZER, 8, length=40)
+    loss = training.LabelSmoothedCrossentropy(0.0)
+    logits = keras.ops.convert_to_numpy(model(inputs))
+    np.testing.assert_allclose(loss(labels, logits), total / count, rtol=1e-5)
+    (gradient,) = gradients(lambda logits: loss(labels, logits), logits)
+    is_label = labels.numpy() != 0
+    assert is_label.sum() == count
+    assert not gradient[~is_label].any()
+    assert np.abs(gradient[is_label]).max(-1).min() > 0
+
+
+def test_pairs_are_read_from_files(tmp_path):
+    rows = [{"id": 1, "prompt": prompt, "completion": completion} for prompt, completion in PAIRS[:2]]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    found = instruction_tuning(tmp_path / "a.jsonl", TOKENIZER, columns=("prompt", "completion"))
+    assert segments(found) == segments(instruction_tuning(PAIRS[:2], TOKENIZER))
+
+
+def test_long_pairs_are_left_out_with_a_warning(caplog):
+    with caplog.at_level(logging.WARNING, "keras_transformer"):
+        found = instruction_tuning(PAIRS, TOKENIZER, length=7)
+    assert "leaves out 1 of 6 pairs: more than 7 tokens" in caplog.text
+    assert len(segments(found)) == 5
+
+
+@pytest.mark.parametrize(
+    ("pairs", "arguments", "message"),
+    [
+        (
+            PAIRS,
+            {"length": 1},
+            "`length` must be at least 2, the number of tokens of the shortest of the 6 pairs",
+        ),
+        (PAIRS, {"length": 0}, "`length` must be a positive integer"),
+        (PAIRS, {"batch_size": 0}, "`batch_size` must be a positive integer"),
+        ([], {}, "`pairs` must hold at least one pair"),
+        ([("", "")], {}, "`pairs` must hold at least one token"),
+        (["one"], {}, None),
+        ([("a", "b", "c")], {}, r"two str each. Received: pairs\[0\]=\('a', 'b', 'c'\)"),
+        ([{"prompt": "a", "completion": "b"}], {}, r"two str each. Received: pairs\[0\]=\{'prompt'"),
+        ([("a", 3)], {}, r"two str each. Received: pairs\[0\]=\('a', 3\)"),
+    ],
+)
+def test_bad_arguments_are_named(pairs, arguments, message):
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        instruction_tuning(pairs, TOKENIZER, **arguments)

@@ -1,0 +1,169 @@
+"""Subword regularization: other segmentations of the same texts in each epoch, the same for the same seed."""
+
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer import models, training
+from keras_transformer.data import translation_pairs
+from keras_transformer.data.ragged_rows import RowsToStore
+from keras_transformer.data.sampling import SampledRows
+from keras_transformer.data.storage import in_memory
+from keras_transformer.text import (
+    BytePairTokenizer,
+    ByteTokenizer,
+    OpenAIGPTTokenizer,
+    SentencePieceTokenizer,
+    WordPieceTokenizer,
+)
+
+WORDS = ["the", "lowest", "newer", "widest", "hugging", "lower", "wide", "hugs", "new", "low"]
+RANDOM = np.random.default_rng(0)
+TEXTS = [" ".join(RANDOM.choice(WORDS, size)) for size in RANDOM.integers(1, 12, 30)]
+PAIRS = list(zip(TEXTS, TEXTS[::-1], strict=True))
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return BytePairTokenizer.train(TEXTS, 320)
+
+
+@pytest.fixture(scope="module")
+def sentence_piece():
+    return SentencePieceTokenizer.train(TEXTS, 330)
+
+
+def decoded(tokenizer, ids):
+    return [text.decode() for text in tokenizer.detokenize(ids).numpy()]
+
+
+class TestTokenizers:
+    @pytest.mark.slow_variants
+    @pytest.mark.parametrize("made", [BytePairTokenizer, OpenAIGPTTokenizer], ids=["bytes", "characters"])
+    def test_bpe_dropout_is_a_function_of_the_seed_and_keeps_the_text(self, made):
+        tokenizer = made.train(TEXTS, 320)
+        usual = tokenizer.tokenize(TEXTS)
+        first, again, other = (tokenizer.sample(TEXTS, 0.2, [0, seed]).to_list() for seed in (1, 1, 2))
+        assert first == again != other
+        assert decoded(tokenizer, tf.ragged.constant(first)) == decoded(tokenizer, usual)
+        assert 1.1 < sum(map(len, first)) / len(usual.values) < 3
+        in_graph = tf.function(lambda texts: tokenizer.sample(texts, 0.2, [0, 1]))(tf.constant(TEXTS))
+        assert in_graph.to_list() == first
+
+    @pytest.mark.slow
+    def test_rates_close_to_zero_and_one_are_the_usual_pieces_and_single_bytes(self, tokenizer):
+        usual = tokenizer.tokenize(TEXTS).to_list()
+        assert tokenizer.sample(TEXTS, 1e-9, [0, 1]).to_list() == usual
+        lengths = tokenizer.sample(TEXTS, 1 - 1e-7, [0, 1]).row_lengths().numpy()
+        assert lengths.tolist() == [len(text) for text in TEXTS]
+
+    def test_merges_are_left_out_with_the_rate(self):
+        """A word of two bytes has one merge: it is left out in the share `rate` of words."""
+        tokenizer = BytePairTokenizer.train(["ab ab"], 261, add_prefix_space=False)
+        assert tokenizer.merges == [("a", "b")]
+        found = tokenizer.sample(["ab"] * 4000, 0.3, [5, 6]).row_lengths().numpy()
+        assert abs((found == 2).mean() - 0.3) < 0.03
+
+    def test_sentence_piece_samples_the_same_text(self, sentence_piece):
+        found = [sentence_piece.sample(TEXTS, 0.1, [0, 0]) for _ in range(2)]
+        assert found[0].to_list() != found[1].to_list()
+        for ids in found:
+            assert decoded(sentence_piece, ids) == TEXTS
+        np.testing.assert_array_equal(*(sentence_piece.tokenize(TEXTS).values for _ in range(2)))
+
+    def test_tokenizers_with_one_segmentation_are_refused(self):
+        with pytest.raises(ValueError, match="Received: a ByteTokenizer"):
+            ByteTokenizer().sample(["a"], 0.1, [0, 0])
+        characters = SentencePieceTokenizer.train(TEXTS, 300, "char")
+        with pytest.raises(ValueError, match="Received: a model of type char"):
+            characters.sample(["a"], 0.1, [0, 0])
+        with pytest.raises(ValueError, match="`rate` must be between 0 and 1. Received: rate=1"):
+            ByteTokenizer().sample(["a"], 1, [0, 0])
+
+
+def test_few_samples_are_longer_than_expected(tokenizer):
+    ids, texts = RowsToStore.of_ragged(tokenizer.tokenize(TEXTS)), [text.encode() for text in TEXTS]
+    arrays = in_memory([{"ids": ids, "texts": RowsToStore.of_strings(texts)}])
+    for rate in (0.05, 0.1, 0.3):
+        rows = SampledRows.of(arrays.rows("ids"), arrays.rows("texts"), tokenizer, rate)
+        room = rows.lengths(0, len(TEXTS))
+        samples = [tokenizer.sample(TEXTS, rate, [1, seed]).row_lengths().numpy() for seed in range(20)]
+        assert (np.array(samples) > room).mean() < 0.08
+
+
+def epoch(dataset, tokenizer):
+    """The rows of an epoch by their texts: (source text, target text) → [(source ids, labels), …]."""
+    found = collections.defaultdict(list)
+    for inputs, labels in dataset.as_numpy_iterator():
+        present = (labels != tokenizer.pad_id).any(axis=1)
+        sources, labels = inputs["source_ids"][present], labels[present]
+        shifted = inputs["target_ids"][present]
+        assert (shifted[:, 0] == tokenizer.start_id).all()
+        ends = (labels == tokenizer.end_id).cumsum(axis=1)[:, :-1] > 0
+        np.testing.assert_array_equal(shifted[:, 1:][~ends], labels[:, :-1][~ends])
+        assert ((labels == tokenizer.end_id).sum(axis=1) == 1).all()
+        texts = zip(decoded(tokenizer, sources), decoded(tokenizer, labels), strict=True)
+        for pair, source, label in zip(texts, sources, labels, strict=True):
+            found[pair].append((source[source != 0].tolist(), label[label != 0].tolist()))
+    return found
+
+
+class TestTranslationPairs:
+    def test_each_epoch_has_the_same_texts_in_other_segmentations(self, tokenizer):
+        datasets = [
+            translation_pairs(PAIRS, tokenizer, 16, sampling=0.1, seed=seed, length_buckets=2)
+            for seed in (1, 1, 2)
+        ]
+        first, again, other = ([epoch(dataset, tokenizer) for _ in range(2)] for dataset in datasets)
+        assert first == again != other
+        assert first[0] != first[1]
+        for rows in (*first, *other):
+            assert {pair: len(each) for pair, each in rows.items()} == collections.Counter(PAIRS)
+        usual = epoch(translation_pairs(PAIRS, tokenizer, 8, sampling=0.0), tokenizer)
+        same = [first[0][pair] == usual[pair] for pair in usual]
+        assert np.mean(same) < 0.2  # short texts, and the few samples that are too long
+
+    def test_an_epoch_continues_with_the_same_samples(self, tokenizer):
+        dataset = translation_pairs(PAIRS, tokenizer, 8, sampling=0.1)
+        whole = [labels.numpy().tolist() for _, labels in dataset]
+        dataset.epochs.start_at(0, 2)
+        iterator = iter(dataset)
+        assert [next(iterator)[1].numpy().tolist() for _ in range(len(whole) - 2)] == whole[2:]
+
+    @pytest.mark.slow
+    def test_samples_that_are_too_long_are_the_usual_ids(self, tokenizer):
+        max_length = max(len(ids) for ids in tokenizer.tokenize(TEXTS).to_list()) + 1
+        dataset = translation_pairs(PAIRS, tokenizer, 8, sampling=0.9, max_length=max_length)
+        rows = epoch(dataset, tokenizer)
+        assert {pair: len(each) for pair, each in rows.items()} == collections.Counter(PAIRS)
+
+    def test_exact_resume_refuses_a_sampler_without_a_seed_by_name(self, sentence_piece, tmp_path):
+        dataset = translation_pairs(PAIRS, sentence_piece, 16, sampling=0.1)
+        rows = epoch(dataset, sentence_piece)
+        assert {pair: len(each) for pair, each in rows.items()} == collections.Counter(PAIRS)
+        model = models.Transformer(
+            sentence_piece.vocabulary_size, num_layers=1, num_heads=1, model_dim=4, hidden_dim=4
+        )
+        model.compile("sgd", training.LabelSmoothedCrossentropy())
+        with pytest.raises(ValueError, match="`x` must be .* sampled by a SentencePieceTokenizer"):
+            model.fit(dataset, callbacks=[training.ExactResume(tmp_path)])
+        usual = translation_pairs(PAIRS, sentence_piece, 16)
+        assert (usual.epochs.unseeded, dataset.epochs.unseeded) == ("", "SentencePieceTokenizer")
+        assert usual.epochs.fingerprint != dataset.epochs.fingerprint
+
+    @pytest.mark.parametrize("sampling", [-0.1, 1.0, "0.1", True])
+    def test_bad_rates_are_named(self, tokenizer, sampling):
+        with pytest.raises(ValueError, match=r"`sampling` must be in \[0, 1\). Received: sampling="):
+            translation_pairs(PAIRS, tokenizer, sampling=sampling)
+
+    def test_tokenizers_that_cannot_sample_are_named(self, tokenizer):
+        pieces = WordPieceTokenizer.train(TEXTS, 100)
+        message = (
+            "`sampling` must be 0 for a `target_tokenizer` .* Received: sampling=0.1 and a WordPieceTokenizer"
+        )
+        with pytest.raises(ValueError, match=message):
+            translation_pairs(PAIRS, tokenizer, target_tokenizer=pieces, sampling=0.1)
+        with pytest.raises(ValueError, match="`pairs` must hold at least one pair"):
+            translation_pairs([], tokenizer, sampling=0.1)
