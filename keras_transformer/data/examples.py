@@ -116,10 +116,12 @@ def stored(
 def _chunks(read: Callable[[Progress], Iterator[Any]], progress: Progress) -> Iterator[list[Any]]:
     """Yield lists of consecutive examples."""
     examples = read(progress)
-    while chunk := list(itertools.islice(examples, _CHUNK)):
-        yield chunk
-        progress.add(len(chunk))
-    progress.finish()
+    try:
+        while chunk := list(itertools.islice(examples, _CHUNK)):
+            yield chunk
+            progress.add(len(chunk))
+    finally:
+        progress.finish()
 
 
 def _of_file(path: Path) -> Any:

@@ -28,16 +28,16 @@ class Progress:
     ) -> None:
         self.title, self.total_rows, self.rows = title, rows, 0
         self._total_bytes = sum(os.path.getsize(path) for path in paths if os.path.exists(path))
-        self._finished_bytes, self._file = 0, None
+        self._finished_bytes = self._file_bytes = 0
+        self._file: BinaryIO | None = None
         self._begin = self._printed = time.monotonic()
         self._interval = _REFRESH if sys.stderr.isatty() else _REFRESH_IN_LOGS
         self._shown = False
 
     def opened(self, file: BinaryIO) -> None:
         """Follow the position in a file, which has just been opened, until the next one is."""
-        if self._file is not None:
-            self._finished_bytes += os.path.getsize(self._file.name)
-        self._file = file
+        self._finished_bytes += self._file_bytes
+        self._file, self._file_bytes = file, os.fstat(file.fileno()).st_size
 
     def add(self, rows: int) -> None:
         """Count rows that have been read, and show them."""
@@ -67,7 +67,7 @@ class Progress:
             return min(1.0, self.rows / self.total_rows)
         if not self._total_bytes or self._file is None:
             return None
-        at = os.path.getsize(self._file.name) if self._file.closed else self._file.tell()
+        at = self._file_bytes if self._file.closed else self._file.tell()
         return min(1.0, (self._finished_bytes + at) / self._total_bytes)
 
     def _print(self, line: str, end: str) -> None:

@@ -116,7 +116,7 @@ def in_files(folder: pathlib.Path, key: str, chunks: Iterator[Chunk]) -> Arrays:
 
 def digest(value: Any) -> str:
     """Return a hash of a value that JSON can represent."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:32]
+    return hashlib.sha256(json.dumps([_FORMAT, value], sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
 def _parts(chunks: Iterable[Chunk]) -> Iterator[tuple[str, np.ndarray]]:
