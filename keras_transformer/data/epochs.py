@@ -18,7 +18,8 @@ _ROUNDS = 8  # of the cipher that permutes; with 4, permutations of few numbers 
 class Epochs:
     """The position of a dataset in its epochs.
 
-    Each iteration of the dataset is one epoch, the first is epoch 0.
+    Each iteration of the dataset is one epoch, the first is epoch 0. So is each epoch of `fit` of this package's models,
+    whose argument `initial_epoch` is the number of an epoch, and which reads no other iteration.
 
     Attributes:
         count: the number of batches in an epoch.
@@ -28,6 +29,11 @@ class Epochs:
     def __init__(self, count: int, fingerprint: str) -> None:
         self.count, self.fingerprint = count, fingerprint
         self._next = 0, 0
+
+    @property
+    def next_epoch(self) -> int:
+        """The epoch of the next iteration."""
+        return self._next[0]
 
     def start_at(self, epoch: int, batch: int = 0) -> None:
         """Start the next iteration of the dataset in an epoch, after its first `batch` batches.

@@ -53,9 +53,13 @@ class Model(keras.Model):
         check_inputs: bool = True,
         **kwargs: Any,
     ) -> Any:
-        """Train as `keras.Model.fit`, with a check of ids and labels unless `check_inputs` is False."""
+        """Train as `keras.Model.fit`, with a check of ids and labels unless `check_inputs` is False.
+
+        The order of batches of a data set of `keras_transformer.data` is that of its next epoch, or with
+        `initial_epoch=n` that of epoch n, so that a later `fit` continues what an earlier one has begun.
+        """
         with contextlib.ExitStack() as stack:
-            callbacks = _with_resuming(callbacks, x, validation_data, stack)
+            callbacks = _prepared(callbacks, x, validation_data, stack)
             if check_inputs:
                 check = InputCheck(self)
                 stack.enter_context(check.raised())
@@ -140,14 +144,41 @@ class Model(keras.Model):
         return model
 
 
-def _with_resuming(callbacks: Any, x: Any, validation_data: Any, stack: contextlib.ExitStack) -> Any:
-    """Prepare a callback that resumes training, which saves and restores the state of the others."""
+class _EpochOrder(keras.callbacks.Callback):
+    """Start training with the right epoch of the data, of which Keras has read a batch before to build the model.
+
+    Args:
+        data: the `epochs` of the data set to train on.
+        validation_data: the `epochs` of the validation data, or None.
+    """
+
+    def __init__(self, data: Any, validation_data: Any) -> None:
+        super().__init__()
+        self._data, self._validation_data = data, validation_data
+        self._first: int | None = data.next_epoch
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Set the order of the first epoch, from which those of the others follow, and of each validation."""
+        if self._first is not None:
+            self._data.start_at(epoch or self._first)
+            self._first = None
+        if self._validation_data is not None:
+            self._validation_data.start_at(epoch)
+
+
+def _prepared(callbacks: Any, x: Any, validation_data: Any, stack: contextlib.ExitStack) -> Any:
+    """Return the callbacks of `fit`, with one that sets the order of the data's batches.
+
+    A callback that resumes training sets it itself, and saves and restores the state of the others.
+    """
     given = keras.tree.flatten([] if callbacks is None else callbacks)
     resuming = next((callback for callback in given if hasattr(callback, "training")), None)
-    if resuming is None:
-        return callbacks
-    others = [callback for callback in given if callback is not resuming]
-    return stack.enter_context(resuming.training(x, validation_data, others))
+    if resuming is not None:
+        others = [callback for callback in given if callback is not resuming]
+        return stack.enter_context(resuming.training(x, validation_data, others))
+    if hasattr(x, "epochs") and not isinstance(callbacks, keras.callbacks.CallbackList):
+        return [_EpochOrder(x.epochs, getattr(validation_data, "epochs", None)), *given]
+    return callbacks
 
 
 def _check_onnx(file: pathlib.Path) -> None:
