@@ -47,6 +47,10 @@ class _Headed(Model):
         encoder = keras.saving.deserialize_keras_object(config["encoder"], custom_objects=custom_objects)
         return super().from_config({**config, "encoder": encoder}, custom_objects)
 
+    def count_tokens(self, inputs: Any) -> int:
+        """Return the number of tokens of a batch, as the encoder counts them."""
+        return int(self.encoder.count_tokens(inputs))
+
     def input_specs(self) -> InputSpecs:
         """Return the integer inputs of a call, those of the encoder."""
         return self.encoder.input_specs()

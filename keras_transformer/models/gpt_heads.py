@@ -65,6 +65,10 @@ class _Headed(Model):
             "tokens": (*shape, self.decoder.vocabulary_size),
         }
 
+    def count_tokens(self, inputs: Any) -> int:
+        """Return the number of tokens of a batch, as the decoder counts them."""
+        return int(self.decoder.count_tokens(inputs))
+
     def input_specs(self) -> InputSpecs:
         """Return the integer inputs of a call, by name."""
         return {

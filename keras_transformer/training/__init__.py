@@ -2,19 +2,25 @@
 
 from keras_transformer.training.callbacks import TimeBudget as TimeBudget
 from keras_transformer.training.checkpoints import average_checkpoints as average_checkpoints
+from keras_transformer.training.evaluation import Evaluation as Evaluation
 from keras_transformer.training.exact_resume import ExactResume as ExactResume
 from keras_transformer.training.losses import LabelSmoothedCrossentropy as LabelSmoothedCrossentropy
 from keras_transformer.training.metrics import Perplexity as Perplexity
 from keras_transformer.training.metrics import TokenAccuracy as TokenAccuracy
 from keras_transformer.training.optimizers import exclude_from_weight_decay as exclude_from_weight_decay
+from keras_transformer.training.progress import Progress as Progress
 from keras_transformer.training.schedules import PerUpdate as PerUpdate
 from keras_transformer.training.schedules import TransformerSchedule as TransformerSchedule
+from keras_transformer.training.terminate_on_nan import TerminateOnNaN as TerminateOnNaN
 
 __all__ = [
+    "Evaluation",
     "ExactResume",
     "LabelSmoothedCrossentropy",
     "PerUpdate",
     "Perplexity",
+    "Progress",
+    "TerminateOnNaN",
     "TimeBudget",
     "TokenAccuracy",
     "TransformerSchedule",
