@@ -9,6 +9,7 @@ import numpy as np
 
 from keras_transformer import xla
 from keras_transformer.arguments import check_one_of
+from keras_transformer.models.host_batches import epochs_of
 from keras_transformer.models.input_checks import InputCheck, InputSpecs, as_dictionary
 from keras_transformer.typing import Tensor
 
@@ -213,8 +214,8 @@ def _prepared(callbacks: list[Any], x: Any, validation_data: Any, stack: context
     if resuming is not None:
         others = [callback for callback in callbacks if callback is not resuming]
         return stack.enter_context(resuming.training(x, validation_data, others))
-    if hasattr(x, "epochs"):
-        return [_EpochOrder(x.epochs, getattr(validation_data, "epochs", None)), *callbacks]
+    if (epochs := epochs_of(x)) is not None:
+        return [_EpochOrder(epochs, epochs_of(validation_data)), *callbacks]
     return callbacks
 
 

@@ -19,6 +19,12 @@ def is_dataset(data: Any) -> bool:
     return is_tensorflow or isinstance(data, keras.utils.PyDataset | types.GeneratorType)
 
 
+def epochs_of(data: Any) -> Any:
+    """Return the position of a data set of `keras_transformer.data` in its epochs, or None for other data."""
+    epochs = getattr(data, "epochs", None)
+    return epochs if hasattr(epochs, "start_at") else None
+
+
 def observed(data: Any, observer: Observer) -> Any:
     """Return a data set with the same batches, each of which `observer` sees on the host when it is read.
 
@@ -74,7 +80,7 @@ def _dataset(dataset: Any, observer: Observer) -> Any:
             return tensorflow.nest.map_structure(tensorflow.identity, element)
 
     result = dataset.map(seen).prefetch(1)  # sees a batch during the step before
-    if hasattr(dataset, "epochs"):
+    if epochs_of(dataset) is not None:
         result.epochs = dataset.epochs
     return result
 

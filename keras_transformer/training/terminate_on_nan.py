@@ -9,6 +9,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.models.host_batches import epochs_of
+
 _SHOWN = 3
 
 
@@ -40,7 +42,7 @@ class TerminateOnNaN(keras.callbacks.TerminateOnNaN):
 
     def set_data(self, model: Any, data: Any, validation_split: float = 0.0) -> Any:
         """Keep the data of `fit`, and return it; models of this package call it."""
-        self._data = data if hasattr(data, "epochs") else None
+        self._data = None if epochs_of(data) is None else data
         return data
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
