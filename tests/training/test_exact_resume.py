@@ -147,6 +147,30 @@ class _Nothing(Stop):
 _Nothing.__name__ = "Stop"
 
 
+class _HalfRate(keras.callbacks.Callback):
+    """Halve the learning rate after each epoch."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        optimizer = self.model.optimizer
+        optimizer.learning_rate = float(keras.ops.convert_to_numpy(optimizer.learning_rate)) / 2
+
+
+@pytest.mark.slow
+@pytest.mark.backend_neutral
+def test_the_scale_of_a_loss_scale_optimizer_is_restored(tmp_path):
+    def scaled():
+        inner = keras.optimizers.Adam(0.1, gradient_accumulation_steps=2)
+        return model(optimizer=keras.optimizers.LossScaleOptimizer(inner, dynamic_growth_steps=2))
+
+    expected, made = scaled(), scaled()
+    history = fit(expected, callbacks=[_HalfRate(), _Nothing()])
+    assert float(keras.ops.convert_to_numpy(expected.optimizer.dynamic_scale)) > 2**20
+    with pytest.raises(RuntimeError, match="crash"):
+        fit(scaled(), tmp_path, 9, callbacks=[_HalfRate()])
+    assert fit(made, tmp_path, callbacks=[_HalfRate(), _Nothing()]).history == history.history
+    assert all(map(np.array_equal, state(made), state(expected)))
+
+
 def test_complete_training_is_not_repeated(tmp_path, uninterrupted):
     fit(model(), tmp_path)
     again = model()

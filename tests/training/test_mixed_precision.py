@@ -22,7 +22,7 @@ VOCABULARY, LENGTH, MASK_ID = 24, 12, 1
 
 
 def examples(name, rows):
-    """Return inputs and labels: a noisy cycle of ids to continue or to complete, or sentences to reverse."""
+    """Return inputs and labels: rows to reverse, a noisy cycle to continue, or masked ids of one of 4 topics."""
     random = np.random.default_rng(0)
     lengths = random.integers(LENGTH // 2, LENGTH + 1, (rows, 1))
     real = np.arange(LENGTH) < lengths
@@ -31,6 +31,10 @@ def examples(name, rows):
         labels = np.take_along_axis(source, (lengths - 1 - np.arange(LENGTH)) % LENGTH, 1) * real
         target = np.concatenate([np.full((rows, 1), 2), labels[:, :-1]], axis=1) * real
         return {"source_ids": source, "target_ids": target}, labels
+    if name == "BERT":
+        ids = 4 + 5 * random.integers(0, 4, (rows, 1)) + random.integers(0, 5, (rows, LENGTH))
+        masked = real & (random.random(real.shape) < 0.2)
+        return np.where(masked, MASK_ID, ids) * real, ids * masked
     following = random.permutation(VOCABULARY - 4)
     ids = np.zeros((rows, LENGTH + 1), int)
     ids[:, 0] = random.integers(0, VOCABULARY - 4, rows)
@@ -38,10 +42,7 @@ def examples(name, rows):
         noise = random.integers(0, VOCABULARY - 4, rows)
         ids[:, i + 1] = np.where(random.random(rows) < 0.2, noise, following[ids[:, i]])
     ids += 4
-    if name == "GPT":
-        return ids[:, :-1], ids[:, 1:] * real
-    masked = real & (random.random(real.shape) < 0.2)
-    return np.where(masked, MASK_ID, ids[:, :-1]) * real, ids[:, :-1] * masked
+    return ids[:, :-1], ids[:, 1:] * real
 
 
 def trained(name, policy, steps, **options):
