@@ -20,7 +20,8 @@ _ROUNDS = 8  # of the cipher that permutes; with 4, permutations of few numbers 
 class Epochs:
     """The position of a dataset in its epochs.
 
-    Each iteration of the dataset is one epoch, the first is epoch 0.
+    Each iteration of the dataset is one epoch, the first is epoch 0. The models of this package start `fit` with the
+    next epoch, or with `initial_epoch`.
 
     Attributes:
         count: the number of batches in an epoch.
@@ -30,7 +31,17 @@ class Epochs:
 
     def __init__(self, count: int, fingerprint: str, unseeded: str = "") -> None:
         self.count, self.fingerprint, self.unseeded = count, fingerprint, unseeded
-        self._next = 0, 0
+        self._next = self._current = 0, 0
+
+    @property
+    def next_epoch(self) -> int:
+        """The epoch of the next iteration."""
+        return self._next[0]
+
+    @property
+    def current(self) -> tuple[int, int]:
+        """The epoch of the last iteration that has begun, and its first batch."""
+        return self._current
 
     def start_at(self, epoch: int, batch: int = 0) -> None:
         """Start the next iteration of the dataset in an epoch, after its first `batch` batches.
@@ -47,7 +58,7 @@ class Epochs:
 
     def begin(self) -> tuple[np.int64, np.int64]:
         """Return the epoch of the iteration that begins, and its first batch."""
-        epoch, batch = self._next
+        epoch, batch = self._current = self._next
         self._next = epoch + 1, 0
         return np.int64(epoch), np.int64(batch)
 

@@ -5,9 +5,11 @@ import pathlib
 from typing import Any, ClassVar, Self
 
 import keras
+import numpy as np
 
 from keras_transformer import xla
 from keras_transformer.arguments import check_one_of
+from keras_transformer.models.host_batches import epochs_of
 from keras_transformer.models.input_checks import InputCheck, InputSpecs, as_dictionary
 from keras_transformer.typing import Tensor
 
@@ -18,7 +20,8 @@ class Model(keras.Model):
     It compiles with XLA only where that is enabled (see `xla`). `fit`, `evaluate` and `predict` have an argument
     `check_inputs`, by default True: they raise a `ValueError` that names the argument, row and column of an id outside
     the vocabulary or a label that is none of the classes, where XLA would read another one. Arrays are checked before,
-    batches of a data set when they are read. `training.ExactResume` can continue `fit`.
+    batches of a data set when they are read. `training.ExactResume` can continue `fit`. Callbacks that write logs are
+    called before the others.
 
     The constructor of a subclass creates all weights, and `input_specs` describes the inputs, so that a model can be
     summarized, quantized and exported before its first call.
@@ -53,15 +56,23 @@ class Model(keras.Model):
         check_inputs: bool = True,
         **kwargs: Any,
     ) -> Any:
-        """Train as `keras.Model.fit`, with a check of ids and labels unless `check_inputs` is False."""
+        """Train as `keras.Model.fit`, with a check of ids and labels unless `check_inputs` is False.
+
+        The order of batches of a data set of `keras_transformer.data` is that of its next epoch, or with
+        `initial_epoch=n` that of epoch n, so that a later `fit` continues what an earlier one has begun.
+        """
         with contextlib.ExitStack() as stack:
-            callbacks = _with_resuming(callbacks, x, validation_data, stack)
+            given = _flat(callbacks)
+            callbacks = _prepared(given, x, validation_data, stack)
+            for callback in given:
+                if hasattr(callback, "set_data"):
+                    x = callback.set_data(self, x, validation_split)
             if check_inputs:
                 check = InputCheck(self)
                 stack.enter_context(check.raised())
                 x, validation_data = check.data(x, y), check.validation_data(validation_data)
-            given = (batch_size, epochs, verbose, callbacks, validation_split, validation_data)
-            return super().fit(x, y, *given, *args, **kwargs)
+            named = (batch_size, epochs, verbose, callbacks, validation_split, validation_data)
+            return super().fit(x, y, *named, *args, **kwargs)
 
     def evaluate(
         self, x: Any = None, y: Any = None, *args: Any, check_inputs: bool = True, **kwargs: Any
@@ -85,6 +96,30 @@ class Model(keras.Model):
     def named_inputs(self, inputs: Any) -> dict[str, Tensor]:
         """Return the inputs of a call by name, after a check of their names, ranks and dtypes."""
         return as_dictionary(inputs, self.input_specs())
+
+    def count_tokens(self, inputs: Any) -> int:
+        """Return the number of tokens of a batch, without padding: of source and target, for an encoder–decoder.
+
+        Args:
+            inputs: NumPy arrays, as in a call.
+
+        Returns:
+            The number; 0 for a model whose inputs are not ids.
+        """
+        named = inputs if isinstance(inputs, dict) else {"token_ids": inputs}
+        pad_id, count = getattr(self, "pad_id", None), 0
+        for name in {"token_ids", "source_ids", "target_ids"} & named.keys() & self.input_specs().keys():
+            if pad_id is not None:
+                count += int(np.count_nonzero(np.asarray(named[name]) != pad_id))
+            elif "lengths" in named:
+                count += int(np.sum(named["lengths"]))
+            else:
+                count += (
+                    int(np.count_nonzero(named["padding_mask"]))
+                    if "padding_mask" in named
+                    else np.size(named[name])
+                )
+        return count
 
     @property
     def _default_save_signature(self) -> None:
@@ -140,14 +175,48 @@ class Model(keras.Model):
         return model
 
 
-def _with_resuming(callbacks: Any, x: Any, validation_data: Any, stack: contextlib.ExitStack) -> Any:
-    """Prepare a callback that resumes training, which saves and restores the state of the others."""
+class _EpochOrder(keras.callbacks.Callback):
+    """Start training with the right epoch of the data, of which Keras has read a batch before to build the model.
+
+    Args:
+        data: the `epochs` of the data set to train on.
+        validation_data: the `epochs` of the validation data, or None.
+    """
+
+    def __init__(self, data: Any, validation_data: Any) -> None:
+        super().__init__()
+        self._data, self._validation_data = data, validation_data
+        self._first: int | None = data.next_epoch
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Set the order of the first epoch, from which those of the others follow, and of each validation."""
+        if self._first is not None:
+            self._data.start_at(epoch or self._first)
+            self._first = None
+        if self._validation_data is not None:
+            self._validation_data.start_at(epoch)
+
+
+def _flat(callbacks: Any) -> list[Any]:
+    """Return the callbacks of `fit` as a list, those first that write logs, which others read."""
     given = keras.tree.flatten([] if callbacks is None else callbacks)
-    resuming = next((callback for callback in given if hasattr(callback, "training")), None)
-    if resuming is None:
-        return callbacks
-    others = [callback for callback in given if callback is not resuming]
-    return stack.enter_context(resuming.training(x, validation_data, others))
+    return sorted(given, key=lambda callback: not getattr(callback, "writes_logs", False))
+
+
+def _prepared(callbacks: list[Any], x: Any, validation_data: Any, stack: contextlib.ExitStack) -> Any:
+    """Return the callbacks of `fit`, with one that sets the order of the data's batches.
+
+    A callback that resumes training sets it itself, and saves and restores the state of the others.
+    """
+    if callbacks and isinstance(callbacks[0], keras.callbacks.CallbackList):
+        return callbacks[0]
+    resuming = next((callback for callback in callbacks if hasattr(callback, "training")), None)
+    if resuming is not None:
+        others = [callback for callback in callbacks if callback is not resuming]
+        return stack.enter_context(resuming.training(x, validation_data, others))
+    if (epochs := epochs_of(x)) is not None:
+        return [_EpochOrder(epochs, epochs_of(validation_data)), *callbacks]
+    return callbacks
 
 
 def _check_onnx(file: pathlib.Path) -> None:

@@ -23,11 +23,11 @@ class HeadedEncoder(Model):
     """An encoder with a head; the encoder's pooler is trainable only if the head uses it."""
 
     def __init__(self, encoder: Any, pools: bool = False, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
         if not hasattr(encoder, "pooler"):
             raise TypeError(
                 f"`encoder` must be an encoder such as `models.BERT`. Received: a {type(encoder).__name__}"
             )
+        super().__init__(**{"dtype": encoder.dtype_policy, **kwargs})
         self.encoder = encoder
         encoder.build_as_sublayer()
         if encoder.pooler is not None:
@@ -46,6 +46,10 @@ class HeadedEncoder(Model):
         """Create the model of a `get_config`."""
         encoder = keras.saving.deserialize_keras_object(config["encoder"], custom_objects=custom_objects)
         return super().from_config({**config, "encoder": encoder}, custom_objects)
+
+    def count_tokens(self, inputs: Any) -> int:
+        """Return the number of tokens of a batch, as the encoder counts them."""
+        return int(self.encoder.count_tokens(inputs))
 
     def input_specs(self) -> InputSpecs:
         """Return the integer inputs of a call, those of the encoder."""
@@ -68,7 +72,7 @@ class MaskedLanguageModel(HeadedEncoder):
         head_activation: f, by default the encoder's activation; for a gated one such as "swiglu", the activation of its
             gate (SiLU).
         head_epsilon: the epsilon of the norm, by default the encoder's.
-        **kwargs: arguments of `keras.Model`.
+        **kwargs: arguments of `keras.Model`; the default dtype policy is the encoder's.
 
     Call arguments:
         inputs: the encoder's inputs; a dictionary may also have "masked_positions" (B, M), the positions whose logits
@@ -142,7 +146,7 @@ class Pretraining(HeadedEncoder):
 
     Args:
         encoder: a `BERT`.
-        **kwargs: arguments of `keras.Model`.
+        **kwargs: arguments of `keras.Model`; the default dtype policy is the encoder's.
 
     Call arguments:
         inputs: the inputs of `MaskedLanguageModel`, with "segment_ids".
@@ -198,7 +202,7 @@ class SequenceClassifier(HeadedEncoder):
         dropout: dropout rate before the head, by default the encoder's.
         problem_type: "single_label_classification", "multi_label_classification" or "regression"; by default regression
             for one class and single-label classification for several.
-        **kwargs: arguments of `keras.Model`.
+        **kwargs: arguments of `keras.Model`; the default dtype policy is the encoder's.
 
     Call arguments:
         inputs: the encoder's inputs.
@@ -266,7 +270,7 @@ class TokenClassifier(HeadedEncoder):
         encoder: a `BERT`.
         num_classes: C, the number of classes.
         dropout: dropout rate before the head, by default the encoder's.
-        **kwargs: arguments of `keras.Model`.
+        **kwargs: arguments of `keras.Model`; the default dtype policy is the encoder's.
 
     Call arguments:
         inputs: the encoder's inputs.
@@ -310,7 +314,7 @@ class SpanClassifier(HeadedEncoder):
 
     Args:
         encoder: a `BERT`.
-        **kwargs: arguments of `keras.Model`.
+        **kwargs: arguments of `keras.Model`; the default dtype policy is the encoder's.
 
     Call arguments:
         inputs: the encoder's inputs.

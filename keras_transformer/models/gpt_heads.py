@@ -28,9 +28,9 @@ class _Headed(Model):
         dropout: float | None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
         if not isinstance(decoder, GPT):
             raise TypeError(f"`decoder` must be a `models.GPT`. Received: a {type(decoder).__name__}")
+        super().__init__(**{"dtype": decoder.dtype_policy, **kwargs})
         self.decoder = decoder
         decoder.build_as_sublayer()
         self.special_ids = _check_special_ids(special_ids, decoder)
@@ -64,6 +64,10 @@ class _Headed(Model):
             "classes": self._classes_shape(tuple(shape)),
             "tokens": (*shape, self.decoder.vocabulary_size),
         }
+
+    def count_tokens(self, inputs: Any) -> int:
+        """Return the number of tokens of a batch, as the decoder counts them."""
+        return int(self.decoder.count_tokens(inputs))
 
     def input_specs(self) -> InputSpecs:
         """Return the integer inputs of a call, by name."""
@@ -138,7 +142,7 @@ class GPTClassifier(_Headed):
         problem_type: "single_label_classification", "multi_label_classification" or "regression"; by default regression
             for one class and single-label classification for several. See `SequenceClassifier` for the loss of
             "classes".
-        **kwargs: arguments of `keras.Model`.
+        **kwargs: arguments of `keras.Model`; the default dtype policy is the decoder's.
 
     Call arguments:
         inputs: ids (B, T), padded on the right; (B, 2, T) if `symmetric`. Or {"token_ids": the same,
@@ -213,7 +217,7 @@ class GPTMultipleChoice(_Headed):
         decoder: a `GPT`, usually pretrained.
         special_ids: as in `GPTClassifier`.
         dropout: dropout rate before the head, by default the decoder's.
-        **kwargs: arguments of `keras.Model`.
+        **kwargs: arguments of `keras.Model`; the default dtype policy is the decoder's.
 
     Call arguments:
         inputs: ids (B, K, T) of K answers, padded on the right; or {"token_ids": the same, "padding_mask": booleans

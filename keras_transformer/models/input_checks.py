@@ -4,15 +4,14 @@ An id outside the vocabulary or a label outside the classes raises no error unde
 """
 
 import contextlib
-import sys
-import types
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 
 from keras_transformer.layers.positions.absolute import known_values
+from keras_transformer.models.host_batches import is_dataset, observed
 from keras_transformer.typing import Tensor
 
 _ELEMENTWISE = (
@@ -153,13 +152,8 @@ class InputCheck:
 
     def data(self, x: Any, y: Any = None) -> Any:
         """Check arrays, or return a data set whose batches are checked when they are read."""
-        tensorflow = sys.modules.get("tensorflow")
-        if tensorflow is not None and isinstance(x, tensorflow.data.Dataset):
-            return self._dataset(x, tensorflow)
-        if isinstance(x, keras.utils.PyDataset):
-            return _CheckedPyDataset(x, self)
-        if isinstance(x, types.GeneratorType):
-            return self._generator(x)
+        if is_dataset(x):
+            return observed(x, self.batch)
         self.batch(x, y)
         return x
 
@@ -198,69 +192,6 @@ class InputCheck:
                 return
             for name, loss, labels, shape in _labelled("y", self._loss, y, shapes):
                 _check_labels(name, loss, labels, shape)
-
-    def _generator(self, batches: Generator[Any, None, None]) -> Generator[Any, None, None]:
-        for batch in batches:
-            self.batch(*keras.utils.unpack_x_y_sample_weight(batch)[:2])
-            yield batch
-
-    def _dataset(self, dataset: Any, tensorflow: Any) -> Any:
-        """Return a `tf.data.Dataset` with the same elements and a check of each on the host."""
-        flatten = tensorflow.nest.flatten
-        if not all(isinstance(spec, tensorflow.TensorSpec) for spec in flatten(dataset.element_spec)):
-            return dataset  # such as ragged tensors
-
-        def checked(*batch: Any) -> Any:
-            element = batch if isinstance(dataset.element_spec, tuple) else batch[0]
-            x, y, _ = keras.utils.unpack_x_y_sample_weight(element)
-            structure = (x,) if y is None else (x, y)
-            read, inputs = flatten(structure), len(flatten(x))
-            # Of other inputs, such as images, only the shape is sent.
-            sent = [
-                tensor if i >= inputs or not tensor.dtype.is_floating else tensorflow.shape(tensor)
-                for i, tensor in enumerate(read)
-            ]
-
-            def check(*arrays: np.ndarray) -> Any:
-                leaves = [
-                    array if tensor is each else np.broadcast_to(np.float32(0), array)
-                    for array, tensor, each in zip(arrays, sent, read, strict=True)
-                ]
-                self.batch(*tensorflow.nest.pack_sequence_as(structure, leaves))
-                return np.bool_(True)
-
-            done = tensorflow.numpy_function(check, sent, tensorflow.bool)
-            with tensorflow.control_dependencies([done]):
-                return tensorflow.nest.map_structure(tensorflow.identity, element)
-
-        return dataset.map(checked).prefetch(1)  # checks a batch during the step before
-
-
-class _CheckedPyDataset(keras.utils.PyDataset):
-    """A `PyDataset` whose batches are checked when they are read."""
-
-    def __init__(self, dataset: Any, check: InputCheck) -> None:
-        super().__init__(dataset.workers, dataset.use_multiprocessing, dataset.max_queue_size)
-        self._dataset, self._check = dataset, check
-
-    @property
-    def num_batches(self) -> int | None:
-        """The number of batches, None if it is unlimited."""
-        return self._dataset.num_batches
-
-    def __getitem__(self, index: int) -> Any:
-        """Return a batch."""
-        batch = self._dataset[index]
-        self._check.batch(*keras.utils.unpack_x_y_sample_weight(batch)[:2])
-        return batch
-
-    def on_epoch_begin(self) -> None:
-        """Begin an epoch."""
-        self._dataset.on_epoch_begin()
-
-    def on_epoch_end(self) -> None:
-        """End an epoch."""
-        self._dataset.on_epoch_end()
 
 
 def _named(name: str, values: Any) -> Iterator[tuple[str, Any]]:

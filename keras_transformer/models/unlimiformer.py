@@ -37,7 +37,7 @@ class Unlimiformer(Model):
         top_k: k, the number of states that a head attends to for a query.
         chunk_length: L, the number of tokens of a chunk.
         overlap: the number of tokens that two consecutive chunks share, by default L // 2, as in the paper.
-        **kwargs: arguments of `keras.Model`.
+        **kwargs: arguments of `keras.Model`; the default dtype policy is that of `model`.
 
     Call arguments:
         inputs: {"source_ids": (B, S), "target_ids": (B, T)} of integers, sources padded on the right.
@@ -64,7 +64,6 @@ class Unlimiformer(Model):
     def __init__(
         self, model: EncoderDecoder, top_k: int, chunk_length: int, overlap: int | None = None, **kwargs: Any
     ) -> None:
-        super().__init__(**kwargs)
         overlap = chunk_length // 2 if overlap is None else overlap
         check_positive_integer(top_k=top_k, chunk_length=chunk_length)
         if not 0 <= overlap < chunk_length:
@@ -82,6 +81,7 @@ class Unlimiformer(Model):
                 raise ValueError(
                     f"`model` must have a scaled dot-product score without soft cap. Received: score={score}"
                 )
+        super().__init__(**{"dtype": model.dtype_policy, **kwargs})
         self.model = model
         model.build_as_sublayer()
         self.top_k = top_k

@@ -195,7 +195,7 @@ class Recipe(abc.ABC):
             validation_data=validation,
             epochs=self.epochs if self.minutes is None else 1_000_000,
             class_weight=self.class_weight(pipeline),
-            callbacks=[stopping, *budget, *callbacks],
+            callbacks=[training.Progress(), stopping, *budget, *callbacks],
             shuffle=False,  # the dataset shuffles its batches
             verbose=verbose,
         )

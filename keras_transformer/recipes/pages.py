@@ -4,6 +4,8 @@ import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from keras_transformer.inspection.curves import best_epoch, curves
+
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _MARGIN = 360, 220, 48, 28, 12
 
 _STYLE = """
@@ -28,6 +30,8 @@ th { color: var(--quiet); font-weight: 500; } .wrong { color: var(--wrong); }
 pre { background: var(--card); border: 1px solid var(--line); border-radius: .5rem; padding: .8rem; overflow-x: auto;
   white-space: pre-wrap; overflow-wrap: anywhere; }
 .train { stroke: var(--train); } .validation { stroke: var(--validation); }
+.best { stroke: var(--quiet); stroke-dasharray: 2 3; } i.best { border-left: 2px dotted var(--quiet); height: .8rem; }
+i { display: inline-block; margin: 0 .3rem 0 .8rem; }
 i.train, i.validation { display: inline-block; width: .8rem; height: .2rem; margin: 0 .3rem .25rem .8rem; }
 i.train { background: var(--train); } i.validation { background: var(--validation); }
 """
@@ -73,17 +77,19 @@ def _card(name: str, value: float, metrics: Mapping[str, Any]) -> str:
 
 
 def _curves(history: Mapping[str, Sequence[float]]) -> str:
-    names = [name for name in history if not name.startswith("val_") and name != "learning_rate"]
-    curves = "".join(_curve(name, history[name], history.get(f"val_{name}", [])) for name in names)
-    legend = '<p><i class="train"></i>training<i class="validation"></i>validation</p>'
-    return f'<h2>Curves</h2>{legend}<div class="curves">{curves}</div>' if names else ""
+    best = best_epoch(history)
+    drawn = "".join(_curve(name, *pair, best) for name, pair in curves(history).items())
+    marked = "" if best is None else f'<i class="best"></i>lowest validation loss, epoch {best + 1}'
+    legend = f'<p><i class="train"></i>training<i class="validation"></i>validation{marked}</p>'
+    return f'<h2>Curves</h2>{legend}<div class="curves">{drawn}</div>' if drawn else ""
 
 
-def _curve(name: str, train: Sequence[float], validation: Sequence[float]) -> str:
-    """Return the values of each epoch as SVG."""
+def _curve(name: str, train: Sequence[float], validation: Sequence[float], best: int | None) -> str:
+    """Return the values of each epoch as SVG, with a line at the best epoch."""
     values = [value for value in (*train, *validation) if value - value == 0]  # finite
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
-    span, last = (high - low) or 1.0, max(1, len(train) - 1)
+    epochs = max(len(train), len(validation))
+    span, last = (high - low) or 1.0, max(1, epochs - 1)
     right, bottom = _WIDTH - _MARGIN, _HEIGHT - _BOTTOM
 
     def place(epoch: int, value: float) -> tuple[float, float]:
@@ -100,15 +106,17 @@ def _curve(name: str, train: Sequence[float], validation: Sequence[float]) -> st
 
     ticks = "".join(
         f'<line x1="{_LEFT}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}" stroke="var(--line)" />'
-        f'<text x="{_LEFT - 5}" y="{y + 4:.1f}" text-anchor="end">{value:.3g}</text>'
+        f'<text x="{_LEFT - 5}" y="{y + 4:.1f}" text-anchor="end">{_tick(value)}</text>'
         for value, y in ((value, place(0, value)[1]) for value in sorted({low, low + span / 2, low + span}))
     )
+    x = 0.0 if best is None else place(best, low)[0]
+    at_best = "" if best is None else f'<line class="best" x1="{x:.1f}" x2="{x:.1f}" y1="20" y2="{bottom}" />'
     return (
         f'<svg role="img" aria-label="{_label(name)} by epoch" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}">'
         f'<text class="title" x="{_LEFT}" y="14">{_label(name)}</text>{ticks}'
         f'<text x="{_LEFT}" y="{_HEIGHT - 8}">epoch 1</text>'
-        f'<text x="{right}" y="{_HEIGHT - 8}" text-anchor="end">{len(train)}</text>'
-        f"{line(train, 'train')}{line(validation, 'validation')}</svg>"
+        f'<text x="{right}" y="{_HEIGHT - 8}" text-anchor="end">{epochs}</text>'
+        f"{at_best}{line(train, 'train')}{line(validation, 'validation')}</svg>"
     )
 
 
@@ -132,6 +140,10 @@ def _table(title: str, head: Sequence[str], rows: Any) -> str:
     cells = "".join(f"<tr><td>{_text(name)}</td><td>{_number(value)}</td></tr>" for name, value in rows)
     named = "".join(f"<th>{name}</th>" for name in head)
     return f'<h2>{title}</h2><div class="table"><table><tr>{named}</tr>{cells}</table></div>' if cells else ""
+
+
+def _tick(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def _label(name: str) -> str:

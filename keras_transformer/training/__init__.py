@@ -3,6 +3,7 @@
 from keras_transformer.training.callbacks import TimeBudget as TimeBudget
 from keras_transformer.training.checkpoints import average_checkpoints as average_checkpoints
 from keras_transformer.training.contrastive import InfoNCE as InfoNCE
+from keras_transformer.training.evaluation import Evaluation as Evaluation
 from keras_transformer.training.exact_resume import ExactResume as ExactResume
 from keras_transformer.training.lora import enable_lora as enable_lora
 from keras_transformer.training.lora import load_lora_weights as load_lora_weights
@@ -12,15 +13,20 @@ from keras_transformer.training.losses import LabelSmoothedCrossentropy as Label
 from keras_transformer.training.metrics import Perplexity as Perplexity
 from keras_transformer.training.metrics import TokenAccuracy as TokenAccuracy
 from keras_transformer.training.optimizers import exclude_from_weight_decay as exclude_from_weight_decay
+from keras_transformer.training.progress import Progress as Progress
 from keras_transformer.training.schedules import PerUpdate as PerUpdate
 from keras_transformer.training.schedules import TransformerSchedule as TransformerSchedule
+from keras_transformer.training.terminate_on_nan import TerminateOnNaN as TerminateOnNaN
 
 __all__ = [
+    "Evaluation",
     "ExactResume",
     "InfoNCE",
     "LabelSmoothedCrossentropy",
     "PerUpdate",
     "Perplexity",
+    "Progress",
+    "TerminateOnNaN",
     "TimeBudget",
     "TokenAccuracy",
     "TransformerSchedule",

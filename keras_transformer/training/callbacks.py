@@ -18,7 +18,7 @@ class TimeBudget(keras.callbacks.Callback):
     time}$$
 
     The clock starts after the first batch, which includes compilation. Compile the model with a constant learning rate,
-    not a schedule, and call `fit` with more epochs than fit into the time.
+    not a schedule, and call `fit` with more epochs than fit into the time. The progress bar shows "minutes_left".
 
     Args:
         minutes: the training time.
@@ -57,6 +57,8 @@ class TimeBudget(keras.callbacks.Callback):
         if spent >= 1:
             self.model.stop_training = True
         self._set_rate(spent)
+        if logs is not None:
+            logs["minutes_left"] = max(0.0, 1 - spent) * self.seconds / 60
 
     def get_state(self) -> dict[str, Any]:
         """Return the seconds that have passed, for `ExactResume`."""

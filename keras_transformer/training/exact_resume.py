@@ -193,12 +193,16 @@ class ExactResume(keras.callbacks.Callback):
         model, optimizer = self.model, self.model.optimizer
         shapes = [(tuple(variable.shape), str(variable.dtype)) for variable in self._variables()]
         config = optimizer.get_config()
-        if isinstance(config.get("learning_rate"), float):
-            del config["learning_rate"]  # callbacks change it
+        inner = config.get("inner_optimizer", {}).get("config", {})  # of a LossScaleOptimizer
+        for each in (config, inner):
+            if isinstance(each.get("learning_rate"), float):
+                del each["learning_rate"]  # callbacks change it
         return {
             "model": f"{type(model).__name__} {_digest([_without_names(model.get_config()), shapes])}",
             "optimizer": f"{type(optimizer).__name__} {_digest(_without_names(config))}",
-            "gradient_accumulation_steps": optimizer.gradient_accumulation_steps,
+            "gradient_accumulation_steps": getattr(
+                optimizer, "inner_optimizer", optimizer
+            ).gradient_accumulation_steps,
             "x": self._data.fingerprint,
             "callbacks": [type(callback).__name__ for callback in self._others],
         }

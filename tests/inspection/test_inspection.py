@@ -110,31 +110,67 @@ def test_plot_attention_refuses_more_than_one_head():
         inspection.plot_attention(np.ones((2, 3, 2)), "abc", "xy")
 
 
-HISTORY = {"loss": [3.0, 2.0, 1.0], "val_loss": [3.5, 3.0], "token_accuracy": [0.1, 0.2, 0.3]}
+HISTORY = {
+    "learning_rate": [0.1, 0.2, 0.1],
+    "token_accuracy": [0.1, 0.2, 0.3],
+    "loss": [3.0, 2.0, 1.0],
+    "val_loss": [3.5, 3.0],
+    "val_bleu": [1.0, 5.0, float("nan")],
+}
+
+
+def drawn(panel):
+    """Return the points of the curves of a panel, without that of the best epoch."""
+    lines = [line for line in panel.get_lines() if not line.get_label().startswith("_")]
+    return {line.get_label(): line.get_xydata().tolist() for line in lines}
 
 
 def test_plot_history_draws_panel_for_each_quantity_with_both_curves():
     figure = inspection.plot_history(HISTORY)
     panels = figure.get_axes()
-    assert [axes.get_title() for axes in panels] == ["loss", "token accuracy"]
-    curves = {line.get_label(): line.get_xydata().tolist() for line in panels[0].get_lines()}
-    assert curves == {"training": [[1, 3], [2, 2], [3, 1]], "validation": [[1, 3.5], [2, 3]]}
-    assert [line.get_label() for line in panels[1].get_lines()] == ["training"]
+    assert [axes.get_title() for axes in panels] == ["loss", "token accuracy", "bleu", "learning rate"]
+    assert drawn(panels[0]) == {"training": [[1, 3], [2, 2], [3, 1]], "validation": [[1, 3.5], [2, 3]]}
+    assert list(drawn(panels[1])) == ["training"]
+    assert list(drawn(panels[2])) == ["validation"]
     figure.canvas.draw()
 
 
-def test_plot_history_accepts_the_return_value_of_fit():
+@pytest.mark.parametrize(
+    ("options", "best", "panel", "note"),
+    [
+        ({}, 2, 0, "3 in epoch 2"),
+        ({"monitor": "val_bleu", "mode": "max"}, 2, 2, "5 in epoch 2"),
+        ({"monitor": "loss"}, 3, 0, "1 in epoch 3"),
+    ],
+)
+def test_plot_history_shows_the_best_epoch(options, best, panel, note):
+    panels = inspection.plot_history(HISTORY, **options).get_axes()
+    for axes in panels:
+        assert [best, best] in [list(line.get_xdata()) for line in axes.get_lines()]
+    assert [[text.get_text() for text in axes.texts] for axes in panels] == [
+        [note] if i == panel else [] for i in range(4)
+    ]
+
+
+def test_plot_history_of_fit_has_its_epochs():
     import keras
 
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     data = np.zeros((4, 1), "float32")
-    history = model.fit(data, data, epochs=2, validation_data=(data, data), verbose=0)
+    history = model.fit(data, data, epochs=4, initial_epoch=2, validation_data=(data, data), verbose=0)
     (panel,) = inspection.plot_history(history).get_axes()
-    assert len(panel.get_lines()) == 2
+    assert {label: [x for x, _ in points] for label, points in drawn(panel).items()} == {
+        "training": [3, 4],
+        "validation": [3, 4],
+    }
 
 
-@pytest.mark.parametrize("history", [{}, {"val_loss": [1.0]}])
-def test_empty_history_is_refused(history):
+def test_unknown_mode_is_refused():
+    with pytest.raises(ValueError, match="`mode` must be"):
+        inspection.plot_history(HISTORY, mode="auto")
+
+
+def test_empty_history_is_refused():
     with pytest.raises(ValueError, match="`history` must have at least one metric"):
-        inspection.plot_history(history)
+        inspection.plot_history({})

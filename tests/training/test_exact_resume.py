@@ -86,10 +86,10 @@ def state(made):
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory):
-    """A run with the callback too: on JAX, `fit` without it reads a batch before the first epoch, which takes one."""
+def uninterrupted():
+    """The history and the state of a run without the callback."""
     made = model()
-    return fit(made, tmp_path_factory.mktemp("uninterrupted")), state(made)
+    return fit(made), state(made)
 
 
 @pytest.mark.backend_neutral
@@ -106,6 +106,37 @@ def test_resumed_training_equals_uninterrupted_training(stop, uninterrupted, tmp
     assert len(list(tmp_path.iterdir())) == 2
 
 
+class Losses(keras.callbacks.Callback):
+    """The loss after each batch, which shows the order of batches if nothing is learnt."""
+
+    def __init__(self):
+        super().__init__()
+        self.losses = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.losses.append(logs["loss"])
+
+
+@pytest.mark.backend_neutral
+def test_each_epoch_of_fit_is_the_next_epoch_of_the_data():
+    made = model(dropout=0.0, optimizer=keras.optimizers.SGD(0.0))
+
+    def losses(dataset, **epochs):
+        seen = Losses()
+        made.fit(dataset, shuffle=False, verbose=0, callbacks=[seen], **epochs)
+        return seen.losses
+
+    dataset = batches()
+    expected = losses(dataset, epochs=3)
+    assert len({tuple(expected[i : i + BATCHES]) for i in (0, BATCHES, 2 * BATCHES)}) == 3
+    compiled(made, keras.optimizers.SGD(0.0))  # metrics and loss are built anew
+    again = batches()
+    assert losses(again, epochs=1) == expected[:BATCHES]
+    assert losses(again, epochs=2) == expected[BATCHES:]
+    assert losses(dataset, initial_epoch=2, epochs=3) == expected[-BATCHES:]
+    assert losses(dataset, initial_epoch=1, epochs=2) == expected[BATCHES:-BATCHES]
+
+
 class _Nothing(Stop):
     """Takes the place of `Stop`, which the states name."""
 
@@ -114,6 +145,30 @@ class _Nothing(Stop):
 
 
 _Nothing.__name__ = "Stop"
+
+
+class _HalfRate(keras.callbacks.Callback):
+    """Halve the learning rate after each epoch."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        optimizer = self.model.optimizer
+        optimizer.learning_rate = float(keras.ops.convert_to_numpy(optimizer.learning_rate)) / 2
+
+
+@pytest.mark.slow
+@pytest.mark.backend_neutral
+def test_the_scale_of_a_loss_scale_optimizer_is_restored(tmp_path):
+    def scaled():
+        inner = keras.optimizers.Adam(0.1, gradient_accumulation_steps=2)
+        return model(optimizer=keras.optimizers.LossScaleOptimizer(inner, dynamic_growth_steps=2))
+
+    expected, made = scaled(), scaled()
+    history = fit(expected, callbacks=[_HalfRate(), _Nothing()])
+    assert float(keras.ops.convert_to_numpy(expected.optimizer.dynamic_scale)) > 2**20
+    with pytest.raises(RuntimeError, match="crash"):
+        fit(scaled(), tmp_path, 9, callbacks=[_HalfRate()])
+    assert fit(made, tmp_path, callbacks=[_HalfRate(), _Nothing()]).history == history.history
+    assert all(map(np.array_equal, state(made), state(expected)))
 
 
 def test_complete_training_is_not_repeated(tmp_path, uninterrupted):

@@ -1,0 +1,112 @@
+"""Batches on the host: functions that see each batch of a data set when it is read."""
+
+import sys
+import types
+from collections.abc import Callable, Generator
+from typing import Any
+
+import keras
+import numpy as np
+
+Observer = Callable[[Any, Any], None]
+"""A function of the inputs and labels of a batch, as NumPy arrays. An error that it raises ends the data."""
+
+
+def is_dataset(data: Any) -> bool:
+    """Return True for a `tf.data.Dataset`, a `keras.utils.PyDataset` or a generator."""
+    tensorflow = sys.modules.get("tensorflow")
+    is_tensorflow = tensorflow is not None and isinstance(data, tensorflow.data.Dataset)
+    return is_tensorflow or isinstance(data, keras.utils.PyDataset | types.GeneratorType)
+
+
+def epochs_of(data: Any) -> Any:
+    """Return the position of a data set of `keras_transformer.data` in its epochs, or None for other data."""
+    epochs = getattr(data, "epochs", None)
+    return epochs if hasattr(epochs, "start_at") else None
+
+
+def observed(data: Any, observer: Observer) -> Any:
+    """Return a data set with the same batches, each of which `observer` sees on the host when it is read.
+
+    It has the attribute `epochs` of a data set of `keras_transformer.data`.
+
+    Args:
+        data: a `tf.data.Dataset`, a `keras.utils.PyDataset` or a generator. A `tf.data.Dataset` with elements that are
+            not tensors, such as ragged ones, is returned as it is.
+        observer: the function. Inputs of floats in a `tf.data.Dataset`, such as images, are zeros of the same shape
+            for it, as they need not be copied.
+    """
+    if isinstance(data, keras.utils.PyDataset):
+        return _ObservedPyDataset(data, observer)
+    if isinstance(data, types.GeneratorType):
+        return _generator(data, observer)
+    return _dataset(data, observer)
+
+
+def _generator(batches: Generator[Any, None, None], observer: Observer) -> Generator[Any, None, None]:
+    for batch in batches:
+        observer(*keras.utils.unpack_x_y_sample_weight(batch)[:2])
+        yield batch
+
+
+def _dataset(dataset: Any, observer: Observer) -> Any:
+    tensorflow = sys.modules["tensorflow"]
+    flatten = tensorflow.nest.flatten
+    if not all(isinstance(spec, tensorflow.TensorSpec) for spec in flatten(dataset.element_spec)):
+        return dataset
+
+    def seen(*batch: Any) -> Any:
+        element = batch if isinstance(dataset.element_spec, tuple) else batch[0]
+        x, y, _ = keras.utils.unpack_x_y_sample_weight(element)
+        structure = (x,) if y is None else (x, y)
+        read, inputs = flatten(structure), len(flatten(x))
+        # Of inputs of floats, such as images, only the shape is sent.
+        sent = [
+            tensor if i >= inputs or not tensor.dtype.is_floating else tensorflow.shape(tensor)
+            for i, tensor in enumerate(read)
+        ]
+
+        def see(*arrays: np.ndarray) -> Any:
+            leaves = [
+                array if tensor is each else np.broadcast_to(np.float32(0), array)
+                for array, tensor, each in zip(arrays, sent, read, strict=True)
+            ]
+            parts = tensorflow.nest.pack_sequence_as(structure, leaves)
+            observer(parts[0], None if y is None else parts[1])
+            return np.bool_(True)
+
+        done = tensorflow.numpy_function(see, sent, tensorflow.bool)
+        with tensorflow.control_dependencies([done]):
+            return tensorflow.nest.map_structure(tensorflow.identity, element)
+
+    result = dataset.map(seen).prefetch(1)  # sees a batch during the step before
+    if epochs_of(dataset) is not None:
+        result.epochs = dataset.epochs
+    return result
+
+
+class _ObservedPyDataset(keras.utils.PyDataset):
+    """A `PyDataset` whose batches an observer sees when they are read."""
+
+    def __init__(self, dataset: Any, observer: Observer) -> None:
+        super().__init__(dataset.workers, dataset.use_multiprocessing, dataset.max_queue_size)
+        self._dataset, self._observer = dataset, observer
+
+    @property
+    def num_batches(self) -> int | None:
+        """The number of batches, None if it is unlimited."""
+        return self._dataset.num_batches
+
+    def __getitem__(self, index: int) -> Any:
+        """Return a batch."""
+        batch = self._dataset[index]
+        self._observer(*keras.utils.unpack_x_y_sample_weight(batch)[:2])
+        return batch
+
+    def on_epoch_begin(self) -> None:
+        """Begin an epoch."""
+        self._dataset.on_epoch_begin()
+
+    def on_epoch_end(self) -> None:
+        """End an epoch."""
+        self._dataset.on_epoch_end()

@@ -1,0 +1,124 @@
+"""Logs of the speed of training and of its end."""
+
+import time
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer.models.host_batches import is_dataset, observed
+
+_SECONDS_BETWEEN_READS = 1.0
+
+
+class Progress(keras.callbacks.Callback):
+    r"""Log the learning rate, the tokens per second and the minutes left.
+
+    `fit` shows them in its progress bar, and its history has "learning_rate" and "tokens_per_second" of each epoch:
+
+    - "tokens_per_second": the tokens of the epoch's batches, without padding, by the time of training, without
+      validation and without the first batch, which includes compilation. The tokens of an encoder–decoder are those of
+      source and target. It is logged for models of this package that read ids.
+    - "learning_rate": the rate of the next update, read once a second.
+    - "minutes_left": the time until all epochs are done at the speed so far; with `TimeBudget`, until it ends.
+
+    Tokens are counted on the host while batches are read, so that no step waits for another.
+
+    Example:
+        >>> history = model.fit(batches, epochs=10, callbacks=[Progress()])
+        >>> history.history["tokens_per_second"]
+    """
+
+    async_safe = True  # so that Keras does not wait for the loss of each batch
+    writes_logs = True  # so that `fit` calls it before callbacks that read logs
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._tokens_of_arrays: float | None = None
+        self._tokens = self._read = 0  # of the batches read in this epoch
+        self._steps: int | None = None  # in an epoch
+        self._epoch, self._epoch_began = 0, 0.0
+        self._done = self._done_before = 0  # the batches of this epoch, and of those before
+        self._rate, self._rate_read = 0.0, 0.0
+        # The clock begins after the first batch of training, and anew in each epoch.
+        self._started: float | None = None
+        self._untimed = 0
+        self._began = self._ended = 0.0
+        self._untimed_in_epoch = 0
+
+    def set_data(self, model: Any, data: Any, validation_split: float = 0.0) -> Any:
+        """Return the data of `fit`, of which tokens are counted as they are read; models of this package call it.
+
+        Args:
+            model: the model, whose `count_tokens` counts them.
+            data: the argument `x` of `fit`.
+            validation_split: the argument of `fit`.
+        """
+        self._tokens_of_arrays = None
+        if is_dataset(data):
+            return observed(data, lambda x, y: self._add(model.count_tokens(x)))
+        self._tokens_of_arrays = (1 - validation_split) * model.count_tokens(data)
+        return data
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Reset the clock."""
+        self._started, self._done_before, self._steps = None, 0, self.params["steps"]
+        self._read_rate()
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Begin to count the tokens of an epoch."""
+        self._epoch = epoch
+        self._tokens = self._read = self._done = self._untimed_in_epoch = 0
+        self._epoch_began = self._began = time.monotonic()
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Read the learning rate from time to time, in the thread of training."""
+        if time.monotonic() - self._rate_read > _SECONDS_BETWEEN_READS:
+            self._read_rate()
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Log the figures of the progress bar."""
+        self._ended, self._done = time.monotonic(), max(self._done, batch + 1)
+        if self._started is None:
+            self._started = self._began = self._ended
+            self._untimed = self._untimed_in_epoch = self._done
+        elif logs is not None:
+            self._log_speed(logs)
+            self._log_end(logs)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Log the figures of the epoch."""
+        self._read_rate()
+        self._log_speed({} if logs is None else logs)
+        self._done_before += self._done
+        self._steps = self._steps or self._done
+
+    def _add(self, tokens: int) -> None:
+        self._tokens += tokens
+        self._read += 1
+
+    def _read_rate(self) -> None:
+        self._rate = float(ops.convert_to_numpy(self.model.optimizer.learning_rate))
+        self._rate_read = time.monotonic()
+
+    def _log_speed(self, logs: dict[str, Any]) -> None:
+        logs.setdefault("learning_rate", self._rate)
+        batches, began = self._done - self._untimed_in_epoch, self._began
+        if not batches:  # training of a single batch
+            batches, began = self._done, self._epoch_began
+        tokens = self._tokens_per_batch() * batches
+        if tokens and self._ended > began:
+            logs["tokens_per_second"] = tokens / (self._ended - began)
+
+    def _tokens_per_batch(self) -> float:
+        # Batches are read before they are trained on, so the sum of those read is not that of those trained on.
+        if self._tokens_of_arrays is not None:
+            return self._tokens_of_arrays / (self._steps or 1)
+        return self._tokens / (self._read or 1)
+
+    def _log_end(self, logs: dict[str, Any]) -> None:
+        if self._started is None or not self._steps:
+            return
+        seconds = (self._ended - self._started) / (self._done_before + self._done - self._untimed)
+        batches = (self.params["epochs"] - self._epoch) * self._steps - self._done
+        logs.setdefault("minutes_left", batches * seconds / 60)

@@ -1,0 +1,61 @@
+"""A model and data that are quick to train."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer import data, models
+from keras_transformer.models.input_checks import InputSpec
+from keras_transformer.training import LabelSmoothedCrossentropy
+
+VOCABULARY, BATCHES = 12, 3
+
+
+@keras.saving.register_keras_serializable(package="tests_training")
+class Bigrams(models.base.Model):
+    """Predict each token from the one before, with one matrix."""
+
+    pad_id = 0
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = keras.layers.Embedding(VOCABULARY, VOCABULARY, name="embedding")
+        self.embedding.build()
+
+    def input_specs(self):
+        return {"token_ids": InputSpec(VOCABULARY)}
+
+    def call(self, inputs):
+        return self.embedding(self.named_inputs(inputs)["token_ids"])
+
+    def compute_output_shape(self, input_shape):
+        return (*input_shape["token_ids"], VOCABULARY)
+
+
+@pytest.fixture
+def bigrams():
+    """bigrams(optimizer="sgd", normalizer="tokens"): a model that trains without compilation."""
+
+    def make(optimizer="sgd", normalizer="tokens"):
+        keras.utils.set_random_seed(0)
+        model = Bigrams()
+        model.compile(optimizer, LabelSmoothedCrossentropy(0.1, normalizer=normalizer), run_eagerly=True)
+        return model
+
+    return make
+
+
+@pytest.fixture
+def padded_batches():
+    """A data set of 3 batches of 4 rows, with padding."""
+    tf = pytest.importorskip("tensorflow")
+    random = np.random.default_rng(0)
+    ids = random.integers(1, VOCABULARY, (4 * BATCHES, 6))
+    ids[np.arange(6) >= random.integers(2, 7, (len(ids), 1))] = 0
+
+    def batch(number, seeds):
+        rows = data.epochs.rows_of_batch(number, seeds, len(ids), 4, shuffle=True)
+        found = tf.gather(tf.constant(ids, tf.int32), rows)
+        return {"token_ids": found}, found
+
+    return data.epochs.batches(BATCHES, batch, 0, [ids])
