@@ -21,6 +21,7 @@ from keras_transformer.data.splitting import split as split
 from keras_transformer.data.squad import Question as Question
 from keras_transformer.data.squad import read_squad as read_squad
 from keras_transformer.data.tagging import tagging as tagging
+from keras_transformer.data.weights import with_class_weight as with_class_weight
 
 __all__ = [
     "Question",
@@ -41,5 +42,6 @@ __all__ = [
     "split",
     "tagging",
     "translation_pairs",
+    "with_class_weight",
     "with_lengths",
 ]

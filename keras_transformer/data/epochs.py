@@ -27,7 +27,7 @@ class Epochs:
 
     def __init__(self, count: int, fingerprint: str) -> None:
         self.count, self.fingerprint = count, fingerprint
-        self._next = 0, 0
+        self._next = [(0, 0)]  # a list, which copies of this object share
 
     def start_at(self, epoch: int, batch: int = 0) -> None:
         """Start the next iteration of the dataset in an epoch, after its first `batch` batches.
@@ -40,12 +40,12 @@ class Epochs:
                 f"`epoch` must not be negative and `batch` must be in [0, {self.count}). "
                 f"Received: epoch={epoch}, batch={batch}"
             )
-        self._next = epoch, batch
+        self._next[0] = epoch, batch
 
     def begin(self) -> tuple[np.int64, np.int64]:
         """Return the epoch of the iteration that begins, and its first batch."""
-        epoch, batch = self._next
-        self._next = epoch + 1, 0
+        epoch, batch = self._next[0]
+        self._next[0] = epoch + 1, 0
         return np.int64(epoch), np.int64(batch)
 
 
