@@ -482,6 +482,10 @@ def test_predict_answers_lines_of_arguments_files_and_standard_input(monkeypatch
     }
     check_error(capsys, arguments, "--output", "exists")
     check_error(capsys, ["predict", "x", "who"], "2 texts, separated by tabs", "'who'")
+    (tmp_path / "latin.tsv").write_bytes("qué\tAda".encode("latin-1"))
+    check_error(
+        capsys, ["predict", "x", "--input", tmp_path / "latin.tsv"], "`--input` must be UTF-8", "latin.tsv"
+    )
     monkeypatch.setattr(sys, "stdin", io.StringIO("who\tAda\n"))
     assert commands.main(["predict", "x"]) == 0
     assert capsys.readouterr().out == "Ada\n"
