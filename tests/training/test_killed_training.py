@@ -13,7 +13,7 @@ NUMBERS = ("one", "two", "three", "four", "five", "six")
 TINY = {"layers": 1, "heads": 2, "model_dim": 16, "jit_compile": False, "dropout": 0.1, "learning_rate": 0.01}
 # Class and options of a recipe, and the least number of times that it is to be killed.
 CASES = {
-    "translate": ("Translate", {"batch_tokens": 256, "vocabulary_size": 300, "epochs": 6}, 20),
+    "translate": ("Translate", {"batch_tokens": 128, "vocabulary_size": 300, "epochs": 6}, 20),
     "accumulate": (
         "Translate",
         {"batch_tokens": 256, "vocabulary_size": 300, "epochs": 3, "accumulate": 3},
@@ -44,8 +44,8 @@ def recipe_of(case):
     )
 
 
-def run(case, folder, kill_after):
-    """Run a recipe, and kill the process after a number of batches, or after the last batch of an epoch before."""
+def run(case, folder, kill_after=None, at_epoch_end=False, save_freq=1):
+    """Run a recipe, and kill the process after a number of batches, or at the end of an epoch before."""
     from keras_transformer import recipes, training
     from keras_transformer.recipes import interrupted
 
@@ -60,7 +60,7 @@ def run(case, folder, kill_after):
 
         def on_epoch_end(self, epoch, logs=None):
             super().on_epoch_end(epoch, logs)
-            if self.left == 1:
+            if at_epoch_end:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     trained = []
@@ -70,7 +70,7 @@ def run(case, folder, kill_after):
         trained[:] = train(*arguments, **options)
         return trained
 
-    interrupted.ExactResume = lambda states, _, **options: Killing(states, 2, **options)
+    interrupted.ExactResume = lambda states, _, **options: Killing(states, save_freq, **options)
     recipes.Recipe.train = training_of
     recipes.run(recipe_of(case), folder, resume=True, say=lambda _: None, verbose=0)
     np.savez(folder / "weights.npz", *trained[0].model.get_weights())
@@ -83,8 +83,8 @@ def test_killed_runs_equal_an_uninterrupted_run(case, tmp_path):
     processes = multiprocessing.get_context("forkserver")
     processes.set_forkserver_preload(["keras_transformer.recipes"])  # imports the libraries once
 
-    def status(folder, kill_after=None):
-        process = processes.Process(target=run, args=(case, folder, kill_after))
+    def status(*arguments):
+        process = processes.Process(target=run, args=(case, *arguments))
         process.start()
         process.join()
         return process.exitcode
@@ -96,7 +96,10 @@ def test_killed_runs_equal_an_uninterrupted_run(case, tmp_path):
 
     assert status(tmp_path / "uninterrupted") == 0
     drawn, killed = random.Random(0), 0
-    while (found := status(tmp_path / "killed", drawn.randint(1, 4))) != 0:
+    while True:
+        found = status(tmp_path / "killed", drawn.randint(1, 4), drawn.random() < 0.3, drawn.randint(1, 3))
+        if found == 0:
+            break
         assert found == -signal.SIGKILL
         killed += 1
         assert killed < 100
