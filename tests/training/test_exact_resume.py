@@ -39,15 +39,12 @@ class Tiny(models.base.Model):
         return {"dropout": self.dropout.rate}
 
 
-def model(dropout=0.3, optimizer=None):
+def model(dropout=0.3, optimizer=None, smoothing=0.1):
     keras.utils.set_random_seed(1)
-    return compiled(Tiny(dropout), optimizer)
-
-
-def compiled(made, optimizer=None):
+    made = Tiny(dropout)
     made.compile(
         optimizer or keras.optimizers.Adam(RATE),
-        training.LabelSmoothedCrossentropy(0.1, pad_id=ByteTokenizer().pad_id),
+        training.LabelSmoothedCrossentropy(smoothing, pad_id=ByteTokenizer().pad_id),
         metrics=[training.TokenAccuracy()],
     )
     return made
@@ -66,7 +63,9 @@ class Stop(keras.callbacks.Callback):
             raise RuntimeError("crash")
 
 
-def fit(made, folder=None, stop=None, epochs=EPOCHS, save_freq=1, callbacks=(), dataset=None):
+def fit(
+    made, folder=None, stop=None, epochs=EPOCHS, save_freq=1, callbacks=(), dataset=None, validation=TEXTS[:6]
+):
     found = [
         keras.callbacks.EarlyStopping("loss", patience=2, restore_best_weights=True),
         *callbacks,
@@ -77,7 +76,7 @@ def fit(made, folder=None, stop=None, epochs=EPOCHS, save_freq=1, callbacks=(), 
         found.append(Stop(stop))
     dataset = batches() if dataset is None else dataset
     return made.fit(
-        dataset, validation_data=batches(TEXTS[:6]), epochs=epochs, shuffle=False, verbose=0, callbacks=found
+        dataset, validation_data=batches(validation), epochs=epochs, shuffle=False, verbose=0, callbacks=found
     )
 
 
@@ -153,7 +152,9 @@ def test_a_damaged_state_is_replaced_by_the_one_before(tmp_path, uninterrupted):
             "gradient_accumulation_steps",
             {"made": lambda: model(optimizer=keras.optimizers.Adam(RATE, gradient_accumulation_steps=2))},
         ),
+        ("loss.smoothing", {"made": lambda: model(smoothing=0.2)}),
         ("x", {"dataset": lambda: batches(seed=1)}),
+        ("validation_data", {"validation": lambda: TEXTS[6:12]}),
         ("callbacks", {"callbacks": lambda: [keras.callbacks.TerminateOnNaN()]}),
     ],
 )
