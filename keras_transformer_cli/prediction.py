@@ -92,11 +92,19 @@ def _predict(options: argparse.Namespace) -> None:
 
 
 def read_lines(path: str | None = None) -> list[str]:
-    """Return the lines of a file, or of standard input."""
-    if path is None:
-        return [line.removesuffix("\n") for line in sys.stdin]
-    with open(path, encoding="utf-8-sig") as file:
-        return [line.removesuffix("\n") for line in file]
+    """Return the lines of a file, or of standard input.
+
+    Raises:
+        ValueError: if they are not UTF-8.
+    """
+    try:
+        if path is None:
+            return [line.removesuffix("\n") for line in sys.stdin]
+        with open(path, encoding="utf-8-sig") as file:
+            return [line.removesuffix("\n") for line in file]
+    except UnicodeDecodeError as error:
+        name = "standard input" if path is None else path
+        raise ValueError(f"`--input` must be UTF-8. Received: {name}, {error}") from None
 
 
 def open_output(path: str | None) -> Any:

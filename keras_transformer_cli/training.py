@@ -55,11 +55,14 @@ def train(options: argparse.Namespace) -> int:
     if "validation" in given:
         given["validation"] = _validation(given["validation"])
     output = options.output or _default_output(options.recipe.task, given)
-    if pathlib.Path(output).exists():
-        raise FileExistsError(f"`--output` must be new. Received: {output}, which exists and is not changed")
+    if pathlib.Path(output).exists() and not options.resume:
+        raise FileExistsError(
+            f"`--output` must be new. Received: {output}, which exists and is not changed; --resume continues an "
+            "interrupted run"
+        )
     recipe = _quiet(options.recipe)(**given)
-    command = shlex.join(["keras-transformer", *options.arguments])
-    report = found.run(recipe, output, command=command, say=say)
+    command = ["keras-transformer", *(one for one in options.arguments if one != "--resume")]
+    report = found.run(recipe, output, resume=options.resume, command=shlex.join(command), say=say)
     return 128 + signal.Signals[report["signal"]] if report["signal"] else 0
 
 
@@ -103,6 +106,12 @@ def _add_task(tasks: Any, recipe: Any) -> None:
         help_text = text.replace("%", "%%")
         parser.add_argument(flag, dest=field.name, help=help_text, default=argparse.SUPPRESS, **arguments)
     parser.add_argument("--output", metavar="FOLDER", help="a new folder; default: runs/TASK-DATA")
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="continue the run in the output folder where it was interrupted, with the same options; begin it if there "
+        "is none",
+    )
     parser.set_defaults(recipe=recipe)
 
 

@@ -320,7 +320,9 @@ def test_train_refuses_an_existing_output_before_any_training(tmp_path, capsys, 
         (out / "notes.txt").write_text("")
     before = sorted(tmp_path.rglob("*"))
     monkeypatch.setattr(recipes.Translate, "load_dataset", never)
-    check_error(capsys, ["train", "translate", "--dataset", "phrasebook", "--output", out], "--output", out)
+    train = ["train", "translate", "--dataset", "phrasebook", "--output", out]
+    check_error(capsys, train, "--output", out, "--resume continues an interrupted run")
+    check_error(capsys, [*train, "--resume"], "must be new or a run to resume", out)
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -357,7 +359,9 @@ def test_a_signal_saves_and_evaluates_the_model_and_says_how_to_go_on(
         rest, errors = process.communicate(timeout=240)
     assert process.returncode == status, errors
     assert "Traceback" not in errors
-    assert f"Go on with --from {out}" in rest
+    command = f"keras-transformer {shlex.join(['train', 'translate', *arguments])}"
+    assert f"Go on with: {command} --resume\n" in rest
+    assert {path.name for path in out.iterdir()} >= {"pipeline", "report.json", "training"}
     report = json.loads((out / "report.json").read_text())
     assert report["signal"] == number.name
     assert "chrf" in report["metrics"]
@@ -478,6 +482,10 @@ def test_predict_answers_lines_of_arguments_files_and_standard_input(monkeypatch
     }
     check_error(capsys, arguments, "--output", "exists")
     check_error(capsys, ["predict", "x", "who"], "2 texts, separated by tabs", "'who'")
+    (tmp_path / "latin.tsv").write_bytes("qué\tAda".encode("latin-1"))
+    check_error(
+        capsys, ["predict", "x", "--input", tmp_path / "latin.tsv"], "`--input` must be UTF-8", "latin.tsv"
+    )
     monkeypatch.setattr(sys, "stdin", io.StringIO("who\tAda\n"))
     assert commands.main(["predict", "x"]) == 0
     assert capsys.readouterr().out == "Ada\n"

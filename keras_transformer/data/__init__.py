@@ -24,6 +24,7 @@ from keras_transformer.data.splitting import split as split
 from keras_transformer.data.squad import Question as Question
 from keras_transformer.data.squad import read_squad as read_squad
 from keras_transformer.data.tagging import tagging as tagging
+from keras_transformer.data.weights import with_class_weight as with_class_weight
 
 __all__ = [
     "Question",
@@ -47,5 +48,6 @@ __all__ = [
     "stream_examples",
     "tagging",
     "translation_pairs",
+    "with_class_weight",
     "with_lengths",
 ]

@@ -31,17 +31,17 @@ class Epochs:
 
     def __init__(self, count: int, fingerprint: str, unseeded: str = "") -> None:
         self.count, self.fingerprint, self.unseeded = count, fingerprint, unseeded
-        self._next = self._current = 0, 0
+        self._positions = {"next": (0, 0), "current": (0, 0)}  # copies of this object share it
 
     @property
     def next_epoch(self) -> int:
         """The epoch of the next iteration."""
-        return self._next[0]
+        return self._positions["next"][0]
 
     @property
     def current(self) -> tuple[int, int]:
         """The epoch of the last iteration that has begun, and its first batch."""
-        return self._current
+        return self._positions["current"]
 
     def start_at(self, epoch: int, batch: int = 0) -> None:
         """Start the next iteration of the dataset in an epoch, after its first `batch` batches.
@@ -54,12 +54,12 @@ class Epochs:
                 f"`epoch` must not be negative and `batch` must be in [0, {self.count}). "
                 f"Received: epoch={epoch}, batch={batch}"
             )
-        self._next = epoch, batch
+        self._positions["next"] = epoch, batch
 
     def begin(self) -> tuple[np.int64, np.int64]:
         """Return the epoch of the iteration that begins, and its first batch."""
-        epoch, batch = self._current = self._next
-        self._next = epoch + 1, 0
+        epoch, batch = self._positions["current"] = self._positions["next"]
+        self._positions["next"] = epoch + 1, 0
         return np.int64(epoch), np.int64(batch)
 
 

@@ -62,14 +62,14 @@ def evaluate(pipeline: Any, pairs: Iterable[tuple[str, str]], *, num_bootstrap: 
 
 def _with_float_scores(scorer: Any) -> Any:
     """Make sacreBLEU's bootstrap scores floats: its mean of floats and NumPy's float32 raises a TypeError."""
-    compute = scorer._aggregate_and_compute
+    compute = scorer._compute_score_from_stats
 
     def computed(stats: Any) -> Any:
         score = compute(stats)
         score.score = float(score.score)
         return score
 
-    scorer._aggregate_and_compute = computed
+    scorer._compute_score_from_stats = computed
     return scorer
 
 

@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import keras
 
 from keras_transformer import data, text, training
-from keras_transformer.arguments import check_fraction, check_one_of, check_positive
+from keras_transformer.arguments import check_fraction, check_one_of, check_positive, check_positive_integer
+from keras_transformer.recipes.accumulation import weighted_by_labels
 from keras_transformer.recipes.pretrained import load_pipeline, with_precision
 
 SIZES = ("num_layers", "num_heads", "model_dim", "hidden_dim")
@@ -56,6 +57,8 @@ class Recipe(abc.ABC):
         dropout: the dropout rate of a new model, by default 0.1.
         max_length: the maximum number of tokens of an example.
         batch_size: the number of examples in a batch.
+        accumulate: the number of batches whose gradients are accumulated for one update of the weights, as if they were
+            one batch, in the memory of one of them.
         epochs: the maximum number of epochs.
         minutes: the training time, in place of `epochs`.
         patience: the number of epochs without a lower validation loss after which training stops; the weights of the
@@ -87,6 +90,7 @@ class Recipe(abc.ABC):
     dropout: float | None = None
     max_length: int = 128
     batch_size: int | None = 32
+    accumulate: int = 1
     epochs: int = 10
     minutes: float | None = None
     patience: int = 3
@@ -117,8 +121,8 @@ class Recipe(abc.ABC):
                 )
         for name in ("on_error", "precision"):
             check_one_of(choices(type(self), name), **{name: getattr(self, name)})
-        for name in ("max_length", "epochs", "patience"):
-            check_positive(**{name: getattr(self, name)})
+        for name in ("max_length", "accumulate", "epochs", "patience"):
+            check_positive_integer(**{name: getattr(self, name)})
         if self.learning_rate is not None:
             check_positive(learning_rate=self.learning_rate)
         if self.minutes is not None:
@@ -159,14 +163,20 @@ class Recipe(abc.ABC):
     def check_requirements(self) -> None:  # noqa: B027
         """Raise an ImportError if `evaluate` needs a package that is not installed."""
 
+    def untrained(self) -> Any:
+        """Return a new pipeline, after setting the seeds of its weights."""
+        keras.utils.set_random_seed(self.seed)
+        return self.new_pipeline(self.splits.train)
+
     def train(
-        self, callbacks: Sequence[Any] = (), verbose: int | str = "auto"
+        self, callbacks: Sequence[Any] = (), verbose: int | str = "auto", pipeline: Any = None
     ) -> tuple[Any, keras.callbacks.History]:
         """Train with `compile` and `fit`.
 
         Args:
-            callbacks: further callbacks of `fit`.
+            callbacks: further callbacks of `fit`, such as `training.ExactResume`.
             verbose: see `keras.Model.fit`.
+            pipeline: the pipeline to train, by default `untrained()`.
 
         Returns:
             The pipeline with the weights of the best epoch, and the history that `fit` returns.
@@ -174,14 +184,20 @@ class Recipe(abc.ABC):
         Raises:
             ValueError: if the data is malformed or too small.
         """
-        keras.utils.set_random_seed(self.seed)
-        pipeline = self.new_pipeline(self.splits.train)
+        pipeline = self.untrained() if pipeline is None else pipeline
         batches = self.batches(self.splits.train, pipeline, shuffle=True)
         validation = self.batches(self.splits.validation, pipeline, shuffle=False)
         loss, metrics = self.loss(pipeline)
+        class_weight = self.class_weight(pipeline)
+        if class_weight is not None:
+            batches = data.with_class_weight(batches, class_weight)
+        steps = None if self.accumulate == 1 else self.accumulate
+        if steps is not None:
+            batches = weighted_by_labels(batches, loss)
+        rate = self.schedule(int(batches.cardinality()))
         model = pipeline.model
         model.compile(
-            keras.optimizers.Adam(self.schedule(int(batches.cardinality())), beta_2=0.98, epsilon=1e-9),
+            keras.optimizers.Adam(rate, beta_2=0.98, epsilon=1e-9, gradient_accumulation_steps=steps),
             loss,
             metrics=metrics,
             jit_compile="auto" if self.jit_compile is None else self.jit_compile,
@@ -194,7 +210,6 @@ class Recipe(abc.ABC):
             batches,
             validation_data=validation,
             epochs=self.epochs if self.minutes is None else 1_000_000,
-            class_weight=self.class_weight(pipeline),
             callbacks=[training.Progress(), stopping, *budget, *callbacks],
             shuffle=False,  # the dataset shuffles its batches
             verbose=verbose,
@@ -230,16 +245,29 @@ class Recipe(abc.ABC):
         return self.learning_rate or (1e-3 if self.from_ is None else 5e-5)
 
     def schedule(self, steps_per_epoch: int) -> Any:
-        """Return a learning rate that warms up and then decays to zero; with `minutes`, the callback sets it."""
+        """Return a learning rate that warms up and then decays to zero; with `minutes`, the callback sets it.
+
+        Args:
+            steps_per_epoch: the number of batches in an epoch.
+
+        Raises:
+            ValueError: if training has fewer batches than `accumulate`.
+        """
         if self.minutes is not None:
             return self.rate
-        steps = self.epochs * steps_per_epoch
-        warmup = steps // 10
-        if not warmup:
-            return keras.optimizers.schedules.CosineDecay(self.rate, steps)
-        return keras.optimizers.schedules.CosineDecay(
-            0.0, steps - warmup, warmup_target=self.rate, warmup_steps=warmup
-        )
+        updates = self.epochs * steps_per_epoch // self.accumulate
+        if not updates:
+            raise ValueError(
+                f"`accumulate` must be at most the number of batches, {self.epochs * steps_per_epoch}. "
+                f"Received: accumulate={self.accumulate}"
+            )
+        warmup = updates // 10
+        schedule = keras.optimizers.schedules.CosineDecay(self.rate, updates)
+        if warmup:
+            schedule = keras.optimizers.schedules.CosineDecay(
+                0.0, updates - warmup, warmup_target=self.rate, warmup_steps=warmup
+            )
+        return schedule if self.accumulate == 1 else training.PerUpdate(schedule, self.accumulate)
 
     def class_weight(self, pipeline: Any) -> dict[int, float] | None:
         """Return a weight for each class, or None for equal weights."""

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 
 from keras_transformer.recipes.base import Recipe
-from keras_transformer.recipes.interruption import Interruption
+from keras_transformer.recipes.interrupted import Progress, check_same
 from keras_transformer.recipes.pages import page
 from keras_transformer_serving import files
 
@@ -20,6 +20,7 @@ def run(
     recipe: Recipe,
     folder: str | os.PathLike[str],
     *,
+    resume: bool = False,
     command: str | None = None,
     say: Callable[[str], None] = print,
     verbose: int | str = "auto",
@@ -27,11 +28,13 @@ def run(
     """Train a recipe, save the pipeline, evaluate it and write a report.
 
     SIGINT (Ctrl-C) or SIGTERM during `fit` stops it after the current batch; the pipeline is saved and evaluated as
-    usual. A second signal aborts.
+    usual. A second signal aborts. A run that was interrupted, killed or crashed can be resumed, with the result of an
+    uninterrupted one: until it is complete, its folder has `training/` with states of `training.ExactResume`.
 
     Args:
         recipe: the options.
         folder: a new folder, for `pipeline/`, `report.json`, `report.html` and `command.txt`.
+        resume: whether to continue the run in `folder` if it exists. A complete run is not repeated.
         command: the command that reproduces the run, by default the recipe in Python.
         say: a function that prints a line of progress.
         verbose: see `keras.Model.fit`.
@@ -42,8 +45,8 @@ def run(
         the signal that stopped training, or None.
 
     Raises:
-        FileExistsError: if `folder` exists.
-        ValueError: if the data is malformed.
+        FileExistsError: if `folder` exists, and is not a run to resume.
+        ValueError: if the data is malformed, or a run to resume has another recipe or other data.
 
     Example:
         >>> report = run(recipes.Classify("reviews.csv"), "runs/reviews")  # doctest: +SKIP
@@ -51,21 +54,29 @@ def run(
         0.91
     """
     folder = pathlib.Path(folder)
-    if folder.exists():
-        raise FileExistsError(f"`folder` must be new. Received: {folder}, which exists and is not changed")
-    files.nearest_folder(folder)
+    progress = Progress.of(folder, recipe, resume)
+    if progress.is_complete:
+        report: dict[str, Any] = files.read_json(folder / "report.json")
+        check_same(folder, recipe, report)
+        say(f"The run in {folder} is complete")
+        return report
     recipe.check_requirements()
     train, validation, test = recipe.splits
     counts = {"train": len(train), "validation": len(validation), "test": 0 if test is None else len(test)}
     say(f"Training on {counts['train']:,} examples, validating on {counts['validation']:,}")
-    began = time.monotonic()
-    with Interruption() as interruption:
-        pipeline, history = recipe.train([interruption], verbose)
-    trained = time.monotonic()
-    pipeline.save(folder / "pipeline")
-    stopped = interruption.signal and signal.Signals(interruption.signal).name
+    go_on = f"Go on with: {command} --resume" if command else "Go on with resume=True"
+    resuming = progress.callback()
+    try:
+        pipeline, history = recipe.train([resuming], verbose, progress.pipeline())
+    except BaseException:
+        if progress.is_kept_after_error():
+            say(go_on)
+        raise
+    seconds, evaluation_began = resuming.seconds, time.monotonic()
+    pipeline.save(folder / "pipeline", overwrite=True)
+    stopped = resuming.signal and signal.Signals(resuming.signal).name
     if stopped:
-        say(f"Stopped by {stopped} in epoch {len(history.epoch)}. Go on with --from {folder}")
+        say(f"Stopped by {stopped} in epoch {len(history.epoch)}. {go_on}")
     say(f"Saved {folder / 'pipeline'}")
     held_out, evaluated_on = (validation, "validation") if test is None else (test, "test")
     metrics = recipe.evaluate(pipeline, held_out)
@@ -82,8 +93,8 @@ def run(
         "counts": counts,
         "parameters": pipeline.model.count_params(),
         "seconds": {
-            "train": round(trained - began, 1),
-            "evaluate": round(time.monotonic() - trained, 1),
+            "train": round(seconds, 1),
+            "evaluate": round(time.monotonic() - evaluation_began, 1),
         },
         "options": recipe.options(),
         "versions": {"keras": keras.__version__, "backend": keras.backend.backend()},
@@ -93,6 +104,8 @@ def run(
     files.write_json(folder / "report.json", report)
     files.write_bytes(folder / "report.html", page(report).encode())
     files.write_bytes(folder / "command.txt", f"{report['command']}\n".encode())
+    if not stopped:
+        progress.remove()
     say(summary(report))
     say(f"Report: {folder / 'report.html'}")
     return report

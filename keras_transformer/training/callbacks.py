@@ -17,8 +17,9 @@ class TimeBudget(keras.callbacks.Callback):
     $$\eta = \eta_{max} \min\Big(\frac{f}{w},\; \frac{1 - f}{1 - w}\Big), \quad f = \text{elapsed time} / \text{total
     time}$$
 
-    The clock starts after the first batch, which includes compilation. Compile the model with a constant learning rate,
-    not a schedule, and call `fit` with more epochs than fit into the time. The progress bar shows "minutes_left".
+    The clock starts after the first batch, which includes compilation, also where `ExactResume` continues training with
+    the time that was left. Compile the model with a constant learning rate, not a schedule, and call `fit` with more
+    epochs than fit into the time. The progress bar shows "minutes_left".
 
     Args:
         minutes: the training time.
@@ -43,16 +44,17 @@ class TimeBudget(keras.callbacks.Callback):
         self.peak_rate = peak_rate
         self.warmup = warmup
         self._started: float | None = None
+        self._spent = 0.0  # seconds before
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Reset the clock and the rate."""
-        self._started = None
+        self._started, self._spent = None, 0.0
         self._set_rate(0.0)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Set the learning rate of the next batch, or stop training."""
         if self._started is None:
-            self._started = time.monotonic()
+            self._started = time.monotonic() - self._spent
         spent = (time.monotonic() - self._started) / self.seconds
         if spent >= 1:
             self.model.stop_training = True
@@ -62,11 +64,11 @@ class TimeBudget(keras.callbacks.Callback):
 
     def get_state(self) -> dict[str, Any]:
         """Return the seconds that have passed, for `ExactResume`."""
-        return {"spent": None if self._started is None else time.monotonic() - self._started}
+        return {"spent": self._spent if self._started is None else time.monotonic() - self._started}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Continue the clock after the seconds of a state."""
-        self._started = None if state["spent"] is None else time.monotonic() - state["spent"]
+        """Continue the clock after the seconds of a state, when the next batch has ended."""
+        self._spent = state["spent"]
 
     def _set_rate(self, spent: float) -> None:
         share = min(spent / self.warmup, (1 - spent) / (1 - self.warmup))

@@ -1,26 +1,20 @@
 """Resuming of interrupted training, with the result of an uninterrupted one."""
 
 import contextlib
-import hashlib
-import json
 import os
 import pathlib
 import signal
-import tempfile
-import types
-import warnings
-import zipfile
+import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.arguments import is_integer
+from keras_transformer.arguments import check_one_of, is_integer
+from keras_transformer.training import signals, states
 
-_GENERATIONS = 2
-_FORMAT = 1
 # What Keras' callbacks change while they run, by attribute.
 _CALLBACK_STATE = (
     "best",
@@ -32,7 +26,7 @@ _CALLBACK_STATE = (
     "_batches_seen_since_last_saving",
     "_last_batch_seen",
 )
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_LEAST_SECONDS, _SHARE = 60, 0.01  # between states with `save_freq="auto"`, and of the time
 
 
 class ExactResume(keras.callbacks.Callback):
@@ -44,39 +38,56 @@ class ExactResume(keras.callbacks.Callback):
     `ModelCheckpoint`, `TimeBudget`, and any with methods `get_state` and `set_state`), the history, and the position in
     the data. The last two states are kept; if the last is damaged, the one before is used, with a warning.
 
-    Ctrl-C and SIGTERM end training after the current batch, with a state; a second Ctrl-C ends it at once.
+    Ctrl-C and SIGTERM end training after the current batch, with a state; a second one ends it at once.
 
     It works with `fit` of the models of this package, on a data set of `keras_transformer.data` as it was returned.
 
     Args:
         folder: the folder of the states, created when the first is saved.
-        save_freq: "epoch", or the number of batches after which a state is saved, in addition to the start of each
-            epoch.
+        save_freq: "epoch" to save a state at the start of each epoch; a number of batches after which one is saved in
+            addition; or "auto" to save one whenever this takes less than 1 % of the time since the last, and a minute
+            has passed.
+        on_signal: "raise" a KeyboardInterrupt or SystemExit after Ctrl-C or SIGTERM; or "stop", so that `fit` returns
+            as with `EarlyStopping`.
+
+    Attributes:
+        signal: the number of the signal that interrupted training, or None.
+        seconds: the duration of training, with that of the interrupted runs before.
 
     Raises:
-        ValueError: if `save_freq` is neither "epoch" nor a positive integer; in `fit`, if the data is not a data set of
-            `keras_transformer.data`, or the state is of another model, optimizer, data or list of callbacks.
+        ValueError: if `save_freq` or `on_signal` is none of these; in `fit`, if the data is not a data set of
+            `keras_transformer.data`, or the state is of another model, optimizer, loss, data or list of callbacks.
+        OSError: in `fit`, if a state cannot be written. The states before are kept.
 
     Example:
         >>> model.fit(batches, epochs=10, shuffle=False, callbacks=[ExactResume("runs/x", save_freq=500)])
     """
 
-    def __init__(self, folder: str | os.PathLike[str], save_freq: str | int = "epoch") -> None:
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        save_freq: str | int = "epoch",
+        on_signal: Literal["raise", "stop"] = "raise",
+    ) -> None:
         super().__init__()
-        if save_freq != "epoch" and not (is_integer(save_freq) and int(save_freq) > 0):
+        if save_freq not in ("epoch", "auto") and not (is_integer(save_freq) and int(save_freq) > 0):
             raise ValueError(
-                f'`save_freq` must be "epoch" or a positive integer. Received: save_freq={save_freq!r}'
+                f'`save_freq` must be "epoch", "auto" or a positive integer. Received: save_freq={save_freq!r}'
             )
-        self.folder, self.save_freq = pathlib.Path(folder), save_freq
+        check_one_of(("raise", "stop"), on_signal=on_signal)
+        self.folder, self.save_freq, self.on_signal = pathlib.Path(folder), save_freq, on_signal
+        self.signal: int | None = None
         self._dataset: Any = None
         self._data: Any = None  # the position in it
         self._validation_data: Any = None
         self._identity: dict[str, Any] = {}
         self._others: list[Any] = []
-        self._state: _State | None = None  # the state to restore
+        self._state: states.State | None = None  # the state to restore
         self._position = 0, 0  # the epoch and the number of its batches that are done
         self._first_batch = 0  # of the running epoch
-        self._signal: int | None = None
+        self._interrupted = False  # the state of the interruption is saved
+        self._unwritten: tuple[dict[str, Any], dict[str, np.ndarray]] | None = None
+        self._began = self._next_save = 0.0
         self._end_of_epoch = _EndOfEpoch()
 
     @contextlib.contextmanager
@@ -94,8 +105,8 @@ class ExactResume(keras.callbacks.Callback):
         if not hasattr(data, "epochs"):
             raise ValueError(
                 "`x` must be a data set as a function of keras_transformer.data returned it, for ExactResume: another "
-                f"order of batches cannot be repeated. Received: a {type(data).__name__}, or a data set that was "
-                "changed by a method such as map, shuffle or take"
+                f"order of batches cannot be repeated. Received: a {type(data).__name__}"
+                + (", changed by a method such as map, shuffle or take" if hasattr(data, "map") else "")
             )
         if data.epochs.unseeded:
             raise ValueError(
@@ -103,10 +114,18 @@ class ExactResume(keras.callbacks.Callback):
                 f"BytePairTokenizer. Received: segmentations sampled by a {data.epochs.unseeded}, whose sampler "
                 "takes no seed"
             )
-        self._dataset, self._data, self._others, self._signal = data, data.epochs, callbacks, None
+        self._dataset, self._data, self._others = data, data.epochs, callbacks
         self._validation_data = getattr(validation_data, "epochs", None)
-        with _handlers(self._receive):
+        self.signal, self._interrupted, self._unwritten = None, False, None
+        with signals.received_by(self._receive):
             yield [self._end_of_epoch, *callbacks, self]
+        if self.signal is not None and self.on_signal == "raise":
+            self._raise()
+
+    @property
+    def seconds(self) -> float:
+        """The duration of training, with that of the interrupted runs before."""
+        return time.monotonic() - self._began
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Read the last state, and let `fit` start with its epoch."""
@@ -118,14 +137,17 @@ class ExactResume(keras.callbacks.Callback):
         if self.params["steps"] != self._data.count:
             raise ValueError(
                 f"`fit` must go through whole epochs of {self._data.count} batches for ExactResume, without "
-                f"`steps_per_epoch` and `class_weight`. Received: epochs of {self.params['steps']} batches"
+                "`steps_per_epoch` and `class_weight`, for which there is data.with_class_weight. "
+                f"Received: epochs of {self.params['steps']} batches"
             )
         self._identity = self._new_identity()
-        self._state = _last_state(self.folder)
-        self._position = 0, 0
+        self._state = states.last_state(self.folder)
+        self._position, self._began, self._next_save = (0, 0), time.monotonic(), 0.0
         if self._state is not None:
             self._state.check(self._identity)
             self._position = self._state.position
+            self._began -= self._state.seconds
+            self._next_save = time.monotonic() + _LEAST_SECONDS
             for callback, saved in zip(self._others, self._state.callbacks, strict=True):
                 _set_state(callback, saved)
             finished = self._state.stopped or self._position[0] >= self.params["epochs"]
@@ -135,52 +157,72 @@ class ExactResume(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Restore the state if this is the epoch to continue; save it otherwise."""
         self._first_batch = self._position[1]
-        if self._state is not None:
+        restored = self._state is not None
+        if restored:
             self._restore()
         self._data.start_at(*self._position)
         if self._validation_data is not None:
             self._validation_data.start_at(epoch)
-        if not self._first_batch:
+        if not restored and (self.save_freq != "auto" or self._is_due()):
             self._save()
-        self._end_if_interrupted()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Save the state if it is time, or if training is to end."""
         epoch, done = self._position[0], self._first_batch + batch + 1
-        if done >= self._data.count:  # the next epoch or the end of training saves it, after the validation
+        if done >= self._data.count:  # the end of the epoch follows
             if self._first_batch:
                 self._end_of_epoch.end(self.model)
             return
         self._position = epoch, done
-        updates = epoch * self._data.count + done
-        if self._signal is not None or (self.save_freq != "epoch" and updates % int(self.save_freq) == 0):
+        if self.signal is not None or self._is_due():
             self._save()
-        self._end_if_interrupted()
+        if self.signal is not None:
+            self._interrupted = True
+            if self.on_signal == "raise":
+                self._raise()
+            self.model.stop_training = True
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Move to the next epoch."""
+        """Move to the next epoch, or end training."""
+        if self._interrupted:
+            return
         self._position = epoch + 1, 0
+        complete = self.model.stop_training or epoch + 1 >= self.params["epochs"]
+        if self.signal is not None and not complete:
+            # The history does not have this epoch yet, and what ends training can restore other weights.
+            self._unwritten = self._collected()
+            self._interrupted = self.model.stop_training = True
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Save the state of complete training, or restore it."""
         self.model._initial_epoch = None
         if self._state is not None:  # no epoch was left
             self._restore()
-            return
-        self._save(stopped=self.model.stop_training)
+        elif self._unwritten is not None:
+            self._write(*self._unwritten)
+        elif not self._interrupted:
+            self._save(stopped=self.model.stop_training)
 
     def _receive(self, number: int) -> None:
-        self._signal = number
+        self.signal = number
 
-    def _end_if_interrupted(self) -> None:
-        if self._signal is None:
-            return
-        print(  # noqa: T201
-            f"\nTraining is interrupted after batch {self._position[1]:,} of epoch {self._position[0] + 1}. "
-            f"The same call of fit continues from the state in {self.folder}",
-            flush=True,
-        )
-        raise KeyboardInterrupt if self._signal == signal.SIGINT else SystemExit(128 + self._signal)
+    def _raise(self) -> None:
+        if self._interrupted:
+            print(  # noqa: T201
+                f"\nTraining is interrupted after batch {self._position[1]:,} of epoch {self._position[0] + 1}. "
+                f"The same call of fit continues from the state in {self.folder}",
+                flush=True,
+            )
+        raise KeyboardInterrupt if self.signal == signal.SIGINT else SystemExit(128 + (self.signal or 0))
+
+    def _is_due(self) -> bool:
+        """Return whether `save_freq` asks for a state."""
+        if self.save_freq == "auto":
+            return time.monotonic() >= self._next_save
+        return self.save_freq != "epoch" and self._num_batches() % int(self.save_freq) == 0
+
+    def _num_batches(self) -> int:
+        return int(self._position[0] * self._data.count + self._position[1])
 
     def _variables(self) -> list[Any]:
         model, optimizer = self.model, self.model.optimizer
@@ -189,25 +231,32 @@ class ExactResume(keras.callbacks.Callback):
         return [*model.variables, *optimizer.variables]
 
     def _new_identity(self) -> dict[str, Any]:
-        """Return what must be the same when training is resumed, by argument of `compile` and `fit`."""
-        model, optimizer = self.model, self.model.optimizer
+        """Return the values that must be the same when training is resumed, by argument of `compile` and `fit`."""
+        model, validation = self.model, self._validation_data
         shapes = [(tuple(variable.shape), str(variable.dtype)) for variable in self._variables()]
-        config = optimizer.get_config()
-        inner = config.get("inner_optimizer", {}).get("config", {})  # of a LossScaleOptimizer
-        for each in (config, inner):
-            if isinstance(each.get("learning_rate"), float):
-                del each["learning_rate"]  # callbacks change it
+        optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)  # of a LossScaleOptimizer
         return {
-            "model": f"{type(model).__name__} {_digest([_without_names(model.get_config()), shapes])}",
-            "optimizer": f"{type(optimizer).__name__} {_digest(_without_names(config))}",
-            "gradient_accumulation_steps": getattr(
-                optimizer, "inner_optimizer", optimizer
-            ).gradient_accumulation_steps,
+            "backend": keras.backend.backend(),
+            "gradient_accumulation_steps": optimizer.gradient_accumulation_steps,
+            "optimizer": _described(model.optimizer),
+            "model": {**_described(model), "variables": shapes},
+            "loss": keras.tree.map_structure(_described, model.loss),
             "x": self._data.fingerprint,
+            "validation_data": validation and validation.fingerprint,
             "callbacks": [type(callback).__name__ for callback in self._others],
         }
 
     def _save(self, stopped: bool = False) -> None:
+        began = time.monotonic()
+        self._write(*self._collected(stopped))
+        ended = time.monotonic()
+        self._next_save = ended + max(_LEAST_SECONDS, (ended - began) / _SHARE)
+
+    def _write(self, meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        states.write(self.folder, self._num_batches(), meta, arrays)
+
+    def _collected(self, stopped: bool = False) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Return a state: values of JSON, of which the history may still change, and copies of arrays."""
         history = self.model.history
         metrics = self.model.metrics_variables if self._position[1] else []  # an epoch resets them
         groups = {"variable": self._variables(), "metric": metrics}
@@ -216,21 +265,20 @@ class ExactResume(keras.callbacks.Callback):
             for group, values in groups.items()
             for i, value in enumerate(values)
         }
-        states = [_get_state(callback) for callback in self._others]
-        for i, state in enumerate(states):
+        callbacks = [_get_state(callback) for callback in self._others]
+        for i, state in enumerate(callbacks):
             for name in [name for name, value in state.items() if isinstance(value, list)]:
                 arrays |= {f"callback/{i}/{name}/{n}": each for n, each in enumerate(state.pop(name))}
         meta = {
-            "format": _FORMAT,
-            "identity": self._identity,
+            "identity": states.as_json(self._identity),
             "position": self._position,
             "stopped": stopped,
+            "seconds": self.seconds,
             "history": history.history,
             "epoch": history.epoch,
-            "callbacks": states,
+            "callbacks": callbacks,
         }
-        updates = self._position[0] * self._data.count + self._position[1]
-        _write(self.folder, f"state-{updates:010d}.npz", meta, arrays)
+        return meta, arrays
 
     def _restore(self) -> None:
         state, self._state = self._state, None
@@ -250,10 +298,10 @@ class ExactResume(keras.callbacks.Callback):
 
     def _build_metrics(self) -> None:
         """Create the variables of losses and metrics, which on TensorFlow do not exist before the first batch."""
-        x, y = next(iter(self._dataset))
+        x, y, weights = keras.utils.unpack_x_y_sample_weight(next(iter(self._dataset)))
         outputs = self.model(x, training=False)
-        self.model.compute_loss(x, y, outputs)
-        self.model.compute_metrics(x, y, outputs)
+        self.model.compute_loss(x, y, outputs, weights)
+        self.model.compute_metrics(x, y, outputs, weights)
 
 
 class _EndOfEpoch(keras.callbacks.Callback):
@@ -274,90 +322,6 @@ class _EndOfEpoch(keras.callbacks.Callback):
             self.model.stop_training, self._stops_training = self._stops_training, None
 
 
-class _State:
-    """A state of training, as read from a file."""
-
-    def __init__(self, path: pathlib.Path) -> None:
-        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}  # reads and checks every byte
-        meta = json.loads(arrays.pop("meta").tobytes())
-        if meta["format"] != _FORMAT:
-            raise ValueError(f"`{path}` must have the format {_FORMAT}. Received: format {meta['format']}")
-        self.path, self.identity = path, meta["identity"]
-        self.position = int(meta["position"][0]), int(meta["position"][1])
-        self.stopped, self.history, self.epoch = meta["stopped"], meta["history"], meta["epoch"]
-        self.variables, self.metrics = _group(arrays, "variable"), _group(arrays, "metric")
-        self.callbacks = meta["callbacks"]
-        for name in sorted(arrays, key=lambda name: (name.rpartition("/")[0], len(name), name)):
-            if name.startswith("callback/"):
-                _, i, attribute, _ = name.split("/")
-                self.callbacks[int(i)].setdefault(attribute, []).append(arrays[name])
-
-    def check(self, identity: dict[str, Any]) -> None:
-        """Raise unless training is the one that was interrupted."""
-        for argument, value in identity.items():
-            if self.identity[argument] != value:
-                raise ValueError(
-                    f"`{argument}` must be that of the interrupted training, whose state is in {self.path}; choose "
-                    f"another folder to begin anew. Received: {value}, expected: {self.identity[argument]}"
-                )
-
-
-def _last_state(folder: pathlib.Path) -> _State | None:
-    """Return the last state that can be read."""
-    paths = sorted(folder.glob("state-*.npz"), reverse=True)
-    for path in paths:
-        try:
-            return _State(path)
-        except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile) as error:
-            damage = f"`{path}` is damaged: {error}"
-            if path == paths[-1]:
-                raise ValueError(f"{damage}. Remove the folder's states to begin anew") from error
-            warnings.warn(f"{damage}. The state before it is used", stacklevel=2)
-    return None
-
-
-def _write(folder: pathlib.Path, name: str, meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-    """Write a state to a temporary file, put it in place, and remove the oldest."""
-    folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(meta, default=float).encode()
-    handle, temporary = tempfile.mkstemp(prefix=".state-", dir=folder)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez(file, allow_pickle=False, **{"meta": np.frombuffer(text, np.uint8), **arrays})
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, folder / name)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-    for path in sorted(folder.glob("state-*.npz"))[:-_GENERATIONS]:
-        path.unlink()
-
-
-@contextlib.contextmanager
-def _handlers(receive: Any) -> Iterator[None]:
-    """Handle the first SIGINT or SIGTERM by `receive`; the next by the handlers of before."""
-    before: dict[int, Any] = {}
-
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        before.clear()
-
-    def handle(number: int, frame: types.FrameType | None) -> None:
-        restore()
-        receive(number)
-
-    with contextlib.suppress(ValueError):  # not in the main thread
-        for number in _SIGNALS:
-            before[number] = signal.signal(number, handle)
-    try:
-        yield
-    finally:
-        restore()
-
-
 def _get_state(callback: Any) -> dict[str, Any]:
     if hasattr(callback, "get_state"):
         return dict(callback.get_state())
@@ -373,21 +337,25 @@ def _set_state(callback: Any, state: dict[str, Any]) -> None:
 
 
 def _array(value: Any) -> np.ndarray:
-    array = np.asarray(ops.convert_to_numpy(value))
+    array = np.array(ops.convert_to_numpy(value))
     return array.astype("float32") if array.dtype.kind == "V" else array  # NumPy's files do not know bfloat16
 
 
-def _group(arrays: dict[str, np.ndarray], group: str) -> list[np.ndarray]:
-    count = sum(name.startswith(f"{group}/") for name in arrays)
-    return [arrays[f"{group}/{i}"] for i in range(count)]
+def _described(value: Any) -> Any:
+    """Return a model, an optimizer or a loss as values of JSON."""
+    if not hasattr(value, "get_config"):
+        return getattr(value, "__name__", value)
+    return {"class": type(value).__name__, **_comparable(value.get_config())}
 
 
-def _without_names(config: Any) -> Any:
-    """Remove names, which Keras numbers in each process, from a configuration."""
-    if isinstance(config, dict):
-        return {key: _without_names(value) for key, value in config.items() if key != "name"}
-    return [_without_names(value) for value in config] if isinstance(config, list | tuple) else config
-
-
-def _digest(value: Any) -> str:
-    return hashlib.blake2b(json.dumps(value, sort_keys=True, default=str).encode(), digest_size=8).hexdigest()
+def _comparable(config: Any) -> Any:
+    """Remove from a configuration the names, which Keras numbers in each process, and rates that callbacks change."""
+    if isinstance(config, list | tuple):
+        return [_comparable(value) for value in config]
+    if not isinstance(config, dict):
+        return config
+    return {
+        key: _comparable(value)
+        for key, value in config.items()
+        if key != "name" and not (key == "learning_rate" and isinstance(value, float))
+    }

@@ -112,3 +112,19 @@ def test_argument_out_of_range_is_refused(argument, value):
     options = {"minutes": 1, "peak_rate": 0.1, argument: value}
     with pytest.raises(ValueError, match=f"`{argument}` must .*Received: {argument}="):
         TimeBudget(**options)
+
+
+def test_a_resumed_budget_has_the_time_that_was_left(clock):
+    """The clock stands still until the first batch of the resumed training, which compiles, has ended."""
+    _, _, model, budget = fit(clock, seconds_a_batch=3, epochs=2)  # 7 of 8 batches are counted
+    resumed = TimeBudget(minutes=1, peak_rate=0.5)
+    resumed.set_model(model)
+    resumed.on_train_begin()
+    resumed.set_state(budget.get_state())
+    clock.now += 1000
+    model.stop_training, batches = False, 0
+    while not model.stop_training:
+        resumed.on_train_batch_end(batches)
+        clock.now += 3
+        batches += 1
+    assert batches == 1 + 60 // 3 - 7

@@ -1,8 +1,8 @@
+import contextlib
+import copy
 import os
+import resource
 import signal
-import subprocess
-import sys
-import textwrap
 
 import keras
 import numpy as np
@@ -39,15 +39,15 @@ class Tiny(models.base.Model):
         return {"dropout": self.dropout.rate}
 
 
-def model(dropout=0.3, optimizer=None):
+def model(dropout=0.3, optimizer=None, smoothing=0.1):
     keras.utils.set_random_seed(1)
-    return compiled(Tiny(dropout), optimizer)
+    return compiled(Tiny(dropout), optimizer, smoothing)
 
 
-def compiled(made, optimizer=None):
+def compiled(made, optimizer=None, smoothing=0.1):
     made.compile(
         optimizer or keras.optimizers.Adam(RATE),
-        training.LabelSmoothedCrossentropy(0.1, pad_id=ByteTokenizer().pad_id),
+        training.LabelSmoothedCrossentropy(smoothing, pad_id=ByteTokenizer().pad_id),
         metrics=[training.TokenAccuracy()],
     )
     return made
@@ -66,7 +66,9 @@ class Stop(keras.callbacks.Callback):
             raise RuntimeError("crash")
 
 
-def fit(made, folder=None, stop=None, epochs=EPOCHS, save_freq=1, callbacks=(), dataset=None):
+def fit(
+    made, folder=None, stop=None, epochs=EPOCHS, save_freq=1, callbacks=(), dataset=None, validation=TEXTS[:6]
+):
     found = [
         keras.callbacks.EarlyStopping("loss", patience=2, restore_best_weights=True),
         *callbacks,
@@ -77,7 +79,7 @@ def fit(made, folder=None, stop=None, epochs=EPOCHS, save_freq=1, callbacks=(), 
         found.append(Stop(stop))
     dataset = batches() if dataset is None else dataset
     return made.fit(
-        dataset, validation_data=batches(TEXTS[:6]), epochs=epochs, shuffle=False, verbose=0, callbacks=found
+        dataset, validation_data=batches(validation), epochs=epochs, shuffle=False, verbose=0, callbacks=found
     )
 
 
@@ -171,12 +173,13 @@ def test_the_scale_of_a_loss_scale_optimizer_is_restored(tmp_path):
     assert all(map(np.array_equal, state(made), state(expected)))
 
 
-def test_complete_training_is_not_repeated(tmp_path, uninterrupted):
+def test_complete_training_is_not_repeated_but_can_go_on(tmp_path, uninterrupted):
     fit(model(), tmp_path)
     again = model()
     history = fit(again, tmp_path)
     assert history.history == uninterrupted[0].history
     assert all(map(np.array_equal, state(again), uninterrupted[1]))
+    assert fit(again, tmp_path, epochs=EPOCHS + 1).epoch == [*range(EPOCHS + 1)]
 
 
 def test_a_damaged_state_is_replaced_by_the_one_before(tmp_path, uninterrupted):
@@ -187,7 +190,7 @@ def test_a_damaged_state_is_replaced_by_the_one_before(tmp_path, uninterrupted):
     for damaged in (content[: len(content) // 2], content[:5000] + b"?" + content[5001:]):
         last.write_bytes(damaged)
         with pytest.warns(UserWarning, match=f"{last.name}.*is damaged.*The state before it is used"):
-            assert training.exact_resume._last_state(tmp_path).path == older
+            assert training.states.last_state(tmp_path).path == older
     made = model()
     with pytest.warns(UserWarning, match="is damaged"):
         fit(made, tmp_path, callbacks=[_Nothing()])
@@ -201,21 +204,21 @@ def test_a_damaged_state_is_replaced_by_the_one_before(tmp_path, uninterrupted):
 @pytest.mark.parametrize(
     ("argument", "changed"),
     [
-        ("model", {"made": lambda: model(dropout=0.2)}),
-        ("optimizer", {"made": lambda: model(optimizer=keras.optimizers.Adam(RATE, beta_1=0.8))}),
-        ("gradient_accumulation_steps", None),
+        ("model.dropout", {"made": lambda: model(dropout=0.2)}),
+        ("optimizer.beta_1", {"made": lambda: model(optimizer=keras.optimizers.Adam(RATE, beta_1=0.8))}),
+        (
+            "gradient_accumulation_steps",
+            {"made": lambda: model(optimizer=keras.optimizers.Adam(RATE, gradient_accumulation_steps=2))},
+        ),
+        ("loss.smoothing", {"made": lambda: model(smoothing=0.2)}),
         ("x", {"dataset": lambda: batches(seed=1)}),
+        ("validation_data", {"validation": lambda: TEXTS[6:12]}),
         ("callbacks", {"callbacks": lambda: [keras.callbacks.TerminateOnNaN()]}),
     ],
 )
 def test_states_of_other_training_are_refused(argument, changed, tmp_path, complete):
-    if changed is None:
-        changed = {
-            "made": lambda: model(optimizer=keras.optimizers.Adam(RATE, gradient_accumulation_steps=2))
-        }
-        argument = "model|optimizer|gradient_accumulation_steps"
     given = {name: make() for name, make in changed.items()}
-    with pytest.raises(ValueError, match=f"`({argument})` must be that of the interrupted training"):
+    with pytest.raises(ValueError, match=f"`{argument}` must be that of the interrupted training"):
         fit(given.pop("made", None) or model(), complete, **given)
 
 
@@ -227,7 +230,7 @@ def complete(tmp_path_factory):
 
 
 def test_other_data_and_models_are_refused(tmp_path):
-    for dataset in (batches().map(lambda x, y: (x, y)), batches().take(2)):
+    for dataset in (batches().map(lambda x, y: (x, y)), batches().take(2), np.ones((8, 8), "int32")):
         with pytest.raises(
             ValueError, match="`x` must be a data set as a function of keras_transformer.data"
         ):
@@ -249,68 +252,79 @@ def test_invalid_frequencies_are_refused(save_freq, tmp_path):
         training.ExactResume(tmp_path, save_freq)
 
 
-def test_a_failed_write_keeps_the_states_before(tmp_path, monkeypatch):
+class Interrupt(Stop):
+    """Send SIGINT after a number of batches, or before the end of an epoch."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.left -= 1
+        if not self.left:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+class InterruptEpoch(Stop):
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == self.left:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+for each in (Interrupt, InterruptEpoch):
+    each.__name__ = "Stop"
+
+
+@pytest.mark.backend_neutral
+@pytest.mark.slow_variants
+@pytest.mark.parametrize("on_signal", ["raise", "stop"])
+@pytest.mark.parametrize(
+    ("interrupt", "batches"), [(Interrupt(9), 9), (InterruptEpoch(0), 6), (InterruptEpoch(2), 18)]
+)
+def test_the_first_signal_ends_training_with_a_state(
+    interrupt, batches, on_signal, tmp_path, uninterrupted, capsys
+):
+    before = signal.getsignal(signal.SIGINT)
+    resume = training.ExactResume(tmp_path, on_signal=on_signal)
+    raised = pytest.raises(KeyboardInterrupt) if on_signal == "raise" else contextlib.nullcontext()
+    with raised:
+        fit(model(), callbacks=[copy.copy(interrupt), resume])
+    assert resume.signal == signal.SIGINT
+    assert signal.getsignal(signal.SIGINT) is before
+    assert training.states.num_batches(tmp_path) == batches
+    shown = "Training is interrupted after batch" in capsys.readouterr().out
+    assert shown == (on_signal == "raise" and batches < 18)
+    made = model()
+    history = fit(made, tmp_path, callbacks=[_Nothing()])
+    assert all(map(np.array_equal, state(made), uninterrupted[1]))
+    assert history.history == uninterrupted[0].history
+
+
+def test_a_full_disk_ends_training_with_the_states_before(tmp_path):
     with pytest.raises(RuntimeError, match="crash"):
         fit(model(), tmp_path, 9)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-
-    def full(*_args, **_arrays):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(np, "savez", full)
-    with pytest.raises(OSError, match="No space left"):
-        fit(model(), tmp_path, callbacks=[_Nothing()])
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))  # as a disk without room for more
+    try:
+        with pytest.raises(
+            OSError, match="`folder` must have room for states of training of .* MiB.*File too large"
+        ):
+            fit(model(), tmp_path, callbacks=[_Nothing()])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_a_time_budget_continues_after_the_time_that_is_spent():
-    budget = training.TimeBudget(1, 1e-3)
-    budget._started = training.callbacks.time.monotonic() - 40
-    resumed = training.TimeBudget(1, 1e-3)
-    resumed.set_state(budget.get_state())
-    assert 39 < training.callbacks.time.monotonic() - resumed._started < 45
+def test_states_are_saved_automatically_for_a_hundredth_of_the_time(tmp_path, monkeypatch):
+    """A batch takes 10 seconds, a state 2: one at the start, and then one after at least 200 seconds."""
+    now, saved = [0.0], []
 
-
-def test_the_first_signal_ends_training_with_a_state(tmp_path, uninterrupted, capsys):
-    class Interrupt(Stop):
+    class Slow(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
-            self.left -= 1
-            if not self.left:
-                os.kill(os.getpid(), signal.SIGINT)
+            now[0] += 10
 
-    Interrupt.__name__ = "Stop"
-    before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt):
-        fit(model(), tmp_path, save_freq="epoch", callbacks=[Interrupt(9)])
-    assert "after batch 3 of epoch 2" in capsys.readouterr().out
-    assert signal.getsignal(signal.SIGINT) is before
-    made = model()
-    fit(made, tmp_path, callbacks=[_Nothing()])
-    assert all(map(np.array_equal, state(made), uninterrupted[1]))
+    def write(folder, batches, meta, arrays):
+        now[0] += 2
+        saved.append((batches, now[0]))
 
-
-@pytest.mark.slow
-def test_killed_training_is_resumed(tmp_path, uninterrupted):
-    """`kill -9` at random batches, until a run is complete."""
-    code = """
-        import os, signal, sys, numpy as np, keras
-        from tests.training import test_exact_resume as case
-        class Kill(case.Stop):
-            def on_train_batch_end(self, batch, logs=None):
-                self.left -= 1
-                if not self.left:
-                    os.kill(os.getpid(), signal.SIGKILL)
-        made = case.model()
-        case.fit(made, sys.argv[1], save_freq=2, callbacks=[Kill(int(sys.argv[2]))])
-        np.savez(sys.argv[3], *case.state(made))
-    """
-    result, random, killed = tmp_path / "result.npz", np.random.default_rng(0), 0
-    while not result.exists():
-        arguments = [tmp_path / "states", str(random.integers(1, 9)), result]
-        done = subprocess.run([sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)])
-        killed += done.returncode == -signal.SIGKILL
-        assert killed < 60
-        assert done.returncode in (0, -signal.SIGKILL)
-    assert killed > 1
-    with np.load(result) as found:
-        assert all(map(np.array_equal, [found[name] for name in found.files], uninterrupted[1]))
+    monkeypatch.setattr(training.exact_resume.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(training.states, "write", write)
+    fit(model(), tmp_path, save_freq="auto", epochs=10, callbacks=[Slow()])
+    assert [batches for batches, _ in saved] == [0, 20, 40, 60]  # the last at the end

@@ -1,0 +1,146 @@
+"""Interrupted runs, which can be continued: a folder beside the results, until the run is complete."""
+
+import hashlib
+import json
+import pathlib
+import shutil
+from typing import Any, Self
+
+import numpy as np
+
+from keras_transformer.recipes.base import Recipe
+from keras_transformer.recipes.pretrained import load_pipeline
+from keras_transformer.training import ExactResume, states
+from keras_transformer_serving import files
+
+_FORMAT = 1
+
+
+class Progress:
+    """The progress of a run, in `training/` of its folder: the recipe, the untrained pipeline and states of training.
+
+    Args:
+        folder: the folder of the run.
+        recipe: the recipe.
+    """
+
+    def __init__(self, folder: pathlib.Path, recipe: Recipe) -> None:
+        self.folder, self._recipe = folder / "training", recipe
+
+    @classmethod
+    def of(cls, folder: pathlib.Path, recipe: Recipe, resume: bool) -> Self:
+        """Return the progress of a new run, or of an interrupted one.
+
+        Raises:
+            FileExistsError: if `folder` exists and `resume` is False, or it is not the folder of a run.
+            ValueError: if the run is of another recipe or data.
+        """
+        progress = cls(folder, recipe)
+        if not folder.exists():
+            files.nearest_folder(folder)
+        elif not resume:
+            interrupted = ". It holds an interrupted run, which resume=True (--resume) continues"
+            raise FileExistsError(
+                f"`folder` must be new. Received: {folder}, which exists and is not changed"
+                f"{interrupted if progress._file.is_file() else ''}"
+            )
+        elif progress._file.is_file():
+            saved = files.read_json(progress._file)
+            files.check_format(progress._file, saved, _FORMAT)
+            check_same(folder, recipe, saved)
+            for name, digest in progress._digests().items():
+                if saved["examples"][name] != digest:
+                    raise ValueError(
+                        f"`{name}` must have the same examples as the interrupted run in {folder}. "
+                        "Received: other examples"
+                    )
+        elif not (folder / "report.json").is_file():
+            raise FileExistsError(
+                f"`folder` must be new or a run to resume. Received: {folder}, without a run"
+            )
+        return progress
+
+    @property
+    def is_complete(self) -> bool:
+        """True if the run has a report and nothing to resume."""
+        return not self._file.is_file() and (self.folder.parent / "report.json").is_file()
+
+    def pipeline(self) -> Any:
+        """Return the pipeline to train: that of the interrupted run if it has a state of training, or a new one."""
+        if states.num_batches(self.folder) is not None:
+            return load_pipeline(self.folder / "pipeline")
+        pipeline = self._recipe.untrained()
+        started = {
+            "format": _FORMAT,
+            "task": self._recipe.task,
+            "options": self._recipe.options(),
+            "examples": self._digests(),
+        }
+        with files.new_folder(self.folder, overwrite=True) as new:
+            pipeline.save(new / "pipeline")
+            files.write_json(new / self._file.name, started)
+        return pipeline
+
+    def callback(self) -> ExactResume:
+        """Return the callback that saves states of training, and continues from the last one."""
+        return ExactResume(self.folder, "auto", on_signal="stop")
+
+    def remove(self) -> None:
+        """Remove the progress of a complete run."""
+        self._file.unlink()  # first, so that part of a folder is not resumed
+        shutil.rmtree(self.folder)
+
+    def is_kept_after_error(self) -> bool:
+        """Return whether there is training to resume after an error; if not, remove the folder of a new run."""
+        if states.num_batches(self.folder):
+            return True
+        shutil.rmtree(self.folder, ignore_errors=True)
+        if self.folder.parent.is_dir() and not any(self.folder.parent.iterdir()):
+            self.folder.parent.rmdir()
+        return False
+
+    @property
+    def _file(self) -> pathlib.Path:
+        return self.folder / "run.json"
+
+    def _digests(self) -> dict[str, str]:
+        """Return a hash of the examples of each split."""
+        names = ("data", "validation", "test")
+        return {name: _digest(split) for name, split in zip(names, self._recipe.splits, strict=True)}
+
+
+def check_same(folder: pathlib.Path, recipe: Recipe, saved: dict[str, Any]) -> None:
+    """Raise a ValueError unless a run has the task and options of a recipe; examples and their files may have moved.
+
+    Args:
+        folder: the folder of the run, for the error.
+        recipe: the recipe.
+        saved: the "task" and "options" of the run.
+    """
+    options = json.loads(json.dumps(recipe.options()))
+    pairs = {
+        name: (options.get(name), saved["options"].get(name))
+        for name in sorted({*options, *saved["options"]})
+    }
+    for name, (received, expected) in {"task": (recipe.task, saved["task"]), **pairs}.items():
+        files_or_examples = name in ("data", "validation", "test") and not isinstance(
+            received or expected, float
+        )
+        if received != expected and not files_or_examples:
+            shown = [f"{name}={'the default' if one is None else repr(one)}" for one in (received, expected)]
+            raise ValueError(
+                f"`{name.rstrip('_')}` must be that of the run in {folder}, to resume it; `from_` (--from) begins "
+                f"another run with its weights. Received: {shown[0]}, expected: {shown[1]}"
+            )
+
+
+def _digest(examples: Any) -> str:
+    def as_json(value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            return [str(value.dtype), value.shape, hashlib.sha256(np.ascontiguousarray(value)).hexdigest()]
+        return str(value)
+
+    digest = hashlib.sha256()
+    for example in () if examples is None else examples:
+        digest.update(json.dumps(example, default=as_json).encode() + b"\n")
+    return digest.hexdigest()
