@@ -72,9 +72,9 @@ def instruction_tuning(
     Example:
         >>> from keras_transformer.text import ByteTokenizer
         >>> pairs = [("2 + 3 =", " 5"), ("7 + 2 =", " 9")]
-        >>> inputs, labels = next(iter(instruction_tuning(pairs, ByteTokenizer(), 1, length=10)))
-        >>> labels.numpy()  # of one of them: a space, the digit and the end token
-        array([[ 0,  0,  0,  0,  0,  0, 35, ...,  3,  0]], dtype=int32)
+        >>> inputs, labels = next(iter(instruction_tuning(pairs, ByteTokenizer(), 1, length=10, shuffle=False)))
+        >>> labels.numpy()  # of the first pair: the space, the digit and the end token
+        array([[ 0,  0,  0,  0,  0,  0, 36, 57,  3,  0]], dtype=int32)
 
     References:
         Ouyang et al., "Training language models to follow instructions with human feedback" (2022), section 3.5: SFT.

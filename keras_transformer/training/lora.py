@@ -52,8 +52,8 @@ def enable_lora(
         >>> from keras_transformer.models import GPT
         >>> model = GPT(100, num_layers=1, num_heads=2, model_dim=16, max_length=8)
         >>> enable_lora(model, rank=2, targets=["query", "value"])
-        >>> sum(weight.size for weight in model.trainable_weights)
-        128
+        >>> [weight.name for weight in model.trainable_weights]
+        ['lora_kernel_a', 'lora_kernel_b', 'lora_kernel_a', 'lora_kernel_b']
 
     References:
         Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models" (2022).
