@@ -25,8 +25,8 @@ class Progress(keras.callbacks.Callback):
     Tokens are counted on the host while batches are read, so that no step waits for another.
 
     Example:
-        >>> history = model.fit(batches, epochs=10, callbacks=[Progress()])
-        >>> history.history["tokens_per_second"]
+        >>> history = model.fit(batches, epochs=10, callbacks=[Progress()])  # doctest: +SKIP
+        >>> history.history["tokens_per_second"]  # doctest: +SKIP
     """
 
     async_safe = True  # so that Keras does not wait for the loss of each batch

@@ -31,7 +31,7 @@ class TerminateOnNaN(keras.callbacks.TerminateOnNaN):
         RuntimeError: in `fit`, if the loss is not finite and `raise_error` is True.
 
     Example:
-        >>> model.fit(batches, epochs=10, callbacks=[TerminateOnNaN("runs/x")])
+        >>> model.fit(batches, epochs=10, callbacks=[TerminateOnNaN("runs/x")])  # doctest: +SKIP
     """
 
     def __init__(self, folder: str | os.PathLike[str] = ".", raise_error: bool = False) -> None:

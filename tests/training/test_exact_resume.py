@@ -160,6 +160,8 @@ class _HalfRate(keras.callbacks.Callback):
 @pytest.mark.slow
 @pytest.mark.backend_neutral
 def test_the_scale_of_a_loss_scale_optimizer_is_restored(tmp_path):
+    """The model that was interrupted continues, as in a notebook, with a rate other than at the beginning."""
+
     def scaled():
         inner = keras.optimizers.Adam(0.1, gradient_accumulation_steps=2)
         return model(optimizer=keras.optimizers.LossScaleOptimizer(inner, dynamic_growth_steps=2))
@@ -168,7 +170,7 @@ def test_the_scale_of_a_loss_scale_optimizer_is_restored(tmp_path):
     history = fit(expected, callbacks=[_HalfRate(), _Nothing()])
     assert float(keras.ops.convert_to_numpy(expected.optimizer.dynamic_scale)) > 2**20
     with pytest.raises(RuntimeError, match="crash"):
-        fit(scaled(), tmp_path, 9, callbacks=[_HalfRate()])
+        fit(made, tmp_path, 9, callbacks=[_HalfRate()])
     assert fit(made, tmp_path, callbacks=[_HalfRate(), _Nothing()]).history == history.history
     assert all(map(np.array_equal, state(made), state(expected)))
 
