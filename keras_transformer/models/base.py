@@ -1,14 +1,17 @@
 """The base class of the models, and models of published sizes by name."""
 
 import contextlib
+import inspect
 import pathlib
 from typing import Any, ClassVar, Self
 
 import keras
 
-from keras_transformer import xla
+from keras_transformer import processes, xla
 from keras_transformer.arguments import check_one_of
 from keras_transformer.models.input_checks import InputCheck, InputSpecs, as_dictionary
+from keras_transformer.models.strategies import check_strategy, with_integer_inputs
+from keras_transformer.processes import check_agreement
 from keras_transformer.typing import Tensor
 
 
@@ -23,6 +26,13 @@ class Model(keras.Model):
     The constructor of a subclass creates all weights, and `input_specs` describes the inputs, so that a model can be
     summarized, quantized and exported before its first call.
     """
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Check the arguments among processes, before JAX distributes weights, which must have equal shapes."""
+        if processes.current().count > 1 and keras.distribution.distribution() is not None:
+            given = inspect.signature(cls).bind_partial(*args, **kwargs).arguments
+            check_agreement(model=cls.__name__, **{**given, **given.pop("kwargs", {})})
+        return super().__new__(cls, *args, **kwargs)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -54,6 +64,10 @@ class Model(keras.Model):
         **kwargs: Any,
     ) -> Any:
         """Train as `keras.Model.fit`, with a check of ids and labels unless `check_inputs` is False."""
+        check_strategy(self)
+        check_agreement(**_settings_of_fit(self, x, y, batch_size, epochs, validation_data))
+        if verbose == "auto" and not processes.current().is_main:
+            verbose = 0
         with contextlib.ExitStack() as stack:
             callbacks = _with_resuming(callbacks, x, validation_data, stack)
             if check_inputs:
@@ -85,6 +99,9 @@ class Model(keras.Model):
     def named_inputs(self, inputs: Any) -> dict[str, Tensor]:
         """Return the inputs of a call by name, after a check of their names, ranks and dtypes."""
         return as_dictionary(inputs, self.input_specs())
+
+    def _symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
+        super()._symbolic_build(iterator, with_integer_inputs(data_batch, self.input_specs()))
 
     @property
     def _default_save_signature(self) -> None:
@@ -138,6 +155,31 @@ class Model(keras.Model):
                 saved = quantization[layer.path]
                 layer.quantize(saved["mode"], config=keras.saving.deserialize_keras_object(saved["config"]))
         return model
+
+
+def _settings_of_fit(
+    model: Any, x: Any, y: Any, batch_size: Any, epochs: Any, validation: Any
+) -> dict[str, Any]:
+    """Return what must be equal in all processes of a training."""
+    if processes.current().count == 1:
+        return {}
+    optimizer = model.optimizer
+    return {
+        "model": [type(model).__name__, model.get_config(), [tuple(each.shape) for each in model.weights]],
+        "optimizer": None if optimizer is None else [type(optimizer).__name__, optimizer.get_config()],
+        "x": _sizes(x),
+        "y": _sizes(y),
+        "validation_data": _sizes(validation),
+        "batch_size": batch_size,
+        "epochs": epochs,
+    }
+
+
+def _sizes(data: Any) -> Any:
+    """Return the shapes of arrays, or the shapes of batches and their number."""
+    if hasattr(data, "element_spec"):
+        return str(data.element_spec), int(data.cardinality())
+    return keras.tree.map_structure(lambda each: list(getattr(each, "shape", [])), data)
 
 
 def _with_resuming(callbacks: Any, x: Any, validation_data: Any, stack: contextlib.ExitStack) -> Any:

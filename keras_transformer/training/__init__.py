@@ -1,8 +1,11 @@
 """Losses, schedules, metrics and callbacks for `compile()` and `fit()`."""
 
+from keras_transformer.processes import Process as Process
+from keras_transformer.processes import initialize_distributed as initialize_distributed
 from keras_transformer.training.callbacks import TimeBudget as TimeBudget
 from keras_transformer.training.checkpoints import average_checkpoints as average_checkpoints
 from keras_transformer.training.exact_resume import ExactResume as ExactResume
+from keras_transformer.training.layouts import layout_map as layout_map
 from keras_transformer.training.losses import LabelSmoothedCrossentropy as LabelSmoothedCrossentropy
 from keras_transformer.training.metrics import Perplexity as Perplexity
 from keras_transformer.training.metrics import TokenAccuracy as TokenAccuracy
@@ -15,9 +18,12 @@ __all__ = [
     "LabelSmoothedCrossentropy",
     "PerUpdate",
     "Perplexity",
+    "Process",
     "TimeBudget",
     "TokenAccuracy",
     "TransformerSchedule",
     "average_checkpoints",
     "exclude_from_weight_decay",
+    "initialize_distributed",
+    "layout_map",
 ]
