@@ -41,6 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
+        if arguments[:1] == ["train"]:
+            training.set_backend(arguments)
         options = parser(arguments[0] if arguments else "").parse_args(arguments)
         options.arguments = arguments
         return options.run(options) or 0

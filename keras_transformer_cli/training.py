@@ -7,12 +7,16 @@ import os
 import pathlib
 import re
 import shlex
+import sys
 import types
 import typing
+from collections.abc import Sequence
 from typing import Any
 
 from keras_transformer_cli.output import say
 from keras_transformer_cli.quiet import load_libraries, quiet_start
+
+BACKENDS = ("tensorflow", "jax")
 
 
 def add_tasks(train: argparse.ArgumentParser) -> None:
@@ -21,6 +25,25 @@ def add_tasks(train: argparse.ArgumentParser) -> None:
     tasks = train.add_subparsers(required=True, metavar="task")
     for recipe in recipes():
         _add_task(tasks, recipe)
+
+
+def set_backend(arguments: Sequence[str]) -> None:
+    """Set the backend of Keras to that of the option `--backend`, before Keras is imported.
+
+    Raises:
+        ValueError: if Keras was imported with another backend.
+    """
+    options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    options.add_argument("--backend", choices=BACKENDS)
+    backend = options.parse_known_args(arguments)[0].backend
+    if backend is None:
+        return
+    keras = sys.modules.get("keras")
+    if keras is not None and keras.backend.backend() != backend:
+        raise ValueError(
+            f"`--backend` must be the one that Keras was imported with, {keras.backend.backend()}. Received: {backend}"
+        )
+    os.environ["KERAS_BACKEND"] = backend
 
 
 def recipes() -> list[Any]:
@@ -111,6 +134,9 @@ def _add_task(tasks: Any, recipe: Any) -> None:
         action="store_true",
         help="continue the run in the output folder where it was interrupted, with the same options; begin it if there "
         "is none",
+    )
+    parser.add_argument(
+        "--backend", choices=BACKENDS, help="the backend of Keras; default: KERAS_BACKEND, or Keras' own"
     )
     parser.set_defaults(recipe=recipe)
 

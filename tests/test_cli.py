@@ -533,3 +533,16 @@ def test_files_of_a_person_become_pipelines_by_three_commands(tmp_path, capsys):
         texts = ["uno dos", "tres"]
         expected = pipelines.load(out / "pipeline")(texts)
         assert list(serving.load(tmp_path / f"{task}-export")(texts)) == expected
+
+
+def test_backend_is_set_before_keras_is_imported(monkeypatch):
+    monkeypatch.setenv("KERAS_BACKEND", "tensorflow")
+    monkeypatch.delitem(sys.modules, "keras")
+    training.set_backend(["train", "tag"])
+    assert os.environ["KERAS_BACKEND"] == "tensorflow"
+    training.set_backend(["train", "tag", "--backend", "jax", "--epochs", "1"])
+    assert os.environ["KERAS_BACKEND"] == "jax"
+
+
+def test_another_backend_than_that_of_keras_is_refused(capsys):
+    check_error(capsys, ["train", "tag", "--backend", "jax"], "`--backend`", "Received: jax")

@@ -77,8 +77,8 @@ def sentence_pairs(
         for chunk in chunks:
             _, *sides = zip(*chunk, strict=True)
             ids = [tokenized(side, tokenizer) for side in sides]
-            longest = np.max([side.row_lengths() for side in ids], axis=0) + 2
-            truncated, count = truncated + int((longest > shapes.limit).sum()), count + len(chunk)
+            needed = np.max([side.row_lengths() for side in ids], axis=0) + 2
+            truncated, count = truncated + int((needed > shapes.limit).sum()), count + len(chunk)
             first, second = (RowsToStore.of_ragged(_row_ids(side, tokenizer, shapes.limit)) for side in ids)
             hashes = [[zlib.crc32(text) >> 1 for text in side] for side in sides]
             yield {"first": first, "second": second, "hashes": np.array(hashes, np.int32).T}

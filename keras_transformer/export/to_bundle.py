@@ -8,12 +8,14 @@ from typing import Any
 from keras_transformer.export import to_saved_model
 from keras_transformer.export.bundle_writer import check_pipeline, new_parts
 from keras_transformer.export.parity import comparison
+from keras_transformer.export.tensorflow_process import on_tensorflow
 from keras_transformer.export.to_onnx import conversion
 from keras_transformer_serving import files
 from keras_transformer_serving.bundle import ONNX
 from keras_transformer_serving.graph_files import CONVERTED, FLOAT32
 
 
+@on_tensorflow
 def bundle(
     pipeline: Any,
     folder: str | os.PathLike[str],

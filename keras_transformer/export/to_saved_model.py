@@ -12,12 +12,14 @@ import tensorflow as tf
 
 from keras_transformer.export.bundle_writer import check_backend, check_pipeline, new_part
 from keras_transformer.export.parity import comparison
+from keras_transformer.export.tensorflow_process import on_tensorflow
 from keras_transformer.export.tensorflow_serving import operations, warmup
 from keras_transformer.pipelines.base import Graph
 from keras_transformer.typing import Tensor
 from keras_transformer_serving import bundle, files
 
 
+@on_tensorflow
 def saved_model(
     pipeline: Any,
     folder: str | os.PathLike[str],

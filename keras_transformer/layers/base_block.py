@@ -42,6 +42,7 @@ class BaseBlock(keras.layers.Layer):
         kernel_initializer: Any = "glorot_uniform",
         query_initializer: Any = None,
         output_initializer: Any = None,
+        rematerialize: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -68,6 +69,7 @@ class BaseBlock(keras.layers.Layer):
         self.kernel_initializer = initializers.get(kernel_initializer)
         self.query_initializer = initializers.get(query_initializer)
         self.output_initializer = initializers.get(output_initializer)
+        self.rematerialize = rematerialize
         self.supports_masking = True
 
     def _attention(
@@ -149,6 +151,7 @@ class BaseBlock(keras.layers.Layer):
             "kernel_initializer": initializers.serialize(self.kernel_initializer),
             "query_initializer": initializers.serialize(self.query_initializer),
             "output_initializer": initializers.serialize(self.output_initializer),
+            "rematerialize": self.rematerialize,
         }
 
 

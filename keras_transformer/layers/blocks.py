@@ -7,6 +7,7 @@ import keras
 from keras_transformer import ops as kt_ops
 from keras_transformer.layers.base_block import BaseBlock
 from keras_transformer.layers.cached_attention import Cache
+from keras_transformer.layers.rematerialization import rematerializable
 from keras_transformer.layers.retrieval_attention import RetrievalMemory
 from keras_transformer.typing import Tensor
 
@@ -38,6 +39,7 @@ class EncoderBlock(BaseBlock):
         query_initializer: initializer of the query projection's matrix, by default `kernel_initializer`.
         output_initializer: initializer of the output projections of attention and feed-forward network, by default
             `kernel_initializer`.
+        rematerialize: whether to compute activations again in the backward pass instead of keeping them.
         **kwargs: arguments of `keras.layers.Layer`.
 
     Call arguments:
@@ -70,6 +72,7 @@ class EncoderBlock(BaseBlock):
         self.feed_forward = self._feed_forward(inputs_shape)
         self.feed_forward_residual = self._residual("feed_forward_residual", inputs_shape)
 
+    @rematerializable
     def call(
         self,
         inputs: Tensor,
@@ -152,6 +155,7 @@ class DecoderBlock(BaseBlock):
         self.feed_forward = self._feed_forward(inputs_shape)
         self.feed_forward_residual = self._residual("feed_forward_residual", inputs_shape)
 
+    @rematerializable
     def call(
         self,
         inputs: Tensor,

@@ -1,16 +1,19 @@
 """The base class of the models, and models of published sizes by name."""
 
 import contextlib
+import inspect
 import pathlib
 from typing import Any, ClassVar, Self
 
 import keras
 import numpy as np
 
-from keras_transformer import xla
+from keras_transformer import processes, xla
 from keras_transformer.arguments import check_one_of
 from keras_transformer.models.host_batches import epochs_of
 from keras_transformer.models.input_checks import InputCheck, InputSpecs, as_dictionary
+from keras_transformer.models.strategies import check_strategy, with_integer_inputs
+from keras_transformer.processes import check_agreement
 from keras_transformer.typing import Tensor
 
 
@@ -26,6 +29,13 @@ class Model(keras.Model):
     The constructor of a subclass creates all weights, and `input_specs` describes the inputs, so that a model can be
     summarized, quantized and exported before its first call.
     """
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Check the arguments among processes, before JAX distributes weights, which must have equal shapes."""
+        if processes.current().count > 1 and keras.distribution.distribution() is not None:
+            given = inspect.signature(cls).bind_partial(*args, **kwargs).arguments
+            check_agreement(model=cls.__name__, **{**given, **given.pop("kwargs", {})})
+        return super().__new__(cls, *args, **kwargs)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -61,6 +71,10 @@ class Model(keras.Model):
         The order of batches of a data set of `keras_transformer.data` is that of its next epoch, or with
         `initial_epoch=n` that of epoch n, so that a later `fit` continues what an earlier one has begun.
         """
+        check_strategy(self)
+        check_agreement(**_settings_of_fit(self, x, y, batch_size, epochs, validation_data))
+        if verbose == "auto" and not processes.current().is_main:
+            verbose = 0
         with contextlib.ExitStack() as stack:
             given = _flat(callbacks)
             callbacks = _prepared(given, x, validation_data, stack)
@@ -120,6 +134,9 @@ class Model(keras.Model):
                     else np.size(named[name])
                 )
         return count
+
+    def _symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
+        super()._symbolic_build(iterator, with_integer_inputs(data_batch, self.input_specs()))
 
     @property
     def _default_save_signature(self) -> None:
@@ -195,6 +212,31 @@ class _EpochOrder(keras.callbacks.Callback):
             self._first = None
         if self._validation_data is not None:
             self._validation_data.start_at(epoch)
+
+
+def _settings_of_fit(
+    model: Any, x: Any, y: Any, batch_size: Any, epochs: Any, validation: Any
+) -> dict[str, Any]:
+    """Return what must be equal in all processes of a training."""
+    if processes.current().count == 1:
+        return {}
+    optimizer = model.optimizer
+    return {
+        "model": [type(model).__name__, model.get_config(), [tuple(each.shape) for each in model.weights]],
+        "optimizer": None if optimizer is None else [type(optimizer).__name__, optimizer.get_config()],
+        "x": _sizes(x),
+        "y": _sizes(y),
+        "validation_data": _sizes(validation),
+        "batch_size": batch_size,
+        "epochs": epochs,
+    }
+
+
+def _sizes(data: Any) -> Any:
+    """Return the shapes of arrays, or the shapes of batches and their number."""
+    if hasattr(data, "element_spec"):
+        return str(data.element_spec), int(data.cardinality())
+    return keras.tree.map_structure(lambda each: list(getattr(each, "shape", [])), data)
 
 
 def _flat(callbacks: Any) -> list[Any]:

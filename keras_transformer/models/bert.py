@@ -9,6 +9,7 @@ from keras_transformer import relations
 from keras_transformer.arguments import check_ids, check_positive_integer
 from keras_transformer.layers import Dropout, EncoderBlock, LearnedPositions, TokenEmbedding
 from keras_transformer.layers.feed_forward import get_activation, serialize_activation
+from keras_transformer.layers.rematerialization import check_mode
 from keras_transformer.layers.residual import new_norm
 from keras_transformer.models.base import Model, PublishedSizes, padding_arguments
 from keras_transformer.models.input_checks import InputSpec, InputSpecs
@@ -43,6 +44,7 @@ class BERT(PublishedSizes, Model):
         attention_dropout: dropout rate for attention weights, by default `dropout`.
         pooler: whether the model has a pooler, which `pool` and models with `pooling="pooler"` need.
         pad_id: the padding id, never attended to.
+        rematerialize: "blocks" to compute each block again in the backward pass, for less memory; None to keep all.
         **kwargs: arguments of `keras.Model`.
 
     Call arguments:
@@ -97,6 +99,7 @@ class BERT(PublishedSizes, Model):
         attention_dropout: float | None = None,
         pooler: bool = True,
         pad_id: int = 0,
+        rematerialize: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -121,6 +124,7 @@ class BERT(PublishedSizes, Model):
         self.relation = relations.get(relation)
         self.epsilon = epsilon
         self.pad_id = pad_id
+        self.rematerialize = check_mode(rematerialize)
         dtype = {"dtype": self.dtype_policy}
         self.embedding = TokenEmbedding(
             vocabulary_size,
@@ -149,6 +153,7 @@ class BERT(PublishedSizes, Model):
                 hidden_dropout=0.0,
                 attention_dropout=attention_dropout,
                 kernel_initializer=weight_initializer(),
+                rematerialize=rematerialize == "blocks",
                 name=f"block_{i}",
                 **dtype,
             )
@@ -232,6 +237,7 @@ class BERT(PublishedSizes, Model):
             "attention_dropout": self.attention_dropout,
             "pooler": self.pooler is not None,
             "pad_id": self.pad_id,
+            "rematerialize": self.rematerialize,
         }
 
     def _build_weights(self) -> None:

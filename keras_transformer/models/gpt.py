@@ -12,6 +12,7 @@ from keras_transformer.layers import DecoderBlock, Dropout, LearnedPositions, To
 from keras_transformer.layers.cached_attention import Cache
 from keras_transformer.layers.feed_forward import get_activation, serialize_activation
 from keras_transformer.layers.positions import attention_encodings
+from keras_transformer.layers.rematerialization import check_mode
 from keras_transformer.layers.residual import new_norm
 from keras_transformer.models.base import Model, PublishedSizes, padding_arguments
 from keras_transformer.models.input_checks import InputSpec, InputSpecs
@@ -51,6 +52,7 @@ class GPT(PublishedSizes, Model):
         epsilon: the epsilon of the norms.
         pad_id: the padding id, never attended to; None, as in GPT-1 and GPT-2, for padding by a `padding_mask` only.
         end_id: the id that ends a text.
+        rematerialize: "blocks" to compute each block again in the backward pass, for less memory; None to keep all.
         **kwargs: arguments of `keras.Model`.
 
     Call arguments:
@@ -132,6 +134,7 @@ class GPT(PublishedSizes, Model):
         epsilon: float = 1e-5,
         pad_id: int | None = 0,
         end_id: int = 3,
+        rematerialize: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -150,8 +153,7 @@ class GPT(PublishedSizes, Model):
         self.attention_dropout = check_rate("attention_dropout", attention_dropout, dropout)
         self.embedding_dropout = check_rate("embedding_dropout", embedding_dropout, dropout)
         self.activation = get_activation(activation)
-        self.normalization = normalization
-        self.norm = norm
+        self.normalization, self.norm = normalization, norm
         # Stored as a config: only the layers of the blocks are built.
         self.position_encoding = (
             "learned"
@@ -160,9 +162,9 @@ class GPT(PublishedSizes, Model):
         )
         self.num_kv_heads = num_kv_heads
         self.relation = _backward(relations.get(relation))
-        self.use_bias = use_bias
-        self.epsilon = epsilon
+        self.use_bias, self.epsilon = use_bias, epsilon
         self.pad_id, self.end_id = pad_id, end_id
+        self.rematerialize = check_mode(rematerialize)
         dtype = {"dtype": self.dtype_policy}
         self.embedding = TokenEmbedding(
             vocabulary_size,
@@ -195,6 +197,7 @@ class GPT(PublishedSizes, Model):
                 attention_dropout=attention_dropout,
                 kernel_initializer=keras.initializers.RandomNormal(stddev=0.02),
                 output_initializer=keras.initializers.RandomNormal(stddev=0.02 / (2 * num_layers) ** 0.5),
+                rematerialize=rematerialize == "blocks",
                 name=f"block_{i}",
                 **dtype,
             )
@@ -358,6 +361,7 @@ class GPT(PublishedSizes, Model):
             "epsilon": self.epsilon,
             "pad_id": self.pad_id,
             "end_id": self.end_id,
+            "rematerialize": self.rematerialize,
         }
 
     def _encoding(self) -> Any:

@@ -7,6 +7,7 @@ import keras
 from keras_transformer.arguments import check_positive_integer
 from keras_transformer.layers import DecoderBlock, Dropout, EncoderBlock, RelativeBias, TokenEmbedding
 from keras_transformer.layers.feed_forward import get_activation, serialize_activation
+from keras_transformer.layers.rematerialization import check_mode
 from keras_transformer.layers.residual import new_norm
 from keras_transformer.models.base import PublishedSizes
 from keras_transformer.models.encoder_decoder import EncoderDecoder
@@ -46,6 +47,7 @@ class T5(PublishedSizes, EncoderDecoder):
         pad_id: the padding id, never attended to.
         start_id: the id of the decoder's first input, the `pad_id` in published models.
         end_id: the id that ends a sequence.
+        rematerialize: "blocks" to compute each block again in the backward pass, for less memory; None to keep all.
         **kwargs: arguments of `keras.Model`.
 
     Call arguments:
@@ -116,6 +118,7 @@ class T5(PublishedSizes, EncoderDecoder):
         pad_id: int = 0,
         start_id: int = 0,
         end_id: int = 1,
+        rematerialize: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(vocabulary_size, num_layers, num_decoder_layers, pad_id, start_id, end_id, **kwargs)
@@ -130,6 +133,7 @@ class T5(PublishedSizes, EncoderDecoder):
         self.num_buckets = num_buckets
         self.max_distance = max_distance
         self.epsilon = epsilon
+        self.rematerialize = check_mode(rematerialize)
         dtype = {"dtype": self.dtype_policy}
         self.embedding = TokenEmbedding(
             vocabulary_size,
@@ -166,6 +170,7 @@ class T5(PublishedSizes, EncoderDecoder):
             "epsilon": epsilon,
             "kernel_initializer": _fan_in(1.0),
             "query_initializer": _fan_in(1 / key_dim),
+            "rematerialize": rematerialize == "blocks",
             **dtype,
         }
         self.encoder_blocks = [
@@ -224,6 +229,7 @@ class T5(PublishedSizes, EncoderDecoder):
             "pad_id": self.pad_id,
             "start_id": self.start_id,
             "end_id": self.end_id,
+            "rematerialize": self.rematerialize,
         }
 
     def _build_weights(self) -> None:

@@ -9,6 +9,7 @@ from keras_transformer.arguments import check_positive_integer
 from keras_transformer.layers import DecoderBlock, Dropout, EncoderBlock, SinusoidalPositions, TokenEmbedding
 from keras_transformer.layers.base_block import head_dim
 from keras_transformer.layers.feed_forward import get_activation, serialize_activation
+from keras_transformer.layers.rematerialization import check_mode
 from keras_transformer.layers.residual import new_norm
 from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.ops.random import check_rate
@@ -43,6 +44,7 @@ class Transformer(EncoderDecoder):
         pad_id: the padding id, never attended to.
         start_id: the id of the decoder's first input; may be the `pad_id`, as in Marian.
         end_id: the id that ends a sequence.
+        rematerialize: "blocks" to compute each block again in the backward pass, for less memory; None to keep all.
         **kwargs: arguments of `keras.Model`.
 
     Call arguments:
@@ -88,6 +90,7 @@ class Transformer(EncoderDecoder):
         pad_id: int = 0,
         start_id: int = 2,
         end_id: int = 3,
+        rematerialize: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(vocabulary_size, num_layers, num_decoder_layers, pad_id, start_id, end_id, **kwargs)
@@ -105,6 +108,7 @@ class Transformer(EncoderDecoder):
         self.norm = norm
         self.epsilon = epsilon
         self.position_layout = position_layout
+        self.rematerialize = check_mode(rematerialize)
         dtype = {"dtype": self.dtype_policy}
         self.embedding = TokenEmbedding(
             vocabulary_size, model_dim, pad_id=self._masked_id, name="embedding", **dtype
@@ -121,6 +125,7 @@ class Transformer(EncoderDecoder):
             "attention_dropout": attention_dropout,
             "hidden_dropout": hidden_dropout,
             "epsilon": epsilon,
+            "rematerialize": rematerialize == "blocks",
             **dtype,
         }
         self.encoder_blocks = [EncoderBlock(name=f"encoder_{i}", **block) for i in range(num_layers)]
@@ -187,6 +192,7 @@ class Transformer(EncoderDecoder):
             "pad_id": self.pad_id,
             "start_id": self.start_id,
             "end_id": self.end_id,
+            "rematerialize": self.rematerialize,
         }
 
     def _build_weights(self) -> None:

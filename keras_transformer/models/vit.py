@@ -11,6 +11,7 @@ from keras_transformer import relations
 from keras_transformer.arguments import check_not_negative, check_one_of, check_positive_integer, is_integer
 from keras_transformer.layers import Dropout, EncoderBlock, Positions2D
 from keras_transformer.layers.feed_forward import get_activation, serialize_activation
+from keras_transformer.layers.rematerialization import check_mode
 from keras_transformer.layers.residual import new_norm
 from keras_transformer.models.base import Model, PublishedSizes
 from keras_transformer.models.problem_types import check_problem_type
@@ -49,6 +50,7 @@ class ViT(PublishedSizes, Model):
         attention_dropout: dropout rate for attention weights, by default `dropout`.
         qkv_bias: whether the projections to queries, keys and values have biases.
         problem_type: the problem type of the head, with the losses of `SequenceClassifier`.
+        rematerialize: "blocks" to compute each block again in the backward pass, for less memory; None to keep all.
         **kwargs: arguments of `keras.Model`.
 
     Call arguments:
@@ -114,6 +116,7 @@ class ViT(PublishedSizes, Model):
         attention_dropout: float | None = None,
         qkv_bias: bool = True,
         problem_type: str | None = None,
+        rematerialize: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -149,6 +152,7 @@ class ViT(PublishedSizes, Model):
         self.epsilon = epsilon
         height, width = self.patch_size
         self.grid_shape = (self.image_size[0] // height, self.image_size[1] // width)
+        self.rematerialize = check_mode(rematerialize)
         dtype = {"dtype": self.dtype_policy}
         # A convolution with stride equal to its size, as a Dense layer, which supports LoRA and quantization.
         self.embedding = keras.layers.Dense(model_dim, name="embedding", **dtype)
@@ -165,6 +169,7 @@ class ViT(PublishedSizes, Model):
                 epsilon=epsilon,
                 attention_dropout=attention_dropout,
                 qkv_bias=qkv_bias,
+                rematerialize=rematerialize == "blocks",
                 name=f"block_{i}",
                 **dtype,
             )
@@ -248,6 +253,7 @@ class ViT(PublishedSizes, Model):
             "attention_dropout": self.attention_dropout,
             "qkv_bias": self.qkv_bias,
             "problem_type": self.problem_type,
+            "rematerialize": self.rematerialize,
         }
 
     def _build_weights(self) -> None:

@@ -1,10 +1,13 @@
 """Losses, schedules, metrics and callbacks for `compile()` and `fit()`."""
 
+from keras_transformer.processes import Process as Process
+from keras_transformer.processes import initialize_distributed as initialize_distributed
 from keras_transformer.training.callbacks import TimeBudget as TimeBudget
 from keras_transformer.training.checkpoints import average_checkpoints as average_checkpoints
 from keras_transformer.training.contrastive import InfoNCE as InfoNCE
 from keras_transformer.training.evaluation import Evaluation as Evaluation
 from keras_transformer.training.exact_resume import ExactResume as ExactResume
+from keras_transformer.training.layouts import layout_map as layout_map
 from keras_transformer.training.lora import enable_lora as enable_lora
 from keras_transformer.training.lora import load_lora_weights as load_lora_weights
 from keras_transformer.training.lora import merge_lora as merge_lora
@@ -25,6 +28,7 @@ __all__ = [
     "LabelSmoothedCrossentropy",
     "PerUpdate",
     "Perplexity",
+    "Process",
     "Progress",
     "TerminateOnNaN",
     "TimeBudget",
@@ -33,6 +37,8 @@ __all__ = [
     "average_checkpoints",
     "enable_lora",
     "exclude_from_weight_decay",
+    "initialize_distributed",
+    "layout_map",
     "load_lora_weights",
     "merge_lora",
     "save_lora_weights",

@@ -217,15 +217,6 @@ def test_the_default_name_is_the_folders(quick, tmp_path, monkeypatch, pipeline)
         export.saved_model(pipeline, ".")
 
 
-def test_another_backend_is_refused(monkeypatch, tmp_path, pipeline):
-    import keras
-
-    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
-    for function in (export.saved_model, export.onnx):
-        with pytest.raises(ValueError, match="TensorFlow backend of Keras. Received: jax"):
-            function(pipeline, tmp_path / "new")
-
-
 @pytest.mark.slow
 def test_an_export_of_only_a_saved_model_verifies_in_a_fresh_process(damaged, pipeline):
     shutil.rmtree(damaged / "onnx")

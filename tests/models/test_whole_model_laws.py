@@ -77,11 +77,11 @@ SLOW = {
 
 
 def of_each(slow=()):
-    def marks(name):
+    def markers(name):
         neutral = [pytest.mark.backend_neutral] if name == "gpt" else []
         return [*neutral, pytest.mark.slow] if name in slow else neutral
 
-    return pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in CASES])
+    return pytest.mark.parametrize("name", [pytest.param(name, marks=markers(name)) for name in CASES])
 
 
 each = of_each()

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from keras_transformer.export.bundle_writer import check_backend, check_pipeline, new_part
 from keras_transformer.export.parity import comparison
+from keras_transformer.export.tensorflow_process import on_tensorflow
 from keras_transformer.export.to_onnx import graph_traversal, optimum, rewrites, tf2onnx_handlers, weights
 from keras_transformer.export.to_onnx.precisions import CONVERTERS
 from keras_transformer.pipelines.base import Arrays, Axes, Graph
@@ -23,6 +24,7 @@ from keras_transformer_serving.graphs import MODEL, loop_name
 OPSET = 18  # tf2onnx's default, 15, keeps ONNX Runtime from fusing layer normalisation; above 18 it raises
 
 
+@on_tensorflow
 def onnx(
     pipeline: Any,
     folder: str | os.PathLike[str],

@@ -1,0 +1,92 @@
+"""Rematerialization: compute the activations of a layer again in the backward pass, instead of keeping them."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer.arguments import check_one_of
+from keras_transformer.typing import Tensor
+
+MODES = (None, "blocks")
+
+
+def check_mode(rematerialize: str | None) -> str | None:
+    """Return the argument `rematerialize` of a model; raise a ValueError unless it is one of `MODES`."""
+    check_one_of(MODES, rematerialize=rematerialize)
+    return rematerialize
+
+
+def rematerializable(call: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Decorate the `call` of a layer, which is rematerialized in training if the layer's `rematerialize` is True.
+
+    `keras.remat` takes functions of tensors: JAX traces all arguments, and TensorFlow's custom gradients accept neither
+    keyword arguments nor Keras variables. The rematerialized function therefore takes the weights and the other
+    floating-point tensors by position. It returns the new values of the seeds, which are assigned outside of it, since
+    a function that is computed twice must have no effects.
+    """
+
+    @functools.wraps(call)
+    def wrapped(layer: Any, *args: Any, training: bool | None = None, **kwargs: Any) -> Tensor:
+        function = functools.partial(call, layer, training=training)
+        if not (training and layer.rematerialize):
+            return function(*args, **kwargs)
+        return _rematerialized(function, layer, (args, kwargs))
+
+    return wrapped
+
+
+def _rematerialized(function: Callable[..., Tensor], layer: keras.Layer, inputs: Any) -> Tensor:
+    weights = layer.weights
+    seeds = [variable for variable in layer.variables if all(variable is not weight for weight in weights)]
+    seed_values = [ops.copy(seed) for seed in seeds]
+    given = _floats(inputs)
+
+    def pure(*tensors: Tensor) -> tuple[Tensor, list[Tensor]]:
+        args, kwargs = _with_floats(inputs, tensors[len(weights) :])
+        values = [*zip(weights, tensors, strict=False), *zip(seeds, seed_values, strict=True)]
+        with keras.StatelessScope(values) as scope:
+            output = function(*args, **kwargs)
+        return output, [scope.get_current_value(seed) for seed in seeds]
+
+    output, new_values = keras.remat(pure)(*_values(weights, given[0]), *given)
+    for seed, value in zip(seeds, new_values, strict=True):
+        seed.assign(value)
+    return output
+
+
+def _values(variables: list[keras.Variable], tensor: Tensor) -> list[Tensor]:
+    """Return the values of variables in their own dtype, also in the call of a layer that casts them."""
+    layer = keras.layers.Lambda(
+        lambda _: [ops.convert_to_tensor(variable) for variable in variables], name="values", autocast=False
+    )
+    layer.supports_masking = True  # shall not warn of a mask
+    values: list[Tensor] = layer(tensor)
+    return values
+
+
+def _floats(inputs: Any) -> list[Tensor]:
+    """Return the floating-point tensors of nested inputs, also those in fields of a dataclass (`RetrievalMemory`)."""
+    leaves = keras.tree.flatten(inputs)
+    fields = [vars(leaf).values() if dataclasses.is_dataclass(leaf) else [leaf] for leaf in leaves]
+    return [value for values in fields for value in values if _is_float(value)]
+
+
+def _with_floats(inputs: Any, tensors: Sequence[Tensor]) -> Any:
+    """Return the inputs with `tensors` in place of the tensors that `_floats` returned."""
+    remaining = iter(tensors)
+
+    def replaced(leaf: Any) -> Any:
+        if not dataclasses.is_dataclass(leaf):
+            return next(remaining) if _is_float(leaf) else leaf
+        fields = {name: next(remaining) for name, value in vars(leaf).items() if _is_float(value)}
+        return dataclasses.replace(leaf, **fields)  # type: ignore[type-var]
+
+    return keras.tree.map_structure(replaced, inputs)
+
+
+def _is_float(value: Any) -> bool:
+    return ops.is_tensor(value) and keras.backend.is_float_dtype(value.dtype)

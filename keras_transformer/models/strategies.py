@@ -1,0 +1,56 @@
+"""Check of TensorFlow's distribution strategies, some of which fail in `fit`, or fail late."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer.models.input_checks import InputSpecs
+
+_INSTEAD = "Or train with Keras on JAX and keras.distribution (see docs/distributed.md)."
+
+
+def check_strategy(model: Any) -> None:
+    """Raise a ValueError if the model cannot be trained with its `tf.distribute` strategy as it was compiled.
+
+    `MirroredStrategy` works without XLA and gradient accumulation: its variables are of several devices, and neither
+    compiled functions nor the accumulators of Keras' optimizers can update them. `MultiWorkerMirroredStrategy` works
+    with no model of Keras 3.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return
+    strategy = model.distribute_strategy
+    name = type(strategy).__name__
+    if name in ("CollectiveAllReduceStrategy", "MultiWorkerMirroredStrategy"):
+        raise ValueError(
+            "The model must not be created in the scope of a MultiWorkerMirroredStrategy, which Keras 3 does not "
+            "support. Train in several processes with Keras on JAX: keras_transformer.training.initialize_distributed "
+            f"(see docs/distributed.md). Received: {name}"
+        )
+    if strategy.num_replicas_in_sync == 1:
+        return
+    received = f"{name} with {strategy.num_replicas_in_sync} replicas"
+    if model.jit_compile is True:
+        raise ValueError(
+            f"`jit_compile` must be False in `compile` for a model in the scope of a {name}. {_INSTEAD} "
+            f"Received: jit_compile=True, {received}"
+        )
+    steps = getattr(_innermost(model.optimizer), "gradient_accumulation_steps", None)
+    if steps:
+        raise ValueError(
+            f"`gradient_accumulation_steps` must be None for a model in the scope of a {name}. {_INSTEAD} "
+            f"Received: gradient_accumulation_steps={steps}, {received}"
+        )
+
+
+def _innermost(optimizer: Any) -> Any:
+    return getattr(optimizer, "inner_optimizer", optimizer)
+
+
+def with_integer_inputs(data_batch: Any, specs: InputSpecs) -> Any:
+    """Return a batch with integer inputs, whose mean over replicas Keras takes to learn the shapes of a batch."""
+    if data_batch is None or not specs:
+        return data_batch
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data_batch)
+    x = keras.tree.map_structure(lambda tensor: ops.cast(tensor, "int32"), x)
+    return keras.utils.pack_x_y_sample_weight(x, y, sample_weight)

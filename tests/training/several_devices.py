@@ -1,0 +1,103 @@
+"""Small models and their training, for programs that run on several devices or in several processes."""
+
+import keras
+import numpy as np
+
+from keras_transformer import models
+from keras_transformer.training import LabelSmoothedCrossentropy, layout_map
+
+RANDOM = np.random.default_rng(0)
+ROWS, LENGTH, VOCABULARY = 8, 6, 16
+IDS = RANDOM.integers(1, VOCABULARY, (ROWS, LENGTH))
+IDS = np.where(np.arange(LENGTH) < RANDOM.integers(2, LENGTH + 1, (ROWS, 1)), IDS, 0)
+IMAGES = RANDOM.uniform(0, 255, (ROWS, 8, 8, 3)).astype("float32")
+GRAPHS = {
+    "nodes": RANDOM.normal(size=(ROWS, LENGTH, 5)).astype("float32"),
+    "edges": RANDOM.integers(0, LENGTH, (ROWS, 8, 2)),
+}
+CLASSES = RANDOM.integers(0, 4, ROWS)
+SIZES = {"num_layers": 1, "num_heads": 2, "model_dim": 8, "hidden_dim": 16, "dropout": 0.1}
+PAIRS = {"source_ids": IDS, "target_ids": IDS}
+
+
+def transformer():
+    return models.Transformer(VOCABULARY, **SIZES)
+
+
+CASES = {
+    "gpt": (lambda: models.GPT(VOCABULARY, **SIZES, max_length=LENGTH), IDS, IDS),
+    "transformer": (transformer, PAIRS, IDS),
+    "bert": (
+        lambda: models.SequenceClassifier(models.BERT(VOCABULARY, **SIZES, max_length=LENGTH), 4),
+        IDS,
+        CLASSES,
+    ),
+    "t5": (lambda: models.T5(VOCABULARY, **SIZES, key_dim=4), PAIRS, IDS),
+    "vit": (lambda: models.ViT(8, 4, 4, **SIZES), IMAGES, CLASSES),
+    "unlimiformer": (lambda: models.Unlimiformer(transformer(), top_k=3, chunk_length=4), PAIRS, IDS),
+    "gat": (lambda: models.GAT(5, 4, (2, 2), 4, dropout=0.1), GRAPHS, np.tile(CLASSES[:, None], LENGTH)),
+}
+# Gradients of key biases are rounding errors: their sum over keys is zero. An epsilon far above them keeps Adam from
+# dividing them by their own size.
+OPTIMIZERS = {
+    "sgd": lambda: keras.optimizers.SGD(0.1, momentum=0.9),
+    "adam": lambda: keras.optimizers.Adam(1e-3, epsilon=1e-3),
+}
+
+
+def new(case, optimizer, replicas=1):
+    """Return a compiled model with the weights and seeds of every other call, for replicas of `tf.distribute`."""
+    make, _, labels = CASES[case]
+    keras.utils.set_random_seed(0)
+    model = make()
+    loss = (
+        LabelSmoothedCrossentropy(0.1, normalizer=float((IDS != 0).sum()) / 2 / replicas)
+        if labels is IDS
+        else keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    )
+    model.compile(OPTIMIZERS[optimizer](), loss)
+    return model
+
+
+def model_parallel(case, shape):
+    """Return the tensor-parallel distribution of a case over a mesh of the shape (batch, model)."""
+    mesh = keras.distribution.DeviceMesh(shape, ("batch", "model"))
+    layouts = layout_map(CASES[case][0](), mesh)
+    return keras.distribution.ModelParallel(layout_map=layouts, batch_dim_name="batch")
+
+
+def trained(case, optimizer, distribution=None, rows=slice(None), batch_size=ROWS // 2, epochs=2, replicas=1):
+    """Return the model after two epochs of two updates, in a distribution, on some of the rows."""
+    keras.distribution.set_distribution(distribution)
+    try:
+        model = new(case, optimizer, replicas)
+        _, inputs, labels = CASES[case]
+        inputs = keras.tree.map_structure(lambda array: array[rows], inputs)
+        model.fit(inputs, labels[rows], batch_size=batch_size, epochs=epochs, shuffle=False, verbose=0)
+    finally:
+        keras.distribution.set_distribution(None)
+    return model
+
+
+def difference(one, other):
+    """Return the largest difference of two models' weights."""
+    return max(
+        np.abs(left - right).max() for left, right in zip(one.get_weights(), other.get_weights(), strict=True)
+    )
+
+
+def check(case, optimizer):
+    """Raise unless data and tensor parallelism over two devices give the weights of one, and split weights."""
+    one = trained(case, optimizer)
+    assert difference(one, new(case, optimizer)) > 1e-3  # training changes weights
+    for distribution in (keras.distribution.DataParallel(), model_parallel(case, (1, 2))):
+        two = trained(case, optimizer, distribution)
+        split = [not each.value.sharding.is_fully_replicated for each in two.optimizer.variables]
+        assert any(split) == isinstance(distribution, keras.distribution.ModelParallel)
+        found = difference(one, two)
+        print(case, optimizer, type(distribution).__name__, found)
+        assert found < BOUND, (case, optimizer, distribution, found)
+
+
+# Sums of gradients in another order, after updates of up to 0.1: float32 rounds them by 1e-7 of their size.
+BOUND = 5e-6
