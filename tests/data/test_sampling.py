@@ -125,9 +125,12 @@ class TestTranslationPairs:
         same = [first[0][pair] == usual[pair] for pair in usual]
         assert np.mean(same) < 0.2  # short texts, and the few samples that are too long
 
-    def test_an_epoch_continues_with_the_same_samples(self, tokenizer):
-        dataset = translation_pairs(PAIRS, tokenizer, 8, sampling=0.1)
-        whole = [labels.numpy().tolist() for _, labels in dataset]
+    def test_an_epoch_continues_with_its_samples_and_others_have_others(self, tokenizer):
+        dataset = translation_pairs(
+            PAIRS, tokenizer, 8, sampling=0.1, shuffle=False
+        )  # the same rows in a batch
+        whole, other = ([labels.numpy().tolist() for _, labels in dataset] for _ in range(2))
+        assert whole != other
         dataset.epochs.start_at(0, 2)
         iterator = iter(dataset)
         assert [next(iterator)[1].numpy().tolist() for _ in range(len(whole) - 2)] == whole[2:]
