@@ -7,15 +7,11 @@ import random
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 import keras_transformer_serving as serving
-from keras_transformer import data, export, pipelines, recipes, training
-from keras_transformer.data import epochs
+from keras_transformer import data, export, pipelines, recipes
 from keras_transformer.datasets import phrasebook
-from keras_transformer.recipes import accumulation, interrupted, pages, pretrained, quickstarts, scores
-from keras_transformer.training import states
-from keras_transformer_serving import files
+from keras_transformer.recipes import pages, pretrained, quickstarts, scores
 
 TINY = {
     "layers": 1,
@@ -269,102 +265,6 @@ def test_an_unknown_label_of_the_validation_examples_is_refused():
     with pytest.raises(ValueError, match="`data` must have every label.*Received: 'z', in example 1"):
         scores.class_ids(["x", "z"], ["x", "y"])
     assert sorted(["10", "9", "b", "-1", "a"], key=scores.label_order) == ["-1", "9", "10", "a", "b"]
-
-
-class Crashing(training.ExactResume):
-    """Save a state after each batch, and fail after the third."""
-
-    def __init__(self, folder, save_freq, on_signal):
-        super().__init__(folder, 1, on_signal)
-
-    def on_train_batch_end(self, batch, logs=None):
-        super().on_train_batch_end(batch, logs)
-        if batch == 2:
-            raise OSError("crash")
-
-
-def test_a_crashed_run_is_resumed_with_the_same_recipe_only(tmp_path, monkeypatch, sentence_pairs):
-    folder, said = tmp_path / "run", []
-    options = {**SMALL, "epochs": 2, "validation": 0.2, "batch_tokens": 32}
-    first = recipes.Translate(sentence_pairs, **options)
-    monkeypatch.setattr(interrupted, "ExactResume", Crashing)
-    with pytest.raises(OSError, match="crash"):
-        recipes.run(first, folder, resume=True, say=said.append, verbose=0)
-    assert said[-1] == "Go on with resume=True"
-    assert {path.name for path in folder.iterdir()} == {"training"}
-    assert states.num_batches(folder / "training") == 3
-    before = sorted(tmp_path.rglob("*"))
-    monkeypatch.setattr(recipes.Translate, "train", never)
-    with pytest.raises(FileExistsError, match="interrupted run, which resume=True"):
-        recipes.run(first, folder)
-    for other, message in (
-        (
-            recipes.Translate(sentence_pairs, **{**options, "epochs": 3}),
-            "`epochs` must be.*epochs=3, expected: epochs=2",
-        ),
-        (
-            recipes.Translate(sentence_pairs, **options, accumulate=2),
-            "`accumulate` must be.*expected: accumulate=the def",
-        ),
-        (recipes.Translate(sentence_pairs[:-1], **options), "`data` must have the same examples"),
-        (recipes.Translate(sentence_pairs, **{**options, "validation": 0.3}), "`validation` must be"),
-        (recipes.LanguageModel([text for text, _ in sentence_pairs]), "`task` must be"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            recipes.run(other, folder, resume=True)
-    assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_a_complete_run_is_not_repeated(tmp_path, monkeypatch, sentence_pairs):
-    recipe = recipes.Translate(sentence_pairs, **SMALL, epochs=2)
-    files.write_json(tmp_path / "report.json", {"task": "translate", "options": recipe.options()})
-    monkeypatch.setattr(recipes.Translate, "train", never)
-    said = []
-    assert recipes.run(recipe, tmp_path, resume=True, say=said.append)["task"] == "translate"
-    assert said == [f"The run in {tmp_path} is complete"]
-    with pytest.raises(ValueError, match="`epochs` must be"):
-        recipes.run(dataclasses.replace(recipe, epochs=5), tmp_path, resume=True)
-    (tmp_path / "report.json").unlink()
-    with pytest.raises(FileExistsError, match="without a run"):
-        recipes.run(recipe, tmp_path, resume=True)
-
-
-def test_an_error_before_the_second_state_leaves_no_folder(tmp_path, monkeypatch, sentence_pairs):
-    recipe = recipes.Translate(sentence_pairs, **SMALL, epochs=1, accumulate=1000)
-    with pytest.raises(ValueError, match="`accumulate` must be at most the number of batches, [0-9]+. Rec"):
-        recipes.run(recipe, tmp_path / "a" / "run", say=lambda _: None, verbose=0)
-    assert not (tmp_path / "a" / "run").exists()
-
-
-@pytest.mark.parametrize("accumulate", [1, 2, 5])
-def test_the_rate_of_an_update_does_not_depend_on_the_number_of_batches_in_it(accumulate):
-    whole = recipes.Translate([], epochs=4).schedule(10)
-    schedule = recipes.Translate([], epochs=4, accumulate=accumulate).schedule(10 * accumulate)
-    for update in range(40):
-        for batch in range(accumulate):
-            assert float(schedule(update * accumulate + batch)) == pytest.approx(float(whole(update)))
-
-
-@pytest.mark.parametrize("loss", ["tokens", "classes"])
-def test_accumulated_batches_have_the_gradient_of_one_batch(loss):
-    """With different numbers of labels, and weights of classes."""
-    drawn = np.random.default_rng(0)
-    if loss == "tokens":
-        labels = np.where(np.arange(5) < drawn.integers(1, 6, (12, 1)), drawn.integers(1, 7, (12, 5)), 0)
-        logits, losses = drawn.normal(size=(12, 5, 7)), training.LabelSmoothedCrossentropy(0.1)
-    else:
-        labels, logits = drawn.integers(0, 7, 12), drawn.normal(size=(12, 7))
-        losses = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    dataset = tf.data.Dataset.from_tensor_slices((logits.astype("float32"), labels)).batch(
-        5
-    )  # 5, 5 and 2 rows
-    dataset.epochs = epochs.Epochs(3, "")
-    if loss == "classes":
-        dataset = data.with_class_weight(dataset, {2: 3.0, 4: 0.5})
-    batches = list(accumulation.weighted_by_labels(dataset, losses))
-    mean = np.mean([float(losses(y, x, weights)) for x, y, weights in batches])
-    ((x, y, *weights),) = dataset.unbatch().batch(12)
-    assert mean == pytest.approx(float(losses(y, x, *weights)), rel=1e-6)
 
 
 def test_the_weights_of_an_encoder_go_to_a_new_head_and_precision_changes_none(tmp_path):
