@@ -6,6 +6,7 @@ import sys
 
 import ray
 import ray.train
+import ray.train.collective
 from ray.train.v2.jax import JaxTrainer
 
 

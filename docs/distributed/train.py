@@ -34,7 +34,11 @@ def train(
     model.compile(keras.optimizers.Adam(1e-3), kt.training.LabelSmoothedCrossentropy(0.1))
     model.fit(rows, epochs=epochs, shuffle=False)
     if process.is_main:
-        kt.pipelines.TextToText(model, tokenizer).save(folder)
+        # Saved without the distribution, since other processes take no part in it.
+        keras.distribution.set_distribution(None)
+        trained = type(model).from_config(model.get_config())
+        trained.set_weights([weight.value.addressable_data(0) for weight in model.weights])
+        kt.pipelines.TextToText(trained, tokenizer).save(folder)
 
 
 if __name__ == "__main__":

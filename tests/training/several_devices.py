@@ -101,3 +101,34 @@ def check(case, optimizer):
 
 # Sums of gradients in another order, after updates of up to 0.1: float32 rounds them by 1e-7 of their size.
 BOUND = 5e-6
+
+
+def save_sharded(folder):
+    """Train under tensor parallelism, with a checkpoint of each epoch, and an epoch more."""
+    keras.distribution.set_distribution(model_parallel("gpt", (1, 2)))
+    model = new("gpt", "adam")
+    checkpoint = keras.callbacks.OrbaxCheckpoint(folder, save_on_background=False)
+    options = {"batch_size": ROWS // 2, "shuffle": False, "verbose": 0}
+    model.fit(IDS, IDS, **options, epochs=2, callbacks=[checkpoint])
+    model.fit(IDS, IDS, **options)
+    np.savez(f"{folder}.npz", *model.get_weights())
+
+
+def resume_sharded(folder, devices, bound):
+    """Raise unless training goes on from the checkpoint on a number of devices as it did before."""
+    # Keras finds seeds by the number of generators that were created before: those of one model.
+    if devices == 1:
+        CASES["gpt"][0]()
+        distribution = keras.distribution.DataParallel()
+    else:
+        distribution = model_parallel("gpt", (1, devices))
+    keras.distribution.set_distribution(distribution)
+    model = keras.saving.load_model(folder)
+    assert any(not each.value.sharding.is_fully_replicated for each in model.weights) == (devices == 2)
+    model.fit(IDS, IDS, batch_size=ROWS // 2, shuffle=False, verbose=0)
+    with np.load(f"{folder}.npz") as expected:
+        found = max(
+            np.abs(expected[name] - weight).max()
+            for name, weight in zip(expected.files, model.get_weights(), strict=True)
+        )
+    assert found <= bound, found

@@ -1,5 +1,6 @@
 """Training on several devices equals training on one."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -59,3 +60,13 @@ def test_meshes_that_split_nothing_are_refused():
     batches = keras.distribution.DeviceMesh((2,), ("batch",), devices=["cpu:0", "cpu:1"])
     with pytest.raises(ValueError, match='`mesh` must be a DeviceMesh with an axis "model"'):
         layout_map(model, batches)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("orbax") is None, reason="needs orbax-checkpoint")
+def test_sharded_checkpoints_go_on_with_any_number_of_devices(tmp_path):
+    folder = str(tmp_path / "checkpoints")
+    run(f"from tests.training import several_devices; several_devices.save_sharded({folder!r})")
+    for devices, bound in ((2, 0), (1, several_devices.BOUND)):
+        code = f"several_devices.resume_sharded({folder!r}, {devices}, {bound})"
+        run(f"from tests.training import several_devices; {code}", devices)
