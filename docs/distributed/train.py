@@ -23,16 +23,18 @@ def train(
         data: a file of pairs, the same for all processes.
         folder: a new folder for the pipeline.
         epochs: the number of epochs.
-        batch_size: the size of a batch of all processes, a multiple of the number of devices.
+        batch_size: the size of a batch of all processes, a multiple of the number of processes and of devices.
     """
     tokenizer = kt.text.ByteTokenizer()
-    batches = kt.data.translation_pairs(data, tokenizer, batch_size=batch_size)
-    rows = batches.map(
-        lambda *batch: keras.tree.map_structure(lambda each: each[process.index :: process.count], batch)
+    batches = kt.data.translation_pairs(
+        data,
+        tokenizer,
+        batch_size=batch_size // process.count,
+        shard=(process.index, process.count),
     )
     model = kt.models.Transformer.small(tokenizer.vocabulary_size)
     model.compile(keras.optimizers.Adam(1e-3), kt.training.LabelSmoothedCrossentropy(0.1))
-    model.fit(rows, epochs=epochs, shuffle=False)
+    model.fit(batches, epochs=epochs, shuffle=False)
     if process.is_main:
         # Saved without the distribution, since other processes take no part in it.
         keras.distribution.set_distribution(None)
