@@ -7,7 +7,7 @@ import numpy as np
 COMPILATION = 0.002
 """The cost of a shape, as a fraction of the positions of an epoch.
 
-XLA compiles a training step of 3 + 3 layers in 11 seconds of processor time, 0.2 % of an hour and a half.
+XLA compiles a training step of 3 + 3 layers in roughly 11 seconds of processor time, 0.2 % of an hour and a half.
 """
 
 _EDGES = 64  # lengths of each side; the search compares all their combinations
