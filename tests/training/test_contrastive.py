@@ -113,7 +113,7 @@ def test_long_texts_are_truncated_with_a_warning(tokenizer, caplog):
     assert (ids[..., -1] == tokenizer.end_id).all()
 
 
-@pytest.mark.slow_variants
+@pytest.mark.slow
 @pytest.mark.parametrize("pooling", ["first", "mean", "pooler"])
 def test_the_pipeline_pools_as_the_model(tokenizer, pooling, tmp_path):
     model = models.SentenceEncoder(models.BERT(tokenizer.vocabulary_size, **SIZES), pooling)
