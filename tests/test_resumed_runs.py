@@ -41,6 +41,7 @@ class Crashing(training.ExactResume):
             raise OSError("crash")
 
 
+@pytest.mark.slow
 def test_a_crashed_run_is_resumed_with_the_same_recipe_only(tmp_path, monkeypatch, sentence_pairs):
     folder, said = tmp_path / "run", []
     options = {**SMALL, "epochs": 2, "validation": 0.2, "batch_tokens": 32}

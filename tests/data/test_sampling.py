@@ -113,6 +113,7 @@ def epoch(dataset, tokenizer):
 
 
 class TestTranslationPairs:
+    @pytest.mark.slow
     def test_each_epoch_has_the_same_texts_in_other_segmentations(self, tokenizer):
         datasets = [
             translation_pairs(PAIRS, tokenizer, 16, sampling=0.1, seed=seed, length_buckets=2)

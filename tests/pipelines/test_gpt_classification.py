@@ -30,6 +30,7 @@ def expected(model, examples, task):
     return np.concatenate([keras.ops.softmax(model(inputs)["classes"]) for inputs, _ in batches])
 
 
+@pytest.mark.slow
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("batch_size", [1, 32])
 def test_answers_equal_the_models_on_training_batches(batch_size):

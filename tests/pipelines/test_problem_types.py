@@ -72,6 +72,7 @@ MAKERS = {
 each = pytest.mark.parametrize("name", MAKERS)
 
 
+@pytest.mark.slow
 @pytest.mark.slow_variants
 @each
 def test_multi_label_probabilities_are_sigmoids(name, tmp_path):

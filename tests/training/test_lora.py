@@ -152,6 +152,7 @@ def test_a_model_that_was_not_trainable_has_trainable_adapters():
     assert len(model.trainable_variables) == 8
 
 
+@pytest.mark.slow
 def test_a_merged_model_can_be_adapted_again(tmp_path):
     model = new()
     for _ in range(2):

@@ -71,6 +71,7 @@ def test_logs_are_the_speed_of_training_and_the_time_left(form, bigrams, padded_
     np.testing.assert_allclose(left, [8, 6, 2 * 106 / 3, 108 / 4, 0])
 
 
+@pytest.mark.slow
 def test_time_budget_determines_the_time_left(bigrams, padded_batches, monkeypatch):
     for order in (1, -1):
         watch = Watch(monkeypatch)
