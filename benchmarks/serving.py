@@ -2,18 +2,21 @@
 
 python benchmarks/serving.py runs/quickstart/export --seconds 10 --load-seconds 60 --rounds 3
 
-It needs `keras-transformer-serving[cpu,server]`. The client shares the cores with the server: it is one thread, which
-sends prepared requests and parses no more of an answer than its status and length.
+It needs `keras-transformer-serving[cpu,server]`, and measures LitServe where it is installed. The client shares the
+cores with the server: it is one thread, which sends prepared requests and parses no more of an answer than its status
+and length.
 """
 
 import argparse
 import asyncio
 import collections
 import contextlib
+import importlib.util
 import json
 import os
 import pathlib
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -26,9 +29,11 @@ import keras_transformer_serving as serving
 
 TEXTS = ["¿Dónde está la estación?", "El perro ladra.", "Nosotros compramos pan en la tienda.", "Hola"]
 PATH = "/v1/models/model:predict"
-OURS, PLAIN = "keras-transformer-serve", "plain Starlette"
+OURS, PLAIN, LIT = "keras-transformer-serve", "plain Starlette", "LitServe"
 LIMIT = 2.0  # seconds, the time limit of requests in the load test
 CONTENDERS = {OURS: (OURS, []), PLAIN: (PLAIN, ["0"]), f"{PLAIN}, one thread": (PLAIN, ["1"])}
+if importlib.util.find_spec("litserve"):
+    CONTENDERS[LIT] = (LIT, ["64"])
 
 
 def serve_plain(folder: str, port: int, threads: int) -> None:
@@ -49,10 +54,10 @@ def serve_plain(folder: str, port: int, threads: int) -> None:
 
 
 class Server:
-    """A server in a process of its own.
+    """A server in processes of its own.
 
     Args:
-        name: `OURS` or `PLAIN`.
+        name: `OURS`, `PLAIN` or `LIT`.
         folder: the export.
         options: further arguments.
     """
@@ -63,10 +68,13 @@ class Server:
         code = {
             OURS: "from keras_transformer_serving.command_line import main; main(sys.argv[1:])",
             PLAIN: "import serving; serving.serve_plain(sys.argv[1], *map(int, sys.argv[2:]))",
+            LIT: "import serving_with_litserve as server; server.serve(sys.argv[1], *map(int, sys.argv[2:]))",
         }[name]
+        ports = [str(self.port), *options]
         arguments = {
             OURS: [f"model={folder}", "--port", str(self.port), *options],
-            PLAIN: [folder, str(self.port), *options],
+            PLAIN: [folder, *ports],
+            LIT: [folder, *ports],
         }[name]
         search = os.pathsep.join([str(pathlib.Path(__file__).parent), *sys.path])
         self.process = subprocess.Popen(
@@ -74,6 +82,7 @@ class Server:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": search},
+            start_new_session=True,
         )
 
     def __enter__(self) -> "Server":
@@ -89,11 +98,18 @@ class Server:
     def __exit__(self, *_: object) -> None:
         self.process.terminate()
         self.process.wait(60)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)  # workers that have survived it
 
     def processor_seconds(self) -> float:
-        """Return the processor time of all threads."""
-        fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """Return the processor time of all processes and threads."""
+        ticks = 0
+        for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                fields = path.read_text().rpartition(")")[2].split()
+                if int(fields[3]) == self.process.pid:  # the session
+                    ticks += int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
 
     def resident_megabytes(self) -> float:
         """Return the resident memory."""
