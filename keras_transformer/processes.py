@@ -73,7 +73,7 @@ def initialize_distributed(
         ValueError: if Keras does not run on JAX and there are several processes, or a value is missing or invalid.
 
     Example:
-        >>> process = kt.training.initialize_distributed()
+        >>> process = initialize_distributed()
         >>> process.index, process.count, process.is_main
         (0, 1, True)
     """

@@ -34,9 +34,10 @@ def layout_map(model: keras.Model, mesh: Any) -> Any:
         ValueError: if the mesh has no axis "model", or its size divides the size of no layer.
 
     Example:
+        >>> from keras_transformer.models import GPT
         >>> mesh = keras.distribution.DeviceMesh((1, 1), ("batch", "model"), devices=["cpu:0"])
-        >>> model = kt.models.GPT(100, num_layers=1, num_heads=2, model_dim=16)
-        >>> kt.training.layout_map(model, mesh)["block_0/self_attention/query/kernel"].axes
+        >>> model = GPT(100, num_layers=1, num_heads=2, model_dim=16)
+        >>> layout_map(model, mesh)["block_0/self_attention/query/kernel"].axes
         (None, 'model')
 
     References:
