@@ -60,7 +60,7 @@ def plot_history(history: Any, monitor: str = "val_loss", mode: str = "min") -> 
             axes.axvline(first + best, color="0.5", lw=1, ls=":", zorder=0)
             if monitor.removeprefix("val_") == name:
                 _annotate(axes, first, first + best, records[monitor])
-        if pair[1]:
+        if len(pair[1]):
             axes.legend(frameon=False)
     return figure
 

@@ -125,8 +125,9 @@ def drawn(panel):
     return {line.get_label(): line.get_xydata().tolist() for line in lines}
 
 
-def test_plot_history_draws_panel_for_each_quantity_with_both_curves():
-    figure = inspection.plot_history(HISTORY)
+@pytest.mark.parametrize("sequence", [list, np.array])
+def test_plot_history_draws_panel_for_each_quantity_with_both_curves(sequence):
+    figure = inspection.plot_history({name: sequence(values) for name, values in HISTORY.items()})
     panels = figure.get_axes()
     assert [axes.get_title() for axes in panels] == ["loss", "token accuracy", "bleu", "learning rate"]
     assert drawn(panels[0]) == {"training": [[1, 3], [2, 2], [3, 1]], "validation": [[1, 3.5], [2, 3]]}
