@@ -528,11 +528,13 @@ def test_files_of_a_person_become_pipelines_by_three_commands(tmp_path, capsys):
         out = tmp_path / task
         arguments = ["train", task, "--data", str(tmp_path / name), *options, *small, "--output", str(out)]
         assert commands.main(arguments) == 0
-        export.onnx(pipelines.load(out / "pipeline"), tmp_path / f"{task}-export")
+        pipeline = pipelines.load(out / "pipeline")
+        if task == "language-model":  # a sampler draws anew in each call
+            pipeline = pipeline.with_settings("greedy")
+        export.onnx(pipeline, tmp_path / f"{task}-export")
         capsys.readouterr()
         texts = ["uno dos", "tres"]
-        expected = pipelines.load(out / "pipeline")(texts)
-        assert list(serving.load(tmp_path / f"{task}-export")(texts)) == expected
+        assert list(serving.load(tmp_path / f"{task}-export")(texts)) == pipeline(texts)
 
 
 def test_backend_is_set_before_keras_is_imported(monkeypatch):
