@@ -107,7 +107,11 @@ def write(folder: pathlib.Path, batches: int, meta: dict[str, Any], arrays: dict
         try:
             with os.fdopen(handle, "wb") as file:
                 text = np.frombuffer(json.dumps(meta, default=float).encode(), np.uint8)
-                np.savez(file, allow_pickle=False, **{"meta": text, **arrays})
+                # As `np.savez` does, which leaves its archive open when writing fails.
+                with zipfile.ZipFile(file, "w") as archive:
+                    for name, array in {"meta": text, **arrays}.items():
+                        with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                            np.lib.format.write_array(entry, np.asarray(array), allow_pickle=False)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)

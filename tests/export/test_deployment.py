@@ -210,7 +210,10 @@ def test_server_image_is_healthy_once_the_server_is_ready(path, http_server, sta
 @named(COMPOSE)
 def test_compose_files_are_read_only_and_local(path):
     document = yaml.safe_load(path.read_text())
-    jsonschema.validate(document, get_builtin_schema("vendor.compose-spec"))
+    schema = get_builtin_schema("vendor.compose-spec")
+    # Some versions of the schema name their draft in a form that is unknown.
+    validator = jsonschema.validators.validator_for(schema, default=jsonschema.Draft7Validator)
+    jsonschema.validate(document, schema, cls=validator)
     for service in document["services"].values():
         build = service["build"]
         context = (path.parent / build["context"]).resolve()
