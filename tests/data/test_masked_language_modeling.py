@@ -44,6 +44,7 @@ def test_special_ids_are_never_chosen_and_no_position_twice(whole_words):
         assert not positions[labels == 0].any()
 
 
+@pytest.mark.slow
 @pytest.mark.slow_variants
 @pytest.mark.parametrize(
     ("rate", "expected"), [(0.15, {10: 2, 2: 1, 12: 2}), (0.5, {10: 5, 2: 1, 12: 6})], ids=str

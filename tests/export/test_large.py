@@ -66,6 +66,7 @@ def test_matrices_are_initializers_with_the_paths_of_the_variables(classifier):
     assert {each.name for each in converted.input} == {"input_ids", "attention_mask", "token_type_ids"}
 
 
+@pytest.mark.slow
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("precision", ["", "float16"])
 def test_a_tied_embedding_is_stored_once(random_transformer, precision):

@@ -246,6 +246,7 @@ def test_ties_choose_the_lowest_id(make):
     assert (generate(model, SOURCES).best == 5).all()
 
 
+@pytest.mark.slow
 def test_new_weights_are_used_by_the_next_call(make):
     model = make()
     before = generate(model, SOURCES).best

@@ -24,6 +24,7 @@ def run(model, prompts, sampler="greedy", most=6, **options):
     return generation.Generator(model, sampler, most, jit_compile=ON_JAX)(prompts, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
 def test_padded_prompts_equal_single_rows_and_full_forward(decoder, options):

@@ -145,6 +145,7 @@ def test_noise_replaces_the_seed(model, expected):
     np.testing.assert_array_equal(ops.convert_to_numpy(out["ids"]), expected.ids)
 
 
+@pytest.mark.slow
 def test_minimums_temperatures_and_seeds_of_rows_equal_the_settings(model):
     minimums, temperatures = np.array([0, 8, 3], "int32"), np.array([0.5, 1.0, 3.0], "float32")
     seeds, sources = np.array([4, 4, 9], "int32"), ops.array(SOURCES[:3])

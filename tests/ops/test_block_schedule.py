@@ -458,6 +458,7 @@ class TestUnknownShapes:
         with pytest.raises(ValueError, match="`kernel` cannot be 'chunked' where lengths are not static"):
             chunked(x, y)
 
+    @pytest.mark.slow
     @pytest.mark.slow_variants
     @pytest.mark.parametrize("compiled", [False, True], ids=["graph", "xla"])
     def test_edges_of_unknown_lengths(self, compiled):

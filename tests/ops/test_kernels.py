@@ -24,7 +24,8 @@ ON_JAX, MORE = pairwise(
     AXES, legal, (lambda a, b: "kernel" in (a, b) and "score" not in (a, b), lambda a, b: True)
 )
 COVERING = [
-    *(pytest.param(case, id=name(case), marks=neutral) for case in ON_JAX),
+    *(pytest.param(case, id=name(case), marks=neutral) for case in ON_JAX[::2]),
+    *(pytest.param(case, id=name(case), marks=(neutral, pytest.mark.slow)) for case in ON_JAX[1::2]),
     *(pytest.param(case, id=name(case), marks=pytest.mark.slow) for case in MORE),
 ]
 # Every kernel with every relation, score and mode that it takes, the other axes by chance.

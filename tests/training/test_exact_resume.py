@@ -174,6 +174,7 @@ def test_the_scale_of_a_loss_scale_optimizer_is_restored(tmp_path):
     assert all(map(np.array_equal, state(made), state(expected)))
 
 
+@pytest.mark.slow
 def test_complete_training_is_not_repeated_but_can_go_on(tmp_path, uninterrupted):
     fit(model(), tmp_path)
     again = model()
@@ -318,6 +319,7 @@ def test_a_full_disk_ends_training_with_the_states_before(tmp_path):
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
+@pytest.mark.slow
 def test_states_are_saved_automatically_for_a_hundredth_of_the_time(tmp_path, monkeypatch):
     """A batch takes 10 seconds, a state 2: one at the start, and then one after at least 200 seconds."""
     now, saved = [0.0], []
