@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, Any, NamedTuple
 
-from keras_transformer.data.progress import Progress
+from keras_transformer.data.progress import ProgressBar
 from keras_transformer.data.storage import Arrays, Chunk, digest, explained, in_files, in_memory
 from keras_transformer.text.training.files import format_of
 from keras_transformer_serving import files
@@ -30,7 +30,7 @@ class Examples(NamedTuple):
         count: their number, if it is known.
     """
 
-    read: Callable[[Progress], Iterator[Any]]
+    read: Callable[[ProgressBar], Iterator[Any]]
     paths: Sequence[Path] | None = None
     count: int | None = None
 
@@ -93,7 +93,7 @@ def stored(
     """
     if cache_dir is None:
         return in_memory(
-            to_arrays(_chunks(examples.read, Progress("Tokenising", examples.paths or (), examples.count)))
+            to_arrays(_chunks(examples.read, ProgressBar("Tokenising", examples.paths or (), examples.count)))
         )
     if not isinstance(cache_dir, str | os.PathLike) or not os.fspath(cache_dir):
         raise TypeError(f"`cache_dir` must be a path or None. Received: cache_dir={cache_dir!r}")
@@ -103,17 +103,17 @@ def stored(
     with explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
     if source is not None:
-        progress = Progress("Tokenising", examples.paths)
+        progress = ProgressBar("Tokenising", examples.paths)
         return in_files(folder, digest([source, identity]), to_arrays(_chunks(examples.read, progress)))
     # An iterable can perhaps be read only once, so that the hash of its content comes too late: keep the examples.
     with tempfile.TemporaryFile(dir=folder) as file:
         spool = _Spool(file, folder)
-        spool.write(_chunks(examples.read, Progress("Reading", rows=examples.count)))
-        progress = Progress("Tokenising", rows=spool.count)
+        spool.write(_chunks(examples.read, ProgressBar("Reading", rows=examples.count)))
+        progress = ProgressBar("Tokenising", rows=spool.count)
         return in_files(folder, digest([spool.digest, identity]), to_arrays(_chunks(spool.read, progress)))
 
 
-def _chunks(read: Callable[[Progress], Iterator[Any]], progress: Progress) -> Iterator[list[Any]]:
+def _chunks(read: Callable[[ProgressBar], Iterator[Any]], progress: ProgressBar) -> Iterator[list[Any]]:
     """Yield lists of consecutive examples."""
     examples = read(progress)
     try:
@@ -163,7 +163,7 @@ class _Spool:
             with explained(self._folder):
                 pickle.dump(chunk, self._file, pickle.HIGHEST_PROTOCOL)
 
-    def read(self, progress: Progress) -> Iterator[Any]:
+    def read(self, progress: ProgressBar) -> Iterator[Any]:
         """Yield the examples."""
         self._file.seek(0)
         read = 0

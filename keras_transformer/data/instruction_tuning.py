@@ -18,6 +18,7 @@ from keras_transformer.data.ragged_rows import RaggedRows, RowsToStore
 from keras_transformer.data.storage import Chunk
 from keras_transformer.data.token_lists import check_special_ids, padding_values, tokenized
 
+_CHUNK = 2**18  # texts whose lengths are in memory at a time
 _LOGGER = logging.getLogger("keras_transformer")
 
 
@@ -114,14 +115,18 @@ def instruction_tuning(
 
 def _check_lengths(texts: RaggedRows, length: int) -> None:
     """Warn about texts that do not fit into rows, or raise a ValueError if none does."""
-    sizes = texts.lengths(0, texts.count) - 1  # the end token is no input
-    too_long = int((sizes > length).sum())
-    if not (sizes[sizes > 0] <= length).any():
+    too_long, fitting, shortest = 0, 0, np.iinfo(np.int64).max
+    for start in range(0, texts.count, _CHUNK):
+        sizes = texts.lengths(start, start + _CHUNK) - 1  # the end token is no input
+        too_long += int((sizes > length).sum())
+        fitting += int(((sizes > 0) & (sizes <= length)).sum())
+        shortest = min(shortest, sizes[sizes > 0].min(initial=shortest))
+    if not fitting:
         raise ValueError(
-            f"`length` must be at least {sizes[sizes > 0].min()}, the number of tokens of the shortest of the "
-            f"{len(sizes)} pairs. Received: length={length}"
+            f"`length` must be at least {shortest}, the number of tokens of the shortest of the {texts.count} "
+            f"pairs. Received: length={length}"
         )
     if too_long:
         _LOGGER.warning(
-            "instruction_tuning leaves out %d of %d pairs: more than %d tokens", too_long, len(sizes), length
+            "instruction_tuning leaves out %d of %d pairs: more than %d tokens", too_long, texts.count, length
         )

@@ -203,7 +203,9 @@ def _packed_pieces(texts: RaggedRows, length: int, split: bool) -> Iterator[Chun
         start += len(starts) - 1
         # Input pieces of at most T tokens; the last token of a text, its end token, is a label only.
         inputs = np.diff(starts) - 1
-        numbers = -(-inputs // length) if split else inputs <= length
+        numbers = -(-inputs // length)
+        if not split:
+            numbers[numbers > 1] = 0
         number = _within(numbers)
         first = np.repeat(starts[:-1], numbers) + number * length
         size = np.minimum(np.repeat(inputs, numbers) - number * length, length)

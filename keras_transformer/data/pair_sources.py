@@ -10,7 +10,7 @@ from keras_transformer.data.columns import ColumnPicker, Columns
 from keras_transformer.data.examples import Examples
 from keras_transformer.data.files import ADVICE, file_examples, matching
 from keras_transformer.data.malformed import Malformed
-from keras_transformer.data.progress import Progress
+from keras_transformer.data.progress import ProgressBar
 from keras_transformer.text.training.files import format_of
 
 _CHUNK = 8192
@@ -55,7 +55,7 @@ class PairReader:
         count = None if len(lengths) < len(sources) or any(map(_is_path, paths)) else sum(lengths)
         return Examples(lambda progress: self._rows(sources, progress), paths if in_files else None, count)
 
-    def _rows(self, tasks: Iterable[Pairs], progress: Progress) -> Iterator[Row]:
+    def _rows(self, tasks: Iterable[Pairs], progress: ProgressBar) -> Iterator[Row]:
         without = None
         for task, pairs in enumerate(tasks):
             found = False
@@ -69,7 +69,7 @@ class PairReader:
         if without is not None:
             raise ValueError(f"`pairs` must hold at least one pair. Received: pairs={without!r}")
 
-    def _pairs(self, pairs: Pairs, progress: Progress) -> Iterator[tuple[bytes, bytes]]:
+    def _pairs(self, pairs: Pairs, progress: ProgressBar) -> Iterator[tuple[bytes, bytes]]:
         if isinstance(pairs, tf.data.Dataset):
             for chunk in pairs.batch(_CHUNK).as_numpy_iterator():
                 yield from zip(*(side.tolist() for side in chunk), strict=True)
@@ -93,7 +93,7 @@ class PairReader:
                     f"`pairs` must be (source, target), two str each. Received: pairs[{index}]={item!r}"
                 ) from None
 
-    def _of_file(self, path: str | os.PathLike[str], progress: Progress) -> Iterator[tuple[bytes, bytes]]:
+    def _of_file(self, path: str | os.PathLike[str], progress: ProgressBar) -> Iterator[tuple[bytes, bytes]]:
         # A file of pairs has two columns whatever its name, such as Tatoeba's "spa.txt".
         known = format_of(path)
         found = file_examples(

@@ -162,7 +162,7 @@ def translation_pairs(
         each = zip(sides, texts, (tokenizer, target_tokenizer), strict=True)
         sides = tuple(SampledRows.of(*side, sampling) for side in each)
         arrays = arrays.with_content(f"sampling {sampling}")
-        lengths = _shortened(lengths, row_lengths(*sides), shapes.limits)
+        lengths = _with_room(lengths, row_lengths(*sides), shapes.limits)
         counts = shapes.count_lengths(lengths, ends)
     buckets = shapes.buckets(arrays, lengths, counts, ends, part.count)
     rows = buckets.batches(shuffle, part)
@@ -261,8 +261,8 @@ def row_lengths(*sides: RaggedRows | SampledRows) -> RowLengths:
     return lambda start, end: np.stack([texts.lengths(start, end) for texts in sides], axis=1) + 1
 
 
-def _shortened(lengths: RowLengths, sampled: RowLengths, limits: Sequence[int]) -> RowLengths:
-    """Return the lengths to make place for: those of samples, at most `limits` for rows that are short enough."""
+def _with_room(lengths: RowLengths, sampled: RowLengths, limits: Sequence[int]) -> RowLengths:
+    """Return the lengths that leave room for samples, up to `limits`; longer rows keep theirs."""
     return lambda start, end: np.maximum(np.minimum(sampled(start, end), limits), lengths(start, end))
 
 

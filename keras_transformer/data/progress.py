@@ -11,7 +11,7 @@ _REFRESH, _REFRESH_IN_LOGS = 0.2, 30.0  # seconds
 _WIDTH = 79
 
 
-class Progress:
+class ProgressBar:
     """The rows that are read, their share, speed and remaining time.
 
     Nothing is printed in the first seconds, so that small data is read silently. On a terminal one line is rewritten,

@@ -61,7 +61,7 @@ class SampledRows(NamedTuple):
     def gather(self, rows: tf.Tensor, length: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Sample the ids of rows, in the form of `RaggedRows.gather`.
 
-        Samples of `length` tokens or more, which leave no place for an end token, are replaced.
+        Samples of `length` tokens or more, which leave no room for an end token, are replaced.
         """
         ids, lengths = self.rows.gather(rows, length)
         found = self.tokenizer.sample(self.texts.strings(tf.maximum(rows, 0)), self.rate, self.seed)

@@ -113,7 +113,7 @@ def sentence_pairs(
         rows, shape = rows_of(number, seeds)
         length = shape[0]
         found = [side.gather(rows, length) for side in ids]
-        padded = [tf.where(tf.range(length) < ends, values, tokenizer.pad_id) for values, ends in found]
+        padded = [tf.where(tf.range(length) < sizes, values, tokenizer.pad_id) for values, sizes in found]
         return {"token_ids": tf.stack(padded, axis=1)}, gathered(arrays["hashes"], rows)
 
     return batches(rows_of.count, batch, seed, [*arrays.content, *rows_of.content], part)

@@ -12,7 +12,7 @@ from keras_transformer.data.columns import ColumnPicker, Columns
 from keras_transformer.data.examples import Examples
 from keras_transformer.data.files import ADVICE, file_examples, matching
 from keras_transformer.data.malformed import Malformed
-from keras_transformer.data.progress import Progress
+from keras_transformer.data.progress import ProgressBar
 from keras_transformer.text import Tokenizer
 
 Texts = Iterable[str | os.PathLike[str]] | os.PathLike[str]
@@ -45,7 +45,7 @@ def text_examples(texts: Texts, columns: Columns = None, on_error: str = "raise"
         )
         items = list(itertools.chain.from_iterable(each))
 
-    def read(progress: Progress) -> Iterator[str]:
+    def read(progress: ProgressBar) -> Iterator[str]:
         for index, item in enumerate(items):
             if isinstance(item, os.PathLike):
                 found = file_examples(item, "texts", picker, malformed, opened=progress.opened)

@@ -16,8 +16,8 @@ from keras_transformer_serving import files
 _FORMAT = 1
 
 
-class Progress:
-    """The progress of a run, in `training/` of its folder: the recipe, the untrained pipeline and states of training.
+class ResumableRun:
+    """A run that can be resumed: recipe, untrained pipeline and states of training, in `training/` of its folder.
 
     Args:
         folder: the folder of the run.
@@ -29,26 +29,26 @@ class Progress:
 
     @classmethod
     def of(cls, folder: pathlib.Path, recipe: Recipe, resume: bool) -> Self:
-        """Return the progress of a new run, or of an interrupted one.
+        """Return a new run, or an interrupted one.
 
         Raises:
             FileExistsError: if `folder` exists and `resume` is False, or it is not the folder of a run.
             ValueError: if the run is of another recipe or data.
         """
-        progress = cls(folder, recipe)
+        run = cls(folder, recipe)
         if not folder.exists():
             files.nearest_folder(folder)
         elif not resume:
             interrupted = ". It holds an interrupted run, which resume=True (--resume) continues"
             raise FileExistsError(
                 f"`folder` must be new. Received: {folder}, which exists and is not changed"
-                f"{interrupted if progress._file.is_file() else ''}"
+                f"{interrupted if run._file.is_file() else ''}"
             )
-        elif progress._file.is_file():
-            saved = files.read_json(progress._file)
-            files.check_format(progress._file, saved, _FORMAT)
+        elif run._file.is_file():
+            saved = files.read_json(run._file)
+            files.check_format(run._file, saved, _FORMAT)
             check_same(folder, recipe, saved)
-            for name, digest in progress._digests().items():
+            for name, digest in run._digests().items():
                 if saved["examples"][name] != digest:
                     raise ValueError(
                         f"`{name}` must have the same examples as the interrupted run in {folder}. "
@@ -58,7 +58,7 @@ class Progress:
             raise FileExistsError(
                 f"`folder` must be new or a run to resume. Received: {folder}, without a run"
             )
-        return progress
+        return run
 
     @property
     def is_complete(self) -> bool:
@@ -86,7 +86,7 @@ class Progress:
         return ExactResume(self.folder, "auto", on_signal="stop")
 
     def remove(self) -> None:
-        """Remove the progress of a complete run."""
+        """Remove the folder of states, when the run is complete."""
         self._file.unlink()  # first, so that part of a folder is not resumed
         shutil.rmtree(self.folder)
 

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 
 from keras_transformer.recipes.base import Recipe
-from keras_transformer.recipes.interrupted import Progress, check_same
+from keras_transformer.recipes.interrupted import ResumableRun, check_same
 from keras_transformer.recipes.pages import page
 from keras_transformer_serving import files
 
@@ -54,8 +54,8 @@ def run(
         0.91
     """
     folder = pathlib.Path(folder)
-    progress = Progress.of(folder, recipe, resume)
-    if progress.is_complete:
+    resumable = ResumableRun.of(folder, recipe, resume)
+    if resumable.is_complete:
         report: dict[str, Any] = files.read_json(folder / "report.json")
         check_same(folder, recipe, report)
         say(f"The run in {folder} is complete")
@@ -65,11 +65,11 @@ def run(
     counts = {"train": len(train), "validation": len(validation), "test": 0 if test is None else len(test)}
     say(f"Training on {counts['train']:,} examples, validating on {counts['validation']:,}")
     go_on = f"Go on with: {command} --resume" if command else "Go on with resume=True"
-    resuming = progress.callback()
+    resuming = resumable.callback()
     try:
-        pipeline, history = recipe.train([resuming], verbose, progress.pipeline())
+        pipeline, history = recipe.train([resuming], verbose, resumable.pipeline())
     except BaseException:
-        if progress.is_kept_after_error():
+        if resumable.is_kept_after_error():
             say(go_on)
         raise
     seconds, evaluation_began = resuming.seconds, time.monotonic()
@@ -105,7 +105,7 @@ def run(
     files.write_bytes(folder / "report.html", page(report).encode())
     files.write_bytes(folder / "command.txt", f"{report['command']}\n".encode())
     if not stopped:
-        progress.remove()
+        resumable.remove()
     say(summary(report))
     say(f"Report: {folder / 'report.html'}")
     return report

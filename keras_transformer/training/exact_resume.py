@@ -13,6 +13,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.arguments import check_one_of, is_integer
+from keras_transformer.models.host_batches import epochs_of
 from keras_transformer.training import signals, states
 
 # What Keras' callbacks change while they run, by attribute.
@@ -102,7 +103,7 @@ class ExactResume(keras.callbacks.Callback):
         Yields:
             All callbacks, in the order that `fit` has to call them.
         """
-        if not hasattr(data, "epochs"):
+        if epochs_of(data) is None:
             raise ValueError(
                 "`x` must be a data set as a function of keras_transformer.data returned it, for ExactResume: another "
                 f"order of batches cannot be repeated. Received: a {type(data).__name__}"
@@ -115,7 +116,7 @@ class ExactResume(keras.callbacks.Callback):
                 "takes no seed"
             )
         self._dataset, self._data, self._others = data, data.epochs, callbacks
-        self._validation_data = getattr(validation_data, "epochs", None)
+        self._validation_data = epochs_of(validation_data)
         self.signal, self._interrupted, self._unwritten = None, False, None
         with signals.received_by(self._receive):
             yield [self._end_of_epoch, *callbacks, self]

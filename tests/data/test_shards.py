@@ -18,7 +18,7 @@ import tensorflow as tf
 import keras_transformer as kt
 from keras_transformer import data
 from keras_transformer.data import progress, storage
-from keras_transformer.text import ByteTokenizer, WordPieceTokenizer
+from keras_transformer.text import BytePairTokenizer, ByteTokenizer, WordPieceTokenizer
 
 TEXTS = [
     "one two three",
@@ -53,8 +53,15 @@ class CountingWords(WordPieceTokenizer):
 
 BYTES = Counting()
 WORDS = CountingWords.from_model_bytes(WordPieceTokenizer.train(TEXTS, 60).model_bytes)
+MERGES = BytePairTokenizer.train(TEXTS, 300)
 DATASETS = {
     "translation_pairs": lambda size, **o: data.translation_pairs(PAIRS, BYTES, size, max_length=20, **o),
+    "translation_pairs, packed": lambda size, **o: data.translation_pairs(
+        PAIRS, BYTES, size, max_length=40, packed=True, **o
+    ),
+    "translation_pairs, sampled": lambda size, **o: data.translation_pairs(
+        PAIRS, MERGES, size, max_length=20, sampling=0.3, **o
+    ),
     "multi_task_pairs": lambda size, **o: data.multi_task_pairs(
         {"a: ": PAIRS, "b: ": iter(PAIRS[:3])}, BYTES, size, limit=5, **o
     ),
@@ -62,6 +69,8 @@ DATASETS = {
     "language_modeling, separate": lambda size, **o: data.language_modeling(
         TEXTS, BYTES, size, length=8, separate=True, **o
     ),
+    "instruction_tuning": lambda size, **o: data.instruction_tuning(PAIRS, BYTES, size, length=36, **o),
+    "sentence_pairs": lambda size, **o: data.sentence_pairs(PAIRS, WORDS, size, max_length=12, **o),
     "masked_language_modeling": lambda size, **o: data.masked_language_modeling(
         TEXTS, WORDS, size, max_length=8, **o
     ),
@@ -96,9 +105,9 @@ DATASETS = {
 }
 each_dataset = pytest.mark.parametrize("name", DATASETS)
 # Their batches depend on random numbers that differ between workers.
-RANDOM = {"masked_language_modeling", "next_sentences", "span_corruption"}
+RANDOM = {"translation_pairs, sampled", "masked_language_modeling", "next_sentences", "span_corruption"}
 # Rows that cannot be divided among the workers are left out.
-DIVISIBLE = {"next_sentences", "classification", "questions", "fine_tuning"}
+DIVISIBLE = {"sentence_pairs", "next_sentences", "classification", "questions", "fine_tuning"}
 
 
 def listed(dataset):
@@ -442,7 +451,7 @@ def test_a_bar_shows_share_speed_and_remaining_time_of_slow_reading(tmp_path, mo
     path.write_text("a\n" * 100)
     now = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
-    bar = progress.Progress("Tokenising", [path])
+    bar = progress.ProgressBar("Tokenising", [path])
     with open(path, "rb") as file:
         bar.opened(file)
         bar.add(1)
