@@ -122,17 +122,18 @@ def by_sorting(corpus: Corpus, tokens: int) -> list[Batch]:
 
 @dataclasses.dataclass(frozen=True)
 class Contender:
-    """A library, and its batches for a corpus and a number of tokens."""
+    """A library, its batches for a corpus and a number of tokens, and whether XLA compiles it (None: it has none)."""
 
     library: str
     batches: Callable[[Corpus, int], list[Batch]]
-    jit: bool = False
+    jit: bool | None = False
 
 
 CONTENDERS = {
     f"{OURS}, 4 lengths": Contender("ours", equal_lengths),
     OURS: Contender("ours", ours),
     f"{OURS}, 16 shapes": Contender("ours", functools.partial(ours, length_buckets=16)),
+    f"{OURS}, 64 shapes": Contender("ours", functools.partial(ours, length_buckets=64, pad_to_multiple_of=1)),
     f"{OURS}, packed": Contender("ours", functools.partial(ours, packed=True, max_length=80)),
     f"{OURS}, 4 lengths, XLA": Contender("ours", equal_lengths, jit=True),
     f"{OURS}, XLA": Contender("ours", ours, jit=True),
@@ -141,7 +142,7 @@ CONTENDERS = {
     f"{HUB}, XLA": Contender(
         "keras_hub", functools.partial(by_sequence_length, multiple=8, to_boundary=True), jit=True
     ),
-    TORCH: Contender("torch", by_sorting),
+    TORCH: Contender("torch", by_sorting, jit=None),
 }
 
 
@@ -257,7 +258,11 @@ def main() -> None:
         return
     train_step.start_keras(options.threads)
     corpus = Corpus.load(train_step.Shapes.vocabulary_size)
-    names = [name for name in CONTENDERS if not options.only or any(part in name for part in options.only)]
+    names = [
+        name
+        for name, contender in CONTENDERS.items()
+        if contender.jit in (options.xla, None) and any(part in name for part in options.only or [""])
+    ]
     summaries, workers, skipped = {}, [], {}
     with tempfile.TemporaryDirectory() as folder:
         for place, name in enumerate(names):
@@ -294,7 +299,8 @@ def main() -> None:
     print(measuring.table([_row(name, figures) for name, figures in result["contenders"].items()]))
     for name, reason in skipped.items():
         print(f"skipped {name}: {reason}")
-    print(f"\nWritten to {measuring.write_result('training', result, options.output)}")
+    name = "training_xla" if options.xla else "training"
+    print(f"\nWritten to {measuring.write_result(name, result, options.output)}")
 
 
 def _figures(answers: list[dict[str, Any]], batches: dict[str, Any]) -> dict[str, Any]:
@@ -338,6 +344,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--only", action="append", help="only contenders whose name contains this; repeatable"
     )
+    parser.add_argument("--xla", action="store_true", help="compile with XLA; writes training_xla.json")
     parser.add_argument(
         "--build-timeout", type=float, default=900, help="seconds for first steps (default: 900)"
     )
