@@ -50,7 +50,7 @@ class Shifted(keras.layers.Layer):
 
 def small_model():
     layers = [keras.layers.Dense(2), Shifted(3.0), keras.layers.Lambda(lambda inputs: inputs * 2)]
-    return keras.Sequential([keras.Input((4,)), *layers])
+    return keras.Sequential([keras.Input((4,), name="inputs"), *layers])
 
 
 @pytest.mark.backend_neutral
