@@ -76,7 +76,7 @@ def export_outputs(folder, signature="serving_default", **inputs):
     }
 
 
-def test_what_is_no_model_is_refused_without_a_process(monkeypatch, tmp_path):
+def test_other_values_are_refused_without_a_process(monkeypatch, tmp_path):
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
     for function in (export.saved_model, export.onnx, export.bundle):
         with pytest.raises(ValueError, match="`pipeline` must be one of"):
