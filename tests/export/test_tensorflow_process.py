@@ -217,8 +217,8 @@ SCRIPT = """
             return self.scaled(super().call(inputs, training=training))
 
     class Loud(kt.pipelines.TextClassification):
-        def preprocess(self, text):
-            return super().preprocess(tf.strings.upper(text))
+        def preprocess(self, *texts):
+            return super().preprocess(*map(tf.strings.upper, texts))
 
     print("training")
     sizes = {"num_layers": 1, "num_heads": 2, "model_dim": 8, "hidden_dim": 16}
