@@ -84,19 +84,22 @@ def ended(running):
 
 
 def trained(folder):
-    """Return the weights and the report of a run."""
-    return (
-        pipelines.load(folder / "pipeline").model.get_weights(),
-        json.loads((folder / "report.json").read_text()),
-    )
+    """Return the weights and the report of a run, without the biases of keys.
+
+    Their gradients are rounding errors, which Adam divides by their own size.
+    """
+    weights = pipelines.load(folder / "pipeline").model.weights
+    kept = [weight.numpy() for weight in weights if not weight.path.endswith("key_projection/bias")]
+    assert len(weights) - len(kept) == 3  # of the encoder, the decoder and between them
+    return kept, json.loads((folder / "report.json").read_text())
 
 
 def assert_same_run(one, other):
     (weights, report), (others, other_report) = trained(one), trained(other)
     for weight, expected in zip(weights, others, strict=True):
-        np.testing.assert_allclose(weight, expected, atol=BOUND)
+        np.testing.assert_allclose(weight, expected, rtol=0, atol=BOUND)
     for name in ("loss", "val_loss", "learning_rate"):
-        np.testing.assert_allclose(report["history"][name], other_report["history"][name], atol=1e-5)
+        np.testing.assert_allclose(report["history"][name], other_report["history"][name], rtol=1e-5)
 
 
 @pytest.mark.slow
