@@ -66,8 +66,8 @@ class Epochs:
 class Shard(NamedTuple):
     """The part of each batch that one of several workers reads.
 
-    An epoch is that of one worker with `count` times the batch size: of each of its batches, worker i has every
-    `count`-th row from row i on. So all workers have batches of equal shapes at every step.
+    An epoch is that of one worker with `count` times the batch size: of each of its batches, worker i has the i-th
+    part. So all workers have batches of equal shapes at every step, which together are the rows of one in their order.
 
     Attributes:
         index: the number of the worker, from 0.
@@ -127,7 +127,7 @@ class Shard(NamedTuple):
         first = number * batch_size * self.count
         last = tf.minimum(first + batch_size * self.count, tf.cast(count, tf.int64))
         size = (last - first + self.count - 1) // self.count
-        return first + self.index + self.count * tf.range(size)
+        return first + self.index * size + tf.range(size)
 
 
 def batches(
@@ -145,13 +145,13 @@ def batches(
         batch: a function from the number of a batch, int64 (), and the seeds of the epoch, int64 (2,), to a batch.
         seed: the first of the two seeds; the second is the number of the epoch.
         content: the arrays that the batches are made of, or hashes of them, for `Epochs.fingerprint`.
-        shard: the part of each batch, for `Epochs.fingerprint`.
+        shard: the part of each batch, whose number of workers is in `Epochs.fingerprint`.
         unseeded: see `Epochs`.
 
     Returns:
         The dataset, with its `Epochs` as the attribute `epochs`.
     """
-    digest = hashlib.blake2b(f"{count} {seed} {shard.index} {shard.count}".encode(), digest_size=16)
+    digest = hashlib.blake2b(f"{count} {seed} {shard.count}".encode(), digest_size=16)
     for each in content:
         if isinstance(each, str):
             digest.update(each.encode())
