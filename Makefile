@@ -7,6 +7,7 @@ PROJECTS := pyproject.toml export/serving/pyproject.toml
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 # A stamp for each Python: an environment of another one is made anew.
 INSTALLED := .venv/.installed-$(VERSION)
+INSTALLED_ALL := .venv/.installed-all-$(VERSION)
 INSTALLED_OLDEST := .venv-oldest/.installed-$(VERSION)
 
 .PHONY: help quickstart serve test test-jax test-docs test-exports test-oldest test-all check import-graph serving-operations format notebooks benchmarks dist colab clean
@@ -35,6 +36,11 @@ COMPILE_QUICKLY := XLA_FLAGS=--xla_backend_optimization_level=0
 $(INSTALLED): $(PROJECTS) constraints.txt
 	$(call install,.venv,constraints.txt)
 
+# Half a gigabyte more, of which only the slow tests make use.
+$(INSTALLED_ALL): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ./export/serving --editable '.[dev-all]'
+	@touch $@
+
 $(INSTALLED_OLDEST): $(PROJECTS) constraints-oldest.txt
 	$(call install,.venv-oldest,constraints-oldest.txt)
 
@@ -59,7 +65,7 @@ test-exports: $(INSTALLED)  ## The slow tests of exports, and the whole quicksta
 test-oldest: $(INSTALLED_OLDEST)  ## The quick tests with the lowest supported versions, those of Colab
 	$(COMPILE_QUICKLY) $(call run_tests,.venv-oldest,$(QUICK))
 
-test-all: $(INSTALLED)  ## Every test, on TensorFlow and what runs on any backend on JAX too, and every notebook
+test-all: $(INSTALLED_ALL)  ## Every test, on TensorFlow and what runs on any backend on JAX too, and every notebook
 	$(call run_tests,.venv,not gpu)
 	KERAS_BACKEND=jax $(call run_tests,.venv,backend_neutral and not gpu)
 	$(MAKE) notebooks

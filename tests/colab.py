@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SERVING = f"keras-transformer-serving @ {(ROOT / 'export' / 'serving').as_uri()}"
 # The extras of those who develop the package.
-DEVELOPMENT = {"dev", "notebooks"}
+DEVELOPMENT = {"dev", "dev-all", "notebooks"}
 
 
 def main() -> int:

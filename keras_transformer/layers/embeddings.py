@@ -77,9 +77,9 @@ class TokenEmbedding(keras.layers.Layer):
         """Create E."""
         self.embedding.build(input_shape)
 
-    def call(self, ids: Tensor) -> Tensor:
+    def call(self, ids: Tensor, training: bool | None = None) -> Tensor:
         """Return the embeddings of the ids, (B, T, D)."""
-        vectors = self.embedding(ids)
+        vectors = embed(self.embedding, ids, training)
         return (
             vectors * ops.convert_to_tensor(math.sqrt(self.model_dim), vectors.dtype)
             if self.scale
@@ -116,3 +116,19 @@ class TokenEmbedding(keras.layers.Layer):
             "pad_id": self.pad_id,
             "embeddings_initializer": keras.initializers.serialize(self.embeddings_initializer),
         }
+
+
+def take_rows(table: Tensor, indices: Tensor, training: bool | None = None) -> Tensor:
+    """Return rows (…, D) of a table (V, D), in training with a dense gradient.
+
+    On TensorFlow, the gradient of `ops.take` lists a row as often as it is read. Optimizers of Keras that square
+    gradients, such as Adam, square each of these parts instead of their sum, which `ops.reshape` has for a gradient.
+    """
+    return ops.take(ops.reshape(table, table.shape) if training else table, indices, axis=0)
+
+
+def embed(layer: keras.layers.Embedding, ids: Tensor, training: bool | None = None) -> Tensor:
+    """Return `layer(ids)` (…, D), in training with the dense gradient of `take_rows`."""
+    if training and layer.quantization_mode is None:
+        return ops.cast(take_rows(layer.embeddings, ids, training), layer.compute_dtype)
+    return layer(ids)

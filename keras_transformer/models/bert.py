@@ -8,6 +8,7 @@ from keras import ops
 from keras_transformer import relations
 from keras_transformer.arguments import check_ids, check_positive_integer
 from keras_transformer.layers import Dropout, EncoderBlock, LearnedPositions, TokenEmbedding
+from keras_transformer.layers.embeddings import embed
 from keras_transformer.layers.feed_forward import get_activation, serialize_activation
 from keras_transformer.layers.rematerialization import check_mode
 from keras_transformer.layers.residual import new_norm
@@ -182,7 +183,7 @@ class BERT(PublishedSizes, Model):
         ids = given["token_ids"]
         segment_ids = given.get("segment_ids")
         segment_ids = ops.zeros_like(ids) if segment_ids is None else segment_ids
-        hidden = self.positions(self.embedding(ids)) + self.segments(segment_ids)
+        hidden = self.positions(self.embedding(ids)) + embed(self.segments, segment_ids, training)
         hidden = self.drop(self.embedding_norm(hidden), training=training)
         padding = padding_arguments(self.padding_mask(given), given.get("lengths"))
         for block in self.blocks:

@@ -155,8 +155,9 @@ class BucketBias(PositionBias):
     def block(self, parameters: tuple[Tensor, ...], query_positions: Tensor, key_positions: Tensor) -> Tensor:
         """Return the table's entry for the bucket of every j − i."""
         (table,) = parameters
-        by_offset = ops.take(ops.cast(table, "float32"), self._buckets_by_offset(), axis=0)  # (2M + 1, N)
-        bias = ops.take(ops.transpose(by_offset), self._offsets(query_positions, key_positions), axis=1)
+        by_bucket = ops.transpose(ops.cast(table, "float32"))
+        by_offset = ops.take(by_bucket, self._buckets_by_offset(), axis=1)  # (N, 2M + 1)
+        bias = ops.take(by_offset, self._offsets(query_positions, key_positions), axis=1)
         return bias if len(bias.shape) == 3 else ops.moveaxis(bias, 0, 1)  # (N, T, S) or (B, N, T, S)
 
     def backward(

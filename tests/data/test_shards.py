@@ -104,10 +104,22 @@ DATASETS = {
     ),
 }
 each_dataset = pytest.mark.parametrize("name", DATASETS)
+SHARED = DATASETS | {
+    "image_batches": lambda size, **o: data.image_batches(
+        np.arange(1, 7 * 16 + 1, dtype="uint8").reshape(7, 4, 4, 1), np.arange(7), size, **o
+    )
+}
 # Their batches depend on random numbers that differ between workers.
 RANDOM = {"translation_pairs, sampled", "masked_language_modeling", "next_sentences", "span_corruption"}
 # Rows that cannot be divided among the workers are left out.
-DIVISIBLE = {"sentence_pairs", "next_sentences", "classification", "questions", "fine_tuning"}
+DIVISIBLE = {
+    "sentence_pairs",
+    "next_sentences",
+    "classification",
+    "questions",
+    "fine_tuning",
+    "image_batches",
+}
 
 
 def listed(dataset):
@@ -151,11 +163,11 @@ def rows_of(batch):
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("count", [3, 2])
-@each_dataset
+@pytest.mark.parametrize("name", SHARED)
 def test_workers_share_the_epoch_of_one_with_larger_batches(name, count):
     """Their batches have equal shapes at every step, and together the rows of the larger batch."""
-    workers = [listed(DATASETS[name](1, shard=(index, count))) for index in range(count)]
-    whole = listed(DATASETS[name](count))
+    workers = [listed(SHARED[name](1, shard=(index, count))) for index in range(count)]
+    whole = listed(SHARED[name](count))
     assert len({len(batches) for batches in workers}) == 1
     for number, parts in enumerate(zip(*workers, strict=True)):
         assert len({tuple(each.shape for each in part) for part in parts}) == 1
@@ -173,6 +185,19 @@ def test_workers_share_the_epoch_of_one_with_larger_batches(name, count):
     if name == "masked_language_modeling":
         labels = [sum((batch[-1] > 0).sum() for batch in each) for each in (*workers, whole)]
         assert sum(labels[:-1]) == labels[-1]
+
+
+@pytest.mark.slow_variants
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("name", ["image_batches", "classification", "fine_tuning", "sentence_pairs"])
+def test_rows_that_are_left_out_in_one_epoch_occur_in_another(name, shuffle):
+    every = {row for batch in listed(SHARED[name](1)) for row in rows_of(batch)}
+    workers = [SHARED[name](1, shard=(index, 2), shuffle=shuffle) for index in range(2)]
+    epochs = [{row for each in workers for batch in listed(each) for row in rows_of(batch)} for _ in range(5)]
+    left_out = [every - epoch for epoch in epochs]
+    assert all(left_out)
+    assert not set.intersection(*left_out)
+    assert left_out[0] != left_out[1] or shuffle
 
 
 @pytest.mark.slow
@@ -194,6 +219,8 @@ def test_other_shards_are_refused(shard):
 def test_more_workers_than_rows_are_refused():
     with pytest.raises(ValueError, match="`shard` must leave a row for each worker. Received: 3 workers"):
         data.classification(TEXTS[:2], [0, 1], WORDS, shard=(0, 3))
+    with pytest.raises(ValueError, match="`shard` must leave a row for each worker. Received: 3 workers"):
+        data.image_batches(np.zeros((2, 4, 4, 1)), [0, 1], shard=(0, 3))
 
 
 def test_patterns_and_compressed_files_are_read_as_a_stream(tmp_path):

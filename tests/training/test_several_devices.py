@@ -23,7 +23,7 @@ def run(code, devices=2):
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], env=environment, check=True, timeout=900)
 
 
-@pytest.mark.slow
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("case", several_devices.CASES)
 def test_two_devices_equal_one(case):
     run(f"""
@@ -31,6 +31,11 @@ def test_two_devices_equal_one(case):
         for optimizer in several_devices.OPTIMIZERS:
             several_devices.check({case!r}, optimizer)
     """)
+
+
+def test_every_model_is_compared():
+    compared = {type(make()) for make, *_ in several_devices.CASES.values()}
+    assert compared | {models.BERT} == {getattr(models, name) for name in models.__all__}
 
 
 def test_layouts_split_heads_hidden_units_and_vocabulary():

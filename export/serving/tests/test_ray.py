@@ -13,6 +13,7 @@ import time
 import pytest
 
 ray, psutil = pytest.importorskip("ray"), pytest.importorskip("psutil")
+pytest.importorskip("ray.serve")
 
 from served_exports import write_export  # noqa: E402
 

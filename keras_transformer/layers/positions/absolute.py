@@ -7,6 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.arguments import check_one_of, check_positive, check_positive_integer
+from keras_transformer.layers.embeddings import take_rows
 from keras_transformer.layers.positions.sinusoids import LAYOUTS, geometric, paired_waves
 from keras_transformer.typing import Tensor
 
@@ -162,14 +163,14 @@ class LearnedPositions(keras.layers.Layer):
             name="table", shape=(self.max_length, inputs_shape[-1]), initializer=self.initializer
         )
 
-    def call(self, inputs: Tensor, positions: Tensor | None = None) -> Tensor:
+    def call(self, inputs: Tensor, positions: Tensor | None = None, training: bool | None = None) -> Tensor:
         """Add the rows of `positions`, by default 0, 1, 2, …"""
         if positions is None:
             self._check_length(inputs.shape)
             positions = ops.arange(ops.shape(inputs)[1])
         else:
             self._check_values(positions)
-        return inputs + ops.cast(ops.take(self.table, positions, axis=0), inputs.dtype)
+        return inputs + ops.cast(take_rows(self.table, positions, training), inputs.dtype)
 
     def compute_output_shape(self, inputs_shape: Any, positions_shape: Any = None) -> Any:
         """Return the shape of the inputs."""
