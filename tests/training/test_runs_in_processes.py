@@ -41,8 +41,36 @@ def data(tmp_path):
     return options
 
 
+def examples(task, path):
+    """Write 16 examples of a task, whose texts have the same length, and return the file or folder of images."""
+    drawn, path = random.Random(0), path / task
+    if task == "images":
+        for number in range(16):
+            folder = path / ("even", "odd")[number % 2]
+            folder.mkdir(parents=True, exist_ok=True)
+            image = np.array(drawn.choices(range(256), k=8 * 8 * 3)).reshape(8, 8, 3)
+            keras.utils.save_img(folder / f"{number}.png", image, scale=False)
+        return path
+    texts = [drawn.sample(("one", "two", "three", "four", "five"), k=5) for _ in range(16)]
+    if task == "answer":
+        paragraphs = []
+        for number, words in enumerate(texts):
+            answers = [{"text": words[0], "answer_start": 0}]
+            question = {"id": str(number), "question": "which is first", "answers": answers}
+            paragraphs.append({"context": " ".join(words), "qas": [question]})
+        path.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+        return path
+    lines = {
+        "classify": lambda number, words: f"{' '.join(words)}\t{number % 2}",
+        "tag": lambda _, words: "".join(f"{word} {'B-N' if word == 'one' else 'O'}\n" for word in words),
+    }
+    path = path.with_suffix(".conll" if task == "tag" else ".tsv")
+    path.write_text("".join(f"{lines[task](number, words)}\n" for number, words in enumerate(texts)))
+    return path
+
+
 @contextlib.contextmanager
-def started(*options_of, flags=()):
+def started(*options_of, task="translate", flags=()):
     """Start the command line in a process for each of several options, with the variables of a launcher."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -55,7 +83,7 @@ def started(*options_of, flags=()):
         "-m",
         "keras_transformer_cli",
         "train",
-        "translate",
+        task,
         "--backend",
         "jax",
         *flags,
@@ -98,6 +126,10 @@ def assert_same_run(one, other):
     (weights, report), (others, other_report) = trained(one), trained(other)
     for weight, expected in zip(weights, others, strict=True):
         np.testing.assert_allclose(weight, expected, rtol=0, atol=BOUND)
+    assert_same_history(report, other_report)
+
+
+def assert_same_history(report, other_report):
     for name in ("loss", "val_loss", "learning_rate"):
         np.testing.assert_allclose(report["history"][name], other_report["history"][name], rtol=1e-5)
 
@@ -114,6 +146,27 @@ def test_two_processes_train_as_one(data, tmp_path):
     assert outputs[1][0] == "" or outputs[1][0].startswith("[Gloo]")
     assert_same_run(tmp_path / "1", tmp_path / "2")
     assert not (tmp_path / "2" / "training").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.backend_neutral
+@pytest.mark.parametrize("task", ["classify", "images", "tag", "answer"])
+def test_two_processes_train_other_tasks_as_one(task, tmp_path):
+    data = examples(task, tmp_path)
+    options = {**OPTIONS, "--data": data, "--validation": data, "--epochs": 2, "--max-length": 32}
+    del options["--max-new-tokens"]
+    if task == "images":
+        del options["--vocabulary-size"]
+        options["--image-size"] = 8
+    command = "classify" if task == "images" else task
+    for count in (1, 2):
+        of_each = [{**options, "--output": tmp_path / str(count)}] * count
+        with started(*of_each, task=command) as running:
+            statuses, outputs = ended(running)
+        assert statuses == [0] * count, outputs
+    reports = [json.loads((tmp_path / count / "report.json").read_text()) for count in ("1", "2")]
+    assert_same_history(*reports)
+    assert type(pipelines.load(tmp_path / "2" / "pipeline")).__name__ == reports[0]["pipeline"]
 
 
 def wait_for_batches(folder, count):
