@@ -185,20 +185,23 @@ class Rows(Protocol):
     def count(self, shuffle: bool) -> int:
         """Return the number of rows in an epoch."""
 
-    def batch(self, rows: tf.Tensor, seeds: tf.Tensor, shuffle: bool) -> Any:
-        """Return the rows of numbers (B,), −1 for padding, given the seeds of the epoch (2,)."""
+    def batch(self, rows: tf.Tensor, seeds: tf.Tensor, seed_of_batch: tf.Tensor, shuffle: bool) -> Any:
+        """Return the rows of numbers (B,), −1 for padding, given the seeds of the epoch and of the batch (2,)."""
 
 
-def row_batches(rows: Rows, batch_size: int, shuffle: bool, seed: int, shard: Shard) -> tf.data.Dataset:
+def row_batches(
+    rows: Rows, batch_size: int, shuffle: bool, seed: int, shard: Shard, unseeded: str = ""
+) -> tf.data.Dataset:
     """Make batches of rows, of which the last is completed with rows of padding; see `batches`."""
     count = rows.count(shuffle)
 
     def batch(number: tf.Tensor, seeds: tf.Tensor) -> Any:
         numbers = rows_of_batch(number, seeds, count, batch_size, shuffle, shard)
         numbers = tf.pad(numbers, [[0, batch_size - tf.size(numbers)]], constant_values=-1)
-        return rows.batch(tf.ensure_shape(numbers, [batch_size]), seeds, shuffle)
+        seed_of_batch = batch_seed(number, seeds, shard)
+        return rows.batch(tf.ensure_shape(numbers, [batch_size]), seeds, seed_of_batch, shuffle)
 
-    return batches(shard.batches(count, batch_size), batch, seed, rows.content, shard)
+    return batches(shard.batches(count, batch_size), batch, seed, rows.content, shard, unseeded)
 
 
 def prefetched(dataset: tf.data.Dataset) -> tf.data.Dataset:

@@ -69,6 +69,9 @@ DATASETS = {
     "language_modeling, separate": lambda size, **o: data.language_modeling(
         TEXTS, BYTES, size, length=8, separate=True, **o
     ),
+    "language_modeling, sampled": lambda size, **o: data.language_modeling(
+        TEXTS, MERGES, size, length=16, separate=True, sampling=0.3, **o
+    ),
     "instruction_tuning": lambda size, **o: data.instruction_tuning(PAIRS, BYTES, size, length=36, **o),
     "sentence_pairs": lambda size, **o: data.sentence_pairs(PAIRS, WORDS, size, max_length=12, **o),
     "masked_language_modeling": lambda size, **o: data.masked_language_modeling(
@@ -110,7 +113,13 @@ SHARED = DATASETS | {
     )
 }
 # Their batches depend on random numbers that differ between workers.
-RANDOM = {"translation_pairs, sampled", "masked_language_modeling", "next_sentences", "span_corruption"}
+RANDOM = {
+    "translation_pairs, sampled",
+    "language_modeling, sampled",
+    "masked_language_modeling",
+    "next_sentences",
+    "span_corruption",
+}
 # Rows that cannot be divided among the workers are left out.
 DIVISIBLE = {
     "sentence_pairs",
