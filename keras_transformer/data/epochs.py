@@ -25,12 +25,14 @@ class Epochs:
 
     Attributes:
         count: the number of batches in an epoch.
-        fingerprint: a hash of the seed and of the data.
+        fingerprint: a hash of the seed, of the data and of the worker's part of it.
+        shared_fingerprint: a hash of the seed and of the data, equal for all workers.
         unseeded: the name of what makes batches random without a seed, or "" if batches can be repeated.
     """
 
-    def __init__(self, count: int, fingerprint: str, unseeded: str = "") -> None:
-        self.count, self.fingerprint, self.unseeded = count, fingerprint, unseeded
+    def __init__(self, count: int, fingerprint: str, unseeded: str = "", worker: int = 0) -> None:
+        self.count, self.shared_fingerprint, self.unseeded = count, fingerprint, unseeded
+        self.fingerprint = f"{fingerprint} {worker}" if worker else fingerprint
         self._positions = {"next": (0, 0), "current": (0, 0)}  # copies of this object share it
 
     @property
@@ -147,7 +149,7 @@ def batches(
     Returns:
         The dataset, with its `Epochs` as the attribute `epochs`.
     """
-    digest = hashlib.blake2b(f"{count} {seed} {shard.index} {shard.count}".encode(), digest_size=16)
+    digest = hashlib.blake2b(f"{count} {seed} 0 {shard.count}".encode(), digest_size=16)
     for each in content:
         if isinstance(each, str):
             digest.update(each.encode())
@@ -155,7 +157,7 @@ def batches(
         array = np.ascontiguousarray(each)
         digest.update(f"{array.dtype} {array.shape}".encode())
         digest.update(array.data if array.size else b"")
-    epochs = Epochs(count, digest.hexdigest(), unseeded)
+    epochs = Epochs(count, digest.hexdigest(), unseeded, shard.index)
 
     def numbers(_: tf.Tensor) -> tf.data.Dataset:
         epoch, first = tf.numpy_function(epochs.begin, [], (tf.int64, tf.int64), stateful=True)

@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.arguments import check_at_least
-from keras_transformer.data.epochs import batch_seed, batches, rows_of_batch
+from keras_transformer.data.epochs import Shard, batch_seed, batches, rows_of_batch
 
 
 def image_batches(
@@ -16,6 +16,7 @@ def image_batches(
     flip: bool = False,
     shuffle: bool = True,
     seed: int = 0,
+    shard: tuple[int, int] | None = None,
 ) -> tf.data.Dataset:
     """Make batches of images, with random shifts and flips that differ in each epoch.
 
@@ -27,6 +28,8 @@ def image_batches(
         flip: whether to flip half of the images horizontally.
         shuffle: whether to reshuffle in each epoch.
         seed: the seed of shuffling, shifts and flips.
+        shard: (index, count), the part of each batch for one of several workers, see `translation_pairs`; the
+            last up to count − 1 images, which cannot be divided among them, are left out.
 
     Returns:
         A dataset of known cardinality with elements `(images, labels)`.
@@ -50,13 +53,15 @@ def image_batches(
         raise ValueError(f"`labels` must be finite. Received: {labels[row]} at row {row}")
     check_at_least(1, batch_size=batch_size)
     check_at_least(0, shift=shift)
-    content, count = (images, labels), len(images)
+    part, content = Shard.of(shard), (images, labels)
+    count = part.divisible(len(images))
+    part.check_not_empty(count)
     with tf.device("CPU:0"):  # functions of a dataset cannot read GPU memory
         images, labels = tf.constant(images), tf.constant(labels)
 
     def batch(number: tf.Tensor, seeds: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        rows = rows_of_batch(number, seeds, count, batch_size, shuffle)
-        seed = batch_seed(number, seeds)
+        rows = rows_of_batch(number, seeds, count, batch_size, shuffle, part)
+        seed = batch_seed(number, seeds, part)
         chosen = tf.gather(images, rows)
         if shift:
             chosen = _moved(chosen, shift, seed)
@@ -65,7 +70,7 @@ def image_batches(
             chosen = tf.where(mirrored, chosen[:, :, ::-1], chosen)
         return chosen, tf.gather(labels, rows)
 
-    return batches(-(-count // batch_size), batch, seed, content)
+    return batches(part.batches(count, batch_size), batch, seed, content, part)
 
 
 def _moved(images: tf.Tensor, shift: int, seed: tf.Tensor) -> tf.Tensor:

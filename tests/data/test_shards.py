@@ -2,6 +2,7 @@
 
 import collections
 import gzip
+import inspect
 import itertools
 import os
 import pathlib
@@ -103,11 +104,23 @@ DATASETS = {
         **o,
     ),
 }
+IMAGES = np.arange(1, 7 * 2 * 2 + 1, dtype="uint8").reshape(7, 2, 2, 1)
+# The functions whose data is always in memory.
+IN_MEMORY = {
+    "image_batches": lambda size, **o: data.image_batches(IMAGES, np.arange(1, 8), size, **o),
+}
 each_dataset = pytest.mark.parametrize("name", DATASETS)
 # Their batches depend on random numbers that differ between workers.
 RANDOM = {"translation_pairs, sampled", "masked_language_modeling", "next_sentences", "span_corruption"}
 # Rows that cannot be divided among the workers are left out.
-DIVISIBLE = {"sentence_pairs", "next_sentences", "classification", "questions", "fine_tuning"}
+DIVISIBLE = {
+    "sentence_pairs",
+    "next_sentences",
+    "classification",
+    "questions",
+    "fine_tuning",
+    "image_batches",
+}
 
 
 def listed(dataset):
@@ -151,11 +164,12 @@ def rows_of(batch):
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("count", [3, 2])
-@each_dataset
+@pytest.mark.parametrize("name", DATASETS | IN_MEMORY)
 def test_workers_share_the_epoch_of_one_with_larger_batches(name, count):
     """Their batches have equal shapes at every step, and together the rows of the larger batch."""
-    workers = [listed(DATASETS[name](1, shard=(index, count))) for index in range(count)]
-    whole = listed(DATASETS[name](count))
+    make = (DATASETS | IN_MEMORY)[name]
+    workers = [listed(make(1, shard=(index, count))) for index in range(count)]
+    whole = listed(make(count))
     assert len({len(batches) for batches in workers}) == 1
     for number, parts in enumerate(zip(*workers, strict=True)):
         assert len({tuple(each.shape for each in part) for part in parts}) == 1
@@ -173,6 +187,13 @@ def test_workers_share_the_epoch_of_one_with_larger_batches(name, count):
     if name == "masked_language_modeling":
         labels = [sum((batch[-1] > 0).sum() for batch in each) for each in (*workers, whole)]
         assert sum(labels[:-1]) == labels[-1]
+
+
+def test_every_function_that_makes_batches_is_compared():
+    functions = {
+        name for name in data.__all__ if "batch_size" in inspect.signature(getattr(data, name)).parameters
+    }
+    assert functions == {name.split(",")[0] for name in DATASETS | IN_MEMORY}
 
 
 @pytest.mark.slow
