@@ -2,6 +2,7 @@
 
 import collections
 import gzip
+import inspect
 import itertools
 import os
 import pathlib
@@ -207,6 +208,13 @@ def test_rows_that_are_left_out_in_one_epoch_occur_in_another(name, shuffle):
     assert all(left_out)
     assert not set.intersection(*left_out)
     assert left_out[0] != left_out[1] or shuffle
+
+
+def test_every_function_that_makes_batches_is_compared():
+    functions = {
+        name for name in data.__all__ if "batch_size" in inspect.signature(getattr(data, name)).parameters
+    }
+    assert functions == {name.split(",")[0] for name in SHARED}
 
 
 @pytest.mark.slow
