@@ -137,6 +137,7 @@ CONTENDERS = {
     f"{OURS}, packed": Contender("ours", functools.partial(ours, packed=True, max_length=80)),
     f"{OURS}, 4 lengths, XLA": Contender("ours", equal_lengths, jit=True),
     f"{OURS}, XLA": Contender("ours", ours, jit=True),
+    f"{OURS}, 16 shapes, XLA": Contender("ours", functools.partial(ours, length_buckets=16), jit=True),
     f"{OURS}, packed, XLA": Contender("ours", functools.partial(ours, packed=True, max_length=80), jit=True),
     HUB: Contender("keras_hub", functools.partial(by_sequence_length, multiple=1)),
     f"{HUB}, XLA": Contender(

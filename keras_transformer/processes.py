@@ -1,9 +1,13 @@
 """Training in several processes with Keras on JAX: who they are, and whether they agree."""
 
+import builtins
+import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import keras
@@ -12,6 +16,10 @@ from keras_transformer.arguments import check_positive_integer
 
 TIMEOUT = 300
 _PORT = 12355
+_DAYS = 10**9  # milliseconds; JAX ends a process that waits for one that has died
+_LEAVING = 30  # seconds that a process with an error waits for the others
+_ERROR = "error"
+_SHARED = (ImportError, OSError, TypeError, ValueError)  # others are RuntimeErrors in other processes
 # The variables of launchers: JAX's own and those of Kubeflow's TrainJob; Indexed Jobs and JobSets of Kubernetes;
 # torchrun and most others. SLURM's are read by JAX, which also gives each process its GPU.
 _ADDRESS = ("JAX_COORDINATOR_ADDRESS", "MASTER_ADDR")
@@ -32,10 +40,10 @@ class Process(NamedTuple):
 
 
 class _State:
-    """This process, the number of seconds to wait for others, and the number of exchanges with them."""
+    """This process, the number of seconds to wait for others, and the numbers of exchanges and of steps with them."""
 
     def __init__(self) -> None:
-        self.process, self.timeout, self.exchanges = Process(0, 1), TIMEOUT, 0
+        self.process, self.timeout, self.exchanges, self.steps = Process(0, 1), TIMEOUT, 0, 0
 
 
 _STATE = _State()
@@ -83,8 +91,8 @@ def initialize_distributed(
         return _STATE.process
     if keras.backend.backend() != "jax":
         raise ValueError(
-            "`initialize_distributed` needs Keras on JAX: set KERAS_BACKEND=jax. "
-            f"Received: {keras.backend.backend()}"
+            "Training in several processes needs Keras on JAX: pass --backend jax to keras-transformer train, or set "
+            f"KERAS_BACKEND=jax. Received: {keras.backend.backend()}, and an environment of several processes"
         )
     import jax
 
@@ -110,7 +118,8 @@ def settings(
     """
     count = _integer("num_processes", num_processes, environment, _COUNT)
     index = _integer("process_id", process_id, environment, _INDEX)
-    if count is None and "SLURM_PROCID" in environment:
+    # A batch script has SLURM_PROCID, too; only `srun` starts several processes.
+    if count is None and {"SLURM_PROCID", "SLURM_STEP_NODELIST"} <= environment.keys():
         return {} if int(environment.get("SLURM_NTASKS", "1")) > 1 else None
     if count is None or count == 1:
         return None
@@ -146,31 +155,96 @@ def _integer(
         raise ValueError(f"`{name}` must be an integer. Received: {variable or name}={given!r}") from None
 
 
-def exchange(topic: str, text: str) -> list[str]:
+def exchange(topic: str, text: str, wait: bool = False) -> list[str]:
     """Return the texts of all processes on a topic, by process; each must ask for the same topics in the same order.
 
+    Args:
+        topic: what the texts are about.
+        text: the text of this process.
+        wait: whether to wait as long as the others live, instead of the timeout.
+
     Raises:
-        RuntimeError: if a process gives no text in time.
+        RuntimeError: if a process gives no text in time, or one on another topic.
+        Exception: the error of another process in `shared_errors`.
     """
     process = _STATE.process
     if process.count == 1:
         return [text]
-    from jax._src import distributed  # the store of keys and values has no public name
-
-    client = distributed.global_state.client
+    client = _client()
     _STATE.exchanges += 1
-    prefix = f"keras_transformer/{_STATE.exchanges}/{topic}"
-    client.key_value_set(f"{prefix}/{process.index}", text)
+    client.key_value_set(_key(process.index), json.dumps([topic, text]))
     texts = []
     for index in range(process.count):
         try:
-            texts.append(client.blocking_key_value_get(f"{prefix}/{index}", _STATE.timeout * 1000))
+            found = client.blocking_key_value_get(_key(index), _DAYS if wait else _STATE.timeout * 1000)
         except Exception as error:
             raise RuntimeError(
                 f"Process {index} did not answer process {process.index} on its {topic} within {_STATE.timeout} s: it "
                 "ended, or does something else"
             ) from error
+        of_process, answer = json.loads(found)
+        if of_process == _ERROR:
+            name, message = answer
+            raise getattr(builtins, name)(f"Process {index}: {message}")
+        if of_process != topic:
+            raise RuntimeError(
+                f"Process {index} must do what process {process.index} does. Received: an exchange of its "
+                f"{of_process}, expected: {topic}"
+            )
+        texts.append(answer)
     return texts
+
+
+def from_main(topic: str, function: Callable[[], Any]) -> Any:
+    """Return the value of a function, of JSON, which process 0 calls while the others wait.
+
+    It calls it without the distribution, in which all processes would have to take part.
+    """
+    if _STATE.process.count == 1:
+        return function()
+    text = ""
+    if _STATE.process.is_main:
+        with undistributed():
+            text = json.dumps(function(), default=_plain)
+    return json.loads(exchange(topic, text, wait=True)[0])
+
+
+@contextlib.contextmanager
+def undistributed() -> Iterator[None]:
+    """Create models on the devices of this process alone."""
+    distribution = keras.distribution.distribution()
+    keras.distribution.set_distribution(None)
+    try:
+        yield
+    finally:
+        keras.distribution.set_distribution(distribution)
+
+
+@contextlib.contextmanager
+def shared_errors() -> Iterator[None]:
+    """Raise an error of this process in the others, too, when they next exchange texts."""
+    try:
+        yield
+    except BaseException as error:
+        _leave(error)
+        raise
+
+
+def stops_here() -> bool:
+    """Return True in all processes at the same step, soon after one of them has received SIGTERM.
+
+    Each process must call it after each of its steps. It costs less than a microsecond.
+    """
+    from jax.experimental import multihost_utils
+
+    _STATE.steps += 1
+    stops = bool(multihost_utils.reached_preemption_sync_point(_STATE.steps))
+    if stops:
+        with contextlib.suppress(ValueError):  # not in the main thread
+            signal.signal(
+                signal.SIGTERM, signal.SIG_DFL
+            )  # the second one ends the process; JAX would ignore it
+    return stops
 
 
 def check_agreement(**values: Any) -> None:
@@ -211,3 +285,39 @@ def _plain(value: Any) -> Any:
 def current() -> Process:
     """Return this process, as `initialize_distributed` returned it."""
     return _STATE.process
+
+
+def _client() -> Any:
+    """Return the store of keys and values that all processes share, or None."""
+    from jax._src import distributed  # has no public name
+
+    return distributed.global_state.client
+
+
+def _key(index: int) -> str:
+    """Return the key of a process in the running exchange."""
+    return f"keras_transformer/{_STATE.exchanges}/{index}"
+
+
+def _leave(error: BaseException) -> None:
+    """Give the others an error instead of the next exchange, and wait for them a little before this process ends."""
+    process = _STATE.process
+    if process.count == 1 or _client() is None:
+        return
+    from jax._src import distributed
+
+    client = _client()
+    _STATE.exchanges += 1
+    name = next((each.__name__ for each in _SHARED if isinstance(error, each)), "RuntimeError")
+    shared = [_ERROR, [name, str(error) or type(error).__name__]]
+    ends = time.monotonic() + (_LEAVING if isinstance(error, Exception) else 0)
+    try:
+        client.key_value_set(_key(process.index), json.dumps(shared))
+        client.key_value_set(f"keras_transformer/left/{process.index}", "")
+        for index in range(process.count):
+            left = max(1, round(1000 * (ends - time.monotonic())))
+            client.blocking_key_value_get(f"keras_transformer/left/{index}", left)
+        distributed.global_state.shutdown()
+    except Exception:
+        # A process that computes waits for this one: let JAX end it, instead of waiting for it when this one exits.
+        distributed.global_state.preemption_sync_manager = distributed.global_state.client = None

@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import inspect
+import logging
 import os
 import pathlib
 import re
@@ -61,11 +62,22 @@ def recipes() -> list[Any]:
 
 
 def train(options: argparse.Namespace) -> int:
-    """Train a recipe.
+    """Train a recipe, in all processes that a launcher has started.
 
     Returns:
         0, or 128 and the number of the signal that stopped training.
     """
+    from keras_transformer import processes, training
+
+    with quiet_start():
+        process = training.initialize_distributed()
+    if not process.is_main:
+        logging.getLogger("keras_transformer").setLevel(logging.ERROR)  # process 0 prints the same warnings
+    with processes.shared_errors():
+        return _train(options)
+
+
+def _train(options: argparse.Namespace) -> int:
     import signal
 
     from keras_transformer import recipes as found

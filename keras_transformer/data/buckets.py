@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.data.epochs import Shard, shuffled
+from keras_transformer.data.epochs import Shard, rows_of_batch, shuffled
 from keras_transformer.data.ragged_rows import gathered
 
 
@@ -68,11 +68,8 @@ class BucketBatches:
         self, buckets: Buckets, numbers: np.ndarray, shuffle: bool, shard: Shard, complete: bool
     ) -> None:
         drawn = numbers.sum(axis=1)  # (k,) rows per epoch
-        if not complete:
-            drawn = shard.divisible(drawn)
-        count_of_bucket = shard.batches(drawn, buckets.batch_sizes)
+        count_of_bucket = shard.batches(drawn, buckets.batch_sizes, complete)
         self.count = int(count_of_bucket.sum())
-        shard.check_not_empty(self.count)
         self._shuffle, self._shard, self._complete = shuffle, shard, complete
         # If all buckets have the same batch size, it is a static shape for Keras and the compiler.
         sizes = set(buckets.batch_sizes.tolist())
@@ -87,7 +84,7 @@ class BucketBatches:
             )
             self._drawn, self._first_batch = tf.constant(drawn), _starts(count_of_bucket)
             # The parts of a bucket follow each other.
-            self._first_of_bucket = _starts(numbers.sum(axis=1))
+            self._first_of_bucket = _starts(drawn)
             self._first_of_part = _starts(numbers.reshape(-1))
             self._part_sizes, self._part_start = (
                 tf.constant(buckets.sizes.reshape(-1)),
@@ -103,13 +100,19 @@ class BucketBatches:
         """
         place = shuffled(number, seeds, self.count) if self._shuffle else number
         bucket = _last_not_after(self._first_batch, place)
-        size, drawn = self._sizes[bucket], self._drawn[bucket]
-        numbers = self._shard.rows(place - self._first_batch[bucket], size, drawn)
-        present = numbers < drawn
-        numbers = tf.minimum(numbers, drawn - 1)
-        if self._shuffle:
-            numbers = shuffled(numbers, seeds, drawn, 1 + bucket)
-        rows = tf.where(present, self._draw(self._first_of_bucket[bucket] + numbers, seeds), -1)
+        size = self._sizes[bucket]
+        numbers = rows_of_batch(
+            place - self._first_batch[bucket],
+            seeds,
+            self._drawn[bucket],
+            size,
+            self._shuffle,
+            self._shard,
+            self._complete,
+            purpose=1 + bucket,
+        )
+        drawn = self._draw(self._first_of_bucket[bucket] + tf.maximum(numbers, 0), seeds)
+        rows = tf.where(numbers >= 0, drawn, -1)
         if self._complete:
             rows = tf.pad(rows, [[0, size - tf.size(rows, out_type=tf.int64)]], constant_values=-1)
         return tf.ensure_shape(rows, [self._static_size]), self._shapes[bucket]

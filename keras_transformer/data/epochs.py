@@ -25,14 +25,12 @@ class Epochs:
 
     Attributes:
         count: the number of batches in an epoch.
-        fingerprint: a hash of the seed, of the data and of the worker's part of it.
-        shared_fingerprint: a hash of the seed and of the data, equal for all workers.
+        fingerprint: a hash of the seed and of the data.
         unseeded: the name of what makes batches random without a seed, or "" if batches can be repeated.
     """
 
-    def __init__(self, count: int, fingerprint: str, unseeded: str = "", worker: int = 0) -> None:
-        self.count, self.shared_fingerprint, self.unseeded = count, fingerprint, unseeded
-        self.fingerprint = f"{fingerprint} {worker}" if worker else fingerprint
+    def __init__(self, count: int, fingerprint: str, unseeded: str = "") -> None:
+        self.count, self.fingerprint, self.unseeded = count, fingerprint, unseeded
         self._positions = {"next": (0, 0), "current": (0, 0)}  # copies of this object share it
 
     @property
@@ -68,8 +66,8 @@ class Epochs:
 class Shard(NamedTuple):
     """The part of each batch that one of several workers reads.
 
-    An epoch is that of one worker with `count` times the batch size: of each of its batches, worker i has every
-    `count`-th row from row i on. So all workers have batches of equal shapes at every step.
+    An epoch is that of one worker with `count` times the batch size: of each of its batches, worker i has the i-th
+    part. So all workers have batches of equal shapes at every step, which together are the rows of one in their order.
 
     Attributes:
         index: the number of the worker, from 0.
@@ -92,24 +90,28 @@ class Shard(NamedTuple):
             )
         return cls(int(shard[0]), int(shard[1]))
 
-    def divisible(self, count: int) -> int:
-        """Return the largest number of rows up to `count` of which each worker has as many as the others.
+    def drawn(self, count: Any, complete: bool) -> Any:
+        """Return how many of `count` rows an epoch has, integers or tensors.
 
-        For rows of padding there must be a label that losses and metrics ignore; without one, the others are left out
-        of the epoch.
+        Args:
+            count: the number of rows.
+            complete: whether rows of padding complete batches, which needs a label that losses and metrics ignore.
+                Otherwise up to `self.count - 1` rows are left out, so that each worker has as many as the others.
         """
-        return count - count % self.count
+        return count if complete else count - count % self.count
 
-    def batches(self, count: int, batch_size: int) -> int:
-        """Return the number of batches of an epoch of `count` rows."""
-        return -(-count // (batch_size * self.count))
+    def batches(self, count: Any, batch_size: Any, complete: bool = True) -> Any:
+        """Return the number of batches of an epoch of `count` rows, integers or arrays of them.
 
-    def check_not_empty(self, count: int) -> None:
-        """Raise a ValueError if an epoch has no batch, as there are less rows than workers."""
-        if not count:
+        Raises:
+            ValueError: if there is none, as there are less rows than workers.
+        """
+        found = -(-self.drawn(count, complete) // (batch_size * self.count))
+        if not np.any(found):
             raise ValueError(
                 f"`shard` must leave a row for each worker. Received: {self.count} workers for less rows"
             )
+        return found
 
     def rows(self, number: tf.Tensor, batch_size: int | tf.Tensor, count: int | tf.Tensor) -> tf.Tensor:
         """Return the numbers of the rows of a batch among `count` rows, int64 (b,).
@@ -125,7 +127,7 @@ class Shard(NamedTuple):
         first = number * batch_size * self.count
         last = tf.minimum(first + batch_size * self.count, tf.cast(count, tf.int64))
         size = (last - first + self.count - 1) // self.count
-        return first + self.index + self.count * tf.range(size)
+        return first + self.index * size + tf.range(size)
 
 
 def batches(
@@ -143,13 +145,13 @@ def batches(
         batch: a function from the number of a batch, int64 (), and the seeds of the epoch, int64 (2,), to a batch.
         seed: the first of the two seeds; the second is the number of the epoch.
         content: the arrays that the batches are made of, or hashes of them, for `Epochs.fingerprint`.
-        shard: the part of each batch, for `Epochs.fingerprint`.
+        shard: the part of each batch, whose number of workers is in `Epochs.fingerprint`.
         unseeded: see `Epochs`.
 
     Returns:
         The dataset, with its `Epochs` as the attribute `epochs`.
     """
-    digest = hashlib.blake2b(f"{count} {seed} 0 {shard.count}".encode(), digest_size=16)
+    digest = hashlib.blake2b(f"{count} {seed} {shard.count}".encode(), digest_size=16)
     for each in content:
         if isinstance(each, str):
             digest.update(each.encode())
@@ -157,7 +159,7 @@ def batches(
         array = np.ascontiguousarray(each)
         digest.update(f"{array.dtype} {array.shape}".encode())
         digest.update(array.data if array.size else b"")
-    epochs = Epochs(count, digest.hexdigest(), unseeded, shard.index)
+    epochs = Epochs(count, digest.hexdigest(), unseeded)
 
     def numbers(_: tf.Tensor) -> tf.data.Dataset:
         epoch, first = tf.numpy_function(epochs.begin, [], (tf.int64, tf.int64), stateful=True)
@@ -235,15 +237,29 @@ def shuffled(
 
 
 def rows_of_batch(
-    number: tf.Tensor, seeds: tf.Tensor, count: int, batch_size: int, shuffle: bool, shard: Shard = Shard()
+    number: tf.Tensor,
+    seeds: tf.Tensor,
+    count: int | tf.Tensor,
+    batch_size: int | tf.Tensor,
+    shuffle: bool,
+    shard: Shard = Shard(),
+    complete: bool = True,
+    purpose: int | tf.Tensor = 0,
 ) -> tf.Tensor:
     """Return the indices of the rows of a batch, int64 (b,), in an order of `count` rows.
 
-    The last batch may be smaller; with several workers −1 stands for a row of padding.
+    The last batch may be smaller. With several workers, −1 stands for a row of padding; if not `complete`, there is
+    none, and other rows are left out in each epoch. For `purpose` see `shuffled`.
     """
-    rows = shard.rows(number, batch_size, count)
-    present = tf.minimum(rows, count - 1)
-    return tf.where(rows < count, shuffled(present, seeds, count) if shuffle else present, -1)
+    drawn = shard.drawn(count, complete)
+    rows = shard.rows(number, batch_size, drawn)
+    present = tf.minimum(rows, drawn - 1)
+    if shuffle:
+        found = shuffled(present, seeds, count, purpose)
+    else:  # leave out the last rows in the first epoch, those before them in the next
+        left_out = count - drawn
+        found = tf.where(present < drawn - seeds[1] * left_out % (drawn + 1), present, present + left_out)
+    return tf.where(rows < drawn, found, -1)
 
 
 def batch_seed(number: tf.Tensor, seeds: tf.Tensor, shard: Shard = Shard()) -> tf.Tensor:

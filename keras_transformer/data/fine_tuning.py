@@ -144,12 +144,11 @@ def fine_tuning(
     )
     tokens, first_row = arrays.rows("rows"), arrays.rows("numbers").splits
     rows_each, length = arrays["sizes"].tolist()
-    count = part.divisible(len(first_row) - 1)
-    part.check_not_empty(count)
+    count = len(first_row) - 1
     shape = [None, length] if task in ("classification", "entailment") else [None, rows_each, length]
 
     def batch(number: tf.Tensor, seeds: tf.Tensor) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-        examples = rows_of_batch(number, seeds, count, batch_size, shuffle, part)
+        examples = rows_of_batch(number, seeds, count, batch_size, shuffle, part, complete=False)
         rows = gathered(first_row, examples)[:, None] + tf.range(rows_each, dtype=tf.int64)
         rows = tf.reshape(tf.where(rows < gathered(first_row, examples + 1)[:, None], rows, -1), [-1])
         ids, lengths = tokens.gather(rows, tf.constant(length, tf.int64))
@@ -160,7 +159,7 @@ def fine_tuning(
         ids, following = (tf.reshape(each, [-1, *shape[1:]]) for each in (ids, following))
         return {"token_ids": ids}, {"classes": gathered(arrays["labels"], examples), "tokens": following}
 
-    return batches(part.batches(count, batch_size), batch, seed, arrays.content, part)
+    return batches(part.batches(count, batch_size, complete=False), batch, seed, arrays.content, part)
 
 
 def input_rows(texts: Sequence[Sequence[int]], special_ids: Sequence[int], task: str) -> list[list[int]]:

@@ -28,14 +28,15 @@ def image_batches(
         flip: whether to flip half of the images horizontally.
         shuffle: whether to reshuffle in each epoch.
         seed: the seed of shuffling, shifts and flips.
-        shard: (index, count), the part of each batch for one of several workers, see `translation_pairs`; the
-            last up to count − 1 images, which cannot be divided among them, are left out.
+        shard: (index, count), the part of each batch for one of several workers, see `translation_pairs`; of the last
+            batch up to count − 1 images are left out, other ones in each epoch.
 
     Returns:
         A dataset of known cardinality with elements `(images, labels)`.
 
     Raises:
-        ValueError: if the shapes do not match, a label is not finite, or an argument is out of range.
+        ValueError: if the shapes do not match, a label is not finite, an argument is out of range, or there are less
+            images than workers.
 
     Example:
         >>> dataset = image_batches(np.zeros((5, 8, 8, 1), "uint8"), np.arange(5), batch_size=2, shift=1)
@@ -53,14 +54,13 @@ def image_batches(
         raise ValueError(f"`labels` must be finite. Received: {labels[row]} at row {row}")
     check_at_least(1, batch_size=batch_size)
     check_at_least(0, shift=shift)
-    part, content = Shard.of(shard), (images, labels)
-    count = part.divisible(len(images))
-    part.check_not_empty(count)
+    part = Shard.of(shard)
+    content, count = (images, labels), len(images)
     with tf.device("CPU:0"):  # functions of a dataset cannot read GPU memory
         images, labels = tf.constant(images), tf.constant(labels)
 
     def batch(number: tf.Tensor, seeds: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        rows = rows_of_batch(number, seeds, count, batch_size, shuffle, part)
+        rows = rows_of_batch(number, seeds, count, batch_size, shuffle, part, complete=False)
         seed = batch_seed(number, seeds, part)
         chosen = tf.gather(images, rows)
         if shift:
@@ -70,7 +70,7 @@ def image_batches(
             chosen = tf.where(mirrored, chosen[:, :, ::-1], chosen)
         return chosen, tf.gather(labels, rows)
 
-    return batches(part.batches(count, batch_size), batch, seed, content, part)
+    return batches(part.batches(count, batch_size, complete=False), batch, seed, content, part)
 
 
 def _moved(images: tf.Tensor, shift: int, seed: tf.Tensor) -> tf.Tensor:

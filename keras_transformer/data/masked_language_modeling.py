@@ -213,9 +213,8 @@ def next_sentences(
         inputs = {"token_ids": masked, "segment_ids": segment_ids, "masked_positions": positions}
         return inputs, {"tokens": labels, "next_sentence": tf.cast(random_one, tf.int32)}
 
-    count = part.divisible(len(arrays["first"]))
-    part.check_not_empty(count)
-    return _batches(count, batch_size, shuffle, seed, batch, arrays, part)
+    count = len(arrays["first"])
+    return _batches(count, batch_size, shuffle, seed, batch, arrays, part, complete=False)
 
 
 class _Masking:
@@ -306,15 +305,22 @@ def _joined(
 
 
 def _batches(
-    count: int, batch_size: int, shuffle: bool, seed: int, batch: Any, arrays: Arrays, shard: Shard
+    count: int,
+    batch_size: int,
+    shuffle: bool,
+    seed: int,
+    batch: Any,
+    arrays: Arrays,
+    shard: Shard,
+    complete: bool = True,
 ) -> tf.data.Dataset:
     """Make batches by a function of row indices and a seed."""
 
     def numbered(number: tf.Tensor, seeds: tf.Tensor) -> Any:
-        rows = rows_of_batch(number, seeds, count, batch_size, shuffle, shard)
+        rows = rows_of_batch(number, seeds, count, batch_size, shuffle, shard, complete)
         return batch(rows, batch_seed(number, seeds, shard))
 
-    return batches(shard.batches(count, batch_size), numbered, seed, arrays.content, shard)
+    return batches(shard.batches(count, batch_size, complete), numbered, seed, arrays.content, shard)
 
 
 def _check(tokenizer: Tokenizer, batch_size: int, max_length: int, rate: float) -> None:

@@ -99,7 +99,7 @@ def translation_pairs(
             hold the same pairs in every epoch.
         seed: the seed of shuffling.
         shard: (index, count), to read a part of each batch as one of several workers: an epoch is that of one worker
-            with `count` times the batch size, of whose batches worker `index`, from 0, has every `count`-th row. All
+            with `count` times the batch size, of whose batches worker `index`, from 0, has its part of the rows. All
             workers have batches of equal shapes at every step.
         cache_dir: a folder for the ids, which are then mapped instead of being in memory: memory does not grow with
             the data. They are written there once for equal contents, tokenizers and options that change ids, and found

@@ -6,6 +6,8 @@ import time
 from collections.abc import Sequence
 from typing import BinaryIO
 
+from keras_transformer import processes
+
 _SILENT = 3.0  # seconds: small data needs no bar
 _REFRESH, _REFRESH_IN_LOGS = 0.2, 30.0  # seconds
 _WIDTH = 79
@@ -43,7 +45,8 @@ class ProgressBar:
         """Count rows that have been read, and show them."""
         self.rows += rows
         now = time.monotonic()
-        if now - self._begin > _SILENT and now - self._printed > self._interval:
+        is_shown = now - self._begin > _SILENT and processes.current().is_main
+        if is_shown and now - self._printed > self._interval:
             self._printed, self._shown = now, True
             self._print(self._line(now - self._begin), "" if sys.stderr.isatty() else "\n")
 

@@ -7,8 +7,6 @@ import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import keras
-
 from keras_transformer.export import model_card, serving_files
 from keras_transformer.export.tokenizer_examples import tokenizer_examples
 from keras_transformer.pipelines.base import Pipeline
@@ -83,14 +81,6 @@ def check_pipeline(pipeline: Any) -> None:
     if not isinstance(pipeline, Pipeline):
         raise ValueError(
             f"`pipeline` must be one of keras_transformer.pipelines. Received: {type(pipeline).__name__}"
-        )
-
-
-def check_backend() -> None:
-    """Raise a ValueError unless Keras runs on TensorFlow."""
-    if keras.backend.backend() != "tensorflow":
-        raise ValueError(
-            f"`export` needs the TensorFlow backend of Keras. Received: {keras.backend.backend()}"
         )
 
 

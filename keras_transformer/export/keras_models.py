@@ -12,8 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.export import to_saved_model
-from keras_transformer.export.bundle_writer import check_backend
 from keras_transformer.export.parity import outputs
+from keras_transformer.export.tensorflow_process import on_tensorflow
 from keras_transformer.export.to_onnx import conversion
 from keras_transformer.models.base import Model
 from keras_transformer.pipelines.base import BATCH, DEFAULT, Arrays, Axes, Graph
@@ -26,6 +26,7 @@ _SAMPLE_SIZES = (
 )  # batch and length, which differ so that a size that should be dynamic is found
 
 
+@on_tensorflow
 def onnx_model(
     model: Any,
     file: str | os.PathLike[str],
@@ -94,6 +95,7 @@ def onnx_model(
     return file
 
 
+@on_tensorflow
 def saved_model_of(
     model: Any,
     folder: str | os.PathLike[str],
@@ -127,7 +129,6 @@ def saved_model_of(
         PosixPath('served/encoder/1')
     """
     folder = pathlib.Path(folder)
-    check_backend()
     replaces = overwrite and (folder / "saved_model.pb").exists()
     specs = _specs(model, input_signature, sample_inputs)
     graph = _graph(model, specs)

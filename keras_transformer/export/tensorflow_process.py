@@ -1,87 +1,204 @@
-"""Exports of pipelines whose model runs on another backend than TensorFlow, in a process with TensorFlow."""
+"""Exports of models that run on another backend than TensorFlow, in a process with TensorFlow."""
 
+import contextlib
 import functools
+import inspect
+import json
 import os
 import pathlib
 import pickle
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
-from typing import Any
+import threading
+import traceback
+import zipfile
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec, TypeVar
 
 import keras
 
-from keras_transformer.export.bundle_writer import check_pipeline
+from keras_transformer.pipelines.base import Pipeline
+
+try:
+    from cloudpickle import Pickler  # it also writes classes and functions of a script or notebook
+except ImportError:
+    from pickle import Pickler
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_CLEANUP = 30  # seconds that an interrupted process has to remove what is not complete
 
 
-def on_tensorflow(export: Callable[..., pathlib.Path]) -> Callable[..., pathlib.Path]:
-    """Decorate an export of a pipeline, which runs in a new process if Keras does not run on TensorFlow.
+def on_tensorflow(export: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a function of a pipeline or Keras model, to run in a new process unless Keras runs on TensorFlow.
 
-    The process loads the saved pipeline with Keras on TensorFlow, on a CPU, since the memory of GPUs may be taken. Its
-    progress is printed here, by the export's `say` if it has one, and its errors are raised here.
+    The process loads the saved model with Keras on TensorFlow, on a CPU, since the memory of GPUs may be taken. What
+    it prints is passed to the function's `say`, or printed to stderr if it has none, and its errors are raised here. An
+    interruption, or the end of this process, interrupts it.
     """
+    signature = inspect.signature(export)
 
     @functools.wraps(export)
-    def wrapped(pipeline: Any, folder: str | os.PathLike[str], **options: Any) -> pathlib.Path:
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
         if keras.backend.backend() == "tensorflow":
-            return export(pipeline, folder, **options)
-        check_pipeline(pipeline)
-        return _in_process(export.__name__, pipeline, folder, options)
+            return export(*args, **kwargs)
+        bound = signature.bind(*args, **kwargs)
+        if not any(isinstance(each, Pipeline | keras.Model) for each in bound.arguments.values()):
+            return export(*args, **kwargs)
+        bound.apply_defaults()
+        say = bound.arguments.pop("say", functools.partial(print, file=sys.stderr))
+        return _in_process(export.__name__, bound.arguments, say)
 
     return wrapped
 
 
-def _in_process(name: str, pipeline: Any, folder: Any, options: dict[str, Any]) -> pathlib.Path:
-    say = options.pop("say", print)
-    say(f"Exporting in a process with TensorFlow: the model runs on {keras.backend.backend()}")
+def _in_process(name: str, arguments: dict[str, Any], say: Callable[[str], None]) -> Any:
+    say(f"`{name}` runs in a process with TensorFlow, as the model is on {keras.backend.backend()}")
     with tempfile.TemporaryDirectory(prefix="keras-transformer-export-") as temporary:
-        files = pathlib.Path(temporary)
-        pipeline.save(files / "pipeline")
-        (files / "call").write_bytes(pickle.dumps((name, folder, options)))
-        environment = {
-            **os.environ,
-            "KERAS_BACKEND": "tensorflow",
-            "CUDA_VISIBLE_DEVICES": "-1",
-            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-            "PYTHONUNBUFFERED": "1",
-        }
-        environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-        command = [sys.executable, "-c", f"from {__name__} import run; run({temporary!r})"]
-        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        folder = pathlib.Path(temporary)
+        _write(name, arguments, folder)
+        command = [sys.executable, "-P", "-c", f"from {__name__} import run; run({temporary!r})"]
+        with subprocess.Popen(
+            command,
+            env=_environment(os.environ),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            encoding="utf-8",
+            start_new_session=True,  # Ctrl-C interrupts this process alone
+        ) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
             try:
-                for line in process.stdout or ():
+                for line in process.stdout:
                     say(line.rstrip("\n"))
             except BaseException:
-                process.terminate()
+                process.stdin.close()
+                try:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        process.wait(_CLEANUP)
+                finally:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(process.pid, signal.SIGKILL)
                 raise
-        if not (files / "result").exists():
+        if not (folder / "result").exists():
             raise RuntimeError(
                 f"The process with TensorFlow ended without a result. Received: exit status {process.returncode}"
             )
-        result = pickle.loads((files / "result").read_bytes())
-    if isinstance(result, BaseException):
-        raise result
+        result, error, trace = pickle.loads((folder / "result").read_bytes())
+    if error is not None:
+        raise error from RuntimeError(f"in the process with TensorFlow:\n{trace}")
     return result
 
 
-def run(folder: str) -> None:
-    """Run the export that a folder's file `call` describes, and write its return value or its exception to `result`."""
-    from keras_transformer import export, pipelines
-
-    files = pathlib.Path(folder)
-    name, target, options = pickle.loads((files / "call").read_bytes())
+def _write(name: str, arguments: dict[str, Any], folder: pathlib.Path) -> None:
+    """Write a call to the file `call`."""
     try:
-        result = pickle.dumps(getattr(export, name)(pipelines.load(files / "pipeline"), target, **options))
+        with open(folder / "call", "wb") as file:
+            _Pickler(file, folder).dump((name, arguments))
+    except (TypeError, pickle.PicklingError) as error:
+        raise TypeError(
+            f"`{name}` runs in a process with TensorFlow, so its arguments must be ones that pickle and Keras can "
+            f"save. Received: {error}"
+        ) from error
+
+
+def _environment(current: Mapping[str, str]) -> dict[str, str]:
+    environment = {
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        **current,
+        "KERAS_BACKEND": "tensorflow",
+        "CUDA_VISIBLE_DEVICES": "-1",
+        "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
+        "PYTHONIOENCODING": "utf-8",
+        "PYTHONUNBUFFERED": "1",
+    }
+    environment.pop("XLA_FLAGS", None)  # TensorFlow ends at flags that only JAX knows
+    return environment
+
+
+class _Pickler(Pickler):
+    """Writes pipelines and models to folders, tensors as arrays, and the other values as pickle does."""
+
+    def __init__(self, file: Any, folder: pathlib.Path) -> None:
+        super().__init__(file)
+        self._folder = folder
+
+    def persistent_id(self, value: Any) -> Any:
+        """Return what `_Unpickler` loads a pipeline, a model or a tensor from."""
+        if keras.ops.is_tensor(value):
+            return keras.ops.convert_to_numpy(value), None, {}
+        if not isinstance(value, Pipeline | keras.Model):
+            return None
+        if isinstance(value, Pipeline):
+            value.export_config()  # raises if the pipeline cannot be exported
+        folder = pathlib.Path(tempfile.mkdtemp(dir=self._folder))
+        value.save(folder if isinstance(value, Pipeline) else folder / "model.keras")
+        return type(value), folder, _custom_objects(folder)
+
+
+def _custom_objects(folder: pathlib.Path) -> dict[str, Any]:
+    """Return the registered classes and functions that the files of a model or pipeline name."""
+    with zipfile.ZipFile(folder / "model.keras") as archive:
+        configs = archive.read("config.json").decode()
+    configs += "".join(path.read_text() for path in folder.glob("*.json"))
+    return {
+        name: each for name, each in keras.saving.get_custom_objects().items() if json.dumps(name) in configs
+    }
+
+
+class _Unpickler(pickle.Unpickler):
+    def persistent_load(self, saved: Any) -> Any:
+        value, folder, custom_objects = saved
+        if folder is None:
+            return value
+        keras.saving.get_custom_objects().update(custom_objects)
+        keras.config.enable_unsafe_deserialization()  # the model is the caller's own
+        return (
+            value.load(folder)
+            if issubclass(value, Pipeline)
+            else keras.saving.load_model(folder / "model.keras")
+        )
+
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return super().find_class(module, name)
+        except (AttributeError, ImportError) as error:
+            raise ImportError(
+                f"`{name}` must be in a module that another process can import: move it from {module} to a file of "
+                f"its own, or pip install cloudpickle. Received: {error}"
+            ) from error
+
+
+def run(path: str) -> None:
+    """Call the function that the file `call` of a folder describes, and write its result or exception to `result`."""
+    from keras_transformer import export
+
+    threading.Thread(target=_interrupt_at_end_of_input, args=[threading.get_ident()], daemon=True).start()
+    folder = pathlib.Path(path)
+    try:
+        with open(folder / "call", "rb") as file:
+            name, arguments = _Unpickler(file).load()
+        content = pickle.dumps((getattr(export, name)(**arguments), None, ""))
     except Exception as error:
-        result = _pickled(error)
-    (files / "result").write_bytes(result)
+        content = _pickled(error, traceback.format_exc())
+    except KeyboardInterrupt:
+        shutil.rmtree(folder)  # the process that made it may have ended
+        sys.exit(130)
+    (folder / "result").write_bytes(content)
 
 
-def _pickled(error: Exception) -> bytes:
-    try:
-        data = pickle.dumps(error)
-        pickle.loads(data)  # an exception may only fail here
-    except Exception:
-        return pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
-    return data
+def _pickled(error: Exception, trace: str) -> bytes:
+    content = pickle.dumps((None, RuntimeError(f"{type(error).__name__}: {error}"), trace))
+    with contextlib.suppress(Exception):  # an exception may fail to be written, or read
+        as_it_is = pickle.dumps((None, error, trace))
+        pickle.loads(as_it_is)
+        content = as_it_is
+    return content
+
+
+def _interrupt_at_end_of_input(main: int) -> None:
+    os.read(0, 1)
+    signal.pthread_kill(main, signal.SIGINT)

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_transformer.export.bundle_writer import check_backend, check_pipeline, new_part
+from keras_transformer.export.bundle_writer import check_pipeline, new_part
 from keras_transformer.export.parity import comparison
 from keras_transformer.export.tensorflow_process import on_tensorflow
 from keras_transformer.export.tensorflow_serving import operations, warmup
@@ -96,7 +96,6 @@ def new_version(pipeline: Any, folder: pathlib.Path, name: str | None, version: 
     check_pipeline(pipeline)
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise ValueError(f"`version` must be a positive integer. Received: version={version!r}")
-    check_backend()
     part = f"saved_model/{name}/{version}"
     if bundle.has_part(folder, part):
         taken = [int(path.name) for path in (folder / part).parent.iterdir() if path.name.isdigit()]

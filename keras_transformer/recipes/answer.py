@@ -62,10 +62,8 @@ class Answer(Recipe):
             [one.context for one in examples],
             [one.answer for one in examples],
             pipeline.tokenizer,
-            self.batch_size,
             max_length=min(self.max_length, pipeline.encoder.max_length),
-            shuffle=shuffle,
-            seed=self.seed,
+            **self.batching(shuffle),
         )
 
     def loss(self, pipeline: Any) -> tuple[Any, list[Any]]:

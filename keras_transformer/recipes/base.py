@@ -9,8 +9,9 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import keras
 
-from keras_transformer import data, text, training
+from keras_transformer import data, processes, text, training
 from keras_transformer.arguments import check_fraction, check_one_of, check_positive, check_positive_integer
+from keras_transformer.recipes import distributed
 from keras_transformer.recipes.accumulation import weighted_by_labels
 from keras_transformer.recipes.pretrained import load_pipeline, with_precision
 
@@ -56,7 +57,7 @@ class Recipe(abc.ABC):
         hidden_dim: the hidden size of the feed-forward networks, in place of the size's; 4 D with `model_dim`.
         dropout: the dropout rate of a new model, by default 0.1.
         max_length: the maximum number of tokens of an example.
-        batch_size: the number of examples in a batch.
+        batch_size: the number of examples in a batch, in several processes of all of them.
         accumulate: the number of batches whose gradients are accumulated for one update of the weights, as if they were
             one batch, in the memory of one of them.
         epochs: the maximum number of epochs.
@@ -286,7 +287,8 @@ class Recipe(abc.ABC):
         """Train a tokenizer of the kind `tokenizer`, or load it from that folder."""
         kind = os.fspath(self.tokenizer or next(iter(self.tokenizers)))
         if kind in self.tokenizers:
-            return self.tokenizers[kind](list(texts), self.vocabulary_size or 8000)
+            train, size = self.tokenizers[kind], self.vocabulary_size or 8000
+            return distributed.trained_once(lambda: train(list(texts), size))
         if not os.path.isdir(kind):
             raise ValueError(
                 f"`tokenizer` must be a folder or one of {sorted(self.tokenizers)}. Received: tokenizer={kind!r}"
@@ -297,12 +299,27 @@ class Recipe(abc.ABC):
         """Load the pipeline of `from_`, in the precision of training."""
         return with_precision(load_pipeline(self.from_), self.precision)
 
-    def options(self) -> dict[str, Any]:
-        """Return the options that differ from their defaults, with descriptions in place of examples."""
+    def batching(self, shuffle: bool) -> dict[str, Any]:
+        """Return the arguments of functions of `data` that are common to all recipes.
+
+        Args:
+            shuffle: whether the batches are for training, of which each of several processes reads a part.
+        """
+        process = processes.current()
+        found = {"batch_size": distributed.share(self.batch_size), "shuffle": shuffle, "seed": self.seed}
+        return {**found, "shard": tuple(process)} if shuffle and process.count > 1 else found
+
+    def options(self, changed: bool = True) -> dict[str, Any]:
+        """Return the options, with descriptions in place of examples.
+
+        Args:
+            changed: whether to return only those that differ from their defaults.
+        """
         return {
             field.name: _shown(value)
             for field in dataclasses.fields(self)
-            if (value := getattr(self, field.name)) is not field.default and value != field.default
+            if ((value := getattr(self, field.name)) is not field.default and value != field.default)
+            or not changed
         }
 
     def _examples(self, source: Any) -> Any:

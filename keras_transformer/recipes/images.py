@@ -78,7 +78,7 @@ def new_model(recipe: Any, num_classes: int, shape: tuple[int, ...]) -> Any:
 def batches(recipe: Any, examples: Examples, labels: np.ndarray, shuffle: bool) -> Any:
     """Return batches of images and labels."""
     images = np.stack([image for image, _ in examples])
-    return data.image_batches(images, labels, recipe.batch_size, shuffle=shuffle, seed=recipe.seed)
+    return data.image_batches(images, labels, **recipe.batching(shuffle))
 
 
 def _patch_size(size: int) -> int:

@@ -8,6 +8,8 @@ from typing import Any, Self
 
 import numpy as np
 
+from keras_transformer import processes
+from keras_transformer.recipes import distributed
 from keras_transformer.recipes.base import Recipe
 from keras_transformer.recipes.pretrained import load_pipeline
 from keras_transformer.training import ExactResume, states
@@ -33,7 +35,7 @@ class ResumableRun:
 
         Raises:
             FileExistsError: if `folder` exists and `resume` is False, or it is not the folder of a run.
-            ValueError: if the run is of another recipe or data.
+            ValueError: if the run is of another recipe or data, or not the same in all processes.
         """
         run = cls(folder, recipe)
         if not folder.exists():
@@ -58,6 +60,7 @@ class ResumableRun:
             raise FileExistsError(
                 f"`folder` must be new or a run to resume. Received: {folder}, without a run"
             )
+        run._check_agreement()
         return run
 
     @property
@@ -76,9 +79,10 @@ class ResumableRun:
             "options": self._recipe.options(),
             "examples": self._digests(),
         }
-        with files.new_folder(self.folder, overwrite=True) as new:
-            pipeline.save(new / "pipeline")
-            files.write_json(new / self._file.name, started)
+        if processes.current().is_main:
+            with files.new_folder(self.folder, overwrite=True) as new:
+                distributed.local(pipeline).save(new / "pipeline")
+                files.write_json(new / self._file.name, started)
         return pipeline
 
     def callback(self) -> ExactResume:
@@ -102,6 +106,13 @@ class ResumableRun:
     @property
     def _file(self) -> pathlib.Path:
         return self.folder / "run.json"
+
+    def _check_agreement(self) -> None:
+        """Raise the same ValueError in all processes unless they have the same options, examples and folder."""
+        if processes.current().count > 1:
+            options = {**self._recipe.options(changed=False), **self._digests()}
+            found = "complete" if self.is_complete else f"batches {states.num_batches(self.folder)}"
+            processes.check_agreement(task=self._recipe.task, **options, folder=found)
 
     def _digests(self) -> dict[str, str]:
         """Return a hash of the examples of each split."""

@@ -117,9 +117,7 @@ class LanguageModel(_Texts):
         """Return rows of `max_length` tokens of all texts, joined by end tokens, or of several pairs."""
         length = min(self.max_length, pipeline.model.max_length or self.max_length)
         batches_of = data.instruction_tuning if are_pairs(examples) else data.language_modeling
-        return batches_of(
-            examples, pipeline.tokenizer, self.batch_size, length=length, shuffle=shuffle, seed=self.seed
-        )
+        return batches_of(examples, pipeline.tokenizer, length=length, **self.batching(shuffle))
 
     def loss(self, pipeline: Any) -> tuple[Any, list[Any]]:
         """Return cross-entropy and perplexity."""
@@ -188,12 +186,10 @@ class MaskedLanguageModel(_Texts):
         return data.masked_language_modeling(
             examples,
             pipeline.tokenizer,
-            self.batch_size,
             max_length=min(self.max_length, pipeline.encoder.max_length),
             rate=self.masked_share,
             whole_words=self.whole_words,
-            shuffle=shuffle,
-            seed=self.seed,
+            **self.batching(shuffle),
         )
 
     def loss(self, pipeline: Any) -> tuple[Any, list[Any]]:

@@ -22,12 +22,17 @@ def load_pipeline(folder: str | os.PathLike[str]) -> Any:
 
 def with_precision(pipeline: Any, precision: str) -> Any:
     """Return a pipeline with the same weights, whose model computes in a dtype policy."""
+    return pipeline if pipeline.model.dtype_policy.name == precision else copied(pipeline, precision)
+
+
+def copied(pipeline: Any, precision: str | None = None) -> Any:
+    """Return a pipeline with a new model of the same weights, by default in the same dtype policy."""
     model = pipeline.model
-    if model.dtype_policy.name == precision:
-        return pipeline
     config = keras.saving.serialize_keras_object(model)
     config.pop("compile_config", None)
-    converted = keras.saving.deserialize_keras_object(_replaced(config, precision))
+    converted = keras.saving.deserialize_keras_object(
+        config if precision is None else _replaced(config, precision)
+    )
     converted.set_weights(model.get_weights())
     tokenizers = [] if pipeline.tokenizer is None else [pipeline.tokenizer]
     return type(pipeline)(converted, *tokenizers, **pipeline.settings())

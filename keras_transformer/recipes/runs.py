@@ -10,6 +10,8 @@ from typing import Any
 
 import keras
 
+from keras_transformer import processes
+from keras_transformer.recipes import distributed
 from keras_transformer.recipes.base import Recipe
 from keras_transformer.recipes.interrupted import ResumableRun, check_same
 from keras_transformer.recipes.pages import page
@@ -31,6 +33,9 @@ def run(
     usual. A second signal aborts. A run that was interrupted, killed or crashed can be resumed, with the result of an
     uninterrupted one: until it is complete, its folder has `training/` with states of `training.ExactResume`.
 
+    In several processes of `training.initialize_distributed`, all call it with the same recipe. Each trains on its part
+    of every batch; process 0 trains the tokenizer, writes the folder, prints and evaluates.
+
     Args:
         recipe: the options.
         folder: a new folder, for `pipeline/`, `report.json`, `report.html` and `command.txt`.
@@ -46,14 +51,28 @@ def run(
 
     Raises:
         FileExistsError: if `folder` exists, and is not a run to resume.
-        ValueError: if the data is malformed, or a run to resume has another recipe or other data.
+        ValueError: if the data is malformed, a run to resume has another recipe or other data, or processes differ.
 
     Example:
         >>> report = run(recipes.Classify("reviews.csv"), "runs/reviews")  # doctest: +SKIP
         >>> report["metrics"]["macro_f1"]  # doctest: +SKIP
         0.91
     """
-    folder = pathlib.Path(folder)
+    if not processes.current().is_main:
+        say, verbose = _silent, 0
+    with processes.shared_errors():
+        return _run(recipe, pathlib.Path(folder), resume, command, say, verbose)
+
+
+def _run(
+    recipe: Recipe,
+    folder: pathlib.Path,
+    resume: bool,
+    command: str | None,
+    say: Callable[[str], None],
+    verbose: int | str,
+) -> dict[str, Any]:
+    distributed.check_options(recipe)
     resumable = ResumableRun.of(folder, recipe, resume)
     if resumable.is_complete:
         report: dict[str, Any] = files.read_json(folder / "report.json")
@@ -69,46 +88,55 @@ def run(
     try:
         pipeline, history = recipe.train([resuming], verbose, resumable.pipeline())
     except BaseException:
-        if resumable.is_kept_after_error():
+        if processes.current().is_main and resumable.is_kept_after_error():
             say(go_on)
         raise
-    seconds, evaluation_began = resuming.seconds, time.monotonic()
-    pipeline.save(folder / "pipeline", overwrite=True)
+    seconds = resuming.seconds
     stopped = resuming.signal and signal.Signals(resuming.signal).name
-    if stopped:
-        say(f"Stopped by {stopped} in epoch {len(history.epoch)}. {go_on}")
-    say(f"Saved {folder / 'pipeline'}")
-    held_out, evaluated_on = (validation, "validation") if test is None else (test, "test")
-    metrics = recipe.evaluate(pipeline, held_out)
-    examples = metrics.pop("examples")
-    report = {
-        "task": recipe.task,
-        "pipeline": type(pipeline).__name__,
-        "command": command or _expression(recipe),
-        "directory": str(pathlib.Path.cwd()),
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "evaluated_on": evaluated_on,
-        "metrics": metrics,
-        "signal": stopped,
-        "counts": counts,
-        "parameters": pipeline.model.count_params(),
-        "seconds": {
-            "train": round(seconds, 1),
-            "evaluate": round(time.monotonic() - evaluation_began, 1),
-        },
-        "options": recipe.options(),
-        "versions": {"keras": keras.__version__, "backend": keras.backend.backend()},
-        "history": history.history,
-        "examples": examples,
-    }
-    files.write_json(folder / "report.json", report)
-    files.write_bytes(folder / "report.html", page(report).encode())
-    files.write_bytes(folder / "command.txt", f"{report['command']}\n".encode())
-    if not stopped:
-        resumable.remove()
-    say(summary(report))
-    say(f"Report: {folder / 'report.html'}")
-    return report
+
+    def finish() -> dict[str, Any]:
+        evaluation_began, trained = time.monotonic(), distributed.local(pipeline)
+        trained.save(folder / "pipeline", overwrite=True)
+        if stopped:
+            say(f"Stopped by {stopped} in epoch {len(history.epoch)}. {go_on}")
+        say(f"Saved {folder / 'pipeline'}")
+        held_out, evaluated_on = (validation, "validation") if test is None else (test, "test")
+        metrics = recipe.evaluate(trained, held_out)
+        examples = metrics.pop("examples")
+        report = {
+            "task": recipe.task,
+            "pipeline": type(trained).__name__,
+            "command": command or _expression(recipe),
+            "directory": str(pathlib.Path.cwd()),
+            "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "evaluated_on": evaluated_on,
+            "metrics": metrics,
+            "signal": stopped,
+            "counts": counts,
+            "parameters": trained.model.count_params(),
+            "seconds": {
+                "train": round(seconds, 1),
+                "evaluate": round(time.monotonic() - evaluation_began, 1),
+            },
+            "options": recipe.options(),
+            "versions": {"keras": keras.__version__, "backend": keras.backend.backend()},
+            "history": history.history,
+            "examples": examples,
+        }
+        files.write_json(folder / "report.json", report)
+        files.write_bytes(folder / "report.html", page(report).encode())
+        files.write_bytes(folder / "command.txt", f"{report['command']}\n".encode())
+        if not stopped:
+            resumable.remove()
+        say(summary(report))
+        say(f"Report: {folder / 'report.html'}")
+        return report
+
+    return processes.from_main("report", finish)
+
+
+def _silent(line: str) -> None:
+    """Print nothing."""
 
 
 def _expression(recipe: Recipe) -> str:

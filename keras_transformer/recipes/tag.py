@@ -52,10 +52,8 @@ class Tag(Recipe):
             [words for words, _ in examples],
             tags,
             pipeline.tokenizer,
-            self.batch_size,
             max_length=min(self.max_length, pipeline.encoder.max_length),
-            shuffle=shuffle,
-            seed=self.seed,
+            **self.batching(shuffle),
         )
 
     def loss(self, pipeline: Any) -> tuple[Any, list[Any]]:

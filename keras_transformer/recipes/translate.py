@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from keras_transformer import data, models, pipelines, training
 from keras_transformer.datasets import multi30k, phrasebook, spa_eng
+from keras_transformer.recipes import distributed
 from keras_transformer.recipes.base import Recipe, check_columns
 from keras_transformer.recipes.pretrained import check_pipeline
 from keras_transformer.recipes.tokenizers import CHARACTERS, SENTENCE_PIECE
@@ -67,11 +68,9 @@ class Translate(Recipe):
         return data.translation_pairs(
             examples,
             pipeline.tokenizer,
-            self.batch_size,
-            batch_tokens=tokens,
+            batch_tokens=distributed.share(tokens),
             max_length=self.max_length,
-            shuffle=shuffle,
-            seed=self.seed,
+            **self.batching(shuffle),
         )
 
     def loss(self, pipeline: Any) -> tuple[Any, list[Any]]:

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer import processes
 from keras_transformer.arguments import check_one_of, is_integer
 from keras_transformer.models.host_batches import epochs_of
 from keras_transformer.training import signals, states
@@ -42,6 +43,9 @@ class ExactResume(keras.callbacks.Callback):
     Ctrl-C and SIGTERM end training after the current batch, with a state; a second one ends it at once.
 
     It works with `fit` of the models of this package, on a data set of `keras_transformer.data` as it was returned.
+
+    In several processes, process 0 saves the states, which the others must be able to read. After a signal to any of
+    them, all end after the same batch. Each must have all weights, as with `keras.distribution.DataParallel`.
 
     Args:
         folder: the folder of the states, created when the first is saved.
@@ -78,6 +82,7 @@ class ExactResume(keras.callbacks.Callback):
         check_one_of(("raise", "stop"), on_signal=on_signal)
         self.folder, self.save_freq, self.on_signal = pathlib.Path(folder), save_freq, on_signal
         self.signal: int | None = None
+        self._received: int | None = None  # the signal to this process
         self._dataset: Any = None
         self._data: Any = None  # the position in it
         self._validation_data: Any = None
@@ -117,9 +122,11 @@ class ExactResume(keras.callbacks.Callback):
             )
         self._dataset, self._data, self._others = data, data.epochs, callbacks
         self._validation_data = epochs_of(validation_data)
-        self.signal, self._interrupted, self._unwritten = None, False, None
+        self.signal = self._received = self._unwritten = None
+        self._interrupted = False
         with signals.received_by(self._receive):
             yield [self._end_of_epoch, *callbacks, self]
+        processes.exchange("end of training", "", wait=True)  # process 0 has written the last state
         if self.signal is not None and self.on_signal == "raise":
             self._raise()
 
@@ -141,8 +148,10 @@ class ExactResume(keras.callbacks.Callback):
                 "`steps_per_epoch` and `class_weight`, for which there is data.with_class_weight. "
                 f"Received: epochs of {self.params['steps']} batches"
             )
+        self._check_replicated()
         self._identity = self._new_identity()
         self._state = states.last_state(self.folder)
+        processes.check_agreement(folder="no state" if self._state is None else self._state.path.name)
         self._position, self._began, self._next_save = (0, 0), time.monotonic(), 0.0
         if self._state is not None:
             self._state.check(self._identity)
@@ -169,6 +178,7 @@ class ExactResume(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Save the state if it is time, or if training is to end."""
+        self._agree_on_signal()
         epoch, done = self._position[0], self._first_batch + batch + 1
         if done >= self._data.count:  # the end of the epoch follows
             if self._first_batch:
@@ -205,10 +215,18 @@ class ExactResume(keras.callbacks.Callback):
             self._save(stopped=self.model.stop_training)
 
     def _receive(self, number: int) -> None:
-        self.signal = number
+        self._received = number
+        if processes.current().count == 1:
+            self.signal = number
+
+    def _agree_on_signal(self) -> None:
+        """Set `signal` after the same batch in all of several processes."""
+        if processes.current().count > 1 and processes.stops_here():
+            received = [int(number) for number in processes.exchange("signal", str(self._received or 0))]
+            self.signal = max(received) or signal.SIGTERM
 
     def _raise(self) -> None:
-        if self._interrupted:
+        if self._interrupted and processes.current().is_main:
             print(  # noqa: T201
                 f"\nTraining is interrupted after batch {self._position[1]:,} of epoch {self._position[0] + 1}. "
                 f"The same call of fit continues from the state in {self.folder}",
@@ -221,6 +239,15 @@ class ExactResume(keras.callbacks.Callback):
         if self.save_freq == "auto":
             return time.monotonic() >= self._next_save
         return self.save_freq != "epoch" and self._num_batches() % int(self.save_freq) == 0
+
+    def _check_replicated(self) -> None:
+        """Raise unless this process can save all weights."""
+        for variable in self._variables() if processes.current().count > 1 else ():
+            if not variable.value.is_fully_replicated:
+                raise ValueError(
+                    "`model` must have all weights in each process for ExactResume in several processes, as with "
+                    f"DataParallel; use keras.callbacks.OrbaxCheckpoint. Received: {variable.path}, which is split"
+                )
 
     def _num_batches(self) -> int:
         return int(self._position[0] * self._data.count + self._position[1])
@@ -248,13 +275,16 @@ class ExactResume(keras.callbacks.Callback):
         }
 
     def _save(self, stopped: bool = False) -> None:
+        if not processes.current().is_main:
+            return
         began = time.monotonic()
         self._write(*self._collected(stopped))
         ended = time.monotonic()
         self._next_save = ended + max(_LEAST_SECONDS, (ended - began) / _SHARE)
 
     def _write(self, meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        states.write(self.folder, self._num_batches(), meta, arrays)
+        if processes.current().is_main:
+            states.write(self.folder, self._num_batches(), meta, arrays)
 
     def _collected(self, stopped: bool = False) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Return a state: values of JSON, of which the history may still change, and copies of arrays."""

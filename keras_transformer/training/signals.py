@@ -1,10 +1,13 @@
 """Signals that end training."""
 
 import contextlib
+import os
 import signal
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
+
+from keras_transformer import processes
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -13,9 +16,11 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 def received_by(receive: Callable[[int], None]) -> Iterator[None]:
     """Call a function with the number of the first SIGINT or SIGTERM; the next one has its usual effect.
 
-    Signals are those of the main thread; in other threads there are none.
+    Signals are those of the main thread; in other threads there are none. In several processes, a signal also lets
+    `processes.stops_here` stop all of them: JAX receives SIGTERM, and SIGINT is passed on as SIGTERM.
     """
     before: dict[int, Any] = {}
+    single = processes.current().count == 1
 
     def restore() -> None:
         for number, handler in before.items():
@@ -25,9 +30,11 @@ def received_by(receive: Callable[[int], None]) -> Iterator[None]:
     def handle(number: int, frame: types.FrameType | None) -> None:
         restore()
         receive(number)
+        if not single:
+            os.kill(os.getpid(), signal.SIGTERM)
 
     with contextlib.suppress(ValueError):  # not in the main thread
-        for number in _SIGNALS:
+        for number in _SIGNALS if single else _SIGNALS[:1]:
             before[number] = signal.signal(number, handle)
     try:
         yield

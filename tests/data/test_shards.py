@@ -104,12 +104,12 @@ DATASETS = {
         **o,
     ),
 }
-IMAGES = np.arange(1, 7 * 2 * 2 + 1, dtype="uint8").reshape(7, 2, 2, 1)
-# The functions whose data is always in memory.
-IN_MEMORY = {
-    "image_batches": lambda size, **o: data.image_batches(IMAGES, np.arange(1, 8), size, **o),
-}
 each_dataset = pytest.mark.parametrize("name", DATASETS)
+SHARED = DATASETS | {
+    "image_batches": lambda size, **o: data.image_batches(
+        np.arange(1, 7 * 16 + 1, dtype="uint8").reshape(7, 4, 4, 1), np.arange(7), size, **o
+    )
+}
 # Their batches depend on random numbers that differ between workers.
 RANDOM = {"translation_pairs, sampled", "masked_language_modeling", "next_sentences", "span_corruption"}
 # Rows that cannot be divided among the workers are left out.
@@ -164,12 +164,11 @@ def rows_of(batch):
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("count", [3, 2])
-@pytest.mark.parametrize("name", DATASETS | IN_MEMORY)
+@pytest.mark.parametrize("name", SHARED)
 def test_workers_share_the_epoch_of_one_with_larger_batches(name, count):
     """Their batches have equal shapes at every step, and together the rows of the larger batch."""
-    make = (DATASETS | IN_MEMORY)[name]
-    workers = [listed(make(1, shard=(index, count))) for index in range(count)]
-    whole = listed(make(count))
+    workers = [listed(SHARED[name](1, shard=(index, count))) for index in range(count)]
+    whole = listed(SHARED[name](count))
     assert len({len(batches) for batches in workers}) == 1
     for number, parts in enumerate(zip(*workers, strict=True)):
         assert len({tuple(each.shape for each in part) for part in parts}) == 1
@@ -189,11 +188,24 @@ def test_workers_share_the_epoch_of_one_with_larger_batches(name, count):
         assert sum(labels[:-1]) == labels[-1]
 
 
+@pytest.mark.slow_variants
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("name", ["image_batches", "classification", "fine_tuning", "sentence_pairs"])
+def test_rows_that_are_left_out_in_one_epoch_occur_in_another(name, shuffle):
+    every = {row for batch in listed(SHARED[name](1)) for row in rows_of(batch)}
+    workers = [SHARED[name](1, shard=(index, 2), shuffle=shuffle) for index in range(2)]
+    epochs = [{row for each in workers for batch in listed(each) for row in rows_of(batch)} for _ in range(5)]
+    left_out = [every - epoch for epoch in epochs]
+    assert all(left_out)
+    assert not set.intersection(*left_out)
+    assert left_out[0] != left_out[1] or shuffle
+
+
 def test_every_function_that_makes_batches_is_compared():
     functions = {
         name for name in data.__all__ if "batch_size" in inspect.signature(getattr(data, name)).parameters
     }
-    assert functions == {name.split(",")[0] for name in DATASETS | IN_MEMORY}
+    assert functions == {name.split(",")[0] for name in SHARED}
 
 
 @pytest.mark.slow
@@ -215,6 +227,8 @@ def test_other_shards_are_refused(shard):
 def test_more_workers_than_rows_are_refused():
     with pytest.raises(ValueError, match="`shard` must leave a row for each worker. Received: 3 workers"):
         data.classification(TEXTS[:2], [0, 1], WORDS, shard=(0, 3))
+    with pytest.raises(ValueError, match="`shard` must leave a row for each worker. Received: 3 workers"):
+        data.image_batches(np.zeros((2, 4, 4, 1)), [0, 1], shard=(0, 3))
 
 
 def test_patterns_and_compressed_files_are_read_as_a_stream(tmp_path):

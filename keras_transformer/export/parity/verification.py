@@ -5,9 +5,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_transformer.export.parity import comparison
+from keras_transformer.export.tensorflow_process import on_tensorflow
 from keras_transformer_serving import Bundle
 
 
+@on_tensorflow
 def verify(
     folder: str | os.PathLike[str],
     pipeline: Any = None,

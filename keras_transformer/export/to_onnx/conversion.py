@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_transformer.export.bundle_writer import check_backend, check_pipeline, new_part
+from keras_transformer.export.bundle_writer import check_pipeline, new_part
 from keras_transformer.export.parity import comparison
 from keras_transformer.export.tensorflow_process import on_tensorflow
 from keras_transformer.export.to_onnx import graph_traversal, optimum, rewrites, tf2onnx_handlers, weights
@@ -96,7 +96,6 @@ def check(pipeline: Any, precisions: Sequence[str]) -> None:
         ImportError: if a package is not installed.
         ValueError: if an argument is invalid.
     """
-    check_backend()
     check_pipeline(pipeline)
     names = [FLOAT32, *CONVERTED]
     valid = isinstance(precisions, list | tuple) and set(precisions) <= set(names) and FLOAT32 in precisions
@@ -121,13 +120,7 @@ def check(pipeline: Any, precisions: Sequence[str]) -> None:
 
 
 def check_packages() -> None:
-    """Raise unless Keras runs on TensorFlow and the packages for ONNX are installed.
-
-    Raises:
-        ImportError: if a package is not installed.
-        ValueError: if Keras runs on another backend.
-    """
-    check_backend()
+    """Raise an ImportError unless the packages for ONNX are installed."""
     try:
         import onnx  # noqa: F401
         import onnxruntime  # noqa: F401

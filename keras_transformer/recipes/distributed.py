@@ -1,0 +1,64 @@
+"""Recipes in several processes: what they refuse, and what process 0 does for all."""
+
+import base64
+import pathlib
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from keras_transformer import processes, text
+from keras_transformer.recipes.pretrained import copied
+
+
+def check_options(recipe: Any) -> None:
+    """Raise a ValueError if several processes cannot train a recipe."""
+    count = processes.current().count
+    if count == 1:
+        return
+    devices = len(keras.distribution.list_devices())
+    if devices != count:
+        raise ValueError(
+            "Each process must have one device to train a recipe: start a process for each device. "
+            f"Received: {devices} devices of {count} processes"
+        )
+    for name, is_valid, expected in (
+        ("accumulate", recipe.accumulate == 1, "1 in several processes, which have a part of each batch"),
+        ("minutes", recipe.minutes is None, "None in several processes, whose clocks differ: give `epochs`"),
+        ("batch_size", (recipe.batch_size or 0) % count == 0, "a multiple of the number of processes"),
+    ):
+        if not is_valid:
+            raise ValueError(
+                f"`{name}` must be {expected}. Received: {name}={getattr(recipe, name)}, {count} processes"
+            )
+
+
+def share(number: int | None) -> int | None:
+    """Return the part that each process has of a number of examples or positions of a batch."""
+    return None if number is None else max(1, number // processes.current().count)
+
+
+def trained_once(train: Callable[[], text.Tokenizer]) -> text.Tokenizer:
+    """Return the tokenizer that a function trains, in several processes the one of process 0."""
+    if processes.current().count == 1:
+        return train()
+
+    def saved() -> dict[str, str]:
+        with tempfile.TemporaryDirectory() as folder:
+            train().save(folder)
+            files = pathlib.Path(folder).iterdir()
+            return {file.name: base64.b64encode(file.read_bytes()).decode() for file in files}
+
+    with tempfile.TemporaryDirectory() as folder:
+        for name, content in processes.from_main("tokenizer", saved).items():
+            pathlib.Path(folder, name).write_bytes(base64.b64decode(content))
+        return text.load(folder)
+
+
+def local(pipeline: Any) -> Any:
+    """Return a pipeline that one process can call and save, in several processes a copy on its own device."""
+    if processes.current().count == 1:
+        return pipeline
+    with processes.undistributed():
+        return copied(pipeline)

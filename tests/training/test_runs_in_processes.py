@@ -1,0 +1,190 @@
+"""The command line in two processes over loopback: one training, which a signal or an error ends in both."""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer import pipelines
+from keras_transformer_cli import main
+
+BOUND = 5e-6
+OPTIONS = {
+    "--layers": 1,
+    "--heads": 2,
+    "--model-dim": 16,
+    "--vocabulary-size": 300,
+    "--batch-size": 8,
+    "--epochs": 3,
+    "--patience": 100,
+    "--max-new-tokens": 4,
+}
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Options for files of pairs, to train on and for validation."""
+    drawn, options = random.Random(0), {}
+    for option, count in (("--data", 156), ("--validation", 4)):
+        texts = [" ".join(drawn.choices(("one", "two", "three", "four", "five"), k=4)) for _ in range(count)]
+        options[option] = tmp_path / f"{option[2:]}.tsv"
+        options[option].write_text("".join(f"{text}\t{text.upper()}\n" for text in texts))
+    return options
+
+
+@contextlib.contextmanager
+def started(*options_of, flags=()):
+    """Start the command line in a process for each of several options, with the variables of a launcher."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    path = os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": path, "XLA_FLAGS": "--xla_backend_optimization_level=0"}
+    environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(len(options_of))}
+    command = [
+        sys.executable,
+        "-m",
+        "keras_transformer_cli",
+        "train",
+        "translate",
+        "--backend",
+        "jax",
+        *flags,
+    ]
+    running = [
+        subprocess.Popen(
+            [*command, *(str(part) for option in options.items() for part in option)],
+            env={**environment, "RANK": str(index)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for index, options in enumerate(options_of)
+    ]
+    try:
+        yield running
+    finally:
+        for each in running:
+            each.kill()
+
+
+def ended(running):
+    """Return the exit statuses, and the outputs, of processes when they have ended."""
+    outputs = [each.communicate(timeout=600) for each in running]
+    return [each.returncode for each in running], outputs
+
+
+def trained(folder):
+    """Return the weights and the report of a run, without the biases of keys.
+
+    Their gradients are rounding errors, which Adam divides by their own size.
+    """
+    weights = pipelines.load(folder / "pipeline").model.weights
+    kept = [weight.numpy() for weight in weights if not weight.path.endswith("key_projection/bias")]
+    assert len(weights) - len(kept) == 3  # of the encoder, the decoder and between them
+    return kept, json.loads((folder / "report.json").read_text())
+
+
+def assert_same_run(one, other):
+    (weights, report), (others, other_report) = trained(one), trained(other)
+    for weight, expected in zip(weights, others, strict=True):
+        np.testing.assert_allclose(weight, expected, rtol=0, atol=BOUND)
+    for name in ("loss", "val_loss", "learning_rate"):
+        np.testing.assert_allclose(report["history"][name], other_report["history"][name], rtol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.backend_neutral
+def test_two_processes_train_as_one(data, tmp_path):
+    options = {**OPTIONS, **data}
+    for count in (1, 2):
+        with started(*[{**options, "--output": tmp_path / str(count)}] * count) as running:
+            statuses, outputs = ended(running)
+        assert statuses == [0] * count, outputs
+        assert "Report: " in outputs[0][0]
+    assert outputs[1][0] == "" or outputs[1][0].startswith("[Gloo]")
+    assert_same_run(tmp_path / "1", tmp_path / "2")
+    assert not (tmp_path / "2" / "training").exists()
+
+
+def wait_for_batches(folder, count):
+    """Wait until a run has a state, and some time longer."""
+    for _ in range(6000):
+        if list((folder / "training").glob("state-*.npz")):
+            time.sleep(count)
+            return
+        time.sleep(0.1)
+    raise AssertionError("no state")
+
+
+@pytest.mark.slow
+@pytest.mark.backend_neutral
+def test_stopped_and_killed_runs_are_resumed_with_the_result_of_an_uninterrupted_one(data, tmp_path):
+    options = {**OPTIONS, **data, "--epochs": 60}
+    with started(*[{**options, "--output": tmp_path / "whole"}] * 2) as running:
+        assert ended(running)[0] == [0, 0]
+    folder = tmp_path / "interrupted"
+    options["--output"] = folder
+    for index, number in ((1, signal.SIGINT), (0, signal.SIGTERM)):
+        with started(options, options, flags=["--resume"]) as running:
+            wait_for_batches(folder, 1)
+            running[index].send_signal(number)
+            statuses, outputs = ended(running)
+        assert statuses == [128 + number] * 2, outputs
+        assert f"Stopped by {signal.Signals(number).name} in epoch" in outputs[0][0]
+    for index in (0, 1):
+        with started(options, options, flags=["--resume"]) as running:
+            time.sleep(20)
+            running[index].kill()
+            assert 0 not in ended(running)[0]
+    with started(options, options, flags=["--resume"]) as running:
+        statuses, outputs = ended(running)
+    assert statuses == [0, 0], outputs
+    assert_same_run(folder, tmp_path / "whole")
+
+
+@pytest.mark.slow
+@pytest.mark.backend_neutral
+@pytest.mark.parametrize("case", ["epochs", "data", "file", "folder"])
+def test_processes_that_disagree_end_with_one_error(case, data, tmp_path):
+    options = {**OPTIONS, **data, "--output": tmp_path / "run"}
+    other = dict(options)
+    expected = "must be equal in all processes. Received: process 0: "
+    if case == "epochs":
+        other["--epochs"], expected = 4, f"`epochs` {expected}epochs 3; process 1: epochs 4"
+    if case == "data":
+        other["--data"], expected = data["--validation"], f"`data` {expected}"
+    if case == "file":
+        other["--data"] = tmp_path / "absent.tsv"
+        expected = "absent.tsv"
+    if case == "folder":
+        other["--output"] = tmp_path / "other"
+        (tmp_path / "other").mkdir()
+        expected = f"`--output` must be new. Received: {tmp_path / 'other'}"
+    with started(options, other) as running:
+        statuses, outputs = ended(running)
+    assert statuses == [2, 2], outputs
+    for _, error in outputs:
+        (line,) = [line for line in error.splitlines() if line.startswith("keras-transformer: error: ")]
+        assert expected in line
+        assert "Traceback" not in error
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow refuses them")
+def test_tensorflow_refuses_several_processes(data, tmp_path, monkeypatch, capsys):
+    for name, value in {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2", "RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert main(["train", "translate", "--data", str(data["--data"]), "--output", str(tmp_path / "run")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "pass --backend jax to keras-transformer train" in line
+    assert not (tmp_path / "run").exists()
