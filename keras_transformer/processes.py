@@ -71,7 +71,8 @@ def initialize_distributed(
         num_processes: the number of processes, by default JAX_NUM_PROCESSES, NUM_PROCESSES or WORLD_SIZE.
         process_id: the index of this process, by default JAX_PROCESS_ID, PROCESS_ID, JOB_COMPLETION_INDEX or RANK.
             All three are those of SLURM in a step of SLURM.
-        timeout: the number of seconds to wait for other processes, here and in `fit`.
+        timeout: the number of seconds to wait for other processes, here and in `fit`. JAX ends this process if
+            another one does not connect in time.
 
     Returns:
         The index of this process and the number of processes, the `shard` of its data.

@@ -66,15 +66,24 @@ def train(options: argparse.Namespace) -> int:
 
     Returns:
         0, or 128 and the number of the signal that stopped training.
+
+    Raises:
+        OSError: in several processes, in place of a RuntimeError: another process ended, failed or did not answer.
     """
     from keras_transformer import processes, training
 
-    with quiet_start():
-        process = training.initialize_distributed()
-    if not process.is_main:
-        logging.getLogger("keras_transformer").setLevel(logging.ERROR)  # process 0 prints the same warnings
-    with processes.shared_errors():
-        return _train(options)
+    try:
+        with quiet_start():
+            process = training.initialize_distributed()
+        if not process.is_main:
+            # Process 0 prints the same warnings.
+            logging.getLogger("keras_transformer").setLevel(logging.ERROR)
+        with processes.shared_errors():
+            return _train(options)
+    except RuntimeError as error:  # of JAX or `processes.exchange`, about another process
+        if processes.current().count == 1:
+            raise
+        raise OSError(str(error)) from error
 
 
 def _train(options: argparse.Namespace) -> int:

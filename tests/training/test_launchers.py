@@ -3,6 +3,7 @@
 import os
 import pathlib
 import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 import yaml
 
 from keras_transformer import pipelines
+from keras_transformer_cli.commands import parser
 
 FILES = pathlib.Path(__file__).resolve().parents[2] / "docs" / "distributed"
 SBATCH = [
@@ -85,6 +87,18 @@ def test_sbatch_file_is_a_script_with_known_options():
     subprocess.run(["bash", "-n", file], check=True)
     directives = re.findall(r"^#SBATCH (.*)$", file.read_text(), re.MULTILINE)
     assert [re.fullmatch(r"--([\w-]+)=\S+", each)[1] for each in directives] == SBATCH
+
+
+def test_sbatch_file_passes_its_arguments_to_the_command_line():
+    script = (FILES / "slurm.sbatch").read_text()
+    submitted = shlex.split(re.search(r"^# sbatch slurm.sbatch (.*)$", script, re.MULTILINE)[1])
+    run = 'srun() { shift 2; printf "%s\\n" "$@"; }\n' + script  # without `srun` and its option
+    printed = subprocess.run(
+        ["bash", "-c", run, "bash", *submitted], check=True, capture_output=True, text=True
+    )
+    options = parser("train").parse_args(printed.stdout.splitlines())
+    assert (options.recipe.task, options.batch_size, options.output) == ("translate", 512, "runs/translator")
+    assert (options.backend, options.resume) == ("jax", True)
 
 
 @pytest.fixture

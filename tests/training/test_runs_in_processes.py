@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_transformer import pipelines
+from keras_transformer import pipelines, processes, recipes
 from keras_transformer_cli import main
 
 BOUND = 5e-6
@@ -188,3 +188,32 @@ def test_tensorflow_refuses_several_processes(data, tmp_path, monkeypatch, capsy
     (line,) = capsys.readouterr().err.splitlines()
     assert "pass --backend jax to keras-transformer train" in line
     assert not (tmp_path / "run").exists()
+
+
+class _Silent:
+    """The store of keys and values when the other processes give none."""
+
+    def key_value_set(self, key, value):
+        pass
+
+    def blocking_key_value_get(self, key, timeout):
+        raise TimeoutError(key)
+
+
+def test_a_process_that_does_not_answer_is_one_line(data, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(processes._STATE, "process", processes.Process(0, 2))
+    monkeypatch.setattr(processes, "_client", _Silent)
+    monkeypatch.setattr(recipes, "run", lambda *_, **__: processes.exchange("settings", ""))
+    arguments = ["train", "translate", "--data", str(data["--data"]), "--output", str(tmp_path / "run")]
+    assert main(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("keras-transformer: error: Process 0 did not answer process 0 on its settings")
+
+
+def test_an_error_without_other_processes_keeps_its_traceback(data, tmp_path, monkeypatch):
+    def fails(*_, **__):
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(recipes, "run", fails)
+    with pytest.raises(RuntimeError, match="a defect"):
+        main(["train", "translate", "--data", str(data["--data"]), "--output", str(tmp_path / "run")])
