@@ -17,7 +17,7 @@ CASES = {
     "translate": ("Translate", {"batch_tokens": 128, "vocabulary_size": 300, "epochs": 6}, 20),
     "accumulate": (
         "Translate",
-        {"batch_tokens": 256, "vocabulary_size": 300, "epochs": 3, "accumulate": 3},
+        {"batch_tokens": 256, "vocabulary_size": 300, "epochs": 8, "accumulate": 3},
         5,
     ),
     "language-model": ("LanguageModel", {"tokenizer": "byte", "max_length": 64, "epochs": 3}, 5),
