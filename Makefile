@@ -36,7 +36,7 @@ COMPILE_QUICKLY := XLA_FLAGS=--xla_backend_optimization_level=0
 $(INSTALLED): $(PROJECTS) constraints.txt
 	$(call install,.venv,constraints.txt)
 
-# Half a gigabyte more, of which only the slow tests make use.
+# Three quarters of a gigabyte more, of which only the slow tests make use.
 $(INSTALLED_ALL): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ./export/serving --editable '.[dev-all]'
 	@touch $@

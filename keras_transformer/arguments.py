@@ -5,7 +5,9 @@ Each takes keyword arguments and raises a `ValueError` for the first invalid one
     check_positive(num_heads=num_heads, head_dim=head_dim)
 """
 
-from collections.abc import Container
+import contextlib
+import re
+from collections.abc import Container, Iterator
 from typing import Any
 
 import numpy as np
@@ -61,6 +63,24 @@ def check_one_of(choices: Container[Any], **values: Any) -> None:
     """Raise unless each value is in `choices`."""
     for name, value in values.items():
         _require(value in choices, name, value, f"be one of {choices}")
+
+
+@contextlib.contextmanager
+def renamed(**names: str) -> Iterator[None]:
+    """Name in errors the arguments of this function in place of those of the functions that it calls.
+
+    Args:
+        **names: the argument of this function, by the name of the other's.
+    """
+    pattern = rf"(?<=`)({'|'.join(names)})(?=[`=\[])|\b({'|'.join(names)})(?==|\[\d)"
+    try:
+        yield
+    except (OSError, TypeError, ValueError) as error:
+        error.args = tuple(
+            re.sub(pattern, lambda found: names[found[0]], each) if isinstance(each, str) else each
+            for each in error.args
+        )
+        raise
 
 
 def _require(condition: bool, name: str, value: Any, expectation: str) -> None:

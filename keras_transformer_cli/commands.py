@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from keras_transformer_cli import generation, prediction, training
-from keras_transformer_cli.output import say
+from keras_transformer_cli.output import one_line, options_of, say, with_options
 from keras_transformer_cli.quiet import load_libraries
 
 _DISTRIBUTION = "keras-transformer-kit"
@@ -40,10 +40,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         after SIGTERM, also of a training that saved its results; 141 if standard output was closed.
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
+    names: dict[str, str] = {}
     try:
         if arguments[:1] == ["train"]:
             training.set_backend(arguments)
-        options = parser(arguments[0] if arguments else "").parse_args(arguments)
+        program = parser(arguments[0] if arguments else "")
+        names = options_of(program, arguments)
+        options = program.parse_args(arguments)
         options.arguments = arguments
         return options.run(options) or 0
     except BrokenPipeError:
@@ -51,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _CLOSED_PIPE
     except (ImportError, OSError, TypeError, ValueError) as error:
-        print(f"keras-transformer: error: {' '.join(str(error).splitlines())}", file=sys.stderr)
+        print(f"keras-transformer: error: {with_options(one_line(str(error)), names)}", file=sys.stderr)
         return _ERROR
     except KeyboardInterrupt:
         print("keras-transformer: interrupted", file=sys.stderr)
@@ -210,6 +213,7 @@ def parser(chosen: str | None = None) -> argparse.ArgumentParser:
     )
     key_file = "--signature-key-file"
     export.add_argument(key_file, metavar="FILE", help="a file with the key to sign the manifest with")
+    export.set_defaults(also_options={"signature_key": key_file})
     serve = command("serve", _serve, "serve exports over HTTP with ONNX Runtime")
     if chosen in ("serve", None):
         from keras_transformer_serving import command_line
@@ -221,4 +225,5 @@ def parser(chosen: str | None = None) -> argparse.ArgumentParser:
     verify.add_argument(
         key_file, metavar="FILE", help="a file with the key that the manifest must be signed with"
     )
+    verify.set_defaults(also_options={"signature_key": key_file})
     return program

@@ -1,11 +1,15 @@
 """Lines of standard output and error."""
 
+import argparse
+import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 _CHUNK = 1000
+_VALUE = r"(\([^()]*\)|\[[^\[\]]*\]|'[^']*'|[^\s,;`]+)"
+_PUNCTUATION = re.compile(r"[()\[\],']")
 
 
 def say(line: str, end: str = "\n") -> None:
@@ -17,6 +21,36 @@ def say(line: str, end: str = "\n") -> None:
 def one_line(text: str) -> str:
     """Return a text as one line."""
     return " ".join(text.splitlines())
+
+
+def options_of(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> dict[str, str]:
+    """Return the options of the command that arguments name, by the argument of the functions that they are for."""
+    found = {action.dest: action.option_strings[0] for action in parser._actions if action.option_strings}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            name = next((one for one in arguments if one in action.choices), None)
+            found |= {} if name is None else options_of(action.choices[name], arguments)
+    return found | (parser.get_default("also_options") or {})
+
+
+def with_options(message: str, options: Mapping[str, str]) -> str:
+    """Return an error's message with options of the command line in place of arguments.
+
+    Args:
+        message: a message with arguments such as `batch_size` in backquotes, and with their values, batch_size=8.
+        options: the option of each argument.
+    """
+    if not options:
+        return message
+
+    def value(found: re.Match[str]) -> str:
+        option, given = options[found[1]], found[2]
+        flags = {"None": f"no {option}", "True": option, "False": option.replace("--", "--no-", 1)}
+        return flags.get(given) or f"{option} {_PUNCTUATION.sub('', given)}"
+
+    names = "|".join(options)
+    message = re.sub(rf"`({names})`", lambda found: f"`{options[found[1]]}`", message)
+    return re.sub(rf"(?<![\w.'/-])({names})={_VALUE}", value, message)
 
 
 def in_chunks(answer: Callable[..., Sequence[Any]], rows: Sequence[Any]) -> Iterator[Any]:

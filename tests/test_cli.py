@@ -223,7 +223,7 @@ def test_export_signs_and_verify_asks_for_the_signature(quick, saved, exported, 
     assert commands.main(["verify", str(out), *key]) == 0
     capsys.readouterr()
     other = ["--signature-key-file", tmp_path / "other"]
-    check_error(capsys, ["verify", out, *other], "must be signed with `signature_key`")
+    check_error(capsys, ["verify", out, *other], "must be signed with `--signature-key-file`")
     check_error(capsys, ["verify", exported, *key], "without a signature")
     check_error(capsys, ["verify", out, "--signature-key-file", tmp_path / "absent"], "absent")
 
@@ -260,9 +260,9 @@ def test_the_direction_swaps_the_pairs(tiny_data, sentence_pairs):
 
 @pytest.mark.parametrize("direction", ["de-en", "es_en", "es", ""])
 def test_an_unknown_direction_is_refused(exported, capsys, tmp_path, direction):
-    check_error(capsys, ["evaluate", exported, "--direction", direction], "`direction`")
+    check_error(capsys, ["evaluate", exported, "--direction", direction], "`--direction`")
     train = ["train", "translate", "--dataset", "phrasebook", "--direction", direction]
-    check_error(capsys, [*train, "--output", tmp_path / "run"], "`direction`")
+    check_error(capsys, [*train, "--output", tmp_path / "run"], "`--direction`")
     assert list(tmp_path.iterdir()) == []
 
 

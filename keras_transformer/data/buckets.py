@@ -109,12 +109,11 @@ class BucketBatches:
             self._shuffle,
             self._shard,
             self._complete,
+            full=self._complete,
             purpose=1 + bucket,
         )
         drawn = self._draw(self._first_of_bucket[bucket] + tf.maximum(numbers, 0), seeds)
         rows = tf.where(numbers >= 0, drawn, -1)
-        if self._complete:
-            rows = tf.pad(rows, [[0, size - tf.size(rows, out_type=tf.int64)]], constant_values=-1)
         return tf.ensure_shape(rows, [self._static_size]), self._shapes[bucket]
 
     def _draw(self, numbers: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:

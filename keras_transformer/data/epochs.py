@@ -113,19 +113,24 @@ class Shard(NamedTuple):
             )
         return found
 
-    def rows(self, number: tf.Tensor, batch_size: int | tf.Tensor, count: int | tf.Tensor) -> tf.Tensor:
+    def rows(
+        self, number: tf.Tensor, batch_size: int | tf.Tensor, count: int | tf.Tensor, full: bool = False
+    ) -> tf.Tensor:
         """Return the numbers of the rows of a batch among `count` rows, int64 (b,).
 
         Args:
             number: the number of the batch, int64 ().
             batch_size: B, the number of rows of each worker.
             count: the number of rows in an epoch.
+            full: whether the last batch has B rows too.
 
         Returns:
             B numbers, in the last batch perhaps less, as many for all workers; numbers from `count` on are padding.
         """
         first = number * batch_size * self.count
-        last = tf.minimum(first + batch_size * self.count, tf.cast(count, tf.int64))
+        last = first + batch_size * self.count
+        if not full:
+            last = tf.minimum(last, tf.cast(count, tf.int64))
         size = (last - first + self.count - 1) // self.count
         return first + self.index * size + tf.range(size)
 
@@ -185,20 +190,23 @@ class Rows(Protocol):
     def count(self, shuffle: bool) -> int:
         """Return the number of rows in an epoch."""
 
-    def batch(self, rows: tf.Tensor, seeds: tf.Tensor, shuffle: bool) -> Any:
-        """Return the rows of numbers (B,), −1 for padding, given the seeds of the epoch (2,)."""
+    def batch(self, rows: tf.Tensor, seeds: tf.Tensor, seed_of_batch: tf.Tensor, shuffle: bool) -> Any:
+        """Return the rows of numbers (B,), −1 for padding, given the seeds of the epoch and of the batch (2,)."""
 
 
-def row_batches(rows: Rows, batch_size: int, shuffle: bool, seed: int, shard: Shard) -> tf.data.Dataset:
+def row_batches(
+    rows: Rows, batch_size: int, shuffle: bool, seed: int, shard: Shard, unseeded: str = ""
+) -> tf.data.Dataset:
     """Make batches of rows, of which the last is completed with rows of padding; see `batches`."""
     count = rows.count(shuffle)
 
     def batch(number: tf.Tensor, seeds: tf.Tensor) -> Any:
         numbers = rows_of_batch(number, seeds, count, batch_size, shuffle, shard)
         numbers = tf.pad(numbers, [[0, batch_size - tf.size(numbers)]], constant_values=-1)
-        return rows.batch(tf.ensure_shape(numbers, [batch_size]), seeds, shuffle)
+        seed_of_batch = batch_seed(number, seeds, shard)
+        return rows.batch(tf.ensure_shape(numbers, [batch_size]), seeds, seed_of_batch, shuffle)
 
-    return batches(shard.batches(count, batch_size), batch, seed, rows.content, shard)
+    return batches(shard.batches(count, batch_size), batch, seed, rows.content, shard, unseeded)
 
 
 def prefetched(dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -244,15 +252,16 @@ def rows_of_batch(
     shuffle: bool,
     shard: Shard = Shard(),
     complete: bool = True,
+    full: bool = False,
     purpose: int | tf.Tensor = 0,
 ) -> tf.Tensor:
     """Return the indices of the rows of a batch, int64 (b,), in an order of `count` rows.
 
-    The last batch may be smaller. With several workers, −1 stands for a row of padding; if not `complete`, there is
-    none, and other rows are left out in each epoch. For `purpose` see `shuffled`.
+    The last batch may be smaller, unless it must be `full`; −1 then stands for a row of padding, as with several
+    workers. If not `complete`, there is none, and other rows are left out in each epoch. For `purpose` see `shuffled`.
     """
     drawn = shard.drawn(count, complete)
-    rows = shard.rows(number, batch_size, drawn)
+    rows = shard.rows(number, batch_size, drawn, full)
     present = tf.minimum(rows, drawn - 1)
     if shuffle:
         found = shuffled(present, seeds, count, purpose)

@@ -1,5 +1,6 @@
 """Batches of texts to train a decoder-only model to predict the next token."""
 
+import itertools
 import os
 from collections.abc import Iterator
 from typing import Protocol
@@ -12,6 +13,7 @@ from keras_transformer.data.epochs import Shard, row_batches
 from keras_transformer.data.examples import stored
 from keras_transformer.data.packing import Batch, PackedTexts
 from keras_transformer.data.ragged_rows import RowsToStore, gathered
+from keras_transformer.data.sampling import SampledRows, check_sampling, unseeded
 from keras_transformer.data.storage import Arrays, Chunk
 from keras_transformer.data.token_lists import (
     Texts,
@@ -43,6 +45,7 @@ def language_modeling(
     on_error: str = "raise",
     length: int = 256,
     separate: bool = False,
+    sampling: float = 0.0,
     shuffle: bool = True,
     seed: int = 0,
     shard: tuple[int, int] | None = None,
@@ -67,6 +70,9 @@ def language_modeling(
         on_error: "raise" to refuse malformed lines of files, "skip" to leave them out with a warning.
         length: T, the length of a row.
         separate: whether each token attends only to tokens of its own text.
+        sampling: with `separate`, the rate of random segmentations, another one of each text in each epoch, see
+            `translation_pairs`. Rows get room for longer samples; a sample that is too long for its room, and a text of
+            more than T tokens, have the usual segmentation.
         shuffle: whether the order and the boundaries of rows differ in each epoch.
         seed: the seed of shuffling.
         shard: (index, count), the part of each batch for one of several workers, see `translation_pairs`.
@@ -79,7 +85,8 @@ def language_modeling(
 
     Raises:
         TypeError: if `texts` is one string.
-        ValueError: if there is no token to predict, the tokenizer has no end id, or an argument is out of range.
+        ValueError: if there is no token to predict, the tokenizer has no end id, `sampling` is for a tokenizer that
+            cannot sample or for one stream of tokens, or an argument is out of range.
 
     Example:
         >>> from keras_transformer.text import ByteTokenizer
@@ -93,11 +100,20 @@ def language_modeling(
     """
     check_positive_integer(batch_size=batch_size, length=length)
     check_special_ids("tokenizer", tokenizer, ("end_id",))
+    is_sampled = check_sampling(sampling, tokenizer=tokenizer)
+    if is_sampled and not separate:
+        raise ValueError(
+            "`sampling` must be 0 without `separate=True`: the tokens of one stream are stored once. "
+            f"Received: sampling={sampling}, separate=False"
+        )
 
     def to_arrays(chunks: Iterator[list[str]]) -> Iterator[Chunk]:
         found = False
         for chunk in chunks:
             ids = tokenized(chunk, tokenizer)
+            if is_sampled:
+                kept = itertools.compress(chunk, ids.row_lengths().numpy() > 0)
+                yield {"strings": RowsToStore.of_strings([_as_bytes(text) for text in kept])}
             ids = tf.ragged.boolean_mask(ids, ids.row_lengths() > 0)
             found = found or int(ids.nrows()) > 0
             ends = tf.fill([ids.nrows(), 1], tokenizer.end_id)
@@ -109,12 +125,21 @@ def language_modeling(
         to_arrays,
         cache_dir,
         tokenizer=tokenizer,
-        task="language modelling",
+        task="language modelling with texts" if is_sampled else "language modelling",
         columns=columns,
         on_error=on_error,
     )
-    rows = (PackedTexts if separate else _Stream)(arrays, length, padding_values(tokenizer))
-    return row_batches(rows, batch_size, shuffle, seed, Shard.of(shard))
+    part, padding = Shard.of(shard), padding_values(tokenizer)
+    if not is_sampled:
+        rows = (PackedTexts if separate else _Stream)(arrays, length, padding)
+        return row_batches(rows, batch_size, shuffle, seed, part)
+    sampled = SampledRows.of(arrays.rows("texts"), arrays.rows("strings"), tokenizer, sampling, special_ids=1)
+    rows = PackedTexts(arrays.with_content(f"sampling {sampling}"), length, padding, sampled=sampled)
+    return row_batches(rows, batch_size, shuffle, seed, part, unseeded(sampled))
+
+
+def _as_bytes(text: str | bytes) -> bytes:
+    return text.encode() if isinstance(text, str) else text
 
 
 class _Stream:
@@ -128,7 +153,7 @@ class _Stream:
         """Return the number of rows; a shuffled epoch's shift shortens the first, and may add one."""
         return -(-self._predicted // self._length) + shuffle
 
-    def batch(self, rows: tf.Tensor, seeds: tf.Tensor, shuffle: bool) -> Batch:
+    def batch(self, rows: tf.Tensor, seeds: tf.Tensor, seed_of_batch: tf.Tensor, shuffle: bool) -> Batch:
         """Return the rows of numbers (B,), −1 for padding."""
         shift = tf.random.stateless_uniform([], seeds, 0, self._length, tf.int64) if shuffle else 0
         # Negative for the first row of a shuffled epoch, which is shortened so that each token is in one row.

@@ -12,12 +12,16 @@ from keras_transformer.data.epochs import Shard
 from keras_transformer.data.pair_sources import Pairs
 from keras_transformer.data.pairs import (
     SPECIAL_IDS,
+    Sides,
     Tokenizer,
     row_lengths,
+    sampled_sides,
     stored_pairs,
     teacher_forced,
+    with_room,
     within,
 )
+from keras_transformer.data.sampling import check_sampling
 from keras_transformer.data.shapes import LengthBuckets, Shapes
 from keras_transformer.data.token_lists import check_special_ids
 
@@ -36,6 +40,7 @@ def multi_task_pairs(
     max_length: int = 512,
     length_buckets: LengthBuckets = 8,
     pad_to_multiple_of: int = 2,
+    sampling: float = 0.0,
     shuffle: bool = True,
     seed: int = 0,
     shard: tuple[int, int] | None = None,
@@ -66,6 +71,7 @@ def multi_task_pairs(
             a warning.
         length_buckets: the maximum number of shapes of batches, or these shapes, see `translation_pairs`.
         pad_to_multiple_of: what chosen lengths are multiples of.
+        sampling: the rate of random segmentations of prefixed sources and of targets, see `translation_pairs`.
         shuffle: whether the order of examples differs in each epoch, and the examples if an epoch does not have all.
         seed: the seed of shuffling and sampling.
         shard: (index, count), the part of each batch for one of several workers, see `translation_pairs`.
@@ -99,12 +105,25 @@ def multi_task_pairs(
     shapes = Shapes.of_pairs(batch_size, batch_tokens, max_length, length_buckets, pad_to_multiple_of)
     part = Shard.of(shard)
     check_special_ids("tokenizer", tokenizer, SPECIAL_IDS)
+    is_sampled = check_sampling(sampling, tokenizer=tokenizer)
     arrays = stored_pairs(
-        tasks, tokenizer, tokenizer, cache_dir, columns=columns, reverse=reverse, on_error=on_error
+        tasks,
+        tokenizer,
+        tokenizer,
+        cache_dir,
+        columns=columns,
+        reverse=reverse,
+        on_error=on_error,
+        keep_texts=is_sampled,
     )
-    sides = arrays.rows("sources"), arrays.rows("targets")
+    sides: Sides = arrays.rows("sources"), arrays.rows("targets")
     lengths, ends = row_lengths(*sides), arrays["ends"]
     counts = within(lengths, ends, shapes, [f" of task {prefix!r}" for prefix in tasks])
+    if is_sampled:
+        sides = sampled_sides(arrays, tokenizer, tokenizer, sampling)
+        arrays = arrays.with_content(f"sampling {sampling}")
+        lengths = with_room(lengths, row_lengths(*sides), shapes.limits)
+        counts = shapes.count_lengths(lengths, ends)
     buckets = shapes.buckets(arrays, lengths, counts, ends, part.count)
     pairs_of_task = buckets.sizes.sum(axis=0)
     sizes = np.minimum(pairs_of_task, np.inf if limit is None else limit)

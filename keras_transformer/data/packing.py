@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.data.ragged_rows import RaggedRows, RowsToStore, check_file
+from keras_transformer.data.sampling import SampledRows, seeded
 from keras_transformer.data.shapes import RowLengths
 from keras_transformer.data.storage import Arrays, Chunk
 
@@ -24,46 +25,89 @@ class PackedTexts:
         length: T, the length of a row.
         padding: the padding values of ids and of labels.
         split: whether texts longer than a row are split.
+        sampled: the samples of texts that are not split, in place of their ids.
 
     Attributes:
         content: for `Epochs.fingerprint`.
     """
 
-    def __init__(self, arrays: Arrays, length: int, padding: tuple[int, int], split: bool = True) -> None:
+    def __init__(
+        self,
+        arrays: Arrays,
+        length: int,
+        padding: tuple[int, int],
+        split: bool = True,
+        sampled: SampledRows | None = None,
+    ) -> None:
         texts, self._is_label = arrays.rows("texts"), arrays.get("is_label")
-        packs = arrays.derived(_packed_pieces(texts, length, split), packs=length, split=split)
+        options = {} if sampled is None else {"factor": sampled.factor}
+        chunks = _packed_pieces(texts, length, split, sampled)
+        packs = arrays.derived(chunks, packs=length, split=split, **options)
         self._flat, self._firsts, self._sizes = texts.flat, packs.rows("firsts"), packs["sizes"]
-        self._length, self._padding = length, padding
+        self._length, self._padding, self._sampled = length, padding, sampled
+        self._rooms, self._texts = packs.get("rooms"), packs.get("texts")
         self.content = [*arrays.content, *packs.content]
 
     def count(self, shuffle: bool) -> int:
         """Return the number of rows."""
         return self._firsts.count
 
-    def batch(self, rows: tf.Tensor, seeds: tf.Tensor, shuffle: bool) -> Batch:
+    def batch(self, rows: tf.Tensor, seeds: tf.Tensor, seed_of_batch: tf.Tensor, shuffle: bool) -> Batch:
         """Return the rows of numbers (B,), −1 for padding."""
-        ids, segments, positions, labels = _computed(self._gather, rows, [self._length] * 4)
+        samples: list[tf.Tensor] = []
+        if self._sampled is not None:
+            texts = tf.numpy_function(self._texts_of, [rows], tf.int64, stateful=False)
+            found = seeded(self._sampled, seed_of_batch).sample(tf.ensure_shape(texts, [None]))
+            samples = [found.values, found.row_lengths()]
+        ids, segments, positions, labels = _computed(self._gather, [rows, *samples], [self._length] * 4)
         return {"token_ids": ids, "segment_ids": segments, "positions": positions}, labels
 
-    def _gather(self, rows: np.ndarray) -> list[np.ndarray]:
-        for array in (self._flat, *self._firsts, self._sizes):
+    def _texts_of(self, rows: np.ndarray) -> np.ndarray:
+        """Return the index of the text of each piece of rows."""
+        for array in (*self._firsts, self._texts):
+            check_file(array)
+        return self._texts[_pieces_of(self._firsts, rows)[0]]
+
+    def _gather(self, rows: np.ndarray, *samples: np.ndarray) -> list[np.ndarray]:
+        for array in (self._flat, *self._firsts, self._sizes, self._rooms):
             check_file(array)
         pieces, counts = _pieces_of(self._firsts, rows)
-        layout = _Layout.of(counts, self._sizes[pieces])
-        place = self._firsts.flat[pieces][layout.piece] + layout.position
-        labels = self._flat[place + 1]
+        flat, first, sizes = self._flat, self._firsts.flat[pieces], self._sizes[pieces]
+        if samples:
+            flat, first, sizes = self._with_samples(pieces, *samples)
+        layout = _Layout.of(counts, sizes)
+        place = first[layout.piece] + layout.position
+        ids, labels = flat[place], flat[place + 1]
         if self._is_label is not None:
             check_file(self._is_label)
             labels = np.where(self._is_label[place + 1], labels, self._padding[1])
         return [
             layout.dense(values, padding, self._length)
             for values, padding in (
-                (self._flat[place], self._padding[0]),
+                (ids, self._padding[0]),
                 (layout.segment, 0),
                 (layout.position, 0),
                 (labels, self._padding[1]),
             )
         ]
+
+    def _with_samples(
+        self, pieces: np.ndarray, values: np.ndarray, sizes: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return ids in which pieces are, the place of the first id of each, and their numbers of inputs.
+
+        Samples that do not fit into the room of their piece are replaced by its usual ids.
+        """
+        first, usual = self._firsts.flat[pieces], self._sizes[pieces]
+        fits = (sizes > 0) & (sizes <= self._rooms[pieces])
+        starts, found = np.cumsum(sizes) - sizes, np.where(fits, sizes, usual)
+        piece, position = np.repeat(np.arange(len(pieces)), found + 1), _within(found + 1)
+        is_sample = fits[piece] & (position < found[piece])
+        # After a sample comes what follows the usual ids: the end token.
+        place = first[piece] + np.where(fits[piece], usual[piece], position)
+        sample_place = np.where(is_sample, starts[piece] + position, 0)
+        ids = np.where(is_sample, np.append(values, 0)[sample_place], self._flat[place])
+        return ids, np.cumsum(found + 1) - found - 1, found
 
 
 class PackedPairs:
@@ -94,9 +138,9 @@ class PackedPairs:
         """Return the number of rows."""
         return self._pairs.count
 
-    def batch(self, rows: tf.Tensor, seeds: tf.Tensor, shuffle: bool) -> Batch:
+    def batch(self, rows: tf.Tensor, seeds: tf.Tensor, seed_of_batch: tf.Tensor, shuffle: bool) -> Batch:
         """Return the rows of numbers (B,), −1 for padding."""
-        *sides, labels = _computed(self._gather, rows, [self._length] * 7)
+        *sides, labels = _computed(self._gather, [rows], [self._length] * 7)
         names = [f"{side}_{name}" for side in ("source", "target") for name in _NAMES]
         return dict(zip(names, sides, strict=True)), labels
 
@@ -171,11 +215,12 @@ class _Layout(NamedTuple):
         return array
 
 
-def _computed(gather: Any, rows: tf.Tensor, lengths: list[int]) -> list[tf.Tensor]:
-    """Return the int32 arrays (B, length) that a function of the numbers of rows returns."""
-    arrays = tf.numpy_function(gather, [rows], [tf.int32] * len(lengths), stateful=False)
+def _computed(gather: Any, inputs: list[tf.Tensor], lengths: list[int]) -> list[tf.Tensor]:
+    """Return the int32 arrays (B, length) that a function returns, whose first input are the numbers of rows."""
+    arrays = tf.numpy_function(gather, inputs, [tf.int32] * len(lengths), stateful=False)
     return [
-        tf.ensure_shape(each, [rows.shape[0], length]) for each, length in zip(arrays, lengths, strict=True)
+        tf.ensure_shape(each, [inputs[0].shape[0], length])
+        for each, length in zip(arrays, lengths, strict=True)
     ]
 
 
@@ -191,8 +236,12 @@ def _within(sizes: np.ndarray) -> np.ndarray:
     return np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
 
 
-def _packed_pieces(texts: RaggedRows, length: int, split: bool) -> Iterator[Chunk]:
+def _packed_pieces(
+    texts: RaggedRows, length: int, split: bool, sampled: SampledRows | None
+) -> Iterator[Chunk]:
     """Yield the pieces of each row: the place of their first token and their size.
+
+    With samples also their text, and the room for its sample, 0 for a piece of a longer text.
 
     Each chunk of texts is packed by itself, so that memory does not grow with their number.
     """
@@ -200,7 +249,7 @@ def _packed_pieces(texts: RaggedRows, length: int, split: bool) -> Iterator[Chun
     while start < texts.count:
         starts = texts.splits[start : start + _MOST_TEXTS + 1]
         starts = starts[: max(2, np.searchsorted(starts, starts[0] + _MOST_TOKENS))]
-        start += len(starts) - 1
+        first_text, start = start, start + len(starts) - 1
         # Input pieces of at most T tokens; the last token of a text, its end token, is a label only.
         inputs = np.diff(starts) - 1
         numbers = -(-inputs // length)
@@ -209,8 +258,16 @@ def _packed_pieces(texts: RaggedRows, length: int, split: bool) -> Iterator[Chun
         number = _within(numbers)
         first = np.repeat(starts[:-1], numbers) + number * length
         size = np.minimum(np.repeat(inputs, numbers) - number * length, length)
-        order, counts = _packed(size, length)
+        room = size
+        if sampled is not None:
+            text = np.repeat(np.arange(first_text, start), numbers)
+            whole = np.repeat(numbers == 1, numbers)
+            wanted = np.minimum(sampled.lengths(first_text, start) - 1, length)
+            room = np.maximum(size, np.where(whole, wanted[text - first_text], 0))
+        order, counts = _packed(room, length)
         yield {"firsts": RowsToStore(first[order], counts), "sizes": size[order].astype(np.int32)}
+        if sampled is not None:
+            yield {"texts": text[order], "rooms": np.where(whole, room, 0)[order].astype(np.int32)}
 
 
 def _packed_pairs(count: int, lengths: RowLengths, length: int) -> Iterator[Chunk]:

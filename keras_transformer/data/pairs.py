@@ -158,11 +158,9 @@ def translation_pairs(
         return row_batches(rows, shapes.rows_of(shapes.limits), shuffle, seed, part)
     sides: Sides = arrays.rows("sources"), arrays.rows("targets")
     if is_sampled:
-        texts = arrays.rows("source_texts"), arrays.rows("target_texts")
-        each = zip(sides, texts, (tokenizer, target_tokenizer), strict=True)
-        sides = tuple(SampledRows.of(*side, sampling) for side in each)
+        sides = sampled_sides(arrays, tokenizer, target_tokenizer, sampling)
         arrays = arrays.with_content(f"sampling {sampling}")
-        lengths = _with_room(lengths, row_lengths(*sides), shapes.limits)
+        lengths = with_room(lengths, row_lengths(*sides), shapes.limits)
         counts = shapes.count_lengths(lengths, ends)
     buckets = shapes.buckets(arrays, lengths, counts, ends, part.count)
     rows = buckets.batches(shuffle, part)
@@ -256,12 +254,23 @@ def stored_pairs(
     )
 
 
+def sampled_sides(
+    arrays: Arrays, tokenizer: Tokenizer, target_tokenizer: Tokenizer, sampling: float
+) -> Sides:
+    """Return the samples of both sides of pairs that are stored with their texts."""
+    sides = ("source", tokenizer), ("target", target_tokenizer)
+    return tuple(
+        SampledRows.of(arrays.rows(f"{side}s"), arrays.rows(f"{side}_texts"), each, sampling)
+        for side, each in sides
+    )
+
+
 def row_lengths(*sides: RaggedRows | SampledRows) -> RowLengths:
     """Return the function to the lengths of source and target with an end or start id, integers (n, 2)."""
     return lambda start, end: np.stack([texts.lengths(start, end) for texts in sides], axis=1) + 1
 
 
-def _with_room(lengths: RowLengths, sampled: RowLengths, limits: Sequence[int]) -> RowLengths:
+def with_room(lengths: RowLengths, sampled: RowLengths, limits: Sequence[int]) -> RowLengths:
     """Return the lengths that leave room for samples, up to `limits`; longer rows keep theirs."""
     return lambda start, end: np.maximum(np.minimum(sampled(start, end), limits), lengths(start, end))
 

@@ -47,15 +47,17 @@ class SampledRows(NamedTuple):
     seed: tf.Tensor | None = None
 
     @classmethod
-    def of(cls, rows: RaggedRows, texts: RaggedRows, tokenizer: Any, rate: float) -> Self:
-        """Estimate `factor` from the first texts.
+    def of(
+        cls, rows: RaggedRows, texts: RaggedRows, tokenizer: Any, rate: float, special_ids: int = 0
+    ) -> Self:
+        """Estimate `factor` from the first texts, of whose ids in `rows` a number of `special_ids` are special.
 
         It is 1 + 3/2 (r − 1), where r is the ratio of the mean numbers of tokens with and without sampling, rounded up
         to tenths, so that it is the same each time.
         """
         count = min(_MEASURED, rows.count)
         found = tokenizer.sample(texts.strings(tf.range(count, dtype=tf.int64)), rate, [0, 0])
-        ratio = len(found.values) / max(rows.lengths(0, count).sum(), 1)
+        ratio = (len(found.values) + special_ids * count) / max(rows.lengths(0, count).sum(), 1)
         return cls(rows, texts, tokenizer, rate, math.ceil(10 * (1 + 1.5 * max(ratio - 1, 0))) / 10)
 
     def gather(self, rows: tf.Tensor, length: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -64,11 +66,15 @@ class SampledRows(NamedTuple):
         Samples of `length` tokens or more, which leave no room for an end token, are replaced.
         """
         ids, lengths = self.rows.gather(rows, length)
-        found = self.tokenizer.sample(self.texts.strings(tf.maximum(rows, 0)), self.rate, self.seed)
+        found = self.sample(tf.maximum(rows, 0))
         counts = found.row_lengths()[:, None]
         fits = (counts < length) & (lengths >= 0)
         sampled = found.to_tensor(0, shape=tf.stack([-1, length]))
         return tf.where(fits, sampled, ids), tf.where(fits, counts, lengths)
+
+    def sample(self, rows: tf.Tensor) -> tf.RaggedTensor:
+        """Sample the ids of the texts of rows (B,), without special ids."""
+        return self.tokenizer.sample(self.texts.strings(rows), self.rate, self.seed)
 
     def lengths(self, start: int, end: int) -> np.ndarray:
         """Return numbers of tokens that about 96 of 100 samples of each text do not exceed, int64."""

@@ -233,9 +233,10 @@ def _settings_of_fit(
 
 
 def _sizes(data: Any) -> Any:
-    """Return the shapes of arrays, or the shapes of batches and their number."""
+    """Return the shapes of arrays, or the shapes of batches, their number and the hash of the data, if it has one."""
     if hasattr(data, "element_spec"):
-        return str(data.element_spec), int(data.cardinality())
+        fingerprint = getattr(epochs_of(data), "fingerprint", None)
+        return str(data.element_spec), int(data.cardinality()), fingerprint
     return keras.tree.map_structure(lambda each: list(getattr(each, "shape", [])), data)
 
 

@@ -1,6 +1,7 @@
 """The base class of recipes: options, data, and one training with `compile` and `fit`."""
 
 import abc
+import contextlib
 import dataclasses
 import functools
 import os
@@ -10,7 +11,13 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import keras
 
 from keras_transformer import data, processes, text, training
-from keras_transformer.arguments import check_fraction, check_one_of, check_positive, check_positive_integer
+from keras_transformer.arguments import (
+    check_fraction,
+    check_one_of,
+    check_positive,
+    check_positive_integer,
+    renamed,
+)
 from keras_transformer.recipes import distributed
 from keras_transformer.recipes.accumulation import weighted_by_labels
 from keras_transformer.recipes.pretrained import load_pipeline, with_precision
@@ -31,6 +38,20 @@ class Splits(NamedTuple):
     validation: Any
     test: Any
 
+
+# Arguments of functions of `data` and `text` that examples are given as.
+_EXAMPLES = (
+    "paths",
+    "pairs",
+    "texts",
+    "examples",
+    "sentences",
+    "questions",
+    "contexts",
+    "answers",
+    "labels",
+    "tags",
+)
 
 # Fields' metadata are arguments of `argparse` for their flags.
 _FILES = {"nargs": "+", "metavar": "FILE"}
@@ -167,7 +188,9 @@ class Recipe(abc.ABC):
     def untrained(self) -> Any:
         """Return a new pipeline, after setting the seeds of its weights."""
         keras.utils.set_random_seed(self.seed)
-        return self.new_pipeline(self.splits.train)
+        splits = self.splits
+        with _examples_are("data"):
+            return self.new_pipeline(splits.train)
 
     def train(
         self, callbacks: Sequence[Any] = (), verbose: int | str = "auto", pipeline: Any = None
@@ -186,8 +209,10 @@ class Recipe(abc.ABC):
             ValueError: if the data is malformed or too small.
         """
         pipeline = self.untrained() if pipeline is None else pipeline
-        batches = self.batches(self.splits.train, pipeline, shuffle=True)
-        validation = self.batches(self.splits.validation, pipeline, shuffle=False)
+        with _examples_are("data"):
+            batches = self.batches(self.splits.train, pipeline, shuffle=True)
+        with _examples_are("validation"):
+            validation = self.batches(self.splits.validation, pipeline, shuffle=False)
         loss, metrics = self.loss(pipeline)
         class_weight = self.class_weight(pipeline)
         if class_weight is not None:
@@ -222,11 +247,11 @@ class Recipe(abc.ABC):
         """The examples, read once."""
         if self.dataset is not None:
             return Splits(*self.load_dataset())
-        train, test = self._examples(self.data), self._examples(self.test)
+        train, test = self._examples("data"), self._examples("test")
         if isinstance(self.validation, float):
             train, validation = self.split(train)
         else:
-            validation = self._examples(self.validation)
+            validation = self._examples("validation")
         for name, found in (("data", train), ("validation", validation)):
             if not len(found):
                 raise ValueError(f"`{name}` must hold at least one example. Received: none")
@@ -322,15 +347,23 @@ class Recipe(abc.ABC):
             or not changed
         }
 
-    def _examples(self, source: Any) -> Any:
-        """Return the examples of files, or `source` if it holds examples; an example that is a str is no path."""
+    def _examples(self, field: str) -> Any:
+        """Return the examples of files, or those that the field holds; an example that is a str is no path."""
+        source = getattr(self, field)
         if source is None:
             return None
-        if isinstance(source, str | os.PathLike):
-            return self.read([source])
         path = os.PathLike if self.examples_are_texts else str | os.PathLike
-        listed = list(source)
-        return self.read(listed) if listed and all(isinstance(one, path) for one in listed) else listed
+        is_path = isinstance(source, str | os.PathLike)
+        listed = [source] if is_path else list(source)
+        if not is_path and not (listed and all(isinstance(one, path) for one in listed)):
+            return listed
+        with _examples_are(field):
+            return self.read(listed)
+
+
+def _examples_are(field: str) -> contextlib.AbstractContextManager[None]:
+    """Name fields of a recipe in errors of functions that take its examples."""
+    return renamed(**dict.fromkeys(_EXAMPLES, field), length="max_length")
 
 
 def choices(recipe: type[Recipe], name: str) -> tuple[str, ...]:

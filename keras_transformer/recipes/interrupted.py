@@ -41,7 +41,7 @@ class ResumableRun:
         if not folder.exists():
             files.nearest_folder(folder)
         elif not resume:
-            interrupted = ". It holds an interrupted run, which resume=True (--resume) continues"
+            interrupted = ". It holds an interrupted run, which resume=True continues"
             raise FileExistsError(
                 f"`folder` must be new. Received: {folder}, which exists and is not changed"
                 f"{interrupted if run._file.is_file() else ''}"
@@ -140,7 +140,7 @@ def check_same(folder: pathlib.Path, recipe: Recipe, saved: dict[str, Any]) -> N
         if received != expected and not files_or_examples:
             shown = [f"{name}={'the default' if one is None else repr(one)}" for one in (received, expected)]
             raise ValueError(
-                f"`{name.rstrip('_')}` must be that of the run in {folder}, to resume it; `from_` (--from) begins "
+                f"`{name}` must be that of the run in {folder}, to resume it; `from_` begins "
                 f"another run with its weights. Received: {shown[0]}, expected: {shown[1]}"
             )
 

@@ -12,6 +12,7 @@ import numpy as np
 
 _FORMAT = 2
 _GENERATIONS = 2
+_DATA = ("x", "validation_data")
 
 
 class State:
@@ -57,6 +58,8 @@ class State:
         for argument, value in as_json(identity).items():
             if self._identity[argument] != value:
                 name, received, expected = _difference(argument, value, self._identity[argument])
+                if argument in _DATA:  # hashes say nothing to a reader
+                    received, expected = "other data", "the same examples, tokenizer, options, shard and seed"
                 raise ValueError(
                     f"`{name}` must be that of the interrupted training, whose state is in {self.path}; choose "
                     f"another folder to begin anew. Received: {received}, expected: {expected}"

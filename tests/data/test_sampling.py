@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer import models, training
-from keras_transformer.data import translation_pairs
+from keras_transformer.data import language_modeling, multi_task_pairs, translation_pairs
 from keras_transformer.data.ragged_rows import RowsToStore
 from keras_transformer.data.sampling import SampledRows
 from keras_transformer.data.storage import in_memory
@@ -174,3 +174,72 @@ class TestTranslationPairs:
             translation_pairs(PAIRS, tokenizer, target_tokenizer=pieces, sampling=0.1)
         with pytest.raises(ValueError, match="`pairs` must hold at least one pair"):
             translation_pairs([], tokenizer, sampling=0.1)
+
+
+def separate_texts(dataset, tokenizer):
+    """The texts of an epoch with their ids, [(text, ids), …], and the number of rows."""
+    found, count = [], 0
+    for inputs, labels in dataset.as_numpy_iterator():
+        for ids, segments, positions, following in zip(
+            inputs["token_ids"], inputs["segment_ids"], inputs["positions"], labels, strict=True
+        ):
+            count += int(segments.any())
+            for segment in range(1, segments.max() + 1):
+                here = segments == segment
+                assert positions[here].tolist() == list(range(here.sum()))
+                assert following[here].tolist() == [*ids[here].tolist()[1:], following[here][-1]]
+                found.append((ids[here].tolist(), int(following[here][-1])))
+            assert (following[segments == 0] == tokenizer.pad_id).all()
+    assert {last for _, last in found} == {tokenizer.end_id}
+    texts = decoded(tokenizer, tf.ragged.constant([ids for ids, _ in found]))
+    return sorted(zip(texts, (ids for ids, _ in found), strict=True)), count
+
+
+class TestLanguageModeling:
+    def test_each_epoch_has_the_same_separate_texts_in_other_segmentations(self, tokenizer):
+        make = lambda **o: language_modeling(TEXTS, tokenizer, 4, length=64, separate=True, **o)  # noqa: E731
+        dataset = make(sampling=0.1)
+        (first, rows), (second, _) = (separate_texts(dataset, tokenizer) for _ in range(2))
+        usual, fewer_rows = separate_texts(make(), tokenizer)
+        assert [text for text, _ in first] == [text for text, _ in second] == sorted(TEXTS)
+        assert first != second
+        assert np.mean([one == other for one, other in zip(first, usual, strict=True)]) < 0.5
+        assert fewer_rows <= rows
+        dataset.epochs.start_at(0)
+        assert separate_texts(dataset, tokenizer)[0] == first
+
+    @pytest.mark.slow
+    def test_samples_that_do_not_fit_are_the_usual_ids(self, tokenizer):
+        """Texts of more than a row have their usual pieces, and the others a sample or the usual ids."""
+        texts = [*TEXTS, " ".join(WORDS * 8)]
+        length = max(len(ids) for ids in tokenizer.tokenize(TEXTS).to_list())
+        assert len(tokenizer.tokenize(texts[-1:]).values) > length
+        dataset = language_modeling(texts, tokenizer, 4, length=length, separate=True, sampling=0.9)
+        pieces = collections.Counter()
+        for inputs, labels in dataset.as_numpy_iterator():
+            for ids, following in zip(inputs["segment_ids"], labels, strict=True):
+                pieces.update(following[ids > 0].tolist())
+        assert pieces[tokenizer.end_id] == len(texts)
+
+    def test_exact_resume_refuses_a_sampler_without_a_seed_by_name(self, sentence_piece, tmp_path):
+        dataset = language_modeling(TEXTS, sentence_piece, separate=True, length=64, sampling=0.1)
+        model = models.GPT(sentence_piece.vocabulary_size, num_layers=1, num_heads=1, model_dim=4)
+        model.compile("sgd", training.LabelSmoothedCrossentropy())
+        with pytest.raises(ValueError, match="`x` must be .* sampled by a SentencePieceTokenizer"):
+            model.fit(dataset, callbacks=[training.ExactResume(tmp_path)])
+
+    def test_one_stream_of_tokens_is_refused(self, tokenizer):
+        with pytest.raises(ValueError, match="`sampling` must be 0 without `separate=True`.*sampling=0.1"):
+            language_modeling(TEXTS, tokenizer, sampling=0.1)
+        with pytest.raises(ValueError, match="`sampling` must be 0 for a `tokenizer`.*a ByteTokenizer"):
+            language_modeling(TEXTS, ByteTokenizer(), separate=True, sampling=0.1)
+
+
+@pytest.mark.slow
+def test_tasks_are_sampled_with_their_prefixes(tokenizer):
+    tasks = {"new ": PAIRS[:20], "low ": PAIRS[20:]}
+    dataset = multi_task_pairs(tasks, tokenizer, 8, sampling=0.1)
+    first, second = (epoch(dataset, tokenizer) for _ in range(2))
+    expected = collections.Counter((prefix + one, other) for prefix in tasks for one, other in tasks[prefix])
+    assert {pair: len(rows) for pair, rows in first.items()} == expected
+    assert first != second

@@ -2,6 +2,7 @@
 
 import collections
 import gzip
+import inspect
 import itertools
 import os
 import pathlib
@@ -69,6 +70,9 @@ DATASETS = {
     "language_modeling, separate": lambda size, **o: data.language_modeling(
         TEXTS, BYTES, size, length=8, separate=True, **o
     ),
+    "language_modeling, sampled": lambda size, **o: data.language_modeling(
+        TEXTS, MERGES, size, length=16, separate=True, sampling=0.3, **o
+    ),
     "instruction_tuning": lambda size, **o: data.instruction_tuning(PAIRS, BYTES, size, length=36, **o),
     "sentence_pairs": lambda size, **o: data.sentence_pairs(PAIRS, WORDS, size, max_length=12, **o),
     "masked_language_modeling": lambda size, **o: data.masked_language_modeling(
@@ -110,7 +114,13 @@ SHARED = DATASETS | {
     )
 }
 # Their batches depend on random numbers that differ between workers.
-RANDOM = {"translation_pairs, sampled", "masked_language_modeling", "next_sentences", "span_corruption"}
+RANDOM = {
+    "translation_pairs, sampled",
+    "language_modeling, sampled",
+    "masked_language_modeling",
+    "next_sentences",
+    "span_corruption",
+}
 # Rows that cannot be divided among the workers are left out.
 DIVISIBLE = {
     "sentence_pairs",
@@ -198,6 +208,13 @@ def test_rows_that_are_left_out_in_one_epoch_occur_in_another(name, shuffle):
     assert all(left_out)
     assert not set.intersection(*left_out)
     assert left_out[0] != left_out[1] or shuffle
+
+
+def test_every_function_that_makes_batches_is_compared():
+    functions = {
+        name for name in data.__all__ if "batch_size" in inspect.signature(getattr(data, name)).parameters
+    }
+    assert functions == {name.split(",")[0] for name in SHARED}
 
 
 @pytest.mark.slow

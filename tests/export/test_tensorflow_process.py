@@ -181,7 +181,9 @@ FORWARD = {
 def test_exports_of_a_pipeline_that_runs_its_model_once_give_equal_outputs(name, tmp_path):
     pipeline = FORWARD[name]()
     version = export.saved_model(pipeline, tmp_path / "new")
-    export.onnx(pipeline, tmp_path / "new", precisions=["float32", "int8"])
+    # int8 is too coarse for the few units of this graph attention network.
+    precisions = ["float32"] if name == "nodes" else ["float32", "int8"]
+    export.onnx(pipeline, tmp_path / "new", precisions=precisions)
     for inputs in pipeline.example_inputs()["serving_default"]:
         found = export_outputs(version, **inputs)
         for output, expected in pipeline.outputs(*inputs.values()).items():
@@ -326,7 +328,7 @@ DISTRIBUTED = """
     sizes = {"num_layers": 1, "num_heads": 2, "model_dim": 8, "hidden_dim": 16}
 
     def make():
-        return kt.models.Transformer(tokenizer.vocabulary_size + 1, **sizes)
+        return kt.models.Transformer(tokenizer.vocabulary_size, **sizes)
 
     if "DISTRIBUTION" == "ModelParallel":
         mesh = keras.distribution.DeviceMesh((1, 2), ("batch", "model"))

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 NUMBERS = ("one", "two", "three", "four", "five", "six")
+TIMINGS = {"tokens_per_second"}
 TINY = {"layers": 1, "heads": 2, "model_dim": 16, "jit_compile": False, "dropout": 0.1, "learning_rate": 0.01}
 # Class and options of a recipe, and the least number of times that it is to be killed.
 CASES = {
     "translate": ("Translate", {"batch_tokens": 128, "vocabulary_size": 300, "epochs": 6}, 20),
     "accumulate": (
         "Translate",
-        {"batch_tokens": 256, "vocabulary_size": 300, "epochs": 3, "accumulate": 3},
+        {"batch_tokens": 256, "vocabulary_size": 300, "epochs": 8, "accumulate": 3},
         5,
     ),
     "language-model": ("LanguageModel", {"tokenizer": "byte", "max_length": 64, "epochs": 3}, 5),
@@ -92,7 +93,9 @@ def test_killed_runs_equal_an_uninterrupted_run(case, tmp_path):
     def results(folder):
         report = json.loads((folder / "report.json").read_text())
         with np.load(folder / "weights.npz") as weights:
-            return report["history"], [weights[name] for name in weights.files]
+            # Speeds are measurements, of which no two are equal.
+            history = {name: values for name, values in report["history"].items() if name not in TIMINGS}
+            return history, [weights[name] for name in weights.files]
 
     assert status(tmp_path / "uninterrupted") == 0
     drawn, killed = random.Random(0), 0

@@ -107,7 +107,7 @@ def started(*options_of, task="translate", flags=()):
 
 def ended(running):
     """Return the exit statuses, and the outputs, of processes when they have ended."""
-    outputs = [each.communicate(timeout=600) for each in running]
+    outputs = [each.communicate(timeout=1800) for each in running]
     return [each.returncode for each in running], outputs
 
 
@@ -117,7 +117,7 @@ def trained(folder):
     Their gradients are rounding errors, which Adam divides by their own size.
     """
     weights = pipelines.load(folder / "pipeline").model.weights
-    kept = [weight.numpy() for weight in weights if not weight.path.endswith("key_projection/bias")]
+    kept = [weight.numpy() for weight in weights if not weight.path.endswith("/key/bias")]
     assert len(weights) - len(kept) == 3  # of the encoder, the decoder and between them
     return kept, json.loads((folder / "report.json").read_text())
 
@@ -182,7 +182,7 @@ def wait_for_batches(folder, count):
 @pytest.mark.slow
 @pytest.mark.backend_neutral
 def test_stopped_and_killed_runs_are_resumed_with_the_result_of_an_uninterrupted_one(data, tmp_path):
-    options = {**OPTIONS, **data, "--epochs": 60}
+    options = {**OPTIONS, **data, "--epochs": 40}
     with started(*[{**options, "--output": tmp_path / "whole"}] * 2) as running:
         assert ended(running)[0] == [0, 0]
     folder = tmp_path / "interrupted"
@@ -213,9 +213,9 @@ def test_processes_that_disagree_end_with_one_error(case, data, tmp_path):
     other = dict(options)
     expected = "must be equal in all processes. Received: process 0: "
     if case == "epochs":
-        other["--epochs"], expected = 4, f"`epochs` {expected}epochs 3; process 1: epochs 4"
+        other["--epochs"], expected = 4, f"`--epochs` {expected}epochs 3; process 1: epochs 4"
     if case == "data":
-        other["--data"], expected = data["--validation"], f"`data` {expected}"
+        other["--data"], expected = data["--validation"], f"`--data` {expected}"
     if case == "file":
         other["--data"] = tmp_path / "absent.tsv"
         expected = "absent.tsv"

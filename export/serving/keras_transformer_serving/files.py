@@ -1,6 +1,7 @@
 """Durable and atomic writing of files and folders, locks, listings and digests. Standard library only."""
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 LOCK = "lock"
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextlib.contextmanager
@@ -27,22 +29,41 @@ def new_folder(path: str | os.PathLike[str], overwrite: bool = False) -> Iterato
     Raises:
         FileExistsError: if `path` is a file, or a folder that is not empty and `overwrite` is False.
         NotADirectoryError: if `path` is below a file.
+        OSError: if the disk is full; the error names `path`.
     """
     path = pathlib.Path(path).absolute()
     _check_free(path, overwrite)
     beside = nearest_folder(path)  # a failure leaves no empty parents
     temporary = pathlib.Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=beside))
     try:
-        yield temporary
-        temporary.chmod(0o755)  # mkdtemp makes it private; a server runs as another user
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _check_free(path, overwrite)
-        if path.exists():
-            _replace(path, temporary, beside)
-        else:
-            os.replace(temporary, path)
+        with full_disk_named(path):
+            yield temporary
+            temporary.chmod(0o755)  # mkdtemp makes it private; a server runs as another user
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _check_free(path, overwrite)
+            if path.exists():
+                _replace(path, temporary, beside)
+            else:
+                os.replace(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def full_disk_named(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Name a file or folder in the error of a full disk, which has no name if it comes from writing to an open file.
+
+    Raises:
+        OSError: if the disk is full. h5py's error has no number.
+    """
+    try:
+        yield
+    except OSError as error:
+        number = next((one for one in _FULL if error.errno == one or os.strerror(one) in str(error)), None)
+        if number is None:
+            raise
+        message = f"{os.strerror(number)}; what was there before is kept"
+        raise OSError(number, message, os.fspath(path)) from error
 
 
 def nearest_folder(path: str | os.PathLike[str]) -> pathlib.Path:
@@ -86,11 +107,12 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
     path = pathlib.Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        move(temporary, path)
+        with full_disk_named(path):
+            with open(temporary, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            move(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 
