@@ -129,6 +129,7 @@ class TestTranslationPairs:
         same = [first[0][pair] == usual[pair] for pair in usual]
         assert np.mean(same) < 0.2  # short texts, and the few samples that are too long
 
+    @pytest.mark.slow
     def test_an_epoch_continues_with_its_samples_and_others_have_others(self, tokenizer):
         dataset = translation_pairs(
             PAIRS, tokenizer, 8, sampling=0.1, shuffle=False

@@ -201,7 +201,7 @@ def test_a_where_with_other_readers_than_softmax_is_kept():
         return tf.nn.softmax(scores) + scores
 
     _, found, expected, _ = converted(function, X, mask)
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
 
 
 def optimized(graph, path):

@@ -181,9 +181,7 @@ FORWARD = {
 def test_exports_of_a_pipeline_that_runs_its_model_once_give_equal_outputs(name, tmp_path):
     pipeline = FORWARD[name]()
     version = export.saved_model(pipeline, tmp_path / "new")
-    # int8 is too coarse for the few units of this graph attention network.
-    precisions = ["float32"] if name == "nodes" else ["float32", "int8"]
-    export.onnx(pipeline, tmp_path / "new", precisions=precisions)
+    export.onnx(pipeline, tmp_path / "new", precisions=["float32", "int8"])
     for inputs in pipeline.example_inputs()["serving_default"]:
         found = export_outputs(version, **inputs)
         for output, expected in pipeline.outputs(*inputs.values()).items():

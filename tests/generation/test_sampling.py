@@ -177,6 +177,7 @@ def test_top_k_1_equals_greedy(model):
     np.testing.assert_array_equal(out.ids, greedy.ids)
 
 
+@pytest.mark.slow
 def test_without_a_seed_every_call_draws_anew_and_reports_the_seed(model):
     sources, sampler = SOURCES[:2], Sample(temperature=3.0, num_return=2)
 

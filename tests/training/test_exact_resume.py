@@ -184,6 +184,7 @@ def test_complete_training_is_not_repeated_but_can_go_on(tmp_path, uninterrupted
     assert fit(again, tmp_path, epochs=EPOCHS + 1).epoch == [*range(EPOCHS + 1)]
 
 
+@pytest.mark.slow
 def test_a_damaged_state_is_replaced_by_the_one_before(tmp_path, uninterrupted):
     with pytest.raises(RuntimeError, match="crash"):
         fit(model(), tmp_path, 9)
@@ -303,6 +304,7 @@ def test_the_first_signal_ends_training_with_a_state(
     assert history.history == uninterrupted[0].history
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_training_with_the_states_before(tmp_path):
     with pytest.raises(RuntimeError, match="crash"):
         fit(model(), tmp_path, 9)

@@ -76,7 +76,7 @@ def test_loss_after_2000_steps_is_that_of_float32(name):
             assert int(ops.convert_to_numpy(model.optimizer.iterations)) > 1980  # few updates are skipped
 
 
-@pytest.mark.slow_variants
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["GPT", "Transformer", "BERT"])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_first_updates_are_those_of_float32(policy, name):

@@ -23,7 +23,7 @@ def run(code, devices=2):
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], env=environment, check=True, timeout=900)
 
 
-@pytest.mark.slow_variants
+@pytest.mark.slow
 @pytest.mark.parametrize("case", several_devices.CASES)
 def test_two_devices_equal_one(case):
     run(f"""
