@@ -290,9 +290,13 @@ def current() -> Process:
 
 def _client() -> Any:
     """Return the store of keys and values that all processes share, or None."""
+    return _state_of_jax().client
+
+
+def _state_of_jax() -> Any:
     from jax._src import distributed  # has no public name
 
-    return distributed.global_state.client
+    return distributed.global_state
 
 
 def _key(index: int) -> str:
@@ -305,9 +309,7 @@ def _leave(error: BaseException) -> None:
     process = _STATE.process
     if process.count == 1 or _client() is None:
         return
-    from jax._src import distributed
-
-    client = _client()
+    state, client = _state_of_jax(), _client()
     _STATE.exchanges += 1
     name = next((each.__name__ for each in _SHARED if isinstance(error, each)), "RuntimeError")
     shared = [_ERROR, [name, str(error) or type(error).__name__]]
@@ -318,7 +320,7 @@ def _leave(error: BaseException) -> None:
         for index in range(process.count):
             left = max(1, round(1000 * (ends - time.monotonic())))
             client.blocking_key_value_get(f"keras_transformer/left/{index}", left)
-        distributed.global_state.shutdown()
+        state.shutdown()
     except Exception:
         # A process that computes waits for this one: let JAX end it, instead of waiting for it when this one exits.
-        distributed.global_state.preemption_sync_manager = distributed.global_state.client = None
+        state.preemption_sync_manager = state.client = None

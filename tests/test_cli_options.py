@@ -1,4 +1,4 @@
-"""Errors on the command line name options, not the arguments of the functions behind them."""
+"""Errors on the command line name its options instead of Python arguments."""
 
 import pytest
 

@@ -1,6 +1,7 @@
 """Subword regularization: other segmentations of the same texts in each epoch, the same for the same seed."""
 
 import collections
+import functools
 
 import numpy as np
 import pytest
@@ -198,7 +199,7 @@ def separate_texts(dataset, tokenizer):
 
 class TestLanguageModeling:
     def test_each_epoch_has_the_same_separate_texts_in_other_segmentations(self, tokenizer):
-        make = lambda **o: language_modeling(TEXTS, tokenizer, 4, length=64, separate=True, **o)  # noqa: E731
+        make = functools.partial(language_modeling, TEXTS, tokenizer, 4, length=64, separate=True)
         dataset = make(sampling=0.1)
         (first, rows), (second, _) = (separate_texts(dataset, tokenizer) for _ in range(2))
         usual, fewer_rows = separate_texts(make(), tokenizer)

@@ -66,7 +66,7 @@ def to_float16(model: Any) -> Any:
 def to_int8(model: Any) -> Any:
     """Quantise the weights of a graph to int8; matrix multiplications quantise activations when they run.
 
-    Weights are in [−64, 64], so that no sum of products overflows on processors without VNNI instructions.
+    Weights have 7 bits: processors without VNNI instructions add pairs of products in 16 bits, which 8 bits overflow.
 
     Args:
         model: an `onnx.ModelProto` of float32, which is not changed.
@@ -85,7 +85,6 @@ def to_int8(model: Any) -> Any:
         path = pathlib.Path(folder) / "model.onnx"
         onnx.save_model(copy, path)
         with _without_warnings():  # of each constant that is not a float
-            # Weights of 7 bits: without VNNI, products of 8 bits are added in 16 bits, which overflow.
             quantize_dynamic(
                 path,
                 path,
