@@ -34,7 +34,10 @@ class Model(keras.Model):
         """Check the arguments among processes, before JAX distributes weights, which must have equal shapes."""
         if processes.current().count > 1 and keras.distribution.distribution() is not None:
             given = inspect.signature(cls).bind_partial(*args, **kwargs).arguments
-            check_agreement(model=cls.__name__, **{**given, **given.pop("kwargs", {})})
+            given |= given.pop("kwargs", {})
+            # Models among the arguments were compared when they were created.
+            others = {name: value for name, value in given.items() if not isinstance(value, keras.Model)}
+            check_agreement(**{"model": cls.__name__, **others})
         return super().__new__(cls, *args, **kwargs)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
