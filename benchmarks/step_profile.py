@@ -1,0 +1,89 @@
+"""Where the time of a training step under XLA goes: the times of XLA's operations on a CPU, by what they do.
+
+The model is that of `train_step.py`; TensorFlow's profiler traces the operations of all threads, so that the times of
+a step add up to more than its duration.
+"""
+
+import argparse
+import collections
+import glob
+import os
+import pathlib
+import re
+import tempfile
+
+import measuring
+import numpy as np
+import train_step
+
+# The names of XLA's operations, by what they do; a fusion has the names of its last operations.
+CLASSES = {
+    "matrix multiplications": r"MatMul|dot",
+    "sums over rows": r"wrapped_reduce-window",
+    "copies and transpositions": r"copy|transpose",
+    "exponentials and differences of softmax": r".*exponential|broadcast_subtract",
+}
+OTHERS = "other element-wise operations and sums"
+# Events that contain or wait for operations.
+EXECUTION = re.compile("ThunkExecutor|Slinky|Eigen")
+
+
+def main() -> None:
+    """Measure, print a table, write JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=5, help="steps that are traced (default: 5)")
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="threads (default: all cores)")
+    parser.add_argument("--output", type=pathlib.Path, default=measuring.RESULTS, help="folder")
+    options = parser.parse_args()
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_enable_xprof_traceme=true"
+    shapes = train_step.Shapes()
+    keras = train_step.start_keras(options.threads)
+    import tensorflow as tf
+
+    model, loss = train_step.our_model(shapes)
+    model.compile(keras.optimizers.Adam(shapes.learning_rate), loss, jit_compile=True)
+    random = np.random.default_rng(0)
+    size = (3, shapes.batch_size, shapes.length)
+    source_ids, target_ids, labels = random.integers(4, shapes.vocabulary_size, size, "int32")
+    inputs = {"source_ids": source_ids, "target_ids": target_ids}
+    for _ in range(3):
+        model.train_on_batch(inputs, labels)
+    with tempfile.TemporaryDirectory() as folder:
+        tf.profiler.experimental.start(folder)
+        for _ in range(options.steps):
+            model.train_on_batch(inputs, labels)
+        tf.profiler.experimental.stop()
+        milliseconds = {name: each / options.steps for name, each in operations(folder).items()}
+    total, classes = sum(milliseconds.values()), collections.Counter()
+    for name, each in milliseconds.items():
+        classes[next((key for key, pattern in CLASSES.items() if re.match(pattern, name)), OTHERS)] += each
+    largest = dict(collections.Counter(milliseconds).most_common(10))
+    shares = {name: each / total for name, each in classes.most_common()}
+    result = {
+        **measuring.machine(),
+        "threads": options.threads,
+        "milliseconds": total,
+        "shares": shares,
+        "largest": largest,
+    }
+    print(measuring.table([{"operations": name, "share": f"{each:.1%}"} for name, each in shares.items()]))
+    print(measuring.table([{"operation": name, "ms": f"{each:.1f}"} for name, each in largest.items()]))
+    print(f"\nWritten to {measuring.write_result('step_profile', result, options.output)}")
+
+
+def operations(folder: str) -> dict[str, float]:
+    """Return the milliseconds of each operation of XLA in a trace."""
+    from jax.profiler import ProfileData
+
+    (path,) = glob.glob(f"{folder}/**/*.xplane.pb", recursive=True)
+    found: collections.Counter[str] = collections.Counter()
+    for plane in ProfileData.from_file(path).planes:
+        for line in plane.lines:
+            for event in line.events if not line.name.startswith("python") else ():
+                if not EXECUTION.match(event.name):
+                    found[event.name] += event.duration_ns / 1e6
+    return found
+
+
+if __name__ == "__main__":
+    main()
