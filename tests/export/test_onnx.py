@@ -141,8 +141,19 @@ def cases(pipeline, texts):
     }
 
 
-def test_the_loops_ids_lengths_and_scores_are_the_models(sessions, pipeline, texts):
-    for name, ids in cases(pipeline, texts).items():
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["three", "a row of padding"],
+        pytest.param(
+            ["one short", "one long", "more padding", "only padding", "one column"], marks=pytest.mark.slow
+        ),
+    ],
+    ids=["usual", "others"],
+)
+def test_the_loops_ids_lengths_and_scores_are_the_models(sessions, pipeline, texts, names):
+    for name in names:
+        ids = cases(pipeline, texts)[name]
         expected = generation.generate(pipeline.model, ids, max_new_tokens=pipeline.max_new_tokens)
         found = run(sessions[LOOP], input_ids=ids)
         np.testing.assert_array_equal(found["ids"], expected.best, err_msg=name)

@@ -87,6 +87,7 @@ def test_incompatible_members_are_refused(translator, decoder):
     for models in ([translator(0, 9), translator(0, 10)], [translator(0, 12), decoder()], []):
         with pytest.raises(ValueError, match=r"`models` must .*Received: "):
             Ensemble(models)
+    members = [decoder(), decoder()]
     for weights in (
         [1],
         [1, 0],
@@ -99,7 +100,7 @@ def test_incompatible_members_are_refused(translator, decoder):
         [1e-308, 1e300],
     ):
         with pytest.raises(ValueError, match=r"`weights` must .*Received: weights="):
-            Ensemble([decoder(), decoder()], weights)
+            Ensemble(members, weights)
 
 
 def test_large_weights_are_normalized(decoder):

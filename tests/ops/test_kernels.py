@@ -139,6 +139,7 @@ def test_each_relation_and_each_score_bare(case, small_blocks, pull_back):
 
 
 @on_tensorflow
+@pytest.mark.slow_variants
 @each_kernel
 def test_float64_stays_float64(kernel, small_blocks, pull_back):
     for score in ("linear features",) if kernel == "linear" else ("soft cap", "cosine", "gatv2", "gat"):

@@ -60,6 +60,7 @@ def classifier():
     return TextClassification(bert(lambda encoder: SequenceClassifier(encoder, 3)), BYTES)
 
 
+@pytest.mark.slow
 def test_a_new_pipeline_is_one_class(classifier, tmp_path):
     """It answers, is saved and exported as all others, without an entry anywhere."""
     pipeline = HighestLogit(classifier.model, BYTES, long_texts="window")

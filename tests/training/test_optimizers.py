@@ -16,6 +16,7 @@ MODELS = {
 }
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("name", MODELS)
 def test_weight_decay_applies_to_kernels_only(name):
     model = MODELS[name]()

@@ -169,14 +169,14 @@ def test_two_processes_train_other_tasks_as_one(task, tmp_path):
     assert type(pipelines.load(tmp_path / "2" / "pipeline")).__name__ == reports[0]["pipeline"]
 
 
-def wait_for_batches(folder, count):
-    """Wait until a run has a state, and some time longer."""
-    for _ in range(6000):
-        if list((folder / "training").glob("state-*.npz")):
-            time.sleep(count)
-            return
-        time.sleep(0.1)
-    raise AssertionError("no state")
+def wait_for_batches(process):
+    """Wait until a process shows the progress of an epoch of 20 batches, and some time longer."""
+    shown = b""
+    while b"/20" not in shown:
+        part = os.read(process.stdout.fileno(), 4096)
+        assert part, "the process ended"
+        shown += part
+    time.sleep(1)
 
 
 @pytest.mark.slow
@@ -189,14 +189,14 @@ def test_stopped_and_killed_runs_are_resumed_with_the_result_of_an_uninterrupted
     options["--output"] = folder
     for index, number in ((1, signal.SIGINT), (0, signal.SIGTERM)):
         with started(options, options, flags=["--resume"]) as running:
-            wait_for_batches(folder, 1)
+            wait_for_batches(running[0])
             running[index].send_signal(number)
             statuses, outputs = ended(running)
         assert statuses == [128 + number] * 2, outputs
         assert f"Stopped by {signal.Signals(number).name} in epoch" in outputs[0][0]
     for index in (0, 1):
         with started(options, options, flags=["--resume"]) as running:
-            time.sleep(20)
+            wait_for_batches(running[0])
             running[index].kill()
             assert 0 not in ended(running)[0]
     with started(options, options, flags=["--resume"]) as running:

@@ -118,7 +118,13 @@ def crash_before(path, move):
     return crashing
 
 
-@pytest.fixture(params=["first", "second", "after a crash"])
+@pytest.fixture(
+    params=[
+        pytest.param("first", marks=pytest.mark.slow),
+        "second",
+        pytest.param("after a crash", marks=pytest.mark.slow),
+    ]
+)
 def scenario(request, small, tmp_path):
     """A folder to start from, and the same with the part "onnx", written without a failure."""
     begin, new = tmp_path / "begin", tmp_path / "new"

@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.text.pretokenizers.bert import BertWords
+from keras_transformer.text.pretokenizers.bert import bert_words
 from keras_transformer.text.pretokenizers.characters import CodePointTable, shifted
 from keras_transformer.text.tokenizers import hugging_face
 from keras_transformer.text.tokenizers.pair_merging import Dropout, PairMerger
@@ -91,7 +91,7 @@ class OpenAIGPTTokenizer(PairTokenizer):
         self._inside, self._last = (
             CodePointTable(_symbols(known.ids, suffix, self.unknown_id)) for suffix in ("", _END)
         )
-        self._words = BertWords(True, True, lowercase, lowercase)
+        self._words = bert_words(True, True, lowercase, lowercase)
         with tf.init_scope(), tf.device("CPU"):
             self._contents = tf.constant([piece.replace(_END, " ") for piece in known.pieces])
 

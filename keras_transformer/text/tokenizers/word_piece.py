@@ -8,7 +8,7 @@ from typing import Any, Self
 import tensorflow as tf
 import tensorflow_text
 
-from keras_transformer.text.pretokenizers.bert import BertWords
+from keras_transformer.text.pretokenizers.bert import bert_words
 from keras_transformer.text.tokenizers import hugging_face
 from keras_transformer.text.tokenizers.base import Compiled
 from keras_transformer.text.tokenizers.subword import WordTokenizer
@@ -109,7 +109,7 @@ class WordPieceTokenizer(WordTokenizer):
         self.vocabulary_size: int = len(known.pieces)
         self.empty_ids: tuple[int, ...] = (self.unknown_id,)
         self._compiled = Compiled(self._tokenize_texts)
-        self._words = BertWords(clean_text, isolate_ideographs, self._settings["strip_accents"], lowercase)
+        self._words = bert_words(clean_text, isolate_ideographs, self._settings["strip_accents"], lowercase)
         with tf.init_scope(), tf.device("CPU"):
             self._initial_texts = tf.constant(known.pieces)
             self._following_texts = tf.constant([following_text(piece, clean_up) for piece in known.pieces])
