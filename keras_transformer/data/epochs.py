@@ -155,7 +155,12 @@ def batches(
 
     Returns:
         The dataset, with its `Epochs` as the attribute `epochs`.
+
+    Raises:
+        ValueError: if `seed` is not an integer.
     """
+    if not is_integer(seed):
+        raise ValueError(f"`seed` must be an integer. Received: seed={seed!r}")
     digest = hashlib.blake2b(f"{count} {seed} {shard.count}".encode(), digest_size=16)
     for each in content:
         if isinstance(each, str):

@@ -99,12 +99,14 @@ def stored(
         raise TypeError(f"`cache_dir` must be a path or None. Received: cache_dir={cache_dir!r}")
     folder = pathlib.Path(cache_dir).absolute()
     identity = {name: _identity(name, option) for name, option in options.items()}
+    versions = [_version(path) for path in examples.paths or ()]
     source = None if examples.paths is None else [_of_file(path) for path in examples.paths]
     with explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
     if source is not None:
         progress = ProgressBar("Tokenising", examples.paths)
-        return in_files(folder, digest([source, identity]), to_arrays(_chunks(examples.read, progress)))
+        chunks = _unless_changed(examples.paths, versions, to_arrays(_chunks(examples.read, progress)))
+        return in_files(folder, digest([source, identity]), chunks)
     # An iterable can perhaps be read only once, so that the hash of its content comes too late: keep the examples.
     with tempfile.TemporaryFile(dir=folder) as file:
         spool = _Spool(file, folder)
@@ -122,6 +124,23 @@ def _chunks(read: Callable[[ProgressBar], Iterator[Any]], progress: ProgressBar)
             progress.add(len(chunk))
     finally:
         progress.finish()
+
+
+def _unless_changed(
+    paths: Sequence[Path], versions: Sequence[tuple[int, int]], chunks: Iterator[Chunk]
+) -> Iterator[Chunk]:
+    """Yield what is read from files, and raise if one has another version then: its hash is not that of its content."""
+    yield from chunks
+    for path, version in zip(paths, versions, strict=True):
+        if _version(path) != version:
+            raise ValueError(
+                f"Files must not change while they are read. Received: {os.fspath(path)}, changed"
+            )
+
+
+def _version(path: Path) -> tuple[int, int]:
+    stat = os.stat(path)
+    return stat.st_size, stat.st_mtime_ns
 
 
 def _of_file(path: Path) -> Any:

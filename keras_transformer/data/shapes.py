@@ -78,6 +78,7 @@ class Shapes(NamedTuple):
         sides: int,
         multiple: int,
     ) -> Self:
+        check_positive_integer(max_length=max_length)
         if is_integer(length_buckets):
             check_positive(length_buckets=length_buckets)
             return cls(rows_of, None, length_buckets, (max_length,) * sides, multiple)

@@ -91,6 +91,7 @@ class ExactResume(keras.callbacks.Callback):
         self._state: states.State | None = None  # the state to restore
         self._position = 0, 0  # the epoch and the number of its batches that are done
         self._first_batch = 0  # of the running epoch
+        self._first_rate: float | None = None  # the learning rate at the beginning of training
         self._interrupted = False  # the state of the interruption is saved
         self._unwritten: tuple[dict[str, Any], dict[str, np.ndarray]] | None = None
         self._began = self._next_save = 0.0
@@ -150,11 +151,13 @@ class ExactResume(keras.callbacks.Callback):
             )
         self._check_replicated()
         self._identity = self._new_identity()
-        self._state = states.last_state(self.folder)
+        self._state, self._first_rate = states.last_state(self.folder), self._learning_rate()
         processes.check_agreement(folder="no state" if self._state is None else self._state.path.name)
         self._position, self._began, self._next_save = (0, 0), time.monotonic(), 0.0
         if self._state is not None:
             self._state.check(self._identity)
+            self._state.check_learning_rate(self._first_rate)
+            self._first_rate = self._state.learning_rates[0]
             self._position = self._state.position
             self._began -= self._state.seconds
             self._next_save = time.monotonic() + _LEAST_SECONDS
@@ -262,17 +265,25 @@ class ExactResume(keras.callbacks.Callback):
         """Return the values that must be the same when training is resumed, by argument of `compile` and `fit`."""
         model, validation = self.model, self._validation_data
         shapes = [(tuple(variable.shape), str(variable.dtype)) for variable in self._variables()]
-        optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)  # of a LossScaleOptimizer
         return {
             "backend": keras.backend.backend(),
-            "gradient_accumulation_steps": optimizer.gradient_accumulation_steps,
-            "optimizer": _described(model.optimizer),
-            "model": {**_described(model), "variables": shapes},
-            "loss": keras.tree.map_structure(_described, model.loss),
+            "gradient_accumulation_steps": self._inner_optimizer().gradient_accumulation_steps,
+            "optimizer": states.described(model.optimizer),
+            "model": {**states.described(model), "variables": shapes},
+            "loss": keras.tree.map_structure(states.described, model.loss),
             "x": self._data.fingerprint,
             "validation_data": validation and validation.fingerprint,
             "callbacks": [type(callback).__name__ for callback in self._others],
         }
+
+    def _inner_optimizer(self) -> Any:
+        """Return the optimizer, or that of a `LossScaleOptimizer`."""
+        return getattr(self.model.optimizer, "inner_optimizer", self.model.optimizer)
+
+    def _learning_rate(self) -> float | None:
+        """Return the learning rate, or None if a schedule sets it."""
+        rate = self._inner_optimizer().get_config()["learning_rate"]
+        return rate if isinstance(rate, float) else None
 
     def _save(self, stopped: bool = False) -> None:
         if not processes.current().is_main:
@@ -307,6 +318,7 @@ class ExactResume(keras.callbacks.Callback):
             "seconds": self.seconds,
             "history": history.history,
             "epoch": history.epoch,
+            "learning_rates": [self._first_rate, self._learning_rate()],
             "callbacks": callbacks,
         }
         return meta, arrays
@@ -370,23 +382,3 @@ def _set_state(callback: Any, state: dict[str, Any]) -> None:
 def _array(value: Any) -> np.ndarray:
     array = np.array(ops.convert_to_numpy(value))
     return array.astype("float32") if array.dtype.kind == "V" else array  # NumPy's files do not know bfloat16
-
-
-def _described(value: Any) -> Any:
-    """Return a model, an optimizer or a loss as values of JSON."""
-    if not hasattr(value, "get_config"):
-        return getattr(value, "__name__", value)
-    return {"class": type(value).__name__, **_comparable(value.get_config())}
-
-
-def _comparable(config: Any) -> Any:
-    """Remove from a configuration the names, which Keras numbers in each process, and rates that callbacks change."""
-    if isinstance(config, list | tuple):
-        return [_comparable(value) for value in config]
-    if not isinstance(config, dict):
-        return config
-    return {
-        key: _comparable(value)
-        for key, value in config.items()
-        if key != "name" and not (key == "learning_rate" and isinstance(value, float))
-    }

@@ -5,7 +5,7 @@ from typing import Any, Self
 import keras
 from keras import ops
 
-from keras_transformer.arguments import check_positive
+from keras_transformer.arguments import check_positive, check_positive_integer
 from keras_transformer.typing import Tensor
 
 
@@ -63,7 +63,7 @@ class PerUpdate(keras.optimizers.schedules.LearningRateSchedule):
 
     Raises:
         TypeError: if `schedule` is not a schedule.
-        ValueError: if `gradient_accumulation_steps` is not positive.
+        ValueError: if `gradient_accumulation_steps` is not a positive integer.
 
     Example:
         >>> schedule = PerUpdate(TransformerSchedule(512), gradient_accumulation_steps=8)
@@ -81,7 +81,7 @@ class PerUpdate(keras.optimizers.schedules.LearningRateSchedule):
                 "depend on the number of batches"
             )
         steps = 1 if gradient_accumulation_steps is None else gradient_accumulation_steps
-        check_positive(gradient_accumulation_steps=steps)
+        check_positive_integer(gradient_accumulation_steps=steps)
         self.schedule = schedule
         self.gradient_accumulation_steps = steps
 

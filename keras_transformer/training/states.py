@@ -1,8 +1,10 @@
 """States of training in files, for `ExactResume`."""
 
+import errno
 import json
 import os
 import pathlib
+import re
 import tempfile
 import warnings
 import zipfile
@@ -10,9 +12,11 @@ from typing import Any
 
 import numpy as np
 
-_FORMAT = 2
+_FORMAT = 3
 _GENERATIONS = 2
+_TEMPORARY = ".state-"  # a killed process leaves its file
 _DATA = ("x", "validation_data")
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class State:
@@ -24,23 +28,32 @@ class State:
         stopped: whether training is complete.
         seconds: the duration of training.
         history, epoch: the attributes of `keras.callbacks.History`.
+        learning_rates: the learning rates at the beginning of training and in this state, None for a schedule.
         variables, metrics: the values of variables.
         callbacks: the state of each of the other callbacks.
 
     Raises:
+        Exception: if the file is damaged; damaged bytes can raise any.
         ValueError: if the file is of another format.
     """
 
     def __init__(self, path: pathlib.Path) -> None:
+        with zipfile.ZipFile(path) as archive:
+            # NumPy does not read an array to its end, and so does not check its sum, if its size is damaged.
+            if (damaged := archive.testzip()) is not None:
+                raise zipfile.BadZipFile(f"the sum of {damaged} differs")
         with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}  # reads and checks every byte
+            arrays = {name: file[name] for name in file.files}
         meta = json.loads(arrays.pop("meta").tobytes())
         if meta["format"] != _FORMAT:
             raise ValueError(f"`{path}` must have the format {_FORMAT}. Received: format {meta['format']}")
+        if len(arrays) != meta["num_arrays"]:  # a damaged list of contents lacks some
+            raise ValueError(f"`{path}` must have {meta['num_arrays']} arrays. Received: {len(arrays)}")
         self.path = path
         self.position = int(meta["position"][0]), int(meta["position"][1])
         self.stopped, self.seconds = meta["stopped"], meta["seconds"]
         self.history, self.epoch = meta["history"], meta["epoch"]
+        self.learning_rates = meta["learning_rates"]
         self.variables, self.metrics = _group(arrays, "variable"), _group(arrays, "metric")
         self.callbacks = meta["callbacks"]
         self._identity = meta["identity"]
@@ -59,11 +72,21 @@ class State:
             if self._identity[argument] != value:
                 name, received, expected = _difference(argument, value, self._identity[argument])
                 if argument in _DATA:  # hashes say nothing to a reader
-                    received, expected = "other data", "the same examples, tokenizer, options, shard and seed"
+                    received = received and "other data"
+                    expected = expected and "the same examples, tokenizer, options, shard and seed"
                 raise ValueError(
                     f"`{name}` must be that of the interrupted training, whose state is in {self.path}; choose "
                     f"another folder to begin anew. Received: {received}, expected: {expected}"
                 )
+
+    def check_learning_rate(self, rate: float | None) -> None:
+        """Warn unless the learning rate is one that training had: that of the state is used."""
+        if rate not in self.learning_rates:
+            warnings.warn(
+                f"`optimizer.learning_rate` is {self.learning_rates[1]}, as in the state in {self.path}; choose "
+                f"another folder to begin anew. Received: {rate}",
+                stacklevel=2,
+            )
 
 
 def last_state(folder: pathlib.Path) -> State | None:
@@ -76,7 +99,7 @@ def last_state(folder: pathlib.Path) -> State | None:
     for path in paths:
         try:
             return State(path)
-        except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        except Exception as error:
             damage = f"`{path}` is damaged: {error}"
             if path == paths[-1]:
                 raise ValueError(f"{damage}. Remove the folder's states to begin anew") from error
@@ -103,10 +126,10 @@ def write(folder: pathlib.Path, batches: int, meta: dict[str, Any], arrays: dict
         OSError: if the state cannot be written, such as to a full disk; those before are kept.
     """
     path = folder / f"state-{batches:010d}.npz"
-    meta = {"format": _FORMAT, **meta}
+    meta = {"format": _FORMAT, "num_arrays": len(arrays), **meta}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=".state-", dir=folder)
+        handle, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=folder)
         try:
             with os.fdopen(handle, "wb") as file:
                 text = np.frombuffer(json.dumps(meta, default=float).encode(), np.uint8)
@@ -123,13 +146,14 @@ def write(folder: pathlib.Path, batches: int, meta: dict[str, Any], arrays: dict
             raise
     except OSError as error:
         size = sum(array.nbytes for array in arrays.values())
+        room = f"have room for states of training of {size / 2**20:,.1f} MiB, three at a time"
         raise OSError(
-            f"`folder` must have room for states of training of {size / 2**20:,.1f} MiB, three at a time. Received: "
-            f"{folder}, {error}. Its states are kept, from the last of which the same call of fit continues"
+            f"`folder` must {room if error.errno in _FULL else 'be a folder that can be written'}. Received: {folder}, "
+            f"{error}. Its states are kept, from the last of which the same call of fit continues"
         ) from error
     # A state after this one is damaged: training continued from one before.
     before = [one for one in _paths(folder) if one <= path]
-    for one in {*_paths(folder)} - {*before[-_GENERATIONS:]}:
+    for one in {*_paths(folder), *folder.glob(f"{_TEMPORARY}*")} - {*before[-_GENERATIONS:]}:
         one.unlink()
 
 
@@ -138,9 +162,30 @@ def as_json(value: Any) -> Any:
     return json.loads(json.dumps(value, default=str))
 
 
+def described(value: Any) -> Any:
+    """Return a model, an optimizer or a loss as values of JSON."""
+    if not hasattr(value, "get_config"):
+        return getattr(value, "__name__", value)
+    return {"class": type(value).__name__, **_comparable(value.get_config())}
+
+
+def _comparable(config: Any) -> Any:
+    """Remove from a configuration the names, which Keras numbers in each process, and rates that callbacks change."""
+    if isinstance(config, list | tuple):
+        return [_comparable(value) for value in config]
+    if not isinstance(config, dict):
+        return config
+    return {
+        key: _comparable(value)
+        for key, value in config.items()
+        if key != "name" and not (key == "learning_rate" and isinstance(value, float))
+    }
+
+
 def _paths(folder: pathlib.Path) -> list[pathlib.Path]:
     """Return the files of states, by number of batches."""
-    return sorted(folder.glob("state-*.npz"))
+    files = [path for path in folder.glob("state-*.npz") if path.is_file()]
+    return sorted(path for path in files if re.fullmatch(r"state-\d+", path.stem))
 
 
 def _difference(name: str, received: Any, expected: Any) -> tuple[str, Any, Any]:

@@ -69,6 +69,12 @@ def test_fingerprints_differ_for_other_seeds_and_data():
     assert one != other
 
 
+def test_seeds_and_lengths_that_are_no_integers_are_refused():
+    for argument in ("seed", "max_length"):
+        with pytest.raises(ValueError, match=rf"`{argument}` must be .* integer. Received: {argument}=None"):
+            data.translation_pairs(PAIRS, TOKENIZER, 2, **{argument: None})
+
+
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("name", DATASETS)
 def test_an_epoch_does_not_wait_for_the_tuner_of_tensorflow(name):

@@ -20,6 +20,7 @@ import keras_transformer as kt
 from keras_transformer import data
 from keras_transformer.data import progress, storage
 from keras_transformer.text import BytePairTokenizer, ByteTokenizer, WordPieceTokenizer
+from keras_transformer_serving import files
 
 TEXTS = [
     "one two three",
@@ -339,6 +340,23 @@ def test_damaged_files_are_named(damage, error, message, tmp_path):
     with pytest.raises(error, match=message):
         data.translation_pairs(pairs, BYTES, 2, cache_dir=cache)
     shutil.rmtree(file.parent)
+    data.translation_pairs(pairs, BYTES, 2, cache_dir=cache)
+
+
+def test_a_source_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch):
+    """Its ids would be found again by the hash of other content."""
+    pairs, cache, sha256 = pairs_file(tmp_path), tmp_path / "cache", files.sha256
+
+    def changing(path):
+        found = sha256(path)
+        with open(path, "a") as file:
+            file.write("more\tpairs\n")
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "sha256", changing)
+        with pytest.raises(ValueError, match=r"must not change while they are read\. Received: .*, changed"):
+            data.translation_pairs(pairs, BYTES, 2, cache_dir=cache)
     data.translation_pairs(pairs, BYTES, 2, cache_dir=cache)
 
 

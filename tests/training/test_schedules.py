@@ -76,6 +76,7 @@ def test_schedule_of_updates_round_trips():
     [
         (0.1, 2, TypeError),
         (TransformerSchedule(64), 0, ValueError),
+        (TransformerSchedule(64), 2.5, ValueError),
     ],
 )
 def test_invalid_arguments_of_a_schedule_of_updates_are_refused(schedule, steps, error):

@@ -1,0 +1,74 @@
+import warnings
+
+import numpy as np
+import pytest
+
+from keras_transformer.training import states
+
+VALUES = {"variable/0": np.arange(6.0).reshape(2, 3), "variable/1": np.ones(2)}
+META = {
+    "identity": {"loss": "a", "x": "hash"},
+    "position": [1, 2],
+    "stopped": False,
+    "seconds": 3.0,
+    "history": {"loss": [0.5]},
+    "epoch": [0],
+    "learning_rates": [0.1, 0.05],
+    "callbacks": [],
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with states after 3 and 7 batches."""
+    for batches in (3, 7):
+        states.write(tmp_path, batches, META, VALUES)
+    return tmp_path
+
+
+def test_a_state_with_any_changed_byte_is_not_used(folder):
+    older, last = sorted(folder.iterdir())
+    content, replaced = last.read_bytes(), 0
+    for place in range(0, len(content), 3):
+        for bit in (1, 32):
+            last.write_bytes(content[:place] + bytes([content[place] ^ bit]) + content[place + 1 :])
+            with warnings.catch_warnings(action="ignore"):
+                found = states.last_state(folder)
+            replaced += found.path == older
+            for value, expected in zip(found.variables, VALUES.values(), strict=True):
+                np.testing.assert_array_equal(value, expected, err_msg=f"byte {place}")
+    assert replaced > len(content) / 3
+
+
+def test_other_files_are_ignored_and_remains_of_a_killed_process_are_removed(folder):
+    (folder / "state-0000000009.npz").mkdir()
+    (folder / "state-copy.npz").write_bytes(b"")
+    (folder / ".state-killed").write_bytes(b"half")
+    assert states.num_batches(folder) == 7
+    states.write(folder, 8, META, VALUES)
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "state-0000000007.npz",
+        "state-0000000008.npz",
+        "state-0000000009.npz",
+        "state-copy.npz",
+    ]
+
+
+def test_an_error_of_writing_names_the_expectation(tmp_path):
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(OSError, match="`folder` must be a folder that can be written.*File exists"):
+        states.write(file, 1, META, VALUES)
+
+
+def test_differences_of_data_and_learning_rates_are_named(folder):
+    state = states.last_state(folder)
+    state.check(META["identity"])
+    with pytest.raises(ValueError, match=r"`x` must be .* Received: other data, expected: the same examples"):
+        state.check({**META["identity"], "x": "other"})
+    with pytest.raises(ValueError, match=r"`x` must be .* Received: None, expected: the same examples"):
+        state.check({**META["identity"], "x": None})
+    for rate in META["learning_rates"]:
+        state.check_learning_rate(rate)
+    with pytest.warns(UserWarning, match=r"`optimizer.learning_rate` is 0.05, .* Received: 0.5"):
+        state.check_learning_rate(0.5)
