@@ -115,6 +115,8 @@ class ExactResume(keras.callbacks.Callback):
                 f"order of batches cannot be repeated. Received: a {type(data).__name__}"
                 + (", changed by a method such as map, shuffle or take" if hasattr(data, "map") else "")
             )
+        if any(isinstance(callback, ExactResume) for callback in callbacks):
+            raise ValueError("`callbacks` must have one ExactResume. Received: several")
         if data.epochs.unseeded:
             raise ValueError(
                 "`x` must be a data set whose batches can be repeated, for ExactResume: use `sampling=0`, or a "

@@ -242,6 +242,8 @@ def test_other_data_and_models_are_refused(tmp_path):
         model().fit(
             batches(), steps_per_epoch=2, verbose=0, shuffle=False, callbacks=[training.ExactResume(tmp_path)]
         )
+    with pytest.raises(ValueError, match="`callbacks` must have one ExactResume"):
+        fit(model(), tmp_path, callbacks=[training.ExactResume(tmp_path)])
     other = keras.Sequential([keras.layers.Dense(1)])
     other.compile(loss="mse")
     with pytest.raises(ValueError, match="`model` must be a model of keras_transformer"):
