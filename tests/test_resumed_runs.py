@@ -83,9 +83,15 @@ def test_a_complete_run_is_not_repeated(tmp_path, monkeypatch, sentence_pairs):
     assert said == [f"The run in {tmp_path} is complete"]
     with pytest.raises(ValueError, match="`epochs` must be"):
         recipes.run(dataclasses.replace(recipe, epochs=5), tmp_path, resume=True)
-    (tmp_path / "report.json").unlink()
+    (tmp_path / "report.json").rename(tmp_path / "other.json")
     with pytest.raises(FileExistsError, match="without a run"):
         recipes.run(recipe, tmp_path, resume=True)
+
+
+def test_an_empty_folder_is_a_new_run(tmp_path, monkeypatch, sentence_pairs):
+    monkeypatch.setattr(interrupted.ResumableRun, "pipeline", never)
+    with pytest.raises(AssertionError, match="must not run"):
+        recipes.run(recipes.Translate(sentence_pairs, **SMALL), tmp_path, resume=True, say=lambda _: None)
 
 
 def test_an_error_before_the_second_state_leaves_no_folder(tmp_path, monkeypatch, sentence_pairs):

@@ -34,13 +34,11 @@ class ResumableRun:
         """Return a new run, or an interrupted one.
 
         Raises:
-            FileExistsError: if `folder` exists and `resume` is False, or it is not the folder of a run.
+            FileExistsError: if `folder` exists and `resume` is False, or it has files but no run.
             ValueError: if the run is of another recipe or data, or not the same in all processes.
         """
         run = cls(folder, recipe)
-        if not folder.exists():
-            files.nearest_folder(folder)
-        elif not resume:
+        if folder.exists() and not resume:
             interrupted = ". It holds an interrupted run, which resume=True continues"
             raise FileExistsError(
                 f"`folder` must be new. Received: {folder}, which exists and is not changed"
@@ -57,9 +55,11 @@ class ResumableRun:
                         "Received: other examples"
                     )
         elif not (folder / "report.json").is_file():
-            raise FileExistsError(
-                f"`folder` must be new or a run to resume. Received: {folder}, without a run"
-            )
+            if folder.exists() and not (folder.is_dir() and _is_empty(folder)):
+                raise FileExistsError(
+                    f"`folder` must be new or a run to resume. Received: {folder}, without a run"
+                )
+            files.nearest_folder(folder)
         run._check_agreement()
         return run
 
@@ -99,7 +99,7 @@ class ResumableRun:
         if states.num_batches(self.folder):
             return True
         shutil.rmtree(self.folder, ignore_errors=True)
-        if self.folder.parent.is_dir() and not any(self.folder.parent.iterdir()):
+        if self.folder.parent.is_dir() and _is_empty(self.folder.parent):
             self.folder.parent.rmdir()
         return False
 
@@ -143,6 +143,10 @@ def check_same(folder: pathlib.Path, recipe: Recipe, saved: dict[str, Any]) -> N
                 f"`{name}` must be that of the run in {folder}, to resume it; `from_` begins "
                 f"another run with its weights. Received: {shown[0]}, expected: {shown[1]}"
             )
+
+
+def _is_empty(folder: pathlib.Path) -> bool:
+    return not any(folder.iterdir())
 
 
 def _digest(examples: Any) -> str:

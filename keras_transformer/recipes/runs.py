@@ -39,7 +39,7 @@ def run(
     Args:
         recipe: the options.
         folder: a new folder, for `pipeline/`, `report.json`, `report.html` and `command.txt`.
-        resume: whether to continue the run in `folder` if it exists. A complete run is not repeated.
+        resume: whether to continue the run in `folder`, or begin it if there is none. A complete run is not repeated.
         command: the command that reproduces the run, by default the recipe in Python.
         say: a function that prints a line of progress.
         verbose: see `keras.Model.fit`.
@@ -50,7 +50,7 @@ def run(
         the signal that stopped training, or None.
 
     Raises:
-        FileExistsError: if `folder` exists, and is not a run to resume.
+        FileExistsError: if `folder` exists, and is neither a run to resume nor empty with `resume`.
         ValueError: if the data is malformed, a run to resume has another recipe or other data, or processes differ.
 
     Example:
