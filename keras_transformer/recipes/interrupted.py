@@ -35,6 +35,7 @@ class ResumableRun:
 
         Raises:
             FileExistsError: if `folder` exists and `resume` is False, or it has files but no run.
+            FileNotFoundError: if the run was interrupted and its states are gone.
             ValueError: if the run is of another recipe or data, or not the same in all processes.
         """
         run = cls(folder, recipe)
@@ -47,14 +48,24 @@ class ResumableRun:
         elif run._file.is_file():
             saved = files.read_json(run._file)
             files.check_format(run._file, saved, _FORMAT)
+            files.check_entries(run._file, saved, options=dict, task=str, examples=dict)
             check_same(folder, recipe, saved)
             for name, digest in run._digests().items():
-                if saved["examples"][name] != digest:
+                if saved["examples"].get(name) != digest:
                     raise ValueError(
                         f"`{name}` must have the same examples as the interrupted run in {folder}. "
                         "Received: other examples"
                     )
-        elif not (folder / "report.json").is_file():
+        elif run._report.is_file():
+            saved = files.read_json(run._report)
+            files.check_entries(run._report, saved, options=dict, task=str)
+            check_same(folder, recipe, saved)
+            if saved.get("signal"):
+                raise FileNotFoundError(
+                    "`folder` must have the states of the interrupted run in training/, to resume it; `from_` begins "
+                    f"another run with its weights. Received: {folder}, stopped by {saved['signal']}, without training/run.json"
+                )
+        else:
             if folder.exists() and not (folder.is_dir() and _is_empty(folder)):
                 raise FileExistsError(
                     f"`folder` must be new or a run to resume. Received: {folder}, without a run"
@@ -66,7 +77,7 @@ class ResumableRun:
     @property
     def is_complete(self) -> bool:
         """True if the run has a report and nothing to resume."""
-        return not self._file.is_file() and (self.folder.parent / "report.json").is_file()
+        return not self._file.is_file() and self._report.is_file()
 
     def pipeline(self) -> Any:
         """Return the pipeline to train: that of the interrupted run if it has a state of training, or a new one."""
@@ -107,6 +118,10 @@ class ResumableRun:
     def _file(self) -> pathlib.Path:
         return self.folder / "run.json"
 
+    @property
+    def _report(self) -> pathlib.Path:
+        return self.folder.parent / "report.json"
+
     def _check_agreement(self) -> None:
         """Raise the same ValueError in all processes unless they have the same options, examples and folder."""
         if processes.current().count > 1:
@@ -134,10 +149,10 @@ def check_same(folder: pathlib.Path, recipe: Recipe, saved: dict[str, Any]) -> N
         for name in sorted({*options, *saved["options"]})
     }
     for name, (received, expected) in {"task": (recipe.task, saved["task"]), **pairs}.items():
-        files_or_examples = name in ("data", "validation", "test") and not isinstance(
-            received or expected, float
+        both_are_examples = name in ("data", "validation", "test") and not any(
+            value is None or isinstance(value, float) for value in (received, expected)
         )
-        if received != expected and not files_or_examples:
+        if received != expected and not both_are_examples:
             shown = [f"{name}={'the default' if one is None else repr(one)}" for one in (received, expected)]
             raise ValueError(
                 f"`{name}` must be that of the run in {folder}, to resume it; `from_` begins "

@@ -13,7 +13,7 @@ import keras
 from keras_transformer import processes
 from keras_transformer.recipes import distributed
 from keras_transformer.recipes.base import Recipe
-from keras_transformer.recipes.interrupted import ResumableRun, check_same
+from keras_transformer.recipes.interrupted import ResumableRun
 from keras_transformer.recipes.pages import page
 from keras_transformer_serving import files
 
@@ -51,6 +51,7 @@ def run(
 
     Raises:
         FileExistsError: if `folder` exists, and is neither a run to resume nor empty with `resume`.
+        FileNotFoundError: if the states or the pipeline of a run to resume are gone.
         ValueError: if the data is malformed, a run to resume has another recipe or other data, or processes differ.
 
     Example:
@@ -76,7 +77,6 @@ def _run(
     resumable = ResumableRun.of(folder, recipe, resume)
     if resumable.is_complete:
         report: dict[str, Any] = files.read_json(folder / "report.json")
-        check_same(folder, recipe, report)
         say(f"The run in {folder} is complete")
         return report
     recipe.check_requirements()
