@@ -115,6 +115,22 @@ def test_damaged_files_of_a_run_are_refused(tmp_path, sentence_pairs, content):
             recipes.run(recipe, tmp_path, resume=True)
 
 
+def test_a_run_that_lost_files_or_states_is_refused(tmp_path, sentence_pairs):
+    recipe, said = recipes.Translate(sentence_pairs, **SMALL), []
+    interrupted.ResumableRun(tmp_path, recipe).pipeline()
+    for number in (1, 2):
+        (tmp_path / "training" / f"state-{number:010d}.npz").write_bytes(b"damaged")
+    with pytest.warns(UserWarning, match="is damaged"), pytest.raises(ValueError, match="is damaged"):
+        recipes.run(recipe, tmp_path, resume=True, say=said.append, verbose=0)
+    for path in [path for path in (tmp_path / "training" / "pipeline").rglob("*") if path.is_file()]:
+        content = path.read_bytes()
+        path.unlink()
+        with pytest.raises(FileNotFoundError, match=f"`folder` must have all files.*without .*/{path.name}$"):
+            recipes.run(recipe, tmp_path, resume=True, say=said.append)
+        path.write_bytes(content)
+    assert not [line for line in said if "Go on" in line]
+
+
 def test_an_empty_folder_is_a_new_run(tmp_path, monkeypatch, sentence_pairs):
     monkeypatch.setattr(interrupted.ResumableRun, "pipeline", never)
     with pytest.raises(AssertionError, match="must not run"):

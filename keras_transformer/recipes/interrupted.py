@@ -82,6 +82,7 @@ class ResumableRun:
     def pipeline(self) -> Any:
         """Return the pipeline to train: that of the interrupted run if it has a state of training, or a new one."""
         if states.num_batches(self.folder) is not None:
+            self._check_files()
             return load_pipeline(self.folder / "pipeline")
         pipeline = self._recipe.untrained()
         started = {
@@ -93,7 +94,7 @@ class ResumableRun:
         if processes.current().is_main:
             with files.new_folder(self.folder, overwrite=True) as new:
                 distributed.local(pipeline).save(new / "pipeline")
-                files.write_json(new / self._file.name, started)
+                files.write_json(new / self._file.name, {**started, "files": list(files.entries(new))})
         return pipeline
 
     def callback(self) -> ExactResume:
@@ -121,6 +122,15 @@ class ResumableRun:
     @property
     def _report(self) -> pathlib.Path:
         return self.folder.parent / "report.json"
+
+    def _check_files(self) -> None:
+        """Raise a FileNotFoundError if a file of the pipeline is gone."""
+        for name in files.read_json(self._file).get("files", ()):
+            if not (self.folder / name).is_file():
+                raise FileNotFoundError(
+                    "`folder` must have all files of the interrupted run, to resume it. "
+                    f"Received: {self.folder.parent}, without {self.folder.name}/{name}"
+                )
 
     def _check_agreement(self) -> None:
         """Raise the same ValueError in all processes unless they have the same options, examples and folder."""

@@ -87,8 +87,9 @@ def _run(
     resuming = resumable.callback()
     try:
         pipeline, history = recipe.train([resuming], verbose, resumable.pipeline())
-    except BaseException:
-        if processes.current().is_main and resumable.is_kept_after_error():
+    except BaseException as error:
+        is_refused = isinstance(error, FileNotFoundError | TypeError | ValueError)  # it would be so again
+        if processes.current().is_main and resumable.is_kept_after_error() and not is_refused:
             say(go_on)
         raise
     seconds = resuming.seconds
