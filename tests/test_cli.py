@@ -323,7 +323,7 @@ def test_train_refuses_an_existing_output_before_any_training(tmp_path, capsys, 
     train = ["train", "translate", "--dataset", "phrasebook", "--output", out]
     check_error(capsys, train, "--output", out, "--resume continues an interrupted run")
     if kind != "empty folder":
-        check_error(capsys, [*train, "--resume"], "must be new or a run to resume", out)
+        check_error(capsys, [*train, "--resume"], "`--output` must be new or a run to resume", out)
     assert sorted(tmp_path.rglob("*")) == before
 
 

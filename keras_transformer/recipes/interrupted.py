@@ -45,7 +45,7 @@ class ResumableRun:
                 f"`folder` must be new. Received: {folder}, which exists and is not changed"
                 f"{interrupted if run._file.is_file() else ''}"
             )
-        elif run._file.is_file():
+        if run._file.is_file():
             saved = files.read_json(run._file)
             files.check_format(run._file, saved, _FORMAT)
             files.check_entries(run._file, saved, options=dict, task=str, examples=dict)
@@ -63,7 +63,8 @@ class ResumableRun:
             if saved.get("signal"):
                 raise FileNotFoundError(
                     "`folder` must have the states of the interrupted run in training/, to resume it; `from_` begins "
-                    f"another run with its weights. Received: {folder}, stopped by {saved['signal']}, without training/run.json"
+                    f"another run with its weights. Received: {folder}, stopped by {saved['signal']}, without "
+                    "training/run.json"
                 )
         else:
             if folder.exists() and not (folder.is_dir() and _is_empty(folder)):
