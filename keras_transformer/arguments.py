@@ -35,6 +35,12 @@ def check_positive_integer(**values: Any) -> None:
         _require(is_integer(value) and value > 0, name, value, "be a positive integer")
 
 
+def check_seed(**values: Any) -> None:
+    """Raise unless each value is an integer that Keras takes as a seed."""
+    for name, value in values.items():
+        _require(is_integer(value) and 0 <= value < 2**32, name, value, "be an integer in [0, 2**32)")
+
+
 def check_not_negative(**values: float) -> None:
     """Raise unless each value is at least 0."""
     for name, value in values.items():

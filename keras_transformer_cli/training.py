@@ -159,7 +159,7 @@ def _add_task(tasks: Any, recipe: Any) -> None:
     parser.add_argument(
         "--backend", choices=BACKENDS, help="the backend of Keras; default: KERAS_BACKEND, or Keras' own"
     )
-    parser.set_defaults(recipe=recipe)
+    parser.set_defaults(recipe=recipe, also_options={"folder": "--output"})
 
 
 def descriptions(recipe: Any) -> dict[str, str]:

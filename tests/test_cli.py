@@ -322,7 +322,8 @@ def test_train_refuses_an_existing_output_before_any_training(tmp_path, capsys, 
     monkeypatch.setattr(recipes.Translate, "load_dataset", never)
     train = ["train", "translate", "--dataset", "phrasebook", "--output", out]
     check_error(capsys, train, "--output", out, "--resume continues an interrupted run")
-    check_error(capsys, [*train, "--resume"], "must be new or a run to resume", out)
+    if kind != "empty folder":
+        check_error(capsys, [*train, "--resume"], "`--output` must be new or a run to resume", out)
     assert sorted(tmp_path.rglob("*")) == before
 
 

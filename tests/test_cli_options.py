@@ -13,7 +13,11 @@ def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
     (folder / "good.tsv").write_text(GOOD)
     (folder / "bad.tsv").write_text(BAD)
+    (folder / "two.tsv").write_text("uno\tone\ndos\ttwo\n")
     (folder / "empty.txt").write_text("\n")
+    (folder / "latin.txt").write_bytes("a café\nb\n".encode("latin-1"))
+    (folder / "a.dat").write_text("a")
+    (folder / "empty").mkdir()
     return folder
 
 
@@ -39,6 +43,52 @@ def files(tmp_path_factory):
             ["`--layers`", "with `--from`", "--layers 2"],
         ),
         (["translate", "--data", "good.tsv", "--columns", "en", "es"], ["`--columns` must", "en"]),
+        (
+            ["classify", "--data", "good.tsv", "--test", "empty"],
+            ["`--test` must be a folder with one folder"],
+        ),
+        (["classify", "--data", "good.tsv", "--validation", "empty"], ["`--validation` must be a folder"]),
+        (["language-model", "--data", "latin.txt"], ["`--data` must name", "latin.txt, line 1: not UTF-8"]),
+        (
+            ["language-model", "--data", "good.tsv", "--columns", "0", "--test", "latin.txt"],
+            ["`--test` must"],
+        ),
+        (["translate", "--data", "a.dat"], ["`--data` must end in .tsv", ".gz. Received: 'a.dat'"]),
+        (["translate", "--data", "good.tsv", "--seed", "-1"], ["`--seed` must be an", "Received: --seed -1"]),
+        (["translate", "--data", "good.tsv", "--tokenizer", "empty"], ["`--tokenizer` must hold"]),
+        (["translate", "--data", "good.tsv", "--from", "empty"], ["`--from` must hold"]),
+        (
+            ["masked-language-model", "--data", "latin.txt", "--masked-share", "2"],
+            ["`--masked-share` must be between"],
+        ),
+        (
+            [
+                "translate",
+                "--data",
+                "two.tsv",
+                "--heads",
+                "3",
+                "--model-dim",
+                "16",
+                "--tokenizer",
+                "character",
+            ],
+            ["`--heads` must divide `--model-dim`", "Received: --heads 3, --model-dim 16"],
+        ),
+        (
+            [
+                "translate",
+                "--data",
+                "two.tsv",
+                "--max-length",
+                "2",
+                "--heads",
+                "2",
+                "--tokenizer",
+                "character",
+            ],
+            ["`--max-length` (or the length of the longest batches) must be at least"],
+        ),
     ],
 )
 def test_errors_of_data_and_training_name_options(files, arguments, words, capsys, monkeypatch):
@@ -47,7 +97,7 @@ def test_errors_of_data_and_training_name_options(files, arguments, words, capsy
     (message,) = capsys.readouterr().err.splitlines()
     for word in words:
         assert word in message
-    for name in ("paths", "pairs", "texts", "on_error", "max_length"):
+    for name in ("paths", "pairs", "texts", "on_error", "max_length", "folder", "format", "num_heads"):
         assert f"`{name}" not in message
         assert f"{name}=" not in message
     assert not (files / "run").exists()

@@ -210,6 +210,17 @@ def test_files_with_an_empty_line_a_third_column_or_an_empty_field_are_refused_o
         recipes.Translate(path, on_error="skip").read([path])
 
 
+def test_lines_that_are_not_utf8_are_refused_or_skipped(tmp_path, caplog):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"One.\r\ncaf\xe9\nTwo.\n")
+    with pytest.raises(
+        ValueError, match="must name files without malformed.*1 malformed line.*\n.*, line 2: not"
+    ):
+        recipes.LanguageModel(path).read([path])
+    assert recipes.LanguageModel(path, on_error="skip").read([path]) == ["One.\nTwo.\n"]
+    assert "leaving out 1 malformed line" in caplog.text
+
+
 def test_a_plain_text_file_is_one_text_or_one_for_each_line(tmp_path):
     path = tmp_path / "novel.txt"
     path.write_text("\ufeffOne.\r\n\nTwo.\nThree.\n", encoding="utf-8", newline="")

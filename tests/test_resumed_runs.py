@@ -83,9 +83,58 @@ def test_a_complete_run_is_not_repeated(tmp_path, monkeypatch, sentence_pairs):
     assert said == [f"The run in {tmp_path} is complete"]
     with pytest.raises(ValueError, match="`epochs` must be"):
         recipes.run(dataclasses.replace(recipe, epochs=5), tmp_path, resume=True)
-    (tmp_path / "report.json").unlink()
+    (tmp_path / "report.json").rename(tmp_path / "other.json")
     with pytest.raises(FileExistsError, match="without a run"):
         recipes.run(recipe, tmp_path, resume=True)
+
+
+def test_a_stopped_run_without_its_states_is_not_complete(tmp_path, sentence_pairs):
+    recipe = recipes.Translate(sentence_pairs, **SMALL)
+    report = {"task": "translate", "options": recipe.options(), "signal": "SIGINT"}
+    files.write_json(tmp_path / "report.json", report)
+    with pytest.raises(FileNotFoundError, match="`folder` must have the states.*`from_`.*stopped by SIGINT"):
+        recipes.run(recipe, tmp_path, resume=True)
+
+
+@pytest.mark.parametrize("field", ["validation", "test"])
+def test_examples_in_place_of_none_or_of_a_share_are_another_option(tmp_path, sentence_pairs, field):
+    recipe = recipes.Translate(sentence_pairs, **SMALL)
+    files.write_json(tmp_path / "report.json", {"task": "translate", "options": recipe.options()})
+    other = dataclasses.replace(recipe, **{field: sentence_pairs[:2]})
+    with pytest.raises(ValueError, match=f"`{field}` must be that.*expected: {field}=the default"):
+        recipes.run(other, tmp_path, resume=True)
+
+
+@pytest.mark.parametrize("content", [{"format": 1}, {"format": 1, "options": []}, []])
+def test_damaged_files_of_a_run_are_refused(tmp_path, sentence_pairs, content):
+    recipe = recipes.Translate(sentence_pairs, **SMALL)
+    (tmp_path / "training").mkdir()
+    for path in (tmp_path / "report.json", tmp_path / "training" / "run.json"):
+        files.write_json(path, content)
+        with pytest.raises(ValueError, match=rf"{path.name}` must (hold an object with|be of format)"):
+            recipes.run(recipe, tmp_path, resume=True)
+
+
+def test_a_run_that_lost_files_or_states_is_refused(tmp_path, sentence_pairs):
+    recipe, said = recipes.Translate(sentence_pairs, **SMALL), []
+    interrupted.ResumableRun(tmp_path, recipe).pipeline()
+    for number in (1, 2):
+        (tmp_path / "training" / f"state-{number:010d}.npz").write_bytes(b"damaged")
+    with pytest.warns(UserWarning, match="is damaged"), pytest.raises(ValueError, match="is damaged"):
+        recipes.run(recipe, tmp_path, resume=True, say=said.append, verbose=0)
+    for path in [path for path in (tmp_path / "training" / "pipeline").rglob("*") if path.is_file()]:
+        content = path.read_bytes()
+        path.unlink()
+        with pytest.raises(FileNotFoundError, match=f"`folder` must have all files.*without .*/{path.name}$"):
+            recipes.run(recipe, tmp_path, resume=True, say=said.append)
+        path.write_bytes(content)
+    assert not [line for line in said if "Go on" in line]
+
+
+def test_an_empty_folder_is_a_new_run(tmp_path, monkeypatch, sentence_pairs):
+    monkeypatch.setattr(interrupted.ResumableRun, "pipeline", never)
+    with pytest.raises(AssertionError, match="must not run"):
+        recipes.run(recipes.Translate(sentence_pairs, **SMALL), tmp_path, resume=True, say=lambda _: None)
 
 
 def test_an_error_before_the_second_state_leaves_no_folder(tmp_path, monkeypatch, sentence_pairs):

@@ -298,7 +298,7 @@ def within(
     for (start, end), too_long, of in zip(parts, counts.too_long, descriptions, strict=True):
         if too_long == end - start:
             raise ValueError(
-                "`max_length` (or the last of `length_buckets`) must be at least "
+                "`max_length` (or the length of the longest batches) must be at least "
                 f"{lengths(start, end).max(axis=1).min()}, the length of the shortest of the {end - start} pairs{of}. "
                 f"Received: a limit of {limit}"
             )

@@ -128,8 +128,8 @@ def questions(
             yield rows_to_store(rows) | {"labels": np.array(labels, np.int32).reshape(-1, 2)}
         if too_long == count:
             raise ValueError(
-                "`max_length` (or the last of `length_buckets`) must leave room for a context after each question. "
-                f"Received: a limit of {shapes.limit}"
+                "`max_length` (or the length of the longest batches) must leave room for a context after each "
+                f"question. Received: a limit of {shapes.limit}"
             )
         for number, message in ((too_long, _TOO_LONG), (unreachable, _UNREACHABLE)):
             if number:

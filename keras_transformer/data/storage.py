@@ -212,6 +212,7 @@ def _mapped(path: pathlib.Path) -> dict[str, np.ndarray]:
     try:
         manifest = files.read_json(path / _MANIFEST)
         files.check_format(path / _MANIFEST, manifest, _FORMAT)
+        files.check_entries(path / _MANIFEST, manifest, arrays=dict)
     except (FileNotFoundError, ValueError) as error:
         raise type(error)(f"`cache_dir` must keep its files. {advice}. Received: {error}") from None
     found = {}

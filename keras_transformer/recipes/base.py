@@ -16,6 +16,7 @@ from keras_transformer.arguments import (
     check_one_of,
     check_positive,
     check_positive_integer,
+    check_seed,
     renamed,
 )
 from keras_transformer.recipes import distributed
@@ -145,6 +146,7 @@ class Recipe(abc.ABC):
             check_one_of(choices(type(self), name), **{name: getattr(self, name)})
         for name in ("max_length", "accumulate", "epochs", "patience"):
             check_positive_integer(**{name: getattr(self, name)})
+        check_seed(seed=self.seed)
         if self.learning_rate is not None:
             check_positive(learning_rate=self.learning_rate)
         if self.minutes is not None:
@@ -318,11 +320,13 @@ class Recipe(abc.ABC):
             raise ValueError(
                 f"`tokenizer` must be a folder or one of {sorted(self.tokenizers)}. Received: tokenizer={kind!r}"
             )
-        return text.load(kind)
+        with renamed(folder="tokenizer"):
+            return text.load(kind)
 
     def pretrained(self) -> Any:
         """Load the pipeline of `from_`, in the precision of training."""
-        return with_precision(load_pipeline(self.from_), self.precision)
+        with renamed(folder="from_"):
+            return with_precision(load_pipeline(self.from_), self.precision)
 
     def batching(self, shuffle: bool) -> dict[str, Any]:
         """Return the arguments of functions of `data` that are common to all recipes.
@@ -363,7 +367,8 @@ class Recipe(abc.ABC):
 
 def _examples_are(field: str) -> contextlib.AbstractContextManager[None]:
     """Name fields of a recipe in errors of functions that take its examples."""
-    return renamed(**dict.fromkeys(_EXAMPLES, field), length="max_length")
+    sizes = {"num_layers": "layers", "num_heads": "heads", "length": "max_length"}
+    return renamed(**dict.fromkeys(_EXAMPLES, field), **sizes)
 
 
 def choices(recipe: type[Recipe], name: str) -> tuple[str, ...]:

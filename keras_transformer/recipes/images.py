@@ -32,7 +32,7 @@ def read(folder: pathlib.Path, size: int) -> Examples:
     ]
     if not found:
         raise ValueError(
-            f"`data` must be a folder with one folder of images ({', '.join(SUFFIXES)}) for each class. "
+            f"`paths` must be a folder with one folder of images ({', '.join(SUFFIXES)}) for each class. "
             f"Received: {folder}, without images in its folders"
         )
     return found
@@ -47,7 +47,7 @@ def load_image(path: pathlib.Path, size: int | None = None) -> np.ndarray:
     try:
         image = tf.io.decode_image(tf.io.read_file(str(path)), channels=3, expand_animations=False)
     except tf.errors.InvalidArgumentError:
-        raise ValueError(f"`data` must be images in PNG, JPEG, GIF or BMP. Received: {path}") from None
+        raise ValueError(f"`paths` must be images in PNG, JPEG, GIF or BMP. Received: {path}") from None
     if size is not None:
         image = tf.cast(tf.round(tf.image.resize(image, (size, size), antialias=True)), tf.uint8)
     return image.numpy()

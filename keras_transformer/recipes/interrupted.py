@@ -34,43 +34,56 @@ class ResumableRun:
         """Return a new run, or an interrupted one.
 
         Raises:
-            FileExistsError: if `folder` exists and `resume` is False, or it is not the folder of a run.
+            FileExistsError: if `folder` exists and `resume` is False, or it has files but no run.
+            FileNotFoundError: if the run was interrupted and its states are gone.
             ValueError: if the run is of another recipe or data, or not the same in all processes.
         """
         run = cls(folder, recipe)
-        if not folder.exists():
-            files.nearest_folder(folder)
-        elif not resume:
+        if folder.exists() and not resume:
             interrupted = ". It holds an interrupted run, which resume=True continues"
             raise FileExistsError(
                 f"`folder` must be new. Received: {folder}, which exists and is not changed"
                 f"{interrupted if run._file.is_file() else ''}"
             )
-        elif run._file.is_file():
+        if run._file.is_file():
             saved = files.read_json(run._file)
             files.check_format(run._file, saved, _FORMAT)
+            files.check_entries(run._file, saved, options=dict, task=str, examples=dict)
             check_same(folder, recipe, saved)
             for name, digest in run._digests().items():
-                if saved["examples"][name] != digest:
+                if saved["examples"].get(name) != digest:
                     raise ValueError(
                         f"`{name}` must have the same examples as the interrupted run in {folder}. "
                         "Received: other examples"
                     )
-        elif not (folder / "report.json").is_file():
-            raise FileExistsError(
-                f"`folder` must be new or a run to resume. Received: {folder}, without a run"
-            )
+        elif run._report.is_file():
+            saved = files.read_json(run._report)
+            files.check_entries(run._report, saved, options=dict, task=str)
+            check_same(folder, recipe, saved)
+            if saved.get("signal"):
+                raise FileNotFoundError(
+                    "`folder` must have the states of the interrupted run in training/, to resume it; `from_` begins "
+                    f"another run with its weights. Received: {folder}, stopped by {saved['signal']}, without "
+                    "training/run.json"
+                )
+        else:
+            if folder.exists() and not (folder.is_dir() and _is_empty(folder)):
+                raise FileExistsError(
+                    f"`folder` must be new or a run to resume. Received: {folder}, without a run"
+                )
+            files.nearest_folder(folder)
         run._check_agreement()
         return run
 
     @property
     def is_complete(self) -> bool:
         """True if the run has a report and nothing to resume."""
-        return not self._file.is_file() and (self.folder.parent / "report.json").is_file()
+        return not self._file.is_file() and self._report.is_file()
 
     def pipeline(self) -> Any:
         """Return the pipeline to train: that of the interrupted run if it has a state of training, or a new one."""
         if states.num_batches(self.folder) is not None:
+            self._check_files()
             return load_pipeline(self.folder / "pipeline")
         pipeline = self._recipe.untrained()
         started = {
@@ -82,7 +95,7 @@ class ResumableRun:
         if processes.current().is_main:
             with files.new_folder(self.folder, overwrite=True) as new:
                 distributed.local(pipeline).save(new / "pipeline")
-                files.write_json(new / self._file.name, started)
+                files.write_json(new / self._file.name, {**started, "files": list(files.entries(new))})
         return pipeline
 
     def callback(self) -> ExactResume:
@@ -99,13 +112,26 @@ class ResumableRun:
         if states.num_batches(self.folder):
             return True
         shutil.rmtree(self.folder, ignore_errors=True)
-        if self.folder.parent.is_dir() and not any(self.folder.parent.iterdir()):
+        if self.folder.parent.is_dir() and _is_empty(self.folder.parent):
             self.folder.parent.rmdir()
         return False
 
     @property
     def _file(self) -> pathlib.Path:
         return self.folder / "run.json"
+
+    @property
+    def _report(self) -> pathlib.Path:
+        return self.folder.parent / "report.json"
+
+    def _check_files(self) -> None:
+        """Raise a FileNotFoundError if a file of the pipeline is gone."""
+        for name in files.read_json(self._file).get("files", ()):
+            if not (self.folder / name).is_file():
+                raise FileNotFoundError(
+                    "`folder` must have all files of the interrupted run, to resume it. "
+                    f"Received: {self.folder.parent}, without {self.folder.name}/{name}"
+                )
 
     def _check_agreement(self) -> None:
         """Raise the same ValueError in all processes unless they have the same options, examples and folder."""
@@ -134,15 +160,19 @@ def check_same(folder: pathlib.Path, recipe: Recipe, saved: dict[str, Any]) -> N
         for name in sorted({*options, *saved["options"]})
     }
     for name, (received, expected) in {"task": (recipe.task, saved["task"]), **pairs}.items():
-        files_or_examples = name in ("data", "validation", "test") and not isinstance(
-            received or expected, float
+        both_are_examples = name in ("data", "validation", "test") and not any(
+            value is None or isinstance(value, float) for value in (received, expected)
         )
-        if received != expected and not files_or_examples:
+        if received != expected and not both_are_examples:
             shown = [f"{name}={'the default' if one is None else repr(one)}" for one in (received, expected)]
             raise ValueError(
                 f"`{name}` must be that of the run in {folder}, to resume it; `from_` begins "
                 f"another run with its weights. Received: {shown[0]}, expected: {shown[1]}"
             )
+
+
+def _is_empty(folder: pathlib.Path) -> bool:
+    return not any(folder.iterdir())
 
 
 def _digest(examples: Any) -> str:

@@ -1,17 +1,18 @@
 """Recipes of language models: left to right, and masked."""
 
 import dataclasses
-import gzip
 import itertools
 import os
-import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from keras_transformer import data, generation, models, pipelines, training
+from keras_transformer.arguments import check_fraction
+from keras_transformer.data.malformed import Malformed
 from keras_transformer.recipes.base import SIZES, Recipe, check_columns
 from keras_transformer.recipes.pretrained import check_pipeline, encoder_of
 from keras_transformer.recipes.tokenizers import BYTE_PAIR, BYTES, CHARACTERS, SENTENCE_PIECE, WORD_PIECE
+from keras_transformer.text.training.files import file_lines
 
 BERT_SIZES = {
     name: {each: size[each] for each in SIZES if each in size} for name, size in models.BERT.sizes.items()
@@ -34,13 +35,15 @@ class _Texts(Recipe):
     def read(self, paths: Any) -> list[str]:
         """Read texts: whole plain text files, or the rows of other files."""
         texts: list[str] = []
+        malformed = Malformed("paths", self.on_error)
         for path in paths:
             if not self.lines and os.fspath(path).endswith(_PLAIN):
-                texts.append(_content(path))
+                texts.append(_content(path, malformed))
                 continue
             rows = data.read_examples(path, self.columns, on_error=self.on_error)
             check_columns(rows, (1,), "the column of the texts")
             texts += [row[0] for row in rows]
+        malformed.report()
         return texts
 
     def split(self, examples: list[str]) -> tuple[list[str], list[str]]:
@@ -169,6 +172,11 @@ class MaskedLanguageModel(_Texts):
     tokenizers: ClassVar[dict[str, Callable[..., Any]]] = WORD_PIECE
     model_sizes: ClassVar[dict[str, dict[str, Any]]] = BERT_SIZES
 
+    def __post_init__(self) -> None:
+        """Check the options."""
+        super().__post_init__()
+        check_fraction(masked_share=self.masked_share)
+
     def new_pipeline(self, train: Sequence[str]) -> pipelines.FillMask:
         """Create a BERT encoder with a head that predicts tokens."""
         if self.from_ is not None:
@@ -212,14 +220,15 @@ class MaskedLanguageModel(_Texts):
         return {**found, "examples": rows}
 
 
-def _content(path: str | os.PathLike[str]) -> str:
-    """Return the text of a plain text file."""
-    content = pathlib.Path(path).read_bytes()
-    content = gzip.decompress(content) if os.fspath(path).endswith(".gz") else content
-    try:
-        return content.decode("utf-8-sig").replace("\r\n", "\n")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"`data` must be UTF-8. Received: {os.fspath(path)!r}, {error}") from None
+def _content(path: str | os.PathLike[str], malformed: Malformed) -> str:
+    """Return the text of a plain text file, without its malformed lines, which are recorded."""
+    kept = []
+    for number, line in enumerate(file_lines(path, "paths"), start=1):
+        try:
+            kept.append(line.decode())
+        except UnicodeDecodeError:
+            malformed.add(path, f"line {number}", "not UTF-8", line)
+    return "".join(kept).replace("\r\n", "\n")
 
 
 def are_pairs(examples: Sequence[Any]) -> bool:

@@ -13,7 +13,7 @@ import keras
 from keras_transformer import processes
 from keras_transformer.recipes import distributed
 from keras_transformer.recipes.base import Recipe
-from keras_transformer.recipes.interrupted import ResumableRun, check_same
+from keras_transformer.recipes.interrupted import ResumableRun
 from keras_transformer.recipes.pages import page
 from keras_transformer_serving import files
 
@@ -39,7 +39,7 @@ def run(
     Args:
         recipe: the options.
         folder: a new folder, for `pipeline/`, `report.json`, `report.html` and `command.txt`.
-        resume: whether to continue the run in `folder` if it exists. A complete run is not repeated.
+        resume: whether to continue the run in `folder`, or begin it if there is none. A complete run is not repeated.
         command: the command that reproduces the run, by default the recipe in Python.
         say: a function that prints a line of progress.
         verbose: see `keras.Model.fit`.
@@ -50,7 +50,8 @@ def run(
         the signal that stopped training, or None.
 
     Raises:
-        FileExistsError: if `folder` exists, and is not a run to resume.
+        FileExistsError: if `folder` exists, and is neither a run to resume nor empty with `resume`.
+        FileNotFoundError: if the states or the pipeline of a run to resume are gone.
         ValueError: if the data is malformed, a run to resume has another recipe or other data, or processes differ.
 
     Example:
@@ -76,7 +77,6 @@ def _run(
     resumable = ResumableRun.of(folder, recipe, resume)
     if resumable.is_complete:
         report: dict[str, Any] = files.read_json(folder / "report.json")
-        check_same(folder, recipe, report)
         say(f"The run in {folder} is complete")
         return report
     recipe.check_requirements()
@@ -87,8 +87,9 @@ def _run(
     resuming = resumable.callback()
     try:
         pipeline, history = recipe.train([resuming], verbose, resumable.pipeline())
-    except BaseException:
-        if processes.current().is_main and resumable.is_kept_after_error():
+    except BaseException as error:
+        is_refused = isinstance(error, FileNotFoundError | TypeError | ValueError)  # it would be so again
+        if processes.current().is_main and resumable.is_kept_after_error() and not is_refused:
             say(go_on)
         raise
     seconds = resuming.seconds

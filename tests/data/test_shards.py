@@ -329,8 +329,13 @@ def pairs_file(folder):
             "must keep its files unchanged.*sources.bin of",
         ),
         (lambda file: (file.parent / "arrays.json").unlink(), FileNotFoundError, "arrays.json"),
+        (
+            lambda file: (file.parent / "arrays.json").write_text('{"format": 1}'),
+            ValueError,
+            "`cache_dir` must keep its files.*arrays.json` must hold an object with arrays",
+        ),
     ],
-    ids=["truncated", "removed", "changed", "no manifest"],
+    ids=["truncated", "removed", "changed", "no manifest", "damaged manifest"],
 )
 def test_damaged_files_are_named(damage, error, message, tmp_path):
     pairs, cache = pairs_file(tmp_path), tmp_path / "cache"

@@ -166,6 +166,22 @@ def check_format(path: str | os.PathLike[str], content: Any, expected: int, name
         )
 
 
+def check_entries(path: str | os.PathLike[str], content: Any, **types: type) -> None:
+    """Raise a ValueError unless the content of a JSON file is an object with entries of types.
+
+    Args:
+        path: the file, for the error.
+        content: its content.
+        **types: the type of each entry.
+    """
+    for name, expected in types.items():
+        found = content.get(name) if isinstance(content, dict) else None
+        if not isinstance(found, expected):
+            raise ValueError(
+                f"`{path}` must hold an object with {', '.join(types)}; it is damaged. Received: no {name}"
+            )
+
+
 def sha256(path: str | os.PathLike[str]) -> str:
     """Return the SHA-256 digest of a file, in hexadecimal."""
     with open(path, "rb") as file:
