@@ -58,6 +58,14 @@ def files(tmp_path_factory):
         (["translate", "--data", "good.tsv", "--tokenizer", "empty"], ["`--tokenizer` must hold"]),
         (["translate", "--data", "good.tsv", "--from", "empty"], ["`--from` must hold"]),
         (
+            ["translate", "--data", "two.tsv", "--batch-tokens", "0"],
+            ["`--batch-tokens` must be a positive integer"],
+        ),
+        (
+            ["classify", "--data", "two.tsv", "--batch-size", "0"],
+            ["`--batch-size` must be a positive integer"],
+        ),
+        (
             ["masked-language-model", "--data", "latin.txt", "--masked-share", "2"],
             ["`--masked-share` must be between"],
         ),

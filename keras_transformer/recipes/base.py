@@ -146,6 +146,9 @@ class Recipe(abc.ABC):
             check_one_of(choices(type(self), name), **{name: getattr(self, name)})
         for name in ("max_length", "accumulate", "epochs", "patience"):
             check_positive_integer(**{name: getattr(self, name)})
+        for name in ("batch_size", "batch_tokens"):  # the one that is not given is None
+            if getattr(self, name, None) is not None:
+                check_positive_integer(**{name: getattr(self, name)})
         check_seed(seed=self.seed)
         if self.learning_rate is not None:
             check_positive(learning_rate=self.learning_rate)
