@@ -49,17 +49,14 @@ def saved(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backend", "imports"),
     [
-        ("jax", "import keras_transformer, keras"),  # imports faster
-        pytest.param("tensorflow", "import keras_transformer, keras", marks=pytest.mark.slow),
-        pytest.param("jax", "import keras, keras_transformer", marks=pytest.mark.slow),
-        pytest.param(
-            "tensorflow",
-            "import tensorflow as tf; keras = tf.keras; import keras_transformer",
-            marks=pytest.mark.slow,
-        ),
+        ("tensorflow", "import keras_transformer, keras"),
+        ("jax", "import keras_transformer, keras"),
+        ("jax", "import keras, keras_transformer"),
+        ("tensorflow", "import tensorflow as tf; keras = tf.keras; import keras_transformer"),
     ],
 )
 def test_importing_the_package_is_enough_to_load_a_saved_model(saved, backend, imports):

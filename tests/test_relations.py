@@ -181,6 +181,7 @@ def test_empty_blocks_hold_nothing_and_full_blocks_everything(relation, block_si
         assert kind != FULL or block.all()
 
 
+@pytest.mark.slow_variants
 @each_kind
 @quick
 @given(data=st.data(), negated=st.booleans(), block_size=st.integers(1, 9), num_queries=SIZES, num_keys=SIZES)
@@ -547,6 +548,7 @@ def test_an_unknown_group_is_refused():
 TREE = (SlidingWindow(2) | Strided(3)) & ~GlobalTokens([1]) | Adjacency([(5, 0)], 6) & PrefixLM(6)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("relation", [*EXAMPLES, ~Causal(), TREE], ids=repr)
 def test_the_predicate_is_the_same_on_arrays_and_in_every_mode_of_tensors(relation, modes):
     queries = np.array([[0, 1, 2], [5, 3, -1]], "int32")

@@ -137,6 +137,7 @@ def test_an_empty_folder_is_a_new_run(tmp_path, monkeypatch, sentence_pairs):
         recipes.run(recipes.Translate(sentence_pairs, **SMALL), tmp_path, resume=True, say=lambda _: None)
 
 
+@pytest.mark.slow
 def test_an_error_before_the_second_state_leaves_no_folder(tmp_path, monkeypatch, sentence_pairs):
     recipe = recipes.Translate(sentence_pairs, **SMALL, epochs=1, accumulate=1000)
     with pytest.raises(ValueError, match="`accumulate` must be at most the number of batches, [0-9]+. Rec"):
@@ -144,6 +145,7 @@ def test_an_error_before_the_second_state_leaves_no_folder(tmp_path, monkeypatch
     assert not (tmp_path / "a" / "run").exists()
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("accumulate", [1, 2, 5])
 def test_the_rate_of_an_update_does_not_depend_on_the_number_of_batches_in_it(accumulate):
     whole = recipes.Translate([], epochs=4).schedule(10)

@@ -153,6 +153,7 @@ def test_complete_attention_is_equivariant_under_permutations():
     check_equivariant(attention_layer(Bipartite()), X, ORDER)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("relation", PLACED, ids=repr)
 def test_relations_that_compare_positions_are_not(relation):
     with pytest.raises(AssertionError):
@@ -232,6 +233,7 @@ BY_DISTANCE = [r for r in RELATIONS if relations.TRANSLATIONS in r.symmetries()]
 BY_PLACE = [r for r in RELATIONS if relations.TRANSLATIONS not in r.symmetries()]
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("relation", BY_DISTANCE, ids=repr)
 def test_distances_are_kept_by_translations(relation):
     layer = attention_layer(relation)
@@ -420,6 +422,7 @@ def test_larger_relations_leak_into_a_window(relation):
         check_no_leak(attention_layer(relation), X, SlidingWindow(2).matrix(LENGTH))
 
 
+@pytest.mark.slow_variants
 @every_relation
 def test_a_layer_with_any_relation_saves_and_loads(relation):
     layer = attention_layer(relation)

@@ -36,6 +36,7 @@ def pairs(ids):
     return list(itertools.pairwise(ids))
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("length", [1, 4, 7, 200])
 def test_rows_in_order_concatenate_to_the_texts_with_end_tokens(length):
     rows = epoch(language_modeling(TEXTS, TOKENIZER, 3, length=length, shuffle=False))
@@ -44,6 +45,7 @@ def test_rows_in_order_concatenate_to_the_texts_with_end_tokens(length):
     assert len(rows) == -(-(len(STREAM) - 1) // length)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("length", [1, 4, 7, 200])
 def test_each_shuffled_epoch_has_other_row_boundaries_and_predicts_each_token_once(length):
     dataset = language_modeling(TEXTS, TOKENIZER, 3, length=length, seed=1)
@@ -66,6 +68,7 @@ def test_the_same_seed_gives_the_same_epochs(separate):
         assert found[0] == found[1] != found[2]
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("separate", [False, True])
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_all_batches_have_one_shape_and_known_cardinality(separate, shuffle):
@@ -77,6 +80,7 @@ def test_all_batches_have_one_shape_and_known_cardinality(separate, shuffle):
         assert {each.dtype for each in (*inputs.values(), labels)} == {tf.int32}
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     ("length", "packed_together"), [(1, {}), (5, {"_MOST_TEXTS": 2}), (16, {"_MOST_TOKENS": 20}), (200, {})]
 )

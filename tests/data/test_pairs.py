@@ -120,6 +120,7 @@ def equal(first, second):
     )
 
 
+@pytest.mark.slow
 def test_orders_depend_on_seed_and_epoch(tokenizer):
     first, again, other = (translation_pairs(PAIRS, tokenizer, 16, seed=seed) for seed in (1, 1, 2))
     epochs = [batches(first), batches(first)]
@@ -129,6 +130,7 @@ def test_orders_depend_on_seed_and_epoch(tokenizer):
     assert not equal(epochs[0], batches(other))
 
 
+@pytest.mark.slow
 def test_without_shuffling_order_is_kept_in_each_shape(tokenizer):
     dataset = translation_pairs(PAIRS, tokenizer, 16, shuffle=False)
     assert equal(batches(dataset), batches(dataset))
@@ -254,6 +256,7 @@ def test_malformed_lines_are_listed(tokenizer, tmp_path, caplog):
     assert "`pairs`: leaving out 7 malformed lines, the first:" in caplog.text
 
 
+@pytest.mark.slow
 def test_columns_of_pairs_are_picked_and_reversed(tokenizer, tmp_path):
     file, table = tmp_path / "tatoeba.txt", tmp_path / "pairs.csv"
     file.write_text("".join(f"{source}\t{target}\tCC-BY 2.0\n" for source, target in PAIRS[:9]))
@@ -332,6 +335,7 @@ def test_bad_arguments_are_refused(tokenizer, arguments, message):
         translation_pairs(PAIRS, tokenizer, **arguments)
 
 
+@pytest.mark.slow
 def test_fit_knows_the_number_of_steps(tokenizer):
     ids = {name: keras.Input([None], dtype="int32", name=name) for name in ("source_ids", "target_ids")}
     hidden = keras.layers.Embedding(60, 4)(ids["source_ids"]) + keras.layers.Embedding(60, 4)(

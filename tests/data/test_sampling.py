@@ -198,6 +198,7 @@ def separate_texts(dataset, tokenizer):
 
 
 class TestLanguageModeling:
+    @pytest.mark.slow
     def test_each_epoch_has_the_same_separate_texts_in_other_segmentations(self, tokenizer):
         make = functools.partial(language_modeling, TEXTS, tokenizer, 4, length=64, separate=True)
         dataset = make(sampling=0.1)

@@ -52,6 +52,7 @@ def epoch_positions(lengths, shapes, rows_of):
     return positions
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1, max_size=60),
     st.integers(1, 6),
@@ -80,6 +81,7 @@ def sentence_lengths(count, seed=0):
     return np.clip(np.round(np.stack(sides, axis=1)), 2, 80).astype(int)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("multiple", "least"), [(8, 0.70), (4, 0.84), (2, 0.88)])
 def test_sixteen_shapes_leave_little_padding(multiple, least):
     lengths = sentence_lengths(100_000)

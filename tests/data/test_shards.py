@@ -283,6 +283,7 @@ def test_other_contents_are_written_anew(change, tmp_path):
     assert len(list(tmp_path.iterdir())) == before + 2
 
 
+@pytest.mark.slow
 def test_options_of_batches_use_the_same_ids(tmp_path):
     data.translation_pairs(PAIRS, BYTES, 4, cache_dir=tmp_path)
     Counting.texts = 0

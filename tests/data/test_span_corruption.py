@@ -49,6 +49,7 @@ def test_source_and_target_together_reconstruct_the_text():
     assert sorted(reassembled(source, labels) for source, _, labels in rows()) == sorted(found)
 
 
+@pytest.mark.slow
 def test_sentinels_are_in_order_in_source_and_target():
     for source, _, labels in rows(epochs=3, rate=0.4, mean_span=1.5):
         found = [id_ for id_ in source.tolist() if id_ in SENTINELS]
@@ -95,6 +96,7 @@ def test_every_token_is_corrupted_at_the_given_rate():
         assert lengths[length] / sum(lengths.values()) == pytest.approx(ways / 30, abs=0.04)
 
 
+@pytest.mark.slow
 def test_rows_are_as_long_as_their_source_fits():
     sources = [source for source, _, _ in rows(["a" * 2000], max_length=64, shuffle=False)]
     assert all((source == END).sum() == 1 for source in sources)

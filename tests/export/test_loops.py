@@ -71,6 +71,7 @@ def test_random_nodes_are_not_hoisted():
     assert [node.op_type for node in graph.node] == ["Loop"]
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     ("start", "step", "carried"),
     [

@@ -178,6 +178,7 @@ def test_empty_sources_generate_nothing(model):
         assert (out.best == model.pad_id).all()
 
 
+@pytest.mark.slow
 def test_loop_ends_as_soon_as_all_rows_have_ended(make):
     """Counted by a model whose `step` runs eagerly."""
     model = make()

@@ -41,6 +41,7 @@ def registered(monkeypatch):
     monkeypatch.setattr(samplers, "_SEARCHES", dict(samplers._SEARCHES))
 
 
+@pytest.mark.slow
 def test_sampler_registered_by_one_line_generates_and_serializes(decoder, registered):
     with pytest.raises(ValueError, match=r"`sampler` must be one of .*Received: sampler=Rank"):
         generation.generate(decoder(5), PROMPTS, Rank(), max_new_tokens=4)

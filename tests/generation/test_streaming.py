@@ -47,6 +47,7 @@ def test_prompts_and_prefixes_are_continued(decoder, translator, options):
     np.testing.assert_array_equal(np.stack(steps, axis=1), expected.best[:, : len(steps)])
 
 
+@pytest.mark.slow
 def test_tokens_are_yielded_one_by_one_and_similar_sizes_compile_once(decoder, monkeypatch):
     traced = []
     original = TokenSearch.step

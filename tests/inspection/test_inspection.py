@@ -62,6 +62,7 @@ def test_weights_reproduce_the_models_output(model, monkeypatch):
     assert not np.allclose(seen[0], seen[1], atol=1e-2)
 
 
+@pytest.mark.slow
 def test_last_layer_is_the_default(model):
     np.testing.assert_array_equal(
         inspection.cross_attention_weights(model, SOURCES, TARGETS),

@@ -185,6 +185,7 @@ def test_patch_convolution_equals_matrix_multiplication(tmp_path):
     np.testing.assert_allclose(model._embed(IMAGES, training=False)[0, 0], token, **CLOSE)
 
 
+@pytest.mark.slow
 def test_legacy_norm_names_and_tied_copies_are_accepted(tmp_path):
     name = "BertForPreTraining"
     tensors = random_tensors(CASES[name][1])

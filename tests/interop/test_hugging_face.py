@@ -408,6 +408,7 @@ def test_existing_folder_is_not_overwritten(saved, tmp_path):
         interop.to_hugging_face(model, tmp_path / "model")
 
 
+@pytest.mark.slow
 @neutral
 def test_marians_encoder_and_decoder_may_differ_in_depth_and_its_dropouts_in_rate(tmp_path):
     tensors = {

@@ -86,6 +86,7 @@ def test_every_kernel_gives_the_same_output(options):
         np.testing.assert_allclose(make(relation=relation, kernel=kernel, **options)(X), expected, **CLOSE)
 
 
+@pytest.mark.slow_variants
 @variants
 def test_the_config_makes_the_same_layer(options):
     layer = make(relation=Strided(2), kernel="chunked", **options)

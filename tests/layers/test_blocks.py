@@ -142,6 +142,7 @@ def test_steps_equal_one_call(normalization, kv_cache, lengths, room):
     np.testing.assert_allclose(np.concatenate(outputs, axis=1), expected, **CLOSE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
 def test_without_a_memory_a_decoder_block_is_a_causal_encoder_block(normalization):
     options = {"normalization": normalization, "position_encoding": "rotary"}

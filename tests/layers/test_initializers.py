@@ -59,6 +59,7 @@ def test_default_is_glorot_uniform(kind):
         assert 0.98 * limit < np.abs(kernel).max() <= limit, path
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("kind", LAYERS)
 def test_weights_of_one_initializer_differ_and_are_reproducible(kind):
     drawn = []

@@ -42,6 +42,7 @@ def both(*inputs, **options):
     return theirs, ours
 
 
+@pytest.mark.slow_variants
 @pytest.mark.backend_neutral
 @pytest.mark.parametrize("name", CALLS)
 def test_outputs_and_scores_equal_those_of_keras(name):
@@ -121,6 +122,7 @@ def test_options_of_projections_survive_a_configuration():
     assert projection.kernel_constraint.max_value == 3.0
 
 
+@pytest.mark.slow
 def test_only_adapters_train_after_enable_lora(tmp_path):
     inputs = keras.Input((None, 6))
     layer = MultiHeadAttention(**HEADS)

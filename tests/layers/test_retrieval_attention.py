@@ -162,6 +162,7 @@ def test_low_precision_is_finite(policy):
     assert np.isfinite(np.asarray(ops.cast(output, "float32"))).all()
 
 
+@pytest.mark.slow
 def test_a_functional_model_of_unknown_lengths_trains_saves_and_reloads_equal(tmp_path):
     query, memory = keras.Input((None, 8)), keras.Input((None, 7))
     padding = keras.Input((None,), dtype="bool")

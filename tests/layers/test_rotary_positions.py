@@ -54,6 +54,7 @@ def test_rotates_each_pair_by_its_frequency_times_the_position(layout, positions
     np.testing.assert_allclose(found, expected, atol=2e-5)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("scaling", [None, *SCALINGS], ids=str)
 def test_scores_depend_only_on_the_distance(layout, scaling):

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.backend_neutral
 FREQUENCIES = geometric(10000.0, 32)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("mode", ["eager", "graph", "xla"])
 @pytest.mark.parametrize(
     "positions",

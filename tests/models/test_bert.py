@@ -106,6 +106,7 @@ def test_attention_is_bidirectional_unless_causal():
         assert equal[1:].all()
 
 
+@pytest.mark.slow
 def test_positions_and_segments_matter_and_segments_are_zero_by_default():
     model = tiny()
     np.testing.assert_array_equal(

@@ -89,6 +89,7 @@ def test_from_size_accepts_overrides():
         GPT.from_size("gpt5")
 
 
+@pytest.mark.slow
 def test_initialization_equals_the_paper():
     model = GPT(200, num_layers=8, num_heads=4, model_dim=64, max_length=64)
     for weight in model.trainable_weights:
@@ -260,6 +261,7 @@ def test_tiny_model_learns_to_count(jit_compile):
     assert (logits(model, ids[:, :-1]).argmax(-1) == ids[:, 1:]).mean() > 0.98
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
 def test_mixed_precision_is_finite_with_rows_of_padding(policy):
     model = GPT(**{**TINY, "dropout": 0.1}, dtype=policy)

@@ -113,6 +113,7 @@ def step(weight, ids=ONE, kind="classifier"):
     return [ops.convert_to_numpy(weight) for weight in model.trainable_weights]
 
 
+@pytest.mark.slow
 def test_gradients_are_linear_in_the_auxiliary_loss_weight():
     without, zero, half, whole = (step(weight) for weight in (None, 0.0, 0.5, 1.0))
     for expected, found, between, other in zip(without, zero, half, whole, strict=True):

@@ -103,6 +103,7 @@ def fit(model, *data, **options):
     return model.fit(*data, **{"batch_size": B, "verbose": 0, "shuffle": False, **options})
 
 
+@pytest.mark.slow_variants
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("source", SOURCES)
@@ -113,6 +114,7 @@ def test_fit_refuses_ids_and_labels_out_of_range_from_any_source(language_model,
         fit(language_model, *data(x, y))
 
 
+@pytest.mark.slow_variants
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
 @pytest.mark.parametrize("source", SOURCES)
 def test_fit_reads_every_batch_once(language_model, source):
@@ -121,6 +123,7 @@ def test_fit_reads_every_batch_once(language_model, source):
     assert int(language_model.optimizer.iterations.value) - before == ROWS // B
 
 
+@pytest.mark.slow
 def test_epochs_of_a_py_dataset_end(language_model):
     checked, unchecked = Batches(IDS, LABELS), Batches(IDS, LABELS)
     fit(language_model, checked, epochs=2)

@@ -55,7 +55,7 @@ def test_a_packed_row_has_the_logits_of_its_pairs(name):
     assert np.isfinite(found).all()
 
 
-@pytest.mark.slow_variants
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_a_packed_row_has_the_loss_and_the_gradient_of_its_pairs(name):
     """After an update of plain gradient descent, weights differ by the gradient of the sum of losses."""

@@ -55,6 +55,7 @@ def count(vocabulary_size, num_layers, num_heads, model_dim, hidden_dim, key_dim
     return matrices * vocabulary_size * model_dim + num_layers * layer + tables + 2 * model_dim
 
 
+@pytest.mark.slow_variants
 @each
 @neutral
 def test_parameter_count_equals_formula(options):
@@ -252,6 +253,7 @@ def test_generated_ids_equal_full_forward(options, sampler):
         assert out.scores[row, 0] == pytest.approx(said[np.arange(len(ids)), ids].sum(), abs=1e-3)
 
 
+@pytest.mark.slow
 def test_cross_attention_weights_sum_to_one():
     weights = [ops.convert_to_numpy(each) for each in tiny().cross_attention_weights(SOURCE, TARGET)]
     assert [each.shape for each in weights] == [(2, 2, 4, 5)] * 2
@@ -312,6 +314,7 @@ def test_tiny_model_learns_to_count_under_xla():
     assert (out.best == labels[:16]).mean() > 0.9
 
 
+@pytest.mark.slow
 def test_dropout_only_while_training():
     model = tiny(dropout=0.5)
     inputs = {"source_ids": SOURCE, "target_ids": TARGET}

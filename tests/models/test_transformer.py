@@ -42,6 +42,7 @@ def test_published_sizes_have_their_parameter_counts(size, parameters):
     assert getattr(Transformer, size)(37000).count_params() == parameters
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
 def test_parameter_count_equals_formula(normalization):
     v, n, d, h = 12, 2, 8, 16
@@ -53,6 +54,7 @@ def test_parameter_count_equals_formula(normalization):
     assert tiny(normalization=normalization).count_params() == v * d + n * (encoder + decoder) + final
 
 
+@pytest.mark.slow
 def test_rms_norm_and_gated_activation():
     v, n, d, h = 12, 2, 8, 16
     attention, feed_forward = 4 * (d * d + d), 2 * (d * h + h) + h * d + d
@@ -118,6 +120,7 @@ def test_target_tokens_change_only_later_logits_and_source_tokens_all():
     np.testing.assert_array_equal(after[1], before[1])
 
 
+@pytest.mark.slow
 def test_word_order_matters():
     model = tiny()
     assert not np.allclose(
@@ -217,6 +220,7 @@ def test_weights_save_and_load(tmp_path):
     np.testing.assert_array_equal(logits(other), logits(model))
 
 
+@pytest.mark.slow
 @neutral
 def test_config_round_trip_is_the_identity():
     model = Transformer(
@@ -369,6 +373,7 @@ def test_encoder_and_decoder_may_differ_in_depth():
         tiny(num_decoder_layers=0)
 
 
+@pytest.mark.slow
 def test_attention_and_hidden_dropout_are_separate():
     model = tiny(dropout=0.0, attention_dropout=0.5, hidden_dropout=0.2)
     block = model.decoder_blocks[0]

@@ -235,6 +235,7 @@ def test_fit_trains_through_retrieval():
     assert all("key/bias" in path for path in still)
 
 
+@pytest.mark.slow
 def test_gradients_equal_full_attention_for_large_k():
     tf = pytest.importorskip("tensorflow")
     if keras.config.backend() != "tensorflow":

@@ -98,6 +98,7 @@ def test_number_and_pair_sizes_agree():
     np.testing.assert_array_equal(logits(tiny(patch_size=(4, 4))), logits(tiny()))
 
 
+@pytest.mark.slow
 def test_projections_to_queries_keys_and_values_may_lack_biases():
     model = tiny(qkv_bias=False)
     attention = model.blocks[1].attention
@@ -147,6 +148,7 @@ def test_images_ignore_other_images_of_the_batch():
     assert logits(model, IMAGES[:0]).shape == (0, 3)
 
 
+@pytest.mark.slow
 def test_model_without_head_returns_pooled_features():
     model = tiny(num_classes=None)
     assert logits(model).shape == (2, 8) == model.compute_output_shape(IMAGES.shape)
@@ -198,6 +200,7 @@ class TestResized:
         model.positions.table.assign(np.ones(model.positions.table.shape))
         np.testing.assert_allclose(model.resized((16, 24)).positions.table, np.ones((4, 6, 8)), rtol=1e-5)
 
+    @pytest.mark.slow
     def test_sinusoidal_positions_are_those_of_the_new_grid(self):
         model = tiny(positions="sinusoidal")
         larger, fresh = model.resized((16, 24)), tiny(positions="sinusoidal", image_size=(16, 24))
@@ -239,6 +242,7 @@ def test_mixed_precision_trains_finite_and_near():
     assert np.isfinite(history.history["loss"]).all()
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     "options", [{}, {"pooling": "mean", "positions": "sinusoidal", "window": 1}], ids=str
 )

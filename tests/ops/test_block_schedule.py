@@ -255,6 +255,7 @@ ANY = [
 
 
 class TestAuto:
+    @pytest.mark.slow_variants
     @pytest.mark.parametrize("case", ANY)
     def test_equals_dense_and_uses_the_explained_kernel(self, case, eager_to_choose, used):
         given = build(case)

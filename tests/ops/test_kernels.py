@@ -248,6 +248,7 @@ def test_logits_may_be_huge_and_grow_from_block_to_block(kernel, size, small_blo
 
 
 class TestDropout:
+    @pytest.mark.slow
     def test_every_kernel_drops_the_same_pairs_in_every_mode(self, small_blocks, modes):
         # The values are a basis, so that the output is the matrix of dropped weights.
         window = SlidingWindow(7, 3)

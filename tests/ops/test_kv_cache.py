@@ -104,6 +104,7 @@ def test_cache_keeps_its_dtype(kv_cache):
         assert keras.backend.standardize_dtype(new["key"].dtype) == "float16"
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("window", [None, 2], ids="window={}".format)
 @pytest.mark.parametrize("kv_cache", [*STATIC, GrowingCache(), GrowingCache(rolling=False)], ids=str)

@@ -93,6 +93,7 @@ class TestDefinitions:
 class TestStepsOfAScore:
     """What kernels build on: gradients by hand, and the same for single pairs."""
 
+    @pytest.mark.slow_variants
     @pytest.mark.parametrize(
         "name",
         [
@@ -245,6 +246,7 @@ class TestLinear:
     def small_blocks_of_positions(self, monkeypatch):
         monkeypatch.setattr(linear, "BLOCK_SIZE", 8)
 
+    @pytest.mark.slow_variants
     @pytest.mark.parametrize("feature_map", ["elu", "softplus"])
     @pytest.mark.parametrize("heads", [(4, 4), (4, 2), (4, 1)], ids=str)
     @pytest.mark.parametrize(

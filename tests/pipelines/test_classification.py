@@ -46,6 +46,7 @@ class TestImages:
         assert classifier(IMAGES[2]) == classifier(IMAGES)[2]
         assert classifier(IMAGES[:0]) == []
 
+    @pytest.mark.slow
     def test_images_are_resized_only_on_request(self, vit):
         plain = np.broadcast_to(IMAGES[:, :1, :1], IMAGES.shape)  # of one colour each
         larger = plain.repeat(2, axis=1).repeat(3, axis=2)

@@ -24,6 +24,7 @@ def ended(pipeline):
     return [SOURCES[row] for row in kept], [answers[row] for row in kept]
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("batch_size", [1, 64])
 def test_scores_equal_those_of_generation(pipeline, ended, batch_size):
     sources, answers = ended

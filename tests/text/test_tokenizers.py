@@ -304,6 +304,7 @@ def test_adding_missing_special_ids_is_refused():
     assert decoded(tf.function(tokenizer.detokenize)(tf.constant([[98, 500, 99]]))) == ["ab"]
 
 
+@pytest.mark.slow
 def test_one_token_may_have_all_roles():
     tokenizer = BytePairTokenizer.train(TEXTS, 280, special_tokens=GPT2_ROLES)
     ids = tokenizer.encode(["hello", ""], add_start=True, add_end=True)

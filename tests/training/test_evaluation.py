@@ -66,6 +66,7 @@ def test_state_continues_the_epoch():
     assert logs == {"val_score": 5.0}
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("found", ["high", None, {"sentences": 3}, [1.0, 2.0]])
 def test_results_that_are_no_numbers_are_refused(found, bigrams, padded_batches):
     with pytest.raises(TypeError, match="`function` must return a number.*Received: "):

@@ -204,6 +204,7 @@ def test_a_damaged_state_is_replaced_by_the_one_before(tmp_path, uninterrupted):
         fit(model(), tmp_path)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     ("argument", "changed"),
     [

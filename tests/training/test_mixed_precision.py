@@ -114,6 +114,7 @@ def test_loss_and_metrics_of_half_precision_logits_are_computed_in_float32(dtype
     np.testing.assert_allclose(found, expected, rtol=1e-2, atol=1e-6)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("steps", [None, 2])
 def test_loss_scaling_changes_no_update(steps, bigrams, padded_batches):
     """A scale that is a power of two is exact in float32, also with accumulation and a schedule of updates."""
@@ -129,6 +130,7 @@ def test_loss_scaling_changes_no_update(steps, bigrams, padded_batches):
     np.testing.assert_array_equal(weights(keras.optimizers.LossScaleOptimizer), plain)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     ("head", "base"),
     [

@@ -41,6 +41,7 @@ def generator(dataset):
             yield {name: np.asarray(value) for name, value in x.items()}, np.asarray(y)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("form", ["dataset", "arrays", "generator"])
 def test_logs_are_the_speed_of_training_and_the_time_left(form, bigrams, padded_batches, monkeypatch):
     watch = Watch(monkeypatch)

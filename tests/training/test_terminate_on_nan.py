@@ -93,6 +93,7 @@ def test_a_folder_that_cannot_be_written_is_reported(bigrams, padded_batches, tm
     assert "The batch could not be saved" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_an_update_that_loss_scaling_skips_is_no_failure(bigrams, padded_batches, tmp_path, capsys):
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1e-3), initial_scale=3e38)
     model = bigrams(optimizer, normalizer=0.2)  # large gradients
