@@ -200,6 +200,7 @@ def test_causal_attention_is_not_kept_by_other_relabellings():
         check_kept_by_relabelling(attention_layer("causal"), X, INCREASING[ORDER])
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     "relation",
     [relation for relation in RELATIONS if relations.INCREASING_RELABELLINGS not in relation.symmetries()],

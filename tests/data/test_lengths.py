@@ -32,6 +32,7 @@ def test_a_start_id_that_is_the_padding_id_is_no_padding():
     assert found["target_lengths"].numpy().tolist() == [3, 1]
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("row", [[0, 0, 5, 6], [5, 0, 6, 0]], ids=["left", "between"])
 @pytest.mark.parametrize("name", ["token_ids", "source_ids", "target_ids"])
 def test_padding_before_the_end_is_refused(name, row):

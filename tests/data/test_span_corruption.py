@@ -59,6 +59,7 @@ def test_sentinels_are_in_order_in_source_and_target():
         assert (np.diff(places) > 1).all()
 
 
+@pytest.mark.slow
 def test_target_ids_are_the_shifted_labels():
     for _, target, labels in rows(start_id=7):
         size = labels.tolist().index(END) + 1

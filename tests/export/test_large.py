@@ -53,6 +53,7 @@ def test_loops_read_large_weights(small_files, pipeline, texts, tmp_path):
     assert serving.load(tmp_path / "it")(texts) == pipeline(texts)
 
 
+@pytest.mark.slow_variants
 def test_matrices_are_initializers_with_the_paths_of_the_variables(classifier):
     graph = classifier.onnx_graphs()["model"]
     converted = conversion.convert(

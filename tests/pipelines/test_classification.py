@@ -127,6 +127,7 @@ class TestNodes:
         with pytest.raises(ValueError, match=message):
             NodeClassification(gat)(nodes, edges)
 
+    @pytest.mark.slow
     def test_saves_and_loads(self, gat, tmp_path):
         classifier = NodeClassification(gat, ["a", "b", "c"])
         classifier.save(tmp_path / "it")

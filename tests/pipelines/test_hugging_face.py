@@ -255,6 +255,7 @@ def test_vit_normalises_images_as_its_preprocessor(patch_size, preprocessor, mea
     assert found.resize
 
 
+@pytest.mark.slow
 def test_vit_resizes_only_as_its_preprocessor_does(tmp_path):
     write_vit(tmp_path / "bicubic", resample=3, size=8)
     assert not pipelines.from_hugging_face(tmp_path / "bicubic").resize

@@ -110,6 +110,7 @@ def test_any_label_type_is_accepted(metric):
         )
 
 
+@pytest.mark.slow_variants
 @both
 def test_evaluate_counts_tokens_over_uneven_batches_and_keras_mask_changes_nothing(metric):
     for masked in (False, True):

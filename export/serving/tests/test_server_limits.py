@@ -143,6 +143,7 @@ def test_overload_is_answered_or_rejected_within_the_time_limit(exports, monkeyp
     run(exports, test, "classifier", limits=Limits(max_batch_size=4, max_queue=40, max_rows=1, timeout=limit))
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("threads", "expected"), [(1, 1), (2, 1), (4, 3), (64, 4)])
 def test_threads_of_a_small_model_compute_batches_of_their_own(exports, monkeypatch, threads, expected):
     from keras_transformer_serving.server import batching
