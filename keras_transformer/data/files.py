@@ -189,7 +189,7 @@ def file_examples(
     format = format or format_of(path)  # noqa: A001
     if format is None:
         raise ValueError(
-            f"`{argument}` must end in {', '.join(FORMATS)} or one of them and .gz. "
+            f"`{argument}` must end in {', '.join(FORMATS)} or one of them and .gz, unless `format` is given. "
             f"Received: {os.fspath(path)!r}"
         )
     records = _RECORDS[format](lines)
