@@ -10,7 +10,12 @@ import sys
 
 import grimp
 
-PACKAGES = ("keras_transformer", "keras_transformer_cli", "keras_transformer_serving")
+PACKAGES = (
+    "keras_transformer",
+    "keras_transformer_cli",
+    "keras_transformer_options",
+    "keras_transformer_serving",
+)
 PAGE = pathlib.Path(__file__).with_name("architecture.md")
 
 

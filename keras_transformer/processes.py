@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import keras
 
-from keras_transformer.arguments import check_positive_integer
+from keras_transformer_options.arguments import check_positive_integer
 
 TIMEOUT = 300
 _PORT = 12355

@@ -3,7 +3,7 @@ import re
 import numpy as np
 import pytest
 
-from keras_transformer import arguments
+from keras_transformer_options import arguments
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 import pytest
 
-from keras_transformer.arguments import renamed
 from keras_transformer_cli import commands, output
+from keras_transformer_options.arguments import renamed
 
 GOOD, BAD = "hola\thello\nadiós\tbye\n" * 20, "one\ttwo\nthree\n"
 

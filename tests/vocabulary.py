@@ -11,7 +11,15 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-FOLDERS = ("keras_transformer", "keras_transformer_cli", "export", "benchmarks", "tests", "notebooks")
+FOLDERS = (
+    "keras_transformer",
+    "keras_transformer_cli",
+    "keras_transformer_options",
+    "export",
+    "benchmarks",
+    "tests",
+    "notebooks",
+)
 
 # Parts of names, each a word or words joined by "_", and the terms that stand in their place.
 TERMS = {

@@ -21,7 +21,10 @@ import zipfile
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # The folder of each distribution's sources, and its packages.
 DISTRIBUTIONS = {
-    "keras_transformer_kit": (ROOT, ["keras_transformer", "keras_transformer_cli"]),
+    "keras_transformer_kit": (
+        ROOT,
+        ["keras_transformer", "keras_transformer_cli", "keras_transformer_options"],
+    ),
     "keras_transformer_serving": (ROOT / "export" / "serving", ["keras_transformer_serving"]),
 }
 EXPORT = """

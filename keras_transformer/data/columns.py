@@ -4,8 +4,8 @@ import os
 import re
 from collections.abc import Callable, Sequence
 
-from keras_transformer.arguments import is_integer
 from keras_transformer.data.records import Record
+from keras_transformer_options.arguments import is_integer
 
 Columns = Sequence[int | str] | int | str | None
 Pick = Callable[[Record], tuple[str, ...] | None]

@@ -5,11 +5,11 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from keras_transformer.arguments import is_integer
 from keras_transformer.data.files import Paths, checked_paths
 from keras_transformer.data.malformed import Malformed
 from keras_transformer.data.records import line_error
 from keras_transformer.text.training.files import file_lines
+from keras_transformer_options.arguments import is_integer
 
 _DOCUMENT = "-DOCSTART-"
 _COMMENT = re.compile(r"#(\s|\S*$)")

@@ -6,12 +6,12 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.arguments import check_at_least
 from keras_transformer.data.epochs import Shard, batches
 from keras_transformer.data.ragged_rows import RowsToStore, gathered
 from keras_transformer.data.shapes import Shapes
 from keras_transformer.data.storage import Arrays
 from keras_transformer.data.token_lists import check_special_ids, token_lists
+from keras_transformer_options.arguments import check_at_least
 
 Batches = tf.data.Dataset
 Labels = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, Self
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.arguments import is_integer
+from keras_transformer_options.arguments import is_integer
 
 _PREFETCHED = 4  # as many as fit next to a training step; each is small
 _ROUNDS = 8  # of the cipher that permutes; with 4, permutations of few numbers are less uniform

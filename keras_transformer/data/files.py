@@ -7,7 +7,6 @@ import pathlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO
 
-from keras_transformer.arguments import check_one_of
 from keras_transformer.data.columns import ColumnPicker, Columns, MalformedRecordError
 from keras_transformer.data.malformed import Malformed
 from keras_transformer.data.records import (
@@ -17,6 +16,7 @@ from keras_transformer.data.records import (
     tsv_records,
 )
 from keras_transformer.text.training.files import FORMATS, checked_file, file_lines, format_of
+from keras_transformer_options.arguments import check_one_of
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 

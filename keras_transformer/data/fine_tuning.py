@@ -7,13 +7,13 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.arguments import check_one_of, check_positive_integer
 from keras_transformer.data.epochs import Shard, batches, rows_of_batch
 from keras_transformer.data.examples import Examples, stored
 from keras_transformer.data.labels import Labels
 from keras_transformer.data.ragged_rows import RowsToStore, gathered
 from keras_transformer.data.storage import Chunk
 from keras_transformer.data.token_lists import padding_values, token_lists
+from keras_transformer_options.arguments import check_one_of, check_positive_integer
 
 TASKS = ("classification", "entailment", "similarity", "multiple_choice")
 

@@ -3,8 +3,8 @@
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.arguments import check_at_least
 from keras_transformer.data.epochs import Shard, batch_seed, batches, rows_of_batch
+from keras_transformer_options.arguments import check_at_least
 
 
 def image_batches(

@@ -7,7 +7,6 @@ from typing import Protocol
 
 import tensorflow as tf
 
-from keras_transformer.arguments import check_positive_integer
 from keras_transformer.data.columns import Columns
 from keras_transformer.data.epochs import Shard, row_batches
 from keras_transformer.data.examples import stored
@@ -23,6 +22,7 @@ from keras_transformer.data.token_lists import (
     text_examples,
     tokenized,
 )
+from keras_transformer_options.arguments import check_positive_integer
 
 
 class Tokenizer(Protocol):

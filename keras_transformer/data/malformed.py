@@ -3,7 +3,7 @@
 import logging
 import os
 
-from keras_transformer.arguments import check_one_of
+from keras_transformer_options.arguments import check_one_of
 
 ON_ERROR = ("raise", "skip")
 _LISTED = 3

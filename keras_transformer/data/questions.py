@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.arguments import is_integer
 from keras_transformer.data.encoder_rows import (
     EncoderRow,
     Tokenizer,
@@ -26,6 +25,7 @@ from keras_transformer.data.examples import Examples, stored, together
 from keras_transformer.data.ragged_rows import gathered
 from keras_transformer.data.storage import Chunk
 from keras_transformer.data.token_lists import token_lists
+from keras_transformer_options.arguments import is_integer
 
 _WORD = re.compile(r"\S+")
 _SMALLEST_WINDOW = 2

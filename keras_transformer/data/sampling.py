@@ -6,8 +6,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.arguments import is_number
 from keras_transformer.data.ragged_rows import RaggedRows
+from keras_transformer_options.arguments import is_number
 
 _MEASURED = 8192  # texts, to estimate how much longer samples are
 

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from keras_transformer.arguments import check_positive, check_positive_integer, is_integer
 from keras_transformer.data.buckets import Buckets
 from keras_transformer.data.shape_search import Shape, choose_lengths, choose_shapes, first_fitting, ordered
 from keras_transformer.data.storage import Arrays
+from keras_transformer_options.arguments import check_positive, check_positive_integer, is_integer
 
 LengthBuckets = int | Sequence[int] | Sequence[tuple[int, int]]
 # The lengths of the rows from one index to before another, integers (n, sides).

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from keras_transformer.arguments import check_fraction
+from keras_transformer_options.arguments import check_fraction
 
 Example = TypeVar("Example")
 

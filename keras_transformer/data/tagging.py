@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import tensorflow as tf
 
-from keras_transformer.arguments import is_integer
 from keras_transformer.data.encoder_rows import (
     EncoderRow,
     Tokenizer,
@@ -20,6 +19,7 @@ from keras_transformer.data.epochs import Shard
 from keras_transformer.data.examples import Examples, stored, together
 from keras_transformer.data.ragged_rows import RowsToStore
 from keras_transformer.data.storage import Chunk
+from keras_transformer_options.arguments import is_integer
 
 IGNORED = -1  # the label of positions that losses and metrics ignore
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.arguments import is_number
 from keras_transformer.data.epochs import prefetched
+from keras_transformer_options.arguments import is_number
 
 
 def with_class_weight(dataset: tf.data.Dataset, class_weight: Mapping[int, float]) -> tf.data.Dataset:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from keras_transformer.arguments import check_not_negative
+from keras_transformer_options.arguments import check_not_negative
 
 __all__ = ["load_data"]
 

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_transformer.arguments import check_one_of
 from keras_transformer.datasets import files
+from keras_transformer_options.arguments import check_one_of
 
 _COMMIT = "af6abf468a772cc055bec88c52e4d6f51b7c37e3"
 ADDRESS = f"https://raw.githubusercontent.com/kimiyoung/planetoid/{_COMMIT}/data"

@@ -7,8 +7,8 @@ import zipfile
 import zlib
 from collections.abc import Iterable
 
-from keras_transformer.arguments import check_one_of, check_positive_integer
 from keras_transformer.datasets import files
+from keras_transformer_options.arguments import check_one_of, check_positive_integer
 
 ADDRESS = "https://storage.googleapis.com/download.tensorflow.org/data/spa-eng.zip"
 DIRECTIONS = ("es-en", "en-es")

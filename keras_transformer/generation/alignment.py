@@ -7,11 +7,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.arguments import is_integer
 from keras_transformer.generation.compilation import ModelFunctions, cached
 from keras_transformer.generation.generative_model import GenerativeModel
 from keras_transformer.generation.validation import check_finite, check_generates, checked_pair
 from keras_transformer.typing import Tensor
+from keras_transformer_options.arguments import is_integer
 
 
 def align(

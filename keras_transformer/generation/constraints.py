@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_transformer.arguments import is_integer, is_number
 from keras_transformer.typing import Tensor
+from keras_transformer_options.arguments import is_integer, is_number
 
 FORBIDDEN = -1e30
 """An upper bound of the logits and scores of forbidden tokens: finite, so that sums and differences are never NaN."""

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_transformer.arguments import is_number
 from keras_transformer.generation.generative_model import is_encoder_decoder
 from keras_transformer.generation.validation import check_compatible, check_generates
 from keras_transformer.typing import Tensor
+from keras_transformer_options.arguments import is_number
 
 
 class Ensemble:

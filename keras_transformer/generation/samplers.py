@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from keras_transformer.arguments import is_integer, is_number
 from keras_transformer.generation.validation import check_compatible, check_generates, check_seed
+from keras_transformer_options.arguments import is_integer, is_number
 
 NORMALIZATIONS = ("gnmt", "length")
 _STOPPING = ("heuristic", "num_beams")

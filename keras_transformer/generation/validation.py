@@ -6,8 +6,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_transformer.arguments import is_integer
 from keras_transformer.generation.generative_model import is_encoder_decoder
+from keras_transformer_options.arguments import is_integer
 
 MAX_NEW_TOKENS = 2**20
 """The largest number of new tokens, far more than any model generates; tensors are allocated for all of them."""

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_transformer.arguments import check_positive_integer
+from keras_transformer_options.arguments import check_positive_integer
 
 # Candidate positions of a label: directions, and distances from its point in typographic points.
 _DIRECTIONS = np.array([(1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, 1), (1, -1), (-1, -1)])

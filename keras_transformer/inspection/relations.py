@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer import relations
-from keras_transformer.arguments import is_integer
+from keras_transformer_options.arguments import is_integer
 
 _MOST_NODES = 64
 _BEFORE, _AFTER, _BOTH, _UNRELATED, _INK = "#2a6fbb", "#d1622b", "#66788a", "#eef1f4", "#2b3440"

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.arguments import is_integer, is_number
+from keras_transformer_options.arguments import is_integer, is_number
 
 # Activations by their names in `transformers`, which has several for the tanh approximation of GELU.
 ACTIVATIONS = {

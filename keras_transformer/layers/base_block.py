@@ -6,7 +6,6 @@ import keras
 
 from keras_transformer import ops as kt_ops
 from keras_transformer import relations
-from keras_transformer.arguments import check_one_of, check_positive_integer
 from keras_transformer.layers import initializers, score_layers
 from keras_transformer.layers.feed_forward import FeedForward, get_activation, serialize_activation
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
@@ -14,6 +13,7 @@ from keras_transformer.layers.positions import attention_encodings
 from keras_transformer.layers.residual import NORMALIZATIONS, NORMS, Residual
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor
+from keras_transformer_options.arguments import check_one_of, check_positive_integer
 
 
 class BaseBlock(keras.layers.Layer):

@@ -6,8 +6,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.arguments import check_positive_integer
 from keras_transformer.typing import Tensor
+from keras_transformer_options.arguments import check_positive_integer
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

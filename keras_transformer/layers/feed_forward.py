@@ -6,11 +6,11 @@ from typing import Any
 
 import keras
 
-from keras_transformer.arguments import check_positive_integer
 from keras_transformer.layers import initializers
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor
+from keras_transformer_options.arguments import check_positive_integer
 
 # GPT takes the tanh approximation of GELU, BERT the exact one.
 _NAMED: dict[str, Callable[[Tensor], Tensor]] = {

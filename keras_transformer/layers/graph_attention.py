@@ -7,13 +7,13 @@ import keras
 from keras import ops
 
 from keras_transformer import ops as kt_ops
-from keras_transformer.arguments import check_positive_integer
 from keras_transformer.layers import masks, score_layers
 from keras_transformer.layers.score_layers import AdditiveScore, GATScore
 from keras_transformer.ops import scores
 from keras_transformer.ops.attention_inputs import check_edges
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor
+from keras_transformer_options.arguments import check_positive_integer
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

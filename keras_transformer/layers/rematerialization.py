@@ -8,8 +8,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.arguments import check_one_of
 from keras_transformer.typing import Tensor
+from keras_transformer_options.arguments import check_one_of
 
 MODES = (None, "blocks")
 

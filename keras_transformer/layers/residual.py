@@ -4,10 +4,10 @@ from typing import Any
 
 import keras
 
-from keras_transformer.arguments import check_one_of
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor
+from keras_transformer_options.arguments import check_one_of
 
 NORMALIZATIONS = ("pre", "post", "sandwich")
 NORMS = {"layer": keras.layers.LayerNormalization, "rms": keras.layers.RMSNormalization}

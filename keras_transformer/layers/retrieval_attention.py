@@ -7,11 +7,11 @@ import keras
 from keras import ops
 
 from keras_transformer import ops as kt_ops
-from keras_transformer.arguments import check_positive_integer
 from keras_transformer.layers import masks, score_layers
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.ops.scores import ScaledDotProduct, Score
 from keras_transformer.typing import Tensor
+from keras_transformer_options.arguments import check_positive_integer
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

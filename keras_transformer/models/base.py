@@ -9,12 +9,12 @@ import keras
 import numpy as np
 
 from keras_transformer import processes, xla
-from keras_transformer.arguments import check_one_of
 from keras_transformer.models.host_batches import epochs_of
 from keras_transformer.models.input_checks import InputCheck, InputSpecs, as_dictionary
 from keras_transformer.models.strategies import check_strategy, with_integer_inputs
 from keras_transformer.processes import check_agreement
 from keras_transformer.typing import Tensor
+from keras_transformer_options.arguments import check_one_of
 
 
 class Model(keras.Model):

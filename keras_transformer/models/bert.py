@@ -6,7 +6,6 @@ import keras
 from keras import ops
 
 from keras_transformer import relations
-from keras_transformer.arguments import check_ids, check_positive_integer
 from keras_transformer.layers import Dropout, EncoderBlock, LearnedPositions, TokenEmbedding
 from keras_transformer.layers.embeddings import embed
 from keras_transformer.layers.feed_forward import get_activation, serialize_activation
@@ -16,6 +15,7 @@ from keras_transformer.models.base import Model, PublishedSizes, padding_argumen
 from keras_transformer.models.input_checks import InputSpec, InputSpecs
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor
+from keras_transformer_options.arguments import check_ids, check_positive_integer
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

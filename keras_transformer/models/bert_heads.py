@@ -5,7 +5,6 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.arguments import check_one_of, check_positive_integer
 from keras_transformer.layers import Dropout
 from keras_transformer.layers.feed_forward import activation_function, get_activation, serialize_activation
 from keras_transformer.layers.residual import new_norm
@@ -15,6 +14,7 @@ from keras_transformer.models.input_checks import InputSpecs
 from keras_transformer.models.problem_types import check_problem_type
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor
+from keras_transformer_options.arguments import check_one_of, check_positive_integer
 
 POOLINGS = ("pooler", "mean")
 

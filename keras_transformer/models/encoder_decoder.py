@@ -6,11 +6,11 @@ from typing import Any
 from keras import ops
 
 from keras_transformer import ops as kt_ops
-from keras_transformer.arguments import check_ids, check_positive_integer
 from keras_transformer.layers.cached_attention import Cache
 from keras_transformer.models.base import Model, padding_arguments
 from keras_transformer.models.input_checks import InputSpec, InputSpecs
 from keras_transformer.typing import Tensor
+from keras_transformer_options.arguments import check_ids, check_positive_integer
 
 Context = dict[str, Any]
 

@@ -6,12 +6,12 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.arguments import check_positive_integer
 from keras_transformer.layers import Dropout, GraphAttention, ScoreLayer, score_layers
 from keras_transformer.models.base import Model
 from keras_transformer.ops.random import check_rate
 from keras_transformer.ops.scores import Score
 from keras_transformer.typing import Tensor
+from keras_transformer_options.arguments import check_positive_integer
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

@@ -1,6 +1,6 @@
 """Problem types of classifiers, named as in `transformers`."""
 
-from keras_transformer.arguments import check_one_of, check_positive_integer
+from keras_transformer_options.arguments import check_one_of, check_positive_integer
 
 PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
 

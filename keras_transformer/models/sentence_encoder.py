@@ -5,10 +5,10 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.arguments import check_one_of
 from keras_transformer.models.bert_heads import HeadedEncoder, mean_of_tokens
 from keras_transformer.models.input_checks import InputSpec, InputSpecs
 from keras_transformer.typing import Tensor
+from keras_transformer_options.arguments import check_one_of
 
 POOLINGS = ("mean", "first", "pooler")
 

@@ -4,7 +4,6 @@ from typing import Any, ClassVar
 
 import keras
 
-from keras_transformer.arguments import check_positive_integer
 from keras_transformer.layers import DecoderBlock, Dropout, EncoderBlock, RelativeBias, TokenEmbedding
 from keras_transformer.layers.feed_forward import get_activation, serialize_activation
 from keras_transformer.layers.rematerialization import check_mode
@@ -14,6 +13,7 @@ from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.ops.random import check_rate
 from keras_transformer.ops.scores import ScaledDotProduct
 from keras_transformer.typing import Tensor
+from keras_transformer_options.arguments import check_positive_integer
 
 _VERSION_1_1 = {"activation": "geglu_tanh", "tied": False}
 

@@ -5,7 +5,6 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.arguments import check_positive_integer
 from keras_transformer.layers import DecoderBlock, Dropout, EncoderBlock, SinusoidalPositions, TokenEmbedding
 from keras_transformer.layers.base_block import head_dim
 from keras_transformer.layers.feed_forward import get_activation, serialize_activation
@@ -14,6 +13,7 @@ from keras_transformer.layers.residual import new_norm
 from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor
+from keras_transformer_options.arguments import check_positive_integer
 
 LOWEST = -3e38  # below any logit
 

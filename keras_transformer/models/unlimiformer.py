@@ -9,7 +9,6 @@ import keras
 from keras import ops
 
 from keras_transformer import ops as kt_ops
-from keras_transformer.arguments import check_positive_integer
 from keras_transformer.layers.cached_attention import Cache
 from keras_transformer.layers.retrieval_attention import RetrievalMemory, key_matrix
 from keras_transformer.models.base import Model
@@ -17,6 +16,7 @@ from keras_transformer.models.encoder_decoder import PACKED_INPUTS, Context, Enc
 from keras_transformer.models.input_checks import InputSpecs
 from keras_transformer.ops.scores import ScaledDotProduct
 from keras_transformer.typing import Tensor
+from keras_transformer_options.arguments import check_positive_integer
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

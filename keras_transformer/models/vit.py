@@ -8,7 +8,6 @@ import numpy as np
 from keras import ops
 
 from keras_transformer import relations
-from keras_transformer.arguments import check_not_negative, check_one_of, check_positive_integer, is_integer
 from keras_transformer.layers import Dropout, EncoderBlock, Positions2D
 from keras_transformer.layers.feed_forward import get_activation, serialize_activation
 from keras_transformer.layers.rematerialization import check_mode
@@ -17,6 +16,12 @@ from keras_transformer.models.base import Model, PublishedSizes
 from keras_transformer.models.problem_types import check_problem_type
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor
+from keras_transformer_options.arguments import (
+    check_not_negative,
+    check_one_of,
+    check_positive_integer,
+    is_integer,
+)
 
 POOLINGS = ("token", "mean")
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_transformer.arguments import check_positive_integer
 from keras_transformer.typing import Tensor
+from keras_transformer_options.arguments import check_positive_integer
 
 
 class PositionBias(abc.ABC):

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from keras import ops
 
-from keras_transformer.arguments import is_number
 from keras_transformer.typing import Tensor
+from keras_transformer_options.arguments import is_number
 
 
 def dropout(inputs: Tensor, rate: float, seed: Tensor) -> Tensor:

@@ -9,10 +9,10 @@ from typing import Any
 from keras import ops
 
 from keras_transformer import relations
-from keras_transformer.arguments import check_positive_integer
 from keras_transformer.ops import dense, dispatch, scores
 from keras_transformer.ops.attention_inputs import UNRELATED, AttentionInputs
 from keras_transformer.typing import Tensor
+from keras_transformer_options.arguments import check_positive_integer
 
 # The number of keys compared with the queries at a time.
 BLOCK_SIZE = 256

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer.arguments import check_positive, is_integer
+from keras_transformer_options.arguments import check_positive, is_integer
 
 LENGTH = 8
 """The length for which the shapes of outputs are compared."""

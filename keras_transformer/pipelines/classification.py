@@ -7,10 +7,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.arguments import is_number
 from keras_transformer.pipelines.arguments import as_list
 from keras_transformer.pipelines.base import BATCH, Arrays, Axes
 from keras_transformer.typing import Tensor
+from keras_transformer_options.arguments import is_number
 
 
 class Classifier:

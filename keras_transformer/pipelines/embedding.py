@@ -7,11 +7,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.arguments import check_one_of
 from keras_transformer.models.sentence_encoder import POOLINGS, SentenceEncoder, pool
 from keras_transformer.pipelines.base import BATCH, Axes, Preprocessed
 from keras_transformer.pipelines.texts import TextPipeline, utf8_error
 from keras_transformer.typing import Tensor
+from keras_transformer_options.arguments import check_one_of
 
 
 class Embedding(TextPipeline):

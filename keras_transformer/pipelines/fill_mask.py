@@ -5,11 +5,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_transformer.arguments import is_integer
 from keras_transformer.pipelines.arguments import LENGTH, check_output
 from keras_transformer.pipelines.base import Arrays, Preprocessed
 from keras_transformer.pipelines.texts import TextPipeline, first_error, utf8_error, valid_utf8
 from keras_transformer.typing import Tensor
+from keras_transformer_options.arguments import is_integer
 from keras_transformer_serving.pipelines.fill_mask import MaskPrediction as MaskPrediction
 
 

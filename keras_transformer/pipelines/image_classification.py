@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.arguments import check_positive_integer
 from keras_transformer.pipelines.arguments import check_model
 from keras_transformer.pipelines.base import BATCH, DEFAULT, Arrays, Graph, Preprocessed
 from keras_transformer.pipelines.classification import Classifier
 from keras_transformer.pipelines.forward import FORWARD, ForwardPipeline, check_no_texts
 from keras_transformer.typing import Tensor
+from keras_transformer_options.arguments import check_positive_integer
 
 
 class ImageClassification(Classifier, ForwardPipeline):

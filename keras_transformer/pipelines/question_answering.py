@@ -5,7 +5,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_transformer.arguments import check_positive_integer
 from keras_transformer.pipelines.arguments import LENGTH, check_output
 from keras_transformer.pipelines.base import BATCH, DEFAULT, Arrays, Axes, Preprocessed
 from keras_transformer.pipelines.texts import (
@@ -17,6 +16,7 @@ from keras_transformer.pipelines.texts import (
     words_of,
 )
 from keras_transformer.typing import Tensor
+from keras_transformer_options.arguments import check_positive_integer
 from keras_transformer_serving.pipelines.question_answering import Span as Span
 
 

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.arguments import check_one_of, check_positive_integer
 from keras_transformer.pipelines.arguments import as_list, check_model, check_tokenizer
 from keras_transformer.pipelines.base import BATCH, DEFAULT, Arrays, Axes, Graph
 from keras_transformer.pipelines.forward import FORWARD, ForwardPipeline
 from keras_transformer.text.pretokenizers import characters
 from keras_transformer.text.tokenizers.strings import to_utf8
 from keras_transformer.typing import Tensor
+from keras_transformer_options.arguments import check_one_of, check_positive_integer
 
 LONG_TEXTS = ("refuse", "window")
 _SIZES = ("vocabulary_size", "max_length")

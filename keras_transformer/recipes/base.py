@@ -11,7 +11,10 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import keras
 
 from keras_transformer import data, processes, text, training
-from keras_transformer.arguments import (
+from keras_transformer.recipes import distributed
+from keras_transformer.recipes.accumulation import weighted_by_labels
+from keras_transformer.recipes.pretrained import load_pipeline, with_precision
+from keras_transformer_options.arguments import (
     check_fraction,
     check_one_of,
     check_positive,
@@ -19,9 +22,6 @@ from keras_transformer.arguments import (
     check_seed,
     renamed,
 )
-from keras_transformer.recipes import distributed
-from keras_transformer.recipes.accumulation import weighted_by_labels
-from keras_transformer.recipes.pretrained import load_pipeline, with_precision
 
 SIZES = ("num_layers", "num_heads", "model_dim", "hidden_dim")
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from keras_transformer import data, generation, models, pipelines, training
-from keras_transformer.arguments import check_fraction
 from keras_transformer.data.malformed import Malformed
 from keras_transformer.recipes.base import SIZES, Recipe, check_columns
 from keras_transformer.recipes.pretrained import check_pipeline, encoder_of
 from keras_transformer.recipes.tokenizers import BYTE_PAIR, BYTES, CHARACTERS, SENTENCE_PIECE, WORD_PIECE
 from keras_transformer.text.training.files import file_lines
+from keras_transformer_options.arguments import check_fraction
 
 BERT_SIZES = {
     name: {each: size[each] for each in SIZES if each in size} for name, size in models.BERT.sizes.items()

@@ -7,8 +7,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_transformer.arguments import check_positive_integer, is_integer
 from keras_transformer.typing import Tensor
+from keras_transformer_options.arguments import check_positive_integer, is_integer
 
 Edges = tuple[tuple[int, int], ...]
 Bandwidth = tuple[int | None, int | None]

@@ -10,7 +10,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.arguments import is_integer
 from keras_transformer.relations import symmetries
 from keras_transformer.relations.base import (
     FULL,
@@ -23,6 +22,7 @@ from keras_transformer.relations.base import (
     num_blocks,
 )
 from keras_transformer.typing import Tensor
+from keras_transformer_options.arguments import is_integer
 
 # A table of all pairs of nodes, one byte each, stays below 1 GiB, and its indices within 32 bits.
 _LARGEST_TABLE = 32_000

@@ -16,7 +16,7 @@ composition has the symmetries that its parts share. It may have more: the union
 full relation, but lists the symmetries of the order.
 """
 
-from keras_transformer.arguments import check_one_of
+from keras_transformer_options.arguments import check_one_of
 
 SEPARATE_PERMUTATIONS = "permutations of queries and keys apart"
 PERMUTATIONS = "permutations"

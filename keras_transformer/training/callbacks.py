@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from keras_transformer.arguments import check_fraction
+from keras_transformer_options.arguments import check_fraction
 
 
 class TimeBudget(keras.callbacks.Callback):

@@ -5,8 +5,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.arguments import check_positive
 from keras_transformer.typing import Tensor
+from keras_transformer_options.arguments import check_positive
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_transformer.arguments import is_integer
+from keras_transformer_options.arguments import is_integer
 
 
 class Evaluation(keras.callbacks.Callback):

@@ -13,9 +13,9 @@ import numpy as np
 from keras import ops
 
 from keras_transformer import processes
-from keras_transformer.arguments import check_one_of, is_integer
 from keras_transformer.models.host_batches import epochs_of
 from keras_transformer.training import signals, states
+from keras_transformer_options.arguments import check_one_of, is_integer
 
 # What Keras' callbacks change while they run, by attribute.
 _CALLBACK_STATE = (

@@ -13,8 +13,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.arguments import check_positive, check_positive_integer
 from keras_transformer.layers import GraphAttention, MultiHeadAttention
+from keras_transformer_options.arguments import check_positive, check_positive_integer
 
 _SUFFIX = ".lora.h5"
 _A, _B = "lora_kernel_a", "lora_kernel_b"

@@ -6,8 +6,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.arguments import is_number
 from keras_transformer.typing import Tensor
+from keras_transformer_options.arguments import is_number
 
 
 class _Mean(keras.losses.Loss):

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 from keras import ops
 
-from keras_transformer.arguments import check_one_of
 from keras_transformer.ops.scores.base import Score
 from keras_transformer.typing import Tensor
+from keras_transformer_options.arguments import check_one_of
 
 Map = Callable[[Tensor], Tensor]
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import keras
 from keras import ops
 
-from keras_transformer.arguments import check_one_of, check_positive
 from keras_transformer.ops.scores.base import Score
 from keras_transformer.typing import Tensor
+from keras_transformer_options.arguments import check_one_of, check_positive
 
 Map = Callable[[Tensor], Tensor]
 

@@ -9,10 +9,10 @@ from typing import Any, Self
 
 import tensorflow as tf
 
-from keras_transformer.arguments import check_fraction
 from keras_transformer.text.tokenizers import folders
 from keras_transformer.text.tokenizers.ids import to_dense_ids
 from keras_transformer.text.tokenizers.strings import to_string_tensor
+from keras_transformer_options.arguments import check_fraction
 
 
 class Tokenizer(tf.Module, abc.ABC):

@@ -9,11 +9,11 @@ from typing import Any, Self
 import tensorflow as tf
 import tensorflow_text
 
-from keras_transformer.arguments import check_not_negative, check_one_of
 from keras_transformer.text.tokenizers import hugging_face
 from keras_transformer.text.tokenizers.base import Tokenizer, tokenize_around
 from keras_transformer.text.tokenizers.sentence_piece_model import SharedModel, read_model, sampler
 from keras_transformer.text.tokenizers.vocabulary import Vocabulary, deserialised, serialised
+from keras_transformer_options.arguments import check_not_negative, check_one_of
 from keras_transformer_serving.text.sentence_piece import keeps_spaces
 
 SPECIAL_TOKENS = {"pad": "<pad>", "unknown": "<unk>", "start": "<pad>", "end": "</s>"}

@@ -8,8 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_transformer.arguments import check_positive_integer
 from keras_transformer.text.training.texts import Texts, read_texts
+from keras_transformer_options.arguments import check_positive_integer
 
 _TEXTS_AT_ONCE = 1000
 

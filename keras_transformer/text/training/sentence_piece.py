@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import sentencepiece
 
-from keras_transformer.arguments import check_one_of, is_integer
 from keras_transformer.text.training.texts import Texts, read_texts
+from keras_transformer_options.arguments import check_one_of, is_integer
 
 Model = Literal["unigram", "bpe", "char", "word"]
 

@@ -6,21 +6,20 @@ Each takes keyword arguments and raises a `ValueError` for the first invalid one
 """
 
 import contextlib
+import numbers
 import re
 from collections.abc import Container, Iterator
 from typing import Any
 
-import numpy as np
-
 
 def is_integer(value: Any) -> bool:
     """Return whether a value is a Python or NumPy integer other than a boolean."""
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def is_number(value: Any) -> bool:
     """Return whether a value is a Python or NumPy integer or float other than a boolean."""
-    return is_integer(value) or isinstance(value, float | np.floating)
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def check_positive(**values: float) -> None:
