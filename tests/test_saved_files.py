@@ -1,0 +1,97 @@
+"""Files that earlier versions have written load, with the outputs they had: see `saved_files/write.py`."""
+
+import json
+import pathlib
+import tarfile
+
+import keras
+import numpy as np
+import pytest
+
+import keras_transformer as kt
+import keras_transformer_serving as serving
+
+FOLDER = pathlib.Path(__file__).resolve().parent / "saved_files"
+NAMES = sorted(path.name.removesuffix(".tar.xz") for path in FOLDER.glob("*.tar.xz"))
+PIPELINES = [name for name in NAMES if name in kt.pipelines.Pipeline.classes]
+MODELS = [name for name in NAMES if name not in PIPELINES]
+TEXT_PIPELINES = [name for name in PIPELINES if name not in ("ImageClassification", "NodeClassification")]
+TEXTS, MASKED = ["a b", "casa ñ", "hound and house"], ["a [MASK]", "[MASK] hound [MASK]"]
+# On JAX every new shape compiles for seconds.
+ON_JAX = dict.fromkeys(("bert", "gpt_relative_bias", "transformer"), pytest.mark.backend_neutral)
+# Weights and sums of float16 round differently on other processors.
+TOLERANCE = {"gpt_float16": 5e-3, "gpt_int8": 5e-3}
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory):
+    """unpacked(name): the folder of an archive's files."""
+
+    def unpack(name):
+        folder = tmp_path_factory.mktemp("saved") / name
+        with tarfile.open(FOLDER / f"{name}.tar.xz") as archive:
+            archive.extractall(folder, filter="data")
+        return folder
+
+    return unpack
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=ON_JAX.get(name, ())) for name in MODELS])
+def test_saved_models_load_with_equal_outputs(name, unpacked):
+    folder = unpacked(name)
+    model = keras.saving.load_model(folder / "model.keras")
+    with np.load(folder / "arrays.npz") as arrays:
+        inputs = {key.removeprefix("input/"): arrays[key] for key in arrays if key.startswith("input/")}
+        expected = [arrays[key] for key in arrays if key.startswith("output/")]
+        optimizer = {key: arrays[key] for key in arrays if key.startswith("optimizer/")}
+    if "0" in inputs:
+        inputs = list(inputs.values()) if "1" in inputs else inputs["0"]
+    outputs = keras.tree.flatten(model(inputs, training=False))
+    assert len(outputs) == len(expected)
+    for output, values in zip(outputs, expected, strict=True):
+        tolerance = TOLERANCE.get(name, 1e-5)
+        np.testing.assert_allclose(
+            keras.ops.convert_to_numpy(keras.ops.cast(output, "float32")),
+            values,
+            rtol=tolerance,
+            atol=tolerance,
+        )
+    for variable in model.optimizer.variables if optimizer else ():
+        np.testing.assert_array_equal(variable, optimizer.pop(f"optimizer/{variable.path}"))
+    assert not optimizer
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_saved_pipelines_have_the_settings_of_their_exports(name, unpacked):
+    folder = unpacked(name)
+    pipeline = kt.pipelines.load(folder / "pipeline")
+    config = json.loads((folder / "export" / "config.json").read_text())
+    now = json.loads(json.dumps(pipeline.export_config()))
+    assert {key: now[key] for key in config} == config
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_exported_onnx_graphs_give_the_stored_outputs(name, unpacked):
+    assert serving.verify(unpacked(name) / "export")["onnx"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PIPELINES)
+def test_exported_saved_models_give_the_stored_outputs(name, unpacked):
+    assert len(kt.export.verify(unpacked(name) / "export")) == 2
+
+
+@pytest.mark.slow_variants
+@pytest.mark.parametrize("name", TEXT_PIPELINES)
+def test_saved_pipelines_answer_as_their_exports(name, unpacked):
+    folder = unpacked(name)
+    columns = (
+        [TEXTS, TEXTS[::-1]] if name == "QuestionAnswering" else [MASKED if name == "FillMask" else TEXTS]
+    )
+    answers, exported = (
+        load(folder / part)(*columns)
+        for load, part in ((kt.pipelines.load, "pipeline"), (serving.load, "export"))
+    )
+    assert len(answers) == len(exported)
+    for answer, other in zip(keras.tree.flatten(answers), keras.tree.flatten(exported), strict=True):
+        assert answer == (other if isinstance(answer, str) else pytest.approx(other, abs=1e-4))
