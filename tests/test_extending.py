@@ -1,4 +1,4 @@
-"""A relation and a model defined in this file work as those of the package; so CONTRIBUTING.md says."""
+"""Relations, position encodings and models defined in this file work as those of the package do."""
 
 import dataclasses
 
@@ -54,6 +54,42 @@ def test_a_new_relation_composes_attends_and_is_serialised():
     np.testing.assert_allclose(found, masked, rtol=1e-5, atol=1e-6)
     layer = kt.layers.MultiHeadAttention(2, 4, relation=relation)
     assert kt.layers.MultiHeadAttention.from_config(layer.get_config()).relation == relation
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class XPos(kt.layers.RotaryPositions):
+    """Rotary positions with a decay of the score: Sun et al., "A Length-Extrapolatable Transformer" (2023)."""
+
+    def queries(self, heads, positions=None):
+        return super().queries(heads, positions) * self.scale(heads, positions, 1)
+
+    def keys(self, heads, positions=None):
+        return super().keys(heads, positions) * self.scale(heads, positions, -1)
+
+    def scale(self, heads, positions, sign):
+        positions = ops.arange(ops.shape(heads)[1]) if positions is None else positions
+        base = (np.arange(0, heads.shape[-1], 2) / heads.shape[-1] + 0.4) / 1.4
+        exponents = sign * ops.cast(positions, "float32")[..., None, None] / 512
+        return ops.cast(ops.power(np.tile(base, 2).astype("float32"), exponents), heads.dtype)
+
+
+def test_a_new_position_encoding_depends_on_distances_and_generates_with_a_cache():
+    layer = kt.layers.MultiHeadAttention(2, 8, relation="causal", position_encoding=XPos())
+    inputs = np.random.default_rng(0).normal(size=(1, 6, 16)).astype("float32")
+    near, far = layer(inputs), layer(inputs, positions=np.arange(100, 106))
+    np.testing.assert_allclose(near, far, atol=1e-5)
+    rotary = kt.layers.MultiHeadAttention(2, 8, relation="causal", position_encoding="rotary")
+    rotary.build(inputs.shape)
+    rotary.set_weights(layer.get_weights())
+    assert np.abs(np.asarray(near) - np.asarray(rotary(inputs))).max() > 1e-4
+    model = kt.models.GPT(11, 2, 2, 16, 32, position_encoding=XPos(), pad_id=0, end_id=10)
+    again = kt.models.GPT.from_config(model.get_config())
+    again.set_weights(model.get_weights())
+    ids = np.array([[3, 4, 5]])
+    found = generation.generate(again, ids, max_new_tokens=5).best[0].tolist()
+    while ids.shape[1] < 8 and ids[0, -1] != 10:
+        ids = np.concatenate([ids, np.asarray(model(ids))[:, -1:].argmax(-1)], axis=1)
+    assert found[: ids.shape[1] - 3] == ids[0, 3:].tolist()
 
 
 @pytest.mark.slow_variants

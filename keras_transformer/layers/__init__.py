@@ -9,6 +9,7 @@ from keras_transformer.layers.graph_attention import GraphAttention as GraphAtte
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention as MultiHeadAttention
 from keras_transformer.layers.positions.absolute import LearnedPositions as LearnedPositions
 from keras_transformer.layers.positions.absolute import SinusoidalPositions as SinusoidalPositions
+from keras_transformer.layers.positions.base import PositionEncoding as PositionEncoding
 from keras_transformer.layers.positions.biases import ALiBi as ALiBi
 from keras_transformer.layers.positions.biases import RelativeBias as RelativeBias
 from keras_transformer.layers.positions.rotary import RotaryPositions as RotaryPositions
@@ -37,6 +38,7 @@ __all__ = [
     "LinearScaling",
     "MultiHeadAttention",
     "NTKScaling",
+    "PositionEncoding",
     "Positions2D",
     "RelativeBias",
     "RetrievalAttention",

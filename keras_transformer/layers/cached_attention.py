@@ -8,7 +8,7 @@ from keras import ops
 from keras_transformer import ops as kt_ops
 from keras_transformer import relations
 from keras_transformer.layers import masks, score_layers
-from keras_transformer.layers.positions import attention_encodings
+from keras_transformer.layers.positions.base import PositionEncoding
 from keras_transformer.typing import Tensor
 
 Cache = dict[str, Tensor]
@@ -22,7 +22,7 @@ class CachedAttention(keras.layers.Layer):
     value_dim: int
     num_kv_heads: int
     relation: relations.Relation
-    position_encoding: Any
+    position_encoding: PositionEncoding | None
     score: Any
     kernel: str
     query_projection: keras.layers.Dense
@@ -111,9 +111,10 @@ class CachedAttention(keras.layers.Layer):
         return self._merge(heads), cache
 
     def queries(self, query: Tensor, positions: Tensor | None = None) -> Tensor:
-        """Project a query (B, T, D) to the queries (B, T, N, H) of the heads, rotated if positions are rotary."""
+        """Project a query (B, T, D) to the queries (B, T, N, H) of the heads, with their encoding."""
         queries = self._split(self.query_projection(query), self.num_heads, self.key_dim)
-        return attention_encodings.rotate(self.position_encoding, queries, positions)
+        encoding = self.position_encoding
+        return queries if encoding is None else encoding.queries(queries, positions)
 
     def project(self, memory: Tensor) -> dict[str, Tensor]:
         """Project a memory (B, S, D') to keys (B, K, S, H) and values (B, K, S, V), for `attend`."""
@@ -156,10 +157,11 @@ class CachedAttention(keras.layers.Layer):
     def _keys_and_values(self, key: Tensor, value: Tensor, positions: Any = None) -> tuple[Tensor, Tensor]:
         keys = self._split(self.key_projection(key), self.num_kv_heads, self.key_dim)
         values = self._split(self.value_projection(value), self.num_kv_heads, self.value_dim)
-        return attention_encodings.rotate(self.position_encoding, keys, positions), values
+        encoding = self.position_encoding
+        return keys if encoding is None else encoding.keys(keys, positions), values
 
     def _bias(self) -> kt_ops.PositionBias | None:
-        return attention_encodings.bias(self.position_encoding)
+        return None if self.position_encoding is None else self.position_encoding.bias()
 
     def _score(self) -> kt_ops.scores.Score:
         return score_layers.value(self.score)

@@ -6,12 +6,12 @@ import keras
 
 from keras_transformer import ops as kt_ops
 from keras_transformer import relations
-from keras_transformer.arguments import check_positive_integer
 from keras_transformer.layers import initializers, masks, score_layers
 from keras_transformer.layers.cached_attention import CachedAttention
 from keras_transformer.layers.positions import attention_encodings
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor
+from keras_transformer_options.arguments import check_positive_integer
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -30,7 +30,7 @@ class MultiHeadAttention(CachedAttention):
         num_kv_heads: K, a divisor of N, for grouped-query attention (1 for multi-query); by default N.
         relation: which positions may attend to which: a `relations.Relation`, its name ("causal"), or None for all.
         position_encoding: the position encoding within the attention: "rotary", "alibi", "relative_bias" (T5's), a
-            layer (`RotaryPositions`, `ALiBi`, `RelativeBias`), or None.
+            layer (a `PositionEncoding`), or None.
         score: the score of queries and keys: an object of `ops.scores`, a layer (`AdditiveScore`, `BilinearScore`,
             `GATScore`), or the name of one ("scaled_dot_product", "cosine", "additive", …).
         kernel: the attention implementation, see `ops.attention`.
@@ -154,7 +154,8 @@ class MultiHeadAttention(CachedAttention):
         heads_shape = (*query_shape[:-1], self.num_heads * self.value_dim)
         self.output_projection = self._project_to(query_shape[-1], "output", heads_shape)
         score_layers.build(self.score, (self.num_heads, self.num_kv_heads, self.key_dim))
-        attention_encodings.build(self.position_encoding, (*query_shape[:-1], self.num_heads, self.key_dim))
+        if self.position_encoding is not None and not self.position_encoding.built:  # attentions may share it
+            self.position_encoding.build((*query_shape[:-1], self.num_heads, self.key_dim))
 
     def call(
         self,

@@ -6,10 +6,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.arguments import check_one_of, check_positive, check_positive_integer
 from keras_transformer.layers.embeddings import take_rows
 from keras_transformer.layers.positions.sinusoids import LAYOUTS, geometric, paired_waves
 from keras_transformer.typing import Tensor
+from keras_transformer_options.arguments import check_one_of, check_positive, check_positive_integer
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

@@ -6,20 +6,29 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.arguments import check_positive_integer
 from keras_transformer.layers.positions.absolute import table_initializer
+from keras_transformer.layers.positions.base import PositionEncoding
 from keras_transformer.ops.biases import BucketBias, LinearBias, PositionBias, check_buckets
 from keras_transformer.typing import Tensor
+from keras_transformer_options.arguments import check_positive_integer
 
 
-class _BiasLayer(keras.layers.Layer):
-    """Base class of layers with a position bias."""
+class _BiasLayer(PositionEncoding):
+    """Base class of encodings that are a bias."""
 
     def __init__(self, num_heads: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         check_positive_integer(num_heads=num_heads)
         self.num_heads = num_heads
         self.supports_masking = True
+
+    def check(self, num_heads: int, key_dim: int | None) -> None:
+        """Check the number of heads."""
+        if self.num_heads != num_heads:
+            raise ValueError(
+                f"`position_encoding` must have as many heads as the attention, {num_heads}. "
+                f"Received: position_encoding.num_heads={self.num_heads}"
+            )
 
     @abc.abstractmethod
     def bias(self) -> PositionBias:

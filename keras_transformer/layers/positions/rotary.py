@@ -5,8 +5,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.arguments import check_one_of, check_positive
 from keras_transformer.layers.positions import rotary_scaling
+from keras_transformer.layers.positions.base import PositionEncoding
 from keras_transformer.layers.positions.sinusoids import (
     LAYOUTS,
     geometric,
@@ -14,10 +14,11 @@ from keras_transformer.layers.positions.sinusoids import (
     waves,
 )
 from keras_transformer.typing import Tensor
+from keras_transformer_options.arguments import check_one_of, check_positive
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class RotaryPositions(keras.layers.Layer):
+class RotaryPositions(PositionEncoding):
     r"""Rotary position embedding (RoPE): rotate pairs of a head's features by angles proportional to the position.
 
     $$R_p\, (x_a, x_b)_i = (x_a \cos p\omega_i - x_b \sin p\omega_i,\ x_b \cos p\omega_i + x_a \sin p\omega_i),
@@ -74,6 +75,11 @@ class RotaryPositions(keras.layers.Layer):
         self.rotary_dim = rotary_dim
         self.supports_masking = True
 
+    def check(self, num_heads: int, key_dim: int | None) -> None:
+        """Check that whole heads can be rotated."""
+        if self.rotary_dim is None and key_dim and key_dim % 2:
+            raise ValueError(f"`key_dim` must be even for rotary positions. Received: key_dim={key_dim}")
+
     def build(self, heads_shape: Any) -> None:
         """Check the size of a head."""
         if len(heads_shape) != 4:
@@ -102,6 +108,14 @@ class RotaryPositions(keras.layers.Layer):
         rotated = self._rotate(ops.cast(heads[..., :size], "float32"), sines, cosines)
         rotated = ops.cast(rotated, heads.dtype)
         return rotated if size == heads.shape[-1] else ops.concatenate([rotated, heads[..., size:]], axis=-1)
+
+    def queries(self, heads: Tensor, positions: Tensor | None = None) -> Tensor:
+        """Rotate queries."""
+        return self(heads, positions)
+
+    def keys(self, heads: Tensor, positions: Tensor | None = None) -> Tensor:
+        """Rotate keys."""
+        return self(heads, positions)
 
     def frequencies(self, size: int) -> Any:
         """Return the frequencies ω of `size` rotated features, NumPy float64 (size / 2,)."""

@@ -9,8 +9,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_transformer.arguments import check_at_least, check_positive
 from keras_transformer.layers.positions.sinusoids import geometric
+from keras_transformer_options.arguments import check_at_least, check_positive
 
 
 @dataclasses.dataclass(frozen=True)

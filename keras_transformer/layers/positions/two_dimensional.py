@@ -5,10 +5,10 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.arguments import check_one_of, check_positive
 from keras_transformer.layers.positions.absolute import table_initializer
 from keras_transformer.layers.positions.sinusoids import geometric, paired_waves
 from keras_transformer.typing import Tensor
+from keras_transformer_options.arguments import check_one_of, check_positive
 
 ENCODINGS = ("sinusoidal", "learned")
 

@@ -1,0 +1,61 @@
+"""The base class of position encodings within an attention."""
+
+import keras
+
+from keras_transformer.ops import PositionBias
+from keras_transformer.typing import Tensor
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class PositionEncoding(keras.layers.Layer):
+    r"""A position encoding within an attention: changed queries and keys, a bias of the scores, or both.
+
+    $$s_{ij} = \mathrm{score}(f(q_i, i),\ g(k_j, j)) + b_{ij}$$
+
+    with `queries` as f, `keys` as g and `bias` as b. By default f and g return their inputs, and b is zero. Keys are
+    encoded before they are written to the cache of generation, so g depends on a key and its position only. An encoding
+    creates its weights in `build`, which is called once, with the shape (B, T, N, H) of the heads, even if several
+    attentions share the encoding.
+
+    Example:
+        A decay with the distance, $s_{ij} = \gamma^{i - j} q_i \cdot k_j / \sqrt{H}$, as in RetNet without rotation:
+
+        >>> class Decay(PositionEncoding):
+        ...     def queries(self, heads, positions=None):
+        ...         return heads * self.powers(heads, positions)
+        ...
+        ...     def keys(self, heads, positions=None):
+        ...         return heads / self.powers(heads, positions)
+        ...
+        ...     def powers(self, heads, positions):
+        ...         positions = keras.ops.arange(heads.shape[1]) if positions is None else positions
+        ...         return keras.ops.power(0.97, keras.ops.cast(positions, heads.dtype))[..., None, None]
+    """
+
+    def check(self, num_heads: int, key_dim: int | None) -> None:
+        """Raise a ValueError if the encoding does not fit an attention.
+
+        Args:
+            num_heads: N, the number of heads of the queries.
+            key_dim: H, the size of a head, or None if it is not known yet.
+        """
+
+    def queries(self, heads: Tensor, positions: Tensor | None = None) -> Tensor:
+        """Return the encoded queries.
+
+        Args:
+            heads: (B, T, N, H).
+            positions: integers (T,) or (B, T), by default 0, 1, 2, …
+
+        Returns:
+            (B, T, N, H).
+        """
+        return heads
+
+    def keys(self, heads: Tensor, positions: Tensor | None = None) -> Tensor:
+        """Return the encoded keys (B, S, K, H), with K heads of keys and values; see `queries`."""
+        return heads
+
+    def bias(self) -> PositionBias | None:
+        """Return the bias for `ops.attention`, or None."""
+        return None
