@@ -44,20 +44,37 @@ def test_python_blocks_run_one_after_the_other(tmp_path, monkeypatch):
     assert (tmp_path / "export" / "es-en" / "manifest.json").is_file()
 
 
+def names_of(source):
+    """Return the names that a program uses, and those that it defines or imports."""
+    used, defined = set(), {*dir(builtins)}
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Name(name, ast.Load()):
+                used.add(name)
+            case ast.Name(name) | ast.arg(name) | ast.FunctionDef(name) | ast.ClassDef(name):
+                defined.add(name)
+            case ast.Import(names) | ast.ImportFrom(_, names):
+                defined |= {(alias.asname or alias.name).split(".")[0] for alias in names}
+    return used, defined
+
+
 def undefined_names(examples, known):
     """Return the names that examples use and do not define, such as a trained model."""
-    nodes = [
-        node for each in examples for node in ast.walk(ast.parse(each.source)) if isinstance(node, ast.Name)
-    ]
-    stored = {node.id for node in nodes if isinstance(node.ctx, ast.Store)}
-    imported = {
-        (alias.asname or alias.name).split(".")[0]
-        for each in examples
-        for node in ast.walk(ast.parse(each.source))
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for alias in node.names
-    }
-    return {node.id for node in nodes} - stored - imported - {*known} - {*dir(builtins)}
+    used, defined = names_of("\n".join(each.source for each in examples))
+    return used - defined - {*known}
+
+
+@pytest.mark.parametrize("page", PAGES[:-1], ids=lambda page: page.name)
+def test_code_of_pages_uses_defined_names(page):
+    """A page that continues the README's example says so before its first block."""
+    text = page.read_text(encoding="utf-8")
+    known = set()
+    if "](../README.md)" in (introduction := text.partition("```")[0]):
+        known |= set(re.findall(r"`(\w+)`", introduction))
+    for block in blocks(page, "python"):
+        used, defined = names_of(block)
+        known |= defined
+        assert used <= known
 
 
 @pytest.mark.slow

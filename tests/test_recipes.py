@@ -3,6 +3,7 @@ import html.parser
 import json
 import logging
 import random
+import re
 
 import keras
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import keras_transformer_serving as serving
 from keras_transformer import data, export, pipelines, recipes
 from keras_transformer.datasets import phrasebook
+from keras_transformer.inspection import curves
 from keras_transformer.recipes import pages, pretrained, quickstarts, scores
 
 TINY = {
@@ -107,6 +109,12 @@ def test_each_recipe_learns_a_rule_and_leaves_a_pipeline_and_a_report(task, tmp_
     assert report["examples"]
     assert report["command"].startswith(f"kt.recipes.{recipe_class.__name__}(data=")
     assert len(report["command"]) < 300
+    epochs = len(report["history"]["loss"])
+    assert report["updates"] >= epochs
+    assert report["updates"] % epochs == 0
+    assert f"Made {report['updates']:,} updates of the weights in {epochs} epochs" in said
+    losses = report["history"]["val_loss"]
+    assert any("train for more epochs" in line for line in said) == (losses.index(min(losses)) == epochs - 1)
 
 
 @pytest.mark.slow
@@ -154,6 +162,13 @@ def test_the_best_weights_are_restored_and_training_stops_early():
     batches = recipe.batches(recipe.splits.validation, pipeline, shuffle=False)
     assert pipeline.model.evaluate(batches, verbose=0)[0] == pytest.approx(min(losses), rel=1e-4)
     assert losses[-1] > min(losses)
+
+
+def test_only_a_best_last_epoch_calls_for_more():
+    assert curves.ends_with_best({"val_loss": [3.0, 2.0, 1.0]})
+    assert not curves.ends_with_best({"val_loss": [3.0, 1.0, 2.0]})
+    assert not curves.ends_with_best({"val_loss": [2.0, float("nan")]})
+    assert not curves.ends_with_best({"loss": [1.0]})
 
 
 def test_equal_seeds_give_equal_weights(sentence_pairs):
@@ -337,14 +352,24 @@ def test_the_page_is_one_well_formed_file_that_escapes_texts():
         "directory": "/data",
         "date": "2026-01-01T00:00:00+00:00",
         "evaluated_on": "test",
-        "metrics": {"accuracy": 0.5, "bleu": 30.0, "intervals": {"bleu": (28.0, 32.0)}, "f1": {"<b>": 0.25}},
+        "metrics": {
+            "accuracy": 0.5,
+            "bleu": 30.0,
+            "intervals": {"bleu": (28.0, 32.04), "accuracy": (0.2134, 0.2456)},
+            "f1": {"<b>": 0.25},
+        },
         "signal": "SIGINT",
         "counts": {"train": 10_000, "validation": 2, "test": 3},
         "parameters": 123_456,
+        "updates": 4_321,
         "seconds": {"train": 61.2, "evaluate": 1.0},
         "options": {"epochs": 3},
         "versions": {"keras": "3"},
-        "history": {"loss": [2.0, float("nan"), 1.0], "val_loss": [2.5, 2.0], "learning_rate": [1.0]},
+        "history": {
+            "loss": [2.0, float("nan"), 1.0],
+            "val_loss": [2.5, 2.0],
+            "learning_rate": [9.723e-4, 1e-5],
+        },
         "examples": [{"input": "<script>", "reference": "x", "answer": "y"}],
     }
     content = pages.page(report)
@@ -367,12 +392,17 @@ def test_the_page_is_one_well_formed_file_that_escapes_texts():
     for shown in (
         "&lt;script&gt;",
         "lowest validation loss, epoch 2",
-        "28.0 to 32.0",
+        "28 to 32",
+        "0.213 to 0.246",
+        "4,321 updates",
         "stopped by SIGINT",
         "10,000",
         "prefers-color-scheme: dark",
     ):
         assert shown in content
+    labels = re.findall(r'<text x="([\d.]+)" y="[\d.]+" text-anchor="end">([^<]*)<', content)
+    assert "0.000491" in dict(map(reversed, labels))
+    assert all(float(right) >= 6.5 * len(label) for right, label in labels), "a label is cut off"
 
 
 @pytest.mark.slow

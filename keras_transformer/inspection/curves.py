@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer.arguments import check_one_of
+from keras_transformer_options.arguments import check_one_of
 
 Records = Mapping[str, Sequence[float]]
 
@@ -77,6 +77,12 @@ def best_epoch(history: Records, monitor: str = "val_loss", mode: str = "min") -
     values = np.asarray(history.get(monitor, []), "float64") * (1 if mode == "min" else -1)
     values[~np.isfinite(values)] = np.inf
     return int(values.argmin()) if np.isfinite(values).any() else None
+
+
+def ends_with_best(history: Records) -> bool:
+    """Return whether the last epoch of a history has the lowest validation loss, so that more epochs may lower it."""
+    best = best_epoch(history)
+    return best is not None and best == len(history["val_loss"]) - 1
 
 
 def _decorate(axes: Any, name: str) -> None:

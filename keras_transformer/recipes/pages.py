@@ -6,7 +6,7 @@ from typing import Any
 
 from keras_transformer.inspection.curves import best_epoch, curves
 
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _MARGIN = 360, 220, 48, 28, 12
+_WIDTH, _HEIGHT, _BOTTOM, _MARGIN, _CHARACTER = 360, 220, 28, 12, 7
 
 _STYLE = """
 :root { color-scheme: light dark; --text: #1c1e21; --quiet: #5f6670; --line: #d9dce1; --card: #f6f7f9;
@@ -51,7 +51,7 @@ def page(report: Mapping[str, Any]) -> str:
     sections = [
         f"<h1>{_text(title)}</h1>",
         f"<p>{report['date']} · {counts['train']:,} training examples · {report['parameters']:,} parameters · "
-        f"trained for {seconds['train']:,.0f} s.{stopped}</p>",
+        f"{report['updates']:,} updates in {seconds['train']:,.0f} s.{stopped}</p>",
         f"<h2>Metrics on the {report['evaluated_on']} examples</h2>",
         f'<div class="cards">{"".join(_card(name, numbers[name], metrics) for name in numbers)}</div>',
         _table("F1 of classes", ["class", "F1"], classes.items()) if isinstance(classes, Mapping) else "",
@@ -72,7 +72,7 @@ def page(report: Mapping[str, Any]) -> str:
 
 def _card(name: str, value: float, metrics: Mapping[str, Any]) -> str:
     interval = metrics.get("intervals", {}).get(name)
-    between = f"<span>95 %: {interval[0]:.1f} to {interval[1]:.1f}</span>" if interval else ""
+    between = f"<span>95 %: {_tick(interval[0])} to {_tick(interval[1])}</span>" if interval else ""
     return f'<div class="card"><span>{_label(name)}</span><b>{_number(value)}</b>{between}</div>'
 
 
@@ -90,11 +90,13 @@ def _curve(name: str, train: Sequence[float], validation: Sequence[float], best:
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
     epochs = max(len(train), len(validation))
     span, last = (high - low) or 1.0, max(1, epochs - 1)
+    levels = sorted({low, low + span / 2, low + span})
+    left = _MARGIN + _CHARACTER * max(len(_tick(level)) for level in levels)
     right, bottom = _WIDTH - _MARGIN, _HEIGHT - _BOTTOM
 
     def place(epoch: int, value: float) -> tuple[float, float]:
         y = bottom - (value - low) / span * (bottom - 2 * _MARGIN - 10)
-        return _LEFT + epoch / last * (right - _LEFT), y
+        return left + epoch / last * (right - left), y
 
     def line(of: Sequence[float], kind: str) -> str:
         points = [place(epoch, value) for epoch, value in enumerate(of) if value - value == 0]
@@ -105,16 +107,16 @@ def _curve(name: str, train: Sequence[float], validation: Sequence[float], best:
         return f'<polyline class="{kind}" points="{joined}" fill="none" stroke-width="1.8" />{dots}'
 
     ticks = "".join(
-        f'<line x1="{_LEFT}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}" stroke="var(--line)" />'
-        f'<text x="{_LEFT - 5}" y="{y + 4:.1f}" text-anchor="end">{_tick(value)}</text>'
-        for value, y in ((value, place(0, value)[1]) for value in sorted({low, low + span / 2, low + span}))
+        f'<line x1="{left:.1f}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}" stroke="var(--line)" />'
+        f'<text x="{left - 5:.1f}" y="{y + 4:.1f}" text-anchor="end">{_tick(value)}</text>'
+        for value, y in ((level, place(0, level)[1]) for level in levels)
     )
     x = 0.0 if best is None else place(best, low)[0]
     at_best = "" if best is None else f'<line class="best" x1="{x:.1f}" x2="{x:.1f}" y1="20" y2="{bottom}" />'
     return (
         f'<svg role="img" aria-label="{_label(name)} by epoch" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}">'
-        f'<text class="title" x="{_LEFT}" y="14">{_label(name)}</text>{ticks}'
-        f'<text x="{_LEFT}" y="{_HEIGHT - 8}">epoch 1</text>'
+        f'<text class="title" x="{left:.1f}" y="14">{_label(name)}</text>{ticks}'
+        f'<text x="{left:.1f}" y="{_HEIGHT - 8}">epoch 1</text>'
         f'<text x="{right}" y="{_HEIGHT - 8}" text-anchor="end">{epochs}</text>'
         f"{at_best}{line(train, 'train')}{line(validation, 'validation')}</svg>"
     )

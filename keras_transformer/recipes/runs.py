@@ -11,6 +11,7 @@ from typing import Any
 import keras
 
 from keras_transformer import processes
+from keras_transformer.inspection.curves import ends_with_best
 from keras_transformer.recipes import distributed
 from keras_transformer.recipes.base import Recipe
 from keras_transformer.recipes.interrupted import ResumableRun
@@ -46,8 +47,8 @@ def run(
 
     Returns:
         The content of `report.json`: "metrics" of the examples "evaluated_on" ("test", or "validation" without test
-        examples), "history" of `fit`, "options", "counts" of examples, "seconds", "examples" with answers, "signal",
-        the signal that stopped training, or None.
+        examples), "history" of `fit`, "options", "counts" of examples, "updates" of the weights, "seconds", "examples"
+        with answers, "signal", the signal that stopped training, or None.
 
     Raises:
         FileExistsError: if `folder` exists, and is neither a run to resume nor empty with `resume`.
@@ -92,7 +93,7 @@ def _run(
         if processes.current().is_main and resumable.is_kept_after_error() and not is_refused:
             say(go_on)
         raise
-    seconds = resuming.seconds
+    seconds, updates = resuming.seconds, int(keras.ops.convert_to_numpy(history.model.optimizer.iterations))
     stopped = resuming.signal and signal.Signals(resuming.signal).name
 
     def finish() -> dict[str, Any]:
@@ -100,6 +101,10 @@ def _run(
         trained.save(folder / "pipeline", overwrite=True)
         if stopped:
             say(f"Stopped by {stopped} in epoch {len(history.epoch)}. {go_on}")
+        say(f"Made {updates:,} updates of the weights in {len(history.epoch)} epochs")
+        if not stopped and ends_with_best(history.history):
+            more = "epochs" if recipe.minutes is None else "minutes"
+            say(f"The last epoch has the lowest validation loss: train for more {more} to lower it further")
         say(f"Saved {folder / 'pipeline'}")
         held_out, evaluated_on = (validation, "validation") if test is None else (test, "test")
         metrics = recipe.evaluate(trained, held_out)
@@ -115,6 +120,7 @@ def _run(
             "signal": stopped,
             "counts": counts,
             "parameters": trained.model.count_params(),
+            "updates": updates,
             "seconds": {
                 "train": round(seconds, 1),
                 "evaluate": round(time.monotonic() - evaluation_began, 1),
