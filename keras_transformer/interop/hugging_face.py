@@ -50,7 +50,7 @@ def from_hugging_face(folder: str | os.PathLike[str], **kwargs: Any) -> keras.Mo
     config = _read_config(folder)
     architecture = _architecture(folder, config)
     arguments = {**architecture.arguments(config), **kwargs}
-    with _tensors(folder) as found:
+    with read_tensors(folder) as found:
         tensors = {
             _whole_name(architecture, name): tensor
             for name, tensor in ((architecture.rename(old), tensor) for old, tensor in found.items())
@@ -167,7 +167,7 @@ def _architecture(folder: pathlib.Path, config: dict[str, Any]) -> Architecture:
 
 
 @contextlib.contextmanager
-def _tensors(folder: pathlib.Path) -> Iterator[dict[str, Any]]:
+def read_tensors(folder: pathlib.Path) -> Iterator[dict[str, Any]]:
     """Yield lazily read slices of all tensors by name."""
     with contextlib.ExitStack() as stack:
         found = {}

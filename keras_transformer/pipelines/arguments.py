@@ -44,6 +44,21 @@ def check_limit(name: str, limit: Any) -> None:
     check_positive(**{name: limit})
 
 
+def check_max_length(max_length: Any, most: int | None) -> int | None:
+    """Return the maximum number of tokens of a row, by default `most`, the encoder's.
+
+    Raises:
+        ValueError: if it is more, or leaves no room for start and end ids.
+    """
+    if max_length is None:
+        return most
+    if not is_integer(max_length) or not 2 <= max_length <= (max_length if most is None else most):
+        raise ValueError(
+            f"`max_length` must be an integer in [2, {most}], the model's own. Received: max_length={max_length!r}"
+        )
+    return int(max_length)
+
+
 def check_text(name: str, text: Any) -> None:
     """Raise unless a value is a string."""
     if not isinstance(text, str):

@@ -1,4 +1,4 @@
-"""Pipelines from folders of Hugging Face's `transformers`."""
+"""Pipelines from folders of Hugging Face's `transformers` and of `sentence-transformers`."""
 
 import os
 import pathlib
@@ -9,6 +9,7 @@ import keras
 import numpy as np
 
 from keras_transformer import interop, text
+from keras_transformer.interop import sentence_transformers
 from keras_transformer.pipelines.embedding import Embedding
 from keras_transformer.pipelines.fill_mask import FillMask
 from keras_transformer.pipelines.hugging_face_generation import settings_from
@@ -25,7 +26,7 @@ _BILINEAR = 2
 
 
 def from_hugging_face(folder: str | os.PathLike[str], **settings: Any) -> Any:
-    """Load a pipeline from a folder written by `transformers` or downloaded from its hub.
+    """Load a pipeline from a folder written by `transformers` or `sentence-transformers`, or downloaded from their hub.
 
     | folder | pipeline |
     |---|---|
@@ -34,6 +35,7 @@ def from_hugging_face(folder: str | os.PathLike[str], **settings: Any) -> Any:
     | BERT for masked language modelling or pre-training | `FillMask` |
     | BERT for sequences, tokens, questions | `TextClassification`, `TokenClassification`, `QuestionAnswering` |
     | BERT without head | `Embedding` |
+    | BERT with `modules.json` of `sentence-transformers` | `Embedding` |
     | ViT | `ImageClassification` |
 
     Args:
@@ -42,7 +44,9 @@ def from_hugging_face(folder: str | os.PathLike[str], **settings: Any) -> Any:
             so that images have values from 0 to 255.
         **settings: arguments of the pipeline, such as `generation` and `max_new_tokens`. Labels are the folder's, and
             by default `generation`, `constraints` and `max_new_tokens` are those of `generation_config.json`, or of
-            `config.json` without that file. Unsupported settings are listed in a `UserWarning`.
+            `config.json` without that file. Unsupported settings are listed in a `UserWarning`. Of a folder with
+            `modules.json`, the pooling, the layers after it, normalisation, the maximum length, to which texts are
+            truncated, and the prompts are those of its files.
 
     Returns:
         The pipeline.
@@ -50,15 +54,26 @@ def from_hugging_face(folder: str | os.PathLike[str], **settings: Any) -> Any:
     Raises:
         FileNotFoundError: if a file is missing.
         ImportError: if safetensors is not installed.
-        ValueError: if a file is damaged, the architecture is none of these, or model and tokenizer do not match.
+        ValueError: if a file is damaged, the architecture is none of these, or model and tokenizer do not match; also
+            if a module or setting of `sentence-transformers` is not supported.
 
     Example:
         >>> writer = from_hugging_face("downloads/gpt2", max_new_tokens=32)  # doctest: +SKIP
     """
     folder = pathlib.Path(folder)
+    if (folder / sentence_transformers.MODULES).is_file():
+        return _embedding(folder, settings)
     model = interop.from_hugging_face(folder)
     config = files.read_json(folder / "config.json")
     return _PIPELINES[config["model_type"]](folder, model, config, settings)
+
+
+def _embedding(folder: pathlib.Path, settings: Mapping[str, Any]) -> Embedding:
+    found = sentence_transformers.from_sentence_transformers(folder)
+    tokenizer = text.WordPieceTokenizer.from_files(
+        found.folder, special_tokens_in_text=True, lowercase=found.lowercase
+    )
+    return Embedding(found.model, tokenizer, **{**found.settings, **settings})
 
 
 def _text_to_text(folder: pathlib.Path, model: Any, config: Any, settings: Mapping[str, Any]) -> TextToText:

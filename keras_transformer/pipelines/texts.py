@@ -2,12 +2,12 @@
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.pipelines.arguments import as_list, check_model, check_tokenizer
+from keras_transformer.pipelines.arguments import as_list, check_max_length, check_model, check_tokenizer
 from keras_transformer.pipelines.base import BATCH, DEFAULT, Arrays, Axes, Graph
 from keras_transformer.pipelines.forward import FORWARD, ForwardPipeline
 from keras_transformer.text.pretokenizers import characters
@@ -15,7 +15,6 @@ from keras_transformer.text.tokenizers.strings import to_utf8
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_one_of, check_positive_integer
 
-LONG_TEXTS = ("refuse", "window")
 _SIZES = ("vocabulary_size", "max_length")
 _SPACES = [code for code in range(0x110000) if chr(code).isspace()]
 
@@ -53,21 +52,26 @@ class TextPipeline(ForwardPipeline):
         model: with an `encoder`, or with a `decoder` and the ids of start, delimiter and extract, such as
             `models.GPTClassifier`.
         tokenizer: with the vocabulary of the encoder, or of the decoder with or without the three special tokens.
-        long_texts: "refuse" texts longer than the encoder's `max_length`, or split them into windows that overlap by
-            half ("window").
+        long_texts: "refuse" texts longer than `max_length`, or split them into windows that overlap by half ("window").
+        max_length: the maximum number of tokens, including special ones; by default the encoder's.
 
     Raises:
         TypeError: if `model` or `tokenizer` is of another type.
-        ValueError: if model and tokenizer do not match, or `long_texts` is unknown.
+        ValueError: if model and tokenizer do not match, or an argument has a value that is not allowed.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, long_texts: str = "refuse") -> None:
-        check_one_of(LONG_TEXTS, long_texts=long_texts)
+    long_text_options: ClassVar[tuple[str, ...]] = ("refuse", "window")
+
+    def __init__(
+        self, model: Any, tokenizer: Any, long_texts: str = "refuse", max_length: int | None = None
+    ) -> None:
+        check_one_of(self.long_text_options, long_texts=long_texts)
         check_tokenizer(tokenizer)
         self.model = model
         check_model(self.encoder, "an encoder, a decoder or a model with one", *_SIZES)
         self.tokenizer = tokenizer
         self.long_texts = long_texts
+        self.max_length = check_max_length(max_length, self.encoder.max_length)
         special_ids = getattr(model, "special_ids", None)
         ids = len({*range(tokenizer.vocabulary_size), *(special_ids or ())})
         for name, known in (("vocabulary_size", ids), ("pad_id", tokenizer.pad_id)):
@@ -109,12 +113,13 @@ class TextPipeline(ForwardPipeline):
 
     def export_config(self) -> dict[str, Any]:
         """Return the settings that serving needs to run an export without this package."""
-        sizes = ("max_length", "num_segments")  # decoders have no segments
-        known = {name: getattr(self.encoder, name) for name in sizes if hasattr(self.encoder, name)}
+        encoder = self.encoder  # decoders have no segments
+        segments = {"num_segments": encoder.num_segments} if hasattr(encoder, "num_segments") else {}
         special_ids = getattr(self.model, "special_ids", None)
         return {
             **super().export_config(),
-            **known,
+            **segments,
+            "max_length": self.max_length,
             "special_ids": None if special_ids is None else list(special_ids),
             "symmetric": getattr(self.model, "symmetric", False),
         }
@@ -254,14 +259,16 @@ class TextPipeline(ForwardPipeline):
         taken = (
             sum(map(_lengths, first.values()), tf.zeros_like(lengths)) + 2 + len(first)
         )  # with special ids
-        max_ids = (self.encoder.max_length or 2**30) - taken
+        max_ids = (self.max_length or 2**30) - taken
+        if self.long_texts == "truncate":
+            lengths = tf.clip_by_value(lengths, 0, tf.maximum(max_ids, 0))
         fits = (lengths <= max_ids) | ((max_ids >= 2) & (self.long_texts == "window"))
         beside = "".join(f" beside its `{each}`" for each in first)
         too_long = tf.strings.join(
             [
                 f"`{name}` must have at most ",
                 tf.strings.as_string(tf.maximum(max_ids, 0)),
-                f" tokens each{beside}, as the model has {self.encoder.max_length} positions",
+                f" tokens each{beside}, as `max_length` is {self.max_length}",
                 "" if self.long_texts == "window" else ", or long_texts='window'",
                 ". Received: ",
                 tf.strings.as_string(lengths),

@@ -213,9 +213,9 @@ def test_texts_without_mask_or_word_have_an_empty_row():
 @pytest.mark.parametrize(
     ("name", "inputs", "message"),
     [
-        ("text", {"text": ["a", LONG]}, "as the model has 20 positions"),
-        ("span", {"question": ["a"], "context": [LONG]}, "as the model has 20 positions"),
-        ("span, window", {"question": [LONG], "context": ["a"]}, "as the model has 20 positions"),
+        ("text", {"text": ["a", LONG]}, "as `max_length` is 20"),
+        ("span", {"question": ["a"], "context": [LONG]}, "as `max_length` is 20"),
+        ("span, window", {"question": [LONG], "context": ["a"]}, "as `max_length` is 20"),
         (
             "image",
             {"pixel_values": np.full((1, 8, 8, 3), np.nan, "float32")},
@@ -454,7 +454,7 @@ def test_every_pipeline_is_exported_verified_and_loaded(
     loaded = tf.saved_model.load(str(path))
     if name in ("text", "token", "embedding"):
         found = loaded.signatures["serving_default"](text=tf.constant(["a", LONG]))
-        assert [b"as the model has 20 positions" in error for error in found["error"].numpy()] == [
+        assert [b"as `max_length` is 20" in error for error in found["error"].numpy()] == [
             False,
             True,
         ]

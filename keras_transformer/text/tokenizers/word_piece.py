@@ -180,12 +180,15 @@ class WordPieceTokenizer(WordTokenizer):
         return cls(list(pieces), special_tokens=special_tokens, **settings)
 
     @classmethod
-    def from_files(cls, folder: str | os.PathLike[str], *, special_tokens_in_text: bool = False) -> Self:
+    def from_files(
+        cls, folder: str | os.PathLike[str], *, special_tokens_in_text: bool = False, lowercase: bool = False
+    ) -> Self:
         """Read the tokenizer of a folder written by Hugging Face's libraries.
 
         Args:
             folder: the folder with `tokenizer.json`, or with `vocab.txt` and, optionally, `tokenizer_config.json`.
             special_tokens_in_text: whether to recognise special tokens in texts.
+            lowercase: whether to lower-case letters also if the files do not say so.
 
         Returns:
             The tokenizer.
@@ -199,6 +202,9 @@ class WordPieceTokenizer(WordTokenizer):
             30522
         """
         vocabulary, settings = hugging_face.read_word_piece(folder, SPECIAL_TOKENS)
+        if settings["strip_accents"] is None:
+            settings["strip_accents"] = settings["lowercase"]
+        settings["lowercase"] |= lowercase
         return cls(vocabulary, special_tokens_in_text=special_tokens_in_text, **settings)
 
     def encode_pairs(self, first: Any, second: Any) -> dict[str, tf.Tensor]:

@@ -1,35 +1,66 @@
 """Exported pipelines of sentence embeddings."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from keras_transformer_serving.pipelines.texts import Arrays, TextPipeline, Windows
+from keras_transformer_serving.pipelines.texts import Arrays, RefusedError, TextPipeline, Windows
+
+PROMPT_INPUTS = ("prompt_name", "prompt")
 
 
 class Embedding(TextPipeline):
     """An exported encoder of sentences; `load` creates it."""
 
-    def __call__(self, text: str | Iterable[str], batch_size: int = 32) -> np.ndarray:
+    @property
+    def _prompts(self) -> Mapping[str, str]:
+        prompts: Mapping[str, str] = self.config.get("prompts") or {}
+        return prompts
+
+    def __call__(
+        self,
+        text: str | Iterable[str],
+        batch_size: int = 32,
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+    ) -> np.ndarray:
         """Embed texts.
 
         Args:
             text: a list of texts, or one string.
             batch_size: the number of rows in a batch.
+            prompt_name: the name of a prompt of the export that is put before each text; by default that of the
+                export's setting `default_prompt_name`.
+            prompt: a prompt without a name; "" for none.
 
         Returns:
-            float32 (n, D), or (D,) for one string.
+            float32 (n, E), or (E,) for one string.
 
         Raises:
-            TypeError: if a text is not a string.
-            ValueError: if a text is too long.
+            TypeError: if a text or `prompt` is not a string.
+            ValueError: if a text is too long, `prompt_name` is unknown, or both a name and a prompt are given.
         """
-        rows = np.array(self._answers(batch_size, text=text), np.float32)
-        return rows if rows.size else rows.reshape(0, self.config["model_dim"])
+        texts = [text] if isinstance(text, str) else list(text)
+        options = prompt_options(self._prompts, prompt_name, prompt)
+        columns = {name: [value] * len(texts) for name, value in options.items()}
+        rows = np.array(self._answers(batch_size, text=texts, **columns), np.float32)
+        rows = rows.reshape(len(texts), self.config["model_dim"])
+        return rows[0] if isinstance(text, str) else rows
 
     def preprocess(self, *texts: str) -> tuple[Windows, None]:
-        """Convert a text to windows of ids."""
-        return self._windows(self.tokenizer.tokenize(texts[0]), "text"), None
+        """Convert a text to windows of ids, with the default prompt, or that of a prompt's name and a prompt.
+
+        The name "" is that of no prompt. The prompt replaces that of the name unless it is "".
+        """
+        text, *options = texts
+        name, prompt = options or (self.config.get("default_prompt_name") or "", "")
+        if name and name not in self._prompts:
+            raise RefusedError(
+                "prompt_name", f"`prompt_name` must be one of {list(self._prompts)}. Received: {name}"
+            )
+        prompt = prompt or (self._prompts[name] if name else "")
+        return self._windows(self.tokenizer.tokenize(prompt + text), "text"), None
 
     def postprocess(self, outputs: Arrays, windows: Windows, state: None) -> np.ndarray:
         """Average the vectors (W, D) of the windows of a text, weighted by their numbers of tokens."""
@@ -38,3 +69,33 @@ class Embedding(TextPipeline):
         if self.config["normalize"]:
             mean = mean / np.sqrt(np.maximum(np.square(mean).sum(), 1e-12))
         return mean
+
+
+def prompt_options(prompts: Mapping[str, str], prompt_name: str | None, prompt: str | None) -> dict[str, str]:
+    """Return the inputs "prompt_name" and "prompt" of `preprocess`; none for the default prompt.
+
+    Args:
+        prompts: the prompts, by name.
+        prompt_name: the name of one of them, or None.
+        prompt: a prompt without a name, or None.
+
+    Raises:
+        TypeError: if `prompt` is not a string.
+        ValueError: if `prompt_name` is unknown, or both are given.
+    """
+    if prompt_name is None and prompt is None:
+        return {}
+    if prompt is None:
+        if prompt_name not in prompts:
+            raise ValueError(
+                f"`prompt_name` must be one of {list(prompts)}. Received: prompt_name={prompt_name!r}"
+            )
+        return dict(zip(PROMPT_INPUTS, (prompt_name, ""), strict=True))
+    if prompt_name is not None:
+        raise ValueError(
+            "`prompt` must be None beside a `prompt_name`. "
+            f"Received: prompt_name={prompt_name!r}, prompt={prompt!r}"
+        )
+    if not isinstance(prompt, str):
+        raise TypeError(f"`prompt` must be a string. Received: prompt={prompt!r}")
+    return dict(zip(PROMPT_INPUTS, ("", prompt), strict=True))

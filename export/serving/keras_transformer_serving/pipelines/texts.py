@@ -154,13 +154,15 @@ class TextPipeline(Model, abc.ABC):
         """
         limit = self.config["max_length"]
         most = (2**30 if limit is None else limit) - sum(map(len, first.values())) - 2 - len(first)
+        if self.config.get("long_texts") == "truncate":
+            ids = ids[: max(most, 0)]
         split = self.config.get("long_texts") == "window"
         if len(ids) > most and not (split and most >= 2):
             hint = "" if split else ", or long_texts='window'"
             beside = "".join(f" beside its `{each}`" for each in first)
             raise RefusedError(
                 name,
-                f"`{name}` must have at most {max(most, 0)} tokens each{beside}, as the model has {limit} positions"
+                f"`{name}` must have at most {max(most, 0)} tokens each{beside}, as `max_length` is {limit}"
                 f"{hint}. Received: {len(ids)} tokens",
             )
         stride = max(most - most // 2, 1)

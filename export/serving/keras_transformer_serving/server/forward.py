@@ -52,9 +52,9 @@ def signatures(pipeline: Model, max_batch_size: int) -> dict[str, Signature]:
     if isinstance(pipeline, TextPipeline):
         outputs = (*_text_outputs(pipeline), _ERROR)
         run = functools.partial(pipeline.run_windows, batch_size=max_batch_size)
-        for name, texts in _text_inputs(pipeline).items():
-            prepare = functools.partial(_prepare_texts, pipeline, run, texts)
-            found[name] = Signature(tuple(Tensor(each, "string") for each in texts), outputs, prepare)
+        for name, tensors in _text_inputs(pipeline).items():
+            prepare = functools.partial(_prepare_texts, pipeline, run, [tensor.name for tensor in tensors])
+            found[name] = Signature(tensors, outputs, prepare)
     elif pipeline.config["pipeline"] in ("ImageClassification", "NodeClassification"):
         prepare = functools.partial(
             _prepare_arrays,
@@ -126,17 +126,21 @@ def _finish_text(pipeline: TextPipeline, windows: Windows, state: Any, outputs: 
     return {**_named(pipeline, found), ERROR: ""}
 
 
-def _text_inputs(pipeline: TextPipeline) -> dict[str, tuple[str, ...]]:
-    """Return the names of the inputs of each signature of texts."""
-    if isinstance(pipeline, QuestionAnswering):
-        return {DEFAULT: ("question", "context")}
-    if not isinstance(pipeline, TextClassification):
-        return {DEFAULT: ("text",)}
-    if pipeline.config["symmetric"]:
-        return {DEFAULT: ("text", "text_pair")}
-    if pipeline.config.get("num_segments", 2) < 2:
-        return {DEFAULT: ("text",)}
-    return {DEFAULT: ("text",), "classify_pairs": ("text", "text_pair")}
+def _text_inputs(pipeline: TextPipeline) -> dict[str, tuple[Tensor, ...]]:
+    """Return the inputs of each signature of texts."""
+    config, text = pipeline.config, Tensor("text", "string")
+    pair = (text, Tensor("text_pair", "string"))
+    match pipeline:
+        case QuestionAnswering():
+            return {DEFAULT: (Tensor("question", "string"), Tensor("context", "string"))}
+        case Embedding() if config.get("prompts"):
+            name = Tensor("prompt_name", "string", default=config["default_prompt_name"] or "")
+            return {DEFAULT: (text,), "embed": (text, name, Tensor("prompt", "string", default=""))}
+        case TextClassification() if config["symmetric"]:
+            return {DEFAULT: pair}
+        case TextClassification() if config.get("num_segments", 2) >= 2:
+            return {DEFAULT: (text,), "classify_pairs": pair}
+    return {DEFAULT: (text,)}
 
 
 def _text_outputs(pipeline: TextPipeline) -> tuple[Tensor, ...]:

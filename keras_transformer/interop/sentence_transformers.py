@@ -1,0 +1,288 @@
+"""Reading of folders of the `sentence-transformers` library: `modules.json` and the modules that it lists."""
+
+import os
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import keras
+
+from keras_transformer.interop import hugging_face
+from keras_transformer.interop.architecture import Parameters, dense, norm
+from keras_transformer.models import BERT, SentenceEncoder
+from keras_transformer.models.sentence_encoder import pooled_dim
+from keras_transformer_options.arguments import is_integer
+from keras_transformer_serving import files
+
+MODULES = "modules.json"
+_CONFIG = "config.json"
+_OF_TRANSFORMER = "sentence_bert_config.json"
+_OF_MODEL = "config_sentence_transformers.json"
+_OF_TOKENIZER = "tokenizer_config.json"
+_ADAPTER = "adapter_config.json"
+_PACKAGE = "sentence_transformers."
+_INPUTS = dict.fromkeys(("module_input_name", "module_output_name"), "sentence_embedding")
+_POOLINGS = {
+    "cls": "first",
+    "max": "max",
+    "mean": "mean",
+    "mean_sqrt_len_tokens": "mean_sqrt_length",
+    "weightedmean": "weighted_mean",
+    "lasttoken": "last",
+}
+# The settings of older versions, in the order in which the vectors of several poolings are concatenated.
+_OLDER_POOLINGS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+_ACTIVATIONS = {
+    "torch.nn.modules.linear.Identity": "linear",
+    "torch.nn.modules.activation.Tanh": "tanh",
+    "torch.nn.modules.activation.ReLU": "relu",
+    "torch.nn.modules.activation.GELU": "gelu",
+    "torch.nn.modules.activation.SiLU": "silu",
+    "torch.nn.modules.activation.Sigmoid": "sigmoid",
+}
+_TEXT_ONLY = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
+_LAYER_NORM_EPSILON = 1e-5
+
+
+class SentenceTransformer(NamedTuple):
+    """The model and the settings of a folder of `sentence-transformers`.
+
+    Attributes:
+        model: the encoder, its pooling and the layers after it.
+        folder: the folder of the encoder and of its tokenizer.
+        lowercase: whether texts are lower-cased before they are tokenized.
+        settings: the arguments of `pipelines.Embedding` for normalisation, the maximum length and prompts.
+    """
+
+    model: SentenceEncoder
+    folder: pathlib.Path
+    lowercase: bool
+    settings: dict[str, Any]
+
+
+class _Module(NamedTuple):
+    kind: str
+    folder: pathlib.Path
+
+
+def from_sentence_transformers(folder: str | os.PathLike[str]) -> SentenceTransformer:
+    """Read a folder that the `sentence-transformers` library has saved.
+
+    Args:
+        folder: a folder with `modules.json`.
+
+    Returns:
+        The model and its settings. Texts that are too long are truncated, as there.
+
+    Raises:
+        FileNotFoundError: if a file is missing, or weights are only in PyTorch's format.
+        ImportError: if safetensors is not installed.
+        ValueError: if a file is damaged, or a module, an order of modules or a setting is not supported.
+    """
+    folder = pathlib.Path(folder)
+    transformer, pooling, *others = _modules(folder)
+    settings = _model_settings(folder)
+    lowercase, max_length = _transformer_settings(transformer.folder)
+    encoder = hugging_face.from_hugging_face(transformer.folder)
+    encoder = getattr(encoder, "encoder", encoder)  # without a head, as the library reads it
+    if not isinstance(encoder, BERT):
+        raise ValueError(
+            f"`{transformer.folder / _CONFIG}` must be of a BERT in a folder of sentence-transformers. "
+            f"Received: a {type(encoder).__name__}"
+        )
+    names, head = _poolings(pooling.folder, encoder), []
+    size = pooled_dim(encoder, names)
+    for module in others:
+        head.append(_LAYERS[module.kind](module.folder, size))
+        size = head[-1].compute_output_shape((None, size))[-1]
+    normalize = bool(others) and others[-1].kind == "Normalize"
+    return SentenceTransformer(
+        SentenceEncoder(encoder, names, head[:-1] if normalize else head),
+        transformer.folder,
+        lowercase,
+        {
+            "normalize": normalize,
+            "long_texts": "truncate",
+            "max_length": min(max_length or encoder.max_length, encoder.max_length),
+            **settings,
+        },
+    )
+
+
+def _modules(folder: pathlib.Path) -> list[_Module]:
+    """Return the modules of a folder: a transformer, a pooling, and layers."""
+    path = folder / MODULES
+    listed = files.read_json(path)
+    try:
+        found = [_Module(each["type"], _below(folder, each["path"])) for each in listed]
+        names = [kind.rpartition(".")[2] if kind.startswith(_PACKAGE) else kind for kind, _ in found]
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"`{path}` must be a list of modules, each with a type and a path. Received: {listed!r}"
+        ) from error
+    if names[:2] != ["Transformer", "Pooling"] or not set(names[2:]) <= _LAYERS.keys():
+        raise ValueError(
+            f"`{path}` must list the modules Transformer and Pooling of sentence-transformers, and after them any of "
+            f"{', '.join(_LAYERS)}. Received: {', '.join(map(str, names)) or 'none'}"
+        )
+    return [module._replace(kind=kind) for module, kind in zip(found, names, strict=True)]
+
+
+def _below(folder: pathlib.Path, path: str) -> pathlib.Path:
+    """Return the folder of a module."""
+    if pathlib.PurePath(path).is_absolute() or ".." in pathlib.PurePath(path).parts:
+        raise ValueError(f"`{folder / MODULES}` must have paths below its folder. Received: path={path!r}")
+    return folder / path
+
+
+def _settings(path: pathlib.Path, expected: Mapping[str, Any], *read: str) -> dict[str, Any]:
+    """Return the settings in a file, after a check of all that are not read.
+
+    Args:
+        path: the file; without it there are no settings.
+        expected: the supported values of settings.
+        *read: the names of settings that the caller reads.
+
+    Raises:
+        ValueError: if a setting has another value than supported. The others must be empty.
+    """
+    config = files.read_json(path) if path.is_file() else {}
+    if not isinstance(config, dict):
+        raise ValueError(f"`{path}` must be a dictionary. Received: {config!r}")
+    for name, value in config.items():
+        if name in expected and value != expected[name]:
+            raise ValueError(f"`{path}` must have {name}={expected[name]!r}. Received: {name}={value!r}")
+        if name not in expected and name not in read and value:
+            raise ValueError(
+                f"`{path}` must have settings among {sorted([*expected, *read])}, or empty ones. "
+                f"Received: {name}={value!r}"
+            )
+    return config
+
+
+def _model_settings(folder: pathlib.Path) -> dict[str, Any]:
+    """Return the prompts and the name of the default one."""
+    # The similarity function compares vectors; it does not change them.
+    unused = ("__version__", "requirements", "similarity_fn_name")
+    names = ("prompts", "default_prompt_name")
+    config = _settings(folder / _OF_MODEL, {"model_type": "SentenceTransformer"}, *names, *unused)
+    prompts, default = config.get("prompts") or {}, config.get("default_prompt_name")
+    if not isinstance(prompts, dict) or not all(isinstance(each, str | None) for each in prompts.values()):
+        raise ValueError(
+            f"`{folder / _OF_MODEL}` must have prompts that are strings, by name. Received: prompts={prompts!r}"
+        )
+    prompts = {name: prompt or "" for name, prompt in prompts.items()}
+    if default is not None and default not in prompts:
+        raise ValueError(
+            f"`{folder / _OF_MODEL}` must have a default_prompt_name among {list(prompts)}. "
+            f"Received: default_prompt_name={default!r}"
+        )
+    return {"prompts": prompts, "default_prompt_name": default}
+
+
+def _transformer_settings(folder: pathlib.Path) -> tuple[bool, int | None]:
+    """Return whether texts are lower-cased, and the maximum number of tokens, None for that of the model."""
+    if (folder / _ADAPTER).is_file():
+        raise ValueError(
+            f"`{folder}` must hold the weights of a whole model; merge its adapter first. Received: {_ADAPTER}"
+        )
+    config = _settings(
+        folder / _OF_TRANSFORMER,
+        {
+            "transformer_task": "feature-extraction",
+            "modality_config": _TEXT_ONLY,
+            "module_output_name": "token_embeddings",
+        },
+        "max_seq_length",
+        "do_lower_case",
+        "unpad_inputs",  # another computation of the same vectors
+    )
+    path, name = folder / _OF_TRANSFORMER, "max_seq_length"
+    if config.get(name) is None and (folder / _OF_TOKENIZER).is_file():
+        path, name = folder / _OF_TOKENIZER, "model_max_length"
+        config = {**config, name: files.read_json(path).get(name)}
+    limit = config.get(name)
+    if limit is not None and not (is_integer(limit) and limit >= 2):
+        raise ValueError(f"`{path}` must have an integer of at least 2 as {name}. Received: {name}={limit!r}")
+    return bool(config.get("do_lower_case")), limit
+
+
+def _poolings(folder: pathlib.Path, encoder: BERT) -> tuple[str, ...]:
+    """Return the names of the poolings whose vectors are concatenated."""
+    path = folder / _CONFIG
+    sizes = dict.fromkeys(("embedding_dimension", "word_embedding_dimension"), encoder.model_dim)
+    config = _settings(path, {**sizes, "include_prompt": True}, "pooling_mode", *_OLDER_POOLINGS)
+    modes = config.get("pooling_mode")
+    if modes is None:
+        modes = [name for setting, name in _OLDER_POOLINGS.items() if config.get(setting)] or ["mean"]
+    modes = [modes] if isinstance(modes, str) else modes
+    if not isinstance(modes, list) or not modes or not all(each in list(_POOLINGS) for each in modes):
+        raise ValueError(
+            f"`{path}` must have a pooling_mode among {list(_POOLINGS)}, or several. Received: pooling_mode={modes!r}"
+        )
+    return tuple(_POOLINGS[name] for name in modes)
+
+
+def _dense(folder: pathlib.Path, size: int) -> keras.layers.Dense:
+    """Return the layer of a module Dense, for inputs (B, size)."""
+    path = folder / _CONFIG
+    config = _settings(path, {**_INPUTS, "in_features": size}, "out_features", "bias", "activation_function")
+    activation = config.get("activation_function", "torch.nn.modules.activation.Tanh")
+    if activation not in _ACTIVATIONS:
+        raise ValueError(
+            f"`{path}` must have an activation_function among {list(_ACTIVATIONS)}. "
+            f"Received: activation_function={activation!r}"
+        )
+    if not is_integer(config.get("out_features")) or config["out_features"] < 1:
+        raise ValueError(
+            f"`{path}` must have a positive integer as out_features. "
+            f"Received: out_features={config.get('out_features')!r}"
+        )
+    layer = keras.layers.Dense(
+        config["out_features"],
+        _ACTIVATIONS[activation],
+        use_bias=bool(config.get("bias", True)),
+        dtype="float32",
+    )
+    layer.build((None, size))
+    return _with_weights(folder, layer, dense("linear", layer))
+
+
+def _layer_norm(folder: pathlib.Path, size: int) -> keras.layers.LayerNormalization:
+    """Return the layer of a module LayerNorm, for inputs (B, size)."""
+    _settings(folder / _CONFIG, {"dimension": size})
+    layer = keras.layers.LayerNormalization(epsilon=_LAYER_NORM_EPSILON, dtype="float32")
+    layer.build((None, size))
+    return _with_weights(folder, layer, norm("norm", layer))
+
+
+def _unit_norm(folder: pathlib.Path, size: int) -> keras.layers.UnitNormalization:
+    """Return the layer of a module Normalize that other layers follow."""
+    _settings(folder / _CONFIG, _INPUTS)
+    return keras.layers.UnitNormalization(dtype="float32")
+
+
+def _with_weights(folder: pathlib.Path, layer: Any, parameters: Parameters) -> Any:
+    """Return a layer after reading its weights."""
+    expected = dict(parameters)
+    with hugging_face.read_tensors(folder) as tensors:
+        shapes = {name: tuple(tensor.get_shape()) for name, tensor in tensors.items()}
+        if shapes != (needed := {name: parameter.file_shape for name, parameter in expected.items()}):
+            raise ValueError(f"`{folder}` must have weights of the shapes {needed}. Received: {shapes}")
+        for name, parameter in expected.items():
+            parameter.read(tensors[name][:])
+    return layer
+
+
+_LAYERS: dict[str, Callable[[pathlib.Path, int], Any]] = {
+    "Dense": _dense,
+    "LayerNorm": _layer_norm,
+    "Normalize": _unit_norm,
+}

@@ -1,0 +1,396 @@
+"""Folders in the layout of `sentence-transformers`, made by hand, as pipelines; the vectors compared with NumPy."""
+
+import json
+import shutil
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer import interop, pipelines
+from keras_transformer.models import BERT, GPT, MaskedLanguageModel, SentenceEncoder
+
+safetensors = pytest.importorskip("safetensors.numpy")
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", "##x", "query", "."]
+SIZES = {"num_layers": 1, "num_heads": 2, "model_dim": 8, "hidden_dim": 16, "dropout": 0.0}
+TEXTS = ["a b c", "h ax", "", "a [MASK] b"]
+IDS = [[2, 5, 6, 7, 3], [2, 12, 5, 13, 3], [2, 3], [2, 5, 4, 6, 3]]
+MAX_LENGTH = 10
+LONG, TRUNCATED = "a b c d " * 5, [2, *[5, 6, 7, 8] * 2, 3]
+OLD, NEW = "sentence_transformers.models.{}", "sentence_transformers.base.modules.{}.{}"
+CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+TANH = "torch.nn.modules.activation.Tanh"
+MEAN = {"word_embedding_dimension": 8, "pooling_mode_mean_tokens": True}
+
+
+def randomised(model):
+    random = np.random.default_rng(1)
+    for weight in model.trainable_weights:
+        weight.assign(random.normal(size=weight.shape) * 0.5)
+    return model
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    return randomised(BERT(len(PIECES), **SIZES, max_length=16))
+
+
+@pytest.fixture(scope="module")
+def transformer(encoder, tmp_path_factory):
+    """The folder of `encoder` and its tokenizer."""
+    folder = interop.to_hugging_face(encoder, tmp_path_factory.mktemp("bert") / "it")
+    (folder / "vocab.txt").write_text("\n".join(PIECES) + "\n")
+    return folder
+
+
+def write_json(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content))
+
+
+def write_layers(folder, layers, first, type_=OLD.format):
+    """Write the modules after the transformer: pairs of a name, and settings and tensors; return their list."""
+    modules = []
+    for number, (name, settings, tensors) in enumerate(layers, first):
+        part = f"{number}_{name}"
+        write_json(folder / part / "config.json", settings)
+        if tensors:
+            safetensors.save_file(tensors, folder / part / "model.safetensors")
+        modules.append({"idx": number, "name": str(number), "path": part, "type": type_(name)})
+    return modules
+
+
+def write(transformer, folder, pooling=MEAN, layers=(), of_model=None, of_transformer=None, old=True):
+    """Write a folder as an old version of the library, in 0_Transformer, or as a new one, in the folder itself."""
+    path = "0_Transformer" if old else ""
+    shutil.copytree(transformer, folder / path)
+    of_transformer = {"max_seq_length": MAX_LENGTH, "do_lower_case": False} | (of_transformer or {})
+    if old:
+        write_json(folder / path / "sentence_bert_config.json", of_transformer)
+    else:
+        write_json(folder / "tokenizer_config.json", {"model_max_length": MAX_LENGTH})
+
+    def type_(name):
+        return OLD.format(name) if old else NEW.format(name.lower(), name)
+
+    first = {"idx": 0, "name": "0", "path": path, "type": type_("Transformer")}
+    rest = write_layers(folder, [("Pooling", pooling, {}), *layers], 1, type_)
+    write_json(folder / "modules.json", [first, *rest])
+    if of_model is not None:
+        write_json(folder / "config_sentence_transformers.json", of_model)
+    return folder
+
+
+def token_ids(embed, text):
+    return embed.preprocess(tf.constant([text])).inputs["token_ids"].numpy()[0].tolist()
+
+
+def states(encoder, ids):
+    return keras.ops.convert_to_numpy(encoder(np.array([ids])))[0]
+
+
+POOLINGS = {
+    "cls_token": lambda h: h[0],
+    "max_tokens": lambda h: h.max(0),
+    "mean_tokens": lambda h: h.mean(0),
+    "mean_sqrt_len_tokens": lambda h: h.sum(0) / np.sqrt(len(h)),
+    "weightedmean_tokens": lambda h: np.arange(1, len(h) + 1) @ h / np.arange(1, len(h) + 1).sum(),
+    "lasttoken": lambda h: h[-1],
+}
+NEW_NAMES = ["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
+
+
+def test_all_poolings_are_concatenated_in_the_librarys_order(transformer, encoder, tmp_path):
+    names = [f"pooling_mode_{name}" for name in POOLINGS]
+    pooling = {"word_embedding_dimension": 8, **dict.fromkeys(reversed(names), True)}
+    embed = pipelines.from_hugging_face(write(transformer, tmp_path / "old", pooling))
+    expected = [np.concatenate([of(states(encoder, ids)) for of in POOLINGS.values()]) for ids in IDS]
+    np.testing.assert_allclose(embed(TEXTS), expected, **CLOSE)
+    assert not embed.normalize
+    pooling = {"embedding_dimension": 8, "pooling_mode": NEW_NAMES[::-1], "include_prompt": True}
+    embed = pipelines.from_hugging_face(write(transformer, tmp_path / "new", pooling, old=False))
+    parts = np.split(np.array(expected), 6, axis=1)
+    np.testing.assert_allclose(embed(TEXTS), np.concatenate(parts[::-1], axis=1), **CLOSE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", POOLINGS)
+@pytest.mark.parametrize("old", [True, False])
+def test_each_pooling_equals_numpy(transformer, encoder, name, old, tmp_path):
+    settings = {"word_embedding_dimension": 8, f"pooling_mode_{name}": True}
+    if not old:
+        settings = {"embedding_dimension": 8, "pooling_mode": NEW_NAMES[list(POOLINGS).index(name)]}
+    folder = write(transformer, tmp_path / "it", settings, [("Normalize", {}, {})], old=old)
+    embed = pipelines.from_hugging_face(folder)
+    pooled = [POOLINGS[name](states(encoder, ids)) for ids in IDS]
+    expected = pooled / np.linalg.norm(pooled, axis=1, keepdims=True)
+    np.testing.assert_allclose(embed(TEXTS), expected, **CLOSE)
+
+
+def dense(size, units, activation=TANH, bias=True):
+    random = np.random.default_rng(units)
+    tensors = {"linear.weight": random.normal(size=(units, size)).astype("float32")}
+    if bias:
+        tensors["linear.bias"] = random.normal(size=units).astype("float32")
+    settings = {"in_features": size, "out_features": units, "bias": bias, "activation_function": activation}
+    return "Dense", settings, tensors
+
+
+@pytest.mark.slow
+def test_layers_after_the_pooling_equal_numpy(transformer, encoder, tmp_path):
+    norm = {"norm.weight": np.arange(4, dtype="float32"), "norm.bias": np.ones(4, "float32")}
+    layers = [
+        dense(8, 6),
+        ("Normalize", {"module_input_name": "sentence_embedding"}, {}),
+        dense(6, 4, "torch.nn.modules.linear.Identity", bias=False),
+        ("LayerNorm", {"dimension": 4}, norm),
+    ]
+    embed = pipelines.from_hugging_face(write(transformer, tmp_path / "it", layers=layers))
+    vectors = np.stack([states(encoder, ids).mean(0) for ids in IDS])
+    first, second = layers[0][2], layers[2][2]
+    vectors = np.tanh(vectors @ first["linear.weight"].T + first["linear.bias"])
+    vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True) @ second["linear.weight"].T
+    deviation = np.sqrt(vectors.var(1, keepdims=True) + 1e-5)
+    expected = (vectors - vectors.mean(1, keepdims=True)) / deviation * np.arange(4) + 1
+    np.testing.assert_allclose(embed(TEXTS), expected, **CLOSE)
+    assert embed([]).shape == (0, 4)
+    embed.save(tmp_path / "saved")
+    np.testing.assert_allclose(pipelines.load(tmp_path / "saved")(TEXTS), expected, **CLOSE)
+
+
+def test_long_texts_are_truncated_unless_another_way_is_chosen(transformer, tmp_path):
+    folder = write(transformer, tmp_path / "it")
+    embed = pipelines.from_hugging_face(folder)
+    assert type(embed.model) is SentenceEncoder
+    assert (embed.long_texts, embed.max_length) == ("truncate", MAX_LENGTH)
+    assert token_ids(embed, LONG) == TRUNCATED
+    refusing = pipelines.from_hugging_face(folder, long_texts="refuse")
+    with pytest.raises(ValueError, match="at most 8 tokens each, as `max_length` is 10.*Received: 20 tokens"):
+        refusing([LONG])
+    longer = pipelines.Embedding(embed.model, embed.tokenizer)
+    assert token_ids(longer, "a " * 14) == [2, *[5] * 14, 3]
+
+
+PROMPTS = {"prompts": {"query": "query b ", "none": ""}, "default_prompt_name": "query"}
+
+
+@pytest.fixture(scope="module")
+def prompted(transformer, tmp_path_factory):
+    return pipelines.from_hugging_face(
+        write(transformer, tmp_path_factory.mktemp("it") / "it", of_model=PROMPTS)
+    )
+
+
+def test_prompts_are_put_before_texts(prompted):
+    with_prompt, without = (
+        prompted([f"query b {text}" for text in TEXTS], prompt=""),
+        prompted(TEXTS, prompt=""),
+    )
+    assert np.abs(with_prompt - without).max() > 0.01
+    np.testing.assert_allclose(prompted(TEXTS), with_prompt, **CLOSE)
+    np.testing.assert_allclose(prompted(iter(TEXTS), prompt_name="query"), with_prompt, **CLOSE)
+    np.testing.assert_allclose(prompted(TEXTS, prompt_name="none"), without, **CLOSE)
+    np.testing.assert_allclose(prompted(TEXTS[0], prompt="query b "), with_prompt[0], **CLOSE)
+    with pytest.raises(ValueError, match=r"`prompt_name` must be one of \['query', 'none'\]. .*'other'"):
+        prompted(TEXTS, prompt_name="other")
+    with pytest.raises(ValueError, match="`prompt` must be None beside a `prompt_name`"):
+        prompted(TEXTS, prompt_name="query", prompt="a")
+    with pytest.raises(TypeError, match="`prompt` must be a string. Received: prompt=5"):
+        prompted(TEXTS, prompt=5)
+
+
+def test_the_signature_embed_has_a_prompt_for_each_text(prompted):
+    graph = prompted.signatures()["embed"]
+    names, prompts = ["query", "none", "", "other"], ["", "", "query b ", ""]
+    found = graph.function(*map(tf.constant, (TEXTS, names, prompts)))
+    expected = [prompted(TEXTS[0]), prompted(TEXTS[1], prompt=""), prompted(TEXTS[2]), np.zeros(8)]
+    np.testing.assert_allclose(found["embedding"], expected, **CLOSE)
+    errors = [error.decode() for error in found["error"].numpy()]
+    assert errors[:3] == [""] * 3
+    assert errors[3] == "`prompt_name` must be one of ['query', 'none']. Received: other"
+    defaults = graph.function(tf.constant(TEXTS), *map(tf.constant, graph.defaults.values()))
+    np.testing.assert_allclose(defaults["embedding"], prompted(TEXTS), **CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"prompts": ["a"]}, TypeError, "`prompts` must be a dictionary from names to texts"),
+        ({"prompts": {"a": 1}}, TypeError, "`prompts` must be a dictionary from names to texts"),
+        ({"prompts": {"": "a"}}, ValueError, "`prompts` must have names that are not empty"),
+        (
+            {"prompts": {"a": "b"}, "default_prompt_name": "c"},
+            ValueError,
+            r"`default_prompt_name` must be one of \['a'\]",
+        ),
+        ({"long_texts": "other"}, ValueError, "`long_texts` must be one of .*'truncate'"),
+        ({"max_length": 17}, ValueError, r"`max_length` must be an integer in \[2, 16\].*max_length=17"),
+        ({"max_length": 1}, ValueError, r"`max_length` must be an integer in \[2, 16\].*max_length=1"),
+        ({"pooling": "max"}, ValueError, r"`pooling` must be one of \('mean',\). Received: pooling='max'"),
+    ],
+)
+def test_wrong_arguments_are_refused(prompted, arguments, error, message):
+    with pytest.raises(error, match=message):
+        pipelines.Embedding(prompted.model, prompted.tokenizer, **arguments)
+
+
+def test_lower_case_is_that_of_the_folder(transformer, tmp_path):
+    folder = write(transformer, tmp_path / "it", of_transformer={"do_lower_case": True})
+    write_json(folder / "0_Transformer" / "tokenizer_config.json", {"do_lower_case": False})
+    embed = pipelines.from_hugging_face(folder)
+    assert token_ids(embed, "A b C") == IDS[0]
+    assert embed.tokenizer.tokenize(["Á"]).to_list() == [[1]]  # accents are kept
+    write_json(folder / "0_Transformer" / "sentence_bert_config.json", {})
+    assert pipelines.from_hugging_face(folder).tokenizer.tokenize(["A"]).to_list() == [[1]]
+
+
+@pytest.mark.slow
+def test_a_head_is_not_read(encoder, tmp_path):
+    model = MaskedLanguageModel(encoder)
+    folder = interop.to_hugging_face(model, tmp_path / "bert")
+    (folder / "vocab.txt").write_text("\n".join(PIECES) + "\n")
+    embed = pipelines.from_hugging_face(write(folder, tmp_path / "it", old=False))
+    np.testing.assert_allclose(embed(TEXTS[0]), states(encoder, IDS[0]).mean(0), **CLOSE)
+
+
+def without_file(path):
+    return lambda folder: (folder / path).unlink()
+
+
+def with_content(path, content):
+    return lambda folder: write_json(folder / path, content)
+
+
+def modules(*names):
+    return [{"path": "1_Pooling", "type": name} for name in names]
+
+
+def add_layer(name, settings, tensors):
+    def change(folder):
+        listed = json.loads((folder / "modules.json").read_text())
+        write_json(folder / "modules.json", listed + write_layers(folder, [(name, settings, tensors)], 2))
+
+    return change
+
+
+def pytorch_weights(folder):
+    add_layer(*dense(8, 4))(folder)
+    (folder / "2_Dense" / "model.safetensors").rename(folder / "2_Dense" / "pytorch_model.bin")
+
+
+TRANSFORMER, POOLING = OLD.format("Transformer"), OLD.format("Pooling")
+REFUSED = {
+    "word embeddings": (
+        with_content("modules.json", modules(OLD.format("WordEmbeddings"), POOLING)),
+        "must list the modules Transformer and Pooling .*Dense, LayerNorm, Normalize. Received: WordEmb.*, Pooling",
+    ),
+    "CLIP": (with_content("modules.json", modules(OLD.format("CLIPModel"))), "Received: CLIPModel"),
+    "none": (with_content("modules.json", []), "Received: none"),
+    "no pooling": (with_content("modules.json", modules(TRANSFORMER)), "Received: Transformer"),
+    "an own class": (
+        with_content("modules.json", modules("custom_st.Transformer", POOLING)),
+        "Received: custom_st.Transformer, Pooling",
+    ),
+    "another layer": (
+        with_content("modules.json", modules(TRANSFORMER, POOLING, OLD.format("CNN"))),
+        "Received: Transformer, Pooling, CNN",
+    ),
+    "no list": (
+        with_content("modules.json", {"a": 1}),
+        "must be a list of modules, each with a type and a path",
+    ),
+    "a path outside": (
+        with_content("modules.json", [{"path": "../x", "type": TRANSFORMER}]),
+        r"must have paths below its folder. Received: path='../x'",
+    ),
+    "another pooling": (
+        with_content("1_Pooling/config.json", {"pooling_mode": "other"}),
+        "must have a pooling_mode among .*Received: pooling_mode=.'other'",
+    ),
+    "an unknown pooling": (
+        with_content("1_Pooling/config.json", {**MEAN, "pooling_mode_other": True}),
+        "must have settings among .*Received: pooling_mode_other=True",
+    ),
+    "excluded prompts": (
+        with_content("1_Pooling/config.json", {**MEAN, "include_prompt": False}),
+        "must have include_prompt=True. Received: include_prompt=False",
+    ),
+    "another size": (
+        with_content("1_Pooling/config.json", {**MEAN, "word_embedding_dimension": 4}),
+        "must have word_embedding_dimension=8. Received: word_embedding_dimension=4",
+    ),
+    "an unknown activation": (
+        add_layer(*dense(8, 4, "torch.nn.modules.activation.ELU")),
+        "must have an activation_function among .*Received: activation_function='torch.nn.modules.activation.ELU'",
+    ),
+    "a residual connection": (
+        add_layer("Dense", {**dense(8, 8)[1], "use_residual": True}, {}),
+        "Received: use_residual=True",
+    ),
+    "another input": (
+        add_layer("Dense", {**dense(8, 8)[1], "module_input_name": "token_embeddings"}, {}),
+        "must have module_input_name='sentence_embedding'",
+    ),
+    "another input size": (add_layer(*dense(6, 4)), "must have in_features=8. Received: in_features=6"),
+    "weights of another shape": (
+        add_layer("Dense", dense(8, 4)[1], dense(8, 5)[2]),
+        r"must have weights of the shapes .*\(4, 8\).*Received: .*\(5, 8\)",
+    ),
+    "weights of PyTorch": (pytorch_weights, "must hold model.safetensors.*not PyTorch's pytorch_model.bin"),
+    "another model type": (
+        with_content("config_sentence_transformers.json", {"model_type": "CrossEncoder"}),
+        "must have model_type='SentenceTransformer'. Received: model_type='CrossEncoder'",
+    ),
+    "truncated vectors": (
+        with_content("config_sentence_transformers.json", {"truncate_dim": 4}),
+        "Received: truncate_dim=4",
+    ),
+    "prompts that are not strings": (
+        with_content("config_sentence_transformers.json", {"prompts": {"query": 1}}),
+        "must have prompts that are strings, by name",
+    ),
+    "an unknown default prompt": (
+        with_content("config_sentence_transformers.json", {"default_prompt_name": "x"}),
+        r"must have a default_prompt_name among \[\]. Received: default_prompt_name='x'",
+    ),
+    "another modality": (
+        with_content("0_Transformer/sentence_bert_config.json", {"modality_config": {"image": {}}}),
+        "must have modality_config=.*Received: modality_config=",
+    ),
+    "arguments of the model": (
+        with_content("0_Transformer/sentence_bert_config.json", {"model_args": {"attn": "eager"}}),
+        "Received: model_args=",
+    ),
+    "no maximum length": (
+        with_content("0_Transformer/sentence_bert_config.json", {"max_seq_length": "ten"}),
+        "must have an integer of at least 2 as max_seq_length. Received: max_seq_length='ten'",
+    ),
+    "an adapter": (
+        with_content("0_Transformer/adapter_config.json", {}),
+        "must hold the weights of a whole model; merge its adapter first",
+    ),
+    "another architecture": (
+        with_content("0_Transformer/config.json", {"model_type": "mpnet"}),
+        "must have a model_type among .*Received: model_type='mpnet'",
+    ),
+    "no weights": (without_file("0_Transformer/model.safetensors"), "must hold model.safetensors"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_unsupported_folders_are_refused_by_name(transformer, name, tmp_path):
+    change, message = REFUSED[name]
+    change(write(transformer, tmp_path / "it"))
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        pipelines.from_hugging_face(tmp_path / "it")
+
+
+def test_a_decoder_is_refused(tmp_path):
+    folder = interop.to_hugging_face(
+        GPT(20, **SIZES, max_length=16, pad_id=None, end_id=0), tmp_path / "gpt2"
+    )
+    write(folder, tmp_path / "it")
+    with pytest.raises(ValueError, match="must be of a BERT in a folder of sentence-transformers.*a GPT"):
+        pipelines.from_hugging_face(tmp_path / "it")
