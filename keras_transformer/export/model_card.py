@@ -229,7 +229,8 @@ def _of_saved_model(path: pathlib.Path) -> dict[str, Any]:
             "inputs": specs(signature.inputs),
             "outputs": specs(signature.outputs),
             "defaults": {
-                key: tf.make_ndarray(value).tolist() for key, value in sorted(signature.defaults.items())
+                key: [_json(each) for each in tf.make_ndarray(value)]
+                for key, value in sorted(signature.defaults.items())
             },
         }
         for name, signature in sorted(

@@ -13,7 +13,7 @@ from keras_transformer.pipelines.base import BATCH, DEFAULT, Arrays, Axes, Graph
 from keras_transformer.pipelines.texts import TextPipeline, first_error, utf8_error
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_one_of
-from keras_transformer_serving.pipelines.embedding import PROMPT_INPUTS, prompt_options
+from keras_transformer_serving.pipelines.embedding import prompt_options
 
 _EMBED = "embed"
 
@@ -155,8 +155,8 @@ class Embedding(TextPipeline):
         found = super().signatures()
         if not self.prompts:
             return found
-        options = zip(PROMPT_INPUTS, (self.default_prompt_name or "", ""), strict=True)
-        defaults = {name: np.array([value], object) for name, value in options}
+        options = {"prompt_name": self.default_prompt_name or "", "prompt": ""}
+        defaults = {name: np.array([value], object) for name, value in options.items()}
         specs = [tf.TensorSpec([None], tf.string, name=name) for name in ("text", *defaults)]
         return {**found, _EMBED: Graph(self.serve, specs, defaults=defaults)}
 

@@ -57,7 +57,7 @@ class TextPipeline(ForwardPipeline):
 
     Raises:
         TypeError: if `model` or `tokenizer` is of another type.
-        ValueError: if model and tokenizer do not match, or an argument has a value that is not allowed.
+        ValueError: if model and tokenizer do not match, or an argument has another value.
     """
 
     long_text_options: ClassVar[tuple[str, ...]] = ("refuse", "window")
@@ -113,13 +113,13 @@ class TextPipeline(ForwardPipeline):
 
     def export_config(self) -> dict[str, Any]:
         """Return the settings that serving needs to run an export without this package."""
-        encoder = self.encoder  # decoders have no segments
-        segments = {"num_segments": encoder.num_segments} if hasattr(encoder, "num_segments") else {}
+        sizes = {"max_length": self.max_length}
+        if hasattr(self.encoder, "num_segments"):  # decoders have none
+            sizes["num_segments"] = self.encoder.num_segments
         special_ids = getattr(self.model, "special_ids", None)
         return {
             **super().export_config(),
-            **segments,
-            "max_length": self.max_length,
+            **sizes,
             "special_ids": None if special_ids is None else list(special_ids),
             "symmetric": getattr(self.model, "symmetric", False),
         }
@@ -182,7 +182,7 @@ class TextPipeline(ForwardPipeline):
         random, encoder = np.random.default_rng(0), self.encoder
         found = []
         for rows, length in ((3, 12), (1, 4)):
-            length = min(length, encoder.max_length or length)
+            length = min(length, self.max_length or length)
             shape = (rows, 2, length) if getattr(self.model, "symmetric", False) else (rows, length)
             ids = random.integers(0, encoder.vocabulary_size, shape)
             real = np.ones_like(ids) if encoder.pad_id is None else (ids != encoder.pad_id).astype("int64")
@@ -260,8 +260,7 @@ class TextPipeline(ForwardPipeline):
             sum(map(_lengths, first.values()), tf.zeros_like(lengths)) + 2 + len(first)
         )  # with special ids
         max_ids = (self.max_length or 2**30) - taken
-        if self.long_texts == "truncate":
-            lengths = tf.clip_by_value(lengths, 0, tf.maximum(max_ids, 0))
+        lengths = tf.minimum(lengths, max_ids) if self.long_texts == "truncate" else lengths
         fits = (lengths <= max_ids) | ((max_ids >= 2) & (self.long_texts == "window"))
         beside = "".join(f" beside its `{each}`" for each in first)
         too_long = tf.strings.join(

@@ -17,6 +17,7 @@ from keras_transformer.models import (
     GPT,
     GPTClassifier,
     MaskedLanguageModel,
+    SentenceEncoder,
     SequenceClassifier,
     SpanClassifier,
     TokenClassifier,
@@ -90,6 +91,14 @@ def fill_mask(**options):
     return FillMask(bert(MaskedLanguageModel, tokenizer), tokenizer, **options)
 
 
+def embed_with_prompts():
+    head = [keras.layers.Dense(3, "tanh"), keras.layers.LayerNormalization(epsilon=1e-5)]
+    poolings = ("last", "max", "mean_sqrt_length", "weighted_mean")
+    model = bert(lambda encoder: SentenceEncoder(encoder, poolings, head), word_pieces())
+    prompts = {"prompts": {"query": "a: ", "passage": "b "}, "default_prompt_name": "query"}
+    return Embedding(model, word_pieces(), long_texts="truncate", max_length=8, **prompts)
+
+
 # Each with texts of its own; "window" reads what the others refuse.
 TEXT_PIPELINES = {
     "text": (
@@ -131,6 +140,7 @@ TEXT_PIPELINES = {
         lambda: Embedding(bert(), BYTES, pooling="first", normalize=False, long_texts="window"),
         TEXTS,
     ),
+    "embedding, prompts": (embed_with_prompts, TEXTS[:5]),
     "fill": (lambda: fill_mask(top=3), ["a [MASK] b", "[MASK][MASK]x☃", "c [MASK] d [MASK] ."]),
 }
 OTHERS = {

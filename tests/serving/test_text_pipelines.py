@@ -2,6 +2,7 @@
 
 import types
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -14,6 +15,7 @@ from keras_transformer.models import (
     GPT,
     GPTClassifier,
     MaskedLanguageModel,
+    SentenceEncoder,
     SequenceClassifier,
     SpanClassifier,
     TokenClassifier,
@@ -136,6 +138,17 @@ SLOW = {
         ),
         [LONGER],
     ),
+    "embedding, truncate": (
+        lambda: Embedding(
+            bert(text.ByteTokenizer()),
+            text.ByteTokenizer(),
+            ("max", "last"),
+            long_texts="truncate",
+            max_length=9,
+        ),
+        [[*LONGER, "x" * 7]],
+    ),
+    "embedding, prompts": (lambda: embed_with_prompts(), [TEXTS[:5]]),
     "embedding, pooler": (lambda: Embedding(bert(byte_pairs()), byte_pairs(), "pooler"), [LINES[2:]]),
     "fill, BPE": (
         lambda: fill_mask(
@@ -150,6 +163,13 @@ SLOW = {
         [["a <mask> b", "<mask>"]],
     ),
 }
+
+
+def embed_with_prompts():
+    head = [keras.layers.Dense(3, "tanh", kernel_initializer="normal")]
+    model = bert(text.ByteTokenizer(), lambda encoder: SentenceEncoder(encoder, "mean", head))
+    prompts = {"prompts": {"query": "é: ", "none": ""}, "default_prompt_name": "query"}
+    return Embedding(model, text.ByteTokenizer(), **prompts)
 
 
 def byte_pair_roles():
@@ -233,6 +253,38 @@ def test_the_servers_signature_has_the_outputs_of_the_saved_models(name, served_
                 np.testing.assert_array_equal(
                     found[tensor.name], strings(values) if tensor.dtype == "string" else values
                 )
+
+
+def test_prompts_are_those_of_the_pipeline(served_in_tensorflow, assert_equal):
+    pipeline = embed_with_prompts()
+    served = served_in_tensorflow(pipeline)
+    for prompt in (
+        {},
+        {"prompt_name": "query"},
+        {"prompt_name": "none"},
+        {"prompt": "z "},
+        {"prompt": ""},
+        {"prompt_name": "other"},
+        {"prompt_name": ""},
+        {"prompt_name": "query", "prompt": "a"},
+        {"prompt": 5},
+    ):
+        found, expected = (result_of(each, ["a b", "", "c"], **prompt) for each in (served, pipeline))
+        assert_equal(found, expected)
+    signature = forward.signatures(served, 4)["embed"]
+    rows = {
+        "text": ["a", "b", "c", "d", b"\xff"],
+        "prompt_name": ["query", "none", "", "other", ""],
+        "prompt": ["", "z", "", "", ""],
+    }
+    for columns in (rows, {"text": rows["text"][:3]}, {"text": rows["text"][:3], "prompt_name": ["none"]}):
+        jobs = signature.jobs(signature.rows(columns, "{}[{}]".format))
+        found = signature.stack([compute([job])[0] if isinstance(job, Job) else job for job in jobs])
+        graph = pipeline.signatures()["embed"]
+        given = {name: tf.constant(values) for name, values in {**graph.defaults, **columns}.items()}
+        expected = graph.function(*(given[tensor.name] for tensor in signature.inputs))
+        np.testing.assert_allclose(found["embedding"], expected["embedding"], rtol=1e-4, atol=1e-4)
+        assert found["error"].tolist() == [error.decode() for error in expected["error"].numpy()]
 
 
 def test_a_classifier_of_single_texts_refuses_pairs(served_in_tensorflow, assert_equal):

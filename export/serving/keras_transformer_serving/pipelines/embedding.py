@@ -6,8 +6,6 @@ import numpy as np
 
 from keras_transformer_serving.pipelines.texts import Arrays, RefusedError, TextPipeline, Windows
 
-PROMPT_INPUTS = ("prompt_name", "prompt")
-
 
 class Embedding(TextPipeline):
     """An exported encoder of sentences; `load` creates it."""
@@ -83,19 +81,19 @@ def prompt_options(prompts: Mapping[str, str], prompt_name: str | None, prompt: 
         TypeError: if `prompt` is not a string.
         ValueError: if `prompt_name` is unknown, or both are given.
     """
-    if prompt_name is None and prompt is None:
-        return {}
-    if prompt is None:
-        if prompt_name not in prompts:
+    if prompt is not None:
+        if prompt_name is not None:
             raise ValueError(
-                f"`prompt_name` must be one of {list(prompts)}. Received: prompt_name={prompt_name!r}"
+                "`prompt` must be None beside a `prompt_name`. "
+                f"Received: prompt_name={prompt_name!r}, prompt={prompt!r}"
             )
-        return dict(zip(PROMPT_INPUTS, (prompt_name, ""), strict=True))
-    if prompt_name is not None:
+        if not isinstance(prompt, str):
+            raise TypeError(f"`prompt` must be a string. Received: prompt={prompt!r}")
+        return {"prompt_name": "", "prompt": prompt}
+    if prompt_name is None:
+        return {}
+    if prompt_name not in prompts:
         raise ValueError(
-            "`prompt` must be None beside a `prompt_name`. "
-            f"Received: prompt_name={prompt_name!r}, prompt={prompt!r}"
+            f"`prompt_name` must be one of {list(prompts)}. Received: prompt_name={prompt_name!r}"
         )
-    if not isinstance(prompt, str):
-        raise TypeError(f"`prompt` must be a string. Received: prompt={prompt!r}")
-    return dict(zip(PROMPT_INPUTS, ("", prompt), strict=True))
+    return {"prompt_name": prompt_name, "prompt": ""}

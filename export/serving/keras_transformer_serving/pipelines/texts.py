@@ -155,7 +155,7 @@ class TextPipeline(Model, abc.ABC):
         limit = self.config["max_length"]
         most = (2**30 if limit is None else limit) - sum(map(len, first.values())) - 2 - len(first)
         if self.config.get("long_texts") == "truncate":
-            ids = ids[: max(most, 0)]
+            ids = ids[:most]
         split = self.config.get("long_texts") == "window"
         if len(ids) > most and not (split and most >= 2):
             hint = "" if split else ", or long_texts='window'"
