@@ -87,8 +87,8 @@ def from_sentence_transformers(folder: str | os.PathLike[str]) -> SentenceTransf
         ValueError: if a file is damaged, or a module, an order of modules or a setting is not supported.
     """
     folder = pathlib.Path(folder)
-    transformer, pooling, *others = _modules(folder)
     settings = _model_settings(folder)
+    transformer, pooling, *others = _modules(folder)
     lowercase, max_length = _transformer_settings(transformer.folder)
     encoder = hugging_face.from_hugging_face(transformer.folder)
     encoder = getattr(encoder, "encoder", encoder)  # without a head, as the library reads it
@@ -99,7 +99,7 @@ def from_sentence_transformers(folder: str | os.PathLike[str]) -> SentenceTransf
         )
     names, head = _poolings(pooling.folder, encoder), []
     size = pooled_dim(encoder, names)
-    for module in others:
+    for module in others:  # the last one too, as its settings are checked
         head.append(_LAYERS[module.kind](module.folder, size))
         size = head[-1].compute_output_shape((None, size))[-1]
     normalize = bool(others) and others[-1].kind == "Normalize"
@@ -142,24 +142,31 @@ def _below(folder: pathlib.Path, path: str) -> pathlib.Path:
     return folder / path
 
 
-def _settings(path: pathlib.Path, expected: Mapping[str, Any], *read: str) -> dict[str, Any]:
+def _settings(
+    path: pathlib.Path, expected: Mapping[str, Any], *read: str, optional: bool = False
+) -> dict[str, Any]:
     """Return the settings in a file, after a check of all that are not read.
 
     Args:
-        path: the file; without it there are no settings.
+        path: the file.
         expected: the supported values of settings.
         *read: the names of settings that the caller reads.
+        optional: whether a folder may be without the file.
 
     Raises:
+        FileNotFoundError: if the file is missing and not optional.
         ValueError: if a setting has another value than supported. The others must be empty.
     """
-    config = files.read_json(path) if path.is_file() else {}
+    config = {} if optional and not path.is_file() else files.read_json(path)
     if not isinstance(config, dict):
         raise ValueError(f"`{path}` must be a dictionary. Received: {config!r}")
+    for name in config.keys() & expected.keys():
+        if config[name] != expected[name]:
+            raise ValueError(
+                f"`{path}` must have {name}={expected[name]!r}. Received: {name}={config[name]!r}"
+            )
     for name, value in config.items():
-        if name in expected and value != expected[name]:
-            raise ValueError(f"`{path}` must have {name}={expected[name]!r}. Received: {name}={value!r}")
-        if name not in expected and name not in read and value:
+        if value and name not in {*expected, *read}:
             raise ValueError(
                 f"`{path}` must have settings among {sorted([*expected, *read])}, or empty ones. "
                 f"Received: {name}={value!r}"
@@ -172,7 +179,8 @@ def _model_settings(folder: pathlib.Path) -> dict[str, Any]:
     # The similarity function compares vectors; it does not change them.
     unused = ("__version__", "requirements", "similarity_fn_name")
     names = ("prompts", "default_prompt_name")
-    config = _settings(folder / _OF_MODEL, {"model_type": "SentenceTransformer"}, *names, *unused)
+    expected = {"model_type": "SentenceTransformer"}
+    config = _settings(folder / _OF_MODEL, expected, *names, *unused, optional=True)
     prompts, default = config.get("prompts") or {}, config.get("default_prompt_name")
     if not isinstance(prompts, dict) or not all(isinstance(each, str | None) for each in prompts.values()):
         raise ValueError(
@@ -203,6 +211,7 @@ def _transformer_settings(folder: pathlib.Path) -> tuple[bool, int | None]:
         "max_seq_length",
         "do_lower_case",
         "unpad_inputs",  # another computation of the same vectors
+        optional=True,
     )
     path, name = folder / _OF_TRANSFORMER, "max_seq_length"
     if config.get(name) is None and (folder / _OF_TOKENIZER).is_file():
@@ -265,7 +274,7 @@ def _layer_norm(folder: pathlib.Path, size: int) -> keras.layers.LayerNormalizat
 
 def _unit_norm(folder: pathlib.Path, size: int) -> keras.layers.UnitNormalization:
     """Return the layer of a module Normalize that other layers follow."""
-    _settings(folder / _CONFIG, _INPUTS)
+    _settings(folder / _CONFIG, _INPUTS, optional=True)  # older versions write none
     return keras.layers.UnitNormalization(dtype="float32")
 
 

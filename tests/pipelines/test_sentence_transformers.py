@@ -340,7 +340,9 @@ REFUSED = {
     ),
     "weights of PyTorch": (pytorch_weights, "must hold model.safetensors.*not PyTorch's pytorch_model.bin"),
     "another model type": (
-        with_content("config_sentence_transformers.json", {"model_type": "CrossEncoder"}),
+        with_content(
+            "config_sentence_transformers.json", {"activation_fn": "x", "model_type": "CrossEncoder"}
+        ),
         "must have model_type='SentenceTransformer'. Received: model_type='CrossEncoder'",
     ),
     "truncated vectors": (
@@ -375,6 +377,7 @@ REFUSED = {
         with_content("0_Transformer/config.json", {"model_type": "mpnet"}),
         "must have a model_type among .*Received: model_type='mpnet'",
     ),
+    "no settings of the pooling": (without_file("1_Pooling/config.json"), "1_Pooling/config.json"),
     "no weights": (without_file("0_Transformer/model.safetensors"), "must hold model.safetensors"),
 }
 

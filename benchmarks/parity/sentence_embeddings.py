@@ -1,0 +1,298 @@
+"""Folders that `sentence-transformers` writes: are their vectors ours?
+
+The library saves models with random weights, with each pooling, with and without Dense, LayerNorm and Normalize, with
+prompts, in the layout of its newer and its older versions. It reads each folder again and embeds texts: short and long
+ones, without tokens, with special tokens, accents and other scripts. Compared with it are the pipeline of
+`pipelines.from_hugging_face`, the SavedModel, `keras_transformer_serving` and the ONNX graph on the library's own ids.
+Folders that are not supported must be refused.
+
+    .venv-bench/bin/python benchmarks/parity/sentence_embeddings.py            # --help lists the options
+
+What is not compared again keeps its place in the JSON.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+os.environ.setdefault("TF2ONNX_CATCH_ERRORS", "FALSE")  # as in the Makefile: it converts faster
+
+import numpy as np
+import onnxruntime
+import sentence_transformers
+import tensorflow as tf
+import torch
+import transformers
+from hugging_face import randomise
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer import modules
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+import measuring
+
+import keras_transformer_serving as serving
+from keras_transformer import export, pipelines, text
+from keras_transformer.datasets import phrasebook
+
+LIMIT = 1e-5
+SIZES = {
+    "small": {
+        "hidden_size": 64,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "intermediate_size": 128,
+        "max_position_embeddings": 64,
+    },
+    # as all-MiniLM-L6
+    "mini": {
+        "hidden_size": 384,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 12,
+        "intermediate_size": 1536,
+        "max_position_embeddings": 512,
+    },
+}
+MAX_LENGTH = 24
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+POOLINGS = modules.Pooling.POOLING_MODES
+PROMPTS = {"prompts": {"query": "la pregunta: ", "passage": "[MASK] "}, "default_prompt_name": "query"}
+CALLS: tuple[dict[str, str], ...] = ({}, {"prompt_name": "passage"}, {"prompt": "el texto "}, {"prompt": ""})
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A folder: its pooling, a function from a size to the modules after it, and options."""
+
+    pooling: str | tuple[str, ...] = "mean"
+    after: Callable[[int], list[Any]] = lambda size: [modules.Normalize()]
+    prompts: bool = False
+    older: bool = False
+    cased: bool = False
+    size: str = "small"
+
+
+def dense(inputs: int, outputs: int, activation: Any, **options: Any) -> Any:
+    """A module Dense with random weights."""
+    return modules.Dense(inputs, outputs, activation_function=activation, **options)
+
+
+def of_labse(size: int) -> list[Any]:
+    """The modules after the pooling of LaBSE."""
+    return [dense(size, size, torch.nn.Tanh()), modules.Normalize()]
+
+
+def several_layers(size: int) -> list[Any]:
+    """Modules of every type."""
+    return [
+        dense(size, 48, torch.nn.GELU()),
+        modules.LayerNorm(48),
+        modules.Normalize(),
+        dense(48, 32, torch.nn.Identity(), bias=False),
+    ]
+
+
+CASES = {
+    **{f"pooling {name}": Case(name, lambda size: []) for name in POOLINGS},
+    **{f"pooling {name}, normalised, older layout": Case(name, older=True) for name in ("cls", "lasttoken")},
+    "all poolings": Case(POOLINGS, lambda size: []),
+    "mean and max, older layout, Dense": Case(("max", "mean"), of_labse, older=True),
+    "as LaBSE: cls, Dense, normalised": Case("cls", of_labse),
+    "several layers": Case("mean", several_layers),
+    "prompts": Case("cls", prompts=True),
+    "prompts, Dense, older layout": Case("mean", of_labse, prompts=True, older=True),
+    "do_lower_case of a cased tokenizer, older layout": Case("mean", cased=True, older=True),
+    "size of all-MiniLM-L6": Case("mean", size="mini"),
+    "size of all-MiniLM-L6, cls, prompts": Case("cls", prompts=True, size="mini"),
+}
+
+
+def vocabulary() -> tuple[list[str], list[str]]:
+    """Pieces trained on the phrasebook, and texts."""
+    lines = [line for pair in phrasebook.load_data()[0] for line in pair]
+    tokenizer = text.WordPieceTokenizer.train(lines, 600)
+    odd = [
+        "",
+        " \t ",
+        "☃ 中文 naïve É é",
+        "a [SEP] b [MASK] [CLS]",
+        "¿Dónde?  ¡AQUÍ!",
+        "x" * 101,
+        "ﬁn\u00a0 de\u200dl",
+    ]
+    return list(tokenizer.vocabulary), [*lines[:12], *odd, " ".join(lines[:20]), " ".join(lines[20:23])]
+
+
+def write(case: Case, pieces: list[str], folder: pathlib.Path, seed: int) -> None:
+    """Save a model by the library."""
+    torch.manual_seed(seed)
+    bert = folder / "bert"
+    config = transformers.BertConfig(vocab_size=len(pieces), **SIZES[case.size])
+    model = transformers.BertModel(config).eval()
+    randomise(model, seed)
+    model.save_pretrained(bert)
+    (bert / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
+    tokenizer = transformers.BertTokenizerFast(str(bert / "vocab.txt"), do_lower_case=not case.cased)
+    tokenizer.save_pretrained(bert)
+    size, count = config.hidden_size, 1 if isinstance(case.pooling, str) else len(case.pooling)
+    parts = [modules.Transformer(str(bert), max_seq_length=MAX_LENGTH), modules.Pooling(size, case.pooling)]
+    prompts = PROMPTS if case.prompts else {}
+    SentenceTransformer(modules=[*parts, *case.after(count * size)], **prompts).save(str(folder / "it"))
+    if case.older:
+        to_older_layout(folder / "it", case)
+
+
+def to_older_layout(folder: pathlib.Path, case: Case) -> None:
+    """Change a folder to the layout of the library's versions 1 and 2."""
+    listed = json.loads((folder / "modules.json").read_text())
+    for module in listed:
+        module["type"] = f"sentence_transformers.models.{module['type'].rpartition('.')[2]}"
+    listed[0]["path"] = "0_Transformer"
+    (folder / "0_Transformer").mkdir()
+    for path in [path for path in folder.iterdir() if path.is_file()]:
+        if path.name not in ("modules.json", "config_sentence_transformers.json", "README.md"):
+            path.rename(folder / "0_Transformer" / path.name)
+    (folder / "modules.json").write_text(json.dumps(listed))
+    settings = {"max_seq_length": MAX_LENGTH, "do_lower_case": case.cased}
+    (folder / "0_Transformer" / "sentence_bert_config.json").write_text(json.dumps(settings))
+    path = folder / "0_Transformer" / "tokenizer_config.json"
+    tokenizer = json.loads(path.read_text())
+    path.write_text(json.dumps({**tokenizer, "model_max_length": 512}))
+    path = folder / "1_Pooling" / "config.json"
+    config = json.loads(path.read_text())
+    modes = [config["pooling_mode"]] if isinstance(config["pooling_mode"], str) else config["pooling_mode"]
+    settings = {
+        "cls_token": "cls",
+        "mean_tokens": "mean",
+        "max_tokens": "max",
+        "mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+        "weightedmean_tokens": "weightedmean",
+        "lasttoken": "lasttoken",
+    }
+    booleans = {f"pooling_mode_{name}": mode in modes for name, mode in settings.items()}
+    path.write_text(json.dumps({"word_embedding_dimension": config["embedding_dimension"], **booleans}))
+
+
+def compare(case: Case, pieces: list[str], texts: list[str], seed: int) -> dict[str, Any]:
+    """Return the largest difference of a value, by the way in which the vectors are computed here."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = pathlib.Path(temporary)
+        write(case, pieces, folder, seed)
+        theirs = SentenceTransformer(str(folder / "it"), device="cpu")
+        calls = CALLS if case.prompts else CALLS[:1]
+        expected = [theirs.encode(texts, **call) for call in calls]
+        ours = pipelines.from_hugging_face(folder / "it")
+        export.bundle(ours, folder / "export", name="it", precisions=("float32",))
+        signatures = tf.saved_model.load(str(folder / "export" / "saved_model" / "it" / "1")).signatures
+
+        def saved_model(call: dict[str, str]) -> np.ndarray:
+            if not call:
+                return signatures["serving_default"](text=tf.constant(texts))["embedding"].numpy()
+            options = {name: tf.constant([call.get(name, "")]) for name in ("prompt_name", "prompt")}
+            return signatures["embed"](text=tf.constant(texts), **options)["embedding"].numpy()
+
+        served = serving.load(folder / "export")
+        ways = {
+            "pipeline": lambda call: ours(texts, **call),
+            "SavedModel": saved_model,
+            "keras_transformer_serving": lambda call: served(texts, **call),
+        }
+        found = {
+            name: max(
+                float(np.abs(way(call) - vectors).max())
+                for call, vectors in zip(calls, expected, strict=True)
+            )
+            for name, way in ways.items()
+        }
+        session = onnxruntime.InferenceSession(str(folder / "export" / "onnx" / "model.onnx"))
+        features = theirs.preprocess(texts, prompt=theirs._resolve_prompt(None, None))
+        names = {each.name for each in session.get_inputs()}
+        feed = {name: tensor.numpy() for name, tensor in features.items() if name in names}
+        (vectors,) = session.run(["sentence_embedding"], feed)
+        return {
+            **found,
+            "ONNX graph, the library's ids": float(np.abs(vectors - expected[0]).max()),
+            "largest value": float(max(np.abs(vectors).max() for vectors in expected)),
+            "vectors": f"{len(texts)} texts, {len(calls)} calls, {vectors.shape[1]} values",
+        }
+
+
+def refusals(pieces: list[str]) -> dict[str, str]:
+    """Return the errors of folders that the library writes and that are not supported."""
+    found = {}
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = pathlib.Path(temporary)
+        write(Case(), pieces, folder, 0)
+        transformer, size = modules.Transformer(str(folder / "bert")), SIZES["small"]["hidden_size"]
+        pooling = modules.Pooling(size)
+        roberta = transformers.RobertaConfig(vocab_size=len(pieces), **SIZES["small"])
+        transformers.RobertaModel(roberta).save_pretrained(folder / "roberta")
+        transformers.BertTokenizerFast(str(folder / "bert" / "vocab.txt")).save_pretrained(folder / "roberta")
+        cases = {
+            "include_prompt=False": [transformer, modules.Pooling(size, include_prompt=False)],
+            "a residual Dense": [transformer, pooling, modules.Dense(size, size, use_residual=True)],
+            "ELU": [transformer, pooling, dense(size, size, torch.nn.ELU())],
+            "CNN": [transformer, modules.CNN(size, 32), modules.Pooling(96)],
+            "Dropout": [transformer, pooling, modules.Dropout()],
+            "RoBERTa": [modules.Transformer(str(folder / "roberta")), pooling],
+        }
+        for name, parts in cases.items():
+            SentenceTransformer(modules=parts).save(str(folder / name))
+        SentenceTransformer(modules=[transformer, pooling], truncate_dim=8).save(str(folder / "truncate_dim"))
+        SentenceTransformer(modules=[transformer, pooling, modules.Dense(size, 8)]).save(
+            str(folder / "PyTorch's weights"), safe_serialization=False
+        )
+        shutil.copy(folder / "bert" / "model.safetensors", folder / "PyTorch's weights")
+        for name in (*cases, "truncate_dim", "PyTorch's weights"):
+            try:
+                pipelines.from_hugging_face(folder / name)
+                found[name] = "accepted"
+            except (ValueError, FileNotFoundError) as error:
+                found[name] = f"{type(error).__name__}: {error}".replace(str(folder), "")
+    return found
+
+
+def main() -> None:
+    """Compare, print a table, write JSON; status 1 where a limit is exceeded or a folder is not refused."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", type=pathlib.Path, default=measuring.RESULTS)
+    arguments = parser.parse_args()
+    path = arguments.output / "parity_sentence_embeddings.json"
+    results = json.loads(path.read_text())["results"] if path.is_file() else {}
+    machine = measuring.machine()
+    machine["versions"]["sentence-transformers"] = sentence_transformers.__version__
+    pieces, texts = vocabulary()
+    refused = refusals(pieces)
+    good, table = "accepted" not in refused.values(), []
+    for name in arguments.cases:
+        start = time.perf_counter()
+        result = compare(CASES[name], pieces, texts, arguments.seed)
+        differences = {way: value for way, value in result.items() if isinstance(value, float)}
+        differences.pop("largest value")
+        good &= max(differences.values()) <= LIMIT * max(1.0, result["largest value"])
+        measured = {"seconds": time.perf_counter() - start, "command": machine["command"]}
+        results[name] = {"seed": arguments.seed, **measured, **result}
+        content = {"machine": machine, "limit": LIMIT, "refused": refused, "results": results}
+        measuring.write_result(path.stem, content, arguments.output)
+        table.append({"folder": name, **{way: f"{value:.1e}" for way, value in differences.items()}})
+        print(table[-1], file=sys.stderr, flush=True)
+    print(measuring.table(table))
+    print("\n".join(f"{name}: {error}" for name, error in refused.items()))
+    print(f"written to {path}")
+    sys.exit(0 if good else 1)
+
+
+if __name__ == "__main__":
+    main()
