@@ -58,10 +58,13 @@ class Embedding(TextPipeline):
         default_prompt_name: str | None = None,
     ) -> None:
         super().__init__(model, tokenizer, long_texts, max_length)
-        trained = model.pooling if isinstance(model, SentenceEncoder) else None
-        self.pooling = trained or "mean" if pooling is None else check_pooling(pooling)
-        if trained is not None:
-            check_one_of((trained,), pooling=self.pooling)
+        if not isinstance(model, SentenceEncoder):
+            self.pooling = check_pooling("mean" if pooling is None else pooling)
+        else:
+            self.pooling = model.pooling
+            if pooling is not None:
+                given = pooling if isinstance(pooling, str) else tuple(pooling)
+                check_one_of((self.pooling,), pooling=given)
         self.normalize = normalize
         self.prompts = _checked_prompts(prompts, default_prompt_name)
         self.default_prompt_name = default_prompt_name

@@ -83,8 +83,9 @@ def write(transformer, folder, pooling=MEAN, layers=(), of_model=None, of_transf
     return folder
 
 
-def token_ids(embed, text):
-    return embed.preprocess(tf.constant([text])).inputs["token_ids"].numpy()[0].tolist()
+def token_ids(embed, text, **prompt):
+    options = {name: tf.constant([value]) for name, value in prompt.items()}
+    return embed.preprocess(tf.constant([text]), **options).inputs["token_ids"].numpy()[0].tolist()
 
 
 def states(encoder, ids):
@@ -102,17 +103,19 @@ POOLINGS = {
 NEW_NAMES = ["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
 
 
-def test_all_poolings_are_concatenated_in_the_librarys_order(transformer, encoder, tmp_path):
-    names = [f"pooling_mode_{name}" for name in POOLINGS]
-    pooling = {"word_embedding_dimension": 8, **dict.fromkeys(reversed(names), True)}
-    embed = pipelines.from_hugging_face(write(transformer, tmp_path / "old", pooling))
-    expected = [np.concatenate([of(states(encoder, ids)) for of in POOLINGS.values()]) for ids in IDS]
+@pytest.mark.slow_variants
+@pytest.mark.parametrize("old", [True, False])
+def test_all_poolings_are_concatenated_in_the_librarys_order(transformer, encoder, old, tmp_path):
+    pooling = {"word_embedding_dimension": 8}
+    pooling |= {f"pooling_mode_{name}": True for name in reversed(POOLINGS)}  # in a fixed order
+    functions = list(POOLINGS.values())
+    if not old:
+        pooling = {"embedding_dimension": 8, "pooling_mode": NEW_NAMES[::-1], "include_prompt": True}
+        functions = functions[::-1]
+    embed = pipelines.from_hugging_face(write(transformer, tmp_path / "it", pooling, old=old))
+    expected = [np.concatenate([of(states(encoder, ids)) for of in functions]) for ids in IDS]
     np.testing.assert_allclose(embed(TEXTS), expected, **CLOSE)
-    assert not embed.normalize
-    pooling = {"embedding_dimension": 8, "pooling_mode": NEW_NAMES[::-1], "include_prompt": True}
-    embed = pipelines.from_hugging_face(write(transformer, tmp_path / "new", pooling, old=False))
-    parts = np.split(np.array(expected), 6, axis=1)
-    np.testing.assert_allclose(embed(TEXTS), np.concatenate(parts[::-1], axis=1), **CLOSE)
+    assert (embed.normalize, embed.max_length) == (False, MAX_LENGTH)
 
 
 @pytest.mark.slow
@@ -160,19 +163,6 @@ def test_layers_after_the_pooling_equal_numpy(transformer, encoder, tmp_path):
     np.testing.assert_allclose(pipelines.load(tmp_path / "saved")(TEXTS), expected, **CLOSE)
 
 
-def test_long_texts_are_truncated_unless_another_way_is_chosen(transformer, tmp_path):
-    folder = write(transformer, tmp_path / "it")
-    embed = pipelines.from_hugging_face(folder)
-    assert type(embed.model) is SentenceEncoder
-    assert (embed.long_texts, embed.max_length) == ("truncate", MAX_LENGTH)
-    assert token_ids(embed, LONG) == TRUNCATED
-    refusing = pipelines.from_hugging_face(folder, long_texts="refuse")
-    with pytest.raises(ValueError, match="at most 8 tokens each, as `max_length` is 10.*Received: 20 tokens"):
-        refusing([LONG])
-    longer = pipelines.Embedding(embed.model, embed.tokenizer)
-    assert token_ids(longer, "a " * 14) == [2, *[5] * 14, 3]
-
-
 PROMPTS = {"prompts": {"query": "query b ", "none": ""}, "default_prompt_name": "query"}
 
 
@@ -183,6 +173,20 @@ def prompted(transformer, tmp_path_factory):
     )
 
 
+def test_long_texts_are_truncated_to_the_folders_length(prompted):
+    assert type(prompted.model) is SentenceEncoder
+    assert (prompted.long_texts, prompted.max_length) == ("truncate", MAX_LENGTH)
+    assert token_ids(prompted, LONG, prompt_name="") == TRUNCATED
+    longer = pipelines.Embedding(prompted.model, prompted.tokenizer)
+    assert token_ids(longer, "a " * 14) == [2, *[5] * 14, 3]
+
+
+def test_arguments_override_the_settings_of_the_folder(transformer, tmp_path):
+    refusing = pipelines.from_hugging_face(write(transformer, tmp_path / "it"), long_texts="refuse")
+    with pytest.raises(ValueError, match="at most 8 tokens each, as `max_length` is 10.*Received: 20 tokens"):
+        refusing([LONG])
+
+
 def test_prompts_are_put_before_texts(prompted):
     with_prompt, without = (
         prompted([f"query b {text}" for text in TEXTS], prompt=""),
@@ -191,7 +195,6 @@ def test_prompts_are_put_before_texts(prompted):
     assert np.abs(with_prompt - without).max() > 0.01
     np.testing.assert_allclose(prompted(TEXTS), with_prompt, **CLOSE)
     np.testing.assert_allclose(prompted(iter(TEXTS), prompt_name="query"), with_prompt, **CLOSE)
-    np.testing.assert_allclose(prompted(TEXTS, prompt_name="none"), without, **CLOSE)
     np.testing.assert_allclose(prompted(TEXTS[0], prompt="query b "), with_prompt[0], **CLOSE)
     with pytest.raises(ValueError, match=r"`prompt_name` must be one of \['query', 'none'\]. .*'other'"):
         prompted(TEXTS, prompt_name="other")
