@@ -114,7 +114,7 @@ class TextPipeline(ForwardPipeline):
     def export_config(self) -> dict[str, Any]:
         """Return the settings that serving needs to run an export without this package."""
         sizes = {"max_length": self.max_length}
-        if hasattr(self.encoder, "num_segments"):  # decoders have none
+        if hasattr(self.encoder, "num_segments"):
             sizes["num_segments"] = self.encoder.num_segments
         special_ids = getattr(self.model, "special_ids", None)
         return {
@@ -236,9 +236,8 @@ class TextPipeline(ForwardPipeline):
             )
             raise ValueError(f"{names} must be equally many. Received: {counts} texts")
         lengths = np.sum([[len(text) for text in column] for column in columns], axis=0)
-        order = np.argsort(
-            -lengths, kind="stable"
-        )  # long texts first, so that too long ones are found at once
+        # Long texts first, so that too long ones are found at once.
+        order = np.argsort(-lengths, kind="stable")
         rows = self._rows(columns, batch_size, order)
         found = [
             convert(row, *(text.decode() for text in of_row))
