@@ -14,6 +14,7 @@ from keras_transformer.pipelines.texts import TextPipeline, first_error, utf8_er
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_one_of
 from keras_transformer_serving.pipelines.embedding import prompt_options
+from keras_transformer_serving.pipelines.errors import Errors
 
 _EMBED = "embed"
 
@@ -83,7 +84,9 @@ class Embedding(TextPipeline):
         *,
         prompt_name: str | None = None,
         prompt: str | None = None,
-    ) -> np.ndarray:
+        errors: Errors = "raise",
+        truncate: bool = False,
+    ) -> Any:
         """Embed texts.
 
         Args:
@@ -92,22 +95,39 @@ class Embedding(TextPipeline):
             prompt_name: the name of a prompt in `prompts` that is put before each text; by default
                 `default_prompt_name`.
             prompt: a prompt without a name; "" for none.
+            errors: "raise" the error of a text, or "return" it in place of the answer.
+            truncate: whether to cut a text that is too long, keeping its first tokens.
 
         Returns:
-            float32 (n, E), or (E,) for one string.
+            float32 (n, E), or (E,) for one string; with errors="return" a list of vectors and errors.
 
         Raises:
             TypeError: if a text or `prompt` is not a string.
             ValueError: if a text is too long, `prompt_name` is unknown, or both a name and a prompt are given.
         """
-        texts = [text] if isinstance(text, str) else as_list("text", text)
+        one = isinstance(text, str)
+        texts = [text] if one else as_list("text", text)
         options = prompt_options(self.prompts, prompt_name, prompt)
         columns = {name: [value] * len(texts) for name, value in options.items()}
-        rows = self._answers(batch_size, lambda row, *_: row["embedding"], text=texts, **columns)
-        return np.array(rows, "float32").reshape([-1, self.embedding_dim][isinstance(text, str) :])
+        rows = self._answers(
+            batch_size,
+            lambda row, *_: row["embedding"],
+            errors=errors,
+            truncate=truncate,
+            text=texts,
+            **columns,
+        )
+        if errors == "return":
+            return rows[0] if one else rows
+        return np.array(rows, "float32").reshape([-1, self.embedding_dim][one:])
 
     def preprocess(
-        self, text: Tensor, prompt_name: Tensor | None = None, prompt: Tensor | None = None
+        self,
+        text: Tensor,
+        prompt_name: Tensor | None = None,
+        prompt: Tensor | None = None,
+        *,
+        truncate: bool = False,
     ) -> Preprocessed:
         """Convert strings (B,) to the model's inputs, as TensorFlow operations.
 
@@ -115,6 +135,7 @@ class Embedding(TextPipeline):
             text: the texts (B,).
             prompt_name: the names (B,) or (1,) of their prompts, "" for none; by default `default_prompt_name`.
             prompt: prompts (B,) or (1,) that replace those of `prompt_name` unless "".
+            truncate: whether to cut texts that are too long.
         """
         default = tf.constant([self.default_prompt_name or ""])
         names = default if prompt_name is None else prompt_name
@@ -129,7 +150,7 @@ class Embedding(TextPipeline):
             utf8_error(prompt=given),
         )
         prompted = tf.where(given == "", of_name, given) + text
-        windows = self._windows(self.tokenizer.tokenize(prompted), "text", error)
+        windows = self._windows(self.tokenizer.tokenize(prompted), "text", error, truncate)
         state = {"owner": windows.owner, "length": windows.ids.row_lengths() + 2}
         return Preprocessed(self._inputs(windows.ids), windows.error, state)
 

@@ -111,6 +111,14 @@ def test_a_long_text_raises_the_pipelines_error(served, pipeline):
     assert messages[0] == messages[1]
 
 
+def test_returned_errors_and_cut_texts_equal_the_pipelines(served, pipeline):
+    texts = ["uno", "o" * 10_000, "a\ud800", "", "uno dos " * 200]
+    for options in ({}, {"truncate": True}):
+        found, expected = (each(texts, errors="return", **options) for each in (served, pipeline))
+        assert list(map(repr, found)) == list(map(repr, expected))
+    assert served(texts[-1], truncate=True) == pipeline(texts[-1], truncate=True)
+
+
 @pytest.mark.parametrize("batch_size", [0, -1])
 def test_a_batch_size_below_one_is_refused(served, batch_size):
     with pytest.raises(ValueError, match="`batch_size` must be a positive integer"):

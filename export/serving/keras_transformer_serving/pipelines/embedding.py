@@ -1,10 +1,12 @@
 """Exported pipelines of sentence embeddings."""
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
-from keras_transformer_serving.pipelines.texts import Arrays, RefusedError, TextPipeline, Windows
+from keras_transformer_serving.pipelines.errors import Errors, RefusedError
+from keras_transformer_serving.pipelines.texts import Arrays, TextPipeline, Windows, as_floats
 
 
 class Embedding(TextPipeline):
@@ -22,7 +24,9 @@ class Embedding(TextPipeline):
         *,
         prompt_name: str | None = None,
         prompt: str | None = None,
-    ) -> np.ndarray:
+        errors: Errors = "raise",
+        truncate: bool = False,
+    ) -> Any:
         """Embed texts.
 
         Args:
@@ -31,22 +35,27 @@ class Embedding(TextPipeline):
             prompt_name: the name of a prompt of the export that is put before each text; by default that of the
                 export's setting `default_prompt_name`.
             prompt: a prompt without a name; "" for none.
+            errors: "raise" the error of a text, or "return" it in place of the answer.
+            truncate: whether to cut a text that is too long, keeping its first tokens.
 
         Returns:
-            float32 (n, E), or (E,) for one string.
+            float32 (n, E), or (E,) for one string; with errors="return" a list of vectors and errors.
 
         Raises:
             TypeError: if a text or `prompt` is not a string.
             ValueError: if a text is too long, `prompt_name` is unknown, or both a name and a prompt are given.
         """
+        one = isinstance(text, str)
         texts = [text] if isinstance(text, str) else list(text)
         options = prompt_options(self._prompts, prompt_name, prompt)
         columns = {name: [value] * len(texts) for name, value in options.items()}
-        rows = np.array(self._answers(batch_size, text=texts, **columns), np.float32)
-        rows = rows.reshape(len(texts), self.config["model_dim"])
-        return rows[0] if isinstance(text, str) else rows
+        found = self._answers(batch_size, errors=errors, truncate=truncate, text=texts, **columns)
+        if errors == "return":
+            return found[0] if one else found
+        rows = as_floats(found, self.config["model_dim"])
+        return rows[0] if one else rows
 
-    def preprocess(self, *texts: str) -> tuple[Windows, None]:
+    def preprocess(self, *texts: str, truncate: bool = False) -> tuple[Windows, None]:
         """Convert a text to windows of ids, with the default prompt, or that of a prompt's name and a prompt.
 
         The name "" is that of no prompt. The prompt replaces that of the name unless it is "".
@@ -58,7 +67,7 @@ class Embedding(TextPipeline):
                 "prompt_name", f"`prompt_name` must be one of {list(self._prompts)}. Received: {name}"
             )
         prompt = prompt or (self._prompts[name] if name else "")
-        return self._windows(self.tokenizer.tokenize(prompt + text), "text"), None
+        return self._windows(self.tokenizer.tokenize(prompt + text), "text", truncate), None
 
     def postprocess(self, outputs: Arrays, windows: Windows, state: None) -> np.ndarray:
         """Average the vectors (W, D) of the windows of a text, weighted by their numbers of tokens."""

@@ -14,10 +14,12 @@ from keras_transformer_serving.pipelines import (
     TextClassification,
     TokenClassification,
 )
-from keras_transformer_serving.pipelines.texts import RefusedError, TextPipeline, Windows, softmax
+from keras_transformer_serving.pipelines.errors import RefusedError
+from keras_transformer_serving.pipelines.texts import TextPipeline, Windows, softmax
 from keras_transformer_serving.server.signatures import (
     DEFAULT,
     ERROR,
+    TRUNCATE,
     Job,
     Row,
     Signature,
@@ -116,7 +118,7 @@ def _identity(found: Row) -> Row:
 
 
 def _prepare_texts(pipeline: TextPipeline, run: Any, names: Sequence[str], row: Row, index: int) -> Job:
-    windows, state = pipeline.preprocess(*(text_of(row, name) for name in names))
+    windows, state = pipeline.preprocess(*(text_of(row, name) for name in names), truncate=TRUNCATE in row)
     length = max(map(len, windows.ids)) + len(windows.before or ())
     return Job(run, bucket(length), windows, functools.partial(_finish_text, pipeline, windows, state))
 

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_transformer_serving.graphs import DECODER, ENCODER, TEMPERATURES, uniform_noise
+from keras_transformer_serving.pipelines.errors import RefusedError
 from keras_transformer_serving.pipelines.generating import Generating
-from keras_transformer_serving.pipelines.texts import RefusedError
 from keras_transformer_serving.server.signatures import (
     DEFAULT,
     ERROR,
+    TRUNCATE,
     Job,
     RequestError,
     Row,
@@ -34,7 +35,7 @@ class _Values(NamedTuple):
 
     ids: list[int]
     options: Row
-    noise: tuple[int, int] | None  # the seed and the row that it is computed from
+    noise: np.ndarray | None  # (1, N, M)
 
 
 def signatures(pipeline: Generating, scores_targets: bool = False) -> dict[str, Signature]:
@@ -46,8 +47,8 @@ def signatures(pipeline: Generating, scores_targets: bool = False) -> dict[str, 
 
     They are those of the SavedModel, and `align` beside `score`: texts to texts, or without a tokenizer for its texts
     `generate_ids` of `input_ids`. `score` needs graphs of single steps of an encoder–decoder, with which it takes
-    targets of at most `max_new_tokens`. The index of a row in its request seeds the noise of
-    sampling, so that a sample depends on no other request.
+    targets of at most `max_new_tokens`. Without `noise`, the index of a row in its request seeds the noise of sampling,
+    so that a sample depends on no other request.
     """
     graphs = pipeline.graphs
     count, most = graphs.num_return, graphs.max_new_tokens
@@ -59,17 +60,22 @@ def signatures(pipeline: Generating, scores_targets: bool = False) -> dict[str, 
     numbers = (ids, lengths, scores)
     samples = graphs.sampler["sampler"] == "sample"
     options = _options(pipeline, samples)
+    noise = [Tensor("noise", "float32", (count, most), optional=True)] if samples else []
     run = functools.partial(_generate, pipeline)
-    prepare = functools.partial(_prepare, pipeline, run, samples)
+    prepare = functools.partial(_prepare, pipeline, run)
     if pipeline.tokenizer is None:
         inputs = (Tensor("input_ids", "int64", (None,)), *options)
-        return {"generate_ids": Signature(inputs, (*numbers, _ERROR), functools.partial(prepare, numbers))}
+        return {
+            "generate_ids": Signature(
+                (*inputs, *noise), (*numbers, _ERROR), functools.partial(prepare, numbers)
+            )
+        }
     found = {
         DEFAULT: Signature((_TEXT,), (text, _ERROR), functools.partial(prepare, (text,))),
         "generate": Signature(
             (_TEXT, *options), (text, *numbers, _ERROR), functools.partial(prepare, (text, *numbers))
         ),
-        "generate_ids": Signature((_TEXT,), (*numbers, _ERROR), functools.partial(prepare, numbers)),
+        "generate_ids": Signature((_TEXT, *noise), (*numbers, _ERROR), functools.partial(prepare, numbers)),
         "encode": Signature(
             (_TEXT,),
             (
@@ -113,8 +119,8 @@ def warm_up(pipeline: Generating) -> Iterator[Job]:
     length = 1
     while length < 2 * pipeline.graphs.max_source_tokens:
         ids = [pipeline.graphs.end_id] * min(length, pipeline.graphs.max_source_tokens)
-        noise = (0, 0) if pipeline.graphs.sampler["sampler"] == "sample" else None
-        yield Job(run, length, _Values(ids, {"max_new_tokens": 1}, noise), lambda found: found)
+        values = _Values(ids, {"max_new_tokens": 1}, _noise(pipeline, {}, 0))
+        yield Job(run, length, values, lambda found: found)
         length *= 2
 
 
@@ -141,18 +147,21 @@ def streams(pipeline: Generating) -> str:
     return ""
 
 
-def pieces(pipeline: Generating, text: str, max_new_tokens: int | None = None) -> Iterator[str]:
+def pieces(
+    pipeline: Generating, text: str, max_new_tokens: int | None = None, truncate: bool = False
+) -> Iterator[str]:
     """Return an iterator of the pieces of a text while it is generated; together they are the whole.
 
     Args:
         pipeline: one for which `streams` returns "".
         text: the input.
         max_new_tokens: the maximum number of new tokens, by default that of the export.
+        truncate: whether to cut a text that is too long.
 
     Raises:
         RefusedError: if the text is refused.
     """
-    return pieces_of_ids(pipeline, pipeline.preprocess(text), max_new_tokens)
+    return pieces_of_ids(pipeline, pipeline.preprocess(text, truncate), max_new_tokens)
 
 
 def pieces_of_ids(pipeline: Generating, ids: list[int], max_new_tokens: int | None = None) -> Iterator[str]:
@@ -212,42 +221,55 @@ def check_options(pipeline: Generating, given: Row) -> None:
             raise RefusedError(name, f"`{name}` must be in [{low}, {high}]. Received: {given[name]}")
 
 
-def _prepare(
-    pipeline: Generating, run: Any, samples: bool, outputs: Sequence[Tensor], row: Row, index: int
-) -> Job:
+def _prepare(pipeline: Generating, run: Any, outputs: Sequence[Tensor], row: Row, index: int) -> Job:
     if "input_ids" in row:
         try:
             (ids,) = pipeline.encode([row["input_ids"]])
         except ValueError as error:
             raise RefusedError("input_ids", str(error)) from None
     else:
-        ids = pipeline.preprocess(text_of(row, "text", "texts"))
+        ids = _source_ids(pipeline, row)
     check_options(pipeline, row)
     options: Row = {
         name: row[name] for name in ("max_new_tokens", "min_new_tokens", "temperature") if name in row
     }
     if "max_new_tokens" in options:
         options["min_new_tokens"] = min(options["min_new_tokens"], options["max_new_tokens"])
-    noise = None
-    if samples:
-        number = row.get("rows", -1)
-        seed = row.get("seed")
-        if seed is None:
-            seed = pipeline.graphs.seed()
-        elif seed == _NEW_SEED:
-            seed = secrets.randbits(32)
-        noise = (seed, index if number < 0 else number)
     names = [tensor.name for tensor in outputs]
     return Job(
         run,
         bucket(max(len(ids), _SHORT)),
-        _Values(ids, options, noise),
+        _Values(ids, options, _noise(pipeline, row, index)),
         functools.partial(_finish, pipeline, names),
     )
 
 
+def _source_ids(pipeline: Generating, row: Row) -> list[int]:
+    return pipeline.preprocess(text_of(row, "text", "texts"), TRUNCATE in row)
+
+
+def _noise(pipeline: Generating, row: Row, index: int) -> np.ndarray | None:
+    """Return the noise of sampling (1, N, M): that of the row, or of its seed and index; None for other samplers."""
+    graphs = pipeline.graphs
+    if graphs.sampler["sampler"] != "sample":
+        return None
+    if "noise" in row:
+        noise: np.ndarray = row["noise"]
+        if not ((noise >= 0) & (noise <= 1)).all():
+            received = f"from {noise.min()} to {noise.max()}"
+            raise RefusedError("noise", f"`noise` must be in [0, 1]. Received: {received}")
+        return noise[None]
+    number, seed = row.get("rows", -1), row.get("seed")
+    if seed is None:
+        seed = graphs.seed()
+    elif seed == _NEW_SEED:
+        seed = secrets.randbits(32)
+    rows = np.array([index if number < 0 else number])
+    return uniform_noise(seed, rows, graphs.num_return, graphs.max_new_tokens)
+
+
 def _prepare_encoding(pipeline: Generating, row: Row, index: int) -> Job:
-    ids = pipeline.preprocess(text_of(row, "text", "texts"))
+    ids = _source_ids(pipeline, row)
     outputs: Row = {"source_ids": ids, "padding_mask": [True] * len(ids), ERROR: ""}
     return Job(_identity, None, outputs, lambda found: found)
 
@@ -257,7 +279,7 @@ def _identity(batch: Sequence[Row]) -> Sequence[Row]:
 
 
 def _prepare_scoring(pipeline: Generating, run: Any, row: Row, index: int) -> Job:
-    ids = pipeline.preprocess(text_of(row, "text", "texts"))
+    ids = _source_ids(pipeline, row)
     if not ids:
         raise RefusedError("texts", "`texts` must not be empty. Received: an empty text")
     assert pipeline.tokenizer is not None
@@ -280,15 +302,14 @@ def _score(pipeline: Generating, batch: Sequence[tuple[list[int], list[int]]]) -
 
 
 def _prepare_alignment(pipeline: Generating, run: Any, row: Row, index: int) -> Job:
-    ids = pipeline.preprocess(text_of(row, "text", "texts"))
+    ids = _source_ids(pipeline, row)
     if not 0 < len(ids) <= _MOST_ALIGNED:
         raise RefusedError(
             "texts",
             f"`texts` must have 1 to {_MOST_ALIGNED} tokens to be aligned. Received: {len(ids)} tokens",
         )
-    sampler = pipeline.graphs.sampler
-    noise = (sampler["seed"], index) if sampler["sampler"] == "sample" else None
-    return Job(run, _MOST_ALIGNED, _Values(ids, {}, noise), lambda found: found)
+    values = _Values(ids, {}, _noise(pipeline, {}, index))
+    return Job(run, _MOST_ALIGNED, values, lambda found: found)
 
 
 def _align(pipeline: Generating, batch: Sequence[_Values]) -> list[Row]:
@@ -331,10 +352,7 @@ def _generate(pipeline: Generating, batch: Sequence[_Values]) -> list[dict[str, 
     noise = None
     if batch[0].noise is not None:
         defaults["temperature"] = float(graphs.sampler["temperature"])
-        each = [values.noise or (0, 0) for values in batch]
-        noise = np.concatenate(
-            [uniform_noise(seed, [row], graphs.num_return, graphs.max_new_tokens) for seed, row in each]  # type: ignore[arg-type]
-        )
+        noise = np.concatenate([values.noise for values in batch if values.noise is not None])
     for name, default in defaults.items():
         if any(name in values.options for values in batch):
             given[name] = np.array([values.options.get(name, default) for values in batch])

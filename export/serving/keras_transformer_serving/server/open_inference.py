@@ -8,6 +8,7 @@ import numpy as np
 
 from keras_transformer_serving.server.signatures import (
     DEFAULT,
+    TRUNCATE,
     RequestError,
     Row,
     Signature,
@@ -24,7 +25,8 @@ def parse(body: Any, signatures: Mapping[str, Signature]) -> tuple[str, list[Row
     """Convert a request.
 
     Args:
-        body: the JSON value. Its "parameters" may have a "signature_name".
+        body: the JSON value. Its "parameters" may have a "signature_name", and "truncate" to cut texts that are
+            too long.
         signatures: those of the model, by name.
 
     Returns:
@@ -58,7 +60,8 @@ def parse(body: Any, signatures: Mapping[str, Signature]) -> tuple[str, list[Row
         if not isinstance(body["id"], str):
             raise RequestError(400, f"`id` must be a string. Received: {shown(body['id'])}")
         kept["id"] = body["id"]
-    return name, signature.rows(columns, lambda name, row: f"{name}.data[{row}]"), kept
+    truncate = parameters.get(TRUNCATE, False)
+    return name, signature.rows(columns, lambda name, row: f"{name}.data[{row}]", truncate), kept
 
 
 def respond(

@@ -6,10 +6,11 @@ from typing import Any
 import keras_transformer_serving as serving
 from keras_transformer_serving.pipelines.generating import Generating
 from keras_transformer_serving.server import generating
-from keras_transformer_serving.server.signatures import DEFAULT, DTYPES, Signature, Tensor
+from keras_transformer_serving.server.signatures import DEFAULT, DTYPES, TRUNCATE, Signature, Tensor
 from keras_transformer_serving.server.versions import ServedModel
 
 Json = dict[str, Any]
+_TRUNCATE: Json = {TRUNCATE: {"type": "boolean", "default": False}}
 
 
 def description(model: ServedModel) -> Json:
@@ -73,7 +74,7 @@ def document(models: Iterable[ServedModel]) -> Json:
             }
         if isinstance(loaded.pipeline, Generating) and not generating.streams(loaded.pipeline):
             text = {"text": {"type": "string"}, "max_new_tokens": {"type": "integer", "minimum": 1}}
-            stream = {"type": "object", "properties": text, "required": ["text"]}
+            stream = {"type": "object", "properties": {**text, **_TRUNCATE}, "required": ["text"]}
             operation = _operation("Stream the text as server-sent events", {}, stream)
             operation["responses"]["200"]["content"] = {"text/event-stream": {"schema": {"type": "string"}}}
             paths[f"/v1/models/{name}:stream"] = {"post": operation}
@@ -137,6 +138,8 @@ def _predict(signatures: Mapping[str, Signature]) -> tuple[Json, Json]:
     requests, responses = [], []
     for name, signature in signatures.items():
         tag: Json = {"signature_name": {"const": name}}
+        if any(tensor.dtype == "string" for tensor in signature.inputs):
+            tag |= _TRUNCATE
         required = [] if name == DEFAULT else ["signature_name"]
         row = _row(signature.inputs)
         only = [tensor for tensor in signature.inputs if tensor.required]
@@ -189,7 +192,8 @@ def _infer(signatures: Mapping[str, Signature]) -> Json:
         },
         "required": ["name", "shape", "datatype", "data"],
     }
-    parameters = {"type": "object", "properties": {"signature_name": {"enum": list(signatures)}}}
+    known = {"signature_name": {"enum": list(signatures)}, **_TRUNCATE}
+    parameters = {"type": "object", "properties": known}
     return {
         "type": "object",
         "properties": {

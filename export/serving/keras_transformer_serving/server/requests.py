@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from starlette.requests import ClientDisconnect, Request
 
 from keras_transformer_serving.server.batching import Batcher, Limits
-from keras_transformer_serving.server.signatures import RequestError, Row, Signature, shown
+from keras_transformer_serving.server.signatures import ERROR, RequestError, Row, Signature, shown
 
 T = TypeVar("T")
 P = TypeVar("P")
@@ -127,11 +127,12 @@ def _parsed(
     if len(rows) > limits.max_rows:
         raise RequestError(400, f"A request must have at most {limits.max_rows} rows. Received: {len(rows)}")
     for index, row in enumerate(rows):
-        for key, value in row.items():
-            if isinstance(value, str | bytes) and len(value) > limits.max_characters:
-                raise RequestError(
-                    400,
-                    f"`{key}` must have at most {limits.max_characters} characters. Received: {len(value)} in row "
+        texts = {key: value for key, value in row.items() if isinstance(value, str | bytes) and key != ERROR}
+        for key, text in texts.items():
+            if len(text) > limits.max_characters:
+                row.setdefault(
+                    ERROR,
+                    f"`{key}` must have at most {limits.max_characters} characters. Received: {len(text)} in row "
                     f"{index}",
                 )
     return name, rows, style

@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer_serving.pipelines.texts import RefusedError
+from keras_transformer_serving.pipelines.errors import RefusedError
 
 DEFAULT = "serving_default"
 ERROR = "error"
+TRUNCATE = "truncate"
 Row = dict[str, Any]
+"""The inputs or outputs of a row, by name; inputs also have `ERROR` if the row is refused, `TRUNCATE` to cut texts."""
 
 
 class RequestError(Exception):
@@ -205,18 +207,32 @@ class Signature:
     outputs: tuple[Tensor, ...]
     prepare: Callable[[Row, int], Job]
 
-    def rows(self, columns: Mapping[str, Sequence[Any]], places: Callable[[str, int], str]) -> list[Row]:
+    def rows(
+        self,
+        columns: Mapping[str, Sequence[Any]],
+        places: Callable[[str, int], str],
+        truncate: Any = False,
+    ) -> list[Row]:
         """Return the rows of a request, with checked values and defaults.
+
+        A value that must be a text and is none is an error of its row.
 
         Args:
             columns: the values of each input that is given, one for each row, or a single one for an input with a
                 default.
             places: a function from the name of an input and an index to its place in the request, for errors.
+            truncate: whether to cut texts that are too long, as the request says.
 
         Raises:
-            RequestError: if an input is unknown, missing or has the wrong type, or the numbers of values differ.
+            RequestError: if an input is unknown, missing or has the wrong type, the numbers of values differ, or
+                `truncate` is no boolean, or given for a signature without texts.
         """
+        check_truncate(truncate)
         known = {tensor.name: tensor for tensor in self.inputs}
+        if truncate and all(tensor.dtype != "string" for tensor in self.inputs):
+            raise RequestError(
+                400, f"`{TRUNCATE}` needs a signature of texts. Received: the inputs {', '.join(known)}"
+            )
         wrong = [name for name in columns if name not in known]
         missing = [name for name, tensor in known.items() if tensor.required and name not in columns]
         if wrong or missing:
@@ -228,7 +244,7 @@ class Signature:
                 f"The inputs must be {required}{also}. Received: {', '.join(map(shown, columns)) or 'none'}",
             )
         count = max((len(columns[name]) for name in columns if known[name].required), default=0)
-        rows: list[Row] = [{} for _ in range(count)]
+        rows: list[Row] = [{TRUNCATE: True} if truncate else {} for _ in range(count)]
         for name, values in columns.items():
             if len(values) not in ((count,) if known[name].required else (1, count)):
                 raise RequestError(
@@ -237,7 +253,12 @@ class Signature:
                 )
             for index, row in enumerate(rows):
                 place = index if len(values) == count else 0
-                row[name] = known[name].convert(values[place], places(name, place))
+                try:
+                    row[name] = known[name].convert(values[place], places(name, place))
+                except RequestError as error:
+                    if known[name].dtype != "string":
+                        raise
+                    row.setdefault(ERROR, str(error))
         for tensor in self.inputs:
             if tensor.default is not None:
                 for row in rows:
@@ -252,6 +273,9 @@ class Signature:
         """
         found: list[Job | Row] = []
         for index, row in enumerate(rows):
+            if ERROR in row:
+                found.append(self.refused(row[ERROR]))
+                continue
             try:
                 found.append(self.prepare(row, index))
             except RefusedError as error:
@@ -288,6 +312,12 @@ def text_of(row: Row, name: str, argument: str | None = None) -> str:
         argument = argument or name
         raise RefusedError(argument, f"`{argument}` must be UTF-8. Received: other bytes") from None
     return str(text)
+
+
+def check_truncate(truncate: Any) -> None:
+    """Raise a RequestError unless the request's `truncate` is a boolean."""
+    if not isinstance(truncate, bool):
+        raise RequestError(400, f"`{TRUNCATE}` must be true or false. Received: {TRUNCATE}={shown(truncate)}")
 
 
 def bucket(length: int) -> int:

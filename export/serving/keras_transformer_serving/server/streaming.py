@@ -10,11 +10,18 @@ from typing import Any
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from keras_transformer_serving.pipelines.texts import RefusedError
+from keras_transformer_serving.pipelines.errors import RefusedError
 from keras_transformer_serving.server import generating
 from keras_transformer_serving.server.batching import Batcher, Limits
 from keras_transformer_serving.server.metrics import Metrics
-from keras_transformer_serving.server.signatures import RequestError, Tensor, shown, text_of
+from keras_transformer_serving.server.signatures import (
+    TRUNCATE,
+    RequestError,
+    Tensor,
+    check_truncate,
+    shown,
+    text_of,
+)
 from keras_transformer_serving.server.versions import Loaded
 
 
@@ -45,7 +52,7 @@ async def response(
     pieces make up. An event of the type "error" ends a stream that failed.
 
     Args:
-        document: the request.
+        document: the request; its "truncate" cuts a text that is too long.
         loaded: the version of the model.
         batcher: its queue.
         stack: contexts that last as long as the response.
@@ -58,12 +65,15 @@ async def response(
     """
     begin = time.perf_counter()
     pipeline = generating.check_stream(loaded.pipeline)
-    known = ("text", "max_new_tokens")
+    known = ("text", "max_new_tokens", TRUNCATE)
     if not isinstance(document, dict) or not set(document) <= {*known} or "text" not in document:
         raise RequestError(
             400,
-            f'The request must be {{"text": …}}, optionally with max_new_tokens. Received: {shown(document)}',
+            'The request must be {"text": …}, optionally with max_new_tokens and truncate. '
+            f"Received: {shown(document)}",
         )
+    truncate = document.get(TRUNCATE, False)
+    check_truncate(truncate)
     options = {}
     for tensor in (Tensor("text", "string"), Tensor("max_new_tokens", "int32")):
         if tensor.name in document:
@@ -78,7 +88,7 @@ async def response(
     try:
         generating.check_options(pipeline, options)
         text, limit = text_of(options, "text"), options.get("max_new_tokens")
-        pieces = await batcher.step(lambda: generating.pieces(pipeline, text, limit))
+        pieces = await batcher.step(lambda: generating.pieces(pipeline, text, limit, truncate))
     except RefusedError as error:
         raise RequestError(400, str(error)) from None
     first = metrics.first_token_seconds.labels(name)
