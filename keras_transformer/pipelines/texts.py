@@ -236,9 +236,8 @@ class TextPipeline(ForwardPipeline):
         }
         columns = utf8_columns(found_errors, **given)
         if len({len(column) for column in columns}) > 1:
-            names, counts = (
-                " and ".join(of) for of in (map("`{}`".format, texts), (str(len(c)) for c in columns))
-            )
+            names = " and ".join(map("`{}`".format, texts))
+            counts = " and ".join(str(len(column)) for column in columns)
             raise ValueError(f"{names} must be equally many. Received: {counts} texts")
         lengths = np.sum([[len(text) for text in column] for column in columns], axis=0)
         # Long texts first, so that too long ones are found at once.
