@@ -7,13 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.pipelines.arguments import (
-    as_list,
-    check_max_length,
-    check_model,
-    check_tokenizer,
-    utf8_columns,
-)
+from keras_transformer.pipelines import arguments
 from keras_transformer.pipelines.base import BATCH, DEFAULT, Arrays, Axes, Graph
 from keras_transformer.pipelines.forward import FORWARD, ForwardPipeline
 from keras_transformer.typing import Tensor
@@ -62,12 +56,12 @@ class TextPipeline(ForwardPipeline):
         self, model: Any, tokenizer: Any, long_texts: str = "refuse", max_length: int | None = None
     ) -> None:
         check_one_of(self.long_text_options, long_texts=long_texts)
-        check_tokenizer(tokenizer)
+        arguments.check_tokenizer(tokenizer)
         self.model = model
-        check_model(self.encoder, "an encoder, a decoder or a model with one", *_SIZES)
+        arguments.check_model(self.encoder, "an encoder, a decoder or a model with one", *_SIZES)
         self.tokenizer = tokenizer
         self.long_texts = long_texts
-        self.max_length = check_max_length(max_length, self.encoder.max_length)
+        self.max_length = arguments.check_max_length(max_length, self.encoder.max_length)
         special_ids = getattr(model, "special_ids", None)
         ids = len({*range(tokenizer.vocabulary_size), *(special_ids or ())})
         for name, known in (("vocabulary_size", ids), ("pad_id", tokenizer.pad_id)):
@@ -232,9 +226,10 @@ class TextPipeline(ForwardPipeline):
         check_truncate(truncate)
         found_errors = RowErrors(errors)
         given = {
-            name: [each] if isinstance(each, str) else as_list(name, each) for name, each in texts.items()
+            name: [each] if isinstance(each, str) else arguments.as_list(name, each)
+            for name, each in texts.items()
         }
-        columns = utf8_columns(found_errors, **given)
+        columns = arguments.utf8_columns(found_errors, **given)
         if len({len(column) for column in columns}) > 1:
             names = " and ".join(map("`{}`".format, texts))
             counts = " and ".join(str(len(column)) for column in columns)
