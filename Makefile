@@ -10,7 +10,7 @@ INSTALLED := .venv/.installed-$(VERSION)
 INSTALLED_ALL := .venv/.installed-all-$(VERSION)
 INSTALLED_OLDEST := .venv-oldest/.installed-$(VERSION)
 
-.PHONY: help quickstart serve test test-jax test-docs test-exports test-oldest test-all check import-graph serving-operations format notebooks benchmarks dist colab clean
+.PHONY: help quickstart serve test test-jax test-docs test-exports test-oldest test-all check import-graph serving-operations format notebooks benchmarks benchmark-tables dist colab clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -99,6 +99,10 @@ benchmarks: .venv-bench/.installed  ## Measure beside KerasHub and PyTorch: resu
 	.venv-bench/bin/python benchmarks/training.py
 	.venv-bench/bin/python benchmarks/attention.py
 	.venv-bench/bin/python benchmarks/generation.py
+	$(MAKE) benchmark-tables
+
+benchmark-tables:  ## Write the tables of speed from benchmarks/results: README.md and docs/benchmarks.md
+	$(PYTHON) benchmarks/tables.py
 
 .venv-bench/.installed: benchmarks/requirements.txt $(PROJECTS)
 	$(PYTHON) -m venv .venv-bench

@@ -33,6 +33,11 @@ VERSIONED = (
     "jax",
     "numpy",
 )
+# Of the flags of a processor, those that decide how fast it multiplies matrices.
+VECTOR_EXTENSIONS = (
+    *("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "avx_vnni"),
+    *("amx_tile", "amx_int8", "amx_bf16", "asimd", "sve", "sve2", "i8mm", "bf16"),
+)
 
 
 class WorkerError(RuntimeError):
@@ -158,42 +163,52 @@ def peak_memory_mib() -> float:
 
 def machine() -> dict[str, Any]:
     """Return the environment of a measurement: hardware, versions and settings."""
-    model = platform.machine()
+    description = ""
     with contextlib.suppress(OSError):
-        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
-        model = next(
-            (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), model
-        )
+        description = pathlib.Path("/proc/cpuinfo").read_text()
     versions = {"python": platform.python_version()}
     for package in VERSIONED:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[package] = importlib.metadata.version(package)
     return {
-        "device": f"CPU, {model}",
+        **processor(description),
         "cores": os.cpu_count(),
         "versions": versions,
         "command": " ".join(["python", *sys.argv]),
     }
 
 
+def processor(description: str) -> dict[str, Any]:
+    """Return the name, family, model and vector extensions of a processor from the text of /proc/cpuinfo."""
+    first = description.strip().split("\n\n")[0]
+    fields = {
+        name.strip(): value.strip() for name, _, value in (line.partition(":") for line in first.splitlines())
+    }
+    flags = (fields.get("flags") or fields.get("Features") or "").split()
+    return {
+        "device": f"CPU, {fields.get('model name', platform.machine())}",
+        "cpu_family_and_model": [fields.get("cpu family"), fields.get("model")],
+        "vector_extensions": [name for name in VECTOR_EXTENSIONS if name in flags],
+    }
+
+
 def table(rows: Sequence[dict[str, str]]) -> str:
-    """Return rows as a Markdown table."""
+    """Return rows as a Markdown table, with columns of numbers aligned to the right."""
     names = list(rows[0])
-    widths = [max(len(name), *(len(row[name]) for row in rows)) for name in names]
+    right = [all(row[name][:1] in "0123456789*–-" for row in rows) for name in names]
+    widths = [max(3, len(name), *(len(row[name]) for row in rows)) for name in names]
 
     def line(cells: Iterable[str]) -> str:
         padded = (
-            cell.rjust(width) if place else cell.ljust(width)
-            for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
+            cell.rjust(width) if number else cell.ljust(width)
+            for cell, width, number in zip(cells, widths, right, strict=True)
         )
         return "| " + " | ".join(padded) + " |"
 
-    rule = (
-        "|"
-        + "|".join("-" * (width + 1) + (":" if place else "-") for place, width in enumerate(widths))
-        + "|"
+    rule = "|".join(
+        "-" * (width + 1) + (":" if number else "-") for width, number in zip(widths, right, strict=True)
     )
-    return "\n".join([line(names), rule, *(line(row.values()) for row in rows)])
+    return "\n".join([line(names), f"|{rule}|", *(line(row.values()) for row in rows)])
 
 
 def write_result(name: str, result: dict[str, Any], folder: pathlib.Path = RESULTS) -> pathlib.Path:

@@ -24,6 +24,7 @@ CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _SHOWN = 5
+_CONVERT_TENSORFLOW = "which docs/coming_from_tensorflow_models.md converts"
 
 
 def from_hugging_face(folder: str | os.PathLike[str], **kwargs: Any) -> keras.Model:
@@ -178,6 +179,11 @@ def read_tensors(folder: pathlib.Path) -> Iterator[dict[str, Any]]:
                 raise ValueError(
                     f"`{path}` must be a valid safetensors file. Received: a damaged or truncated one ({error})"
                 ) from error
+            if (file.metadata() or {}).get("format") == "tf":
+                raise ValueError(
+                    f"`{path}` must have PyTorch's names of weights. Received: those of a TensorFlow class "
+                    f"(format 'tf'), {_CONVERT_TENSORFLOW}"
+                )
             found.update({name: file.get_slice(name) for name in file.keys()})  # noqa: SIM118
         yield found
 
@@ -186,10 +192,13 @@ def _weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
     if not (folder / _INDEX).is_file():
-        others = sorted(path.name for path in folder.glob("*.bin"))
+        others = [
+            *(f"PyTorch's {path.name}, which `save_pretrained` converts" for path in folder.glob("*.bin")),
+            *(f"TensorFlow's {path.name}, {_CONVERT_TENSORFLOW}" for path in folder.glob("tf_model*.h5")),
+        ]
         raise FileNotFoundError(
             f"`folder` must hold {WEIGHTS}, or {_INDEX} and its files"
-            + (f", not PyTorch's {others[0]}, which `save_pretrained` converts" if others else "")
+            + (f", not {min(others)}" if others else "")
             + f". Received: folder={str(folder)!r}"
         )
     index = files.read_json(folder / _INDEX)

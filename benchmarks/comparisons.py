@@ -1,0 +1,219 @@
+"""Read from the results how fast this package is beside each peer, in the peer's fastest form of the same run."""
+
+import dataclasses
+import json
+import pathlib
+import re
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+RESULTS = pathlib.Path(__file__).parent / "results"
+Rates = Mapping[str, float]  # of the forms of a contender: the larger, the faster
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """The speed of this package over that of the fastest form of a peer in the same run.
+
+    Args:
+        topic: what is measured, a row of the README.
+        case: the case within the topic; "" if there is one.
+        peer: the name of the peer.
+        peer_form: the fastest form of the peer; "" if one was measured.
+        default: the speed of this package as it runs without options, over the peer's.
+        best: the speed of the fastest form of this package, over the peer's.
+        best_form: that form.
+        machine: the processor.
+        remark: of which version the figures are, if not of a recent one.
+    """
+
+    topic: str
+    case: str
+    peer: str
+    peer_form: str
+    default: float
+    best: float
+    best_form: str
+    machine: str
+    remark: str = ""
+
+
+def read(name: str, folder: pathlib.Path = RESULTS) -> dict[str, Any]:
+    """Return the results of a benchmark."""
+    return json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def machine(result: Mapping[str, Any]) -> str:
+    """Return the name of the processor that a run recorded."""
+    device = result.get("machine", result)["device"]
+    return re.sub(r"^CPU, |\(R\)| Processor$", "", device)
+
+
+def compare(
+    topic: str, case: str, result: Mapping[str, Any], ours: Rates, peers: Mapping[str, Rates]
+) -> Iterator[Comparison]:
+    """Compare with the fastest form of each peer; the first form in `ours` is the default."""
+    default, best_form = next(iter(ours.values())), max(ours, key=ours.__getitem__)
+    for peer, forms in peers.items():
+        form = max(forms, key=forms.__getitem__)
+        ratios = default / forms[form], ours[best_form] / forms[form]
+        yield Comparison(
+            topic, case, peer, form, *ratios, best_form, machine(result), result.get("remark", "")
+        )
+
+
+def forms(
+    contenders: Mapping[str, Mapping[str, Any]], names: Mapping[str, str], rate: Callable[[Any], float]
+) -> dict[str, float]:
+    """Return the rates of those of the named contenders that were measured, by the form that a name stands for."""
+    return {form: rate(contenders[name]) for name, form in names.items() if name in contenders}
+
+
+def _per_second(contender: Mapping[str, Any]) -> float:
+    return contender["tokens_per_second"]
+
+
+def _of_time(contender: Mapping[str, Any]) -> float:
+    return 1000 / contender["milliseconds"]
+
+
+TRAINING_STEP = "a training step, batches of one shape"
+TRAINING = "training on spa-eng"
+ATTENTION = {
+    "causal": "causal attention",
+    "window": "attention in a window",
+    "graph": "attention on a graph of Cora's size",
+}
+DEVICES = "training a GPT with JAX"
+SERVING = "HTTP server"
+GENERATION = {"seq2seq": "generation, encoder–decoder", "gpt": "generation, GPT-2's shape"}
+
+
+def train_step(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
+    """Compare a step of `fit`; Keras' default on a CPU is without XLA."""
+    result = read("train_step", folder)
+    found = result["contenders"]
+    ours = forms(found, {"keras_transformer": "without XLA", "keras_transformer, XLA": "with XLA"}, _of_time)
+    peers = {
+        "KerasHub": {"KerasHub": "without XLA", "KerasHub, XLA": "with XLA"},
+        "PyTorch": {"PyTorch": "eager", "PyTorch, compiled": "compiled"},
+    }
+    rates = {peer: forms(found, names, _of_time) for peer, names in peers.items()}
+    yield from compare(TRAINING_STEP, "", result, ours, rates)
+
+
+OURS_ON_SPA_ENG = {
+    "keras_transformer": "default",
+    "keras_transformer, 4 lengths": "4 equal lengths",
+    "keras_transformer, 16 shapes": "`length_buckets=16`",
+    "keras_transformer, 64 shapes": "`length_buckets=64, pad_to_multiple_of=1`",
+    "keras_transformer, packed": "packed",
+}
+
+
+def training(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
+    """Compare training on spa-eng; of the run with XLA, beside PyTorch only: KerasHub's fastest form is not in it."""
+    result = read("training", folder)
+    found = result["contenders"]
+    ours = forms(found, OURS_ON_SPA_ENG, _per_second)
+    peers = {
+        "KerasHub": forms(found, {"KerasHub": "without XLA"}, _per_second),
+        "PyTorch": forms(found, {"PyTorch": ""}, _per_second),
+    }
+    yield from compare(TRAINING, "", result, ours, peers)
+    result = read("training_xla", folder)
+    found = result["contenders"]
+    ours = forms(found, {f"{name}, XLA": form for name, form in OURS_ON_SPA_ENG.items()}, _per_second)
+    yield from compare(
+        TRAINING, "with XLA", result, ours, {"PyTorch": forms(found, {"PyTorch": ""}, _per_second)}
+    )
+
+
+def attention(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
+    """Compare attention, forward and backward, with `keras.ops.dot_product_attention`, where both were measured."""
+    cases: dict[str, tuple[int, Any]] = {}
+    for result in (read("attention", folder), read("attention_seven_rounds", folder)):
+        for name, case in result["cases"].items():
+            if result["rounds"] > cases.get(name, (0, None))[0]:
+                cases[name] = result["rounds"], (result, case)
+    for name, (_, (result, case)) in cases.items():
+        modes = {"graph": "without XLA", "XLA": "with XLA"}
+        rates = {
+            contender: forms(
+                case["contenders"], {f"{contender}, {mode}": form for mode, form in modes.items()}, _of_time
+            )
+            for contender in ("ours", "Keras dense")
+        }
+        if rates["Keras dense"]:
+            topic = ATTENTION[case["relation"]]
+            short = name.removeprefix("Cora-size graph, ").removeprefix("causal, ")
+            yield from compare(topic, short, result, rates["ours"], {"Keras": rates["Keras dense"]})
+
+
+def devices(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
+    """Compare one and two devices of a CPU."""
+    result = read("devices", folder)
+    for name in result["contenders"]:
+        contender, _, case = name.partition(", ")
+        if contender == "keras_transformer":
+            rates = {
+                each: {"with XLA": _per_second(result["contenders"][f"{each}, {case}"])}
+                for each in ("keras_transformer", "KerasHub")
+            }
+            yield from compare(DEVICES, case, result, rates.pop("keras_transformer"), rates)
+
+
+def generation(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
+    """Compare generation on every machine that was measured, in float32 and in int8."""
+    for path in sorted(folder.glob("generation*.json")):
+        result = read(path.stem, folder)
+        for shape, topic in GENERATION.items():
+            for column in result[shape]["columns"]:
+                yield from _column(topic, column, result)
+
+
+def _column(topic: str, column: Mapping[str, Any], result: Mapping[str, Any]) -> Iterator[Comparison]:
+    found = column["contenders"]
+    search = "greedy" if column["beams"] == 1 else f"beam {column['beams']}"
+    case = f"batch {column['batch_size']}, {search}"
+    ours = forms(found, {"ours, XLA": "in Python, with XLA", "ours, ONNX": "the ONNX export"}, _per_second)
+    peers = {
+        "`transformers`": forms(found, {"transformers": ""}, _per_second),
+        "CTranslate2": forms(found, {"CTranslate2": ""}, _per_second),
+        "KerasHub": forms(found, {"KerasHub, XLA": "with XLA"}, _per_second),
+    }
+    yield from compare(topic, case, result, ours, {peer: rates for peer, rates in peers.items() if rates})
+    if "CTranslate2 int8" in found:
+        ours = forms(found, {"ours, ONNX int8": "the ONNX export in int8"}, _per_second)
+        peers = {"CTranslate2 in int8": forms(found, {"CTranslate2 int8": ""}, _per_second)}
+        yield from compare(topic, case, result, ours, peers)
+
+
+def serving(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
+    """Compare requests per second over HTTP."""
+    result = read("serving", folder)
+
+    def rate(rounds: Iterable[Mapping[str, Any]]) -> float:
+        return statistics.median(found["requests per second"] for found in rounds)
+
+    peers = {
+        "Starlette": {
+            "plain Starlette": "all threads",
+            "plain Starlette, one thread": "one thread a request",
+        },
+        "LitServe": {"LitServe": "batches of 64"},
+    }
+    for clients, case in ((1, "1 client"), (64, "64 clients")):
+        found = {
+            name.removesuffix(f", {clients} clients"): rounds for name, rounds in result["rounds"].items()
+        }
+        rates = {peer: forms(found, names, rate) for peer, names in peers.items()}
+        yield from compare(SERVING, case, result, {"default": rate(found["keras-transformer-serve"])}, rates)
+
+
+def all_comparisons(folder: pathlib.Path = RESULTS) -> list[Comparison]:
+    """Return every comparison of speed in the results, the largest first."""
+    benchmarks = (attention, train_step, training, devices, generation, serving)
+    found = [comparison for benchmark in benchmarks for comparison in benchmark(folder)]
+    return sorted(found, key=lambda comparison: -comparison.default)

@@ -1,0 +1,283 @@
+"""Write the tables of speed in README.md and docs/benchmarks.md from the results.
+
+python benchmarks/tables.py            # make benchmark-tables
+"""
+
+import pathlib
+import re
+import statistics
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import comparisons
+import measuring
+from comparisons import read
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md")
+BLOCK = re.compile(
+    r"(<!-- benchmarks/tables\.py: ([a-z_]+) -->\n).*?^(<!-- end -->)", re.DOTALL | re.MULTILINE
+)
+
+
+def ratio(value: float) -> str:
+    """Return a ratio with three digits at most, in bold if this package is slower."""
+    digits = 2 if value < 2 else 1 if value < 10 else 0
+    return f"**{value:.{digits}f} ×**" if round(value, 2) < 1 else f"{value:.{digits}f} ×"
+
+
+def span(values: Iterable[float]) -> str:
+    """Return the smallest and the largest of several ratios."""
+    ends = min(values := list(values)), max(values)
+    return " to ".join(dict.fromkeys(map(ratio, ends))).replace(" × to", " to").replace(" ×** to", "** to")
+
+
+def milliseconds(contender: Mapping[str, Any]) -> str:
+    """Return the time of a step."""
+    return f"{contender['milliseconds']:,.{0 if contender['milliseconds'] >= 10 else 2}f} ms"
+
+
+def summary() -> str:
+    """Return one row for each topic and machine: the range of its cases beside each peer, by default."""
+    rows: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for each in comparisons.all_comparisons():
+        if not each.remark:
+            row = rows.setdefault((each.topic, each.machine), {})
+            row.setdefault(each.peer, []).append(each.default)
+    return measuring.table(
+        [
+            {
+                "": topic,
+                "as fast as the fastest form of": ", ".join(f"{peer} {span(row[peer])}" for peer in row),
+                "on": machine,
+            }
+            for (topic, machine), row in rows.items()
+        ]
+    )
+
+
+def every_comparison() -> str:
+    """Return one row for each case and peer, the largest ratio first."""
+    rows = [
+        {
+            "": ", ".join(filter(None, (each.topic, each.case, each.remark))),
+            "beside": ", ".join(filter(None, (each.peer, each.peer_form))),
+            "by default": ratio(each.default),
+            "fastest form": ratio(each.best),
+            "which is": each.best_form,
+            "on": each.machine,
+        }
+        for each in comparisons.all_comparisons()
+    ]
+    return measuring.table(rows)
+
+
+def machines() -> str:
+    """Return what the results of the comparisons recorded of their machines."""
+    names: dict[str, list[str]] = {}
+    stems = ("attention*", "train_step", "training*", "devices", "generation*", "serving")
+    for path in sorted(path for stem in stems for path in comparisons.RESULTS.glob(f"{stem}.json")):
+        result = read(path.stem)
+        recorded = result.get("machine", result)
+        extensions = ", ".join(recorded.get("vector_extensions", ())) or "vector extensions not recorded"
+        name = f"{comparisons.machine(result)}, {recorded['cores']} cores, {extensions}"
+        names.setdefault(name, []).append(f"[{path.stem}](../benchmarks/results/{path.name})")
+    return "\n".join(f"- {name}: {', '.join(files)}." for name, files in names.items())
+
+
+def train_step() -> str:
+    """Return the time of a step of each contender."""
+    rows = [
+        {
+            "": name.replace("keras_transformer", "ours"),
+            "a step": milliseconds(found),
+            "tokens/s": f"{found['tokens_per_second']:,.0f}",
+            "of the matrix multiplications' rate": f"{found['share_of_limit']:.0%}",
+            "peak memory": f"{found['peak_memory_mib']:,.0f} MiB",
+            "first step": f"{found['first_call_seconds']:.0f} s",
+        }
+        for name, found in read("train_step")["contenders"].items()
+    ]
+    return measuring.table(rows)
+
+
+def step_profile() -> str:
+    """Return what the time of a step goes to."""
+    shares = read("step_profile")["shares"].items()
+    return measuring.table([{"operations": name, "of a step": f"{share:.0%}"} for name, share in shares])
+
+
+def training() -> str:
+    """Return the tokens per second on spa-eng, with XLA and without."""
+    rows = []
+    for stem, mode in (("training", "without XLA"), ("training_xla", "with XLA")):
+        for name, found in read(stem)["contenders"].items():
+            ours = comparisons.OURS_ON_SPA_ENG.get(name.removesuffix(", XLA"))
+            rows.append(
+                {
+                    "": f"ours, {ours}" if ours else name.removesuffix(", XLA"),
+                    "run": mode,
+                    "shapes": str(found["shapes"]),
+                    "not padding": f"{found['fill']:.2f}",
+                    "tokens/s": f"{found['tokens_per_second']:,.0f}",
+                    "first steps, processor time": f"{found['first_processor_seconds']:.0f} s",
+                    "peak memory": f"{found['peak_memory_mib']:,.0f} MiB",
+                }
+            )
+    return measuring.table(rows)
+
+
+def data() -> str:
+    """Return the rate of tokenising and loading."""
+    result = read("data")
+    names = {
+        "tokenising, in memory": "tokenising, once, in memory",
+        "tokenising, mapped": "tokenising, once, into `cache_dir`",
+        "loading, in memory": "loading from memory",
+        "loading, mapped": "loading from files of `cache_dir`",
+    }
+    rows = []
+    for key, name in names.items():
+        found = result[key]
+        share = found.get("share_of_a_core_at_consumption")
+        rows.append(
+            {
+                "": name,
+                "tokens/s": f"{found['tokens_per_wall_second'] / 1e6:.2f} M",
+                "by processor time": f"{found['tokens_per_processor_second'] / 1e6:.2f} M",
+                f"of a core at {result['consumption']:,} tokens/s": "–" if share is None else f"{share:.0%}",
+            }
+        )
+    return measuring.table(rows)
+
+
+def resume() -> str:
+    """Return the time of a step with and without `ExactResume`."""
+    result = read("resume")
+    rows = []
+    for model in ("train_step.py", "tiny"):
+        state = f"{result[model]['state_mib']:.1f} MiB"
+        steps = {name: f"{1000 * found:.1f} ms" for name, found in result[model]["steps"].items()}
+        rows.append({"model": model, "state": state, **steps})
+    return measuring.table(rows)
+
+
+def devices() -> str:
+    """Return the tokens per second of one and two devices."""
+    rows = [
+        {
+            "": name.replace("keras_transformer", "ours"),
+            "tokens/s": f"{found['tokens_per_second']:,.0f}",
+            "beside its one device": f"{found['times_one_device']:.1f} ×",
+        }
+        for name, found in read("devices")["contenders"].items()
+    ]
+    return measuring.table(rows)
+
+
+def attention() -> str:
+    """Return time and memory of every form in each run."""
+    names = {
+        "Keras, without XLA": "Keras dense, graph",
+        "Keras, with XLA": "Keras dense, XLA",
+        "ours, without XLA": "ours, graph",
+        "ours, with XLA": "ours, XLA",
+    }
+    rows = []
+    for result in (read("attention_seven_rounds"), read("attention")):
+        for case in result["cases"].values():
+            found = {
+                name: f"{milliseconds(case['contenders'][key])}, {case['contenders'][key]['added_mib']:,.0f} MiB"
+                if key in case["contenders"]
+                else "–"
+                for name, key in names.items()
+            }
+            rows.append({"": case["name"], "rounds": str(result["rounds"]), **found})
+    return measuring.table(rows)
+
+
+def generation() -> str:
+    """Return the tokens per second of each contender."""
+    rows = []
+    for path in sorted(comparisons.RESULTS.glob("generation*.json")):
+        result = read(path.stem)
+        for shape, topic in comparisons.GENERATION.items():
+            for contender in result[shape]["shape"]["contenders"]:
+                row = {"": topic.removeprefix("generation, "), "tokens/s": contender}
+                for column in result[shape]["columns"]:
+                    search = "greedy" if column["beams"] == 1 else f"beam {column['beams']}"
+                    found = column["contenders"].get(contender)
+                    rate = f"{found['tokens_per_second']:,.0f}" if found else "–"
+                    row[f"batch {column['batch_size']}, {search}"] = rate
+                rows.append({**row, "on": comparisons.machine(result)})
+    return measuring.table(rows)
+
+
+def decoder_step() -> str:
+    """Return what a further token takes, and what it takes at least, by the rows of the decoder."""
+    result = read("generation")["seq2seq"]
+    columns = {column["batch_size"] * column["beams"]: column["contenders"] for column in result["columns"]}
+    weights = {
+        f"the matrix multiplications, by {library}": {int(rows): seconds for rows, seconds in found.items()}
+        for library, found in result["seconds_of_matmuls"].items()
+    }
+    steps = {
+        name: {rows: found[name]["seconds_per_further_token"] for rows, found in columns.items()}
+        for name in result["shape"]["contenders"]
+    }
+    reading = {"reading the weights": dict.fromkeys(columns, result["seconds_to_read_weights"])}
+    rows = [
+        {"ms": name, **{str(rows): f"{1000 * found[rows]:.2f}" for rows in columns}}
+        for name, found in {**reading, **weights, **steps}.items()
+    ]
+    return measuring.table(rows)
+
+
+def inductive_bias() -> str:
+    """Return the held-out accuracy with few samples, by relation."""
+    result, samples = read("inductive_bias"), ("8", "32", "128", "512")
+    rows = [
+        {
+            "task": task,
+            "relation": relation,
+            **{
+                f"{count} samples": f"{statistics.mean(run['test'] for run in found['runs'][count]):.1%}"
+                for count in samples
+            },
+        }
+        for task, relations in result["tasks"].items()
+        for relation, found in relations["relations"].items()
+    ]
+    return measuring.table(rows)
+
+
+BLOCKS: Mapping[str, Callable[[], str]] = {
+    "summary": summary,
+    "every_comparison": every_comparison,
+    "machines": machines,
+    "train_step": train_step,
+    "step_profile": step_profile,
+    "training": training,
+    "data": data,
+    "resume": resume,
+    "devices": devices,
+    "attention": attention,
+    "generation": generation,
+    "decoder_step": decoder_step,
+    "inductive_bias": inductive_bias,
+}
+
+
+def updated(page: str) -> str:
+    """Return the text of a page with its tables written anew."""
+    return BLOCK.sub(lambda block: f"{block[1]}{BLOCKS[block[2]]()}\n{block[3]}", page)
+
+
+def main() -> None:
+    """Write the tables of every page."""
+    for page in PAGES:
+        page.write_text(updated(page.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""The tables of speed come from the results, and compare with the fastest form of each peer."""
+
+import importlib
+import json
+import pathlib
+import re
+import shutil
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+# "64 × 32" and "4 heads × 64" are shapes.
+FIGURE_OF_SPEED = re.compile(
+    r"\d[\d.,]*\s*(?:×(?!\s*\d)|%|times\b|m?s\b|seconds?\b|minutes?\b|tokens|requests|[KMG]i?B\b)"
+)
+
+
+@pytest.fixture
+def tables(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module("tables")
+
+
+@pytest.fixture
+def comparisons(tables):
+    return tables.comparisons
+
+
+def result(name):
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def test_pages_have_the_tables_of_the_results(tables):
+    for page in tables.PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert tables.BLOCK.search(text)
+        assert tables.updated(text) == text, f"{page.name} is not current: run make benchmark-tables"
+
+
+@pytest.mark.parametrize(("page", "section"), [("README.md", "## How fast\n"), ("docs/benchmarks.md", "")])
+def test_no_figure_of_speed_is_typed(tables, page, section):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    text = text.partition(section)[2].partition("\n## ")[0] if section else text
+    assert not FIGURE_OF_SPEED.findall(tables.BLOCK.sub("", text))
+
+
+def test_every_form_of_a_peer_is_at_most_as_fast_as_the_one_compared_with(comparisons):
+    """By each peer's figures in the JSON, whatever the contenders are called."""
+    found = comparisons.all_comparisons()
+    measured = []
+    contenders = result("train_step")["contenders"]
+    ours = contenders["keras_transformer"]["milliseconds"]
+    measured += [
+        (comparisons.TRAINING_STEP, "", name.split(",")[0], contender["milliseconds"] / ours)
+        for name, contender in contenders.items()
+        if not name.startswith("keras_transformer")
+    ]
+    contenders = result("training")["contenders"]
+    ours = contenders["keras_transformer"]["tokens_per_second"]
+    measured += [
+        (comparisons.TRAINING, "", name.split(",")[0], ours / contender["tokens_per_second"])
+        for name, contender in contenders.items()
+        if not name.startswith("keras_transformer")
+    ]
+    for shape, topic in comparisons.GENERATION.items():
+        for column in result("generation")[shape]["columns"]:
+            search = "greedy" if column["beams"] == 1 else f"beam {column['beams']}"
+            for name, contender in column["contenders"].items():
+                own = "ours, ONNX int8" if name.endswith("int8") else "ours, XLA"
+                ratio = column["contenders"][own]["tokens_per_second"] / contender["tokens_per_second"]
+                if not name.startswith("ours"):
+                    peer = {"transformers": "`transformers`", "CTranslate2 int8": "CTranslate2 in int8"}
+                    peer = peer.get(name, name.split(",")[0])
+                    measured.append((topic, f"batch {column['batch_size']}, {search}", peer, ratio))
+    assert len(measured) > 20
+    for topic, case, peer, ratio in measured:
+        rows = [
+            each
+            for each in found
+            if (each.topic, each.case, each.peer, each.remark) == (topic, case, peer, "")
+        ]
+        assert rows, (topic, case, peer)
+        assert min(row.default for row in rows) <= ratio * (1 + 1e-9)
+
+
+def test_attention_is_compared_with_the_faster_mode_of_keras(comparisons):
+    rows = {(each.topic, each.case): each for each in comparisons.attention()}
+    contenders = result("attention_seven_rounds")["cases"]["causal, n = 8,192"]["contenders"]
+    keras = min(contenders[f"Keras dense, {mode}"]["milliseconds"] for mode in ("graph", "XLA"))
+    row = rows["causal attention", "n = 8,192"]
+    assert row.default == pytest.approx(keras / contenders["ours, graph"]["milliseconds"])
+    assert row.peer_form == "without XLA"
+
+
+def test_a_peer_that_becomes_faster_is_ahead_in_the_list(comparisons, tables, tmp_path):
+    folder = shutil.copytree(RESULTS, tmp_path / "results")
+    changed = result("train_step")
+    changed["contenders"]["KerasHub, XLA"]["milliseconds"] = 100.0
+    (folder / "train_step.json").write_text(json.dumps(changed), encoding="utf-8")
+    (row,) = [each for each in comparisons.train_step(folder) if each.peer == "KerasHub"]
+    assert row.peer_form == "with XLA"
+    assert row.default == pytest.approx(100 / changed["contenders"]["keras_transformer"]["milliseconds"])
+    assert comparisons.all_comparisons(folder)[-1] == row
+    assert tables.ratio(row.default) == "**0.11 ×**"
+
+
+def test_ratios_are_bold_where_this_package_is_slower(tables):
+    assert [tables.ratio(value) for value in (0.994, 0.996, 1.234, 3.14, 26.4)] == [
+        "**0.99 ×**",
+        "1.00 ×",
+        "1.23 ×",
+        "3.1 ×",
+        "26 ×",
+    ]
+    assert tables.span([0.5, 2.5]) == "**0.50** to 2.5 ×"
+    assert tables.span([1.5]) == "1.50 ×"
+
+
+def test_results_record_the_processor(tables):
+    text = "processor\t: 0\ncpu family\t: 6\nmodel\t\t: 143\nmodel name\t: Some CPU\nflags\t\t: fpu avx2 avx512f\n"
+    assert tables.measuring.processor(f"{text}\n{text.replace('avx2', 'sse')}") == {
+        "device": "CPU, Some CPU",
+        "cpu_family_and_model": ["6", "143"],
+        "vector_extensions": ["avx2", "avx512f"],
+    }
+    recorded = tables.measuring.machine()
+    assert {"device", "cores", "vector_extensions", "versions", "command"} <= recorded.keys()
