@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable, Iterator
 
 from keras_transformer.text.tokenizers.strings import to_utf8
-from keras_transformer.text.training.files import file_lines, format_of
+from keras_transformer_options.files import file_lines, format_of
 
 _TABLES = ("tsv", "csv", "jsonl")
 
