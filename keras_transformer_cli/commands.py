@@ -10,7 +10,7 @@ from typing import Any
 
 from keras_transformer_cli import folders, generation, prediction, training
 from keras_transformer_cli.output import one_line, options_of, say, warnings_on_stderr, with_options
-from keras_transformer_cli.quiet import load_libraries
+from keras_transformer_cli.quiet import load_libraries, quiet_start
 from keras_transformer_options.arguments import check_positive_integer
 from keras_transformer_options.tasks import DIRECTIONS, checked_direction
 
@@ -62,6 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _INTERRUPTED
 
 
+@quiet_start()
 def _quickstart(options: argparse.Namespace) -> None:
     check_positive_integer(epochs=options.epochs)
     load_libraries()
@@ -85,6 +86,7 @@ def _evaluate(options: argparse.Namespace) -> None:
     _show_scores(pipelines.evaluate(generation.load(options.path), test))
 
 
+@quiet_start()
 def _average(options: argparse.Namespace) -> None:
     folders.check_pipelines("path", [options.path])
     for path in options.weights:
@@ -100,6 +102,7 @@ def _average(options: argparse.Namespace) -> None:
     say(options.output)
 
 
+@quiet_start()
 def _export(options: argparse.Namespace) -> None:
     from keras_transformer_serving import bundle
 
@@ -129,6 +132,7 @@ def _export(options: argparse.Namespace) -> None:
     say(str(write(pipeline, options.folder, **given)))
 
 
+@quiet_start()
 def _verify(options: argparse.Namespace) -> None:
     folders.check_export("folder", options.folder)
     folders.check_pipelines("--pipeline", [options.pipeline])

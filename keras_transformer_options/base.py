@@ -242,7 +242,7 @@ class TableOptions(TaskOptions):
         for path in checked_paths(paths, argument)[:_CHECKED]:
             rows = list(file_examples(path, argument, picker, malformed, file_format, only_first=True))
             self.check_columns(rows)
-        malformed.refuse(of_first="the first ")
+        malformed.refuse()
 
     def check_columns(self, rows: Sequence[Sequence[Any]]) -> None:
         """Raise a ValueError if rows do not have one of the numbers of columns."""

@@ -123,7 +123,10 @@ def file_examples(
         malformed.add_header(path, fields)
 
     pick = picker.for_file(path, format_, first, file_format.header, found_header)
-    for record in first if only_first else itertools.chain(first, records):
+    if only_first:
+        malformed.is_partial |= next(records, None) is not None
+        records = iter(())
+    for record in itertools.chain(first, records):
         malformed.total += 1
         try:
             if record.error:

@@ -24,6 +24,7 @@ class Malformed:
 
     Attributes:
         total: the number of lines that are read; to be increased by readers.
+        is_partial: whether files have more lines than those; to be set by readers.
 
     Raises:
         ValueError: if `on_error` is unknown.
@@ -41,6 +42,7 @@ class Malformed:
         self.argument, self.on_error, self.advice, self.unit = argument, on_error, advice, unit
         self.has_options = has_options
         self.count = self.total = 0
+        self.is_partial = False
         self.first: list[str] = []
         self._headers: list[tuple[str | os.PathLike[str], Sequence[str]]] = []
         self._not_utf8: str | os.PathLike[str] | None = None
@@ -73,16 +75,12 @@ class Malformed:
         """Record the first row of a file, if it is left out as a header that was recognised."""
         self._headers.append((path, fields))
 
-    def refuse(self, of_first: str = "") -> None:
-        """Raise a ValueError if there is a malformed line and `on_error` is "raise".
-
-        Args:
-            of_first: "the first " if only the first lines were read.
-        """
+    def refuse(self) -> None:
+        """Raise a ValueError if there is a malformed line and `on_error` is "raise"."""
         if self.count and self.on_error == "raise":
             raise ValueError(
                 f"`{self.argument}` must name files without malformed {self.unit}s; pass on_error='skip' to leave them "
-                f"out{self.advice}. Received: {self._found(of_first)}{self._as_listed()}"
+                f"out{self.advice}. Received: {self._found()}{self._as_listed()}"
             )
 
     def report(self) -> None:
@@ -106,10 +104,10 @@ class Malformed:
                 advice,
             )
 
-    def _found(self, of_first: str = "") -> str:
+    def _found(self) -> str:
         share = f" ({100 * self.count / self.total:.3g} %)" if self.total else ""
         unit = f"{self.unit}{'s' * (self.count > 1)}"
-        of_total = f" of {of_first}{self.total:,}{share}" if self.total else ""
+        of_total = f" of {'the first ' if self.is_partial else ''}{self.total:,}{share}" if self.total else ""
         return f"{self.count:,} malformed {unit}{of_total}"
 
     def _as_listed(self) -> str:

@@ -376,15 +376,24 @@ def test_a_signal_saves_and_evaluates_the_model_and_says_how_to_go_on(
     assert again.tokenizer.sha256 == pipelines.load(out / "pipeline").tokenizer.sha256
 
 
-def test_quickstart_prints_how_to_serve(monkeypatch, tmp_path, capsys):
+def test_quickstart_prints_how_to_serve(monkeypatch, tmp_path, capfd):
     called = []
-    monkeypatch.setattr(recipes, "quickstart", lambda *arguments: called.append(arguments))
+
+    def quickstart(*arguments):
+        os.write(
+            2, b"normalizer.cc(51) LOG(INFO) precompiled_charsmap is empty. use identity normalization.\n"
+        )
+        os.write(2, b"a line\n")
+        called.append(arguments)
+
+    monkeypatch.setattr(recipes, "quickstart", quickstart)
     monkeypatch.setattr(sys, "argv", ["/somewhere/keras-transformer"])
     assert commands.main(["quickstart", "--output", str(tmp_path / "q"), "--epochs", "2"]) == 0
     assert called[0][:2] == (tmp_path / "q", 2)
-    printed = capsys.readouterr().out
-    assert f"{tmp_path}/q/export" in printed
-    assert "tensorflow/serving" in printed
+    printed = capfd.readouterr()
+    assert f"{tmp_path}/q/export" in printed.out
+    assert "tensorflow/serving" in printed.out
+    assert printed.err == "a line\n"
 
 
 def test_quickstart_refuses_a_folder_of_something_else(tmp_path, capsys):

@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from keras_transformer_options.files import Paths, check_encoding, checked_paths, file_lines
+from keras_transformer_options.files import Paths, check_encoding, checked_paths, conversion, file_lines
 from keras_transformer_options.malformed import Malformed
 
 
@@ -79,9 +79,13 @@ def _questions(
     except (ValueError, KeyError, TypeError) as error:
         if isinstance(error, ValueError) and not isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
             raise
+        encoded = isinstance(error, UnicodeDecodeError)
+        remedy = (
+            f"; if it is in Windows-1252, {conversion(path, 'cp1252', has_encoding=True)}" if encoded else ""
+        )
         raise ValueError(
             "`paths` must name JSON files of SQuAD: data, paragraphs, context and qas. "
-            f"Received: {os.fspath(path)!r} ({type(error).__name__}: {error})"
+            f"Received: {os.fspath(path)!r} ({type(error).__name__}: {error}){remedy}"
         ) from None
     malformed.total += len(entries)
     for number, (context, entry) in enumerate(entries, start=1):
