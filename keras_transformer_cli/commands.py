@@ -8,9 +8,11 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from keras_transformer_cli import generation, prediction, training
-from keras_transformer_cli.output import one_line, options_of, say, with_options
-from keras_transformer_cli.quiet import load_libraries
+from keras_transformer_cli import folders, generation, prediction, training
+from keras_transformer_cli.output import one_line, options_of, say, warnings_on_stderr, with_options
+from keras_transformer_cli.quiet import load_libraries, quiet_start
+from keras_transformer_options.arguments import check_positive_integer
+from keras_transformer_options.tasks import DIRECTIONS, checked_direction
 
 _DISTRIBUTION = "keras-transformer-kit"
 _ERROR, _INTERRUPTED, _CLOSED_PIPE = 2, 130, 141
@@ -42,13 +44,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     names: dict[str, str] = {}
     try:
-        if arguments[:1] == ["train"]:
-            training.set_backend(arguments)
         program = parser(arguments[0] if arguments else "")
         names = options_of(program, arguments)
         options = program.parse_args(arguments)
         options.arguments = arguments
-        return options.run(options) or 0
+        with warnings_on_stderr(names):
+            return options.run(options) or 0
     except BrokenPipeError:
         # Python writes what is left in the buffer when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -61,7 +62,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _INTERRUPTED
 
 
+@quiet_start()
 def _quickstart(options: argparse.Namespace) -> None:
+    check_positive_integer(epochs=options.epochs)
     load_libraries()
     from keras_transformer import recipes
 
@@ -73,6 +76,8 @@ def _quickstart(options: argparse.Namespace) -> None:
 
 
 def _evaluate(options: argparse.Namespace) -> None:
+    checked_direction(options.dataset, options.direction)
+    folders.check_pipelines("path", [options.path], exports=True)
     load_libraries()
     from keras_transformer import pipelines
     from keras_transformer.recipes.translate import translation_data
@@ -81,28 +86,28 @@ def _evaluate(options: argparse.Namespace) -> None:
     _show_scores(pipelines.evaluate(generation.load(options.path), test))
 
 
+@quiet_start()
 def _average(options: argparse.Namespace) -> None:
+    folders.check_pipelines("path", [options.path])
+    for path in options.weights:
+        folders.check_file("weights", path)
+    folders.check_new("--output", options.output)
     load_libraries()
     from keras_transformer import pipelines
     from keras_transformer.training import average_checkpoints
 
-    if pathlib.Path(options.output).exists():
-        raise FileExistsError(
-            f"`--output` must be new. Received: {options.output}, which exists and is not changed"
-        )
     pipeline = pipelines.load(options.path)
     average_checkpoints(pipeline.model, options.weights)
     pipeline.save(options.output)
     say(options.output)
 
 
+@quiet_start()
 def _export(options: argparse.Namespace) -> None:
-    load_libraries()
-    from keras_transformer import export, pipelines
     from keras_transformer_serving import bundle
 
+    folders.check_pipelines("path", [options.path])
     key = _signature_key(options)
-    pipeline = pipelines.load(options.path)
     if not options.formats and options.version > 1 and bundle.has_part(options.folder, bundle.ONNX):
         raise FileExistsError(
             f"`{options.folder}/onnx` exists already and is not changed. Pass --formats saved_model to add only a "
@@ -114,6 +119,10 @@ def _export(options: argparse.Namespace) -> None:
             "`--precisions` must be given only with the format onnx. "
             f"Received: --precisions {' '.join(options.precisions)}, --formats {' '.join(formats)}"
         )
+    load_libraries()
+    from keras_transformer import export, pipelines
+
+    pipeline = pipelines.load(options.path)
     given: dict[str, Any] = {"signature_key": key}
     if "onnx" in formats:
         given["precisions"] = options.precisions or ["float32"]
@@ -123,11 +132,14 @@ def _export(options: argparse.Namespace) -> None:
     say(str(write(pipeline, options.folder, **given)))
 
 
+@quiet_start()
 def _verify(options: argparse.Namespace) -> None:
+    folders.check_export("folder", options.folder)
+    folders.check_pipelines("--pipeline", [options.pipeline])
+    key = _signature_key(options)
     load_libraries()
     from keras_transformer import export, pipelines
 
-    key = _signature_key(options)
     pipeline = pipelines.load(options.pipeline) if options.pipeline else None
     say(json.dumps(export.verify(options.folder, pipeline, signature_key=key), indent=2))
 
@@ -163,8 +175,8 @@ def parser(chosen: str | None = None) -> argparse.ArgumentParser:
     """Return the parser of the command line.
 
     Args:
-        chosen: the command in use: the options of `train` and `serve`, which need other packages, are added for it
-            alone; None for all commands.
+        chosen: the command in use: the options of `serve`, which needs other packages, are added for it alone; None for
+            all commands.
     """
     program = argparse.ArgumentParser(
         prog="keras-transformer", description="Train, export and run transformers."
@@ -183,13 +195,12 @@ def parser(chosen: str | None = None) -> argparse.ArgumentParser:
         "--epochs", type=int, default=5, help="the number of training epochs; default: %(default)s"
     )
     train = command("train", training.train, "train a model on your files, and evaluate it")
-    if chosen in ("train", None):
-        training.add_tasks(train)
+    training.add_tasks(train)
     prediction.add_command(command)
     evaluate = command("evaluate", _evaluate, "translate a test set and score the outputs")
     evaluate.add_argument("path", help="a pipeline or an export")
-    evaluate.add_argument("--dataset", choices=["phrasebook", "spa_eng", "multi30k"], default="phrasebook")
-    evaluate.add_argument("--direction", default="es-en", help="source-target, such as %(default)s")
+    evaluate.add_argument("--dataset", choices=list(DIRECTIONS), default="phrasebook")
+    evaluate.add_argument("--direction", help="source-target; default: es-en, of multi30k en-de")
     generation.add_commands(command)
     average = command(
         "average", _average, "save a pipeline with the mean of several checkpoints of its model"

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from keras_transformer_cli import folders
 from keras_transformer_cli.output import in_chunks, one_line, say
 from keras_transformer_cli.prediction import generating_export, read_lines
 from keras_transformer_cli.quiet import load_libraries, quiet_start
@@ -80,7 +81,9 @@ def _add_generate(generate: argparse.ArgumentParser) -> None:
     generate.add_argument("path", help="a pipeline or an export")
     generate.add_argument("texts", nargs="*", help="by default the lines of standard input")
     generate.add_argument(
-        "--sampler", help="greedy, beam, sample, contrastive or speculative; default: the pipeline's"
+        "--sampler",
+        choices=["greedy", "beam", "sample", "contrastive", "speculative"],
+        help="default: the pipeline's",
     )
     generate.add_argument("--draft", metavar="FOLDER", help="speculative: the pipeline of a smaller model")
     generate.add_argument(
@@ -101,11 +104,18 @@ def _add_generate(generate: argparse.ArgumentParser) -> None:
 
 
 def _generate(options: argparse.Namespace) -> None:
-    texts = options.texts or read_lines()
     chosen = [name for name in _NAMES if getattr(options, name) is not None]
     if options.stream and (options.scores or options.json):
         raise ValueError("`--stream` must not be combined with --scores or --json. Received: both")
+    if (options.sampler == "speculative") != (options.draft is not None):
+        raise ValueError(
+            "`--draft` must be given with --sampler speculative, and only then. "
+            f"Received: --sampler {options.sampler}, --draft {options.draft}"
+        )
+    for name, others in (("--draft", [options.draft]), ("--ensemble", options.ensemble or [])):
+        folders.check_pipelines(name, others)
     pipeline = load(options.path)
+    texts = options.texts or read_lines()
     if not chosen:
         for answer in in_chunks(pipeline, texts):
             say(one_line(answer))
@@ -170,6 +180,7 @@ def load(path: str) -> Callable[[Sequence[str]], Sequence[str]]:
     """Load a text generation pipeline, or its export, as a function from texts to texts."""
     import keras_transformer_serving as serving
 
+    folders.check_pipelines("path", [path], exports=True)
     folder = pathlib.Path(path)
     if not serving.bundle.is_bundle(folder):
         pipeline: Callable[[Sequence[str]], Sequence[str]] = _load_pipeline("path", path)
@@ -183,6 +194,7 @@ def load(path: str) -> Callable[[Sequence[str]], Sequence[str]]:
 
 def _load_pipeline(name: str, folder: str | pathlib.Path) -> Any:
     """Load a text generation pipeline from a folder."""
+    folders.check_pipelines(name, [str(folder)])
     load_libraries()
     with quiet_start():
         from keras_transformer import pipelines
@@ -225,11 +237,6 @@ def _sampler(pipeline: Any, options: argparse.Namespace) -> Any:
     """Return the sampler of the command line, by default the pipeline's, with the given settings."""
     from keras_transformer.generation import samplers
 
-    if (options.sampler == "speculative") != (options.draft is not None):
-        raise ValueError(
-            "`--draft` must be given with --sampler speculative, and only then. "
-            f"Received: --sampler {options.sampler}, --draft {options.draft}"
-        )
     if options.draft is not None:
         sampler: Any = samplers.Speculative(_same_vocabulary("draft", options.draft, pipeline).model)
     else:

@@ -1,6 +1,8 @@
 """Lines of standard output and error."""
 
 import argparse
+import contextlib
+import logging
 import re
 import sys
 import time
@@ -51,6 +53,23 @@ def with_options(message: str, options: Mapping[str, str]) -> str:
     names = "|".join(options)
     message = re.sub(rf"`({names})`", lambda found: f"`{options[found[1]]}`", message)
     return re.sub(rf"(?<![\w.'/-])({names})={_VALUE}", value, message)
+
+
+@contextlib.contextmanager
+def warnings_on_stderr(options: Mapping[str, str]) -> Iterator[None]:
+    """Print warnings of the package on standard error, with options in place of arguments."""
+
+    class _Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            message = with_options(record.getMessage(), options)
+            sys.stderr.write(f"keras-transformer: {record.levelname.lower()}: {message}\n")
+
+    logger, handler = logging.getLogger("keras_transformer"), _Handler(logging.WARNING)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
 
 
 def in_chunks(answer: Callable[..., Sequence[Any]], rows: Sequence[Any]) -> Iterator[Any]:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from keras_transformer_cli import folders
 from keras_transformer_cli.output import in_chunks, one_line
 from keras_transformer_cli.quiet import load_libraries, quiet_start
 
@@ -121,6 +122,7 @@ def load(folder: str) -> Predictor:
     path = pathlib.Path(folder)
     if bundle.is_bundle(path):
         return _of_export(path)
+    folders.check_pipelines("folder", [folder], exports=True)
     load_libraries()
     with quiet_start():
         from keras_transformer import pipelines

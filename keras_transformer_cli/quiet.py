@@ -17,6 +17,7 @@ _START_UP = re.compile(
 def quiet_start() -> Iterator[None]:
     """Write to standard error only the lines that are not of a library's start, at the end of the `with` statement.
 
+    It decorates commands that create tokenizers of TF.Text at several points; SentencePiece logs a line for each.
     The environment variable TF_CPP_MIN_LOG_LEVEL=0 shows all lines.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

@@ -1,4 +1,4 @@
-"""The command `train`: a task's options are the fields of its recipe."""
+"""The command `train`: a task's options are the fields of its class in `keras_transformer_options`."""
 
 import argparse
 import dataclasses
@@ -9,34 +9,30 @@ import pathlib
 import re
 import shlex
 import sys
-import types
 import typing
-from collections.abc import Sequence
 from typing import Any
 
-from keras_transformer_cli.output import say
+from keras_transformer_cli.output import say, with_options
 from keras_transformer_cli.quiet import load_libraries, quiet_start
+from keras_transformer_options.base import TaskOptions, types_of
+from keras_transformer_options.tasks import TASKS
 
 BACKENDS = ("tensorflow", "jax")
 
 
 def add_tasks(train: argparse.ArgumentParser) -> None:
-    """Add a command for each task, whose options are the fields of its recipe; imports TensorFlow."""
-    load_libraries()
+    """Add a command for each task, whose options are the fields of its class."""
     tasks = train.add_subparsers(required=True, metavar="task")
-    for recipe in recipes():
-        _add_task(tasks, recipe)
+    for options in TASKS.values():
+        _add_task(tasks, options)
 
 
-def set_backend(arguments: Sequence[str]) -> None:
+def set_backend(backend: str | None) -> None:
     """Set the backend of Keras to that of the option `--backend`, before Keras is imported.
 
     Raises:
         ValueError: if Keras was imported with another backend.
     """
-    options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    options.add_argument("--backend", choices=BACKENDS)
-    backend = options.parse_known_args(arguments)[0].backend
     if backend is None:
         return
     keras = sys.modules.get("keras")
@@ -47,22 +43,10 @@ def set_backend(arguments: Sequence[str]) -> None:
     os.environ["KERAS_BACKEND"] = backend
 
 
-def recipes() -> list[Any]:
-    """Return the classes of recipes."""
-    from keras_transformer import recipes as found
-
-    return [
-        found.Translate,
-        found.LanguageModel,
-        found.MaskedLanguageModel,
-        found.Classify,
-        found.Tag,
-        found.Answer,
-    ]
-
-
 def train(options: argparse.Namespace) -> int:
     """Train a recipe, in all processes that a launcher has started.
+
+    Options and files are checked before TensorFlow is imported.
 
     Returns:
         0, or 128 and the number of the signal that stopped training.
@@ -70,6 +54,24 @@ def train(options: argparse.Namespace) -> int:
     Raises:
         OSError: in several processes, in place of a RuntimeError: another process ended, failed or did not answer.
     """
+    set_backend(options.backend)
+    given = {
+        field.name: getattr(options, field.name)
+        for field in dataclasses.fields(options.task)
+        if hasattr(options, field.name)
+    }
+    if "validation" in given:
+        given["validation"] = _validation(given["validation"])
+    checked = options.task(**given)
+    output = pathlib.Path(options.output or _default_output(options.task.task, given))
+    if output.exists() and not options.resume:
+        raise FileExistsError(
+            f"`--output` must be new. Received: {output}, which exists and is not changed; --resume continues an "
+            "interrupted run"
+        )
+    if not output.exists():  # the files of a complete run may be gone
+        checked.check_files()
+    load_libraries()
     from keras_transformer import processes, training
 
     try:
@@ -79,34 +81,21 @@ def train(options: argparse.Namespace) -> int:
             # Process 0 prints the same warnings.
             logging.getLogger("keras_transformer").setLevel(logging.ERROR)
         with processes.shared_errors():
-            return _train(options)
+            return _train(options, given, output)
     except RuntimeError as error:  # of JAX or `processes.exchange`, about another process
         if processes.current().count == 1:
             raise
         raise OSError(str(error)) from error
 
 
-def _train(options: argparse.Namespace) -> int:
+def _train(options: argparse.Namespace, given: dict[str, Any], output: pathlib.Path) -> int:
     import signal
 
-    from keras_transformer import recipes as found
+    from keras_transformer import recipes
 
-    given = {
-        field.name: getattr(options, field.name)
-        for field in dataclasses.fields(options.recipe)
-        if hasattr(options, field.name)
-    }
-    if "validation" in given:
-        given["validation"] = _validation(given["validation"])
-    output = options.output or _default_output(options.recipe.task, given)
-    if pathlib.Path(output).exists() and not options.resume:
-        raise FileExistsError(
-            f"`--output` must be new. Received: {output}, which exists and is not changed; --resume continues an "
-            "interrupted run"
-        )
-    recipe = _quiet(options.recipe)(**given)
+    recipe = _quiet(recipes.TASKS[options.task.task])(**given)
     command = ["keras-transformer", *(one for one in options.arguments if one != "--resume")]
-    report = found.run(recipe, output, resume=options.resume, command=shlex.join(command), say=say)
+    report = recipes.run(recipe, output, resume=options.resume, command=shlex.join(command), say=say)
     return 128 + signal.Signals[report["signal"]] if report["signal"] else 0
 
 
@@ -124,31 +113,32 @@ def _quiet(recipe: Any) -> Any:
     return type(recipe.__name__, (recipe,), {step: quietly(step) for step in steps})
 
 
-def _add_task(tasks: Any, recipe: Any) -> None:
-    parser = tasks.add_parser(recipe.task, help=recipe.summary, description=recipe.summary)
-    texts, hints = descriptions(recipe), typing.get_type_hints(recipe)
-    for field in dataclasses.fields(recipe):
-        if field.name == "dataset" and not recipe.datasets:
+def _add_task(tasks: Any, options: type[TaskOptions]) -> None:
+    parser = tasks.add_parser(options.task, help=options.summary, description=options.summary)
+    texts, hints = descriptions(options), types_of(options)
+    flags = {field.name: _flag(field.name) for field in dataclasses.fields(options)}
+    for field in dataclasses.fields(options):
+        if field.name == "dataset" and not options.datasets:
             continue
         text = texts[field.name]
         if field.default is not None and not isinstance(field.default, bool):
             text += f" Default: {field.default}."
         arguments = {**_arguments(hints[field.name]), **field.metadata}
-        for name, values in (
-            ("dataset", recipe.datasets),
-            ("model_size", recipe.model_sizes),
-        ):
+        for name, values in (("dataset", options.datasets), ("model_size", options.model_sizes)):
             if field.name == name:
                 arguments["choices"] = list(values)
         if field.name == "columns":
             arguments["type"] = _column
+        if field.name == "delimiter":
+            arguments["type"] = _delimiter
         if field.name in ("data", "test"):
             arguments["type"] = pathlib.Path
         if field.name == "tokenizer":
-            text += f" Kinds: {', '.join(recipe.tokenizers)}."
-        flag = "--" + field.name.rstrip("_").replace("_", "-")
-        help_text = text.replace("%", "%%")
-        parser.add_argument(flag, dest=field.name, help=help_text, default=argparse.SUPPRESS, **arguments)
+            text += f" Kinds: {', '.join(options.tokenizers)}."
+        help_text = with_options(text, flags).replace("%", "%%")
+        parser.add_argument(
+            flags[field.name], dest=field.name, help=help_text, default=argparse.SUPPRESS, **arguments
+        )
     parser.add_argument("--output", metavar="FOLDER", help="a new folder; default: runs/TASK-DATA")
     parser.add_argument(
         "--resume",
@@ -159,13 +149,13 @@ def _add_task(tasks: Any, recipe: Any) -> None:
     parser.add_argument(
         "--backend", choices=BACKENDS, help="the backend of Keras; default: KERAS_BACKEND, or Keras' own"
     )
-    parser.set_defaults(recipe=recipe, also_options={"folder": "--output"})
+    parser.set_defaults(task=options, also_options={"folder": "--output"})
 
 
-def descriptions(recipe: Any) -> dict[str, str]:
-    """Return the description of each field in the docstrings of a recipe and its base classes."""
+def descriptions(options: type[TaskOptions]) -> dict[str, str]:
+    """Return the description of each field in the docstrings of a class of options and its base classes."""
     found: dict[str, str] = {}
-    for each in reversed(recipe.__mro__):
+    for each in reversed(options.__mro__):
         _, _, attributes = (inspect.cleandoc(each.__doc__ or "")).partition("Attributes:\n")
         section = re.split(r"\n\n", attributes)[0]
         for name, text in re.findall(r"^    (\w+): (.*(?:\n     +.*)*)", section, re.MULTILINE):
@@ -174,18 +164,26 @@ def descriptions(recipe: Any) -> dict[str, str]:
     return found
 
 
-def _arguments(hint: Any) -> dict[str, Any]:
-    """Return the arguments of `argparse` for a type."""
-    if typing.get_origin(hint) is typing.Literal:
-        return {"choices": list(typing.get_args(hint))}
-    possible = [one for one in typing.get_args(hint) if one is not types.NoneType] or [hint]
-    if bool in possible:
+def _arguments(hints: tuple[Any, ...]) -> dict[str, Any]:
+    """Return the arguments of `argparse` for the types of a field."""
+    if typing.get_origin(hints[0]) is typing.Literal:
+        return {"choices": list(typing.get_args(hints[0]))}
+    if bool in hints:
         return {"action": argparse.BooleanOptionalAction}
-    return {"type": next((one for one in possible if one in (int, float)), str)}
+    return {"type": next((one for one in hints if one in (int, float)), str)}
 
 
 def _column(text: str) -> str | int:
     return int(text) if re.fullmatch(r"-?\d+", text) else text
+
+
+def _flag(name: str) -> str:
+    return "--" + name.rstrip("_").replace("_", "-")
+
+
+def _delimiter(text: str) -> str:
+    """Return a delimiter, of which a shell hardly passes the tab."""
+    return "\t" if text == "\\t" else text
 
 
 def _validation(values: list[str]) -> Any:

@@ -1,1 +1,4 @@
-"""Options and the checks of arguments; imports neither Keras nor TensorFlow, so that a command checks them at once."""
+"""Options of tasks, checks of arguments, and readers of users' files, which need neither Keras nor TensorFlow.
+
+A command checks with them all that it is given before it imports TensorFlow.
+"""

@@ -6,6 +6,7 @@ Each takes keyword arguments and raises a `ValueError` for the first invalid one
 """
 
 import contextlib
+import math
 import numbers
 import re
 from collections.abc import Container, Iterator
@@ -26,6 +27,12 @@ def check_positive(**values: float) -> None:
     """Raise unless each value is more than 0."""
     for name, value in values.items():
         _require(is_number(value) and value > 0, name, value, "be positive")
+
+
+def check_positive_finite(**values: float) -> None:
+    """Raise unless each value is more than 0 and finite."""
+    for name, value in values.items():
+        _require(is_number(value) and 0 < value < math.inf, name, value, "be positive and finite")
 
 
 def check_positive_integer(**values: Any) -> None:
@@ -56,6 +63,12 @@ def check_fraction(**values: float) -> None:
     """Raise unless each value is between 0 and 1, exclusive."""
     for name, value in values.items():
         _require(is_number(value) and 0 < value < 1, name, value, "be between 0 and 1")
+
+
+def check_dropout_rate(**values: float) -> None:
+    """Raise unless each value is a rate of dropout, at least 0 and less than 1."""
+    for name, value in values.items():
+        _require(is_number(value) and 0 <= value < 1, name, value, "be in [0, 1)")
 
 
 def check_ids(vocabulary_size: int, **ids: Any) -> None:

@@ -16,8 +16,10 @@ import keras_transformer_serving as serving
 from keras_transformer import export, pipelines, recipes
 from keras_transformer.datasets import multi30k, phrasebook, spa_eng
 from keras_transformer.pipelines import MaskPrediction, Span, TaggedWord
+from keras_transformer.recipes import tokenizers
 from keras_transformer.recipes.translate import translation_data
 from keras_transformer_cli import commands, generation, output, prediction, training
+from keras_transformer_options.tasks import TASKS
 
 SMALL = ["--layers", "1", "--heads", "2", "--model-dim", "16", "--vocabulary-size", "336", "--no-jit-compile"]
 
@@ -266,9 +268,12 @@ def test_an_unknown_direction_is_refused(exported, capsys, tmp_path, direction):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("recipe", training.recipes(), ids=lambda recipe: recipe.task)
+@pytest.mark.parametrize("recipe", recipes.TASKS.values(), ids=recipes.TASKS)
 def test_every_option_of_a_recipe_is_a_flag_with_its_description_and_its_value(recipe):
     fields = {field.name for field in dataclasses.fields(recipe)}
+    assert set(recipe.size_arguments) == set(recipe.model_sizes)
+    assert set(recipe.tokenizers) <= set(tokenizers.TRAINERS)
+    assert issubclass(recipe, TASKS[recipe.task])
     assert set(training.descriptions(recipe)) >= fields
     parser = commands.parser()
     options = parser.parse_args(
@@ -277,7 +282,7 @@ def test_every_option_of_a_recipe_is_a_flag_with_its_description_and_its_value(r
     assert options.data == [pathlib.Path("a"), pathlib.Path("b")]
     assert options.columns == [0, "text"]
     assert options.from_ == "f"
-    assert options.recipe is recipe
+    assert options.task is TASKS[recipe.task]
     with pytest.raises(SystemExit):
         parser.parse_args(["train", recipe.task, "--precision", "float64"])
     for name in fields:
@@ -371,15 +376,24 @@ def test_a_signal_saves_and_evaluates_the_model_and_says_how_to_go_on(
     assert again.tokenizer.sha256 == pipelines.load(out / "pipeline").tokenizer.sha256
 
 
-def test_quickstart_prints_how_to_serve(monkeypatch, tmp_path, capsys):
+def test_quickstart_prints_how_to_serve(monkeypatch, tmp_path, capfd):
     called = []
-    monkeypatch.setattr(recipes, "quickstart", lambda *arguments: called.append(arguments))
+
+    def quickstart(*arguments):
+        os.write(
+            2, b"normalizer.cc(51) LOG(INFO) precompiled_charsmap is empty. use identity normalization.\n"
+        )
+        os.write(2, b"a line\n")
+        called.append(arguments)
+
+    monkeypatch.setattr(recipes, "quickstart", quickstart)
     monkeypatch.setattr(sys, "argv", ["/somewhere/keras-transformer"])
     assert commands.main(["quickstart", "--output", str(tmp_path / "q"), "--epochs", "2"]) == 0
     assert called[0][:2] == (tmp_path / "q", 2)
-    printed = capsys.readouterr().out
-    assert f"{tmp_path}/q/export" in printed
-    assert "tensorflow/serving" in printed
+    printed = capfd.readouterr()
+    assert f"{tmp_path}/q/export" in printed.out
+    assert "tensorflow/serving" in printed.out
+    assert printed.err == "a line\n"
 
 
 def test_quickstart_refuses_a_folder_of_something_else(tmp_path, capsys):
@@ -415,12 +429,100 @@ def run_light(*arguments, **options):
     )
 
 
-@pytest.mark.parametrize("flag", ["--help", "--version"])
-def test_help_and_version_import_no_library(flag):
-    done = run_light(flag)
+@pytest.mark.parametrize(
+    "flags", [["--help"], ["--version"], ["train", "--help"], ["train", "translate", "--help"]]
+)
+def test_help_and_version_import_no_library(flags):
+    done = run_light(*flags)
     assert done.returncode == 0
     assert done.stderr == "[]\n"
     assert "keras-transformer" in done.stdout
+
+
+REFUSED = {
+    "train translate --data absent.tsv": "`--data` must name files that exist",
+    "train translate --data pairs.tsv --columns en es": "`--columns` must be columns of the files",
+    "train translate --data third.tsv": "`--columns` must name the columns of sources and targets",
+    "train translate --data pairs.tsv --test third.tsv --columns 0 1": "third.tsv, line 2: 1 column",
+    "train translate --data pairs.tsv --from absent": "`--from` must be the folder of a saved pipeline",
+    "train translate --data pairs.tsv --tokenizer absent": "`--tokenizer` must be a folder or one of",
+    "train translate --data pairs.tsv --layers 0": "`--layers` must be a positive integer",
+    "train translate --data pairs.tsv --dropout 1": "`--dropout` must be in [0, 1)",
+    "train translate --data pairs.tsv --encoding absent": "`--encoding` must be an encoding",
+    "train translate --data pairs.tsv --delimiter ;": "`--delimiter` must be given with CSV files only",
+    "train translate --data pairs.tsv --output pairs.tsv": "`--output` must be new",
+    "train translate --data pairs.tsv --direction es-en": "`--direction` must be given with `--dataset` only",
+    "train language-model --data utf16.txt": "pass --encoding utf-16, or convert it: iconv",
+    "train language-model --data pairs.dat": "unless `--format` is given",
+    "train tag --data gzip.conll": "rename it to 'gzip.conll.gz'",
+    "train answer --data absent.json": "`--data` must name files that exist",
+    "train classify --data empty": "`--data` must be a folder with one folder of images",
+    "predict absent text": "`folder` must be a saved pipeline or an export",
+    "generate absent text": "`path` must be a saved pipeline or an export",
+    "generate empty text": "`path` must be a saved pipeline or an export",
+    "generate x text --draft absent --sampler speculative": "`--draft` must be a saved pipeline",
+    "generate x text --ensemble absent": "`--ensemble` must be a saved pipeline",
+    "evaluate absent": "`path` must be a saved pipeline or an export",
+    "evaluate absent --direction de-en": "`--direction` must be one of",
+    "average absent 1.weights.h5 --output new": "`path` must be a saved pipeline",
+    "export absent new": "`path` must be a saved pipeline",
+    "verify absent": "`folder` must be an export",
+    "align absent text": "`path` must be a saved pipeline",
+    "score absent text text": "`path` must be a saved pipeline",
+    "quickstart --epochs 0": "`--epochs` must be a positive integer",
+}
+
+
+def test_options_and_files_are_refused_before_a_library_is_imported(tmp_path):
+    (tmp_path / "pairs.tsv").write_text("hola\thello\n" * 3)
+    (tmp_path / "pairs.dat").write_text("hola\thello\n" * 3)
+    (tmp_path / "third.tsv").write_text("hola\thello\tCC\nuno\n")
+    (tmp_path / "utf16.txt").write_text("uno\n", encoding="utf-16")
+    (tmp_path / "gzip.conll").write_bytes(b"\x1f\x8b and more")
+    (tmp_path / "empty").mkdir()
+    before = sorted(tmp_path.iterdir())
+    program = (
+        "import shlex, sys\nfrom keras_transformer_cli import commands\n"
+        "for line in sys.stdin:\n    print(commands.main(shlex.split(line)), file=sys.stderr)\n"
+        "print(sorted({'tensorflow', 'keras', 'jax'} & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        input="\n".join(REFUSED).replace(" ;", " ';'"),
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))},
+    )
+    *printed, libraries = done.stderr.splitlines()
+    assert libraries == "[]", done.stderr
+    assert printed[1::2] == ["2"] * len(REFUSED), done.stderr
+    for (line, message), error in zip(REFUSED.items(), printed[::2], strict=True):
+        assert error.startswith("keras-transformer: error: "), line
+        assert message in error, line
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_the_files_of_a_complete_run_may_be_gone(tmp_path, monkeypatch):
+    (tmp_path / "run").mkdir()
+    monkeypatch.setattr(training, "_train", lambda options, given, output: 0)
+    assert (
+        commands.main(["train", "tag", "--data", "gone", "--resume", "--output", str(tmp_path / "run")]) == 0
+    )
+
+
+def test_warnings_name_options(capsys, tmp_path, monkeypatch):
+    (tmp_path / "a.csv").write_text("Opinión;Etiqueta\nBien;sí\n\n")
+    monkeypatch.chdir(tmp_path)
+    recipe = ["train", "classify", "--data", "a.csv", "--on-error", "skip", "--output", "run"]
+    assert commands.main(recipe) == 2
+    skipped, listed, header, _ = capsys.readouterr().err.splitlines()
+    assert skipped == "keras-transformer: warning: Leaving out 1 malformed line of 3 (33.3 %), the first:"
+    assert listed == "a.csv, line 3: an empty line"
+    assert header == (
+        "keras-transformer: warning: Leaving out the first row of a.csv as a header: 'Opinión', 'Etiqueta'; "
+        "pass --no-header if it is an example, --header if not"
+    )
 
 
 def test_a_closed_standard_output_ends_the_program_quietly():
@@ -541,9 +643,9 @@ def test_files_of_a_person_become_pipelines_by_three_commands(tmp_path, capsys):
 def test_backend_is_set_before_keras_is_imported(monkeypatch):
     monkeypatch.setenv("KERAS_BACKEND", "tensorflow")
     monkeypatch.delitem(sys.modules, "keras")
-    training.set_backend(["train", "tag"])
+    training.set_backend(None)
     assert os.environ["KERAS_BACKEND"] == "tensorflow"
-    training.set_backend(["train", "tag", "--backend", "jax", "--epochs", "1"])
+    training.set_backend("jax")
     assert os.environ["KERAS_BACKEND"] == "jax"
 
 

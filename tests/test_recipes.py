@@ -233,7 +233,8 @@ def test_lines_that_are_not_utf8_are_refused_or_skipped(tmp_path, caplog):
     ):
         recipes.LanguageModel(path).read([path])
     assert recipes.LanguageModel(path, on_error="skip").read([path]) == ["One.\nTwo.\n"]
-    assert "leaving out 1 malformed line" in caplog.text
+    assert "Leaving out 1 malformed line of 3 (33.3 %); if the file is in Windows-1252" in caplog.text
+    assert recipes.LanguageModel(path, encoding="cp1252").read([path]) == ["One.\ncafé\nTwo.\n"]
 
 
 def test_a_plain_text_file_is_one_text_or_one_for_each_line(tmp_path):
@@ -272,19 +273,61 @@ def test_a_language_model_learns_to_answer_prompts(tmp_path):
     assert sum(row["answer"] == row["reference"] for row in report["examples"]) >= 4
 
 
+class Labelled:
+    """A pipeline, as far as class weights need one."""
+
+    def __init__(self, *labels):
+        self.labels = labels
+
+
+def labelled(**counts):
+    """As many examples of each class."""
+    return [(f"{label} {n}", label) for label, count in counts.items() for n in range(count)]
+
+
 def test_unequal_classes_are_weighted_by_inverse_frequency(caplog):
-    examples = [("a", "x"), ("b", "x"), ("c", "x"), ("d", "y")]
+    examples = labelled(x=9, y=3)
     recipe = recipes.Classify(examples, validation=examples)
-
-    class Labelled:
-        labels = ("x", "y")
-
     with caplog.at_level(logging.WARNING, "keras_transformer"):
-        assert recipe.class_weight(Labelled) == {0: 4 / 6, 1: 2.0}
-    assert "x 3, y 1" in caplog.text
-    assert dataclasses.replace(recipe, class_weights="none").class_weight(Labelled) is None
-    equal = [*examples, ("e", "y")]
-    assert recipes.Classify(equal, validation=equal).class_weight(Labelled) is None
+        assert recipe.class_weight(Labelled("x", "y")) == {0: 6 / 9, 1: 2.0}
+    assert "x 9, y 3" in caplog.text
+    assert dataclasses.replace(recipe, class_weights="none").class_weight(Labelled("x", "y")) is None
+    equal = labelled(x=9, y=6)
+    assert recipes.Classify(equal, validation=equal).class_weight(Labelled("x", "y")) is None
+
+
+@pytest.mark.parametrize("class_weights", ["balanced", "none"])
+def test_classes_of_one_or_two_examples_are_named_and_not_weighted_up(caplog, class_weights):
+    examples = labelled(Etiqueta=1, no=9, tal=2, yes=3)
+    recipe = recipes.Classify(examples, validation=examples, class_weights=class_weights)
+    weights = recipe.class_weight(Labelled("Etiqueta", "no", "tal", "yes"))
+    assert "Classes with one or two examples to train on" in caplog.messages[0]
+    assert caplog.messages[0].endswith("Etiqueta 1, tal 2")
+    assert weights == (None if class_weights == "none" else {0: 1.0, 1: 6 / 9, 2: 1.0, 3: 2.0})
+    rare = labelled(a=1, b=2)
+    assert recipes.Classify(rare, validation=rare).class_weight(Labelled("a", "b")) is None
+
+
+def test_a_header_in_the_words_of_its_author_is_no_class(tmp_path, caplog):
+    path = tmp_path / "reviews.csv"
+    rows = [f"La película número {n} me {verb}.;{verb}" for n in range(9) for verb in ("gusta", "aburre")]
+    path.write_text("\n".join(["Opinión libre;Polaridad", *rows]), encoding="cp1252")
+    recipe = recipes.Classify(path, encoding="cp1252")
+    assert {label for _, label in recipe.splits.train} == {"gusta", "aburre"}
+    assert "Leaving out the first row" in caplog.text
+    examples = dataclasses.replace(recipe, header=False).splits
+    assert ("Opinión libre", "Polaridad") in [*examples.train, *examples.validation]
+
+
+@pytest.mark.slow
+def test_epochs_are_counted_without_a_total_where_the_time_ends_training(capsys):
+    examples = toy_examples("classify")[:32]
+    recipe = recipes.Classify(examples, **TINY, minutes=0.02)
+    _, history = recipe.train()
+    printed = re.findall(r"^Epoch .*$", capsys.readouterr().out, re.MULTILINE)
+    assert printed == [f"Epoch {epoch + 1}" for epoch in history.epoch]
+    recipe.train(verbose=0)
+    assert capsys.readouterr().out == ""
 
 
 def test_an_unknown_label_of_the_validation_examples_is_refused():

@@ -5,11 +5,10 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from keras_transformer.data.files import Paths, checked_paths
-from keras_transformer.data.malformed import Malformed
-from keras_transformer.data.records import line_error
-from keras_transformer.text.training.files import file_lines
 from keras_transformer_options.arguments import is_integer
+from keras_transformer_options.files import Paths, check_encoding, checked_paths, file_lines
+from keras_transformer_options.malformed import Malformed
+from keras_transformer_options.records import line_error
 
 _DOCUMENT = "-DOCSTART-"
 _COMMENT = re.compile(r"#(\s|\S*$)")
@@ -25,7 +24,11 @@ class TaggedSentence(NamedTuple):
 
 
 def read_conll(
-    paths: Paths, columns: tuple[int, int] = (0, -1), *, on_error: str = "raise"
+    paths: Paths,
+    columns: tuple[int, int] = (0, -1),
+    *,
+    encoding: str | None = None,
+    on_error: str = "raise",
 ) -> list[TaggedSentence]:
     """Read tagged sentences, one word on a line, with empty lines between sentences.
 
@@ -34,8 +37,9 @@ def read_conll(
     nodes ("3.1").
 
     Args:
-        paths: the path of a file in UTF-8, plain or compressed by gzip (".gz"), or several.
+        paths: the path of a file, plain or compressed by gzip (".gz"), or several.
         columns: the columns of word and tag, from 0 or, if negative, from the end; for CoNLL-U (1, 3).
+        encoding: the encoding of the files, by default UTF-8.
         on_error: "raise" to refuse malformed lines, or "skip" to leave out their sentences with one warning of the
             logger "keras_transformer". A line is malformed if it is not UTF-8, has not as many columns as the first
             line of its file, or an empty one.
@@ -55,9 +59,10 @@ def read_conll(
     """
     if len(columns) != 2 or not all(map(is_integer, columns)):
         raise ValueError(f"`columns` must be two integers, for word and tag. Received: columns={columns!r}")
-    malformed = Malformed("paths", on_error)
+    check_encoding(encoding=encoding)
+    malformed = Malformed("paths", on_error, has_options=True)
     paths = checked_paths(paths)
-    found = [sentence for path in paths for sentence in _sentences(path, columns, malformed)]
+    found = [sentence for path in paths for sentence in _sentences(path, columns, malformed, encoding)]
     malformed.report()
     if not found:
         raise ValueError(
@@ -67,11 +72,12 @@ def read_conll(
 
 
 def _sentences(
-    path: str | os.PathLike[str], columns: tuple[int, int], malformed: Malformed
+    path: str | os.PathLike[str], columns: tuple[int, int], malformed: Malformed, encoding: str | None
 ) -> Iterator[TaggedSentence]:
     words: list[tuple[str, str]] = []
     width, valid = 0, True
-    for number, line in enumerate(file_lines(path, "paths"), start=1):
+    lines = file_lines(path, "paths", encoding=encoding, has_encoding=True)
+    for number, line in enumerate(lines, start=1):
         text = line.decode(errors="replace").strip("\r\n")
         if not text.strip() or text.startswith(_DOCUMENT):
             if words and valid:
@@ -85,6 +91,7 @@ def _sentences(
         if len(fields) == _UNIVERSAL_COLUMNS and _RANGE.fullmatch(fields[0]):
             continue
         width = width or len(fields)
+        malformed.total += 1
         if error := line_error(line) or _error(fields, columns, width):
             malformed.add(path, f"line {number}", error, line)
             valid = False

@@ -12,7 +12,7 @@ from typing import IO, Any, NamedTuple
 
 from keras_transformer.data.progress import ProgressBar
 from keras_transformer.data.storage import Arrays, Chunk, digest, explained, in_files, in_memory
-from keras_transformer.text.training.files import format_of
+from keras_transformer_options.files import format_of
 from keras_transformer_serving import files
 
 Path = str | os.PathLike[str]

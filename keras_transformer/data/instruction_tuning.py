@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.data.columns import Columns
 from keras_transformer.data.epochs import Shard, row_batches
 from keras_transformer.data.examples import stored
 from keras_transformer.data.language_modeling import Tokenizer
@@ -17,6 +16,7 @@ from keras_transformer.data.ragged_rows import RaggedRows, RowsToStore
 from keras_transformer.data.storage import Chunk
 from keras_transformer.data.token_lists import check_special_ids, padding_values, tokenized
 from keras_transformer_options.arguments import check_positive_integer
+from keras_transformer_options.columns import Columns
 
 _CHUNK = 2**18  # texts whose lengths are in memory at a time
 _LOGGER = logging.getLogger("keras_transformer")

@@ -7,7 +7,6 @@ from typing import Protocol
 
 import tensorflow as tf
 
-from keras_transformer.data.columns import Columns
 from keras_transformer.data.epochs import Shard, row_batches
 from keras_transformer.data.examples import stored
 from keras_transformer.data.packing import Batch, PackedTexts
@@ -23,6 +22,7 @@ from keras_transformer.data.token_lists import (
     tokenized,
 )
 from keras_transformer_options.arguments import check_positive_integer
+from keras_transformer_options.columns import Columns
 
 
 class Tokenizer(Protocol):

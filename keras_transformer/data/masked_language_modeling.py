@@ -7,7 +7,6 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.data.columns import Columns
 from keras_transformer.data.epochs import Shard, batch_seed, batches, rows_of_batch
 from keras_transformer.data.examples import Examples, stored
 from keras_transformer.data.ragged_rows import RaggedRows, RowsToStore, gathered
@@ -21,6 +20,7 @@ from keras_transformer.data.token_lists import (
     token_lists,
 )
 from keras_transformer_options.arguments import check_at_least, check_fraction
+from keras_transformer_options.columns import Columns
 
 _MASKED, _RANDOM = 0.8, 0.1
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.data.columns import Columns
 from keras_transformer.data.epochs import Shard
 from keras_transformer.data.pair_sources import Pairs
 from keras_transformer.data.pairs import (
@@ -24,6 +23,7 @@ from keras_transformer.data.sampling import check_sampling
 from keras_transformer.data.shapes import LengthBuckets, Shapes
 from keras_transformer.data.token_lists import check_special_ids
 from keras_transformer_options.arguments import check_positive, check_positive_integer
+from keras_transformer_options.columns import Columns
 
 
 def multi_task_pairs(

@@ -6,12 +6,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_transformer.data.columns import ColumnPicker, Columns
 from keras_transformer.data.examples import Examples
-from keras_transformer.data.files import ADVICE, file_examples, matching
-from keras_transformer.data.malformed import Malformed
 from keras_transformer.data.progress import ProgressBar
-from keras_transformer.text.training.files import format_of
+from keras_transformer_options.columns import ColumnPicker, Columns
+from keras_transformer_options.examples import ADVICE, FileFormat, file_examples
+from keras_transformer_options.files import format_of, matching
+from keras_transformer_options.malformed import Malformed
 
 _CHUNK = 8192
 
@@ -101,7 +101,7 @@ class PairReader:
             "pairs",
             self._picker,
             self._malformed,
-            format="tsv" if known in (None, "text") else known,
+            FileFormat("tsv" if known in (None, "text") else known),
             opened=progress.opened,
         )
         return ((source.encode(), target.encode()) for source, target in found)

@@ -10,7 +10,6 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.data.buckets import BucketBatches
-from keras_transformer.data.columns import Columns
 from keras_transformer.data.epochs import Shard, batch_seed, batches, row_batches
 from keras_transformer.data.examples import stored
 from keras_transformer.data.packing import PackedPairs
@@ -20,6 +19,7 @@ from keras_transformer.data.sampling import SampledRows, check_sampling, seeded,
 from keras_transformer.data.shapes import LengthBuckets, LengthCounts, RowLengths, Shapes
 from keras_transformer.data.storage import Arrays, Chunk
 from keras_transformer.data.token_lists import check_special_ids, tokenized
+from keras_transformer_options.columns import Columns
 
 Sides = tuple[RaggedRows | SampledRows, ...]
 

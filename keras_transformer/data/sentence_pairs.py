@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.data.columns import Columns
 from keras_transformer.data.encoder_rows import Tokenizer, checked_shapes
 from keras_transformer.data.epochs import Shard, batches
 from keras_transformer.data.examples import stored
@@ -16,6 +15,7 @@ from keras_transformer.data.pair_sources import PairReader, Pairs, Row
 from keras_transformer.data.ragged_rows import RowsToStore, gathered
 from keras_transformer.data.storage import Chunk
 from keras_transformer.data.token_lists import tokenized
+from keras_transformer_options.columns import Columns
 
 _LOGGER = logging.getLogger("keras_transformer")
 

@@ -5,9 +5,8 @@ import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from keras_transformer.data.files import Paths, checked_paths
-from keras_transformer.data.malformed import Malformed
-from keras_transformer.text.training.files import file_lines
+from keras_transformer_options.files import Paths, check_encoding, checked_paths, conversion, file_lines
+from keras_transformer_options.malformed import Malformed
 
 
 class Question(NamedTuple):
@@ -33,11 +32,12 @@ class Question(NamedTuple):
         return (self.answers[0], self.answer_starts[0]) if self.answers else None
 
 
-def read_squad(paths: Paths, *, on_error: str = "raise") -> list[Question]:
+def read_squad(paths: Paths, *, encoding: str | None = None, on_error: str = "raise") -> list[Question]:
     """Read questions from JSON files in the format of SQuAD 1.1 or 2.0.
 
     Args:
         paths: the path of a file, plain or compressed by gzip (".gz"), or several.
+        encoding: the encoding of the files, by default UTF-8.
         on_error: "raise" to refuse malformed questions, or "skip" to leave them out with one warning of the logger
             "keras_transformer". A question is malformed if it lacks text, or an answer is not at its start in the
             context.
@@ -55,9 +55,10 @@ def read_squad(paths: Paths, *, on_error: str = "raise") -> list[Question]:
         >>> kt.data.read_squad("dev-v2.0.json")[0].answers  # doctest: +SKIP
         ('France',)
     """
-    malformed = Malformed("paths", on_error, unit="question")
+    check_encoding(encoding=encoding)
+    malformed = Malformed("paths", on_error, unit="question", has_options=True)
     paths = checked_paths(paths)
-    found = [question for path in paths for question in _questions(path, malformed)]
+    found = [question for path in paths for question in _questions(path, malformed, encoding)]
     malformed.report()
     if not found:
         raise ValueError(
@@ -66,21 +67,27 @@ def read_squad(paths: Paths, *, on_error: str = "raise") -> list[Question]:
     return found
 
 
-def _questions(path: str | os.PathLike[str], malformed: Malformed) -> Iterator[Question]:
+def _questions(
+    path: str | os.PathLike[str], malformed: Malformed, encoding: str | None
+) -> Iterator[Question]:
     try:
+        content = b"".join(file_lines(path, "paths", encoding=encoding, has_encoding=True))
         paragraphs = [
-            paragraph
-            for article in json.loads(b"".join(file_lines(path, "paths")))["data"]
-            for paragraph in article["paragraphs"]
+            paragraph for article in json.loads(content)["data"] for paragraph in article["paragraphs"]
         ]
         entries = [(paragraph["context"], entry) for paragraph in paragraphs for entry in paragraph["qas"]]
     except (ValueError, KeyError, TypeError) as error:
         if isinstance(error, ValueError) and not isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
             raise
+        encoded = isinstance(error, UnicodeDecodeError)
+        remedy = (
+            f"; if it is in Windows-1252, {conversion(path, 'cp1252', has_encoding=True)}" if encoded else ""
+        )
         raise ValueError(
             "`paths` must name JSON files of SQuAD: data, paragraphs, context and qas. "
-            f"Received: {os.fspath(path)!r} ({type(error).__name__}: {error})"
+            f"Received: {os.fspath(path)!r} ({type(error).__name__}: {error}){remedy}"
         ) from None
+    malformed.total += len(entries)
     for number, (context, entry) in enumerate(entries, start=1):
         name = entry.get("id", number) if isinstance(entry, dict) else number
         try:

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.data.columns import ColumnPicker, Columns
 from keras_transformer.data.examples import Examples
-from keras_transformer.data.files import ADVICE, file_examples, matching
-from keras_transformer.data.malformed import Malformed
 from keras_transformer.data.progress import ProgressBar
 from keras_transformer.text import Tokenizer
+from keras_transformer_options.columns import ColumnPicker, Columns
+from keras_transformer_options.examples import ADVICE, file_examples
+from keras_transformer_options.files import matching
+from keras_transformer_options.malformed import Malformed
 
 Texts = Iterable[str | os.PathLike[str]] | os.PathLike[str]
 

@@ -10,7 +10,13 @@ from keras_transformer.recipes.runs import run as run
 from keras_transformer.recipes.tag import Tag as Tag
 from keras_transformer.recipes.translate import Translate as Translate
 
+# The recipe of each task of the command line.
+TASKS: dict[str, type[Recipe]] = {
+    recipe.task: recipe for recipe in (Translate, LanguageModel, MaskedLanguageModel, Classify, Tag, Answer)
+}
+
 __all__ = [
+    "TASKS",
     "Answer",
     "Classify",
     "LanguageModel",

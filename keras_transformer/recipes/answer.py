@@ -1,7 +1,6 @@
 """Recipe of extractive question answering."""
 
-import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import keras
@@ -9,16 +8,17 @@ import keras
 from keras_transformer import data, models, pipelines
 from keras_transformer.recipes import scores
 from keras_transformer.recipes.base import Recipe
-from keras_transformer.recipes.language_model import BERT_SIZES, new_encoder
+from keras_transformer.recipes.language_model import BERT_ARGUMENTS, new_encoder
 from keras_transformer.recipes.pretrained import encoder_of
-from keras_transformer.recipes.tokenizers import SENTENCE_PIECE, WORD_PIECE
+from keras_transformer_options.tasks import AnswerOptions
 
 
-@dataclasses.dataclass(frozen=True)
-class Answer(Recipe):
+class Answer(AnswerOptions, Recipe):
     """Train a model to find the answers to questions in a context, on files in SQuAD's format.
 
     Examples are `data.Question`s.
+
+    The options are the fields of `keras_transformer_options.base.TaskOptions`.
 
     Example:
         >>> answerer, history = Answer("train-v1.1.json").train()  # doctest: +SKIP
@@ -26,16 +26,11 @@ class Answer(Recipe):
         'dog'
     """
 
-    max_length: int = 384
-
-    task: ClassVar[str] = "answer"
-    summary: ClassVar[str] = "train a model to find answers in a context: SQuAD's JSON"
-    tokenizers: ClassVar[dict[str, Callable[..., Any]]] = {**WORD_PIECE, **SENTENCE_PIECE}
-    model_sizes: ClassVar[dict[str, dict[str, Any]]] = BERT_SIZES
+    size_arguments: ClassVar[dict[str, dict[str, Any]]] = BERT_ARGUMENTS
 
     def read(self, paths: Any) -> Sequence[Any]:
         """Read questions."""
-        return data.read_squad(paths, on_error=self.on_error)
+        return data.read_squad(paths, encoding=self.encoding, on_error=self.on_error)
 
     def split(self, examples: Any) -> tuple[Any, Any]:
         """Hold out a share of the contexts with their questions."""

@@ -1,12 +1,11 @@
 """Recipe of a classifier of texts, pairs of texts or images."""
 
 import collections
-import dataclasses
 import logging
 import os
 import pathlib
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Literal
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -14,28 +13,22 @@ import numpy as np
 from keras_transformer import data, models, pipelines
 from keras_transformer.datasets import mnist, sst2
 from keras_transformer.recipes import images, scores
-from keras_transformer.recipes.base import Recipe, check_columns
-from keras_transformer.recipes.language_model import BERT_SIZES, new_encoder
+from keras_transformer.recipes.base import Recipe, read_rows
+from keras_transformer.recipes.language_model import BERT_ARGUMENTS, new_encoder
 from keras_transformer.recipes.pretrained import encoder_of
-from keras_transformer.recipes.tokenizers import SENTENCE_PIECE, WORD_PIECE
+from keras_transformer_options.tasks import VIT_SIZES, ClassifyOptions
 
-_UNEQUAL = 1.5
+_UNEQUAL, _FEW = 1.5, 3
 _LOGGER = logging.getLogger("keras_transformer")
 
 
-@dataclasses.dataclass(frozen=True)
-class Classify(Recipe):
+class Classify(ClassifyOptions, Recipe):
     """Train a classifier of texts, pairs of texts, or images.
 
     Examples are (text, label), (text, second text, label) or (image, label). Images are read from a folder with one
     folder of images for each class.
 
-    Attributes:
-        class_weights: "balanced" to weight classes by their inverse frequency if the largest is over 1.5 times as
-            frequent as the smallest, or "none".
-        image_size: the height and width that images are resized to.
-        patch_size: the height and width of the patches of images, by default a divisor of the image size that gives
-            about 7 on a side.
+    The options are the fields of `ClassifyOptions` and of its base classes in `keras_transformer_options`.
 
     Example:
         >>> classifier, history = Classify("reviews.csv", columns=("text", "label")).train()  # doctest: +SKIP
@@ -43,25 +36,13 @@ class Classify(Recipe):
         'positive'
     """
 
-    class_weights: Literal["balanced", "none"] = "balanced"
-    image_size: int = 64
-    patch_size: int | None = None
-
-    task: ClassVar[str] = "classify"
-    summary: ClassVar[str] = (
-        "train a classifier of texts, pairs of texts (TSV, CSV, JSONL), or a folder of images"
-    )
-    datasets: ClassVar[tuple[str, ...]] = ("sst2", "mnist")
-    tokenizers: ClassVar[dict[str, Callable[..., Any]]] = {**WORD_PIECE, **SENTENCE_PIECE}
-    model_sizes: ClassVar[dict[str, dict[str, Any]]] = {**BERT_SIZES, **images.VIT_SIZES}
+    size_arguments: ClassVar[dict[str, dict[str, Any]]] = {**BERT_ARGUMENTS, **images.VIT_ARGUMENTS}
 
     def read(self, paths: Any) -> Sequence[tuple[Any, ...]]:
         """Read labelled texts from files, or labelled images from a folder of folders."""
         if os.path.isdir(paths[0]):
             return images.read(pathlib.Path(paths[0]), self.image_size)
-        rows = data.read_examples(paths, self.columns, on_error=self.on_error)
-        check_columns(rows, (2, 3), "the columns of the text, optionally a second text, and the label")
-        return rows
+        return read_rows(self, paths)
 
     def load_dataset(self) -> tuple[Any, Any, Any]:
         """Load the train, validation and test examples of the public data set."""
@@ -84,7 +65,7 @@ class Classify(Recipe):
         if isinstance(train[0][0], np.ndarray):
             model = images.new_model(self, len(labels), train[0][0].shape)
             return pipelines.ImageClassification(model, labels, resize=True)
-        if self.model_size in images.VIT_SIZES:
+        if self.model_size in VIT_SIZES:
             raise ValueError(
                 f"`model_size` must not be a ViT's for texts. Received: model_size={self.model_size!r}"
             )
@@ -118,14 +99,31 @@ class Classify(Recipe):
         return keras.losses.SparseCategoricalCrossentropy(from_logits=True), ["accuracy"]
 
     def class_weight(self, pipeline: Any) -> dict[int, float] | None:
-        """Return the inverse frequency of each class, with a mean of 1 over the examples."""
+        """Return the inverse frequency of each class, with a mean of 1 over the examples.
+
+        Classes of one or two examples have the weight 1 and a warning: they are often a header or a misspelt label.
+        """
         counts = collections.Counter(example[-1] for example in self.splits.train)
-        if self.class_weights == "none" or max(counts.values()) <= _UNEQUAL * min(counts.values()):
+        rare = [label for label in pipeline.labels if counts[label] < _FEW]
+        common = {label: count for label, count in counts.items() if label not in rare}
+        if rare:
+            _LOGGER.warning(
+                "Classes with one or two examples to train on, which are too few to learn: %s",
+                ", ".join(f"{label} {counts[label]}" for label in rare),
+            )
+        if (
+            self.class_weights == "none"
+            or not common
+            or max(common.values()) <= _UNEQUAL * min(common.values())
+        ):
             return None
-        shown = ", ".join(f"{label} {counts[label]:,}" for label in pipeline.labels)
+        shown = ", ".join(f"{label} {counts[label]:,}" for label in pipeline.labels if label in common)
         _LOGGER.warning("Classes are weighted by their inverse frequency, as they are unequal: %s", shown)
-        total = counts.total() / len(counts)
-        return {number: total / counts[label] for number, label in enumerate(pipeline.labels)}
+        mean = sum(common.values()) / len(common)
+        return {
+            number: mean / common[label] if label in common else 1.0
+            for number, label in enumerate(pipeline.labels)
+        }
 
     def evaluate(self, pipeline: Any, examples: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
         """Return accuracy, macro F1, the F1 of each class, and examples."""

@@ -10,9 +10,9 @@ import tensorflow as tf
 from keras_transformer import data, models, pipelines
 from keras_transformer.recipes.base import SIZES
 from keras_transformer.recipes.pretrained import check_pipeline
+from keras_transformer_options.tasks import image_files
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".bmp")
-VIT_SIZES = {
+VIT_ARGUMENTS = {
     name: {each: size[each] for each in (*SIZES, "patch_size")} for name, size in models.ViT.sizes.items()
 }
 
@@ -25,17 +25,7 @@ def read(folder: pathlib.Path, size: int) -> Examples:
     Raises:
         ValueError: if there is no image.
     """
-    found = [
-        (load_image(path, size), path.parent.name)
-        for path in sorted(folder.glob("*/*"))
-        if path.suffix.lower() in SUFFIXES
-    ]
-    if not found:
-        raise ValueError(
-            f"`paths` must be a folder with one folder of images ({', '.join(SUFFIXES)}) for each class. "
-            f"Received: {folder}, without images in its folders"
-        )
-    return found
+    return [(load_image(path, size), path.parent.name) for path in image_files(folder, "paths")]
 
 
 def load_image(path: pathlib.Path, size: int | None = None) -> np.ndarray:

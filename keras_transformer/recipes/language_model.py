@@ -1,50 +1,48 @@
 """Recipes of language models: left to right, and masked."""
 
-import dataclasses
 import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from keras_transformer import data, generation, models, pipelines, training
-from keras_transformer.data.malformed import Malformed
-from keras_transformer.recipes.base import SIZES, Recipe, check_columns
+from keras_transformer.recipes.base import SIZES, Recipe, read_rows
 from keras_transformer.recipes.pretrained import check_pipeline, encoder_of
-from keras_transformer.recipes.tokenizers import BYTE_PAIR, BYTES, CHARACTERS, SENTENCE_PIECE, WORD_PIECE
-from keras_transformer.text.training.files import file_lines
-from keras_transformer_options.arguments import check_fraction
+from keras_transformer_options.files import checked_paths, file_lines
+from keras_transformer_options.malformed import Malformed
+from keras_transformer_options.tasks import LanguageModelOptions, MaskedLanguageModelOptions, TextsOptions
 
-BERT_SIZES = {
+BERT_ARGUMENTS = {
     name: {each: size[each] for each in SIZES if each in size} for name, size in models.BERT.sizes.items()
 }
-_PLAIN = (".txt", ".txt.gz")
 
 
-@dataclasses.dataclass(frozen=True)
-class _Texts(Recipe):
-    """The options of training on texts without labels.
-
-    Attributes:
-        lines: whether each line of a plain text file is a text of its own; otherwise a file is one text.
-    """
-
-    lines: bool = False
-
-    examples_are_texts: ClassVar[bool] = True
+class _Texts(TextsOptions, Recipe):
+    """Training on texts without labels."""
 
     def read(self, paths: Any) -> list[str]:
         """Read texts: whole plain text files, or the rows of other files."""
         texts: list[str] = []
-        malformed = Malformed("paths", self.on_error)
-        for path in paths:
-            if not self.lines and os.fspath(path).endswith(_PLAIN):
-                texts.append(_content(path, malformed))
-                continue
-            rows = data.read_examples(path, self.columns, on_error=self.on_error)
-            check_columns(rows, (1,), "the column of the texts")
-            texts += [row[0] for row in rows]
+        malformed = Malformed("paths", self.on_error, has_options=True)
+        for path in checked_paths(paths):
+            if self.is_one_text(path):
+                texts.append(self._content(path, malformed))
+            else:
+                texts += [row[0] for row in read_rows(self, path)]
         malformed.report()
         return texts
+
+    def _content(self, path: str | os.PathLike[str], malformed: Malformed) -> str:
+        """Return the text of a plain text file, without its malformed lines, which are recorded."""
+        kept = []
+        lines = file_lines(path, "paths", encoding=self.encoding, has_encoding=True)
+        for number, line in enumerate(lines, start=1):
+            malformed.total += 1
+            try:
+                kept.append(line.decode())
+            except UnicodeDecodeError:
+                malformed.add(path, f"line {number}", "not UTF-8", line)
+        return "".join(kept).replace("\r\n", "\n")
 
     def split(self, examples: list[str]) -> tuple[list[str], list[str]]:
         """Hold out a share of the texts, or the end of a single one."""
@@ -57,14 +55,12 @@ class _Texts(Recipe):
         return [text[:cut]], [text[cut:]]
 
 
-@dataclasses.dataclass(frozen=True)
-class LanguageModel(_Texts):
+class LanguageModel(LanguageModelOptions, _Texts):
     """Train a decoder-only model to continue texts, or to answer prompts.
 
     Two `columns`, or examples that are pairs, are prompts and completions; the loss is then that of the completions.
 
-    Attributes:
-        max_new_tokens: the maximum number of tokens of an output, by default half of `max_length`.
+    The options are the fields of `LanguageModelOptions` and of its base classes in `keras_transformer_options`.
 
     Example:
         >>> writer, history = LanguageModel("novel.txt", epochs=5).train()  # doctest: +SKIP
@@ -72,18 +68,7 @@ class LanguageModel(_Texts):
         ' dark night.'
     """
 
-    max_length: int = 256
-    max_new_tokens: int | None = None
-
-    task: ClassVar[str] = "language-model"
-    summary: ClassVar[str] = "train a GPT on texts: plain text, TSV, CSV or JSONL"
-    tokenizers: ClassVar[dict[str, Callable[..., Any]]] = {
-        **BYTE_PAIR,
-        **SENTENCE_PIECE,
-        **CHARACTERS,
-        **BYTES,
-    }
-    model_sizes: ClassVar[dict[str, dict[str, Any]]] = {
+    size_arguments: ClassVar[dict[str, dict[str, Any]]] = {
         "tiny": {"num_layers": 4, "num_heads": 4, "model_dim": 128},
         "small": {"num_layers": 6, "num_heads": 6, "model_dim": 384},
         "base": {"num_layers": 12, "num_heads": 12, "model_dim": 768},
@@ -95,9 +80,7 @@ class LanguageModel(_Texts):
 
     def read(self, paths: Any) -> list[Any]:
         """Read texts, or prompts and completions."""
-        if self.columns is not None and len(self.columns) == 2:
-            return data.read_examples(paths, self.columns, on_error=self.on_error)
-        return super().read(paths)
+        return read_rows(self, paths) if self.are_pairs else super().read(paths)
 
     def new_pipeline(self, train: Sequence[Any]) -> pipelines.TextGeneration:
         """Create a GPT; it samples, as the most probable continuation repeats itself."""
@@ -150,13 +133,10 @@ class LanguageModel(_Texts):
         return {**found, "examples": rows}
 
 
-@dataclasses.dataclass(frozen=True)
-class MaskedLanguageModel(_Texts):
+class MaskedLanguageModel(MaskedLanguageModelOptions, _Texts):
     """Pre-train a BERT encoder to predict masked tokens; other recipes start from it with `from_`.
 
-    Attributes:
-        masked_share: the fraction of tokens to predict.
-        whole_words: whether to mask whole words.
+    The options are the fields of `MaskedLanguageModelOptions` and of its base classes in `keras_transformer_options`.
 
     Example:
         >>> filler, history = MaskedLanguageModel("novel.txt", epochs=5).train()  # doctest: +SKIP
@@ -164,18 +144,7 @@ class MaskedLanguageModel(_Texts):
         [[MaskPrediction(piece='dark', probability=0.4), …]]
     """
 
-    masked_share: float = 0.15
-    whole_words: bool = False
-
-    task: ClassVar[str] = "masked-language-model"
-    summary: ClassVar[str] = "pre-train a BERT on texts: plain text, TSV, CSV or JSONL"
-    tokenizers: ClassVar[dict[str, Callable[..., Any]]] = WORD_PIECE
-    model_sizes: ClassVar[dict[str, dict[str, Any]]] = BERT_SIZES
-
-    def __post_init__(self) -> None:
-        """Check the options."""
-        super().__post_init__()
-        check_fraction(masked_share=self.masked_share)
+    size_arguments: ClassVar[dict[str, dict[str, Any]]] = BERT_ARGUMENTS
 
     def new_pipeline(self, train: Sequence[str]) -> pipelines.FillMask:
         """Create a BERT encoder with a head that predicts tokens."""
@@ -218,17 +187,6 @@ class MaskedLanguageModel(_Texts):
             predictions = ", ".join(one.piece for one in pipeline(masked)[0])
             rows.append({"input": masked, "reference": line[middle], "answer": predictions})
         return {**found, "examples": rows}
-
-
-def _content(path: str | os.PathLike[str], malformed: Malformed) -> str:
-    """Return the text of a plain text file, without its malformed lines, which are recorded."""
-    kept = []
-    for number, line in enumerate(file_lines(path, "paths"), start=1):
-        try:
-            kept.append(line.decode())
-        except UnicodeDecodeError:
-            malformed.add(path, f"line {number}", "not UTF-8", line)
-    return "".join(kept).replace("\r\n", "\n")
 
 
 def are_pairs(examples: Sequence[Any]) -> bool:

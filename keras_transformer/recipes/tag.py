@@ -1,22 +1,22 @@
 """Recipe of a tagger of words, such as a recogniser of named entities."""
 
-import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from keras_transformer import data, models, pipelines, training
 from keras_transformer.recipes import scores
 from keras_transformer.recipes.base import Recipe
-from keras_transformer.recipes.language_model import BERT_SIZES, new_encoder
+from keras_transformer.recipes.language_model import BERT_ARGUMENTS, new_encoder
 from keras_transformer.recipes.pretrained import encoder_of
-from keras_transformer.recipes.tokenizers import SENTENCE_PIECE, WORD_PIECE
+from keras_transformer_options.tasks import TagOptions
 
 Sentences = Sequence[tuple[Sequence[str], Sequence[str]]]
 
 
-@dataclasses.dataclass(frozen=True)
-class Tag(Recipe):
+class Tag(TagOptions, Recipe):
     """Train a tagger of words on sentences (words, tags), such as files in CoNLL's format.
+
+    The options are the fields of `keras_transformer_options.base.TaskOptions`.
 
     Example:
         >>> tagger, history = Tag("train.conll", validation="valid.conll").train()  # doctest: +SKIP
@@ -24,14 +24,11 @@ class Tag(Recipe):
         [TaggedWord(word='said', label='O', …), TaggedWord(word='Ada', label='B-PER', …)]
     """
 
-    task: ClassVar[str] = "tag"
-    summary: ClassVar[str] = "train a tagger of words: CoNLL"
-    tokenizers: ClassVar[dict[str, Callable[..., Any]]] = {**WORD_PIECE, **SENTENCE_PIECE}
-    model_sizes: ClassVar[dict[str, dict[str, Any]]] = BERT_SIZES
+    size_arguments: ClassVar[dict[str, dict[str, Any]]] = BERT_ARGUMENTS
 
     def read(self, paths: Any) -> Sentences:
         """Read words and tags: by default the first and the last column."""
-        return data.read_conll(paths, self.columns or (0, -1), on_error=self.on_error)
+        return data.read_conll(paths, self.columns or (0, -1), encoding=self.encoding, on_error=self.on_error)
 
     def new_pipeline(self, train: Sentences) -> pipelines.TokenClassification:
         """Create a BERT encoder with a head that classifies tokens."""

@@ -4,15 +4,11 @@ from collections.abc import Callable, Sequence
 
 from keras_transformer import text
 
-Trainers = dict[str, Callable[[Sequence[str], int], text.Tokenizer]]
-
-SENTENCE_PIECE: Trainers = {
+TRAINERS: dict[str, Callable[[Sequence[str], int], text.Tokenizer]] = {
     "unigram": lambda texts, size: text.SentencePieceTokenizer.train(texts, size),
     "bpe": lambda texts, size: text.SentencePieceTokenizer.train(texts, size, "bpe"),
-}
-CHARACTERS: Trainers = {
     "character": lambda texts, size: text.SentencePieceTokenizer.train(texts, size, "char"),
+    "byte-bpe": lambda texts, size: text.BytePairTokenizer.train(texts, size),
+    "byte": lambda texts, size: text.ByteTokenizer(),
+    "wordpiece": lambda texts, size: text.WordPieceTokenizer.train(texts, size),
 }
-BYTE_PAIR: Trainers = {"byte-bpe": lambda texts, size: text.BytePairTokenizer.train(texts, size)}
-BYTES: Trainers = {"byte": lambda texts, size: text.ByteTokenizer()}
-WORD_PIECE: Trainers = {"wordpiece": lambda texts, size: text.WordPieceTokenizer.train(texts, size)}

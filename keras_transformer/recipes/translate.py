@@ -1,28 +1,22 @@
 """Recipe of a translator, or any other task from text to text."""
 
-import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from keras_transformer import data, models, pipelines, training
 from keras_transformer.datasets import multi30k, phrasebook, spa_eng
 from keras_transformer.recipes import distributed
-from keras_transformer.recipes.base import Recipe, check_columns
+from keras_transformer.recipes.base import Recipe, read_rows
 from keras_transformer.recipes.pretrained import check_pipeline
-from keras_transformer.recipes.tokenizers import CHARACTERS, SENTENCE_PIECE
+from keras_transformer_options.tasks import TranslateOptions, checked_direction
 
 Pairs = Sequence[tuple[str, str]]
 
 
-@dataclasses.dataclass(frozen=True)
-class Translate(Recipe):
+class Translate(TranslateOptions, Recipe):
     """Train an encoder–decoder from text to text on pairs (source, target).
 
-    Attributes:
-        reverse: whether to swap the two columns.
-        direction: the languages source-target of a public data set.
-        batch_tokens: the maximum number of positions of each side of a batch, in place of `batch_size`.
-        max_new_tokens: the maximum number of tokens of an output.
+    The options are the fields of `TranslateOptions` and of its base classes in `keras_transformer_options`.
 
     Example:
         >>> translator, history = Translate("pairs.tsv", epochs=5).train()  # doctest: +SKIP
@@ -30,17 +24,7 @@ class Translate(Recipe):
         'Where is the station?'
     """
 
-    reverse: bool = False
-    direction: str | None = None
-    batch_size: int | None = None
-    batch_tokens: int | None = None
-    max_new_tokens: int = 128
-
-    task: ClassVar[str] = "translate"
-    summary: ClassVar[str] = "train an encoder-decoder on pairs of texts: TSV, CSV or JSONL"
-    datasets: ClassVar[tuple[str, ...]] = ("phrasebook", "spa_eng", "multi30k")
-    tokenizers: ClassVar[dict[str, Callable[..., Any]]] = {**SENTENCE_PIECE, **CHARACTERS}
-    model_sizes: ClassVar[dict[str, dict[str, Any]]] = {
+    size_arguments: ClassVar[dict[str, dict[str, Any]]] = {
         "tiny": {"num_layers": 2, "num_heads": 4, "model_dim": 128, "hidden_dim": 512},
         "small": {"num_layers": 3, "num_heads": 8, "model_dim": 256, "hidden_dim": 1024},
         "base": {"num_layers": 6, "num_heads": 8, "model_dim": 512, "hidden_dim": 2048},
@@ -49,8 +33,7 @@ class Translate(Recipe):
 
     def read(self, paths: Any) -> Pairs:
         """Read pairs of texts."""
-        pairs = data.read_examples(paths, self.columns, on_error=self.on_error)
-        check_columns(pairs, (2,), "the columns of sources and targets")
+        pairs = read_rows(self, paths)
         return [pair[::-1] for pair in pairs] if self.reverse else pairs
 
     def new_pipeline(self, train: Pairs) -> pipelines.TextToText:
@@ -110,14 +93,11 @@ def translation_data(dataset: str, direction: str | None = None) -> tuple[Pairs,
     Raises:
         ValueError: if the data set has no such direction.
     """
+    direction = checked_direction(dataset, direction)
     if dataset == "multi30k":
-        source, _, target = ("en-de" if direction is None else direction).partition("-")
-        return multi30k.load_data(source, target)
-    direction = "es-en" if direction is None else direction
+        return multi30k.load_data(*direction.split("-"))
     if dataset == "spa_eng":
         return spa_eng.load_data(direction)
-    if direction not in ("es-en", "en-es"):
-        raise ValueError(f"`direction` must be es-en or en-es. Received: direction={direction!r}")
     splits = phrasebook.load_data()
     if direction == "es-en":
         return splits

@@ -1,12 +1,11 @@
 """Callbacks for `fit()`."""
 
-import math
 import time
 from typing import Any
 
 import keras
 
-from keras_transformer_options.arguments import check_fraction
+from keras_transformer_options.arguments import check_fraction, check_positive_finite
 
 
 class TimeBudget(keras.callbacks.Callback):
@@ -36,9 +35,7 @@ class TimeBudget(keras.callbacks.Callback):
 
     def __init__(self, minutes: float, peak_rate: float, warmup: float = 0.1) -> None:
         super().__init__()
-        for name, value in (("minutes", minutes), ("peak_rate", peak_rate)):
-            if not 0 < value < math.inf:
-                raise ValueError(f"`{name}` must be positive and finite. Received: {name}={value}")
+        check_positive_finite(minutes=minutes, peak_rate=peak_rate)
         check_fraction(warmup=warmup)
         self.seconds = 60 * minutes
         self.peak_rate = peak_rate

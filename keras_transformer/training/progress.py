@@ -1,5 +1,6 @@
 """Logs of the speed of training and of its end."""
 
+import sys
 import time
 from typing import Any
 
@@ -122,3 +123,22 @@ class Progress(keras.callbacks.Callback):
         seconds = (self._ended - self._started) / (self._done_before + self._done - self._untimed)
         batches = (self.params["epochs"] - self._epoch) * self._steps - self._done
         logs.setdefault("minutes_left", batches * seconds / 60)
+
+
+class EpochsWithoutTotal(keras.callbacks.ProgbarLogger):
+    """The progress bar of `fit`, which counts epochs without their total, for `TimeBudget`.
+
+    Keras shows "Epoch 6/1000000" where training ends by the time, this bar "Epoch 6".
+    """
+
+    async_safe = True  # as Keras' own bar
+
+    def set_params(self, params: dict[str, Any]) -> None:
+        """Set the parameters; Keras' bar prints no title for one epoch."""
+        super().set_params({**params, "epochs": 1})
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Begin the bar of an epoch."""
+        if self.verbose:
+            sys.stdout.write(f"Epoch {epoch + 1}\n")
+        super().on_epoch_begin(epoch, logs)

@@ -51,10 +51,10 @@ def test_sentences_with_malformed_lines_are_refused_or_skipped(tmp_path, caplog)
     assert str(error.value).splitlines()[1:] == [
         f"{file}, line 2: 1 column instead of at least 2: 'b'",
         f"{file}, line 6: 3 columns instead of 2: 'd O x'",
-        f"{file}, line 8: not UTF-8: 'e\\\\xff O'",
+        f"{file}, line 8: not UTF-8, in Windows-1252: 'eÿ O'",
     ]
     assert read_conll(file, on_error="skip") == [(("c",), ("O",)), (("g",), ("O",))]
-    assert "`paths`: leaving out 3 malformed lines, the first:" in caplog.text
+    assert "Leaving out 3 malformed lines of 7 (42.9 %)" in caplog.text
 
 
 def test_invalid_arguments_are_refused(tmp_path):
@@ -66,3 +66,13 @@ def test_invalid_arguments_are_refused(tmp_path):
         read_conll(file, ("word", "tag"))
     with pytest.raises(FileNotFoundError, match="`paths` must name files that exist"):
         read_conll(tmp_path / "missing")
+
+
+def test_files_in_another_encoding(tmp_path):
+    file = tmp_path / "train.txt"
+    file.write_text("Ñandú B-ANIMAL\n\nvuela O\n", encoding="cp1252")
+    expected = [(("Ñandú",), ("B-ANIMAL",)), (("vuela",), ("O",))]
+    assert read_conll(file, encoding="cp1252") == expected
+    with pytest.raises(ValueError, match="1 malformed line of 2 .50 %.; if the file is in Windows-1252"):
+        read_conll(file)
+    assert read_conll(file, on_error="skip") == expected[1:]

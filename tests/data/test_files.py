@@ -2,6 +2,8 @@ import gzip
 import json
 import logging
 import pathlib
+import re
+import subprocess
 
 import pytest
 
@@ -79,13 +81,6 @@ MESSY = {
     ),
     "field.tsv": ("a\tb\nc\t \n", None, [(2, "an empty field")], [("a", "b")]),
     "bytes.tsv": (b"a\tb\n\xff\tb\n", None, [(2, "not UTF-8")], [("a", "b")]),
-    "header.tsv": (
-        "Source\ttarget\na\tb\n",
-        None,
-        [(1, "a header; to use it, pass columns=('Source', 'target')")],
-        [("a", "b")],
-    ),
-    "numbers.csv": ("opinion,stars\na,1\nb,2.5\n", (0, 1), [(1, "a header")], [("a", "1"), ("b", "2.5")]),
     "commas.csv": ("a,b\nc, d,1\n", (0, 1), [(2, "3 columns instead of 2")], [("a", "b")]),
     "quote.csv": (
         'a,b\n"c,d\ne,f\n"g",h\n5" tall,i\n',
@@ -127,7 +122,7 @@ def test_malformed_lines_are_refused_or_skipped(tmp_path, caplog, name):
     (record,) = caplog.records
     assert record.name == "keras_transformer"
     assert f"Received: {len(malformed)} malformed" in str(error.value)
-    assert record.getMessage().startswith(f"`paths`: leaving out {len(malformed)} malformed line")
+    assert record.getMessage().startswith(f"Leaving out {len(malformed)} malformed line")
     for message in (str(error.value), record.getMessage()):
         listed = message.splitlines()[1:]
         assert len(listed) == min(3, len(malformed))
@@ -144,16 +139,158 @@ def test_malformed_lines_of_all_files_are_reported_once(tmp_path, caplog):
         read_examples(paths)
     assert read_examples(paths, on_error="skip") == [("a", "b")] * 2
     assert [record.getMessage().splitlines()[0] for record in caplog.records] == [
-        "`paths`: leaving out 4 malformed lines, the first:"
+        "Leaving out 4 malformed lines of 6 (66.7 %), the first:"
     ]
     assert f"{paths[1]}, line 1" in caplog.text
 
 
-def test_an_ordinary_first_row_is_an_example(tmp_path):
+VERBS = [("gustó", "sí"), ("aburrió", "no")]
+OPINIONS = [
+    (f"Me {verb} la película, y a {n} amigos también.", label) for n in range(9) for verb, label in VERBS
+]
+HEADERS = {
+    # columns, rows
+    "usual names": (("Source", "target"), [("a", "b")]),
+    "Spanish names": (("Opinión", "Etiqueta"), [("Buena.", "sí")]),
+    "languages": (("inglés", "español"), [("Hi.", "Hola."), ("Go.", "Ve.")]),
+    "codes of languages": (("en", "de"), [("Hi.", "Hallo."), ("Go.", "Los.")]),
+    "numbers": (("Was meinen Sie?", "Sterne"), [("Gut.", "1"), ("Schlecht.", "2.5")]),
+    "labels": (("Valoración libre", "polaridad"), OPINIONS),
+    "labels with an id": (("n", "mensaje", "y"), [(str(n), *row) for n, row in enumerate(OPINIONS)]),
+}
+EXAMPLES = {
+    "one of a class": (OPINIONS[0], OPINIONS[1:]),
+    "of a class of its own": (("No sé qué decir de esta película, la verdad.", "dudoso"), OPINIONS),
+    "short": (("Buena", "sí"), OPINIONS),
+    "a usual name and another": (("text", "b"), [("c", "d")]),
+    "no numbers": (("a", "b"), [("1", "2"), ("c", "d")]),
+    "a number": (("a", "0"), [("b", "1"), ("c", "1")]),
+    "before one number": (("uno", "one"), [("2", "2")]),
+    "words": (
+        ("es", "is"),
+        [("soy", "am"), ("eres", "are"), ("somos", "are"), ("sois", "are"), ("son", "are")],
+    ),
+    "a class of many": (("play some jazz", "music"), [(f"call {n}", f"call_{n % 50}") for n in range(99)]),
+}
+
+
+def write_csv(path, rows):
+    path.write_text("".join(",".join(map(csv_field, row)) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_a_clear_header_is_left_out_with_a_warning(tmp_path, caplog, name):
+    header, rows = HEADERS[name]
+    file = write_csv(tmp_path / "a.csv", [header, *rows])
+    with caplog.at_level(logging.WARNING, "keras_transformer"):
+        assert read_examples(file) == rows
+    (record,) = caplog.records
+    assert f"Leaving out the first row of {file} as a header: {header[0]!r}" in record.getMessage()
+    assert "pass header=False if it is an example" in record.getMessage()
+    assert read_examples(file, header=False) == [header, *rows]
+    assert read_examples(file, header=True) == rows
+    assert read_examples(file, header) == rows
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_ordinary_first_row_is_an_example(tmp_path, caplog, name):
+    first, rows = EXAMPLES[name]
+    file = write_csv(tmp_path / "a.csv", [first, *rows])
+    assert read_examples(file) == [first, *rows]
+    assert not caplog.records
+    assert read_examples(file, header=True) == rows
+
+
+def test_headers_of_several_files_are_one_warning(tmp_path, caplog):
+    files = [write_csv(tmp_path / name, [("text", "label"), ("a", "b")]) for name in ("a.csv", "b.csv")]
+    assert read_examples(files) == [("a", "b")] * 2
+    (record,) = caplog.records
+    assert f"the first row of {files[0]}, and of 1 other files, as a header" in record.getMessage()
+
+
+def test_a_header_with_names_is_not_an_example(tmp_path):
+    file = write_csv(tmp_path / "a.csv", [("text", "label"), ("a", "b")])
+    with pytest.raises(ValueError, match="`header` must not be False with names of columns"):
+        read_examples(file, ("text", "label"), header=False)
+
+
+ENCODINGS = ["cp1252", "latin-1", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-8", "utf-8-sig"]
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_encodings_are_read_as_utf8(tmp_path, encoding, end):
+    rows = [("Qué película, ñandú", "sí"), ("x", "y")]
+    content = end.join(";".join(map(csv_field, row)) for row in rows).encode(encoding)
+    (tmp_path / "a.csv").write_bytes(content)
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(content))
+    for name in ("a.csv", "a.csv.gz"):
+        assert read_examples(tmp_path / name, encoding=encoding) == rows
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        ("a\tá\n".encode("utf-16"), "utf-16"),
+        ("a\tá\n".encode("utf-32"), "utf-32"),
+        ("one\ttwo\n".encode("utf-16-le"), "utf-16le"),
+        ("one\ttwo\n".encode("utf-16-be"), "utf-16be"),
+    ],
+)
+def test_an_error_names_the_encoding_and_the_conversion(tmp_path, content, found):
+    file = tmp_path / "my data.tsv"
+    file.write_bytes(content)
+    expected = (
+        f"must name files in UTF-8. Received: '{file}', in {found.upper()}: pass encoding='{found}', or convert it: "
+        f"iconv -f {found.upper()} -t UTF-8 '{file}' > '{tmp_path}/my data-utf8.tsv'"
+    )
+    with pytest.raises(ValueError, match=re.escape(expected)):
+        read_examples(file, on_error="skip")
+    subprocess.run(expected.partition("convert it: ")[2], shell=True, check=True)
+    assert read_examples(tmp_path / "my data-utf8.tsv") == read_examples(file, encoding=found)
+    packed = tmp_path / "b.tsv.gz"
+    packed.write_bytes(gzip.compress(content))
+    with pytest.raises(
+        ValueError, match="or convert it: gunzip -c .*b.tsv.gz | iconv -f UTF.* > .*b-utf8.tsv"
+    ):
+        read_examples(packed)
+
+
+def test_lines_in_windows_1252_are_shown_as_such(tmp_path, caplog):
     file = tmp_path / "a.tsv"
-    for content in ("text\tb\nc\td\n", "a\tb\n1\t2\nc\td\n", "a\t0\nb\t1\nc\t1\n", "uno\tone\n2\t2\n"):
-        file.write_text(content)
-        assert len(read_examples(file)) == content.count("\n")
+    file.write_bytes("ñandú\tsí\nuno\tdos\n".encode("cp1252"))
+    with pytest.raises(
+        ValueError, match="1 malformed line of 2 .50 %.; if the file is in Windows-1252"
+    ) as error:
+        read_examples(file)
+    assert "pass encoding='cp1252', or convert it: iconv -f CP1252" in str(error.value)
+    assert "line 1: not UTF-8, in Windows-1252: 'ñandú\\tsí'" in str(error.value)
+    assert read_examples(file, on_error="skip") == [("uno", "dos")]
+    assert "iconv -f CP1252" in caplog.text
+    assert read_examples(file, encoding="cp1252") == [("ñandú", "sí"), ("uno", "dos")]
+
+
+def test_files_compressed_under_another_suffix_are_refused(tmp_path):
+    (tmp_path / "a.csv").write_bytes(gzip.compress(b"a,b\n"))
+    with pytest.raises(
+        ValueError, match="compressed by gzip: rename it to 'a.csv.gz', or .*: gunzip -c .*a.csv >"
+    ):
+        read_examples(tmp_path / "a.csv")
+    (tmp_path / "b.csv").write_bytes(b"PK\x03\x04 and more")
+    with pytest.raises(ValueError, match="a ZIP archive or a workbook of Excel: .* save the table as CSV"):
+        read_examples(tmp_path / "b.csv", on_error="skip")
+
+
+def test_a_delimiter_of_csv_files(tmp_path):
+    (tmp_path / "a.csv").write_text("a, b|c;d\n'e'|\"f|g\"\n")
+    rows = [("a, b", "c;d"), ("'e'", "f|g")]
+    assert read_examples(tmp_path / "a.csv", delimiter="|") == rows
+    (tmp_path / "a.txt").write_text((tmp_path / "a.csv").read_text())
+    assert read_examples(tmp_path / "a.txt", format="csv", delimiter="|") == rows
+    with pytest.raises(ValueError, match="`delimiter` must be given with CSV files only"):
+        read_examples(tmp_path / "a.txt", delimiter="|")
 
 
 @pytest.mark.parametrize(
@@ -166,6 +303,16 @@ def test_an_ordinary_first_row_is_an_example(tmp_path):
         ("a.gz", "a", {}, ValueError, "must end in .tsv"),
         ("a.tsv.gz", "a", {}, ValueError, "must name whole gzip files .*a.tsv.gz"),
         ("a.tsv", "a", {"format": "xml"}, ValueError, "`format` must be one of .*Received: format='xml'"),
+        ("a.tsv", "a", {"encoding": "nope"}, ValueError, "`encoding` must be an encoding .*'nope'"),
+        (
+            "a.tsv",
+            "a\t\u4e2d",
+            {"encoding": "ascii"},
+            ValueError,
+            "`paths` must name files in the encoding 'ascii'",
+        ),
+        ("a.csv", "a", {"delimiter": "||"}, ValueError, "`delimiter` must be one character"),
+        ("a.csv", "a", {"header": "no"}, ValueError, "`header` must be one of"),
         ("a.tsv", "a", {"on_error": "ignore"}, ValueError, "`on_error` must be one of .*'ignore'"),
         ("a.tsv", "a", {"columns": ()}, ValueError, r"`columns` must be indices from 0, or names.*\(\)"),
         ("a.tsv", "a", {"columns": -1}, ValueError, "`columns` must be indices .*-1"),
@@ -209,8 +356,8 @@ def test_batches_from_files_equal_those_from_texts(tmp_path, caplog, make):
     assert ids(make(lines, tokenizer, shuffle=False)) == expected
     found = make(["one", "two", table], tokenizer, columns="text", on_error="skip", shuffle=False)
     assert ids(found) == ids(make(["one", "two", "three"], tokenizer, shuffle=False))
-    assert "`texts`: leaving out 1 malformed line, the first" in caplog.text
-    with pytest.raises(ValueError, match="`texts` must name files without malformed lines.*3 malformed"):
+    assert "Leaving out 1 malformed line of 3 (33.3 %), the first" in caplog.text
+    with pytest.raises(ValueError, match="`texts` must name files without malformed lines.*2 malformed"):
         make(table, tokenizer)
     with pytest.raises(TypeError, match=r"`texts` must be an iterable of strings; pass pathlib.Path\(name\)"):
         make(str(lines), tokenizer)

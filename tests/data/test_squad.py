@@ -84,3 +84,14 @@ def test_files_without_questions_are_refused(tmp_path):
         read_squad(written(tmp_path, squad()))
     with pytest.raises(FileNotFoundError, match="`paths` must name files that exist"):
         read_squad(tmp_path / "missing.json")
+
+
+def test_files_in_another_encoding(tmp_path):
+    file = tmp_path / "a.json"
+    file.write_text(json.dumps(squad(entry()), ensure_ascii=False), encoding="cp1252")
+    (found,) = read_squad(file, encoding="cp1252")
+    assert found.context == CONTEXT
+    with pytest.raises(
+        ValueError, match="if it is in Windows-1252, pass encoding='cp1252', or convert it: iconv"
+    ):
+        read_squad(file)

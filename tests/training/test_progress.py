@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from keras_transformer import models, training
+from keras_transformer.training import progress
 
 pytestmark = pytest.mark.backend_neutral
 
@@ -98,3 +99,15 @@ def test_tokens_are_counted_without_padding():
     assert decoder.count_tokens(ids) == 6
     assert decoder.count_tokens({"token_ids": ids, "padding_mask": ids > 0}) == 3
     assert decoder.count_tokens({"token_ids": ids, "lengths": np.array([2, 1])}) == 3
+
+
+@pytest.mark.parametrize("verbose", ["auto", 0, 2])
+def test_epochs_without_a_total(capsys, verbose):
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    x = np.ones((2, 1))
+    model.fit(x, x, epochs=3, callbacks=[progress.EpochsWithoutTotal()], verbose=verbose)
+    printed = capsys.readouterr().out.splitlines()
+    titles = [line for line in printed if line.startswith("Epoch")]
+    assert titles == ([] if verbose == 0 else ["Epoch 1", "Epoch 2", "Epoch 3"])
+    assert ("loss" in "".join(printed)) == (verbose != 0)

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable, Iterator
 
 from keras_transformer.text.tokenizers.strings import to_utf8
-from keras_transformer.text.training.files import file_lines, format_of
+from keras_transformer_options.files import conversion, file_lines, format_of
 
 _TABLES = ("tsv", "csv", "jsonl")
 
@@ -61,5 +61,6 @@ def _lines(path: os.PathLike[str]) -> Iterator[str]:
         except UnicodeDecodeError as error:
             raise ValueError(
                 f"`texts` must name UTF-8 files. Received: {os.fspath(path)!r}, whose line {number} "
-                f"holds {line[error.start : error.end]!r} at byte {error.start}: {line[:100]!r}"
+                f"holds {line[error.start : error.end]!r} at byte {error.start}: {line[:100]!r}; if it is in "
+                f"Windows-1252, {conversion(path, 'cp1252', has_encoding=False)}"
             ) from None

@@ -1,22 +1,15 @@
 """The columns of examples in the records of a file."""
 
 import os
-import re
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from keras_transformer.data.records import Record
 from keras_transformer_options.arguments import is_integer
+from keras_transformer_options.headers import is_header
+from keras_transformer_options.records import Record
 
 Columns = Sequence[int | str] | int | str | None
 Pick = Callable[[Record], tuple[str, ...] | None]
-
-_NUMBER = re.compile(r"\s*[+-]?\d+([.,]\d+)?\s*")
-_NAMES = re.compile(
-    r"\s*(id|idx|(text|sentence|question)_?[12ab]?|review|tweet|comment|title|body|document|labels?|class|category"
-    r"|sentiment|score|tags?|source|target|src|tgt|input|output|premise|hypothesis|context|answers?"
-    r"|english|german|french|spanish|italian|portuguese)\s*",
-    re.IGNORECASE,
-)
 
 
 class MalformedRecordError(Exception):
@@ -35,8 +28,9 @@ class ColumnPicker:
     """
 
     def __init__(self, columns: Columns = None, count: int | None = None) -> None:
-        one = isinstance(columns, int | str)
-        self.columns = None if columns is None else (columns,) if one else tuple(columns)
+        self.columns: tuple[Any, ...] | None = None
+        if columns is not None:
+            self.columns = (columns,) if isinstance(columns, int | str) else tuple(columns)
         valid = self.columns is None or all(
             isinstance(column, str) or (is_integer(column) and column >= 0) for column in self.columns
         )
@@ -52,7 +46,14 @@ class ColumnPicker:
         """True if a column is given by its name."""
         return self.columns is not None and any(isinstance(column, str) for column in self.columns)
 
-    def for_file(self, path: str | os.PathLike[str], file_format: str, first: Sequence[Record]) -> Pick:
+    def for_file(
+        self,
+        path: str | os.PathLike[str],
+        file_format: str,
+        first: Sequence[Record],
+        header: bool | None = None,
+        found_header: Callable[[Sequence[str]], None] | None = None,
+    ) -> Pick:
         """Return the function from a file's record to an example, or to `None` for the header.
 
         It raises a `MalformedRecordError` for a record that is no example.
@@ -61,15 +62,19 @@ class ColumnPicker:
             path: the file.
             file_format: its format.
             first: its first records.
+            header: whether the first row of a TSV or CSV file is its header, see `FileFormat`.
+            found_header: a function that is called with the fields of a header that is recognised.
 
         Raises:
             ValueError: if the file lacks a column.
         """
         self.used = True
-        valid = [record for record in first if not record.error]
         if file_format == "jsonl":
             return _Objects(self, path).pick
-        return _Table(self, path, file_format, valid).pick
+        table = _Table(self, path, file_format)
+        if file_format != "text":
+            table.set_header([record for record in first if not record.error], header, found_header)
+        return table.pick
 
     def position(self, column: int | str, names: Sequence[str], path: str | os.PathLike[str]) -> int:
         """Return the index of a column among the `names` of a file's columns.
@@ -102,34 +107,43 @@ class ColumnPicker:
 class _Table:
     """The rows of a TSV, CSV or text file."""
 
-    def __init__(
-        self, picker: ColumnPicker, path: str | os.PathLike[str], file_format: str, valid: Sequence[Record]
-    ) -> None:
+    def __init__(self, picker: ColumnPicker, path: str | os.PathLike[str], file_format: str) -> None:
         self.picker, self.path = picker, path
         self.exact = file_format != "tsv" or picker.columns is None or picker.named
         self.width: int | None = None
-        self.indices: list[int] | None = None
-        self.header: tuple[int, tuple[str, ...]] | None = None
-        if picker.named:
+        self.indices: Sequence[int] | None = None
+        self.header: int | None = None  # its line
+
+    def set_header(
+        self,
+        valid: Sequence[Record],
+        header: bool | None,
+        found_header: Callable[[Sequence[str]], None] | None,
+    ) -> None:
+        """Set the line of the header, if there is one and the columns have no names, by which `pick` finds it."""
+        if self.picker.named and header is False:
+            raise ValueError(
+                "`header` must not be False with names of columns, which are those of the header. "
+                f"Received: header=False, columns={self.picker.columns!r}"
+            )
+        if self.picker.named or not valid:
             return
-        rows = []
-        for record in valid:
-            try:
-                rows.append((record, self.pick(record)))
-            except MalformedRecordError:
-                continue
-        if file_format != "text" and rows and _is_header(*(row for _, row in rows)):
-            self.header = (rows[0][0].number, rows[0][1])
+        number, fields = valid[0].number, list(valid[0].fields)
+        rest = [list(record.fields) for record in valid[1:] if len(record.fields) == len(fields)]
+        if header or (header is None and is_header(fields, rest)):
+            self.header = number
+            if header is None and found_header is not None:
+                found_header(fields)
 
     def pick(self, record: Record) -> tuple[str, ...] | None:
         """Return the example of a record."""
-        picker, fields = self.picker, record.fields
-        if picker.named and self.indices is None:
+        picker, fields = self.picker, list(record.fields)
+        if picker.columns is not None and picker.named and self.indices is None:
             self.indices = [picker.position(column, fields, self.path) for column in picker.columns]
             self.width = len(fields)
             return None
-        if self.header is not None and record.number == self.header[0]:
-            raise MalformedRecordError(f"a header; to use it, pass columns={self.header[1]!r}")
+        if record.number == self.header:
+            return None
         if picker.columns is None:
             picker.count = picker.count or len(fields)
             picker.check_count(len(fields), picker.count)
@@ -164,10 +178,11 @@ class _Objects:
         if picker.columns is None:
             picker.count = picker.count or len(names)
             picker.check_count(len(names), picker.count)
-        return _checked([record.fields[key] for key in self.keys])
+        fields: Any = record.fields  # by name
+        return _checked([fields[key] for key in self.keys])
 
 
-def _checked(values: Sequence[object]) -> tuple[str, ...]:
+def _checked(values: Sequence[Any]) -> tuple[str, ...]:
     """Return the columns of an example if they are text."""
     for value in values:
         if not isinstance(value, str):
@@ -180,13 +195,3 @@ def _checked(values: Sequence[object]) -> tuple[str, ...]:
             except UnicodeEncodeError:
                 raise MalformedRecordError("a lone surrogate") from None
     return tuple(values)
-
-
-def _is_header(first: tuple[str, ...], *rest: tuple[str, ...]) -> bool:
-    """Return whether a file's first row names its columns; see `read_examples`."""
-    if all(map(_NAMES.fullmatch, first)):
-        return True
-    return len(rest) > 1 and any(
-        not _NUMBER.fullmatch(name) and all(_NUMBER.fullmatch(row[column]) for row in rest)
-        for column, name in enumerate(first)
-    )

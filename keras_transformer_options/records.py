@@ -5,7 +5,7 @@ import csv
 import json
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 _OPEN_QUOTE = "a quote that is not closed"
 _QUOTED = re.compile(rb'"[^"]*("|$)')
@@ -49,7 +49,8 @@ def tsv_records(lines: Iterator[bytes]) -> Iterator[Record]:
 def jsonl_records(lines: Iterator[bytes]) -> Iterator[Record]:
     """Read each line as a JSON object; numbers become strings as they are written."""
     for number, line in enumerate(lines, start=1):
-        error, value = line_error(line), None
+        error: str = line_error(line)
+        value: Any = None
         if not error:
             try:
                 value = json.loads(line, parse_int=str, parse_float=str)
@@ -60,15 +61,21 @@ def jsonl_records(lines: Iterator[bytes]) -> Iterator[Record]:
         yield Record(number, line, {} if error else value, error)
 
 
-def csv_records(lines: Iterator[bytes]) -> Iterator[Record]:
+def csv_records(lines: Iterator[bytes], delimiter: str | None = None) -> Iterator[Record]:
     """Split a CSV file into records, whose fields in quotes may contain delimiters and line ends.
 
-    The delimiter is a comma, or a semicolon if the first line has semicolons but no commas outside of quotes. A quote
-    that is never closed makes only its own line malformed: the next line starts a new record.
+    A quote that is never closed makes only its own line malformed: the next line starts a new record.
+
+    Args:
+        lines: the lines of the file.
+        delimiter: the delimiter; by default a comma, or a semicolon if the first line has semicolons but no commas
+            outside of quotes.
+
+    Yields:
+        The records.
     """
     numbered = enumerate(lines, start=1)
     ahead: collections.deque[tuple[int, bytes]] = collections.deque()
-    delimiter = ""
     while entry := ahead.popleft() if ahead else next(numbered, None):
         number, line = entry
         delimiter = delimiter or _delimiter(line)

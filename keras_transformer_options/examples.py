@@ -1,0 +1,137 @@
+"""Examples in users' files: TSV, CSV, JSONL and plain text."""
+
+import dataclasses
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
+
+from keras_transformer_options.arguments import check_one_of
+from keras_transformer_options.columns import ColumnPicker, MalformedRecordError
+from keras_transformer_options.files import FORMATS, Path, check_encoding, file_lines, format_of
+from keras_transformer_options.malformed import Malformed
+from keras_transformer_options.records import csv_records, jsonl_records, text_records, tsv_records
+
+ADVICE = ", `columns` to pick columns"
+_RECORDS: dict[str, Callable[..., Any]] = {
+    "tsv": tsv_records,
+    "csv": csv_records,
+    "jsonl": jsonl_records,
+    "text": text_records,
+}
+FORMAT_NAMES = tuple(_RECORDS)
+_SAMPLE = 200  # records in which a header is recognised
+
+
+@dataclasses.dataclass(frozen=True)
+class FileFormat:
+    """The format of files.
+
+    Attributes:
+        format: "tsv", "csv", "jsonl" or "text", by default that of each file's suffix.
+        encoding: the encoding, such as "cp1252" (Windows-1252, with the letters of Latin-1) or "utf-16"; by default
+            UTF-8.
+        delimiter: the character between the columns of CSV files; by default a comma, or a semicolon if the first line
+            has semicolons but no commas outside of quotes.
+        header: whether the first row of TSV and CSV files is their header; by default it is recognised, see
+            `is_header`.
+
+    Raises:
+        ValueError: if one is invalid.
+    """
+
+    format: str | None = None
+    encoding: str | None = None
+    delimiter: str | None = None
+    header: bool | None = None
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        if self.format is not None:
+            check_one_of(FORMAT_NAMES, format=self.format)
+        check_encoding(encoding=self.encoding)
+        delimiter = self.delimiter
+        valid = isinstance(delimiter, str) and len(delimiter) == 1 and delimiter not in '"\r\n'
+        if delimiter is not None and not valid:
+            raise ValueError(
+                f"`delimiter` must be one character, neither a quote nor a line end. Received: delimiter={delimiter!r}"
+            )
+        check_one_of((None, True, False), header=self.header)
+
+    def of(self, path: Path, argument: str) -> str:
+        """Return the format of a file.
+
+        Args:
+            path: the file.
+            argument: the argument that the path is given as, for error messages.
+
+        Raises:
+            ValueError: if `format` is not given and the suffix names none, or `delimiter` is given for another format
+                than CSV.
+        """
+        found = self.format or format_of(path)
+        if found is None:
+            raise ValueError(
+                f"`{argument}` must end in {', '.join(FORMATS)} or one of them and .gz, unless `format` is given. "
+                f"Received: {os.fspath(path)!r}"
+            )
+        if self.delimiter is not None and found != "csv":
+            raise ValueError(
+                "`delimiter` must be given with CSV files only, or with format='csv'. "
+                f"Received: delimiter={self.delimiter!r}, {os.fspath(path)!r}"
+            )
+        return found
+
+
+def file_examples(
+    path: Path,
+    argument: str,
+    picker: ColumnPicker,
+    malformed: Malformed,
+    file_format: FileFormat = FileFormat(),
+    *,
+    opened: Callable[[BinaryIO], None] | None = None,
+    only_first: bool = False,
+) -> Iterator[tuple[str, ...]]:
+    """Read the examples of one file, and record its malformed lines.
+
+    Args:
+        path: the file.
+        argument: the argument that the path is given as, for error messages.
+        picker: the columns of an example.
+        malformed: the collected malformed lines; to be reported by the caller.
+        file_format: its format.
+        opened: see `file_lines`.
+        only_first: whether to read the first examples only, to check them.
+
+    Yields:
+        The examples.
+
+    Raises:
+        FileNotFoundError: if the file does not exist.
+        ValueError: if the format is unknown, the path is a directory, the file is empty, or it lacks a column.
+    """
+    lines = file_lines(path, argument, opened, file_format.encoding, malformed.has_options)
+    format_ = file_format.of(path, argument)
+    delimiter = [file_format.delimiter] if format_ == "csv" else []
+    records = _RECORDS[format_](lines, *delimiter)
+    first = list(itertools.islice(records, _SAMPLE))
+    if not first:
+        raise ValueError(f"`{argument}` must name files that are not empty. Received: {os.fspath(path)!r}")
+
+    def found_header(fields: Any) -> None:
+        malformed.add_header(path, fields)
+
+    pick = picker.for_file(path, format_, first, file_format.header, found_header)
+    if only_first:
+        malformed.is_partial |= next(records, None) is not None
+        records = iter(())
+    for record in itertools.chain(first, records):
+        malformed.total += 1
+        try:
+            if record.error:
+                raise MalformedRecordError(record.error)
+            if (example := pick(record)) is not None:
+                yield example
+        except MalformedRecordError as error:
+            malformed.add(path, f"line {record.number}", str(error), record.line)

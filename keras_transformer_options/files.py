@@ -1,0 +1,228 @@
+"""Paths and lines of users' text files, plain or compressed by gzip, in UTF-8 or another encoding."""
+
+import codecs
+import glob
+import gzip
+import io
+import os
+import pathlib
+import shlex
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, BinaryIO
+
+Path = str | os.PathLike[str]
+Paths = Path | Iterable[Path]
+
+# The format of a file by its suffix, without ".gz".
+FORMATS = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".txt": "text"}
+
+_GZIP, _ZIP = b"\x1f\x8b", b"PK\x03\x04"
+# UTF-32 first: the mark of UTF-16 is the beginning of its own.
+_ENCODINGS = {
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+_SAMPLE = 4096  # bytes, to recognise UTF-16 without a mark
+
+
+def format_of(path: Path) -> str | None:
+    """Return the format that a path's suffix names, `None` if it names none of `FORMATS`."""
+    path = pathlib.Path(path)
+    return FORMATS.get((path.with_suffix("") if _is_compressed(path) else path).suffix.lower())
+
+
+def checked_file(path: Path, argument: str) -> pathlib.Path:
+    """Return the path of a file.
+
+    Args:
+        path: the file.
+        argument: the argument that the path is given as, for error messages.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if the path is a directory.
+    """
+    path = pathlib.Path(path)
+    if path.is_dir():
+        raise ValueError(f"`{argument}` must name files. Received: the directory {os.fspath(path)!r}")
+    if not path.exists():
+        raise FileNotFoundError(f"`{argument}` must name files that exist. Received: {os.fspath(path)!r}")
+    return path
+
+
+def matching(path: Path, argument: str) -> list[Path]:
+    """Return the files that match a pattern, in alphabetical order, or the file that a path names.
+
+    Args:
+        path: the path or pattern.
+        argument: the argument that it is given as, for the error.
+
+    Raises:
+        FileNotFoundError: if no file matches, or there is no such file.
+        ValueError: if the path is a directory.
+    """
+    pattern = os.fspath(path)
+    if not set(pattern) & set("*?[") or os.path.exists(pattern):
+        checked_file(path, argument)
+        return [path]
+    found = sorted(glob.glob(pattern, recursive=True))
+    if not found:
+        raise FileNotFoundError(
+            f"`{argument}` must name files that exist. Received: {pattern!r}, a pattern that no file matches"
+        )
+    return [*found] if isinstance(path, str) else [pathlib.Path(file) for file in found]
+
+
+def checked_paths(paths: Any, argument: str = "paths") -> list[Path]:
+    """Return paths as a list, with the files that match patterns in their place.
+
+    Args:
+        paths: a path, or several.
+        argument: the argument that they are given as, for error messages.
+
+    Raises:
+        FileNotFoundError: if a file does not exist.
+        TypeError: if one is not a path.
+        ValueError: if there are none, or one is a directory.
+    """
+    found = (
+        [paths] if isinstance(paths, str | os.PathLike) or not isinstance(paths, Iterable) else list(paths)
+    )
+    if not found:
+        raise ValueError(f"`{argument}` must hold at least one path. Received: {argument}={paths!r}")
+    for path in found:
+        if not isinstance(path, str | os.PathLike):
+            raise TypeError(f"`{argument}` must be a path or a list of paths. Received: {argument}={paths!r}")
+    return [file for path in found for file in matching(path, argument)]
+
+
+def check_encoding(**values: Any) -> None:
+    """Raise unless each value is None or the name of a text encoding of Python."""
+    for name, value in values.items():
+        try:
+            if value is not None:
+                " ".encode(value)
+        except (LookupError, TypeError):
+            raise ValueError(
+                f"`{name}` must be an encoding of Python, such as 'cp1252' or 'utf-16'. "
+                f"Received: {name}={value!r}"
+            ) from None
+
+
+def file_lines(
+    path: Path,
+    argument: str,
+    opened: Callable[[BinaryIO], None] | None = None,
+    encoding: str | None = None,
+    has_encoding: bool = False,
+) -> Iterator[bytes]:
+    r"""Read the lines of a file as UTF-8, without a byte order mark and with their line ends.
+
+    Args:
+        path: the file; if its name ends in ".gz", it is decompressed.
+        argument: the argument that the path is given as, for error messages.
+        opened: a function that is called with the file, compressed or not, once it is open.
+        encoding: the encoding of the file, by default UTF-8, whose lines are not checked.
+        has_encoding: whether the caller has an argument `encoding`, which an error may recommend.
+
+    Returns:
+        An iterator of the lines, which are delimited by "\n".
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if the path is a directory or, while lines are read, if the file is not compressed by gzip as its
+            name says, is compressed although its name does not say so, or is in another encoding: one that its byte
+            order mark or zero bytes show, or other than `encoding`.
+    """
+    return _lines(checked_file(path, argument), argument, opened, encoding, has_encoding)
+
+
+def _lines(
+    path: pathlib.Path,
+    argument: str,
+    opened: Callable[[BinaryIO], None] | None,
+    encoding: str | None,
+    has_encoding: bool,
+) -> Iterator[bytes]:
+    is_utf8 = encoding is None or codecs.lookup(encoding).name in ("utf-8", "utf-8-sig")
+    try:
+        with open(path, "rb") as file:
+            if opened is not None:
+                opened(file)
+            if not _is_compressed(path):
+                _check_uncompressed(file.peek(), path, argument)
+            content: Any = gzip.GzipFile(fileobj=file) if _is_compressed(path) else file
+            if is_utf8:
+                _check_utf8(content.peek(_SAMPLE), path, argument, has_encoding)
+                lines = content
+            else:
+                text = io.TextIOWrapper(content, encoding, newline="\n")
+                lines = (line.encode(errors="surrogatepass") for line in text)
+            for number, line in enumerate(lines):
+                yield line if number else line.removeprefix(codecs.BOM_UTF8)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(
+            f"`{argument}` must name whole gzip files where they end in '.gz'. "
+            f"Received: {os.fspath(path)!r} ({error})"
+        ) from None
+    except UnicodeError as error:
+        raise ValueError(
+            f"`{argument}` must name files in the encoding {encoding!r}. Received: {os.fspath(path)!r} ({error})"
+        ) from None
+
+
+def _check_uncompressed(start: bytes, path: pathlib.Path, argument: str) -> None:
+    """Raise a ValueError if the first bytes of a file are those of gzip, or of a ZIP archive such as Excel's files."""
+    if start.startswith(_GZIP):
+        raise ValueError(
+            f"`{argument}` must name gzip files that end in '.gz'. Received: {os.fspath(path)!r}, compressed by gzip: "
+            f"rename it to {path.name + '.gz'!r}, or decompress it: "
+            f"gunzip -c {shlex.quote(str(path))} > {_converted(path)}"
+        )
+    if start.startswith(_ZIP):
+        raise ValueError(
+            f"`{argument}` must name text files. Received: {os.fspath(path)!r}, a ZIP archive or a workbook of Excel: "
+            "decompress it with unzip, or save the table as CSV in UTF-8"
+        )
+
+
+def _check_utf8(start: bytes, path: pathlib.Path, argument: str, has_encoding: bool) -> None:
+    """Raise a ValueError if the first bytes of a file are of UTF-16 or UTF-32."""
+    found = next((encoding for mark, encoding in _ENCODINGS.items() if start.startswith(mark)), None)
+    zeros = [start[parity:_SAMPLE:2].count(0) for parity in (0, 1)]
+    if found is None and max(zeros) > len(start[:_SAMPLE]) / 8:
+        found = "utf-16be" if zeros[0] > zeros[1] else "utf-16le"
+    if found is not None:
+        raise ValueError(
+            f"`{argument}` must name files in UTF-8. Received: {os.fspath(path)!r}, in {found.upper()}: "
+            + conversion(path, found, has_encoding)
+        )
+
+
+def conversion(path: Path, found: str, has_encoding: bool) -> str:
+    """Return how to read or convert a file that is not in UTF-8.
+
+    Args:
+        path: the file.
+        found: its encoding.
+        has_encoding: see `file_lines`.
+    """
+    path = pathlib.Path(path)
+    command = f"iconv -f {found.upper()} -t UTF-8"
+    file = shlex.quote(str(path))
+    command = f"gunzip -c {file} | {command}" if _is_compressed(path) else f"{command} {file}"
+    passed = f"pass encoding={found!r}, or " if has_encoding else ""
+    return f"{passed}convert it: {command} > {_converted(path)}"
+
+
+def _converted(path: pathlib.Path) -> str:
+    """Return a name for the converted file, quoted for a shell."""
+    plain = path.with_suffix("") if _is_compressed(path) else path
+    return shlex.quote(str(plain.with_name(f"{plain.stem}-utf8{plain.suffix}")))
+
+
+def _is_compressed(path: pathlib.Path) -> bool:
+    return path.suffix.lower() == ".gz"

@@ -1,0 +1,69 @@
+"""Recognition of a first row that names the columns of a table."""
+
+import re
+import statistics
+from collections.abc import Sequence
+
+_NUMBER = re.compile(r"\s*[+-]?\d+([.,]\d+)?\s*")
+# Usual names, in English, Spanish, German, French, Italian and Portuguese; names of languages, and their codes.
+_NAMES = re.compile(
+    r"\s*(id|idx|index|(text|sentence|question|frage|pregunta)_?[12ab]?|reviews?|tweet|comment|title|body|document|content"
+    r"|labels?|class|category|sentiment|score|rating|stars|tags?|source|target|src|tgt|input|output|prompt|completion"
+    r"|response|premise|hypothesis|context|answers?"
+    r"|texto|opini[oó]n|rese[nñ]a|frase|comentario|t[ií]tulo|etiqueta|clase|categor[ií]a|sentimiento|origen|destino"
+    r"|respuesta|bewertung|satz|kommentar|titel|klasse|kategorie|stimmung|antwort|quelle|ziel"
+    r"|texte|avis|commentaire|titre|[eé]tiquette|classe|cat[eé]gorie|r[eé]ponse|testo|recensione|etichetta|categoria"
+    r"|risposta|opini[aã]o|r[oó]tulo|resposta"
+    r"|english|german|french|spanish|italian|portuguese|catalan|dutch|ingl[eé]s|alem[aá]n|franc[eé]s|espa[nñ]ol"
+    r"|castellano|italiano|portugu[eê]s|catal[aá]n?|englisch|deutsch|franz[oö]sisch|spanisch|italienisch|portugiesisch"
+    r"|anglais|allemand|fran[cç]ais|espagnol|italien|portugais|inglese|tedesco|francese|spagnolo|portoghese"
+    r"|ingl[eê]s|alem[aã]o|espanhol|en|de|es|fr|it|pt|ca|nl)\s*",
+    re.IGNORECASE,
+)
+_MAX_WORDS, _MAX_LENGTH = 5, 40
+_LEAST_ROWS, _LEAST_REPEATS = 5, 3
+
+
+def is_header(first: Sequence[str], rest: Sequence[Sequence[str]]) -> bool:
+    """Return whether the first row of a table names its columns rather than being one of its rows.
+
+    It does if its fields are all different, none is a number, and
+
+    - each is a usual name, such as "text" or "Etiqueta"; or
+    - a column has numbers in all rows but this; or
+    - each is a few words without punctuation, a column has labels that recur three times or more on average, and not
+      this one, and another column has texts that mostly differ, with a median longer than this field.
+
+    Args:
+        first: the first row.
+        rest: the next rows, of as many columns.
+    """
+    names = [field.strip().casefold() for field in first]
+    if len(set(names)) < len(names) or any(not name or _NUMBER.fullmatch(name) for name in names):
+        return False
+    if all(map(_NAMES.fullmatch, names)):
+        return True
+    columns = [[row[column].strip() for row in rest] for column in range(len(first))]
+    if len(rest) > 1 and any(all(map(_NUMBER.fullmatch, column)) for column in columns):
+        return True
+    if len(rest) < _LEAST_ROWS or not all(map(_is_short, names)):
+        return False
+    unknown = list(map(_is_unknown_label, names, columns))
+    shorter = list(map(_is_shorter_than_texts, names, columns))
+    return any(unknown[c] and any(shorter[:c] + shorter[c + 1 :]) for c in range(len(names)))
+
+
+def _is_short(name: str) -> bool:
+    """Return whether a field looks like a name: a few words without the punctuation of sentences."""
+    return len(name) <= _MAX_LENGTH and len(name.split()) <= _MAX_WORDS and not re.search(r"[.!?¡¿;,]", name)
+
+
+def _is_unknown_label(name: str, column: Sequence[str]) -> bool:
+    """Return whether a column has labels that recur, and not this one."""
+    labels = {label.casefold() for label in column}
+    return name not in labels and _LEAST_REPEATS * len(labels) <= len(column)
+
+
+def _is_shorter_than_texts(name: str, column: Sequence[str]) -> bool:
+    """Return whether a column has texts that mostly differ, with a median longer than a field."""
+    return 2 * len(set(column)) > len(column) and len(name) < statistics.median(map(len, column))

@@ -1,0 +1,118 @@
+"""Malformed lines and headers of users' files, collected over all files and reported once."""
+
+import logging
+import os
+from collections.abc import Sequence
+
+from keras_transformer_options.arguments import check_one_of
+from keras_transformer_options.files import conversion
+
+ON_ERROR = ("raise", "skip")
+_LISTED = 3
+_LOGGER = logging.getLogger("keras_transformer")
+
+
+class Malformed:
+    """The malformed lines of files, which are refused or left out together, and their headers.
+
+    Args:
+        argument: the argument that the files are given as, for messages.
+        on_error: "raise" to refuse them, "skip" to leave them out with one warning of the logger "keras_transformer".
+        advice: a remedy other than `on_error`, for the error.
+        unit: the noun for what is malformed.
+        has_options: whether the caller has the arguments `encoding` and `header`, which messages may recommend.
+
+    Attributes:
+        total: the number of lines that are read; to be increased by readers.
+        is_partial: whether files have more lines than those; to be set by readers.
+
+    Raises:
+        ValueError: if `on_error` is unknown.
+    """
+
+    def __init__(
+        self,
+        argument: str,
+        on_error: str,
+        advice: str = "",
+        unit: str = "line",
+        has_options: bool = False,
+    ) -> None:
+        check_one_of(ON_ERROR, on_error=on_error)
+        self.argument, self.on_error, self.advice, self.unit = argument, on_error, advice, unit
+        self.has_options = has_options
+        self.count = self.total = 0
+        self.is_partial = False
+        self.first: list[str] = []
+        self._headers: list[tuple[str | os.PathLike[str], Sequence[str]]] = []
+        self._not_utf8: str | os.PathLike[str] | None = None
+
+    def add(self, path: str | os.PathLike[str], place: str, reason: str, content: str | bytes = b"") -> None:
+        """Record a malformed line.
+
+        Args:
+            path: its file.
+            place: its place in the file, such as "line 3".
+            reason: the reason why it is malformed.
+            content: the line; shown in Windows-1252 if it is not UTF-8.
+        """
+        self.count += 1
+        if isinstance(content, str):
+            text = content
+        else:
+            try:
+                text = content.decode()
+            except UnicodeDecodeError:
+                self._not_utf8 = self._not_utf8 or path
+                reason += ", in Windows-1252"
+                text = content.decode("cp1252", errors="replace")
+        if len(self.first) < _LISTED:
+            text = text.rstrip("\r\n")[:200]
+            shown = f": {text!r}" if text else ""
+            self.first.append(f"{os.fspath(path)}, {place}: {reason}{shown}")
+
+    def add_header(self, path: str | os.PathLike[str], fields: Sequence[str]) -> None:
+        """Record the first row of a file, if it is left out as a header that was recognised."""
+        self._headers.append((path, fields))
+
+    def refuse(self) -> None:
+        """Raise a ValueError if there is a malformed line and `on_error` is "raise"."""
+        if self.count and self.on_error == "raise":
+            raise ValueError(
+                f"`{self.argument}` must name files without malformed {self.unit}s; pass on_error='skip' to leave them "
+                f"out{self.advice}. Received: {self._found()}{self._as_listed()}"
+            )
+
+    def report(self) -> None:
+        """Raise or warn if there is a malformed line, with the count and the first ones; warn of headers.
+
+        Raises:
+            ValueError: if there is one and `on_error` is "raise".
+        """
+        self.refuse()
+        if self.count:
+            _LOGGER.warning("Leaving out %s%s", self._found(), self._as_listed())
+        if self._headers:
+            others = f", and of {len(self._headers) - 1} other files," if len(self._headers) > 1 else ""
+            advice = "; pass header=False if it is an example, header=True if not" if self.has_options else ""
+            path, fields = self._headers[0]
+            _LOGGER.warning(
+                "Leaving out the first row of %s%s as a header: %s%s",
+                os.fspath(path),
+                others,
+                ", ".join(map(repr, fields)),
+                advice,
+            )
+
+    def _found(self) -> str:
+        share = f" ({100 * self.count / self.total:.3g} %)" if self.total else ""
+        unit = f"{self.unit}{'s' * (self.count > 1)}"
+        of_total = f" of {'the first ' if self.is_partial else ''}{self.total:,}{share}" if self.total else ""
+        return f"{self.count:,} malformed {unit}{of_total}"
+
+    def _as_listed(self) -> str:
+        listed = "\n".join(self.first)
+        if self._not_utf8 is None:
+            return f", the first:\n{listed}"
+        remedy = conversion(self._not_utf8, "cp1252", self.has_options)
+        return f"; if the file is in Windows-1252 (Latin-1), {remedy}; the first:\n{listed}"

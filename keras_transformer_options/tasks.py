@@ -1,0 +1,245 @@
+"""The options of each task of `keras-transformer train`, which the classes of `keras_transformer.recipes` extend."""
+
+import dataclasses
+import itertools
+import os
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Literal
+
+from keras_transformer_options.arguments import check_fraction, check_one_of, renamed
+from keras_transformer_options.base import TableOptions, TaskOptions
+from keras_transformer_options.examples import FileFormat
+from keras_transformer_options.files import checked_paths
+
+# Kinds of tokenizers, sizes of models and languages, by the names that options have for them.
+SENTENCE_PIECE, WORD_PIECE, CHARACTERS = ("unigram", "bpe"), ("wordpiece",), ("character",)
+BYTE_PAIR, BYTES = ("byte-bpe",), ("byte",)
+BERT_SIZES = ("tiny", "mini", "small", "medium", "base", "large")
+VIT_SIZES = ("ti16", "s16", "b16", "b32", "l16", "h14")
+GPT_SIZES = ("gpt", "gpt2", "gpt2_medium", "gpt2_large", "gpt2_xl")
+# The directions of the public data sets of pairs, the default one first.
+DIRECTIONS = {
+    "phrasebook": ("es-en", "en-es"),
+    "spa_eng": ("es-en", "en-es"),
+    "multi30k": ("en-de", "en-fr", "de-en", "de-fr", "fr-de", "fr-en"),
+}
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".bmp")
+
+
+@dataclasses.dataclass(frozen=True)
+class TranslateOptions(TableOptions):
+    """The options of the task `translate`.
+
+    Attributes:
+        reverse: whether to swap the two columns.
+        direction: the languages source-target of a public data set.
+        batch_tokens: the maximum number of positions of each side of a batch, in place of `batch_size`.
+        max_new_tokens: the maximum number of tokens of an output.
+    """
+
+    reverse: bool = False
+    direction: str | None = None
+    batch_size: int | None = None
+    batch_tokens: int | None = None
+    max_new_tokens: int = 128
+
+    task: ClassVar[str] = "translate"
+    summary: ClassVar[str] = "train an encoder-decoder on pairs of texts: TSV, CSV or JSONL"
+    datasets: ClassVar[tuple[str, ...]] = tuple(DIRECTIONS)
+    tokenizers: ClassVar[tuple[str, ...]] = (*SENTENCE_PIECE, *CHARACTERS)
+    model_sizes: ClassVar[tuple[str, ...]] = ("tiny", "small", "base", "big")
+    column_names: ClassVar[str] = "the columns of sources and targets"
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        super().__post_init__()
+        if self.dataset is not None:
+            checked_direction(self.dataset, self.direction)
+        elif self.direction is not None:
+            raise ValueError(
+                "`direction` must be given with `dataset` only; `reverse` swaps the columns of files. "
+                f"Received: direction={self.direction!r}"
+            )
+
+    @property
+    def column_counts(self) -> tuple[int, ...]:
+        """The number of columns of a pair."""
+        return (2,)
+
+
+@dataclasses.dataclass(frozen=True)
+class TextsOptions(TableOptions):
+    """The options of tasks on texts without labels.
+
+    Attributes:
+        lines: whether each line of a plain text file is a text of its own; otherwise a file is one text.
+    """
+
+    lines: bool = False
+
+    examples_are_texts: ClassVar[bool] = True
+
+    def is_one_text(self, path: Any) -> bool:
+        """Return whether a file is one text, not a table or a list of lines."""
+        return not self.lines and FileFormat(**self.file_format).of(path, "paths") == "text"
+
+    def check_paths(self, paths: Sequence[Any], argument: str) -> None:
+        """Check the first rows of tables and lists, and the encoding of texts."""
+        with renamed(paths=argument):
+            for path in checked_paths(paths, argument):
+                checked = TaskOptions if self.is_one_text(path) else TableOptions
+                checked.check_paths(self, [path], argument)
+
+
+@dataclasses.dataclass(frozen=True)
+class LanguageModelOptions(TextsOptions):
+    """The options of the task `language-model`.
+
+    Attributes:
+        max_new_tokens: the maximum number of tokens of an output, by default half of `max_length`.
+    """
+
+    max_length: int = 256
+    max_new_tokens: int | None = None
+
+    task: ClassVar[str] = "language-model"
+    summary: ClassVar[str] = "train a GPT on texts: plain text, TSV, CSV or JSONL"
+    tokenizers: ClassVar[tuple[str, ...]] = (*BYTE_PAIR, *SENTENCE_PIECE, *CHARACTERS, *BYTES)
+    model_sizes: ClassVar[tuple[str, ...]] = ("tiny", "small", "base", *GPT_SIZES)
+
+    @property
+    def column_counts(self) -> tuple[int, ...]:
+        """The number of columns of a text, or of a prompt and a completion."""
+        return (2,) if self.are_pairs else (1,)
+
+    @property
+    def are_pairs(self) -> bool:
+        """True if two columns are given, which are prompts and completions."""
+        return self.columns is not None and len(self.columns) == 2
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedLanguageModelOptions(TextsOptions):
+    """The options of the task `masked-language-model`.
+
+    Attributes:
+        masked_share: the fraction of tokens to predict.
+        whole_words: whether to mask whole words.
+    """
+
+    masked_share: float = 0.15
+    whole_words: bool = False
+
+    task: ClassVar[str] = "masked-language-model"
+    summary: ClassVar[str] = "pre-train a BERT on texts: plain text, TSV, CSV or JSONL"
+    tokenizers: ClassVar[tuple[str, ...]] = WORD_PIECE
+    model_sizes: ClassVar[tuple[str, ...]] = BERT_SIZES
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        super().__post_init__()
+        check_fraction(masked_share=self.masked_share)
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassifyOptions(TableOptions):
+    """The options of the task `classify`.
+
+    Attributes:
+        class_weights: "balanced" to weight classes by their inverse frequency if the largest is over 1.5 times as
+            frequent as the smallest, or "none". Classes of one or two examples are not weighted up.
+        image_size: the height and width that images are resized to.
+        patch_size: the height and width of the patches of images, by default a divisor of the image size that gives
+            about 7 on a side.
+    """
+
+    class_weights: Literal["balanced", "none"] = "balanced"
+    image_size: int = 64
+    patch_size: int | None = None
+
+    task: ClassVar[str] = "classify"
+    summary: ClassVar[str] = (
+        "train a classifier of texts, pairs of texts (TSV, CSV, JSONL), or a folder of images"
+    )
+    datasets: ClassVar[tuple[str, ...]] = ("sst2", "mnist")
+    tokenizers: ClassVar[tuple[str, ...]] = (*WORD_PIECE, *SENTENCE_PIECE)
+    model_sizes: ClassVar[tuple[str, ...]] = (*BERT_SIZES, *VIT_SIZES)
+    column_names: ClassVar[str] = "the columns of the text, optionally a second text, and the label"
+
+    @property
+    def column_counts(self) -> tuple[int, ...]:
+        """The number of columns of a labelled text, or of a pair of texts with its label."""
+        return (2, 3)
+
+    def check_paths(self, paths: Sequence[Any], argument: str) -> None:
+        """Check that a folder has images, or the first rows of files."""
+        if not os.path.isdir(paths[0]):
+            super().check_paths(paths, argument)
+            return
+        next(image_files(paths[0], argument))
+
+
+@dataclasses.dataclass(frozen=True)
+class TagOptions(TaskOptions):
+    """The options of the task `tag`."""
+
+    task: ClassVar[str] = "tag"
+    summary: ClassVar[str] = "train a tagger of words: CoNLL"
+    tokenizers: ClassVar[tuple[str, ...]] = (*WORD_PIECE, *SENTENCE_PIECE)
+    model_sizes: ClassVar[tuple[str, ...]] = BERT_SIZES
+
+
+@dataclasses.dataclass(frozen=True)
+class AnswerOptions(TaskOptions):
+    """The options of the task `answer`."""
+
+    max_length: int = 384
+
+    task: ClassVar[str] = "answer"
+    summary: ClassVar[str] = "train a model to find answers in a context: SQuAD's JSON"
+    tokenizers: ClassVar[tuple[str, ...]] = (*WORD_PIECE, *SENTENCE_PIECE)
+    model_sizes: ClassVar[tuple[str, ...]] = BERT_SIZES
+
+
+TASKS: dict[str, type[TaskOptions]] = {
+    options.task: options
+    for options in (
+        TranslateOptions,
+        LanguageModelOptions,
+        MaskedLanguageModelOptions,
+        ClassifyOptions,
+        TagOptions,
+        AnswerOptions,
+    )
+}
+
+
+def checked_direction(dataset: str, direction: str | None = None) -> str:
+    """Return a direction source-target of a public data set of pairs, by default its first.
+
+    Raises:
+        ValueError: if the data set has no such direction.
+    """
+    directions = DIRECTIONS[dataset]
+    if direction is not None:
+        check_one_of(directions, direction=direction)
+    return direction or directions[0]
+
+
+def image_files(folder: str | os.PathLike[str], argument: str) -> Iterator[pathlib.Path]:
+    """Yield the images of a folder with one folder of images for each class, in alphabetical order.
+
+    Raises:
+        ValueError: if there is no image.
+    """
+    found = (
+        path for path in sorted(pathlib.Path(folder).glob("*/*")) if path.suffix.lower() in IMAGE_SUFFIXES
+    )
+    first = next(found, None)
+    if first is None:
+        raise ValueError(
+            f"`{argument}` must be a folder with one folder of images ({', '.join(IMAGE_SUFFIXES)}) for each class. "
+            f"Received: {os.fspath(folder)}, without images in its folders"
+        )
+    yield from itertools.chain([first], found)
