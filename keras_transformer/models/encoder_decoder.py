@@ -6,8 +6,9 @@ from typing import Any
 from keras import ops
 
 from keras_transformer import ops as kt_ops
+from keras_transformer import relations
 from keras_transformer.layers.cached_attention import Cache
-from keras_transformer.models.base import Model, padding_arguments
+from keras_transformer.models.base import Model, causal_relation, padding_arguments, relation_positions
 from keras_transformer.models.input_checks import InputSpec, InputSpecs
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_ids, check_positive_integer
@@ -35,10 +36,13 @@ class EncoderDecoder(Model):
         pad_id: the padding id, never attended to.
         start_id: the id of the decoder's first input; may be the `pad_id`.
         end_id: the id that ends a sequence.
+        encoder_relation: which source positions may attend to which (see `relations`), by default all.
+        decoder_relation: which target positions may attend to which, by default "causal"; never to later ones.
         **kwargs: arguments of `keras.Model`.
 
     Raises:
-        ValueError: if a size is not positive or an id is not in the vocabulary.
+        ValueError: if a size is not positive, an id is not in the vocabulary, or `decoder_relation` relates a token to
+            a later one.
     """
 
     is_encoder_decoder = True
@@ -58,6 +62,8 @@ class EncoderDecoder(Model):
         pad_id: int,
         start_id: int,
         end_id: int,
+        encoder_relation: Any = None,
+        decoder_relation: Any = "causal",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -70,6 +76,8 @@ class EncoderDecoder(Model):
         self.num_layers = num_layers
         self.num_decoder_layers = num_decoder_layers
         self.pad_id, self.start_id, self.end_id = pad_id, start_id, end_id
+        self.encoder_relation = relations.get(encoder_relation, "encoder_relation")
+        self.decoder_relation = causal_relation(decoder_relation, "decoder_relation")
         # A Keras mask would hide a start token whose id is the padding id.
         self._masked_id = None if start_id == pad_id else pad_id
 
@@ -132,13 +140,14 @@ class EncoderDecoder(Model):
         """Return the encoder's output (B, S, D) and its mask (B, S), False for padding.
 
         The `source_lengths` (B,) of rows padded at the end replace the mask in attention. With `segment_ids` (B, S),
-        tokens attend to their own segment only; `positions` (B, S) are those of the embedding.
+        tokens attend to their own segment only; `positions` (B, S) are those in each segment.
         """
         padding_mask = ops.not_equal(source_ids, self.pad_id)
         padding = padding_arguments(padding_mask, source_lengths)
         hidden = self._embed(source_ids, positions, training)
+        positions = relation_positions(self.encoder_relation, positions)
         for block in self.encoder_blocks:
-            hidden = block(hidden, **padding, segment_ids=segment_ids, training=training)
+            hidden = block(hidden, **padding, segment_ids=segment_ids, positions=positions, training=training)
         return self._final_norm("encoder_norm", hidden, training), padding_mask
 
     def decode(
@@ -168,6 +177,7 @@ class EncoderDecoder(Model):
                 target_segment_ids[:, :, None], source_segment_ids[:, None, :]
             )  # (B, T, S)
         hidden = self._embed(target_ids, positions, training)
+        positions = relation_positions(self.decoder_relation, positions)
         for block in self.decoder_blocks:
             hidden = block(
                 hidden,
@@ -176,6 +186,7 @@ class EncoderDecoder(Model):
                 memory_padding_mask=padding_mask if source_lengths is None else None,
                 memory_lengths=source_lengths,
                 segment_ids=target_segment_ids,
+                positions=positions,
                 memory_attention_mask=same_segment,
                 training=training,
             )
