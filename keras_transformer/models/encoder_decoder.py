@@ -1,13 +1,14 @@
 """The base class of encoder–decoder models, with teacher forcing and cached decoding."""
 
 import abc
-from typing import Any
+from typing import Any, NamedTuple
 
 from keras import ops
 
 from keras_transformer import ops as kt_ops
 from keras_transformer import relations
 from keras_transformer.layers.cached_attention import Cache
+from keras_transformer.layers.multi_head_attention import recorded_attention_weights
 from keras_transformer.models.base import Model, causal_relation, padding_arguments, relation_positions
 from keras_transformer.models.input_checks import InputSpec, InputSpecs
 from keras_transformer.typing import Tensor
@@ -21,6 +22,20 @@ PACKED_INPUTS = {
     for name in ("segment_ids", "positions")
 }
 """The optional inputs of rows that hold several pairs, as in `data.translation_pairs(packed=True)`."""
+
+
+class AttentionWeights(NamedTuple):
+    """The attention weights of an encoder–decoder, a list with those of each block.
+
+    Attributes:
+        encoder: of the encoder's self-attention, (B, N, S, S).
+        decoder: of the decoder's masked self-attention, (B, N, T, T).
+        cross: of the cross-attention, (B, N, T, S).
+    """
+
+    encoder: list[Any]
+    decoder: list[Any]
+    cross: list[Any]
 
 
 class EncoderDecoder(Model):
@@ -289,16 +304,19 @@ class EncoderDecoder(Model):
             new_cache.append(block_cache)
         return self._final_norm("decoder_norm", hidden), new_cache
 
+    def attention_weights(self, inputs: dict[str, Tensor]) -> AttentionWeights:
+        """Return the weights of all attentions in a call with these inputs, float32, for inspection."""
+        encoder = [block.attention for block in self.encoder_blocks]
+        decoder = [block.self_attention for block in self.decoder_blocks]
+        cross = [block.cross_attention for block in self.decoder_blocks]
+        with recorded_attention_weights([*encoder, *decoder, *cross]) as weights:
+            self(inputs, training=False)
+        first, second = len(encoder), len(encoder) + len(decoder)
+        return AttentionWeights(weights[:first], weights[first:second], weights[second:])
+
     def cross_attention_weights(self, source_ids: Tensor, target_ids: Tensor) -> list[Tensor]:
         """Return the cross-attention weights of each decoder block, float32 (B, N, T, S), for inspection."""
-        memory, source_padding = self.encoder_states(source_ids, training=False)
-        padding_mask = self._target_padding(target_ids, ops.arange(ops.shape(target_ids)[1]))
-        hidden = self._embed(target_ids)
-        weights = []
-        for block in self.decoder_blocks:
-            weights.append(block.cross_attention_weights(hidden, memory, padding_mask, source_padding))
-            hidden = block(hidden, memory, padding_mask=padding_mask, memory_padding_mask=source_padding)
-        return weights
+        return self.attention_weights({"source_ids": source_ids, "target_ids": target_ids}).cross
 
     def compute_output_shape(self, input_shape: dict[str, Any]) -> tuple[int | None, ...]:
         """Return the output shape (B, T, vocabulary_size)."""

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer import generation, relations
+from keras_transformer import generation, inspection, relations
 from keras_transformer.models import T5, Transformer
 from keras_transformer.ops import GrowingCache, StaticCache
 from keras_transformer.relations import Causal, Full, GlobalTokens, SlidingWindow, Strided
@@ -45,6 +45,22 @@ def tiny(name, encoder_relation=None, decoder_relation="causal", **options):
 
 def logits(model, source=SOURCE, target=TARGET):
     return ops.convert_to_numpy(model({"source_ids": source, "target_ids": target}))
+
+
+@pytest.mark.slow_variants
+@each
+@models
+@neutral
+def test_attention_is_zero_outside_the_relations(name, encoder_relation, decoder_relation):
+    model = tiny(name, encoder_relation, decoder_relation)
+    weights = inspection.attention_weights(model, {"source_ids": SOURCE, "target_ids": TARGET})
+    for maps, relation, ids in (
+        (weights.encoder, encoder_relation, SOURCE),
+        (weights.decoder, decoder_relation, TARGET),
+    ):
+        related = relation.matrix(ids.shape[1]) & (ids != 0)[:, None, :]
+        for layer in maps:
+            np.testing.assert_array_equal(layer > 0, np.broadcast_to(related[:, None], layer.shape))
 
 
 @pytest.mark.slow_variants
