@@ -121,8 +121,10 @@ def test_cached_steps_equal_full_forward(name, encoder_relation, decoder_relatio
 
 @models
 def test_windowed_decoder_caches_its_window(name):
-    cache = tiny(name, decoder_relation=SlidingWindow(3)).empty_cache(2, 100)
-    assert [layer["positions"].shape for layer in cache] == [(2, 4), (2, 4)]
+    model = tiny(name, decoder_relation=SlidingWindow(3))
+    for length, kv_cache in ((100, StaticCache()), (0, GrowingCache())):
+        cache = model.empty_cache(2, length, kv_cache=kv_cache)
+        assert [layer["positions"].shape for layer in cache] == [(2, 4), (2, 4)]
 
 
 @pytest.mark.slow
