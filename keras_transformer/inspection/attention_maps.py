@@ -1,35 +1,11 @@
-"""Cross-attention weights of models, and plots of attention weights."""
+"""Plots of attention weights."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from keras import ops
 
-from keras_transformer.typing import Tensor
-
-
-def cross_attention_weights(
-    model: Any, source_ids: Tensor, target_ids: Tensor, layer: int = -1
-) -> np.ndarray:
-    """Return the cross-attention weights of a decoder block.
-
-    Args:
-        model: an encoder–decoder such as `models.Transformer`.
-        source_ids: integers (B, S).
-        target_ids: integers (B, T), starting with the model's `start_id`.
-        layer: the index of the decoder block.
-
-    Returns:
-        float32 (B, N, T, S), one map for each head.
-
-    Raises:
-        ValueError: if `layer` is out of range.
-    """
-    count = len(model.decoder_blocks)
-    if not -count <= layer < count:
-        raise ValueError(f"`layer` must be in [{-count}, {count}). Received: layer={layer}")
-    return ops.convert_to_numpy(model.cross_attention_weights(source_ids, target_ids)[layer])
+from keras_transformer.models.encoder_decoder import AttentionWeights
 
 
 def plot_attention(
@@ -75,3 +51,60 @@ def plot_attention(
     if title:
         axes.set_title(title)
     return axes
+
+
+def plot_attention_weights(
+    weights: AttentionWeights,
+    source_labels: Sequence[str],
+    target_labels: Sequence[str],
+    row: int = 0,
+    layer: int = -1,
+    head: int | None = None,
+    title: str | None = None,
+) -> Any:
+    """Plot the self-attention of encoder and decoder and the cross-attention of an encoder–decoder side by side.
+
+    Args:
+        weights: the return value of `attention_weights`.
+        source_labels: a string for each of the first source tokens; padding needs none.
+        target_labels: a string for each of the first target tokens, of which the first is the start token.
+        row: the index in the batch.
+        layer: the index of the blocks.
+        head: the index of a head, by default the mean over heads.
+        title: the title of the figure.
+
+    Returns:
+        The matplotlib figure.
+
+    Raises:
+        ValueError: if there are more labels than tokens, or `row`, `layer` or `head` is out of range.
+
+    Example:
+        >>> weights = attention_weights(model, inputs)  # doctest: +SKIP
+        >>> plot_attention_weights(weights, ["la", "casa"], ["<start>", "the", "house"])  # doctest: +SKIP
+    """
+    import matplotlib.pyplot as plt
+
+    batch_size, num_heads = weights.cross[0].shape[:2]
+    num_layers = min(len(weights.encoder), len(weights.decoder))
+    for name, index, count in (
+        ("row", row, batch_size),
+        ("layer", layer, num_layers),
+        ("head", 0 if head is None else head, num_heads),
+    ):
+        if not -count <= index < count:
+            raise ValueError(f"`{name}` must be in [{-count}, {count}). Received: {name}={index}")
+    panels = (
+        ("encoder self-attention", weights.encoder, source_labels, source_labels),
+        ("masked decoder self-attention", weights.decoder, target_labels, target_labels),
+        ("cross-attention", weights.cross, target_labels, source_labels),
+    )
+    size = 1.5 + 0.45 * max(len(source_labels), len(target_labels))
+    figure, axes = plt.subplots(1, 3, figsize=(3 * size, size), layout="constrained")
+    for panel, (name, maps, queries, keys) in zip(axes, panels, strict=True):
+        heads = np.asarray(maps[layer][row])
+        map_ = heads.mean(axis=0) if head is None else heads[head]
+        plot_attention(map_[: len(queries), : len(keys)], queries, keys, panel, name)
+    if title:
+        figure.suptitle(title)
+    return figure

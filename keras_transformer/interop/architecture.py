@@ -9,6 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.relations import Causal, Full
 from keras_transformer_options.arguments import is_integer, is_number
 
 # Activations by their names in `transformers`, which has several for the tanh approximation of GELU.
@@ -43,6 +44,11 @@ _TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
             lambda value: all(map(is_integer, _listed(value))) and len(_listed(value)) <= 2,
         ),
     ),
+}
+# The relations of encoder–decoders of `transformers`, for `Architecture.fixed`.
+ENCODER_DECODER_RELATIONS = {
+    "encoder_relation": keras.saving.serialize_keras_object(Full()),
+    "decoder_relation": keras.saving.serialize_keras_object(Causal()),
 }
 _INTEGER: tuple[str, Callable[[Any], bool]] = ("an integer", lambda value: is_integer(value))
 
@@ -189,7 +195,7 @@ class Architecture:
         if differing:
             raise ValueError(
                 f"`model` must be supported by {self.class_name}. Received: a {type(model).__name__} with "
-                + ", ".join(f"{name}={value!r}" for name, value in differing.items())
+                + ", ".join(f"{name}={_shown(value)!r}" for name, value in differing.items())
             )
         return {
             **config,
@@ -237,6 +243,12 @@ class Architecture:
 def type_of(argument: str) -> tuple[str, Callable[[Any], bool]]:
     """Return a description of an argument's type in `config.json`, and a function that checks a value."""
     return _TYPES.get(argument, _INTEGER)
+
+
+def _shown(value: Any) -> Any:
+    """Return a value of a `get_config` for an error: the object of a serialised one."""
+    is_object = isinstance(value, dict) and "class_name" in value
+    return keras.saving.deserialize_keras_object(value) if is_object else value
 
 
 def _listed(value: Any) -> list[Any]:

@@ -4,6 +4,7 @@ from typing import Any
 
 from keras_transformer.interop.architecture import (
     ACTIVATIONS,
+    ENCODER_DECODER_RELATIONS,
     Architecture,
     Parameter,
     Parameters,
@@ -74,6 +75,7 @@ MARIAN = Architecture(
         "epsilon": 1e-5,
         "position_layout": "halves",
         "output_bias": True,
+        **ENCODER_DECODER_RELATIONS,
     },
     defaults={
         "dropout": 0.1,

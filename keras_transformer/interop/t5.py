@@ -2,7 +2,13 @@
 
 from typing import Any
 
-from keras_transformer.interop.architecture import Architecture, Parameter, Parameters, dense
+from keras_transformer.interop.architecture import (
+    ENCODER_DECODER_RELATIONS,
+    Architecture,
+    Parameter,
+    Parameters,
+    dense,
+)
 from keras_transformer.models import T5
 
 _WORDS = "shared.weight"
@@ -82,7 +88,7 @@ T5_GENERATION = Architecture(
         "start_id": "decoder_start_token_id",
         "end_id": "eos_token_id",
     },
-    fixed={},
+    fixed=ENCODER_DECODER_RELATIONS,
     defaults={
         "dropout_rate": 0.1,
         "feed_forward_proj": "relu",

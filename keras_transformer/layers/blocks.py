@@ -197,21 +197,6 @@ class DecoderBlock(BaseBlock):
         )
         return self._feed(hidden, training)
 
-    def cross_attention_weights(
-        self,
-        inputs: Tensor,
-        memory: Tensor,
-        padding_mask: Tensor | None = None,
-        memory_padding_mask: Tensor | None = None,
-    ) -> Tensor:
-        """Return the weights (B, N, T, S) of the cross-attention in `call`, for inspection."""
-        self._crosses(memory)
-        attended = self.self_attention(self.self_attention_residual.enter(inputs), padding_mask=padding_mask)
-        hidden = self.self_attention_residual.leave(inputs, attended)
-        return self.cross_attention.attention_weights(
-            self.cross_attention_residual.enter(hidden), memory, padding_mask=memory_padding_mask
-        )
-
     def step(
         self,
         inputs: Tensor,

@@ -1,5 +1,7 @@
 """Multi-head attention over any relation."""
 
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -311,3 +313,29 @@ class MultiHeadAttention(CachedAttention):
             "query_positions": positions,
             "key_positions": positions,
         }
+
+
+@contextlib.contextmanager
+def recorded_attention_weights(layers: Sequence[Any]) -> Iterator[list[Tensor]]:
+    """Record the attention weights of each layer, a `MultiHeadAttention`, while a model that contains it is called.
+
+    Yields:
+        A list, filled with the weights (B, N, T, S) of the last call of each layer, as `return_attention_scores`
+        returns them.
+    """
+    weights: list[Any] = [None] * len(layers)
+
+    def recording(index: int, layer: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Tensor:
+            output, weights[index] = type(layer).call(layer, *args, **kwargs, return_attention_scores=True)
+            return output
+
+        return call
+
+    for index, layer in enumerate(layers):
+        layer.call = recording(index, layer)  # overrides the method of this layer
+    try:
+        yield weights
+    finally:
+        for layer in layers:
+            del layer.call

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 import keras
 import numpy as np
 
-from keras_transformer import processes, xla
+from keras_transformer import processes, relations, xla
 from keras_transformer.models.host_batches import epochs_of
 from keras_transformer.models.input_checks import InputCheck, InputSpecs, as_dictionary
 from keras_transformer.models.strategies import check_strategy, with_integer_inputs
@@ -300,6 +300,22 @@ class PublishedSizes:
         """
         check_one_of(sorted(cls.sizes), name=name)
         return cls(**{**cls.sizes[name], **kwargs})
+
+
+def causal_relation(identifier: Any, name: str = "relation") -> relations.Relation:
+    """Return the relation of `relations.get`; raise a ValueError if it relates a token to a later one."""
+    relation = relations.get(identifier, name)
+    if relation.bandwidth()[1] != 0:
+        raise ValueError(f"`{name}` must not relate a token to a later one. Received: {name}={relation!r}")
+    return relation
+
+
+def relation_positions(relation: relations.Relation, positions: Tensor | None) -> Tensor | None:
+    """Return a block's argument for positions (B, T) that restart in each text of a packed row.
+
+    It is None for relations that translations keep: the places in the row do, with faster kernels.
+    """
+    return None if relations.TRANSLATIONS in relation.symmetries() else positions
 
 
 def padding_arguments(padding_mask: Tensor | None, lengths: Tensor | None) -> dict[str, Tensor | None]:

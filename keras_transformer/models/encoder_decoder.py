@@ -1,13 +1,15 @@
 """The base class of encoder–decoder models, with teacher forcing and cached decoding."""
 
 import abc
-from typing import Any
+from typing import Any, NamedTuple
 
 from keras import ops
 
 from keras_transformer import ops as kt_ops
+from keras_transformer import relations
 from keras_transformer.layers.cached_attention import Cache
-from keras_transformer.models.base import Model, padding_arguments
+from keras_transformer.layers.multi_head_attention import recorded_attention_weights
+from keras_transformer.models.base import Model, causal_relation, padding_arguments, relation_positions
 from keras_transformer.models.input_checks import InputSpec, InputSpecs
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_ids, check_positive_integer
@@ -20,6 +22,20 @@ PACKED_INPUTS = {
     for name in ("segment_ids", "positions")
 }
 """The optional inputs of rows that hold several pairs, as in `data.translation_pairs(packed=True)`."""
+
+
+class AttentionWeights(NamedTuple):
+    """The attention weights of an encoder–decoder, a list with those of each block.
+
+    Attributes:
+        encoder: of the encoder's self-attention, (B, N, S, S).
+        decoder: of the decoder's masked self-attention, (B, N, T, T).
+        cross: of the cross-attention, (B, N, T, S).
+    """
+
+    encoder: list[Any]
+    decoder: list[Any]
+    cross: list[Any]
 
 
 class EncoderDecoder(Model):
@@ -35,10 +51,13 @@ class EncoderDecoder(Model):
         pad_id: the padding id, never attended to.
         start_id: the id of the decoder's first input; may be the `pad_id`.
         end_id: the id that ends a sequence.
+        encoder_relation: which source positions may attend to which (see `relations`), by default all.
+        decoder_relation: which target positions may attend to which, by default "causal"; never to later ones.
         **kwargs: arguments of `keras.Model`.
 
     Raises:
-        ValueError: if a size is not positive or an id is not in the vocabulary.
+        ValueError: if a size is not positive, an id is not in the vocabulary, or `decoder_relation` relates a token to
+            a later one.
     """
 
     is_encoder_decoder = True
@@ -58,6 +77,8 @@ class EncoderDecoder(Model):
         pad_id: int,
         start_id: int,
         end_id: int,
+        encoder_relation: Any = None,
+        decoder_relation: Any = "causal",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -70,6 +91,8 @@ class EncoderDecoder(Model):
         self.num_layers = num_layers
         self.num_decoder_layers = num_decoder_layers
         self.pad_id, self.start_id, self.end_id = pad_id, start_id, end_id
+        self.encoder_relation = relations.get(encoder_relation, "encoder_relation")
+        self.decoder_relation = causal_relation(decoder_relation, "decoder_relation")
         # A Keras mask would hide a start token whose id is the padding id.
         self._masked_id = None if start_id == pad_id else pad_id
 
@@ -132,13 +155,14 @@ class EncoderDecoder(Model):
         """Return the encoder's output (B, S, D) and its mask (B, S), False for padding.
 
         The `source_lengths` (B,) of rows padded at the end replace the mask in attention. With `segment_ids` (B, S),
-        tokens attend to their own segment only; `positions` (B, S) are those of the embedding.
+        tokens attend to their own segment only; `positions` (B, S) are those in each segment.
         """
         padding_mask = ops.not_equal(source_ids, self.pad_id)
         padding = padding_arguments(padding_mask, source_lengths)
         hidden = self._embed(source_ids, positions, training)
+        positions = relation_positions(self.encoder_relation, positions)
         for block in self.encoder_blocks:
-            hidden = block(hidden, **padding, segment_ids=segment_ids, training=training)
+            hidden = block(hidden, **padding, segment_ids=segment_ids, positions=positions, training=training)
         return self._final_norm("encoder_norm", hidden, training), padding_mask
 
     def decode(
@@ -168,6 +192,7 @@ class EncoderDecoder(Model):
                 target_segment_ids[:, :, None], source_segment_ids[:, None, :]
             )  # (B, T, S)
         hidden = self._embed(target_ids, positions, training)
+        positions = relation_positions(self.decoder_relation, positions)
         for block in self.decoder_blocks:
             hidden = block(
                 hidden,
@@ -176,6 +201,7 @@ class EncoderDecoder(Model):
                 memory_padding_mask=padding_mask if source_lengths is None else None,
                 memory_lengths=source_lengths,
                 segment_ids=target_segment_ids,
+                positions=positions,
                 memory_attention_mask=same_segment,
                 training=training,
             )
@@ -278,16 +304,19 @@ class EncoderDecoder(Model):
             new_cache.append(block_cache)
         return self._final_norm("decoder_norm", hidden), new_cache
 
+    def attention_weights(self, inputs: dict[str, Tensor]) -> AttentionWeights:
+        """Return the weights of all attentions in a call with these inputs, float32, for inspection."""
+        encoder = [block.attention for block in self.encoder_blocks]
+        decoder = [block.self_attention for block in self.decoder_blocks]
+        cross = [block.cross_attention for block in self.decoder_blocks]
+        with recorded_attention_weights([*encoder, *decoder, *cross]) as weights:
+            self(inputs, training=False)
+        first, second = len(encoder), len(encoder) + len(decoder)
+        return AttentionWeights(weights[:first], weights[first:second], weights[second:])
+
     def cross_attention_weights(self, source_ids: Tensor, target_ids: Tensor) -> list[Tensor]:
         """Return the cross-attention weights of each decoder block, float32 (B, N, T, S), for inspection."""
-        memory, source_padding = self.encoder_states(source_ids, training=False)
-        padding_mask = self._target_padding(target_ids, ops.arange(ops.shape(target_ids)[1]))
-        hidden = self._embed(target_ids)
-        weights = []
-        for block in self.decoder_blocks:
-            weights.append(block.cross_attention_weights(hidden, memory, padding_mask, source_padding))
-            hidden = block(hidden, memory, padding_mask=padding_mask, memory_padding_mask=source_padding)
-        return weights
+        return self.attention_weights({"source_ids": source_ids, "target_ids": target_ids}).cross
 
     def compute_output_shape(self, input_shape: dict[str, Any]) -> tuple[int | None, ...]:
         """Return the output shape (B, T, vocabulary_size)."""

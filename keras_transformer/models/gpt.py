@@ -6,14 +6,19 @@ import keras
 from keras import ops
 
 from keras_transformer import ops as kt_ops
-from keras_transformer import relations
 from keras_transformer.layers import DecoderBlock, Dropout, LearnedPositions, TokenEmbedding
 from keras_transformer.layers.cached_attention import Cache
 from keras_transformer.layers.feed_forward import get_activation, serialize_activation
 from keras_transformer.layers.positions import attention_encodings
 from keras_transformer.layers.rematerialization import check_mode
 from keras_transformer.layers.residual import new_norm
-from keras_transformer.models.base import Model, PublishedSizes, padding_arguments
+from keras_transformer.models.base import (
+    Model,
+    PublishedSizes,
+    causal_relation,
+    padding_arguments,
+    relation_positions,
+)
 from keras_transformer.models.input_checks import InputSpec, InputSpecs
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor
@@ -161,7 +166,7 @@ class GPT(PublishedSizes, Model):
             else keras.saving.serialize_keras_object(attention_encodings.get(position_encoding, num_heads))
         )
         self.num_kv_heads = num_kv_heads
-        self.relation = _backward(relations.get(relation))
+        self.relation = causal_relation(relation)
         self.use_bias, self.epsilon = use_bias, epsilon
         self.pad_id, self.end_id = pad_id, end_id
         self.rematerialize = check_mode(rematerialize)
@@ -219,8 +224,10 @@ class GPT(PublishedSizes, Model):
         ids = given["token_ids"]
         padding = padding_arguments(self._padding_mask(ids, given.get("padding_mask")), given.get("lengths"))
         hidden = self.drop(self._embed(ids, given.get("positions")), training=training)
+        positions = relation_positions(self.relation, given.get("positions"))
+        segment_ids = given.get("segment_ids")
         for block in self.blocks:
-            hidden = block(hidden, **padding, segment_ids=given.get("segment_ids"), training=training)
+            hidden = block(hidden, **padding, segment_ids=segment_ids, positions=positions, training=training)
         return self._normalized(hidden)
 
     def input_specs(self) -> InputSpecs:
@@ -389,12 +396,3 @@ class GPT(PublishedSizes, Model):
 
     def _normalized(self, hidden: Tensor) -> Tensor:
         return hidden if self.final_norm is None else self.final_norm(hidden)
-
-
-def _backward(relation: relations.Relation) -> relations.Relation:
-    """Return `relation` if no token attends to a later one, else raise a ValueError."""
-    if relation.bandwidth()[1] != 0:
-        raise ValueError(
-            f"`relation` must not relate a token to a later one. Received: relation={relation!r}"
-        )
-    return relation

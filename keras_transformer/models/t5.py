@@ -47,6 +47,9 @@ class T5(PublishedSizes, EncoderDecoder):
         pad_id: the padding id, never attended to.
         start_id: the id of the decoder's first input, the `pad_id` in published models.
         end_id: the id that ends a sequence.
+        encoder_relation: which source tokens may attend to which in self-attention (see `relations`), by default all.
+        decoder_relation: which target tokens may attend to which in self-attention, by default "causal"; never to later
+            ones. With a window, generation caches its tokens only.
         rematerialize: "blocks" to compute each block again in the backward pass, for less memory; None to keep all.
         **kwargs: arguments of `keras.Model`.
 
@@ -58,8 +61,8 @@ class T5(PublishedSizes, EncoderDecoder):
         output: (B, T, vocabulary_size), float32 logits of the next token at each target position
 
     Raises:
-        ValueError: if a size is not positive, an id is not in the vocabulary, or `num_buckets` and `max_distance`
-            are incompatible.
+        ValueError: if a size is not positive, an id is not in the vocabulary, `num_buckets` and `max_distance` are
+            incompatible, or `decoder_relation` relates a token to a later one.
 
     Example:
         >>> model = T5(100, num_layers=1, num_heads=2, model_dim=16, hidden_dim=32, key_dim=4)
@@ -118,10 +121,22 @@ class T5(PublishedSizes, EncoderDecoder):
         pad_id: int = 0,
         start_id: int = 0,
         end_id: int = 1,
+        encoder_relation: Any = None,
+        decoder_relation: Any = "causal",
         rematerialize: str | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(vocabulary_size, num_layers, num_decoder_layers, pad_id, start_id, end_id, **kwargs)
+        super().__init__(
+            vocabulary_size,
+            num_layers,
+            num_decoder_layers,
+            pad_id,
+            start_id,
+            end_id,
+            encoder_relation,
+            decoder_relation,
+            **kwargs,
+        )
         check_positive_integer(model_dim=model_dim, key_dim=key_dim)
         self.num_heads = num_heads
         self.model_dim = model_dim
@@ -174,11 +189,21 @@ class T5(PublishedSizes, EncoderDecoder):
             **dtype,
         }
         self.encoder_blocks = [
-            EncoderBlock(name=f"encoder_{i}", position_encoding=self.encoder_bias, **block)
+            EncoderBlock(
+                relation=self.encoder_relation,
+                position_encoding=self.encoder_bias,
+                name=f"encoder_{i}",
+                **block,
+            )
             for i in range(num_layers)
         ]
         self.decoder_blocks = [
-            DecoderBlock(name=f"decoder_{i}", position_encoding=self.decoder_bias, **block)
+            DecoderBlock(
+                relation=self.decoder_relation,
+                position_encoding=self.decoder_bias,
+                name=f"decoder_{i}",
+                **block,
+            )
             for i in range(self.num_decoder_layers)
         ]
         self.final_norms = {
@@ -229,6 +254,8 @@ class T5(PublishedSizes, EncoderDecoder):
             "pad_id": self.pad_id,
             "start_id": self.start_id,
             "end_id": self.end_id,
+            "encoder_relation": keras.saving.serialize_keras_object(self.encoder_relation),
+            "decoder_relation": keras.saving.serialize_keras_object(self.decoder_relation),
             "rematerialize": self.rematerialize,
         }
 

@@ -44,6 +44,9 @@ class Transformer(EncoderDecoder):
         pad_id: the padding id, never attended to.
         start_id: the id of the decoder's first input; may be the `pad_id`, as in Marian.
         end_id: the id that ends a sequence.
+        encoder_relation: which source tokens may attend to which in self-attention (see `relations`), by default all.
+        decoder_relation: which target tokens may attend to which in self-attention, by default "causal"; never to later
+            ones. With a window, generation caches its tokens only.
         rematerialize: "blocks" to compute each block again in the backward pass, for less memory; None to keep all.
         **kwargs: arguments of `keras.Model`.
 
@@ -57,7 +60,8 @@ class Transformer(EncoderDecoder):
         output: (B, T, vocabulary_size), float32 logits of the next token at each target position
 
     Raises:
-        ValueError: if `num_heads` does not divide `model_dim` or a size is not positive.
+        ValueError: if `num_heads` does not divide `model_dim`, a size is not positive, an id is not in the vocabulary,
+            or `decoder_relation` relates a token to a later one.
 
     Example:
         >>> model = Transformer(100, num_layers=1, num_heads=2, model_dim=16, hidden_dim=32)
@@ -90,10 +94,22 @@ class Transformer(EncoderDecoder):
         pad_id: int = 0,
         start_id: int = 2,
         end_id: int = 3,
+        encoder_relation: Any = None,
+        decoder_relation: Any = "causal",
         rematerialize: str | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(vocabulary_size, num_layers, num_decoder_layers, pad_id, start_id, end_id, **kwargs)
+        super().__init__(
+            vocabulary_size,
+            num_layers,
+            num_decoder_layers,
+            pad_id,
+            start_id,
+            end_id,
+            encoder_relation,
+            decoder_relation,
+            **kwargs,
+        )
         check_positive_integer(num_heads=num_heads, model_dim=model_dim, hidden_dim=hidden_dim)
         if model_dim % 2:
             raise ValueError(f"`model_dim` must be even. Received: model_dim={model_dim}")
@@ -128,9 +144,13 @@ class Transformer(EncoderDecoder):
             "rematerialize": rematerialize == "blocks",
             **dtype,
         }
-        self.encoder_blocks = [EncoderBlock(name=f"encoder_{i}", **block) for i in range(num_layers)]
+        self.encoder_blocks = [
+            EncoderBlock(relation=self.encoder_relation, name=f"encoder_{i}", **block)
+            for i in range(num_layers)
+        ]
         self.decoder_blocks = [
-            DecoderBlock(name=f"decoder_{i}", **block) for i in range(self.num_decoder_layers)
+            DecoderBlock(relation=self.decoder_relation, name=f"decoder_{i}", **block)
+            for i in range(self.num_decoder_layers)
         ]
         # Only post-norm blocks normalize their output.
         final_norms = () if normalization == "post" else ("encoder_norm", "decoder_norm")
@@ -192,6 +212,8 @@ class Transformer(EncoderDecoder):
             "pad_id": self.pad_id,
             "start_id": self.start_id,
             "end_id": self.end_id,
+            "encoder_relation": keras.saving.serialize_keras_object(self.encoder_relation),
+            "decoder_relation": keras.saving.serialize_keras_object(self.decoder_relation),
             "rematerialize": self.rematerialize,
         }
 

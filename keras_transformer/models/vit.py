@@ -10,6 +10,7 @@ from keras import ops
 from keras_transformer import relations
 from keras_transformer.layers import Dropout, EncoderBlock, Positions2D
 from keras_transformer.layers.feed_forward import get_activation, serialize_activation
+from keras_transformer.layers.multi_head_attention import recorded_attention_weights
 from keras_transformer.layers.rematerialization import check_mode
 from keras_transformer.layers.residual import new_norm
 from keras_transformer.models.base import Model, PublishedSizes
@@ -205,10 +206,8 @@ class ViT(PublishedSizes, Model):
 
     def attention_weights(self, inputs: Tensor) -> list[Tensor]:
         """Return the attention weights of each block, float32 (B, N, T, T), T with the class token, for inspection."""
-        hidden, weights = self._embed(inputs, training=False), []
-        for block in self.blocks:
-            weights.append(block.attention.attention_weights(block.attention_residual.enter(hidden)))
-            hidden = block(hidden, training=False)
+        with recorded_attention_weights([block.attention for block in self.blocks]) as weights:
+            self.encode(inputs, training=False)
         return weights
 
     def resized(self, image_size: int | tuple[int, int], interpolation: str = "bicubic") -> "ViT":

@@ -69,11 +69,12 @@ __all__ = [
 _NAMES: dict[str, type[Relation]] = {"bipartite": Bipartite, "causal": Causal, "full": Full}
 
 
-def get(identifier: Relation | str | dict[str, Any] | None) -> Relation:
+def get(identifier: Relation | str | dict[str, Any] | None, name: str = "relation") -> Relation:
     """Retrieve a relation, as `keras.initializers.get` retrieves an initializer.
 
     Args:
         identifier: a relation, its serialised config, "full", "causal", "bipartite", or None for `Full()`.
+        name: the name of the argument in errors.
 
     Returns:
         A relation.
@@ -96,6 +97,6 @@ def get(identifier: Relation | str | dict[str, Any] | None) -> Relation:
     if isinstance(relation, Relation):
         return relation
     raise ValueError(
-        f"`relation` must be a Relation, its config, None or one of {sorted(_NAMES)}. "
-        f"Received: relation={identifier!r}"
+        f"`{name}` must be a Relation, its config, None or one of {sorted(_NAMES)}. "
+        f"Received: {name}={identifier!r}"
     ) from cause

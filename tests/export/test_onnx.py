@@ -8,6 +8,8 @@ import tensorflow as tf
 import keras_transformer_serving as serving
 from keras_transformer import export, generation
 from keras_transformer.export.to_onnx import conversion, graph_traversal
+from keras_transformer.models import T5, Transformer
+from keras_transformer.relations import SlidingWindow
 
 LOOP, ENCODER, DECODER = "generate_greedy", "encoder_model", "decoder_model_merged"
 BATCH, SOURCE = "batch_size", "encoder_sequence_length"
@@ -370,3 +372,29 @@ def test_encoder_and_decoder_of_other_depths_are_exported_and_verified(
     assert export.verify(tmp_path / "it") == export.verify(tmp_path / "it", other)
     graph = onnx.load(file_of(tmp_path / "it", DECODER)).graph
     assert len(graph.output) == 5  # logits, and keys and values of the decoder's one layer
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_class", [Transformer, T5])
+def test_models_with_windows_are_exported_with_their_ids(model_class, pipeline, texts, tmp_path):
+    tokenizer = pipeline.tokenizer
+    model = model_class(
+        tokenizer.vocabulary_size,
+        **{"num_layers": 1, "num_heads": 2, "model_dim": 16, "hidden_dim": 32},
+        **{"pad_id": tokenizer.pad_id, "start_id": tokenizer.start_id, "end_id": tokenizer.end_id},
+        encoder_relation=SlidingWindow(2, 2),
+        decoder_relation=SlidingWindow(1),
+    )
+    random = np.random.default_rng(0)
+    for weight in model.trainable_weights:
+        weight.assign(random.normal(size=weight.shape) * 0.5)
+    windowed = type(pipeline)(model, tokenizer, generation.Beam(3), max_new_tokens=8)
+    export.saved_model(windowed, tmp_path / "it")
+    export.onnx(windowed, tmp_path / "it")
+    assert export.verify(tmp_path / "it") == export.verify(tmp_path / "it", windowed)
+    session = onnxruntime.InferenceSession(file_of(tmp_path / "it", "generate_beam"))
+    ids = sources(pipeline, texts)
+    found = run(session, input_ids=ids)
+    expected = generation.generate(model, ids, windowed.sampler, max_new_tokens=8)
+    np.testing.assert_array_equal(found["ids"], expected.best)
+    assert found["lengths"].max() > 4  # beyond the window

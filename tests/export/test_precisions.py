@@ -217,6 +217,32 @@ def test_float16_keeps_angles_norms_and_searches_of_loops_in_float32():
         np.testing.assert_allclose(quantised, expected, atol=0.3)
 
 
+LOOP_THAT_READS_A_GATHER = """
+<ir_version: 10, opset_import: ["" : 18]>
+loop (int64[n] ids, float[n, 16] start) => (float[n, 16] sum)
+<int64 steps = {3}, bool go = {1}>
+{
+  [gather] bias = Gather(table, ids)
+  sum = Loop(steps, go, start) <body = step
+    (int64 i, bool going, float[n, 16] before) => (bool goes_on, float[n, 16] after) {
+      after = Add(before, bias)
+      goes_on = Identity(going)
+    }>
+}
+"""
+
+
+def test_int8_converts_gathers_that_loops_read():
+    """As the biases of relative positions of T5 are."""
+    model = onnx.parser.parse_model(LOOP_THAT_READS_A_GATHER)
+    table = np.random.default_rng(0).normal(size=(4, 16)).astype("float32")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(table, "table"))
+    session = onnxruntime.InferenceSession(precisions.to_int8(model).SerializeToString())
+    start = np.ones((2, 16), "float32")
+    (found,) = session.run(["sum"], {"ids": np.array([2, 0]), "start": start})
+    np.testing.assert_allclose(found, start + 3 * table[[2, 0]], rtol=1e-5)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "sampler", [generation.Beam(3, num_return=2), generation.Sample(0.8, top_p=0.9, seed=1)]

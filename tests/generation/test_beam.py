@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_transformer import generation, relations
 from keras_transformer.generation import Beam
+from keras_transformer.models import T5, Transformer
 from keras_transformer.ops import GrowingCache, StaticCache
 
 pytestmark = pytest.mark.backend_neutral
@@ -67,6 +68,30 @@ def test_cached_beam_equals_full_forward(translator, reference_beam, options, se
             assert tuple(out.ids[row, found, : out.lengths[row, found]]) == ids
             np.testing.assert_allclose(out.scores[row, found], score, rtol=1e-4, atol=1e-4)
             np.testing.assert_allclose(out.ranking_scores[row, found], ranking, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_class", [Transformer, T5])
+def test_encoder_decoder_with_windows_equals_full_forward(model_class, reference_beam):
+    sizes = {"num_layers": 2, "num_heads": 2, "model_dim": 8, "hidden_dim": 16, "start_id": 2, "end_id": 3}
+    windows = {
+        "encoder_relation": relations.SlidingWindow(1, 1),
+        "decoder_relation": relations.SlidingWindow(1),
+    }
+    model, beam = model_class(9, **sizes, **windows), Beam(3, num_return=3)
+    random = np.random.default_rng(2)
+    for weight in model.trainable_weights:
+        values = random.normal(size=weight.shape) * 0.5
+        if weight.name == "embeddings":
+            values[model.end_id] *= 0.1  # an end token is unlikely
+        weight.assign(values)
+    out = run(model, beam, 7)
+    for row, source in enumerate(SOURCES):
+        expected = reference_beam(model, source, beam, 7, [1, 3, 4, 5, 6, 7, 8])
+        for found, (ids, score, _) in enumerate(expected):
+            assert tuple(out.ids[row, found, : out.lengths[row, found]]) == ids
+            np.testing.assert_allclose(out.scores[row, found], score, rtol=1e-4, atol=1e-4)
+    assert out.lengths.max() > 3
 
 
 @pytest.mark.slow

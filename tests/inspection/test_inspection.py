@@ -8,6 +8,7 @@ mpl.use("Agg")
 
 from keras_transformer import inspection
 from keras_transformer.layers import MultiHeadAttention
+from keras_transformer.models.encoder_decoder import AttentionWeights
 
 SOURCES = np.array([[9, 8, 7, 6, 3, 0, 0], [5, 3, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0, 0]])
 TARGETS = np.array([[2, 9, 8, 4], [2, 6, 3, 0], [2, 0, 0, 0]])
@@ -109,6 +110,47 @@ def test_labels_of_wrong_length_are_refused(labels):
 def test_plot_attention_refuses_more_than_one_head():
     with pytest.raises(ValueError, match="weights.shape"):
         inspection.plot_attention(np.ones((2, 3, 2)), "abc", "xy")
+
+
+MAPS = AttentionWeights(
+    *(list(np.random.default_rng(0).random((2, 3, 2, *sizes))) for sizes in ((5, 5), (4, 4), (4, 5)))
+)
+
+
+def test_plot_attention_weights_draws_three_maps_of_the_labelled_tokens():
+    options = {"row": 1, "layer": 0, "head": 1}
+    figure = inspection.plot_attention_weights(MAPS, "abc", "wxyz", **options, title="a title")
+    panels = [axes for axes in figure.get_axes() if axes.get_title()]
+    assert [axes.get_title() for axes in panels] == [
+        "encoder self-attention",
+        "masked decoder self-attention",
+        "cross-attention",
+    ]
+    for axes, maps, (rows, columns) in zip(panels, MAPS, ((3, 3), (4, 4), (4, 3)), strict=True):
+        (image,) = axes.get_images()
+        np.testing.assert_array_equal(image.get_array(), maps[0][1, 1, :rows, :columns])
+    assert [label.get_text() for label in panels[2].get_yticklabels()] == list("wxyz")
+    assert figure.get_suptitle() == "a title"
+    mean = inspection.plot_attention_weights(MAPS, "abcde", "wxyz").get_axes()[0].get_images()[0]
+    np.testing.assert_allclose(mean.get_array(), MAPS.encoder[1][0].mean(axis=0))
+    figure.canvas.draw()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"row": 3}, r"`row` must be in \[-3, 3\). Received: row=3"),
+        ({"layer": 2}, r"`layer` must be in \[-2, 2\). Received: layer=2"),
+        ({"head": -3}, r"`head` must be in \[-2, 2\). Received: head=-3"),
+        ({"source_labels": "abcdef"}, r"`weights` must have a row for each of 6 query labels"),
+    ],
+    ids=str,
+)
+def test_plot_attention_weights_names_invalid_arguments(options, message):
+    with pytest.raises(ValueError, match=message):
+        inspection.plot_attention_weights(
+            MAPS, **{"source_labels": "abcde", "target_labels": "wxyz", **options}
+        )
 
 
 HISTORY = {

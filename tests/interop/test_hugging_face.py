@@ -7,7 +7,8 @@ from keras import ops
 from keras_transformer import generation, interop
 from keras_transformer.generation.generative_model import is_encoder_decoder
 from keras_transformer.interop.hugging_face import ARCHITECTURES
-from keras_transformer.models import GAT, GPT, Transformer
+from keras_transformer.models import GAT, GPT, T5, Transformer
+from keras_transformer.relations import SlidingWindow
 
 safetensors = pytest.importorskip("safetensors.numpy")
 
@@ -391,6 +392,7 @@ def test_invalid_folder_is_refused(tmp_path):
 
 
 SIZES = {"num_layers": 1, "num_heads": 2, "model_dim": 4, "hidden_dim": 16}
+MARIANS = {"normalization": "post", "epsilon": 1e-5, "position_layout": "halves", "output_bias": True}
 
 
 @pytest.mark.parametrize(
@@ -401,9 +403,17 @@ SIZES = {"num_layers": 1, "num_heads": 2, "model_dim": 4, "hidden_dim": 16}
         (lambda: GPT(9, **SIZES, normalization="sandwich"), "Received: a GPT with normalization='sandwich'"),
         (lambda: GPT(9, **SIZES, activation="swiglu"), "Received: a GPT with activation='swiglu'"),
         (lambda: Transformer(9, **SIZES), "Received: a Transformer with normalization='pre', epsilon"),
+        (
+            lambda: Transformer(9, **SIZES, **MARIANS, encoder_relation=SlidingWindow(2, 2)),
+            r"Received: a Transformer with encoder_relation=SlidingWindow\(left=2, right=2\)$",
+        ),
+        (
+            lambda: T5(9, **SIZES, key_dim=2, decoder_relation=SlidingWindow(2)),
+            r"Received: a T5 with decoder_relation=SlidingWindow\(left=2, right=0\)$",
+        ),
         (lambda: GAT(4, 2), r"must be one of .*'GPT'.*Received: a GAT"),
     ],
-    ids=["rotary", "rms", "sandwich", "swiglu", "transformer", "gat"],
+    ids=["rotary", "rms", "sandwich", "swiglu", "transformer", "window", "t5 window", "gat"],
 )
 def test_model_without_transformers_class_is_not_written(tmp_path, make, message):
     with pytest.raises(ValueError, match=message):

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from keras_transformer import models
+from keras_transformer.relations import SlidingWindow
 
 pytestmark = pytest.mark.backend_neutral
 
@@ -27,6 +28,12 @@ CASES = {
     "gpt": (lambda **options: models.GPT(16, **SIZES, max_length=8, **options), IDS),
     "gpt rotary": (lambda **options: models.GPT(16, **SIZES, position_encoding="rotary", **options), IDS),
     "transformer": (transformer, PAIRS),
+    "transformer windows": (
+        lambda **options: transformer(
+            encoder_relation=SlidingWindow(1, 1), decoder_relation=SlidingWindow(2), **options
+        ),
+        PAIRS,
+    ),
     "t5": (lambda **options: models.T5(16, **SIZES, key_dim=4, **options), PAIRS),
     "unlimiformer": (lambda **options: models.Unlimiformer(transformer(**options), 3, 4), PAIRS),
     "bert": (classifier, IDS),

@@ -4,6 +4,7 @@ import pytest
 from keras import ops
 
 from keras_transformer import models, training
+from keras_transformer.relations import Causal, GlobalTokens, SlidingWindow
 
 pytestmark = pytest.mark.backend_neutral
 
@@ -32,8 +33,12 @@ def batch(pairs, length, packed):
     return inputs, row(labels, length)
 
 
+GLOBAL = SlidingWindow(1, 1) | GlobalTokens([0])  # of each pair
 MODELS = {
     "Transformer": lambda: models.Transformer(20, 1, 2, 8, 16, dropout=0.0),
+    "global tokens": lambda: models.Transformer(
+        20, 1, 2, 8, 16, dropout=0.0, encoder_relation=GLOBAL, decoder_relation=GLOBAL & Causal()
+    ),
     "T5": lambda: models.T5(20, 1, 2, 8, 16, dropout=0.0, start_id=START, end_id=END),
 }
 

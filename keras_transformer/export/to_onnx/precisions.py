@@ -90,11 +90,24 @@ def to_int8(model: Any) -> Any:
                 path,
                 weight_type=QuantType.QInt8,
                 reduce_range=True,
+                nodes_to_exclude=_gathers_for_subgraphs(copy.graph),
                 extra_options={"EnableSubgraph": True},
             )
         quantised = onnx.load(path)
     _remove_shapes(quantised)
     return quantised
+
+
+def _gathers_for_subgraphs(graph: Any) -> list[str]:
+    """Return the names of gathers that loop bodies or branches read, which `quantize_dynamic` does not dequantise."""
+    found = []
+    for each in graph_traversal.graphs(graph):
+        subgraphs = [inner for node in each.node for inner in graph_traversal.inner(node)]
+        read = {name for inner in subgraphs for name in graph_traversal.readers(inner)}
+        found += [
+            node.name for node in each.node if node.op_type == "Gather" and not read.isdisjoint(node.output)
+        ]
+    return found
 
 
 def _transpose_weights(graph: Any) -> None:

@@ -1,0 +1,172 @@
+"""Laws of Transformer and T5 with any relation of encoder and decoder."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_transformer import generation, inspection, relations
+from keras_transformer.models import T5, Transformer
+from keras_transformer.ops import GrowingCache, StaticCache
+from keras_transformer.relations import Causal, Full, GlobalTokens, SlidingWindow, Strided
+
+# On JAX every new shape compiles for seconds: one case of each law runs there.
+neutral = pytest.mark.backend_neutral
+
+CLOSE = {"rtol": 1e-4, "atol": 1e-4}
+SIZES = {"vocabulary_size": 14, "num_layers": 2, "num_heads": 2, "model_dim": 8, "hidden_dim": 16}
+SPECIAL = {"start_id": 2, "end_id": 3}
+MODELS = {
+    "Transformer": lambda **options: Transformer(**SIZES, dropout=0.0, **options),
+    "T5": lambda **options: T5(
+        **SIZES, key_dim=4, num_buckets=8, max_distance=6, dropout=0.0, **SPECIAL, **options
+    ),
+}
+RELATIONS = {
+    "window": (SlidingWindow(1, 1), SlidingWindow(1)),
+    "strided": (SlidingWindow(1, 1) | Strided(3, causal=False), SlidingWindow(1) | Strided(3)),
+    "global": (SlidingWindow(1, 1) | GlobalTokens([0]), (SlidingWindow(1) | GlobalTokens([0])) & Causal()),
+}
+SOURCE = np.array([[5, 6, 7, 9, 11, 8, 3], [8, 4, 10, 3, 0, 0, 0]])
+TARGET = np.array([[2, 9, 4, 5, 12, 6], [2, 7, 10, 0, 0, 0]])
+
+models = pytest.mark.parametrize("name", MODELS)
+each = pytest.mark.parametrize(("encoder_relation", "decoder_relation"), RELATIONS.values(), ids=RELATIONS)
+
+
+def tiny(name, encoder_relation=None, decoder_relation="causal", **options):
+    """A small model whose every weight is random, and large enough for attention to be far from uniform."""
+    model = MODELS[name](encoder_relation=encoder_relation, decoder_relation=decoder_relation, **options)
+    random = np.random.default_rng(0)
+    for weight in model.trainable_weights:
+        weight.assign(random.normal(size=weight.shape) * 0.5)
+    return model
+
+
+def logits(model, source=SOURCE, target=TARGET):
+    return ops.convert_to_numpy(model({"source_ids": source, "target_ids": target}))
+
+
+@pytest.mark.slow_variants
+@each
+@models
+@neutral
+def test_attention_is_zero_outside_the_relations(name, encoder_relation, decoder_relation):
+    model = tiny(name, encoder_relation, decoder_relation)
+    weights = inspection.attention_weights(model, {"source_ids": SOURCE, "target_ids": TARGET})
+    for maps, relation, ids in (
+        (weights.encoder, encoder_relation, SOURCE),
+        (weights.decoder, decoder_relation, TARGET),
+    ):
+        related = relation.matrix(ids.shape[1]) & (ids != 0)[:, None, :]
+        for layer in maps:
+            np.testing.assert_array_equal(layer > 0, np.broadcast_to(related[:, None], layer.shape))
+
+
+@pytest.mark.slow_variants
+@models
+@neutral
+def test_full_and_causal_are_the_default(name):
+    model, named = tiny(name), tiny(name, "full", "causal")
+    assert (model.encoder_relation, model.decoder_relation) == (Full(), Causal())
+    np.testing.assert_array_equal(logits(named), logits(model))
+    config = model.get_config()
+    assert named.get_config() == {**config, "name": named.name}
+    del config["encoder_relation"], config["decoder_relation"]  # as in files of earlier versions
+    assert type(model).from_config(config).get_config() == model.get_config()
+
+
+@pytest.mark.slow
+@each
+@models
+def test_saved_model_reloads_equal_in_safe_mode(name, encoder_relation, decoder_relation, tmp_path):
+    model = tiny(name, encoder_relation, decoder_relation)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
+    assert (again.encoder_relation, again.decoder_relation) == (encoder_relation, decoder_relation)
+    assert again.get_config() == model.get_config()
+    np.testing.assert_array_equal(logits(again), logits(model))
+    plain = tiny(name)
+    plain.set_weights(model.get_weights())
+    assert np.abs(logits(plain) - logits(model)).max() > 1e-3
+
+
+@pytest.mark.slow_variants
+@each
+@models
+@pytest.mark.parametrize(
+    ("kv_cache", "lengths", "room"),
+    [
+        (StaticCache(), (3, 1, 1, 1), 8),
+        (StaticCache(in_place=False), (1,) * 6, 6),
+        (GrowingCache(), (1,) * 6, 0),
+        (GrowingCache(rolling=False), (4, 2), 0),
+    ],
+    ids=["in-place", "static", "rolling", "growing"],
+)
+def test_cached_steps_equal_full_forward(name, encoder_relation, decoder_relation, kv_cache, lengths, room):
+    model = tiny(name, encoder_relation, decoder_relation)
+    context, cache = model.encode(SOURCE), model.empty_cache(2, room, kv_cache=kv_cache)
+    outputs, cache_index = [], 0
+    for length in lengths:
+        positions = np.broadcast_to(np.arange(cache_index, cache_index + length, dtype="int32"), (2, length))
+        new = TARGET[:, cache_index : cache_index + length]
+        options = {"cache_index": cache_index, "positions": positions, "kv_cache": kv_cache}
+        output, cache = model.step(new, cache, context, **options)
+        outputs.append(output)
+        cache_index += length
+    found = np.concatenate(outputs, axis=1)
+    np.testing.assert_allclose(found[TARGET != 0], logits(model)[TARGET != 0], **CLOSE)
+
+
+@models
+def test_windowed_decoder_caches_its_window(name):
+    model = tiny(name, decoder_relation=SlidingWindow(3))
+    for length, kv_cache in ((100, StaticCache()), (0, GrowingCache())):
+        cache = model.empty_cache(2, length, kv_cache=kv_cache)
+        assert [layer["positions"].shape for layer in cache] == [(2, 4), (2, 4)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "case"), [*(("Transformer", case) for case in RELATIONS), ("T5", "window")])
+def test_generation_equals_uncached(name, case):
+    model, prefix = tiny(name, *RELATIONS[case]), [[7, 0], [5, 9]]
+    out = generation.generate(model, SOURCE, max_new_tokens=8, prefix_ids=prefix)
+    for row, source in enumerate(SOURCE):
+        source = source[source != 0][None]
+        target = [2, *(token for token in prefix[row] if token)]
+        for token in out.ids[row, 0, : out.lengths[row, 0]]:
+            z = logits(model, source, np.array([target]))[0, -1]
+            z[[0, 2]] = -np.inf  # never generated
+            assert token == z.argmax()
+            target.append(token)
+    assert out.lengths.max() > 4
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"decoder_relation": None}, "`decoder_relation` must not relate .*Received: decoder_relation=Full"),
+        (
+            {"decoder_relation": SlidingWindow(2, 1)},
+            "`decoder_relation` must not relate a token to a later one. Received: decoder_relation=Sliding",
+        ),
+        (
+            {"decoder_relation": "window"},
+            "`decoder_relation` must be a Relation.*: decoder_relation='window'",
+        ),
+        ({"encoder_relation": 3}, "`encoder_relation` must be a Relation.*Received: encoder_relation=3"),
+    ],
+    ids=str,
+)
+@models
+@neutral
+def test_errors_name_argument_and_value(name, options, message):
+    with pytest.raises(ValueError, match=message):
+        MODELS[name](**options)
+
+
+def test_relations_are_accepted_as_config():
+    config = keras.saving.serialize_keras_object(relations.SlidingWindow(2))
+    model = MODELS["Transformer"](encoder_relation=config, decoder_relation=config)
+    assert model.encoder_relation == model.decoder_relation == SlidingWindow(2)
