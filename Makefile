@@ -79,6 +79,7 @@ check: $(INSTALLED)  ## Lint, format, vocabulary, import contract, types of the 
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/zizmor --offline --no-progress --quiet .github
 
 import-graph: $(INSTALLED)  ## Draw which subpackages import which: docs/architecture.md
 	$(BIN)/python docs/import_graph.py

@@ -198,18 +198,18 @@ def parser(chosen: str | None = None) -> argparse.ArgumentParser:
     training.add_tasks(train)
     prediction.add_command(command)
     evaluate = command("evaluate", _evaluate, "translate a test set and score the outputs")
-    evaluate.add_argument("path", help="a pipeline or an export")
+    evaluate.add_argument("path", help="a pipeline, a training run, or an export")
     evaluate.add_argument("--dataset", choices=list(DIRECTIONS), default="phrasebook")
     evaluate.add_argument("--direction", help="source-target; default: es-en, of multi30k en-de")
     generation.add_commands(command)
     average = command(
         "average", _average, "save a pipeline with the mean of several checkpoints of its model"
     )
-    average.add_argument("path", help="a pipeline")
+    average.add_argument("path", help="a pipeline, or a training run")
     average.add_argument("weights", nargs="+", help="files written by save_weights or a checkpoint callback")
     average.add_argument("--output", required=True, metavar="FOLDER", help="a new folder for the pipeline")
     export = command("export", _export, "write a pipeline as SavedModel and ONNX")
-    export.add_argument("path", help="a pipeline")
+    export.add_argument("path", help="a pipeline, or a training run")
     export.add_argument("folder", help="the folder of the export")
     export.add_argument("--formats", nargs="+", choices=["saved_model", "onnx"], help="default: both")
     export.add_argument(

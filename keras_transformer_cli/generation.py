@@ -57,7 +57,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     """
     _add_generate(command("generate", _generate, "print one line of output for each text"))
     score = command("score", _score, "print the log-probability of a given output, a tab and the output")
-    score.add_argument("path", help="a pipeline")
+    score.add_argument("path", help="a pipeline, or a training run")
     score.add_argument(
         "source", nargs="?", help="a text; by default lines of a text, a tab and its output on standard input"
     )
@@ -67,7 +67,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         _align,
         "print, for each piece of an output, the piece of its text with the largest attention weight",
     )
-    align.add_argument("path", help="a pipeline of an encoder-decoder")
+    align.add_argument("path", help="a pipeline of an encoder-decoder, or its training run")
     align.add_argument("source", help="a text")
     align.add_argument("target", nargs="?", help="an output; by default the pipeline's")
     align.add_argument("--layer", type=int, default=-1, help="the decoder layer; default: the last")
@@ -78,7 +78,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def _add_generate(generate: argparse.ArgumentParser) -> None:
-    generate.add_argument("path", help="a pipeline or an export")
+    generate.add_argument("path", help="a pipeline, a training run, or an export")
     generate.add_argument("texts", nargs="*", help="by default the lines of standard input")
     generate.add_argument(
         "--sampler",

@@ -63,7 +63,7 @@ def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
         command: a function that creates a command from a name, a function of its options and a description.
     """
     predict = command("predict", _predict, "print the answers of any pipeline or export, one per line")
-    predict.add_argument("folder", help="a pipeline, the folder of a training run, or an export")
+    predict.add_argument("folder", help="a pipeline, a training run, or an export")
     predict.add_argument(
         "inputs",
         nargs="*",
@@ -116,7 +116,7 @@ def open_output(path: str | None) -> Any:
 
 
 def load(folder: str) -> Predictor:
-    """Load a pipeline, a run's pipeline, or an export; one with ONNX graphs of texts needs no TensorFlow."""
+    """Load a pipeline, that of a training run, or an export; one with ONNX graphs of texts needs no TensorFlow."""
     from keras_transformer_serving import bundle
 
     path = pathlib.Path(folder)
@@ -127,7 +127,6 @@ def load(folder: str) -> Predictor:
     with quiet_start():
         from keras_transformer import pipelines
 
-        path = path / "pipeline" if (path / "pipeline" / "config.json").is_file() else path
         pipeline = pipelines.load(path)
     name = type(pipeline).__name__
     if name == "NodeClassification":

@@ -1,4 +1,4 @@
-"""Export of any Keras model, also one that is not of this package, as an ONNX graph or a SavedModel."""
+"""Export of Keras models, also those that are not of this package, as an ONNX graph or a SavedModel."""
 
 import os
 import pathlib
@@ -35,12 +35,14 @@ def onnx_model(
     sample_inputs: Any = None,
     overwrite: bool = False,
 ) -> pathlib.Path:
-    """Export any Keras model as an ONNX graph, and compare its outputs with the model's.
+    """Export a Keras model as an ONNX graph, and compare its outputs with the model's.
 
-    The graph is converted as those of `onnx`: operations that tf2onnx lacks have a form, attention, normalization and
-    GELU are those that ONNX Runtime fuses, and matrices are initializers with the paths of the model's weights. Inputs
-    have their names in the model, or "inputs", "input_0", "input_1", …; outputs those of a dictionary, or "output",
-    "output_0", "output_1", …. Above 2 GB, weights are in a file beside it, `<name>.onnx_data`.
+    The model may have any layers of operations that ONNX has: recurrent, convolutional, attention, …; an error names an
+    operation that it lacks, such as a Fourier transform. The graph is converted as those of `onnx`: attention,
+    normalization and GELU are those that ONNX Runtime fuses, and matrices are initializers with the paths of the
+    model's weights. Inputs have their names in the model, or "inputs", "input_0", "input_1", …; outputs those of a
+    dictionary, or "output", "output_0", "output_1", …. Above 2 GB, weights are in a file beside it,
+    `<name>.onnx_data`.
 
     Args:
         model: a `keras.Model` whose call takes one argument, `inputs`: a tensor, a list or a dictionary.
@@ -104,7 +106,7 @@ def saved_model_of(
     sample_inputs: Any = None,
     overwrite: bool = False,
 ) -> pathlib.Path:
-    """Export any Keras model as a SavedModel for TensorFlow Serving, and compare its outputs with the model's.
+    """Export a Keras model as a SavedModel for TensorFlow Serving, and compare its outputs with the model's.
 
     Its signature "serving_default" has the inputs and outputs of `onnx_model` by name. All operations are of
     TensorFlow 2.20, the newest that TensorFlow Serving has, and need no XLA, which it disables.
@@ -143,6 +145,11 @@ def _specs(model: Any, input_signature: Any, sample_inputs: Any) -> Any:
     """Return the structure of the model's inputs, of `tf.TensorSpec` with names."""
     if not isinstance(model, keras.Model):
         raise ValueError(f"`model` must be a keras.Model. Received: {type(model).__name__}")
+    stateful = [layer.name for layer in model._flatten_layers() if getattr(layer, "stateful", False)]
+    if stateful:
+        raise ValueError(
+            f"`model` must have no layer with stateful=True, as callers would share its state. Received: {stateful[0]}"
+        )
     structure = input_signature
     if structure is None:
         structure = _known_structure(model, sample_inputs)

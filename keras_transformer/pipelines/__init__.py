@@ -3,6 +3,7 @@
 import os
 from typing import Any
 
+from keras_transformer.pipelines.base import CONFIG, folder_of
 from keras_transformer.pipelines.base import Pipeline as Pipeline
 from keras_transformer.pipelines.embedding import Embedding as Embedding
 from keras_transformer.pipelines.evaluation import evaluate as evaluate
@@ -52,16 +53,21 @@ def load(folder: str | os.PathLike[str]) -> Any:
     """Load a saved pipeline.
 
     Args:
-        folder: the folder that a pipeline's `save` wrote.
+        folder: the folder that a pipeline's `save` wrote, or the folder of a training run, whose `pipeline/` is loaded.
 
     Returns:
         The pipeline.
 
     Raises:
-        FileNotFoundError: if the folder is not a pipeline.
+        FileNotFoundError: if the folder is neither.
         ValueError: if a file in it is damaged, or of a newer format.
+
+    Example:
+        >>> load("runs/es-en")(["¿Dónde está la estación?"])
+        ['Where is the station?']
     """
-    config_file = files.as_folder(folder) / "config.json"
+    folder = folder_of(files.as_folder(folder))
+    config_file = folder / CONFIG
     if bundle.is_bundle(folder):
         raise FileNotFoundError(
             "`folder` must be a pipeline, not an export, which `keras_transformer_serving.load` reads. "
@@ -70,7 +76,7 @@ def load(folder: str | os.PathLike[str]) -> Any:
     config = files.read_json(config_file) if config_file.is_file() else {}
     if not isinstance(config, dict) or str(config.get("pipeline")) not in Pipeline.classes:
         raise FileNotFoundError(
-            f"`folder` must be a saved pipeline. Received: folder={str(folder)!r}, "
+            f"`folder` must be a saved pipeline, or a training run. Received: folder={str(folder)!r}, "
             f"which {'has no config.json' if not config_file.is_file() else 'has another config.json'}"
         )
     return Pipeline.classes[config["pipeline"]].load(folder)

@@ -225,6 +225,12 @@ def is_pipeline(folder: str | os.PathLike[str]) -> bool:
     return isinstance(config, dict) and "pipeline" in config
 
 
+def folder_of(folder: str | os.PathLike[str]) -> pathlib.Path:
+    """Return the folder of a saved pipeline: of a training run its `pipeline/`, of anything else itself."""
+    folder = pathlib.Path(folder)
+    return folder / "pipeline" if not is_pipeline(folder) and is_pipeline(folder / "pipeline") else folder
+
+
 def _check_sha256(path: pathlib.Path, expected: str | None, found: str) -> None:
     if expected is None:
         raise ValueError(f"`{path.parent / CONFIG}` must have the sha256 of {path.name}. Received: none")

@@ -7,15 +7,12 @@ from typing import Any
 import keras
 
 from keras_transformer import models, pipelines
-from keras_transformer.pipelines.base import is_pipeline
+from keras_transformer.pipelines.base import folder_of, is_pipeline
 
 
 def load_pipeline(folder: str | os.PathLike[str]) -> Any:
     """Load a pipeline from its folder, the folder of a run, or a folder of `transformers`."""
-    folder = pathlib.Path(folder)
-    if is_pipeline(folder / "pipeline"):
-        folder = folder / "pipeline"
-    if is_pipeline(folder) or not folder.is_dir():
+    if is_pipeline(folder_of(folder)) or not pathlib.Path(folder).is_dir():
         return pipelines.load(folder)
     return pipelines.from_hugging_face(folder)
 

@@ -10,7 +10,7 @@ from keras import layers
 
 from keras_transformer import export, models
 from keras_transformer.export import keras_models
-from keras_transformer.export.to_onnx import weights
+from keras_transformer.export.to_onnx import tf2onnx_handlers, weights
 
 IDS = np.array([[3, 4, 5, 0], [6, 7, 0, 0], [8, 9, 1, 2]], "int32")
 WORDS = {"ids": IDS, "mask": IDS > 0}
@@ -129,6 +129,30 @@ def test_onnx_graph_equals_the_model(name, tmp_path):
         assert value.type.tensor_type.shape.dim[0].dim_param == "batch_size"
 
 
+RECURRENT = {
+    "LSTM": lambda: layers.LSTM(4),
+    "GRU": lambda: layers.GRU(4, return_sequences=True),
+    "GRU, reset before": lambda: layers.GRU(4, reset_after=False),
+    "SimpleRNN": lambda: layers.SimpleRNN(4, go_backwards=True),
+    "Bidirectional": lambda: layers.Bidirectional(layers.LSTM(4, return_sequences=True)),
+    "stacked": lambda: layers.RNN([layers.LSTMCell(4), layers.GRUCell(3)]),
+}
+
+
+@pytest.mark.slow_variants
+@pytest.mark.parametrize("length", [None, 6])
+@pytest.mark.parametrize("name", RECURRENT)
+def test_recurrent_layers_equal_the_model(name, length, tmp_path):
+    ids = keras.Input((length,), dtype="int32", name="ids")
+    embedded = layers.Embedding(10, 3, mask_zero=name != "LSTM")(ids)
+    model = keras.Model(ids, RECURRENT[name]()(embedded))
+    session = onnxruntime.InferenceSession(export.onnx_model(model, tmp_path / "model.onnx"))
+    random = np.random.default_rng(0)
+    for rows, columns in ((1, length or 1), (3, length or 11)):
+        found = random.integers(0, 10, (rows, columns), "int32")
+        np.testing.assert_allclose(session.run(None, {"ids": found})[0], model(found), rtol=1e-4, atol=1e-5)
+
+
 @each
 def test_saved_model_equals_the_model(name, tmp_path):
     make, options, inputs, names, output_names = CASES[name]
@@ -226,8 +250,24 @@ def test_an_operation_without_a_form_in_onnx_is_refused_with_its_layer(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_operation_without_a_form_for_its_types_is_refused_with_its_layer(tmp_path, monkeypatch):
+    monkeypatch.setitem(tf2onnx_handlers.HANDLERS, "Less", (lambda *_: None, []))
+    model = keras.Sequential([keras.Input((4, 3)), layers.LSTM(2, name="recurrent")])
+    with pytest.raises(
+        ValueError, match=r"Received: Less in sequential.*recurrent.*: B has inconsistent type"
+    ):
+        export.onnx_model(model, tmp_path / "model.onnx")
+
+
 TEXTS = keras.InputSpec("string", (None,), name="texts")
+
+
+def stateful():
+    return keras.Sequential([keras.Input(batch_shape=(2, 4, 3)), layers.LSTM(2, stateful=True, name="kept")])
+
+
 INVALID = {
+    "stateful": (stateful, {}, "`model` must have no layer with stateful=True, .* Received: kept"),
     "not a model": (lambda: layers.Dense(3), {}, "`model` must be a keras.Model. Received: Dense"),
     "never called": (Pair, {}, "`input_signature` or `sample_inputs` must be given"),
     "texts": (Pair, {"input_signature": TEXTS}, "`input_signature` must be of numbers. Received: texts"),

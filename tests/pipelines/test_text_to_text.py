@@ -270,6 +270,14 @@ def test_a_failing_save_leaves_no_files(pipeline, copied, monkeypatch, overwrite
     assert everything(copied.parent) == before
 
 
+def test_the_folder_of_a_run_is_loaded_as_its_pipeline(saved, tmp_path):
+    shutil.copytree(saved, tmp_path / "run" / "pipeline")
+    (tmp_path / "run" / "report.json").write_text("{}")
+    assert pipelines.load(tmp_path / "run").generation_config() == pipelines.load(saved).generation_config()
+    with pytest.raises(FileNotFoundError, match="`folder` must be a saved pipeline, or a training run"):
+        pipelines.load(tmp_path)
+
+
 @pytest.mark.parametrize("folder", ["absent", "empty", "other", "json", "list"])
 def test_loading_another_folder_names_it(tmp_path, folder):
     path = tmp_path / folder

@@ -19,6 +19,7 @@ from served_exports import (
     predict,
     run,
     tensor,
+    write_export,
 )
 from served_graphs import array_graph
 
@@ -84,6 +85,17 @@ def test_answers_equal_the_serving_pipelines(exports):
         np.testing.assert_array_equal([each["ids"] for each in answers["predictions"]], expected["ids"])
 
     run(exports, test, "classifier", "generator")
+
+
+@pytest.mark.parametrize("name", ["classifier", "generator", "copier", "tagger", "images"])
+def test_every_export_runs_on_arrays(small, tmp_path, name):
+    model = serving.load(write_export(small, tmp_path / name, name))
+    ids = np.array([[OFFSET + ord("a"), OFFSET + ord("b"), 0]])
+    arrays = {"pixel_values": np.zeros((1, 2, 2, 1), "float32")} if name == "images" else {"input_ids": ids}
+    found = model.run(**arrays)
+    assert all(isinstance(each, np.ndarray) for each in found.values())
+    if name in ("generator", "copier"):
+        np.testing.assert_array_equal(found["ids"], model.generate([ids[0, :2]])["ids"])
 
 
 def test_a_sample_depends_only_on_its_seed_and_its_row(exports):

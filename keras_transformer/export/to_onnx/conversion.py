@@ -4,6 +4,7 @@ import logging
 import math
 import os
 import pathlib
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -221,14 +222,18 @@ def convert(
     import onnx as onnx_library
     import tf2onnx
 
-    logging.getLogger("tf2onnx").setLevel(logging.ERROR)
+    logging.getLogger("tf2onnx").setLevel(logging.CRITICAL)  # what it did not convert is found below
     matrices = weights.Matrices(variables)
     signature = [*signature, *matrices.specs]
     traced = tf.function(matrices.arguments_of(function), input_signature=signature, autograph=False)
-    model, _ = tf2onnx.convert.from_function(
-        traced, input_signature=signature, opset=OPSET, custom_op_handlers=tf2onnx_handlers.HANDLERS
-    )
-    _insert_captured(model.graph, traced.get_concrete_function())
+    traced_model = traced.get_concrete_function()
+    try:
+        model, _ = tf2onnx.convert.from_function(
+            traced, input_signature=signature, opset=OPSET, custom_op_handlers=tf2onnx_handlers.HANDLERS
+        )
+    except Exception as error:  # of any class: TensorFlow's, Protocol Buffers', its own
+        raise ValueError(f"`model` must consist of operations that ONNX has. Received: {error}") from error
+    _insert_captured(model.graph, traced_model)
     matrices.set_shapes(model.graph)
     unknown = {node.op_type: node.name for node in graph_traversal.nodes(model.graph) if not _is_known(node)}
     if unknown:
@@ -244,8 +249,8 @@ def convert(
         onnx_library.checker.check_model(model, full_check=True)
     except (onnx_library.checker.ValidationError, onnx_library.shape_inference.InferenceError) as error:
         raise ValueError(
-            "`model` must have types that its operations support in ONNX, such as float32 or mixed_float16. "
-            f"Received: {error}"
+            "`model` must consist of operations that ONNX has for their types, such as float32. "
+            f"Received: {_first_invalid(str(error))}"
         ) from error
     matrices.insert(model.graph)
     return model
@@ -259,6 +264,12 @@ def _insert_captured(graph: Any, traced: Any) -> None:
     for each in [each for each in graph.input if each.name in captured]:
         graph.input.remove(each)
         graph.initializer.append(onnx.numpy_helper.from_array(captured[each.name].numpy(), each.name))
+
+
+def _first_invalid(error: str) -> str:
+    """Return the operation, its layer and the reason of the first error of ONNX's checker."""
+    found = re.search(r"\(op_type:(\w+), node name: ([^)]*)\):\s*(?:\[\w+\])?\s*([^\n]*)", error)
+    return error if found is None else "{} in {}: {}".format(*found.groups())
 
 
 def _is_known(node: Any) -> bool:

@@ -31,13 +31,22 @@ def select(graph: Any, node: Any, *_: Any) -> None:
     graph.make_node("Or", chosen, outputs=outputs, name=node.name, dtypes=[TensorProto.BOOL], shapes=[shape])
 
 
-def keep(*_: Any) -> None:
-    """Keep Less and Greater of integers, which tf2onnx would compare as floats; ONNX Runtime supports integers."""
+def compare(graph: Any, node: Any, *_: Any) -> None:
+    """Keep Less and Greater of integers, which tf2onnx would compare as floats; ONNX Runtime supports integers.
+
+    The condition of a loop with a maximum number of steps compares it with the first input of its function, the number
+    of steps so far, which is int32 in TensorFlow and int64 in ONNX.
+    """
+    from onnx import TensorProto
+
+    if node.input[0] == graph.input_names[0] and graph.get_dtype(node.input[0]) == TensorProto.INT32:
+        for name in [*node.input]:
+            graph.insert_new_node_on_input(node, "Cast", name, to=TensorProto.INT64)
 
 
 HANDLERS = {
     "Erfc": (erfc, []),
     "SelectV2": (select, []),
-    "Less": (keep, []),
-    "Greater": (keep, []),
+    "Less": (compare, []),
+    "Greater": (compare, []),
 }

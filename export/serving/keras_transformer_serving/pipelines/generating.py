@@ -183,6 +183,21 @@ class Generating(abc.ABC):
             ids[chosen], lengths[chosen], scores[chosen] = part["ids"], part["lengths"], part["scores"]
         return {"ids": ids, "lengths": lengths, "scores": scores}
 
+    def run(self, input_ids: np.ndarray, **arrays: Any) -> dict[str, np.ndarray]:
+        """Return the outputs of the graph with the whole loop for token ids, without a tokenizer or batches.
+
+        Args:
+            input_ids: integers (B, S), padded.
+            **arrays: the other arguments of `Graphs.generate`.
+
+        Returns:
+            As `generate`.
+
+        Raises:
+            ValueError: if an argument has another shape, or values out of range.
+        """
+        return self.graphs.generate(input_ids, **arrays)
+
     def encode(self, texts: Sequence[Any], truncate: bool = False) -> list[list[int]]:
         """Return the source ids of each text or list of ids."""
         return list(self._encoded(texts, RowErrors(), truncate).values())
