@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_transformer_serving.graphs import Graphs
 from keras_transformer_serving.pipelines.texts import RefusedError, check_batch_size, check_string
-from keras_transformer_serving.text import Tokenizer
+from keras_transformer_serving.text import Tokenizer, splitting
 
 _NO_TEXT = (
     "`texts` must be rows of ids, for `generate`: the export's tokenizer is not one of `keras_transformer.text`, so "
@@ -26,6 +26,8 @@ class Generating(abc.ABC):
         tokenizer: the export's tokenizer; None if it needs TensorFlow, so that inputs must be token ids.
         config: the export's settings.
     """
+
+    _or_long_texts = ""  # offered by the error of a text that is too long
 
     def __init__(self, graphs: Graphs, tokenizer: Tokenizer | None, config: dict[str, Any]) -> None:
         self.graphs = graphs
@@ -110,13 +112,7 @@ class Generating(abc.ABC):
             "min_new_tokens": min_new_tokens,
             "temperature": temperature,
         }
-        given = {name: np.asarray(each) for name, each in options.items() if each is not None}
-        for name, values in given.items():
-            if values.shape not in ((), (len(rows),)):
-                raise ValueError(
-                    f"`{name}` must be one number, or one for each of {len(rows)} texts. "
-                    f"Received: {name}={options[name]!r}"
-                )
+        given = _numbers(options, len(rows))
         order = sorted(range(len(rows)), key=lambda row: len(rows[row]))  # batches of similar lengths
         count = self.graphs.num_return
         shape = (len(rows), count) if count > 1 else (len(rows),)
@@ -169,7 +165,8 @@ class Generating(abc.ABC):
         if len(ids) > limit:
             raise RefusedError(
                 "texts",
-                f"`texts` must have at most {limit} tokens each (max_source_tokens). Received: {len(ids)} tokens",
+                f"`texts` must have at most {limit} tokens each (max_source_tokens){self._or_long_texts}. "
+                f"Received: {len(ids)} tokens",
             )
         return ids
 
@@ -185,6 +182,54 @@ class Generating(abc.ABC):
 
 class TextToText(Generating):
     """An exported encoder–decoder; `load` creates it."""
+
+    _or_long_texts = ", or long_texts='split'"
+
+    def __call__(
+        self,
+        texts: str | Iterable[str],
+        batch_size: int = 64,
+        *,
+        long_texts: str | None = None,
+        **options: Any,
+    ) -> Any:
+        r"""Generate texts, as `Generating`.
+
+        Args:
+            texts: strings, or one string.
+            batch_size: the number of texts in a batch.
+            long_texts: "refuse" texts of more than `max_source_tokens` tokens, or "split" them into lines and sentences
+                (see `split_texts`), whose outputs are joined; by default the export's setting.
+            **options: those of `generate`; the options of a text hold for each of its parts.
+
+        Example:
+            >>> translate("La casa.\n\nEl perro.", long_texts="split")
+            'The house.\n\nThe dog.'
+        """
+        if not self.splits(long_texts):
+            return super().__call__(texts, batch_size, **options)
+        if isinstance(texts, str):
+            return self([texts], batch_size, long_texts=long_texts, **options)[0]
+        texts = list(texts)
+        split = splitting.SplitTexts(self.split_texts(texts))
+        given = _numbers(options, len(texts))
+        each = {name: split.of_each(values) if values.ndim else values for name, values in given.items()}
+        return split.join(super().__call__(split.parts, batch_size, **each))
+
+    def splits(self, long_texts: str | None = None) -> bool:
+        """Return whether long texts are split, by an argument or the export's setting."""
+        return splitting.is_split(
+            self.config.get("long_texts", "refuse") if long_texts is None else long_texts
+        )
+
+    def split_texts(self, texts: Iterable[str]) -> list[splitting.Split]:
+        """Split texts into parts that fit `max_source_tokens`; see `text.splitting.split_texts`."""
+        texts = list(texts)
+        for row, text in enumerate(texts):
+            check_string("texts", row, text)
+        return splitting.split_texts(
+            texts, lambda parts: [len(self.tokenize(part)) for part in parts], self.graphs.max_source_tokens
+        )
 
     def tokenize(self, text: str) -> list[int]:
         """Return the source ids of a text and the end id; none for only spaces and unknown characters."""
@@ -216,3 +261,18 @@ class TextGeneration(Generating):
 def generating_pipeline(graphs: Graphs, tokenizer: Tokenizer | None, config: dict[str, Any]) -> Generating:
     """Return an exported pipeline that generates: a `TextToText`, or of a decoder-only model a `TextGeneration`."""
     return (TextGeneration if config["start_id"] is None else TextToText)(graphs, tokenizer, config)
+
+
+def _numbers(options: dict[str, Any], count: int) -> dict[str, np.ndarray]:
+    """Return the options that are given as arrays, () or (count,).
+
+    Raises:
+        ValueError: if one has another shape.
+    """
+    given = {name: np.asarray(each) for name, each in options.items() if each is not None}
+    for name, values in given.items():
+        if values.shape not in ((), (count,)):
+            raise ValueError(
+                f"`{name}` must be one number, or one for each of {count} texts. Received: {name}={options[name]!r}"
+            )
+    return given

@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 LONG_TEXTS = ("refuse", "split")
@@ -68,6 +68,15 @@ class Split:
         pairs = zip(self.between, [*outputs, ""], strict=True)
         return "".join(string for pair in pairs for string in pair)
 
+    def stream(self, streams: Iterable[Iterator[str]]) -> Iterator[str]:
+        """Yield the pieces of the outputs for the parts, one stream each, and the strings between them."""
+        for before, pieces in zip(self.between, streams, strict=False):
+            if before:
+                yield before
+            yield from pieces
+        if self.between[-1]:
+            yield self.between[-1]
+
 
 class SplitTexts:
     """The parts of several texts as one list.
@@ -103,6 +112,17 @@ class SplitTexts:
         for owner, output in zip(self.owners, outputs, strict=True):
             of_text[owner].append(output)
         return [split.join(found) for split, found in zip(self._splits, of_text, strict=True)]
+
+
+def is_split(long_texts: Any) -> bool:
+    """Return whether long texts are split rather than refused.
+
+    Raises:
+        ValueError: if the setting is unknown.
+    """
+    if long_texts not in LONG_TEXTS:
+        raise ValueError(f"`long_texts` must be one of {LONG_TEXTS}. Received: long_texts={long_texts!r}")
+    return bool(long_texts == "split")
 
 
 def split_texts(
