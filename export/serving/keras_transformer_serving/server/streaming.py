@@ -14,7 +14,7 @@ from keras_transformer_serving.pipelines.texts import RefusedError
 from keras_transformer_serving.server import generating
 from keras_transformer_serving.server.batching import Batcher, Limits
 from keras_transformer_serving.server.metrics import Metrics
-from keras_transformer_serving.server.signatures import RequestError, Tensor, shown, text_of
+from keras_transformer_serving.server.signatures import RequestError, shown, text_of
 from keras_transformer_serving.server.versions import Loaded
 
 
@@ -39,7 +39,7 @@ async def response(
     metrics: Metrics,
     name: str,
 ) -> StreamingResponse:
-    """Return the response to a request {"text": …, "max_new_tokens": …}.
+    """Return the response to a request {"text": …, "max_new_tokens": …, "long_texts": …}.
 
     Each event has a piece of the text, {"text": …}. The last one, of the type "done", has the whole text, which the
     pieces make up. An event of the type "error" ends a stream that failed.
@@ -58,16 +58,14 @@ async def response(
     """
     begin = time.perf_counter()
     pipeline = generating.check_stream(loaded.pipeline)
-    known = ("text", "max_new_tokens")
-    if not isinstance(document, dict) or not set(document) <= {*known} or "text" not in document:
+    inputs = {tensor.name: tensor for tensor in generating.stream_inputs(pipeline)}
+    if not isinstance(document, dict) or not set(document) <= {*inputs} or "text" not in document:
+        _, *optional = inputs
         raise RequestError(
             400,
-            f'The request must be {{"text": …}}, optionally with max_new_tokens. Received: {shown(document)}',
+            f'The request must be {{"text": …}}, optionally with {", ".join(optional)}. Received: {shown(document)}',
         )
-    options = {}
-    for tensor in (Tensor("text", "string"), Tensor("max_new_tokens", "int32")):
-        if tensor.name in document:
-            options[tensor.name] = tensor.convert(document[tensor.name], tensor.name)
+    options = {name: inputs[name].convert(value, name) for name, value in document.items()}
     if len(options["text"]) > limits.max_characters:
         raise RequestError(
             400,
@@ -78,7 +76,8 @@ async def response(
     try:
         generating.check_options(pipeline, options)
         text, limit = text_of(options, "text"), options.get("max_new_tokens")
-        pieces = await batcher.step(lambda: generating.pieces(pipeline, text, limit))
+        setting = options.get("long_texts")
+        pieces = await batcher.step(lambda: generating.pieces(pipeline, text, limit, setting))
     except RefusedError as error:
         raise RequestError(400, str(error)) from None
     first = metrics.first_token_seconds.labels(name)

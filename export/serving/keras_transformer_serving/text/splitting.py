@@ -63,6 +63,16 @@ class Split:
     parts: tuple[str, ...]
     between: tuple[str, ...]
 
+    @classmethod
+    def whole(cls, text: str) -> "Split":
+        """Return a text as its only part."""
+        return cls((text,), ("", ""))
+
+    @property
+    def is_whole(self) -> bool:
+        """True if the text is its only part."""
+        return self.between == ("", "")
+
     def join(self, outputs: Sequence[str]) -> str:
         """Return the outputs for the parts with the strings between them."""
         pairs = zip(self.between, [*outputs, ""], strict=True)
@@ -170,9 +180,7 @@ def split_texts(
             for of in pieces
         ]
     return [
-        Split((text,), ("", ""))
-        if is_whole or any(sizes[_core(piece)] > max_tokens for piece in of)
-        else _split(of)
+        Split.whole(text) if is_whole or any(sizes[_core(piece)] > max_tokens for piece in of) else _split(of)
         for text, of, is_whole in zip(texts, pieces, whole, strict=True)
     ]
 
