@@ -1,11 +1,13 @@
 """Validation of the arguments of generating pipelines: texts, prefixes and limits."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from keras_transformer.text.tokenizers.strings import to_utf8
 from keras_transformer_options.arguments import check_positive, is_integer
+from keras_transformer_serving.pipelines.errors import RowErrors
 
 LENGTH = 8
 """The length for which the shapes of outputs are compared."""
@@ -57,13 +59,24 @@ def as_list(name: str, texts: Any) -> list[Any]:
     return list(texts)
 
 
-def one_for_each(name: str, texts: Any, count: int) -> list[str]:
+def utf8_columns(errors: RowErrors, **texts: Sequence[Any]) -> list[list[bytes]]:
+    """Return the texts of each argument in UTF-8, b"" for those with an error."""
+    columns = {name: [b""] * len(column) for name, column in texts.items()}
+    for name, column in texts.items():
+        for row, text in enumerate(column):
+            with errors.of(row):
+                columns[name][row] = to_utf8(text, name, row)
+    return list(columns.values())
+
+
+def one_for_each(name: str, texts: Any, count: int, errors: RowErrors) -> list[str]:
     """Return a list of `count` strings, one for each text."""
     texts = as_list(name, texts)
     if len(texts) != count:
         raise ValueError(f"`{name}` must be one for each of {count} texts. Received: {len(texts)}")
     for row, text in enumerate(texts):
-        check_text(f"{name}[{row}]", text)
+        with errors.of(row):
+            check_text(f"{name}[{row}]", text)
     return texts
 
 

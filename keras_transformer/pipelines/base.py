@@ -14,6 +14,7 @@ import tensorflow as tf
 from keras_transformer import text
 from keras_transformer.typing import Tensor
 from keras_transformer_serving import bundle, files
+from keras_transformer_serving.pipelines.errors import RowErrors
 
 Arrays = dict[str, np.ndarray]
 Axes = dict[str, list[str | None]]
@@ -39,23 +40,30 @@ class Preprocessed(NamedTuple):
     error: Tensor
     state: dict[str, Tensor]
 
-    def raise_refused(self, indices: Sequence[int] | None = None) -> None:
-        """Raise a ValueError for the first refused input, if any; an error begins with the argument's name.
+    def add_refused(self, errors: RowErrors, indices: Sequence[int] | None = None) -> None:
+        """Add a ValueError for each refused input; its reason begins with the argument's name.
 
         Args:
+            errors: the errors of the rows of a call.
             indices: the index of each input in its argument, by default 0, 1, 2, …
         """
-        errors = self.error.numpy()
-        indices = range(len(errors)) if indices is None else indices
-        for index, error in sorted(zip(indices, errors, strict=True)):
-            if error:
-                message = error.decode()
-                raise ValueError(f"{message} in {message.split('`')[1]}[{index}]")
+        reasons = self.error.numpy()
+        indices = range(len(reasons)) if indices is None else indices
+        for index, reason in sorted(zip(indices, reasons, strict=True)):
+            if reason:
+                message = reason.decode()
+                errors.add(int(index), ValueError(f"{message} in {message.split('`')[1]}[{index}]"))
 
     def arrays(self) -> Arrays:
         """Return the inputs as arrays, or raise a ValueError if any input is refused."""
-        self.raise_refused()
+        self.add_refused(RowErrors())
         return {name: values.numpy() for name, values in self.inputs.items()}
+
+    def accepted(self, errors: RowErrors) -> tuple[list[int], Arrays]:
+        """Add the errors of refused inputs, and return the indices of the others and the model's inputs for them."""
+        self.add_refused(errors)
+        rows = errors.accepted(len(self.error))
+        return rows, {name: values.numpy()[rows] for name, values in self.inputs.items()}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Batched generation and scoring: rows of similar length are batched, and results are returned in order."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from keras_transformer.generation.validation import padding_value, seed_or_new
 def generate(
     pipeline: Any,
     inputs: Mapping[str, np.ndarray],
+    numbers: Sequence[int],
     prefix_ids: np.ndarray,
     limits: np.ndarray,
     batch_size: int,
@@ -22,6 +23,7 @@ def generate(
     Args:
         pipeline: with `model`, `sampler` and `constraints`.
         inputs: the outputs of the pipeline's `preprocess` for B ≥ 1 texts, as arrays.
+        numbers: for each text the row number that seeds its sampling noise.
         prefix_ids: integers (B, Q), Q = 0 without prefixes.
         limits: integers (B,), the maximum number of new tokens of each row.
         batch_size: the number of rows in a batch.
@@ -41,7 +43,7 @@ def generate(
             max_new_tokens=limits[rows],
             constraints=pipeline.constraints,
             prefix_ids=prefix_ids[rows] if prefix_ids.size else None,
-            rows=rows if samples else None,
+            rows=np.asarray(numbers)[rows] if samples else None,
             **{name: values[rows, : max(1, lengths[rows].max())] for name, values in inputs.items()},
         )
         for rows in rows_of

@@ -87,12 +87,15 @@ class Classifier:
         count = np.count_nonzero(row["probabilities"] > self.threshold)
         return [label_of[label] for label in row["labels"][:count].tolist()]
 
-    def _scores_of_rows(self, rows: Any) -> np.ndarray:
-        """Return the scores of the outputs for n inputs, float32 (n, C), or (C,) for the outputs for one."""
-        name = "values" if self._is_regression else "probabilities"
-        if isinstance(rows, dict):
-            return rows[name]
-        return np.array([row[name] for row in rows], "float32").reshape(-1, len(self.labels))
+    def _scores_of(self, row: Arrays) -> np.ndarray:
+        """Return the scores (C,) of the outputs for one input."""
+        return row["values" if self._is_regression else "probabilities"]
+
+    def _stacked(self, scores: Any) -> np.ndarray:
+        """Return a list of n scores (C,) as float32 (n, C); those of a single input remain (C,)."""
+        if isinstance(scores, np.ndarray):
+            return scores
+        return np.array(scores, "float32").reshape(-1, len(self.labels))
 
     def _check_has_probabilities(self) -> None:
         if self._is_regression:

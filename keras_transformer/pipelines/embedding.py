@@ -12,6 +12,7 @@ from keras_transformer.pipelines.base import BATCH, Axes, Preprocessed
 from keras_transformer.pipelines.texts import TextPipeline, utf8_error
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_one_of
+from keras_transformer_serving.pipelines.errors import Errors
 
 
 class Embedding(TextPipeline):
@@ -49,25 +50,38 @@ class Embedding(TextPipeline):
         check_one_of(POOLINGS if trained is None else (trained,), pooling=self.pooling)
         self.normalize = normalize
 
-    def __call__(self, text: str | Iterable[str], batch_size: int = 32) -> np.ndarray:
+    def __call__(
+        self,
+        text: str | Iterable[str],
+        batch_size: int = 32,
+        *,
+        errors: Errors = "raise",
+        truncate: bool = False,
+    ) -> Any:
         """Embed texts.
 
         Args:
             text: a list of texts, or one string.
             batch_size: the number of rows in a batch.
+            errors: "raise" the error of a text, or "return" it in place of the answer.
+            truncate: whether to cut a text that is too long, keeping its first tokens.
 
         Returns:
-            float32 (n, D), or (D,) for one string.
+            float32 (n, D), or (D,) for one string; with errors="return" a list of vectors and errors.
 
         Raises:
             ValueError: if a text is too long.
         """
-        rows = self._answers(batch_size, lambda row, _text: row["embedding"], text=text)
+        rows = self._answers(
+            batch_size, lambda row, _text: row["embedding"], errors=errors, truncate=truncate, text=text
+        )
+        if errors == "return":
+            return rows
         return np.array(rows, "float32").reshape([-1, self.encoder.model_dim][isinstance(text, str) :])
 
-    def preprocess(self, text: Tensor) -> Preprocessed:
+    def preprocess(self, text: Tensor, truncate: bool = False) -> Preprocessed:
         """Convert strings (B,) to the model's inputs, as TensorFlow operations."""
-        windows = self._windows(self.tokenizer.tokenize(text), "text", utf8_error(text=text))
+        windows = self._windows(self.tokenizer.tokenize(text), "text", utf8_error(text=text), truncate)
         state = {"owner": windows.owner, "length": windows.ids.row_lengths() + 2}
         return Preprocessed(self._inputs(windows.ids), windows.error, state)
 

@@ -10,6 +10,7 @@ from keras_transformer.pipelines.base import Arrays, Preprocessed
 from keras_transformer.pipelines.texts import TextPipeline, first_error, utf8_error, valid_utf8
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import is_integer
+from keras_transformer_serving.pipelines.errors import Errors
 from keras_transformer_serving.pipelines.fill_mask import MaskPrediction as MaskPrediction
 
 
@@ -45,12 +46,22 @@ class FillMask(TextPipeline):
         self.mask = mask
         self.top = top
 
-    def __call__(self, text: str | Iterable[str], batch_size: int = 32) -> Any:
+    def __call__(
+        self,
+        text: str | Iterable[str],
+        batch_size: int = 32,
+        *,
+        errors: Errors = "raise",
+        truncate: bool = False,
+    ) -> Any:
         """Predict the most probable pieces for each mask token, the best first.
 
         Args:
             text: a list of texts, or one string, each with one mask token or more.
             batch_size: the number of rows in a batch.
+            errors: "raise" the error of a text, or "return" it in place of the answer.
+            truncate: whether to cut a text that is too long, keeping its first tokens: mask tokens that are cut are
+                not predicted.
 
         Returns:
             For each text a list with one list of `MaskPrediction` for each mask token; for one string only its list.
@@ -58,9 +69,9 @@ class FillMask(TextPipeline):
         Raises:
             ValueError: if a text has no mask token, or is too long.
         """
-        return self._answers(batch_size, self._predictions, text=text)
+        return self._answers(batch_size, self._predictions, errors=errors, truncate=truncate, text=text)
 
-    def preprocess(self, text: Tensor) -> Preprocessed:
+    def preprocess(self, text: Tensor, truncate: bool = False) -> Preprocessed:
         """Convert strings (B,) to the model's inputs, as TensorFlow operations."""
         parts = tf.strings.split(valid_utf8(text), self.mask)  # (B, None)
         ids = self.tokenizer.tokenize(parts.values)
@@ -68,9 +79,23 @@ class FillMask(TextPipeline):
         ids = parts.with_values(tf.concat([ids, mask_ids], axis=1)).merge_dims(1, 2)[:, :-1]
         missing = f"`text` must contain the mask token {self.mask!r}. Received: none"
         error = first_error(utf8_error(text=text), tf.where(parts.row_lengths() > 1, "", missing))
-        windows = self._windows(ids, "text", error)
+        windows = self._windows(ids, "text", error, truncate)
         inputs = self._inputs(windows.ids)
-        return Preprocessed(inputs, windows.error, {"token_ids": inputs["token_ids"]})
+        error = windows.error
+        if truncate:
+            length = tf.strings.as_string(windows.ids.row_lengths())
+            kept = tf.reduce_any(
+                windows.ids.with_values(windows.ids.values == self.tokenizer.mask_id), axis=1
+            )
+            cut = tf.strings.join(
+                [
+                    f"`text` must contain the mask token {self.mask!r} in its first ",
+                    length,
+                    " tokens (truncate=True). Received: none",
+                ]
+            )
+            error = first_error(error, tf.where(kept, "", cut))
+        return Preprocessed(inputs, error, {"token_ids": inputs["token_ids"]})
 
     def postprocess(self, outputs: dict[str, Tensor], batch: Preprocessed) -> dict[str, Tensor]:
         """Return the `top` most probable "pieces" of each mask token, and their "probabilities".

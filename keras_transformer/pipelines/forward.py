@@ -2,6 +2,7 @@
 
 import abc
 import copy
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,6 +21,7 @@ from keras_transformer.pipelines.base import (
 )
 from keras_transformer.typing import Tensor
 from keras_transformer_serving.graphs import MODEL
+from keras_transformer_serving.pipelines.errors import RowErrors
 
 FORWARD = "forward"
 
@@ -28,8 +30,8 @@ class ForwardPipeline(Pipeline):
     """Base class of pipelines that run their model once.
 
     A call runs `preprocess` and `postprocess` as TensorFlow functions, and between them `forward`, compiled by the
-    backend of the model; a SavedModel's signature is one function of all three. A call raises for a refused input; a
-    signature answers the others.
+    backend of the model; a SavedModel's signature is one function of all three. A call raises for a refused input, or
+    returns its error; a signature answers the others.
     """
 
     _compiled: "_Functions | None" = None
@@ -84,32 +86,44 @@ class ForwardPipeline(Pipeline):
         count = len(inputs[0])
         return self._answer(self._preprocessed(inputs, np.arange(count)), count)
 
-    def _rows(self, inputs: Sequence[Sequence[Any]], batch_size: int, order: Sequence[int]) -> list[Arrays]:
-        """Return the outputs for each of n inputs, computed in batches.
+    def _rows(
+        self,
+        inputs: Sequence[Sequence[Any]],
+        batch_size: int,
+        order: Sequence[int],
+        errors: RowErrors,
+        **options: Any,
+    ) -> dict[int, Arrays]:
+        """Return the outputs for each accepted input, by index, computed in batches.
 
         Args:
             inputs: one or several lists of n texts, images or graphs.
             batch_size: the number of rows in a batch.
-            order: the indices of all inputs, those of similar length next to each other.
+            order: the indices of inputs, those of similar length next to each other.
+            errors: the errors of rows, to which those of refused inputs are added.
+            **options: those of `preprocess`.
 
         Raises:
-            ValueError: if an input is refused.
+            ValueError: if an input is refused, unless `errors` are returned.
         """
-        rows: list[Any] = [None] * len(order)
+        rows = {}
         for start in range(0, len(order), batch_size):
             indices = order[start : start + batch_size]
-            batch = self._preprocessed(inputs, indices)
-            batch.raise_refused(indices)
+            batch = self._preprocessed(inputs, indices, **options)
+            batch.add_refused(errors, indices)
             outputs = self._answer(batch, batch_size)
             for place, index in enumerate(indices):
-                rows[index] = {name: values[place] for name, values in outputs.items()}
+                if index not in errors:
+                    rows[index] = {name: values[place] for name, values in outputs.items()}
         return rows
 
-    def _preprocessed(self, inputs: Sequence[Sequence[Any]], indices: Sequence[int]) -> Preprocessed:
+    def _preprocessed(
+        self, inputs: Sequence[Sequence[Any]], indices: Sequence[int], **options: Any
+    ) -> Preprocessed:
         """Preprocess the inputs at `indices`."""
         with tf.device("CPU"):  # where strings are
             columns = [tf.convert_to_tensor(_chosen(column, indices)) for column in inputs]
-            return self._functions().preprocess(*columns)
+            return self._functions().preprocess(*columns, **options)
 
     def _answer(self, batch: Preprocessed, batch_size: int) -> Arrays:
         """Return the outputs for a preprocessed batch; the model runs on at most `batch_size` rows at once."""
@@ -155,15 +169,17 @@ class _Functions:
             and pipeline.settings() == self._settings
         )
 
-    def preprocess(self, *columns: tf.Tensor) -> Preprocessed:
-        """Run `preprocess` on batches of any size."""
+    def preprocess(self, *columns: tf.Tensor, **options: Any) -> Preprocessed:
+        """Run `preprocess` with options on batches of any size."""
         # Only the last axis, of channels or features, has a fixed size.
         shapes = [[None] * max(1, len(each.shape) - 1) + each.shape.as_list()[1:][-1:] for each in columns]
         specs = [tf.TensorSpec(shape, each.dtype) for shape, each in zip(shapes, columns, strict=True)]
-        key = tuple(specs)
+        key = (*specs, *options.items())
         if key not in self._preprocess:
             self._preprocess[key] = tf.function(
-                self._pipeline.preprocess, input_signature=specs, autograph=False
+                functools.partial(self._pipeline.preprocess, **options),
+                input_signature=specs,
+                autograph=False,
             )
         return self._preprocess[key](*columns)
 

@@ -15,15 +15,17 @@ from keras_transformer.generation.generative_model import is_encoder_decoder
 from keras_transformer.generation.settings import Settings
 from keras_transformer.generation.validation import padding_value
 from keras_transformer.pipelines import arguments, batched, generation_graphs
-from keras_transformer.pipelines.base import Arrays, Graph, Pipeline, Preprocessed
+from keras_transformer.pipelines.base import Arrays, Graph, Preprocessed
 from keras_transformer.pipelines.generation_signatures import Signatures
-from keras_transformer.pipelines.outputs import Alignment, Answer, stream_text
-from keras_transformer.pipelines.texts import accepted_rows, accepted_texts, first_error, padded, utf8_error
+from keras_transformer.pipelines.outputs import Answer, stream_text
+from keras_transformer.pipelines.scoring import ScoringPipeline
+from keras_transformer.pipelines.texts import accepted_rows, accepted_texts, first_error, padded
 from keras_transformer.text.tokenizers.strings import to_string_tensor
 from keras_transformer.typing import Tensor
+from keras_transformer_serving.pipelines.errors import Errors, RowErrors, check_truncate
 
 
-class GeneratingPipeline(Pipeline):
+class GeneratingPipeline(ScoringPipeline):
     """Base class of pipelines of a model, its tokenizer and generation settings, from strings to strings.
 
     A task defines `preprocess`, `_prefix_ids` and `_target_rows`. The arguments are those of `TextToText`.
@@ -33,7 +35,7 @@ class GeneratingPipeline(Pipeline):
     _settings_file: ClassVar[str] = "generation_config.json"
     _model_description: ClassVar[str]
     _has_encoder: ClassVar[bool]
-    # What the error of a text that is too long offers.
+    # What the error of a text that is too long offers beside truncation.
     _or_long_texts: ClassVar[str] = ""
     # Attributes in which model and tokenizer must agree.
     _shared: ClassVar[tuple[str, ...]]
@@ -75,6 +77,8 @@ class GeneratingPipeline(Pipeline):
         *,
         prefixes: str | Iterable[str] | None = None,
         max_new_tokens: int | Sequence[int] | None = None,
+        errors: Errors = "raise",
+        truncate: bool = False,
     ) -> Any:
         """Generate output texts.
 
@@ -85,6 +89,9 @@ class GeneratingPipeline(Pipeline):
             prefixes: the prefix of the output of each text, "" for none; a string for a string.
             max_new_tokens: the maximum number of new tokens, or one for each text, up to the pipeline's own; prefixes
                 do not count.
+            errors: "raise" the error of a text or prefix, or "return" it in place of the output.
+            truncate: whether to cut a text of more than `max_source_tokens` tokens. An encoder–decoder reads its first
+                tokens and the end token; of a prompt the last tokens are kept, which the output continues.
 
         Returns:
             A list as long as `texts`, or a string for a string: the first of several hypotheses (see `answers`).
@@ -97,13 +104,20 @@ class GeneratingPipeline(Pipeline):
         Example:
             >>> translator(["la casa", "la casa"], prefixes=["the", "a"], max_new_tokens=8)
             ['the house', 'a house']
+            >>> translator(["la casa", None], errors="return")
+            ['the house', TypeError('`texts` must be a str, … Received: texts[1]=None (of type NoneType)')]
         """
         if isinstance(texts, str):
             prefixes = [prefixes] if isinstance(prefixes, str) else prefixes
-            return self([texts], batch_size, prefixes=prefixes, max_new_tokens=max_new_tokens)[0]
-        out, prefix_ids = self._generate(texts, batch_size, prefixes, max_new_tokens)
+            options = {"max_new_tokens": max_new_tokens, "errors": errors, "truncate": truncate}
+            return self([texts], batch_size, prefixes=prefixes, **options)[0]
+        found_errors = RowErrors(errors)
+        rows, out, prefix_ids = self._generate(
+            texts, batch_size, prefixes, max_new_tokens, found_errors, truncate
+        )
         ids = np.concatenate([prefix_ids, out.best], axis=1)
-        return [decoded.decode() for decoded in self.decode(ids).numpy()] if len(ids) else []
+        decoded = self.decode(ids).numpy() if rows else []
+        return found_errors.merge({row: text.decode() for row, text in zip(rows, decoded, strict=True)})
 
     def answers(
         self,
@@ -112,7 +126,9 @@ class GeneratingPipeline(Pipeline):
         *,
         prefixes: Iterable[str] | None = None,
         max_new_tokens: int | Sequence[int] | None = None,
-    ) -> list[list[Answer]]:
+        errors: Errors = "raise",
+        truncate: bool = False,
+    ) -> list[Any]:
         """Generate all hypotheses for each text: the n-best of a beam, or several samples.
 
         Args:
@@ -120,6 +136,8 @@ class GeneratingPipeline(Pipeline):
             batch_size: the number of rows in a batch.
             prefixes: as in a call.
             max_new_tokens: as in a call.
+            errors: as in a call.
+            truncate: as in a call.
 
         Returns:
             For each text its N answers, or fewer if there are not that many distinct ones.
@@ -129,36 +147,47 @@ class GeneratingPipeline(Pipeline):
             >>> [[one.text for one in of] for of in translator.answers(["la casa"])]
             [['the house', 'a house']]
         """
-        out, prefix_ids = self._generate(texts, batch_size, prefixes, max_new_tokens)
-        return [
-            [
-                self._answer(out, row, n, prefix_ids[row])
-                for n in range(out.ids.shape[1])
-                if out.scores[row, n] > -np.inf
-            ]
-            for row in range(len(out.ids))
-        ]
+        found_errors = RowErrors(errors)
+        rows, out, prefix_ids = self._generate(
+            texts, batch_size, prefixes, max_new_tokens, found_errors, truncate
+        )
+        return found_errors.merge(
+            {
+                row: [
+                    self._answer(out, index, n, prefix_ids[index])
+                    for n in range(out.ids.shape[1])
+                    if out.scores[index, n] > -np.inf
+                ]
+                for index, row in enumerate(rows)
+            }
+        )
 
-    def stream(self, text: str, prefix: str = "", *, max_new_tokens: int | None = None) -> Iterator[str]:
+    def stream(
+        self, text: str, prefix: str = "", *, max_new_tokens: int | None = None, truncate: bool = False
+    ) -> Iterator[str]:
         """Stream the output text while it is generated; the concatenated pieces equal the output of a call.
 
         Args:
             text: one text.
             prefix: the prefix of the output, part of the first piece.
             max_new_tokens: the maximum number of new tokens, at most the pipeline's, the default.
+            truncate: as in a call.
 
         Raises:
             TypeError: if an argument has a wrong type.
             ValueError: if the sampler has several parallel hypotheses, or a call would raise one.
         """
-        return self._stream(text, prefix, max_new_tokens)
+        return self._stream(text, prefix, max_new_tokens, truncate)
 
-    def _stream(self, text: str, prefix: str, max_new_tokens: int | None, row: int = 0) -> Iterator[str]:
-        """Stream the output text of a row."""
+    def _stream(
+        self, text: str, prefix: str, max_new_tokens: int | None, truncate: bool, row: int = 0
+    ) -> Iterator[str]:
+        """Stream the output text of a row, whose number seeds the noise of sampling."""
         arguments.check_text("text", text)
         arguments.check_text("prefix", prefix)
         (limit,) = arguments.limits_of(max_new_tokens, 1, self.max_new_tokens)
-        prefix_ids = self._prefix_ids([prefix] if prefix else None, 1)
+        check_truncate(truncate)
+        prefix_ids = self._prefix_ids([prefix] if prefix else None, 1, RowErrors())
         tokens = generation.stream(
             self.model,
             sampler=self.sampler,
@@ -166,7 +195,7 @@ class GeneratingPipeline(Pipeline):
             constraints=self.constraints,
             prefix_ids=prefix_ids if prefix_ids.size else None,
             rows=np.array([row]) if isinstance(self.sampler, samplers.Sample) else None,
-            **self._inputs([text]),
+            **self._inputs([text], truncate),
         )
         return stream_text(tokens, prefix_ids[0].tolist(), self._text)
 
@@ -187,131 +216,39 @@ class GeneratingPipeline(Pipeline):
         *,
         prefixes: Iterable[str] | None = None,
         max_new_tokens: int | Sequence[int] | None = None,
+        truncate: bool = False,
     ) -> generation.Generation:
         """Generate ids, without those of prefixes, their lengths and scores (see `generation.Generation`)."""
-        return self._generate(texts, batch_size, prefixes, max_new_tokens)[0]
+        return self._generate(texts, batch_size, prefixes, max_new_tokens, RowErrors(), truncate)[1]
 
     def _generate(
-        self, texts: Any, batch_size: int, prefixes: Any, max_new_tokens: Any
-    ) -> tuple[generation.Generation, np.ndarray]:
-        """Return the generation, and the ids (B, Q) of prefixes."""
+        self,
+        texts: Any,
+        batch_size: int,
+        prefixes: Any,
+        max_new_tokens: Any,
+        errors: RowErrors,
+        truncate: bool,
+    ) -> tuple[list[int], generation.Generation, np.ndarray]:
+        """Return the indices of the B texts without an error, their generation, and the ids (B, Q) of prefixes."""
+        check_truncate(truncate)
         arguments.check_limit("batch_size", batch_size)
         texts = arguments.as_list("texts", texts)
         limits = arguments.limits_of(max_new_tokens, len(texts), self.max_new_tokens)
-        limit = int(limits.max()) if texts else self.max_new_tokens
-        prefix_ids = self._prefix_ids(prefixes, len(texts))
-        if not texts:
+        prefix_ids = self._prefix_ids(prefixes, len(texts), errors)
+        (utf8,) = arguments.utf8_columns(errors, texts=texts)
+        rows, inputs = self.preprocess(to_string_tensor(utf8), truncate=truncate).accepted(errors)
+        prefix_ids, limits = prefix_ids[rows], limits[rows]
+        if rows:
+            out = batched.generate(self, inputs, rows, prefix_ids, limits, batch_size)
+        else:
             empty = np.zeros((0, 0), np.int32)
-            return generation.generate(self.model, empty, self.sampler, max_new_tokens=limit), prefix_ids
-        return batched.generate(self, self._inputs(texts), prefix_ids, limits, batch_size), prefix_ids
-
-    def score(self, texts: Iterable[str], targets: Iterable[str], batch_size: int = 64) -> list[Answer]:
-        """Score given outputs.
-
-        Args:
-            texts: a list of any length.
-            targets: an output for each text.
-            batch_size: the number of rows in a batch.
-
-        Returns:
-            An `Answer` for each target, including its end token.
-
-        Raises:
-            TypeError: if an argument is of another type.
-            ValueError: if a text is empty or too long, a target is too long for the model's positions, or the numbers
-                of texts and targets differ.
-
-        Example:
-            >>> [answer.score for answer in translator.score(["la casa"] * 2, ["the house", "a house"])]
-            [-0.2, -3.1]
-        """
-        arguments.check_limit("batch_size", batch_size)
-        texts = arguments.as_list("texts", texts)
-        targets = arguments.one_for_each("targets", targets, len(texts))
-        if not texts:
-            return []
-        inputs = self._pairs(texts, targets)
-        target_ids, lengths = inputs["target_ids"], inputs["target_padding_mask"].sum(axis=1)
-        scores, token_scores = batched.score(self.model, inputs, batch_size)
-        ranking = scores
-        if isinstance(self.sampler, samplers.Beam):
-            ranking = scores / self.sampler.penalties(int(lengths.max()))[lengths]
-        return [
-            Answer(
-                target,
-                float(scores[row]),
-                float(ranking[row]),
-                target_ids[row, : lengths[row]].tolist(),
-                token_scores[row, : lengths[row]].tolist(),
-            )
-            for row, target in enumerate(targets)
-        ]
-
-    def align(self, text: str, target: str | None = None, *, layer: int = -1, head: Any = None) -> Alignment:
-        """Align an output with its text by the decoder's cross-attention (see `generation.align`).
-
-        Args:
-            text: one text.
-            target: an output; by default that of a call.
-            layer: the index of the decoder layer.
-            head: the index of a head, or several indices to average; by default all.
-
-        Returns:
-            The `Alignment`.
-
-        Raises:
-            TypeError: if an argument is of another type.
-            ValueError: if the text is empty, or the model has no such weights, layer or head.
-
-        Example:
-            >>> found = translator.align("la casa")
-            >>> [(piece, found.source[row.argmax()]) for piece, row in zip(found.target, found.weights)]
-            [('▁the', '▁la'), ('▁house', '▁casa'), ('</s>', '</s>')]
-        """
-        arguments.check_text("text", text)
-        arguments.check_text("target", target or "")
-        inputs = self._pairs([text], [target or ""])
-        source_ids, target_ids = inputs["source_ids"], inputs["target_ids"]
-        if target is None:
-            out = self.generate([text])
-            target_ids = out.best[:, : out.lengths[0, 0]]
-        weights = generation.align(self.model, source_ids, target_ids, layer=layer, head=head)[0]
-        source, generated = (
-            [self.tokenizer.id_to_piece(id_) for id_ in ids[0].tolist()] for ids in (source_ids, target_ids)
-        )
-        return Alignment(source, generated, weights)
+            out = generation.generate(self.model, empty, self.sampler, max_new_tokens=self.max_new_tokens)
+        return rows, out, prefix_ids
 
     @abc.abstractmethod
-    def _prefix_ids(self, prefixes: Any, count: int) -> np.ndarray:
+    def _prefix_ids(self, prefixes: Any, count: int, errors: RowErrors) -> np.ndarray:
         """Return the ids of prefixes, integers (count, Q), padded on the right; Q = 0 for None."""
-
-    @abc.abstractmethod
-    def _target_rows(self, texts: Tensor, targets: Tensor) -> tuple[tf.RaggedTensor, Tensor]:
-        """Return the ids (B, None) of outputs, with end tokens, and the reasons (B,) why some have none."""
-
-    def preprocess_pairs(self, texts: Tensor, targets: Tensor) -> Preprocessed:
-        """Convert texts and given outputs, strings (B,), to the inputs of `generation.score`, as TensorFlow operations.
-
-        Returns:
-            As inputs those of `preprocess`, "target_ids", int32 (B, T), and "target_padding_mask", booleans (B, T).
-            Empty texts and outputs that exceed the model's positions are refused.
-        """
-        batch = self.preprocess(texts)
-        rows, error = self._target_rows(texts, targets)
-        read, limit = tf.cast(rows.row_lengths(), tf.int32), getattr(self.model, "max_length", None) or 2**30
-        sources = tf.reduce_sum(tf.cast(batch.inputs["padding_mask"], tf.int32), axis=1)
-        read += 0 if self._has_encoder else sources - 1
-        expected = f"`targets` must fit the model's {limit} positions. Received: "
-        too_long = tf.strings.join([expected, tf.strings.as_string(read), " input tokens"])
-        error = first_error(
-            batch.error,
-            tf.where(sources > 0, "", "`texts` must not be empty. Received: an empty text"),
-            utf8_error(targets=targets),
-            error,
-            tf.where(read > limit, too_long, ""),
-        )
-        ids, real = self._padded(accepted_rows(rows, error))
-        return Preprocessed({**batch.inputs, "target_ids": ids, "target_padding_mask": real}, error, {})
 
     def encode(self, texts: list[str]) -> tf.Tensor:
         """Return the "source_ids" of `preprocess`, or raise a ValueError if a text is refused."""
@@ -337,19 +274,23 @@ class GeneratingPipeline(Pipeline):
                 f"Received: sampler={self.sampler}"
             )
 
-    def _inputs(self, texts: list[str]) -> dict[str, np.ndarray]:
+    def _inputs(self, texts: list[str], truncate: bool = False) -> dict[str, np.ndarray]:
         """Return the model's inputs, or raise a ValueError if a text is refused."""
-        return self.preprocess(to_string_tensor(texts)).arrays()
+        return self.preprocess(to_string_tensor(texts), truncate=truncate).arrays()
 
-    def _pairs(self, texts: list[str], targets: list[str]) -> dict[str, np.ndarray]:
-        return self.preprocess_pairs(to_string_tensor(texts), to_string_tensor(targets)).arrays()
+    def _truncated(self, rows: tf.RaggedTensor, begin: int) -> tf.RaggedTensor:
+        """Remove ids from index `begin` on from rows of more than `max_source_tokens` ids."""
+        lengths = rows.row_lengths()
+        excess = tf.maximum(lengths - self.max_source_tokens, 0)[:, None]
+        index = tf.ragged.range(lengths)
+        return tf.ragged.boolean_mask(rows, (index < begin) | (index >= begin + excess))
 
     def _padded_inputs(self, rows: tf.RaggedTensor, error: Tensor) -> Preprocessed:
         """Pad the source ids; texts that are too long or have an error (B,) get none."""
         lengths = tf.cast(rows.row_lengths(), tf.int32)
         expected = (
-            f"`texts` must have at most {self.max_source_tokens} tokens each (max_source_tokens){self._or_long_texts}. "
-            "Received: "
+            f"`texts` must have at most {self.max_source_tokens} tokens each (max_source_tokens){self._or_long_texts}, "
+            "or truncate=True. Received: "
         )
         too_long = tf.strings.join([expected, tf.strings.as_string(lengths), " tokens"])
         error = first_error(error, tf.where(lengths > self.max_source_tokens, too_long, ""))

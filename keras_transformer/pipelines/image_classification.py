@@ -12,6 +12,7 @@ from keras_transformer.pipelines.classification import Classifier
 from keras_transformer.pipelines.forward import FORWARD, ForwardPipeline, check_no_texts
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_positive_integer
+from keras_transformer_serving.pipelines.errors import Errors, RowErrors
 
 
 class ImageClassification(Classifier, ForwardPipeline):
@@ -49,13 +50,14 @@ class ImageClassification(Classifier, ForwardPipeline):
         self.resize = resize
         self._set_classes(labels, threshold)
 
-    def __call__(self, images: Any, batch_size: int = 64) -> Any:
+    def __call__(self, images: Any, batch_size: int = 64, *, errors: Errors = "raise") -> Any:
         """Return the label, the labels or the number of each image.
 
         Args:
             images: (n, height, width, channels), or one without the first axis; values in the model's
                 `value_range`.
             batch_size: the number of images in a batch.
+            errors: "raise" the error of an image with values out of the range, or "return" it in place of the result.
 
         Returns:
             A list as long as `images`, or a single result for one image.
@@ -63,21 +65,23 @@ class ImageClassification(Classifier, ForwardPipeline):
         Raises:
             ValueError: if images have another size, or values out of the model's range.
         """
-        rows = self._classified(images, batch_size)
-        return self._answer_of(rows) if isinstance(rows, dict) else [self._answer_of(row) for row in rows]
+        return self._classified(self._answer_of, images, batch_size, errors)
 
-    def probabilities(self, images: Any, batch_size: int = 64) -> np.ndarray:
+    def probabilities(self, images: Any, batch_size: int = 64, *, errors: Errors = "raise") -> Any:
         """Return the probability of each class, float32 (n, C), or (C,) for one image.
+
+        With errors="return", it is a list of rows (C,) and errors.
 
         Raises:
             ValueError: as in a call, or if the model is a regression.
         """
         self._check_has_probabilities()
-        return self.scores(images, batch_size)
+        return self.scores(images, batch_size, errors=errors)
 
-    def scores(self, images: Any, batch_size: int = 64) -> np.ndarray:
-        """Return the probabilities, or the numbers of a regression, float32 (n, C), or (C,) for one image."""
-        return self._scores_of_rows(self._classified(images, batch_size))
+    def scores(self, images: Any, batch_size: int = 64, *, errors: Errors = "raise") -> Any:
+        """Return the probabilities, or the numbers of a regression, as `probabilities` does."""
+        found = self._classified(self._scores_of, images, batch_size, errors)
+        return found if errors == "return" else self._stacked(found)
 
     def preprocess(self, pixel_values: Tensor) -> Preprocessed:
         """Check images (B, height, width, channels) and resize them if asked, as TensorFlow operations."""
@@ -140,13 +144,15 @@ class ImageClassification(Classifier, ForwardPipeline):
         sizes = {name: getattr(self.model, name) for name in ("image_size", "num_channels", "value_range")}
         return {**super().export_config(), **sizes, "problem_type": self.problem_type}
 
-    def _classified(self, images: Any, batch_size: int) -> Any:
+    def _classified(self, convert: Any, images: Any, batch_size: int, errors: Errors) -> Any:
         check_positive_integer(batch_size=batch_size)
         images = np.asarray(images)
         if images.ndim == 3:
-            return self._classified(images[None], batch_size)[0]
+            return self._classified(convert, images[None], batch_size, errors)[0]
         self._check(images)
-        return self._rows([images], batch_size, np.arange(len(images)))
+        found_errors = RowErrors(errors)
+        rows = self._rows([images], batch_size, range(len(images)), found_errors)
+        return found_errors.merge({row: convert(outputs) for row, outputs in rows.items()})
 
     def _spec(self, size: Sequence[int | None]) -> tf.TensorSpec:
         return tf.TensorSpec([None, *size, self.model.num_channels], tf.float32, name="pixel_values")

@@ -11,6 +11,7 @@ from keras_transformer.pipelines.base import BATCH, DEFAULT, Arrays, Graph, Prep
 from keras_transformer.pipelines.classification import check_labels, labels_by_output, labels_tensor
 from keras_transformer.pipelines.forward import FORWARD, ForwardPipeline, check_no_texts
 from keras_transformer.typing import Tensor
+from keras_transformer_serving.pipelines.errors import RowErrors
 
 
 class NodeClassification(ForwardPipeline):
@@ -129,8 +130,7 @@ class NodeClassification(ForwardPipeline):
         nodes, edges = np.asarray(nodes), np.asarray(edges)
         _check(nodes, edges, self.model.num_features)
         edges = edges.reshape(-1, 2).astype("int64")
-        (row,) = self._rows([nodes[None].astype("float32"), edges[None]], 1, np.arange(1))
-        return row
+        return self._rows([nodes[None].astype("float32"), edges[None]], 1, [0], RowErrors())[0]
 
 
 def _check(nodes: np.ndarray, edges: np.ndarray, num_features: int) -> None:

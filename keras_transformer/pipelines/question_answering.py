@@ -13,10 +13,11 @@ from keras_transformer.pipelines.texts import (
     first_error,
     utf8_error,
     valid_utf8,
-    words_of,
 )
+from keras_transformer.pipelines.words import words_of
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_positive_integer
+from keras_transformer_serving.pipelines.errors import Errors
 from keras_transformer_serving.pipelines.question_answering import Span as Span
 
 
@@ -49,7 +50,13 @@ class QuestionAnswering(TextPipeline):
         self.max_answer_tokens = max_answer_tokens
 
     def __call__(
-        self, question: str | Iterable[str], context: str | Iterable[str], batch_size: int = 32
+        self,
+        question: str | Iterable[str],
+        context: str | Iterable[str],
+        batch_size: int = 32,
+        *,
+        errors: Errors = "raise",
+        truncate: bool = False,
     ) -> Any:
         """Answer questions.
 
@@ -57,6 +64,8 @@ class QuestionAnswering(TextPipeline):
             question: the question, or a list of questions.
             context: the text that contains the answer, or one for each question.
             batch_size: the number of windows in a batch.
+            errors: "raise" the error of a question or context, or "return" it in place of the answer.
+            truncate: whether to cut a context that is too long with its question, keeping its first tokens.
 
         Returns:
             The most probable `Span`, or a list of them.
@@ -64,16 +73,18 @@ class QuestionAnswering(TextPipeline):
         Raises:
             ValueError: if a context has no word, or is too long with its question.
         """
-        return self._answers(batch_size, self._span, question=question, context=context)
+        return self._answers(
+            batch_size, self._span, errors=errors, truncate=truncate, question=question, context=context
+        )
 
-    def preprocess(self, question: Tensor, context: Tensor) -> Preprocessed:
+    def preprocess(self, question: Tensor, context: Tensor, truncate: bool = False) -> Preprocessed:
         """Convert questions and contexts, strings (B,), to the model's inputs, as TensorFlow operations."""
         asked, words = self.tokenizer.tokenize(question), words_of(context)
         ids_of_words = self.tokenizer.tokenize(words.text.values)
         ids = words.text.with_values(ids_of_words).merge_dims(1, 2)
         missing = tf.where(ids.row_lengths() > 0, "", "`context` must contain a word. Received: none")
         error = first_error(utf8_error(question=question, context=context), missing)
-        windows = self._windows(ids, "context", error, question=asked)
+        windows = self._windows(ids, "context", error, truncate, question=asked)
         asked = tf.gather(accepted_rows(asked, windows.error), windows.owner)
         state = {
             "context": valid_utf8(context),

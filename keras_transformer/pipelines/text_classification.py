@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from keras_transformer.pipelines.arguments import check_model, check_output
 from keras_transformer.pipelines.base import DEFAULT, Preprocessed
 from keras_transformer.pipelines.classification import Classifier
-from keras_transformer.pipelines.texts import TextPipeline, accepted_rows, utf8_error
+from keras_transformer.pipelines.texts import TextPipeline, accepted_rows, first_ids, lengths_of, utf8_error
 from keras_transformer.typing import Tensor
+from keras_transformer_serving.pipelines.errors import Errors
 from keras_transformer_serving.pipelines.text_classification import check_pairs
 
 _MODEL = "a classifier of texts, such as `models.SequenceClassifier`"
@@ -61,7 +61,13 @@ class TextClassification(Classifier, TextPipeline):
         self._set_classes(labels, threshold)
 
     def __call__(
-        self, text: str | Iterable[str], text_pair: str | Iterable[str] | None = None, batch_size: int = 32
+        self,
+        text: str | Iterable[str],
+        text_pair: str | Iterable[str] | None = None,
+        batch_size: int = 32,
+        *,
+        errors: Errors = "raise",
+        truncate: bool = False,
     ) -> Any:
         """Return the label, the labels or the number of each text, or each pair.
 
@@ -69,6 +75,9 @@ class TextClassification(Classifier, TextPipeline):
             text: a list of texts, or one string.
             text_pair: the second text of each pair, for a classifier of pairs.
             batch_size: the number of rows in a batch.
+            errors: "raise" the error of a text or pair, or "return" it in place of the result.
+            truncate: whether to cut texts that are too long, keeping their first tokens; of a pair, the longer text
+                first, as `transformers` does.
 
         Returns:
             A list of results (see above), or a single result for one string.
@@ -76,34 +85,61 @@ class TextClassification(Classifier, TextPipeline):
         Raises:
             ValueError: if a text is too long, there are not as many second texts, or the model takes no pairs.
         """
-        return self._classified(lambda row, *_: self._answer_of(row), text, text_pair, batch_size)
+        return self._classified(self._answer_of, text, text_pair, batch_size, errors, truncate)
 
     def probabilities(
-        self, text: str | Iterable[str], text_pair: str | Iterable[str] | None = None, batch_size: int = 32
-    ) -> np.ndarray:
-        """Return the probability of each class, float32 (n, C), or (C,) for one string.
+        self,
+        text: str | Iterable[str],
+        text_pair: str | Iterable[str] | None = None,
+        batch_size: int = 32,
+        *,
+        errors: Errors = "raise",
+        truncate: bool = False,
+    ) -> Any:
+        """Return the probability of each class.
+
+        Args:
+            text: as in a call.
+            text_pair: as in a call.
+            batch_size: as in a call.
+            errors: as in a call.
+            truncate: as in a call.
+
+        Returns:
+            float32 (n, C), or (C,) for one string; with errors="return" a list of rows (C,) and errors.
 
         Raises:
             ValueError: as in a call, or if the model is a regression.
         """
         self._check_has_probabilities()
-        return self.scores(text, text_pair, batch_size)
+        return self.scores(text, text_pair, batch_size, errors=errors, truncate=truncate)
 
     def scores(
-        self, text: str | Iterable[str], text_pair: str | Iterable[str] | None = None, batch_size: int = 32
-    ) -> np.ndarray:
-        """Return the probabilities, or the numbers of a regression, float32 (n, C), or (C,) for one string."""
-        return self._scores_of_rows(self._classified(lambda row, *_: row, text, text_pair, batch_size))
+        self,
+        text: str | Iterable[str],
+        text_pair: str | Iterable[str] | None = None,
+        batch_size: int = 32,
+        *,
+        errors: Errors = "raise",
+        truncate: bool = False,
+    ) -> Any:
+        """Return the probabilities, or the numbers of a regression, as `probabilities` does."""
+        found = self._classified(self._scores_of, text, text_pair, batch_size, errors, truncate)
+        return found if errors == "return" else self._stacked(found)
 
-    def preprocess(self, text: Tensor, text_pair: Tensor | None = None) -> Preprocessed:
+    def preprocess(
+        self, text: Tensor, text_pair: Tensor | None = None, truncate: bool = False
+    ) -> Preprocessed:
         """Convert strings (B,), or pairs of strings, to the model's inputs, as TensorFlow operations."""
         first = self.tokenizer.tokenize(text)
         if text_pair is None:
-            windows = self._windows(first, "text", utf8_error(text=text))
+            windows = self._windows(first, "text", utf8_error(text=text), truncate)
             inputs = self._inputs(windows.ids)
         else:
-            error = utf8_error(text=text, text_pair=text_pair)
-            windows = self._windows(self.tokenizer.tokenize(text_pair), "text_pair", error, text=first)
+            error, second = utf8_error(text=text, text_pair=text_pair), self.tokenizer.tokenize(text_pair)
+            if truncate:
+                first = first_ids(first, first_lengths(lengths_of(first), lengths_of(second), self._room(2)))
+            windows = self._windows(second, "text_pair", error, truncate, text=first)
             first = accepted_rows(first, windows.error)
             inputs = self._inputs(tf.gather(first, windows.owner), windows.ids)
         return Preprocessed(inputs, windows.error, {"owner": windows.owner})
@@ -129,12 +165,29 @@ class TextClassification(Classifier, TextPipeline):
         """Return the settings that serving needs to run an export without this package."""
         return {**super().export_config(), "problem_type": self.problem_type}
 
-    def _classified(self, convert: Any, text: Any, text_pair: Any, batch_size: int) -> Any:
+    def _classified(
+        self, convert: Any, text: Any, text_pair: Any, batch_size: int, errors: Errors, truncate: bool
+    ) -> Any:
+        texts = {"text": text} if text_pair is None else {"text": text, "text_pair": text_pair}
         if text_pair is not None:
             check_pairs(getattr(self.encoder, "num_segments", 2))
-            return self._answers(batch_size, convert, text=text, text_pair=text_pair)
-        if getattr(self.model, "symmetric", False):
+        elif getattr(self.model, "symmetric", False):
             raise ValueError(
                 "`text_pair` must be given, as the model compares two texts. Received: text_pair=None"
             )
-        return self._answers(batch_size, convert, text=text)
+        return self._answers(
+            batch_size, lambda row, *_: convert(row), errors=errors, truncate=truncate, **texts
+        )
+
+
+def first_lengths(first: Tensor, second: Tensor, room: int) -> Tensor:
+    """Return the numbers of ids (B,) that are kept of first texts if pairs are cut, the longer text first.
+
+    Args:
+        first: the number of ids of each first text (B,).
+        second: that of each second text (B,), which gets what is left of `room`.
+        room: the maximum number of ids of both.
+    """
+    room = max(room, 0)
+    of_longer = tf.minimum(first, room - tf.minimum(second, room // 2))
+    return tf.where(first > second, of_longer, tf.minimum(first, room // 2))

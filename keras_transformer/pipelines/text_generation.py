@@ -9,8 +9,9 @@ import tensorflow as tf
 from keras_transformer.pipelines import arguments
 from keras_transformer.pipelines.base import Preprocessed
 from keras_transformer.pipelines.generating import GeneratingPipeline
-from keras_transformer.pipelines.texts import first_error, utf8_error
+from keras_transformer.pipelines.texts import first_error, first_ids, utf8_error
 from keras_transformer.typing import Tensor
+from keras_transformer_serving.pipelines.errors import RowErrors
 
 _PROMPT = 512
 
@@ -90,11 +91,12 @@ class TextGeneration(GeneratingPipeline):
         self._given_source_tokens = max_source_tokens
         self._anchor = _anchor(tokenizer, model)
 
-    def preprocess(self, texts: Tensor) -> Preprocessed:
+    def preprocess(self, texts: Tensor, truncate: bool = False) -> Preprocessed:
         """Convert prompts to the inputs of the model, as TensorFlow operations.
 
         Args:
             texts: a string tensor (B,).
+            truncate: whether to cut prompts that are too long to their last tokens, after the start token if any.
 
         Returns:
             As inputs "source_ids", int32 (B, S), the ids of the prompts, padded on the right, and "padding_mask",
@@ -103,6 +105,8 @@ class TextGeneration(GeneratingPipeline):
         rows = self.tokenizer.encode_ragged(
             texts, add_start=self.add_start, special_tokens=self.special_tokens
         )
+        if truncate:
+            rows = self._truncated(rows, int(self.add_start))
         missing = tf.where(rows.row_lengths() > 0, "", "`texts` must have a token each. Received: none")
         return self._padded_inputs(rows, first_error(utf8_error(texts=texts), missing))
 
@@ -115,7 +119,7 @@ class TextGeneration(GeneratingPipeline):
             self.tokenizer.detokenize(tf.concat([anchor, ids], axis=1)), len(self._anchor[1]), -1
         )
 
-    def _prefix_ids(self, prefixes: Any, count: int) -> np.ndarray:
+    def _prefix_ids(self, prefixes: Any, count: int, errors: RowErrors) -> np.ndarray:
         """Return no ids, (count, 0), or raise if there are prefixes."""
         if prefixes is not None and count > 0:
             raise ValueError(
@@ -137,7 +141,7 @@ class TextGeneration(GeneratingPipeline):
         )
         # If a token spans the border of text and target, use the target's ids after the anchor.
         counts = prompts.row_lengths()
-        after_prompt = _as_string(_take(joint, counts)) == _as_string(prompts)
+        after_prompt = _as_string(first_ids(joint, counts)) == _as_string(prompts)
         after_anchor = _as_string(anchored[:, :1]) == str(anchor_id)
         ids = (
             (_skip(joint, counts), after_prompt),
@@ -181,11 +185,6 @@ def _anchor(tokenizer: Any, model: Any) -> tuple[int, bytes]:
     return id_, words[id_]
 
 
-def _take(rows: tf.RaggedTensor, counts: Tensor) -> tf.RaggedTensor:
-    """Return the first `counts` (B,) ids of each row."""
-    return tf.ragged.boolean_mask(rows, tf.ragged.range(rows.row_lengths()) < counts[:, None])
-
-
 def _skip(rows: tf.RaggedTensor, counts: Tensor) -> tf.RaggedTensor:
     """Return all but the first `counts` (B,) ids of each row."""
     return tf.ragged.boolean_mask(rows, tf.ragged.range(rows.row_lengths()) >= counts[:, None])
@@ -193,7 +192,7 @@ def _skip(rows: tf.RaggedTensor, counts: Tensor) -> tf.RaggedTensor:
 
 def _only(rows: tf.RaggedTensor, chosen: Tensor) -> tf.RaggedTensor:
     """Return the rows that are chosen (B,); the others are empty."""
-    return _take(rows, tf.where(chosen, rows.row_lengths(), 0))
+    return first_ids(rows, tf.where(chosen, rows.row_lengths(), 0))
 
 
 def _as_string(rows: tf.RaggedTensor) -> Tensor:

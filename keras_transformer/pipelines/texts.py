@@ -7,17 +7,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.pipelines.arguments import as_list, check_model, check_tokenizer
+from keras_transformer.pipelines.arguments import as_list, check_model, check_tokenizer, utf8_columns
 from keras_transformer.pipelines.base import BATCH, DEFAULT, Arrays, Axes, Graph
 from keras_transformer.pipelines.forward import FORWARD, ForwardPipeline
-from keras_transformer.text.pretokenizers import characters
-from keras_transformer.text.tokenizers.strings import to_utf8
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_one_of, check_positive_integer
+from keras_transformer_serving.pipelines.errors import Errors, RowErrors, check_truncate
 
 LONG_TEXTS = ("refuse", "window")
 _SIZES = ("vocabulary_size", "max_length")
-_SPACES = [code for code in range(0x110000) if chr(code).isspace()]
 
 
 class Windows(NamedTuple):
@@ -36,14 +34,6 @@ class Windows(NamedTuple):
     start: Tensor
     places: tf.RaggedTensor
     error: Tensor
-
-
-class Words(NamedTuple):
-    """The words of texts, ragged (B, None), with the indices of their first characters and after their last ones."""
-
-    text: tf.RaggedTensor
-    start: tf.RaggedTensor
-    end: tf.RaggedTensor
 
 
 class TextPipeline(ForwardPipeline):
@@ -204,12 +194,22 @@ class TextPipeline(ForwardPipeline):
         """Return texts made from the vocabulary."""
         return texts_from_vocabulary(self.tokenizer)
 
-    def _answers(self, batch_size: int, convert: Callable[..., Any], **texts: str | Iterable[str]) -> Any:
+    def _answers(
+        self,
+        batch_size: int,
+        convert: Callable[..., Any],
+        *,
+        errors: Errors = "raise",
+        truncate: bool = False,
+        **texts: str | Iterable[str],
+    ) -> Any:
         """Return the converted outputs for each text or pair; of a single string, only its own.
 
         Args:
             batch_size: the number of rows in a batch.
             convert: a function from the outputs for one text or pair, and the texts, to a Python value.
+            errors: "raise" the error of a text, or "return" it in place of its answer.
+            truncate: whether to cut texts that are too long; `preprocess` takes it as an argument.
             **texts: one or two lists of texts or strings, by argument.
 
         Raises:
@@ -217,14 +217,13 @@ class TextPipeline(ForwardPipeline):
             ValueError: if `batch_size` is not positive, a text is refused, or lists have different lengths.
         """
         check_positive_integer(batch_size=batch_size)
-        one = all(isinstance(given, str) for given in texts.values())
-        columns = [
-            [
-                to_utf8(text, name, row)
-                for row, text in enumerate([given] if isinstance(given, str) else as_list(name, given))
-            ]
-            for name, given in texts.items()
-        ]
+        one = all(isinstance(each, str) for each in texts.values())
+        check_truncate(truncate)
+        found_errors = RowErrors(errors)
+        given = {
+            name: [each] if isinstance(each, str) else as_list(name, each) for name, each in texts.items()
+        }
+        columns = utf8_columns(found_errors, **given)
         if len({len(column) for column in columns}) > 1:
             names, counts = (
                 " and ".join(of) for of in (map("`{}`".format, texts), (str(len(c)) for c in columns))
@@ -234,27 +233,37 @@ class TextPipeline(ForwardPipeline):
         order = np.argsort(
             -lengths, kind="stable"
         )  # long texts first, so that too long ones are found at once
-        rows = self._rows(columns, batch_size, order)
-        found = [
-            convert(row, *(text.decode() for text in of_row))
-            for row, *of_row in zip(rows, *columns, strict=True)
-        ]
-        return found[0] if one else found
+        order = [row for row in order.tolist() if row not in found_errors]
+        options = {"truncate": True} if truncate else {}
+        rows = self._rows(columns, batch_size, order, found_errors, **options)
+        found = {
+            row: convert(outputs, *(column[row].decode() for column in columns))
+            for row, outputs in rows.items()
+        }
+        answers = found_errors.merge(found)
+        return answers[0] if one else answers
 
-    def _windows(self, ids: tf.RaggedTensor, name: str, error: Tensor, **first: tf.RaggedTensor) -> Windows:
-        """Split ids into windows that fit the model and overlap by half, or refuse long texts.
+    def _windows(
+        self,
+        ids: tf.RaggedTensor,
+        name: str,
+        error: Tensor,
+        truncate: bool = False,
+        **first: tf.RaggedTensor,
+    ) -> Windows:
+        """Split ids into windows that fit the model and overlap by half, cut them to one, or refuse long texts.
 
         Args:
             ids: the ids of the texts, ragged (B, None).
             name: the argument that the texts are given as.
             error: strings (B,), the reason why a text is refused already, "" for none. Refused texts get no ids.
+            truncate: whether to keep the first ids that fit.
             **first: of pairs, the ids of the first text, which each window repeats, by the name of its argument.
         """
-        lengths = _lengths(ids)
-        taken = (
-            sum(map(_lengths, first.values()), tf.zeros_like(lengths)) + 2 + len(first)
-        )  # with special ids
-        max_ids = (self.encoder.max_length or 2**30) - taken
+        lengths = lengths_of(ids)
+        max_ids = self._room(len(first) + 1) - sum(map(lengths_of, first.values()), tf.zeros_like(lengths))
+        if truncate:
+            lengths = tf.where(max_ids > 0, tf.minimum(lengths, max_ids), lengths)
         fits = (lengths <= max_ids) | ((max_ids >= 2) & (self.long_texts == "window"))
         beside = "".join(f" beside its `{each}`" for each in first)
         too_long = tf.strings.join(
@@ -287,6 +296,10 @@ class TextPipeline(ForwardPipeline):
             error,
         )
 
+    def _room(self, num_texts: int) -> int:
+        """Return the maximum number of ids of a text or pair, without special ids."""
+        return (self.encoder.max_length or 2**30) - 1 - num_texts
+
     def _inputs(self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None) -> dict[str, Tensor]:
         """Return the model's inputs for rows of ids, with special ids added."""
         model, tokenizer = self.model, self.tokenizer
@@ -311,24 +324,6 @@ class TextPipeline(ForwardPipeline):
         return {"token_ids": tf.stack(rows, axis=1) if model.symmetric else rows[0]}
 
 
-def words_of(text: Tensor) -> Words:
-    """Split texts (B,) into words at white space."""
-    codes = tf.strings.unicode_decode(text, "UTF-8")  # (B, None)
-    rows = codes.value_rowids()
-    place = tf.cast(tf.range(tf.size(rows, tf.int64)) - tf.gather(codes.row_starts(), rows), tf.int32)
-    space = tf.reduce_any(codes.values[:, None] == tf.constant(_SPACES), axis=1)
-    new_row = characters.row_starts(rows)
-    starts = ~space & (new_row | characters.shifted(space, 1, True))
-    ends = ~space & (characters.shifted(new_row, -1, True) | characters.shifted(space, -1, True))
-    kept = (tf.boolean_mask(values, ~space) for values in (codes.values, rows, starts))
-    words = characters.cut(*kept, codes.nrows())
-    return Words(
-        words,
-        words.with_values(tf.boolean_mask(place, starts)),
-        words.with_values(tf.boolean_mask(place, ends) + 1),
-    )
-
-
 def valid_utf8(text: Tensor) -> Tensor:
     """Replace invalid UTF-8 by U+FFFD."""
     return tf.strings.unicode_transcode(text, "UTF-8", "UTF-8", errors="replace")
@@ -351,6 +346,12 @@ def first_error(*errors: Tensor) -> Tensor:
 def accepted_rows(rows: tf.RaggedTensor, error: Tensor) -> tf.RaggedTensor:
     """Return the rows (B, None), emptied where there is an error (B,)."""
     return tf.ragged.boolean_mask(rows, rows.with_values(tf.repeat(error == "", rows.row_lengths())))
+
+
+def first_ids(rows: tf.RaggedTensor, counts: Tensor) -> tf.RaggedTensor:
+    """Return the first `counts` (B,) ids of each row (B, None)."""
+    counts = tf.cast(counts, rows.row_splits.dtype)[:, None]
+    return tf.ragged.boolean_mask(rows, tf.ragged.range(rows.row_lengths()) < counts)
 
 
 def padded(rows: tf.RaggedTensor, padding_value: int) -> Tensor:
@@ -391,5 +392,6 @@ def _joined(*parts: int | tf.RaggedTensor) -> tf.RaggedTensor:
     )
 
 
-def _lengths(rows: tf.RaggedTensor) -> Tensor:
+def lengths_of(rows: tf.RaggedTensor) -> Tensor:
+    """Return the number of ids of each row, int32 (B,)."""
     return tf.cast(rows.row_lengths(), tf.int32)

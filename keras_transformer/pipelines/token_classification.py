@@ -8,8 +8,10 @@ import tensorflow as tf
 from keras_transformer.pipelines.arguments import LENGTH, check_model, check_output
 from keras_transformer.pipelines.base import Arrays, Preprocessed
 from keras_transformer.pipelines.classification import check_labels, labels_by_output, labels_tensor
-from keras_transformer.pipelines.texts import TextPipeline, utf8_error, words_of
+from keras_transformer.pipelines.texts import TextPipeline, utf8_error
+from keras_transformer.pipelines.words import Words, words_of
 from keras_transformer.typing import Tensor
+from keras_transformer_serving.pipelines.errors import Errors
 from keras_transformer_serving.pipelines.token_classification import TaggedWord as TaggedWord
 
 _MODEL = "a classifier of tokens, such as `models.TokenClassifier`"
@@ -43,12 +45,22 @@ class TokenClassification(TextPipeline):
         check_output(model, _MODEL, (None, LENGTH, model.num_classes))
         self.labels = check_labels(labels, model.num_classes)
 
-    def __call__(self, text: str | Iterable[str], batch_size: int = 32) -> Any:
+    def __call__(
+        self,
+        text: str | Iterable[str],
+        batch_size: int = 32,
+        *,
+        errors: Errors = "raise",
+        truncate: bool = False,
+    ) -> Any:
         """Classify the words of each text.
 
         Args:
             text: a list of texts, or one string.
             batch_size: the number of rows in a batch.
+            errors: "raise" the error of a text, or "return" it in place of the answer.
+            truncate: whether to cut a text that is too long, keeping its first tokens: words that are cut are
+                omitted.
 
         Returns:
             For each text a list of `TaggedWord`; for one string only its list. Words without tokens are omitted.
@@ -56,14 +68,20 @@ class TokenClassification(TextPipeline):
         Raises:
             ValueError: if a text is too long.
         """
-        return self._answers(batch_size, self._tagged_words, text=text)
+        return self._answers(batch_size, self._tagged_words, errors=errors, truncate=truncate, text=text)
 
-    def preprocess(self, text: Tensor) -> Preprocessed:
+    def preprocess(self, text: Tensor, truncate: bool = False) -> Preprocessed:
         """Convert strings (B,) to the model's inputs, as TensorFlow operations."""
         words = words_of(text)
         ids = self.tokenizer.tokenize(words.text.values)  # (all words, None)
         ids_of_texts = words.text.with_values(ids).merge_dims(1, 2)
-        windows = self._windows(ids_of_texts, "text", utf8_error(text=text))
+        if truncate:  # omit the words that are cut
+            starts = tf.gather(ids_of_texts.row_starts(), words.text.value_rowids())
+            kept = words.text.with_values(ids.row_starts() - starts < self._room(1))
+            words = Words(*(tf.ragged.boolean_mask(each, kept) for each in words))
+            ids = tf.ragged.boolean_mask(ids, kept.values)
+            ids_of_texts = words.text.with_values(ids).merge_dims(1, 2)
+        windows = self._windows(ids_of_texts, "text", utf8_error(text=text), truncate)
         state = {
             "words": words.text,
             "starts": words.start,

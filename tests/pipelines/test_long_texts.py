@@ -98,10 +98,23 @@ def test_ids_scores_and_streams_of_long_texts_are_refused(splitting, pipeline):
             call(["uno", LONG])
     with pytest.raises(ValueError, match=refused.replace("1", "0")):
         splitting.stream(LONG, long_texts="refuse")
-    with pytest.raises(ValueError, match="at most 200 tokens each .*, or long_texts='split'"):
+    with pytest.raises(
+        ValueError, match="at most 200 tokens each .*, or long_texts='split', or truncate=True"
+    ):
         pipeline("o" * 1000)
     with pytest.raises(ValueError, match=r"`texts` must be text without lone surrogates.*texts\[1\]"):
         splitting(["uno", LONG + "\ud800"])
+
+
+@pytest.mark.slow
+def test_an_error_is_that_of_its_row(splitting):
+    texts = ["uno", None, LONG + "\ud800", b"\xff", LONG]
+    prefixes = ["the", "", "", "", None]
+    outputs = splitting(texts, prefixes=prefixes, errors="return")
+    assert outputs[0] == splitting("uno", prefixes="the")
+    assert [type(output) for output in outputs[1:]] == [TypeError, ValueError, ValueError, TypeError]
+    assert [f"[{row}]" in str(output) for row, output in enumerate(outputs[1:], start=1)] == [True] * 4
+    assert "prefixes[4]" in str(outputs[4])
 
 
 def test_the_setting_is_kept(splitting, pipeline, tmp_path):

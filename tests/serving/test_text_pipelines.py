@@ -157,15 +157,20 @@ def byte_pair_roles():
 
 
 def result_of(function, *arguments, **options):
-    """Return the value of a call, or its error's type and message."""
+    """Return the value of a call, with an error's type and message in its place."""
     try:
-        return function(*arguments, **options)
+        found = function(*arguments, **options)
     except (TypeError, ValueError) as error:
-        message = str(error)
-        # Serving has no string tensors.
-        return type(error), message.replace("a str, a list of str or a string tensor", "strings").split(
-            " (of"
-        )[0]
+        return comparable(error)
+    return [comparable(each) for each in found] if options.get("errors") == "return" else found
+
+
+def comparable(value):
+    if not isinstance(value, Exception):
+        return value
+    message = str(value)
+    # Serving has no string tensors.
+    return type(value), message.replace("a str, a list of str or a string tensor", "strings").split(" (of")[0]
 
 
 REFUSED = [
@@ -195,6 +200,15 @@ def check_outputs_and_errors(served, pipeline, columns, assert_equal):
                 result_of(served, *refused, batch_size=2), result_of(pipeline, *refused, batch_size=2)
             )
     assert_equal(result_of(served, *columns, batch_size=0), result_of(pipeline, *columns, batch_size=0))
+    bad = [LONG * 9, 5, "b\ud800", "\u3000", "a b [MASK]"]
+    rows = [[*columns[0], *bad, *bad], [*columns[-1], *["a b"] * len(bad), *bad]][: len(columns)]
+    for options in ({}, {"truncate": True}):
+        results = (result_of(each, *rows, errors="return", **options) for each in (served, pipeline))
+        assert_equal(*results)
+    for scores in ("scores", "probabilities"):
+        if hasattr(pipeline, scores):
+            calls = (getattr(each, scores) for each in (served, pipeline))
+            assert_equal(*(result_of(call, *rows, errors="return", truncate=True) for call in calls))
 
 
 @pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])

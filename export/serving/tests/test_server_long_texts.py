@@ -12,7 +12,10 @@ from keras_transformer_serving.server import Limits
 
 # The export copies up to 12 bytes, and takes 40 tokens.
 LONG = "\tUne maison.\r\n\r\n  * * *\r\nDeux!  Trois.\n" + "Oui, oui.\n" * 4
-TOO_LONG = "`texts` must have at most 40 tokens each (max_source_tokens), or long_texts='split'. Received: "
+TOO_LONG = (
+    "`texts` must have at most 40 tokens each (max_source_tokens), or long_texts='split', or truncate=True. "
+    "Received: "
+)
 
 
 def ids_of(text):
@@ -29,13 +32,28 @@ def test_calls_refuse_or_split(exports):
     )
     for options in ({}, {"long_texts": "refuse"}):
         with pytest.raises(
-            ValueError, match=r"\(max_source_tokens\), or long_texts='split'. Received: 80 tokens in"
+            ValueError,
+            match=r"\(max_source_tokens\), or long_texts='split', or truncate=True. Received: 80 tokens in",
         ):
             copier(["ab", LONG], **options)
     with pytest.raises(ValueError, match="`long_texts` must be one of .* Received: long_texts='window'"):
         copier("ab", long_texts="window")
     with pytest.raises(ValueError, match="`max_new_tokens` must be one number, or one for each of 2 texts"):
         copier([LONG, "ab"], long_texts="split", max_new_tokens=[1, 2, 3])
+
+
+def test_an_error_is_that_of_its_row(exports):
+    copier = serving.load(exports["copier"])
+    accented = "e" + "\u0301" * 30 + "\n"  # a character of 61 bytes
+    options = {"long_texts": "split", "errors": "return"}
+    long, none, lone, refused, last = copier([LONG, None, LONG + "\ud800", accented, "ab"], **options)
+    assert (long, last) == (LONG, "ab")
+    assert str(none) == "`texts` must be strings. Received: texts[1]=None"
+    assert str(lone).startswith("`texts` must be text without lone surrogates. Received: texts[2]=")
+    assert str(refused) == f"{TOO_LONG}63 tokens in texts[3]"
+    assert copier(accented, long_texts="split", truncate=True).startswith("e\u0301")
+    with pytest.raises(TypeError, match=r"Received: texts\[1\]=None"):
+        copier([LONG, None], long_texts="split")
 
 
 def test_rows_of_requests_are_split(exports):

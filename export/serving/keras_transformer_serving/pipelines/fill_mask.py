@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_transformer_serving.pipelines.texts import Arrays, RefusedError, TextPipeline, Windows, softmax
+from keras_transformer_serving.pipelines.errors import Errors, RefusedError
+from keras_transformer_serving.pipelines.texts import Arrays, TextPipeline, Windows, softmax
 
 
 class MaskPrediction(NamedTuple):
@@ -23,12 +24,22 @@ class MaskPrediction(NamedTuple):
 class FillMask(TextPipeline):
     """An exported masked language model; `load` creates it."""
 
-    def __call__(self, text: str | Iterable[str], batch_size: int = 32) -> Any:
+    def __call__(
+        self,
+        text: str | Iterable[str],
+        batch_size: int = 32,
+        *,
+        errors: Errors = "raise",
+        truncate: bool = False,
+    ) -> Any:
         """Predict the most probable pieces for each mask token, the best first.
 
         Args:
             text: a list of texts, or one string, each with one mask token or more.
             batch_size: the number of rows in a batch.
+            errors: "raise" the error of a text, or "return" it in place of the answer.
+            truncate: whether to cut a text that is too long, keeping its first tokens: mask tokens that are cut are
+                not predicted.
 
         Returns:
             For each text a list with one list of `MaskPrediction` for each mask token; for one string only its list.
@@ -37,16 +48,23 @@ class FillMask(TextPipeline):
             TypeError: if a text is not a string.
             ValueError: if a text has no mask token, or is too long.
         """
-        return self._answers(batch_size, text=text)
+        return self._answers(batch_size, errors=errors, truncate=truncate, text=text)
 
-    def preprocess(self, *texts: str) -> tuple[Windows, None]:
+    def preprocess(self, *texts: str, truncate: bool = False) -> tuple[Windows, None]:
         """Convert a text to ids."""
         mask = self.config["mask"]
         first, *others = map(self.tokenizer.tokenize, texts[0].split(mask))
         if not others:
             raise RefusedError("text", f"`text` must contain the mask token {mask!r}. Received: none")
         ids = [*first, *(id_ for part in others for id_ in (self.tokenizer.mask_id, *part))]
-        return self._windows(ids, "text"), None
+        windows = self._windows(ids, "text", truncate)
+        if self.tokenizer.mask_id not in windows.ids[0]:
+            raise RefusedError(
+                "text",
+                f"`text` must contain the mask token {mask!r} in its first {len(windows.ids[0])} tokens "
+                "(truncate=True). Received: none",
+            )
+        return windows, None
 
     def postprocess(self, outputs: Arrays, windows: Windows, state: None) -> list[list[MaskPrediction]]:
         """Return the most probable pieces for each mask token."""

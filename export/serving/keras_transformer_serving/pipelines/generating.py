@@ -7,7 +7,14 @@ from typing import Any
 import numpy as np
 
 from keras_transformer_serving.graphs import Graphs
-from keras_transformer_serving.pipelines.texts import RefusedError, check_batch_size, check_string
+from keras_transformer_serving.pipelines.errors import (
+    Errors,
+    RefusedError,
+    RowErrors,
+    check_string,
+    check_truncate,
+)
+from keras_transformer_serving.pipelines.texts import check_batch_size
 from keras_transformer_serving.text import Tokenizer, splitting
 
 _NO_TEXT = (
@@ -27,7 +34,7 @@ class Generating(abc.ABC):
         config: the export's settings.
     """
 
-    _or_long_texts = ""  # offered by the error of a text that is too long
+    _or_long_texts = ""  # offered by the error of a text that is too long, beside truncation
 
     def __init__(self, graphs: Graphs, tokenizer: Tokenizer | None, config: dict[str, Any]) -> None:
         self.graphs = graphs
@@ -49,14 +56,29 @@ class Generating(abc.ABC):
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of generated ids."""
 
-    def __call__(self, texts: str | Iterable[str], batch_size: int = 64, **options: Any) -> Any:
+    def __call__(
+        self,
+        texts: str | Iterable[str],
+        batch_size: int = 64,
+        *,
+        max_new_tokens: Any = None,
+        min_new_tokens: Any = None,
+        temperature: Any = None,
+        errors: Errors = "raise",
+        truncate: bool = False,
+    ) -> Any:
         """Generate texts.
 
         Args:
             texts: strings, or one string. A text of only spaces and unknown characters gives an empty output; a
                 prompt must have at least one token.
             batch_size: the number of texts in a batch.
-            **options: those of `generate`.
+            max_new_tokens: as in `generate`.
+            min_new_tokens: as in `generate`.
+            temperature: as in `generate`.
+            errors: "raise" the error of a text, or "return" it in place of the output.
+            truncate: whether to cut a text of more than `max_source_tokens` tokens. An encoder–decoder reads its first
+                tokens and the end token; of a prompt the last tokens are kept, which the output continues.
 
         Returns:
             The first hypothesis of each text: a list as long as `texts`, or a string for a string.
@@ -69,13 +91,25 @@ class Generating(abc.ABC):
             >>> translate(["la casa", "el perro"], max_new_tokens=[4, 8])
             ['the house', 'the dog']
         """
-        if isinstance(texts, str):
-            return self([texts], batch_size, **options)[0]
-        texts = list(texts)
-        for row, text in enumerate(texts):
-            check_string("texts", row, text)
-        ids = self.generate(texts, batch_size, **options)["ids"]
-        return [self.decode(row if row.ndim == 1 else row[0]) for row in ids]
+        one = isinstance(texts, str)
+        rows = [texts] if one else list(texts)
+        if self.tokenizer is None:
+            raise ValueError(_NO_TEXT)
+        options = {
+            "max_new_tokens": max_new_tokens,
+            "min_new_tokens": min_new_tokens,
+            "temperature": temperature,
+        }
+        found_errors = RowErrors(errors)
+        for row, text in enumerate(rows):
+            with found_errors.of(row):
+                check_string("texts", row, text)
+        ids = self._generate(rows, batch_size, found_errors, truncate, options)["ids"]
+        first = ids if ids.ndim == 2 else ids[:, 0]
+        outputs = found_errors.merge(
+            {row: self.decode(first[row]) for row in found_errors.accepted(len(rows))}
+        )
+        return outputs[0] if one else outputs
 
     def generate(
         self,
@@ -85,7 +119,9 @@ class Generating(abc.ABC):
         max_new_tokens: Any = None,
         min_new_tokens: Any = None,
         temperature: Any = None,
-    ) -> dict[str, np.ndarray]:
+        errors: Errors = "raise",
+        truncate: bool = False,
+    ) -> dict[str, Any]:
         """Generate token ids.
 
         Args:
@@ -94,28 +130,45 @@ class Generating(abc.ABC):
             max_new_tokens: the maximum number of new tokens, or one for each text, at most that of the export.
             min_new_tokens: the minimum number of tokens before an end token, or one for each text, by default 0.
             temperature: the temperature of sampling, or one for each text, by default the sampler's.
+            errors: "raise" the error of a text, or "return" it in "error", with empty values in its row.
+            truncate: as in a call; rows of ids are cut, too.
 
         Returns:
             "ids" int64 (B, M), "lengths" int64 (B,), "scores" float32 (B,); with an axis N after the first if the
-            export returns N > 1 hypotheses.
+            export returns N > 1 hypotheses. With errors="return" also "error", a list of B errors, None for none.
 
         Raises:
             TypeError: as for a call.
             ValueError: as for a call, or if ids are out of range.
         """
-        check_batch_size(batch_size)
-        if isinstance(texts, str):
-            raise TypeError(f"`texts` must be a list of strings. Received: texts={texts!r}")
-        rows = self.encode(texts)
         options = {
             "max_new_tokens": max_new_tokens,
             "min_new_tokens": min_new_tokens,
             "temperature": temperature,
         }
-        given = _numbers(options, len(rows))
-        order = sorted(range(len(rows)), key=lambda row: len(rows[row]))  # batches of similar lengths
+        found_errors = RowErrors(errors)
+        outputs = self._generate(texts, batch_size, found_errors, truncate, options)
+        if errors == "raise":
+            return outputs
+        return {**outputs, "error": found_errors.merge(dict.fromkeys(range(len(texts))))}
+
+    def _generate(
+        self,
+        texts: Sequence[Any],
+        batch_size: int,
+        errors: RowErrors,
+        truncate: bool,
+        options: dict[str, Any],
+    ) -> dict[str, np.ndarray]:
+        """Generate the outputs of `generate`; those of texts with an error are empty."""
+        check_batch_size(batch_size)
+        if isinstance(texts, str):
+            raise TypeError(f"`texts` must be a list of strings. Received: texts={texts!r}")
+        rows = self._encoded(texts, errors, truncate)
+        given = _numbers(options, len(texts))
+        order = sorted(rows, key=lambda row: len(rows[row]))  # batches of similar lengths
         count = self.graphs.num_return
-        shape = (len(rows), count) if count > 1 else (len(rows),)
+        shape = (len(texts), count) if count > 1 else (len(texts),)
         ids = np.full((*shape, self.graphs.max_new_tokens), self.graphs.padding_value, np.int64)
         lengths, scores = np.zeros(shape, np.int64), np.zeros(shape, np.float32)
         for begin in range(0, len(order), batch_size):
@@ -126,18 +179,16 @@ class Generating(abc.ABC):
             ids[chosen], lengths[chosen], scores[chosen] = part["ids"], part["lengths"], part["scores"]
         return {"ids": ids, "lengths": lengths, "scores": scores}
 
-    def encode(self, texts: Sequence[Any]) -> list[list[int]]:
+    def encode(self, texts: Sequence[Any], truncate: bool = False) -> list[list[int]]:
         """Return the source ids of each text or list of ids."""
-        rows = []
-        for row, text in enumerate(texts):
-            try:
-                rows.append(self._ids(text, row))
-            except RefusedError as error:
-                raise ValueError(f"{error} in {error.argument}[{row}]") from None
-        return rows
+        return list(self._encoded(texts, RowErrors(), truncate).values())
 
-    def preprocess(self, text: str) -> list[int]:
+    def preprocess(self, text: str, truncate: bool = False) -> list[int]:
         """Return the source ids of a text.
+
+        Args:
+            text: the text.
+            truncate: whether to cut it if it has too many tokens.
 
         Raises:
             RefusedError: if it has too many tokens, or as a prompt none.
@@ -145,28 +196,43 @@ class Generating(abc.ABC):
         ids = self.tokenize(text)
         if self.graphs.start_id is None and not ids:
             raise RefusedError("texts", "`texts` must have a token each. Received: none")
-        return self._limited(ids)
+        return self._limited(ids, truncate)
 
-    def _ids(self, text: Any, row: int) -> list[int]:
+    def _encoded(self, texts: Sequence[Any], errors: RowErrors, truncate: bool) -> dict[int, list[int]]:
+        """Return the source ids of the texts or lists of ids that have no error, by index."""
+        check_truncate(truncate)
+        rows = {}
+        for row in errors.accepted(len(texts)):
+            with errors.of(row):
+                rows[row] = self._ids(texts[row], row, truncate)
+        return rows
+
+    def _ids(self, text: Any, row: int, truncate: bool) -> list[int]:
         ids = None
         if isinstance(text, list | tuple | np.ndarray):
             ids = np.asarray(text, None if len(text) else np.int64)
         if ids is None or ids.dtype.kind not in "iu":
             check_string("texts", row, text)
-            return self.preprocess(text)
+            return self.preprocess(text, truncate)
         if ids.ndim != 1 or not ((ids >= 0) & (ids < self.graphs.vocabulary_size)).all():
             raise ValueError(
                 f"`texts` must have ids from 0 to {self.graphs.vocabulary_size - 1}. Received: texts[{row}]={text!r}"
             )
-        return self._limited([id_ for id_ in ids.tolist() if id_ != self.graphs.pad_id])
+        return self._limited([id_ for id_ in ids.tolist() if id_ != self.graphs.pad_id], truncate)
 
-    def _limited(self, ids: list[int]) -> list[int]:
+    @abc.abstractmethod
+    def _truncated(self, ids: list[int], limit: int) -> list[int]:
+        """Return `limit` of more ids, special ones among them."""
+
+    def _limited(self, ids: list[int], truncate: bool) -> list[int]:
         limit = self.graphs.max_source_tokens
+        if len(ids) > limit and truncate:
+            return self._truncated(ids, limit)
         if len(ids) > limit:
             raise RefusedError(
                 "texts",
-                f"`texts` must have at most {limit} tokens each (max_source_tokens){self._or_long_texts}. "
-                f"Received: {len(ids)} tokens",
+                f"`texts` must have at most {limit} tokens each (max_source_tokens){self._or_long_texts}, or "
+                f"truncate=True. Received: {len(ids)} tokens",
             )
         return ids
 
@@ -190,31 +256,45 @@ class TextToText(Generating):
         texts: str | Iterable[str],
         batch_size: int = 64,
         *,
+        max_new_tokens: Any = None,
+        min_new_tokens: Any = None,
+        temperature: Any = None,
         long_texts: str | None = None,
-        **options: Any,
+        errors: Errors = "raise",
+        truncate: bool = False,
     ) -> Any:
         r"""Generate texts, as `Generating`.
 
         Args:
             texts: strings, or one string.
             batch_size: the number of texts in a batch.
+            max_new_tokens: as in `generate`; the options of a text that is split hold for each part.
+            min_new_tokens: as in `generate`.
+            temperature: as in `generate`.
             long_texts: "refuse" texts of more than `max_source_tokens` tokens, or "split" them into lines and sentences
                 (see `split_texts`), whose outputs are joined; by default the export's setting.
-            **options: those of `generate`; the options of a text hold for each of its parts.
+            errors: "raise" the error of a text, or "return" it in place of the output.
+            truncate: whether to cut a text that is refused to its first tokens and the end token.
 
         Example:
             >>> translate("La casa.\n\nEl perro.", long_texts="split")
             'The house.\n\nThe dog.'
         """
+        options: dict[str, Any] = {
+            "max_new_tokens": max_new_tokens,
+            "min_new_tokens": min_new_tokens,
+            "temperature": temperature,
+        }
+        handling: dict[str, Any] = {"errors": errors, "truncate": truncate}
         if not self.splits(long_texts):
-            return super().__call__(texts, batch_size, **options)
+            return super().__call__(texts, batch_size, **options, **handling)
         if isinstance(texts, str):
-            return self([texts], batch_size, long_texts=long_texts, **options)[0]
+            return self([texts], batch_size, **options, long_texts=long_texts, **handling)[0]
         texts = list(texts)
         split = splitting.SplitTexts(self.split_texts(texts))
         given = _numbers(options, len(texts))
         each = {name: split.of_each(values) if values.ndim else values for name, values in given.items()}
-        return split.join(super().__call__(split.parts, batch_size, **each))
+        return split.join(super().__call__(split.parts, batch_size, **each, **handling))
 
     def splits(self, long_texts: str | None = None) -> bool:
         """Return whether long texts are split, by an argument or the export's setting."""
@@ -224,11 +304,10 @@ class TextToText(Generating):
 
     def split_texts(self, texts: Iterable[str]) -> list[splitting.Split]:
         """Split texts into parts that fit `max_source_tokens`; see `text.splitting.split_texts`."""
-        texts = list(texts)
-        for row, text in enumerate(texts):
-            check_string("texts", row, text)
         return splitting.split_texts(
-            texts, lambda parts: [len(self.tokenize(part)) for part in parts], self.graphs.max_source_tokens
+            list(texts),
+            lambda parts: [len(self.tokenize(part)) for part in parts],
+            self.graphs.max_source_tokens,
         )
 
     def tokenize(self, text: str) -> list[int]:
@@ -236,6 +315,9 @@ class TextToText(Generating):
         ids = self._text_tokenizer.tokenize(text)
         no_text = {self.graphs.pad_id, self.graphs.end_id, *self.config["empty_ids"]}
         return [] if no_text.issuperset(ids) else [*ids, self.graphs.end_id]
+
+    def _truncated(self, ids: list[int], limit: int) -> list[int]:
+        return [*ids[: limit - 1], ids[-1]]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of generated ids."""
@@ -249,6 +331,10 @@ class TextGeneration(Generating):
         """Return the source ids of a prompt."""
         ids = self._text_tokenizer.tokenize(text, self.config["special_tokens"])
         return [self._text_tokenizer.start_id, *ids] if self.config["add_start"] else ids
+
+    def _truncated(self, ids: list[int], limit: int) -> list[int]:
+        start = int(self.config["add_start"])
+        return [*ids[:start], *ids[len(ids) - limit + start :]]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of generated ids, including the space after the prompt."""

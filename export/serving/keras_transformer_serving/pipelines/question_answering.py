@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_transformer_serving.pipelines.texts import Arrays, RefusedError, TextPipeline, Windows
+from keras_transformer_serving.pipelines.errors import Errors, RefusedError
+from keras_transformer_serving.pipelines.texts import Arrays, TextPipeline, Windows
 from keras_transformer_serving.pipelines.token_classification import WORD
 
 
@@ -43,7 +44,13 @@ class QuestionAnswering(TextPipeline):
     """Exported extractive question answering; `load` creates it."""
 
     def __call__(
-        self, question: str | Iterable[str], context: str | Iterable[str], batch_size: int = 32
+        self,
+        question: str | Iterable[str],
+        context: str | Iterable[str],
+        batch_size: int = 32,
+        *,
+        errors: Errors = "raise",
+        truncate: bool = False,
     ) -> Any:
         """Answer questions.
 
@@ -51,6 +58,8 @@ class QuestionAnswering(TextPipeline):
             question: the question, or a list of questions.
             context: the text that contains the answer, or one for each question.
             batch_size: the number of windows in a batch.
+            errors: "raise" the error of a question or context, or "return" it in place of the answer.
+            truncate: whether to cut a context that is too long with its question, keeping its first tokens.
 
         Returns:
             The most probable `Span`, or a list of them.
@@ -59,9 +68,9 @@ class QuestionAnswering(TextPipeline):
             TypeError: if a text is not a string.
             ValueError: if a context has no word, or is too long with its question.
         """
-        return self._answers(batch_size, question=question, context=context)
+        return self._answers(batch_size, errors=errors, truncate=truncate, question=question, context=context)
 
-    def preprocess(self, *texts: str) -> tuple[Windows, Context]:
+    def preprocess(self, *texts: str, truncate: bool = False) -> tuple[Windows, Context]:
         """Convert a question and its context to windows of ids, and the places of the context's tokens."""
         question, context = texts
         ids: list[int] = []
@@ -73,7 +82,7 @@ class QuestionAnswering(TextPipeline):
             found.ends.extend([word.end()] * len(of_word))
         if not ids:
             raise RefusedError("context", "`context` must contain a word. Received: none")
-        return self._windows(ids, "context", question=self.tokenizer.tokenize(question)), found
+        return self._windows(ids, "context", truncate, question=self.tokenizer.tokenize(question)), found
 
     def postprocess(self, outputs: Arrays, windows: Windows, state: Context) -> Span:
         """Return the span with the largest sum of start and end logits."""

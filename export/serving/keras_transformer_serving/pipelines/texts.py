@@ -8,6 +8,13 @@ from typing import Any
 import numpy as np
 
 from keras_transformer_serving.model import Model
+from keras_transformer_serving.pipelines.errors import (
+    Errors,
+    RefusedError,
+    RowErrors,
+    check_string,
+    check_truncate,
+)
 from keras_transformer_serving.sessions import Sessions
 from keras_transformer_serving.text import Tokenizer
 
@@ -29,19 +36,6 @@ class Windows:
     before: list[int] | None
 
 
-class RefusedError(ValueError):
-    """A text that is refused.
-
-    Args:
-        argument: the name of the argument that the text is given as.
-        message: the reason.
-    """
-
-    def __init__(self, argument: str, message: str) -> None:
-        super().__init__(message)
-        self.argument = argument
-
-
 class TextPipeline(Model, abc.ABC):
     """Base class of exported pipelines that run their model once on texts.
 
@@ -59,8 +53,12 @@ class TextPipeline(Model, abc.ABC):
         self.tokenizer = tokenizer
 
     @abc.abstractmethod
-    def preprocess(self, *texts: str) -> tuple[Windows, Any]:
+    def preprocess(self, *texts: str, truncate: bool = False) -> tuple[Windows, Any]:
         """Convert a text or pair to windows of ids, and values that `postprocess` needs.
+
+        Args:
+            *texts: the text or the two texts.
+            truncate: whether to cut a text that is too long; it has one window then.
 
         Raises:
             RefusedError: if a text is refused.
@@ -76,11 +74,20 @@ class TextPipeline(Model, abc.ABC):
             state: the other values of `preprocess`.
         """
 
-    def _answers(self, batch_size: int, **texts: str | Iterable[str]) -> Any:
+    def _answers(
+        self,
+        batch_size: int,
+        *,
+        errors: Errors = "raise",
+        truncate: bool = False,
+        **texts: str | Iterable[str],
+    ) -> Any:
         """Return the answers for texts or pairs; of a single string, only its own.
 
         Args:
             batch_size: the number of rows in a batch.
+            errors: "raise" the error of a text, or "return" it in place of its answer.
+            truncate: whether to cut texts that are too long.
             **texts: one or two lists of texts or strings, by argument.
 
         Raises:
@@ -88,31 +95,35 @@ class TextPipeline(Model, abc.ABC):
             ValueError: if `batch_size` is not positive, a text is refused, or lists have different lengths.
         """
         check_batch_size(batch_size)
+        check_truncate(truncate)
+        found_errors = RowErrors(errors)
         columns = {name: [given] if isinstance(given, str) else list(given) for name, given in texts.items()}
         for name, column in columns.items():
             for row, text in enumerate(column):
-                check_string(name, row, text)
+                with found_errors.of(row):
+                    check_string(name, row, text)
         counts = [str(len(column)) for column in columns.values()]
         if len(set(counts)) > 1:
             names = " and ".join(map("`{}`".format, columns))
             raise ValueError(f"{names} must be equally many. Received: {' and '.join(counts)} texts")
         rows = list(zip(*columns.values(), strict=True))
         # Long texts first, so that too long ones are found at once.
-        order = sorted(range(len(rows)), key=lambda row: -sum(len(text.encode()) for text in rows[row]))
-        answers: list[Any] = [None] * len(rows)
+        order = sorted(
+            found_errors.accepted(len(rows)), key=lambda row: -sum(len(text.encode()) for text in rows[row])
+        )
+        answers: dict[int, Any] = {}
         for begin in range(0, len(order), batch_size):
-            chosen = sorted(order[begin : begin + batch_size])
-            batch = [self._preprocessed(index, rows[index]) for index in chosen]
-            outputs = self.run_windows([windows for windows, _ in batch], batch_size)
-            for index, found, (windows, state) in zip(chosen, outputs, batch, strict=True):
+            batch: dict[int, tuple[Windows, Any]] = {}
+            for index in sorted(order[begin : begin + batch_size]):
+                with found_errors.of(index):
+                    batch[index] = self.preprocess(*rows[index], truncate=truncate)
+            if not batch:
+                continue
+            outputs = self.run_windows([windows for windows, _ in batch.values()], batch_size)
+            for found, (index, (windows, state)) in zip(outputs, batch.items(), strict=True):
                 answers[index] = self.postprocess(found, windows, state)
-        return answers[0] if all(isinstance(given, str) for given in texts.values()) else answers
-
-    def _preprocessed(self, index: int, texts: Sequence[str]) -> tuple[Windows, Any]:
-        try:
-            return self.preprocess(*texts)
-        except RefusedError as error:
-            raise ValueError(f"{error} in {error.argument}[{index}]") from None
+        merged = found_errors.merge(answers)
+        return merged[0] if all(isinstance(given, str) for given in texts.values()) else merged
 
     def run_windows(self, batch: Sequence[Windows], batch_size: int) -> list[Arrays]:
         """Return the model's outputs for the windows of each text.
@@ -141,19 +152,22 @@ class TextPipeline(Model, abc.ABC):
             for windows, end in zip(batch, ends, strict=True)
         ]
 
-    def _windows(self, ids: list[int], name: str, **first: list[int]) -> Windows:
-        """Split ids into windows that fit the model and overlap by half.
+    def _windows(self, ids: list[int], name: str, truncate: bool = False, **first: list[int]) -> Windows:
+        """Split ids into windows that fit the model and overlap by half, or cut them to one.
 
         Args:
             ids: the ids of the text.
             name: the argument that the text is given as.
+            truncate: whether to keep the first ids that fit.
             **first: of pairs, the ids of the first text, which each window repeats, by the name of its argument.
 
         Raises:
             RefusedError: if the text is too long.
         """
         limit = self.config["max_length"]
-        most = (2**30 if limit is None else limit) - sum(map(len, first.values())) - 2 - len(first)
+        most = self._room(len(first) + 1) - sum(map(len, first.values()))
+        if truncate and most > 0:
+            ids = ids[:most]
         split = self.config.get("long_texts") == "window"
         if len(ids) > most and not (split and most >= 2):
             hint = "" if split else ", or long_texts='window'"
@@ -169,6 +183,11 @@ class TextPipeline(Model, abc.ABC):
         return Windows(
             [ids[start : start + most] for start in starts], starts, next(iter(first.values()), None)
         )
+
+    def _room(self, num_texts: int) -> int:
+        """Return the maximum number of ids of a text or pair, without special ids."""
+        limit: int | None = self.config["max_length"]
+        return (2**30 if limit is None else limit) - 1 - num_texts
 
     def _with_special_ids(
         self, first: list[int] | None, second: list[int]
@@ -192,17 +211,10 @@ def check_batch_size(batch_size: int) -> None:
         raise ValueError(f"`batch_size` must be a positive integer. Received: batch_size={batch_size}")
 
 
-def check_string(name: str, row: int, text: Any) -> None:
-    """Raise a TypeError or ValueError unless a text, the argument `name` at index `row`, is valid Unicode."""
-    if not isinstance(text, str):
-        raise TypeError(f"`{name}` must be strings. Received: {name}[{row}]={text!r}")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(
-            f"`{name}` must be text without lone surrogates. Received: {name}[{row}]={text!r}, "
-            f"with {text[error.start : error.end]!r} at character {error.start}"
-        ) from None
+def as_floats(rows: Any, size: int) -> np.ndarray:
+    """Return n rows as float32 (n, size), also for n = 0, or a single one (size,)."""
+    values: np.ndarray = np.array(rows, np.float32)
+    return values if values.size else values.reshape(0, size)
 
 
 def padded(rows: Sequence[Sequence[Sequence[int]]], padding_value: int) -> np.ndarray:

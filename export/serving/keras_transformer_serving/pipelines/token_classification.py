@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_transformer_serving.pipelines.errors import Errors
 from keras_transformer_serving.pipelines.texts import Arrays, TextPipeline, Windows, softmax
 
 WORD = re.compile(r"\S+")
@@ -32,12 +33,22 @@ class TaggedWord(NamedTuple):
 class TokenClassification(TextPipeline):
     """An exported token classifier; `load` creates it."""
 
-    def __call__(self, text: str | Iterable[str], batch_size: int = 32) -> Any:
+    def __call__(
+        self,
+        text: str | Iterable[str],
+        batch_size: int = 32,
+        *,
+        errors: Errors = "raise",
+        truncate: bool = False,
+    ) -> Any:
         """Classify the words of each text.
 
         Args:
             text: a list of texts, or one string.
             batch_size: the number of rows in a batch.
+            errors: "raise" the error of a text, or "return" it in place of the answer.
+            truncate: whether to cut a text that is too long, keeping its first tokens: words that are cut are
+                omitted.
 
         Returns:
             For each text a list of `TaggedWord`; for one string only its list. Words without tokens are omitted.
@@ -46,16 +57,20 @@ class TokenClassification(TextPipeline):
             TypeError: if a text is not a string.
             ValueError: if a text is too long.
         """
-        return self._answers(batch_size, text=text)
+        return self._answers(batch_size, errors=errors, truncate=truncate, text=text)
 
-    def preprocess(self, *texts: str) -> tuple[Windows, list[tuple[re.Match[str], int]]]:
+    def preprocess(
+        self, *texts: str, truncate: bool = False
+    ) -> tuple[Windows, list[tuple[re.Match[str], int]]]:
         """Convert a text to windows of ids, its words with tokens, and the index of the first token of each."""
         words, ids = [], list[int]()
         for word in WORD.finditer(texts[0]):
             if of_word := self.tokenizer.tokenize(word.group()):
                 words.append((word, len(ids)))
                 ids += of_word
-        return self._windows(ids, "text"), words
+        windows = self._windows(ids, "text", truncate)
+        read = windows.starts[-1] + len(windows.ids[-1])
+        return windows, [(word, token) for word, token in words if token < read]
 
     def postprocess(
         self, outputs: Arrays, windows: Windows, state: list[tuple[re.Match[str], int]]

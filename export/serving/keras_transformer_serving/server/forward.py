@@ -14,7 +14,8 @@ from keras_transformer_serving.pipelines import (
     TextClassification,
     TokenClassification,
 )
-from keras_transformer_serving.pipelines.texts import RefusedError, TextPipeline, Windows, softmax
+from keras_transformer_serving.pipelines.errors import RefusedError
+from keras_transformer_serving.pipelines.texts import TextPipeline, Windows, softmax
 from keras_transformer_serving.server.signatures import (
     DEFAULT,
     ERROR,

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_transformer_serving.graphs import DECODER, ENCODER, TEMPERATURES, uniform_noise
+from keras_transformer_serving.pipelines.errors import RefusedError
 from keras_transformer_serving.pipelines.generating import Generating
-from keras_transformer_serving.pipelines.texts import RefusedError
 from keras_transformer_serving.server import long_texts
 from keras_transformer_serving.server.signatures import (
     DEFAULT,

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from keras_transformer_serving.pipelines.errors import RefusedError
 from keras_transformer_serving.pipelines.generating import Generating, TextToText
-from keras_transformer_serving.pipelines.texts import RefusedError
 from keras_transformer_serving.server.signatures import ERROR, Row, Tensor
 from keras_transformer_serving.text import splitting
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer_serving.pipelines.texts import RefusedError
+from keras_transformer_serving.pipelines.errors import RefusedError
 
 DEFAULT = "serving_default"
 ERROR = "error"

@@ -10,7 +10,7 @@ from typing import Any
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from keras_transformer_serving.pipelines.texts import RefusedError
+from keras_transformer_serving.pipelines.errors import RefusedError
 from keras_transformer_serving.server import generating
 from keras_transformer_serving.server.batching import Batcher, Limits
 from keras_transformer_serving.server.metrics import Metrics

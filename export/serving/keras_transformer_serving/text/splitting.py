@@ -43,6 +43,7 @@ _ENDS_OF_CLAUSES = re.compile(
     rf"[{re.escape(_CLAUSE)}{_FINAL}—–][{re.escape(_CLOSING)}]*(?=\s)|[、，；：{_FINAL_WITHOUT_SPACE}]"
 )
 _SPACES = re.compile(r"\s+")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 # General categories of characters that belong to the one before: marks, joiners, modifiers of emoji.
 _EXTENDING = frozenset(("Mn", "Mc", "Me", "Cf", "Sk"))
 _VIRAMA = 9  # the canonical combining class of signs that join two consonants
@@ -116,12 +117,16 @@ class SplitTexts:
         """Return the value of each text for each of its parts."""
         return [values[owner] for owner in self.owners]
 
-    def join(self, outputs: Sequence[str]) -> list[str]:
-        """Return the output of each text, given those of the parts."""
-        of_text: list[list[str]] = [[] for _ in self._splits]
+    def join(self, outputs: Sequence[Any]) -> list[Any]:
+        """Return the output of each text, given those of the parts; the error of a part is that of its text."""
+        of_text: list[list[Any]] = [[] for _ in self._splits]
         for owner, output in zip(self.owners, outputs, strict=True):
             of_text[owner].append(output)
-        return [split.join(found) for split, found in zip(self._splits, of_text, strict=True)]
+        errors = [next((each for each in found if isinstance(each, Exception)), None) for found in of_text]
+        return [
+            split.join(found) if error is None else error
+            for split, found, error in zip(self._splits, of_text, errors, strict=True)
+        ]
 
 
 def is_split(long_texts: Any) -> bool:
@@ -136,7 +141,7 @@ def is_split(long_texts: Any) -> bool:
 
 
 def split_texts(
-    texts: Sequence[str], count_tokens: Callable[[Sequence[str]], Sequence[int]], max_tokens: int
+    texts: Sequence[Any], count_tokens: Callable[[Sequence[str]], Sequence[int]], max_tokens: int
 ) -> list[Split]:
     r"""Split texts into parts that fit a number of tokens.
 
@@ -152,7 +157,7 @@ def split_texts(
 
     Returns:
         A `Split` for each text, of which parts and strings between them together are the text. A text with a character
-        that does not fit is its only part.
+        that does not fit is its only part, and so is a value that is not a string of valid Unicode.
 
     Example:
         >>> text = "Hi, Dr. Li!\n\nIs it 3.5? Yes."
@@ -162,27 +167,36 @@ def split_texts(
         >>> split.join(["¡Hola, Dr. Li!", "¿Son 3,5?", "Sí."])
         '¡Hola, Dr. Li!\n\n¿Son 3,5? Sí.'
     """
-    fits = [size <= max_tokens for size in count_tokens(texts)] if texts else []
-    whole = [fit and text.splitlines() in ([text], []) for text, fit in zip(texts, fits, strict=True)]
-    pieces = [
-        [] if is_whole else [sentence for line in text.splitlines(True) for sentence in sentences(line)]
-        for text, is_whole in zip(texts, whole, strict=True)
-    ]
     sizes = {"": 0}
-    while new := list(dict.fromkeys(core for of in pieces for core in map(_core, of) if core not in sizes)):
-        sizes.update(zip(new, count_tokens(new), strict=True))
-        pieces = [
-            [
-                half
-                for piece in of
-                for half in (_halves(piece) if sizes[_core(piece)] > max_tokens else [piece])
-            ]
-            for of in pieces
-        ]
-    return [
-        Split.whole(text) if is_whole or any(sizes[_core(piece)] > max_tokens for piece in of) else _split(of)
-        for text, of, is_whole in zip(texts, pieces, whole, strict=True)
-    ]
+
+    def count(strings: Iterable[str]) -> None:
+        new = [*dict.fromkeys(string for string in strings if string not in sizes)]
+        sizes.update(zip(new, count_tokens(new) if new else (), strict=True))
+
+    def fits(string: str) -> bool:
+        return sizes[string] <= max_tokens
+
+    strings = [text for text in texts if _is_string(text)]
+    count(strings)
+    pieces = {
+        text: [sentence for line in text.splitlines(True) for sentence in sentences(line)]
+        for text in strings
+        if not (fits(text) and text.splitlines() in ([text], []))
+    }
+    are_cut = True
+    while are_cut:
+        count(_core(piece) for of_text in pieces.values() for piece in of_text)
+        are_cut = False
+        for text, of_text in pieces.items():
+            halves = ([piece] if fits(_core(piece)) else _halves(piece) for piece in of_text)
+            pieces[text] = [*itertools.chain.from_iterable(halves)]
+            are_cut |= len(pieces[text]) > len(of_text)
+    splits = {
+        text: _split(of_text)
+        for text, of_text in pieces.items()
+        if all(fits(_core(piece)) for piece in of_text)
+    }
+    return [(_is_string(text) and splits.get(text)) or Split.whole(text) for text in texts]
 
 
 def sentences(line: str) -> list[str]:
@@ -195,6 +209,11 @@ def sentences(line: str) -> list[str]:
     ends = [match.end() for match in _END.finditer(line) if _is_end(line, match)]
     cuts = [0, *ends, len(line)]
     return [line[start:end] for start, end in itertools.pairwise(cuts) if start < end]
+
+
+def _is_string(text: Any) -> bool:
+    """Return whether a value is a string of valid Unicode, without lone surrogates."""
+    return isinstance(text, str) and _SURROGATE.search(text) is None
 
 
 def _is_end(line: str, match: re.Match[str]) -> bool:

@@ -1,0 +1,93 @@
+"""Errors of rows: raised, or returned in place of the answers to their rows."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+Errors = Literal["raise", "return"]
+
+
+class RefusedError(ValueError):
+    """A text that is refused.
+
+    Args:
+        argument: the name of the argument that the text is given as.
+        message: the reason.
+    """
+
+    def __init__(self, argument: str, message: str) -> None:
+        super().__init__(message)
+        self.argument = argument
+
+
+class RowErrors:
+    """The errors of the rows of a call, at most one for each.
+
+    Args:
+        errors: "raise" an error when it is found, or "return" it in place of the answer to its row.
+
+    Raises:
+        ValueError: if `errors` is neither.
+
+    Example:
+        >>> errors = RowErrors("return")
+        >>> with errors.of(1):
+        ...     check_string("texts", 1, None)
+        >>> errors.merge({0: "good", 2: "fine"})
+        ['good', TypeError('`texts` must be strings. Received: texts[1]=None'), 'fine']
+    """
+
+    def __init__(self, errors: Errors = "raise") -> None:
+        if errors not in ("raise", "return"):
+            raise ValueError(f"`errors` must be 'raise' or 'return'. Received: errors={errors!r}")
+        self._raises = errors == "raise"
+        self._found: dict[int, Exception] = {}
+
+    def __contains__(self, row: int) -> bool:
+        """Return whether a row has an error."""
+        return row in self._found
+
+    def add(self, row: int, error: Exception) -> None:
+        """Raise the error of a row, or keep it if it is the row's first."""
+        if self._raises:
+            raise error from None
+        # A traceback refers to the variables of its functions, such as all texts.
+        self._found.setdefault(row, error.with_traceback(None))
+
+    @contextlib.contextmanager
+    def of(self, row: int) -> Iterator[None]:
+        """Add an error that is raised in the block, a check of a row."""
+        try:
+            yield
+        except RefusedError as error:
+            self.add(row, ValueError(f"{error} in {error.argument}[{row}]"))
+        except (TypeError, ValueError) as error:
+            self.add(row, error)
+
+    def accepted(self, count: int) -> list[int]:
+        """Return the indices of those of `count` rows that have no error."""
+        return [row for row in range(count) if row not in self]
+
+    def merge(self, answers: Mapping[int, Any]) -> list[Any]:
+        """Return the answers to accepted rows, by index, and the errors of the others, in order."""
+        merged = {**answers, **self._found}
+        return [merged[row] for row in sorted(merged)]
+
+
+def check_string(name: str, row: int, text: Any) -> None:
+    """Raise a TypeError or ValueError unless a text, the argument `name` at index `row`, is valid Unicode."""
+    if not isinstance(text, str):
+        raise TypeError(f"`{name}` must be strings. Received: {name}[{row}]={text!r}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"`{name}` must be text without lone surrogates. Received: {name}[{row}]={text!r}, "
+            f"with {text[error.start : error.end]!r} at character {error.start}"
+        ) from None
+
+
+def check_truncate(truncate: Any) -> None:
+    """Raise a TypeError unless `truncate` is a boolean."""
+    if not isinstance(truncate, bool):
+        raise TypeError(f"`truncate` must be True or False. Received: truncate={truncate!r}")
