@@ -292,9 +292,9 @@ class TextToText(Generating):
             return self([texts], batch_size, **options, long_texts=long_texts, **handling)[0]
         texts = list(texts)
         split = splitting.SplitTexts(self.split_texts(texts))
-        given = _numbers(options, len(texts))
-        each = {name: split.of_each(values) if values.ndim else values for name, values in given.items()}
-        return split.join(super().__call__(split.parts, batch_size, **each, **handling))
+        for name, values in _numbers(options, len(texts)).items():
+            options[name] = split.of_each(values.tolist()) if values.ndim else values
+        return split.join(super().__call__(split.parts, batch_size, **options, **handling))
 
     def splits(self, long_texts: str | None = None) -> bool:
         """Return whether long texts are split, by an argument or the export's setting."""
