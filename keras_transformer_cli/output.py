@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 _CHUNK = 1000
+_WIDTH = 79
 _VALUE = r"(\([^()]*\)|\[[^\[\]]*\]|'[^']*'|[^\s,;`]+)"
 _PUNCTUATION = re.compile(r"[()\[\],']")
 
@@ -72,12 +73,16 @@ def warnings_on_stderr(options: Mapping[str, str]) -> Iterator[None]:
         logger.removeHandler(handler)
 
 
-def in_chunks(answer: Callable[..., Sequence[Any]], rows: Sequence[Any]) -> Iterator[Any]:
+def in_chunks(
+    answer: Callable[..., Sequence[Any]], rows: Sequence[Any], chunk: int = _CHUNK, unit: str = "lines"
+) -> Iterator[Any]:
     """Answer rows in chunks, with progress on standard error if there are several chunks.
 
     Args:
         answer: a function from a list of rows to a list of answers.
         rows: the rows.
+        chunk: the number of rows in a chunk.
+        unit: the name of rows in the progress.
 
     Yields:
         The answer of each row.
@@ -86,14 +91,24 @@ def in_chunks(answer: Callable[..., Sequence[Any]], rows: Sequence[Any]) -> Iter
         ValueError: as `answer` does; for a later chunk, the message says which row its indices count from.
     """
     began = time.monotonic()
-    for start in range(0, len(rows), _CHUNK):
+    for start in range(0, len(rows), chunk):
         try:
-            yield from answer(rows[start : start + _CHUNK])
+            yield from answer(rows[start : start + chunk])
         except ValueError as error:
             if not start:
                 raise
             raise ValueError(f"{error}, counted from line {start + 1}") from error
-        done = min(start + _CHUNK, len(rows))
-        if len(rows) > _CHUNK:
-            rate = done / max(time.monotonic() - began, 1e-9)
-            sys.stderr.write(f"{done:,} of {len(rows):,} lines, {rate:,.0f} per second\n")
+        if len(rows) > chunk:
+            _show_progress(min(start + chunk, len(rows)), len(rows), unit, time.monotonic() - began)
+
+
+def _show_progress(done: int, total: int, unit: str, seconds: float) -> None:
+    """Write the progress on standard error; on a terminal one line is rewritten."""
+    minutes, rest = divmod(round(seconds / done * (total - done)), 60)
+    rate = done / max(seconds, 1e-9)
+    line = f"{done:,} of {total:,} {unit}, {rate:,.0f} per second, {minutes}:{rest:02d} left"
+    if sys.stderr.isatty():
+        sys.stderr.write("\r" + line.ljust(_WIDTH) + ("\n" if done == total else ""))
+    else:
+        sys.stderr.write(line + "\n")
+    sys.stderr.flush()

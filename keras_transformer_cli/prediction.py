@@ -3,13 +3,14 @@
 import argparse
 import contextlib
 import dataclasses
+import functools
 import json
 import pathlib
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from keras_transformer_cli import folders
+from keras_transformer_cli import documents, folders
 from keras_transformer_cli.output import in_chunks, one_line
 from keras_transformer_cli.quiet import load_libraries, quiet_start
 
@@ -72,6 +73,12 @@ def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
     predict.add_argument("--input", metavar="FILE", help="a file of lines, in place of `inputs`")
     predict.add_argument("--output", metavar="FILE", help="a file for the answers; default: standard output")
     predict.add_argument("--format", choices=["text", "jsonl"], default="text", help="default: %(default)s")
+    predict.add_argument(
+        "--long-texts",
+        choices=["refuse", "split"],
+        help="of a translator, refuse texts that are too long, or split them into sentences; with split, a file or "
+        "standard input is one text whose paragraphs are kept; default: the pipeline's setting",
+    )
 
 
 def _predict(options: argparse.Namespace) -> None:
@@ -79,8 +86,16 @@ def _predict(options: argparse.Namespace) -> None:
         raise ValueError("`inputs` must not be given with --input. Received: both")
     if options.output is not None and pathlib.Path(options.output).exists():
         raise FileExistsError(f"`--output` must be new. Received: {options.output}, which exists")
+    is_subtitles = documents.is_subtitles(options.input)
+    if is_subtitles and options.format != "text":
+        raise ValueError(f"`--format` must be text for subtitles. Received: {options.format}")
+    if is_subtitles or (options.long_texts == "split" and options.format == "text" and not options.inputs):
+        _translate_file(options)
+        return
     lines = options.inputs or read_lines(options.input)
     predictor = load(options.folder)
+    if options.long_texts is not None:
+        predictor = dataclasses.replace(predictor, answer=_with_long_texts(predictor, options))
     with open_output(options.output) as output:
         for line, answer in zip(lines, in_chunks(predictor, lines), strict=True):
             if options.format == "jsonl":
@@ -90,6 +105,34 @@ def _predict(options: argparse.Namespace) -> None:
                 shown = as_text(answer)
             output.write(shown + "\n")
         output.flush()
+
+
+def _translate_file(options: argparse.Namespace) -> None:
+    """Translate a file of subtitles, or a file or standard input as one text; write it when it is complete."""
+    from keras_transformer_serving import files
+
+    content = documents.read(options.input)
+    predictor = load(options.folder)
+    pipeline = _with_long_texts(predictor, options)
+    if documents.is_subtitles(options.input):
+        translation = documents.translate_subtitles(content, pipeline, options.input)
+    else:
+        translation = documents.translate_text(content, predictor.answer)
+    if options.output is None:
+        sys.stdout.write(translation)
+        sys.stdout.flush()
+    else:
+        files.write_bytes(options.output, translation.encode())
+
+
+def _with_long_texts(predictor: Predictor, options: argparse.Namespace) -> Callable[..., Any]:
+    """Return a translator as a function from texts, with the option for long texts."""
+    if not hasattr(predictor.answer, "split_texts"):
+        raise ValueError(
+            "`folder` must be a TextToText, or its export with ONNX graphs, for --long-texts and subtitles. "
+            f"Received: {options.folder}, a {predictor.name}"
+        )
+    return functools.partial(predictor.answer, long_texts=options.long_texts)
 
 
 def read_lines(path: str | None = None) -> list[str]:

@@ -35,6 +35,8 @@ class GeneratingPipeline(ScoringPipeline):
     _settings_file: ClassVar[str] = "generation_config.json"
     _model_description: ClassVar[str]
     _has_encoder: ClassVar[bool]
+    # What the error of a text that is too long offers beside truncation.
+    _or_long_texts: ClassVar[str] = ""
     # Attributes in which model and tokenizer must agree.
     _shared: ClassVar[tuple[str, ...]]
 
@@ -175,6 +177,12 @@ class GeneratingPipeline(ScoringPipeline):
             TypeError: if an argument has a wrong type.
             ValueError: if the sampler has several parallel hypotheses, or a call would raise one.
         """
+        return self._stream(text, prefix, max_new_tokens, truncate)
+
+    def _stream(
+        self, text: str, prefix: str, max_new_tokens: int | None, truncate: bool, row: int = 0
+    ) -> Iterator[str]:
+        """Stream the output text of a row, whose number seeds the noise of sampling."""
         arguments.check_text("text", text)
         arguments.check_text("prefix", prefix)
         (limit,) = arguments.limits_of(max_new_tokens, 1, self.max_new_tokens)
@@ -186,6 +194,7 @@ class GeneratingPipeline(ScoringPipeline):
             max_new_tokens=int(limit),
             constraints=self.constraints,
             prefix_ids=prefix_ids if prefix_ids.size else None,
+            rows=np.array([row]) if isinstance(self.sampler, samplers.Sample) else None,
             **self._inputs([text], truncate),
         )
         return stream_text(tokens, prefix_ids[0].tolist(), self._text)
@@ -280,7 +289,8 @@ class GeneratingPipeline(ScoringPipeline):
         """Pad the source ids; texts that are too long or have an error (B,) get none."""
         lengths = tf.cast(rows.row_lengths(), tf.int32)
         expected = (
-            f"`texts` must have at most {self.max_source_tokens} tokens each (max_source_tokens). Received: "
+            f"`texts` must have at most {self.max_source_tokens} tokens each (max_source_tokens){self._or_long_texts}, "
+            "or truncate=True. Received: "
         )
         too_long = tf.strings.join([expected, tf.strings.as_string(lengths), " tokens"])
         error = first_error(error, tf.where(lengths > self.max_source_tokens, too_long, ""))

@@ -380,8 +380,13 @@ def test_models_with_windows_are_exported_with_their_ids(model_class, pipeline, 
     tokenizer = pipeline.tokenizer
     model = model_class(
         tokenizer.vocabulary_size,
-        **{"num_layers": 1, "num_heads": 2, "model_dim": 16, "hidden_dim": 32},
-        **{"pad_id": tokenizer.pad_id, "start_id": tokenizer.start_id, "end_id": tokenizer.end_id},
+        num_layers=1,
+        num_heads=2,
+        model_dim=16,
+        hidden_dim=32,
+        pad_id=tokenizer.pad_id,
+        start_id=tokenizer.start_id,
+        end_id=tokenizer.end_id,
         encoder_relation=SlidingWindow(2, 2),
         decoder_relation=SlidingWindow(1),
     )

@@ -15,7 +15,7 @@ from keras_transformer_serving.pipelines.errors import (
     check_truncate,
 )
 from keras_transformer_serving.pipelines.texts import check_batch_size
-from keras_transformer_serving.text import Tokenizer
+from keras_transformer_serving.text import Tokenizer, splitting
 
 _NO_TEXT = (
     "`texts` must be rows of ids, for `generate`: the export's tokenizer is not one of `keras_transformer.text`, so "
@@ -33,6 +33,8 @@ class Generating(abc.ABC):
         tokenizer: the export's tokenizer; None if it needs TensorFlow, so that inputs must be token ids.
         config: the export's settings.
     """
+
+    _or_long_texts = ""  # offered by the error of a text that is too long, beside truncation
 
     def __init__(self, graphs: Graphs, tokenizer: Tokenizer | None, config: dict[str, Any]) -> None:
         self.graphs = graphs
@@ -163,13 +165,7 @@ class Generating(abc.ABC):
         if isinstance(texts, str):
             raise TypeError(f"`texts` must be a list of strings. Received: texts={texts!r}")
         rows = self._encoded(texts, errors, truncate)
-        given = {name: np.asarray(each) for name, each in options.items() if each is not None}
-        for name, values in given.items():
-            if values.shape not in ((), (len(texts),)):
-                raise ValueError(
-                    f"`{name}` must be one number, or one for each of {len(texts)} texts. "
-                    f"Received: {name}={options[name]!r}"
-                )
+        given = _numbers(options, len(texts))
         order = sorted(rows, key=lambda row: len(rows[row]))  # batches of similar lengths
         count = self.graphs.num_return
         shape = (len(texts), count) if count > 1 else (len(texts),)
@@ -250,7 +246,8 @@ class Generating(abc.ABC):
         if len(ids) > limit:
             raise RefusedError(
                 "texts",
-                f"`texts` must have at most {limit} tokens each (max_source_tokens). Received: {len(ids)} tokens",
+                f"`texts` must have at most {limit} tokens each (max_source_tokens){self._or_long_texts}, or "
+                f"truncate=True. Received: {len(ids)} tokens",
             )
         return ids
 
@@ -266,6 +263,67 @@ class Generating(abc.ABC):
 
 class TextToText(Generating):
     """An exported encoder–decoder; `load` creates it."""
+
+    _or_long_texts = ", or long_texts='split'"
+
+    def __call__(
+        self,
+        texts: str | Iterable[str],
+        batch_size: int = 64,
+        *,
+        max_new_tokens: Any = None,
+        min_new_tokens: Any = None,
+        temperature: Any = None,
+        long_texts: str | None = None,
+        errors: Errors = "raise",
+        truncate: bool = False,
+    ) -> Any:
+        r"""Generate texts, as `Generating`.
+
+        Args:
+            texts: strings, or one string.
+            batch_size: the number of texts in a batch.
+            max_new_tokens: as in `generate`; the options of a text that is split hold for each part.
+            min_new_tokens: as in `generate`.
+            temperature: as in `generate`.
+            long_texts: "refuse" texts of more than `max_source_tokens` tokens, or "split" them into lines and sentences
+                (see `split_texts`), whose outputs are joined; by default the export's setting.
+            errors: "raise" the error of a text, or "return" it in place of the output.
+            truncate: whether to cut a text that is refused to its first tokens and the end token.
+
+        Example:
+            >>> translate("La casa.\n\nEl perro.", long_texts="split")
+            'The house.\n\nThe dog.'
+        """
+        options: dict[str, Any] = {
+            "max_new_tokens": max_new_tokens,
+            "min_new_tokens": min_new_tokens,
+            "temperature": temperature,
+        }
+        handling: dict[str, Any] = {"errors": errors, "truncate": truncate}
+        if not self.splits(long_texts):
+            return super().__call__(texts, batch_size, **options, **handling)
+        if isinstance(texts, str):
+            return self([texts], batch_size, **options, long_texts=long_texts, **handling)[0]
+        texts = list(texts)
+        split = splitting.SplitTexts(self.split_texts(texts))
+        for name, values in _numbers(options, len(texts)).items():
+            options[name] = split.of_each(values.tolist()) if values.ndim else values
+        return split.join(super().__call__(split.parts, batch_size, **options, **handling))
+
+    def splits(self, long_texts: str | None = None) -> bool:
+        """Return whether long texts are split, by an argument or the export's setting."""
+        return splitting.is_split(
+            self.config.get("long_texts", "refuse") if long_texts is None else long_texts
+        )
+
+    def split_texts(self, texts: Iterable[str]) -> list[splitting.Split]:
+        """Split texts into parts that fit `max_source_tokens`; see `text.splitting.split_texts`."""
+        return splitting.split_texts(
+            list(texts),
+            lambda parts: [len(self.tokenize(part)) for part in parts],
+            self.graphs.max_source_tokens,
+        )
 
     def tokenize(self, text: str) -> list[int]:
         """Return the source ids of a text and the end id; none for only spaces and unknown characters."""
@@ -304,3 +362,18 @@ class TextGeneration(Generating):
 def generating_pipeline(graphs: Graphs, tokenizer: Tokenizer | None, config: dict[str, Any]) -> Generating:
     """Return an exported pipeline that generates: a `TextToText`, or of a decoder-only model a `TextGeneration`."""
     return (TextGeneration if config["start_id"] is None else TextToText)(graphs, tokenizer, config)
+
+
+def _numbers(options: dict[str, Any], count: int) -> dict[str, np.ndarray]:
+    """Return the options that are given as arrays, () or (count,).
+
+    Raises:
+        ValueError: if one has another shape.
+    """
+    given = {name: np.asarray(each) for name, each in options.items() if each is not None}
+    for name, values in given.items():
+        if values.shape not in ((), (count,)):
+            raise ValueError(
+                f"`{name}` must be one number, or one for each of {count} texts. Received: {name}={options[name]!r}"
+            )
+    return given

@@ -10,6 +10,7 @@ import numpy as np
 from keras_transformer_serving.graphs import DECODER, ENCODER, TEMPERATURES, uniform_noise
 from keras_transformer_serving.pipelines.errors import RefusedError
 from keras_transformer_serving.pipelines.generating import Generating
+from keras_transformer_serving.server import long_texts
 from keras_transformer_serving.server.signatures import (
     DEFAULT,
     ERROR,
@@ -18,6 +19,7 @@ from keras_transformer_serving.server.signatures import (
     RequestError,
     Row,
     Signature,
+    SplitRow,
     Tensor,
     bucket,
     text_of,
@@ -48,13 +50,21 @@ def signatures(pipeline: Generating, scores_targets: bool = False) -> dict[str, 
     They are those of the SavedModel, and `align` beside `score`: texts to texts, or without a tokenizer for its texts
     `generate_ids` of `input_ids`. `score` needs graphs of single steps of an encoder–decoder, with which it takes
     targets of at most `max_new_tokens`. Without `noise`, the index of a row in its request seeds the noise of sampling,
-    so that a sample depends on no other request.
+    so that a sample depends on no other request. `serving_default` and `generate` of an encoder–decoder take
+    `long_texts`, too.
     """
     graphs = pipeline.graphs
     count, most = graphs.num_return, graphs.max_new_tokens
     several = (count,) if count > 1 else ()
     text = Tensor("text", "string", several, empty=[""] * count if several else "")
-    ids = Tensor("ids", "int32", (*several, most), empty=np.full((*several, most), graphs.padding_value))
+    option = long_texts.option(pipeline)
+    ids = Tensor(
+        "ids",
+        "int32",
+        (*several, None if option else most),  # those of the parts of a long text together
+        empty=np.full((*several, most), graphs.padding_value),
+        padding=graphs.padding_value,
+    )
     lengths = Tensor("lengths", "int32", several, empty=np.zeros(several, int) if several else 0)
     scores = Tensor("scores", "float32", several)
     numbers = (ids, lengths, scores)
@@ -71,9 +81,9 @@ def signatures(pipeline: Generating, scores_targets: bool = False) -> dict[str, 
             )
         }
     found = {
-        DEFAULT: Signature((_TEXT,), (text, _ERROR), functools.partial(prepare, (text,))),
+        DEFAULT: Signature((_TEXT, *option), (text, _ERROR), functools.partial(prepare, (text,))),
         "generate": Signature(
-            (_TEXT, *options), (text, *numbers, _ERROR), functools.partial(prepare, (text, *numbers))
+            (_TEXT, *options, *option), (text, *numbers, _ERROR), functools.partial(prepare, (text, *numbers))
         ),
         "generate_ids": Signature((_TEXT, *noise), (*numbers, _ERROR), functools.partial(prepare, numbers)),
         "encode": Signature(
@@ -148,7 +158,11 @@ def streams(pipeline: Generating) -> str:
 
 
 def pieces(
-    pipeline: Generating, text: str, max_new_tokens: int | None = None, truncate: bool = False
+    pipeline: Generating,
+    text: str,
+    max_new_tokens: int | None = None,
+    truncate: bool = False,
+    setting: str | None = None,
 ) -> Iterator[str]:
     """Return an iterator of the pieces of a text while it is generated; together they are the whole.
 
@@ -157,11 +171,14 @@ def pieces(
         text: the input.
         max_new_tokens: the maximum number of new tokens, by default that of the export.
         truncate: whether to cut a text that is too long.
+        setting: of an encoder–decoder, "refuse" or "split" long texts, by default the export's setting.
 
     Raises:
         RefusedError: if the text is refused.
     """
-    return pieces_of_ids(pipeline, pipeline.preprocess(text, truncate), max_new_tokens)
+    split = long_texts.split(pipeline, text, setting)
+    rows = [pipeline.preprocess(part, truncate) for part in split.parts]
+    return split.stream(pieces_of_ids(pipeline, ids, max_new_tokens) for ids in rows)
 
 
 def pieces_of_ids(pipeline: Generating, ids: list[int], max_new_tokens: int | None = None) -> Iterator[str]:
@@ -204,6 +221,11 @@ def _options(pipeline: Generating, samples: bool) -> tuple[Tensor, ...]:
     return tuple(options)
 
 
+def stream_inputs(pipeline: Generating) -> tuple[Tensor, ...]:
+    """Return the inputs of a stream."""
+    return (_TEXT, Tensor("max_new_tokens", "int32", optional=True), *long_texts.option(pipeline))
+
+
 def check_options(pipeline: Generating, given: Row) -> None:
     """Raise a RefusedError if an option is out of range."""
     most = pipeline.graphs.max_new_tokens
@@ -221,35 +243,44 @@ def check_options(pipeline: Generating, given: Row) -> None:
             raise RefusedError(name, f"`{name}` must be in [{low}, {high}]. Received: {given[name]}")
 
 
-def _prepare(pipeline: Generating, run: Any, outputs: Sequence[Tensor], row: Row, index: int) -> Job:
+def _prepare(
+    pipeline: Generating, run: Any, outputs: Sequence[Tensor], row: Row, index: int
+) -> Job | SplitRow:
+    split = None
     if "input_ids" in row:
         try:
-            (ids,) = pipeline.encode([row["input_ids"]])
+            rows = pipeline.encode([row["input_ids"]])
         except ValueError as error:
             raise RefusedError("input_ids", str(error)) from None
     else:
-        ids = _source_ids(pipeline, row)
+        # Signatures without the option refuse long texts.
+        split = long_texts.split(pipeline, text_of(row, "text", "texts"), row.get(long_texts.NAME, "refuse"))
+        rows = [pipeline.preprocess(part, TRUNCATE in row) for part in split.parts]
     check_options(pipeline, row)
     options: Row = {
         name: row[name] for name in ("max_new_tokens", "min_new_tokens", "temperature") if name in row
     }
     if "max_new_tokens" in options:
         options["min_new_tokens"] = min(options["min_new_tokens"], options["max_new_tokens"])
-    names = [tensor.name for tensor in outputs]
-    return Job(
-        run,
-        bucket(max(len(ids), _SHORT)),
-        _Values(ids, options, _noise(pipeline, row, index)),
-        functools.partial(_finish, pipeline, names),
-    )
+    finish = functools.partial(_finish, pipeline, [tensor.name for tensor in outputs])
+    jobs = []
+    for part, ids in enumerate(rows):
+        values = _Values(ids, options, _noise(pipeline, row, index, part))
+        jobs.append(Job(run, bucket(max(len(ids), _SHORT)), values, finish))
+    if split is None or split.is_whole:
+        return jobs[0]
+    return SplitRow(jobs, functools.partial(long_texts.join, pipeline, split))
 
 
 def _source_ids(pipeline: Generating, row: Row) -> list[int]:
     return pipeline.preprocess(text_of(row, "text", "texts"), TRUNCATE in row)
 
 
-def _noise(pipeline: Generating, row: Row, index: int) -> np.ndarray | None:
-    """Return the noise of sampling (1, N, M): that of the row, or of its seed and index; None for other samplers."""
+def _noise(pipeline: Generating, row: Row, index: int, part: int = 0) -> np.ndarray | None:
+    """Return the noise of sampling (1, N, M) of a part of a text; None for other samplers.
+
+    It is that of the row, or of its seed and index.
+    """
     graphs = pipeline.graphs
     if graphs.sampler["sampler"] != "sample":
         return None
@@ -264,7 +295,7 @@ def _noise(pipeline: Generating, row: Row, index: int) -> np.ndarray | None:
         seed = graphs.seed()
     elif seed == _NEW_SEED:
         seed = secrets.randbits(32)
-    rows = np.array([index if number < 0 else number])
+    rows = np.array([(index if number < 0 else number) + part])
     return uniform_noise(seed, rows, graphs.num_return, graphs.max_new_tokens)
 
 

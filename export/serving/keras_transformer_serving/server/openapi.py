@@ -73,8 +73,8 @@ def document(models: Iterable[ServedModel]) -> Json:
                 "post": _operation("Predict (TensorFlow Serving)", response, request, _parameter(part))
             }
         if isinstance(loaded.pipeline, Generating) and not generating.streams(loaded.pipeline):
-            text = {"text": {"type": "string"}, "max_new_tokens": {"type": "integer", "minimum": 1}}
-            stream = {"type": "object", "properties": {**text, **_TRUNCATE}, "required": ["text"]}
+            stream = _row(generating.stream_inputs(loaded.pipeline))
+            stream["properties"] |= _TRUNCATE
             operation = _operation("Stream the text as server-sent events", {}, stream)
             operation["responses"]["200"]["content"] = {"text/event-stream": {"schema": {"type": "string"}}}
             paths[f"/v1/models/{name}:stream"] = {"post": operation}

@@ -10,7 +10,14 @@ from typing import Any, TypeVar
 from starlette.requests import ClientDisconnect, Request
 
 from keras_transformer_serving.server.batching import Batcher, Limits
-from keras_transformer_serving.server.signatures import ERROR, RequestError, Row, Signature, shown
+from keras_transformer_serving.server.signatures import (
+    ERROR,
+    RequestError,
+    Row,
+    Signature,
+    flattened,
+    shown,
+)
 
 T = TypeVar("T")
 P = TypeVar("P")
@@ -104,13 +111,21 @@ async def answer(
     name, rows, style = await prepared(task)
     signature = signatures[name]
 
-    def encoded(found: list[Row]) -> bytes:
-        return encode(respond(signature, signature.stack(found), style))
-
     with batcher.reserved(len(rows)):
-        result = batcher.submit(await prepared(functools.partial(signature.jobs, rows)), encoded)
-        if await _in_time(request, result, seconds_left()):
-            return result.result()
+        jobs, joined = flattened(await prepared(functools.partial(signature.jobs, rows)))
+        if len(jobs) > limits.max_rows:
+            raise RequestError(
+                400,
+                f"A request must have at most {limits.max_rows} rows and parts of long texts. Received: {len(jobs)}",
+            )
+
+        def encoded(found: list[Row]) -> bytes:
+            return encode(respond(signature, signature.stack(joined(found)), style))
+
+        with batcher.reserved(len(jobs) - len(rows)):
+            result = batcher.submit(jobs, encoded)
+            if await _in_time(request, result, seconds_left()):
+                return result.result()
     raise _timeout(batcher, limits)
 
 

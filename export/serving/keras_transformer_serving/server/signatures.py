@@ -1,6 +1,7 @@
 """Signatures of a served model: its named tensors, and the conversion of rows of a request."""
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
@@ -193,19 +194,32 @@ class Job:
 
 
 @dataclasses.dataclass(frozen=True)
+class SplitRow:
+    """One row to compute as several jobs, such as the parts of a long text.
+
+    Attributes:
+        jobs: the jobs.
+        join: a function from the outputs of each job to those of the row.
+    """
+
+    jobs: Sequence[Job]
+    join: Callable[[Sequence[Row]], Row]
+
+
+@dataclasses.dataclass(frozen=True)
 class Signature:
     """A function of a served model, from rows to rows.
 
     Attributes:
         inputs: the inputs.
         outputs: the outputs; "error" among them if a row may be refused.
-        prepare: a function from the inputs of a row and its index in the request to a `Job`. It raises a RefusedError
-            for a row that is refused.
+        prepare: a function from the inputs of a row and its index in the request to a `Job` or `SplitRow`. It raises a
+            RefusedError for a row that is refused.
     """
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
-    prepare: Callable[[Row, int], Job]
+    prepare: Callable[[Row, int], Job | SplitRow]
 
     def rows(
         self,
@@ -265,13 +279,13 @@ class Signature:
                     row.setdefault(tensor.name, tensor.default)
         return rows
 
-    def jobs(self, rows: Sequence[Row]) -> list[Job | Row]:
-        """Return a job for each row, or the outputs of one that is refused.
+    def jobs(self, rows: Sequence[Row]) -> list[Job | SplitRow | Row]:
+        """Return a job for each row, several for a row that is split, or the outputs of one that is refused.
 
         Raises:
             RequestError: if a row is refused by a signature without the output "error".
         """
-        found: list[Job | Row] = []
+        found: list[Job | SplitRow | Row] = []
         for index, row in enumerate(rows):
             if ERROR in row:
                 found.append(self.refused(row[ERROR]))
@@ -291,6 +305,22 @@ class Signature:
     def stack(self, rows: Sequence[Row]) -> dict[str, np.ndarray]:
         """Return the outputs (B, …) of B rows, by name."""
         return {tensor.name: tensor.stack([row[tensor.name] for row in rows]) for tensor in self.outputs}
+
+
+def flattened(
+    rows: Sequence[Job | SplitRow | Row],
+) -> tuple[list[Job | Row], Callable[[Sequence[Row]], list[Row]]]:
+    """Return the jobs of all rows, and a function from the outputs of each job to those of each row."""
+    jobs = [job for row in rows for job in (row.jobs if isinstance(row, SplitRow) else [row])]
+
+    def joined(outputs: Sequence[Row]) -> list[Row]:
+        left = iter(outputs)
+        return [
+            row.join([*itertools.islice(left, len(row.jobs))]) if isinstance(row, SplitRow) else next(left)
+            for row in rows
+        ]
+
+    return jobs, joined
 
 
 def text_of(row: Row, name: str, argument: str | None = None) -> str:

@@ -17,7 +17,6 @@ from keras_transformer_serving.server.metrics import Metrics
 from keras_transformer_serving.server.signatures import (
     TRUNCATE,
     RequestError,
-    Tensor,
     check_truncate,
     shown,
     text_of,
@@ -46,7 +45,7 @@ async def response(
     metrics: Metrics,
     name: str,
 ) -> StreamingResponse:
-    """Return the response to a request {"text": …, "max_new_tokens": …}.
+    """Return the response to a request {"text": …, "max_new_tokens": …, "long_texts": …}.
 
     Each event has a piece of the text, {"text": …}. The last one, of the type "done", has the whole text, which the
     pieces make up. An event of the type "error" ends a stream that failed.
@@ -65,19 +64,19 @@ async def response(
     """
     begin = time.perf_counter()
     pipeline = generating.check_stream(loaded.pipeline)
-    known = ("text", "max_new_tokens", TRUNCATE)
-    if not isinstance(document, dict) or not set(document) <= {*known} or "text" not in document:
+    inputs = {tensor.name: tensor for tensor in generating.stream_inputs(pipeline)}
+    known = {*inputs, TRUNCATE}
+    if not isinstance(document, dict) or not set(document) <= known or "text" not in document:
+        optional = ", ".join([*inputs, TRUNCATE][1:])
         raise RequestError(
             400,
-            'The request must be {"text": …}, optionally with max_new_tokens and truncate. '
-            f"Received: {shown(document)}",
+            f'The request must be {{"text": …}}, optionally with {optional}. Received: {shown(document)}',
         )
     truncate = document.get(TRUNCATE, False)
     check_truncate(truncate)
-    options = {}
-    for tensor in (Tensor("text", "string"), Tensor("max_new_tokens", "int32")):
-        if tensor.name in document:
-            options[tensor.name] = tensor.convert(document[tensor.name], tensor.name)
+    options = {
+        name: tensor.convert(document[name], name) for name, tensor in inputs.items() if name in document
+    }
     if len(options["text"]) > limits.max_characters:
         raise RequestError(
             400,
@@ -88,7 +87,8 @@ async def response(
     try:
         generating.check_options(pipeline, options)
         text, limit = text_of(options, "text"), options.get("max_new_tokens")
-        pieces = await batcher.step(lambda: generating.pieces(pipeline, text, limit, truncate))
+        setting = options.get("long_texts")
+        pieces = await batcher.step(lambda: generating.pieces(pipeline, text, limit, truncate, setting))
     except RefusedError as error:
         raise RequestError(400, str(error)) from None
     first = metrics.first_token_seconds.labels(name)

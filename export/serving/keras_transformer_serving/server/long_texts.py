@@ -1,0 +1,70 @@
+"""The option `long_texts` of requests: long texts as several jobs, and their outputs as those of one row."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_transformer_serving.pipelines.errors import RefusedError
+from keras_transformer_serving.pipelines.generating import Generating, TextToText
+from keras_transformer_serving.server.signatures import ERROR, Row, Tensor
+from keras_transformer_serving.text import splitting
+
+NAME = "long_texts"
+
+
+def option(pipeline: Generating) -> tuple[Tensor, ...]:
+    """Return the option, an input of signatures, if the pipeline has it."""
+    if not isinstance(pipeline, TextToText) or pipeline.tokenizer is None:
+        return ()
+    return (Tensor(NAME, "string", default=splitting.LONG_TEXTS[pipeline.splits()]),)
+
+
+def split(pipeline: Generating, text: str, setting: Any) -> splitting.Split:
+    """Return a text as its parts, or as one part if long texts are refused.
+
+    Args:
+        pipeline: the pipeline.
+        text: the text.
+        setting: "refuse" or "split"; None for the export's setting.
+
+    Raises:
+        RefusedError: if the setting is unknown.
+    """
+    if not isinstance(pipeline, TextToText):
+        return splitting.Split.whole(text)
+    try:
+        splits = pipeline.splits(setting)
+    except ValueError as error:
+        raise RefusedError(NAME, str(error)) from None
+    return pipeline.split_texts([text])[0] if splits else splitting.Split.whole(text)
+
+
+def join(pipeline: Generating, text: splitting.Split, parts: Sequence[Row]) -> Row:
+    """Return the outputs of a long text, given those of its parts.
+
+    Of N hypotheses the n-th is that of each part together: the texts and the ids one after another, the sums of lengths
+    and scores.
+    """
+    joined: Row = {ERROR: ""}
+    several = pipeline.graphs.num_return > 1
+    if "text" in parts[0]:
+        of_each = (
+            zip(*(part["text"] for part in parts), strict=True)
+            if several
+            else [[part["text"] for part in parts]]
+        )
+        texts = [text.join(outputs) for outputs in of_each]
+        joined["text"] = texts if several else texts[0]
+    for name in ("lengths", "scores"):
+        if name in parts[0]:
+            joined[name] = np.sum([part[name] for part in parts], axis=0)
+    if "ids" in parts[0]:
+        rows: list[list[int]] = [[] for _ in range(pipeline.graphs.num_return)]
+        for part in parts:
+            each = zip(np.atleast_2d(part["ids"]), np.atleast_1d(part["lengths"]), strict=True)
+            for row, (ids, length) in zip(rows, each, strict=True):
+                row += ids[:length].tolist()
+        padded, _ = pipeline.padded(rows)
+        joined["ids"] = padded if several else padded[0]
+    return joined

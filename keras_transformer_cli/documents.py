@@ -1,0 +1,171 @@
+"""Translation of whole files: texts with their lines and paragraphs, and subtitles."""
+
+import dataclasses
+import io
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from keras_transformer_cli.output import in_chunks, one_line
+
+_CHUNK = 256  # sentences between two lines of progress
+_BYTE_ORDER_MARK = "\ufeff"
+_TIME = r"\d+:\d\d:\d\d[,.]\d{1,3}"
+_TIMES = re.compile(rf"\s*{_TIME}\s*-->\s*{_TIME}(\s.*)?")
+_TAG = re.compile(r"<[^<>]*>|\{[^{}]*\}")
+_EMPTY_PAIR = re.compile(r"<(\w+)[^<>]*></\1>")
+# Tags, dashes of dialogues and notes of songs around the words of a line.
+_AROUND = rf"(?:{_TAG.pattern}|\s|[-‐–—♪♫](?!\d))*"
+_LINE = re.compile(rf"({_AROUND})(.*?)({_AROUND})", re.DOTALL)
+_DASH = re.compile(rf"(?:{_TAG.pattern}|\s)*[-‐–—](?!\d)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Caption:
+    """Lines of a subtitle that are translated together.
+
+    Attributes:
+        words: the words of each line, without tags.
+        around: the strings before and after the words of each line; the last one ends the line.
+    """
+
+    words: tuple[str, ...]
+    around: tuple[tuple[str, str, str], ...]
+
+    @property
+    def text(self) -> str:
+        """The words of all lines as one."""
+        return " ".join(filter(None, self.words))
+
+    def with_text(self, text: str) -> str:
+        """Return the lines with a translation, cut at spaces in the proportions of the words of the original."""
+        cuts = iter(_cut(text, [words for words in self.words if words]))
+        found: list[list[str]] = []
+        for words, (before, after, end) in zip(self.words, self.around, strict=True):
+            translated = next(cuts) if words else ""
+            if translated or not words or not found:
+                found.append([before + translated + after, end])
+            else:  # a blank line would end the subtitle
+                found[-1] = [found[-1][0] + (before + after).strip(), end]
+        return "".join(line + end for line, end in found)
+
+
+def is_subtitles(path: str | None) -> bool:
+    """Return whether a file is one of subtitles, by its suffix."""
+    return path is not None and path.lower().endswith(".srt")
+
+
+def read(path: str | None) -> str:
+    """Return the text of a file, or of standard input, with its line ends.
+
+    Raises:
+        ValueError: if it is not UTF-8.
+    """
+    try:
+        if path is None:
+            return sys.stdin.read()
+        with open(path, encoding="utf-8", newline="") as file:
+            return file.read()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"`--input` must be UTF-8. Received: {path or 'standard input'}, {error}") from None
+
+
+def translate_text(content: str, pipeline: Any) -> str:
+    """Translate a text, and keep its lines, its paragraphs and the spaces between its sentences.
+
+    Args:
+        content: the text.
+        pipeline: a `TextToText`, or its export.
+    """
+    mark, text = _without_mark(content)
+    (split,) = pipeline.split_texts([text])
+    return mark + split.join(list(in_chunks(pipeline, split.parts, _CHUNK, "sentences")))
+
+
+def translate_subtitles(content: str, pipeline: Callable[[Sequence[str]], Sequence[str]], path: str) -> str:
+    """Translate subtitles, and keep their numbers, times, tags at the ends of lines, and line ends.
+
+    The lines of a subtitle are translated as one and cut again; those that begin with a dash are translated alone.
+
+    Args:
+        content: the content of an .srt file.
+        pipeline: a function from texts to their translations.
+        path: the file, for errors.
+
+    Raises:
+        ValueError: if the file is malformed.
+    """
+    mark, text = _without_mark(content)
+    pieces = list(_pieces(text, path))
+    captions = [piece for piece in pieces if isinstance(piece, Caption)]
+    answers = in_chunks(pipeline, [caption.text for caption in captions], _CHUNK, "subtitles")
+    return mark + "".join(
+        piece.with_text(one_line(next(answers))) if isinstance(piece, Caption) else piece for piece in pieces
+    )
+
+
+def _pieces(text: str, path: str) -> Iterator[str | Caption]:
+    """Yield the captions of an .srt file, and the strings between them, which are not translated."""
+    lines = io.StringIO(text, newline="").readlines()
+    row = 0
+
+    def refuse(expected: str) -> ValueError:
+        received = repr(lines[row].strip()[:80]) if row < len(lines) else "the end of the file"
+        return ValueError(f"`{path}` must have {expected} in line {row + 1}. Received: {received}")
+
+    while row < len(lines):
+        if not lines[row].strip():
+            yield lines[row]
+            row += 1
+            continue
+        if not lines[row].strip().isdecimal():
+            raise refuse("the number of a subtitle")
+        row += 1
+        if row == len(lines) or not _TIMES.fullmatch(lines[row].strip()):
+            raise refuse("times such as 00:00:01,000 --> 00:00:02,000")
+        yield lines[row - 1] + lines[row]
+        row += 1
+        begin = row
+        while row < len(lines) and lines[row].strip():
+            row += 1
+        if begin < row:
+            yield from _captions(lines[begin:row])
+
+
+def _captions(lines: Sequence[str]) -> Iterator[str | Caption]:
+    """Yield the lines of a subtitle as one caption, or as several if lines after the first begin with a dash."""
+    starts = [row for row, line in enumerate(lines) if row == 0 or _DASH.match(line)]
+    for start, stop in zip(starts, [*starts[1:], len(lines)], strict=True):
+        words, around = [], []
+        for line in lines[start:stop]:
+            content = line.rstrip("\r\n")
+            match = _LINE.fullmatch(content)
+            assert match is not None
+            words.append(_TAG.sub("", match[2]))
+            # Tags between words stand after them, without pairs that were around some of the words.
+            tags = _EMPTY_PAIR.sub("", "".join(_TAG.findall(match[2])))
+            around.append((match[1], tags + match[3], line[len(content) :]))
+        caption = Caption((*words,), (*around,))
+        yield caption if any(map(str.isalpha, caption.text)) else "".join(lines[start:stop])
+
+
+def _cut(text: str, words: Sequence[str]) -> list[str]:
+    """Cut a text at spaces into as many lines as `words`, in their proportions; the last ones may be empty."""
+    total = len(" ".join(words))
+    lines, begin, end_of_words = [], 0, -1
+    for row, each in enumerate(words):
+        end_of_words += 1 + len(each)
+        target = end_of_words / total * len(text)
+        spaces = [place for place in range(begin + 1, len(text)) if text[place] == " "]
+        last = row == len(words) - 1 or not spaces
+        cut = len(text) if last else min(spaces, key=lambda place: abs(place - target))
+        lines.append(text[begin:cut])
+        begin = min(cut + 1, len(text))
+    return lines
+
+
+def _without_mark(content: str) -> tuple[str, str]:
+    """Return the byte order mark of a text, if any, and its other characters."""
+    text = content.removeprefix(_BYTE_ORDER_MARK)
+    return content[: len(content) - len(text)], text
