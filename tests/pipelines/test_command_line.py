@@ -111,7 +111,6 @@ def test_generation_settings_are_options(saved, beam, translator, capsys):
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["--sampler", "bean"],
         ["--temperature", "2"],
         ["--num-beams", "0"],
         ["--sampler", "greedy", "--forced", "uno"],
@@ -123,6 +122,13 @@ def test_generation_settings_are_options(saved, beam, translator, capsys):
 def test_errors_of_settings_are_one_line(saved, capsys, arguments):
     assert commands.main(["generate", str(saved), "uno", *arguments]) == 2
     assert "keras-transformer: error: `" in capsys.readouterr().err
+
+
+def test_unknown_samplers_are_refused_by_their_option(saved, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        commands.main(["generate", str(saved), "uno", "--sampler", "bean"])
+    assert stopped.value.code == 2
+    assert "argument --sampler: invalid choice: 'bean'" in capsys.readouterr().err
 
 
 def test_settings_of_an_export_cannot_be_changed(exported, capsys):

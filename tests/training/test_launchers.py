@@ -97,7 +97,7 @@ def test_sbatch_file_passes_its_arguments_to_the_command_line():
         ["bash", "-c", run, "bash", *submitted], check=True, capture_output=True, text=True
     )
     options = parser("train").parse_args(printed.stdout.splitlines())
-    assert (options.recipe.task, options.batch_size, options.output) == ("translate", 512, "runs/translator")
+    assert (options.task.task, options.batch_size, options.output) == ("translate", 512, "runs/translator")
     assert (options.backend, options.resume) == ("jax", True)
 
 

@@ -128,7 +128,7 @@ def test_the_pieces_of_a_stream_of_a_long_text_are_the_whole(exports):
         status, found = await json_call(app, "POST", "/v1/models/generator:stream", body)
         assert status == 400
         assert found["error"].startswith(
-            'The request must be {"text": …}, optionally with max_new_tokens. Received'
+            'The request must be {"text": …}, optionally with max_new_tokens, truncate. Received'
         )
 
     run(exports, test, "copier", "generator")
