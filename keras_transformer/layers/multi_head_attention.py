@@ -25,7 +25,7 @@ class MultiHeadAttention(CachedAttention):
 
     Args:
         num_heads: N.
-        key_dim: H, the size of a head's queries and keys.
+        key_dim: H, the size of a head's queries and keys, by default D / N.
         value_dim: V, the size of a head's values, by default H.
         num_kv_heads: K, a divisor of N, for grouped-query attention (1 for multi-query); by default N.
         relation: which positions may attend to which: a `relations.Relation`, its name ("causal"), or None for all.
@@ -68,7 +68,8 @@ class MultiHeadAttention(CachedAttention):
         output: (B, T, D); with `return_attention_scores` also the weights, float32 (B, N, T, S), before dropout
 
     Raises:
-        ValueError: if a size is not positive, `num_kv_heads` does not divide `num_heads`, or a name is unknown.
+        ValueError: if a size is not positive, `num_kv_heads` does not divide `num_heads`, a name is unknown, or
+            `num_heads` does not divide D for the default `key_dim`.
 
     Example:
         >>> layer = MultiHeadAttention(num_heads=4, key_dim=8, relation="causal")
@@ -82,7 +83,7 @@ class MultiHeadAttention(CachedAttention):
     def __init__(
         self,
         num_heads: int,
-        key_dim: int,
+        key_dim: int | None = None,
         value_dim: int | None = None,
         num_kv_heads: int | None = None,
         relation: relations.Relation | str | dict[str, Any] | None = None,
@@ -106,12 +107,13 @@ class MultiHeadAttention(CachedAttention):
     ) -> None:
         super().__init__(**kwargs)
         self.num_heads = num_heads
-        self.key_dim = key_dim
-        self.value_dim = key_dim if value_dim is None else value_dim
+        self.key_dim = key_dim  # type: ignore[assignment]  # set by `build`, as the next
+        self.value_dim = key_dim if value_dim is None else value_dim  # type: ignore[assignment]
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        check_positive_integer(
-            num_heads=num_heads, key_dim=key_dim, value_dim=self.value_dim, num_kv_heads=self.num_kv_heads
-        )
+        check_positive_integer(num_heads=num_heads, num_kv_heads=self.num_kv_heads)
+        for name, size in (("key_dim", key_dim), ("value_dim", value_dim)):
+            if size is not None:
+                check_positive_integer(**{name: size})
         if num_heads % self.num_kv_heads:
             raise ValueError(
                 "`num_kv_heads` must divide `num_heads`. "
@@ -146,6 +148,12 @@ class MultiHeadAttention(CachedAttention):
                 raise ValueError(
                     f"`{name}` must have three axes (batch, length, size). Received: {name}.shape={tuple(shape)}"
                 )
+        if self.key_dim is None:
+            self.key_dim = _head_dim(query_shape[-1], self.num_heads)
+            if self.position_encoding is not None:
+                self.position_encoding.check(self.num_heads, self.key_dim)
+        if self.value_dim is None:
+            self.value_dim = self.key_dim
         value_shape = query_shape if value_shape is None else value_shape
         key_shape = value_shape if key_shape is None else key_shape
         self.query_projection = self._project_to(self.num_heads * self.key_dim, "query", query_shape)
@@ -311,3 +319,12 @@ class MultiHeadAttention(CachedAttention):
             "query_positions": positions,
             "key_positions": positions,
         }
+
+
+def _head_dim(model_dim: int, num_heads: int) -> int:
+    """Return `model_dim` / `num_heads`, which must be an integer."""
+    if model_dim % num_heads:
+        raise ValueError(
+            f"`num_heads` must divide `model_dim`. Received: num_heads={num_heads}, model_dim={model_dim}"
+        )
+    return model_dim // num_heads

@@ -122,21 +122,38 @@ CASES = {
     ),
     "encoder block": (
         lambda: of_layer(
-            layers.EncoderBlock(2, 16, relations.Strided(2), position_encoding="alibi"), (None, 8)
+            layers.EncoderBlock(
+                layers.MultiHeadAttention(2, relation=relations.Strided(2), position_encoding="alibi"),
+                layers.FeedForward(16),
+            ),
+            (None, 8),
         ),
         VECTORS,
     ),
     "decoder block": (
         lambda: of_layer(
             layers.DecoderBlock(
-                2, 16, position_encoding="relative_bias", norm="rms", activation="swiglu", use_bias=False
+                layers.MultiHeadAttention(
+                    2, relation="causal", position_encoding="relative_bias", use_bias=False
+                ),
+                layers.FeedForward(16, "swiglu", use_bias=False),
+                norm="rms",
             ),
             (None, 8),
         ),
         VECTORS,
     ),
     "cross-attention decoder block": (
-        lambda: of_layer(layers.DecoderBlock(2, 16, normalization="post"), (None, 8), (None, 8)),
+        lambda: of_layer(
+            layers.DecoderBlock(
+                layers.MultiHeadAttention(2, relation="causal"),
+                layers.FeedForward(16),
+                layers.MultiHeadAttention(2),
+                normalization="post",
+            ),
+            (None, 8),
+            (None, 8),
+        ),
         [VECTORS, MEMORY],
     ),
 }
