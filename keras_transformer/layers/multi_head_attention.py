@@ -9,9 +9,10 @@ from keras_transformer import relations
 from keras_transformer.layers import initializers, masks, score_layers
 from keras_transformer.layers.cached_attention import CachedAttention
 from keras_transformer.layers.positions import attention_encodings
+from keras_transformer.layers.residual import NORMS, new_norm
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor
-from keras_transformer_options.arguments import check_positive_integer
+from keras_transformer_options.arguments import check_one_of, check_positive_integer
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -42,6 +43,8 @@ class MultiHeadAttention(CachedAttention):
         query_initializer: initializer of the query projection's matrix, by default `kernel_initializer`.
         output_initializer: initializer of the output projection's matrix, by default `kernel_initializer`.
         bias_initializer: initializer of the biases of the four projections.
+        head_norm: "rms" or "layer" to normalize each head's query and key, before positions are encoded; None not to.
+        head_norm_epsilon: the epsilon of these norms.
         kernel_regularizer: regularizer of the matrices of the four projections.
         bias_regularizer: regularizer of their biases.
         activity_regularizer: regularizer of their outputs.
@@ -77,7 +80,9 @@ class MultiHeadAttention(CachedAttention):
         TensorShape([2, 5, 32])
 
     References:
-        Vaswani et al. (2017), section 3.2.2; Ainslie et al., "GQA" (2023).
+        Vaswani et al. (2017), section 3.2.2; Ainslie et al., "GQA" (2023); `head_norm`: Henry et al., "Query-Key
+        Normalization for Transformers" (2020), as in Dehghani et al., "Scaling Vision Transformers to 22 Billion
+        Parameters" (2023), section 2.
     """
 
     def __init__(
@@ -103,6 +108,8 @@ class MultiHeadAttention(CachedAttention):
         activity_regularizer: Any = None,
         kernel_constraint: Any = None,
         bias_constraint: Any = None,
+        head_norm: str | None = None,
+        head_norm_epsilon: float = 1e-6,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -130,6 +137,9 @@ class MultiHeadAttention(CachedAttention):
         self.query_initializer = initializers.get(query_initializer)
         self.output_initializer = initializers.get(output_initializer)
         self.bias_initializer = initializers.get(bias_initializer)
+        if head_norm is not None:
+            check_one_of(tuple(NORMS), head_norm=head_norm)
+        self.head_norm, self.head_norm_epsilon = head_norm, head_norm_epsilon
         self.projection_options = {  # as `keras.layers.MultiHeadAttention` passes them on, activities too
             "kernel_regularizer": keras.regularizers.get(kernel_regularizer),
             "bias_regularizer": keras.regularizers.get(bias_regularizer),
@@ -161,6 +171,13 @@ class MultiHeadAttention(CachedAttention):
         self.value_projection = self._project_to(self.num_kv_heads * self.value_dim, "value", value_shape)
         heads_shape = (*query_shape[:-1], self.num_heads * self.value_dim)
         self.output_projection = self._project_to(query_shape[-1], "output", heads_shape)
+        if self.head_norm is not None:
+            self.query_norm, self.key_norm = (
+                new_norm(self.head_norm, self.head_norm_epsilon, dtype=self.dtype_policy, name=name)
+                for name in ("query_norm", "key_norm")
+            )
+            for norm in (self.query_norm, self.key_norm):
+                norm.build((None, None, None, self.key_dim))
         score_layers.build(self.score, (self.num_heads, self.num_kv_heads, self.key_dim))
         if self.position_encoding is not None and not self.position_encoding.built:  # attentions may share it
             self.position_encoding.build((*query_shape[:-1], self.num_heads, self.key_dim))
@@ -269,7 +286,7 @@ class MultiHeadAttention(CachedAttention):
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
         sizes = ("num_heads", "key_dim", "value_dim", "num_kv_heads")
-        options = ("kernel", "dropout", "use_bias", "seed", "qkv_bias")
+        options = ("kernel", "dropout", "use_bias", "seed", "qkv_bias", "head_norm", "head_norm_epsilon")
         initial = ("kernel_initializer", "query_initializer", "output_initializer", "bias_initializer")
         return {
             **super().get_config(),

@@ -2,6 +2,7 @@
 
 from typing import Any, Self
 
+import keras
 from keras import ops
 
 from keras_transformer import ops as kt_ops
@@ -13,6 +14,7 @@ from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_ids, check_positive_integer
 
 
+@keras.saving.register_keras_serializable(package="keras_transformer")
 class CausalLanguageModel(Model):
     r"""Base class of decoder-only language models: each position predicts the next token from it and earlier ones.
 

@@ -150,11 +150,9 @@ class GPT(PublishedSizes, CausalLanguageModel):
         self.activation = get_activation(activation)
         self.normalization, self.norm = normalization, norm
         # Stored as a config: each attention has a layer of its own.
-        self.position_encoding = (
-            "learned"
-            if learned
-            else keras.saving.serialize_keras_object(attention_encodings.get(position_encoding, num_heads))
-        )
+        encoding = None if learned else attention_encodings.get(position_encoding, num_heads)
+        config = keras.saving.serialize_keras_object(encoding)
+        self.position_encoding = "learned" if learned else config
         self.num_kv_heads = num_kv_heads
         self.relation = backward(relations.get(relation))
         self.use_bias, self.epsilon = use_bias, epsilon
@@ -185,7 +183,7 @@ class GPT(PublishedSizes, CausalLanguageModel):
                     num_heads,
                     num_kv_heads=num_kv_heads,
                     relation=self.relation,
-                    position_encoding=None if learned else dict(self.position_encoding),
+                    position_encoding=config,
                     dropout=self.attention_dropout,
                     name="self_attention",
                     **matrices,

@@ -15,7 +15,7 @@ from keras_transformer.ops import (
 )
 from keras_transformer.relations import Adjacency, Causal, Dilated, SlidingWindow, Strided
 
-from .parts import decoder_block, encoder_block
+from .block_makers import decoder_block, encoder_block
 
 neutral = pytest.mark.backend_neutral
 

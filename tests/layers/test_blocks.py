@@ -14,7 +14,7 @@ from keras_transformer.layers import (
 from keras_transformer.layers.residual import Residual
 from keras_transformer.ops import GrowingCache, StaticCache
 
-from .parts import decoder_block, encoder_block
+from .block_makers import decoder_block, encoder_block
 
 # On JAX every new shape compiles for seconds: one case of each law runs there.
 neutral = pytest.mark.backend_neutral

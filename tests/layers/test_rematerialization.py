@@ -25,6 +25,7 @@ def classifier(**options):
 
 CASES = {
     "gpt": (lambda **options: models.GPT(16, **SIZES, max_length=8, **options), IDS),
+    "llama": (lambda **options: models.Llama(16, **SIZES, **options), IDS),
     "gpt rotary": (lambda **options: models.GPT(16, **SIZES, position_encoding="rotary", **options), IDS),
     "transformer": (transformer, PAIRS),
     "t5": (lambda **options: models.T5(16, **SIZES, key_dim=4, **options), PAIRS),

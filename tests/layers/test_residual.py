@@ -6,7 +6,7 @@ from keras import ops
 from keras_transformer.layers import EncoderBlock, TokenEmbedding
 from keras_transformer.layers.residual import Residual
 
-from .parts import decoder_block, encoder_block
+from .block_makers import decoder_block, encoder_block
 
 # On JAX every new shape compiles: one case of each law runs there.
 neutral = pytest.mark.backend_neutral
