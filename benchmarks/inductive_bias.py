@@ -131,7 +131,8 @@ def build_model(relation: Any, settings: Settings, seed: int) -> Any:
     # As large as the embedding, so that full attention can learn from positions as well as from tokens.
     positions = keras.initializers.RandomNormal(stddev=1.0)
     hidden = layers.LearnedPositions(settings.num_positions, initializer=positions)(hidden)
-    hidden = layers.EncoderBlock(settings.num_heads, settings.hidden_dim, relation, activation="gelu")(hidden)
+    attention = layers.MultiHeadAttention(settings.num_heads, relation=relation)
+    hidden = layers.EncoderBlock(attention, layers.FeedForward(settings.hidden_dim, "gelu"))(hidden)
     model = keras.Model(tokens, keras.layers.Dense(2)(keras.layers.LayerNormalization()(hidden)))
     schedule = keras.optimizers.schedules.CosineDecay(settings.learning_rate, settings.updates)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

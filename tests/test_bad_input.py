@@ -76,7 +76,7 @@ LAYERS_AND_MODELS = {
         lambda _: models.Transformer(50, 1, None, 16),
         *positive_integer("num_heads", "None"),
     ),
-    "num_heads=True": (lambda _: layers.EncoderBlock(True, 8), *positive_integer("num_heads", "True")),
+    "num_heads=True": (lambda _: layers.MultiHeadAttention(True, 8), *positive_integer("num_heads", "True")),
     "model_dim='16'": (
         lambda _: models.Transformer(50, 1, 2, "16"),
         *positive_integer("model_dim", "'16'"),

@@ -92,7 +92,9 @@ def following(ids: np.ndarray, pad_id: int) -> np.ndarray:
     return np.concatenate([ids[:, 1:], np.full((len(ids), 1), pad_id)], axis=1)
 
 
-def decoder(config: type, model: type, small: dict[str, Any], base: dict[str, Any], **options: Any) -> Case:
+def decoder(
+    config: type, model: type, small: dict[str, Any], base: dict[str, Any] | None, **options: Any
+) -> Case:
     """A decoder-only model."""
     return Case(
         config,
@@ -173,6 +175,23 @@ CASES: dict[str, Case] = {
         # It counts positions from the row's beginning, padding or not: prompts of one length.
         prompts=lambda random, size, pad: rows(random, size, pad, (7, 7, 7)),
     ),
+    "llama": decoder(
+        transformers.LlamaConfig,
+        transformers.LlamaForCausalLM,
+        {
+            "vocab_size": 300,
+            "hidden_size": 60,
+            "intermediate_size": 100,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 6,
+            "num_key_value_heads": 2,
+            "head_dim": 14,
+            "pad_token_id": 0,
+            "eos_token_id": 2,
+        },
+        None,
+        prompts=lambda random, size, pad: rows(random, size, pad, (7, 4, 9)),
+    ),
     "marian": Case(
         transformers.MarianConfig,
         transformers.MarianMTModel,
@@ -206,6 +225,9 @@ CASES: dict[str, Case] = {
 
 
 # Further configurations, only in small sizes.
+CASES["llama, tied"] = dataclasses.replace(
+    CASES["llama"], small={**CASES["llama"].small, "tie_word_embeddings": True, "rope_theta": 500.0}
+)
 CASES["marian, fewer decoder layers"] = dataclasses.replace(
     CASES["marian"],
     small={**MARIAN, "decoder_layers": 1, "attention_dropout": 0.2, "activation_dropout": 0.3},

@@ -32,7 +32,7 @@ FOLLOWING = {
     "num_decoder_layers": "num_layers",
 }
 # The types of arguments in `config.json`; all others are integers.
-_FLOATS = {"dropout", "attention_dropout", "embedding_dropout", "hidden_dropout", "epsilon"}
+_FLOATS = {"dropout", "attention_dropout", "embedding_dropout", "hidden_dropout", "epsilon", "max_wavelength"}
 _TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(_FLOATS, ("a number", lambda value: is_number(value) and math.isfinite(value))),
     **dict.fromkeys(("activation", "problem_type"), ("a string", lambda value: isinstance(value, str))),

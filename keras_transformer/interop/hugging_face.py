@@ -10,11 +10,11 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_transformer.interop import bert, gpt, marian, t5, vit
+from keras_transformer.interop import bert, gpt, llama, marian, t5, vit
 from keras_transformer.interop.architecture import Architecture, Parameter
 from keras_transformer_serving import files
 
-ALL = (gpt.GPT2, gpt.OPENAI_GPT, marian.MARIAN, *bert.ARCHITECTURES, t5.T5_GENERATION, vit.VIT)
+ALL = (gpt.GPT2, gpt.OPENAI_GPT, llama.LLAMA, marian.MARIAN, *bert.ARCHITECTURES, t5.T5_GENERATION, vit.VIT)
 # The first architecture of each model type; `config.json` names the class if there are several.
 ARCHITECTURES: dict[str, Architecture] = {
     architecture.model_type: architecture for architecture in reversed(ALL)
@@ -35,8 +35,8 @@ def from_hugging_face(folder: str | os.PathLike[str], **kwargs: Any) -> keras.Mo
         **kwargs: constructor arguments to override, such as `dropout` or `dtype`.
 
     Returns:
-        A `models.GPT` for GPT-2 and OpenAI GPT, a `models.Transformer` for Marian, a `models.T5` or a `models.ViT`; for
-        BERT the model for its class, such as `models.Pretraining` or `models.SequenceClassifier`.
+        A `models.GPT` for GPT-2 and OpenAI GPT, a `models.Llama`, a `models.Transformer` for Marian, a `models.T5` or a
+        `models.ViT`; for BERT the model for its class, such as `models.Pretraining` or `models.SequenceClassifier`.
 
     Raises:
         FileNotFoundError: if a file is missing.

@@ -1,44 +1,103 @@
 """The Transformer's encoder and decoder blocks."""
 
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import keras
 
 from keras_transformer import ops as kt_ops
-from keras_transformer.layers.base_block import BaseBlock
 from keras_transformer.layers.cached_attention import Cache
+from keras_transformer.layers.configuration import constructor_arguments
+from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.rematerialization import rematerializable
+from keras_transformer.layers.residual import Residual
 from keras_transformer.layers.retrieval_attention import RetrievalMemory
 from keras_transformer.typing import Tensor
 
 
+class BaseBlock(keras.layers.Layer):
+    """Base class of encoder and decoder blocks: sublayers, each with a residual connection and a normalization.
+
+    A subclass lists the names of its `sublayers` in order. The attribute of a sublayer is a layer, or None if the
+    block does not have it, and the attribute `NAME_residual` its `Residual`.
+    """
+
+    sublayers: ClassVar[tuple[str, ...]]
+    feed_forward: Any
+    feed_forward_residual: Residual
+
+    def __init__(
+        self,
+        parts: dict[str, Any],
+        normalization: str,
+        norm: str,
+        epsilon: float,
+        dropout: float,
+        rematerialize: bool,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.normalization = normalization
+        self.norm = norm
+        self.epsilon = epsilon
+        self.dropout = dropout
+        self.rematerialize = rematerialize
+        self.supports_masking = True
+        for name in self.sublayers:
+            if parts[name] is not None and not isinstance(parts[name], keras.layers.Layer):
+                raise TypeError(f"`{name}` must be a layer. Received: {name}={parts[name]!r}")
+            setattr(self, name, parts[name])
+            residual = None
+            if parts[name] is not None:
+                residual = Residual(
+                    normalization, dropout, epsilon, norm, dtype=self.dtype_policy, name=f"{name}_residual"
+                )
+            setattr(self, f"{name}_residual", residual)
+
+    def _build(self, name: str, *shapes: Any) -> None:
+        """Build a sublayer, unless it was built before, and its residual connection."""
+        layer = getattr(self, name)
+        if not layer.built:
+            layer.build(*shapes)
+        getattr(self, f"{name}_residual").build(shapes[0])
+
+    def _feed(self, hidden: Tensor, training: bool | None = None) -> Tensor:
+        output = self.feed_forward(self.feed_forward_residual.enter(hidden), training=training)
+        return self.feed_forward_residual.leave(hidden, output, training)
+
+    def compute_output_shape(self, inputs_shape: Any, *_: Any, **__: Any) -> Any:
+        """Return the shape of the inputs."""
+        return inputs_shape
+
+    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
+        """Return the mask of the first input."""
+        return previous_mask
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the constructor's arguments."""
+        return {**super().get_config(), **constructor_arguments(self)}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        """Create a block of a `get_config`, of version 0.1 too, which had the arguments of the sublayers."""
+        config = _with_sublayers(config, cls.sublayers) if "num_heads" in config else dict(config)
+        for name in cls.sublayers:
+            config[name] = keras.saving.deserialize_keras_object(config[name])
+        return cls(**config)
+
+
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class EncoderBlock(BaseBlock):
-    """Self-attention and a feed-forward network, each with a residual connection and normalisation.
+    """Self-attention and a feed-forward network, each with a residual connection and normalization.
 
     Args:
-        num_heads: number of attention heads, a divisor of D.
-        hidden_dim: hidden size of the feed-forward network.
-        relation: which positions of the self-attention may attend to which (see `relations`), by default all.
-        activation: activation of the feed-forward network, gated ones too (see `FeedForward`).
-        normalization: "pre" (normalise the input of each sublayer), "post" (normalise after the residual addition, as
-            in the paper) or "sandwich" (normalise the input and the output of each sublayer).
-        dropout: dropout rate for attention weights, hidden units and sublayer outputs.
+        attention: the self-attention, such as a `MultiHeadAttention`.
+        feed_forward: the feed-forward network, such as a `FeedForward`.
+        normalization: "pre" (normalize the input of each sublayer), "post" (normalize after the residual addition, as
+            in the paper) or "sandwich" (normalize the input and the output of each sublayer).
         norm: "layer" or "rms".
-        num_kv_heads: number of key/value heads, see `MultiHeadAttention`, also for the three arguments below.
-        position_encoding: position encoding of the self-attention.
-        score: score of queries and keys.
-        kernel: the attention implementation.
-        key_dim: the size of a head, by default D / `num_heads`.
-        use_bias: whether attention and feed-forward network have biases.
-        epsilon: epsilon of the normalisations.
-        hidden_dropout: dropout rate for hidden units, by default `dropout`.
-        attention_dropout: dropout rate for attention weights, by default `dropout`.
-        qkv_bias: whether the query, key and value projections have biases, by default `use_bias`.
-        kernel_initializer: initializer of the matrices of attention and feed-forward network.
-        query_initializer: initializer of the query projection's matrix, by default `kernel_initializer`.
-        output_initializer: initializer of the output projections of attention and feed-forward network, by default
-            `kernel_initializer`.
+        epsilon: the epsilon of the norms.
+        dropout: dropout rate for the outputs of sublayers.
         rematerialize: whether to compute activations again in the backward pass instead of keeping them.
         **kwargs: arguments of `keras.layers.Layer`.
 
@@ -55,22 +114,41 @@ class EncoderBlock(BaseBlock):
         input and output: (B, T, D)
 
     Raises:
-        ValueError: if D is not divisible by `num_heads`.
+        TypeError: if a sublayer is not a layer.
+        ValueError: if `normalization` or `norm` is unknown, or `dropout` outside [0, 1).
+
+    Example:
+        >>> block = EncoderBlock(MultiHeadAttention(4), FeedForward(64), normalization="post")
+        >>> block(keras.ops.ones((2, 5, 16))).shape
+        TensorShape([2, 5, 16])
 
     References:
         Vaswani et al. (2017), section 3.1.
     """
 
-    def __init__(self, num_heads: int, hidden_dim: int, relation: Any = None, **kwargs: Any) -> None:
-        super().__init__(num_heads, hidden_dim, relation, **kwargs)
+    sublayers: ClassVar[tuple[str, ...]] = ("attention", "feed_forward")
+    attention: Any
+    attention_residual: Residual
+
+    def __init__(
+        self,
+        attention: Any,
+        feed_forward: Any,
+        *,
+        normalization: str = "pre",
+        norm: str = "layer",
+        epsilon: float = 1e-6,
+        dropout: float = 0.0,
+        rematerialize: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        parts = {"attention": attention, "feed_forward": feed_forward}
+        super().__init__(parts, normalization, norm, epsilon, dropout, rematerialize, **kwargs)
 
     def build(self, inputs_shape: Any) -> None:
-        """Create the sublayers."""
-        self.attention = self._attention("attention", inputs_shape[-1], self.relation, self.position_encoding)
-        self.attention.build(inputs_shape)
-        self.attention_residual = self._residual("attention_residual", inputs_shape)
-        self.feed_forward = self._feed_forward(inputs_shape)
-        self.feed_forward_residual = self._residual("feed_forward_residual", inputs_shape)
+        """Build the sublayers."""
+        self._build("attention", inputs_shape)
+        self._build("feed_forward", inputs_shape)
 
     @rematerializable
     def call(
@@ -103,19 +181,24 @@ class EncoderBlock(BaseBlock):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class DecoderBlock(BaseBlock):
-    """Causal self-attention, cross-attention to a memory, and a feed-forward network.
+    """Self-attention to earlier positions, cross-attention to a memory, and a feed-forward network.
 
-    If it is built without a memory, it has no cross-attention: the block of decoder-only models such as GPT.
+    Without `cross_attention` it is the block of decoder-only models such as GPT.
 
     Args:
-        num_heads: number of heads of both attentions, a divisor of D.
-        hidden_dim: hidden size of the feed-forward network.
-        relation: which positions of the self-attention may attend to which (see `relations`), by default causal.
-        **kwargs: the other arguments of `EncoderBlock`, and those of `keras.layers.Layer`.
+        self_attention: the self-attention, such as a `MultiHeadAttention` with relation="causal".
+        feed_forward: the feed-forward network, such as a `FeedForward`.
+        cross_attention: the attention to the memory, such as a `MultiHeadAttention`, or None.
+        normalization: see `EncoderBlock`, also for the arguments below.
+        norm: "layer" or "rms".
+        epsilon: the epsilon of the norms.
+        dropout: dropout rate for the outputs of sublayers.
+        rematerialize: whether to compute activations again in the backward pass instead of keeping them.
+        **kwargs: arguments of `keras.layers.Layer`.
 
     Call arguments:
         inputs: (B, T, D).
-        memory: (B, S, D'), the encoder's output, or a `RetrievalMemory` of it; None in all calls of a block without
+        memory: (B, S, D'), the encoder's output, or a `RetrievalMemory` of it; None for a block without
             cross-attention.
         padding_mask: booleans (B, T), False at padding of the inputs.
         memory_padding_mask: booleans (B, S), False at padding of the memory.
@@ -130,30 +213,59 @@ class DecoderBlock(BaseBlock):
         input and output: (B, T, D)
 
     Raises:
-        ValueError: if D is not divisible by `num_heads`, or a memory is passed to a block without cross-attention.
+        TypeError: if a sublayer is not a layer.
+        ValueError: if `normalization` or `norm` is unknown, `dropout` outside [0, 1), or a memory is given without
+            cross-attention, or the other way round.
+
+    Example:
+        >>> block = DecoderBlock(MultiHeadAttention(4, relation="causal"), FeedForward(64), MultiHeadAttention(4))
+        >>> block(keras.ops.ones((2, 5, 16)), keras.ops.ones((2, 7, 16))).shape
+        TensorShape([2, 5, 16])
 
     References:
         Vaswani et al. (2017), section 3.1; without a memory: Liu et al., "Generating Wikipedia by Summarizing
         Long Sequences" (2018), section 4.2.3.
     """
 
-    def __init__(self, num_heads: int, hidden_dim: int, relation: Any = "causal", **kwargs: Any) -> None:
-        super().__init__(num_heads, hidden_dim, relation, **kwargs)
+    sublayers: ClassVar[tuple[str, ...]] = ("self_attention", "cross_attention", "feed_forward")
+    self_attention: Any
+    self_attention_residual: Residual
+    cross_attention: Any
+    cross_attention_residual: Residual
+
+    def __init__(
+        self,
+        self_attention: Any,
+        feed_forward: Any,
+        cross_attention: Any = None,
+        *,
+        normalization: str = "pre",
+        norm: str = "layer",
+        epsilon: float = 1e-6,
+        dropout: float = 0.0,
+        rematerialize: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        parts = {
+            "self_attention": self_attention,
+            "cross_attention": cross_attention,
+            "feed_forward": feed_forward,
+        }
+        super().__init__(parts, normalization, norm, epsilon, dropout, rematerialize, **kwargs)
+
+    @property
+    def position_encoding(self) -> Any:
+        """The position encoding of the self-attention; Keras' files hold its weights under this name."""
+        return getattr(self.self_attention, "position_encoding", None)
 
     def build(self, inputs_shape: Any, memory_shape: Any = None) -> None:
-        """Create the sublayers."""
-        self.self_attention = self._attention(
-            "self_attention", inputs_shape[-1], self.relation, self.position_encoding
-        )
-        self.self_attention.build(inputs_shape)
-        self.self_attention_residual = self._residual("self_attention_residual", inputs_shape)
-        self.cross_attention: Any = None
-        if memory_shape is not None:
-            self.cross_attention = self._attention("cross_attention", inputs_shape[-1])
-            self.cross_attention.build(inputs_shape, memory_shape)
-            self.cross_attention_residual = self._residual("cross_attention_residual", inputs_shape)
-        self.feed_forward = self._feed_forward(inputs_shape)
-        self.feed_forward_residual = self._residual("feed_forward_residual", inputs_shape)
+        """Build the sublayers; without the shape of a memory, the block has no cross-attention."""
+        self._build("self_attention", inputs_shape)
+        if memory_shape is None:
+            self.cross_attention = None
+        elif self.cross_attention is not None:
+            self._build("cross_attention", inputs_shape, memory_shape)
+        self._build("feed_forward", inputs_shape)
 
     @rematerializable
     def call(
@@ -278,3 +390,24 @@ class DecoderBlock(BaseBlock):
                 f"`memory` must be given if and only if the block was built with one. Received: {given}"
             )
         return memory is not None
+
+
+def _with_sublayers(config: dict[str, Any], sublayers: tuple[str, ...]) -> dict[str, Any]:
+    """Return the config of a block of sublayers for one of version 0.1, which had the arguments of its sublayers."""
+    config = dict(config)
+    dtype = {"dtype": config.get("dtype")}
+    shared = {name: config.pop(name) for name in ("use_bias", "kernel_initializer", "output_initializer")}
+    own = {name: config.pop(name) for name in ("relation", "position_encoding")}
+    names = ("num_heads", "key_dim", "num_kv_heads", "score", "kernel", "qkv_bias", "query_initializer")
+    attention = {name: config.pop(name) for name in names}
+    attention |= {"dropout": config.pop("attention_dropout"), **shared, **dtype}
+    feed_forward = {name: config.pop(name) for name in ("hidden_dim", "activation")}
+    feed_forward |= {"dropout": config.pop("hidden_dropout"), **shared, **dtype}
+
+    def layer(name: str) -> keras.layers.Layer:
+        if name == "feed_forward":
+            return FeedForward.from_config({**feed_forward, "name": name})
+        relation = {} if name == "cross_attention" else own
+        return MultiHeadAttention.from_config({**attention, **relation, "name": name})
+
+    return {**config, **{name: keras.saving.serialize_keras_object(layer(name)) for name in sublayers}}

@@ -29,6 +29,8 @@ class CachedAttention(keras.layers.Layer):
     key_projection: keras.layers.Dense
     value_projection: keras.layers.Dense
     output_projection: keras.layers.Dense
+    query_norm: Any = None
+    key_norm: Any = None
 
     def empty_cache(
         self,
@@ -113,6 +115,7 @@ class CachedAttention(keras.layers.Layer):
     def queries(self, query: Tensor, positions: Tensor | None = None) -> Tensor:
         """Project a query (B, T, D) to the queries (B, T, N, H) of the heads, with their encoding."""
         queries = self._split(self.query_projection(query), self.num_heads, self.key_dim)
+        queries = queries if self.query_norm is None else self.query_norm(queries)
         encoding = self.position_encoding
         return queries if encoding is None else encoding.queries(queries, positions)
 
@@ -156,6 +159,7 @@ class CachedAttention(keras.layers.Layer):
 
     def _keys_and_values(self, key: Tensor, value: Tensor, positions: Any = None) -> tuple[Tensor, Tensor]:
         keys = self._split(self.key_projection(key), self.num_kv_heads, self.key_dim)
+        keys = keys if self.key_norm is None else self.key_norm(keys)
         values = self._split(self.value_projection(value), self.num_kv_heads, self.value_dim)
         encoding = self.position_encoding
         return keys if encoding is None else encoding.keys(keys, positions), values

@@ -1,4 +1,4 @@
-"""Token embeddings, tied to the output projection."""
+"""Token embeddings, and the output projection."""
 
 import math
 from typing import Any
@@ -6,22 +6,27 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.layers.configuration import constructor_arguments
 from keras_transformer.typing import Tensor
-from keras_transformer_options.arguments import check_positive_integer
+from keras_transformer_options.arguments import check_positive, check_positive_integer
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class TokenEmbedding(keras.layers.Layer):
-    r"""Map token ids to vectors, and hidden states to logits with the same matrix.
+    r"""Map token ids to vectors, and hidden states to logits, by default with the same matrix.
 
-    $$x_t = \sqrt{D}\, E_{w_t}, \qquad \mathrm{logits}_t = h_t E^\top$$
+    $$x_t = \sqrt{D}\, E_{w_t}, \qquad \mathrm{logits}_t = h_t W, \qquad W = E^\top \text{ if tied}$$
+
+    With a soft cap c, the logits are $c \tanh(h_t W / c)$.
 
     Args:
         vocabulary_size: the number of rows of E.
         model_dim: D.
         scale: whether to multiply embeddings by √D, which gives them unit variance with the default initializer.
         pad_id: the padding id, which the Keras mask hides, or None for no mask.
-        embeddings_initializer: initializer of E, by default normal with a standard deviation of 1/√D.
+        embeddings_initializer: initializer of E and W, by default normal with a standard deviation of 1/√D.
+        tied: whether W is Eᵀ, or a matrix of its own.
+        soft_cap: c, or None for no cap.
         **kwargs: arguments of `keras.layers.Layer`.
 
     Shapes:
@@ -30,7 +35,7 @@ class TokenEmbedding(keras.layers.Layer):
         logits: (B, T, D) → (B, T, vocabulary_size), float32
 
     Raises:
-        ValueError: if `vocabulary_size` or `model_dim` is not positive.
+        ValueError: if `vocabulary_size`, `model_dim` or `soft_cap` is not positive.
 
     Example:
         >>> embedding = TokenEmbedding(100, 16)
@@ -39,7 +44,7 @@ class TokenEmbedding(keras.layers.Layer):
 
     References:
         Vaswani et al. (2017), section 3.4; Press and Wolf, "Using the Output Embedding to Improve Language
-        Models" (2017).
+        Models" (2017); soft cap: Gemma Team, "Gemma 2" (2024), section 2.
     """
 
     def __init__(
@@ -49,10 +54,14 @@ class TokenEmbedding(keras.layers.Layer):
         scale: bool = True,
         pad_id: int | None = 0,
         embeddings_initializer: Any = None,
+        tied: bool = True,
+        soft_cap: float | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         check_positive_integer(vocabulary_size=vocabulary_size, model_dim=model_dim)
+        if soft_cap is not None:
+            check_positive(soft_cap=soft_cap)
         self.vocabulary_size = vocabulary_size
         self.model_dim = model_dim
         self.scale = scale
@@ -62,12 +71,15 @@ class TokenEmbedding(keras.layers.Layer):
             if embeddings_initializer is None
             else embeddings_initializer
         )
+        self.tied, self.soft_cap = tied, soft_cap
         # Keras' layer supports LoRA and quantisation.
         self.embedding = keras.layers.ReversibleEmbedding(
             vocabulary_size,
             model_dim,
+            tie_weights=tied,
             embeddings_initializer=self.embeddings_initializer,
             reverse_dtype="float32",
+            logit_soft_cap=soft_cap,
             dtype=self.dtype_policy,
             name="embedding",
         )
@@ -87,16 +99,19 @@ class TokenEmbedding(keras.layers.Layer):
         )
 
     def logits(self, hidden: Tensor, kernel: Tensor | None = None) -> Tensor:
-        """Return hidden · Eᵀ in float32; `kernel` is the precomputed output of `output_kernel`, if any."""
+        """Return hidden · W in float32; `kernel` is the precomputed output of `output_kernel`, if any."""
         if kernel is None:
             return self.embedding(hidden, reverse=True)
-        return ops.matmul(ops.cast(hidden, kernel.dtype), kernel)
+        logits = ops.matmul(ops.cast(hidden, kernel.dtype), kernel)
+        return logits if self.soft_cap is None else ops.tanh(logits / self.soft_cap) * self.soft_cap
 
     def output_kernel(self) -> Tensor | None:
-        """Return Eᵀ, float32 (D, vocabulary_size), to compute it once before a loop; None if E is quantised."""
+        """Return W, float32 (D, vocabulary_size), to compute it once before a loop; None if it is quantized."""
         if self.embedding.quantization_mode is not None:
             return None
-        return ops.cast(ops.transpose(self.embedding.embeddings), "float32")
+        tied = self.embedding.tie_weights
+        kernel = ops.transpose(self.embedding.embeddings) if tied else self.embedding.reverse_embeddings
+        return ops.cast(kernel, "float32")
 
     def compute_mask(self, ids: Tensor, mask: Tensor | None = None) -> Tensor | None:
         """Return the mask of tokens, or None without a `pad_id`."""
@@ -108,14 +123,7 @@ class TokenEmbedding(keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
-        return {
-            **super().get_config(),
-            "vocabulary_size": self.vocabulary_size,
-            "model_dim": self.model_dim,
-            "scale": self.scale,
-            "pad_id": self.pad_id,
-            "embeddings_initializer": keras.initializers.serialize(self.embeddings_initializer),
-        }
+        return {**super().get_config(), **constructor_arguments(self)}
 
 
 def take_rows(table: Tensor, indices: Tensor, training: bool | None = None) -> Tensor:

@@ -11,9 +11,10 @@ from keras_transformer import relations
 from keras_transformer.layers import initializers, masks, score_layers
 from keras_transformer.layers.cached_attention import CachedAttention
 from keras_transformer.layers.positions import attention_encodings
+from keras_transformer.layers.residual import NORMS, new_norm
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor
-from keras_transformer_options.arguments import check_positive_integer
+from keras_transformer_options.arguments import check_one_of, check_positive_integer
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -27,7 +28,7 @@ class MultiHeadAttention(CachedAttention):
 
     Args:
         num_heads: N.
-        key_dim: H, the size of a head's queries and keys.
+        key_dim: H, the size of a head's queries and keys, by default D / N.
         value_dim: V, the size of a head's values, by default H.
         num_kv_heads: K, a divisor of N, for grouped-query attention (1 for multi-query); by default N.
         relation: which positions may attend to which: a `relations.Relation`, its name ("causal"), or None for all.
@@ -44,6 +45,8 @@ class MultiHeadAttention(CachedAttention):
         query_initializer: initializer of the query projection's matrix, by default `kernel_initializer`.
         output_initializer: initializer of the output projection's matrix, by default `kernel_initializer`.
         bias_initializer: initializer of the biases of the four projections.
+        head_norm: "rms" or "layer" to normalize each head's query and key, before positions are encoded; None not to.
+        head_norm_epsilon: the epsilon of these norms.
         kernel_regularizer: regularizer of the matrices of the four projections.
         bias_regularizer: regularizer of their biases.
         activity_regularizer: regularizer of their outputs.
@@ -70,7 +73,8 @@ class MultiHeadAttention(CachedAttention):
         output: (B, T, D); with `return_attention_scores` also the weights, float32 (B, N, T, S), before dropout
 
     Raises:
-        ValueError: if a size is not positive, `num_kv_heads` does not divide `num_heads`, or a name is unknown.
+        ValueError: if a size is not positive, `num_kv_heads` does not divide `num_heads`, a name is unknown, or
+            `num_heads` does not divide D for the default `key_dim`.
 
     Example:
         >>> layer = MultiHeadAttention(num_heads=4, key_dim=8, relation="causal")
@@ -78,13 +82,15 @@ class MultiHeadAttention(CachedAttention):
         TensorShape([2, 5, 32])
 
     References:
-        Vaswani et al. (2017), section 3.2.2; Ainslie et al., "GQA" (2023).
+        Vaswani et al. (2017), section 3.2.2; Ainslie et al., "GQA" (2023); `head_norm`: Henry et al., "Query-Key
+        Normalization for Transformers" (2020), as in Dehghani et al., "Scaling Vision Transformers to 22 Billion
+        Parameters" (2023), section 2.
     """
 
     def __init__(
         self,
         num_heads: int,
-        key_dim: int,
+        key_dim: int | None = None,
         value_dim: int | None = None,
         num_kv_heads: int | None = None,
         relation: relations.Relation | str | dict[str, Any] | None = None,
@@ -104,16 +110,19 @@ class MultiHeadAttention(CachedAttention):
         activity_regularizer: Any = None,
         kernel_constraint: Any = None,
         bias_constraint: Any = None,
+        head_norm: str | None = None,
+        head_norm_epsilon: float = 1e-6,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.num_heads = num_heads
-        self.key_dim = key_dim
-        self.value_dim = key_dim if value_dim is None else value_dim
+        self.key_dim = key_dim  # type: ignore[assignment]  # set by `build`, as the next
+        self.value_dim = key_dim if value_dim is None else value_dim  # type: ignore[assignment]
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        check_positive_integer(
-            num_heads=num_heads, key_dim=key_dim, value_dim=self.value_dim, num_kv_heads=self.num_kv_heads
-        )
+        check_positive_integer(num_heads=num_heads, num_kv_heads=self.num_kv_heads)
+        for name, size in (("key_dim", key_dim), ("value_dim", value_dim)):
+            if size is not None:
+                check_positive_integer(**{name: size})
         if num_heads % self.num_kv_heads:
             raise ValueError(
                 "`num_kv_heads` must divide `num_heads`. "
@@ -130,6 +139,9 @@ class MultiHeadAttention(CachedAttention):
         self.query_initializer = initializers.get(query_initializer)
         self.output_initializer = initializers.get(output_initializer)
         self.bias_initializer = initializers.get(bias_initializer)
+        if head_norm is not None:
+            check_one_of(tuple(NORMS), head_norm=head_norm)
+        self.head_norm, self.head_norm_epsilon = head_norm, head_norm_epsilon
         self.projection_options = {  # as `keras.layers.MultiHeadAttention` passes them on, activities too
             "kernel_regularizer": keras.regularizers.get(kernel_regularizer),
             "bias_regularizer": keras.regularizers.get(bias_regularizer),
@@ -148,6 +160,12 @@ class MultiHeadAttention(CachedAttention):
                 raise ValueError(
                     f"`{name}` must have three axes (batch, length, size). Received: {name}.shape={tuple(shape)}"
                 )
+        if self.key_dim is None:
+            self.key_dim = _head_dim(query_shape[-1], self.num_heads)
+            if self.position_encoding is not None:
+                self.position_encoding.check(self.num_heads, self.key_dim)
+        if self.value_dim is None:
+            self.value_dim = self.key_dim
         value_shape = query_shape if value_shape is None else value_shape
         key_shape = value_shape if key_shape is None else key_shape
         self.query_projection = self._project_to(self.num_heads * self.key_dim, "query", query_shape)
@@ -155,6 +173,13 @@ class MultiHeadAttention(CachedAttention):
         self.value_projection = self._project_to(self.num_kv_heads * self.value_dim, "value", value_shape)
         heads_shape = (*query_shape[:-1], self.num_heads * self.value_dim)
         self.output_projection = self._project_to(query_shape[-1], "output", heads_shape)
+        if self.head_norm is not None:
+            self.query_norm, self.key_norm = (
+                new_norm(self.head_norm, self.head_norm_epsilon, dtype=self.dtype_policy, name=name)
+                for name in ("query_norm", "key_norm")
+            )
+            for norm in (self.query_norm, self.key_norm):
+                norm.build((None, None, None, self.key_dim))
         score_layers.build(self.score, (self.num_heads, self.num_kv_heads, self.key_dim))
         if self.position_encoding is not None and not self.position_encoding.built:  # attentions may share it
             self.position_encoding.build((*query_shape[:-1], self.num_heads, self.key_dim))
@@ -263,7 +288,7 @@ class MultiHeadAttention(CachedAttention):
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
         sizes = ("num_heads", "key_dim", "value_dim", "num_kv_heads")
-        options = ("kernel", "dropout", "use_bias", "seed", "qkv_bias")
+        options = ("kernel", "dropout", "use_bias", "seed", "qkv_bias", "head_norm", "head_norm_epsilon")
         initial = ("kernel_initializer", "query_initializer", "output_initializer", "bias_initializer")
         return {
             **super().get_config(),
@@ -339,3 +364,12 @@ def recorded_attention_weights(layers: Sequence[Any]) -> Iterator[list[Tensor]]:
     finally:
         for layer in layers:
             del layer.call
+
+
+def _head_dim(model_dim: int, num_heads: int) -> int:
+    """Return `model_dim` / `num_heads`, which must be an integer."""
+    if model_dim % num_heads:
+        raise ValueError(
+            f"`num_heads` must divide `model_dim`. Received: num_heads={num_heads}, model_dim={model_dim}"
+        )
+    return model_dim // num_heads

@@ -6,10 +6,12 @@ from keras_transformer.models.bert_heads import Pretraining as Pretraining
 from keras_transformer.models.bert_heads import SequenceClassifier as SequenceClassifier
 from keras_transformer.models.bert_heads import SpanClassifier as SpanClassifier
 from keras_transformer.models.bert_heads import TokenClassifier as TokenClassifier
+from keras_transformer.models.causal_language_model import CausalLanguageModel as CausalLanguageModel
 from keras_transformer.models.gat import GAT as GAT
 from keras_transformer.models.gpt import GPT as GPT
 from keras_transformer.models.gpt_heads import GPTClassifier as GPTClassifier
 from keras_transformer.models.gpt_heads import GPTMultipleChoice as GPTMultipleChoice
+from keras_transformer.models.llama import Llama as Llama
 from keras_transformer.models.sentence_encoder import SentenceEncoder as SentenceEncoder
 from keras_transformer.models.t5 import T5 as T5
 from keras_transformer.models.transformer import Transformer as Transformer
@@ -21,8 +23,10 @@ __all__ = [
     "GAT",
     "GPT",
     "T5",
+    "CausalLanguageModel",
     "GPTClassifier",
     "GPTMultipleChoice",
+    "Llama",
     "MaskedLanguageModel",
     "Pretraining",
     "SentenceEncoder",

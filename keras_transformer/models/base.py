@@ -9,6 +9,7 @@ import keras
 import numpy as np
 
 from keras_transformer import processes, relations, xla
+from keras_transformer.layers.configuration import constructor_arguments
 from keras_transformer.models.host_batches import epochs_of
 from keras_transformer.models.input_checks import InputCheck, InputSpecs, as_dictionary
 from keras_transformer.models.strategies import check_strategy, with_integer_inputs
@@ -171,7 +172,10 @@ class Model(keras.Model):
             _check_onnx(pathlib.Path(filepath))
 
     def get_config(self) -> dict[str, Any]:
-        """Return the constructor's arguments, and "quantization", the modes of quantized layers, if there are any."""
+        """Return the constructor's arguments, and "quantization", the modes of quantized layers, if there are any.
+
+        Arguments whose attributes have other names or values are added by the class itself.
+        """
         quantization = {
             layer.path: {
                 "mode": layer.quantization_mode,
@@ -180,7 +184,11 @@ class Model(keras.Model):
             for layer in self._flatten_layers(include_self=False)
             if layer.quantization_mode is not None
         }
-        return {**super().get_config(), **({"quantization": quantization} if quantization else {})}
+        return {
+            **super().get_config(),
+            **constructor_arguments(self),
+            **({"quantization": quantization} if quantization else {}),
+        }
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:

@@ -6,9 +6,16 @@ import keras
 from keras import ops
 
 from keras_transformer import relations
-from keras_transformer.layers import Dropout, EncoderBlock, LearnedPositions, TokenEmbedding
+from keras_transformer.layers import (
+    Dropout,
+    EncoderBlock,
+    FeedForward,
+    LearnedPositions,
+    MultiHeadAttention,
+    TokenEmbedding,
+)
 from keras_transformer.layers.embeddings import embed
-from keras_transformer.layers.feed_forward import get_activation, serialize_activation
+from keras_transformer.layers.feed_forward import get_activation
 from keras_transformer.layers.rematerialization import check_mode
 from keras_transformer.layers.residual import new_norm
 from keras_transformer.models.base import Model, PublishedSizes, padding_arguments
@@ -144,16 +151,24 @@ class BERT(PublishedSizes, Model):
         self.drop = Dropout(dropout, name="dropout", **dtype)
         self.blocks = [
             EncoderBlock(
-                num_heads,
-                self.hidden_dim,
-                self.relation,
-                activation=activation,
+                MultiHeadAttention(
+                    num_heads,
+                    relation=self.relation,
+                    dropout=self.attention_dropout,
+                    kernel_initializer=weight_initializer(),
+                    name="attention",
+                    **dtype,
+                ),
+                FeedForward(
+                    self.hidden_dim,
+                    activation,
+                    kernel_initializer=weight_initializer(),
+                    name="feed_forward",
+                    **dtype,
+                ),
                 normalization=normalization,
-                dropout=dropout,
                 epsilon=epsilon,
-                hidden_dropout=0.0,
-                attention_dropout=attention_dropout,
-                kernel_initializer=weight_initializer(),
+                dropout=dropout,
                 rematerialize=rematerialize == "blocks",
                 name=f"block_{i}",
                 **dtype,
@@ -221,25 +236,7 @@ class BERT(PublishedSizes, Model):
 
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
-        return {
-            **super().get_config(),
-            "vocabulary_size": self.vocabulary_size,
-            "num_layers": self.num_layers,
-            "num_heads": self.num_heads,
-            "model_dim": self.model_dim,
-            "hidden_dim": self.hidden_dim,
-            "max_length": self.max_length,
-            "num_segments": self.num_segments,
-            "dropout": self.dropout,
-            "activation": serialize_activation(self.activation),
-            "normalization": self.normalization,
-            "relation": keras.saving.serialize_keras_object(self.relation),
-            "epsilon": self.epsilon,
-            "attention_dropout": self.attention_dropout,
-            "pooler": self.pooler is not None,
-            "pad_id": self.pad_id,
-            "rematerialize": self.rematerialize,
-        }
+        return {**super().get_config(), "pooler": self.pooler is not None}
 
     def _build_weights(self) -> None:
         shape = (None, None, self.model_dim)

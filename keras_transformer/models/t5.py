@@ -4,8 +4,16 @@ from typing import Any, ClassVar
 
 import keras
 
-from keras_transformer.layers import DecoderBlock, Dropout, EncoderBlock, RelativeBias, TokenEmbedding
-from keras_transformer.layers.feed_forward import get_activation, serialize_activation
+from keras_transformer.layers import (
+    DecoderBlock,
+    Dropout,
+    EncoderBlock,
+    FeedForward,
+    MultiHeadAttention,
+    RelativeBias,
+    TokenEmbedding,
+)
+from keras_transformer.layers.feed_forward import get_activation
 from keras_transformer.layers.rematerialization import check_mode
 from keras_transformer.layers.residual import new_norm
 from keras_transformer.models.base import PublishedSizes
@@ -172,26 +180,35 @@ class T5(PublishedSizes, EncoderDecoder):
             )
             for name, bidirectional in (("encoder_bias", True), ("decoder_bias", False))
         )
+        matrices = {"use_bias": False, "kernel_initializer": _fan_in(1.0), **dtype}
+
+        def attention(name: str, bias: RelativeBias | None, relation: Any = None) -> MultiHeadAttention:
+            return MultiHeadAttention(
+                num_heads,
+                key_dim,
+                relation=relation,
+                position_encoding=bias,
+                score=ScaledDotProduct(scale=1.0),
+                dropout=dropout,
+                query_initializer=_fan_in(1 / key_dim),
+                name=name,
+                **matrices,
+            )
+
+        def feed_forward() -> FeedForward:
+            return FeedForward(hidden_dim, activation, dropout, name="feed_forward", **matrices)
+
         block = {
-            "num_heads": num_heads,
-            "hidden_dim": hidden_dim,
-            "activation": activation,
-            "normalization": "pre",
-            "dropout": dropout,
             "norm": "rms",
-            "score": ScaledDotProduct(scale=1.0),
-            "key_dim": key_dim,
-            "use_bias": False,
             "epsilon": epsilon,
-            "kernel_initializer": _fan_in(1.0),
-            "query_initializer": _fan_in(1 / key_dim),
+            "dropout": dropout,
             "rematerialize": rematerialize == "blocks",
             **dtype,
         }
         self.encoder_blocks = [
             EncoderBlock(
-                relation=self.encoder_relation,
-                position_encoding=self.encoder_bias,
+                attention("attention", self.encoder_bias, self.encoder_relation),
+                feed_forward(),
                 name=f"encoder_{i}",
                 **block,
             )
@@ -199,8 +216,9 @@ class T5(PublishedSizes, EncoderDecoder):
         ]
         self.decoder_blocks = [
             DecoderBlock(
-                relation=self.decoder_relation,
-                position_encoding=self.decoder_bias,
+                attention("self_attention", self.decoder_bias, self.decoder_relation),
+                feed_forward(),
+                attention("cross_attention", None),
                 name=f"decoder_{i}",
                 **block,
             )
@@ -233,31 +251,6 @@ class T5(PublishedSizes, EncoderDecoder):
     def output_kernel(self) -> Tensor | None:
         """Return the matrix that `logits` derives from E, or None if the output matrix is separate."""
         return super().output_kernel() if self.head is None else None
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
-        return {
-            **super().get_config(),
-            "vocabulary_size": self.vocabulary_size,
-            "num_layers": self.num_layers,
-            "num_decoder_layers": self.num_decoder_layers,
-            "num_heads": self.num_heads,
-            "model_dim": self.model_dim,
-            "hidden_dim": self.hidden_dim,
-            "key_dim": self.key_dim,
-            "dropout": self.dropout,
-            "activation": serialize_activation(self.activation),
-            "tied": self.tied,
-            "num_buckets": self.num_buckets,
-            "max_distance": self.max_distance,
-            "epsilon": self.epsilon,
-            "pad_id": self.pad_id,
-            "start_id": self.start_id,
-            "end_id": self.end_id,
-            "encoder_relation": keras.saving.serialize_keras_object(self.encoder_relation),
-            "decoder_relation": keras.saving.serialize_keras_object(self.decoder_relation),
-            "rematerialize": self.rematerialize,
-        }
 
     def _build_weights(self) -> None:
         for bias in (self.encoder_bias, self.decoder_bias):

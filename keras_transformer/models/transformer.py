@@ -5,9 +5,16 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.layers import DecoderBlock, Dropout, EncoderBlock, SinusoidalPositions, TokenEmbedding
-from keras_transformer.layers.base_block import head_dim
-from keras_transformer.layers.feed_forward import get_activation, serialize_activation
+from keras_transformer.layers import (
+    DecoderBlock,
+    Dropout,
+    EncoderBlock,
+    FeedForward,
+    MultiHeadAttention,
+    SinusoidalPositions,
+    TokenEmbedding,
+)
+from keras_transformer.layers.feed_forward import get_activation
 from keras_transformer.layers.rematerialization import check_mode
 from keras_transformer.layers.residual import new_norm
 from keras_transformer.models.encoder_decoder import EncoderDecoder
@@ -131,25 +138,37 @@ class Transformer(EncoderDecoder):
         )
         self.positions = SinusoidalPositions(layout=position_layout, name="positions", **dtype)
         self.drop = Dropout(dropout, name="dropout", **dtype)
+
+        def attention(name: str, relation: Any = None) -> MultiHeadAttention:
+            return MultiHeadAttention(
+                num_heads, relation=relation, dropout=self.attention_dropout, name=name, **dtype
+            )
+
+        def feed_forward() -> FeedForward:
+            return FeedForward(hidden_dim, activation, self.hidden_dropout, name="feed_forward", **dtype)
+
         block = {
-            "num_heads": num_heads,
-            "hidden_dim": hidden_dim,
-            "activation": activation,
             "normalization": normalization,
             "norm": norm,
-            "dropout": dropout,
-            "attention_dropout": attention_dropout,
-            "hidden_dropout": hidden_dropout,
             "epsilon": epsilon,
+            "dropout": dropout,
             "rematerialize": rematerialize == "blocks",
             **dtype,
         }
         self.encoder_blocks = [
-            EncoderBlock(relation=self.encoder_relation, name=f"encoder_{i}", **block)
+            EncoderBlock(
+                attention("attention", self.encoder_relation), feed_forward(), name=f"encoder_{i}", **block
+            )
             for i in range(num_layers)
         ]
         self.decoder_blocks = [
-            DecoderBlock(relation=self.decoder_relation, name=f"decoder_{i}", **block)
+            DecoderBlock(
+                attention("self_attention", self.decoder_relation),
+                feed_forward(),
+                attention("cross_attention"),
+                name=f"decoder_{i}",
+                **block,
+            )
             for i in range(self.num_decoder_layers)
         ]
         # Only post-norm blocks normalize their output.
@@ -192,33 +211,9 @@ class Transformer(EncoderDecoder):
 
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
-        return {
-            **super().get_config(),
-            "vocabulary_size": self.vocabulary_size,
-            "num_layers": self.num_layers,
-            "num_decoder_layers": self.num_decoder_layers,
-            "num_heads": self.num_heads,
-            "model_dim": self.model_dim,
-            "hidden_dim": self.hidden_dim,
-            "dropout": self.dropout,
-            "activation": serialize_activation(self.activation),
-            "normalization": self.normalization,
-            "norm": self.norm,
-            "epsilon": self.epsilon,
-            "position_layout": self.position_layout,
-            "output_bias": self.output_bias is not None,
-            "attention_dropout": self.attention_dropout,
-            "hidden_dropout": self.hidden_dropout,
-            "pad_id": self.pad_id,
-            "start_id": self.start_id,
-            "end_id": self.end_id,
-            "encoder_relation": keras.saving.serialize_keras_object(self.encoder_relation),
-            "decoder_relation": keras.saving.serialize_keras_object(self.decoder_relation),
-            "rematerialize": self.rematerialize,
-        }
+        return {**super().get_config(), "output_bias": self.output_bias is not None}
 
     def _build_weights(self) -> None:
-        head_dim(self.model_dim, self.num_heads)
         self.positions.build((None, None, self.model_dim))
         super()._build_weights()
 

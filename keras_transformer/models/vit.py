@@ -8,8 +8,8 @@ import numpy as np
 from keras import ops
 
 from keras_transformer import relations
-from keras_transformer.layers import Dropout, EncoderBlock, Positions2D
-from keras_transformer.layers.feed_forward import get_activation, serialize_activation
+from keras_transformer.layers import Dropout, EncoderBlock, FeedForward, MultiHeadAttention, Positions2D
+from keras_transformer.layers.feed_forward import get_activation
 from keras_transformer.layers.multi_head_attention import recorded_attention_weights
 from keras_transformer.layers.rematerialization import check_mode
 from keras_transformer.layers.residual import new_norm
@@ -167,14 +167,17 @@ class ViT(PublishedSizes, Model):
         relation = None if window is None else self._windows(window)
         self.blocks = [
             EncoderBlock(
-                num_heads,
-                hidden_dim,
-                relation,
-                activation=activation,
-                dropout=dropout,
+                MultiHeadAttention(
+                    num_heads,
+                    relation=relation,
+                    dropout=self.attention_dropout,
+                    qkv_bias=qkv_bias,
+                    name="attention",
+                    **dtype,
+                ),
+                FeedForward(hidden_dim, activation, dropout, name="feed_forward", **dtype),
                 epsilon=epsilon,
-                attention_dropout=attention_dropout,
-                qkv_bias=qkv_bias,
+                dropout=dropout,
                 rematerialize=rematerialize == "blocks",
                 name=f"block_{i}",
                 **dtype,
@@ -237,28 +240,7 @@ class ViT(PublishedSizes, Model):
 
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
-        return {
-            **super().get_config(),
-            "image_size": list(self.image_size),
-            "patch_size": list(self.patch_size),
-            "num_classes": self.num_classes,
-            "num_layers": self.num_layers,
-            "num_heads": self.num_heads,
-            "model_dim": self.model_dim,
-            "hidden_dim": self.hidden_dim,
-            "dropout": self.dropout,
-            "pooling": self.pooling,
-            "positions": self.positions_kind,
-            "window": self.window,
-            "activation": serialize_activation(self.activation),
-            "num_channels": self.num_channels,
-            "value_range": list(self.value_range),
-            "epsilon": self.epsilon,
-            "attention_dropout": self.attention_dropout,
-            "qkv_bias": self.qkv_bias,
-            "problem_type": self.problem_type,
-            "rematerialize": self.rematerialize,
-        }
+        return {**super().get_config(), "positions": self.positions_kind}
 
     def _build_weights(self) -> None:
         height, width = self.grid_shape

@@ -83,6 +83,8 @@ def _splits(layer: Any) -> Iterator[tuple[int, Any, Axes]]:
             yield from _columns(projection, layer.num_heads)
     elif isinstance(layer, layers.TokenEmbedding):
         yield layer.vocabulary_size, layer.embedding.embeddings, (MODEL_AXIS, None)
+        if not layer.tied:
+            yield layer.vocabulary_size, layer.embedding.reverse_embeddings, (None, MODEL_AXIS)
     elif isinstance(layer, layers.RelativeBias):
         yield layer.num_heads, layer.table, (None, MODEL_AXIS)
 

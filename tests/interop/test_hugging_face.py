@@ -318,7 +318,7 @@ def test_truncated_file_is_refused(saved):
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("gpt2", {"model_type": "llama"}, "model_type among .*Received: model_type='llama'"),
+        ("gpt2", {"model_type": "mamba"}, "model_type among .*Received: model_type='mamba'"),
         (
             "gpt2",
             {"activation_function": "tanh"},

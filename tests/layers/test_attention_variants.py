@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 from keras_transformer import layers
-from keras_transformer.layers import ALiBi, DecoderBlock, EncoderBlock, MultiHeadAttention, RelativeBias
+from keras_transformer.layers import ALiBi, MultiHeadAttention, RelativeBias
 from keras_transformer.ops import (
     GrowingCache,
     RollingCache,
@@ -14,6 +14,8 @@ from keras_transformer.ops import (
     scores,
 )
 from keras_transformer.relations import Adjacency, Causal, Dilated, SlidingWindow, Strided
+
+from .block_makers import decoder_block, encoder_block
 
 neutral = pytest.mark.backend_neutral
 
@@ -103,8 +105,8 @@ def test_the_config_makes_the_same_layer(options):
 @neutral
 def test_a_saved_model_of_blocks_gives_the_same_output(options, tmp_path):
     inputs, memory = keras.Input((LENGTH, 16)), keras.Input((5, 16))
-    hidden = EncoderBlock(4, 32, relation=SlidingWindow(2), norm="rms", **_for_blocks(options))(inputs)
-    hidden = DecoderBlock(4, 32, activation="swiglu", **_for_blocks(options))(hidden, memory)
+    hidden = encoder_block(4, 32, SlidingWindow(2), norm="rms", **options)(inputs)
+    hidden = decoder_block(4, 32, activation="swiglu", **options)(hidden, memory)
     model = keras.Model([inputs, memory], hidden)
     model.save(tmp_path / "model.keras")
     again = keras.models.load_model(tmp_path / "model.keras")
@@ -117,7 +119,7 @@ def test_a_saved_model_of_blocks_gives_the_same_output(options, tmp_path):
 @some_variants
 @neutral
 def test_a_block_steps_as_it_is_called(options):
-    block = DecoderBlock(4, 32, relation=SlidingWindow(3), **_for_blocks(options))
+    block = decoder_block(4, 32, SlidingWindow(3), **options)
     memory = normal(2, 5, 16)
     expected = block(X, memory)
     cache = block.self_attention.empty_cache(2, LENGTH)
@@ -129,10 +131,6 @@ def test_a_block_steps_as_it_is_called(options):
         )
         outputs.append(output)
     np.testing.assert_allclose(ops.concatenate(outputs, axis=1), expected, **CLOSE)
-
-
-def _for_blocks(options):
-    return {name: value for name, value in options.items() if name != "value_dim"}
 
 
 @pytest.mark.slow_variants

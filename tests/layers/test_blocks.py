@@ -4,9 +4,17 @@ import pytest
 from keras import ops
 
 from keras_transformer import relations
-from keras_transformer.layers import DecoderBlock, EncoderBlock, TokenEmbedding
+from keras_transformer.layers import (
+    DecoderBlock,
+    EncoderBlock,
+    FeedForward,
+    MultiHeadAttention,
+    TokenEmbedding,
+)
 from keras_transformer.layers.residual import Residual
 from keras_transformer.ops import GrowingCache, StaticCache
+
+from .block_makers import decoder_block, encoder_block
 
 # On JAX every new shape compiles for seconds: one case of each law runs there.
 neutral = pytest.mark.backend_neutral
@@ -16,7 +24,7 @@ CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 X, MEMORY = RANDOM.normal(size=(2, 5, 8)).astype("float32"), RANDOM.normal(size=(2, 4, 6)).astype("float32")
 PADDING = np.arange(5) < np.array([[5], [3]])
 MEMORY_PADDING = np.arange(4) < np.array([[2], [4]])
-BLOCKS = {"encoder": (EncoderBlock, (X,)), "decoder": (DecoderBlock, (X, MEMORY))}
+BLOCKS = {"encoder": (encoder_block, (X,)), "decoder": (decoder_block, (X, MEMORY))}
 NORMALIZATIONS = ("pre", "post")
 
 
@@ -28,7 +36,7 @@ def randomise(layer):
 
 def built(kind, **options):
     block, inputs = BLOCKS[kind]
-    layer = block(num_heads=2, hidden_dim=12, **options)
+    layer = block(**options)
     layer.build(*(x.shape for x in inputs))
     return randomise(layer)
 
@@ -147,7 +155,7 @@ def test_steps_equal_one_call(normalization, kv_cache, lengths, room):
 def test_without_a_memory_a_decoder_block_is_a_causal_encoder_block(normalization):
     options = {"normalization": normalization, "position_encoding": "rotary"}
     encoder = built("encoder", relation="causal", **options)
-    decoder = DecoderBlock(2, 12, **options)
+    decoder = decoder_block(cross=False, **options)
     decoder.build(X.shape)
     assert decoder.cross_attention is None
     decoder.set_weights(encoder.get_weights())
@@ -165,7 +173,7 @@ def test_without_a_memory_a_decoder_block_is_a_causal_encoder_block(normalizatio
 
 @neutral
 def test_a_memory_goes_with_a_block_that_was_built_with_one():
-    without_memory = DecoderBlock(2, 12)
+    without_memory = decoder_block()
     without_memory.build(X.shape)
     with pytest.raises(ValueError, match="`memory` must be given .*Received: one for a block built without"):
         without_memory(X, MEMORY)
@@ -175,7 +183,7 @@ def test_a_memory_goes_with_a_block_that_was_built_with_one():
 
 def test_a_functional_decoder_only_model_reloads_equal(tmp_path):
     x = keras.Input((None, 8))
-    model = randomise(keras.Model(x, DecoderBlock(2, 12)(x)))
+    model = randomise(keras.Model(x, decoder_block(cross=False)(x)))
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
     np.testing.assert_allclose(again(X), model(X), rtol=1e-6, atol=1e-6)
@@ -228,7 +236,7 @@ class TestKerasMasks:
     def test_of_target_and_memory_are_passed_to_every_decoder_block(self, normalization, depth):
         embedding = TokenEmbedding(10, 8)
         memory = embedding(self.ids[::-1])
-        blocks = [DecoderBlock(2, 12, relation=None, normalization=normalization) for _ in range(depth)]
+        blocks = [decoder_block(relation=None, normalization=normalization) for _ in range(depth)]
         hidden = embedding(self.ids)
         bare, bare_memory = np.asarray(hidden), np.asarray(memory)
         masks = {"padding_mask": self.padding, "memory_padding_mask": self.padding[::-1]}
@@ -268,12 +276,11 @@ def test_dropout_only_while_training(kind, normalization):
 )
 @neutral
 def test_config_round_trip_is_the_identity(kind, arguments):
-    block = BLOCKS[kind][0](2, 12, **arguments)
+    block = BLOCKS[kind][0](**arguments)
     config = block.get_config()
     again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(block))
     assert again.get_config() == type(block).from_config(config).get_config() == config
-    assert again.relation == block.relation
-    for name in set(arguments) - {"dtype", "relation"}:
+    for name in set(arguments) - {"dtype", "relation", "activation"}:
         assert config[name] == arguments[name]
 
 
@@ -283,8 +290,8 @@ def test_a_functional_model_of_blocks_saves_and_reloads_equal(normalization, tmp
     x, memory = keras.Input((None, 8)), keras.Input((None, 6))
     padding = keras.Input((None,), dtype="bool")
     options = {"normalization": normalization, "dropout": 0.1}
-    hidden = EncoderBlock(2, 12, "causal", **options)(x, padding_mask=padding)
-    hidden = DecoderBlock(2, 12, **options)(hidden, memory, padding_mask=padding)
+    hidden = encoder_block(relation="causal", **options)(x, padding_mask=padding)
+    hidden = decoder_block(**options)(hidden, memory, padding_mask=padding)
     model = randomise(keras.Model([x, memory, padding], hidden))
     assert model.output_shape == (None, None, 8)
     model.save(tmp_path / "model.keras")
@@ -298,7 +305,7 @@ def test_a_functional_model_of_blocks_saves_and_reloads_equal(normalization, tmp
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
 def test_mixed_precision_is_half_all_through_and_finite(kind, policy):
     block, inputs = BLOCKS[kind]
-    layer = block(2, 12, dropout=0.2, dtype=policy)
+    layer = block(dropout=0.2, dtype=policy)
     output = layer(*inputs, padding_mask=np.zeros((2, 5), bool), training=True)
     assert keras.backend.standardize_dtype(output.dtype) == policy.removeprefix("mixed_")
     assert {weight.dtype for weight in layer.trainable_weights} == {"float32"}
@@ -322,7 +329,24 @@ def test_mixed_precision_is_half_all_through_and_finite(kind, policy):
 def test_errors_name_the_argument_and_its_value(kind, arguments, message):
     block, inputs = BLOCKS[kind]
     with pytest.raises(ValueError, match=message):
-        block(**{"num_heads": 2, "hidden_dim": 12, **arguments})(*inputs)
+        block(**arguments)(*inputs)
+
+
+def test_parts_of_other_types_are_refused_by_name():
+    with pytest.raises(TypeError, match="`attention` must be a layer. Received: attention=2"):
+        EncoderBlock(2, FeedForward(12))
+    with pytest.raises(TypeError, match="`feed_forward` must be a layer. Received: feed_forward=12"):
+        DecoderBlock(MultiHeadAttention(2), 12)
+
+
+def test_parts_that_are_built_keep_their_weights():
+    attention = MultiHeadAttention(2, name="attention")
+    attention.build(X.shape)
+    weights = attention.get_weights()
+    block = EncoderBlock(attention, FeedForward(12))
+    block(X)
+    for before, after in zip(weights, block.attention.get_weights(), strict=True):
+        np.testing.assert_array_equal(before, after)
 
 
 def test_residual_config_round_trip_is_the_identity():

@@ -26,6 +26,7 @@ def classifier(**options):
 
 CASES = {
     "gpt": (lambda **options: models.GPT(16, **SIZES, max_length=8, **options), IDS),
+    "llama": (lambda **options: models.Llama(16, **SIZES, **options), IDS),
     "gpt rotary": (lambda **options: models.GPT(16, **SIZES, position_encoding="rotary", **options), IDS),
     "transformer": (transformer, PAIRS),
     "transformer windows": (

@@ -3,8 +3,10 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.layers import DecoderBlock, EncoderBlock, TokenEmbedding
+from keras_transformer.layers import EncoderBlock, TokenEmbedding
 from keras_transformer.layers.residual import Residual
+
+from .block_makers import decoder_block, encoder_block
 
 # On JAX every new shape compiles: one case of each law runs there.
 neutral = pytest.mark.backend_neutral
@@ -113,9 +115,7 @@ def test_config_round_trip_is_the_identity(options):
     ],
     ids=str,
 )
-@pytest.mark.parametrize(
-    "layer", [Residual, lambda **o: EncoderBlock(2, 8, **o), lambda **o: DecoderBlock(2, 8, **o)]
-)
+@pytest.mark.parametrize("layer", [Residual, encoder_block, decoder_block])
 def test_errors_name_the_argument_and_its_value(layer, options, message):
     with pytest.raises(ValueError, match=message):
         layer(**options)
@@ -125,11 +125,12 @@ def test_errors_name_the_argument_and_its_value(layer, options, message):
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
 def test_blocks_take_every_norm_and_gate_and_reload_equal(normalization, norm, tmp_path):
-    options = {"normalization": normalization, "norm": norm, "activation": "swiglu", "dropout": 0.1}
+    options = {"normalization": normalization, "norm": norm, "dropout": 0.1}
+    gated = {**options, "activation": "swiglu"}
     ids = keras.Input((None,), dtype="int32")
     hidden = TokenEmbedding(10, 8)(ids)  # its mask must reach through the norms without a warning
-    hidden = EncoderBlock(2, 12, **options)(hidden)
-    model = keras.Model(ids, DecoderBlock(2, 12, **options)(hidden, hidden))
+    hidden = encoder_block(**gated)(hidden)
+    model = keras.Model(ids, decoder_block(**gated)(hidden, hidden))
     for weight in model.trainable_weights:
         weight.assign(RANDOM.normal(size=weight.shape) * 0.5)
     model.save(tmp_path / "model.keras")

@@ -40,6 +40,7 @@ CASES = {
     "transformer": (transformer, PAIRS),
     "gpt": (lambda dtype: models.GPT(16, **SIZES, max_length=8, dtype=dtype), IDS),
     "gpt rotary": (lambda dtype: models.GPT(16, **SIZES, position_encoding="rotary", dtype=dtype), IDS),
+    "llama": (lambda dtype: models.Llama(16, **SIZES, num_kv_heads=1, key_dim=6, pad_id=0, dtype=dtype), IDS),
     "gpt classifier": (lambda dtype: models.GPTClassifier(decoder(dtype), 2, dtype=dtype), IDS),
     "bert pre-training": (lambda dtype: models.Pretraining(encoder(dtype), dtype=dtype), SEGMENTS),
     "bert classifier": (lambda dtype: models.SequenceClassifier(encoder(dtype), 3, dtype=dtype), SEGMENTS),
@@ -69,6 +70,7 @@ HEADS = {
 # On JAX every new shape compiles for seconds: one case of each law runs there.
 SLOW = {
     "gpt rotary",
+    "llama",
     "gpt classifier",
     "bert pre-training",
     "t5 v1.1",

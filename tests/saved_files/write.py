@@ -87,6 +87,10 @@ CASES = {
         {"token_ids": IDS, "padding_mask": IDS != 0},
     ),
     "gpt llama": (llama, IDS),
+    "llama": (
+        lambda: models.Llama(16, **{**SIZES, "num_layers": 2}, num_kv_heads=1, key_dim=6, pad_id=0),
+        IDS,
+    ),
     "gpt alibi window": (lambda: gpt(position_encoding="alibi", relation=relations.Strided(2)), IDS),
     "gpt relative bias": (
         lambda: gpt(position_encoding="relative_bias", normalization="sandwich", num_layers=2),
@@ -114,6 +118,7 @@ CASES = {
     "gatv2": (lambda: models.GAT(4, 3, (2, 1), 4, score="gatv2"), GRAPHS),
     "unlimiformer": (lambda: models.Unlimiformer(transformer(), top_k=2, chunk_length=4), PAIRS),
     "attention rotary": (lambda: attention(position_encoding="rotary", relation="causal"), VECTORS),
+    "attention head norm": (lambda: attention(head_norm="rms", position_encoding="rotary"), VECTORS),
     "attention additive": (lambda: attention(score=layers.AdditiveScore()), VECTORS),
     "attention bilinear": (lambda: attention(score=layers.BilinearScore()), VECTORS),
     "attention 2-D positions": (
@@ -122,21 +127,38 @@ CASES = {
     ),
     "encoder block": (
         lambda: of_layer(
-            layers.EncoderBlock(2, 16, relations.Strided(2), position_encoding="alibi"), (None, 8)
+            layers.EncoderBlock(
+                layers.MultiHeadAttention(2, relation=relations.Strided(2), position_encoding="alibi"),
+                layers.FeedForward(16),
+            ),
+            (None, 8),
         ),
         VECTORS,
     ),
     "decoder block": (
         lambda: of_layer(
             layers.DecoderBlock(
-                2, 16, position_encoding="relative_bias", norm="rms", activation="swiglu", use_bias=False
+                layers.MultiHeadAttention(
+                    2, relation="causal", position_encoding="relative_bias", use_bias=False
+                ),
+                layers.FeedForward(16, "swiglu", use_bias=False),
+                norm="rms",
             ),
             (None, 8),
         ),
         VECTORS,
     ),
     "cross-attention decoder block": (
-        lambda: of_layer(layers.DecoderBlock(2, 16, normalization="post"), (None, 8), (None, 8)),
+        lambda: of_layer(
+            layers.DecoderBlock(
+                layers.MultiHeadAttention(2, relation="causal"),
+                layers.FeedForward(16),
+                layers.MultiHeadAttention(2),
+                normalization="post",
+            ),
+            (None, 8),
+            (None, 8),
+        ),
         [VECTORS, MEMORY],
     ),
 }
@@ -217,7 +239,7 @@ def write_model(name, folder):
     model.save(folder / "model.keras")
     arrays = {f"input/{key}": values for key, values in named(inputs).items()}
     arrays |= {f"output/{index}": values for index, values in enumerate(outputs(model, inputs))}
-    if model.optimizer is not None:
+    if getattr(model, "optimizer", None) is not None:
         arrays |= {
             f"optimizer/{variable.path}": np.asarray(variable) for variable in model.optimizer.variables
         }

@@ -62,6 +62,7 @@ CASES = {
         of_classes,
     ),
     "gpt": (gpt, IDS, IDS, of_tokens),
+    "llama": (lambda: models.Llama(VOCABULARY, **SIZES, pad_id=0), IDS, IDS, of_tokens),
     "packed gpt": (gpt, PACKED, IDS, of_tokens),
     "transformer": (transformer, PAIRS, IDS, of_tokens),
     "t5": (lambda: models.T5(VOCABULARY, **SIZES, key_dim=4), PAIRS, IDS, of_tokens),

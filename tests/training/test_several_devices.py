@@ -35,7 +35,9 @@ def test_two_devices_equal_one(case):
 
 def test_every_model_is_compared():
     compared = {type(make()) for make, *_ in several_devices.CASES.values()}
-    assert compared | {models.BERT} == {getattr(models, name) for name in models.__all__}
+    assert compared | {models.BERT, models.CausalLanguageModel} == {
+        getattr(models, name) for name in models.__all__
+    }
 
 
 def test_layouts_split_heads_hidden_units_and_vocabulary():

@@ -1,0 +1,230 @@
+"""The base class of decoder-only language models."""
+
+from typing import Any, Self
+
+import keras
+from keras import ops
+
+from keras_transformer import ops as kt_ops
+from keras_transformer.layers.cached_attention import Cache
+from keras_transformer.models.base import Model, padding_arguments, relation_positions
+from keras_transformer.models.input_checks import InputSpec, InputSpecs
+from keras_transformer.relations import Causal
+from keras_transformer.typing import Tensor
+from keras_transformer_options.arguments import check_ids, check_positive_integer
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class CausalLanguageModel(Model):
+    r"""Base class of decoder-only language models: each position predicts the next token from it and earlier ones.
+
+    $$h_0 = \mathrm{Embed}(w), \qquad h_l = \mathrm{Block}_l(h_{l-1}), \qquad P(w_{t+1} \mid w_1 \dots w_t) =
+    \mathrm{softmax}(\mathrm{norm}(h_L)\, W)$$
+
+    The constructor of a subclass creates `embedding` (a `TokenEmbedding`), `blocks` (a list of `DecoderBlock`) and, if
+    it has them, `positions` (added to the embeddings), `drop` (their dropout), `final_norm` and a `relation` other than
+    "causal", and calls `_build_weights` at its end. Arguments that are attributes of the same names are in the config.
+
+    Args:
+        vocabulary_size: the number of tokens.
+        num_layers: L, the number of blocks.
+        model_dim: D.
+        pad_id: the padding id, never attended to; None for padding by a `padding_mask` only.
+        end_id: the id that ends a text.
+        **kwargs: arguments of `keras.Model`.
+
+    Call arguments:
+        inputs: ids (B, T); or {"token_ids": (B, T)}, optionally with "padding_mask" (B, T), False for padding. If
+            several texts are packed in one sequence, also with "segment_ids" (B, T), which restrict attention to each
+            text, and "positions" (B, T), which restart in each. "lengths" (B,), the numbers of tokens of rows padded at
+            the end (see `data.with_lengths`), replace the padding mask.
+
+    Shapes:
+        output: (B, T, vocabulary_size), float32 logits of the next token at each position
+
+    Raises:
+        ValueError: if a size is not positive or an id is not in the vocabulary.
+    """
+
+    is_encoder_decoder = False
+
+    embedding: Any
+    blocks: list[Any]
+    positions: Any = None
+    drop: Any = None
+    final_norm: Any = None
+    max_length: int | None = None
+    relation: Any = Causal()
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        num_layers: int,
+        model_dim: int,
+        pad_id: int | None,
+        end_id: int,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        check_positive_integer(vocabulary_size=vocabulary_size, num_layers=num_layers, model_dim=model_dim)
+        check_ids(vocabulary_size, end_id=end_id, **({} if pad_id is None else {"pad_id": pad_id}))
+        self.vocabulary_size = vocabulary_size
+        self.num_layers = num_layers
+        self.model_dim = model_dim
+        self.pad_id, self.end_id = pad_id, end_id
+
+    def call(self, inputs: Tensor | dict[str, Tensor], training: bool | None = None) -> Tensor:
+        """Return the logits of the next token at each position."""
+        return self.logits(self.hidden(inputs, training=training))
+
+    def hidden(self, inputs: Tensor | dict[str, Tensor], training: bool | None = None) -> Tensor:
+        """Return the last hidden states (B, T, D), the inputs of `logits`, for the inputs of a call."""
+        given = self.named_inputs(inputs)
+        ids = given["token_ids"]  # (B, T)
+        padding = padding_arguments(self._padding_mask(ids, given.get("padding_mask")), given.get("lengths"))
+        hidden = self._embed(ids, given.get("positions"), training)  # (B, T, D)
+        segment_ids = given.get("segment_ids")
+        positions = relation_positions(self.relation, given.get("positions"))
+        for block in self.blocks:
+            hidden = block(hidden, **padding, segment_ids=segment_ids, positions=positions, training=training)
+        return self._normalized(hidden)
+
+    def input_specs(self) -> InputSpecs:
+        """Return the integer inputs of a call, by name."""
+        return {
+            "token_ids": InputSpec(self.vocabulary_size),
+            "padding_mask": InputSpec(2, required=False, exported=self.pad_id is None, dtype="bool"),
+            "segment_ids": InputSpec(None, required=False),
+            "positions": InputSpec(self.max_length, required=False),
+            "lengths": InputSpec(None, ("B",), required=False),
+        }
+
+    def encode(self, source_ids: Tensor) -> None:
+        """Return None, since a decoder-only model encodes no source."""
+
+    def empty_cache(self, batch_size: Any, length: Any, **options: Any) -> list[Cache]:
+        """Create a cache for `step`; the options are those of `layers.MultiHeadAttention.empty_cache`."""
+        return [block.self_attention.empty_cache(batch_size, length, **options) for block in self.blocks]
+
+    def step(
+        self,
+        token_ids: Tensor,
+        cache: list[Cache],
+        context: None = None,
+        *,
+        cache_index: Tensor,
+        positions: Tensor,
+        padding_mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        output_kernel: Tensor | None = None,
+        kv_cache: kt_ops.KVCache = kt_ops.StaticCache(),
+    ) -> tuple[Tensor, list[Cache]]:
+        """Return the next-token logits of T new tokens, given those in the cache.
+
+        Args:
+            token_ids: integers (B, T), the new tokens, padded on either side.
+            cache: the return value of `empty_cache` or of an earlier step.
+            context: None, the return value of `encode`.
+            cache_index: integer scalar, the number of tokens written before.
+            positions: integers (B, T), the positions of the new tokens.
+            padding_mask: booleans (B, T), False for padding; tokens with the `pad_id` are padding too.
+            attention_mask: booleans (B, T, S), True where a new token may attend to a cache entry, including those of
+                new tokens; for caches with several hypotheses.
+            output_kernel: the return value of `output_kernel`, if precomputed.
+            kv_cache: how the cache is stored, the same as in `empty_cache`.
+
+        Returns:
+            Logits (B, T, vocabulary_size) in float32, and the new cache.
+        """
+        hidden, cache = self.hidden_step(
+            token_ids,
+            cache,
+            cache_index=cache_index,
+            positions=positions,
+            padding_mask=padding_mask,
+            attention_mask=attention_mask,
+            kv_cache=kv_cache,
+        )
+        return self.logits(hidden, output_kernel), cache
+
+    def hidden_step(
+        self,
+        token_ids: Tensor,
+        cache: list[Cache],
+        context: None = None,
+        *,
+        positions: Tensor,
+        padding_mask: Tensor | None = None,
+        **options: Any,
+    ) -> tuple[Tensor, list[Cache]]:
+        """Do the same as `step`, but return the last hidden states (B, T, D) instead of the logits."""
+        positions = ops.reshape(positions, ops.shape(token_ids))  # sets the static shape in a graph
+        padding_mask = self._padding_mask(token_ids, padding_mask)
+        hidden = self._embed(token_ids, positions)
+        new_cache = []
+        for block, block_cache in zip(self.blocks, cache, strict=True):
+            hidden, block_cache = block.step(
+                hidden, block_cache, positions=positions, padding_mask=padding_mask, **options
+            )
+            new_cache.append(block_cache)
+        return self._normalized(hidden), new_cache
+
+    def logits(self, hidden: Tensor, kernel: Tensor | None = None) -> Tensor:
+        """Return float32 logits (B, T, vocabulary_size) of last hidden states (B, T, D); see `output_kernel`."""
+        return self.embedding.logits(hidden, kernel)
+
+    def output_kernel(self) -> Tensor | None:
+        """Return the matrix that `logits` derives from the weights, to compute it once before a loop."""
+        return self.embedding.output_kernel()
+
+    def resize_token_embeddings(self, vocabulary_size: int) -> Self:
+        """Copy the model with a different number of token embeddings.
+
+        The first embeddings are kept. New tokens get the last ids, and embeddings drawn as at initialization.
+
+        Args:
+            vocabulary_size: the new number of rows of E, larger or smaller.
+
+        Returns:
+            A new model, not compiled. The weights are copies.
+
+        Raises:
+            ValueError: if `vocabulary_size` is not a positive integer, or `pad_id` or `end_id` would be outside it.
+        """
+        check_positive_integer(vocabulary_size=vocabulary_size)
+        model = type(self).from_config({**self.get_config(), "vocabulary_size": int(vocabulary_size)})
+        kept = min(self.vocabulary_size, vocabulary_size)
+        for old, new in zip(self.weights, model.weights, strict=True):
+            same = old.shape == new.shape
+            new.assign(old if same else ops.concatenate([old[:kept], new[kept:]], axis=0))
+        return model
+
+    def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
+        """Return the output shape (B, T, vocabulary_size)."""
+        shape = input_shape["token_ids"] if isinstance(input_shape, dict) else input_shape
+        return (*shape, self.vocabulary_size)
+
+    def _build_weights(self) -> None:
+        shape = (None, None, self.model_dim)
+        self.embedding.build((None, None))
+        for layer in (self.positions, self.drop, *self.blocks, self.final_norm):
+            if layer is not None:
+                layer.build(shape)
+        self.built = True
+
+    def _padding_mask(self, ids: Tensor, padding_mask: Tensor | None) -> Tensor | None:
+        """Return the mask (B, T), False for the `pad_id` and for padding in the given mask; None without padding."""
+        if self.pad_id is None:
+            return padding_mask
+        by_id = ops.not_equal(ids, self.pad_id)
+        return by_id if padding_mask is None else ops.logical_and(by_id, padding_mask)
+
+    def _embed(self, ids: Tensor, positions: Tensor | None, training: bool | None = None) -> Tensor:
+        """Return the inputs (B, T, D) of the first block."""
+        hidden = self.embedding(ids)
+        if self.positions is not None:
+            hidden = self.positions(hidden, positions=positions)
+        return hidden if self.drop is None else self.drop(hidden, training=training)
+
+    def _normalized(self, hidden: Tensor) -> Tensor:
+        return hidden if self.final_norm is None else self.final_norm(hidden)
