@@ -15,6 +15,7 @@ from keras_transformer.models.problem_types import PROBLEM_TYPES
 CONFIGS = {
     "bert": "BertConfig",
     "gpt2": "GPT2Config",
+    "llama": "LlamaConfig",
     "marian": "MarianConfig",
     "openai-gpt": "OpenAIGPTConfig",
     "t5": "T5Config",
@@ -23,6 +24,7 @@ CONFIGS = {
 # Keys that other keys are derived from, which no table names.
 DERIVING = {
     "bert": ("id2label", "architectures"),
+    "llama": ("rope_parameters",),
     "vit": ("id2label",),
     "t5": ("scale_decoder_outputs",),
 }

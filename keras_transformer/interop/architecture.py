@@ -160,7 +160,7 @@ class Architecture:
                 raise ValueError(f"`config.json` of a {self.model_type} must have {name!r}. Received: none")
         arguments = dict(self.fixed)
         for argument, setting in self.settings.items():
-            first, *others = (config[name] for name in _names(setting))
+            first, *others = (config.get(name) for name in _names(setting))
             if any(other != first for other in others):
                 raise ValueError(
                     f"`config.json` of a {self.model_type} must have one value for {' and '.join(setting)}. "

@@ -273,6 +273,6 @@ def test_vit_resizes_only_as_its_preprocessor_does(tmp_path):
 
 
 def test_another_architecture_is_refused(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
-    with pytest.raises(ValueError, match="must have a model_type among .*Received: model_type='llama'"):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "mamba"}))
+    with pytest.raises(ValueError, match="must have a model_type among .*Received: model_type='mamba'"):
         pipelines.from_hugging_face(tmp_path)
