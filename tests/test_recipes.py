@@ -453,7 +453,7 @@ def test_quickstart_trains_evaluates_exports_and_verifies(tiny, tmp_path):
     folder = tmp_path / "a" / "quick"
     earlier(folder)
     said = []
-    report = recipes.quickstart(folder, epochs=1, say=said.append, verbose=0)
+    report = recipes.quickstart(folder, epochs=4, say=said.append, verbose=0)
     assert json.loads((folder / "report.json").read_text()) == report
     assert set(report) == {"exact_match", "bleu", "parity", "seconds"}
     assert set(report["seconds"]) == {"train", "evaluate", "export", "verify"}

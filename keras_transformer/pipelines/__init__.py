@@ -63,7 +63,7 @@ def load(folder: str | os.PathLike[str]) -> Any:
         ValueError: if a file in it is damaged, or of a newer format.
 
     Example:
-        >>> load("runs/es-en")(["¿Dónde está la estación?"])
+        >>> load("runs/es-en")(["¿Dónde está la estación?"])  # doctest: +SKIP
         ['Where is the station?']
     """
     folder = folder_of(files.as_folder(folder))
