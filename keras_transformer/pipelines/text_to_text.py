@@ -172,10 +172,6 @@ class TextToText(GeneratingPipeline):
         Returns:
             For each text its parts, and a function that joins the outputs for them; a text that a call refuses is its
             only part. See `keras_transformer_serving.text.splitting.split_texts` for the rule.
-
-        Example:
-            >>> [split.parts for split in translator.split_texts(["La casa.\n\nEl perro. Sí."])]
-            [('La casa.', 'El perro.', 'Sí.')]
         """
 
         def count_tokens(parts: Sequence[str]) -> list[int]:
