@@ -231,7 +231,7 @@ class Architecture:
                         f"Received: {name}={config[name]!r}"
                     )
 
-    def _activation(self, key: str, name: str) -> str:
+    def _activation(self, key: str, name: Any) -> str:
         if name not in self.activations:
             raise ValueError(
                 f"`config.json` of a {self.model_type} must have an activation among {sorted(self.activations)} "
