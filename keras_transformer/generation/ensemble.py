@@ -67,6 +67,13 @@ class Ensemble:
         """Return a cache for each model."""
         return [model.empty_cache(batch_size, length, **options) for model in self.models]
 
+    def select(self, cache: list[Any], index: Tensor) -> list[Any]:
+        """Return the caches in which hypothesis r continues hypothesis `index[:, r]`, integers (B, R)."""
+        return [
+            model.select(each, index) if hasattr(model, "select") else each
+            for model, each in zip(self.models, cache, strict=True)
+        ]
+
     def step(
         self, ids: Tensor, cache: list[Any], context: list[Any] | None = None, **options: Any
     ) -> tuple[Tensor, list[Any]]:

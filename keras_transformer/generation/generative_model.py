@@ -16,7 +16,8 @@ class GenerativeModel(Protocol):
     `encode`, or it sets `is_encoder_decoder` to False and its `encode` returns None.
 
     Optional attributes: `max_length`, the number of positions; `output_kernel`, see `models.GPT.output_kernel`;
-    `hidden_step` and `logits`, which `Contrastive` requires, see `models.GPT`.
+    `hidden_step` and `logits`, which `Contrastive` requires, see `models.GPT`; `select`, which models with a recurrent
+    state require, see `layers.RecurrentMixer`: their `step` takes `trace`.
 
     Attributes:
         vocabulary_size: the number of ids.

@@ -102,12 +102,16 @@ class PromptedModel:
         positions: Tensor,
         padding_mask: Tensor | None = None,
         method: str = "step",
+        trace: bool = False,
         **options: Any,
     ) -> tuple[Tensor, Any]:
         """Call `model.step`, or the given `method` with the same arguments.
 
-        A decoder-only model is called without context, and without `padding_mask` if it has a `pad_id`.
+        A decoder-only model is called without context, and without `padding_mask` if it has a `pad_id`; a model without
+        `select` is called without `trace`.
         """
+        if trace and hasattr(self.model, "select"):
+            options["trace"] = True
         context = () if self.context is None else (self.context,)
         if padding_mask is not None and (context or self.model.pad_id is None):
             options["padding_mask"] = padding_mask
@@ -120,6 +124,16 @@ class PromptedModel:
             kv_cache=self.kv_cache,
             **options,
         )
+
+    def repeat(self, cache: Any, hypotheses: int) -> Any:
+        """Return the cache of a prompt, for several hypotheses that continue it."""
+        if hypotheses == 1:
+            return cache
+        return self.select(cache, ops.zeros((ops.shape(self.last_positions)[0], hypotheses), "int32"))
+
+    def select(self, cache: Any, index: Tensor) -> Any:
+        """Return the cache in which hypothesis r continues hypothesis `index[:, r]`, integers (B, R)."""
+        return self.model.select(cache, index) if hasattr(self.model, "select") else cache
 
 
 def prepare(

@@ -6,6 +6,10 @@ from keras_transformer.layers.dropout import Dropout as Dropout
 from keras_transformer.layers.embeddings import TokenEmbedding as TokenEmbedding
 from keras_transformer.layers.feed_forward import FeedForward as FeedForward
 from keras_transformer.layers.graph_attention import GraphAttention as GraphAttention
+from keras_transformer.layers.mixers.base import Mixer as Mixer
+from keras_transformer.layers.mixers.base import RecurrentMixer as RecurrentMixer
+from keras_transformer.layers.mixers.mamba2 import Mamba2 as Mamba2
+from keras_transformer.layers.mixers.s4d import S4D as S4D
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention as MultiHeadAttention
 from keras_transformer.layers.positions.absolute import LearnedPositions as LearnedPositions
 from keras_transformer.layers.positions.absolute import SinusoidalPositions as SinusoidalPositions
@@ -25,6 +29,7 @@ from keras_transformer.layers.score_layers import GATScore as GATScore
 from keras_transformer.layers.score_layers import ScoreLayer as ScoreLayer
 
 __all__ = [
+    "S4D",
     "ALiBi",
     "AdditiveScore",
     "BilinearScore",
@@ -36,10 +41,13 @@ __all__ = [
     "GraphAttention",
     "LearnedPositions",
     "LinearScaling",
+    "Mamba2",
+    "Mixer",
     "MultiHeadAttention",
     "NTKScaling",
     "PositionEncoding",
     "Positions2D",
+    "RecurrentMixer",
     "RelativeBias",
     "RetrievalAttention",
     "RetrievalMemory",

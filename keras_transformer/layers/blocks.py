@@ -321,6 +321,7 @@ class DecoderBlock(BaseBlock):
         memory_padding_mask: Tensor | None = None,
         attention_mask: Tensor | None = None,
         kv_cache: kt_ops.KVCache = kt_ops.StaticCache(),
+        trace: bool = False,
     ) -> tuple[Tensor, Cache]:
         """Return the output for T new tokens, and the cache with these tokens.
 
@@ -335,6 +336,7 @@ class DecoderBlock(BaseBlock):
             memory_padding_mask: booleans (B, S), False at padding of the memory.
             attention_mask: booleans over the tokens in the cache, see `MultiHeadAttention.step`.
             kv_cache: how the cache is stored, see `MultiHeadAttention.step`.
+            trace: whether to keep the states after each token, see `RecurrentMixer.step`.
 
         Returns:
             The output (B, T, D) and the new cache.
@@ -348,6 +350,7 @@ class DecoderBlock(BaseBlock):
             padding_mask=padding_mask,
             attention_mask=attention_mask,
             kv_cache=kv_cache,
+            trace=trace,
         )
         hidden = self.self_attention_residual.leave(inputs, attended)
         return self._feed(self._cross_attend(hidden, projected, memory_padding_mask)), cache

@@ -65,6 +65,7 @@ class CachedAttention(keras.layers.Layer):
         padding_mask: Tensor | None = None,
         attention_mask: Tensor | None = None,
         kv_cache: kt_ops.KVCache = kt_ops.StaticCache(),
+        trace: bool = False,
     ) -> tuple[Tensor, Cache]:
         """Compute self-attention of T new tokens to the tokens in the cache and to each other.
 
@@ -81,10 +82,12 @@ class CachedAttention(keras.layers.Layer):
             attention_mask: booleans (B, T, S) or (1, T, S), True where a new token may attend to a token, in the order
                 in which tokens were written; S is at least `cache_index` + T. The new tokens then share one position.
             kv_cache: how the cache is stored, the same in all steps (see `ops.KVCache`).
+            trace: not used: the cache keeps the entries of earlier tokens.
 
         Returns:
             The output (B, T, D), and the cache with the new tokens.
         """
+        del trace
         positions = ops.cast(positions, "int32")
         query, key, value = self._heads(query, positions=positions)
         new = {
@@ -111,6 +114,11 @@ class CachedAttention(keras.layers.Layer):
             key_positions=key_positions,
         )
         return self._merge(heads), cache
+
+    def select(self, cache: Cache, index: Tensor) -> Cache:
+        """Return the cache: entries are never moved, and an `attention_mask` selects those of each hypothesis."""
+        del index
+        return cache
 
     def queries(self, query: Tensor, positions: Tensor | None = None) -> Tensor:
         """Project a query (B, T, D) to the queries (B, T, N, H) of the heads, with their encoding."""

@@ -106,6 +106,12 @@ class CausalLanguageModel(Model):
         """Create a cache for `step`; the options are those of `layers.MultiHeadAttention.empty_cache`."""
         return [block.self_attention.empty_cache(batch_size, length, **options) for block in self.blocks]
 
+    def select(self, cache: list[Cache], index: Tensor) -> list[Cache]:
+        """Return the cache in which hypothesis r continues hypothesis `index[:, r]`, integers (B, R)."""
+        return [
+            block.self_attention.select(each, index) for block, each in zip(self.blocks, cache, strict=True)
+        ]
+
     def step(
         self,
         token_ids: Tensor,
@@ -118,6 +124,7 @@ class CausalLanguageModel(Model):
         attention_mask: Tensor | None = None,
         output_kernel: Tensor | None = None,
         kv_cache: kt_ops.KVCache = kt_ops.StaticCache(),
+        trace: bool = False,
     ) -> tuple[Tensor, list[Cache]]:
         """Return the next-token logits of T new tokens, given those in the cache.
 
@@ -132,6 +139,7 @@ class CausalLanguageModel(Model):
                 new tokens; for caches with several hypotheses.
             output_kernel: the return value of `output_kernel`, if precomputed.
             kv_cache: how the cache is stored, the same as in `empty_cache`.
+            trace: whether recurrent layers keep the states after each token, for `select`.
 
         Returns:
             Logits (B, T, vocabulary_size) in float32, and the new cache.
@@ -144,6 +152,7 @@ class CausalLanguageModel(Model):
             padding_mask=padding_mask,
             attention_mask=attention_mask,
             kv_cache=kv_cache,
+            trace=trace,
         )
         return self.logits(hidden, output_kernel), cache
 

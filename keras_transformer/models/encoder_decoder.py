@@ -227,6 +227,13 @@ class EncoderDecoder(Model):
             block.self_attention.empty_cache(batch_size, length, **options) for block in self.decoder_blocks
         ]
 
+    def select(self, cache: list[Cache], index: Tensor) -> list[Cache]:
+        """Return the cache in which hypothesis r continues hypothesis `index[:, r]`, integers (B, R)."""
+        return [
+            block.self_attention.select(each, index)
+            for block, each in zip(self.decoder_blocks, cache, strict=True)
+        ]
+
     def step(
         self,
         target_ids: Tensor,
@@ -239,6 +246,7 @@ class EncoderDecoder(Model):
         attention_mask: Tensor | None = None,
         output_kernel: Tensor | None = None,
         kv_cache: kt_ops.KVCache = kt_ops.StaticCache(),
+        trace: bool = False,
     ) -> tuple[Tensor, list[Cache]]:
         """Return the next-token logits of T new target tokens, given those in the cache.
 
@@ -254,6 +262,7 @@ class EncoderDecoder(Model):
                 new tokens; for caches with several hypotheses.
             output_kernel: the return value of `output_kernel`, if precomputed.
             kv_cache: how the cache is stored, the same as in `empty_cache`.
+            trace: whether recurrent layers keep the states after each token, for `select`.
 
         Returns:
             Logits (B, T, vocabulary_size) in float32, and the new cache.
@@ -267,6 +276,7 @@ class EncoderDecoder(Model):
             padding_mask=padding_mask,
             attention_mask=attention_mask,
             kv_cache=kv_cache,
+            trace=trace,
         )
         return self.logits(hidden, output_kernel), cache
 
@@ -281,6 +291,7 @@ class EncoderDecoder(Model):
         padding_mask: Tensor | None = None,
         attention_mask: Tensor | None = None,
         kv_cache: kt_ops.KVCache = kt_ops.StaticCache(),
+        trace: bool = False,
     ) -> tuple[Tensor, list[Cache]]:
         """Do the same as `step`, but return the last hidden states (B, T, D) instead of the logits."""
         hidden = self._embed(target_ids, positions)
@@ -300,6 +311,7 @@ class EncoderDecoder(Model):
                 memory_padding_mask=context["padding_mask"],
                 attention_mask=attention_mask,
                 kv_cache=kv_cache,
+                trace=trace,
             )
             new_cache.append(block_cache)
         return self._final_norm("decoder_norm", hidden), new_cache

@@ -143,6 +143,10 @@ class Unlimiformer(Model):
         """Create the model's cache."""
         return self.model.empty_cache(batch_size, length, **options)
 
+    def select(self, cache: list[Cache], index: Tensor) -> list[Cache]:
+        """Return the cache in which hypothesis r continues hypothesis `index[:, r]`, integers (B, R)."""
+        return self.model.select(cache, index)
+
     def step(
         self, target_ids: Tensor, cache: list[Cache], context: Context, **options: Any
     ) -> tuple[Tensor, list[Cache]]:

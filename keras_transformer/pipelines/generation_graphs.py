@@ -12,6 +12,7 @@ from keras_transformer import generation, ops
 from keras_transformer.generation.generative_model import is_encoder_decoder
 from keras_transformer.generation.samplers import TEMPERATURES
 from keras_transformer.generation.validation import padding_value
+from keras_transformer.layers import MultiHeadAttention
 from keras_transformer.models import Unlimiformer
 from keras_transformer.pipelines.base import BATCH, Arrays, Axes, Graph
 from keras_transformer.typing import Tensor
@@ -28,16 +29,22 @@ _OPTIONS = {"max_new_tokens": "limits", "min_new_tokens": "minimums", "temperatu
 def onnx_graphs(pipeline: Any) -> dict[str, Graph]:
     """Return the ONNX graphs, by file name.
 
-    A model whose encoder gives no keys and values, such as Unlimiformer, only has the loop.
+    A model whose layers do not all store keys and values, such as Unlimiformer or one with recurrent layers, only has
+    the loop.
     """
     model = pipeline.model
-    if not is_encoder_decoder(model):
-        steps = {MODEL: _decoder_only(model)}
-    elif hasattr(model, "decoder_blocks"):
-        steps = {ENCODER: _encoder(model), DECODER: _decoder(model)}
-    else:
-        steps = {}
+    steps = {}
+    if all(isinstance(block.self_attention, MultiHeadAttention) for block in _blocks(model)):
+        if not is_encoder_decoder(model):
+            steps = {MODEL: _decoder_only(model)}
+        elif hasattr(model, "decoder_blocks"):
+            steps = {ENCODER: _encoder(model), DECODER: _decoder(model)}
     return {loop_name(pipeline.export_config()): _loop(pipeline), **steps}
+
+
+def _blocks(model: Any) -> list[Any]:
+    """Return the blocks that generate; none for other kinds of models."""
+    return getattr(model, "decoder_blocks" if is_encoder_decoder(model) else "blocks", [])
 
 
 def _loop(pipeline: Any) -> Graph:

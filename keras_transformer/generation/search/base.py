@@ -153,9 +153,10 @@ class TokenSearch(BaseSearch):
     def start(self) -> State:
         """Return the state before the first step; the cache has the prompt except its last token."""
         prompt = self.decoder.prompt
+        cache = self.decoder.read_prompt(self.hypotheses, self.max_new_tokens)
         return {
             "step": ops.zeros((), "int32"),
-            "cache": self.decoder.read_prompt(self.hypotheses, self.max_new_tokens),
+            "cache": self.decoder.repeat(cache, self.hypotheses),
             **self._start(ops.cast(prompt.ids[:, -1], "int32"), prompt.empty),
         }
 
@@ -174,7 +175,10 @@ class TokenSearch(BaseSearch):
             self.last_positions + step,
             **options,
         )
-        return {**self._advance(state, ops.cast(logits, "float32")), "step": step + 1, "cache": cache}
+        new = self._advance(state, ops.cast(logits, "float32"))
+        parents = self._parents(new, step)
+        cache = cache if parents is None else decoder.select(cache, parents)
+        return {**new, "step": step + 1, "cache": cache}
 
     @abc.abstractmethod
     def _start(self, last_tokens: Tensor, empty: Tensor) -> State:
@@ -190,6 +194,11 @@ class TokenSearch(BaseSearch):
     @abc.abstractmethod
     def _advance(self, state: State, logits: Tensor) -> State:
         """Return the state after one more token for every hypothesis, from logits (B, R, V)."""
+
+    def _parents(self, state: State, step: Tensor) -> Tensor | None:
+        """Return the hypotheses (B, R) that those of the new state continue; None if each continues itself."""
+        del state, step
+        return None
 
     def _with_prompt(self, visible: Tensor) -> Tensor:
         """Extend an attention mask (B|1, R, M·R) by the whole prompt, to (B|1, R, P − 1 + M·R)."""

@@ -11,7 +11,8 @@ from keras_transformer.generation.prompts import PromptedModel
 from keras_transformer.generation.search.base import Inputs, State, TokenSearch
 from keras_transformer.generation.search.greedy import GreedySearch
 from keras_transformer.generation.search.logits import is_invalid, log_normalizer
-from keras_transformer.generation.search.top_k import pick, top_k
+from keras_transformer.generation.search.top_k import top_k
+from keras_transformer.ops.indexing import pick
 from keras_transformer.typing import Tensor
 
 _LOWEST_PRIORITY = 2**22  # larger than any other priority, and exact in float32
@@ -70,6 +71,9 @@ class BeamSearch(TokenSearch):
         ancestors = self._with_column(state["ancestors"], ops.arange(self.hypotheses), state["step"])
         seen = ops.equal(ancestors[..., None], ops.arange(self.hypotheses))  # (B, R, M, R)
         return ops.reshape(seen, [-1, self.hypotheses, self.max_new_tokens * self.hypotheses])
+
+    def _parents(self, state: State, step: Tensor) -> Tensor:
+        return ops.take(state["ancestors"], step, axis=2)
 
     def _advance(self, state: State, logits: Tensor) -> State:
         step, vocabulary = state["step"], logits.shape[-1]

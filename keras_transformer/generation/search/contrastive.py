@@ -37,7 +37,7 @@ class ContrastiveSearch(SingleSequenceSearch):
         nothing = ops.zeros_like(state["ids"])
         return {
             **state,
-            "cache": cache,
+            "cache": decoder.repeat(cache, self.candidates),
             "logits": ops.cast(self.model.logits(hidden[:, -1:]), "float32")[:, 0],  # (B, V)
             "seen": seen,  # (B, P + M, D)
             "real": ops.concatenate([prompt.real, ops.cast(nothing, "bool")], axis=1),  # (B, P + M)
@@ -84,7 +84,7 @@ class ContrastiveSearch(SingleSequenceSearch):
         failed = ops.logical_and(invalid, state["failed_step"] < 0)
         return {
             "step": step + 1,
-            "cache": cache,
+            "cache": decoder.select(cache, ops.repeat(kept, self.candidates, axis=1)),
             "logits": ops.cast(self.model.logits(last), "float32")[:, 0],
             "seen": ops.where(at[:, None], _unit(last), state["seen"]),
             "real": ops.logical_or(state["real"], at),

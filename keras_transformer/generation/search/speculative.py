@@ -68,11 +68,12 @@ class SpeculativeSearch(SingleSequenceSearch):
         chosen, best = highest(self._processed(logits, ops.stack(histories, axis=1), ahead))
         new = self._kept(state, proposed, logits, chosen, best, ahead)
         kept = last + new["lengths"][:, None]
+        count = (new["lengths"] - state["lengths"])[:, None]  # (B, 1), of the tokens read in this round
         return {
             **new,
             "step": state["step"] + 1,
-            "cache": _forget(cache, kept),
-            "draft_cache": _forget(draft_cache, kept),
+            "cache": self.decoder.select(_forget(cache, kept), count),
+            "draft_cache": self.draft.select(_forget(draft_cache, kept), count),
         }
 
     def _kept(
@@ -121,7 +122,9 @@ def _read(
     decoder: PromptedModel, ids: Tensor, cache: Any, cache_index: Tensor, positions: Tensor, real: Tensor
 ) -> tuple[Tensor, Any]:
     """Return the float32 logits (B, T, V) of ids (B, T), and the new cache."""
-    logits, cache = decoder.step(ids, cache, decoder.before + cache_index, positions, padding_mask=real)
+    logits, cache = decoder.step(
+        ids, cache, decoder.before + cache_index, positions, padding_mask=real, trace=True
+    )
     return ops.cast(logits, "float32"), cache
 
 

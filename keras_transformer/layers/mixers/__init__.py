@@ -1,0 +1,1 @@
+"""Recurrent layers in the place of a block's self-attention."""

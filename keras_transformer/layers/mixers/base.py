@@ -1,0 +1,271 @@
+"""The interface of token mixers, and the base class of recurrent ones."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import keras
+from keras import ops
+
+from keras_transformer import ops as kt_ops
+from keras_transformer.layers.configuration import constructor_arguments
+from keras_transformer.ops.indexing import pick
+from keras_transformer.typing import Tensor
+
+State = dict[str, Tensor]
+
+
+class Mixer(Protocol):
+    """A layer that mixes the tokens of a sequence: the self-attention of a block, or a recurrent layer in its place.
+
+    `MultiHeadAttention` and `RecurrentMixer` have this interface, which `DecoderBlock` calls. The state of generation
+    is a dictionary of tensors.
+    """
+
+    def __call__(self, inputs: Tensor, **masks: Any) -> Tensor:
+        """Return the outputs (B, T, D) of a whole sequence (B, T, D); masks are as of `MultiHeadAttention`."""
+
+    def empty_cache(
+        self,
+        batch_size: Any,
+        length: Any,
+        hypotheses: int = 1,
+        kv_cache: kt_ops.KVCache = kt_ops.StaticCache(),
+    ) -> State:
+        """Return the state before the first token, for `length` tokens."""
+
+    def step(
+        self,
+        inputs: Tensor,
+        cache: State,
+        *,
+        cache_index: Any,
+        positions: Tensor,
+        padding_mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        kv_cache: kt_ops.KVCache = kt_ops.StaticCache(),
+        trace: bool = False,
+    ) -> tuple[Tensor, State]:
+        """Return the outputs (B, T, D) of T new tokens, and the state after them; see `MultiHeadAttention.step`."""
+
+    def select(self, cache: State, index: Tensor) -> State:
+        """Return the state in which hypothesis r continues hypothesis `index[:, r]`, integers (B, R).
+
+        A layer whose state has an entry for each token returns it unchanged: its `attention_mask` selects.
+        """
+
+
+class RecurrentMixer(keras.layers.Layer):
+    r"""Base class of recurrent layers in the place of the self-attention of a `DecoderBlock`.
+
+    $$h_t, y_t = f(h_{t-1}, x_t)$$
+
+    A subclass implements `zero_state` and `scan`, and creates its weights in `build`. Models with such a layer train
+    and generate like those with attention: with every sampler and constraint, streamed, and in exports. The state has
+    a fixed size, so that the cost of a token does not depend on the number of earlier ones.
+
+    In generation the state has an axis of hypotheses after that of the batch, (B, R, …).
+
+    Args:
+        **kwargs: arguments of `keras.layers.Layer`.
+
+    Call arguments:
+        inputs: (B, T, D).
+        padding_mask: booleans (B, T), False at padding, which leaves the state as it is; merged with the mask that
+            Keras propagates. Other masks of `MultiHeadAttention` are not supported, nor are texts packed in one row.
+
+    Shapes:
+        input and output: (B, T, D)
+
+    Raises:
+        ValueError: if an `attention_mask`, `segment_ids` or `edges` is given.
+
+    Example:
+        >>> @keras.saving.register_keras_serializable()
+        ... class Average(RecurrentMixer):
+        ...     def zero_state(self, batch_size):
+        ...         return {"mean": keras.ops.zeros((batch_size, self.size)), "count": keras.ops.zeros((batch_size, 1))}
+        ...
+        ...     def build(self, input_shape):
+        ...         self.size = input_shape[-1]
+        ...
+        ...     def scan(self, inputs, state, mask, every):
+        ...         return unrolled(self.update, inputs, state, mask, every)
+        ...
+        ...     def update(self, inputs, state):
+        ...         count = state["count"] + 1
+        ...         mean = state["mean"] + (inputs - state["mean"]) / count
+        ...         return mean, {"mean": mean, "count": count}
+        >>> block = DecoderBlock(Average(), FeedForward(64))
+        >>> block(keras.ops.ones((2, 5, 16))).shape
+        TensorShape([2, 5, 16])
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+    def zero_state(self, batch_size: Any) -> State:
+        """Return the state before the first token: tensors (B, …), whose other sizes are static.
+
+        Use float32: errors of smaller types add up over the tokens.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must implement `zero_state`.")
+
+    def scan(self, inputs: Tensor, state: State, mask: Tensor | None, every: bool) -> tuple[Tensor, State]:
+        """Return the outputs of consecutive tokens, and the state after them.
+
+        Args:
+            inputs: (B, T, D).
+            state: the state before the first of them.
+            mask: booleans (B, T), False at padding, which comes after the tokens of a row and must not change the
+                state; the outputs there are not used. None without padding.
+            every: True to return the states after each token, tensors (B, T, …), instead of the last, tensors (B, …);
+                T is then static and small.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must implement `scan`.")
+
+    def call(
+        self,
+        inputs: Tensor,
+        padding_mask: Tensor | None = None,
+        *,
+        key_lengths: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        segment_ids: Tensor | None = None,
+        edges: Tensor | None = None,
+        positions: Tensor | None = None,
+        training: bool | None = None,
+        mask: Tensor | None = None,
+    ) -> Tensor:
+        """Return the outputs (B, T, D)."""
+        del positions, training
+        del key_lengths  # padding at the end changes no earlier output
+        for name, given in (
+            ("attention_mask", attention_mask),
+            ("segment_ids", segment_ids),
+            ("edges", edges),
+        ):
+            if given is not None:
+                raise ValueError(f"`{name}` must be None for {type(self).__name__}. Received: {name}={given}")
+        if padding_mask is not None and mask is not None:
+            mask = ops.logical_and(padding_mask, mask)
+        padding_mask = mask if padding_mask is None else padding_mask
+        return self._scan(inputs, self.zero_state(ops.shape(inputs)[0]), padding_mask)[0]
+
+    def empty_cache(
+        self,
+        batch_size: Any,
+        length: Any = None,
+        hypotheses: int = 1,
+        kv_cache: kt_ops.KVCache = kt_ops.StaticCache(),
+    ) -> State:
+        """Return the state before the first token, (B, 1, …); `select` repeats it for each hypothesis."""
+        del length, hypotheses, kv_cache
+        return {name: ops.expand_dims(each, 1) for name, each in self.zero_state(batch_size).items()}
+
+    def step(
+        self,
+        inputs: Tensor,
+        cache: State,
+        *,
+        cache_index: Any = None,
+        positions: Tensor | None = None,
+        padding_mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        kv_cache: kt_ops.KVCache = kt_ops.StaticCache(),
+        trace: bool = False,
+    ) -> tuple[Tensor, State]:
+        """Compute the outputs of T new tokens.
+
+        Args:
+            inputs: (B, T, D), the new tokens. If the state has R > 1 hypotheses, T = R tokens continue one each;
+                otherwise they are consecutive.
+            cache: the return value of `empty_cache`, `select` or an earlier step.
+            cache_index: not used; nor are `positions`, `attention_mask` and `kv_cache`.
+            positions: integers (B, T).
+            padding_mask: booleans (B, T), False at padding, of consecutive tokens.
+            attention_mask: booleans.
+            kv_cache: how keys and values are stored.
+            trace: True to keep the states (B, R, …) of the cache, of which consecutive tokens continue the last, and
+                to append those after each token, (B, R + T, …), from which `select` chooses.
+
+        Returns:
+            The output (B, T, D) and the new state.
+        """
+        del cache_index, positions, attention_mask, kv_cache
+        hypotheses = next(iter(cache.values())).shape[1]
+        if trace:
+            last = {name: values[:, -1] for name, values in cache.items()}
+            outputs, states = self.scan(inputs, last, padding_mask, True)
+            return outputs, {
+                name: ops.concatenate([values, states[name]], axis=1) for name, values in cache.items()
+            }
+        if hypotheses == 1:
+            outputs, state = self._scan(
+                inputs, {name: each[:, 0] for name, each in cache.items()}, padding_mask
+            )
+            return outputs, {name: ops.expand_dims(each, 1) for name, each in state.items()}
+        inner = {name: ops.reshape(each, [-1, *each.shape[2:]]) for name, each in cache.items()}  # (B·R, …)
+        outputs, state = self.scan(ops.reshape(inputs, [-1, 1, inputs.shape[-1]]), inner, None, False)
+        state = {name: ops.reshape(each, [-1, hypotheses, *each.shape[1:]]) for name, each in state.items()}
+        return ops.reshape(outputs, [-1, hypotheses, outputs.shape[-1]]), state
+
+    def select(self, cache: State, index: Tensor) -> State:
+        """Return the states (B, R, …) of the hypotheses or tokens `index`, integers (B, R)."""
+        return {name: pick(values, index) for name, values in cache.items()}
+
+    def compute_output_shape(self, input_shape: Any, *_: Any, **__: Any) -> Any:
+        """Return the shape of the inputs."""
+        return input_shape
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the constructor's arguments that are attributes of the same names."""
+        return {**super().get_config(), **constructor_arguments(self)}
+
+    def _scan(self, inputs: Tensor, state: State, mask: Tensor | None) -> tuple[Tensor, State]:
+        """Return the outputs and last state of consecutive tokens with padding anywhere."""
+        if mask is None or inputs.shape[1] == 1:
+            return self.scan(inputs, state, mask, False)
+        mask = ops.cast(mask, "bool")
+        count = ops.cumsum(ops.cast(mask, "int32"), axis=1)  # (B, T), the number of tokens so far
+        column = ops.arange(ops.shape(count)[1], dtype="int32")
+        # The column of the t-th token: there are that many columns with fewer tokens before and in them.
+        order = ops.sum(ops.cast(count[:, None, :] <= column[:, None], "int32"), axis=2)
+        order = ops.minimum(order, ops.shape(count)[1] - 1)
+        outputs, state = self.scan(
+            ops.take_along_axis(inputs, order[:, :, None], axis=1), state, column < count[:, -1:], False
+        )
+        return ops.take_along_axis(outputs, ops.maximum(count - 1, 0)[:, :, None], axis=1), state
+
+
+def unrolled(
+    update: Callable[[Tensor, State], tuple[Tensor, State]],
+    inputs: Tensor,
+    state: State,
+    mask: Tensor | None,
+    every: bool,
+) -> tuple[Tensor, State]:
+    """Implement `RecurrentMixer.scan` by a function of one token, (B, D) and state to (B, D) and state.
+
+    The number of tokens T must be static; the graph grows with it.
+    """
+    if not isinstance(inputs.shape[1], int):
+        raise ValueError(
+            f"`inputs` must have a static number of tokens. Received: inputs.shape={inputs.shape}"
+        )
+    outputs, states = [], []
+    for token in range(inputs.shape[1]):
+        output, new = update(inputs[:, token], state)
+        if mask is not None:
+            new = {name: _where(mask[:, token], each, state[name]) for name, each in new.items()}
+        state = new
+        outputs.append(output)
+        states.append(state)
+    if every:
+        state = {name: ops.stack([each[name] for each in states], axis=1) for name in state}
+    return ops.stack(outputs, axis=1), state
+
+
+def _where(mask: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    """Select rows by a mask (B,)."""
+    return ops.where(ops.reshape(mask, [-1] + [1] * (len(new.shape) - 1)), new, old)
