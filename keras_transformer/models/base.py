@@ -318,12 +318,13 @@ def causal_relation(identifier: Any, name: str = "relation") -> relations.Relati
     return relation
 
 
-def relation_positions(relation: relations.Relation, positions: Tensor | None) -> Tensor | None:
+def relation_positions(attention: Any, positions: Tensor | None) -> Tensor | None:
     """Return a block's argument for positions (B, T) that restart in each text of a packed row.
 
-    It is None for relations that translations keep: the places in the row do, with faster kernels.
+    It is None for attention whose relation translations keep: the places in the row do, with faster kernels.
     """
-    return None if relations.TRANSLATIONS in relation.symmetries() else positions
+    relation = getattr(attention, "relation", None)
+    return None if relation is None or relations.TRANSLATIONS in relation.symmetries() else positions
 
 
 def padding_arguments(padding_mask: Tensor | None, lengths: Tensor | None) -> dict[str, Tensor | None]:

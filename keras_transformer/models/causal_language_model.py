@@ -9,7 +9,6 @@ from keras_transformer import ops as kt_ops
 from keras_transformer.layers.cached_attention import Cache
 from keras_transformer.models.base import Model, padding_arguments, relation_positions
 from keras_transformer.models.input_checks import InputSpec, InputSpecs
-from keras_transformer.relations import Causal
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_ids, check_positive_integer
 
@@ -22,8 +21,9 @@ class CausalLanguageModel(Model):
     \mathrm{softmax}(\mathrm{norm}(h_L)\, W)$$
 
     The constructor of a subclass creates `embedding` (a `TokenEmbedding`), `blocks` (a list of `DecoderBlock`) and, if
-    it has them, `positions` (added to the embeddings), `drop` (their dropout), `final_norm` and a `relation` other than
-    "causal", and calls `_build_weights` at its end. Arguments that are attributes of the same names are in the config.
+    it has them, `positions` (added to the embeddings), `drop` (their dropout) and `final_norm`, and calls
+    `_build_weights` at its end. Blocks may differ: in the relation, score and head size of their self-attention, or in
+    its kind, such as a `RecurrentMixer`. Arguments that are attributes of the same names are in the config.
 
     Args:
         vocabulary_size: the number of tokens.
@@ -54,7 +54,6 @@ class CausalLanguageModel(Model):
     drop: Any = None
     final_norm: Any = None
     max_length: int | None = None
-    relation: Any = Causal()
 
     def __init__(
         self,
@@ -84,8 +83,8 @@ class CausalLanguageModel(Model):
         padding = padding_arguments(self._padding_mask(ids, given.get("padding_mask")), given.get("lengths"))
         hidden = self._embed(ids, given.get("positions"), training)  # (B, T, D)
         segment_ids = given.get("segment_ids")
-        positions = relation_positions(self.relation, given.get("positions"))
         for block in self.blocks:
+            positions = relation_positions(block.self_attention, given.get("positions"))
             hidden = block(hidden, **padding, segment_ids=segment_ids, positions=positions, training=training)
         return self._normalized(hidden)
 

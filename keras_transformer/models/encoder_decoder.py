@@ -160,9 +160,9 @@ class EncoderDecoder(Model):
         padding_mask = ops.not_equal(source_ids, self.pad_id)
         padding = padding_arguments(padding_mask, source_lengths)
         hidden = self._embed(source_ids, positions, training)
-        positions = relation_positions(self.encoder_relation, positions)
         for block in self.encoder_blocks:
-            hidden = block(hidden, **padding, segment_ids=segment_ids, positions=positions, training=training)
+            restarting = relation_positions(block.attention, positions)
+            hidden = block(hidden, **padding, segment_ids=segment_ids, positions=restarting, training=training)
         return self._final_norm("encoder_norm", hidden, training), padding_mask
 
     def decode(
@@ -192,7 +192,6 @@ class EncoderDecoder(Model):
                 target_segment_ids[:, :, None], source_segment_ids[:, None, :]
             )  # (B, T, S)
         hidden = self._embed(target_ids, positions, training)
-        positions = relation_positions(self.decoder_relation, positions)
         for block in self.decoder_blocks:
             hidden = block(
                 hidden,
@@ -201,7 +200,7 @@ class EncoderDecoder(Model):
                 memory_padding_mask=padding_mask if source_lengths is None else None,
                 memory_lengths=source_lengths,
                 segment_ids=target_segment_ids,
-                positions=positions,
+                positions=relation_positions(block.self_attention, positions),
                 memory_attention_mask=same_segment,
                 training=training,
             )

@@ -161,7 +161,11 @@ def _decoder_only(model: Any) -> Graph:
         ),
         [
             *map(_ids, ("input_ids", "attention_mask", "position_ids")),
-            *_cache_specs(model.blocks[0].self_attention, past),
+            *(
+                spec
+                for layer, block in enumerate(model.blocks)
+                for spec in _cache_specs(block.self_attention, _layer_cache("past_key_values", layer, _PAST))
+            ),
         ],
         {
             "input_ids": new,
@@ -331,7 +335,11 @@ def _ids(name: str) -> tf.TensorSpec:
 
 def _cache(prefix: str, layers: int, length: str) -> Axes:
     """Return the axes of each layer's keys and values; the number of heads is static."""
-    return {f"{prefix}.{layer}.{part}": [BATCH, None, length] for layer in range(layers) for part in _PARTS}
+    return {name: axes for layer in range(layers) for name, axes in _layer_cache(prefix, layer, length).items()}
+
+
+def _layer_cache(prefix: str, layer: int, length: str) -> Axes:
+    return {f"{prefix}.{layer}.{part}": [BATCH, None, length] for part in _PARTS}
 
 
 def _cache_specs(attention: Any, names: Axes) -> list[tf.TensorSpec]:

@@ -6,6 +6,7 @@ from keras import ops
 
 from keras_transformer import layers, models, relations
 from keras_transformer.layers.mixers.base import unrolled
+from keras_transformer.ops import scores
 
 
 @keras.saving.register_keras_serializable(package="tests")
@@ -39,6 +40,9 @@ MIXERS = {
     "window": lambda **kwargs: layers.MultiHeadAttention(
         2, relation=relations.SlidingWindow(2), position_encoding="rotary", **kwargs
     ),
+    "wide heads": lambda **kwargs: layers.MultiHeadAttention(
+        2, 6, relation=relations.SlidingWindow(3), score=scores.ScaledDotProduct(0.3, 5.0), **kwargs
+    ),
 }
 
 
@@ -64,9 +68,10 @@ class Hybrid(models.CausalLanguageModel):
 
 HYBRIDS = {
     "gated": ["gated"],
-    "s4d": ["s4d", "s4d"],
-    "mamba2": ["mamba2", "mamba2"],
+    "s4d": ["s4d"],
+    "mamba2": ["mamba2"],
     "hybrid": ["mamba2", "window", "s4d"],
+    "attention": ["attention", "wide heads"],
 }
 
 

@@ -164,3 +164,24 @@ def test_loops_of_every_mode_agree(name):
         np.testing.assert_array_equal(loop(ids, kt_ops.GrowingCache()), expected.ids)
         traced = tf.function(lambda ids, loop=loop: loop(ids, kt_ops.GrowingCache()))
         np.testing.assert_array_equal(traced(ids), expected.ids)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="exports need TensorFlow")
+@pytest.mark.parametrize("name", HYBRIDS)
+@pytest.mark.parametrize("generation_settings", ["greedy", "beam"])
+def test_saved_model_and_onnx_generate_the_same_texts(name, generation_settings, tmp_path):
+    import keras_transformer_serving as serving
+    from keras_transformer import export, pipelines, text
+
+    tokenizer = text.ByteTokenizer()
+    model = hybrid(
+        name, vocabulary_size=tokenizer.vocabulary_size, pad_id=tokenizer.pad_id, end_id=tokenizer.end_id
+    )
+    pipeline = pipelines.TextGeneration(model, tokenizer, generation_settings, max_new_tokens=6)
+    texts = ["to be", "it", "or not to be, that is", "x"]
+    export.bundle(pipeline, tmp_path / "it", texts=texts)
+    assert export.verify(tmp_path / "it")
+    assert serving.load(tmp_path / "it")(texts) == pipeline(texts)
+    # A recurrent state has no keys and values, which graphs of single steps take.
+    assert bool(list((tmp_path / "it").rglob("model.onnx"))) == (name == "attention")
