@@ -162,7 +162,9 @@ class EncoderDecoder(Model):
         hidden = self._embed(source_ids, positions, training)
         for block in self.encoder_blocks:
             restarting = relation_positions(block.attention, positions)
-            hidden = block(hidden, **padding, segment_ids=segment_ids, positions=restarting, training=training)
+            hidden = block(
+                hidden, **padding, segment_ids=segment_ids, positions=restarting, training=training
+            )
         return self._final_norm("encoder_norm", hidden, training), padding_mask
 
     def decode(

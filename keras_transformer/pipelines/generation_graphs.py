@@ -335,7 +335,9 @@ def _ids(name: str) -> tf.TensorSpec:
 
 def _cache(prefix: str, layers: int, length: str) -> Axes:
     """Return the axes of each layer's keys and values; the number of heads is static."""
-    return {name: axes for layer in range(layers) for name, axes in _layer_cache(prefix, layer, length).items()}
+    return {
+        name: axes for layer in range(layers) for name, axes in _layer_cache(prefix, layer, length).items()
+    }
 
 
 def _layer_cache(prefix: str, layer: int, length: str) -> Axes:

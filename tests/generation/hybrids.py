@@ -5,7 +5,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer import layers, models, relations
-from keras_transformer.layers.mixers.base import unrolled
+from keras_transformer.layers.mixers.base import recurrence
 from keras_transformer.ops import scores
 
 
@@ -22,7 +22,7 @@ class Gated(layers.RecurrentMixer):
         return {"hidden": ops.zeros((batch_size, self.size), "float32")}
 
     def scan(self, inputs, state, mask, every):
-        return unrolled(self.update, inputs, state, mask, every)
+        return recurrence(self.update, inputs, state, mask, every)
 
     def update(self, inputs, state):
         forget = ops.cast(ops.sigmoid(self.forget(inputs)), "float32")

@@ -3,7 +3,16 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.layers import S4D, DecoderBlock, FeedForward, Mamba2, MultiHeadAttention, RecurrentMixer
+from keras_transformer.layers import (
+    S4D,
+    DecoderBlock,
+    FeedForward,
+    Mamba2,
+    MultiHeadAttention,
+    RecurrentMixer,
+)
+from keras_transformer.layers.mixers import base
+from keras_transformer.layers.mixers.base import recurrence
 
 pytestmark = pytest.mark.backend_neutral
 
@@ -95,7 +104,8 @@ def test_gradients_reach_every_weight(mixer, inputs):
     for weight, gradient in zip(
         mixer.trainable_weights, tape.gradient(loss, mixer.trainable_weights), strict=True
     ):
-        assert np.isfinite(gradient).all() and np.abs(gradient).max() > 0, weight.path
+        assert np.isfinite(gradient).all()
+        assert np.abs(gradient).max() > 0, weight.path
 
 
 def test_layers_come_back_from_their_configs(mixer):
@@ -103,6 +113,22 @@ def test_layers_come_back_from_their_configs(mixer):
     assert again.get_config() == mixer.get_config()
     block = DecoderBlock(again, FeedForward(8))
     assert type(DecoderBlock.from_config(block.get_config()).self_attention) is type(mixer)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_loop_over_tokens_equals_the_unrolled_one(inputs, masked, monkeypatch):
+    mask = np.arange(21) < np.array([[21], [5], [9]]) if masked else None
+
+    def update(token, state):
+        mean = 0.9 * state["mean"] + 0.1 * token
+        return ops.tanh(mean[:, :3]), {"mean": mean}
+
+    def run(every):
+        return arrays(recurrence(update, inputs, {"mean": ops.zeros((3, 16))}, mask, every))
+
+    looped = [run(every) for every in (False, True)]
+    monkeypatch.setattr(base, "UNROLLED", 100)
+    close(looped, [run(every) for every in (False, True)])
 
 
 @pytest.mark.parametrize("name", ["attention_mask", "segment_ids", "edges"])

@@ -89,7 +89,7 @@ class RecurrentMixer(keras.layers.Layer):
         ...         self.size = input_shape[-1]
         ...
         ...     def scan(self, inputs, state, mask, every):
-        ...         return unrolled(self.update, inputs, state, mask, every)
+        ...         return recurrence(self.update, inputs, state, mask, every)
         ...
         ...     def update(self, inputs, state):
         ...         count = state["count"] + 1
@@ -120,7 +120,7 @@ class RecurrentMixer(keras.layers.Layer):
             mask: booleans (B, T), False at padding, which comes after the tokens of a row and must not change the
                 state; the outputs there are not used. None without padding.
             every: True to return the states after each token, tensors (B, T, …), instead of the last, tensors (B, …);
-                T is then static and small.
+                T is then small.
         """
         raise NotImplementedError(f"{type(self).__name__} must implement `scan`.")
 
@@ -238,7 +238,7 @@ class RecurrentMixer(keras.layers.Layer):
         return ops.take_along_axis(outputs, ops.maximum(count - 1, 0)[:, :, None], axis=1), state
 
 
-def unrolled(
+def recurrence(
     update: Callable[[Tensor, State], tuple[Tensor, State]],
     inputs: Tensor,
     state: State,
@@ -247,25 +247,67 @@ def unrolled(
 ) -> tuple[Tensor, State]:
     """Implement `RecurrentMixer.scan` by a function of one token, (B, D) and state to (B, D) and state.
 
-    The number of tokens T must be static; the graph grows with it.
+    The arguments and results are those of `scan`. It is a loop over the tokens, unrolled for a few of them.
     """
-    if not isinstance(inputs.shape[1], int):
-        raise ValueError(
-            f"`inputs` must have a static number of tokens. Received: inputs.shape={inputs.shape}"
-        )
-    outputs, states = [], []
-    for token in range(inputs.shape[1]):
-        output, new = update(inputs[:, token], state)
-        if mask is not None:
-            new = {name: _where(mask[:, token], each, state[name]) for name, each in new.items()}
-        state = new
-        outputs.append(output)
-        states.append(state)
-    if every:
-        state = {name: ops.stack([each[name] for each in states], axis=1) for name in state}
-    return ops.stack(outputs, axis=1), state
+    count = inputs.shape[1]
+    if not isinstance(count, int):
+        return _exportable_recurrence(update, inputs, state, mask)
+
+    def step(carry: dict[str, Any], token: dict[str, Tensor]) -> tuple[dict[str, Any], dict[str, Any]]:
+        output, new = _updated(update, token["inputs"], carry["state"], token.get("mask"))
+        carry = {"output": output, "state": new}
+        return carry, carry
+
+    tokens = {"inputs": inputs} if mask is None else {"inputs": inputs, "mask": mask}
+    if count <= UNROLLED:
+        carry, steps = {"state": state}, []
+        for index in range(count):
+            carry, _ = step(carry, {name: each[:, index] for name, each in tokens.items()})
+            steps.append(carry)
+        found = keras.tree.map_structure(lambda *each: ops.stack(each, axis=1), *steps)
+    else:
+        output, _ = update(inputs[:, 0], state)  # for its shape
+        carry = {"output": ops.zeros_like(output), "state": state}
+        carry, found = ops.scan(step, carry, {name: _swapped(each) for name, each in tokens.items()})
+        found = keras.tree.map_structure(_swapped, found)
+    return found["output"], found["state"] if every else carry["state"]
 
 
-def _where(mask: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    """Select rows by a mask (B,)."""
-    return ops.where(ops.reshape(mask, [-1] + [1] * (len(new.shape) - 1)), new, old)
+def _exportable_recurrence(
+    update: Callable[[Tensor, State], tuple[Tensor, State]], inputs: Tensor, state: State, mask: Tensor | None
+) -> tuple[Tensor, State]:
+    """Return the outputs and last state for any number of tokens; the loop of `ops.scan` has no ONNX form."""
+    first, _ = update(inputs[:, 0], state)  # for its shape
+    column = ops.arange(ops.shape(inputs)[1], dtype="int32")[:, None]
+    outputs = ops.zeros_like(inputs[:, :, :1], first.dtype) + ops.zeros_like(first)[:, None]
+
+    def step(index: Tensor, state: State, outputs: Tensor) -> tuple[Tensor, State, Tensor]:
+        real = None if mask is None else ops.take(mask, index, axis=1)
+        output, state = _updated(update, ops.take(inputs, index, axis=1), state, real)
+        return index + 1, state, ops.where(ops.equal(column, index), output[:, None], outputs)
+
+    start = (ops.zeros((), "int32"), state, outputs)
+    _, state, outputs = ops.while_loop(lambda index, *_: index < ops.shape(inputs)[1], step, start)
+    return outputs, state
+
+
+def _updated(
+    update: Callable[[Tensor, State], tuple[Tensor, State]], token: Tensor, state: State, mask: Tensor | None
+) -> tuple[Tensor, State]:
+    """Return the output of a token and the new state; padding, where the mask (B,) is False, leaves it as it is."""
+    output, new = update(token, state)
+    if mask is None:
+        return output, new
+    return output, {
+        name: ops.where(ops.reshape(mask, [-1] + [1] * (len(each.shape) - 1)), each, state[name])
+        for name, each in new.items()
+    }
+
+
+UNROLLED = 8
+"""The largest number of tokens for which `recurrence` has no loop."""
+
+
+def _swapped(tensor: Tensor) -> Tensor:
+    """Swap the first two axes."""
+    return ops.transpose(tensor, (1, 0, *range(2, len(tensor.shape))))

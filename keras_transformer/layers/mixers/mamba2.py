@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.layers.mixers.base import RecurrentMixer, State, unrolled
+from keras_transformer.layers.mixers.base import RecurrentMixer, State, recurrence
 from keras_transformer.ops.indexing import pick
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_positive_integer
@@ -120,7 +120,7 @@ class Mamba2(RecurrentMixer):
                 outputs, state = self.scan(token[:, None], state, None, False)
                 return outputs[:, 0], state
 
-            return unrolled(update, inputs, state, mask, every)
+            return recurrence(update, inputs, state, mask, every)
         batch, length = -1, ops.shape(inputs)[1]
         projected = ops.cast(self.input_projection(inputs), "float32")
         gate, values, step = ops.split(projected, [self.size, self.size + self.channels], axis=-1)
@@ -194,7 +194,9 @@ def _chunked(
     between = _exp_where(index[:, None] >= index, ops.transpose(whole, (0, 2, 1)))  # (B, H, C + 1, C + 1)
     added = ops.concatenate([state[:, None], own], axis=1)  # (B, C + 1, H, P, N)
     states = ops.einsum("bhcd,bdhpn->bchpn", between, added)
-    outputs = outputs + ops.einsum("bcqhn,bchpn->bcqhp", reads * ops.exp(total)[:, :, :, :, None], states[:, :-1])
+    outputs = outputs + ops.einsum(
+        "bcqhn,bchpn->bcqhp", reads * ops.exp(total)[:, :, :, :, None], states[:, :-1]
+    )
     outputs = ops.reshape(outputs, [-1, count * size, *outputs.shape[3:]])[:, :length]
     return outputs, states[:, -1]
 

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.layers.mixers.base import RecurrentMixer, State, unrolled
+from keras_transformer.layers.mixers.base import RecurrentMixer, State, recurrence
 from keras_transformer.ops.indexing import pick
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_positive_integer
@@ -92,7 +92,7 @@ class S4D(RecurrentMixer):
         """Return the outputs and the state; see the base class."""
         values = ops.cast(inputs, "float32")
         if every or inputs.shape[1] == 1:
-            outputs, state = unrolled(self._update, values, state, mask, every)
+            outputs, state = recurrence(self._update, values, state, mask, every)
         else:
             outputs, state = self._chunked(values, state, mask)
         outputs = keras.activations.gelu(outputs + self.skip * values, approximate=True)
