@@ -6,7 +6,7 @@ import keras
 
 from keras_transformer import ops as kt_ops
 from keras_transformer.layers.cached_attention import Cache
-from keras_transformer.layers.configuration import constructor_arguments
+from keras_transformer.layers.configuration import ConfiguredLayer
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.rematerialization import rematerializable
@@ -15,7 +15,7 @@ from keras_transformer.layers.retrieval_attention import RetrievalMemory
 from keras_transformer.typing import Tensor
 
 
-class BaseBlock(keras.layers.Layer):
+class BaseBlock(ConfiguredLayer):
     """Base class of encoder and decoder blocks: sublayers, each with a residual connection and a normalization.
 
     A subclass lists the names of its `sublayers` in order. The attribute of a sublayer is a layer, or None if the
@@ -72,10 +72,6 @@ class BaseBlock(keras.layers.Layer):
     def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
         """Return the mask of the first input."""
         return previous_mask
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
-        return {**super().get_config(), **constructor_arguments(self)}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:

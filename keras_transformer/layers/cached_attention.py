@@ -8,13 +8,14 @@ from keras import ops
 from keras_transformer import ops as kt_ops
 from keras_transformer import relations
 from keras_transformer.layers import masks, score_layers
+from keras_transformer.layers.configuration import ConfiguredLayer
 from keras_transformer.layers.positions.base import PositionEncoding
 from keras_transformer.typing import Tensor
 
 Cache = dict[str, Tensor]
 
 
-class CachedAttention(keras.layers.Layer):
+class CachedAttention(ConfiguredLayer):
     """Base class of `MultiHeadAttention`: what its call and its steps of generation share."""
 
     num_heads: int

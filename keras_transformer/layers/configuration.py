@@ -6,16 +6,30 @@ from typing import Any
 import keras
 
 
+class ConfiguredLayer(keras.layers.Layer):
+    """Base class of layers whose config has the constructor's arguments that are attributes of the same names."""
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the constructor's arguments."""
+        return {**super().get_config(), **constructor_arguments(self)}
+
+
 def constructor_arguments(layer: Any) -> dict[str, Any]:
     """Return the arguments of the constructor of a layer or model that are attributes of the same names, serialized.
 
-    Those of a base class are included where the constructor passes keyword arguments on to it.
+    Those of a base class are included where the constructor passes keyword arguments on to it, if they have defaults: the
+    constructor itself passes the others.
     """
-    found = {}
-    for kind in type(layer).__mro__:
+    found: dict[str, Any] = {}
+    constructors = [kind for kind in type(layer).__mro__ if "__init__" in vars(kind)]
+    for kind in constructors:
         if not kind.__module__.startswith("keras."):
-            parameters = inspect.signature(kind).parameters if "__init__" in vars(kind) else {}
-            names = [name for name, each in parameters.items() if each.kind not in _VARIADIC]
+            parameters = inspect.signature(kind).parameters.values()
+            names = [
+                each.name
+                for each in parameters
+                if each.kind not in _VARIADIC and (kind is constructors[0] or each.default is not each.empty)
+            ]
             found.update({name: getattr(layer, name) for name in names if hasattr(layer, name)})
     # A weight is no argument, if one has the name of an argument.
     return {

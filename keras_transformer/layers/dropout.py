@@ -5,12 +5,13 @@ from typing import Any
 import keras
 
 from keras_transformer import ops as kt_ops
+from keras_transformer.layers.configuration import ConfiguredLayer
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Dropout(keras.layers.Layer):
+class Dropout(ConfiguredLayer):
     """Set elements to zero with probability `rate` during training, and scale the others by 1 / (1 − rate).
 
     A counter hash (see `ops.dropout`) selects the elements; XLA computes it many times faster than the stateless
@@ -44,7 +45,3 @@ class Dropout(keras.layers.Layer):
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         """Return the shape of the inputs."""
         return input_shape
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
-        return {**super().get_config(), "rate": self.rate, "seed": self.seed}

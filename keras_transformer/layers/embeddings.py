@@ -6,13 +6,13 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.layers.configuration import constructor_arguments
+from keras_transformer.layers.configuration import ConfiguredLayer
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_positive, check_positive_integer
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class TokenEmbedding(keras.layers.Layer):
+class TokenEmbedding(ConfiguredLayer):
     r"""Map token ids to vectors, and hidden states to logits, by default with the same matrix.
 
     $$x_t = \sqrt{D}\, E_{w_t}, \qquad \mathrm{logits}_t = h_t W, \qquad W = E^\top \text{ if tied}$$
@@ -120,10 +120,6 @@ class TokenEmbedding(keras.layers.Layer):
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         """Return (…, D)."""
         return (*input_shape, self.model_dim)
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
-        return {**super().get_config(), **constructor_arguments(self)}
 
 
 def take_rows(table: Tensor, indices: Tensor, training: bool | None = None) -> Tensor:

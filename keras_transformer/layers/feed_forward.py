@@ -7,6 +7,7 @@ from typing import Any
 import keras
 
 from keras_transformer.layers import initializers
+from keras_transformer.layers.configuration import ConfiguredLayer
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor
@@ -27,7 +28,7 @@ _GATED: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class FeedForward(keras.layers.Layer):
+class FeedForward(ConfiguredLayer):
     r"""Position-wise feed-forward network: two dense layers with an activation between them.
 
     $$\mathrm{FFN}(x) = f(x W_1 + b_1) W_2 + b_2$$
@@ -109,18 +110,6 @@ class FeedForward(keras.layers.Layer):
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         """Return the shape of the inputs."""
         return input_shape
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
-        return {
-            **super().get_config(),
-            "hidden_dim": self.hidden_dim,
-            "activation": serialize_activation(self.activation),
-            "dropout": self.dropout,
-            "use_bias": self.use_bias,
-            "kernel_initializer": initializers.serialize(self.kernel_initializer),
-            "output_initializer": initializers.serialize(self.output_initializer),
-        }
 
     def _dense(
         self, name: str, size: int, initializer: Any = None, activation: Any = None

@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_transformer import ops as kt_ops
 from keras_transformer.layers import masks, score_layers
+from keras_transformer.layers.configuration import ConfiguredLayer
 from keras_transformer.layers.score_layers import AdditiveScore, GATScore
 from keras_transformer.ops import scores
 from keras_transformer.ops.attention_inputs import check_edges
@@ -17,7 +18,7 @@ from keras_transformer_options.arguments import check_positive_integer
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class GraphAttention(keras.layers.Layer):
+class GraphAttention(ConfiguredLayer):
     r"""Graph attention: each node attends to its in-neighbours, the sources of its incoming edges.
 
     $$h'_i = \sigma\left( \big\Vert_{n=1}^{N} \sum_{j \in \mathcal{N}(i)} \alpha^n_{ij} W^n h_j + b \right), \quad
@@ -175,23 +176,6 @@ class GraphAttention(keras.layers.Layer):
     def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
         """Return the mask of the nodes."""
         return previous_mask
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "head_dim": self.head_dim,
-            "concat": self.concat,
-            "score": score_layers.serialize(self.score),
-            "dropout": self.dropout,
-            "self_loops": self.self_loops,
-            "use_bias": self.use_bias,
-            "activation": keras.activations.serialize(self.activation),
-            "seed": self.seed,
-            "kernel": self.kernel,
-            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
-        }
 
     @property
     def _output_dim(self) -> int:

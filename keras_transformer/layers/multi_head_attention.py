@@ -287,21 +287,11 @@ class MultiHeadAttention(CachedAttention):
 
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
-        sizes = ("num_heads", "key_dim", "value_dim", "num_kv_heads")
-        options = ("kernel", "dropout", "use_bias", "seed", "qkv_bias", "head_norm", "head_norm_epsilon")
-        initial = ("kernel_initializer", "query_initializer", "output_initializer", "bias_initializer")
-        return {
-            **super().get_config(),
-            **{name: getattr(self, name) for name in (*sizes, *options)},
-            "relation": keras.saving.serialize_keras_object(self.relation),
-            "position_encoding": keras.saving.serialize_keras_object(self.position_encoding),
-            "score": score_layers.serialize(self.score),
-            **{name: initializers.serialize(getattr(self, name)) for name in initial},
-            **{
-                name: keras.saving.serialize_keras_object(option)
-                for name, option in self.projection_options.items()
-            },
+        options = {
+            name: keras.saving.serialize_keras_object(option)
+            for name, option in self.projection_options.items()
         }
+        return {**super().get_config(), **options}
 
     def _project_to(self, size: int, name: str, input_shape: Any) -> keras.layers.Dense:
         own = {"query": self.query_initializer, "output": self.output_initializer}.get(name)

@@ -10,12 +10,13 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.layers.configuration import ConfiguredLayer
 from keras_transformer.ops import scores
 from keras_transformer.typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class ScoreLayer(keras.layers.Layer):
+class ScoreLayer(ConfiguredLayer):
     """Base class of scores with trainable weights, for the argument `score` of an attention layer.
 
     The attention layer builds it and calls `score()` in every call. Subclasses implement `create_weights` and `score`.
@@ -69,11 +70,6 @@ class ScoreLayer(keras.layers.Layer):
             regularizer=self.kernel_regularizer,
         )
 
-    def get_config(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
-        regularizer = keras.regularizers.serialize(self.kernel_regularizer)
-        return {**super().get_config(), "kernel_regularizer": regularizer}
-
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class AdditiveScore(ScoreLayer):
@@ -115,10 +111,6 @@ class AdditiveScore(ScoreLayer):
     def score(self) -> scores.Additive:
         """Return the score for `ops.attention`, with the current weights of this built layer as tensors."""
         return scores.Additive(_value_of(self.vectors), self.activation)
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
-        return {**super().get_config(), "activation": self.activation}
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -188,10 +180,6 @@ class GATScore(ScoreLayer):
             _value_of(self.key_vectors),
             self.negative_slope,
         )
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
-        return {**super().get_config(), "negative_slope": self.negative_slope}
 
 
 _LAYERS: dict[str, Any] = {

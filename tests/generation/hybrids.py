@@ -53,7 +53,9 @@ class Hybrid(models.CausalLanguageModel):
     def __init__(self, vocabulary_size, mixers, model_dim=8, pad_id=0, end_id=3, **kwargs):
         super().__init__(vocabulary_size, len(mixers), model_dim, pad_id, end_id, **kwargs)
         self.mixers = list(mixers)
-        self.embedding = layers.TokenEmbedding(vocabulary_size, model_dim, dtype=self.dtype_policy)
+        self.embedding = layers.TokenEmbedding(
+            vocabulary_size, model_dim, tied=False, dtype=self.dtype_policy
+        )
         self.blocks = [
             layers.DecoderBlock(
                 MIXERS[mixer](dtype=self.dtype_policy, name="self_attention"),

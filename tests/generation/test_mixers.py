@@ -95,13 +95,13 @@ def test_contrastive_choices_equal_a_search_without_cache(name):
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("name", HYBRIDS)
 def test_samples_are_scored_by_the_model_and_repeat(name, forced):
-    model, sampler = hybrid(name), Sample(seed=3, num_return=3)
+    model, sampler = hybrid(name), Sample(3.0, seed=3, num_return=3)
     out = generation.generate(model, PROMPTS, sampler, max_new_tokens=MOST)
     for row, source in enumerate(PROMPTS):
         np.testing.assert_allclose(out.token_scores[row], forced(model, source, out.ids[row]), atol=1e-4)
     assert len({tuple(each) for each in out.ids.reshape(-1, MOST)}) > 3
-    alone = generation.generate(model, PROMPTS[1:2], sampler, max_new_tokens=MOST, rows=[1])
-    np.testing.assert_array_equal(alone.ids[0], out.ids[1])
+    single = generation.generate(model, PROMPTS[1:2], sampler, max_new_tokens=MOST, rows=[1])
+    np.testing.assert_array_equal(single.ids[0], out.ids[1])
 
 
 @pytest.mark.slow_variants
@@ -180,7 +180,7 @@ def test_saved_model_and_onnx_generate_the_same_texts(name, generation_settings,
     )
     pipeline = pipelines.TextGeneration(model, tokenizer, generation_settings, max_new_tokens=6)
     texts = ["to be", "it", "or not to be, that is", "x"]
-    export.bundle(pipeline, tmp_path / "it", texts=texts)
+    export.bundle(pipeline, tmp_path / "it", texts=texts, precisions=("float32", "float16"))
     assert export.verify(tmp_path / "it")
     assert serving.load(tmp_path / "it")(texts) == pipeline(texts)
     # A recurrent state has no keys and values, which graphs of single steps take.

@@ -94,7 +94,7 @@ def test_a_trace_has_the_state_after_each_token(mixer, inputs):
         close(arrays(found), arrays(expected))
 
 
-def test_gradients_reach_every_weight(mixer, inputs):
+def test_every_weight_has_a_gradient(mixer, inputs):
     if keras.backend.backend() != "tensorflow":
         pytest.skip("a tape of TensorFlow")
     import tensorflow as tf
@@ -152,7 +152,7 @@ def test_invalid_arguments_are_refused(create, message):
         create()
 
 
-def test_attention_selects_by_its_mask_alone():
+def test_attention_returns_its_cache_unchanged():
     layer = MultiHeadAttention(2, relation="causal")
     layer.build((None, None, 8))
     cache = layer.empty_cache(2, 4)

@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from keras_transformer import ops as kt_ops
-from keras_transformer.layers.configuration import constructor_arguments
+from keras_transformer.layers.configuration import ConfiguredLayer
 from keras_transformer.ops.indexing import pick
 from keras_transformer.typing import Tensor
 
@@ -54,7 +54,7 @@ class Mixer(Protocol):
         """
 
 
-class RecurrentMixer(keras.layers.Layer):
+class RecurrentMixer(ConfiguredLayer):
     r"""Base class of recurrent layers in the place of the self-attention of a `DecoderBlock`.
 
     $$h_t, y_t = f(h_{t-1}, x_t)$$
@@ -217,10 +217,6 @@ class RecurrentMixer(keras.layers.Layer):
     def compute_output_shape(self, input_shape: Any, *_: Any, **__: Any) -> Any:
         """Return the shape of the inputs."""
         return input_shape
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the constructor's arguments that are attributes of the same names."""
-        return {**super().get_config(), **constructor_arguments(self)}
 
     def _scan(self, inputs: Tensor, state: State, mask: Tensor | None) -> tuple[Tensor, State]:
         """Return the outputs and last state of consecutive tokens with padding anywhere."""

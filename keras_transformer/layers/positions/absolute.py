@@ -6,6 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.layers.configuration import ConfiguredLayer
 from keras_transformer.layers.embeddings import take_rows
 from keras_transformer.layers.positions.sinusoids import LAYOUTS, geometric, paired_waves
 from keras_transformer.typing import Tensor
@@ -13,7 +14,7 @@ from keras_transformer_options.arguments import check_one_of, check_positive, ch
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class SinusoidalPositions(keras.layers.Layer):
+class SinusoidalPositions(ConfiguredLayer):
     r"""Add sinusoidal encodings of the position, with one frequency for each pair of features.
 
     $$PE(p, 2i) = \sin(p / \lambda^{2i/D}), \quad PE(p, 2i+1) = \cos(p / \lambda^{2i/D})$$
@@ -112,13 +113,9 @@ class SinusoidalPositions(keras.layers.Layer):
         """Return the shape of the inputs."""
         return input_shape
 
-    def get_config(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
-        return {**super().get_config(), "max_wavelength": self.max_wavelength, "layout": self.layout}
-
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class LearnedPositions(keras.layers.Layer):
+class LearnedPositions(ConfiguredLayer):
     r"""Add a trainable vector for each position.
 
     $$y_t = x_t + P_{p_t}$$
@@ -177,14 +174,6 @@ class LearnedPositions(keras.layers.Layer):
         if positions_shape is None:
             self._check_length(inputs_shape)
         return inputs_shape
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
-        return {
-            **super().get_config(),
-            "max_length": self.max_length,
-            "initializer": keras.initializers.serialize(self.initializer),
-        }
 
     def _check_length(self, shape: Any) -> None:
         if shape[1] is not None and shape[1] > self.max_length:

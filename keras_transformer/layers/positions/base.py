@@ -2,12 +2,13 @@
 
 import keras
 
+from keras_transformer.layers.configuration import ConfiguredLayer
 from keras_transformer.ops import PositionBias
 from keras_transformer.typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class PositionEncoding(keras.layers.Layer):
+class PositionEncoding(ConfiguredLayer):
     r"""A position encoding within an attention: changed queries and keys, a bias of the scores, or both.
 
     $$s_{ij} = \mathrm{score}(f(q_i, i),\ g(k_j, j)) + b_{ij}$$

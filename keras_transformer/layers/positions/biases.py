@@ -60,10 +60,6 @@ class _BiasLayer(PositionEncoding):
     def compute_mask(self, inputs: Any, previous_mask: Any = None) -> None:
         """Return None: the output has no time axis."""
 
-    def get_config(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
-        return {**super().get_config(), "num_heads": self.num_heads}
-
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class ALiBi(_BiasLayer):
@@ -168,13 +164,3 @@ class RelativeBias(_BiasLayer):
     def bias(self) -> BucketBias:
         """Return the bias of a built layer for `ops.attention`."""
         return BucketBias(ops.convert_to_tensor(self.table), self.max_distance, self.bidirectional)
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
-        return {
-            **super().get_config(),
-            "num_buckets": self.num_buckets,
-            "max_distance": self.max_distance,
-            "bidirectional": self.bidirectional,
-            "initializer": keras.initializers.serialize(self.initializer),
-        }

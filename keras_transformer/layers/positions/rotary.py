@@ -127,16 +127,6 @@ class RotaryPositions(PositionEncoding):
         """Return the shape of the inputs."""
         return heads_shape
 
-    def get_config(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
-        return {
-            **super().get_config(),
-            "max_wavelength": self.max_wavelength,
-            "scaling": keras.saving.serialize_keras_object(self.scaling),
-            "layout": self.layout,
-            "rotary_dim": self.rotary_dim,
-        }
-
     def _rotate(self, heads: Tensor, sines: Tensor, cosines: Tensor) -> Tensor:
         half = heads.shape[-1] // 2
         if self.layout == "halves":

@@ -5,6 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.layers.configuration import ConfiguredLayer
 from keras_transformer.layers.positions.absolute import table_initializer
 from keras_transformer.layers.positions.sinusoids import geometric, paired_waves
 from keras_transformer.typing import Tensor
@@ -14,7 +15,7 @@ ENCODINGS = ("sinusoidal", "learned")
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Positions2D(keras.layers.Layer):
+class Positions2D(ConfiguredLayer):
     r"""Add an encoding of the row and the column to every cell of a grid, such as an image's patches.
 
     $$y_{rc} = x_{rc} + [PE_{D/2}(r);\ PE_{D/2}(c)] \quad\text{or}\quad y_{rc} = x_{rc} + P_{rc}$$
@@ -113,16 +114,6 @@ class Positions2D(keras.layers.Layer):
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         """Return the shape of the inputs."""
         return input_shape
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
-        return {
-            **super().get_config(),
-            "kind": self.kind,
-            "grid_shape": self.grid_shape,
-            "max_wavelength": self.max_wavelength,
-            "initializer": keras.initializers.serialize(self.initializer),
-        }
 
     def _known_grid(self, shape: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the height and width of inputs, None if unknown; raise a ValueError if they do not fit."""
