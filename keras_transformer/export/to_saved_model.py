@@ -3,7 +3,6 @@
 import inspect
 import os
 import pathlib
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -70,40 +69,12 @@ def saved_model(
         PosixPath('export/es-en/saved_model/es-en/1')
     """
     folder = files.as_folder(folder)
-    part = new_version(pipeline, folder, name, version)
+    check_pipeline(pipeline)
+    part = bundle.new_version(folder, name, version)
     compare = comparison.WithPipeline(pipeline, texts)
     with new_part(pipeline, folder, part, signature_key) as (new, report):
         write(pipeline, part, new, report, compare)
     return folder / part
-
-
-def new_version(pipeline: Any, folder: pathlib.Path, name: str | None, version: int) -> str:
-    """Return the part of an export for a version, or raise unless the pipeline can be exported as that version.
-
-    Args:
-        pipeline: any of `pipelines`.
-        folder: the export's folder.
-        name: the model's name, by default the folder's.
-        version: a positive integer.
-
-    Raises:
-        FileExistsError: if the version exists.
-        ValueError: if an argument is invalid.
-    """
-    name = folder.absolute().name if name is None else name
-    if not isinstance(name, str) or not re.fullmatch(r"\w[\w.-]*", name):
-        raise ValueError(f"`name` must be a plain folder name. Received: name={name!r}")
-    check_pipeline(pipeline)
-    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise ValueError(f"`version` must be a positive integer. Received: version={version!r}")
-    part = f"saved_model/{name}/{version}"
-    if bundle.has_part(folder, part):
-        taken = [int(path.name) for path in (folder / part).parent.iterdir() if path.name.isdigit()]
-        raise FileExistsError(
-            f"`version` must be new; `{folder / part}` exists already and is left as it is. "
-            f"Received: version={version}; the next free one is {max(taken) + 1}"
-        )
-    return part
 
 
 def write(
