@@ -594,9 +594,13 @@ def test_predict_answers_lines_of_arguments_files_and_standard_input(monkeypatch
     check_error(capsys, arguments, "--output", "exists")
     check_error(capsys, ["predict", "x", "who"], "2 texts, separated by tabs", "'who'")
     (tmp_path / "latin.tsv").write_bytes("qué\tAda".encode("latin-1"))
-    check_error(
-        capsys, ["predict", "x", "--input", tmp_path / "latin.tsv"], "`--input` must be UTF-8", "latin.tsv"
-    )
+    latin = ["predict", "x", "--input", tmp_path / "latin.tsv"]
+    check_error(capsys, latin, "`--input` must be UTF-8", "convert it: iconv -f CP1252 -t UTF-8", "latin.tsv")
+    (tmp_path / "utf16.tsv").write_text("qué\tAda", encoding="utf-16")
+    utf16 = ["predict", "x", "--input", tmp_path / "utf16.tsv", "--long-texts", "split"]
+    check_error(capsys, utf16, "`--input` must name files in UTF-8", "in UTF-16: convert it: iconv -f UTF-16")
+    in_no_folder = ["predict", "x", "who\tAda", "--output", tmp_path / "none" / "out"]
+    check_error(capsys, in_no_folder, "`--output` must be in a folder that exists")
     monkeypatch.setattr(sys, "stdin", io.StringIO("who\tAda\n"))
     assert commands.main(["predict", "x"]) == 0
     assert capsys.readouterr().out == "Ada\n"

@@ -193,7 +193,9 @@ def _infer(signatures: Mapping[str, Signature]) -> Json:
         },
         "required": ["name", "shape", "datatype", "data"],
     }
-    options = (tensor for signature in signatures.values() for tensor in signature.inputs if not tensor.required)
+    options = (
+        tensor for signature in signatures.values() for tensor in signature.inputs if not tensor.required
+    )
     known = {"signature_name": {"enum": list(signatures)}, **_TRUNCATE}
     known |= {tensor.name: _schema(tensor) for tensor in options}
     parameters = {"type": "object", "properties": known}
