@@ -122,15 +122,17 @@ def write_signatures(signatures: dict[str, Graph], resources: Sequence[Any], pat
 
     Args:
         signatures: the signatures, by name.
-        resources: the models and tokenizers that their functions use.
+        resources: the models and tokenizers that their functions use, for lookup tables and files.
         path: the folder to write into.
 
     Raises:
         ValueError: if TensorFlow Serving cannot run an operation.
     """
     archive = keras.export.ExportArchive()
-    for each in resources:
-        archive.track(each)
+    # The weights are those that the functions use. Keras would write those of a model that it tracks a second time.
+    module = tf.Module()
+    module.resources = list(resources)
+    archive.track(module)
     for name, graph in signatures.items():
         archive.add_endpoint(name, _with_defaults(graph), input_signature=graph.inputs)
     logger = tf.get_logger()
