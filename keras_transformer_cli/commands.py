@@ -11,7 +11,8 @@ from typing import Any
 from keras_transformer_cli import folders, generation, prediction, training
 from keras_transformer_cli.output import one_line, options_of, say, warnings_on_stderr, with_options
 from keras_transformer_cli.quiet import load_libraries, quiet_start
-from keras_transformer_options.arguments import check_positive_integer
+from keras_transformer_options.arguments import check_positive_integer, renamed
+from keras_transformer_options.files import check_quickstart
 from keras_transformer_options.tasks import DIRECTIONS, checked_direction
 
 _DISTRIBUTION = "keras-transformer-kit"
@@ -65,10 +66,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 @quiet_start()
 def _quickstart(options: argparse.Namespace) -> None:
     check_positive_integer(epochs=options.epochs)
+    folder = pathlib.Path(options.output)
+    with renamed(folder="output"):
+        check_quickstart(folder)
     load_libraries()
     from keras_transformer import recipes
 
-    folder = pathlib.Path(options.output)
     recipes.quickstart(folder, options.epochs, say)
     program = pathlib.Path(sys.argv[0])
     shown = program.relative_to(pathlib.Path.cwd()) if program.is_relative_to(pathlib.Path.cwd()) else program
@@ -119,6 +122,10 @@ def _export(options: argparse.Namespace) -> None:
             "`--precisions` must be given only with the format onnx. "
             f"Received: --precisions {' '.join(options.precisions)}, --formats {' '.join(formats)}"
         )
+    parts = [bundle.ONNX] if "onnx" in formats else []
+    if "saved_model" in formats:
+        parts.append(bundle.new_version(options.folder, options.name, options.version))
+    bundle.check_free(options.folder, parts)
     load_libraries()
     from keras_transformer import export, pipelines
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from keras_transformer_cli.output import in_chunks, one_line
+from keras_transformer_options.files import conversion, file_lines
 
 _CHUNK = 256  # sentences between two lines of progress
 _BYTE_ORDER_MARK = "\ufeff"
@@ -68,7 +69,17 @@ def read(path: str | None) -> str:
         with open(path, encoding="utf-8", newline="") as file:
             return file.read()
     except UnicodeDecodeError as error:
-        raise ValueError(f"`--input` must be UTF-8. Received: {path or 'standard input'}, {error}") from None
+        raise not_utf8(path, error) from None
+
+
+def not_utf8(path: str | None, error: UnicodeDecodeError) -> ValueError:
+    """Return the error of a file, or of standard input, that is not UTF-8, with the command that converts it."""
+    name, advice = "standard input", ""
+    if path is not None:
+        next(file_lines(path, "--input"), None)  # raises if it is UTF-16 or compressed
+        name = path
+        advice = f"; if it is Windows-1252 (Latin-1), {conversion(path, 'cp1252', has_encoding=False)}"
+    return ValueError(f"`--input` must be UTF-8. Received: {name}, {error}{advice}")
 
 
 def translate_text(content: str, pipeline: Any) -> str:

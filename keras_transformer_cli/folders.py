@@ -61,3 +61,15 @@ def check_new(argument: str, path: str | None) -> None:
     """
     if path is not None and os.path.exists(path):
         raise FileExistsError(f"`{argument}` must be new. Received: {path}, which exists and is not changed")
+
+
+def check_new_file(argument: str, path: str | None) -> None:
+    """Check that a file to write is new and in a folder that exists.
+
+    Raises:
+        FileExistsError: if it exists.
+        FileNotFoundError: if its folder does not.
+    """
+    check_new(argument, path)
+    if path is not None and not pathlib.Path(path).absolute().parent.is_dir():
+        raise FileNotFoundError(f"`{argument}` must be in a folder that exists. Received: {path}")

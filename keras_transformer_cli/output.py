@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import logging
 import re
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import Any
 _CHUNK = 1000
 _WIDTH = 79
 _VALUE = r"(\([^()]*\)|\[[^\[\]]*\]|'[^']*'|[^\s,;`]+)"
+_SPECIAL = re.compile(r"[|;&<>\\]")  # in a shell
 _PUNCTUATION = re.compile(r"[()\[\],']")
 
 
@@ -49,7 +51,8 @@ def with_options(message: str, options: Mapping[str, str]) -> str:
     def value(found: re.Match[str]) -> str:
         option, given = options[found[1]], found[2]
         flags = {"None": f"no {option}", "True": option, "False": option.replace("--", "--no-", 1)}
-        return flags.get(given) or f"{option} {_PUNCTUATION.sub('', given)}"
+        text = _PUNCTUATION.sub("", given)
+        return flags.get(given) or f"{option} {shlex.quote(text) if _SPECIAL.search(text) else text}"
 
     names = "|".join(options)
     message = re.sub(rf"`({names})`", lambda found: f"`{options[found[1]]}`", message)

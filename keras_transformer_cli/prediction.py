@@ -84,8 +84,7 @@ def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
 def _predict(options: argparse.Namespace) -> None:
     if options.inputs and options.input:
         raise ValueError("`inputs` must not be given with --input. Received: both")
-    if options.output is not None and pathlib.Path(options.output).exists():
-        raise FileExistsError(f"`--output` must be new. Received: {options.output}, which exists")
+    folders.check_new_file("--output", options.output)
     is_subtitles = documents.is_subtitles(options.input)
     if is_subtitles and options.format != "text":
         raise ValueError(f"`--format` must be text for subtitles. Received: {options.format}")
@@ -147,8 +146,7 @@ def read_lines(path: str | None = None) -> list[str]:
         with open(path, encoding="utf-8-sig") as file:
             return [line.removesuffix("\n") for line in file]
     except UnicodeDecodeError as error:
-        name = "standard input" if path is None else path
-        raise ValueError(f"`--input` must be UTF-8. Received: {name}, {error}") from None
+        raise documents.not_utf8(path, error) from None
 
 
 def open_output(path: str | None) -> Any:

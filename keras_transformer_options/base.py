@@ -23,6 +23,7 @@ from keras_transformer_options.malformed import Malformed
 # Fields' metadata are arguments of `argparse` for their flags.
 _FILES = {"nargs": "+", "metavar": "FILE"}
 _CHECKED = 20  # files whose first rows are read
+_DELIMITERS = "|\t;"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -247,11 +248,19 @@ class TableOptions(TaskOptions):
     def check_columns(self, rows: Sequence[Sequence[Any]]) -> None:
         """Raise a ValueError if rows do not have one of the numbers of columns."""
         counts = self.column_counts
-        if rows and len(rows[0]) not in counts:
-            raise ValueError(
-                f"`columns` must name {self.column_names}, such as columns=({', '.join(map(str, range(counts[0])))}). "
-                f"Received: rows of {len(rows[0])} columns"
-            )
+        if not rows or len(rows[0]) in counts:
+            return
+        width = len(rows[0])
+        common = [mark for mark in _DELIMITERS if width == 1 and all(mark in row[0] for row in rows)]
+        advice = (
+            f", each with {common[0]!r}: if it is between columns, pass delimiter={common[0]!r}"
+            if common
+            else ""
+        )
+        raise ValueError(
+            f"`columns` must name {self.column_names}, such as columns=({', '.join(map(str, range(counts[0])))}). "
+            f"Received: rows of {width} column{'s' * (width != 1)}{advice}"
+        )
 
 
 def types_of(options: type[TaskOptions]) -> dict[str, tuple[Any, ...]]:

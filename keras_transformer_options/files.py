@@ -53,6 +53,22 @@ def checked_file(path: Path, argument: str) -> pathlib.Path:
     return path
 
 
+def check_quickstart(folder: Path) -> None:
+    """Raise a FileExistsError unless a folder is new, empty, or has exactly the files of a quickstart."""
+    folder = pathlib.Path(folder)
+    if not folder.exists():
+        return
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else None
+    is_quickstart = names == ["export", "pipeline", "report.json"] and (
+        (config := folder / "pipeline/config.json").is_file() and b'"pipeline"' in config.read_bytes()
+    )
+    if names != [] and not is_quickstart:
+        content = "a file" if names is None else names[:5]
+        raise FileExistsError(
+            f"`folder` must be new or an earlier quickstart. Received: {folder}, with {content}"
+        )
+
+
 def matching(path: Path, argument: str) -> list[Path]:
     """Return the files that match a pattern, in alphabetical order, or the file that a path names.
 

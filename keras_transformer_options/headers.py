@@ -5,11 +5,12 @@ import statistics
 from collections.abc import Sequence
 
 _NUMBER = re.compile(r"\s*[+-]?\d+([.,]\d+)?\s*")
-# Usual names, in English, Spanish, German, French, Italian and Portuguese; names of languages, and their codes.
-_NAMES = re.compile(
-    r"\s*(id|idx|index|(text|sentence|question|frage|pregunta)_?[12ab]?|reviews?|tweet|comment|title|body|document|content"
-    r"|labels?|class|category|sentiment|score|rating|stars|tags?|source|target|src|tgt|input|output|prompt|completion"
-    r"|response|premise|hypothesis|context|answers?"
+# Words of usual names, in English, Spanish, German, French, Italian and Portuguese; languages, and their codes.
+_NAME = re.compile(
+    r"(id|idx|index|(text|sentence|question|frage|pregunta)[12ab]?|review|tweet|comment|title|body|document|content"
+    r"|label|class|category|sentiment|score|rating|star|tag|source|target|src|tgt|input|output|prompt|completion"
+    r"|response|premise|hypothesis|context|answer|original|translation|language|lang"
+    r"|traducci[oó]n|tradu[cç][aã]o|traduction|traduzione|[uü]bersetzung|idioma|sprache|langue|lingua"
     r"|texto|opini[oó]n|rese[nñ]a|frase|comentario|t[ií]tulo|etiqueta|clase|categor[ií]a|sentimiento|origen|destino"
     r"|respuesta|bewertung|satz|kommentar|titel|klasse|kategorie|stimmung|antwort|quelle|ziel"
     r"|texte|avis|commentaire|titre|[eé]tiquette|classe|cat[eé]gorie|r[eé]ponse|testo|recensione|etichetta|categoria"
@@ -17,10 +18,11 @@ _NAMES = re.compile(
     r"|english|german|french|spanish|italian|portuguese|catalan|dutch|ingl[eé]s|alem[aá]n|franc[eé]s|espa[nñ]ol"
     r"|castellano|italiano|portugu[eê]s|catal[aá]n?|englisch|deutsch|franz[oö]sisch|spanisch|italienisch|portugiesisch"
     r"|anglais|allemand|fran[cç]ais|espagnol|italien|portugais|inglese|tedesco|francese|spagnolo|portoghese"
-    r"|ingl[eê]s|alem[aã]o|espanhol|en|de|es|fr|it|pt|ca|nl)\s*",
+    r"|ingl[eê]s|alem[aã]o|espanhol)(e?s)?|en|de|es|fr|it|pt|ca|nl",
     re.IGNORECASE,
 )
-_MAX_WORDS, _MAX_LENGTH = 5, 40
+_JOINING = frozenset(["1", "2", "a", "b", "in", "of", "en", "de", "auf"])
+_MAX_NAME_WORDS, _MAX_WORDS, _MAX_LENGTH = 3, 5, 40
 _LEAST_ROWS, _LEAST_REPEATS = 5, 3
 
 
@@ -29,7 +31,7 @@ def is_header(first: Sequence[str], rest: Sequence[Sequence[str]]) -> bool:
 
     It does if its fields are all different, none is a number, and
 
-    - each is a usual name, such as "text" or "Etiqueta"; or
+    - each is a usual name, such as "text", "Etiqueta" or "frase en inglés"; or
     - a column has numbers in all rows but this; or
     - each is a few words without punctuation, a column has labels that recur three times or more on average, and not
       this one, and another column has texts that mostly differ, with a median longer than this field.
@@ -41,7 +43,7 @@ def is_header(first: Sequence[str], rest: Sequence[Sequence[str]]) -> bool:
     names = [field.strip().casefold() for field in first]
     if len(set(names)) < len(names) or any(not name or _NUMBER.fullmatch(name) for name in names):
         return False
-    if all(map(_NAMES.fullmatch, names)):
+    if all(map(_is_usual, names)):
         return True
     columns = [[row[column].strip() for row in rest] for column in range(len(first))]
     if len(rest) > 1 and any(all(map(_NUMBER.fullmatch, column)) for column in columns):
@@ -51,6 +53,13 @@ def is_header(first: Sequence[str], rest: Sequence[Sequence[str]]) -> bool:
     unknown = list(map(_is_unknown_label, names, columns))
     shorter = list(map(_is_shorter_than_texts, names, columns))
     return any(unknown[c] and any(shorter[:c] + shorter[c + 1 :]) for c in range(len(names)))
+
+
+def _is_usual(name: str) -> bool:
+    """Return whether a field is at most three words of usual names."""
+    words = re.findall(r"[^\W_]+", name)
+    known = {word for word in words if _NAME.fullmatch(word)}
+    return _is_short(name) and len(words) <= _MAX_NAME_WORDS and bool(known) and known | _JOINING >= {*words}
 
 
 def _is_short(name: str) -> bool:

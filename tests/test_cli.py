@@ -452,6 +452,7 @@ REFUSED = {
     "train translate --data pairs.tsv --delimiter ;": "`--delimiter` must be given with CSV files only",
     "train translate --data pairs.tsv --output pairs.tsv": "`--output` must be new",
     "train translate --data pairs.tsv --direction es-en": "`--direction` must be given with `--dataset` only",
+    "train translate --data pipes.csv": "if it is between columns, pass --delimiter '|'",
     "train language-model --data utf16.txt": "pass --encoding utf-16, or convert it: iconv",
     "train language-model --data pairs.dat": "unless `--format` is given",
     "train tag --data gzip.conll": "rename it to 'gzip.conll.gz'",
@@ -466,20 +467,27 @@ REFUSED = {
     "evaluate absent --direction de-en": "`--direction` must be one of",
     "average absent 1.weights.h5 --output new": "`path` must be a saved pipeline",
     "export absent new": "`path` must be a saved pipeline",
+    "export saved pairs.tsv": "`folder` must be new, empty or an export",
+    "export saved new --version 0": "`--version` must be a positive integer",
+    "export saved new --name a/b": "`--name` must be a plain folder name",
     "verify absent": "`folder` must be an export",
     "align absent text": "`path` must be a saved pipeline",
     "score absent text text": "`path` must be a saved pipeline",
     "quickstart --epochs 0": "`--epochs` must be a positive integer",
+    "quickstart --output pairs.tsv": "`--output` must be new or an earlier quickstart",
 }
 
 
 def test_options_and_files_are_refused_before_a_library_is_imported(tmp_path):
     (tmp_path / "pairs.tsv").write_text("hola\thello\n" * 3)
     (tmp_path / "pairs.dat").write_text("hola\thello\n" * 3)
+    (tmp_path / "pipes.csv").write_text("hola|hello\nno, no|no\n")
     (tmp_path / "third.tsv").write_text("hola\thello\tCC\nuno\n")
     (tmp_path / "utf16.txt").write_text("uno\n", encoding="utf-16")
     (tmp_path / "gzip.conll").write_bytes(b"\x1f\x8b and more")
     (tmp_path / "empty").mkdir()
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "config.json").write_text("{}")
     before = sorted(tmp_path.iterdir())
     program = (
         "import shlex, sys\nfrom keras_transformer_cli import commands\n"
@@ -586,9 +594,13 @@ def test_predict_answers_lines_of_arguments_files_and_standard_input(monkeypatch
     check_error(capsys, arguments, "--output", "exists")
     check_error(capsys, ["predict", "x", "who"], "2 texts, separated by tabs", "'who'")
     (tmp_path / "latin.tsv").write_bytes("qué\tAda".encode("latin-1"))
-    check_error(
-        capsys, ["predict", "x", "--input", tmp_path / "latin.tsv"], "`--input` must be UTF-8", "latin.tsv"
-    )
+    latin = ["predict", "x", "--input", tmp_path / "latin.tsv"]
+    check_error(capsys, latin, "`--input` must be UTF-8", "convert it: iconv -f CP1252 -t UTF-8", "latin.tsv")
+    (tmp_path / "utf16.tsv").write_text("qué\tAda", encoding="utf-16")
+    utf16 = ["predict", "x", "--input", tmp_path / "utf16.tsv", "--long-texts", "split"]
+    check_error(capsys, utf16, "`--input` must name files in UTF-8", "in UTF-16: convert it: iconv -f UTF-16")
+    in_no_folder = ["predict", "x", "who\tAda", "--output", tmp_path / "none" / "out"]
+    check_error(capsys, in_no_folder, "`--output` must be in a folder that exists")
     monkeypatch.setattr(sys, "stdin", io.StringIO("who\tAda\n"))
     assert commands.main(["predict", "x"]) == 0
     assert capsys.readouterr().out == "Ada\n"

@@ -117,6 +117,7 @@ def test_errors_of_data_and_training_name_options(files, arguments, words, capsy
         ("`from_` must be new", "`--from` must be new"),
         ("Received: columns=(0, 'b')", "Received: --columns 0 b"),
         ("Received: from_=None, lines=False", "Received: no --from, --no-lines"),
+        ("pass columns='|'", "pass --columns '|'"),
         ("use `sampling=0`", "use `--sampling 0`"),
         ("`texts` must hold one, texts[1]='columns'", "`texts` must hold one, texts[1]='columns'"),
         ("no folder a/columns=2", "no folder a/columns=2"),

@@ -308,6 +308,18 @@ def test_classes_of_one_or_two_examples_are_named_and_not_weighted_up(caplog, cl
     assert recipes.Classify(rare, validation=rare).class_weight(Labelled("a", "b")) is None
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_the_only_examples_of_a_label_are_not_held_out(seed):
+    examples = labelled(one=1, two=2, many=9)
+    splits = recipes.Classify(examples, validation=0.5, seed=seed).splits
+    assert {label for _, label in splits.train} == {"one", "two", "many"}
+    assert sorted([*splits.train, *splits.validation]) == sorted(examples)
+    sentences = [([text], [label]) for text, label in examples]
+    tagged = recipes.Tag(sentences, validation=0.5, seed=seed).splits
+    assert {tag for _, tags in tagged.train for tag in tags} == {"one", "two", "many"}
+    assert tagged.validation
+
+
 def test_a_header_in_the_words_of_its_author_is_no_class(tmp_path, caplog):
     path = tmp_path / "reviews.csv"
     rows = [f"La película número {n} me {verb}.;{verb}" for n in range(9) for verb in ("gusta", "aburre")]

@@ -3,7 +3,6 @@
 import inspect
 import os
 import pathlib
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -70,40 +69,12 @@ def saved_model(
         PosixPath('export/es-en/saved_model/es-en/1')
     """
     folder = files.as_folder(folder)
-    part = new_version(pipeline, folder, name, version)
+    check_pipeline(pipeline)
+    part = bundle.new_version(folder, name, version)
     compare = comparison.WithPipeline(pipeline, texts)
     with new_part(pipeline, folder, part, signature_key) as (new, report):
         write(pipeline, part, new, report, compare)
     return folder / part
-
-
-def new_version(pipeline: Any, folder: pathlib.Path, name: str | None, version: int) -> str:
-    """Return the part of an export for a version, or raise unless the pipeline can be exported as that version.
-
-    Args:
-        pipeline: any of `pipelines`.
-        folder: the export's folder.
-        name: the model's name, by default the folder's.
-        version: a positive integer.
-
-    Raises:
-        FileExistsError: if the version exists.
-        ValueError: if an argument is invalid.
-    """
-    name = folder.absolute().name if name is None else name
-    if not isinstance(name, str) or not re.fullmatch(r"\w[\w.-]*", name):
-        raise ValueError(f"`name` must be a plain folder name. Received: name={name!r}")
-    check_pipeline(pipeline)
-    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise ValueError(f"`version` must be a positive integer. Received: version={version!r}")
-    part = f"saved_model/{name}/{version}"
-    if bundle.has_part(folder, part):
-        taken = [int(path.name) for path in (folder / part).parent.iterdir() if path.name.isdigit()]
-        raise FileExistsError(
-            f"`version` must be new; `{folder / part}` exists already and is left as it is. "
-            f"Received: version={version}; the next free one is {max(taken) + 1}"
-        )
-    return part
 
 
 def write(
@@ -151,15 +122,17 @@ def write_signatures(signatures: dict[str, Graph], resources: Sequence[Any], pat
 
     Args:
         signatures: the signatures, by name.
-        resources: the models and tokenizers that their functions use.
+        resources: the models and tokenizers that their functions use, for lookup tables and files.
         path: the folder to write into.
 
     Raises:
         ValueError: if TensorFlow Serving cannot run an operation.
     """
     archive = keras.export.ExportArchive()
-    for each in resources:
-        archive.track(each)
+    # The weights are those that the functions use. Keras would write those of a model that it tracks a second time.
+    module = tf.Module()
+    module.resources = list(resources)
+    archive.track(module)
     for name, graph in signatures.items():
         archive.add_endpoint(name, _with_defaults(graph), input_signature=graph.inputs)
     logger = tf.get_logger()

@@ -14,7 +14,7 @@ from keras_transformer.models.sentence_encoder import pooled_dim
 from keras_transformer_options.arguments import is_integer
 from keras_transformer_serving import files
 
-MODULES = "modules.json"
+_MODULES = "modules.json"
 _CONFIG = "config.json"
 _OF_TRANSFORMER = "sentence_bert_config.json"
 _OF_MODEL = "config_sentence_transformers.json"
@@ -72,6 +72,11 @@ class _Module(NamedTuple):
     folder: pathlib.Path
 
 
+def has_modules(folder: pathlib.Path) -> bool:
+    """Return whether a folder is of `sentence-transformers`; one copied without `modules.json` has a pooling."""
+    return any((folder / path).is_file() for path in (_MODULES, f"1_Pooling/{_CONFIG}"))
+
+
 def from_sentence_transformers(folder: str | os.PathLike[str]) -> SentenceTransformer:
     """Read a folder that the `sentence-transformers` library has saved.
 
@@ -118,7 +123,7 @@ def from_sentence_transformers(folder: str | os.PathLike[str]) -> SentenceTransf
 
 def _modules(folder: pathlib.Path) -> list[_Module]:
     """Return the modules of a folder: a transformer, a pooling, and layers."""
-    path = folder / MODULES
+    path = folder / _MODULES
     listed = files.read_json(path)
     try:
         found = [_Module(each["type"], _below(folder, each["path"])) for each in listed]
@@ -138,7 +143,7 @@ def _modules(folder: pathlib.Path) -> list[_Module]:
 def _below(folder: pathlib.Path, path: str) -> pathlib.Path:
     """Return the folder of a module."""
     if pathlib.PurePath(path).is_absolute() or ".." in pathlib.PurePath(path).parts:
-        raise ValueError(f"`{folder / MODULES}` must have paths below its folder. Received: path={path!r}")
+        raise ValueError(f"`{folder / _MODULES}` must have paths below its folder. Received: path={path!r}")
     return folder / path
 
 

@@ -15,7 +15,7 @@ LENGTH = 8
 
 def check_model(model: Any, description: str, *names: str) -> None:
     """Raise a TypeError unless a model has attributes of these names."""
-    missing = [name for name in names if getattr(model, name, None) is None]
+    missing = [name for name in names if not hasattr(model, name)]
     if missing:
         raise TypeError(
             f"`model` must be {description}. Received: a {type(model).__name__} without {', '.join(missing)}"

@@ -61,7 +61,7 @@ def from_hugging_face(folder: str | os.PathLike[str], **settings: Any) -> Any:
         >>> writer = from_hugging_face("downloads/gpt2", max_new_tokens=32)  # doctest: +SKIP
     """
     folder = pathlib.Path(folder)
-    if (folder / sentence_transformers.MODULES).is_file():
+    if sentence_transformers.has_modules(folder):
         return _embedding(folder, settings)
     model = interop.from_hugging_face(folder)
     config = files.read_json(folder / "config.json")

@@ -52,10 +52,10 @@ class Classify(ClassifyOptions, Recipe):
         return train, validation, test
 
     def split(self, examples: Any) -> tuple[Any, Any]:
-        """Hold out a share of the examples, with equal images on one side."""
-        if isinstance(examples[0][0], str):
-            return super().split(examples)
-        return data.split(examples, self.validation, self.seed, key=lambda example: example[0].tobytes())
+        """Hold out a share of the examples, none that is the only one of its class; equal images are on one side."""
+        key = None if isinstance(examples[0][0], str) else lambda example: example[0].tobytes()
+        sides = data.split(examples, self.validation, self.seed, key=key)
+        return scores.keep_every_label(*sides, lambda example: example[-1:])
 
     def new_pipeline(self, train: Sequence[tuple[Any, ...]]) -> Any:
         """Create a classifier: a BERT encoder for texts, whose mean is classified, or a ViT for images."""

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from keras_transformer import pipelines
-from keras_transformer.pipelines.base import is_pipeline
 from keras_transformer.recipes.translate import Translate
+from keras_transformer_options.files import check_quickstart
 from keras_transformer_serving import files
 
 PHRASEBOOK: dict[str, Any] = {
@@ -47,11 +47,7 @@ def quickstart(
         ValueError: if `epochs` is not positive.
     """
     folder = pathlib.Path(folder)
-    if folder.exists() and not _is_earlier_quickstart(folder):
-        content = sorted(path.name for path in folder.iterdir())[:5] if folder.is_dir() else "a file"
-        raise FileExistsError(
-            f"`folder` must be new or an earlier quickstart. Received: {folder}, with {content}"
-        )
+    check_quickstart(folder)
     with files.new_folder(folder, overwrite=True) as new:
         return _quickstart(new, epochs, say, verbose)
 
@@ -106,11 +102,3 @@ def _quickstart(
     for source, answer in zip(sources[:12], pipeline(sources[:12]), strict=True):
         say(f"  {source}  →  {answer}")
     return report
-
-
-def _is_earlier_quickstart(folder: pathlib.Path) -> bool:
-    """Return whether a folder has exactly the files of a quickstart."""
-    if not folder.is_dir():
-        return False
-    names = {path.name for path in folder.iterdir()}
-    return not names or (names == {"pipeline", "export", "report.json"} and is_pipeline(folder / "pipeline"))

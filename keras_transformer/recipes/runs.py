@@ -101,7 +101,10 @@ def _run(
         trained.save(folder / "pipeline", overwrite=True)
         if stopped:
             say(f"Stopped by {stopped} in epoch {len(history.epoch)}. {go_on}")
-        say(f"Made {updates:,} updates of the weights in {len(history.epoch)} epochs")
+        epochs = len(history.epoch)
+        say(
+            f"Made {updates:,} update{'s' * (updates != 1)} of the weights in {epochs} epoch{'s' * (epochs != 1)}"
+        )
         if not stopped and ends_with_best(history.history):
             more = "epochs" if recipe.minutes is None else "minutes"
             say(f"The last epoch has the lowest validation loss: train for more {more} to lower it further")

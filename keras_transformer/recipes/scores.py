@@ -3,7 +3,7 @@
 import collections
 import re
 import string
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,30 @@ def class_ids(labels: Sequence[Any], names: Sequence[Any]) -> np.ndarray:
                 f"{index}, besides {list(names)[:20]}"
             )
     return np.array([ids[label] for label in labels])
+
+
+def keep_every_label(
+    train: Sequence[Any], held_out: Sequence[Any], labels_of: Callable[[Any], Iterable[Any]]
+) -> tuple[list[Any], list[Any]]:
+    """Move held-out examples to those to train on where these have no example of one of their labels.
+
+    Args:
+        train: the examples to train on.
+        held_out: the examples that are held out.
+        labels_of: a function from an example to its labels.
+
+    Returns:
+        `(train, held_out)`.
+    """
+    train, kept = list(train), []
+    known = {label for example in train for label in labels_of(example)}
+    for example in held_out:
+        if known.issuperset(labels_of(example)):
+            kept.append(example)
+        else:
+            train.append(example)
+            known.update(labels_of(example))
+    return train, kept
 
 
 def classification(references: Sequence[Any], answers: Sequence[Any]) -> dict[str, Any]:

@@ -30,6 +30,10 @@ class Tag(TagOptions, Recipe):
         """Read words and tags: by default the first and the last column."""
         return data.read_conll(paths, self.columns or (0, -1), encoding=self.encoding, on_error=self.on_error)
 
+    def split(self, examples: Sentences) -> tuple[Any, Any]:
+        """Hold out a share of the sentences, none that is the only one with a tag."""
+        return scores.keep_every_label(*super().split(examples), lambda sentence: sentence[1])
+
     def new_pipeline(self, train: Sentences) -> pipelines.TokenClassification:
         """Create a BERT encoder with a head that classifies tokens."""
         if self.from_ is not None:

@@ -152,6 +152,8 @@ HEADERS = {
     # columns, rows
     "usual names": (("Source", "target"), [("a", "b")]),
     "Spanish names": (("Opinión", "Etiqueta"), [("Buena.", "sí")]),
+    "two words": (("source_text", "Target texts"), [("a", "b")]),
+    "three words": (("Frase en inglés", "Traducción"), [("Hi.", "Hola."), ("Go.", "Ve.")]),
     "languages": (("inglés", "español"), [("Hi.", "Hola."), ("Go.", "Ve.")]),
     "codes of languages": (("en", "de"), [("Hi.", "Hallo."), ("Go.", "Los.")]),
     "numbers": (("Was meinen Sie?", "Sterne"), [("Gut.", "1"), ("Schlecht.", "2.5")]),
@@ -162,6 +164,8 @@ EXAMPLES = {
     "one of a class": (OPINIONS[0], OPINIONS[1:]),
     "of a class of its own": (("No sé qué decir de esta película, la verdad.", "dudoso"), OPINIONS),
     "short": (("Buena", "sí"), OPINIONS),
+    "usual names with an article": (("El título", "The title"), [("el perro", "the dog")]),
+    "usual names with a full stop": (("Textos.", "Texts."), [("Perros.", "Dogs.")]),
     "a usual name and another": (("text", "b"), [("c", "d")]),
     "no numbers": (("a", "b"), [("1", "2"), ("c", "d")]),
     "a number": (("a", "0"), [("b", "1"), ("c", "1")]),

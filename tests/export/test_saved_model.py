@@ -151,6 +151,12 @@ def test_the_tokenizer_is_in_the_graph_without_external_files(folder):
     assert b"/tmp" not in content
 
 
+def test_each_weight_is_stored_once(folder, pipeline):
+    stored = dict(tf.train.list_variables(str(folder / "variables" / "variables")))
+    del stored["_CHECKPOINTABLE_OBJECT_GRAPH"]
+    assert sorted(map(tuple, stored.values())) == sorted(tuple(each.shape) for each in pipeline.model.weights)
+
+
 @pytest.mark.slow
 def test_plain_tensorflow_gives_equal_outputs_without_this_package(folder, pipeline, texts):
     program = """

@@ -376,6 +376,7 @@ REFUSED = {
         "must have a model_type among .*Received: model_type='mpnet'",
     ),
     "no settings of the pooling": (without_file("1_Pooling/config.json"), "1_Pooling/config.json"),
+    "no list of modules": (without_file("modules.json"), "No such file.*modules.json"),
     "no weights": (without_file("0_Transformer/model.safetensors"), "must hold model.safetensors"),
 }
 

@@ -24,6 +24,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -211,6 +212,57 @@ def has_part(folder: str | os.PathLike[str], part: str) -> bool:
     return os.path.lexists(folder / part) and (committed or not interrupted)
 
 
+def check_free(folder: str | os.PathLike[str], parts: Sequence[str]) -> None:
+    """Raise unless a folder may become an export with new parts.
+
+    Args:
+        folder: an export, or a folder to be.
+        parts: relative to `folder`, with forward slashes.
+
+    Raises:
+        FileExistsError: if a part exists.
+        ValueError: if the folder holds anything but an export.
+    """
+    folder = pathlib.Path(folder)
+    interrupted = (folder / WORK / MANIFEST).exists()
+    other = folder.exists() and (not folder.is_dir() or {*os.listdir(folder)} - {WORK})
+    if other and not is_bundle(folder) and not interrupted:
+        raise ValueError(f"`folder` must be new, empty or an export. Received: folder={str(folder)!r}")
+    for part in parts:
+        if has_part(folder, part):
+            raise FileExistsError(
+                f"`{folder / part}` must be new; it exists already and is not changed. Choose another folder"
+            )
+
+
+def new_version(folder: str | os.PathLike[str], name: str | None, version: int) -> str:
+    """Return the part of an export that a new version of its SavedModel is.
+
+    Args:
+        folder: the export's folder.
+        name: the model's name in TensorFlow Serving, by default the folder's.
+        version: a positive integer.
+
+    Raises:
+        FileExistsError: if the version exists.
+        ValueError: if an argument is invalid.
+    """
+    folder = pathlib.Path(folder)
+    name = folder.absolute().name if name is None else name
+    if not isinstance(name, str) or not re.fullmatch(r"\w[\w.-]*", name):
+        raise ValueError(f"`name` must be a plain folder name. Received: name={name!r}")
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise ValueError(f"`version` must be a positive integer. Received: version={version!r}")
+    part = f"saved_model/{name}/{version}"
+    if has_part(folder, part):
+        taken = [int(path.name) for path in (folder / part).parent.iterdir() if path.name.isdigit()]
+        raise FileExistsError(
+            f"`version` must be new; `{folder / part}` exists already and is left as it is. "
+            f"Received: version={version}; the next free one is {max(taken) + 1}"
+        )
+    return part
+
+
 @contextlib.contextmanager
 def new_part(
     folder: str | os.PathLike[str],
@@ -270,12 +322,12 @@ def new_parts(
     """
     folder = pathlib.Path(folder)
     manifest.check_key(signature_key)
-    _check_free(folder, parts)
+    check_free(folder, parts)
     files.nearest_folder(folder)
     with files.locked_folder(folder / WORK) as work:
         _roll_back(folder, work)
         try:
-            _check_free(folder, parts)
+            check_free(folder, parts)
             current = _open(folder, config, signature_key)
             new = work / _STAGED
             written: dict[str, tuple[pathlib.Path, dict[str, Any]]] = {
@@ -362,19 +414,6 @@ def _topmost(new: Iterable[str], old: Iterable[str]) -> list[str]:
 def _has_part(content: Mapping[str, Any], part: str) -> bool:
     """Return whether a manifest lists files of a part."""
     return any(name.startswith(f"{part}/") for name in content["files"])
-
-
-def _check_free(folder: pathlib.Path, parts: Sequence[str]) -> None:
-    """Raise unless the folder may be an export and the parts are new."""
-    interrupted = (folder / WORK / MANIFEST).exists()
-    other = folder.exists() and (not folder.is_dir() or {*os.listdir(folder)} - {WORK})
-    if other and not is_bundle(folder) and not interrupted:
-        raise ValueError(f"`folder` must be new, empty or an export. Received: folder={str(folder)!r}")
-    for part in parts:
-        if has_part(folder, part):
-            raise FileExistsError(
-                f"`{folder / part}` must be new; it exists already and is not changed. Choose another folder"
-            )
 
 
 def _open(folder: pathlib.Path, config: Mapping[str, Any], signature_key: bytes | None) -> Bundle | None:

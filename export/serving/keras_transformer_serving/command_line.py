@@ -160,13 +160,17 @@ async def _serve(options: argparse.Namespace) -> None:
             if model.current is None
             for version in model.versions.values()
         ]
-        missing = [f"{name}={model.folder}" for name, model in state.models.items() if model.current is None]
+        missing = [
+            f"{name}={model.folder}{'' if model.folder.is_dir() else ', which is no folder'}"
+            for name, model in state.models.items()
+            if model.current is None
+        ]
         if missing and not server.should_exit:
             server.should_exit = True
             await serving
             raise ValueError(
                 f"`folders` must be exports, or folders of exports named by version numbers. "
-                f"Received: {', '.join(missing)}. {' '.join(errors)}"
+                f"Received: {', '.join(missing)}{'. ' if errors else ''}{' '.join(errors)}"
             )
         started.cancel()
         if not server.should_exit:

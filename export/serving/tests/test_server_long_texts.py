@@ -77,6 +77,21 @@ def test_rows_of_requests_are_split(exports):
     run(exports, test, "copier")
 
 
+def test_an_option_beside_the_rows_holds_for_all(exports):
+    async def test(app):
+        _, found = await predict(app, "copier", [LONG, "ab"], long_texts="split")
+        assert [row["text"] for row in found["predictions"]] == [LONG, "ab"]
+        _, found = await predict(app, "copier", [{"text": LONG, "long_texts": "refuse"}], long_texts="split")
+        assert found["predictions"][0]["error"].startswith(TOO_LONG)
+        _, found = await predict(app, "copier", ["ab"], long_texts="window")
+        assert found["predictions"][0]["error"].startswith("`long_texts` must be one of ('refuse', 'split').")
+        body = {"inputs": [tensor("text", [LONG, "ab"])], "parameters": {"long_texts": "split"}}
+        _, found = await json_call(app, "POST", INFER.format("copier"), body)
+        assert next(each for each in found["outputs"] if each["name"] == "text")["data"] == [LONG, "ab"]
+
+    run(exports, test, "copier")
+
+
 def test_numbers_of_a_split_row_are_those_of_its_parts(exports):
     async def test(app):
         options = {"long_texts": "split", "max_new_tokens": 3}

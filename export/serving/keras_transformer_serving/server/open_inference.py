@@ -16,7 +16,7 @@ from keras_transformer_serving.server.signatures import (
     json_values,
     shown,
 )
-from keras_transformer_serving.server.tensorflow_serving import find
+from keras_transformer_serving.server.tensorflow_serving import find, of_all_rows
 
 _MOST_EMPTY = 2**16
 
@@ -25,8 +25,8 @@ def parse(body: Any, signatures: Mapping[str, Signature]) -> tuple[str, list[Row
     """Convert a request.
 
     Args:
-        body: the JSON value. Its "parameters" may have a "signature_name", and "truncate" to cut texts that are
-            too long.
+        body: the JSON value. Its "parameters" may have a "signature_name", "truncate" to cut texts that are too long,
+            and optional inputs of the signature, which hold for all rows.
         signatures: those of the model, by name.
 
     Returns:
@@ -60,6 +60,7 @@ def parse(body: Any, signatures: Mapping[str, Signature]) -> tuple[str, list[Row
         if not isinstance(body["id"], str):
             raise RequestError(400, f"`id` must be a string. Received: {shown(body['id'])}")
         kept["id"] = body["id"]
+    columns = {**of_all_rows(parameters, signature), **columns}
     truncate = parameters.get(TRUNCATE, False)
     return name, signature.rows(columns, lambda name, row: f"{name}.data[{row}]", truncate), kept
 

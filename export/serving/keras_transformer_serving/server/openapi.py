@@ -140,6 +140,7 @@ def _predict(signatures: Mapping[str, Signature]) -> tuple[Json, Json]:
         tag: Json = {"signature_name": {"const": name}}
         if any(tensor.dtype == "string" for tensor in signature.inputs):
             tag |= _TRUNCATE
+        tag |= {tensor.name: _schema(tensor) for tensor in signature.inputs if not tensor.required}
         required = [] if name == DEFAULT else ["signature_name"]
         row = _row(signature.inputs)
         only = [tensor for tensor in signature.inputs if tensor.required]
@@ -192,7 +193,11 @@ def _infer(signatures: Mapping[str, Signature]) -> Json:
         },
         "required": ["name", "shape", "datatype", "data"],
     }
+    options = (
+        tensor for signature in signatures.values() for tensor in signature.inputs if not tensor.required
+    )
     known = {"signature_name": {"enum": list(signatures)}, **_TRUNCATE}
+    known |= {tensor.name: _schema(tensor) for tensor in options}
     parameters = {"type": "object", "properties": known}
     return {
         "type": "object",

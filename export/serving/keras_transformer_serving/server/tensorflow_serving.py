@@ -24,7 +24,8 @@ def parse(body: Any, signatures: Mapping[str, Signature]) -> tuple[str, list[Row
     """Convert a request.
 
     Args:
-        body: the JSON value. It may have a "signature_name", and "truncate" to cut texts that are too long.
+        body: the JSON value. It may have a "signature_name", "truncate" to cut texts that are too long, and optional
+            inputs of the signature, which hold for all rows.
         signatures: those of the model, by name.
 
     Returns:
@@ -44,7 +45,7 @@ def parse(body: Any, signatures: Mapping[str, Signature]) -> tuple[str, list[Row
         )
     (style,) = styles
     convert = _instances if style == "instances" else _inputs
-    columns = convert(body[style], signature)
+    columns = {**of_all_rows(body, signature), **convert(body[style], signature)}
 
     def place(name: str, index: int) -> str:
         return f"instances[{index}].{name}" if style == "instances" else f"inputs.{name}[{index}]"
@@ -64,6 +65,15 @@ def find(signatures: Mapping[str, Signature], name: Any) -> Signature:
             400, f"`signature_name` must be {' or '.join(signatures)}. Received: signature_name={shown(name)}"
         )
     return signature
+
+
+def of_all_rows(options: Mapping[str, Any], signature: Signature) -> dict[str, list[Any]]:
+    """Return the values of optional inputs that a request has beside its rows."""
+    return {
+        tensor.name: [options[tensor.name]]
+        for tensor in signature.inputs
+        if not tensor.required and tensor.name in options
+    }
 
 
 def respond(signature: Signature, outputs: Mapping[str, np.ndarray], style: str) -> dict[str, Any]:
