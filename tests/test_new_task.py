@@ -69,9 +69,6 @@ class ServedRating(served_texts.TextPipeline, pipeline="Rating"):
     def outputs(cls, config):
         return (Tensor("rating", "float32"),)
 
-    def row(self, answer):
-        return {"rating": answer}
-
     @staticmethod
     def text(answer):
         return f"{answer:.2f}"

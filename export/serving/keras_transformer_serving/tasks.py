@@ -203,8 +203,9 @@ class Task:
         raise NotImplementedError
 
     def row(self, answer: Any) -> Row:
-        """Return the result of `postprocess` as outputs, by name."""
-        raise NotImplementedError
+        """Return the result of `postprocess`, the value of the only output or a tuple of those of all, by name."""
+        names = [tensor.name for tensor in self.outputs(self.config)]
+        return dict(zip(names, answer if isinstance(answer, tuple) else (answer,), strict=True))
 
     @staticmethod
     def text(answer: Any) -> str:

@@ -59,20 +59,17 @@ class NodeClassification(ArrayPipeline):
 
     reads: ClassVar[str] = ""
 
-    def postprocess(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return the probabilities (T, C)."""
-        return softmax(outputs["logits"])
+    def postprocess(self, outputs: Mapping[str, np.ndarray]) -> tuple[list[Any], np.ndarray]:
+        """Return the labels of the T nodes and the probabilities (T, C)."""
+        probabilities = softmax(outputs["logits"])
+        labels = [self.config["labels"][each] for each in probabilities.argmax(-1).tolist()]
+        return labels, probabilities
 
     @classmethod
     def outputs(cls, config: dict[str, Any]) -> tuple[Tensor, ...]:
         """Return the outputs for each node."""
         probabilities = Tensor("probabilities", "float32", (None, len(config["labels"])))
         return Tensor("label", label_dtype(config), (None,)), probabilities
-
-    def row(self, answer: np.ndarray) -> Row:
-        """Return the outputs for probabilities (T, C)."""
-        labels = [self.config["labels"][each] for each in answer.argmax(-1).tolist()]
-        return {"label": labels, "probabilities": answer}
 
 
 def label_dtype(config: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_transformer_serving.pipelines.errors import Errors, RefusedError
 from keras_transformer_serving.pipelines.texts import Arrays, TextPipeline, Windows, as_floats
-from keras_transformer_serving.tasks import DEFAULT, TEXT, Row, Tensor
+from keras_transformer_serving.tasks import DEFAULT, TEXT, Tensor
 
 
 class Embedding(TextPipeline):
@@ -90,10 +90,6 @@ class Embedding(TextPipeline):
     def outputs(cls, config: dict[str, Any]) -> tuple[Tensor, ...]:
         """Return the output "embedding"."""
         return (Tensor("embedding", "float32", (config["model_dim"],)),)
-
-    def row(self, answer: np.ndarray) -> Row:
-        """Return the vector (E,) as an output."""
-        return {"embedding": answer}
 
 
 def prompt_options(prompts: Mapping[str, str], prompt_name: str | None, prompt: str | None) -> dict[str, str]:

@@ -8,7 +8,7 @@ import numpy as np
 from keras_transformer_serving.pipelines.errors import Errors, RefusedError
 from keras_transformer_serving.pipelines.texts import Arrays, TextPipeline, Windows
 from keras_transformer_serving.pipelines.token_classification import WORD
-from keras_transformer_serving.tasks import DEFAULT, Row, Tensor
+from keras_transformer_serving.tasks import DEFAULT, Tensor
 
 
 class Span(NamedTuple):
@@ -105,11 +105,6 @@ class QuestionAnswering(TextPipeline):
         """Return the outputs: the fields of `Span`."""
         start, end = (Tensor(name, "int32") for name in ("start", "end"))
         return Tensor("answer", "string"), start, end, Tensor("probability", "float32")
-
-    def row(self, answer: Span) -> Row:
-        """Return the span as outputs."""
-        outputs = self.outputs(self.config)
-        return {tensor.name: value for tensor, value in zip(outputs, answer, strict=True)}
 
     @staticmethod
     def text(answer: Span) -> str:

@@ -39,7 +39,7 @@ class Windows:
 class TextPipeline(Model, abc.ABC):
     """Base class of exported pipelines that run their model once on texts.
 
-    A task defines `preprocess`, `postprocess`, `outputs` and `row`; `columns` and `text` replace default ones.
+    A task defines `preprocess`, `postprocess` and `outputs`; `columns`, `row` and `text` have defaults.
     Its arguments and errors are those of the pipeline of its name in `keras_transformer.pipelines`.
 
     Args:
