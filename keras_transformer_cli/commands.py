@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     names: dict[str, str] = {}
     try:
-        program = parser(arguments[0] if arguments else "")
+        program = parser(arguments[0] if arguments else "", arguments)
         names = options_of(program, arguments)
         options = program.parse_args(arguments)
         options.arguments = arguments
@@ -178,12 +178,13 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def parser(chosen: str | None = None) -> argparse.ArgumentParser:
+def parser(chosen: str | None = None, arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
     """Return the parser of the command line.
 
     Args:
         chosen: the command in use: the options of `serve`, which needs other packages, are added for it alone; None for
             all commands.
+        arguments: the arguments to parse, which may name a task of another package.
     """
     program = argparse.ArgumentParser(
         prog="keras-transformer", description="Train, export and run transformers."
@@ -202,7 +203,8 @@ def parser(chosen: str | None = None) -> argparse.ArgumentParser:
         "--epochs", type=int, default=5, help="the number of training epochs; default: %(default)s"
     )
     train = command("train", training.train, "train a model on your files, and evaluate it")
-    training.add_tasks(train)
+    if chosen in ("train", None):
+        training.add_tasks(train, arguments)
     prediction.add_command(command)
     evaluate = command("evaluate", _evaluate, "translate a test set and score the outputs")
     evaluate.add_argument("path", help="a pipeline, a training run, or an export")

@@ -7,14 +7,12 @@ import functools
 import json
 import pathlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from keras_transformer_cli import documents, folders
 from keras_transformer_cli.output import in_chunks, one_line
 from keras_transformer_cli.quiet import load_libraries, quiet_start
-
-_IMAGES = "ImageClassification"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +25,7 @@ class Predictor:
         columns: the possible numbers of columns of a line.
         image_size: the size (height, width, channels) of the images that the model takes; None for texts.
         resizes: whether `answer` resizes images itself.
+        text: a function from an answer to a line of text.
     """
 
     name: str
@@ -34,6 +33,7 @@ class Predictor:
     columns: tuple[int, ...]
     image_size: tuple[int, ...] | None = None
     resizes: bool = True
+    text: Callable[[Any], str] = str
 
     def __call__(self, lines: Sequence[str]) -> list[Any]:
         """Answer lines: texts, texts separated by tabs, or paths of images."""
@@ -101,7 +101,7 @@ def _predict(options: argparse.Namespace) -> None:
                 row = {"input": line, "answer": as_json(answer)}
                 shown = json.dumps(row, ensure_ascii=False)
             else:
-                shown = as_text(answer)
+                shown = one_line(predictor.text(answer))
             output.write(shown + "\n")
         output.flush()
 
@@ -159,6 +159,7 @@ def open_output(path: str | None) -> Any:
 def load(folder: str) -> Predictor:
     """Load a pipeline, that of a training run, or an export; one with ONNX graphs of texts needs no TensorFlow."""
     from keras_transformer_serving import bundle
+    from keras_transformer_serving.tasks import Task
 
     path = pathlib.Path(folder)
     if bundle.is_bundle(path):
@@ -170,34 +171,42 @@ def load(folder: str) -> Predictor:
 
         pipeline = pipelines.load(path)
     name = type(pipeline).__name__
-    if name == "NodeClassification":
+    task = Task.of(name) or Task
+    if not task.reads:
         raise ValueError(f"`folder` must be a pipeline of texts or images. Received: a {name}")
-    if name == _IMAGES:
+    if task.reads == "images":
         model = pipeline.model
         size = (*model.image_size, model.num_channels)
-        return Predictor(name, pipeline, (1,), size, pipeline.resize)
-    return Predictor(name, pipeline, _columns(name, getattr(pipeline.model, "symmetric", False)))
+        return Predictor(name, pipeline, (1,), size, pipeline.resize, task.text)
+    inputs = getattr(pipeline, "text_inputs", dict)  # a pipeline that generates reads one text
+    return Predictor(name, pipeline, _counts(inputs()), text=task.text)
 
 
 def _of_export(path: pathlib.Path) -> Predictor:
     import keras_transformer_serving as serving
+    from keras_transformer_serving.tasks import Task
 
     export = serving.Bundle(path)
     config = export.config
     name = config["pipeline"]
+    task = Task.of(name) or Task
     if "generation" in config:
-        return Predictor(name, generating_export(export), (1,))
-    if name == "NodeClassification":
+        return Predictor(name, generating_export(export), (1,), text=task.text)
+    if not task.reads:
         raise ValueError(f"`folder` must be an export of texts or images. Received: one of a {name}")
     model = serving.load(path)
-    if name == _IMAGES:
+    if task.reads == "images":
         size = (*config["image_size"], config["num_channels"])
 
         def classify(image: Any) -> Any:
             return model.answers(pixel_values=image[None].astype("float32"))[0]
 
-        return Predictor(name, classify, (1,), size, resizes=False)
-    return Predictor(name, model, _columns(name, config.get("symmetric", False)))
+        return Predictor(name, classify, (1,), size, resizes=False, text=task.text)
+    columns = {
+        signature: [tensor.name for tensor in tensors if tensor.required]
+        for signature, tensors in task.columns(config).items()
+    }
+    return Predictor(name, model, _counts(columns), text=task.text)
 
 
 def generating_export(export: Any) -> Callable[[Sequence[str]], list[str]]:
@@ -231,24 +240,6 @@ def as_json(answer: Any) -> Any:
     return answer.tolist() if hasattr(answer, "tolist") else answer
 
 
-def as_text(answer: Any) -> str:
-    """Return an answer as a line: the text of a span, word/label of tagged words, values separated by spaces."""
-    if hasattr(answer, "word"):
-        return f"{answer.word}/{answer.label}"
-    if hasattr(answer, "piece"):
-        return f"{answer.piece} {answer.probability:.2f}"
-    if hasattr(answer, "text"):
-        return one_line(answer.text)
-    if isinstance(answer, list | tuple):
-        nested = any(isinstance(one, list) for one in answer)
-        return ("\t" if nested else " ").join(map(as_text, answer))
-    if hasattr(answer, "tolist"):
-        return as_text(answer.tolist())
-    return one_line(str(answer))
-
-
-def _columns(name: str, symmetric: bool) -> tuple[int, ...]:
-    """Return the possible numbers of texts of a line."""
-    if name == "QuestionAnswering" or symmetric:
-        return (2,)
-    return (1, 2) if name == "TextClassification" else (1,)
+def _counts(inputs: Mapping[str, Sequence[str]]) -> tuple[int, ...]:
+    """Return the possible numbers of texts of a line, given the names of the texts of each signature."""
+    return tuple(sorted({len(names) for names in inputs.values()})) or (1,)

@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import importlib.metadata
 import inspect
 import logging
 import os
@@ -10,6 +11,7 @@ import re
 import shlex
 import sys
 import typing
+from collections.abc import Sequence
 from typing import Any
 
 from keras_transformer_cli.output import say, with_options
@@ -18,13 +20,44 @@ from keras_transformer_options.base import TaskOptions, types_of
 from keras_transformer_options.tasks import TASKS
 
 BACKENDS = ("tensorflow", "jax")
+_PACKAGES = "keras_transformer.tasks"  # the entry points of other packages
 
 
-def add_tasks(train: argparse.ArgumentParser) -> None:
-    """Add a command for each task, whose options are the fields of its class."""
+def add_tasks(train: argparse.ArgumentParser, arguments: Sequence[str] = ()) -> None:
+    """Add a command for each task, whose options are the fields of its class.
+
+    Args:
+        train: the command `train`.
+        arguments: the arguments of the command line. A task of another package, an entry point of its name, is imported
+            if they name it, which imports TensorFlow.
+
+    Raises:
+        ValueError: if the entry point defines no recipe of its name.
+    """
     tasks = train.add_subparsers(required=True, metavar="task")
+    others = [each for each in importlib.metadata.entry_points(group=_PACKAGES) if each.name not in TASKS]
+    for other in others:
+        if other.name in arguments[1:2]:
+            _import_task(other, arguments)
     for options in TASKS.values():
         _add_task(tasks, options)
+    for other in others:
+        if other.name not in TASKS:
+            tasks.add_parser(other.name, help=f"a task of {other.value.partition('.')[0]}")
+
+
+def _import_task(entry_point: importlib.metadata.EntryPoint, arguments: Sequence[str]) -> None:
+    """Import the recipe of another package, which registers itself, with the backend of the command line."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--backend", choices=BACKENDS)
+    set_backend(parser.parse_known_args(arguments)[0].backend)
+    load_libraries()
+    with quiet_start():
+        entry_point.load()
+    if entry_point.name not in TASKS:
+        raise ValueError(
+            f"The entry point `{entry_point.name}` must define a recipe of this task. Received: {entry_point.value}"
+        )
 
 
 def set_backend(backend: str | None) -> None:

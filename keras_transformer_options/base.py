@@ -25,6 +25,9 @@ _FILES = {"nargs": "+", "metavar": "FILE"}
 _CHECKED = 20  # files whose first rows are read
 _DELIMITERS = "|\t;"
 
+TASKS: dict[str, type["TaskOptions"]] = {}
+"""The options of each task, by its name; where recipes are imported, the recipes, which extend them."""
+
 
 @dataclasses.dataclass(frozen=True)
 class TaskOptions:
@@ -100,6 +103,12 @@ class TaskOptions:
     datasets: ClassVar[tuple[str, ...]] = ()
     tokenizers: ClassVar[tuple[str, ...]] = ()
     model_sizes: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Register a class that names its task."""
+        super().__init_subclass__(**kwargs)
+        if "task" in vars(cls):
+            TASKS[cls.task] = cls
 
     def __post_init__(self) -> None:
         """Check the options."""

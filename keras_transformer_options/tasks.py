@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Literal
 
 from keras_transformer_options.arguments import check_fraction, check_one_of, renamed
+from keras_transformer_options.base import TASKS as TASKS
 from keras_transformer_options.base import TableOptions, TaskOptions
 from keras_transformer_options.examples import FileFormat
 from keras_transformer_options.files import checked_paths
@@ -200,19 +201,6 @@ class AnswerOptions(TaskOptions):
     summary: ClassVar[str] = "train a model to find answers in a context: SQuAD's JSON"
     tokenizers: ClassVar[tuple[str, ...]] = (*WORD_PIECE, *SENTENCE_PIECE)
     model_sizes: ClassVar[tuple[str, ...]] = BERT_SIZES
-
-
-TASKS: dict[str, type[TaskOptions]] = {
-    options.task: options
-    for options in (
-        TranslateOptions,
-        LanguageModelOptions,
-        MaskedLanguageModelOptions,
-        ClassifyOptions,
-        TagOptions,
-        AnswerOptions,
-    )
-}
 
 
 def checked_direction(dataset: str, direction: str | None = None) -> str:

@@ -571,7 +571,7 @@ def test_predict_answers_lines_of_arguments_files_and_standard_input(monkeypatch
     def answer(question, context):
         return [Span(one[:3], 0, 3, 0.5) for one in context]
 
-    predictor = prediction.Predictor("QuestionAnswering", answer, (2,))
+    predictor = prediction.Predictor("QuestionAnswering", answer, (2,), text=serving.QuestionAnswering.text)
     monkeypatch.setattr(prediction, "load", lambda _: predictor)
     assert commands.main(["predict", "x", "who\tAda said", "who\tBob"]) == 0
     assert capsys.readouterr().out == "Ada\nBob\n"
@@ -609,10 +609,10 @@ def test_predict_answers_lines_of_arguments_files_and_standard_input(monkeypatch
 def test_answers_of_every_kind_are_one_line():
     tagged = [TaggedWord("Ada", "PER", 0.9, 0, 3), TaggedWord("said", "O", 0.9, 4, 8)]
     masked = [[MaskPrediction("dog", 0.5), MaskPrediction("cat", 0.25)]]
-    shown = {
-        prediction.as_text(answer) for answer in (tagged, masked, 3, "a\nb", [0.5, 2], np.float32([1.5]))
-    }
-    assert shown == {"Ada/PER said/O", "dog 0.50 cat 0.25", "3", "a b", "0.5 2", "1.5"}
+    assert serving.TokenClassification.text(tagged) == "Ada/PER said/O"
+    assert serving.FillMask.text(masked * 2) == "dog 0.50 cat 0.25\tdog 0.50 cat 0.25"
+    shown = [serving.TextClassification.text(answer) for answer in (3, "a", [0.5, 2], np.float32([1.5]))]
+    assert shown == ["3", "a", "0.5 2", "1.5"]
     assert prediction.as_json([tagged[0], np.float32([1.5])])[1] == [1.5]
 
 

@@ -74,9 +74,10 @@ def load(folder: str | os.PathLike[str]) -> Any:
             f"Received: folder={str(folder)!r}"
         )
     config = files.read_json(config_file) if config_file.is_file() else {}
-    if not isinstance(config, dict) or str(config.get("pipeline")) not in Pipeline.classes:
+    pipeline = Pipeline.of(str(config.get("pipeline"))) if isinstance(config, dict) else None
+    if pipeline is None:
         raise FileNotFoundError(
             f"`folder` must be a saved pipeline, or a training run. Received: folder={str(folder)!r}, "
             f"which {'has no config.json' if not config_file.is_file() else 'has another config.json'}"
         )
-    return Pipeline.classes[config["pipeline"]].load(folder)
+    return pipeline.load(folder)

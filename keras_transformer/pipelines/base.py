@@ -2,9 +2,10 @@
 
 import abc
 import dataclasses
+import importlib.metadata
 import os
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Self
 
 import keras
@@ -92,18 +93,64 @@ class Pipeline(abc.ABC):
     Attributes:
         generates: whether the pipeline generates in a loop rather than running its model once.
         classes: all subclasses, by name.
+        model_classes: the classes of models that `from_hugging_face` and `from_keras_hub` make this pipeline of.
     """
 
     model: Any
     tokenizer: Any = None
     generates: ClassVar[bool] = False
     classes: ClassVar[dict[str, type["Pipeline"]]] = {}
+    model_classes: ClassVar[tuple[type, ...]] = ()
     _settings_file: ClassVar[str] = "settings.json"
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Register the class by its name, for `pipelines.load`."""
         super().__init_subclass__(**kwargs)
         Pipeline.classes[cls.__name__] = cls
+
+    @staticmethod
+    def of(name: str) -> type["Pipeline"] | None:
+        """Return the class of a name, None if there is none.
+
+        One that nothing imports is found as an entry point of the group "keras_transformer.pipelines" with this name.
+        """
+        if name not in Pipeline.classes:
+            for entry_point in importlib.metadata.entry_points(
+                group="keras_transformer.pipelines", name=name
+            ):
+                entry_point.load()
+        return Pipeline.classes.get(name)
+
+    @staticmethod
+    def of_model(model: Any) -> type["Pipeline"]:
+        """Return the first class with the class of a model among its `model_classes`.
+
+        Raises:
+            ValueError: if there is none.
+        """
+        for pipeline in Pipeline.classes.values():
+            if type(model) in pipeline.model_classes:
+                return pipeline
+        raise ValueError(f"`model` must be one that a pipeline takes. Received: a {type(model).__name__}")
+
+    @classmethod
+    def hugging_face_arguments(
+        cls, folder: pathlib.Path, config: dict[str, Any], model: Any, settings: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return arguments of the constructor that a folder of `transformers` determines.
+
+        Args:
+            folder: the folder.
+            config: the content of its `config.json`.
+            model: the model that `interop.from_hugging_face` returns for it.
+            settings: the arguments of the caller, which take precedence.
+        """
+        return {}
+
+    @classmethod
+    def keras_hub_arguments(cls, model: Any, tokenizer: Any) -> dict[str, Any]:
+        """Return arguments of the constructor that a model of KerasHub and its tokenizer determine."""
+        return {}
 
     @abc.abstractmethod
     def preprocess(self, *inputs: Tensor) -> Preprocessed:

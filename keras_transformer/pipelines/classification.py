@@ -1,6 +1,6 @@
 """Labels, scores and answers of classifiers and regressions."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -121,6 +121,12 @@ def check_labels(labels: Sequence[Any] | None, num_classes: int) -> list[Any]:
             f"`labels` must name each of the model's {num_classes} classes. Received: {len(labels)} labels"
         )
     return labels
+
+
+def labels_of(config: Mapping[str, Any]) -> list[str] | None:
+    """Return the names of the classes in a `config.json` of `transformers`, in the order of their ids."""
+    names = config.get("id2label")
+    return None if names is None else [names[number] for number in sorted(names, key=int)]
 
 
 def labels_tensor(labels: Sequence[Any]) -> tf.Tensor:

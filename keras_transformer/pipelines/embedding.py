@@ -1,12 +1,13 @@
 """Sentence embeddings."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.models import BERT
 from keras_transformer.models.sentence_encoder import SentenceEncoder, check_pooling, pool, pooled_dim
 from keras_transformer.pipelines.arguments import as_list
 from keras_transformer.pipelines.base import BATCH, DEFAULT, Arrays, Axes, Graph, Preprocessed
@@ -44,6 +45,7 @@ class Embedding(TextPipeline):
         >>> vectors[0] @ vectors[1]
     """
 
+    model_classes: ClassVar[tuple[type, ...]] = (BERT,)
     long_text_options = ("refuse", "window", "truncate")
 
     def __init__(

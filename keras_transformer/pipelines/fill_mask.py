@@ -1,10 +1,11 @@
 """Masked-token prediction."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorflow as tf
 
+from keras_transformer.models import MaskedLanguageModel, Pretraining
 from keras_transformer.pipelines.arguments import LENGTH, check_output
 from keras_transformer.pipelines.base import Arrays, Preprocessed
 from keras_transformer.pipelines.texts import TextPipeline, first_error, utf8_error, valid_utf8
@@ -30,6 +31,8 @@ class FillMask(TextPipeline):
         >>> FillMask(model, tokenizer, top=1)("the [MASK] barks")
         [[MaskPrediction(piece='dog', probability=0.93)]]
     """
+
+    model_classes: ClassVar[tuple[type, ...]] = (MaskedLanguageModel, Pretraining)
 
     def __init__(self, model: Any, tokenizer: Any, mask: str = "[MASK]", top: int = 5) -> None:
         super().__init__(model, tokenizer)
@@ -111,6 +114,16 @@ class FillMask(TextPipeline):
             "pieces": tf.RaggedTensor.from_value_rowids(tf.gather(pieces, index), rows, count).to_tensor(""),
             "probabilities": tf.RaggedTensor.from_value_rowids(best, rows, count).to_tensor(0.0),
         }
+
+    @classmethod
+    def hugging_face_arguments(cls, folder: Any, config: Any, model: Any, settings: Any) -> dict[str, Any]:
+        """Return the masked language model, also of the two heads of pre-training."""
+        return {"model": getattr(model, "masked_language_model", model)}
+
+    @classmethod
+    def keras_hub_arguments(cls, model: Any, tokenizer: Any) -> dict[str, Any]:
+        """Return the mask token."""
+        return {"mask": tokenizer.mask_token}
 
     def settings(self) -> dict[str, Any]:
         """Return the constructor's arguments except model and tokenizer."""

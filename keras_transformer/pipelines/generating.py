@@ -17,6 +17,7 @@ from keras_transformer.generation.validation import padding_value
 from keras_transformer.pipelines import arguments, batched, generation_graphs
 from keras_transformer.pipelines.base import Arrays, Graph, Preprocessed
 from keras_transformer.pipelines.generation_signatures import Signatures
+from keras_transformer.pipelines.hugging_face_generation import settings_from
 from keras_transformer.pipelines.outputs import Answer, stream_text
 from keras_transformer.pipelines.scoring import ScoringPipeline
 from keras_transformer.pipelines.texts import accepted_rows, accepted_texts, first_error, padded
@@ -341,6 +342,11 @@ class GeneratingPipeline(ScoringPipeline):
             "max_new_tokens": self.max_new_tokens,
             "max_source_tokens": self.max_source_tokens,
         }
+
+    @classmethod
+    def hugging_face_arguments(cls, folder: Any, config: Any, model: Any, settings: Any) -> dict[str, Any]:
+        """Return the sampler, the constraints and the maximum number of tokens."""
+        return settings_from(folder, model, settings)
 
     def export_config(self) -> dict[str, Any]:
         """Return the settings that serving needs to run an export without this package."""

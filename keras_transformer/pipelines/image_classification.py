@@ -1,18 +1,25 @@
 """Image classification."""
 
-from collections.abc import Sequence
-from typing import Any
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
+import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.models import ViT
 from keras_transformer.pipelines.arguments import check_model
 from keras_transformer.pipelines.base import BATCH, DEFAULT, Arrays, Graph, Preprocessed
-from keras_transformer.pipelines.classification import Classifier
+from keras_transformer.pipelines.classification import Classifier, labels_of
 from keras_transformer.pipelines.forward import FORWARD, ForwardPipeline, check_no_texts
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_positive_integer
+from keras_transformer_serving import files
 from keras_transformer_serving.pipelines.errors import Errors, RowErrors
+
+_PREPROCESSOR = "preprocessor_config.json"
+_BILINEAR = 2
 
 
 class ImageClassification(Classifier, ForwardPipeline):
@@ -35,6 +42,8 @@ class ImageClassification(Classifier, ForwardPipeline):
         >>> classifier(images)
         ['dog', 'cat']
     """
+
+    model_classes: ClassVar[tuple[type, ...]] = (ViT,)
 
     def __init__(
         self,
@@ -135,6 +144,22 @@ class ImageClassification(Classifier, ForwardPipeline):
         ]
         return {FORWARD: images, DEFAULT: images}
 
+    @classmethod
+    def hugging_face_arguments(
+        cls, folder: pathlib.Path, config: Any, model: Any, settings: Any
+    ) -> dict[str, Any]:
+        """Return the names of the classes and whether to resize; make the normalisation a part of the weights."""
+        path = folder / _PREPROCESSOR
+        given = files.read_json(path) if path.is_file() else {}
+        _check_preprocessor(path, given, model)
+        if given.get("do_normalize", True):
+            set_normalization(model, given.get("image_mean", 0.5), given.get("image_std", 0.5))
+        else:
+            set_normalization(model, 0.0, 1.0)
+        # Other interpolations than ours would give other images, so do not resize for them.
+        resize = bool(given.get("do_resize", True)) and given.get("resample", _BILINEAR) == _BILINEAR
+        return {"labels": labels_of(config), "resize": resize}
+
     def settings(self) -> dict[str, Any]:
         """Return the constructor's arguments except the model."""
         return {"labels": self.labels, "resize": self.resize, "threshold": self.threshold}
@@ -175,3 +200,34 @@ class ImageClassification(Classifier, ForwardPipeline):
                     f"`images` must have values from {low} to {high}; these look like values up to 1. "
                     f"Received: {images.dtype} values from {least} to {most}"
                 )
+
+
+def _check_preprocessor(path: pathlib.Path, given: Mapping[str, Any], model: Any) -> None:
+    size = given.get("size", model.image_size[0])
+    size = (size.get("height"), size.get("width")) if isinstance(size, Mapping) else (size, size)
+    scale = given.get("rescale_factor", 1 / 255)
+    if (
+        tuple(size) != tuple(model.image_size)
+        or not np.isclose(scale, 1 / 255)
+        or not given.get("do_rescale", True)
+    ):
+        raise ValueError(
+            f"`{path}` must describe images of the model's size {tuple(model.image_size)} and values from 0 to 255. "
+            f"Received: size={size}, do_rescale={given.get('do_rescale', True)}, rescale_factor={scale}"
+        )
+
+
+def set_normalization(model: Any, mean: Any, deviation: Any) -> None:
+    """Fold the normalisation (x / 255 − mean) / deviation into the patch embedding, whose inputs are in [−1, 1].
+
+    With y = 2 x / 255 − 1 it equals y / (2 deviation) + (1 / 2 − mean) / deviation.
+    """
+    channels = model.num_channels
+    mean, deviation = (np.broadcast_to(np.asarray(each, "float64"), channels) for each in (mean, deviation))
+    kernel = keras.ops.convert_to_numpy(model.embedding.kernel).astype(
+        "float64"
+    )  # (size · size · channels, D)
+    by_channel = kernel.reshape(-1, channels, kernel.shape[1])
+    shift = np.einsum("pcd,c->d", by_channel, (0.5 - mean) / deviation)
+    model.embedding.bias.assign(keras.ops.convert_to_numpy(model.embedding.bias) + shift)
+    model.embedding.kernel.assign((by_channel / (2 * deviation)[:, None]).reshape(kernel.shape))

@@ -8,14 +8,8 @@ import numpy as np
 
 from keras_transformer import interop, text
 from keras_transformer.interop.keras_hub import class_name, tokenizer_of
-from keras_transformer.models import BERT, GPT, T5, MaskedLanguageModel, SequenceClassifier
-from keras_transformer.pipelines.embedding import Embedding
-from keras_transformer.pipelines.fill_mask import FillMask
-from keras_transformer.pipelines.hugging_face import set_normalization
-from keras_transformer.pipelines.image_classification import ImageClassification
-from keras_transformer.pipelines.text_classification import TextClassification
-from keras_transformer.pipelines.text_generation import TextGeneration
-from keras_transformer.pipelines.text_to_text import TextToText
+from keras_transformer.pipelines.base import Pipeline
+from keras_transformer.pipelines.image_classification import ImageClassification, set_normalization
 
 
 def from_keras_hub(model: keras.Model, tokenizer: Any = None, **settings: Any) -> Any:
@@ -54,13 +48,8 @@ def from_keras_hub(model: keras.Model, tokenizer: Any = None, **settings: Any) -
     ours = tokenizer_from_keras_hub(theirs, getattr(model, "backbone", model).vocabulary_size)
     ids = {name: getattr(ours, name) for name in _TOKENIZERS[type(theirs).__name__][1]}
     converted = interop.from_keras_hub(model, **ids)
-    pipeline = _PIPELINES[type(converted)]
-    defaults: dict[str, Any] = {}
-    if pipeline is TextGeneration:
-        defaults = {"add_start": getattr(getattr(model, "preprocessor", None), "add_start_token", False)}
-    elif pipeline is FillMask:
-        defaults = {"mask": theirs.mask_token}
-    return pipeline(converted, ours, **{**defaults, **settings})
+    pipeline: Any = Pipeline.of_model(converted)
+    return pipeline(converted, ours, **{**pipeline.keras_hub_arguments(model, theirs), **settings})
 
 
 def tokenizer_from_keras_hub(tokenizer: Any, vocabulary_size: int | None = None) -> text.Tokenizer:
@@ -180,11 +169,4 @@ _TOKENIZERS: dict[str | None, tuple[Callable[[Any, int | None], text.Tokenizer],
     ),
     "GPT2Tokenizer": (_byte_pair({"start": "start", "end": "end"}), ("end_id",)),
     "T5Tokenizer": (_sentence_piece, ("pad_id", "start_id", "end_id")),
-}
-_PIPELINES: dict[type[keras.Model], Any] = {
-    BERT: Embedding,
-    GPT: TextGeneration,
-    MaskedLanguageModel: FillMask,
-    SequenceClassifier: TextClassification,
-    T5: TextToText,
 }

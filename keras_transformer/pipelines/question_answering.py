@@ -1,10 +1,11 @@
 """Extractive question answering."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorflow as tf
 
+from keras_transformer.models import SpanClassifier
 from keras_transformer.pipelines.arguments import LENGTH, check_output
 from keras_transformer.pipelines.base import BATCH, DEFAULT, Arrays, Axes, Preprocessed
 from keras_transformer.pipelines.texts import (
@@ -40,6 +41,8 @@ class QuestionAnswering(TextPipeline):
         >>> QuestionAnswering(model, tokenizer)("Who barks?", "A dog barks.").text
         'dog'
     """
+
+    model_classes: ClassVar[tuple[type, ...]] = (SpanClassifier,)
 
     def __init__(
         self, model: Any, tokenizer: Any, max_answer_tokens: int = 30, long_texts: str = "refuse"

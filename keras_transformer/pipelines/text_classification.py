@@ -1,13 +1,14 @@
 """Classification of texts and pairs of texts."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorflow as tf
 
+from keras_transformer.models import SequenceClassifier
 from keras_transformer.pipelines.arguments import check_model, check_output
 from keras_transformer.pipelines.base import DEFAULT, Preprocessed
-from keras_transformer.pipelines.classification import Classifier
+from keras_transformer.pipelines.classification import Classifier, labels_of
 from keras_transformer.pipelines.texts import TextPipeline, accepted_rows, first_ids, lengths_of, utf8_error
 from keras_transformer.typing import Tensor
 from keras_transformer_serving.pipelines.errors import Errors
@@ -46,6 +47,8 @@ class TextClassification(Classifier, TextPipeline):
         >>> classifier(["a fine film"])
         ['positive']
     """
+
+    model_classes: ClassVar[tuple[type, ...]] = (SequenceClassifier,)
 
     def __init__(
         self,
@@ -156,6 +159,11 @@ class TextClassification(Classifier, TextPipeline):
         if getattr(self.encoder, "num_segments", 2) < 2:
             return {DEFAULT: ("text",)}
         return {DEFAULT: ("text",), "classify_pairs": ("text", "text_pair")}
+
+    @classmethod
+    def hugging_face_arguments(cls, folder: Any, config: Any, model: Any, settings: Any) -> dict[str, Any]:
+        """Return the names of the classes."""
+        return {"labels": labels_of(config)}
 
     def settings(self) -> dict[str, Any]:
         """Return the constructor's arguments except model and tokenizer."""

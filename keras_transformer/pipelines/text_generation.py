@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.models import GPT
 from keras_transformer.pipelines import arguments
 from keras_transformer.pipelines.base import Preprocessed
 from keras_transformer.pipelines.generating import GeneratingPipeline
@@ -44,6 +45,7 @@ class TextGeneration(GeneratingPipeline):
         [' to be: that']
     """
 
+    model_classes: ClassVar[tuple[type, ...]] = (GPT,)
     _model_description: ClassVar[str] = "a decoder-only model such as `models.GPT`"
     _has_encoder: ClassVar[bool] = False
     _shared: ClassVar[tuple[str, ...]] = ("vocabulary_size", "pad_id", "end_id")
@@ -153,6 +155,11 @@ class TextGeneration(GeneratingPipeline):
         same = self.decode(self._padded(separate)[0]) == targets
         error = "`targets` must begin where a token of the whole text may begin. Received: another beginning"
         return rows, tf.where(after_prompt | after_anchor | same, "", error)
+
+    @classmethod
+    def keras_hub_arguments(cls, model: Any, tokenizer: Any) -> dict[str, Any]:
+        """Return whether prompts begin with the start token, as those of the preprocessor do."""
+        return {"add_start": getattr(getattr(model, "preprocessor", None), "add_start_token", False)}
 
     def settings(self) -> dict[str, Any]:
         """Return the constructor's arguments except model and tokenizer."""

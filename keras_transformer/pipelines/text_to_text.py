@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.models import T5, Transformer
 from keras_transformer.pipelines import arguments
 from keras_transformer.pipelines.base import Preprocessed
 from keras_transformer.pipelines.generating import GeneratingPipeline
@@ -40,6 +41,7 @@ class TextToText(GeneratingPipeline):
         ['Where is the station?']
     """
 
+    model_classes: ClassVar[tuple[type, ...]] = (Transformer, T5)
     _model_description: ClassVar[str] = "an encoder–decoder such as `models.Transformer`"
     _has_encoder: ClassVar[bool] = True
     _or_long_texts: ClassVar[str] = ", or long_texts='split'"

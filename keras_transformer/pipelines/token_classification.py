@@ -1,13 +1,19 @@
 """Classification of the words of a text."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorflow as tf
 
+from keras_transformer.models import TokenClassifier
 from keras_transformer.pipelines.arguments import LENGTH, check_model, check_output
 from keras_transformer.pipelines.base import Arrays, Preprocessed
-from keras_transformer.pipelines.classification import check_labels, labels_by_output, labels_tensor
+from keras_transformer.pipelines.classification import (
+    check_labels,
+    labels_by_output,
+    labels_of,
+    labels_tensor,
+)
 from keras_transformer.pipelines.texts import TextPipeline, utf8_error
 from keras_transformer.pipelines.words import Words, words_of
 from keras_transformer.typing import Tensor
@@ -36,6 +42,8 @@ class TokenClassification(TextPipeline):
         >>> TokenClassification(model, tokenizer, ["O", "PER"])("said Ada")
         [TaggedWord(word='said', label='O', …), TaggedWord(word='Ada', label='PER', …)]
     """
+
+    model_classes: ClassVar[tuple[type, ...]] = (TokenClassifier,)
 
     def __init__(
         self, model: Any, tokenizer: Any, labels: Sequence[Any] | None = None, long_texts: str = "refuse"
@@ -122,6 +130,11 @@ class TokenClassification(TextPipeline):
             "starts": dense(batch.state["starts"], -1),
             "ends": dense(batch.state["ends"], -1),
         }
+
+    @classmethod
+    def hugging_face_arguments(cls, folder: Any, config: Any, model: Any, settings: Any) -> dict[str, Any]:
+        """Return the names of the classes."""
+        return {"labels": labels_of(config)}
 
     def settings(self) -> dict[str, Any]:
         """Return the constructor's arguments except model and tokenizer."""

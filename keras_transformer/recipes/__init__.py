@@ -9,11 +9,7 @@ from keras_transformer.recipes.quickstarts import quickstart as quickstart
 from keras_transformer.recipes.runs import run as run
 from keras_transformer.recipes.tag import Tag as Tag
 from keras_transformer.recipes.translate import Translate as Translate
-
-# The recipe of each task of the command line.
-TASKS: dict[str, type[Recipe]] = {
-    recipe.task: recipe for recipe in (Translate, LanguageModel, MaskedLanguageModel, Classify, Tag, Answer)
-}
+from keras_transformer_options.base import TASKS as TASKS
 
 __all__ = [
     "TASKS",

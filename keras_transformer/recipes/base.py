@@ -16,7 +16,7 @@ from keras_transformer.recipes.pretrained import load_pipeline, with_precision
 from keras_transformer.recipes.tokenizers import TRAINERS
 from keras_transformer.training.progress import EpochsWithoutTotal
 from keras_transformer_options.arguments import renamed
-from keras_transformer_options.base import TaskOptions
+from keras_transformer_options.base import TASKS, TaskOptions
 
 SIZES = ("num_layers", "num_heads", "model_dim", "hidden_dim")
 
@@ -53,10 +53,18 @@ _EXAMPLES = (
 class Recipe(TaskOptions, abc.ABC):
     """A training run; its options, see `TaskOptions`, are the flags of `keras-transformer train`.
 
-    A recipe has the options of a task, and defines how to read examples, make a pipeline, train and evaluate it.
+    A recipe has the options of a task, and defines how to read examples, make a pipeline, train and evaluate it. It
+    names its `task`, with a `summary`, or extends a class of options that does.
     """
 
     size_arguments: ClassVar[dict[str, dict[str, Any]]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Register the recipe in place of the options that it extends."""
+        super().__init_subclass__(**kwargs)
+        options = TASKS.get(getattr(cls, "task", ""))
+        if options in cls.__mro__ and not issubclass(options, Recipe):
+            TASKS[cls.task] = cls
 
     @abc.abstractmethod
     def read(self, paths: Any) -> Any:

@@ -152,7 +152,8 @@ def _silent(line: str) -> None:
 def _expression(recipe: Recipe) -> str:
     """Return a recipe as an expression, with descriptions in place of examples."""
     options = ", ".join(f"{name}={value!r}" for name, value in recipe.options().items())
-    return f"kt.recipes.{type(recipe).__name__}({options})"
+    prefix = "kt.recipes." if type(recipe).__module__.startswith("keras_transformer.recipes.") else ""
+    return f"{prefix}{type(recipe).__name__}({options})"
 
 
 def summary(report: dict[str, Any]) -> str:

@@ -1,11 +1,10 @@
-"""The definition that calls and exports of a pipeline share, and a pipeline defined in this file."""
+"""The definition that calls and exports of a pipeline share."""
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer import export, pipelines
 from keras_transformer.models import BERT, GAT, SequenceClassifier, SpanClassifier, TokenClassifier, ViT
 from keras_transformer.pipelines import (
     ImageClassification,
@@ -14,8 +13,6 @@ from keras_transformer.pipelines import (
     TextClassification,
     TokenClassification,
 )
-from keras_transformer.pipelines.base import BATCH, Preprocessed
-from keras_transformer.pipelines.texts import TextPipeline, utf8_error
 from keras_transformer.text import ByteTokenizer
 
 BYTES = ByteTokenizer()
@@ -35,45 +32,9 @@ def bert(head):
     return randomised(head(BERT(BYTES.vocabulary_size, **SIZES, max_length=20, dropout=0.0)))
 
 
-class HighestLogit(TextPipeline):
-    """For each text the highest logit of a classifier: a task in one class."""
-
-    @property
-    def graph_outputs(self):
-        return {"logits": [BATCH]}
-
-    def __call__(self, text, batch_size=32):
-        return self._answers(batch_size, lambda row, _text: float(row["highest"]), text=text)
-
-    def preprocess(self, text):
-        windows = self._windows(self.tokenizer.tokenize(text), "text", utf8_error(text=text))
-        return Preprocessed(self._inputs(windows.ids), windows.error, {"owner": windows.owner})
-
-    def postprocess(self, outputs, batch):
-        highest = tf.reduce_max(outputs["logits"], axis=-1)
-        owner, count = batch.state["owner"], tf.size(batch.error)
-        return {"highest": tf.math.unsorted_segment_max(highest, owner, count)}
-
-
 @pytest.fixture(scope="module")
 def classifier():
     return TextClassification(bert(lambda encoder: SequenceClassifier(encoder, 3)), BYTES)
-
-
-@pytest.mark.slow
-def test_a_new_pipeline_is_one_class(classifier, tmp_path):
-    """It answers, is saved and exported as all others, without an entry anywhere."""
-    pipeline = HighestLogit(classifier.model, BYTES, long_texts="window")
-    texts = ["a", "bc", LONG]
-    found = pipeline(texts)
-    rows = [BYTES.encode([text], add_start=True, add_end=True) for text in texts[:2]]
-    np.testing.assert_allclose(found[:2], [np.max(classifier.model(row)) for row in rows], **CLOSE)
-    pipeline.save(tmp_path / "it")
-    assert pipelines.load(tmp_path / "it")(texts) == found
-    export.onnx(pipeline, tmp_path / "export")
-    assert export.verify(tmp_path / "export")["onnx"]["graphs"]["forward"]["largest_difference"] < 1e-4
-    served = pipeline.signatures()["serving_default"].function(tf.constant(texts))["highest"]
-    np.testing.assert_allclose(served, found, **CLOSE)
 
 
 PIPELINES = {

@@ -7,9 +7,10 @@ import numpy as np
 
 from keras_transformer_serving.graphs import MODEL
 from keras_transformer_serving.sessions import Sessions
+from keras_transformer_serving.tasks import Task
 
 
-class Model:
+class Model(Task):
     """An exported pipeline that does not generate, such as a classifier; `load` creates it.
 
     Args:

@@ -1,8 +1,9 @@
-"""Exported pipelines of texts: each gives the outputs of the pipeline of `keras_transformer.pipelines` of its name."""
+"""Exported pipelines: each gives the outputs of the pipeline of `keras_transformer.pipelines` of its name."""
 
 from typing import Any
 
 from keras_transformer_serving.model import Model
+from keras_transformer_serving.pipelines.classification import ArrayPipeline
 from keras_transformer_serving.pipelines.embedding import Embedding as Embedding
 from keras_transformer_serving.pipelines.fill_mask import FillMask as FillMask
 from keras_transformer_serving.pipelines.generating import TextGeneration as TextGeneration
@@ -15,12 +16,8 @@ from keras_transformer_serving.pipelines.token_classification import (
     TokenClassification as TokenClassification,
 )
 from keras_transformer_serving.sessions import Sessions
+from keras_transformer_serving.tasks import Task
 from keras_transformer_serving.text import Tokenizer
-
-_CLASSES: dict[str, type[TextPipeline]] = {
-    each.__name__: each
-    for each in (Embedding, FillMask, QuestionAnswering, TextClassification, TokenClassification)
-}
 
 
 def forward_pipeline(
@@ -36,9 +33,11 @@ def forward_pipeline(
         tokenizer: the export's tokenizer; None if there is none, or it needs TensorFlow.
 
     Returns:
-        The class of its task, or a `Model` of images, of graphs, or of ids.
+        The class of its name, or a `Model` if there is none, or it needs a tokenizer and there is none.
     """
-    task = _CLASSES.get(config["pipeline"])
-    if task is None or tokenizer is None:
-        return Model(sessions, config)
-    return task(sessions, config, tokenizer)
+    found = Task.of(config["pipeline"])
+    if found is not None and issubclass(found, ArrayPipeline):
+        return found(sessions, config)
+    if found is not None and issubclass(found, TextPipeline) and tokenizer is not None:
+        return found(sessions, config, tokenizer)
+    return Model(sessions, config)

@@ -7,6 +7,7 @@ import numpy as np
 
 from keras_transformer_serving.pipelines.errors import Errors, RefusedError
 from keras_transformer_serving.pipelines.texts import Arrays, TextPipeline, Windows, as_floats
+from keras_transformer_serving.tasks import DEFAULT, TEXT, Tensor
 
 
 class Embedding(TextPipeline):
@@ -76,6 +77,19 @@ class Embedding(TextPipeline):
         if self.config["normalize"]:
             mean = mean / np.sqrt(np.maximum(np.square(mean).sum(), 1e-12))
         return mean
+
+    @classmethod
+    def columns(cls, config: dict[str, Any]) -> dict[str, tuple[Tensor, ...]]:
+        """Return the inputs of each signature; of "embed" also a prompt and its name."""
+        if not config.get("prompts"):
+            return {DEFAULT: (TEXT,)}
+        name = Tensor("prompt_name", "string", default=config["default_prompt_name"] or "")
+        return {DEFAULT: (TEXT,), "embed": (TEXT, name, Tensor("prompt", "string", default=""))}
+
+    @classmethod
+    def outputs(cls, config: dict[str, Any]) -> tuple[Tensor, ...]:
+        """Return the output "embedding"."""
+        return (Tensor("embedding", "float32", (config["model_dim"],)),)
 
 
 def prompt_options(prompts: Mapping[str, str], prompt_name: str | None, prompt: str | None) -> dict[str, str]:

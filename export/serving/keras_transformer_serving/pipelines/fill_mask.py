@@ -7,6 +7,7 @@ import numpy as np
 
 from keras_transformer_serving.pipelines.errors import Errors, RefusedError
 from keras_transformer_serving.pipelines.texts import Arrays, TextPipeline, Windows, softmax
+from keras_transformer_serving.tasks import Row, Tensor
 
 
 class MaskPrediction(NamedTuple):
@@ -76,3 +77,21 @@ class FillMask(TextPipeline):
             [MaskPrediction(pieces[id_], float(row[id_])) for id_ in chosen.tolist()]
             for row, chosen in zip(probabilities, best, strict=True)
         ]
+
+    @classmethod
+    def outputs(cls, config: dict[str, Any]) -> tuple[Tensor, ...]:
+        """Return the outputs: the pieces of each mask token and their probabilities."""
+        shape = (None, config["top"])
+        return Tensor("pieces", "string", shape), Tensor("probabilities", "float32", shape)
+
+    def row(self, answer: list[list[MaskPrediction]]) -> Row:
+        """Return the predictions as outputs."""
+        return {
+            "pieces": [[each.piece for each in mask] for mask in answer],
+            "probabilities": [[each.probability for each in mask] for mask in answer],
+        }
+
+    @staticmethod
+    def text(answer: list[list[MaskPrediction]]) -> str:
+        """Return pieces and probabilities; those of several mask tokens are separated by tabs."""
+        return "\t".join(" ".join(f"{each.piece} {each.probability:.2f}" for each in mask) for mask in answer)

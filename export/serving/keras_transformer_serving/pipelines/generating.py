@@ -15,6 +15,7 @@ from keras_transformer_serving.pipelines.errors import (
     check_truncate,
 )
 from keras_transformer_serving.pipelines.texts import check_batch_size
+from keras_transformer_serving.tasks import Task
 from keras_transformer_serving.text import Tokenizer, splitting
 
 _NO_TEXT = (
@@ -23,7 +24,7 @@ _NO_TEXT = (
 )
 
 
-class Generating(abc.ABC):
+class Generating(Task, abc.ABC):
     """Base class of exported pipelines that generate: from texts to texts, or to token ids by `generate`.
 
     A task defines `tokenize` and `decode`.
@@ -360,8 +361,11 @@ class TextGeneration(Generating):
 
 
 def generating_pipeline(graphs: Graphs, tokenizer: Tokenizer | None, config: dict[str, Any]) -> Generating:
-    """Return an exported pipeline that generates: a `TextToText`, or of a decoder-only model a `TextGeneration`."""
-    return (TextGeneration if config["start_id"] is None else TextToText)(graphs, tokenizer, config)
+    """Return an exported pipeline that generates, of the class of its name or, if it has none, of its kind of model."""
+    found = Task.of(config["pipeline"])
+    if found is None or not issubclass(found, Generating):
+        found = TextGeneration if config["start_id"] is None else TextToText
+    return found(graphs, tokenizer, config)
 
 
 def _numbers(options: dict[str, Any], count: int) -> dict[str, np.ndarray]:

@@ -8,6 +8,7 @@ import numpy as np
 from keras_transformer_serving.pipelines.errors import Errors, RefusedError
 from keras_transformer_serving.pipelines.texts import Arrays, TextPipeline, Windows
 from keras_transformer_serving.pipelines.token_classification import WORD
+from keras_transformer_serving.tasks import DEFAULT, Tensor
 
 
 class Span(NamedTuple):
@@ -93,6 +94,22 @@ class QuestionAnswering(TextPipeline):
         _, first, last, probability = max(reversed(spans), key=lambda span: span[0])
         start, end = state.starts[first], state.ends[last]
         return Span(state.text[start:end], start, end, probability)
+
+    @classmethod
+    def columns(cls, config: dict[str, Any]) -> dict[str, tuple[Tensor, ...]]:
+        """Return the inputs: a question and its context."""
+        return {DEFAULT: (Tensor("question", "string"), Tensor("context", "string"))}
+
+    @classmethod
+    def outputs(cls, config: dict[str, Any]) -> tuple[Tensor, ...]:
+        """Return the outputs: the fields of `Span`."""
+        start, end = (Tensor(name, "int32") for name in ("start", "end"))
+        return Tensor("answer", "string"), start, end, Tensor("probability", "float32")
+
+    @staticmethod
+    def text(answer: Span) -> str:
+        """Return the text of the span."""
+        return answer.text
 
     def _best(
         self, starts: np.ndarray, ends: np.ndarray, windows: Windows, window: int

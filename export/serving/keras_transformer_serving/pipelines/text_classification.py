@@ -6,11 +6,13 @@ from typing import Any
 import numpy as np
 
 from keras_transformer_serving.model import postprocess
+from keras_transformer_serving.pipelines.classification import Classifier
 from keras_transformer_serving.pipelines.errors import Errors
 from keras_transformer_serving.pipelines.texts import Arrays, TextPipeline, Windows, as_floats
+from keras_transformer_serving.tasks import DEFAULT, TEXT, Tensor
 
 
-class TextClassification(TextPipeline):
+class TextClassification(Classifier, TextPipeline):
     """An exported text classifier, or regression; `load` creates it."""
 
     def __call__(
@@ -119,6 +121,14 @@ class TextClassification(TextPipeline):
         """Average the scores (W, C) of the windows of a text."""
         scores: np.ndarray = outputs.get("probabilities", outputs["logits"]).mean(axis=0)
         return scores
+
+    @classmethod
+    def columns(cls, config: dict[str, Any]) -> dict[str, tuple[Tensor, ...]]:
+        """Return the inputs of each signature: of texts, of pairs or of both."""
+        pair = (TEXT, Tensor("text_pair", "string"))
+        if config["symmetric"]:
+            return {DEFAULT: pair}
+        return {DEFAULT: (TEXT,), **({"classify_pairs": pair} if config.get("num_segments", 2) >= 2 else {})}
 
 
 def first_length(first: int, second: int, room: int) -> int:

@@ -39,8 +39,8 @@ class Windows:
 class TextPipeline(Model, abc.ABC):
     """Base class of exported pipelines that run their model once on texts.
 
-    A task defines `preprocess` and `postprocess`. Its arguments and errors are those of the pipeline of its name in
-    `keras_transformer.pipelines`.
+    A task defines `preprocess`, `postprocess` and `outputs`; `columns`, `row` and `text` have defaults.
+    Its arguments and errors are those of the pipeline of its name in `keras_transformer.pipelines`.
 
     Args:
         sessions: ONNX Runtime's sessions of the graphs.

@@ -6,8 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_transformer_serving.pipelines.classification import label_dtype
 from keras_transformer_serving.pipelines.errors import Errors
 from keras_transformer_serving.pipelines.texts import Arrays, TextPipeline, Windows, softmax
+from keras_transformer_serving.tasks import Row, Tensor
 
 WORD = re.compile(r"\S+")
 
@@ -84,6 +86,27 @@ class TokenClassification(TextPipeline):
                 TaggedWord(word.group(), labels[best], float(probabilities[best]), word.start(), word.end())
             )
         return found
+
+    @classmethod
+    def outputs(cls, config: dict[str, Any]) -> tuple[Tensor, ...]:
+        """Return the outputs: the fields of `TaggedWord` for each word."""
+        return (
+            Tensor("words", "string", (None,)),
+            Tensor("labels", label_dtype(config), (None,)),
+            Tensor("probabilities", "float32", (None,)),
+            Tensor("starts", "int32", (None,)),
+            Tensor("ends", "int32", (None,)),
+        )
+
+    def row(self, answer: list[TaggedWord]) -> Row:
+        """Return the words as outputs."""
+        outputs = self.outputs(self.config)
+        return {tensor.name: [word[field] for word in answer] for field, tensor in enumerate(outputs)}
+
+    @staticmethod
+    def text(answer: list[TaggedWord]) -> str:
+        """Return each word and its label, separated by a slash."""
+        return " ".join(f"{word.word}/{word.label}" for word in answer)
 
 
 def _deepest(windows: Windows, token: int) -> tuple[int, int]:

@@ -29,8 +29,9 @@ from keras_transformer_serving.server import (
 )
 from keras_transformer_serving.server.batching import Batcher, Limits
 from keras_transformer_serving.server.metrics import Metrics
-from keras_transformer_serving.server.signatures import RequestError, shown
+from keras_transformer_serving.server.signatures import RequestError
 from keras_transformer_serving.server.versions import ServedModel
+from keras_transformer_serving.tasks import shown
 
 LOG = logging.getLogger("keras_transformer_serving.server")
 _DRAINING = "The server is shutting down"

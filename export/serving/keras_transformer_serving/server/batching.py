@@ -12,7 +12,8 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from keras_transformer_serving.server.metrics import Metrics, ModelMetrics
-from keras_transformer_serving.server.signatures import Job, RequestError, Row
+from keras_transformer_serving.server.signatures import Job, RequestError
+from keras_transformer_serving.tasks import Row
 
 T = TypeVar("T")
 

@@ -6,27 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer_serving.model import Model, postprocess
-from keras_transformer_serving.pipelines import (
-    Embedding,
-    FillMask,
-    QuestionAnswering,
-    TextClassification,
-    TokenClassification,
-)
+from keras_transformer_serving.model import Model
+from keras_transformer_serving.pipelines.classification import ArrayPipeline
 from keras_transformer_serving.pipelines.errors import RefusedError
-from keras_transformer_serving.pipelines.texts import TextPipeline, Windows, softmax
-from keras_transformer_serving.server.signatures import (
-    DEFAULT,
-    ERROR,
-    TRUNCATE,
-    Job,
-    Row,
-    Signature,
-    Tensor,
-    bucket,
-    text_of,
-)
+from keras_transformer_serving.pipelines.texts import TextPipeline, Windows
+from keras_transformer_serving.server.signatures import TRUNCATE, Job, Signature, bucket, text_of
+from keras_transformer_serving.tasks import DEFAULT, ERROR, Row, Tensor
 
 FORWARD = "forward"
 _ERROR = Tensor(ERROR, "string")
@@ -46,27 +31,18 @@ def signatures(pipeline: Model, max_batch_size: int) -> dict[str, Signature]:
         for entry in session.get_inputs()
     )
     results = tuple(Tensor(entry.name, _DTYPES[entry.type], _sizes(entry)) for entry in session.get_outputs())
-    found = {
-        FORWARD: Signature(
-            inputs, results, functools.partial(_prepare_arrays, pipeline, functools.partial(_run, pipeline))
-        )
-    }
+    prepare_arrays = functools.partial(_prepare_arrays, pipeline, functools.partial(_run, pipeline))
+    found = {FORWARD: Signature(inputs, results, prepare_arrays)}
+    if isinstance(pipeline, ArrayPipeline):
+        outputs = (*pipeline.outputs(pipeline.config), _ERROR)
+        prepare = functools.partial(prepare_arrays, finish=functools.partial(_finish_arrays, pipeline))
+        found[DEFAULT] = Signature(inputs, outputs, prepare)
     if isinstance(pipeline, TextPipeline):
-        outputs = (*_text_outputs(pipeline), _ERROR)
+        outputs = (*pipeline.outputs(pipeline.config), _ERROR)
         run = functools.partial(pipeline.run_windows, batch_size=max_batch_size)
-        for name, tensors in _text_inputs(pipeline).items():
+        for name, tensors in pipeline.columns(pipeline.config).items():
             prepare = functools.partial(_prepare_texts, pipeline, run, [tensor.name for tensor in tensors])
             found[name] = Signature(tensors, outputs, prepare)
-    elif pipeline.config["pipeline"] in ("ImageClassification", "NodeClassification"):
-        prepare = functools.partial(
-            _prepare_arrays,
-            pipeline,
-            functools.partial(_run, pipeline),
-            finish=functools.partial(_classified, pipeline.config),
-        )
-        nodes = pipeline.config["pipeline"] == "NodeClassification"
-        classes = _class_outputs(pipeline.config, nodes=nodes)
-        found[DEFAULT] = Signature(inputs, (*classes, _ERROR), prepare)
     return found
 
 
@@ -113,6 +89,10 @@ def _run(pipeline: Model, batch: Sequence[dict[str, np.ndarray]]) -> list[Row]:
     return [{name: values[row] for name, values in found.items()} for row in range(len(batch))]
 
 
+def _finish_arrays(pipeline: ArrayPipeline, outputs: Row) -> Row:
+    return {**pipeline.row(pipeline.postprocess(outputs)), ERROR: ""}
+
+
 def _identity(found: Row) -> Row:
     return found
 
@@ -124,123 +104,4 @@ def _prepare_texts(pipeline: TextPipeline, run: Any, names: Sequence[str], row: 
 
 
 def _finish_text(pipeline: TextPipeline, windows: Windows, state: Any, outputs: dict[str, np.ndarray]) -> Row:
-    found = pipeline.postprocess(outputs, windows, state)
-    return {**_named(pipeline, found), ERROR: ""}
-
-
-def _text_inputs(pipeline: TextPipeline) -> dict[str, tuple[Tensor, ...]]:
-    """Return the inputs of each signature of texts."""
-    config, text = pipeline.config, Tensor("text", "string")
-    pair = (text, Tensor("text_pair", "string"))
-    match pipeline:
-        case QuestionAnswering():
-            return {DEFAULT: (Tensor("question", "string"), Tensor("context", "string"))}
-        case Embedding() if config.get("prompts"):
-            name = Tensor("prompt_name", "string", default=config["default_prompt_name"] or "")
-            return {DEFAULT: (text,), "embed": (text, name, Tensor("prompt", "string", default=""))}
-        case TextClassification() if config["symmetric"]:
-            return {DEFAULT: pair}
-        case TextClassification() if config.get("num_segments", 2) >= 2:
-            return {DEFAULT: (text,), "classify_pairs": pair}
-    return {DEFAULT: (text,)}
-
-
-def _text_outputs(pipeline: TextPipeline) -> tuple[Tensor, ...]:
-    """Return the outputs of the signatures of texts."""
-    config = pipeline.config
-    match pipeline:
-        case TextClassification():
-            return _class_outputs(config)
-        case TokenClassification():
-            return (
-                Tensor("words", "string", (None,)),
-                Tensor("labels", _label_dtype(config), (None,)),
-                Tensor("probabilities", "float32", (None,)),
-                Tensor("starts", "int32", (None,)),
-                Tensor("ends", "int32", (None,)),
-            )
-        case QuestionAnswering():
-            return (
-                Tensor("answer", "string"),
-                Tensor("start", "int32"),
-                Tensor("end", "int32"),
-                Tensor("probability", "float32"),
-            )
-        case FillMask():
-            top = config["top"]
-            return (
-                Tensor("pieces", "string", (None, top)),
-                Tensor("probabilities", "float32", (None, top)),
-            )
-        case Embedding():
-            return (Tensor("embedding", "float32", (config["model_dim"],)),)
-    raise TypeError(f"`pipeline` must be a pipeline of texts. Received: {type(pipeline).__name__}")
-
-
-def _named(pipeline: TextPipeline, found: Any) -> Row:
-    """Return the result of `postprocess` as outputs, by name."""
-    match pipeline:
-        case TextClassification():
-            return _classes(pipeline.config, found)
-        case TokenClassification():
-            names = {"words": "word", "labels": "label", "probabilities": "probability", "starts": "start"}
-            return {
-                output: [getattr(word, field) for word in found]
-                for output, field in {**names, "ends": "end"}.items()
-            }
-        case QuestionAnswering():
-            return {
-                "answer": found.text,
-                "start": found.start,
-                "end": found.end,
-                "probability": found.probability,
-            }
-        case FillMask():
-            return {
-                "pieces": [[each.piece for each in mask] for mask in found],
-                "probabilities": [[each.probability for each in mask] for mask in found],
-            }
-    return {"embedding": found}
-
-
-def _class_outputs(config: Row, nodes: bool = False) -> tuple[Tensor, ...]:
-    """Return the outputs of a classifier or regression; of `nodes` with an axis of them."""
-    axes = (None,) if nodes else ()
-    count = len(config["labels"])
-    problem_type = "single_label_classification" if nodes else config["problem_type"]
-    if problem_type == "regression":
-        return (Tensor("values", "float32", (count,)),)
-    probabilities = Tensor("probabilities", "float32", (*axes, count))
-    if problem_type == "multi_label_classification":
-        return (Tensor("labels", _label_dtype(config), (None,)), probabilities)
-    return (Tensor("label", _label_dtype(config), axes), probabilities)
-
-
-def _classes(config: Row, scores: np.ndarray) -> Row:
-    """Return the outputs of a classifier or regression for scores (C,)."""
-    problem_type = config["problem_type"]
-    if problem_type == "regression":
-        return {"values": scores}
-    (answer,) = postprocess(scores[None], config["labels"], problem_type, config["threshold"])
-    name = "labels" if problem_type == "multi_label_classification" else "label"
-    strings = _label_dtype(config) == "string"
-    if isinstance(answer, list):
-        return {name: [str(each) if strings else each for each in answer], "probabilities": scores}
-    return {name: str(answer) if strings else answer, "probabilities": scores}
-
-
-def _classified(config: Row, found: Row) -> Row:
-    """Return the outputs for the graph's outputs for an image, or for the nodes of a graph."""
-    if config["pipeline"] == "ImageClassification":
-        return {
-            **_classes(config, found["probabilities" if "probabilities" in found else "logits"]),
-            ERROR: "",
-        }
-    probabilities = softmax(found["logits"])
-    labels = [config["labels"][each] for each in probabilities.argmax(-1).tolist()]
-    return {"label": labels, "probabilities": probabilities, ERROR: ""}
-
-
-def _label_dtype(config: Row) -> str:
-    """Return "int64" if all labels are integers, else "string"."""
-    return "int64" if all(isinstance(label, int) for label in config["labels"]) else "string"
+    return {**pipeline.row(pipeline.postprocess(outputs, windows, state)), ERROR: ""}

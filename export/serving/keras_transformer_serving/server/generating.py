@@ -12,18 +12,15 @@ from keras_transformer_serving.pipelines.errors import RefusedError
 from keras_transformer_serving.pipelines.generating import Generating
 from keras_transformer_serving.server import long_texts
 from keras_transformer_serving.server.signatures import (
-    DEFAULT,
-    ERROR,
     TRUNCATE,
     Job,
     RequestError,
-    Row,
     Signature,
     SplitRow,
-    Tensor,
     bucket,
     text_of,
 )
+from keras_transformer_serving.tasks import DEFAULT, ERROR, Row, Tensor
 
 _SHORT = 32  # tokens of source texts that share a batch: the decoder takes most of the time
 _MOST_ALIGNED = 64  # tokens of a source text: each is hidden once

@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_transformer_serving.pipelines.errors import RefusedError
 from keras_transformer_serving.pipelines.generating import Generating, TextToText
-from keras_transformer_serving.server.signatures import ERROR, Row, Tensor
+from keras_transformer_serving.tasks import ERROR, Row, Tensor
 from keras_transformer_serving.text import splitting
 
 NAME = "long_texts"

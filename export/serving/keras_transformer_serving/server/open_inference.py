@@ -6,17 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer_serving.server.signatures import (
-    DEFAULT,
-    TRUNCATE,
-    RequestError,
-    Row,
-    Signature,
-    Tensor,
-    json_values,
-    shown,
-)
+from keras_transformer_serving.server.signatures import TRUNCATE, RequestError, Signature, json_values
 from keras_transformer_serving.server.tensorflow_serving import find, of_all_rows
+from keras_transformer_serving.tasks import DEFAULT, Row, Tensor, shown
 
 _MOST_EMPTY = 2**16
 

@@ -6,8 +6,9 @@ from typing import Any
 import keras_transformer_serving as serving
 from keras_transformer_serving.pipelines.generating import Generating
 from keras_transformer_serving.server import generating
-from keras_transformer_serving.server.signatures import DEFAULT, DTYPES, TRUNCATE, Signature, Tensor
+from keras_transformer_serving.server.signatures import TRUNCATE, Signature
 from keras_transformer_serving.server.versions import ServedModel
+from keras_transformer_serving.tasks import DEFAULT, DTYPES, Tensor
 
 Json = dict[str, Any]
 _TRUNCATE: Json = {TRUNCATE: {"type": "boolean", "default": False}}

@@ -10,14 +10,8 @@ from typing import Any, TypeVar
 from starlette.requests import ClientDisconnect, Request
 
 from keras_transformer_serving.server.batching import Batcher, Limits
-from keras_transformer_serving.server.signatures import (
-    ERROR,
-    RequestError,
-    Row,
-    Signature,
-    flattened,
-    shown,
-)
+from keras_transformer_serving.server.signatures import RequestError, Signature, flattened
+from keras_transformer_serving.tasks import ERROR, Row, shown
 
 T = TypeVar("T")
 P = TypeVar("P")

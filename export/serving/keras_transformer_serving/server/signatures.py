@@ -9,12 +9,9 @@ from typing import Any
 import numpy as np
 
 from keras_transformer_serving.pipelines.errors import RefusedError
+from keras_transformer_serving.tasks import ERROR, Row, Tensor, shown
 
-DEFAULT = "serving_default"
-ERROR = "error"
 TRUNCATE = "truncate"
-Row = dict[str, Any]
-"""The inputs or outputs of a row, by name; inputs also have `ERROR` if the row is refused, `TRUNCATE` to cut texts."""
 
 
 class RequestError(Exception):
@@ -30,150 +27,6 @@ class RequestError(Exception):
         super().__init__(message)
         self.status = status
         self.retry_after = retry_after
-
-
-@dataclasses.dataclass(frozen=True)
-class DType:
-    """The names of a data type.
-
-    Attributes:
-        numpy: NumPy's.
-        tensorflow: TensorFlow's `DataType`.
-        inference: that of the Open Inference Protocol.
-        json: JSON Schema's type.
-        padding: the value of a refused row and of padding.
-    """
-
-    numpy: Any
-    tensorflow: str
-    inference: str
-    json: str
-    padding: Any
-
-
-DTYPES = {
-    "string": DType(object, "DT_STRING", "BYTES", "string", ""),
-    "int32": DType(np.int32, "DT_INT32", "INT32", "integer", -1),
-    "int64": DType(np.int64, "DT_INT64", "INT64", "integer", -1),
-    "bool": DType(np.bool_, "DT_BOOL", "BOOL", "boolean", False),
-    "float32": DType(np.float32, "DT_FLOAT", "FP32", "number", 0.0),
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class Tensor:
-    """An input or output of a signature, without the axis of the batch.
-
-    Attributes:
-        name: its name.
-        dtype: a name in `DTYPES`.
-        shape: the sizes of its axes; None for any.
-        default: the value of a row without it; None if it has none.
-        optional: whether a row may be without it.
-        empty: the value of a refused row; by default `DType.padding`, and no entries along an axis of any size.
-        padding: the value that pads rows along axes of any size; by default `DType.padding`.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int | None, ...] = ()
-    default: Any = None
-    optional: bool = False
-    empty: Any = None
-    padding: Any = None
-
-    @property
-    def names(self) -> DType:
-        """The names of the data type."""
-        return DTYPES[self.dtype]
-
-    @property
-    def required(self) -> bool:
-        """True if each row must have it."""
-        return self.default is None and not self.optional
-
-    def convert(self, value: Any, place: str) -> Any:
-        """Return a value of JSON as a string, bytes, a number, or an array, after checking it.
-
-        Args:
-            value: the value of a row.
-            place: its place in the request, for the error.
-
-        Raises:
-            RequestError: if it has another type or shape.
-        """
-        if self.shape:
-            return self._array(value, place)
-        if self.dtype == "string":
-            if isinstance(value, str | bytes):
-                return value
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            # A float is no integer, and neither overflows its type.
-            number = self._number(value)
-            if number is not None:
-                return number
-        raise self._error(value, place)
-
-    def stack(self, rows: Sequence[Any]) -> np.ndarray:
-        """Return the values of B rows (B, …), padded along axes of any size."""
-        if not self.shape:
-            values = np.empty(len(rows), self.names.numpy)
-            values[:] = rows
-            return values
-        arrays = [self._shaped(np.asarray(row, self.names.numpy)) for row in rows]
-        sizes = [max(each) for each in zip(*(array.shape for array in arrays), strict=True)]
-        if not arrays:
-            sizes = [size or 0 for size in self.shape]
-        padding = self.names.padding if self.padding is None else self.padding
-        stacked = np.full((len(rows), *sizes), padding, self.names.numpy)
-        for row, array in zip(stacked, arrays, strict=True):
-            row[tuple(map(slice, array.shape))] = array
-        return stacked
-
-    def refused(self) -> Any:
-        """Return the value of a refused row."""
-        if self.empty is not None:
-            return self.empty
-        if not self.shape:
-            return self.names.padding
-        return np.full([size or 0 for size in self.shape], self.names.padding, self.names.numpy)
-
-    def _number(self, value: float) -> Any:
-        if self.dtype == "float32":
-            return float(value) if abs(value) <= np.finfo(np.float32).max else None
-        limits = np.iinfo(self.names.numpy)
-        return value if isinstance(value, int) and limits.min <= value <= limits.max else None
-
-    def _array(self, value: Any, place: str) -> np.ndarray:
-        try:
-            array = self._shaped(np.asarray(value))
-        except (ValueError, OverflowError, RecursionError):  # ragged, or deeper than NumPy's arrays
-            raise self._error(value, place) from None
-        accepted = {"int64": "iu", "int32": "iu", "float32": "iuf", "bool": "b"}[self.dtype]
-        fits = array.ndim == len(self.shape) and all(
-            size in (None, found) for size, found in zip(self.shape, array.shape, strict=True)
-        )
-        if not fits or (array.size and array.dtype.kind not in accepted):
-            raise self._error(value, place)
-        if array.size and self.dtype == "float32" and not np.abs(array).max() <= np.finfo(np.float32).max:
-            raise self._error(value, place)
-        return array.astype(self.names.numpy)
-
-    def _shaped(self, array: np.ndarray) -> np.ndarray:
-        """Return an array without entries, such as that of [], in the tensor's number of axes."""
-        if array.size or array.ndim == len(self.shape):
-            return array
-        return (
-            array.reshape([0 if size is None else size for size in self.shape])
-            if None in self.shape
-            else array
-        )
-
-    def _error(self, value: Any, place: str) -> RequestError:
-        sizes = ", ".join("any" if size is None else str(size) for size in self.shape)
-        kind = {"string": "a string", "float32": "a finite number"}.get(self.dtype, f"an {self.dtype}")
-        expected = f"{self.dtype} of shape ({sizes})" if self.shape else kind
-        return RequestError(400, f"`{self.name}` must be {expected}. Received: {place}={shown(value)}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -269,9 +122,9 @@ class Signature:
                 place = index if len(values) == count else 0
                 try:
                     row[name] = known[name].convert(values[place], places(name, place))
-                except RequestError as error:
+                except ValueError as error:
                     if known[name].dtype != "string":
-                        raise
+                        raise RequestError(400, str(error)) from None
                     row.setdefault(ERROR, str(error))
         for tensor in self.inputs:
             if tensor.default is not None:
@@ -353,15 +206,6 @@ def check_truncate(truncate: Any) -> None:
 def bucket(length: int) -> int:
     """Return the least power of two that is not less than a length."""
     return 1 << max(length - 1, 0).bit_length()
-
-
-def shown(value: Any, limit: int = 80) -> str:
-    """Return a value for an error, shortened."""
-    try:
-        text = repr(value) if not isinstance(value, str) else repr(value[: limit + 1])
-    except (RecursionError, ValueError):  # nested too deeply, or an integer of too many digits
-        text = type(value).__name__
-    return text if len(text) <= limit else f"{text[:limit]}…"
 
 
 def json_values(array: np.ndarray) -> Any:

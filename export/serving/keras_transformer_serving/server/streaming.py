@@ -14,14 +14,9 @@ from keras_transformer_serving.pipelines.errors import RefusedError
 from keras_transformer_serving.server import generating
 from keras_transformer_serving.server.batching import Batcher, Limits
 from keras_transformer_serving.server.metrics import Metrics
-from keras_transformer_serving.server.signatures import (
-    TRUNCATE,
-    RequestError,
-    check_truncate,
-    shown,
-    text_of,
-)
+from keras_transformer_serving.server.signatures import TRUNCATE, RequestError, check_truncate, text_of
 from keras_transformer_serving.server.versions import Loaded
+from keras_transformer_serving.tasks import shown
 
 
 class _EventStream(StreamingResponse):
@@ -74,9 +69,12 @@ async def response(
         )
     truncate = document.get(TRUNCATE, False)
     check_truncate(truncate)
-    options = {
-        name: tensor.convert(document[name], name) for name, tensor in inputs.items() if name in document
-    }
+    try:
+        options = {
+            name: tensor.convert(document[name], name) for name, tensor in inputs.items() if name in document
+        }
+    except ValueError as error:
+        raise RequestError(400, str(error)) from None
     if len(options["text"]) > limits.max_characters:
         raise RequestError(
             400,

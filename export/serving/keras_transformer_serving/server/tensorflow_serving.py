@@ -7,17 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer_serving.server.signatures import (
-    DEFAULT,
-    TRUNCATE,
-    RequestError,
-    Row,
-    Signature,
-    Tensor,
-    json_values,
-    shown,
-)
+from keras_transformer_serving.server.signatures import TRUNCATE, RequestError, Signature, json_values
 from keras_transformer_serving.server.versions import ServedModel, Version
+from keras_transformer_serving.tasks import DEFAULT, Row, Tensor, shown
 
 
 def parse(body: Any, signatures: Mapping[str, Signature]) -> tuple[str, list[Row], str]:

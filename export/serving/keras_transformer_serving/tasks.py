@@ -1,0 +1,223 @@
+"""The inputs and outputs of exported pipelines: tensors of rows, and the base class that declares them."""
+
+import dataclasses
+import importlib.metadata
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+DEFAULT = "serving_default"
+ERROR = "error"
+Row = dict[str, Any]
+"""The inputs or outputs of a row, by name; inputs of requests also have `ERROR` if the row is refused."""
+
+
+@dataclasses.dataclass(frozen=True)
+class DType:
+    """The names of a data type.
+
+    Attributes:
+        numpy: NumPy's.
+        tensorflow: TensorFlow's `DataType`.
+        inference: that of the Open Inference Protocol.
+        json: JSON Schema's type.
+        padding: the value of a refused row and of padding.
+    """
+
+    numpy: Any
+    tensorflow: str
+    inference: str
+    json: str
+    padding: Any
+
+
+DTYPES = {
+    "string": DType(object, "DT_STRING", "BYTES", "string", ""),
+    "int32": DType(np.int32, "DT_INT32", "INT32", "integer", -1),
+    "int64": DType(np.int64, "DT_INT64", "INT64", "integer", -1),
+    "bool": DType(np.bool_, "DT_BOOL", "BOOL", "boolean", False),
+    "float32": DType(np.float32, "DT_FLOAT", "FP32", "number", 0.0),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Tensor:
+    """An input or output of a signature, without the axis of the batch.
+
+    Attributes:
+        name: its name.
+        dtype: a name in `DTYPES`.
+        shape: the sizes of its axes; None for any.
+        default: the value of a row without it; None if it has none.
+        optional: whether a row may be without it.
+        empty: the value of a refused row; by default `DType.padding`, and no entries along an axis of any size.
+        padding: the value that pads rows along axes of any size; by default `DType.padding`.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | None, ...] = ()
+    default: Any = None
+    optional: bool = False
+    empty: Any = None
+    padding: Any = None
+
+    @property
+    def names(self) -> DType:
+        """The names of the data type."""
+        return DTYPES[self.dtype]
+
+    @property
+    def required(self) -> bool:
+        """True if each row must have it."""
+        return self.default is None and not self.optional
+
+    def convert(self, value: Any, place: str) -> Any:
+        """Return a value of JSON as a string, bytes, a number, or an array, after checking it.
+
+        Args:
+            value: the value of a row.
+            place: its place in the request, for the error.
+
+        Raises:
+            ValueError: if it has another type or shape.
+        """
+        if self.shape:
+            return self._array(value, place)
+        if self.dtype == "string":
+            if isinstance(value, str | bytes):
+                return value
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            # A float is no integer, and neither overflows its type.
+            number = self._number(value)
+            if number is not None:
+                return number
+        raise self._error(value, place)
+
+    def stack(self, rows: Sequence[Any]) -> np.ndarray:
+        """Return the values of B rows (B, …), padded along axes of any size."""
+        if not self.shape:
+            values = np.empty(len(rows), self.names.numpy)
+            values[:] = rows
+            return values
+        arrays = [self._shaped(np.asarray(row, self.names.numpy)) for row in rows]
+        sizes = [max(each) for each in zip(*(array.shape for array in arrays), strict=True)]
+        if not arrays:
+            sizes = [size or 0 for size in self.shape]
+        padding = self.names.padding if self.padding is None else self.padding
+        stacked = np.full((len(rows), *sizes), padding, self.names.numpy)
+        for row, array in zip(stacked, arrays, strict=True):
+            row[tuple(map(slice, array.shape))] = array
+        return stacked
+
+    def refused(self) -> Any:
+        """Return the value of a refused row."""
+        if self.empty is not None:
+            return self.empty
+        if not self.shape:
+            return self.names.padding
+        return np.full([size or 0 for size in self.shape], self.names.padding, self.names.numpy)
+
+    def _number(self, value: float) -> Any:
+        if self.dtype == "float32":
+            return float(value) if abs(value) <= np.finfo(np.float32).max else None
+        limits = np.iinfo(self.names.numpy)
+        return value if isinstance(value, int) and limits.min <= value <= limits.max else None
+
+    def _array(self, value: Any, place: str) -> np.ndarray:
+        try:
+            array = self._shaped(np.asarray(value))
+        except (ValueError, OverflowError, RecursionError):  # ragged, or deeper than NumPy's arrays
+            raise self._error(value, place) from None
+        accepted = {"int64": "iu", "int32": "iu", "float32": "iuf", "bool": "b"}[self.dtype]
+        fits = array.ndim == len(self.shape) and all(
+            size in (None, found) for size, found in zip(self.shape, array.shape, strict=True)
+        )
+        if not fits or (array.size and array.dtype.kind not in accepted):
+            raise self._error(value, place)
+        if array.size and self.dtype == "float32" and not np.abs(array).max() <= np.finfo(np.float32).max:
+            raise self._error(value, place)
+        return array.astype(self.names.numpy)
+
+    def _shaped(self, array: np.ndarray) -> np.ndarray:
+        """Return an array without entries, such as that of [], in the tensor's number of axes."""
+        if array.size or array.ndim == len(self.shape):
+            return array
+        return (
+            array.reshape([0 if size is None else size for size in self.shape])
+            if None in self.shape
+            else array
+        )
+
+    def _error(self, value: Any, place: str) -> ValueError:
+        sizes = ", ".join("any" if size is None else str(size) for size in self.shape)
+        kind = {"string": "a string", "float32": "a finite number"}.get(self.dtype, f"an {self.dtype}")
+        expected = f"{self.dtype} of shape ({sizes})" if self.shape else kind
+        return ValueError(f"`{self.name}` must be {expected}. Received: {place}={shown(value)}")
+
+
+TEXT = Tensor("text", "string")
+
+
+class Task:
+    """Base class of exported pipelines, which a subclass joins by its name.
+
+    `load`, the server and the command line look for the name of the pipeline, which is that of the subclass unless it
+    says another: `class ServedRating(TextPipeline, pipeline="Rating")`. A module that nothing imports is found as an
+    entry point of the group "keras_transformer_serving.pipelines" with this name.
+
+    Attributes:
+        classes: the subclasses, by the name of their pipeline.
+        reads: what the command line reads from a line: "texts", separated by tabs, the path of one of "images", or ""
+            if it cannot read the inputs.
+        config: the export's settings.
+    """
+
+    classes: ClassVar[dict[str, type["Task"]]] = {}
+    reads: ClassVar[str] = "texts"
+    config: dict[str, Any]
+
+    def __init_subclass__(cls, pipeline: str | None = None, **kwargs: Any) -> None:
+        """Register the class by the name of its pipeline."""
+        super().__init_subclass__(**kwargs)
+        Task.classes[pipeline or cls.__name__] = cls
+
+    @staticmethod
+    def of(pipeline: str) -> type["Task"] | None:
+        """Return the class of a pipeline's name, None if there is none."""
+        if pipeline not in Task.classes:
+            group = "keras_transformer_serving.pipelines"
+            for entry_point in importlib.metadata.entry_points(group=group, name=pipeline):
+                entry_point.load()
+        return Task.classes.get(pipeline)
+
+    @classmethod
+    def columns(cls, config: dict[str, Any]) -> dict[str, tuple[Tensor, ...]]:
+        """Return the inputs of each signature of texts, which `preprocess` takes in this order."""
+        return {DEFAULT: (TEXT,)}
+
+    @classmethod
+    def outputs(cls, config: dict[str, Any]) -> tuple[Tensor, ...]:
+        """Return the outputs of these signatures, apart from "error"."""
+        raise NotImplementedError
+
+    def row(self, answer: Any) -> Row:
+        """Return the result of `postprocess`, the value of the only output or a tuple of those of all, by name."""
+        names = [tensor.name for tensor in self.outputs(self.config)]
+        return dict(zip(names, answer if isinstance(answer, tuple) else (answer,), strict=True))
+
+    @staticmethod
+    def text(answer: Any) -> str:
+        """Return the answer of a call as a line of text: by default values separated by spaces."""
+        values = answer.tolist() if hasattr(answer, "tolist") else answer
+        return " ".join(map(str, values)) if isinstance(values, list | tuple) else str(values)
+
+
+def shown(value: Any, limit: int = 80) -> str:
+    """Return a value for an error, shortened."""
+    try:
+        text = repr(value) if not isinstance(value, str) else repr(value[: limit + 1])
+    except (RecursionError, ValueError):  # nested too deeply, or an integer of too many digits
+        text = type(value).__name__
+    return text if len(text) <= limit else f"{text[:limit]}…"
