@@ -108,7 +108,7 @@ def classification(
             )
 
     return encoder_batches(
-        given.with_examples(_rows(texts)),
+        given.of(texts=_rows(texts)),
         to_arrays,
         "classification",
         tokenizer,

@@ -114,27 +114,6 @@ class Shard(NamedTuple):
             )
         return found
 
-    def rows(
-        self, number: tf.Tensor, batch_size: int | tf.Tensor, count: int | tf.Tensor, full: bool = False
-    ) -> tf.Tensor:
-        """Return the numbers of the rows of a batch among `count` rows, int64 (b,).
-
-        Args:
-            number: the number of the batch, int64 ().
-            batch_size: B, the number of rows of each worker.
-            count: the number of rows in an epoch.
-            full: whether the last batch has B rows too.
-
-        Returns:
-            B numbers, in the last batch perhaps less, as many for all workers; numbers from `count` on are padding.
-        """
-        first = number * batch_size * self.count
-        last = first + batch_size * self.count
-        if not full:
-            last = tf.minimum(last, tf.cast(count, tf.int64))
-        size = (last - first + self.count - 1) // self.count
-        return first + self.index * size + tf.range(size)
-
 
 class Batch(NamedTuple):
     """The rows of a batch, from which an objective makes inputs and labels.
@@ -318,13 +297,29 @@ def rows_of_batch(
     full: bool = False,
     purpose: int | tf.Tensor = 0,
 ) -> tf.Tensor:
-    """Return the indices of the rows of a batch, int64 (b,), in an order of `count` rows.
+    """Return the indices of a worker's rows of a batch, int64 (b,), in an order of `count` rows.
 
-    The last batch may be smaller, unless it must be `full`; −1 then stands for a row of padding, as with several
-    workers. If not `complete`, there is none, and other rows are left out in each epoch. For `purpose` see `shuffled`.
+    Args:
+        number: the number of the batch, int64 ().
+        seeds: the seeds of the epoch, int64 (2,).
+        count: the number of rows.
+        batch_size: B, the number of rows of each worker.
+        shuffle: whether to reshuffle in each epoch.
+        shard: the part of each batch.
+        complete: see `Shard.drawn`; −1 stands for a row of padding.
+        full: whether the last batch has B rows too.
+        purpose: see `shuffled`.
+
+    Returns:
+        B indices, in the last batch perhaps less, as many for all workers.
     """
     drawn = shard.drawn(count, complete)
-    rows = shard.rows(number, batch_size, drawn, full)
+    first = number * batch_size * shard.count
+    last = first + batch_size * shard.count
+    if not full:
+        last = tf.minimum(last, tf.cast(drawn, tf.int64))
+    size = (last - first + shard.count - 1) // shard.count
+    rows = first + shard.index * size + tf.range(size)
     present = tf.minimum(rows, drawn - 1)
     if shuffle:
         found = shuffled(present, seeds, count, purpose)

@@ -49,25 +49,17 @@ def together(**iterables: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
     Raises:
         ValueError: if one ends before another, or all are empty.
     """
-    every = itertools.zip_longest(*iterables.values(), fillvalue=_MISSING)
-    count = -1
-    for count, items in enumerate(every):
-        if any(item is _MISSING for item in items):
-            ended, more = (
-                " and ".join(
-                    name for name, item in zip(iterables, items, strict=True) if (item is _MISSING) is gone
-                )
-                for gone in (True, False)
-            )
-            _refuse(iterables, f"{count} {ended}, and more {more}")
+    count, received = -1, ""
+    for count, items in enumerate(itertools.zip_longest(*iterables.values(), fillvalue=_MISSING)):
+        missing = [name for name, item in zip(iterables, items, strict=True) if item is _MISSING]
+        if missing:
+            more = [name for name in iterables if name not in missing]
+            received = f"{count} {' and '.join(missing)}, and more {' and '.join(more)}"
+            break
         yield items
-    if count < 0:
-        _refuse(iterables, "none")
-
-
-def _refuse(names: Iterable[str], received: str) -> None:
-    listed = " and ".join(f"`{name}`" for name in names)
-    raise ValueError(f"{listed} must be equally many, at least one each. Received: {received}")
+    if received or count < 0:
+        listed = " and ".join(f"`{name}`" for name in iterables)
+        raise ValueError(f"{listed} must be equally many, at least one each. Received: {received or 'none'}")
 
 
 class Labels:
@@ -87,22 +79,9 @@ class Labels:
         array = self._array(labels) if in_memory else None
         self._labels = labels if array is None else array if array.ndim else ()
 
-    def with_examples(self, examples: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-        """Yield each example with its label.
-
-        Raises:
-            ValueError: if there are not as many labels as examples, or no examples.
-        """
-        count = 0
-        every = itertools.zip_longest(examples, self._labels, fillvalue=_MISSING)
-        for count, (example, label) in enumerate(every, 1):
-            if example is _MISSING:
-                self._refuse(f"{count - 1} examples and more labels")
-            if label is _MISSING:
-                self._refuse(f"{count - 1} labels and more examples")
-            yield example, label
-        if not count:
-            self._refuse("0 examples and labels")
+    def of(self, **examples: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
+        """Yield each example with its label; see `together`."""
+        return together(**examples, labels=self._labels)
 
     def checked(self, labels: Sequence[Any]) -> np.ndarray:
         """Return consecutive labels as an array: classes, int32 (n,), or others, float32 (n, C).
@@ -130,10 +109,7 @@ class Labels:
 
     def _refuse(self, received: str) -> NoReturn:
         others = "" if self._classes_only else ", 0 or 1 for each of several, or finite floats"
-        raise ValueError(
-            "`labels` must hold a label for each of at least one example: non-negative integers"
-            f"{others}. Received: {received}"
-        )
+        raise ValueError(f"`labels` must be non-negative integers{others}. Received: {received}")
 
 
 def stored(

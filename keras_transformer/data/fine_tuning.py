@@ -118,7 +118,7 @@ def fine_tuning(
 
     texts = (_texts(example, task, i) for i, example in enumerate(examples))
     arrays = stored(
-        Examples.of(given.with_examples(texts)),
+        Examples.of(given.of(examples=texts)),
         to_arrays,
         cache_dir,
         tokenizer=tokenizer,
