@@ -7,7 +7,8 @@ import os
 import pathlib
 import pickle
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import IO, Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -30,11 +31,13 @@ class Examples(NamedTuple):
         read: a function that returns an iterator of the examples, read with a progress bar, once.
         paths: their files, if they are in files alone.
         count: their number, if it is known.
+        options: how they are read, as JSON can represent it.
     """
 
     read: Callable[[ProgressBar], Iterator[Any]]
     paths: Sequence[Path] | None = None
     count: int | None = None
+    options: Mapping[str, Any] = MappingProxyType({})
 
     @classmethod
     def of(cls, examples: Iterable[Any]) -> "Examples":
@@ -125,7 +128,8 @@ def stored(
         to_arrays: a function from lists of consecutive examples to parts of the arrays; not called if the arrays are
             in `cache_dir`.
         cache_dir: the folder of the arrays' files; `None` to keep them in memory.
-        **options: all that the arrays depend on beside the examples: tokenizers, and values that JSON can represent.
+        **options: all that the arrays depend on beside the examples and their options: tokenizers, and values that JSON
+            can represent.
 
     Returns:
         The arrays.
@@ -142,6 +146,7 @@ def stored(
     if not isinstance(cache_dir, str | os.PathLike) or not os.fspath(cache_dir):
         raise TypeError(f"`cache_dir` must be a path or None. Received: cache_dir={cache_dir!r}")
     folder = pathlib.Path(cache_dir).absolute()
+    options |= examples.options
     identity = {name: _identity(name, option) for name, option in options.items()}
     versions = [_version(path) for path in examples.paths or ()]
     source = None if examples.paths is None else [_of_file(path) for path in examples.paths]

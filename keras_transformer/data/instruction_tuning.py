@@ -103,8 +103,6 @@ def instruction_tuning(
         cache_dir,
         tokenizer=tokenizer,
         task="instruction tuning",
-        columns=columns,
-        on_error=on_error,
     )
     _check_lengths(arrays.rows("texts"), length)
     objective = PackedTexts(arrays, length, padding_values(tokenizer), split=False)

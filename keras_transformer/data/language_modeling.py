@@ -114,8 +114,6 @@ def language_modeling(
         cache_dir,
         tokenizer=tokenizer,
         task="language modelling with texts" if is_sampled else "language modelling",
-        columns=columns,
-        on_error=on_error,
     )
     part, padding, samples = Shard.of(shard), padding_values(tokenizer), None
     if is_sampled:

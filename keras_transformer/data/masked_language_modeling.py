@@ -105,8 +105,6 @@ def masked_language_modeling(
         tokenizer=tokenizer,
         task="masked language modelling",
         max_length=max_length,
-        columns=columns,
-        on_error=on_error,
     )
     ids = arrays.rows("rows")
     mask = _Masking(tokenizer, max_length, rate, whole_words)

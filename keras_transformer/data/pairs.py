@@ -331,9 +331,7 @@ def _stored(
         target_tokenizer=tokenizers[1],
         task="pairs with texts" if keep_texts else "pairs",
         prefixes=list(tasks),
-        columns=columns,
         reverse=reverse,
-        on_error=on_error,
     )
 
 

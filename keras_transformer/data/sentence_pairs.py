@@ -95,8 +95,6 @@ def sentence_pairs(
         cache_dir,
         tokenizer=tokenizer,
         task="sentence pairs",
-        columns=columns,
-        on_error=on_error,
         limit=shapes.limit,
     )
     ids = [arrays.rows("first"), arrays.rows("second")]

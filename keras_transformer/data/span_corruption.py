@@ -111,8 +111,6 @@ def span_corruption(
         tokenizer=tokenizer,
         task="span corruption",
         row_length=sizes.row_length,
-        columns=columns,
-        on_error=on_error,
     )
     length = int(arrays["length"][0])  # of the longest row
     most = int(sizes.spans[: length + 1].max())

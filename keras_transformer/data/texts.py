@@ -69,7 +69,8 @@ def text_examples(texts: Texts, columns: Columns = None, on_error: str = "raise"
         malformed.report()
 
     count = len(items) if isinstance(items, Sequence) and not any(in_files) else None
-    return Examples(read, items if in_files and all(in_files) else None, count)
+    options = {"columns": columns, "on_error": on_error}
+    return Examples(read, items if in_files and all(in_files) else None, count, options)
 
 
 def _check_text(text: Any, index: int) -> None:
