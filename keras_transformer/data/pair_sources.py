@@ -33,7 +33,7 @@ class PairReader:
 
     def __init__(self, columns: Columns = None, reverse: bool = False, on_error: str = "raise") -> None:
         self._picker, self._malformed = ColumnPicker(columns, 2), Malformed("pairs", on_error, ADVICE)
-        self._reverse, self._options = reverse, {"columns": columns, "on_error": on_error}
+        self.reverse, self._options = reverse, {"columns": columns, "on_error": on_error}
 
     def examples(self, tasks: Iterable[Pairs]) -> Examples:
         """Return the pairs of each task as (number of the task, source, target), strings in UTF-8.
@@ -62,7 +62,7 @@ class PairReader:
             found = False
             for source, target in self._pairs(pairs, progress):
                 found = True
-                yield (task, target, source) if self._reverse else (task, source, target)
+                yield (task, target, source) if self.reverse else (task, source, target)
             if not found:
                 without = pairs
         self._picker.check_used("pairs")

@@ -116,12 +116,10 @@ def translation_pairs(
     shapes = Shapes.of_pairs(batch_size, batch_tokens, max_length, length_buckets, pad_to_multiple_of)
     return _batches(
         {"": pairs},
+        PairReader(columns, reverse, on_error),
         (tokenizer, target_tokenizer or tokenizer),
         shapes,
         Shard.of(shard),
-        columns=columns,
-        reverse=reverse,
-        on_error=on_error,
         packed=packed,
         sampling=sampling,
         shuffle=shuffle,
@@ -218,13 +216,11 @@ def multi_task_pairs(
 
     return _batches(
         tasks,
+        PairReader(columns, reverse, on_error),
         (tokenizer, tokenizer),
         shapes,
         Shard.of(shard),
         mixture,
-        columns=columns,
-        reverse=reverse,
-        on_error=on_error,
         sampling=sampling,
         shuffle=shuffle,
         seed=seed,
@@ -234,14 +230,12 @@ def multi_task_pairs(
 
 def _batches(
     tasks: Mapping[str, Pairs],
+    reader: PairReader,
     tokenizers: tuple[Tokenizer, Tokenizer],
     shapes: Shapes,
     shard: Shard,
     mixture: Callable[[np.ndarray], np.ndarray] | None = None,
     *,
-    columns: Columns,
-    reverse: bool,
-    on_error: str,
     packed: bool = False,
     sampling: float,
     shuffle: bool,
@@ -258,7 +252,7 @@ def _batches(
             "`sampling` must be 0 for packed rows, whose lengths are fixed. "
             f"Received: sampling={sampling}, packed=True"
         )
-    arrays = _stored(tasks, tokenizers, cache_dir, is_sampled, columns, reverse, on_error)
+    arrays = _stored(tasks, reader, tokenizers, cache_dir, keep_texts=is_sampled)
     sides: Sequence[RaggedRows | SampledRows] = arrays.rows("sources"), arrays.rows("targets")
     lengths, ends = _row_lengths(*sides), arrays["ends"]
     counts = _within(lengths, ends, shapes, [f" of task {prefix!r}" if prefix else "" for prefix in tasks])
@@ -293,12 +287,10 @@ def _batches(
 
 def _stored(
     tasks: Mapping[str, Pairs],
+    reader: PairReader,
     tokenizers: tuple[Tokenizer, Tokenizer],
     cache_dir: str | os.PathLike[str] | None,
     keep_texts: bool,
-    columns: Columns,
-    reverse: bool,
-    on_error: str,
 ) -> Arrays:
     """Tokenise the pairs of tasks, and store their ids.
 
@@ -324,14 +316,14 @@ def _stored(
         yield {"ends": np.cumsum(counts)}
 
     return stored(
-        PairReader(columns, reverse, on_error).examples(tasks.values()),
+        reader.examples(tasks.values()),
         to_arrays,
         cache_dir,
         tokenizer=tokenizers[0],
         target_tokenizer=tokenizers[1],
         task="pairs with texts" if keep_texts else "pairs",
         prefixes=list(tasks),
-        reverse=reverse,
+        reverse=reader.reverse,
     )
 
 
