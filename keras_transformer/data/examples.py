@@ -1,8 +1,10 @@
 """Examples that are read as a stream, with their labels, and stored as ids, once for each content."""
 
+import functools
 import hashlib
 import itertools
 import json
+import operator
 import os
 import pathlib
 import pickle
@@ -22,6 +24,7 @@ Path = str | os.PathLike[str]
 
 _CHUNK = 8192
 _MISSING = object()
+_is_missing = functools.partial(operator.is_, _MISSING)
 
 
 class Examples(NamedTuple):
@@ -54,8 +57,8 @@ def together(**iterables: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
     """
     count, received = -1, ""
     for count, items in enumerate(itertools.zip_longest(*iterables.values(), fillvalue=_MISSING)):
-        missing = [name for name, item in zip(iterables, items, strict=True) if item is _MISSING]
-        if missing:
+        if any(map(_is_missing, items)):
+            missing = [name for name, item in zip(iterables, items, strict=True) if _is_missing(item)]
             more = [name for name in iterables if name not in missing]
             received = f"{count} {' and '.join(missing)}, and more {' and '.join(more)}"
             break
