@@ -10,17 +10,14 @@ import tensorflow as tf
 
 from keras_transformer.data.encoder_rows import (
     EncoderRow,
-    Tokenizer,
     checked_shapes,
     encoder_batches,
     rows_to_store,
 )
 from keras_transformer.data.epochs import Shard
-from keras_transformer.data.examples import Examples, stored
-from keras_transformer.data.labels import Labels
-from keras_transformer.data.ragged_rows import gathered
+from keras_transformer.data.examples import Labels
 from keras_transformer.data.storage import Chunk
-from keras_transformer.data.token_lists import token_lists
+from keras_transformer.data.texts import Tokenizer, token_lists
 
 _LOGGER = logging.getLogger("keras_transformer")
 
@@ -110,18 +107,16 @@ def classification(
                 shapes.limit,
             )
 
-    examples = Examples.of(given.with_examples(_rows(texts)))
-    arrays = stored(
-        examples, to_arrays, cache_dir, tokenizer=tokenizer, task="classification", limit=shapes.limit
-    )
     return encoder_batches(
-        arrays,
-        lambda indices, _: gathered(arrays["labels"], indices),
+        given.of(texts=_rows(texts)),
+        to_arrays,
+        "classification",
+        tokenizer,
         shapes,
-        tokenizer.pad_id,
         shuffle=shuffle,
         seed=seed,
         shard=part,
+        cache_dir=cache_dir,
     )
 
 

@@ -1,33 +1,21 @@
 """Batches of the inputs of an encoder with a head, as its pipeline makes them from texts."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.data.epochs import Shard, batches
-from keras_transformer.data.ragged_rows import RowsToStore, gathered
-from keras_transformer.data.shapes import Shapes
-from keras_transformer.data.storage import Arrays
-from keras_transformer.data.token_lists import check_special_ids, token_lists
+from keras_transformer.data.buckets import Shapes
+from keras_transformer.data.epochs import Batch, Shard, batches
+from keras_transformer.data.examples import Examples, stored
+from keras_transformer.data.storage import Chunk, RowsToStore, gathered
+from keras_transformer.data.texts import Tokenizer, check_special_ids, token_lists
 from keras_transformer_options.arguments import check_at_least
 
-Batches = tf.data.Dataset
-Labels = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
-
+IGNORED = -1  # the label of ids that losses and metrics ignore
 _SMALLEST_LENGTH = 5  # start, text, end, text, end
-
-
-class Tokenizer(Protocol):
-    """The interface required of a tokenizer, as in `keras_transformer.text`."""
-
-    pad_id: int
-    start_id: int
-    end_id: int
-
-    def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Convert a string tensor (B,) to int32 ids (B, None) without special ids."""
 
 
 class EncoderRow(NamedTuple):
@@ -62,64 +50,68 @@ def checked_shapes(
 
 
 def rows_to_store(rows: Sequence[EncoderRow]) -> dict[str, np.ndarray | RowsToStore]:
-    """Return rows as the arrays that `encoder_batches` reads."""
-    return {
-        "ids": RowsToStore.of_lists([row.ids for row in rows]),
-        "boundaries": np.array([row.boundary for row in rows], np.int64),
-    }
+    """Return rows as arrays of `encoder_batches`."""
+    boundaries = np.array([row.boundary for row in rows], np.int64)
+    return {"ids": RowsToStore.of_lists([row.ids for row in rows]), "boundaries": boundaries}
 
 
 def encoder_batches(
-    arrays: Arrays,
-    labels: Labels,
+    examples: Iterable[Any],
+    to_arrays: Callable[[Iterator[list[Any]]], Iterator[Chunk]],
+    task: str,
+    tokenizer: Tokenizer,
     shapes: Shapes,
-    pad_id: int,
     *,
     shuffle: bool,
     seed: int,
     shard: Shard,
+    cache_dir: str | os.PathLike[str] | None,
     complete: bool = False,
-) -> Batches:
+) -> tf.data.Dataset:
     """Make batches of rows of similar length.
 
     Args:
-        arrays: those of `rows_to_store`, of rows of at most `shapes.limit` ids, and the labels.
-        labels: a function from the indices of rows (B,), −1 for a row of padding, and the length L of the batch to
-            their labels.
+        examples: the examples.
+        to_arrays: a function from lists of consecutive examples to the arrays of `rows_to_store`, of rows of at most
+            `shapes.limit` ids, and "labels": one for each row, or one for each id.
+        task: the name of the task, for `cache_dir`.
+        tokenizer: the tokenizer.
         shapes: the shapes of batches.
-        pad_id: the padding value of ids.
         shuffle: whether to reshuffle in each epoch. Otherwise rows keep their order within each length.
         seed: the seed of shuffling.
         shard: the part of each batch.
+        cache_dir: a folder for the arrays.
         complete: whether to complete the last batch of each length with rows of padding, which losses must ignore;
             otherwise it is smaller.
 
     Returns:
         A dataset of known cardinality with elements `({"token_ids": (B, L), "segment_ids": (B, L)}, labels)`, int32.
+        Labels of ids are padded with `IGNORED`.
     """
-    ids, ends = arrays.rows("ids"), [arrays.rows("ids").count]
+    arrays = stored(
+        Examples.of(examples), to_arrays, cache_dir, tokenizer=tokenizer, task=task, limit=shapes.limit
+    )
+    ids = arrays.rows("ids")
+    order = shapes.order(
+        arrays, lambda start, end: ids.lengths(start, end)[:, None], ids.count, shuffle, shard, complete
+    )
+    static = [None, *order.static_lengths]
 
-    def row_lengths(start: int, end: int) -> np.ndarray:
-        return ids.lengths(start, end)[:, None]
-
-    buckets = shapes.buckets(arrays, row_lengths, shapes.count_lengths(row_lengths, ends), ends)
-    rows_of = buckets.batches(shuffle, shard, complete=complete)
-    static = [None, *rows_of.static_lengths]
-
-    def batch(number: tf.Tensor, seeds: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        indices, shape = rows_of(number, seeds)
-        length = shape[0]
-        token_ids, lengths = ids.gather(indices, length)
-        position = tf.range(length)
-        second = position >= gathered(arrays["boundaries"], tf.maximum(indices, 0))[:, None]
+    def encoder_inputs(batch: Batch) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        length = batch.lengths[0]
+        token_ids, lengths = ids.gather(batch.rows, length)
+        real = tf.range(length) < lengths
+        second = tf.range(length) >= gathered(arrays["boundaries"], tf.maximum(batch.rows, 0))[:, None]
         inputs = {
-            "token_ids": tf.where(position < lengths, token_ids, pad_id),
-            "segment_ids": tf.cast(second & (position < lengths), tf.int32),
+            "token_ids": tf.where(real, token_ids, tokenizer.pad_id),
+            "segment_ids": tf.cast(second & real, tf.int32),
         }
         inputs = {name: tf.ensure_shape(each, static) for name, each in inputs.items()}
-        return inputs, labels(indices, length)
+        if arrays.has_rows("labels"):
+            return inputs, arrays.rows("labels").padded(batch.rows, length, IGNORED)
+        return inputs, gathered(arrays["labels"], batch.rows)
 
-    return batches(rows_of.count, batch, seed, [*arrays.content, *rows_of.content], shard)
+    return batches(order, encoder_inputs, seed, arrays.content)
 
 
 def ids_of_words(words: Iterable[str], tokenizer: Tokenizer) -> Mapping[str, list[int]]:

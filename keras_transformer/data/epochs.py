@@ -1,7 +1,8 @@
-"""Batches by number, in an order that is a function of seed and epoch.
+"""The path from stored rows to batches, in an order that is a function of seed and epoch.
 
-Nothing but the numbers of an epoch and a batch has to be stored to continue an epoch in its middle, and no buffer is
-needed to shuffle: TensorFlow's `RandomIndexShuffle` computes each place of a permutation by itself.
+An order says which rows a batch has, an objective makes inputs and labels of them, and `batches` makes a dataset of
+both. Nothing but the numbers of an epoch and a batch has to be stored to continue an epoch in its middle, and no buffer
+is needed to shuffle: TensorFlow's `RandomIndexShuffle` computes each place of a permutation by itself.
 """
 
 import hashlib
@@ -113,44 +114,105 @@ class Shard(NamedTuple):
             )
         return found
 
-    def rows(
-        self, number: tf.Tensor, batch_size: int | tf.Tensor, count: int | tf.Tensor, full: bool = False
-    ) -> tf.Tensor:
-        """Return the numbers of the rows of a batch among `count` rows, int64 (b,).
+
+class Batch(NamedTuple):
+    """The rows of a batch, from which an objective makes inputs and labels.
+
+    Attributes:
+        rows: the indices of rows, int64 (B,), −1 for a row of padding.
+        lengths: the length of each side, int64 (sides,); `None` if the objective knows it.
+        seed: the seed of what is random in a worker's part of the batch, int64 (2,).
+        epoch_seed: the seed of what is random in the epoch, int64 (2,).
+    """
+
+    rows: tf.Tensor
+    lengths: tf.Tensor | None
+    seed: tf.Tensor
+    epoch_seed: tf.Tensor
+
+
+Objective = Callable[[Batch], tuple[Any, Any]]
+
+
+class Order(Protocol):
+    """The rows of each batch of an epoch.
+
+    Attributes:
+        count: the number of batches in an epoch.
+        shard: the part of each batch.
+        content: what the order depends on beside the rows, for `Epochs.fingerprint`.
+    """
+
+    count: int
+    shard: Shard
+    content: Sequence[np.ndarray | str]
+
+    def __call__(self, number: tf.Tensor, seeds: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
+        """Return `Batch.rows` and `Batch.lengths`.
 
         Args:
             number: the number of the batch, int64 ().
-            batch_size: B, the number of rows of each worker.
-            count: the number of rows in an epoch.
-            full: whether the last batch has B rows too.
-
-        Returns:
-            B numbers, in the last batch perhaps less, as many for all workers; numbers from `count` on are padding.
+            seeds: the seeds of the epoch, int64 (2,).
         """
-        first = number * batch_size * self.count
-        last = first + batch_size * self.count
-        if not full:
-            last = tf.minimum(last, tf.cast(count, tf.int64))
-        size = (last - first + self.count - 1) // self.count
-        return first + self.index * size + tf.range(size)
+
+
+class RowOrder:
+    """The order of rows that are all of one length.
+
+    Args:
+        rows: the number of rows in an epoch.
+        batch_size: B, the number of rows in each batch; the last may be smaller.
+        shuffle: whether to reshuffle in each epoch.
+        shard: the part of each batch.
+        complete: whether a row of padding stands for each row that another worker has more. Otherwise up to
+            `shard.count - 1` rows are left out, other ones in each epoch.
+        padded: whether rows of padding complete the last batch to B rows.
+
+    Raises:
+        ValueError: if there are less rows than workers.
+    """
+
+    content: Sequence[np.ndarray | str] = ()
+
+    def __init__(
+        self,
+        rows: int,
+        batch_size: int,
+        shuffle: bool,
+        shard: Shard,
+        *,
+        complete: bool = True,
+        padded: bool = False,
+    ) -> None:
+        self.count, self.shard = shard.batches(rows, batch_size, complete), shard
+        self._rows, self._batch_size, self._shuffle = rows, batch_size, shuffle
+        self._complete, self._padded = complete, padded
+
+    def __call__(self, number: tf.Tensor, seeds: tf.Tensor) -> tuple[tf.Tensor, None]:
+        """Return the indices of the rows of a batch, int64 (B,)."""
+        rows = rows_of_batch(
+            number, seeds, self._rows, self._batch_size, self._shuffle, self.shard, self._complete
+        )
+        if self._padded:
+            rows = tf.pad(rows, [[0, self._batch_size - tf.size(rows)]], constant_values=-1)
+            rows = tf.ensure_shape(rows, [self._batch_size])
+        return rows, None
 
 
 def batches(
-    count: int,
-    batch: Callable[[tf.Tensor, tf.Tensor], Any],
+    order: Order,
+    objective: Objective,
     seed: int,
     content: Iterable[np.ndarray | str],
-    shard: Shard = Shard(),
     unseeded: str = "",
 ) -> tf.data.Dataset:
     """Make a dataset of batches by number.
 
     Args:
-        count: the number of batches in an epoch.
-        batch: a function from the number of a batch, int64 (), and the seeds of the epoch, int64 (2,), to a batch.
+        order: the rows of each batch.
+        objective: a function from the rows of a batch to its inputs and labels.
         seed: the first of the two seeds; the second is the number of the epoch.
         content: the arrays that the batches are made of, or hashes of them, for `Epochs.fingerprint`.
-        shard: the part of each batch, whose number of workers is in `Epochs.fingerprint`.
         unseeded: see `Epochs`.
 
     Returns:
@@ -161,8 +223,9 @@ def batches(
     """
     if not is_integer(seed):
         raise ValueError(f"`seed` must be an integer. Received: seed={seed!r}")
+    count, shard = order.count, order.shard
     digest = hashlib.blake2b(f"{count} {seed} {shard.count}".encode(), digest_size=16)
-    for each in content:
+    for each in (*content, *order.content):
         if isinstance(each, str):
             digest.update(each.encode())
             continue
@@ -177,41 +240,15 @@ def batches(
         seeds = tf.stack([tf.constant(seed, tf.int64), tf.ensure_shape(epoch, ())])
         return tf.data.Dataset.range(first, count).map(lambda number: (number, seeds))
 
+    def batch(number: tf.Tensor, seeds: tf.Tensor) -> tuple[Any, Any]:
+        part = number * shard.count + shard.index
+        seed_of_batch = tf.random.experimental.stateless_fold_in(seeds, part)
+        return objective(Batch(*order(number, seeds), seed_of_batch, seeds))
+
     dataset = tf.data.Dataset.range(1).flat_map(numbers).map(batch, tf.data.AUTOTUNE, deterministic=True)
     dataset = prefetched(dataset.apply(tf.data.experimental.assert_cardinality(count)))
     dataset.epochs = epochs
     return dataset
-
-
-class Rows(Protocol):
-    """Rows of equal lengths that batches are made of.
-
-    Attributes:
-        content: for `Epochs.fingerprint`.
-    """
-
-    content: Sequence[np.ndarray | str]
-
-    def count(self, shuffle: bool) -> int:
-        """Return the number of rows in an epoch."""
-
-    def batch(self, rows: tf.Tensor, seeds: tf.Tensor, seed_of_batch: tf.Tensor, shuffle: bool) -> Any:
-        """Return the rows of numbers (B,), −1 for padding, given the seeds of the epoch and of the batch (2,)."""
-
-
-def row_batches(
-    rows: Rows, batch_size: int, shuffle: bool, seed: int, shard: Shard, unseeded: str = ""
-) -> tf.data.Dataset:
-    """Make batches of rows, of which the last is completed with rows of padding; see `batches`."""
-    count = rows.count(shuffle)
-
-    def batch(number: tf.Tensor, seeds: tf.Tensor) -> Any:
-        numbers = rows_of_batch(number, seeds, count, batch_size, shuffle, shard)
-        numbers = tf.pad(numbers, [[0, batch_size - tf.size(numbers)]], constant_values=-1)
-        seed_of_batch = batch_seed(number, seeds, shard)
-        return rows.batch(tf.ensure_shape(numbers, [batch_size]), seeds, seed_of_batch, shuffle)
-
-    return batches(shard.batches(count, batch_size), batch, seed, rows.content, shard, unseeded)
 
 
 def prefetched(dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -255,18 +292,34 @@ def rows_of_batch(
     count: int | tf.Tensor,
     batch_size: int | tf.Tensor,
     shuffle: bool,
-    shard: Shard = Shard(),
-    complete: bool = True,
+    shard: Shard,
+    complete: bool,
     full: bool = False,
     purpose: int | tf.Tensor = 0,
 ) -> tf.Tensor:
-    """Return the indices of the rows of a batch, int64 (b,), in an order of `count` rows.
+    """Return the indices of a worker's rows of a batch, int64 (b,), in an order of `count` rows.
 
-    The last batch may be smaller, unless it must be `full`; −1 then stands for a row of padding, as with several
-    workers. If not `complete`, there is none, and other rows are left out in each epoch. For `purpose` see `shuffled`.
+    Args:
+        number: the number of the batch, int64 ().
+        seeds: the seeds of the epoch, int64 (2,).
+        count: the number of rows.
+        batch_size: B, the number of rows of each worker.
+        shuffle: whether to reshuffle in each epoch.
+        shard: the part of each batch.
+        complete: see `Shard.drawn`; −1 stands for a row of padding.
+        full: whether the last batch has B rows too.
+        purpose: see `shuffled`.
+
+    Returns:
+        B indices, in the last batch perhaps less, as many for all workers.
     """
     drawn = shard.drawn(count, complete)
-    rows = shard.rows(number, batch_size, drawn, full)
+    first = number * batch_size * shard.count
+    last = first + batch_size * shard.count
+    if not full:
+        last = tf.minimum(last, tf.cast(drawn, tf.int64))
+    size = (last - first + shard.count - 1) // shard.count
+    rows = first + shard.index * size + tf.range(size)
     present = tf.minimum(rows, drawn - 1)
     if shuffle:
         found = shuffled(present, seeds, count, purpose)
@@ -274,8 +327,3 @@ def rows_of_batch(
         left_out = count - drawn
         found = tf.where(present < drawn - seeds[1] * left_out % (drawn + 1), present, present + left_out)
     return tf.where(rows < drawn, found, -1)
-
-
-def batch_seed(number: tf.Tensor, seeds: tf.Tensor, shard: Shard = Shard()) -> tf.Tensor:
-    """Return the seed of what is random in a worker's part of a batch, int64 (2,)."""
-    return tf.random.experimental.stateless_fold_in(seeds, number * shard.count + shard.index)

@@ -1,14 +1,19 @@
-"""Examples that are read as a stream and stored as ids, once for each content."""
+"""Examples that are read as a stream, with their labels, and stored as ids, once for each content."""
 
+import functools
 import hashlib
 import itertools
 import json
+import operator
 import os
 import pathlib
 import pickle
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import IO, Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import IO, Any, NamedTuple, NoReturn
+
+import numpy as np
 
 from keras_transformer.data.progress import ProgressBar
 from keras_transformer.data.storage import Arrays, Chunk, digest, explained, in_files, in_memory
@@ -19,6 +24,7 @@ Path = str | os.PathLike[str]
 
 _CHUNK = 8192
 _MISSING = object()
+_is_missing = functools.partial(operator.is_, _MISSING)
 
 
 class Examples(NamedTuple):
@@ -28,11 +34,13 @@ class Examples(NamedTuple):
         read: a function that returns an iterator of the examples, read with a progress bar, once.
         paths: their files, if they are in files alone.
         count: their number, if it is known.
+        options: how they are read, as JSON can represent it.
     """
 
     read: Callable[[ProgressBar], Iterator[Any]]
     paths: Sequence[Path] | None = None
     count: int | None = None
+    options: Mapping[str, Any] = MappingProxyType({})
 
     @classmethod
     def of(cls, examples: Iterable[Any]) -> "Examples":
@@ -47,25 +55,67 @@ def together(**iterables: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
     Raises:
         ValueError: if one ends before another, or all are empty.
     """
-    every = itertools.zip_longest(*iterables.values(), fillvalue=_MISSING)
-    count = -1
-    for count, items in enumerate(every):
-        if any(item is _MISSING for item in items):
-            ended, more = (
-                " and ".join(
-                    name for name, item in zip(iterables, items, strict=True) if (item is _MISSING) is gone
-                )
-                for gone in (True, False)
-            )
-            _refuse(iterables, f"{count} {ended}, and more {more}")
+    count, received = -1, ""
+    for count, items in enumerate(itertools.zip_longest(*iterables.values(), fillvalue=_MISSING)):
+        if any(map(_is_missing, items)):
+            missing = [name for name, item in zip(iterables, items, strict=True) if _is_missing(item)]
+            more = [name for name in iterables if name not in missing]
+            received = f"{count} {' and '.join(missing)}, and more {' and '.join(more)}"
+            break
         yield items
-    if count < 0:
-        _refuse(iterables, "none")
+    if received or count < 0:
+        listed = " and ".join(f"`{name}`" for name in iterables)
+        raise ValueError(f"{listed} must be equally many, at least one each. Received: {received or 'none'}")
 
 
-def _refuse(names: Iterable[str], received: str) -> None:
-    listed = " and ".join(f"`{name}`" for name in names)
-    raise ValueError(f"{listed} must be equally many, at least one each. Received: {received}")
+class Labels:
+    """The labels of examples, which are checked while they are read.
+
+    Args:
+        labels: classes, integers (n,); 0 or 1 for each of several, integers (n, C); or numbers, floats (n,) or (n, C).
+        classes_only: whether only classes are valid.
+    """
+
+    def __init__(self, labels: Any, classes_only: bool = False) -> None:
+        self._classes_only = classes_only
+        self._first: np.ndarray | None = None
+        in_memory = (
+            isinstance(labels, Sequence) or hasattr(labels, "__array__") or not isinstance(labels, Iterable)
+        )
+        array = self._array(labels) if in_memory else None
+        self._labels = labels if array is None else array if array.ndim else ()
+
+    def of(self, **examples: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
+        """Yield each example with its label; see `together`."""
+        return together(**examples, labels=self._labels)
+
+    def checked(self, labels: Sequence[Any]) -> np.ndarray:
+        """Return consecutive labels as an array: classes, int32 (n,), or others, float32 (n, C).
+
+        Raises:
+            ValueError: if they are none of these, or others than the labels before.
+        """
+        found = self._array(labels)
+        integers = found.dtype.kind in "iub"
+        classes = integers and found.ndim == 1 and (found >= 0).all()
+        several = integers and found.ndim == 2 and np.isin(found, (0, 1)).all()
+        numbers = found.dtype.kind == "f" and found.ndim in (1, 2) and np.isfinite(found).all()
+        if not classes and (self._classes_only or not (several or numbers)):
+            self._refuse(f"labels {str(labels)[:50]}")
+        first = self._first = found if self._first is None else self._first
+        if (found.dtype.kind == "f", found.shape[1:]) != (first.dtype.kind == "f", first.shape[1:]):
+            self._refuse(f"{first[0]} and {found[0]}, which differ in type or shape")
+        return found.astype("int32") if classes else found.reshape(len(found), -1).astype("float32")
+
+    def _array(self, labels: Any) -> np.ndarray:
+        try:
+            return np.asarray(labels)
+        except ValueError:  # of different shapes
+            return self._refuse(f"labels {str(labels)[:50]}")
+
+    def _refuse(self, received: str) -> NoReturn:
+        others = "" if self._classes_only else ", 0 or 1 for each of several, or finite floats"
+        raise ValueError(f"`labels` must be non-negative integers{others}. Received: {received}")
 
 
 def stored(
@@ -81,7 +131,8 @@ def stored(
         to_arrays: a function from lists of consecutive examples to parts of the arrays; not called if the arrays are
             in `cache_dir`.
         cache_dir: the folder of the arrays' files; `None` to keep them in memory.
-        **options: all that the arrays depend on beside the examples: tokenizers, and values that JSON can represent.
+        **options: all that the arrays depend on beside the examples and their options: tokenizers, and values that JSON
+            can represent.
 
     Returns:
         The arrays.
@@ -98,6 +149,7 @@ def stored(
     if not isinstance(cache_dir, str | os.PathLike) or not os.fspath(cache_dir):
         raise TypeError(f"`cache_dir` must be a path or None. Received: cache_dir={cache_dir!r}")
     folder = pathlib.Path(cache_dir).absolute()
+    options |= examples.options
     identity = {name: _identity(name, option) for name, option in options.items()}
     versions = [_version(path) for path in examples.paths or ()]
     source = None if examples.paths is None else [_of_file(path) for path in examples.paths]

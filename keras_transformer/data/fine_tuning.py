@@ -2,31 +2,18 @@
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.data.epochs import Shard, batches, rows_of_batch
-from keras_transformer.data.examples import Examples, stored
-from keras_transformer.data.labels import Labels
-from keras_transformer.data.ragged_rows import RowsToStore, gathered
-from keras_transformer.data.storage import Chunk
-from keras_transformer.data.token_lists import padding_values, token_lists
+from keras_transformer.data.epochs import Batch, RowOrder, Shard, batches
+from keras_transformer.data.examples import Examples, Labels, stored
+from keras_transformer.data.storage import Chunk, RowsToStore, gathered
+from keras_transformer.data.texts import Tokenizer, padding_values, token_lists
 from keras_transformer_options.arguments import check_one_of, check_positive_integer
 
 TASKS = ("classification", "entailment", "similarity", "multiple_choice")
-
-
-class Tokenizer(Protocol):
-    """The interface required of a tokenizer, as in `keras_transformer.text`."""
-
-    pad_id: int | None
-    end_id: int
-    vocabulary_size: int
-
-    def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Convert a string tensor (B,) to int32 ids (B, None) without special ids."""
 
 
 def fine_tuning(
@@ -106,11 +93,8 @@ def fine_tuning(
         raise TypeError(f"`examples` must be an iterable. Received: examples={str(examples)[:50]!r}")
     check_one_of(TASKS, task=task)
     check_positive_integer(batch_size=batch_size)
-    part, special_ids, padding = (
-        Shard.of(shard),
-        _check_special_ids(special_ids, tokenizer),
-        padding_values(tokenizer),
-    )
+    part, padding = Shard.of(shard), padding_values(tokenizer)
+    special_ids = _check_special_ids(special_ids, tokenizer)
     choices = task == "multiple_choice"
     given = Labels(labels, classes_only=choices)
 
@@ -134,7 +118,7 @@ def fine_tuning(
 
     texts = (_texts(example, task, i) for i, example in enumerate(examples))
     arrays = stored(
-        Examples.of(given.with_examples(texts)),
+        Examples.of(given.of(examples=texts)),
         to_arrays,
         cache_dir,
         tokenizer=tokenizer,
@@ -144,22 +128,21 @@ def fine_tuning(
     )
     tokens, first_row = arrays.rows("rows"), arrays.rows("numbers").splits
     rows_each, length = arrays["sizes"].tolist()
-    count = len(first_row) - 1
     shape = [None, length] if task in ("classification", "entailment") else [None, rows_each, length]
 
-    def batch(number: tf.Tensor, seeds: tf.Tensor) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-        examples = rows_of_batch(number, seeds, count, batch_size, shuffle, part, complete=False)
-        rows = gathered(first_row, examples)[:, None] + tf.range(rows_each, dtype=tf.int64)
-        rows = tf.reshape(tf.where(rows < gathered(first_row, examples + 1)[:, None], rows, -1), [-1])
-        ids, lengths = tokens.gather(rows, tf.constant(length, tf.int64))
+    def classes_and_tokens(batch: Batch) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+        rows = gathered(first_row, batch.rows)[:, None] + tf.range(rows_each, dtype=tf.int64)
+        rows = tf.reshape(tf.where(rows < gathered(first_row, batch.rows + 1)[:, None], rows, -1), [-1])
+        ids, lengths = tokens.gather(rows, length)
         column = tf.range(length, dtype=tf.int64)
         following = tf.pad(ids[:, 1:], [[0, 0], [0, 1]])
         following = tf.where(column + 1 < lengths, following, padding[1])
         ids = tf.where(column < lengths, ids, padding[0])
         ids, following = (tf.reshape(each, [-1, *shape[1:]]) for each in (ids, following))
-        return {"token_ids": ids}, {"classes": gathered(arrays["labels"], examples), "tokens": following}
+        return {"token_ids": ids}, {"classes": gathered(arrays["labels"], batch.rows), "tokens": following}
 
-    return batches(part.batches(count, batch_size, complete=False), batch, seed, arrays.content, part)
+    order = RowOrder(len(first_row) - 1, batch_size, shuffle, part, complete=False)
+    return batches(order, classes_and_tokens, seed, arrays.content)
 
 
 def input_rows(texts: Sequence[Sequence[int]], special_ids: Sequence[int], task: str) -> list[list[int]]:

@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.data.epochs import Shard, batch_seed, batches, rows_of_batch
+from keras_transformer.data.epochs import Batch, RowOrder, Shard, batches
 from keras_transformer_options.arguments import check_at_least
 
 
@@ -55,22 +55,20 @@ def image_batches(
     check_at_least(1, batch_size=batch_size)
     check_at_least(0, shift=shift)
     part = Shard.of(shard)
-    content, count = (images, labels), len(images)
+    content, order = (images, labels), RowOrder(len(images), batch_size, shuffle, part, complete=False)
     with tf.device("CPU:0"):  # functions of a dataset cannot read GPU memory
         images, labels = tf.constant(images), tf.constant(labels)
 
-    def batch(number: tf.Tensor, seeds: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        rows = rows_of_batch(number, seeds, count, batch_size, shuffle, part, complete=False)
-        seed = batch_seed(number, seeds, part)
-        chosen = tf.gather(images, rows)
+    def augmented(batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
+        chosen = tf.gather(images, batch.rows)
         if shift:
-            chosen = _moved(chosen, shift, seed)
+            chosen = _moved(chosen, shift, batch.seed)
         if flip:
-            mirrored = tf.random.stateless_uniform([tf.size(rows), 1, 1, 1], seed + 1) < 0.5
+            mirrored = tf.random.stateless_uniform([tf.size(batch.rows), 1, 1, 1], batch.seed + 1) < 0.5
             chosen = tf.where(mirrored, chosen[:, :, ::-1], chosen)
-        return chosen, tf.gather(labels, rows)
+        return chosen, tf.gather(labels, batch.rows)
 
-    return batches(part.batches(count, batch_size, complete=False), batch, seed, content, part)
+    return batches(order, augmented, seed, content)
 
 
 def _moved(images: tf.Tensor, shift: int, seed: tf.Tensor) -> tf.Tensor:

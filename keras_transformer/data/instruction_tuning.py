@@ -7,18 +7,16 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.data.epochs import Shard, row_batches
+from keras_transformer.data.buckets import Shapes
+from keras_transformer.data.epochs import RowOrder, Shard, batches
 from keras_transformer.data.examples import stored
-from keras_transformer.data.language_modeling import Tokenizer
 from keras_transformer.data.packing import PackedTexts
 from keras_transformer.data.pair_sources import PairReader, Pairs, Row
-from keras_transformer.data.ragged_rows import RaggedRows, RowsToStore
-from keras_transformer.data.storage import Chunk
-from keras_transformer.data.token_lists import check_special_ids, padding_values, tokenized
+from keras_transformer.data.storage import Chunk, RaggedRows, RowsToStore
+from keras_transformer.data.texts import Tokenizer, check_special_ids, padding_values, tokenized
 from keras_transformer_options.arguments import check_positive_integer
 from keras_transformer_options.columns import Columns
 
-_CHUNK = 2**18  # texts whose lengths are in memory at a time
 _LOGGER = logging.getLogger("keras_transformer")
 
 
@@ -105,28 +103,27 @@ def instruction_tuning(
         cache_dir,
         tokenizer=tokenizer,
         task="instruction tuning",
-        columns=columns,
-        on_error=on_error,
     )
     _check_lengths(arrays.rows("texts"), length)
-    rows = PackedTexts(arrays, length, padding_values(tokenizer), split=False)
-    return row_batches(rows, batch_size, shuffle, seed, Shard.of(shard))
+    objective = PackedTexts(arrays, length, padding_values(tokenizer), split=False)
+    order = RowOrder(objective.count, batch_size, shuffle, Shard.of(shard), padded=True)
+    return batches(order, objective, seed, objective.content)
 
 
 def _check_lengths(texts: RaggedRows, length: int) -> None:
     """Warn about texts that do not fit into rows, or raise a ValueError if none does."""
-    too_long, fitting, shortest = 0, 0, np.iinfo(np.int64).max
-    for start in range(0, texts.count, _CHUNK):
-        sizes = texts.lengths(start, start + _CHUNK) - 1  # the end token is no input
-        too_long += int((sizes > length).sum())
-        fitting += int(((sizes > 0) & (sizes <= length)).sum())
-        shortest = min(shortest, sizes[sizes > 0].min(initial=shortest))
-    if not fitting:
+
+    def inputs(start: int, end: int) -> np.ndarray:  # the end token is none
+        return texts.lengths(start, end)[:, None] - 1
+
+    counts = Shapes.of_rows(1, length, 1).count_lengths(inputs, [texts.count])
+    if not counts.lengths.any():
+        sizes = inputs(0, texts.count)
         raise ValueError(
-            f"`length` must be at least {shortest}, the number of tokens of the shortest of the {texts.count} "
-            f"pairs. Received: length={length}"
+            f"`length` must be at least {sizes[sizes > 0].min()}, the number of tokens of the shortest of the "
+            f"{texts.count} pairs. Received: length={length}"
         )
-    if too_long:
+    if too_long := int(counts.too_long.sum()):
         _LOGGER.warning(
             "instruction_tuning leaves out %d of %d pairs: more than %d tokens", too_long, texts.count, length
         )

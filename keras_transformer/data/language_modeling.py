@@ -3,18 +3,17 @@
 import itertools
 import os
 from collections.abc import Iterator
-from typing import Protocol
 
 import tensorflow as tf
 
-from keras_transformer.data.epochs import Shard, row_batches
+from keras_transformer.data.epochs import Batch, RowOrder, Shard, batches
 from keras_transformer.data.examples import stored
-from keras_transformer.data.packing import Batch, PackedTexts
-from keras_transformer.data.ragged_rows import RowsToStore, gathered
+from keras_transformer.data.packing import Elements, PackedTexts
 from keras_transformer.data.sampling import SampledRows, check_sampling, unseeded
-from keras_transformer.data.storage import Arrays, Chunk
-from keras_transformer.data.token_lists import (
+from keras_transformer.data.storage import Arrays, Chunk, RowsToStore, gathered
+from keras_transformer.data.texts import (
     Texts,
+    Tokenizer,
     check_special_ids,
     check_tokens,
     padding_values,
@@ -23,17 +22,6 @@ from keras_transformer.data.token_lists import (
 )
 from keras_transformer_options.arguments import check_positive_integer
 from keras_transformer_options.columns import Columns
-
-
-class Tokenizer(Protocol):
-    """The interface required of a tokenizer, as in `keras_transformer.text`."""
-
-    pad_id: int | None
-    end_id: int
-    vocabulary_size: int
-
-    def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Convert a string tensor (B,) to int32 ids (B, None) without special ids."""
 
 
 def language_modeling(
@@ -126,16 +114,18 @@ def language_modeling(
         cache_dir,
         tokenizer=tokenizer,
         task="language modelling with texts" if is_sampled else "language modelling",
-        columns=columns,
-        on_error=on_error,
     )
-    part, padding = Shard.of(shard), padding_values(tokenizer)
-    if not is_sampled:
-        rows = (PackedTexts if separate else _Stream)(arrays, length, padding)
-        return row_batches(rows, batch_size, shuffle, seed, part)
-    sampled = SampledRows.of(arrays.rows("texts"), arrays.rows("strings"), tokenizer, sampling, special_ids=1)
-    rows = PackedTexts(arrays.with_content(f"sampling {sampling}"), length, padding, sampled=sampled)
-    return row_batches(rows, batch_size, shuffle, seed, part, unseeded(sampled))
+    part, padding, samples = Shard.of(shard), padding_values(tokenizer), None
+    if is_sampled:
+        texts, strings = arrays.rows("texts"), arrays.rows("strings")
+        samples = SampledRows.of(texts, strings, tokenizer, sampling, special_ids=1)
+        arrays = arrays.with_content(f"sampling {sampling}")
+    if separate:
+        objective = PackedTexts(arrays, length, padding, sampled=samples)
+    else:
+        objective = _Stream(arrays, length, padding, shuffle)
+    order = RowOrder(objective.count, batch_size, shuffle, part, padded=True)
+    return batches(order, objective, seed, objective.content, unseeded(samples))
 
 
 def _as_bytes(text: str | bytes) -> bytes:
@@ -143,21 +133,21 @@ def _as_bytes(text: str | bytes) -> bytes:
 
 
 class _Stream:
-    """One stream of tokens, split into rows of T."""
+    """The objective of one stream of tokens, split into rows of T, whose labels are the next tokens."""
 
-    def __init__(self, arrays: Arrays, length: int, padding: tuple[int, int]) -> None:
+    def __init__(self, arrays: Arrays, length: int, padding: tuple[int, int], shuffle: bool) -> None:
         self._flat, self.content = arrays.rows("texts").flat, arrays.content
         self._predicted, self._length, self._padding = len(self._flat) - 1, length, padding
+        # A shuffled epoch's shift shortens the first row, and may add one.
+        self.count, self._shuffle = -(-self._predicted // length) + shuffle, shuffle
 
-    def count(self, shuffle: bool) -> int:
-        """Return the number of rows; a shuffled epoch's shift shortens the first, and may add one."""
-        return -(-self._predicted // self._length) + shuffle
-
-    def batch(self, rows: tf.Tensor, seeds: tf.Tensor, seed_of_batch: tf.Tensor, shuffle: bool) -> Batch:
-        """Return the rows of numbers (B,), −1 for padding."""
-        shift = tf.random.stateless_uniform([], seeds, 0, self._length, tf.int64) if shuffle else 0
+    def __call__(self, batch: Batch) -> Elements:
+        """Return the inputs and labels of a batch."""
+        shift = 0
+        if self._shuffle:
+            shift = tf.random.stateless_uniform([], batch.epoch_seed, 0, self._length, tf.int64)
         # Negative for the first row of a shuffled epoch, which is shortened so that each token is in one row.
-        first = tf.where(rows >= 0, rows * self._length - shift, self._predicted)
+        first = tf.where(batch.rows >= 0, batch.rows * self._length - shift, self._predicted)
         end = tf.minimum(first + self._length, self._predicted)[:, None]
         places = tf.maximum(first, 0)[:, None] + tf.range(self._length + 1, dtype=tf.int64)  # (B, T + 1)
         tokens = gathered(self._flat, tf.minimum(places, self._predicted))

@@ -2,17 +2,17 @@
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.data.epochs import Shard, batch_seed, batches, rows_of_batch
+from keras_transformer.data.epochs import Batch, RowOrder, Shard, batches
 from keras_transformer.data.examples import Examples, stored
-from keras_transformer.data.ragged_rows import RaggedRows, RowsToStore, gathered
-from keras_transformer.data.storage import Arrays, Chunk
-from keras_transformer.data.token_lists import (
+from keras_transformer.data.storage import Chunk, RaggedRows, RowsToStore, gathered
+from keras_transformer.data.texts import (
     Texts,
+    Tokenizer,
     check_special_ids,
     check_tokens,
     pieces,
@@ -25,18 +25,11 @@ from keras_transformer_options.columns import Columns
 _MASKED, _RANDOM = 0.8, 0.1
 
 
-class Tokenizer(Protocol):
+class MaskingTokenizer(Tokenizer, Protocol):
     """The interface required of a tokenizer, as in `keras_transformer.text.WordPieceTokenizer`."""
 
-    pad_id: int
     unknown_id: int
-    start_id: int
-    end_id: int
     mask_id: int
-    vocabulary_size: int
-
-    def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Convert a string tensor (B,) to int32 ids (B, None) without special ids."""
 
     def id_to_piece(self, id: int) -> str:  # noqa: A002
         """Return the piece of an id; pieces that continue a word start with "##"."""
@@ -44,7 +37,7 @@ class Tokenizer(Protocol):
 
 def masked_language_modeling(
     texts: Texts,
-    tokenizer: Tokenizer,
+    tokenizer: MaskingTokenizer,
     batch_size: int = 32,
     *,
     columns: Columns = None,
@@ -112,24 +105,22 @@ def masked_language_modeling(
         tokenizer=tokenizer,
         task="masked language modelling",
         max_length=max_length,
-        columns=columns,
-        on_error=on_error,
     )
     ids = arrays.rows("rows")
     mask = _Masking(tokenizer, max_length, rate, whole_words)
 
-    def batch(rows: tf.Tensor, seed: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        token_ids, lengths = ids.gather(rows, tf.constant(max_length, tf.int64))
-        token_ids = tf.where(tf.range(max_length, dtype=tf.int64) < lengths, token_ids, tokenizer.pad_id)
-        masked, positions, labels = mask(tf.ensure_shape(token_ids, [None, max_length]), seed)
+    def masked_tokens(batch: Batch) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        token_ids = ids.padded(batch.rows, max_length, tokenizer.pad_id)
+        masked, positions, labels = mask(token_ids, batch.seed)
         return {"token_ids": masked, "masked_positions": positions}, labels
 
-    return _batches(ids.count, batch_size, shuffle, seed, batch, arrays, part)
+    order = RowOrder(ids.count, batch_size, shuffle, part)
+    return batches(order, masked_tokens, seed, arrays.content)
 
 
 def next_sentences(
     documents: Iterable[Sequence[str]],
-    tokenizer: Tokenizer,
+    tokenizer: MaskingTokenizer,
     batch_size: int = 32,
     *,
     max_length: int = 128,
@@ -200,27 +191,27 @@ def next_sentences(
     ids = arrays.rows("sentences")
     mask = _Masking(tokenizer, max_length, rate, whole_words)
 
-    def batch(rows: tf.Tensor, seed: tf.Tensor) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-        before = gathered(arrays["first"], rows)
+    def pretraining(batch: Batch) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+        before, seed = gathered(arrays["first"], batch.rows), batch.seed
         start, end = (gathered(arrays[name], before) for name in ("document_start", "document_end"))
-        share = tf.random.stateless_uniform([tf.size(rows)], seed + 3)
+        share = tf.random.stateless_uniform([tf.size(before)], seed + 3)
         other = tf.cast(share * tf.cast(ids.count - (end - start), tf.float32), tf.int64)
         other = tf.where(other < start, other, other + end - start)
-        random_one = tf.random.stateless_uniform([tf.size(rows)], seed + 4) < 0.5
+        random_one = tf.random.stateless_uniform([tf.size(before)], seed + 4) < 0.5
         second = tf.where(random_one, tf.minimum(other, ids.count - 1), before + 1)
         token_ids, segment_ids = _joined(ids, before, second, tokenizer, max_length)
         masked, positions, labels = mask(token_ids, seed)
         inputs = {"token_ids": masked, "segment_ids": segment_ids, "masked_positions": positions}
         return inputs, {"tokens": labels, "next_sentence": tf.cast(random_one, tf.int32)}
 
-    count = len(arrays["first"])
-    return _batches(count, batch_size, shuffle, seed, batch, arrays, part, complete=False)
+    order = RowOrder(len(arrays["first"]), batch_size, shuffle, part, complete=False)
+    return batches(order, pretraining, seed, arrays.content)
 
 
 class _Masking:
     """Choose tokens and replace them by mask tokens."""
 
-    def __init__(self, tokenizer: Tokenizer, max_length: int, rate: float, whole_words: bool) -> None:
+    def __init__(self, tokenizer: MaskingTokenizer, max_length: int, rate: float, whole_words: bool) -> None:
         self.tokenizer, self.rate = tokenizer, rate
         self.most = max(1, round(rate * max_length))
         names = ("pad_id", "unknown_id", "start_id", "end_id", "mask_id")
@@ -276,12 +267,16 @@ class _Masking:
 
 
 def _joined(
-    ids: RaggedRows, first_rows: tf.Tensor, second_rows: tf.Tensor, tokenizer: Tokenizer, max_length: int
+    ids: RaggedRows,
+    first_rows: tf.Tensor,
+    second_rows: tf.Tensor,
+    tokenizer: MaskingTokenizer,
+    max_length: int,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Return rows "start, first, end, second, end" and their segment ids, (B, T) each."""
     room = max_length - 3
-    first, first_lengths = ids.gather(first_rows, tf.constant(room, tf.int64))
-    second, second_lengths = ids.gather(second_rows, tf.constant(room, tf.int64))
+    first, first_lengths = ids.gather(first_rows, room)
+    second, second_lengths = ids.gather(second_rows, room)
     # A text may also use the part of the other text's half that the other does not need.
     half = room // 2
     kept_first = tf.minimum(first_lengths, tf.maximum(tf.constant(half, tf.int64), room - second_lengths))
@@ -304,26 +299,7 @@ def _joined(
     return token_ids, segments
 
 
-def _batches(
-    count: int,
-    batch_size: int,
-    shuffle: bool,
-    seed: int,
-    batch: Any,
-    arrays: Arrays,
-    shard: Shard,
-    complete: bool = True,
-) -> tf.data.Dataset:
-    """Make batches by a function of row indices and a seed."""
-
-    def numbered(number: tf.Tensor, seeds: tf.Tensor) -> Any:
-        rows = rows_of_batch(number, seeds, count, batch_size, shuffle, shard, complete)
-        return batch(rows, batch_seed(number, seeds, shard))
-
-    return batches(shard.batches(count, batch_size, complete), numbered, seed, arrays.content, shard)
-
-
-def _check(tokenizer: Tokenizer, batch_size: int, max_length: int, rate: float) -> None:
+def _check(tokenizer: MaskingTokenizer, batch_size: int, max_length: int, rate: float) -> None:
     check_special_ids("tokenizer", tokenizer, ("pad_id", "start_id", "end_id", "mask_id"))
     check_at_least(1, batch_size=batch_size)
     check_at_least(5, max_length=max_length)

@@ -6,18 +6,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.data.ragged_rows import RaggedRows, RowsToStore, check_file
+from keras_transformer.data.buckets import RowLengths
+from keras_transformer.data.epochs import Batch
 from keras_transformer.data.sampling import SampledRows, seeded
-from keras_transformer.data.shapes import RowLengths
-from keras_transformer.data.storage import Arrays, Chunk
+from keras_transformer.data.storage import Arrays, Chunk, RaggedRows, RowsToStore, check_files
 
-Batch = tuple[dict[str, tf.Tensor], tf.Tensor]
+Elements = tuple[dict[str, tf.Tensor], tf.Tensor]
 
 _MOST_TEXTS, _MOST_TOKENS = 2**16, 2**24  # that are packed together
 
 
 class PackedTexts:
-    """Rows of texts; texts longer than a row are split into pieces, or left out.
+    """The objective of rows of texts, whose labels are the next tokens.
+
+    Texts longer than a row are split into pieces, or left out.
 
     Args:
         arrays: rows "texts", each text with its end token, and perhaps "is_label", whether each of their tokens is to
@@ -28,6 +30,7 @@ class PackedTexts:
         sampled: the samples of texts that are not split, in place of their ids.
 
     Attributes:
+        count: the number of rows.
         content: for `Epochs.fingerprint`.
     """
 
@@ -46,31 +49,26 @@ class PackedTexts:
         self._flat, self._firsts, self._sizes = texts.flat, packs.rows("firsts"), packs["sizes"]
         self._length, self._padding, self._sampled = length, padding, sampled
         self._rooms, self._texts = packs.get("rooms"), packs.get("texts")
-        self.content = [*arrays.content, *packs.content]
+        self.count, self.content = self._firsts.count, [*arrays.content, *packs.content]
 
-    def count(self, shuffle: bool) -> int:
-        """Return the number of rows."""
-        return self._firsts.count
-
-    def batch(self, rows: tf.Tensor, seeds: tf.Tensor, seed_of_batch: tf.Tensor, shuffle: bool) -> Batch:
-        """Return the rows of numbers (B,), −1 for padding."""
+    def __call__(self, batch: Batch) -> Elements:
+        """Return the inputs and labels of a batch."""
         samples: list[tf.Tensor] = []
         if self._sampled is not None:
-            texts = tf.numpy_function(self._texts_of, [rows], tf.int64, stateful=False)
-            found = seeded(self._sampled, seed_of_batch).sample(tf.ensure_shape(texts, [None]))
+            texts = tf.numpy_function(self._texts_of, [batch.rows], tf.int64, stateful=False)
+            found = seeded(self._sampled, batch.seed).sample(tf.ensure_shape(texts, [None]))
             samples = [found.values, found.row_lengths()]
-        ids, segments, positions, labels = _computed(self._gather, [rows, *samples], [self._length] * 4)
+        inputs = [batch.rows, *samples]
+        ids, segments, positions, labels = _computed(self._gather, inputs, 4, self._length)
         return {"token_ids": ids, "segment_ids": segments, "positions": positions}, labels
 
     def _texts_of(self, rows: np.ndarray) -> np.ndarray:
         """Return the index of the text of each piece of rows."""
-        for array in (*self._firsts, self._texts):
-            check_file(array)
+        check_files(*self._firsts, self._texts)
         return self._texts[_pieces_of(self._firsts, rows)[0]]
 
     def _gather(self, rows: np.ndarray, *samples: np.ndarray) -> list[np.ndarray]:
-        for array in (self._flat, *self._firsts, self._sizes, self._rooms):
-            check_file(array)
+        check_files(self._flat, *self._firsts, self._sizes, self._rooms, self._is_label)
         pieces, counts = _pieces_of(self._firsts, rows)
         flat, first, sizes = self._flat, self._firsts.flat[pieces], self._sizes[pieces]
         if samples:
@@ -79,7 +77,6 @@ class PackedTexts:
         place = first[layout.piece] + layout.position
         ids, labels = flat[place], flat[place + 1]
         if self._is_label is not None:
-            check_file(self._is_label)
             labels = np.where(self._is_label[place + 1], labels, self._padding[1])
         return [
             layout.dense(values, padding, self._length)
@@ -111,7 +108,7 @@ class PackedTexts:
 
 
 class PackedPairs:
-    """Rows of pairs of texts, with the same pairs in a row on both sides.
+    """The objective of rows of pairs of texts, with the same pairs in a row on both sides.
 
     Args:
         arrays: rows "sources" and "targets", without special ids.
@@ -122,6 +119,7 @@ class PackedPairs:
         target_tokenizer: the tokenizer of the targets.
 
     Attributes:
+        count: the number of rows.
         content: for `Epochs.fingerprint`.
     """
 
@@ -132,21 +130,16 @@ class PackedPairs:
         packs = arrays.derived(_packed_pairs(self._sources.count, lengths, length), packed_pairs=length)
         self._pairs, self._length = packs.rows("pairs"), length
         self._tokenizer, self._target_tokenizer = tokenizer, target_tokenizer
-        self.content = [*arrays.content, *packs.content]
+        self.count, self.content = self._pairs.count, [*arrays.content, *packs.content]
 
-    def count(self, shuffle: bool) -> int:
-        """Return the number of rows."""
-        return self._pairs.count
-
-    def batch(self, rows: tf.Tensor, seeds: tf.Tensor, seed_of_batch: tf.Tensor, shuffle: bool) -> Batch:
-        """Return the rows of numbers (B,), −1 for padding."""
-        *sides, labels = _computed(self._gather, [rows], [self._length] * 7)
+    def __call__(self, batch: Batch) -> Elements:
+        """Return the inputs and labels of a batch."""
+        *sides, labels = _computed(self._gather, [batch.rows], 7, self._length)
         names = [f"{side}_{name}" for side in ("source", "target") for name in _NAMES]
         return dict(zip(names, sides, strict=True)), labels
 
     def _gather(self, rows: np.ndarray) -> list[np.ndarray]:
-        for array in (*self._sources, *self._targets, *self._pairs):
-            check_file(array)
+        check_files(*self._sources, *self._targets, *self._pairs)
         places, counts = _pieces_of(self._pairs, rows)
         pairs = self._pairs.flat[places]
         source, layout = self._ended(self._sources, pairs, counts, self._tokenizer.end_id)
@@ -215,13 +208,10 @@ class _Layout(NamedTuple):
         return array
 
 
-def _computed(gather: Any, inputs: list[tf.Tensor], lengths: list[int]) -> list[tf.Tensor]:
-    """Return the int32 arrays (B, length) that a function returns, whose first input are the numbers of rows."""
-    arrays = tf.numpy_function(gather, inputs, [tf.int32] * len(lengths), stateful=False)
-    return [
-        tf.ensure_shape(each, [inputs[0].shape[0], length])
-        for each, length in zip(arrays, lengths, strict=True)
-    ]
+def _computed(gather: Any, inputs: list[tf.Tensor], count: int, length: int) -> list[tf.Tensor]:
+    """Return the int32 arrays (B, length) that a function returns, whose first input are the indices of rows."""
+    arrays = tf.numpy_function(gather, inputs, [tf.int32] * count, stateful=False)
+    return [tf.ensure_shape(each, [inputs[0].shape[0], length]) for each in arrays]
 
 
 def _pieces_of(pieces: RaggedRows, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

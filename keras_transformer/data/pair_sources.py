@@ -33,7 +33,7 @@ class PairReader:
 
     def __init__(self, columns: Columns = None, reverse: bool = False, on_error: str = "raise") -> None:
         self._picker, self._malformed = ColumnPicker(columns, 2), Malformed("pairs", on_error, ADVICE)
-        self._reverse = reverse
+        self.reverse, self._options = reverse, {"columns": columns, "on_error": on_error}
 
     def examples(self, tasks: Iterable[Pairs]) -> Examples:
         """Return the pairs of each task as (number of the task, source, target), strings in UTF-8.
@@ -53,7 +53,8 @@ class PairReader:
         in_files = all(isinstance(pairs, list) for pairs in sources) and all(map(_is_path, paths))
         lengths = [len(pairs) for pairs in sources if isinstance(pairs, list)]
         count = None if len(lengths) < len(sources) or any(map(_is_path, paths)) else sum(lengths)
-        return Examples(lambda progress: self._rows(sources, progress), paths if in_files else None, count)
+        paths = paths if in_files else None
+        return Examples(lambda progress: self._rows(sources, progress), paths, count, self._options)
 
     def _rows(self, tasks: Iterable[Pairs], progress: ProgressBar) -> Iterator[Row]:
         without = None
@@ -61,7 +62,7 @@ class PairReader:
             found = False
             for source, target in self._pairs(pairs, progress):
                 found = True
-                yield (task, target, source) if self._reverse else (task, source, target)
+                yield (task, target, source) if self.reverse else (task, source, target)
             if not found:
                 without = pairs
         self._picker.check_used("pairs")

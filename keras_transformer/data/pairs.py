@@ -1,42 +1,25 @@
-"""Batches of translation pairs for an encoder–decoder."""
+"""Batches of pairs of texts for an encoder–decoder: translation, and mixtures of tasks."""
 
 import itertools
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.data.buckets import BucketBatches
-from keras_transformer.data.epochs import Shard, batch_seed, batches, row_batches
+from keras_transformer.data.buckets import BucketOrder, LengthBuckets, LengthCounts, RowLengths, Shapes
+from keras_transformer.data.epochs import Batch, RowOrder, Shard, batches
 from keras_transformer.data.examples import stored
 from keras_transformer.data.packing import PackedPairs
 from keras_transformer.data.pair_sources import PairReader, Pairs, Row
-from keras_transformer.data.ragged_rows import RaggedRows, RowsToStore
 from keras_transformer.data.sampling import SampledRows, check_sampling, seeded, unseeded
-from keras_transformer.data.shapes import LengthBuckets, LengthCounts, RowLengths, Shapes
-from keras_transformer.data.storage import Arrays, Chunk
-from keras_transformer.data.token_lists import check_special_ids, tokenized
+from keras_transformer.data.storage import Arrays, Chunk, RaggedRows, RowsToStore
+from keras_transformer.data.texts import Tokenizer, check_special_ids, tokenized
+from keras_transformer_options.arguments import check_positive, check_positive_integer
 from keras_transformer_options.columns import Columns
 
-Sides = tuple[RaggedRows | SampledRows, ...]
-
-SPECIAL_IDS = ("pad_id", "start_id", "end_id")
 _LOGGER = logging.getLogger("keras_transformer")
-
-
-class Tokenizer(Protocol):
-    """The interface required of a tokenizer, as in `keras_transformer.text.SentencePieceTokenizer`."""
-
-    pad_id: int
-    start_id: int
-    end_id: int
-    vocabulary_size: int
-
-    def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Convert a string tensor (B,) to int32 ids (B, None) without special ids."""
 
 
 def translation_pairs(
@@ -130,94 +113,186 @@ def translation_pairs(
         >>> inputs["source_ids"].shape, inputs["target_ids"].shape, labels.shape
         (TensorShape([2, 8]), TensorShape([2, 8]), TensorShape([2, 8]))
     """
-    target_tokenizer = target_tokenizer or tokenizer
     shapes = Shapes.of_pairs(batch_size, batch_tokens, max_length, length_buckets, pad_to_multiple_of)
-    part = Shard.of(shard)
-    for argument, one in (("tokenizer", tokenizer), ("target_tokenizer", target_tokenizer)):
-        check_special_ids(argument, one, SPECIAL_IDS)
-    is_sampled = check_sampling(sampling, tokenizer=tokenizer, target_tokenizer=target_tokenizer)
+    return _batches(
+        {"": pairs},
+        PairReader(columns, reverse, on_error),
+        (tokenizer, target_tokenizer or tokenizer),
+        shapes,
+        Shard.of(shard),
+        packed=packed,
+        sampling=sampling,
+        shuffle=shuffle,
+        seed=seed,
+        cache_dir=cache_dir,
+    )
+
+
+def multi_task_pairs(
+    tasks: Mapping[str, Pairs],
+    tokenizer: Tokenizer,
+    batch_size: int | None = None,
+    *,
+    columns: Columns = None,
+    reverse: bool = False,
+    on_error: str = "raise",
+    limit: int | None = None,
+    temperature: float = 1.0,
+    batch_tokens: int | None = None,
+    max_length: int = 512,
+    length_buckets: LengthBuckets = 8,
+    pad_to_multiple_of: int = 2,
+    sampling: float = 0.0,
+    shuffle: bool = True,
+    seed: int = 0,
+    shard: tuple[int, int] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+) -> tf.data.Dataset:
+    r"""Make batches to train one encoder–decoder on several tasks, each marked by a prefix of its sources.
+
+    A task m with $e_m$ pairs makes up the fraction $r_m$ of the examples of an epoch:
+
+    $$r_m = \frac{\min(e_m, K)^{1/T}}{\sum_n \min(e_n, K)^{1/T}}$$
+
+    An epoch has $\sum_n \min(e_n, K)$ examples, and those of a task have the distribution of lengths of its pairs. If a
+    task has more pairs than examples in an epoch, each epoch samples different pairs; if it has fewer, pairs repeat
+    after all have occurred. Without `limit` and `temperature`, an epoch has every pair once.
+
+    Args:
+        tasks: a mapping from prefixes such as "translate English to German: " to the pairs of each task, in any form
+            that `translation_pairs` accepts.
+        tokenizer: the tokenizer of sources with their prefix, and of targets.
+        batch_size: the number of rows in each batch, see `translation_pairs`.
+        columns: the columns of source and target in the files of all tasks, see `translation_pairs`.
+        reverse: whether to swap sources and targets in all tasks.
+        on_error: "raise" to refuse malformed lines of files, "skip" to leave them out with a warning.
+        limit: K, the artificial limit of a task's size; by default there is none.
+        temperature: T. 1 mixes in proportion to the sizes; higher values make the fractions more equal.
+        batch_tokens: the maximum number of positions of each side of a batch, instead of `batch_size`.
+        max_length: the maximum length of sources, including the prefix, and of targets. Longer pairs are dropped with
+            a warning.
+        length_buckets: the maximum number of shapes of batches, or these shapes, see `translation_pairs`.
+        pad_to_multiple_of: what chosen lengths are multiples of.
+        sampling: the rate of random segmentations of prefixed sources and of targets, see `translation_pairs`.
+        shuffle: whether the order of examples differs in each epoch, and the examples if an epoch does not have all.
+        seed: the seed of shuffling and sampling.
+        shard: (index, count), the part of each batch for one of several workers, see `translation_pairs`.
+        cache_dir: a folder for the ids, see `translation_pairs`.
+
+    Returns:
+        A dataset of known cardinality with the elements of `translation_pairs`, for `models.T5`.
+
+    Raises:
+        TypeError: if `tasks` is not a mapping.
+        ValueError: if there is no task, `limit` or `temperature` is not positive, or see `translation_pairs`.
+
+    Example:
+        >>> from keras_transformer.text import ByteTokenizer
+        >>> tokenizer = ByteTokenizer()
+        >>> tasks = {"double: ": [("a", "aa"), ("b", "bb")], "reverse: ": [("ab", "ba")]}
+        >>> inputs, labels = next(iter(multi_task_pairs(tasks, tokenizer, batch_size=4)))
+        >>> inputs["source_ids"].shape, labels.shape  # three pairs and a row of padding
+        (TensorShape([4, 12]), TensorShape([4, 4]))
+
+    References:
+        Raffel et al., "Exploring the Limits of Transfer Learning" (2020), section 3.5.2.
+    """
+    if not isinstance(tasks, Mapping):
+        raise TypeError(f"`tasks` must be a mapping of prefixes to pairs. Received: tasks={tasks!r}")
+    if not tasks:
+        raise ValueError("`tasks` must hold at least one task. Received: none")
+    if limit is not None:
+        check_positive_integer(limit=limit)
+    check_positive(temperature=temperature)
+    shapes = Shapes.of_pairs(batch_size, batch_tokens, max_length, length_buckets, pad_to_multiple_of)
+
+    def mixture(pairs: np.ndarray) -> np.ndarray:
+        """Return the numbers of examples of an epoch in each bucket and task, for those of pairs (k, m)."""
+        sizes = np.minimum(pairs.sum(axis=0), np.inf if limit is None else limit)
+        numbers = _apportioned(int(sizes.sum()), sizes ** (1 / temperature))
+        # The examples of each task in each bucket, in proportion to its pairs there.
+        shares = [_apportioned(number, of_task) for number, of_task in zip(numbers, pairs.T, strict=True)]
+        return np.stack(shares, axis=1)
+
+    return _batches(
+        tasks,
+        PairReader(columns, reverse, on_error),
+        (tokenizer, tokenizer),
+        shapes,
+        Shard.of(shard),
+        mixture,
+        sampling=sampling,
+        shuffle=shuffle,
+        seed=seed,
+        cache_dir=cache_dir,
+    )
+
+
+def _batches(
+    tasks: Mapping[str, Pairs],
+    reader: PairReader,
+    tokenizers: tuple[Tokenizer, Tokenizer],
+    shapes: Shapes,
+    shard: Shard,
+    mixture: Callable[[np.ndarray], np.ndarray] | None = None,
+    *,
+    packed: bool = False,
+    sampling: float,
+    shuffle: bool,
+    seed: int,
+    cache_dir: str | os.PathLike[str] | None,
+) -> tf.data.Dataset:
+    """Make the batches of `translation_pairs`, of the pairs of each task by the prefix of its sources."""
+    arguments = dict(zip(("tokenizer", "target_tokenizer"), tokenizers, strict=True))
+    for argument, tokenizer in arguments.items():
+        check_special_ids(argument, tokenizer, ("pad_id", "start_id", "end_id"))
+    is_sampled = check_sampling(sampling, **arguments)
     if is_sampled and packed:
         raise ValueError(
             "`sampling` must be 0 for packed rows, whose lengths are fixed. "
             f"Received: sampling={sampling}, packed=True"
         )
-    arrays = stored_pairs(
-        {"": pairs},
-        tokenizer,
-        target_tokenizer,
-        cache_dir,
-        columns=columns,
-        reverse=reverse,
-        on_error=on_error,
-        keep_texts=is_sampled,
-    )
-    lengths, ends = row_lengths(arrays.rows("sources"), arrays.rows("targets")), arrays["ends"]
-    counts = within(lengths, ends, shapes, [""])
+    arrays = _stored(tasks, reader, tokenizers, cache_dir, keep_texts=is_sampled)
+    sides: Sequence[RaggedRows | SampledRows] = arrays.rows("sources"), arrays.rows("targets")
+    lengths, ends = _row_lengths(*sides), arrays["ends"]
+    counts = _within(lengths, ends, shapes, [f" of task {prefix!r}" if prefix else "" for prefix in tasks])
     if packed:
-        rows = PackedPairs(arrays, lengths, shapes.limit, tokenizer, target_tokenizer)
-        return row_batches(rows, shapes.rows_of(shapes.limits), shuffle, seed, part)
-    sides: Sides = arrays.rows("sources"), arrays.rows("targets")
+        objective = PackedPairs(arrays, lengths, shapes.limit, *tokenizers)
+        order = RowOrder(objective.count, shapes.rows_of(shapes.limits), shuffle, shard, padded=True)
+        return batches(order, objective, seed, objective.content)
     if is_sampled:
-        sides = sampled_sides(arrays, tokenizer, target_tokenizer, sampling)
+        texts = arrays.rows("source_texts"), arrays.rows("target_texts")
+        sides = [SampledRows.of(*each, sampling) for each in zip(sides, texts, tokenizers, strict=True)]
         arrays = arrays.with_content(f"sampling {sampling}")
-        lengths = with_room(lengths, row_lengths(*sides), shapes.limits)
+        lengths = _with_room(lengths, _row_lengths(*sides), shapes.limits)
         counts = shapes.count_lengths(lengths, ends)
-    buckets = shapes.buckets(arrays, lengths, counts, ends, part.count)
-    rows = buckets.batches(shuffle, part)
-    return teacher_forced(rows, arrays, sides, tokenizer, target_tokenizer, seed, part)
-
-
-def teacher_forced(
-    rows_of: BucketBatches,
-    arrays: Arrays,
-    sides: Sides,
-    tokenizer: Tokenizer,
-    target_tokenizer: Tokenizer,
-    seed: int,
-    shard: Shard,
-) -> tf.data.Dataset:
-    """Return the batches of `translation_pairs` for batches of row indices."""
+    buckets = shapes.buckets(arrays, lengths, counts, ends, shard.count)
+    order = BucketOrder(buckets, shuffle, shard, None if mixture is None else mixture(buckets.sizes))
     # A length that all batches share is a static shape for Keras and the compiler.
-    source_shape, target_shape = ([None, length] for length in rows_of.static_lengths)
+    source_shape, target_shape = ([None, length] for length in order.static_lengths)
 
-    def batch(number: tf.Tensor, seeds: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        rows, lengths = rows_of(number, seeds)
-        seed_of_batch = batch_seed(number, seeds, shard)
-        sources, targets = (seeded(side, seed_of_batch) for side in sides)
-        source_ids, _ = _ended_and_started(sources, rows, lengths[0], tokenizer)
-        labels, target_ids = _ended_and_started(targets, rows, lengths[1], target_tokenizer)
+    def teacher_forcing(batch: Batch) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        (source_ids, _), (labels, target_ids) = (
+            _ended_and_started(seeded(side, batch.seed), batch.rows, batch.lengths[i], tokenizer)
+            for i, (side, tokenizer) in enumerate(zip(sides, tokenizers, strict=True))
+        )
         inputs = {
             "source_ids": tf.ensure_shape(source_ids, source_shape),
             "target_ids": tf.ensure_shape(target_ids, target_shape),
         }
         return inputs, tf.ensure_shape(labels, target_shape)
 
-    content = [*arrays.content, *rows_of.content]
-    return batches(rows_of.count, batch, seed, content, shard, unseeded(*sides))
+    return batches(order, teacher_forcing, seed, arrays.content, unseeded(*sides))
 
 
-def stored_pairs(
+def _stored(
     tasks: Mapping[str, Pairs],
-    tokenizer: Tokenizer,
-    target_tokenizer: Tokenizer,
+    reader: PairReader,
+    tokenizers: tuple[Tokenizer, Tokenizer],
     cache_dir: str | os.PathLike[str] | None,
-    *,
-    columns: Columns,
-    reverse: bool,
-    on_error: str,
-    keep_texts: bool = False,
+    keep_texts: bool,
 ) -> Arrays:
     """Tokenise the pairs of tasks, and store their ids.
-
-    Args:
-        tasks: the pairs of each task by the prefix of its sources.
-        tokenizer: the tokenizer of the sources.
-        target_tokenizer: the tokenizer of the targets.
-        cache_dir: see `translation_pairs`.
-        columns: see `translation_pairs`.
-        reverse: see `translation_pairs`.
-        on_error: see `translation_pairs`.
-        keep_texts: whether to store the texts, too.
 
     Returns:
         Rows "sources" and "targets", with `keep_texts` also "source_texts" and "target_texts", and "ends", the index
@@ -231,8 +306,8 @@ def stored_pairs(
             task_of, sources, targets = zip(*chunk, strict=True)
             sources = [prefixes[task] + source for task, source in zip(task_of, sources, strict=True)]
             yield {
-                "sources": RowsToStore.of_ragged(tokenized(sources, tokenizer)),
-                "targets": RowsToStore.of_ragged(tokenized(targets, target_tokenizer)),
+                "sources": RowsToStore.of_ragged(tokenized(sources, tokenizers[0])),
+                "targets": RowsToStore.of_ragged(tokenized(targets, tokenizers[1])),
             }
             if keep_texts:
                 texts = {"source_texts": sources, "target_texts": targets}
@@ -241,42 +316,29 @@ def stored_pairs(
         yield {"ends": np.cumsum(counts)}
 
     return stored(
-        PairReader(columns, reverse, on_error).examples(tasks.values()),
+        reader.examples(tasks.values()),
         to_arrays,
         cache_dir,
-        tokenizer=tokenizer,
-        target_tokenizer=target_tokenizer,
+        tokenizer=tokenizers[0],
+        target_tokenizer=tokenizers[1],
         task="pairs with texts" if keep_texts else "pairs",
         prefixes=list(tasks),
-        columns=columns,
-        reverse=reverse,
-        on_error=on_error,
+        reverse=reader.reverse,
     )
 
 
-def sampled_sides(
-    arrays: Arrays, tokenizer: Tokenizer, target_tokenizer: Tokenizer, sampling: float
-) -> Sides:
-    """Return the samples of both sides of pairs that are stored with their texts."""
-    sides = ("source", tokenizer), ("target", target_tokenizer)
-    return tuple(
-        SampledRows.of(arrays.rows(f"{side}s"), arrays.rows(f"{side}_texts"), each, sampling)
-        for side, each in sides
-    )
-
-
-def row_lengths(*sides: RaggedRows | SampledRows) -> RowLengths:
+def _row_lengths(*sides: RaggedRows | SampledRows) -> RowLengths:
     """Return the function to the lengths of source and target with an end or start id, integers (n, 2)."""
     return lambda start, end: np.stack([texts.lengths(start, end) for texts in sides], axis=1) + 1
 
 
-def with_room(lengths: RowLengths, sampled: RowLengths, limits: Sequence[int]) -> RowLengths:
+def _with_room(lengths: RowLengths, sampled: RowLengths, limits: Sequence[int]) -> RowLengths:
     """Return the lengths that leave room for samples, up to `limits`; longer rows keep theirs."""
     return lambda start, end: np.maximum(np.minimum(sampled(start, end), limits), lengths(start, end))
 
 
-def within(
-    lengths: RowLengths, ends: Sequence[int], shapes: Shapes, descriptions: Iterable[str]
+def _within(
+    lengths: RowLengths, ends: Sequence[int], shapes: Shapes, descriptions: Sequence[str]
 ) -> LengthCounts:
     """Count the pairs of each length, and warn about those that are too long.
 
@@ -311,6 +373,15 @@ def within(
                 limit,
             )
     return counts
+
+
+def _apportioned(total: int, weights: np.ndarray) -> np.ndarray:
+    """Return integers in proportion to `weights` that sum to `total`, by the largest remainder method."""
+    exact = total * weights / weights.sum()
+    whole = np.floor(exact + 1e-9).astype(np.int64)
+    most = np.argsort(whole - exact, kind="stable")[: total - whole.sum()]
+    whole[most] += 1
+    return whole
 
 
 def _ended_and_started(

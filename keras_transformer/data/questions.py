@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from keras_transformer.data.encoder_rows import (
     EncoderRow,
-    Tokenizer,
     checked_shapes,
     encoder_batches,
     ids_of_words,
@@ -21,10 +20,9 @@ from keras_transformer.data.encoder_rows import (
     windows,
 )
 from keras_transformer.data.epochs import Shard
-from keras_transformer.data.examples import Examples, stored, together
-from keras_transformer.data.ragged_rows import gathered
+from keras_transformer.data.examples import together
 from keras_transformer.data.storage import Chunk
-from keras_transformer.data.token_lists import token_lists
+from keras_transformer.data.texts import Tokenizer, token_lists
 from keras_transformer_options.arguments import is_integer
 
 _WORD = re.compile(r"\S+")
@@ -135,16 +133,16 @@ def questions(
             if number:
                 _LOGGER.warning(message, number, count, shapes.limit)
 
-    examples = Examples.of(_examples(questions, contexts, answers))
-    arrays = stored(examples, to_arrays, cache_dir, tokenizer=tokenizer, task="questions", limit=shapes.limit)
     return encoder_batches(
-        arrays,
-        lambda indices, _: gathered(arrays["labels"], indices),
+        _examples(questions, contexts, answers),
+        to_arrays,
+        "questions",
+        tokenizer,
         shapes,
-        tokenizer.pad_id,
         shuffle=shuffle,
         seed=seed,
         shard=part,
+        cache_dir=cache_dir,
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.data.ragged_rows import RaggedRows
+from keras_transformer.data.storage import RaggedRows
 from keras_transformer_options.arguments import is_number
 
 _MEASURED = 8192  # texts, to estimate how much longer samples are
@@ -86,7 +86,7 @@ def seeded(rows: RaggedRows | SampledRows, seed: tf.Tensor) -> RaggedRows | Samp
     return rows._replace(seed=seed) if isinstance(rows, SampledRows) else rows
 
 
-def unseeded(*sides: RaggedRows | SampledRows) -> str:
+def unseeded(*sides: RaggedRows | SampledRows | None) -> str:
     """Return the name of the first tokenizer whose samples have no seed, or ""."""
     tokenizers = [side.tokenizer for side in sides if isinstance(side, SampledRows)]
     return next((type(each).__name__ for each in tokenizers if each.sampling == "unseeded"), "")

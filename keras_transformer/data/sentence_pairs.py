@@ -8,13 +8,12 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.data.encoder_rows import Tokenizer, checked_shapes
-from keras_transformer.data.epochs import Shard, batches
+from keras_transformer.data.encoder_rows import checked_shapes
+from keras_transformer.data.epochs import Batch, Shard, batches
 from keras_transformer.data.examples import stored
 from keras_transformer.data.pair_sources import PairReader, Pairs, Row
-from keras_transformer.data.ragged_rows import RowsToStore, gathered
-from keras_transformer.data.storage import Chunk
-from keras_transformer.data.token_lists import tokenized
+from keras_transformer.data.storage import Chunk, RowsToStore, gathered
+from keras_transformer.data.texts import Tokenizer, tokenized
 from keras_transformer_options.columns import Columns
 
 _LOGGER = logging.getLogger("keras_transformer")
@@ -96,27 +95,19 @@ def sentence_pairs(
         cache_dir,
         tokenizer=tokenizer,
         task="sentence pairs",
-        columns=columns,
-        on_error=on_error,
         limit=shapes.limit,
     )
     ids = [arrays.rows("first"), arrays.rows("second")]
-    ends = [ids[0].count]
 
     def row_lengths(start: int, end: int) -> np.ndarray:
         return np.max([side.lengths(start, end) for side in ids], axis=0)[:, None]
 
-    buckets = shapes.buckets(arrays, row_lengths, shapes.count_lengths(row_lengths, ends), ends)
-    rows_of = buckets.batches(shuffle, part, complete=False)
+    def contrastive(batch: Batch) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        padded = [side.padded(batch.rows, batch.lengths[0], tokenizer.pad_id) for side in ids]
+        return {"token_ids": tf.stack(padded, axis=1)}, gathered(arrays["hashes"], batch.rows)
 
-    def batch(number: tf.Tensor, seeds: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        rows, shape = rows_of(number, seeds)
-        length = shape[0]
-        found = [side.gather(rows, length) for side in ids]
-        padded = [tf.where(tf.range(length) < sizes, values, tokenizer.pad_id) for values, sizes in found]
-        return {"token_ids": tf.stack(padded, axis=1)}, gathered(arrays["hashes"], rows)
-
-    return batches(rows_of.count, batch, seed, [*arrays.content, *rows_of.content], part)
+    order = shapes.order(arrays, row_lengths, ids[0].count, shuffle, part, complete=False)
+    return batches(order, contrastive, seed, arrays.content)
 
 
 def _row_ids(tokens: tf.RaggedTensor, tokenizer: Tokenizer, limit: int) -> tf.RaggedTensor:

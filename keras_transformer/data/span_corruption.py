@@ -2,17 +2,17 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.data.epochs import Shard, batch_seed, batches, rows_of_batch
+from keras_transformer.data.epochs import Batch, RowOrder, Shard, batches
 from keras_transformer.data.examples import stored
-from keras_transformer.data.ragged_rows import RowsToStore
-from keras_transformer.data.storage import Chunk
-from keras_transformer.data.token_lists import (
+from keras_transformer.data.storage import Chunk, RowsToStore
+from keras_transformer.data.texts import (
     Texts,
+    Tokenizer,
     check_special_ids,
     check_tokens,
     pieces,
@@ -21,17 +21,6 @@ from keras_transformer.data.token_lists import (
 )
 from keras_transformer_options.arguments import check_at_least, check_fraction
 from keras_transformer_options.columns import Columns
-
-
-class Tokenizer(Protocol):
-    """The interface required of a tokenizer."""
-
-    pad_id: int
-    end_id: int
-    vocabulary_size: int
-
-    def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Convert a string tensor (B,) to int32 ids (B, None) without special ids."""
 
 
 def span_corruption(
@@ -122,8 +111,6 @@ def span_corruption(
         tokenizer=tokenizer,
         task="span corruption",
         row_length=sizes.row_length,
-        columns=columns,
-        on_error=on_error,
     )
     length = int(arrays["length"][0])  # of the longest row
     most = int(sizes.spans[: length + 1].max())
@@ -154,17 +141,16 @@ def span_corruption(
     )
     signature = {"source_ids": ids_spec, "target_ids": labels_spec}, labels_spec
 
-    def batch(number: tf.Tensor, seeds: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        rows = rows_of_batch(number, seeds, ids.count, batch_size, shuffle, part)
-        tokens, lengths = ids.gather(rows, tf.constant(length, tf.int64))
-        first = batch_seed(number, seeds, part)
-        seed_of_row = first + 2 * tf.range(tf.size(rows, out_type=tf.int64))[:, None]  # `example` uses two
+    def missing_spans(batch: Batch) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        tokens, lengths = ids.gather(batch.rows, length)
+        # `example` uses two seeds.
+        seed_of_row = batch.seed + 2 * tf.range(tf.size(batch.rows, out_type=tf.int64))[:, None]
         # A row of padding is made like a row of one token.
         sizes_of_rows = tf.cast(tf.maximum(lengths[:, 0], 1), tf.int32)
         made = tf.map_fn(example, (tokens, sizes_of_rows, seed_of_row), fn_output_signature=signature)
         return tf.nest.map_structure(lambda each: tf.where(lengths >= 0, each, tokenizer.pad_id), made)
 
-    return batches(part.batches(ids.count, batch_size), batch, seed, arrays.content, part)
+    return batches(RowOrder(ids.count, batch_size, shuffle, part), missing_spans, seed, arrays.content)
 
 
 class _Sizes(NamedTuple):

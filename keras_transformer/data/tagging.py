@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import tensorflow as tf
 
 from keras_transformer.data.encoder_rows import (
+    IGNORED,
     EncoderRow,
-    Tokenizer,
     checked_shapes,
     encoder_batches,
     ids_of_words,
@@ -16,12 +16,10 @@ from keras_transformer.data.encoder_rows import (
     windows,
 )
 from keras_transformer.data.epochs import Shard
-from keras_transformer.data.examples import Examples, stored, together
-from keras_transformer.data.ragged_rows import RowsToStore
-from keras_transformer.data.storage import Chunk
+from keras_transformer.data.examples import together
+from keras_transformer.data.storage import Chunk, RowsToStore
+from keras_transformer.data.texts import Tokenizer
 from keras_transformer_options.arguments import is_integer
-
-IGNORED = -1  # the label of positions that losses and metrics ignore
 
 
 def tagging(
@@ -103,22 +101,16 @@ def tagging(
                     labels.append([IGNORED, *of_window, IGNORED])
             yield rows_to_store(rows) | {"labels": RowsToStore.of_lists(labels)}
 
-    examples = Examples.of(_examples(sentences, tags))
-    arrays = stored(examples, to_arrays, cache_dir, tokenizer=tokenizer, task="tagging", limit=shapes.limit)
-    targets = arrays.rows("labels")
-
-    def labels_of(indices: tf.Tensor, length: tf.Tensor) -> tf.Tensor:
-        found, lengths = targets.gather(indices, length)
-        return tf.where(tf.range(length) < lengths, found, IGNORED)
-
     return encoder_batches(
-        arrays,
-        labels_of,
+        _examples(sentences, tags),
+        to_arrays,
+        "tagging",
+        tokenizer,
         shapes,
-        tokenizer.pad_id,
         shuffle=shuffle,
         seed=seed,
         shard=part,
+        cache_dir=cache_dir,
         complete=True,
     )
 

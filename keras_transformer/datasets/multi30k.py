@@ -68,10 +68,6 @@ def _pairs(split: str, source: str, target: str) -> list[tuple[str, str]]:
 
 
 def _lines(name: str) -> list[str]:
-    path = files.local_file("multi30k", name)
-    if path is None:
-        path = files.download("multi30k", name, f"{ADDRESS}/{name}", _SHA256[name])
-    content = path.read_bytes()
-    files.check_sha256(content, _SHA256[name], str(path))
+    content = files.content("multi30k", name, ADDRESS, _SHA256[name])
     # str.splitlines would also split at U+2028 and similar characters.
     return gzip.decompress(content).decode().removesuffix("\n").split("\n")

@@ -50,10 +50,21 @@ def keep_mask(rate: float, seed: Tensor, coordinates: Sequence[Tensor]) -> Tenso
     check_rate("rate", rate)
     seed = ops.cast(seed, "uint32")
     # Each half is mixed with its own constant, so that consecutive seeds and coordinates do not give equal states.
-    state = _mix(_mix(seed[0] + _constant(0x9E3779B1)) + seed[1] * _constant(0x85EBCA77))
+    state = _mix(hash_seed(seed[0]) + seed[1] * _constant(0x85EBCA77))
+    state = hash_coordinates(state, coordinates)
+    return ops.greater_equal(state, _constant(min(round(rate * 2**32), 2**32 - 1)))
+
+
+def hash_seed(seed: Tensor) -> Tensor:
+    """Return the state of a hash, uint32, for seeds, uint32."""
+    return _mix(seed + _constant(0x9E3779B1))
+
+
+def hash_coordinates(state: Tensor, coordinates: Sequence[Tensor]) -> Tensor:
+    """Hash integers that broadcast together into a state, uint32."""
     for coordinate in coordinates:
         state = _mix(state + ops.cast(coordinate, "uint32") * _constant(0x9E3779B1))
-    return ops.greater_equal(state, _constant(min(round(rate * 2**32), 2**32 - 1)))
+    return state
 
 
 def check_rate(name: str, rate: float | None, default: float | None = None) -> float:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.data.weights import mapped
+from keras_transformer.data.transforms import mapped
 
 _COUNTED = 100
 

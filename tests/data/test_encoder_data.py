@@ -189,8 +189,12 @@ def test_unreachable_answers_and_long_questions_are_counted(caplog):
         ("classification", (["a", ("a", "b")], [0, 1]), r"`texts` must all be .*texts\[1\]=\('a', 'b'\)"),
         ("classification", ([("a", "b", "c")], [0]), "`texts` must all be strings, or all pairs"),
         ("classification", ([3], [0]), r"Received: texts\[0\]=3"),
-        ("classification", (["a"], [0, 1]), "`labels` must hold a label for each .*1 examples"),
-        ("classification", ([], []), "`labels` must hold a label for each of at least one example"),
+        (
+            "classification",
+            (["a"], [0, 1]),
+            "`texts` and `labels` must be equally many.* 1 texts, and more labels",
+        ),
+        ("classification", ([], []), "`texts` and `labels` must be .* at least one each"),
         ("classification", (["a"], ["positive"]), "non-negative integers.* or finite floats"),
         (
             "tagging",

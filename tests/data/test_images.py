@@ -23,15 +23,6 @@ def test_every_image_occurs_once_per_epoch_with_its_label():
     assert images.dtype == "uint8"
 
 
-def test_the_same_seed_gives_the_same_batches():
-    first, second, other = (
-        np.concatenate([images for images, _ in image_batches(IMAGES, LABELS, 2, shift=2, seed=seed)])
-        for seed in (1, 1, 2)
-    )
-    np.testing.assert_array_equal(first, second)
-    assert not np.array_equal(first, other)
-
-
 def test_each_image_is_shifted_independently_within_the_limit():
     dataset = image_batches(IMAGES.repeat(20, 0), LABELS.repeat(20), 100, shift=1, shuffle=False)
     moves = set()

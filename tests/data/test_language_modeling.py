@@ -58,16 +58,6 @@ def test_each_shuffled_epoch_has_other_row_boundaries_and_predicts_each_token_on
         assert len({tuple(rows[0][0]["token_ids"]) for rows in epochs}) > 1
 
 
-@pytest.mark.parametrize("separate", [False, True])
-def test_the_same_seed_gives_the_same_epochs(separate):
-    first, again, other = (
-        language_modeling(TEXTS, TOKENIZER, 2, length=5, separate=separate, seed=seed) for seed in (1, 1, 2)
-    )
-    for _ in range(2):
-        found = [predictions(epoch(dataset)) for dataset in (first, again, other)]
-        assert found[0] == found[1] != found[2]
-
-
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("separate", [False, True])
 @pytest.mark.parametrize("shuffle", [False, True])

@@ -85,15 +85,6 @@ def test_chosen_tokens_are_80_percent_masked_10_random_10_kept():
         assert abs(counts[kind] / total - share) < 4 * (share * (1 - share) / total) ** 0.5, kind
 
 
-@pytest.mark.slow
-def test_masks_differ_between_epochs_and_repeat_with_the_seed():
-    first, second = (np.stack([row[0] for row in batches(epochs=2, shuffle=False)]) for _ in range(2))
-    np.testing.assert_array_equal(first, second)
-    assert not np.array_equal(first[:3], first[3:])
-    other = np.stack([row[0] for row in batches(epochs=2, shuffle=False, seed=1)])
-    assert not np.array_equal(first, other)
-
-
 def test_long_texts_are_split_into_complete_rows():
     rows = [restored(*row) for row in batches(["a b c d e f g h i j k"], max_length=6, shuffle=False)]
     assert [TOKENIZER.detokenize(row[None]).numpy()[0] for row in rows] == [b"a b c d", b"e f g h", b"i j k"]

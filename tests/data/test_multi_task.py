@@ -98,14 +98,6 @@ def test_pairs_repeat_only_after_all_have_occurred():
     assert set(times.values()) == {2, 3}
 
 
-@pytest.mark.slow
-def test_the_same_seed_gives_the_same_batches():
-    first, again, other = (epoch(made(limit=12, seed=seed)) for seed in (3, 3, 4))
-    assert first == again != other
-    unshuffled = made(limit=12, shuffle=False)
-    assert epoch(unshuffled) == epoch(unshuffled)
-
-
 def test_long_pairs_are_left_out_by_task(caplog):
     rows = epoch(made(max_length=12))
     assert counts(rows) == [12, 20, 6]

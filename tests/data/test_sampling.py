@@ -9,9 +9,8 @@ import tensorflow as tf
 
 from keras_transformer import models, training
 from keras_transformer.data import language_modeling, multi_task_pairs, translation_pairs
-from keras_transformer.data.ragged_rows import RowsToStore
 from keras_transformer.data.sampling import SampledRows
-from keras_transformer.data.storage import in_memory
+from keras_transformer.data.storage import RowsToStore, in_memory
 from keras_transformer.text import (
     BytePairTokenizer,
     ByteTokenizer,

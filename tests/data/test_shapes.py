@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_transformer.data import shape_search
+from keras_transformer.data.buckets import Shapes
 from keras_transformer.data.shape_search import choose_lengths, choose_shapes, first_fitting, ordered
-from keras_transformer.data.shapes import Shapes
 from keras_transformer.data.storage import in_memory
 
 LIMIT = 59  # no multiple

@@ -107,15 +107,6 @@ def test_rows_are_as_long_as_their_source_fits():
     assert (inputs["source_ids"].shape[1], labels.shape[1]) == (512, 114)
 
 
-@pytest.mark.slow
-def test_spans_differ_between_epochs_and_repeat_with_the_seed():
-    first, second = (np.stack([row[0] for row in rows(epochs=2, shuffle=False)]) for _ in range(2))
-    np.testing.assert_array_equal(first, second)
-    half = len(first) // 2
-    assert not np.array_equal(first[:half], first[half:])
-    assert not np.array_equal(first, np.stack([row[0] for row in rows(epochs=2, shuffle=False, seed=1)]))
-
-
 def test_sentinels_count_down_from_the_vocabularys_end():
     last = TOKENIZER.vocabulary_size - 1
     _, _, labels = rows(["abcdefghij" * 2], sentinels=None)[0]

@@ -40,7 +40,8 @@ def test_weights_of_examples_are_multiplied():
 
 
 def test_a_weighted_data_set_has_the_position_of_the_one_before_and_another_fingerprint():
-    dataset = epochs.batches(3, lambda number, seeds: (number, tf.cast(number, tf.int64)[None]), 0, [])
+    order = epochs.RowOrder(3, 1, False, epochs.Shard())
+    dataset = epochs.batches(order, lambda batch: (batch.rows, batch.rows), 0, [])
     weighted = data.with_class_weight(dataset, {2: 5.0})
     weighted.epochs.start_at(1, 1)
     assert [float(weights[0]) for _, _, weights in weighted.take(2)] == [1.0, 5.0]

@@ -8,7 +8,7 @@ import tensorflow as tf
 from sentencepiece import sentencepiece_model_pb2
 
 from keras_transformer.text import MarianT5Tokenizer, SentencePieceTokenizer
-from keras_transformer.text.tokenizers.unigram_files import sentence_piece_model
+from keras_transformer.text.tokenizers.hugging_face import sentence_piece_model
 
 TEXTS = ["to be or not to be", "la casa azul", "the blue house", "¿dónde está el perro?", "one two"] * 3
 SENTINELS = [f"<extra_id_{number}>" for number in range(3)]

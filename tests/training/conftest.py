@@ -53,9 +53,9 @@ def padded_batches():
     ids = random.integers(1, VOCABULARY, (4 * BATCHES, 6))
     ids[np.arange(6) >= random.integers(2, 7, (len(ids), 1))] = 0
 
-    def batch(number, seeds):
-        rows = data.epochs.rows_of_batch(number, seeds, len(ids), 4, shuffle=True)
-        found = tf.gather(tf.constant(ids, tf.int32), rows)
+    def objective(batch):
+        found = tf.gather(tf.constant(ids, tf.int32), batch.rows)
         return {"token_ids": found}, found
 
-    return data.epochs.batches(BATCHES, batch, 0, [ids])
+    order = data.epochs.RowOrder(len(ids), 4, True, data.epochs.Shard())
+    return data.epochs.batches(order, objective, 0, [ids])

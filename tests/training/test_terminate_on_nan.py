@@ -56,11 +56,11 @@ def linear_batches(tf, value):
     x = np.random.default_rng(0).normal(size=(20, 2)).astype("float32")
     x[[11, 14], 1] = value
 
-    def batch(number, seeds):
-        rows = data.epochs.rows_of_batch(number, seeds, 20, 5, shuffle=False)
-        return tf.gather(tf.constant(x), rows), tf.zeros((5, 1)), tf.ones(5)
+    def objective(batch):
+        return tf.gather(tf.constant(x), batch.rows), tf.zeros((5, 1)), tf.ones(5)
 
-    return data.epochs.batches(4, batch, 0, [x])
+    order = data.epochs.RowOrder(20, 5, False, data.epochs.Shard())
+    return data.epochs.batches(order, objective, 0, [x])
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

@@ -12,6 +12,7 @@ from keras import ops
 from keras_transformer.generation.constraints import FORBIDDEN
 from keras_transformer.generation.samplers import Sample
 from keras_transformer.generation.search.top_k import top_k
+from keras_transformer.ops.random import hash_coordinates, hash_seed
 from keras_transformer.typing import Tensor
 
 
@@ -97,21 +98,13 @@ def uniform(seed: Any, rows: Tensor, hypotheses: int, steps: Tensor) -> Tensor:
         float32 (B, R), or (B, R, M) for several steps.
     """
     steps = ops.convert_to_tensor(steps, "int32")
-    state = _mix(ops.reshape(_constant(seed), [-1, 1, 1]) + _constant(0x9E3779B1))
-    for axis, values in enumerate([rows, ops.arange(hypotheses), ops.reshape(steps, [-1])]):
-        shape = [1] * axis + [-1] + [1] * (2 - axis)
-        state = _mix(state + ops.reshape(ops.cast(values, "uint32"), shape) * _constant(0x9E3779B1))
+    axes = enumerate([rows, ops.arange(hypotheses), ops.reshape(steps, [-1])])
+    coordinates = [ops.reshape(values, [1] * axis + [-1] + [1] * (2 - axis)) for axis, values in axes]
+    state = hash_coordinates(hash_seed(ops.reshape(_constant(seed), [-1, 1, 1])), coordinates)
     # 23 bits plus one half: exact in float32, and neither 0 nor 1.
     bits = ops.cast(ops.cast(ops.right_shift(state, _constant(9)), "int32"), "float32")
     numbers = (bits + 0.5) * 2.0**-23
     return numbers if len(steps.shape) else numbers[:, :, 0]
-
-
-def _mix(state: Tensor) -> Tensor:
-    """Apply MurmurHash3's 32-bit finaliser, as in `ops.dropout`."""
-    state = (state ^ ops.right_shift(state, _constant(16))) * _constant(0x85EBCA6B)
-    state = (state ^ ops.right_shift(state, _constant(13))) * _constant(0xC2B2AE35)
-    return state ^ ops.right_shift(state, _constant(16))
 
 
 def _constant(value: Any) -> Tensor:

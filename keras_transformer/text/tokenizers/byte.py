@@ -2,19 +2,18 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Self
 
 import tensorflow as tf
 
 from keras_transformer.text.tokenizers import hugging_face
-from keras_transformer.text.tokenizers.base import Tokenizer, tokenize_around
-from keras_transformer.text.tokenizers.vocabulary import Vocabulary, deserialised, serialised
+from keras_transformer.text.tokenizers.base import tokenize_around
+from keras_transformer.text.tokenizers.vocabulary import VocabularyTokenizer, deserialised, serialised
 
 SPECIAL_TOKENS = {"pad": "<pad>", "unknown": "<unk>", "start": "<s>", "end": "</s>"}
 
 
-class ByteTokenizer(Tokenizer):
+class ByteTokenizer(VocabularyTokenizer):
     """Convert text to its UTF-8 bytes and back, eagerly and inside `tf.function`.
 
     Special tokens have the first ids, followed by the 256 bytes and `extra_tokens`. No training is needed, no text
@@ -26,11 +25,6 @@ class ByteTokenizer(Tokenizer):
         special_tokens_in_text: whether to recognise special tokens in texts: "</s>" as one token, not four bytes.
 
     Attributes:
-        pad_id: the padding id, None if there is none.
-        unknown_id: the id of the unknown token, which no text is encoded as; -1 if there is none.
-        start_id: the id that starts a row; -1 if there is none.
-        end_id: the id that ends a row; -1 if there is none.
-        vocabulary_size: the number of ids.
         empty_ids: the ids without content: the unknown id, and the ids of ASCII white space.
 
     Raises:
@@ -56,25 +50,19 @@ class ByteTokenizer(Tokenizer):
         *,
         special_tokens_in_text: bool = False,
     ):
-        super().__init__()
-        # A tf.Module would wrap a dict.
-        self._settings = MappingProxyType(
-            {
-                "special_tokens": dict(special_tokens),
-                "extra_tokens": list(extra_tokens),
-                "special_tokens_in_text": special_tokens_in_text,
-            }
-        )
+        settings = {
+            "special_tokens": dict(special_tokens),
+            "extra_tokens": list(extra_tokens),
+            "special_tokens_in_text": special_tokens_in_text,
+        }
         first = list(dict.fromkeys(special_tokens.values()))
         bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
-        self._vocabulary = known = Vocabulary([*first, *bytes_, *extra_tokens], special_tokens)
+        super().__init__([*first, *bytes_, *extra_tokens], settings, needs_unknown=False)
+        known = self._vocabulary
         self._special_ids = {**known.special_ids, **{token: known.ids[token] for token in extra_tokens}}
         self._offset = len(first)
-        self.pad_id = known.pad_id
-        self.unknown_id, self.start_id, self.end_id = map(known.role, ("unknown", "start", "end"))
-        self.vocabulary_size: int = len(known.pieces)
         whitespace = {self._offset + byte for byte in b" \t\n\r\v\f"} | {self.unknown_id}
-        self.empty_ids: tuple[int, ...] = tuple(sorted(whitespace - {-1}))
+        self.empty_ids = tuple(sorted(whitespace - {-1}))
         contents = [
             *map(str.encode, first),
             *(bytes([byte]) for byte in range(256)),
@@ -132,21 +120,3 @@ class ByteTokenizer(Tokenizer):
     def _join(self, ids: tf.RaggedTensor) -> tf.Tensor:
         texts = tf.strings.reduce_join(ids.with_values(tf.gather(self._contents, ids.values)), axis=-1)
         return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
-
-    def _id_to_piece(self, id_: int) -> str:
-        return self._vocabulary.pieces[id_]
-
-    def piece_to_id(self, piece: str) -> int:
-        """Return the id of a piece, or `unknown_id` if there is no such piece.
-
-        Args:
-            piece: a token, or a byte written as "<0x41>".
-
-        Returns:
-            The id.
-
-        Example:
-            >>> ByteTokenizer().piece_to_id("<0x41>")
-            69
-        """
-        return self._vocabulary.ids.get(piece, self.unknown_id)

@@ -2,16 +2,14 @@
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Self
 
 import tensorflow as tf
 
 from keras_transformer.text.pretokenizers.gpt2 import GPT2Words
 from keras_transformer.text.tokenizers import hugging_face
-from keras_transformer.text.tokenizers.pair_merging import Dropout, PairMerger
+from keras_transformer.text.tokenizers.pair_merging import Dropout
 from keras_transformer.text.tokenizers.subword import PairTokenizer
-from keras_transformer.text.tokenizers.vocabulary import Vocabulary
 from keras_transformer.text.training import pair_merges
 from keras_transformer.text.training.texts import Texts
 from keras_transformer_serving.text.subword import BYTE_CHARACTERS, byte_level_content
@@ -35,13 +33,7 @@ class BytePairTokenizer(PairTokenizer):
         special_tokens_in_text: whether to recognise special tokens such as "</s>" in texts.
 
     Attributes:
-        pad_id: the padding id; None if there is none, as in GPT-2.
-        unknown_id: the id of the unknown token, which no text is encoded as; -1 if there is none.
-        start_id: the id that starts a row; -1 if there is none.
-        end_id: the id that ends a row; -1 if there is none.
         mask_id: the id of the mask token; -1 if there is none.
-        vocabulary_size: the number of pieces, including special ones.
-        empty_ids: the ids without content: the unknown id, and the ids of pieces that are only white space.
 
     Raises:
         TypeError: if a piece is not a str.
@@ -68,30 +60,22 @@ class BytePairTokenizer(PairTokenizer):
         add_prefix_space: bool = False,
         special_tokens_in_text: bool = False,
     ):
-        super().__init__()
-        # A tf.Module would wrap a dict.
-        self._settings = MappingProxyType(
-            {
-                "special_tokens": dict(special_tokens),
-                "add_prefix_space": add_prefix_space,
-                "special_tokens_in_text": special_tokens_in_text,
-            }
-        )
-        self._vocabulary = known = Vocabulary(vocabulary, special_tokens)
+        settings = {
+            "special_tokens": dict(special_tokens),
+            "add_prefix_space": add_prefix_space,
+            "special_tokens_in_text": special_tokens_in_text,
+        }
+        super().__init__(vocabulary, merges, settings, needs_unknown=False)
+        known = self._vocabulary
         if missing := [character for character in BYTE_CHARACTERS if character not in known.ids]:
             raise ValueError(
                 "`vocabulary` must hold GPT-2's character for each of the 256 bytes. "
                 f"Received: {len(known.pieces)} pieces, without {missing[:5]} and {len(missing[5:])} more"
             )
-        self._merger = PairMerger(known.ids, [tuple(pair) for pair in merges])
-        self.pad_id = known.pad_id
-        self.unknown_id, self.start_id, self.end_id, self.mask_id = map(
-            known.role, ("unknown", "start", "end", "mask")
-        )
-        self.vocabulary_size: int = len(known.pieces)
+        self.mask_id = known.role("mask")
         contents = [byte_level_content(piece) for piece in known.pieces]
         whitespace = {id_ for id_, content in enumerate(contents) if content.isspace()}
-        self.empty_ids: tuple[int, ...] = tuple(sorted(whitespace | {self.unknown_id} - {-1}))
+        self.empty_ids = tuple(sorted(whitespace | {self.unknown_id} - {-1}))
         self._words = GPT2Words()
         with tf.init_scope(), tf.device("CPU"):
             self._contents = tf.constant(contents)
@@ -146,8 +130,8 @@ class BytePairTokenizer(PairTokenizer):
         merges = pair_merges.learn_merges(
             words, [*tokens, *alphabet], vocabulary_size, min_frequency, lambda left, right: left + right
         )
-        pieces = dict.fromkeys([*tokens, *alphabet, *(merged for _, _, merged in merges)])
-        return cls(list(pieces), [(left, right) for left, right, _ in merges], **settings)
+        pieces = pair_merges.pieces([*tokens, *alphabet], merges)
+        return cls(pieces, [(left, right) for left, right, _ in merges], **settings)
 
     @classmethod
     def from_files(cls, folder: str | os.PathLike[str], *, special_tokens_in_text: bool = False) -> Self:
@@ -189,18 +173,3 @@ class BytePairTokenizer(PairTokenizer):
     def _join(self, ids: tf.RaggedTensor) -> tf.Tensor:
         texts = tf.strings.reduce_join(ids.with_values(tf.gather(self._contents, ids.values)), axis=-1)
         return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
-
-    def piece_to_id(self, piece: str) -> int:
-        """Return the id of a piece, or `unknown_id` if there is no such piece.
-
-        Args:
-            piece: the piece, in which each byte is written as one printable character, as in GPT-2's vocabulary.
-
-        Returns:
-            The id.
-
-        Example:
-            >>> BytePairTokenizer.train(["hello"], 260).piece_to_id("</s>")
-            3
-        """
-        return self._vocabulary.ids.get(piece, self.unknown_id)

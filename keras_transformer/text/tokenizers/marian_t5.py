@@ -10,9 +10,9 @@ import tensorflow as tf
 import tensorflow_text
 
 from keras_transformer.text.tokenizers import hugging_face
-from keras_transformer.text.tokenizers.base import Tokenizer, tokenize_around
+from keras_transformer.text.tokenizers.base import tokenize_around
 from keras_transformer.text.tokenizers.sentence_piece_model import SharedModel, read_model, sampler
-from keras_transformer.text.tokenizers.vocabulary import Vocabulary, deserialised, serialised
+from keras_transformer.text.tokenizers.vocabulary import VocabularyTokenizer, deserialised, serialised
 from keras_transformer_options.arguments import check_not_negative, check_one_of
 from keras_transformer_serving.text.sentence_piece import keeps_spaces
 
@@ -22,7 +22,7 @@ _UNKNOWN = " \u2047 "
 _PLACES = ("anywhere", "start")
 
 
-class MarianT5Tokenizer(Tokenizer):
+class MarianT5Tokenizer(VocabularyTokenizer):
     """Convert text to ids and back with a SentencePiece model and a separate vocabulary of its pieces.
 
     T5's vocabulary is the model's pieces followed by sentinels, "<extra_id_99>" to "<extra_id_0>", which are recognised
@@ -39,11 +39,7 @@ class MarianT5Tokenizer(Tokenizer):
             pieces.
 
     Attributes:
-        pad_id: the padding id, None if there is none.
-        unknown_id: the id of text that is out of vocabulary.
         start_id: the id that starts a target; T5 and Marian start with padding.
-        end_id: the id that ends a text; -1 if there is none.
-        vocabulary_size: the number of ids, including special and unused ones.
         empty_ids: the ids without content: the unknown id, unused ids, and the ids of pieces that are only spaces.
 
     Raises:
@@ -76,37 +72,26 @@ class MarianT5Tokenizer(Tokenizer):
         place_in_text: str = "anywhere",
         unused: int = 0,
     ):
-        super().__init__()
-        # A tf.Module would wrap a dict.
-        self._settings = MappingProxyType(
-            {
-                "special_tokens": dict(special_tokens),
-                "tokens_in_text": list(tokens_in_text),
-                "place_in_text": place_in_text,
-                "unused": unused,
-            }
-        )
-        self._processor = read_model(model, with_padding=False)
-        self._model = model
-        self._vocabulary = known = Vocabulary(vocabulary, special_tokens)
+        processor = read_model(model, with_padding=False)
+        settings = {
+            "special_tokens": dict(special_tokens),
+            "tokens_in_text": list(tokens_in_text),
+            "place_in_text": place_in_text,
+            "unused": unused,
+        }
+        super().__init__(vocabulary, settings)
+        self._processor, self._model, known = processor, model, self._vocabulary
         if missing := [token for token in tokens_in_text if token not in known.ids]:
             raise ValueError(
                 f"`tokens_in_text` must be in the vocabulary. Received: {missing[:5]}, which it lacks"
             )
         check_one_of(_PLACES, place_in_text=place_in_text)
         check_not_negative(unused=unused)
-        if "unknown" not in special_tokens:
-            raise ValueError(
-                "`special_tokens` must have a token for 'unknown'. "
-                f"Received: special_tokens={dict(special_tokens)}"
-            )
         self._in_text = MappingProxyType({token: known.ids[token] for token in tokens_in_text})
-        self.pad_id = known.pad_id
-        self.unknown_id, self.start_id, self.end_id = map(known.role, ("unknown", "start", "end"))
-        self.vocabulary_size: int = len(known.pieces) + unused
+        self.vocabulary_size += unused
         whitespace = {id_ for id_, piece in enumerate(known.pieces) if not piece.strip(_SPACE)}
         unused_ids = range(len(known.pieces), self.vocabulary_size)
-        self.empty_ids: tuple[int, ...] = tuple(sorted({*whitespace, *unused_ids, self.unknown_id}))
+        self.empty_ids = tuple(sorted({*whitespace, *unused_ids, self.unknown_id}))
         self._set_tables()
 
     def _set_tables(self) -> None:
@@ -168,16 +153,6 @@ class MarianT5Tokenizer(Tokenizer):
         return cls(model, pieces, unused=unused, **{"special_tokens": SPECIAL_TOKENS, **settings})
 
     @property
-    def vocabulary(self) -> tuple[str, ...]:
-        """The pieces in the order of their ids."""
-        return self._vocabulary.pieces
-
-    @property
-    def special_token_ids(self) -> dict[str, int]:
-        """The special tokens and their ids."""
-        return self._vocabulary.special_ids
-
-    @property
     def model_bytes(self) -> bytes:
         """The serialised SentencePiece model, vocabulary and settings."""
         model = base64.b64encode(self._model).decode()
@@ -211,14 +186,3 @@ class MarianT5Tokenizer(Tokenizer):
 
     def _id_to_piece(self, id_: int) -> str:
         return self.vocabulary[id_] if id_ < len(self.vocabulary) else ""
-
-    def piece_to_id(self, piece: str) -> int:
-        """Return the id of a piece, or `unknown_id` if there is no such piece.
-
-        Args:
-            piece: the piece, with U+2581 for a space.
-
-        Returns:
-            The id.
-        """
-        return self._vocabulary.ids.get(piece, self.unknown_id)

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Self
 
 import numpy as np
@@ -11,9 +10,8 @@ import tensorflow as tf
 from keras_transformer.text.pretokenizers.bert import bert_words
 from keras_transformer.text.pretokenizers.characters import CodePointTable, shifted
 from keras_transformer.text.tokenizers import hugging_face
-from keras_transformer.text.tokenizers.pair_merging import Dropout, PairMerger
+from keras_transformer.text.tokenizers.pair_merging import Dropout
 from keras_transformer.text.tokenizers.subword import PairTokenizer
-from keras_transformer.text.tokenizers.vocabulary import Vocabulary
 from keras_transformer.text.training import pair_merges
 from keras_transformer.text.training.texts import Texts
 
@@ -34,14 +32,6 @@ class OpenAIGPTTokenizer(PairTokenizer):
         lowercase: whether to lower-case letters and strip accents.
         special_tokens: a mapping from roles to tokens: "pad", "unknown", "start", "end".
         special_tokens_in_text: whether to recognise special tokens such as "</s>" in texts.
-
-    Attributes:
-        pad_id: the padding id; None if there is none, as in GPT-1.
-        unknown_id: the id of text that is out of vocabulary.
-        start_id: the id that starts a row; -1 if there is none.
-        end_id: the id that ends a row; -1 if there is none.
-        vocabulary_size: the number of pieces, including special ones.
-        empty_ids: the unknown id.
 
     Raises:
         TypeError: if a piece is not a str.
@@ -68,26 +58,13 @@ class OpenAIGPTTokenizer(PairTokenizer):
         special_tokens: Mapping[str, str] = SPECIAL_TOKENS,
         special_tokens_in_text: bool = False,
     ):
-        super().__init__()
-        # A tf.Module would wrap a dict.
-        self._settings = MappingProxyType(
-            {
-                "lowercase": lowercase,
-                "special_tokens": dict(special_tokens),
-                "special_tokens_in_text": special_tokens_in_text,
-            }
-        )
-        self._vocabulary = known = Vocabulary(vocabulary, special_tokens)
-        if "unknown" not in special_tokens:
-            raise ValueError(
-                "`special_tokens` must have a token for 'unknown'. "
-                f"Received: special_tokens={dict(special_tokens)}"
-            )
-        self.pad_id = known.pad_id
-        self.unknown_id, self.start_id, self.end_id = map(known.role, ("unknown", "start", "end"))
-        self.vocabulary_size: int = len(known.pieces)
-        self.empty_ids: tuple[int, ...] = (self.unknown_id,)
-        self._merger = PairMerger(known.ids, [tuple(pair) for pair in merges])
+        settings = {
+            "lowercase": lowercase,
+            "special_tokens": dict(special_tokens),
+            "special_tokens_in_text": special_tokens_in_text,
+        }
+        super().__init__(vocabulary, merges, settings)
+        known = self._vocabulary
         self._inside, self._last = (
             CodePointTable(_symbols(known.ids, suffix, self.unknown_id)) for suffix in ("", _END)
         )
@@ -142,8 +119,8 @@ class OpenAIGPTTokenizer(PairTokenizer):
         merges = pair_merges.learn_merges(
             words, [*tokens, *alphabet], vocabulary_size, min_frequency, lambda left, right: left + right
         )
-        pieces = dict.fromkeys([*tokens, *alphabet, *(merged for _, _, merged in merges)])
-        return cls(list(pieces), [(left, right) for left, right, _ in merges], **settings)
+        pieces = pair_merges.pieces([*tokens, *alphabet], merges)
+        return cls(pieces, [(left, right) for left, right, _ in merges], **settings)
 
     @classmethod
     def from_files(cls, folder: str | os.PathLike[str], *, special_tokens_in_text: bool = False) -> Self:
@@ -179,21 +156,6 @@ class OpenAIGPTTokenizer(PairTokenizer):
     def _join(self, ids: tf.RaggedTensor) -> tf.Tensor:
         texts = tf.strings.reduce_join(ids.with_values(tf.gather(self._contents, ids.values)), axis=-1)
         return tf.strings.regex_replace(texts, r" \z", "", replace_global=False)
-
-    def piece_to_id(self, piece: str) -> int:
-        """Return the id of a piece, or `unknown_id` if there is no such piece.
-
-        Args:
-            piece: the piece, with the suffix "</w>" if it ends a word.
-
-        Returns:
-            The id.
-
-        Example:
-            >>> OpenAIGPTTokenizer.train(["a"], 5).piece_to_id("a</w>")
-            4
-        """
-        return self._vocabulary.ids.get(piece, self.unknown_id)
 
 
 def _symbols(ids: Mapping[str, int], suffix: str, unknown_id: int) -> np.ndarray:

@@ -1,48 +1,36 @@
 """Base classes of tokenizers that split texts into words, and words into pieces of a vocabulary."""
 
 import abc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from keras_transformer.text.pretokenizers.characters import tokenize_once
-from keras_transformer.text.tokenizers.base import Compiled, Tokenizer, tokenize_around
+from keras_transformer.text.tokenizers.base import Compiled, tokenize_around
 from keras_transformer.text.tokenizers.pair_merging import Dropout, PairMerger
-from keras_transformer.text.tokenizers.vocabulary import Vocabulary, deserialised, serialised
+from keras_transformer.text.tokenizers.vocabulary import VocabularyTokenizer, deserialised, serialised
 
 
-class WordTokenizer(Tokenizer):
+class WordTokenizer(VocabularyTokenizer):
     """Base class of tokenizers that split texts into words, and words into pieces.
 
-    A subclass sets the attributes and implements `_split`, `_join` and `piece_to_id`.
-
-    Attributes:
-        _vocabulary: the pieces and special tokens.
-        _settings: the constructor's other arguments, including "special_tokens_in_text".
-        _words: a function that splits strings (B,) into words, strings (B, None).
-        _compiled: `_tokenize_texts`, compiled to a graph.
+    A subclass implements `_split` and `_join`, and sets `_words`, a function that splits strings (B,) into words,
+    strings (B, None). Its settings include "special_tokens_in_text".
     """
 
-    _vocabulary: Vocabulary
-    _settings: Mapping[str, Any]
     _words: Callable[[tf.Tensor], tf.RaggedTensor]
-    _compiled: Compiled
     _parts = frozenset({"vocabulary", "settings"})
+
+    def __init__(
+        self, pieces: Sequence[str], settings: Mapping[str, Any], *, needs_unknown: bool = True
+    ) -> None:
+        super().__init__(pieces, settings, needs_unknown=needs_unknown)
+        self._compiled = Compiled(self._tokenize_texts)
 
     @abc.abstractmethod
     def _split(self, words: tf.Tensor) -> tf.RaggedTensor:
         """Convert words (W,) to int32 ids (W, None)."""
-
-    @property
-    def vocabulary(self) -> tuple[str, ...]:
-        """The pieces in the order of their ids."""
-        return self._vocabulary.pieces
-
-    @property
-    def special_token_ids(self) -> dict[str, int]:
-        """The special tokens and their ids."""
-        return self._vocabulary.special_ids
 
     @property
     def model_bytes(self) -> bytes:
@@ -74,20 +62,34 @@ class WordTokenizer(Tokenizer):
     def _cut(self, texts: tf.Tensor) -> tf.RaggedTensor:
         return self._words(texts)
 
-    def _id_to_piece(self, id_: int) -> str:
-        return self._vocabulary.pieces[id_]
-
 
 class PairTokenizer(WordTokenizer):
-    """Base class of byte-pair encoding, which merges adjacent pieces of words; a subclass sets `_merger`."""
+    """Base class of byte-pair encoding, which merges adjacent pieces of words.
+
+    Args:
+        vocabulary: the pieces in the order of their ids.
+        merges: the pairs of pieces to merge, in order of priority.
+        settings: the constructor's other arguments.
+        needs_unknown: whether one of the special tokens must be that of unknown text.
+
+    Raises:
+        TypeError: if a piece is not a str.
+        ValueError: if a piece occurs twice, or a special token or a piece of `merges` is missing.
+    """
 
     sampling = "seeded"
-    _merger: PairMerger
     _parts = frozenset({"vocabulary", "merges", "settings"})
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._compiled = Compiled(self._tokenize_texts)
+    def __init__(
+        self,
+        vocabulary: Sequence[str],
+        merges: Iterable[Sequence[str]],
+        settings: Mapping[str, Any],
+        *,
+        needs_unknown: bool = True,
+    ) -> None:
+        super().__init__(vocabulary, settings, needs_unknown=needs_unknown)
+        self._merger = PairMerger(self._vocabulary.ids, [tuple(pair) for pair in merges])
         scalar, seed = tf.TensorSpec([], tf.float32), tf.TensorSpec([2], tf.int64)
         self._sampler = Compiled(self._sample_texts, scalar, seed)
 

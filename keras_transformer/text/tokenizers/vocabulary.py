@@ -1,8 +1,11 @@
-"""A vocabulary of pieces and special tokens, and its serialisation."""
+"""A vocabulary of pieces and special tokens, its serialisation, and the base class of tokenizers that have one."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
+
+from keras_transformer.text.tokenizers.base import Tokenizer
 
 ROLES = ("pad", "unknown", "start", "end", "mask")
 
@@ -57,6 +60,64 @@ class Vocabulary:
     def special_ids(self) -> dict[str, int]:
         """The special tokens and their ids."""
         return {token: self.ids[token] for token in self.special_tokens.values()}
+
+
+class VocabularyTokenizer(Tokenizer):
+    """Base class of tokenizers with a `Vocabulary`.
+
+    Args:
+        pieces: the pieces in the order of their ids.
+        settings: the constructor's other arguments, as JSON can represent them, including "special_tokens".
+        needs_unknown: whether one of the special tokens must be that of unknown text.
+
+    Raises:
+        TypeError: see `Vocabulary`.
+        ValueError: see `Vocabulary`; also if there is no unknown token although it is needed.
+    """
+
+    def __init__(
+        self, pieces: Sequence[str], settings: Mapping[str, Any], *, needs_unknown: bool = True
+    ) -> None:
+        super().__init__()
+        self._settings = MappingProxyType(settings)  # a tf.Module would wrap a dict
+        self._vocabulary = known = Vocabulary(pieces, settings["special_tokens"])
+        if needs_unknown and "unknown" not in known.special_tokens:
+            raise ValueError(
+                "`special_tokens` must have a token for 'unknown'. "
+                f"Received: special_tokens={known.special_tokens}"
+            )
+        self.pad_id = known.pad_id
+        self.unknown_id, self.start_id, self.end_id = map(known.role, ("unknown", "start", "end"))
+        self.vocabulary_size: int = len(known.pieces)
+        self.empty_ids: tuple[int, ...] = (self.unknown_id,)
+
+    @property
+    def vocabulary(self) -> tuple[str, ...]:
+        """The pieces in the order of their ids."""
+        return self._vocabulary.pieces
+
+    @property
+    def special_token_ids(self) -> dict[str, int]:
+        """The special tokens and their ids."""
+        return self._vocabulary.special_ids
+
+    def _id_to_piece(self, id_: int) -> str:
+        return self.vocabulary[id_]
+
+    def piece_to_id(self, piece: str) -> int:
+        """Return the id of a piece, or `unknown_id` if there is no such piece.
+
+        Args:
+            piece: the piece, as it is in the vocabulary and as `id_to_piece` writes it.
+
+        Returns:
+            The id.
+
+        Example:
+            >>> tokenizer.piece_to_id("</s>")  # doctest: +SKIP
+            3
+        """
+        return self._vocabulary.ids.get(piece, self.unknown_id)
 
 
 def serialised(content: Mapping[str, Any]) -> bytes:

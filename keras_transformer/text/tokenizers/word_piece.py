@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Self
 
 import tensorflow as tf
@@ -10,9 +9,7 @@ import tensorflow_text
 
 from keras_transformer.text.pretokenizers.bert import bert_words
 from keras_transformer.text.tokenizers import hugging_face
-from keras_transformer.text.tokenizers.base import Compiled
 from keras_transformer.text.tokenizers.subword import WordTokenizer
-from keras_transformer.text.tokenizers.vocabulary import Vocabulary
 from keras_transformer.text.training import pair_merges
 from keras_transformer.text.training.texts import Texts
 from keras_transformer_serving.text.subword import following_text
@@ -43,13 +40,7 @@ class WordPieceTokenizer(WordTokenizer):
         clean_up: whether `detokenize` removes the spaces before punctuation.
 
     Attributes:
-        pad_id: the id of "[PAD]".
-        unknown_id: the id of "[UNK]".
-        start_id: the id of "[CLS]".
-        end_id: the id of "[SEP]".
         mask_id: the id of "[MASK]"; -1 if there is none.
-        vocabulary_size: the number of pieces, including special ones.
-        empty_ids: the unknown id.
 
     Raises:
         TypeError: if a piece is not a str.
@@ -79,37 +70,24 @@ class WordPieceTokenizer(WordTokenizer):
         special_tokens_in_text: bool = False,
         clean_up: bool = False,
     ):
-        super().__init__()
-        # A tf.Module would wrap a dict.
-        self._settings = MappingProxyType(
-            {
-                "lowercase": lowercase,
-                "strip_accents": lowercase if strip_accents is None else strip_accents,
-                "clean_text": clean_text,
-                "isolate_ideographs": isolate_ideographs,
-                "special_tokens": dict(special_tokens),
-                "special_tokens_in_text": special_tokens_in_text,
-                "clean_up": clean_up,
-            }
-        )
-        self._vocabulary = known = Vocabulary(vocabulary, special_tokens)
+        strip_accents = lowercase if strip_accents is None else strip_accents
+        settings = {
+            "lowercase": lowercase,
+            "strip_accents": strip_accents,
+            "clean_text": clean_text,
+            "isolate_ideographs": isolate_ideographs,
+            "special_tokens": dict(special_tokens),
+            "special_tokens_in_text": special_tokens_in_text,
+            "clean_up": clean_up,
+        }
+        super().__init__(vocabulary, settings)
+        known = self._vocabulary
         if bad := [piece for piece in known.pieces if not piece or "\0" in piece]:
             raise ValueError(
                 f"`vocabulary` must hold no empty piece, nor U+0000. Received: {bad[0]!r} at {known.ids[bad[0]]}"
             )
-        if "unknown" not in special_tokens:
-            raise ValueError(
-                "`special_tokens` must have a token for 'unknown'. "
-                f"Received: special_tokens={dict(special_tokens)}"
-            )
-        self.pad_id = known.pad_id
-        self.unknown_id, self.start_id, self.end_id, self.mask_id = map(
-            known.role, ("unknown", "start", "end", "mask")
-        )
-        self.vocabulary_size: int = len(known.pieces)
-        self.empty_ids: tuple[int, ...] = (self.unknown_id,)
-        self._compiled = Compiled(self._tokenize_texts)
-        self._words = bert_words(clean_text, isolate_ideographs, self._settings["strip_accents"], lowercase)
+        self.mask_id = known.role("mask")
+        self._words = bert_words(clean_text, isolate_ideographs, strip_accents, lowercase)
         with tf.init_scope(), tf.device("CPU"):
             self._initial_texts = tf.constant(known.pieces)
             self._following_texts = tf.constant([following_text(piece, clean_up) for piece in known.pieces])
@@ -176,8 +154,9 @@ class WordPieceTokenizer(WordTokenizer):
             min_frequency,
             lambda left, right: left + right.removeprefix(_CONTINUES),
         )
-        pieces = dict.fromkeys([*tokens, *alphabet, *(merged for _, _, merged in merges)])
-        return cls(list(pieces), special_tokens=special_tokens, **settings)
+        return cls(
+            pair_merges.pieces([*tokens, *alphabet], merges), special_tokens=special_tokens, **settings
+        )
 
     @classmethod
     def from_files(
@@ -262,18 +241,3 @@ class WordPieceTokenizer(WordTokenizer):
             first, tf.gather(self._initial_texts, ids.values), tf.gather(self._following_texts, ids.values)
         )
         return tf.strings.reduce_join(ids.with_values(texts), axis=-1)
-
-    def piece_to_id(self, piece: str) -> int:
-        """Return the id of a piece, or `unknown_id` if there is no such piece.
-
-        Args:
-            piece: the piece, with the prefix "##" if it continues a word.
-
-        Returns:
-            The id.
-
-        Example:
-            >>> WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]).piece_to_id("a")
-            5
-        """
-        return self._vocabulary.ids.get(piece, self.unknown_id)

@@ -96,6 +96,11 @@ def learn_merges(
     return list(merges)
 
 
+def pieces(symbols: Sequence[str], merges: Sequence[tuple[str, str, str]]) -> list[str]:
+    """Return the vocabulary of the initial symbols and the pieces that `learn_merges` adds to them."""
+    return list(dict.fromkeys([*symbols, *(merged for _, _, merged in merges)]))
+
+
 class _Learner:
     """Words as lists of ids, with the count of each pair of ids and the words that contain it."""
 

@@ -2,7 +2,6 @@
 
 import io
 import itertools
-import re
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -76,7 +75,11 @@ def train_sentence_piece(
             minloglevel=2,
         )
     except RuntimeError as error:
-        raise (source.error or _translated(error, vocabulary_size, byte_fallback)) from None
+        raise source.error or ValueError(
+            "`vocabulary_size` must suit these texts: each of their characters, each special id and each of the 256 "
+            f"bytes of `byte_fallback` needs an id. Received: vocabulary_size={vocabulary_size}, "
+            f"byte_fallback={byte_fallback}; error of sentencepiece: {error}"
+        ) from None
     return writer.getvalue()
 
 
@@ -120,24 +123,3 @@ class _Texts:
         except Exception as error:
             self.error = error
             raise
-
-
-def _translated(error: RuntimeError, vocabulary_size: int, byte_fallback: bool) -> ValueError:
-    message = str(error)
-    if found := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
-        smallest = int(found[1])
-        parts = "each of their characters and each special piece needs an id"
-        if byte_fallback:
-            parts += (
-                f", and each of the 256 bytes (at least {smallest - _NUM_BYTES} with byte_fallback=False)"
-            )
-        return ValueError(
-            f"`vocabulary_size` must be at least {smallest} for these texts: {parts}. "
-            f"Received: vocabulary_size={vocabulary_size}, byte_fallback={byte_fallback}"
-        )
-    if found := re.search(r"value <= (\d+)", message):
-        return ValueError(
-            f"`vocabulary_size` must be at most {found[1]} for these texts. "
-            f"Received: vocabulary_size={vocabulary_size}"
-        )
-    return ValueError(f"`texts` must be trainable. Received: texts with which sentencepiece fails: {message}")

@@ -1,4 +1,4 @@
-"""Data in files of `cache_dir` and parts of batches for several workers give the batches of one worker in memory."""
+"""Laws of all datasets: epochs, their continuation, files of `cache_dir`, and parts of batches for several workers."""
 
 import collections
 import gzip
@@ -18,7 +18,7 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer import data
-from keras_transformer.data import progress, storage
+from keras_transformer.data import epochs, progress, storage
 from keras_transformer.text import BytePairTokenizer, ByteTokenizer, WordPieceTokenizer
 from keras_transformer_serving import files
 
@@ -89,8 +89,8 @@ DATASETS = {
         iter(PAIRS), iter(LABELS), WORDS, size, max_length=12, **o
     ),
     "tagging": lambda size, **o: data.tagging(
-        ([word] * (i + 1) for i, word in enumerate("abc")),
-        ([i] * (i + 1) for i in range(3)),
+        ([word] * (i + 1) for i, word in enumerate("abcde")),
+        ([i] * (i + 1) for i in range(5)),
         WORDS,
         size,
         **o,
@@ -133,6 +133,11 @@ DIVISIBLE = {
 }
 
 
+EPOCHS = SHARED | {
+    "image_batches": lambda size, **o: SHARED["image_batches"](size, shift=1, flip=True, **o),
+}
+
+
 def listed(dataset):
     """The batches of one iteration, each as a list of arrays."""
     return [[np.asarray(each) for each in tf.nest.flatten(batch)] for batch in dataset]
@@ -144,6 +149,63 @@ def assert_equal(ones, others):
         for a, b in zip(one, other, strict=True):
             assert a.dtype == b.dtype
             np.testing.assert_array_equal(a, b)
+
+
+def equal(ones, others):
+    return all(all(map(np.array_equal, one, other)) for one, other in zip(ones, others, strict=True))
+
+
+@pytest.mark.slow_variants
+@pytest.mark.parametrize("name", EPOCHS)
+def test_epochs_differ_by_seed_and_number_and_continue_from_any_batch(name):
+    make = EPOCHS[name]
+    dataset, again, other = make(2), make(2), make(2, seed=1)
+    numbered = [listed(dataset) for _ in range(3)]
+    assert all(len(epoch) == len(dataset) for epoch in numbered)
+    assert not equal(numbered[0], numbered[1])
+    assert not equal(numbered[0], listed(other))
+    assert other.epochs.fingerprint != again.epochs.fingerprint == dataset.epochs.fingerprint
+    for epoch, batch in ((1, 1), (0, len(dataset) - 1), (2, 0)):
+        again.epochs.start_at(epoch, batch)
+        assert_equal(listed(itertools.islice(again, len(dataset) - batch)), numbered[epoch][batch:])
+    again.epochs.start_at(1, 1)
+    next(iter(again))
+    assert_equal(listed(again), numbered[2])
+    in_order = make(2, shuffle=False)
+    assert equal(listed(in_order), listed(in_order)) == (name not in RANDOM | {"image_batches"})
+
+
+@pytest.mark.slow_variants
+@pytest.mark.parametrize("name", EPOCHS)
+def test_an_epoch_does_not_wait_for_the_tuner_of_tensorflow(name):
+    """With autotuning, TensorFlow only ends an epoch when its tuner wakes, up to a minute later."""
+    assert EPOCHS[name](2).options().autotune.enabled is False
+
+
+def test_fingerprints_differ_for_other_data():
+    others = [(source + "!", target) for source, target in PAIRS]
+    one, other = (data.translation_pairs(pairs, BYTES, 2).epochs.fingerprint for pairs in (PAIRS, others))
+    assert one != other
+
+
+@pytest.mark.parametrize("argument", ["seed", "max_length"])
+def test_seeds_and_lengths_that_are_no_integers_are_refused(argument):
+    with pytest.raises(ValueError, match=rf"`{argument}` must be .* integer. Received: {argument}=None"):
+        data.translation_pairs(PAIRS, BYTES, 2, **{argument: None})
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 10, 1000])
+def test_shuffled_numbers_are_a_permutation(count):
+    seeds, numbers = tf.constant([3, 5], tf.int64), tf.range(count, dtype=tf.int64)
+    orders = [epochs.shuffled(numbers, seeds, count, purpose).numpy() for purpose in (0, 1)]
+    assert all(sorted(order) == list(range(count)) for order in orders)
+    assert count < 10 or not np.array_equal(*orders)
+
+
+@pytest.mark.parametrize(("epoch", "batch"), [(-1, 0), (0, -1), (0, 4)])
+def test_positions_outside_an_epoch_are_refused(epoch, batch):
+    with pytest.raises(ValueError, match=f"Received: epoch={epoch}, batch={batch}"):
+        SHARED["image_batches"](2).epochs.start_at(epoch, batch)
 
 
 @pytest.mark.slow_variants
@@ -304,7 +366,7 @@ def test_other_examples_are_refused(tmp_path):
         with pytest.raises(ValueError, match=f"`texts` must be {message}"):
             data.language_modeling(["a", text], BYTES, cache_dir=tmp_path)
     for labels in ([1, 0.5, [1]], iter([1, 0]), iter([1, -1, 0])):
-        with pytest.raises(ValueError, match="`labels` must hold a label for each"):
+        with pytest.raises(ValueError, match="`labels` must be (equally many|non-negative)"):
             data.classification(iter("abc"), labels, WORDS, cache_dir=tmp_path)
     assert not list(tmp_path.iterdir())
 

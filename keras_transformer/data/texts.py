@@ -1,22 +1,33 @@
-"""Tokenised texts, and helpers for datasets of them."""
+"""Texts as examples, and their ids."""
 
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
 
 from keras_transformer.data.examples import Examples
 from keras_transformer.data.progress import ProgressBar
-from keras_transformer.text import Tokenizer
 from keras_transformer_options.columns import ColumnPicker, Columns
 from keras_transformer_options.examples import ADVICE, file_examples
 from keras_transformer_options.files import matching
 from keras_transformer_options.malformed import Malformed
 
 Texts = Iterable[str | os.PathLike[str]] | os.PathLike[str]
+
+
+class Tokenizer(Protocol):
+    """The interface required of a tokenizer, as in `keras_transformer.text`; functions check the ids that they need."""
+
+    pad_id: int | None
+    start_id: int
+    end_id: int
+    vocabulary_size: int
+
+    def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """Convert a string tensor (B,) to int32 ids (B, None) without special ids."""
 
 
 def text_examples(texts: Texts, columns: Columns = None, on_error: str = "raise") -> Examples:
@@ -58,7 +69,8 @@ def text_examples(texts: Texts, columns: Columns = None, on_error: str = "raise"
         malformed.report()
 
     count = len(items) if isinstance(items, Sequence) and not any(in_files) else None
-    return Examples(read, items if in_files and all(in_files) else None, count)
+    options = {"columns": columns, "on_error": on_error}
+    return Examples(read, items if in_files and all(in_files) else None, count, options)
 
 
 def _check_text(text: Any, index: int) -> None:
@@ -74,19 +86,18 @@ def _check_text(text: Any, index: int) -> None:
 
 
 def tokenized(texts: Sequence[str], tokenizer: Tokenizer) -> tf.RaggedTensor:
-    """Tokenise texts, and return their ids, int32 ragged (n, None)."""
-    return checked_ids(tokenizer.tokenize(tf.constant(texts, tf.string)), tokenizer)
+    """Tokenise texts, and return their ids, int32 ragged (n, None).
 
-
-def checked_ids(ids: tf.RaggedTensor, tokenizer: Any) -> tf.RaggedTensor:
-    """Return the ids (n, None) of texts, or raise a ValueError if one is outside the tokenizer's vocabulary."""
-    size = tokenizer.vocabulary_size
-    wrong = np.flatnonzero((ids.values.numpy() < 0) | (ids.values.numpy() >= size))
-    if len(wrong):
-        row = int(np.searchsorted(ids.row_splits.numpy(), wrong[0], side="right")) - 1
+    Raises:
+        ValueError: if an id is outside the tokenizer's vocabulary.
+    """
+    ids, size = tokenizer.tokenize(tf.constant(texts, tf.string)), tokenizer.vocabulary_size
+    values, splits = ids.values.numpy(), ids.row_splits.numpy()
+    if len(wrong := np.flatnonzero((values < 0) | (values >= size))):
+        row = int(np.searchsorted(splits, wrong[0], side="right")) - 1
         raise ValueError(
             f"`tokenizer` must have ids in [0, {size}), its vocabulary. "
-            f"Received: {ids.values.numpy()[wrong[0]]} at row {row}, column {wrong[0] - ids.row_splits.numpy()[row]}"
+            f"Received: {values[wrong[0]]} at row {row}, column {wrong[0] - splits[row]}"
         )
     return ids
 
