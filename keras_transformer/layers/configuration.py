@@ -17,8 +17,8 @@ class ConfiguredLayer(keras.layers.Layer):
 def constructor_arguments(layer: Any) -> dict[str, Any]:
     """Return the arguments of the constructor of a layer or model that are attributes of the same names, serialized.
 
-    Those of a base class are included where the constructor passes keyword arguments on to it, if they have defaults: the
-    constructor itself passes the others.
+    Those of a base class are included where the constructor passes keyword arguments on to it, if they have defaults:
+    the constructor itself passes the others.
     """
     found: dict[str, Any] = {}
     constructors = [kind for kind in type(layer).__mro__ if "__init__" in vars(kind)]
