@@ -54,6 +54,7 @@ class Mixer(Protocol):
         """
 
 
+@keras.saving.register_keras_serializable(package="keras_transformer")
 class RecurrentMixer(ConfiguredLayer):
     r"""Base class of recurrent layers in the place of the self-attention of a `DecoderBlock`.
 
