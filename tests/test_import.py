@@ -128,7 +128,10 @@ def test_every_name_in_all_exists(name):
 def test_every_serialisable_class_is_registered_under_the_package():
     for module, names in (
         (kt.relations, ("Full", "Causal", "And", "Or", "Not")),
-        (kt.layers, set(kt.layers.__all__) - {"RetrievalMemory", "Mixer"}),  # a value of tensors, an interface
+        (
+            kt.layers,
+            set(kt.layers.__all__) - {"RetrievalMemory", "Mixer"},
+        ),  # a value of tensors, an interface
         (kt.models, kt.models.__all__),
         (kt.training, ("LabelSmoothedCrossentropy", "Perplexity", "TokenAccuracy", "TransformerSchedule")),
     ):
