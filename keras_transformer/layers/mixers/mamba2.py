@@ -30,7 +30,7 @@ class Mamba2(RecurrentMixer):
         inner_dim: E, the size of x and z, by default 2 D; each head has P = E / H channels.
         num_groups: G, the number of different B and C, a divisor of `num_heads`.
         kernel_size: the number of tokens of the convolution.
-        epsilon: the epsilon of the norm.
+        epsilon: the epsilon of the norm, which is over the channels of each group.
         use_bias: whether the projections have biases.
         **kwargs: arguments of `keras.layers.Layer`.
 
@@ -143,8 +143,10 @@ class Mamba2(RecurrentMixer):
         outputs, new = _chunked(values * step[:, :, :, None], decays, writes, reads, state["state"])
         outputs = ops.reshape(outputs + self.skip[:, None] * values, [batch, length, self.size])
         outputs = outputs * keras.activations.silu(gate)
+        outputs = ops.reshape(outputs, [batch, length, self.num_groups, self.size // self.num_groups])
         outputs = outputs * ops.rsqrt(ops.mean(outputs * outputs, axis=-1, keepdims=True) + self.epsilon)
-        outputs = self.output_projection(ops.cast(outputs * self.scale, inputs.dtype))
+        outputs = ops.reshape(outputs, [batch, length, self.size]) * self.scale
+        outputs = self.output_projection(ops.cast(outputs, inputs.dtype))
         return outputs, {"inputs": last, "state": new}
 
     def _convolved(self, values: Tensor, earlier: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
