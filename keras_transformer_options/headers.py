@@ -7,8 +7,8 @@ from collections.abc import Sequence
 _NUMBER = re.compile(r"\s*[+-]?\d+([.,]\d+)?\s*")
 # Words of usual names, in English, Spanish, German, French, Italian and Portuguese; languages, and their codes.
 _NAME = re.compile(
-    r"(id|idx|index|(text|sentence|question|frage|pregunta)[12ab]?|review|tweet|comment|title|body|document|content"
-    r"|label|class|category|sentiment|score|rating|star|tag|source|target|src|tgt|input|output|prompt|completion"
+    r"(id|idx|index|(text|sentence|question|frage|pregunta|col|column|columna)[\dab]?|review|tweet|comment|title|body|document"
+    r"|content|label|class|category|sentiment|score|rating|star|tag|source|target|src|tgt|input|output|prompt|completion"
     r"|response|premise|hypothesis|context|answer|original|translation|language|lang"
     r"|traducci[oó]n|tradu[cç][aã]o|traduction|traduzione|[uü]bersetzung|idioma|sprache|langue|lingua"
     r"|texto|opini[oó]n|rese[nñ]a|frase|comentario|t[ií]tulo|etiqueta|clase|categor[ií]a|sentimiento|origen|destino"

@@ -78,6 +78,8 @@ def write_hugging_face_folders(folder):
     write("bert-ner", kt.models.TokenClassifier(encoder(), 3), vocab_txt=words)
     write("bert-squad", kt.models.SpanClassifier(encoder()), vocab_txt=words)
 
+    write("vit-base", kt.models.ViT((16, 16), patch_size=8, num_classes=3, **sizes))
+
     end_of_text = dict.fromkeys(("unknown", "start", "end"), "<|endoftext|>")
     byte_pairs = kt.text.BytePairTokenizer.train(texts, 300, special_tokens=end_of_text)
     gpt2 = kt.models.GPT(

@@ -152,6 +152,7 @@ HEADERS = {
     # columns, rows
     "usual names": (("Source", "target"), [("a", "b")]),
     "Spanish names": (("Opinión", "Etiqueta"), [("Buena.", "sí")]),
+    "numbers of columns": (("col1", "col2"), [("a", "b")]),
     "two words": (("source_text", "Target texts"), [("a", "b")]),
     "three words": (("Frase en inglés", "Traducción"), [("Hi.", "Hola."), ("Go.", "Ve.")]),
     "languages": (("inglés", "español"), [("Hi.", "Hola."), ("Go.", "Ve.")]),
