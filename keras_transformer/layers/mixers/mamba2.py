@@ -140,7 +140,8 @@ class Mamba2(RecurrentMixer):
             for each in (writes, reads)
         )  # (B, T, H, N)
         decays = -ops.exp(self.log_decay) * step
-        outputs, new = _chunked(values * step[:, :, :, None], decays, writes, reads, state["state"])
+        compute = _one_token if inputs.shape[1] == 1 else _chunked
+        outputs, new = compute(values * step[:, :, :, None], decays, writes, reads, state["state"])
         outputs = ops.reshape(outputs + self.skip[:, None] * values, [batch, length, self.size])
         outputs = outputs * keras.activations.silu(gate)
         outputs = ops.reshape(outputs, [batch, length, self.num_groups, self.size // self.num_groups])
@@ -158,6 +159,15 @@ class Mamba2(RecurrentMixer):
             return outputs, both[:, length:]
         number = ops.sum(ops.cast(mask, "int32"), axis=1, keepdims=True)  # the number of tokens (B, 1)
         return outputs, pick(both, number + ops.arange(self.kernel_size - 1, dtype="int32"))
+
+
+def _one_token(
+    values: Tensor, decays: Tensor, writes: Tensor, reads: Tensor, state: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the same as `_chunked` for T = 1."""
+    decay = ops.exp(decays)[:, 0, :, None, None]  # (B, H, 1, 1)
+    state = decay * state + values[:, 0, :, :, None] * writes[:, 0, :, None, :]
+    return ops.sum(state * reads[:, 0, :, None, :], axis=-1)[:, None], state
 
 
 def _chunked(
