@@ -96,8 +96,7 @@ class RecurrentMixer(ConfiguredLayer):
         ...         count = state["count"] + 1
         ...         mean = state["mean"] + (inputs - state["mean"]) / count
         ...         return mean, {"mean": mean, "count": count}
-        >>> block = DecoderBlock(Average(), FeedForward(64))
-        >>> block(keras.ops.ones((2, 5, 16))).shape
+        >>> Average()(keras.ops.ones((2, 5, 16))).shape
         TensorShape([2, 5, 16])
     """
 
