@@ -206,8 +206,7 @@ def has_part(folder: str | os.PathLike[str], part: str) -> bool:
     """
     folder = pathlib.Path(folder)
     interrupted, committed = (
-        path.is_file() and _has_part(manifest.read(path), part)
-        for path in (folder / WORK / MANIFEST, folder / MANIFEST)
+        _lists_part(path, part) for path in (folder / WORK / MANIFEST, folder / MANIFEST)
     )
     return os.path.lexists(folder / part) and (committed or not interrupted)
 
@@ -409,6 +408,14 @@ def _topmost(new: Iterable[str], old: Iterable[str]) -> list[str]:
 
     kept = {path for name in old for path in folders(name)}
     return sorted({next(path for path in folders(name) if path not in kept) for name in {*new} - {*old}})
+
+
+def _lists_part(path: pathlib.Path, part: str) -> bool:
+    """Return whether a manifest is there and lists files of a part."""
+    try:
+        return path.is_file() and _has_part(manifest.read(path), part)
+    except FileNotFoundError:  # another process has committed it meanwhile
+        return False
 
 
 def _has_part(content: Mapping[str, Any], part: str) -> bool:

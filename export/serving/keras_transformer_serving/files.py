@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 LOCK = "lock"
+_MOST_FAILURES = 100
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -272,8 +273,18 @@ def _lock(path: pathlib.Path) -> BinaryIO:
     """Create a folder with a locked file, and return the file; closing it unlocks it."""
     import fcntl  # absent on Windows, where exports are only read
 
+    failures = 0
     while True:
-        path.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except (
+            FileExistsError,
+            FileNotFoundError,
+        ):  # also if the process before removes the folder meanwhile
+            failures += 1
+            if failures == _MOST_FAILURES:
+                raise
+            continue
         if path.is_symlink():
             raise NotADirectoryError(f"`{path}` must be a folder. Remove it. Received: a symbolic link")
         try:

@@ -1,4 +1,5 @@
 import os
+import pathlib
 
 import pytest
 
@@ -174,6 +175,23 @@ def test_a_locked_folder_is_for_one_user_and_is_removed_with_its_new_parents(tmp
             pass
         (work / "file").unlink()
     assert everything(tmp_path) == []
+
+
+def test_a_folder_that_is_removed_while_it_is_created_is_created_again(tmp_path, monkeypatch):
+    errors, mkdir = [FileExistsError, FileNotFoundError], pathlib.Path.mkdir
+
+    def removed(path, **options):
+        if errors:
+            raise errors.pop()
+        mkdir(path, **options)
+
+    monkeypatch.setattr(pathlib.Path, "mkdir", removed)
+    with files.locked_folder(tmp_path / "work") as work:
+        assert work.is_dir()
+    monkeypatch.undo()
+    (tmp_path / "link").symlink_to(tmp_path / "nothing")
+    with pytest.raises(FileExistsError), files.locked_folder(tmp_path / "link"):
+        pass
 
 
 def test_a_locked_folder_with_content_is_left_and_can_be_locked_again(tmp_path):
