@@ -21,7 +21,15 @@ import urllib.request
 import pytest
 import yaml
 
-pytestmark = pytest.mark.slow
+MISSING = [name for name in ("buildah", "debootstrap") if shutil.which(name) is None]
+pytestmark = [  # marks, as fixtures would be skipped after the export that they need
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        bool(MISSING),
+        reason=f"images are built by buildah and debootstrap: apt-get install {' '.join(MISSING)}",
+    ),
+    pytest.mark.skipif(os.geteuid() != 0, reason="debootstrap needs root"),
+]
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DOCKER = ROOT / "export" / "docker"
@@ -64,11 +72,6 @@ def base_image():
 
 @pytest.fixture(scope="module")
 def buildah(tmp_path_factory):
-    missing = [name for name in ("buildah", "debootstrap") if shutil.which(name) is None]
-    if missing:
-        pytest.skip(f"images are built by buildah and debootstrap: apt-get install {' '.join(missing)}")
-    if os.geteuid() != 0:
-        pytest.skip("debootstrap needs root")
     folder = tmp_path_factory.mktemp("buildah")
     buildah = Buildah(folder)
     yield buildah
