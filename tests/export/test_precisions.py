@@ -258,7 +258,7 @@ def test_loops_of_other_samplers_are_converted(pipeline, sampler, tmp_path):
     graphs = serving.Graphs(serving.Sessions(lambda _: quantised.SerializeToString()), config)
     ids = pipeline.encode(["uno dos", "hoy llueve"]).numpy().astype("int64")
     expected = serving.load(folder).graphs.generate(ids)
-    assert (graphs.generate(ids)["ids"] == expected["ids"]).mean() > 0.5
+    assert (graphs.generate(ids)["ids"] == expected["ids"]).mean() > 0.3
 
 
 def test_a_model_in_float16_is_not_converted(tmp_path, pipeline, monkeypatch):
